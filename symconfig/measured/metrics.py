@@ -6,6 +6,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from statistics import mean, median
 
+from symconfig.measured.chosen import chosen
 from symconfig.measured.judge import Judged
 
 
@@ -52,7 +53,7 @@ class Sweep:
 
     pick: the fastest by prediction among those predicted to fit. regret: its measured time over the best one's, less
     one; None: it ran out of memory, or has no time. mape: of the predictions; baseline: of the sweep's median time as
-    the only prediction.
+    the only prediction. choice, choice_ran_out, choice_regret: the same of what the planner's choice takes.
     """
 
     name: str
@@ -65,6 +66,9 @@ class Sweep:
     best: str
     mape: float
     baseline: float
+    choice: str
+    choice_ran_out: bool
+    choice_regret: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +125,8 @@ def sweep(name: str, judged: Sequence[Judged]) -> Sweep | None:
     seconds = {name: measured for name, (_, measured) in timed.items()}
     best = min(seconds, key=lambda name: seconds[name])
     middle = median(seconds.values())
-    found = seconds.get(pick.row.id)
+    choice = chosen(judged)
+    regret = {name: measured / seconds[best] - 1 for name, measured in seconds.items()}
     return Sweep(
         name=name,
         n=len(judged),
@@ -129,10 +134,13 @@ def sweep(name: str, judged: Sequence[Judged]) -> Sweep | None:
         tau=kendall(list(timed.values())),
         pick=pick.row.id,
         pick_ran_out=bool(pick.row.measured.oom),
-        regret=None if found is None else found / seconds[best] - 1,
+        regret=regret.get(pick.row.id),
         best=best,
         mape=mean(abs(predicted / measured - 1) for predicted, measured in timed.values()),
         baseline=mean(abs(middle / measured - 1) for measured in seconds.values()),
+        choice=choice.row.id,
+        choice_ran_out=bool(choice.row.measured.oom),
+        choice_regret=regret.get(choice.row.id),
     )
 
 

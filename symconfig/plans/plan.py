@@ -208,19 +208,22 @@ class NearRecipe:
     why: str = ""
 
 
-_PLANS = ("simplest", "free")
+_PLANS = ("simplest", "fastest", "free")
 
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """Plans that are shown beside the families. simplest: with the fewest unusual options within `within` of the best.
+    """Plans that are shown beside the families. simplest: with the fewest unusual options within `within` of the
+    fastest; None: the best one is.
 
+    fastest: under the model; None: the best one is. Of it `Search.optimal` and the gaps speak.
     free: the fastest under the model if every option were allowed, and those that it uses; None: nothing is faster.
     """
 
     __pydantic_config__ = _CONFIG
     simplest: Candidate | None = None
     within: float = 0.0
+    fastest: Candidate | None = None
     free: Candidate | None = None
     free_uses: tuple[str, ...] = ()
     recipe: NearRecipe | None = None
@@ -233,8 +236,9 @@ class Beside:
     @staticmethod
     def from_dict(data: dict[str, Any]) -> Beside:
         rest = {name: value for name, value in data.items() if name not in _PLANS}
-        simplest, free = (None if data.get(name) is None else Candidate.from_dict(data[name]) for name in _PLANS)
-        return replace(_besides().validate_json(json.dumps(rest)), simplest=simplest, free=free)
+        found = {name: Candidate.from_dict(data[name]) for name in _PLANS if data.get(name) is not None}
+        plain = _besides().validate_json(json.dumps(rest))
+        return replace(plain, simplest=found.get("simplest"), fastest=found.get("fastest"), free=found.get("free"))
 
     def _plans(self) -> dict[str, Candidate | None]:
         return {name: getattr(self, name) for name in _PLANS}
@@ -315,6 +319,11 @@ class Plan:
     symconfig_version: str
     history: History = field(default_factory=History)
     beside: Beside = field(default_factory=Beside)
+
+    @property
+    def fastest(self) -> Candidate:
+        """The fastest plan found under the model, of which the search's gaps speak: most often the best one."""
+        return self.beside.fastest or self.best
 
     @property
     def usable_bytes(self) -> float:

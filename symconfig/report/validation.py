@@ -99,13 +99,24 @@ def _sweeps(scores: Sequence[Source]) -> Grid:
             f"{sweep.tau:.2f}",
             percent(sweep.mape),
             percent(sweep.baseline),
-            _regret(sweep),
+            _regret(sweep.regret, sweep.pick_ran_out),
             sweep.pick,
+            _regret(sweep.choice_regret, sweep.choice_ran_out),
         )
         for source in scores
         for sweep in source.sweeps
     )
-    headers = ("sweep", "rows", "ran", "tau", "MAPE", "the median's", "regret", "the fastest by prediction")
+    headers = (
+        "sweep",
+        "rows",
+        "ran",
+        "tau",
+        "MAPE",
+        "the median's",
+        "regret",
+        "the fastest by prediction",
+        "the choice's",
+    )
     return Grid(headers, rows, left=(0, 7), title="Ranking of plans; the median's: its time as the only prediction")
 
 
@@ -126,10 +137,10 @@ def _growths(scores: Sequence[Source]) -> Grid:
     return Grid(headers, rows, left=(0, 1), title="Growth of a step, one plan on the fewest GPUs and on the most")
 
 
-def _regret(sweep: Sweep) -> str:
-    if sweep.regret is not None:
-        return percent(sweep.regret)
-    return "runs out of memory" if sweep.pick_ran_out else "not timed"
+def _regret(regret: float | None, ran_out: bool) -> str:
+    if regret is not None:
+        return percent(regret)
+    return "runs out of memory" if ran_out else "not timed"
 
 
 def _counts(scores: Sequence[Source]) -> str:
@@ -254,6 +265,9 @@ def _sweep(sweep: Sweep) -> dict[str, Any]:
         "regret": _maybe(sweep.regret),
         "pick": sweep.pick,
         "pick_ran_out": sweep.pick_ran_out,
+        "choice_regret": _maybe(sweep.choice_regret),
+        "choice": sweep.choice,
+        "choice_ran_out": sweep.choice_ran_out,
         "best": sweep.best,
         "mape": tidy(sweep.mape),
         "median_mape": tidy(sweep.baseline),

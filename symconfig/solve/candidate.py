@@ -16,6 +16,7 @@ from symconfig.graph.implementation import Dispatch
 from symconfig.graph.model import sequence
 from symconfig.graph.operator import LAYER
 from symconfig.plans.plan import Batch, Candidate, Options, Overlap, Predicted, Recompute, Stage, Target
+from symconfig.solve.budget import device_budget
 from symconfig.solve.detail import Detail
 from symconfig.solve.detail import detail as compute
 from symconfig.solve.found import Found
@@ -175,14 +176,15 @@ def degrees(candidate: Candidate) -> str:
     return ", ".join([*words, f"micro-batch {candidate.batch.micro}"])
 
 
-def binding(best: Candidate, weighed: Weighed, cluster: ClusterDescriptor, job: Job) -> str:
-    """What keeps the plan from being faster, as a sentence."""
-    limit, used = job.limits.usable_bytes(cluster.gpu.memory_bytes.value), best.predicted.device_bytes
+def binding(best: Candidate, found: Found, weighed: Weighed, job: Job) -> str:
+    """What keeps the plan from being faster, as a sentence. found: the same plan."""
+    limit, used = device_budget(found.request, found.machine), best.predicted.device_bytes
     left = weighed.candidates - weighed.feasible
     refused = f"{left:,} of {weighed.candidates:,} candidates do not fit" if left else "every candidate fits"
-    memory = (
-        f"{used / GIB:.1f} of {limit / GIB:.1f} GiB usable ({100 * job.limits.memory_margin:.0f} % margin); {refused}"
-    )
+    margin, risk = job.limits.memory_margin, found.request.job.limits.memory_risk
+    by_risk = limit < job.limits.usable_bytes(found.machine.memory_bytes) * (1 - 1e-9)
+    why = f"{100 * risk:g} % risk of running out" if by_risk else f"{100 * margin:.0f} % margin"
+    memory = f"{used / GIB:.1f} of {limit / GIB:.1f} GiB usable ({why}); {refused}"
     parts = {name: value for name, value in best.predicted.time.items() if name != "compute"}
     name = max(parts, key=lambda part: parts[part])
     gamma = weighed.gammas.chosen() if weighed.gammas else None

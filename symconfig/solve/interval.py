@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from statistics import median
+from statistics import NormalDist, median
 from typing import Any, Literal
 
 from symconfig.descriptor.cluster import ClusterDescriptor
@@ -32,6 +32,7 @@ SMALL = 1e9  # parameters, below which what frameworks hold beside the model dec
 # How sources' errors are alike: parts of their variance that all runs of a kind of model share, that those of a kind on
 # a GPU architecture share, and that each source has by itself. Of several splits the one with the narrowest intervals.
 SHARES = (0.1, 0.2, 0.7)
+_NINE_IN_TEN = NormalDist().inv_cdf(0.95)  # deviations on each side of a normal distribution's middle that hold them
 OF_MEDIAN = math.pi / 2  # variance of a median of many normal deviates, over that of their mean
 
 
@@ -107,12 +108,29 @@ def expected(seen: Sequence[Ratios], run: float, source: float, gpu: str, kind_o
 
 
 @cache
-def _factors(quantity: Quantity, gpu: str, kind_of_model: str) -> Interval:
+def _deviates(quantity: Quantity, gpu: str, kind_of_model: str) -> NormalDist:
+    """The log ratio of one run of a source that was not seen, as wide as its nine in ten are."""
     seen, spread = recorded(quantity)
     mean, deviation = expected(seen, spread.run, spread.source, gpu, kind_of_model)
-    low, high = (math.exp(mean + side * spread.reach * deviation) for side in (-1.0, 1.0))
+    return NormalDist(mean, deviation * spread.reach / _NINE_IN_TEN)
+
+
+def chance(quantity: Quantity, cluster: ClusterDescriptor, model: ModelDescriptor, factor: float) -> float:
+    """Return the probability that a measured figure is at most `factor` times its prediction."""
+    return _deviates(quantity, cluster.gpu.architecture, kind(model)).cdf(math.log(factor))
+
+
+def quantile(quantity: Quantity, cluster: ClusterDescriptor, model: ModelDescriptor, probability: float) -> float:
+    """Return the factor of a prediction below which a measured figure is with this probability."""
+    return math.exp(_deviates(quantity, cluster.gpu.architecture, kind(model)).inv_cdf(probability))
+
+
+@cache
+def _factors(quantity: Quantity, gpu: str, kind_of_model: str) -> Interval:
+    deviates = _deviates(quantity, gpu, kind_of_model)
+    low, high = (math.exp(deviates.mean + side * _NINE_IN_TEN * deviates.stdev) for side in (-1.0, 1.0))
     # The prediction itself always lies inside: a bias that the runs show widens the interval on one side only.
-    return Interval(min(low, 1.0), max(high, 1.0), _basis(seen, gpu, kind_of_model))
+    return Interval(min(low, 1.0), max(high, 1.0), _basis(recorded(quantity)[0], gpu, kind_of_model))
 
 
 def _basis(seen: Sequence[Ratios], gpu: str, kind_of_model: str) -> str:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from symconfig.cost.blocks import BlockCost, hiding
-from symconfig.cost.device import largest_peak_bytes
 from symconfig.cost.flops import block_flops
 from symconfig.cost.framework import element_bytes
 from symconfig.cost.lattice import Array
@@ -23,6 +22,7 @@ from symconfig.graph.model import blocks, derived, sequence
 from symconfig.graph.operator import LAYER
 from symconfig.graph.scheme import Scheme
 from symconfig.plans.columns import Columns
+from symconfig.solve.budget import peak_budget
 from symconfig.solve.limits import offloaded, policies
 from symconfig.solve.space import (
     Refused,
@@ -75,6 +75,21 @@ class Piece:
         if (rows, point) not in self.single:
             self.single[rows, point] = self.whole().alone(rows, point)
         return self.single[rows, point]
+
+    def only(self, request: Request, places: NDArray[np.intp]) -> Piece:
+        """Return some of the points, for a request that goes no further."""
+        return replace(
+            self,
+            request=request,
+            candidates=self.candidates.at(places),
+            blocks=lambda: _at(self.blocks(), places),
+            low=self.low.at(places),
+            whole_s=self.whole_s[places],
+            least_s=self.least_s[places],
+            made=None,
+            related=[],
+            single={},
+        )
 
     def whole(self) -> Table:
         if self.made is None:
@@ -141,7 +156,6 @@ class _Shared:
         least = whole * request.global_batch * grid.tp * grid.cp / (grid.micro * request.gpus)
         order = where[np.argsort(least[where], kind="stable")]
         balance = block_flops(self.of_kind, constants(request))
-        usable = request.job.limits.usable_bytes(self.machine.memory_bytes)
         for first in range(0, order.size, PIECE):
             mine = order[first : first + PIECE]
             yield Piece(
@@ -152,7 +166,7 @@ class _Shared:
                 blocks=partial(_at, costs, mine),
                 low=low.at(mine),
                 balance=balance,
-                budget=largest_peak_bytes(usable, self.machine, request.framework),
+                budget=peak_budget(request, self.machine),
                 whole_s=whole[mine],
                 least_s=least[mine],
                 choices=self.choices,

@@ -33,6 +33,7 @@ from symconfig.solve.weighed import Weighed
 
 CLOSE = 1.03  # how near the best step other degrees' best is, around which is looked, too
 MORE_ASKED, MORE_MOVED, MORE_SIMULATED = 6, 12, 16  # around the best one, each round
+NEAR = 1.05  # how near the best step a family is that is refined by itself
 NEARLY = 1.1  # of the memory: a layout that takes so much may be turned into one that fits
 MOST_ASKED, MOST_FAILED = 2, 2  # answers of the stage solver, and questions in vain, for each pipeline
 
@@ -42,15 +43,18 @@ Pipeline = tuple[int, int]  # pp, vpp
 @dataclass(frozen=True, slots=True)
 class Effort:
     """Work that one search may put into it, so that a plan takes seconds; work and not time, so that the answer is
-    always the same. fronts: other degrees around whose best one is looked; rounds: around the best one."""
+    always the same. fronts: other degrees around whose best one is looked; rounds: around the best one; families: other
+    ones whose best one is looked for as if they were pinned."""
 
     simulated: int = 1000
     expanded: int = 2**31
     rounds: int = 4
     fronts: int = 4
+    families: int = 3
 
 
-THOROUGH, QUICK = Effort(), Effort(simulated=16, expanded=2000, rounds=0, fronts=0)
+THOROUGH, QUICK = Effort(), Effort(simulated=16, expanded=2000, rounds=0, fronts=0, families=0)
+OF_FAMILY = Effort(simulated=4, expanded=32, rounds=0, fronts=0, families=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +105,28 @@ def refine(weighed: Weighed, effort: Effort = THOROUGH) -> Proof:
     """Put the refined cost in the place of what is known of the best candidates, and close the search over it."""
     for found in weighed.forget():
         weighed.add(_simulated(found, detail(found)))
-    return _Refinement(weighed, effort).run()
+    proof = _Refinement(weighed, effort).run()
+    for front in weighed.ranked()[1 : 1 + effort.families]:
+        if front.step_s < NEAR * weighed.best_s:
+            _refine_family(weighed, front)
+    return proof
+
+
+def _refine_family(weighed: Weighed, front: Found) -> None:
+    """Refine a family's best candidate at its point, with all that it may have there but other degrees."""
+    request, p = front.request, front.degrees
+    pins = replace(request.pins, ranges={**request.pins.ranges, "pp": (p.pp, p.pp), "zero": (front.zero, front.zero)})
+    for piece in weighed.pieces if p.pp > 1 else ():
+        if piece.request is not request or piece.scheme != front.scheme:
+            continue
+        grid, wanted = piece.candidates, {"tp": p.tp, "cp": p.cp, "ep": p.ep, "etp": p.etp, "micro": front.micro}
+        places = np.flatnonzero(np.all([getattr(grid, name) == value for name, value in wanted.items()], axis=0))
+        if places.size:
+            own = Weighed(1, 1, pieces=[piece.only(replace(request, pins=pins), places)])
+            own.add(front)
+            _Refinement(own, OF_FAMILY).run()
+            for found in own.best:
+                weighed.add(replace(found, request=request))
 
 
 class _Refinement:

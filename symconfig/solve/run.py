@@ -13,10 +13,12 @@ from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError, Problem
 from symconfig.frameworks.behaviour import usual
+from symconfig.frameworks.facts import Fixed
 from symconfig.frameworks.known import BACKENDS, facts
 from symconfig.graph.count import parameters
 from symconfig.plans.choices import PRECISIONS, Precision
 from symconfig.solve import overlap
+from symconfig.solve.budget import surprise
 from symconfig.solve.gamma import Gammas
 from symconfig.solve.limits import Limits, limits, pinnable
 from symconfig.solve.opened import shut
@@ -61,12 +63,13 @@ def run(
     framework: Framework | None = None,
     below_s: float = float("inf"),
     effort: Effort = THOROUGH,
+    fronts: int = 0,
 ) -> Outcome:
     """Weigh everything that the job leaves open, and refine what may be best.
 
     any_will_do: stop at the first plan that fits. The relative cost knows neither layouts nor schedules.
     framework: as somebody runs it; None: with its usual habits on this GPU. below_s: only what is faster counts.
-    effort: what may be put into the refinement.
+    effort: what may be put into the refinement. fronts: families near the best one that are kept, where top is fewer.
     """
     weighed = weigh_all(
         model,
@@ -78,8 +81,9 @@ def run(
         any_will_do=any_will_do,
         framework=framework,
         below_s=below_s,
+        fronts=fronts,
     )
-    enough = weighed.gammas is not None or (any_will_do and weighed.best)
+    enough = weighed.gammas is not None or (any_will_do and weighed.families)
     proof = None if enough else refine(weighed, effort)
     return Outcome(weighed, time.perf_counter() - start, proof)
 
@@ -94,13 +98,19 @@ def weigh_all(
     any_will_do: bool = False,
     framework: Framework | None = None,
     below_s: float = float("inf"),
+    fronts: int = 0,
 ) -> Weighed:
     """All precisions and ways to run, by the formula for the schedule."""
     pins = parse(job.pins)
     relative = job.objective == "symtensor"
     # The bounds are on seconds, which say nothing of the relative cost.
     weighed = Weighed(
-        top, exhaustive or relative, any_will_do, gammas=Gammas(top) if relative else None, below_s=below_s
+        max(top, fronts),
+        top,
+        exhaustive or relative,
+        any_will_do,
+        gammas=Gammas(top) if relative else None,
+        below_s=below_s,
     )
     for precision in precisions(cluster, job, pins):
         asked = requests(model, cluster, job, precision, pins, framework)
@@ -156,17 +166,22 @@ def request(
         global_batch=job.global_batch_size,
         seq_length=int(job.seq_length or 0),
         precision=precision,
+        surprise=surprise(model, cluster, job.limits.memory_risk),
     )
 
 
 def space(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, pins: Pins) -> Limits:
     """What the job's framework can run, with the stages that a person may pin."""
-    version, architecture = BACKENDS[job.backend].releases.of(job), cluster.gpu.architecture
-    fixed = facts(job.backend, model, architecture, job.attention, cluster.near)
+    version, fixed = BACKENDS[job.backend].releases.of(job), facts_of(model, cluster, job)
     found = limits(job.backend, version, model, fixed, shut(job, fixed, pins))
     if pins.equal:
         return replace(found, layouts=Layouts(any_cut=False))
     return found if pins.layout is None else pinnable(found, version)
+
+
+def facts_of(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Fixed:
+    """What constraints ask of a job's model and cluster."""
+    return facts(job.backend, model, cluster.gpu.architecture, job.attention, cluster.near)
 
 
 def fits(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> bool:
@@ -176,4 +191,4 @@ def fits(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> bool:
         host = int(job.gpus) * cluster.host.memory_bytes.value / cluster.gpus_per_node
         if not space(model, cluster, job, parse({})).runs(param_offload=True) or least * parameters(model).total > host:
             return False
-    return bool(run(model, cluster, job, 1, None, time.perf_counter(), any_will_do=True).weighed.best)
+    return bool(run(model, cluster, job, 1, None, time.perf_counter(), any_will_do=True).weighed.families)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 
 from symconfig.cost.framework import Framework
@@ -10,20 +11,22 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InfeasibleError, InputError, Problem
-from symconfig.frameworks.facts import NO_FLASH, Fixed
-from symconfig.frameworks.known import BACKENDS, facts
-from symconfig.frameworks.maturity import ALL
+from symconfig.frameworks.facts import NO_FLASH
+from symconfig.frameworks.known import BACKENDS
 from symconfig.install import VERSION
-from symconfig.plans.plan import Beside, Plan, Search
+from symconfig.plans.plan import Beside, Candidate, Judged, Opened, Plan, Search
 from symconfig.solve import candidate, opened, pinned
+from symconfig.solve.budget import MEMORY_RISK, NO_LIMIT, fitting
 from symconfig.solve.candidate import tidy
+from symconfig.solve.choice.choose import WITHIN, choose
+from symconfig.solve.found import Found
 from symconfig.solve.infeasible import infeasible
 from symconfig.solve.pins import parse
-from symconfig.solve.refine import QUICK, THOROUGH, Effort, Proof
-from symconfig.solve.run import Outcome, Progress, fits, run, space
+from symconfig.solve.refine import THOROUGH, Effort, Proof
+from symconfig.solve.run import Outcome, Progress, facts_of, fits, run, space
 from symconfig.solve.settle import stage_gap
 
-WORTH_SAYING = 0.005  # share of the step that a plan with other options must save to be shown
+FRONTS = 8  # families near the best one that are judged
 
 
 def search(
@@ -59,39 +62,24 @@ def search(
             exhaustive=exhaustive,
             framework=framework,
             effort=effort,
+            fronts=FRONTS,
         )
 
-    asked, outcome = job, outcome_of(job)
-    if not outcome.weighed.best:
-        asked = _opened(model, cluster, job)
+    for asked in _eased(model, cluster, job):
         outcome = outcome_of(asked)
-    if not outcome.weighed.best:
-        raise infeasible(model, cluster, asked, outcome.weighed)
-    return _plan(model, cluster, job, outcome)
+        if outcome.weighed.families:
+            return _plan(model, cluster, job, outcome, top)
+    raise infeasible(model, cluster, asked, outcome.weighed)
 
 
-def faster(
-    model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, than: Plan, progress: Progress | None = None
-) -> Beside:
-    """What would be faster than a plan of this job if every option were allowed; nothing where nothing is, or where the
-    job's objective is not time."""
-    job = resolved(model, cluster, job)
-    if not opened.shut(job, _facts(model, cluster, job), parse(job.pins)) or job.objective != "time":
-        return than.beside
-    free = opened.allowing(job, ALL)
-    below_s = (1 - WORTH_SAYING) * than.best.predicted.step_s
-    start = time.perf_counter()
-    outcome = run(model, cluster, job=free, top=1, progress=progress, start=start, below_s=below_s, effort=QUICK)
-    ranked = outcome.weighed.ranked()
-    if not ranked or ranked[0].step_s > below_s:
-        return than.beside
-    found = candidate.detail(ranked[0], cluster, job)
-    uses = tuple(one.name for one in opened.used(job, _facts(model, cluster, job), parse(job.pins), found))
-    return replace(than.beside, free=found, free_uses=uses)
-
-
-def _facts(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Fixed:
-    return facts(job.backend, model, cluster.gpu.architecture, job.attention, cluster.near)
+def _eased(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Iterator[Job]:
+    """The job, then with less and less of what keeps a plan from being made: that it runs out of memory shows at once,
+    and what an option that is not stable does may not."""
+    limits = job.limits.model_copy(update={MEMORY_RISK: NO_LIMIT})
+    every = (job,) if job.limits.memory_risk >= NO_LIMIT else (job, job.model_copy(update={"limits": limits}))
+    yield from every
+    for one in every:
+        yield _opened(model, cluster, one)
 
 
 def _opened(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Job:
@@ -100,7 +88,7 @@ def _opened(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Job
     def any_fits(trial: Job) -> bool:
         return fits(model, cluster, trial)
 
-    return opened.allowing(job, *opened.needed(job, _facts(model, cluster, job), parse(job.pins), any_fits))
+    return opened.allowing(job, *opened.needed(job, facts_of(model, cluster, job), parse(job.pins), any_fits))
 
 
 def resolved(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Job:
@@ -144,13 +132,31 @@ def resolved(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Jo
     return job.model_copy(update={"task": task, "precision": precision, "seq_length": seq_length})
 
 
-def _plan(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, outcome: Outcome) -> Plan:
+def _plan(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, outcome: Outcome, top: int) -> Plan:
     weighed = outcome.weighed
     ranked = weighed.ranked()
-    chosen = [candidate.detail(found, cluster, job, best=found is ranked[0]) for found in ranked]
+    choice = None if weighed.gammas is not None else choose(ranked, cluster, top)
+    picks: list[tuple[Found, Judged | None]] = [(found, None) for found in ranked[:top]]
+    if choice is not None:
+        picks = list(choice.picks)
+    best = picks[0][0]
+
+    def shown(found: Found, judged: Judged | None) -> Candidate:
+        return replace(candidate.detail(found, cluster, job, best=found is best), judged=judged)
+
+    chosen = [shown(found, judged) for found, judged in picks]
+    beside = Beside()
+    if choice is not None:
+        simplest, judged = choice.simplest
+        beside = Beside(
+            simplest=None if simplest is best else shown(simplest, judged),
+            within=WITHIN,
+            fastest=None if choice.fastest is best else shown(choice.fastest, None),
+        )
+    fastest = best if choice is None else choice.fastest
     proof = outcome.proof or Proof(0, 0, float("inf"), float("inf"))
-    gap, untried = (Proof.gap(floor, ranked[0].step_s) for floor in (proof.floor_s, proof.untried_s))
-    stages = stage_gap(ranked[0])
+    gap, untried = (Proof.gap(floor, fastest.step_s) for floor in (proof.floor_s, proof.untried_s))
+    stages = stage_gap(best)
     search = Search(
         candidates=weighed.candidates,
         feasible=weighed.feasible,
@@ -161,7 +167,10 @@ def _plan(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, outcome:
         gap=tidy(gap),
         stage_gap=None if stages is None else tidy(stages),
         layout_gap=tidy(untried),
-        opened=opened.used(job, _facts(model, cluster, job), parse(job.pins), chosen[0]),
+        opened=(
+            *_at_risk(best, chosen[0], cluster, job),
+            *opened.used(job, facts_of(model, cluster, job), parse(job.pins), chosen[0]),
+        ),
     )
     return Plan(
         model=model,
@@ -170,9 +179,18 @@ def _plan(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, outcome:
         best=chosen[0],
         alternatives=tuple(chosen[1:]),
         search=search,
-        binding=candidate.binding(chosen[0], weighed, cluster, job),
+        binding=candidate.binding(chosen[0], best, weighed, job),
         symconfig_version=VERSION,
+        beside=beside,
     )
+
+
+def _at_risk(found: Found, shown: Candidate, cluster: ClusterDescriptor, job: Job) -> Iterator[Opened]:
+    """What is said of a plan that may not fit, since nothing fits as surely as its job asks."""
+    limit, fits = job.limits.memory_risk, fitting(found.request, found.machine, shown.predicted.peak_bytes, cluster)
+    if found.request.job.limits.memory_risk > limit and fits < 1 - limit:
+        why = f"no plan has at most {100 * limit:g} %, and this one {100 * (1 - fits):.0f} %"
+        yield Opened(MEMORY_RISK, "a risk of running out of memory", "at risk", why)
 
 
 def _fewest(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, top: int, progress: Progress | None) -> Plan:

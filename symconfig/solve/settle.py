@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from symconfig.cost.device import largest_peak_bytes
 from symconfig.cost.lattice import Array
 from symconfig.cost.pipeline import messages
 from symconfig.graph.model import sequence
+from symconfig.solve.budget import peak_budget
 from symconfig.solve.detail import Detail, detail
 from symconfig.solve.found import Found
 from symconfig.solve.kinds import Kinds, kinds_alone
@@ -47,7 +47,6 @@ def asked(found: Found, parts: Detail) -> StageProblem:
 
 def _asked(found: Found, parts: Detail, kinds: Kinds, working: Array) -> StageProblem:
     request = found.request
-    usable = request.job.limits.usable_bytes(found.machine.memory_bytes)
     return question(
         kinds,
         range(working.shape[1]),
@@ -57,7 +56,7 @@ def _asked(found: Found, parts: Detail, kinds: Kinds, working: Array) -> StagePr
         num_microbatches=int(parts.points.num_microbatches[0]),
         setting=parts.setting,
         request=request,
-        limit_bytes=largest_peak_bytes(usable, found.machine, request.framework),
+        limit_bytes=peak_budget(request, found.machine),
     )
 
 

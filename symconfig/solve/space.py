@@ -26,7 +26,10 @@ from symconfig.solve.pins import Pins
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A job with everything resolved that the search needs."""
+    """A job with everything resolved that the search needs.
+
+    surprise: a measured peak over its prediction that no more runs exceed than the job lets run out; None: any may.
+    """
 
     model: ModelDescriptor
     job: Job
@@ -38,6 +41,7 @@ class Request:
     global_batch: int
     seq_length: int
     precision: Precision
+    surprise: float | None = None
 
 
 @dataclass(slots=True)

@@ -67,7 +67,7 @@ def weigh(
             break
         for batch in _batches(piece, weighed):
             _one(batch, weighed)
-            if weighed.any_will_do and weighed.best:
+            if weighed.any_will_do and weighed.families:
                 return
         piece.made = None
 
@@ -103,7 +103,7 @@ def _slices(space: Piece, split: Split, chosen: NDArray[np.intp], weighed: Weigh
     first, _ = runnable[0]
     low = stages(space.low, shapes, chosen, first.tied)
     hopeful = np.full(chosen.size, weighed.exhaustive) | (bound_s(low, where, first) <= weighed.worst_s)
-    if weighed.best and not hopeful.any():
+    if weighed.families and not hopeful.any():
         return
     for setting, runs in runnable:
         floor = bound_bytes(low, where, setting)
@@ -112,7 +112,7 @@ def _slices(space: Piece, split: Split, chosen: NDArray[np.intp], weighed: Weigh
             "memory", "even full recompute and offload leave too little memory", int((~fits & runs).sum())
         )
         alive = np.flatnonzero(fits & hopeful)
-        if runs.any() and not fits.any() and not weighed.best:
+        if runs.any() and not fits.any() and not weighed.families:
             # the leanest of all that the target can run, so that a refusal can say how much is missing
             alive = np.array([int(np.where(runs, floor, np.inf).argmin())])
         if not alive.size:
@@ -231,7 +231,7 @@ def _by_time(result: _Result, weighed: Weighed) -> None:
         if not seconds[n] <= weighed.worst_s or seconds[n] == np.inf:
             break
         weighed.add(result.found(int(rows[n]), int(n), float(seconds[n])))
-    if not weighed.best:
+    if not weighed.families:
         lean = np.where(np.isfinite(result.step_s), result.peak_bytes, np.inf).reshape(-1, result.step_s.shape[-1])
         row, column = np.unravel_index(int(lean.argmin()), lean.shape)
         if np.isfinite(lean[row, column]):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from symconfig.plans.degrees import Degrees
+from symconfig.solve.choice.family import Family, family
 from symconfig.solve.found import Found
 from symconfig.solve.gamma import Gammas
 from symconfig.solve.space import Refused
@@ -12,18 +14,23 @@ from symconfig.solve.space import Refused
 if TYPE_CHECKING:
     from symconfig.solve.pieces import Piece
 
+EACH = 2  # candidates of a family that are simulated: other chunks, other micro-batches
+NEAR = 1.1  # of the best step: families up to here are kept beside those that are shown
+
 
 @dataclass(slots=True)
 class Weighed:
     """What the search knows so far.
 
+    top: how many families are kept; shown: how many of them however slow, of the others those near the best one.
     exhaustive: weigh also what a lower bound already rules out. any_will_do: stop at the first plan that fits.
     """
 
     top: int
+    shown: int
     exhaustive: bool = False
     any_will_do: bool = False
-    best: dict[tuple[object, ...], Found] = field(default_factory=dict)
+    families: dict[Family, dict[tuple[Degrees, int], Found]] = field(default_factory=dict)  # degrees, micro-batch
     leanest: Found | None = None
     candidates: int = 0
     feasible: int = 0
@@ -38,21 +45,38 @@ class Weighed:
         self.worst_s = self.best_s = self.below_s
 
     def add(self, found: Found) -> None:
-        """Keep the best candidate of each choice of degrees, and of those the best few."""
-        key = (found.degrees, found.micro, found.request.precision)
-        known = self.best.get(key)
+        """Keep the best candidate of each choice of degrees, of those the best few of a family, and the best families
+        of those."""
+        mine = self.families.setdefault(family(found), {})
+        key = (found.degrees, found.micro)
+        known = mine.get(key)
         if known is None or found.order < known.order:
-            self.best[key] = found
-        if len(self.best) > self.top:
-            del self.best[max(self.best, key=lambda name: self.best[name].order)]
-        scores = [found.score for found in self.best.values()]
-        self.worst_s = min(max(scores) if len(scores) >= self.top else float("inf"), self.below_s)
+            mine[key] = found
+        if len(mine) > EACH:
+            del mine[max(mine, key=lambda name: mine[name].order)]
+        if len(self.families) > self.top:
+            del self.families[max(self.families, key=lambda name: _best(self.families[name]).order)]
+        self._bound()
+
+    def _bound(self) -> None:
+        """What a candidate must beat: the last of the families, or where enough of them are near the best, all that is
+        not near."""
+        scores = sorted(_best(each).score for each in self.families.values())
         self.best_s = min(*scores, self.below_s)
+        last = scores[-1] if len(scores) >= self.top else float("inf")
+        if len(scores) >= self.shown:
+            last = min(last, max(scores[self.shown - 1], NEAR * scores[0]))
+        self.worst_s = min(last, self.below_s)
+
+    @property
+    def best(self) -> list[Found]:
+        """Every candidate that is kept, the best first."""
+        return sorted((found for each in self.families.values() for found in each.values()), key=_order)
 
     def forget(self) -> list[Found]:
         """The best so far, which are to be found again."""
-        ranked = self.ranked()
-        self.best.clear()
+        ranked = self.best
+        self.families.clear()
         self.worst_s = self.best_s = self.below_s
         return ranked
 
@@ -61,7 +85,15 @@ class Weighed:
             self.leanest = found
 
     def ranked(self) -> list[Found]:
-        """The best `top` with different degrees, by the objective."""
+        """The best one of each family, by the objective."""
         if self.gammas is not None and (chosen := self.gammas.chosen()) is not None:
             return chosen[1]
-        return sorted(self.best.values(), key=lambda found: found.order)
+        return sorted(map(_best, self.families.values()), key=_order)
+
+
+def _best(each: dict[tuple[Degrees, int], Found]) -> Found:
+    return min(each.values(), key=_order)
+
+
+def _order(found: Found) -> tuple[object, ...]:
+    return found.order

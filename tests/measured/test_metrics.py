@@ -65,6 +65,8 @@ def test_a_sweep_by_hand(judged: list[Judged]) -> None:
     assert found is not None
     assert (found.n, found.timed, found.pick, found.best) == (6, 3, "a", "b")
     assert found.regret == pytest.approx(0.25)
+    assert found.choice in "ab"
+    assert not found.choice_ran_out
     assert found.baseline == pytest.approx((1 / 10 + 1 / 8 + 0) / 3)
 
 

@@ -139,6 +139,7 @@ def test_scores_of_a_sweep(tmp_path: Path) -> None:
     assert (source.oom.ran_out, source.oom.found, source.oom.ran, source.oom.alarms) == (2, 1, 2, 0)
     assert (sweep.n, sweep.timed, sweep.tau, sweep.regret) == (4, 2, 1.0, 0.0)
     assert (sweep.pick, sweep.best, sweep.pick_ran_out) == ("a", "a", False)
+    assert (sweep.choice, sweep.choice_regret, sweep.choice_ran_out) == ("a", 0.0, False)
     assert sweep.baseline == pytest.approx((1.3 / 8.8 + 1.3 / 11.4) / 2)  # the median is 10.1 s
 
 

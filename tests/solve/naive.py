@@ -79,7 +79,7 @@ def limits_of(backend: str, version: str, model: ModelDescriptor) -> Limits:
 
 
 def job(gpus: int | str, batch: int, seq_length: int = 2048, **fields: Any) -> Job:
-    """With every option open: what is enumerated knows no maturity."""
+    """With every option open, and any risk of running out: what is enumerated knows neither."""
     return Job.model_validate(
         {
             "model": "tiny",
@@ -88,6 +88,7 @@ def job(gpus: int | str, batch: int, seq_length: int = 2048, **fields: Any) -> J
             "global_batch_size": batch,
             "seq_length": seq_length,
             "allow": ("all",),
+            "limits": {"memory_risk": 1.0},
             **fields,
         }
     )

@@ -1,0 +1,1 @@
+"""The choice among what a search has found: families, draws of what is uncertain, and simplicity."""

@@ -1,0 +1,114 @@
+"""Draws of what is uncertain, the same for all plans, and each plan's step under every one of them.
+
+Every uncertain factor is a normal deviate by its name. It takes as many equally probable values as there are draws, in
+an order that its name decides: so plans that share a factor share its draws, and every machine draws the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from random import Random
+from statistics import NormalDist
+
+import numpy as np
+
+from symconfig.cost.lattice import Array, KeptLattice
+from symconfig.cost.machine import Constants, machine
+from symconfig.descriptor.cluster import ClusterDescriptor, Kernels
+from symconfig.solve.choice.family import family
+from symconfig.solve.detail import detail, sizes
+from symconfig.solve.found import Found
+from symconfig.solve.interval import recorded
+
+DRAWS = 64
+# Shares of the variance of a source's runs around what the source has in common (`Spread.run`) that a plan has from its
+# micro-batch, from each degree, and by itself. Within measured sweeps, half the mean square difference of two runs' log
+# ratios is 0.2 to 0.5 of that variance where plans are of one family, 0.5 to 0.8 where one degree differs, and up to 2
+# where two do (medians and means over the nine sweeps of published runs; plans of other degrees also differ in
+# micro-batch).
+ITSELF, MICRO, DEGREE = 0.25, 0.15, 0.3
+# Standard deviation of experts' loads over their mean: between what bias-balanced and what loss-balanced routers reach,
+# MaxVio of 0.04 and 0.72 over 64 experts (arXiv 2408.15664, table 2) over the expected maximum of 64 deviates, 2.37;
+# every order of magnitude as probable.
+LOADS = (0.017, 0.30)
+
+
+@cache
+def deviates(name: str) -> Array:
+    """Return the draws of one factor: [DRAWS], of mean 0 and variance 1."""
+    normal = NormalDist()
+    values = [normal.inv_cdf((place + 0.5) / DRAWS) for place in range(DRAWS)]
+    Random(name).shuffle(values)
+    result = np.array(values)
+    result /= result.std()
+    result.setflags(write=False)
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class Draws:
+    """What is drawn of a cluster: constants, [DRAWS] each, and the spread of experts' loads [DRAWS]."""
+
+    constants: Constants
+    loads: Array
+
+    @staticmethod
+    def of(cluster: ClusterDescriptor) -> Draws:
+        stated = {name: getattr(cluster.kernels, name) for name in Kernels.model_fields}
+        drawn = {
+            name: quantity.value * np.exp(quantity.uncertainty * deviates(name))
+            for name, quantity in stated.items()
+            if quantity is not None
+        }
+        low, high = LOADS
+        even = np.array([NormalDist().cdf(value) for value in deviates("loads of experts")])
+        return Draws(drawn, low * (high / low) ** even)
+
+
+def step_seconds(found: Found, cluster: ClusterDescriptor, draws: Draws) -> Array:
+    """Return the step under every draw, [DRAWS], with the plan's own error. found: simulated."""
+    result: Array = priced_s(found, cluster, draws.constants, imbalance(found, draws)) * np.exp(own_error(found))
+    return result
+
+
+def priced_s(found: Found, cluster: ClusterDescriptor, constants: Constants, busiest: Array) -> Array:
+    """Return the step under other constants and imbalances of experts (busiest), [n] each.
+
+    By the formula, scaled as the simulated step is with the cluster's own."""
+    request = found.request
+    gpu = machine(cluster, request.precision, constants, request.gpus)
+    plain = sizes(found, busiest.size)
+    where = KeptLattice({**plain.numbers, "expert_imbalance": busiest}, plain.points)
+    formula = float(np.ravel(detail(found).cost.step_s)[0])
+    steps = detail(replace(found, machine=gpu), where).cost.step_s
+    result: Array = np.broadcast_to(np.ravel(steps), busiest.shape) * (found.step_s / formula)
+    return result
+
+
+def imbalance(found: Found, draws: Draws) -> Array:
+    """Return the tokens on the busiest expert rank over the mean, [DRAWS]: a rank's experts add up their loads, and the
+    busiest of ep ranks is waited for (Blom's expected maximum, as of `machine.slowest`)."""
+    base, experts, ep = found.request.job.limits.expert_imbalance, found.request.model.experts, found.degrees.ep
+    if experts is None:
+        return np.full(DRAWS, base)
+    busiest = NormalDist().inv_cdf((ep - 0.375) / (ep + 0.25))
+    result: Array = base * (1 + draws.loads * busiest * (ep / experts.num_experts) ** 0.5)
+    return result
+
+
+def own_error(found: Found) -> Array:
+    """Return the log error of a plan that it does not share with all others: [DRAWS]."""
+    _, spread = recorded("time")
+    parts = (share**0.5 * deviates(name) for name, share in _factors(found))
+    result: Array = spread.run * np.sum(list(parts), axis=0)
+    return result
+
+
+def _factors(found: Found) -> Iterator[tuple[str, float]]:
+    mine = family(found)
+    for name in ("tp", "cp", "pp", "ep", "etp", "zero", "precision"):
+        yield f"{name} {getattr(mine, name)}", DEGREE
+    yield f"{mine} micro-batch {found.micro}", MICRO
+    yield f"{mine} micro-batch {found.micro} vpp {found.split.vpp} {sorted(found.choice.modules)}", ITSELF

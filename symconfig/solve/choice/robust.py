@@ -1,0 +1,81 @@
+"""How a plan stands if the cluster or the framework is otherwise than the cost model believes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from symconfig.cost.framework import Framework
+from symconfig.descriptor.cluster import ClusterDescriptor, Kernels
+from symconfig.frameworks.behaviour import usual
+from symconfig.plans.plan import Plan
+from symconfig.solve.choice.family import family
+from symconfig.solve.detail import detail
+from symconfig.solve.found import Found
+from symconfig.solve.restore import restore
+from symconfig.solve.search import search
+from symconfig.solve.timeline import refined_s
+
+SLOWER_NETWORK = 0.8  # of its rate
+LATER_CHUNKS_S = 0.3e-3  # more for each chunk of a stage that begins
+GEMMS = {"gemm_efficiency": 1.0, "gemm_efficiency_low": 1.0, "gemm_k_half": -1.0}  # faster products: more, or less
+
+
+@dataclass(frozen=True, slots=True)
+class Shaken:
+    """A plan where one thing is otherwise. stays: the pick would be of the same family; loss: its step over the step of
+    what would be picked, less one."""
+
+    what: str
+    stays: bool
+    loss: float
+
+
+def robustness(plan: Plan) -> tuple[Shaken, ...]:
+    """Return what the best plan loses against the plan that would be picked if the network were slower, products slower
+    or faster by as much as their constants are uncertain, or chunks began later."""
+    job = plan.job.model_copy(update={"gpus": plan.best.parallel.world_size})
+    result = []
+    for what, cluster, framework in _otherwise(plan):
+        other = search(plan.model, cluster, job, top=1, framework=framework)
+        mine, theirs = (
+            _as(restore(replace(plan, cluster=cluster, job=job), each), framework) for each in (plan.best, other.best)
+        )
+        loss = _step_s(mine) / _step_s(theirs) - 1
+        result.append(Shaken(what, family(mine) == family(theirs), max(loss, 0.0)))
+    return tuple(result)
+
+
+def _otherwise(plan: Plan) -> Iterator[tuple[str, ClusterDescriptor, Framework]]:
+    job, cluster = plan.job, plan.cluster
+    framework = usual(job.backend, cluster.gpu.architecture, attention=job.attention)
+    network = cluster.kernels.network_efficiency or cluster.kernels.link_efficiency
+    slower = network.model_copy(update={"value": SLOWER_NETWORK * network.value})
+    yield "a network 20 % slower", _with(cluster, {"network_efficiency": slower}), framework
+    for side, word in ((-1.0, "slower"), (1.0, "faster")):
+        stated = {name: getattr(cluster.kernels, name) for name in GEMMS}
+        changed = {
+            name: quantity.model_copy(
+                update={"value": quantity.value * (1 + side * GEMMS[name] * quantity.uncertainty)}
+            )
+            for name, quantity in stated.items()
+            if quantity is not None
+        }
+        yield f"products {word} by their uncertainty", _with(cluster, changed), framework
+    later = replace(framework, handover_s=framework.handover_s + LATER_CHUNKS_S)
+    yield "0.3 ms more for each chunk", cluster, later
+
+
+def _with(cluster: ClusterDescriptor, changed: dict[str, object]) -> ClusterDescriptor:
+    kernels: Kernels = cluster.kernels.model_copy(update=changed)
+    return cluster.model_copy(update={"kernels": kernels})
+
+
+def _as(found: Found, framework: Framework) -> Found:
+    """The same where chunks begin as a framework has it."""
+    own = replace(found.request.framework, handover_s=framework.handover_s)
+    return replace(found, request=replace(found.request, framework=own))
+
+
+def _step_s(found: Found) -> float:
+    return refined_s(found, detail(found))

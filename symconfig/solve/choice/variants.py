@@ -1,0 +1,93 @@
+"""Plainer variants of a plan: the same split of the model with less that is unusual inside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from symconfig.cost.device import device_bytes
+from symconfig.cost.stages import Offload
+from symconfig.cost.step import host_bytes
+from symconfig.graph.model import sequence
+from symconfig.solve.budget import peak_budget
+from symconfig.solve.choice.simplicity import FEW_CHUNKS
+from symconfig.solve.detail import detail
+from symconfig.solve.found import Found
+from symconfig.solve.pieces import recompute_choices
+from symconfig.solve.split import Split, equal, uneven
+from symconfig.solve.stages.content import layers
+from symconfig.solve.stages.problem import Layouts
+from symconfig.solve.timeline import refined_s
+from symconfig.solve.weigh import HOST_SHARE
+
+# What is tried of each plan, so that the choice takes a part of a second.
+MOST_SPLITS, MOST_CHOICES = 3, 2
+LOST = 1.06  # of the plan's step: a variant whose formula takes longer is not simulated
+
+
+def variants(found: Found) -> tuple[Found, ...]:
+    """Return plainer plans of the same degrees but for chunks: fewer chunks, equal stages or the customary ones, less
+    recompute, no states in host memory; those that fit, with their simulated steps."""
+    base, result = [found], []
+    if any((found.offload.optimizer, found.offload.weights)) and found.request.pins.fraction is None:
+        base.append(replace(found, offload=Offload()))
+    for plain in base:
+        splits = [found.split, *_splits(found)]
+        for split in splits:
+            other = replace(plain, split=split, degrees=replace(plain.degrees, vpp=split.vpp))
+            for choice in _less(other, first=split is found.split and plain is found):
+                if (tried := _priced(choice, found)) is not None:
+                    result.append(tried)
+                    break
+    return tuple(result)
+
+
+def _splits(found: Found) -> list[Split]:
+    """Layouts that are plainer than its own, the fewest changes first: as many chunks or fewer."""
+    request, pp = found.request, found.degrees.pp
+    if pp == 1 or request.pins.layout is not None:
+        return []
+    least, most = max(request.limits.least_chunks, 1), found.split.vpp
+    counts = dict.fromkeys([most, *range(min(FEW_CHUNKS, most), least - 1, -1)])
+    kinds, layouts = sequence(request.model), request.limits.layouts
+    every = (split for vpp in counts if request.pins.allows("vpp", vpp) for split in _usual(kinds, pp, vpp, layouts))
+    return [split for split in every if split != found.split][:MOST_SPLITS]
+
+
+def _usual(kinds: tuple[str, ...], pp: int, vpp: int, layouts: Layouts) -> Iterator[Split]:
+    """Equal stages, those with the ends as layers, and a layer of each chunk moved from the last stage to the first."""
+    each, left = divmod(layers(kinds), pp)
+    ends = ((False, False), (True, True), (True, False), (False, True)) if layouts.account else ((False, False),)
+    found = [equal(kinds, pp, vpp, *end) for end in ends]
+    if layouts.first_last and not left:
+        found.append(uneven(kinds, pp, vpp, each + vpp, each - vpp if pp > 2 else None))
+    yield from (split for split in found if split is not None)
+
+
+def _less(found: Found, first: bool) -> Iterator[Found]:
+    """With less and less recompute left out, to its own; first: without its own, which is known."""
+    choices = sorted(
+        (
+            choice
+            for choice in recompute_choices(found.request)
+            if not choice.offload and not found.block_layers and choice.modules < found.choice.modules
+        ),
+        key=lambda choice: (len(choice.modules), sorted(choice.modules)),
+    )
+    for choice in choices[:MOST_CHOICES]:
+        yield replace(found, choice=choice)
+    if not first:
+        yield found
+
+
+def _priced(found: Found, beside: Found) -> Found | None:
+    """With its simulated step; None where it does not fit or is clearly slower."""
+    parts = detail(found)
+    machine, request = found.machine, found.request
+    peak = max(parts.peaks)
+    if peak > peak_budget(request, machine) or float(parts.cost.step_s[0, 0, 0]) > LOST * beside.step_s:
+        return None
+    if host_bytes(parts.sums, parts.points, parts.setting).max() > HOST_SHARE * machine.host_memory_bytes_per_gpu:
+        return None
+    step = refined_s(found, parts)
+    return replace(found, step_s=step, score=step, device_bytes=device_bytes(peak, machine, request.framework))

@@ -1,0 +1,82 @@
+"""The written order of simplicity."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from symconfig.cost.stages import Offload
+from symconfig.cost.table import Choice
+from symconfig.descriptor.load import load_cluster, load_model
+from symconfig.solve.choice import simplicity as simplicities
+from symconfig.solve.choice.simplicity import simplicity
+from symconfig.solve.found import Found
+from symconfig.solve.pieces import WHOLE
+from symconfig.solve.restore import restore
+from symconfig.solve.search import search
+from tests.solve.naive import job
+
+NEAR = 8
+
+
+@pytest.fixture(scope="module")
+def plain() -> Found:
+    """An equal pipeline of a few chunks on two nodes, with nothing unusual."""
+    pins = {
+        "tp": "4",
+        "pp": "4",
+        "vpp": "5",
+        "cp": "1",
+        "mbs": "1",
+        "recompute": "none",
+        "layout": "equal",
+        "activation_offload": "0",
+    }
+    pins["optimizer_offload"] = "0"
+    model, cluster = load_model("llama3.1-70b"), load_cluster("h100")
+    plan = search(model, cluster, job(64, 64, 2048, pins=pins, limits={"memory_margin": 0.0, "memory_risk": 1.0}))
+    return restore(plan, plan.best)
+
+
+def _degrees(**changed: int) -> Callable[[Found], Found]:
+    return lambda found: replace(found, degrees=replace(found.degrees, **changed))
+
+
+# From what decides first to what decides last.
+UNUSUAL: dict[str, Callable[[Found], Found]] = {
+    "optimizer offload": lambda found: replace(found, offload=Offload(0.5)),
+    "a cut of its own": lambda found: replace(found, split=replace(found.split, layout="Et|t|L")),
+    "the loss as a layer": lambda found: replace(found, split=replace(found.split, account_for_loss=True)),
+    "ten chunks": _degrees(vpp=10),
+    "tp beyond a node": _degrees(tp=16),
+    "cp with few tokens": _degrees(cp=2),
+    "ep beyond some nodes": _degrees(ep=64),
+    "ep beyond a node": _degrees(ep=16),
+    "full recompute": lambda found: replace(found, choice=WHOLE),
+    "selective recompute": lambda found: replace(found, choice=Choice(frozenset({"core_attn"}))),
+    "three sequences": lambda found: replace(found, micro=3),
+}
+
+
+def test_what_is_unusual_stands_in_the_written_order(plain: Found, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(simplicities, "options", lambda backend: ())  # of which some are unusual, too
+    marks = [simplicity(change(plain), NEAR) for change in UNUSUAL.values()]
+    assert all(mark > simplicity(plain, NEAR) for mark in marks)
+    assert marks == sorted(marks, reverse=True)
+
+
+def test_an_option_that_is_not_stable_counts_more_than_a_cut_of_its_own(plain: Found) -> None:
+    cut = UNUSUAL["a cut of its own"](plain)
+    assert simplicity(_degrees(vpp=32)(plain), NEAR) > simplicity(cut, NEAR)
+
+
+def test_fewer_chunks_are_plainer_among_equals(plain: Found) -> None:
+    assert simplicity(_degrees(vpp=2)(plain), NEAR) < simplicity(plain, NEAR)
+
+
+def test_long_sequences_may_be_split(plain: Found) -> None:
+    long = replace(plain, request=replace(plain.request, seq_length=32768))
+    few, many = (simplicity(_degrees(cp=cp)(long), NEAR) for cp in (1, 4))
+    assert few == many

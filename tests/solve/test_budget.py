@@ -1,0 +1,61 @@
+"""The probability of running out of memory: from the interval's own distribution, and a limit of the search."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from symconfig.descriptor.cluster import ClusterDescriptor
+from symconfig.descriptor.load import load_cluster, load_model
+from symconfig.errors import InfeasibleError
+from symconfig.solve.budget import NO_LIMIT, fitting, surprise
+from symconfig.solve.interval import chance, interval, quantile
+from symconfig.solve.restore import restore
+from symconfig.solve.search import search
+from tests.solve.naive import job, tight, tiny
+
+MODEL = tiny()
+
+
+@pytest.mark.parametrize("name", ["llama3.1-8b", "mixtral-8x7b", "llama2-70b-lora"])
+def test_nineteen_in_twenty_stay_below_the_upper_end_of_the_interval(name: str) -> None:
+    model, cluster = load_model(name), load_cluster("h100")
+    high = interval("memory", cluster, model).high
+    assert chance("memory", cluster, model, high) == pytest.approx(0.95)
+    assert surprise(model, cluster, 0.05) == pytest.approx(high)
+    assert quantile("memory", cluster, model, 0.95) > quantile("memory", cluster, model, 0.5)
+    assert surprise(model, cluster, NO_LIMIT) is None
+
+
+def _search(cluster: ClusterDescriptor, **limits: float) -> Any:
+    return search(MODEL, cluster, job(4, 4, 4096, limits=limits))
+
+
+@pytest.mark.parametrize("risk", [0.01, 0.05, 0.3])
+def test_no_plan_has_a_larger_risk_than_its_job(risk: float) -> None:
+    cluster = tight(MODEL, 2.0)
+    plan = _search(cluster, memory_risk=risk)
+    assert plan.search.opened == ()
+    for each in (plan.best, *plan.alternatives):
+        found = restore(plan, each)
+        assert fitting(found.request, found.machine, each.predicted.peak_bytes, cluster) >= 1 - risk - 1e-9
+    if risk <= 0.05:
+        assert not plan.may_not_fit
+
+
+def test_where_nothing_meets_the_risk_the_plan_says_first_that_it_may_not_fit() -> None:
+    gib = 1.0
+    while True:  # the least memory, to a hundredth, in which the margin alone is left free
+        try:
+            plan = _search(tight(MODEL, gib), memory_risk=0.05)
+        except InfeasibleError:
+            break
+        last, gib = plan, gib * 0.99
+    assert last.search.opened[0].name == "memory_risk"
+    assert last.may_not_fit
+
+
+def test_less_risk_never_makes_the_fastest_plan_faster() -> None:
+    steps = [_search(tight(MODEL, 0.9), memory_risk=risk).best.predicted.step_s for risk in (0.01, 0.05, 0.2, NO_LIMIT)]
+    assert steps == sorted(steps, reverse=True)
