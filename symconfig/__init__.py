@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from symconfig.api.partition import partition as partition
     from symconfig.api.planning import PlanResult as PlanResult
     from symconfig.api.planning import plan as plan
+    from symconfig.api.recipes import recipes as recipes
     from symconfig.api.replan import ReplanResult as ReplanResult
     from symconfig.api.replan import diff as diff
     from symconfig.api.replan import replan as replan
@@ -34,6 +35,7 @@ _HOMES = {
     "api.sweep": ("sweep", "size"),
     "api.check": ("check",),
     "api.partition": ("partition", "PartitionResult"),
+    "api.recipes": ("recipes",),
     "api.replan": ("replan", "diff", "ReplanResult"),
     "api.fallback": ("fallback", "FallbackResult"),
     "runs.embed.mismatch": ("MismatchError",),

@@ -52,14 +52,19 @@ class Request:
     model_base: Path | None
     cluster_base: Path | None
     problems: tuple[Problem, ...]
+    unsaid: tuple[str, ...] = ()  # of a recipe, what its pins cannot say
 
 
 def request(arguments: argparse.Namespace) -> Request:
-    """The job file, if any, with the options over it. Raises InputError when the file cannot be read."""
+    """The recipe, if any, with the job file over it and the options over both. Raises InputError when the file cannot be
+    read, or where there is no such recipe."""
+    recipe, unsaid = _recipe(getattr(arguments, "like", None))
     document = _file(arguments.job) if arguments.job else Document({}, file="")
     if not isinstance(document.data, dict):
         raise InputError(document.problem("the file must hold `name: value` lines"))
-    data = dict(document.data)
+    data = {**recipe, **document.data}
+    if recipe and isinstance(data.get("pins", {}), dict):
+        data["pins"] = {**recipe["pins"], **data.get("pins", {})}
     given = set()
     for option, (path, kind) in OPTIONS.items():
         text = getattr(arguments, option[2:].replace("-", "_"))
@@ -80,7 +85,22 @@ def request(arguments: argparse.Namespace) -> Request:
         model_base=None if "--model" in given else base,
         cluster_base=None if "--cluster" in given else base,
         problems=tuple(problems),
+        unsaid=unsaid,
     )
+
+
+def _recipe(name: str | None) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The fields of a job that is like a recipe, and what of it they cannot say."""
+    from symconfig.descriptor.recipe import find_recipe
+
+    if name is None:
+        return {}, ()
+    try:
+        file, recipe = find_recipe(name)
+    except InputError as error:
+        raise InputError([replace(problem, field="--like") for problem in error.problems]) from None
+    fields = {"model": file.model, **recipe.job.model_dump(mode="json"), "pins": recipe.as_pins()}
+    return fields, recipe.unsaid()
 
 
 def _base(target: str, arguments: argparse.Namespace) -> str:

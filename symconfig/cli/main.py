@@ -29,6 +29,7 @@ from symconfig.cli import (
     measure,
     partition,
     plan,
+    recipes,
     render,
     replan,
     size,
@@ -60,7 +61,7 @@ class Command(Protocol):
 # In the order of `symconfig --help`.
 COMMANDS: tuple[Command, ...] = (
     plan, replan, diff, fallback, audit, adapt, partition, render, args, check, formats, checkpoint, verify, measure,
-    explain, timeline, validate, calibrate, sweep, size, importing, doctor,
+    explain, timeline, validate, calibrate, sweep, size, recipes, importing, doctor,
 )  # fmt: skip
 
 

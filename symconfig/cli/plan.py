@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from symconfig.cli.options import add_answer, add_job, top_of, wanted
-from symconfig.cli.shared import print_json, say, wrote
+from symconfig.cli.shared import note, print_json, say, wrote
 from symconfig.errors import InputError, SymconfigError
 
 NAME = "plan"
@@ -18,6 +18,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `symconfig plan`."""
     add = parser.add_argument
     add("job", nargs="?", metavar="JOB.yaml", help="the job as a file; options below override what it says")
+    add("--like", metavar="NAME", help="a published recipe: its job and its layout; `symconfig recipes` lists them")
     add_job(parser)
     add_answer(parser)
 
@@ -49,6 +50,8 @@ def run(arguments: argparse.Namespace) -> int:
             )
     except SymconfigError as error:
         raise type(error)([as_options(problem, asked) for problem in error.problems]) from None
+    if asked.unsaid:
+        note(f"note: of {arguments.like} no pin can say: {'; '.join(asked.unsaid)}")
     written = api.write(result.plan, out, files, force=arguments.force) if out is not None and files is not None else []
     if arguments.json:
         print_json(result.to_dict())

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.plans.plan import Plan
 from symconfig.render import target_of
+from symconfig.runs.recipes.near import near_recipe
 from symconfig.solve.answer import answer
 
 
@@ -21,4 +23,7 @@ def best_plan(
     progress: Callable[[str, float], None] | None = None,
 ) -> Plan:
     """Solve a job. Raises InputError for what can never run, InfeasibleError where nothing fits or can be told."""
-    return answer(model, cluster, job, target_of(model, job), top=top, progress=progress)
+    plan = answer(model, cluster, job, target_of(model, job), top=top, progress=progress)
+    if plan.job.backend != "megatron":
+        return plan
+    return replace(plan, beside=replace(plan.beside, recipe=near_recipe(plan)))

@@ -1,0 +1,76 @@
+"""Published layouts, listed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from symconfig.descriptor.recipe import Recipe, RecipeSource, every_recipe, find_recipe
+from symconfig.errors import InputError, Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A recipe with the zoo model that it trains and the place where it is published."""
+
+    model: str
+    source: RecipeSource
+    recipe: Recipe
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON contract: what the recipe states, its pins, and what no pin can say."""
+        stated = self.recipe.model_dump(mode="json", exclude_none=True)
+        return {
+            **stated,
+            "model": self.model,
+            "source": self.source.model_dump(mode="json", exclude_none=True),
+            "pins": self.recipe.as_pins(),
+            "unsaid": list(self.recipe.unsaid()),
+        }
+
+
+def recipe(name: str) -> Published:
+    """Return the recipe of this name. Raises InputError with the nearest name."""
+    file, found = find_recipe(name)
+    return Published(file.model, file.sources[found.source], found)
+
+
+def recipes(
+    model: str | None = None,
+    cluster: str | None = None,
+    gpus: int | None = None,
+    task: str | None = None,
+    kind: str | None = None,
+    source: str | None = None,
+) -> tuple[Published, ...]:
+    """Return the recipes of a model, cluster, number of GPUs, task and kind, whose source has this text in its title,
+    repository or release. Raises InputError for a model, cluster, task or kind that no recipe has."""
+    every = [Published(file.model, file.sources[each.source], each) for file, each in every_recipe()]
+    wanted = {"model": model, "cluster": cluster, "task": task, "kind": kind}
+    problems = []
+    for name, value in wanted.items():
+        known = sorted({str(_value(each, name)) for each in every})
+        if value is not None and value not in known:
+            problems.append(Problem(f"no recipe has this {name}", field=name, got=value, need=", ".join(known)))
+    if problems:
+        raise InputError(problems)
+    return tuple(
+        each
+        for each in every
+        if all(value in (None, _value(each, name)) for name, value in wanted.items())
+        and gpus in (None, each.recipe.job.gpus)
+        and (source is None or source.lower() in _words(each.source))
+    )
+
+
+def _value(each: Published, name: str) -> object:
+    return {
+        "model": each.model,
+        "cluster": each.recipe.job.cluster,
+        "task": each.recipe.job.task,
+        "kind": each.recipe.kind,
+    }[name]
+
+
+def _words(source: RecipeSource) -> str:
+    return f"{source.title} {source.repository or ''} {source.release}".lower()

@@ -1,0 +1,55 @@
+"""`symconfig recipes`."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+
+from symconfig.cli.shared import print_json, say, whole
+from symconfig.errors import InputError
+
+NAME = "recipes"
+DOES = "list published training layouts, or show one; `plan --like NAME` starts from it"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `symconfig recipes`."""
+    add = parser.add_argument
+    add("name", nargs="?", metavar="NAME", help="show this recipe as a whole")
+    add("--model", metavar="M", help="of this zoo model")
+    add("--cluster", metavar="C", help="on this zoo cluster")
+    add("--gpus", metavar="N", help="on so many GPUs")
+    add("--task", metavar="T", help="pretrain or sft")
+    add("--kind", metavar="K", help="performance (tuned for speed) or training (shipped for real runs)")
+    add("--source", metavar="TEXT", help="with this in the title, repository or release of the source")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print one recipe, or the list of those that are asked for. Exit 0."""
+    from symconfig.api.recipes import recipe, recipes
+    from symconfig.report.recipes import listed, shown
+
+    if arguments.name is not None:
+        one = recipe(arguments.name)
+        if arguments.json:
+            print_json({"schema": "symconfig.recipe/1", **one.to_dict()})
+        else:
+            say(shown(one.to_dict()))
+        return 0
+    try:
+        found = recipes(
+            arguments.model,
+            arguments.cluster,
+            whole("--gpus", arguments.gpus),
+            arguments.task,
+            arguments.kind,
+            arguments.source,
+        )
+    except InputError as error:
+        wrong = [replace(one, field=f"--{(one.field or '').removeprefix('--')}") for one in error.problems]
+        raise InputError(wrong) from None
+    if arguments.json:
+        print_json({"schema": "symconfig.recipes/2", "recipes": [one.to_dict() for one in found]})
+    else:
+        say(listed([one.to_dict() for one in found]))
+    return 0

@@ -1,0 +1,179 @@
+"""Published training layouts: what others tuned or shipped, as data. One file a model, read when it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from symconfig.descriptor.document import nearest
+from symconfig.descriptor.model import PositiveInt, Strict
+from symconfig.descriptor.validate import validate
+from symconfig.descriptor.yaml_strict import load_yaml_strict
+from symconfig.errors import InputError, Problem
+from symconfig.resources import data_dir
+
+ENDS_AS_LAYERS = "ends as layers"  # the embedding and the loss each take a layer's place
+
+
+def spelled(value: object) -> str:
+    """Return a value as sentences have it."""
+    return ("on" if value else "off") if isinstance(value, bool) else str(value)
+
+
+class RecipeSource(Strict):
+    """Where recipes are published. Papers have no repository."""
+
+    title: str = Field(min_length=1)
+    repository: str | None = None
+    release: str = Field(min_length=1, description="release or commit, or the year of a paper")
+
+
+class RecipeJob(Strict):
+    """What a recipe trains; its model is that of the file."""
+
+    cluster: str = Field(min_length=1)
+    gpus: PositiveInt
+    global_batch_size: PositiveInt
+    seq_length: PositiveInt
+    precision: Literal["bf16", "fp16", "fp8", "mxfp8", "nvfp4"] = "bf16"
+    task: Literal["pretrain", "sft"] = "pretrain"
+
+
+class Layout(Strict):
+    """How a recipe splits its job. A degree that is absent is 1; anything else that is absent was not stated."""
+
+    tp: PositiveInt = 1
+    pp: PositiveInt = 1
+    vpp: PositiveInt = 1
+    cp: PositiveInt = 1
+    ep: PositiveInt = 1
+    etp: PositiveInt = 1
+    micro: PositiveInt | None = None
+    sp: bool | None = None
+    zero: Annotated[int, Field(ge=0, le=3)] | None = None
+    recompute: str | None = Field(default=None, description="none, selective:MODULES, full, or full:block:LAYERS")
+    stages: str | None = Field(default=None, description="Megatron's layout string, or `ends as layers`")
+
+    @property
+    def degrees(self) -> dict[str, int]:
+        """The degrees by name."""
+        return {name: getattr(self, name) for name in ("tp", "pp", "vpp", "cp", "ep", "etp")}
+
+
+class RecipeOptions(Strict):
+    """Switches that a recipe states."""
+
+    dispatcher: Literal["alltoall", "allgather", "deepep", "hybridep"] | None = None
+    tp_comm: bool | None = Field(default=None, description="tensor parallelism's collectives through user buffers")
+    moe_overlap: bool | None = None
+    grad_reduce: bool | None = None
+    param_gather: bool | None = None
+    cp_comm: Literal["p2p", "a2a", "all_gather"] | None = None
+    cuda_graphs: str | None = Field(default=None, description="none, full_iteration, or what is replayed")
+    gradients: Literal["bf16", "fp32"] | None = Field(default=None, description="type in which they are reduced")
+    fp8_param_gather: bool | None = None
+    fused_loss: bool | None = None
+    fsdp: str | None = Field(default=None, description="who shards the parameters")
+    offload: str | None = None
+    manual_gc: PositiveInt | None = Field(default=None, description="steps between two garbage collections")
+
+
+class Recipe(Strict):
+    """One published layout. framework: who runs it; entry: its place in the source."""
+
+    id: str = Field(min_length=1)
+    source: str
+    framework: str
+    entry: str
+    kind: Literal["performance", "training"]
+    job: RecipeJob
+    layout: Layout
+    options: RecipeOptions = RecipeOptions()
+
+    @property
+    def dp(self) -> int:
+        """Data-parallel ranks."""
+        layout = self.layout
+        return self.job.gpus // (layout.tp * layout.pp * layout.cp)
+
+    def as_pins(self) -> dict[str, str]:
+        """Return the layout as pins of a job, as far as pins can say it."""
+        layout, pins = self.layout, {name: str(value) for name, value in self.layout.degrees.items()}
+        if layout.micro is not None:
+            pins["mbs"] = str(layout.micro)
+        if layout.sp is not None and layout.tp > 1:
+            pins["sp"] = str(layout.sp).lower()
+        if layout.zero is not None:
+            pins["zero"] = str(layout.zero)
+        if layout.recompute is not None:
+            pins["recompute"] = layout.recompute if layout.recompute.startswith("selective") else layout.recompute[:4]
+        if layout.stages is not None and layout.stages != ENDS_AS_LAYERS:
+            pins["layout"] = layout.stages
+        if self.options.cp_comm is not None and layout.cp > 1:
+            pins["cp_comm"] = self.options.cp_comm
+        if self.options.moe_overlap is not None:
+            pins["moe_overlap"] = str(self.options.moe_overlap).lower()
+        return pins
+
+    def unsaid(self) -> tuple[str, ...]:
+        """Name what the recipe states and no pin can say."""
+        layout = self.layout
+        found = [f"{name.replace('_', ' ')} {spelled(value)}" for name, value in self.options if value is not None]
+        found = [text for text in found if not text.startswith(("cp comm", "moe overlap"))]
+        if (layout.recompute or "").startswith("full:"):
+            found.append(f"recompute {layout.recompute}")
+        if layout.stages == ENDS_AS_LAYERS:
+            found.append("stages with the embedding and the loss in a layer's place")
+        return tuple(found)
+
+
+class RecipeFile(Strict):
+    """The recipes of one model of the zoo."""
+
+    schema_: Literal["symconfig.recipes/2"] = Field(alias="schema")
+    model: str
+    sources: dict[str, RecipeSource]
+    recipes: tuple[Recipe, ...]
+
+
+def recipe_models() -> list[str]:
+    """Return the zoo models that have recipes."""
+    return sorted(path.stem for path in (data_dir("model_zoo") / "recipes").glob("*.yaml"))
+
+
+@cache
+def load_recipes(model: str) -> RecipeFile:
+    """Read the recipes of a zoo model. Raises InputError."""
+    document = load_yaml_strict(data_dir("model_zoo") / "recipes" / f"{model}.yaml")
+    found = validate(document, RecipeFile)
+    wrong = [
+        document.problem(
+            "no such source", ("recipes", index, "source"), got=recipe.source, need="one of " + ", ".join(found.sources)
+        )
+        for index, recipe in enumerate(found.recipes)
+        if recipe.source not in found.sources
+    ]
+    if wrong:
+        raise InputError(wrong)
+    return found
+
+
+def every_recipe() -> Iterator[tuple[RecipeFile, Recipe]]:
+    """Yield every recipe with its file."""
+    for model in recipe_models():
+        file = load_recipes(model)
+        yield from ((file, recipe) for recipe in file.recipes)
+
+
+def find_recipe(name: str) -> tuple[RecipeFile, Recipe]:
+    """Return the recipe of a name, with its file. Raises InputError with the nearest name."""
+    known = {recipe.id: (file, recipe) for file, recipe in every_recipe()}
+    if name in known:
+        return known[name]
+    need = "a name of `symconfig recipes`"
+    raise InputError(Problem("unknown recipe", field="recipe", got=name, need=need, hint=nearest(name, known)))
+
+

@@ -1,0 +1,57 @@
+"""`symconfig recipes`: the list, and one recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from symconfig.descriptor.recipe import spelled
+from symconfig.report.grid import Block, Grid
+
+Told = Mapping[str, Any]  # a recipe as `symconfig recipes --json` has it
+
+
+def listed(found: Sequence[Told]) -> list[Block]:
+    """One line a recipe."""
+    rows = tuple((one["id"], job_words(one), layout_words(one["layout"])) for one in found)
+    count = f"{len(found)} recipe{'s' * (len(found) != 1)}"
+    if not found:
+        return [f"{count}. Fewer filters find more."]
+    grid = Grid(("name", "job", "layout"), rows, left=(0, 1, 2))
+    return [grid, f"{count}. `symconfig recipes NAME` shows one, `symconfig plan --like NAME` plans from it."]
+
+
+def shown(one: Told) -> list[Block]:
+    """All that a recipe states."""
+    source = one["source"]
+    place = ", ".join(str(source[name]) for name in ("title", "repository", "release") if name in source)
+    rows = (
+        ("job", job_words(one)),
+        ("source", place),
+        ("entry", one["entry"]),
+        ("framework", one["framework"]),
+        ("kind", one["kind"]),
+        *((name, spelled(value)) for name, value in one["layout"].items()),
+        *((name.replace("_", " "), spelled(value)) for name, value in one["options"].items()),
+        ("as pins", " ".join(f"{name}={value}" for name, value in one["pins"].items())),
+    )
+    return [Grid(("", ""), rows, left=(0, 1), title=one["id"])]
+
+
+def job_words(one: Told) -> str:
+    """llama3.1-70b on 64 x h100, batch 128, 8,192 tokens, bf16"""
+    job = one["job"]
+    task = "" if job["task"] == "pretrain" else f", {job['task']}"
+    return (
+        f"{one['model']} on {job['gpus']:,} x {job['cluster']}, batch {job['global_batch_size']:,}, "
+        f"{job['seq_length']:,} tokens, {job['precision']}{task}"
+    )
+
+
+def layout_words(layout: Told) -> str:
+    """tp 4 pp 4 vpp 5, what is not 1; then the micro-batch."""
+    degrees = [f"{name} {layout[name]}" for name in ("tp", "pp", "vpp", "cp", "ep", "etp") if layout.get(name, 1) > 1]
+    micro = [f"micro {layout['micro']}"] if layout.get("micro") else []
+    zero = [f"zero {layout['zero']}"] if layout.get("zero", 1) not in (0, 1) else []
+    again = layout.get("recompute", "none").partition(":")[0]
+    return " ".join([*degrees, *micro, *zero, *([again] if again != "none" else [])])

@@ -1,0 +1,1 @@
+"""Published layouts beside a plan."""
