@@ -1,6 +1,6 @@
 """Every recipe against the plan of its job, into docs/recipes.md: `python docs/recipes.py`.
 
-Some only: --limit 40 takes as many, spread over all. Plans run in parallel processes.
+Some only: --limit 40 takes as many jobs, spread over all. Jobs run in parallel processes.
 """
 
 from __future__ import annotations
@@ -10,37 +10,30 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from math import log2
 from pathlib import Path
 
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.load import load_cluster, load_model
-from symconfig.descriptor.recipe import Recipe, RecipeFile, every_recipe, find_recipe
+from symconfig.descriptor.recipe import Recipe, RecipeFile, RecipeJob, every_recipe, load_recipes
 from symconfig.errors import SymconfigError
-from symconfig.frameworks.megatron.maturity import LEAST_SHARE, MOST_CHUNKS, MOST_STAGES
+from symconfig.frameworks.known import BACKENDS
+from symconfig.frameworks.tables import options
 from symconfig.graph.count import parameters
+from symconfig.plans.columns import Columns
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.report.recipes import layout_words
-from symconfig.runs.best import best_plan
 from symconfig.runs.recipes.near import MOST_TIMES_LARGER, compared
+from symconfig.solve.choice.robust import Shaken, robustness
+from symconfig.solve.run import facts_of
+from symconfig.solve.search import search
 
 PAGE = Path(__file__).with_suffix(".md")
 TOP = 5
-NARROW = 0.02  # a pick that loses less than this over the draws stays
-Family = tuple[int, int, int, int]
-
-# What nobody would put into a first run, by what a plan is seen to use.
-EXOTIC = (
-    "activation offload",
-    "optimizer offload",
-    "parameter offload",
-    "empty chunks",
-    "etp > 1",
-    f"pp > {MOST_STAGES}",
-    f"vpp > {MOST_CHUNKS}",
-    f"cp with less than {LEAST_SHARE:,} tokens a rank",
-    "cp by a2a up to 8,192 tokens",
-)
+LITTLE = 0.02  # a pick that loses less stays
+BACKEND = "megatron"
+Asked = tuple[str, RecipeJob]
 ABOUT = """\
 # Recipes and picks
 
@@ -50,127 +43,138 @@ recipe's layout, taken into the pick's plan (what the recipe does not state is a
 said to be faster. *in no recipe*: what the pick uses and no recipe of the same source and release does. *family*:
 whether any recipe for a model of the same kind, up to three times larger or smaller, on GPUs of this architecture has
 the pick's tp, pp, cp and ep; *priced*: none has, and the recipe's predicted step lies within the interval of the
-pick's. *memory*: whether the interval of the pick's memory is within the GPU's.
+pick's. *families*: among the first five plans. *memory*: whether the interval of the pick's memory is within the GPU's.
+*shaken*: the most that the pick loses, against what would be picked then, where the network is 20 % slower, the
+constants of matrix products are off by their uncertainty either way, or each chunk of a stage begins 0.3 ms later.
 """
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One recipe. failed: why its job has no plan; the rest is then empty."""
+class Pick:
+    """The plan of a job. failed: why there is none; the rest is then empty. unseen: what it uses, by the source of
+    recipes of which none does."""
 
-    id: str
-    job: str
-    layout: str
+    job: Asked
     failed: str = ""
-    pick: str = ""
-    ratio: float | None = None
-    why: str = ""
-    uses: frozenset[str] = frozenset()
-    unseen: tuple[str, ...] = ()
-    opened: tuple[str, ...] = ()
-    family: str = ""
+    words: str = ""
+    unstable: tuple[str, ...] = ()
     families: int = 0
     memory: bool = False
-    expected_loss: float | None = None
+    shaken: tuple[Shaken, ...] = ()
+
+    @property
+    def worst(self) -> float:
+        """The most that it loses where something is otherwise."""
+        return max((one.loss for one in self.shaken), default=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One recipe beside the pick of its job. ratio: the pick's step over its own; why: what keeps it from a price."""
+
+    id: str
+    layout: str
+    pick: Pick
+    ratio: float | None = None
+    why: str = ""
+    unseen: tuple[str, ...] = ()
+    family: str = ""
 
     @property
     def launchable(self) -> bool:
         """Stable options only, a published family or one priced against it, and memory that fits."""
-        return not self.failed and not self.opened and self.family != "no" and self.memory
+        return not self.pick.failed and not self.pick.unstable and self.family != "no" and self.pick.memory
 
 
-def row(name: str) -> Row:
-    """Plan the job of a recipe, and price its layout in that plan."""
-    file, recipe = find_recipe(name)
-    job = recipe.job
-    words = f"{file.model}, {job.gpus:,} x {job.cluster}, {job.global_batch_size:,} x {job.seq_length:,}, {job.precision}"
-    head = {"id": name, "job": words, "layout": layout_words(recipe.layout.model_dump())}
-    model, cluster = load_model(file.model), load_cluster(job.cluster)
+def rows(asked: Asked) -> list[Row]:
+    """Plan a job, and price the layout of each of its recipes in that plan."""
+    name, job = asked
+    file = load_recipes(name)
+    mine = [recipe for recipe in file.recipes if recipe.job == job]
+    heads = [{"id": recipe.id, "layout": layout_words(recipe.layout.model_dump())} for recipe in mine]
+    model, cluster = load_model(name), load_cluster(job.cluster)
+    whole = Job(model=name, backend=BACKEND, **job.model_dump())
     try:
-        plan = best_plan(model, cluster, Job(model=file.model, **job.model_dump()), top=TOP)
+        plan = search(model, cluster, whole, top=TOP)
     except SymconfigError as error:
-        return Row(**head, failed=str(error.problems[0]))
-    seen = compared(plan, file, recipe)
-    uses = used(plan.best)
-    same = [one for _, one in every_recipe() if one.source == recipe.source]
-    return Row(
-        **head,
-        pick=_pick(plan.best),
-        ratio=None if seen.loss is None else 1 / (1 + seen.loss),
-        why=seen.why,
-        uses=uses,
-        unseen=tuple(sorted(uses - frozenset().union(*map(stated, same)))),
-        opened=tuple(one.name for one in plan.search.opened),
-        family=_family(plan, file, seen.loss),
+        return [Row(**head, pick=Pick(asked, str(error.problems[0]))) for head in heads]
+    release, uses = BACKENDS[BACKEND].releases.of(plan.job), used(plan)
+    pick = Pick(
+        asked,
+        words=_pick(plan.best),
+        unstable=tuple(one.name for one in options(BACKEND) if one.name in uses and one.standing(release) is not None),
         families=len({family(one) for one in (plan.best, *plan.alternatives)}),
         memory=not plan.may_not_fit,
-        expected_loss=None if plan.best.judged is None else plan.best.judged.expected_loss,
+        shaken=robustness(plan),
     )
+    found = []
+    for head, recipe in zip(heads, mine, strict=True):
+        seen = compared(plan, file, recipe)
+        found.append(
+            Row(
+                **head,
+                pick=pick,
+                ratio=None if seen.loss is None else 1 / (1 + seen.loss),
+                why=seen.why,
+                unseen=tuple(sorted(uses - stated(recipe.source))),
+                family=_family(plan, file, seen.loss),
+            )
+        )
+    return found
 
 
-def used(candidate: Candidate) -> frozenset[str]:
-    """Name what a plan uses beside its degrees."""
-    options, degrees, seq = candidate.options, candidate.parallel, candidate.batch.seq_length
-    empty = any(not chunk for stage in candidate.stages for chunk in stage.chunks)
-    found = {
-        "activation offload": options.activation_offload,
-        "optimizer offload": options.optimizer_offload > 0,
-        "parameter offload": options.param_offload,
-        "empty chunks": empty,
-        "cp by a2a up to 8,192 tokens": degrees.cp > 1 and options.cp_comm == "a2a" and seq <= 8192,
-        "experts' all-to-all overlapped": options.overlap.moe_a2a,
-        "user buffers": options.overlap.tp_comm,
-        "uneven stages": bool(options.stage_layout),
-        f"dispatcher {options.moe_flex_backend or options.moe_dispatcher}": degrees.ep > 1,
-        f"cuda graphs: {options.cuda_graphs}": options.cuda_graphs != "none",
-        "full recompute": options.recompute.granularity == "full",
-        **{f"recompute {module}": True for module in options.recompute.modules},
-    }
-    zero, shape = options.zero_stage, (degrees.pp, degrees.vpp, degrees.cp, degrees.etp)
-    return frozenset(name for name, on in found.items() if on) | _shape(*shape, zero, seq)
+def used(plan: Plan) -> frozenset[str]:
+    """Name what a plan uses beside its degrees: options of the table, layouts of stages, recompute."""
+    fixed, point = facts_of(plan.model, plan.cluster, plan.job), Columns.of(plan.best)
+    return _named(fixed, point) | _more(plan.best.options.pipeline_layout, point.recompute, point.modules)
 
 
-def _shape(pp: int, vpp: int, cp: int, etp: int, zero: int, seq_length: int) -> frozenset[str]:
-    found = {
-        "etp > 1": etp > 1,
-        f"pp > {MOST_STAGES}": pp > MOST_STAGES,
-        f"vpp > {MOST_CHUNKS}": vpp > MOST_CHUNKS,
-        f"cp with less than {LEAST_SHARE:,} tokens a rank": cp > 1 and seq_length < LEAST_SHARE * cp,
-        f"ZeRO {zero}": zero >= 2,
-    }
-    return frozenset(name for name, on in found.items() if on)
+def _named(fixed: object, point: Columns) -> frozenset[str]:
+    return frozenset(option.name for option in options(BACKEND) if option.used(fixed, point))
 
 
-def stated(recipe: Recipe) -> frozenset[str]:
-    """Name what a recipe uses beside its degrees, in the words of `used`."""
-    layout, options = recipe.layout, recipe.options
+def _more(layout: str | None, recompute: str, modules: Iterable[str]) -> frozenset[str]:
+    found = {"layout string": layout is not None, "full recompute": recompute == "full"}
+    return frozenset(name for name, on in found.items() if on) | {f"recompute {module}" for module in modules}
+
+
+@cache
+def stated(source: str) -> frozenset[str]:
+    """Name what the recipes of a source and release use, in the words of `used`."""
+    return frozenset().union(*(_stated(file, one) for file, one in every_recipe() if one.source == source))
+
+
+def _stated(file: RecipeFile, recipe: Recipe) -> frozenset[str]:
+    layout, said, job = recipe.layout, recipe.options, recipe.job
     granularity, _, modules = (layout.recompute or "none").partition(":")
-    found = {
-        "activation offload": "activation" in (options.offload or "") or "modules" in (options.offload or ""),
-        "optimizer offload": "optimizer" in (options.offload or ""),
-        "cp by a2a up to 8,192 tokens": layout.cp > 1 and options.cp_comm == "a2a" and recipe.job.seq_length <= 8192,
-        "experts' all-to-all overlapped": bool(options.moe_overlap),
-        "user buffers": bool(options.tp_comm),
-        "uneven stages": layout.stages is not None,
-        f"dispatcher {options.dispatcher}": options.dispatcher is not None,
-        f"cuda graphs: {graphs(options.cuda_graphs)}": graphs(options.cuda_graphs) != "none",
-        "full recompute": granularity == "full",
-        **{f"recompute {module}": True for module in modules.split(",") if granularity == "selective"},
-    }
-    shape = _shape(layout.pp, layout.vpp, layout.cp, layout.etp, layout.zero or 0, recipe.job.seq_length)
-    return frozenset(name for name, on in found.items() if on) | shape
+    offload = said.offload or ""
+    point = Columns(
+        **layout.degrees,
+        gpus=job.gpus,
+        seq_length=job.seq_length,
+        precision=job.precision,
+        zero=layout.zero or 1,
+        grad_bytes=2 if said.gradients == "bf16" else 4,
+        activation_offload="activation" in offload or "modules" in offload,
+        optimizer_offload=float("optimizer" in offload),
+        param_offload=False,
+        moe_overlap=bool(said.moe_overlap),
+        flex_backend=said.dispatcher if said.dispatcher in ("deepep", "hybridep") else "",
+        tp_comm=bool(said.tp_comm),
+        graphs="none" if said.cuda_graphs in (None, "none") else "all",
+        fused_loss=bool(said.fused_loss),
+        fp8_param_gather=bool(said.fp8_param_gather),
+        empty_chunks=False,
+        uneven_chunks=False,
+    )
+    whole = Job(model=file.model, backend=BACKEND, **job.model_dump())
+    fixed = facts_of(load_model(file.model), load_cluster(job.cluster), whole)
+    again = modules.split(",") if granularity == "selective" and modules else ()
+    stages = layout.stages if layout.stages and "|" in layout.stages else None
+    return _named(fixed, point) | _more(stages, granularity, again)
 
 
-def graphs(said: str | None) -> str:
-    """Return what is replayed in the words of a plan's option."""
-    if said in (None, "none"):
-        return "none"
-    if said in ("full_iteration", "on"):
-        return "all"
-    return "outside experts" if "attn" in str(said) else "router"
-
-
-def family(candidate: Candidate) -> Family:
+def family(candidate: Candidate) -> tuple[int, int, int, int]:
     """Return how a plan splits the model."""
     degrees = candidate.parallel
     return degrees.tp, degrees.pp, degrees.cp, degrees.ep
@@ -201,80 +205,97 @@ def _pick(candidate: Candidate) -> str:
     return f"{words} {','.join(again.modules) or again.granularity}" if again.granularity != "none" else words
 
 
-def summary(rows: Sequence[Row], every: int) -> str:
-    """The counts that stand at the top."""
-    planned = [one for one in rows if not one.failed]
-    whole = len(planned) or 1
+def summary(found: Sequence[Row], every: int) -> str:
+    """The counts that stand at the top: of recipes, and of the picks of their jobs."""
+    picks = list({one.pick.job: one.pick for one in found}.values())
+    planned, able = [one for one in picks if not one.failed], [one for one in found if not one.pick.failed]
 
-    def share(count: int) -> str:
-        return f"{count} of {len(planned)} ({100 * count / whole:.0f} %)"
+    def share(name: str, count: int, of: int) -> str:
+        return f"| {name} | {count} of {of} ({count / max(of, 1):.0%}) |"
 
-    exotic = Counter(name for one in planned for name in one.uses & set(EXOTIC))
+    priced = [one for one in able if one.ratio is not None]
+    middle = sorted(one.ratio for one in priced if one.ratio is not None)[len(priced) // 2 :][:1]
+    unstable = Counter(name for one in planned for name in one.unstable)
+    unseen = Counter(name for one in able for name in one.unseen)
+    families = sum(one.families for one in planned) / max(len(planned), 1)
     lines = [
-        f"{len(rows)} of {every} recipes; {len(rows) - len(planned)} have no plan.",
+        f"{len(found)} of {every} recipes with {len(picks)} jobs; {len(picks) - len(planned)} jobs have no plan.",
+        "",
+        "| of the recipes' jobs | |",
+        "|---|---|",
+        share(
+            "stable options, a published or priced family, and memory fits", sum(r.launchable for r in able), len(able)
+        ),
+        share("the pick's family is published", sum(r.family == "yes" for r in able), len(able)),
+        share("another one, with the recipe within its interval", sum(r.family == "priced" for r in able), len(able)),
+        share("the recipe's layout has a price", len(priced), len(able)),
+        f"| median of pick/recipe | {middle[0] if middle else 0:.3f} |",
         "",
         "| of the picks | |",
         "|---|---|",
-        f"| stable, of a published family or priced against it, memory fits | {share(sum(one.launchable for one in planned))} |",
-        f"| stable options only | {share(sum(not one.opened for one in planned))} |",
-        f"| of a published family | {share(sum(one.family == 'yes' for one in planned))} |",
-        f"| of another one, with the recipe within the interval | {share(sum(one.family == 'priced' for one in planned))} |",
-        f"| memory's interval fits | {share(sum(one.memory for one in planned))} |",
-        f"| families among the first five, on average | {sum(one.families for one in planned) / whole:.1f} |",
-        f"| the recipe's layout has a price | {share(sum(one.ratio is not None for one in planned))} |",
+        share("stable options only", sum(not one.unstable for one in planned), len(planned)),
+        share("memory's interval fits", sum(one.memory for one in planned), len(planned)),
+        share(f"shaken, it loses less than {LITTLE:.0%}", sum(p.worst < LITTLE for p in planned), len(planned)),
+        f"| families among the first five, on average | {families:.1f} |",
+        *(share(f"with {name}", count, len(planned)) for name, count in unstable.most_common()),
+        "",
+        "Used by picks and by no recipe of the same source and release: "
+        + (", ".join(f"{name} ({count})" for name, count in unseen.most_common()) or "nothing")
+        + ".",
     ]
-    drawn = [one for one in planned if one.expected_loss is not None]
-    if drawn:
-        kept = sum((one.expected_loss or 0.0) < NARROW for one in drawn)
-        lines.append(f"| expected loss over the draws below {NARROW:.0%} | {kept} of {len(drawn)} |")
-    lines += [f"| with {name} | {share(exotic[name])} |" for name in EXOTIC]
-    unseen = Counter(name for one in planned for name in one.unseen)
-    lines += ["", "Used by picks and by no recipe of the same source and release: "]
-    lines[-1] += ", ".join(f"{name} ({count})" for name, count in unseen.most_common()) + "."
     return "\n".join(lines)
 
 
-def table(rows: Iterable[Row]) -> str:
+def table(found: Iterable[Row]) -> str:
     """One line a recipe."""
-    heads = ("recipe", "job", "layout", "pick", "pick/recipe", "in no recipe", "family", "families", "memory")
-    lines = ["| " + " | ".join(heads) + " |", "|---|---|---|---|---:|---|---|---:|---|"]
-    for one in rows:
-        if one.failed:
-            cells = (one.id, one.job, one.layout, f"none: {one.failed}", "", "", "", "", "")
+    heads = ("recipe", "job", "layout", "pick", "pick/recipe", "in no recipe", "family", "families", "memory", "shaken")
+    lines = ["| " + " | ".join(heads) + " |", "|---|---|---|---|---:|---|---|---:|---|---:|"]
+    for one in found:
+        pick, (model, job) = one.pick, one.pick.job
+        task = "" if job.task == "pretrain" else f", {job.task}"
+        words = (
+            f"{model}, {job.gpus:,} x {job.cluster}, {job.global_batch_size:,} x {job.seq_length:,}, {job.precision}"
+        )
+        head = (one.id, words + task, one.layout)
+        if pick.failed:
+            cells = (*head, f"none: {pick.failed}", "", "", "", "", "", "")
         else:
             ratio = one.why if one.ratio is None else f"{one.ratio:.3f}"
-            unseen = ", ".join((*one.unseen, *(f"opened: {name}" for name in one.opened)))
-            fits = "fits" if one.memory else "may not fit"
-            cells = (one.id, one.job, one.layout, one.pick, ratio, unseen, one.family, str(one.families), fits)
+            unseen = ", ".join((*one.unseen, *(f"not stable: {name}" for name in pick.unstable)))
+            fits = "fits" if pick.memory else "may not fit"
+            cells = (*head, pick.words, ratio, unseen, one.family, str(pick.families), fits, f"{pick.worst:.1%}")
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines)
 
 
-def chosen(limit: int | None, only: str | None) -> list[str]:
-    """Names of the recipes that are planned, evenly spread over all."""
-    every = [recipe.id for _, recipe in every_recipe() if only is None or only in recipe.id]
+def chosen(limit: int | None, only: str | None) -> list[Asked]:
+    """Jobs of recipes, evenly spread over all."""
+    named = [(file.model, recipe.job) for file, recipe in every_recipe() if only is None or only in recipe.id]
+    every = list(dict.fromkeys(named))
     if limit is None or limit >= len(every):
         return every
     return [every[place * len(every) // limit] for place in range(limit)]
 
 
-def page(rows: Sequence[Row]) -> str:
+def page(found: Sequence[Row]) -> str:
+    """The whole page."""
     every = sum(1 for _ in every_recipe())
-    return f"{ABOUT}\n{summary(rows, every)}\n\n{table(rows)}\n"
+    return f"{ABOUT}\n{summary(found, every)}\n\n{table(found)}\n"
 
 
 def main() -> None:
+    """Write the page, or print what was asked for alone."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--limit", type=int, metavar="N", help="so many, spread over all")
+    parser.add_argument("--limit", type=int, metavar="N", help="so many jobs, spread over all")
     parser.add_argument("--only", metavar="TEXT", help="with this in their name; the page is printed instead")
     parser.add_argument("--jobs", type=int, default=2, metavar="N", help="processes (default 2)")
     asked = parser.parse_args()
     with ProcessPoolExecutor(asked.jobs) as pool:
-        text = page(list(pool.map(row, chosen(asked.limit, asked.only))))
+        found = [row for some in pool.map(rows, chosen(asked.limit, asked.only)) for row in some]
     if asked.only is None:
-        PAGE.write_text(text, encoding="utf-8")
+        PAGE.write_text(page(found), encoding="utf-8")
     else:
-        print(text)
+        print(page(found))
 
 
 if __name__ == "__main__":

@@ -173,7 +173,8 @@ def _switch(value: Any) -> bool | None:
 def _graphs(graphs: Mapping[str, Any]) -> str | None:
     if not graphs or graphs.get("impl") == "none" or graphs.get("enabled") is False:
         return "none" if graphs else None
-    return ", ".join(graphs.get("scope") or ()) or ("full_iteration" if graphs.get("impl") == "full_iteration" else "on")
+    whole = "full_iteration" if graphs.get("impl") == "full_iteration" else "on"
+    return ", ".join(graphs.get("scope") or ()) or whole
 
 
 @cache
@@ -240,7 +241,8 @@ def gathered(folder: Path) -> tuple[dict[str, dict[str, Any]], Counter[str]]:
             continue
         seen.add(key)
         file = files.setdefault(model, {"sources": {}, "recipes": []})
-        source, release = row["source"], row["source"].get("release") or row["source"].get("commit") or head.get("release")
+        source = row["source"]
+        release = source.get("release") or source.get("commit") or head.get("release")
         title = source.get("title") or head["title"]
         short = f"{name.split('_v')[0].replace('_', '-')}"
         if name == "papers":

@@ -56,8 +56,8 @@ class Request:
 
 
 def request(arguments: argparse.Namespace) -> Request:
-    """The recipe, if any, with the job file over it and the options over both. Raises InputError when the file cannot be
-    read, or where there is no such recipe."""
+    """The recipe, if any, with the job file over it and the options over both. Raises InputError for a file that cannot
+    be read, or where there is no such recipe."""
     recipe, unsaid = _recipe(getattr(arguments, "like", None))
     document = _file(arguments.job) if arguments.job else Document({}, file="")
     if not isinstance(document.data, dict):

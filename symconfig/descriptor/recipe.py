@@ -175,5 +175,3 @@ def find_recipe(name: str) -> tuple[RecipeFile, Recipe]:
         return known[name]
     need = "a name of `symconfig recipes`"
     raise InputError(Problem("unknown recipe", field="recipe", got=name, need=need, hint=nearest(name, known)))
-
-

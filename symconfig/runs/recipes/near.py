@@ -184,11 +184,9 @@ def _dispatcher(recipe: Recipe) -> str | None:
     return recipe.options.dispatcher if recipe.layout.ep > 1 else None
 
 
-def _with_dispatcher(candidate: Candidate, name: str) -> Candidate:
+def _with_dispatcher(candidate: Candidate, name: Any) -> Candidate:
     own = name in ("deepep", "hybridep")
-    options: Any = replace(
-        candidate.options, moe_dispatcher="flex" if own else name, moe_flex_backend=name if own else None
-    )
+    options = replace(candidate.options, moe_dispatcher="flex" if own else name, moe_flex_backend=name if own else None)
     return replace(candidate, options=options)
 
 
