@@ -23,6 +23,7 @@ class Maturity(StrEnum):
     STABLE = "stable"
     UNUSUAL = "unusual"  # it works, and hardly any published run has it
     YOUNG = "young"
+    CHANGES_NUMBERS = "changes what is computed"  # sound and common, but a run with it is another experiment
     DEFECT = "a known defect"
 
 

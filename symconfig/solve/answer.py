@@ -48,7 +48,8 @@ def answer(
 
     Raises InputError for what can never run, InfeasibleError when nothing fits or the target cannot express it.
     """
-    from symconfig.solve.search import faster, search
+    from symconfig.solve.faster import faster
+    from symconfig.solve.search import search
 
     assumed = {name: value for name, value in target.assumes.items() if name not in job.model_fields_set}
     job = job.model_copy(update=assumed)
@@ -58,7 +59,9 @@ def answer(
         return replace(found, job=found.job.model_copy(update={"pins": job.pins}))
 
     plan = _Telling(target, job, solved).best()
-    told = job.model_copy(update={"gpus": plan.best.parallel.world_size, "pins": {**job.pins, **plan.search.narrowed}})
+    told = plan.job.model_copy(
+        update={"gpus": plan.best.parallel.world_size, "pins": {**plan.job.pins, **plan.search.narrowed}}
+    )
     return replace(plan, beside=faster(model, cluster, told, plan, progress))
 
 

@@ -20,7 +20,7 @@ from symconfig.plans.plan import Candidate, Opened
 from symconfig.solve.pins import Pins
 
 _COLUMNS = {"mbs": "micro", "sp": "sequence_parallel"}  # pins that are not called as their columns
-_OPENED_IN_TURN = (Maturity.UNUSUAL, Maturity.YOUNG, Maturity.DEFECT)
+_OPENED_IN_TURN = (Maturity.UNUSUAL, Maturity.YOUNG, Maturity.CHANGES_NUMBERS, Maturity.DEFECT)
 
 
 def shut(job: Job, fixed: Fixed, pins: Pins) -> tuple[Constraint, ...]:

@@ -13,6 +13,7 @@ from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError, Problem
 from symconfig.frameworks.behaviour import usual
+from symconfig.frameworks.facts import Fixed
 from symconfig.frameworks.known import BACKENDS, facts
 from symconfig.graph.count import parameters
 from symconfig.plans.choices import PRECISIONS, Precision
@@ -171,12 +172,16 @@ def request(
 
 def space(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, pins: Pins) -> Limits:
     """What the job's framework can run, with the stages that a person may pin."""
-    version, architecture = BACKENDS[job.backend].releases.of(job), cluster.gpu.architecture
-    fixed = facts(job.backend, model, architecture, job.attention, cluster.near)
+    version, fixed = BACKENDS[job.backend].releases.of(job), facts_of(model, cluster, job)
     found = limits(job.backend, version, model, fixed, shut(job, fixed, pins))
     if pins.equal:
         return replace(found, layouts=Layouts(any_cut=False))
     return found if pins.layout is None else pinnable(found, version)
+
+
+def facts_of(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Fixed:
+    """What constraints ask of a job's model and cluster."""
+    return facts(job.backend, model, cluster.gpu.architecture, job.attention, cluster.near)
 
 
 def fits(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> bool:

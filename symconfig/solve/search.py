@@ -11,9 +11,8 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InfeasibleError, InputError, Problem
-from symconfig.frameworks.facts import NO_FLASH, Fixed
-from symconfig.frameworks.known import BACKENDS, facts
-from symconfig.frameworks.maturity import ALL
+from symconfig.frameworks.facts import NO_FLASH
+from symconfig.frameworks.known import BACKENDS
 from symconfig.install import VERSION
 from symconfig.plans.plan import Beside, Candidate, Judged, Opened, Plan, Search
 from symconfig.solve import candidate, opened, pinned
@@ -23,12 +22,11 @@ from symconfig.solve.choice.choose import WITHIN, choose
 from symconfig.solve.found import Found
 from symconfig.solve.infeasible import infeasible
 from symconfig.solve.pins import parse
-from symconfig.solve.refine import QUICK, THOROUGH, Effort, Proof
-from symconfig.solve.run import Outcome, Progress, fits, run, space
+from symconfig.solve.refine import THOROUGH, Effort, Proof
+from symconfig.solve.run import Outcome, Progress, facts_of, fits, run, space
 from symconfig.solve.settle import stage_gap
 
 FRONTS = 8  # families near the best one that are judged
-WORTH_SAYING = 0.005  # share of the step that a plan with other options must save to be shown
 
 
 def search(
@@ -74,30 +72,6 @@ def search(
     raise infeasible(model, cluster, asked, outcome.weighed)
 
 
-def faster(
-    model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, than: Plan, progress: Progress | None = None
-) -> Beside:
-    """What would be faster than a plan of this job if every option were allowed; nothing where nothing is, or where the
-    job's objective is not time."""
-    job = resolved(model, cluster, job)
-    if not opened.shut(job, _facts(model, cluster, job), parse(job.pins)) or job.objective != "time":
-        return than.beside
-    free = opened.allowing(job, ALL)
-    below_s = (1 - WORTH_SAYING) * than.fastest.predicted.step_s
-    start = time.perf_counter()
-    outcome = run(model, cluster, job=free, top=1, progress=progress, start=start, below_s=below_s, effort=QUICK)
-    ranked = outcome.weighed.ranked()
-    if not ranked or ranked[0].step_s > below_s:
-        return than.beside
-    found = candidate.detail(ranked[0], cluster, job)
-    uses = tuple(one.name for one in opened.used(job, _facts(model, cluster, job), parse(job.pins), found))
-    return replace(than.beside, free=found, free_uses=uses)
-
-
-def _facts(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Fixed:
-    return facts(job.backend, model, cluster.gpu.architecture, job.attention, cluster.near)
-
-
 def _eased(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Iterator[Job]:
     """The job, then with less and less of what keeps a plan from being made: that it runs out of memory shows at once,
     and what an option that is not stable does may not."""
@@ -114,7 +88,7 @@ def _opened(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Job
     def any_fits(trial: Job) -> bool:
         return fits(model, cluster, trial)
 
-    return opened.allowing(job, *opened.needed(job, _facts(model, cluster, job), parse(job.pins), any_fits))
+    return opened.allowing(job, *opened.needed(job, facts_of(model, cluster, job), parse(job.pins), any_fits))
 
 
 def resolved(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Job:
@@ -195,7 +169,7 @@ def _plan(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, outcome:
         layout_gap=tidy(untried),
         opened=(
             *_at_risk(best, chosen[0], cluster, job),
-            *opened.used(job, _facts(model, cluster, job), parse(job.pins), chosen[0]),
+            *opened.used(job, facts_of(model, cluster, job), parse(job.pins), chosen[0]),
         ),
     )
     return Plan(

@@ -13,9 +13,10 @@ from symconfig.frameworks.maturity import ALL
 from symconfig.frameworks.tables import options
 from symconfig.plans.columns import Columns
 from symconfig.plans.plan import Candidate, Plan
+from symconfig.solve.faster import faster
 from symconfig.solve.opened import needed
 from symconfig.solve.pins import parse
-from symconfig.solve.search import faster, search
+from symconfig.solve.search import search
 from tests.sample_models import sample_cluster
 from tests.solve.naive import job, tight, tiny
 
@@ -98,12 +99,12 @@ def test_the_fastest_of_all_options_stands_beside() -> None:
     model, asked = tiny("llama2-13b"), job(4, 8, **PLAIN)
     cluster = tight(model, 0.5)
     plan, free = search(model, cluster, asked), search(model, cluster, job(4, 8))
-    beside = faster(model, cluster, asked, plan)
+    beside = faster(model, cluster, plan.job, plan)
     if free.best.predicted.step_s < 0.99 * plan.best.predicted.step_s:
         assert beside.free is not None
         assert free.best.predicted.step_s <= beside.free.predicted.step_s < plan.best.predicted.step_s
         assert set(beside.free_uses) == used(plan, beside.free)
-    assert faster(model, cluster, job(4, 8), plan) == plan.beside
+    assert faster(model, cluster, free.job, plan) == plan.beside
 
 
 def test_an_unknown_option_is_named_with_those_that_there_are() -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from symconfig.frameworks.maturity import Maturity, Option, Standing
+from symconfig.frameworks.maturity import Maturity, Need, Option, Standing
+from symconfig.plans.unknown import no
 
 RECIPES = "model_zoo/recipes, pretraining rows"
+# Counted over 992 distinct layouts for pretraining: model, cluster, sequence, degrees, sharding, recompute and offload.
 MOST_STAGES, MOST_CHUNKS, MOST_EXPERT_RANKS, LEAST_SHARE = 16, 12, 64, 4096
+WIDEST_DENSE = 16384  # hidden size of the widest model that recipes run on fewer stages: Llama 3 405B
 
 
 def _unusual(why: str) -> tuple[Standing, ...]:
@@ -21,8 +24,10 @@ ACTIVATION_OFFLOAD = Option(
     standings=(
         Standing(
             maturity=Maturity.DEFECT,
-            why="with one layer per chunk it returns early",
-            source="megatron/core/pipeline_parallel/fine_grained_activation_offload.py",
+            why="a chunk can be called finished early, most of all with one layer in it, and a reload can run before "
+            "its copy is done: gradients are wrong without a word; the first is mended on the branch dev only",
+            source="github.com/NVIDIA/Megatron-LM/pull/6783 (2026-08-23, into dev) and issues/7398 (open)",
+            since="core_v0.16.1",
         ),
     ),
 )
@@ -35,8 +40,8 @@ OPTIMIZER_OFFLOAD = Option(
     standings=(
         Standing(
             maturity=Maturity.DEFECT,
-            why="weights can be stale after loading a checkpoint",
-            source="megatron/core/optimizer/cpu_offloading",
+            why="after loading weights without their optimizer state, the first step writes those from before back",
+            source="github.com/NVIDIA/Megatron-LM/pull/5071 (open); Megatron-Bridge/pull/4082 works around it",
         ),
     ),
 )
@@ -49,8 +54,9 @@ EMPTY_CHUNKS = Option(
     standings=(
         Standing(
             maturity=Maturity.YOUNG,
-            why="its documentation calls them experimental",
-            source="docs/user-guide/features/pipeline_parallel_layout.md",
+            why="its page calls layouts experimental, and one recipe has chunks without a layer",
+            source="docs/user-guide/features/pipeline_parallel_layout.md of core_v0.19.0",
+            since="core_v0.13.0",
         ),
     ),
 )
@@ -60,7 +66,9 @@ MEGATRON_FSDP = Option(
     uses=lambda f, p: p.zero >= 2,
     about="zero_stage",
     example={"zero": 2},
-    standings=_unusual("no tuned recipe on Hopper has it, and none anywhere has ZeRO 2"),
+    standings=_unusual(
+        "one of NVIDIA's tuned rows on Hopper has ZeRO 3, 57 on Blackwell and later, none anywhere ZeRO 2"
+    ),
 )
 EXPERT_TENSOR = Option(
     name="expert_tensor",
@@ -68,15 +76,15 @@ EXPERT_TENSOR = Option(
     uses=lambda f, p: p.etp > 1,
     about="etp",
     example={"num_experts": 8, "tp": 2, "etp": 2, "sequence_parallel": True},
-    standings=_unusual("recipes of one model have it"),
+    standings=_unusual("6 of 992 layouts have it, all of Llama 4"),
 )
 LONG_PIPELINE = Option(
     name="long_pipeline",
     label=f"a pipeline of more than {MOST_STAGES} stages",
-    uses=lambda f, p: p.pp > MOST_STAGES,
+    uses=lambda f, p: (p.pp > MOST_STAGES) & (f.hidden_size <= WIDEST_DENSE),
     about="pp",
-    example={"pp": 2 * MOST_STAGES},
-    standings=_unusual("only dense models above 500 billion parameters have had one"),
+    example={"pp": 2 * MOST_STAGES, "hidden_size": 5120},
+    standings=_unusual("7 of 992 layouts have one, all of dense models above 500 billion parameters"),
 )
 MANY_CHUNKS = Option(
     name="many_chunks",
@@ -84,7 +92,7 @@ MANY_CHUNKS = Option(
     uses=lambda f, p: p.vpp > MOST_CHUNKS,
     about="vpp",
     example={"pp": 2, "vpp": 2 * MOST_CHUNKS},
-    standings=_unusual("hardly any recipe has them"),
+    standings=_unusual("14 of 992 layouts have them, and none more than 24"),
 )
 WIDE_EXPERTS = Option(
     name="wide_experts",
@@ -92,7 +100,7 @@ WIDE_EXPERTS = Option(
     uses=lambda f, p: p.ep > MOST_EXPERT_RANKS,
     about="ep",
     example={"num_experts": 256, "ep": 2 * MOST_EXPERT_RANKS},
-    standings=_unusual("one recipe in a hundred has them"),
+    standings=_unusual("6 of 992 layouts have them, four of Llama 4"),
 )
 TENSOR_OVER_NODES = Option(
     name="tensor_over_nodes",
@@ -100,7 +108,7 @@ TENSOR_OVER_NODES = Option(
     uses=lambda f, p: p.tp > f.near,
     about="tp",
     example={"near": 4, "tp": 8},
-    standings=_unusual("no recipe below 64,000 tokens has it"),
+    standings=_unusual("3 of 992 layouts have it, all from 65,536 tokens"),
 )
 SHORT_SHARES = Option(
     name="short_shares",
@@ -108,7 +116,190 @@ SHORT_SHARES = Option(
     uses=lambda f, p: (p.cp > 1) & (p.seq_length < LEAST_SHARE * p.cp),
     about="cp",
     example={"cp": 4, "seq_length": 2 * LEAST_SHARE},
-    standings=_unusual("one recipe in a hundred up to 4,096 tokens has it, and none more than 2 ranks at 8,192"),
+    standings=_unusual("12 of 992 layouts have it, and 114 context parallelism"),
+)
+
+USER_BUFFERS = Option(
+    name="user_buffers",
+    label="tensor-parallel communication through user buffers",
+    uses=lambda f, p: p.tp_comm,
+    about="tp_comm",
+    example={"tp": 2, "sequence_parallel": True, "tp_comm": True},
+    needs=(
+        Need(
+            why="Transformer Engine holds the user buffers",
+            hint="pip install transformer-engine[pytorch], or a container of NVIDIA's PyTorch",
+            module="transformer_engine",
+        ),
+    ),
+)
+DEEPEP = Option(
+    name="deepep",
+    label="DeepEP's kernels for the experts' tokens",
+    uses=lambda f, p: p.flex_backend == "deepep",
+    about="flex_backend",
+    example={"num_experts": 8, "ep": 8, "moe_dispatcher": "flex", "flex_backend": "deepep"},
+    needs=(
+        Need(
+            why="DeepEP's kernels carry the tokens",
+            hint="github.com/deepseek-ai/DeepEP, with NVSHMEM where experts are on several nodes",
+            module="deep_ep",
+        ),
+    ),
+)
+HYBRIDEP = Option(
+    name="hybridep",
+    label="HybridEP's kernels for the experts' tokens",
+    uses=lambda f, p: p.flex_backend == "hybridep",
+    about="flex_backend",
+    example={"num_experts": 8, "ep": 8, "moe_dispatcher": "flex", "flex_backend": "hybridep"},
+    standings=(
+        Standing(
+            maturity=Maturity.YOUNG,
+            why="its first releases in Megatron-LM, and a rank without tokens needed a later DeepEP",
+            source="github.com/NVIDIA-NeMo/Megatron-Bridge/issues/3801, of containers up to NeMo 26.04",
+            since="core_v0.16.1",
+            until="core_v0.17.1",
+        ),
+    ),
+    needs=(
+        Need(
+            why="HybridEP's kernels carry the tokens",
+            hint="branch hybrid-ep of github.com/deepseek-ai/DeepEP: its deep_ep has HybridEPBuffer",
+            module="deep_ep",
+        ),
+    ),
+)
+MOE_OVERLAP = Option(
+    name="moe_overlap",
+    label="the experts' all-to-all beside another microbatch",
+    uses=lambda f, p: p.moe_overlap,
+    about="moe_overlap",
+    example={"num_experts": 8, "ep": 8, "pp": 2, "vpp": 2, "moe_overlap": True},
+    standings=(
+        Standing(
+            maturity=Maturity.YOUNG,
+            why="a run that trains without it crashed with it, and the report is open",
+            source="github.com/NVIDIA/Megatron-LM/issues/1862, of core_v0.15.0rc5 and rc7",
+            since="core_v0.14.0",
+            until="core_v0.15.0",
+        ),
+    ),
+    needs=(
+        Need(
+            why="with one connection to the GPU nothing runs beside anything",
+            hint="32 in NVIDIA's recipes; validate_args warns of 1",
+            environment={"CUDA_DEVICE_MAX_CONNECTIONS": "32"},
+        ),
+    ),
+)
+CUDA_GRAPHS = Option(
+    name="cuda_graphs",
+    label="CUDA graphs",
+    uses=lambda f, p: no(p.graphs == "none"),
+    about="graphs",
+    example={"graphs": "all"},
+    standings=(
+        Standing(
+            maturity=Maturity.YOUNG,
+            why="balancing losses were reported to differ under graphs, and graphs of attention in MoE layers to fail",
+            source="github.com/NVIDIA/Megatron-LM/issues/1494 (open) and 1566; --cuda-graph-impl since core_v0.15.0",
+            until="core_v0.14.0",
+        ),
+    ),
+    needs=(
+        Need(
+            why="Transformer Engine captures the graphs and keeps their random numbers",
+            hint="pip install transformer-engine[pytorch], or a container of NVIDIA's PyTorch",
+            module="transformer_engine",
+        ),
+        Need(
+            why="NCCL may not register what a graph holds where the allocator's segments expand (cuda_graphs.py)",
+            hint="set it, or leave expandable_segments:True out of PYTORCH_CUDA_ALLOC_CONF",
+            environment={"NCCL_GRAPH_REGISTER": "0"},
+        ),
+    ),
+)
+GRAPHED_OVERLAP = Option(
+    name="graphed_overlap",
+    label="CUDA graphs with the experts' all-to-all beside another microbatch",
+    uses=lambda f, p: no(p.graphs == "none") & p.moe_overlap,
+    about="graphs",
+    example={**MOE_OVERLAP.example, "graphs": "outside experts"},
+    standings=(
+        Standing(
+            maturity=Maturity.DEFECT,
+            why="graphs of attention ended in NaN after 90 steps of Qwen3-235B, and the report is open",
+            source="github.com/NVIDIA/Megatron-LM/issues/5966, of core_v0.19",
+            since="core_v0.19.0",
+        ),
+    ),
+)
+BF16_GRADIENTS = Option(
+    name="bf16_gradients",
+    label="gradients added up and reduced in bf16",
+    uses=lambda f, p: (p.grad_bytes == 2) & no(p.precision == "fp16"),
+    about="grad_bytes",
+    example={"grad_bytes": 2, "precision": "bf16"},
+    standings=(
+        Standing(
+            maturity=Maturity.CHANGES_NUMBERS,
+            why="microbatches and ranks are added with 8 bits of mantissa, so that small gradients are lost beside "
+            "large sums; nearly all speed recipes have it, few of those that train",
+            source="validate_args: --grad-reduce-in-bf16 unsets --accumulate-allreduce-grads-in-fp32",
+        ),
+    ),
+)
+FP8_PARAM_GATHER = Option(
+    name="fp8_param_gather",
+    label="weights gathered in 8 bits",
+    uses=lambda f, p: p.fp8_param_gather,
+    about="fp8_param_gather",
+    example={"precision": "fp8", "zero": 1, "fp8_param_gather": True},
+    needs=(
+        Need(
+            why="Transformer Engine holds weights in 8 bits",
+            hint="pip install transformer-engine[pytorch], or a container of NVIDIA's PyTorch",
+            module="transformer_engine",
+        ),
+    ),
+)
+MXFP8_PARAM_GATHER = Option(
+    name="mxfp8_param_gather",
+    label="weights gathered in mxfp8",
+    uses=lambda f, p: p.fp8_param_gather & (p.precision == "mxfp8"),
+    about="fp8_param_gather",
+    example={"precision": "mxfp8", "zero": 1, "fp8_param_gather": True},
+    standings=(
+        Standing(
+            maturity=Maturity.DEFECT,
+            why="without overlapped communication the loss became NaN, and an evaluation left weights unquantised",
+            source="github.com/NVIDIA/Megatron-LM/issues/2272; mended by pull requests 4800 and 4562, in core_v0.18.0",
+            until="core_v0.17.1",
+        ),
+    ),
+)
+FUSED_LOSS = Option(
+    name="fused_loss",
+    label="Transformer Engine's fused loss",
+    uses=lambda f, p: p.fused_loss,
+    about="fused_loss",
+    example={"fused_loss": True},
+    standings=(
+        Standing(
+            maturity=Maturity.DEFECT,
+            why="training was seen to diverge with it: fp32 gradients were stored in 16 bits, and since core_v0.18.2 "
+            "Megatron-LM's own parser refuses it",
+            source="github.com/NVIDIA/Megatron-LM/pull/5115 and issues/1627, 1750; TransformerEngine/pull/3193",
+        ),
+    ),
+    needs=(
+        Need(
+            why="the kernel is Transformer Engine's",
+            hint="pip install transformer-engine[pytorch], or a container of NVIDIA's PyTorch",
+            module="transformer_engine",
+        ),
+    ),
 )
 
 OPTIONS: tuple[Option, ...] = (
@@ -122,4 +313,14 @@ OPTIONS: tuple[Option, ...] = (
     WIDE_EXPERTS,
     TENSOR_OVER_NODES,
     SHORT_SHARES,
+    USER_BUFFERS,
+    DEEPEP,
+    HYBRIDEP,
+    MOE_OVERLAP,
+    CUDA_GRAPHS,
+    GRAPHED_OVERLAP,
+    BF16_GRADIENTS,
+    FP8_PARAM_GATHER,
+    MXFP8_PARAM_GATHER,
+    FUSED_LOSS,
 )
