@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,9 @@ from hypothesis import HealthCheck, settings
 # How long an example takes by the clock says how busy the machine is.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
+
+# Parallel workers are told 80, and output would be broken into lines as wide as that.
+os.environ.pop("COLUMNS", None)
 
 HERE = Path(__file__).parent
 # Those that take most, longest first: begun last, each would be waited for. All others follow as they are collected.

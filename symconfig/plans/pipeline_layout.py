@@ -28,7 +28,7 @@ def is_uneven(chunks: Sequence[Sequence[str]]) -> bool:
     """Return whether chunks of these kinds, between the first and the last, differ in layers, or one of those two has
     more than one layer more than they."""
     first, *inside, last = (letters(chunk).count("t") for chunk in chunks)
-    return len(set(inside)) > 1 or max(first, last) > max(inside) + 1
+    return bool(inside) and (len(set(inside)) > 1 or max(first, last) > max(inside) + 1)
 
 
 def written(chunks: Sequence[Sequence[str]]) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from types import SimpleNamespace
 
+from symconfig.plans.beside import beside, opened
 from symconfig.plans.plan import Candidate, Overlap, Plan, Recompute
 from symconfig.plans.searched import searched
 from symconfig.units import GIB
@@ -222,4 +223,6 @@ FUNCTIONS = SimpleNamespace(
     time=time,
     alternatives=alternatives,
     searched=searched,
+    opened=opened,
+    beside=beside,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -12,7 +13,6 @@ from typing import TextIO
 from symconfig.format import clean
 
 LEAST_WIDTH = 80  # narrower terminals break lines themselves
-PIPED_WIDTH = 100  # where neither a terminal nor COLUMNS says it
 _LONGEST_WORD = 40  # letters that are kept together in a column of words
 _GAP = "  "
 
@@ -48,9 +48,12 @@ class Painted:
 Block = Grid | Painted | str
 
 
-def page_width() -> int:
-    """Return the letters of a line: what COLUMNS says, or the terminal."""
-    return max(LEAST_WIDTH, shutil.get_terminal_size((PIPED_WIDTH, 24)).columns)
+def page_width(stream: TextIO) -> int | None:
+    """Return the letters of a line: what COLUMNS says, or the terminal; None: as many as there are, where neither
+    says it, so that a program that reads the output finds whole lines."""
+    if not (stream.isatty() or os.environ.get("COLUMNS", "").isdecimal()):
+        return None
+    return max(LEAST_WIDTH, shutil.get_terminal_size().columns)
 
 
 def to_text(grid: Grid, width: int | None = None) -> str:
@@ -206,7 +209,7 @@ def _spans(block: Block, width: int | None) -> Iterator[Span]:
 
 def show(blocks: Sequence[Block], stream: TextIO) -> None:
     """Write the blocks, as wide as the page: painted by rich where `stream` is a terminal, else as plain text."""
-    width = page_width()
+    width = page_width(stream)
     if not stream.isatty():
         stream.write(plain(blocks, width))
         return

@@ -6,20 +6,28 @@ from collections.abc import Sequence
 
 from symconfig.format import count, gib, percent, seconds, words
 from symconfig.frameworks.known import BACKENDS
+from symconfig.plans.beside import beside, opened
 from symconfig.plans.plan import Candidate, Plan, Recompute
 from symconfig.plans.searched import searched
 from symconfig.report.grid import Block, Grid
 from symconfig.units import GIB
 
 _WORDS = ("recompute", "precision", "others")  # columns that are not numbers
-_SAME = ("precision",)  # columns that say nothing where every row has the same value
+# Columns that say nothing where every row has this, or where it is None: the same value.
+_PLAIN = {**dict.fromkeys(("tp", "pp", "vpp", "cp", "ep", "etp", "zero"), "1"), "sp": "no", "precision": None}
+
+
+_JUDGED = ("fastest in", "loses", "at most", "fits")
+SURE = "What the alternatives lose to the first, and how each stands in draws of what is uncertain"
 
 
 def blocks(plan: Plan) -> list[Block]:
     """Everything that is shown of a plan, in order."""
-    shown: list[Block] = [headline(plan), ranking(plan)]
+    shown: list[Block] = [headline(plan), *opened(plan), ranking(plan)]
     if plan.alternatives:
         shown.append(losses(plan))
+    if told := "\n".join(beside(plan)):
+        shown.append(told)
     return [*shown, parts(plan), footer(plan)]
 
 
@@ -45,13 +53,21 @@ def ranking(plan: Plan) -> Grid:
 def compared(candidates: Sequence[tuple[str, Candidate]], marked: int = 0) -> Grid:
     """One row a candidate, each under a name."""
     rows = [_row(name, candidate) for name, candidate in candidates]
-    names = [name for name in rows[0] if name not in _SAME or len({row[name] for row in rows}) > 1]
+    names = [name for name in rows[0] if _tells(name, {row[name] for row in rows})]
     return Grid(
         tuple(names),
         tuple(tuple(row[name] for name in names) for row in rows),
         left=tuple(index for index, name in enumerate(names) if name in _WORDS),
         marked=marked,
     )
+
+
+def _tells(name: str, values: set[str]) -> bool:
+    """Whether a column with these values says anything."""
+    if name == "others":
+        return values != {""}
+    plain = _PLAIN.get(name, "")
+    return len(values) > 1 or (plain is not None and values != {plain})
 
 
 def _row(number: str, candidate: Candidate) -> dict[str, str]:
@@ -111,9 +127,25 @@ def others_text(candidate: Candidate) -> str:
 
 
 def losses(plan: Plan) -> Grid:
-    """What every alternative loses against the best one, and to what."""
+    """What every alternative loses against the best one, and to what; how each stands where the model is off."""
     rows = tuple((str(number), *loss(plan.best, candidate)) for number, candidate in enumerate(plan.alternatives, 2))
-    return Grid(("#", "slower by", "because of"), rows, left=(2,), title="What the alternatives lose")
+    if plan.best.judged is None:
+        return Grid(("#", "slower by", "because of"), rows, left=(2,), title="What the alternatives lose")
+    candidates = (plan.best, *plan.alternatives)
+    judged = [_judged(candidate) for candidate in candidates]
+    whole = tuple((number, slower, *told, why) for (number, slower, why), told in zip(
+        (("1", "", ""), *rows), judged, strict=True))  # fmt: skip
+    return Grid(("#", "slower by", *_JUDGED, "because of"), whole, left=(2 + len(_JUDGED),), title=SURE)
+
+
+def _judged(candidate: Candidate) -> tuple[str, ...]:
+    """Cells of how a plan stands under draws of what is uncertain."""
+    judged = candidate.judged
+    if judged is None:
+        return ("",) * len(_JUDGED)
+    return tuple(
+        f"{100 * value:.0f} %" for value in (judged.best, judged.expected_loss, judged.worst_loss, judged.fits)
+    )
 
 
 def loss(best: Candidate, other: Candidate) -> tuple[str, str]:

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from symconfig.plans.plan import Candidate, Plan, Recompute
+from symconfig.plans.beside import beside
+from symconfig.plans.plan import Beside, Candidate, Difference, Judged, NearRecipe, Opened, Plan, Recompute
 from symconfig.plans.searched import searched
 from symconfig.render.summary import intervals
 from symconfig.report.grid import plain
@@ -30,7 +31,8 @@ def test_ranking_has_a_row_for_every_candidate_with_all_its_degrees(plan: Plan) 
     grid = ranking(plan)
     assert [row[0] for row in grid.rows] == ["1", "2"]
     first = dict(zip(grid.headers, grid.rows[0], strict=True))
-    assert (first["tp"], first["pp"], first["dp"], first["zero"], first["sp"]) == ("4", "2", "8", "1", "yes")
+    assert (first["tp"], first["pp"], first["dp"], first["sp"]) == ("4", "2", "8", "yes")
+    assert not {"vpp", "cp", "ep", "etp", "zero", "others"} & set(grid.headers)  # as plain as can be in every row
     assert first["GPU GiB"] == f"{55e9 / 2**30:.2f}"
     assert first["MFU"] == "57.7 %"
 
@@ -38,7 +40,63 @@ def test_ranking_has_a_row_for_every_candidate_with_all_its_degrees(plan: Plan) 
 def test_precision_has_a_column_only_where_it_differs(plan: Plan) -> None:
     assert "precision" not in ranking(plan).headers
     other = replace(plan.best, options=replace(plan.best.options, precision="fp8"))
-    assert [row[13] for row in ranking(replace(plan, alternatives=(other,))).rows] == ["bf16", "fp8"]
+    grid = ranking(replace(plan, alternatives=(other,)))
+    assert [row[grid.headers.index("precision")] for row in grid.rows] == ["bf16", "fp8"]
+
+
+def test_columns_are_there_where_a_row_needs_them(plan: Plan) -> None:
+    other = replace(
+        plan.best, parallel=replace(plan.best.parallel, cp=2), options=replace(plan.best.options, zero_stage=0)
+    )
+    grid = ranking(replace(plan, alternatives=(other,)))
+    assert [row[grid.headers.index("cp")] for row in grid.rows] == ["1", "2"]
+    assert [row[grid.headers.index("zero")] for row in grid.rows] == ["1", "0"]
+
+
+def test_what_is_not_stable_is_said_before_all_else(plan: Plan) -> None:
+    opened = (
+        Opened("expert_tensor", "tensor parallelism within experts", "unusual", "hardly any run has it", pinned=True),
+        Opened("optimizer_offload", "optimizer state in host memory", "a known defect", "weights can be stale"),
+    )
+    shown = blocks(replace(plan, search=replace(plan.search, opened=opened)))
+    assert shown[1] == (
+        "Not stable: tensor parallelism within experts (unusual: hardly any run has it). A pin asks for it."
+    )
+    assert str(shown[2]).endswith("(a known defect: weights can be stale). Nothing fits without it.")
+
+
+def test_what_stands_beside_says_what_it_costs(plan: Plan) -> None:
+    step_s = plan.best.predicted.step_s
+    slower = replace(plan.best, predicted=replace(plan.best.predicted, step_s=1.02 * step_s))
+    faster = replace(plan.best, predicted=replace(plan.best.predicted, step_s=0.9 * step_s))
+    recipe = NearRecipe(
+        "one", "a paper", "llama2-13b on 64 x a100-80gb",
+        (Difference("tp", "4", "2", loss=0.05), Difference("pp", "2", "3", why="cannot run: 3 do not share 40 layers")),
+        why="cannot run: 3 do not share 40 layers",
+    )  # fmt: skip
+    shown = replace(
+        plan,
+        beside=Beside(simplest=slower, within=0.03, free=faster, free_uses=("activation_offload",), recipe=recipe),
+    )
+    simplest, near, free = beside(shown)
+    assert simplest.startswith("Simplest within 3.0 % of the fastest: tp 4 pp 2 dp 8, micro-batch ")
+    assert simplest.endswith("2.0 % slower.")
+    assert near == (
+        "Nearest published recipe: one (a paper; llama2-13b on 64 x a100-80gb). On this job its layout is not for it: "
+        "cannot run: 3 do not share 40 layers; one by one: tp 2 for 4, 5.0 % slower; pp 3 for 2, cannot run: 3 do not "
+        "share 40 layers."
+    )
+    assert "10.0 % faster" in free
+    assert "--allow activation_offload" in free
+    assert "\n".join((simplest, near, free)) in blocks(shown)
+
+
+def test_how_sure_each_plan_is_stands_beside_what_it_loses(plan: Plan) -> None:
+    judged = Judged(best=0.62, expected_loss=0.036, worst_loss=0.114, fits=0.98)
+    sure = replace(plan, best=replace(plan.best, judged=judged))
+    grid = losses(sure)
+    assert grid.headers[2:6] == ("fastest in", "loses", "at most", "fits")
+    assert grid.rows[0] == ("1", "", "62 %", "4 %", "11 %", "98 %", "")
 
 
 def test_a_loss_names_the_part_that_grew_most(plan: Plan) -> None:
