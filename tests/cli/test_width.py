@@ -19,7 +19,7 @@ COMMANDS = {
     "recipes": ("recipes", "--model", "deepseek-v3"),
     "recipe": ("recipes", "mb-0.4.0-perf-llama3-70b-pretrain-h100-64gpu-bf16-v1"),
     "audit": ("audit", str(EXAMPLE), "--cluster", "h200"),
-    "size": ("size", "llama2-13b", "--clusters", "a100-80gb", "--global-batch-size", "256", "--tokens", "1e10", "--deadline", "9d"),
+    "size": ("size", "llama2-13b", "--clusters", "a100-80gb", "--tokens", "1e10", "--deadline", "9d"),
     "explain": ("explain", "PLAN"),
     "formats": ("formats", "PLAN"),
     "doctor": ("doctor",),
