@@ -15,7 +15,7 @@ export PYTHONUTF8 := 1
 JOB := --model llama2-13b --cluster a100-80gb --gpus 64 --global-batch-size 1024 --seq-length 4096
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint mutants bench house accuracy priors pipelines partition rules checkpoints verify-all verify-real verify-formats verify-training verify-engines megatron-source templates launchers readme recipes sessions clean
+.PHONY: help demo test lint mutants bench house accuracy priors pipelines partition rules checkpoints verify-all verify-real verify-formats verify-training verify-engines megatron-source templates launchers readme options recipes sessions clean
 
 help:
 	@echo 'make demo        plan Llama-2-13B on 64 A100 for Megatron-LM and for DeepSpeed, into demo/'
@@ -38,6 +38,7 @@ help:
 	@echo 'make checkpoints what loads where, by rules and by what the frameworks did, into docs/checkpoints.md'
 	@echo 'make templates   every variable of templates, into docs/templates.md'
 	@echo 'make launchers   every launcher with its settings, into docs/launchers.md'
+	@echo 'make options     options that a plan may use, and what is known of each, into docs/options.md'
 	@echo 'make recipes     published layouts against the plans of their jobs, into docs/recipes.md (LIMIT=40 for some)'
 	@echo 'make sessions    plans made again, as sessions with their real output, into docs/replan.md'
 	@echo 'make readme      put fresh output into README.md'
@@ -163,6 +164,9 @@ templates: $(VENV)/.base
 
 launchers: $(VENV)/.base
 	$(BIN)/python docs/launchers.py
+
+options: $(VENV)/.base
+	$(BIN)/python docs/options.py
 
 LIMIT ?=
 recipes: $(VENV)/.base

@@ -1,4 +1,4 @@
-"""Puts real output into README.md: `python docs/refresh_readme.py`, after a change of the cost model.
+"""Puts real output into README.md and pages of docs/, after a change of the costs: `python docs/refresh_readme.py`.
 
 A block below `<!-- output of: COMMAND -->` is replaced by what the command prints (of `COMMAND then COMMAND` the last),
 one below
@@ -24,6 +24,8 @@ FILE = re.compile(
     re.DOTALL,
 )
 
+PAGES = (ROOT / "README.md", ROOT / "docs" / "why-this-plan.md")
+WIDTH = "100"  # letters of a line
 SHOWN = (0, 1)  # an audit that finds something ends with 1
 EXAMPLES = ROOT / "docs" / "examples"  # files that the commands read
 PICTURE = re.compile(r"<!-- picture: (?P<file>\S+), by: (?P<commands>.*?) -->")
@@ -38,7 +40,7 @@ def run(command: str, folder: Path) -> str:
         capture_output=True,
         text=True,
         check=False,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": WIDTH},
     )
     if ended.returncode not in SHOWN:
         raise SystemExit(f"{command} ended with {ended.returncode}: {ended.stderr}")
@@ -62,7 +64,12 @@ def lines(match: re.Match[str], folder: Path) -> str:
 
 
 def main() -> None:
-    path = ROOT / "README.md"
+    for path in PAGES:
+        refresh(path)
+
+
+def refresh(path: Path) -> None:
+    """Put what its commands print now into a page."""
     text = path.read_text(encoding="utf-8")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

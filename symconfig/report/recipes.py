@@ -53,5 +53,5 @@ def layout_words(layout: Told) -> str:
     degrees = [f"{name} {layout[name]}" for name in ("tp", "pp", "vpp", "cp", "ep", "etp") if layout.get(name, 1) > 1]
     micro = [f"micro {layout['micro']}"] if layout.get("micro") else []
     zero = [f"zero {layout['zero']}"] if layout.get("zero", 1) not in (0, 1) else []
-    again = layout.get("recompute", "none").partition(":")[0]
+    again = (layout.get("recompute") or "none").partition(":")[0]
     return " ".join([*degrees, *micro, *zero, *([again] if again != "none" else [])])

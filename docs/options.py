@@ -1,0 +1,52 @@
+"""Options that a plan may use, and what is known of each, into docs/options.md: `python docs/options.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from symconfig.frameworks.maturity import Maturity, Option, Standing
+from symconfig.frameworks.megatron.maturity import OPTIONS
+
+PAGE = Path(__file__).with_suffix(".md")
+INTRO = """# Options and what is known of them
+
+What a plan for Megatron-LM may use beside its degrees. What is not stable in the release is left out, unless
+`--allow NAME` names it, a pin asks for it, or nothing fits without it; `--without NAME` leaves out what your site
+lacks. How a plan is chosen: [docs/why-this-plan.md](why-this-plan.md). An option with no line below its name is stable
+in every release that has it. The table is `symconfig/frameworks/megatron/maturity.py`; this page is written by `make
+options`.
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    every = "\n".join(line for option in OPTIONS for line in _told(option))
+    kinds = [f"- **{kind}**" for kind in Maturity if kind is not Maturity.STABLE]
+    head = "Where nothing fits without them, they are opened in this order:"
+    return "\n".join([INTRO, head, "", *kinds, "", every])
+
+
+def _told(option: Option) -> Iterator[str]:
+    yield f"## {option.name}\n"
+    yield f"{option.label[0].upper()}{option.label[1:]}.\n"
+    for standing in option.standings:
+        yield f"- **{standing.maturity}**{_releases(standing)}: {standing.why} ({standing.source})"
+    for need in option.needs:
+        wants = [f"the Python module `{need.module}`"] if need.module else []
+        wants += [f"`{name}={value}`" for name, value in need.environment.items()]
+        yield f"- needs {', '.join(wants)}: {need.why}; {need.hint}"
+    if option.standings or option.needs:
+        yield ""
+
+
+def _releases(standing: Standing) -> str:
+    if standing.since and standing.until:
+        return f", {standing.since} to {standing.until}"
+    if standing.since:
+        return f", since {standing.since}"
+    return f", up to {standing.until}" if standing.until else ""
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
