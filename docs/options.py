@@ -14,8 +14,9 @@ INTRO = """# Options and what is known of them
 What a plan for Megatron-LM may use beside its degrees. What is not stable in the release is left out, unless
 `--allow NAME` names it, a pin asks for it, or nothing fits without it; `--without NAME` leaves out what your site
 lacks. How a plan is chosen: [docs/why-this-plan.md](why-this-plan.md). An option with no line below its name is stable
-in every release that has it. The table is `symconfig/frameworks/megatron/maturity.py`; this page is written by `make
-options`.
+in every release that has it. User buffers, DeepEP, HybridEP, CUDA graphs, gradients in bf16, weights gathered in 8 bits
+and the fused loss are priced where a launch that is audited or a measured run has them; plans do not use them yet. The
+table is `symconfig/frameworks/megatron/maturity.py`; this page is written by `make options`.
 """
 
 
