@@ -46,8 +46,8 @@ def beside(plan: Plan) -> Iterator[str]:
     if (free := shown.free) is not None:
         names = ",".join(shown.free_uses)
         yield (
-            f"With every option allowed the fastest is {_against(plan, free)}: {layout(free)}; "
-            f"it needs --allow {names or 'all'}, which is not stable."
+            f"With every option allowed, other layouts of stages aside, the fastest found is {_against(plan, free)}: "
+            f"{layout(free)}; it needs --allow {names or 'all'}, which is not stable."
         )
 
 

@@ -217,7 +217,8 @@ class Beside:
     fastest; None: the best one is.
 
     fastest: under the model; None: the best one is. Of it `Search.optimal` and the gaps speak.
-    free: the fastest under the model if every option were allowed, and those that it uses; None: nothing is faster.
+    free: the fastest under the model if every option were allowed but those of stages' layouts, and those that it uses;
+    None: nothing is faster.
     """
 
     __pydantic_config__ = _CONFIG

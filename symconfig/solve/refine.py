@@ -54,7 +54,7 @@ class Effort:
     families: int = 3
 
 
-THOROUGH, QUICK = Effort(), Effort(simulated=16, expanded=2000, rounds=0, fronts=0, families=0)
+THOROUGH, QUICK = Effort(), Effort(simulated=16, expanded=600, rounds=0, fronts=0, families=0)
 OF_FAMILY = Effort(simulated=4, expanded=32, rounds=0, fronts=0, families=0)
 
 
