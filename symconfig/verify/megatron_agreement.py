@@ -51,6 +51,18 @@ def _precision(r: Resolved) -> str:
     return "bf16" if r.arg("bf16") else "fp16" if r.arg("fp16") else "fp32"
 
 
+def _flex_backend(r: Resolved) -> str | None:
+    if not r.arg("num_experts") or r.arg("moe_token_dispatcher_type") != "flex":
+        return None
+    backend: str = r.arg("moe_flex_dispatcher_backend") or "deepep"
+    return backend
+
+
+def _graphs(r: Resolved) -> bool:
+    on = r.arg("enable_cuda_graph") or r.arg("external_cuda_graph")
+    return bool(on) or r.arg("cuda_graph_impl") not in (None, "none")
+
+
 def _replicated(plan: Plan) -> bool:
     return plan.best.parallel.dp * plan.best.parallel.cp > 1
 
@@ -114,6 +126,30 @@ ROWS: tuple[Row, ...] = (
         "fine_grained_activation_offloading",
         lambda plan: plan.best.options.activation_offload,
         lambda r: bool(r("fine_grained_activation_offloading", False)),
+    ),
+    Row(
+        "options.moe_flex_backend",
+        "moe_token_dispatcher_type, moe_flex_dispatcher_backend, moe_enable_deepep",
+        lambda plan: plan.best.options.moe_flex_backend,
+        _flex_backend,
+    ),
+    Row(
+        "options.cuda_graphs",
+        "cuda_graph_impl, enable_cuda_graph, external_cuda_graph",
+        lambda plan: plan.best.options.cuda_graphs != "none",
+        _graphs,
+    ),
+    Row(
+        "options.fp8_param_gather",
+        "fp8_param_gather",
+        lambda plan: plan.best.options.fp8_param_gather,
+        lambda r: bool(r.arg("fp8_param_gather")),
+    ),
+    Row(
+        "options.fused_loss",
+        "cross_entropy_loss_fusion, cross_entropy_fusion_impl",
+        lambda plan: plan.best.options.fused_loss,
+        lambda r: bool(r.arg("cross_entropy_loss_fusion")) and r.arg("cross_entropy_fusion_impl") == "te",
     ),
 )
 
