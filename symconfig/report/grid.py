@@ -69,7 +69,8 @@ def wrapped(text: str, width: int | None) -> str:
 
 
 def _broken(line: str, width: int) -> list[str]:
-    if len(line) <= width:
+    """One line as several; a command or its options stay one, to be copied."""
+    if len(line) <= width or line.lstrip().startswith(("--", "symconfig ")):
         return [line]
     indent = line[: len(line) - len(line.lstrip())]
     return textwrap.wrap(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)

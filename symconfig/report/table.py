@@ -108,7 +108,7 @@ def recompute_text(recompute: Recompute) -> str:
 
 
 def others_text(candidate: Candidate) -> str:
-    """The options that have no column of their own and are not at rest."""
+    """The options that have no column of their own and are other than the framework's usual ones."""
     o = candidate.options
     found = []
     if o.optimizer_offload:
@@ -117,10 +117,13 @@ def others_text(candidate: Candidate) -> str:
         found.append("parameter offload")
     if o.activation_offload:
         found.append("activation offload")
-    if o.cp_comm and candidate.parallel.cp > 1:
+    if o.cp_comm not in (None, "p2p") and candidate.parallel.cp > 1:
         found.append(f"cp by {o.cp_comm}")
-    if o.moe_dispatcher and candidate.parallel.ep > 1:
-        found.append(f"{o.moe_dispatcher} dispatch" + (" overlapped" if o.overlap.moe_a2a else ""))
+    if candidate.parallel.ep > 1:
+        if o.moe_dispatcher not in (None, "alltoall"):
+            found.append(f"{o.moe_flex_backend or o.moe_dispatcher} dispatch")
+        if o.overlap.moe_a2a:
+            found.append("all-to-all overlapped")
     if o.stage_layout:
         found.append("uneven stages")
     return ", ".join(found)
