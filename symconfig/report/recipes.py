@@ -52,6 +52,6 @@ def layout_words(layout: Told) -> str:
     """tp 4 pp 4 vpp 5, what is not 1; then the micro-batch."""
     degrees = [f"{name} {layout[name]}" for name in ("tp", "pp", "vpp", "cp", "ep", "etp") if layout.get(name, 1) > 1]
     micro = [f"micro {layout['micro']}"] if layout.get("micro") else []
-    zero = [f"zero {layout['zero']}"] if layout.get("zero", 1) not in (0, 1) else []
+    zero = [f"zero {layout['zero']}"] if layout.get("zero") not in (None, 0, 1) else []
     again = (layout.get("recompute") or "none").partition(":")[0]
     return " ".join([*degrees, *micro, *zero, *([again] if again != "none" else [])])

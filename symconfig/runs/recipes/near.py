@@ -190,13 +190,17 @@ def _with_dispatcher(candidate: Candidate, name: Any) -> Candidate:
     return replace(candidate, options=options)
 
 
+# What a recipe does not state is as the plan has it, but for what is off unless somebody asks for it, and sequence
+# parallelism, which goes with tensor parallelism.
 CHOICES: tuple[Choice, ...] = (
     *map(_degree, ("tp", "pp", "vpp", "cp", "ep", "etp")),
     Choice("micro-batch", lambda c: c.batch.micro, lambda recipe: recipe.layout.micro, _with_micro),
     Choice("recompute", lambda c: _recompute_words(c.options), _recompute_of, _with_recompute),
     Choice("stages", _stages_words, lambda recipe: recipe.layout.stages, _with_stages),
     _option(
-        "sequence parallelism", "sequence_parallel", lambda recipe: recipe.layout.sp if recipe.layout.tp > 1 else None
+        "sequence parallelism",
+        "sequence_parallel",
+        lambda recipe: recipe.layout.sp is not False if recipe.layout.tp > 1 else None,
     ),
     _option("ZeRO stage", "zero_stage", lambda recipe: recipe.layout.zero),
     Choice(
@@ -205,11 +209,11 @@ CHOICES: tuple[Choice, ...] = (
         _dispatcher,
         _with_dispatcher,
     ),
-    _overlap("user buffers", "tp_comm", lambda recipe: recipe.options.tp_comm if recipe.layout.tp > 1 else None),
+    _overlap("user buffers", "tp_comm", lambda recipe: bool(recipe.options.tp_comm) if recipe.layout.tp > 1 else None),
     _overlap(
         "experts' all-to-all overlapped",
         "moe_a2a",
-        lambda recipe: recipe.options.moe_overlap if recipe.layout.ep > 1 else None,
+        lambda recipe: bool(recipe.options.moe_overlap) if recipe.layout.ep > 1 else None,
     ),
 )
 
