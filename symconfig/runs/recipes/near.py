@@ -13,6 +13,7 @@ from symconfig.descriptor.load import load_cluster, load_model, zoo_clusters
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.recipe import ENDS_AS_LAYERS, Recipe, RecipeFile, load_recipes, recipe_models, spelled
 from symconfig.graph.count import parameters
+from symconfig.plans.pipeline_layout import letters
 from symconfig.plans.plan import Candidate, Difference, NearRecipe, Options, Plan, Recompute
 from symconfig.runs.replan.carried import carried, judged
 
@@ -122,12 +123,15 @@ def _overlap(field: str, name: str, wanted: Callable[[Recipe], Any]) -> Choice:
 
 
 def _even(candidate: Candidate) -> Candidate:
-    """The candidate with its layers dealt out anew."""
+    """The candidate with its layers dealt out anew: equally, or with the ends as layers where only that goes."""
+    chunks = candidate.parallel.pp * candidate.parallel.vpp
+    total = sum(letters(chunk).count("t") for stage in candidate.stages for chunk in stage.chunks)
+    ends = total % chunks > 0 and (total + 2) % chunks == 0
     options = replace(
         candidate.options,
         pipeline_layout=None,
-        account_for_embedding=False,
-        account_for_loss=False,
+        account_for_embedding=ends,
+        account_for_loss=ends,
         first_stage_layers=None,
         last_stage_layers=None,
     )
