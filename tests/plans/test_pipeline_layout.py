@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from symconfig.plans.pipeline_layout import dealt, expanded, letters, problems, written
+from symconfig.plans.pipeline_layout import dealt, expanded, is_uneven, letters, problems, written
 
 BODY = st.lists(st.integers(0, 9).map(lambda count: ["dense"] * count), min_size=2, max_size=12)
 
@@ -118,3 +118,22 @@ def test_layers_are_dealt_as_megatron_does(given: dict[str, int], sizes: tuple[i
     """get_num_layers_to_build in transformer_block.py."""
     layers, pp, vpp = (given.pop(name) for name in ("layers", "pp", "vpp"))
     assert dealt(layers, pp, vpp, **given) == sizes  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "uneven"),
+    [
+        ((4, 4, 4, 4), False),
+        ((3, 4, 4, 3), False),
+        ((5, 4, 4, 0), False),
+        ((6, 4, 4, 2), True),
+        ((4, 4, 3, 4), True),
+        ((1, 1, 2, 2, 2, 1), True),
+        ((7, 1), False),  # nothing lies between them
+    ],
+)
+def test_chunks_are_uneven_where_those_inside_differ_or_an_end_is_longer(sizes: tuple[int, ...], uneven: bool) -> None:
+    chunks = [["dense"] * count for count in sizes]
+    chunks[0].insert(0, "embedding")
+    chunks[-1].append("head")
+    assert is_uneven(chunks) is uneven

@@ -6,12 +6,15 @@ from dataclasses import replace
 
 import pytest
 
+from symconfig.descriptor.job import Job
+from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.errors import InputError
 from symconfig.frameworks.facts import Fixed
 from symconfig.frameworks.known import facts
 from symconfig.frameworks.maturity import ALL
 from symconfig.frameworks.tables import options
 from symconfig.plans.columns import Columns
+from symconfig.plans.pipeline_layout import is_uneven
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.solve.faster import faster
 from symconfig.solve.opened import needed
@@ -48,6 +51,17 @@ def test_what_is_allowed_by_name_alone_is_used() -> None:
     again = search(model, tight(model, 0.5), job(4, 8, allow=tuple(names)))
     assert again.best == free.best
     assert again.search.opened == ()
+
+
+def test_stages_that_no_even_chunks_share_open_uneven_ones() -> None:
+    """80 layers on 8 stages of 6 chunks: 48 chunks of one or two layers."""
+    model, cluster = load_model("llama3.1-70b"), load_cluster("h100")
+    asked = {"gpus": 64, "global_batch_size": 128, "seq_length": 4096}
+    plan = search(model, cluster, Job(model="llama3.1-70b", cluster="h100", pins={"pp": "8", "vpp": "6"}, **asked))
+    assert [(one.name, one.pinned) for one in plan.search.opened] == [("uneven_chunks", False)]
+    other = search(model, cluster, Job(model="llama3.1-70b", cluster="h100", pins={"pp": "8", "vpp": "5"}, **asked))
+    assert other.search.opened == ()
+    assert not is_uneven(other.best.chunks)
 
 
 def test_a_pin_opens_what_every_plan_of_it_uses() -> None:
