@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from symconfig.format import count, gib, percent, seconds, words
 from symconfig.frameworks.known import BACKENDS
 from symconfig.plans.beside import beside, opened
+from symconfig.plans.pipeline_layout import is_uneven
 from symconfig.plans.plan import Candidate, Plan, Recompute
 from symconfig.plans.searched import searched
 from symconfig.report.grid import Block, Grid
@@ -124,8 +125,10 @@ def others_text(candidate: Candidate) -> str:
             found.append(f"{o.moe_flex_backend or o.moe_dispatcher} dispatch")
         if o.overlap.moe_a2a:
             found.append("all-to-all overlapped")
-    if o.stage_layout:
-        found.append("uneven stages")
+    if o.account_for_embedding or o.account_for_loss:
+        found.append("ends as layers")
+    elif o.stage_layout:
+        found.append("uneven stages" if is_uneven(candidate.chunks) else "ends differ")
     return ", ".join(found)
 
 

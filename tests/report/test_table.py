@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from symconfig.plans.beside import beside
-from symconfig.plans.plan import Beside, Candidate, Difference, Judged, NearRecipe, Opened, Plan, Recompute
+from symconfig.plans.plan import Beside, Candidate, Difference, Judged, NearRecipe, Opened, Plan, Recompute, Stage
 from symconfig.plans.searched import searched
 from symconfig.render.summary import intervals
 from symconfig.report.grid import plain
@@ -42,6 +42,28 @@ def test_precision_has_a_column_only_where_it_differs(plan: Plan) -> None:
     other = replace(plan.best, options=replace(plan.best.options, precision="fp8"))
     grid = ranking(replace(plan, alternatives=(other,)))
     assert [row[grid.headers.index("precision")] for row in grid.rows] == ["bf16", "fp8"]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "fields", "said"),
+    [
+        ((10, 10, 10, 10), {}, ""),
+        ((9, 10, 10, 9), {"account_for_embedding": True, "account_for_loss": True}, "ends as layers"),
+        ((11, 10, 10, 9), {"pipeline_layout": "Et*11|(t*10|)*2t*9L"}, "ends differ"),
+        ((10, 12, 9, 9), {"pipeline_layout": "Et*10|t*12|t*9|t*9L"}, "uneven stages"),
+    ],
+)
+def test_the_cut_of_the_stages_has_a_name(
+        plan: Plan, sizes: tuple[int, ...], fields: dict[str, Any], said: str) -> None:  # fmt: skip
+    chunks = [("dense",) * count for count in sizes]
+    chunks[0], chunks[-1] = ("embedding", *chunks[0]), (*chunks[-1], "head")
+    cut = replace(
+        plan.best,
+        parallel=replace(plan.best.parallel, pp=4),
+        options=replace(plan.best.options, **fields),
+        stages=tuple(Stage((chunk,), "none", 0.0) for chunk in chunks),
+    )
+    assert others_text(cut) == said
 
 
 def test_columns_are_there_where_a_row_needs_them(plan: Plan) -> None:
