@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import shutil
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -92,8 +91,10 @@ def _pictures(arguments: argparse.Namespace, found: Problems) -> list[tuple[Path
 
 
 def _width(text: str | None) -> int:
+    from symconfig.report.grid import page_width
+
     if text is None:
-        return shutil.get_terminal_size((PLAIN_WIDTH, 0)).columns if sys.stdout.isatty() else PLAIN_WIDTH
+        return page_width(sys.stdout) or PLAIN_WIDTH
     return _whole("--width", text, LEAST_WIDTH, MOST_WIDTH)
 
 

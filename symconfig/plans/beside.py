@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from symconfig.format import percent
 from symconfig.plans.plan import Candidate, Difference, NearRecipe, Opened, Plan
@@ -40,7 +41,9 @@ def beside(plan: Plan) -> Iterator[str]:
     """Yield a sentence for the simplest plan, the nearest recipe, and what all options would give."""
     shown = plan.beside
     if (simplest := shown.simplest) is not None:
-        yield f"Simplest within {percent(shown.within)} of the fastest: {layout(simplest)}, {_against(plan, simplest)}."
+        same = (place for place, one in enumerate(plan.alternatives, 2) if _alike(one, simplest))
+        which = next((f"plan {place}" for place in same), layout(simplest))
+        yield f"Simplest within {percent(shown.within)} of the fastest: {which}, {_against(plan, simplest)}."
     if (recipe := shown.recipe) is not None:
         yield _recipe(recipe)
     if (free := shown.free) is not None:
@@ -49,6 +52,11 @@ def beside(plan: Plan) -> Iterator[str]:
             f"With every option allowed, other layouts of stages aside, the fastest found is {_against(plan, free)}: "
             f"{layout(free)}; it needs --allow {names or 'all'}, which is not stable."
         )
+
+
+def _alike(one: Candidate, other: Candidate) -> bool:
+    """Whether they are one plan, however each is judged."""
+    return replace(one, judged=None) == replace(other, judged=None)
 
 
 def _against(plan: Plan, other: Candidate) -> str:

@@ -19,17 +19,13 @@ _GAP = "  "
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Headers and rows of strings. `left`: indices of the columns that hold words; `marked`: the row to stress.
-
-    `below`: columns whose cells stand in a line below their row where the columns are wider than the page.
-    """
+    """Headers and rows of strings. `left`: indices of the columns that hold words; `marked`: the row to stress."""
 
     headers: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     left: tuple[int, ...] = ()
     title: str = ""
     marked: int | None = None
-    below: tuple[int, ...] = ()
 
 
 Span = tuple[str, str]
@@ -86,11 +82,10 @@ def _laid(grid: Grid, width: int | None) -> Iterator[Span]:
     if width is None or _total(_natural(grid)) <= width:
         yield from _lines(grid, _natural(grid))
     else:
-        above = _only(grid, [index for index in range(len(headers)) if index not in grid.below])
-        yield from _narrow(above, width, [_note(grid, row, width) for row in rows] if grid.below else [])
+        yield from _narrow(grid, width)
 
 
-def _narrow(grid: Grid, width: int, notes: Sequence[Sequence[str]]) -> Iterator[Span]:
+def _narrow(grid: Grid, width: int) -> Iterator[Span]:
     """Yield a table with its words wrapped; where its numbers alone are too wide, with columns one below another."""
     natural = _natural(grid)
     least = [
@@ -102,24 +97,23 @@ def _narrow(grid: Grid, width: int, notes: Sequence[Sequence[str]]) -> Iterator[
         for index, (header, *cells) in enumerate(_columns(grid))
     ]
     if _total(least) <= width:
-        yield from _lines(grid, _shared(natural, least, width), notes)
+        yield from _lines(grid, _shared(natural, least, width))
         return
     bands = _bands(least, width)
     for band in bands[:-1]:
-        yield from _narrow(_only(grid, band), width, [])
+        yield from _narrow(_only(grid, band), width)
         yield "", ""
-    yield from _narrow(_only(grid, bands[-1]), width, notes)
+    yield from _narrow(_only(grid, bands[-1]), width)
 
 
-def _lines(grid: Grid, widths: Sequence[int], notes: Sequence[Sequence[str]] = ()) -> Iterator[Span]:
-    """Yield headers, a rule and the rows, each below it with its notes."""
+def _lines(grid: Grid, widths: Sequence[int]) -> Iterator[Span]:
+    """Yield headers, a rule and the rows."""
     if any(grid.headers):
         yield from ((line, "bold") for line in _row(grid, grid.headers, widths))
         yield _GAP.join("-" * width for width in widths).rstrip(), "bold"
     for number, row in enumerate(grid.rows):
         style = "bold green" if number == grid.marked else ""
         yield from ((line, style) for line in _row(grid, row, widths))
-        yield from ((line, style) for line in (notes[number] if notes else ()))
 
 
 def _row(grid: Grid, row: Sequence[str], widths: Sequence[int]) -> Iterator[str]:
@@ -137,13 +131,6 @@ def _fitted(cell: str, width: int) -> list[str]:
     if len(cell) <= width:
         return [cell]
     return textwrap.wrap(cell, width, break_on_hyphens=False) or [""]
-
-
-def _note(grid: Grid, row: Sequence[str], width: int) -> list[str]:
-    """Return what stands below a row: the cells that have no column, each with its header."""
-    told = "; ".join(f"{grid.headers[index]}: {row[index]}" for index in grid.below if row[index])
-    indent = " " * (_natural(grid)[0] + len(_GAP))
-    return wrapped(indent + told, width).split("\n") if told else []
 
 
 def _shared(natural: Sequence[int], least: Sequence[int], width: int) -> list[int]:
@@ -173,7 +160,6 @@ def _only(grid: Grid, kept: Sequence[int]) -> Grid:
         headers=tuple(grid.headers[index] for index in kept),
         rows=tuple(tuple(row[index] for index in kept) for row in grid.rows),
         left=tuple(place for place, index in enumerate(kept) if index in grid.left),
-        below=(),
     )
 
 

@@ -22,6 +22,9 @@ COMMANDS = {
     "size": ("size", "llama2-13b", "--clusters", "a100-80gb", "--tokens", "1e10", "--deadline", "9d"),
     "explain": ("explain", "PLAN"),
     "formats": ("formats", "PLAN"),
+    "timeline": ("timeline", "PLAN"),
+    "replan": ("replan", "PLAN", "--gpus", "32"),
+    "fallback": ("fallback", "PLAN", "--lose-nodes", "1"),
     "doctor": ("doctor",),
 }  # fmt: skip
 

@@ -61,7 +61,6 @@ def test_no_line_is_longer_than_the_page_and_no_word_is_lost(
         tuple(tuple(data.draw(column) for column in columns) for _ in range(rows)),
         left=tuple(range(numbers, numbers + words)),
         title=data.draw(WORDS),
-        below=tuple(data.draw(st.sets(st.integers(numbers, max(numbers, numbers + words - 1))))) if words else (),
     )
     text = to_text(grid, width)
     assert max(map(len, text.split("\n"))) <= width
