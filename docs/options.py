@@ -12,11 +12,12 @@ PAGE = Path(__file__).with_suffix(".md")
 INTRO = """# Options and what is known of them
 
 What a plan for Megatron-LM may use beside its degrees. What is not stable in the release is left out, unless
-`--allow NAME` names it, a pin asks for it, or nothing fits without it; `--without NAME` leaves out what your site
-lacks. How a plan is chosen: [docs/why-this-plan.md](why-this-plan.md). An option with no line below its name is stable
-in every release that has it. User buffers, DeepEP, HybridEP, CUDA graphs, gradients in bf16, weights gathered in 8 bits
-and the fused loss are priced where a launch that is audited or a measured run has them; plans do not use them yet. The
-table is `symconfig/frameworks/megatron/maturity.py`; this page is written by `make options`.
+`--allow NAME` names it, a pin asks for it, or nothing fits without it. User buffers, DeepEP, HybridEP and CUDA graphs
+want something that a site must have: `--without user_buffers,deepep` plans without it, launch.sh looks for it before it
+starts, and `symconfig doctor` says whether it is on this machine. Where the gain of one of them cannot be told, it is
+left off. How a plan is chosen: [docs/why-this-plan.md](why-this-plan.md). An option with no line below its name is
+stable in every release that has it. The table is `symconfig/frameworks/megatron/maturity.py`; this page is written by
+`make options`.
 """
 
 

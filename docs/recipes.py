@@ -40,15 +40,15 @@ ABOUT = """\
 Written by `make recipes`. Each published layout of `model_zoo/recipes` is priced on its own job, and the job is
 planned freely, for Megatron-LM, whatever framework the recipe is of. *pick/recipe*: predicted step of the pick over
 that of the recipe's layout, taken into the pick's plan; below 1 the pick is said to be faster. What the recipe does
-not state is as the pick has it, but for overlaps, which are then off, and sequence parallelism, which goes with
-tensor parallelism. User buffers, DeepEP, HybridEP, CUDA graphs and gradients in bf16, which most recipes have, are
-not priced here: plans do not use them yet. *in no recipe*: what the pick uses and no recipe of the same source and
-release does. *family*: whether any recipe for a model of the same kind, up to three times larger or smaller, on GPUs
-of this architecture has the pick's tp, pp, cp and ep; *priced*: none has, and the recipe's predicted step lies within
-the interval of the pick's. *families*: among the first five plans. *memory*: whether the interval of the pick's
-memory is within the GPU's. *shaken*: the most that the pick loses, against what would be picked then, where the
-network is 20 % slower, the constants of matrix products are off by their uncertainty either way, or each chunk of a
-stage begins 0.3 ms later.
+not state is as the pick has it, but for overlaps, user buffers and weights in 8 bits, which are then off, and sequence
+parallelism, which goes with tensor parallelism. A recipe may have what picks have only if they are allowed to: most
+state gradients in bf16. *in no recipe*: what the pick uses and no recipe of the same source and release does.
+*family*: whether any recipe for a model of the same kind, up to three times larger or smaller, on GPUs of this
+architecture has the pick's tp, pp, cp and ep; *priced*: none has, and the recipe's predicted step lies within the
+interval of the pick's. *families*: among the first five plans. *memory*: whether the interval of the pick's memory is
+within the GPU's. *shaken*: the most that the pick loses, against what would be picked then, where the network is 20 %
+slower, the constants of matrix products are off by their uncertainty either way, or each chunk of a stage begins
+0.3 ms later.
 """
 
 
@@ -162,6 +162,7 @@ def _stated(file: RecipeFile, recipe: Recipe) -> frozenset[str]:
         optimizer_offload=float("optimizer" in offload),
         param_offload=False,
         moe_overlap=bool(said.moe_overlap),
+        moe_dispatcher="flex" if said.dispatcher in ("deepep", "hybridep") else "alltoall",
         flex_backend=said.dispatcher if said.dispatcher in ("deepep", "hybridep") else "",
         tp_comm=bool(said.tp_comm),
         graphs="none" if said.cuda_graphs in (None, "none") else "all",

@@ -159,6 +159,10 @@ def _options(model: ModelDescriptor, parallel: Degrees, cluster: ClusterDescript
         "last_stage_layers": None,
         "microbatch_group_size": parallel.pp if parallel.vpp > 1 else None,
         "moe_dispatcher": "alltoall" if model.experts else None,
+        "moe_flex_backend": None,
+        "cuda_graphs": "none",
+        "fp8_param_gather": False,
+        "fused_loss": False,
         "grad_bytes": 4,
         "schedule": "none" if parallel.pp == 1 else "1f1b" if parallel.vpp == 1 else "interleaved",
     }

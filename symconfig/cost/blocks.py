@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from symconfig.cost import compiled
 from symconfig.cost.collectives import beside_another, collective_s, exposed
 from symconfig.cost.framework import Framework
-from symconfig.cost.host import host_seconds, inside_experts, is_dispatch
+from symconfig.cost.host import graphed, host_seconds, inside_experts, is_dispatch
 from symconfig.cost.lattice import Array, Lattice
 from symconfig.cost.machine import Machine
+from symconfig.cost.registered import GRAPH_BYTES, registered_bytes
 from symconfig.cost.work import work_seconds
 from symconfig.graph.derived import (
     DerivedBlock,
@@ -62,12 +63,15 @@ class BlockCost:
 
     derived: DerivedBlock
     work_s: dict[tuple[str, Phase], Array]
-    host_s: dict[tuple[str, Phase], Array]  # of the thread that launches it
+    host_s: dict[tuple[str, Phase], Array]  # of the thread that launches it, without what graphs launch
+    full_host_s: dict[tuple[str, Phase], Array]  # with it
     comm_s: tuple[Array, ...]  # exposed, per collective
     full_comm_s: tuple[Array, ...]  # before hiding
     held_bytes: tuple[Array, ...]
     workspace_bytes: Array  # of the operator that needs most
     weights: Weights
+    buffer_bytes: Array  # that libraries register for exchanges
+    registered_bytes: Array  # those, and what graphs hold
     boundary_bytes: Array
     hidden_s: Array  # [2, points], forward and backward: how much longer they take with no other microbatch beside
     paired: bool  # another microbatch goes forward through a layer beside this one backward
@@ -79,11 +83,14 @@ class BlockCost:
             self,
             work_s={key: t[chosen] for key, t in self.work_s.items()},
             host_s={key: t[chosen] for key, t in self.host_s.items()},
+            full_host_s={key: t[chosen] for key, t in self.full_host_s.items()},
             comm_s=tuple(t[chosen] for t in self.comm_s),
             full_comm_s=tuple(t[chosen] for t in self.full_comm_s),
             held_bytes=tuple(t[chosen] for t in self.held_bytes),
             workspace_bytes=self.workspace_bytes[chosen],
             weights=weights,
+            buffer_bytes=self.buffer_bytes[chosen],
+            registered_bytes=self.registered_bytes[chosen],
             boundary_bytes=self.boundary_bytes[chosen],
             hidden_s=self.hidden_s[:, chosen],
         )
@@ -196,6 +203,7 @@ def evaluate(block: DerivedBlock, lattice: Lattice, machine: Machine, framework:
     element_bytes = ELEMENT_BYTES | {Element.MATMUL_INPUT: inputs}
     sizes = np.array([[element_bytes[held.element]] for held in block.held]).reshape(-1, 1)
     spaces = [_space(space, lattice, framework) for space in block.workspaces]
+    buffers = registered_bytes(block, lattice, machine, framework)
     work, host = (each(block, lattice, machine, framework) for each in (work_seconds, host_seconds))
     if framework.blocking_launches:
         work = {key: t + host[key] for key, t in work.items()}
@@ -204,6 +212,7 @@ def evaluate(block: DerivedBlock, lattice: Lattice, machine: Machine, framework:
         derived=block,
         work_s=work,
         host_s=host,
+        full_host_s=host,
         comm_s=full,
         full_comm_s=full,
         held_bytes=tuple(held * sizes),
@@ -215,6 +224,8 @@ def evaluate(block: DerivedBlock, lattice: Lattice, machine: Machine, framework:
             _widest(block.weights, lattice, framework),
             _libraries_of(block, lattice, machine, framework),
         ),
+        buffer_bytes=buffers,
+        registered_bytes=buffers,
         boundary_bytes=lattice.value(block.boundary) * ELEMENT_BYTES[Element.ACTIVATION],
         hidden_s=np.zeros((2, lattice.points)),
         paired=False,
@@ -223,8 +234,10 @@ def evaluate(block: DerivedBlock, lattice: Lattice, machine: Machine, framework:
 
 
 def hiding(cost: BlockCost, framework: Framework) -> BlockCost:
-    """The costs with what this framework hides, of a block that was evaluated for one that is else the same."""
+    """The costs with what this framework hides and replays, of a block that was evaluated for one that is else the
+    same."""
     collectives, work = cost.derived.collectives, cost.work_s
+    cost = _replayed(cost, framework)
     shown = tuple(exposed(c, t, work, framework) for c, t in zip(collectives, cost.full_comm_s, strict=True))
     paired = framework.hide.experts > 0 and any(is_dispatch(c) for c in collectives)
     alone = replace(cost, comm_s=shown, hidden_s=np.zeros_like(cost.hidden_s), paired=paired)
@@ -233,6 +246,13 @@ def hiding(cost: BlockCost, framework: Framework) -> BlockCost:
     beside = replace(alone, comm_s=beside_another(cost.derived, shown, work, framework.hide.experts))
     less = alone.seconds() - beside.seconds()
     return replace(beside, hidden_s=np.maximum(less[:2] + less[2:], 0.0))
+
+
+def _replayed(cost: BlockCost, framework: Framework) -> BlockCost:
+    """What graphs replay takes no time of the host, and holds memory."""
+    once = graphed(cost.derived, framework) if framework.graphed else frozenset[str]()
+    host = {key: t * 0.0 if key[0] in once else t for key, t in cost.full_host_s.items()} if once else cost.full_host_s
+    return replace(cost, host_s=host, registered_bytes=cost.buffer_bytes + GRAPH_BYTES * bool(once))
 
 
 def _libraries(machine: Machine, framework: Framework) -> float:

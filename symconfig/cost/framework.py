@@ -152,6 +152,11 @@ class Framework:
     # Where the operators stand that are replayed as CUDA graphs, with no host between.
     graphed: frozenset[Leg] = frozenset()
 
+    @property
+    def evaluated(self) -> tuple[object, ...]:
+        """What decides the cost of a block before overlaps and graphs, of frameworks that are else alike."""
+        return self.implementation, self.hide.tp_pieces, self.bytes, self.quantised_weights
+
     def padded_vocab(self, vocab_size: int, tp: Degree) -> Degree:
         """Rows of its embedding."""
         multiple = self.vocab_multiple * tp

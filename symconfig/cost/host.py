@@ -1,4 +1,4 @@
-"""The thread that launches a block's kernels: what it spends on each operator, and what CUDA graphs take from it."""
+"""The thread that launches a block's kernels: what it spends on each operator, and which of them graphs launch."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def is_dispatch(c: Collective) -> bool:
     return c.kind is Kind.ALL_TO_ALL and "ep" in c.axes
 
 
-def _graphed(block: DerivedBlock, framework: Framework) -> frozenset[str]:
+def graphed(block: DerivedBlock, framework: Framework) -> frozenset[str]:
     """Operators that CUDA graphs launch."""
     legs = dict(block.legs)
     return frozenset(work.op for work in block.work if legs.get(work.op, Leg.APART) in framework.graphed)
@@ -42,8 +42,7 @@ def _graphed(block: DerivedBlock, framework: Framework) -> frozenset[str]:
 def host_seconds(
     block: DerivedBlock, lattice: Lattice, machine: Machine, framework: Framework
 ) -> dict[tuple[str, Phase], Array]:
-    """The launching thread's time."""
-    graphed = _graphed(block, framework)
+    """The launching thread's time, with nothing replayed."""
     result: dict[tuple[str, Phase], Array] = {}
     for work in block.work:
         turns = 1.0 if isinstance(work, AttentionWork) else lattice.value(work.turns)
@@ -53,8 +52,6 @@ def host_seconds(
             turns = turns * _LOW_PRECISION
         if isinstance(work, Matmul) and work.low_precision:
             turns = turns + machine.swizzles * _SWIZZLE * lattice.value(work.turns)
-        if work.op in graphed:
-            turns = turns * 0.0
         previous = result.get((work.op, work.phase), np.zeros(lattice.points))
         result[work.op, work.phase] = previous + framework.host_kernel_s * machine.launching * turns
     return result

@@ -106,6 +106,7 @@ class Stages:
     widest: Array  # of the largest other trained matrix
     widest_vector: Array
     widest_expert: Array
+    registered: Array  # of transient, what libraries hold beside the allocator
     copied: Array  # [n]: parameters of the look-up table where the last stage holds them as the first one does, or 0
     hidden: Array  # seconds of both passes that another microbatch beside them hides, [s, n]
     boundary: Array  # [n]
@@ -188,6 +189,7 @@ def stages(table: Table, shapes: Sequence[StageShape], points: NDArray[np.intp],
         widest=matrix,
         widest_vector=vector,
         widest_expert=of_experts,
+        registered=np.array([most.registered(has) for has in kinds_of]),
         copied=of["vocabulary"][places.index(Place.FIRST)] * (tied or Place.FURTHER in places),
         hidden=counts @ table.hidden[..., points].sum(axis=0),
         boundary=table.boundary[points],
@@ -216,6 +218,11 @@ class _Most:
                 + self._of["workspaces"][mine].max(axis=0, initial=0.0)
             )
         return self._working[together, kinds]
+
+    def registered(self, kinds: tuple[int, ...]) -> Array:
+        """[n]: bytes that libraries hold for the blocks, all of which use the same."""
+        result: Array = self._of["registered"][list(kinds)].max(axis=0, initial=0.0)
+        return result
 
     def parameters(self, kinds: tuple[int, ...]) -> Array:
         """[n]: of the largest block."""

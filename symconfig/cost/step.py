@@ -25,6 +25,7 @@ HOST_ADAM_BYTES_PER_S = 25e9
 # Of a parameter that is stepped in host memory: its gradient in fp32, pinned (Megatron-LM's hybrid_optimizer.py,
 # cpu_copys_map_grad; deepspeed/runtime/zero/stage_1_and_2.py, single_partition_of_fp32_groups' grad).
 HOST_GRADIENT_BYTES = 4.0
+REGISTERED = "registered buffers"  # of memory, what libraries hold beside the allocator
 Column = Array | float
 
 
@@ -151,6 +152,9 @@ def memory_bytes(sums: Stages, points: Columns, setting: Setting) -> dict[str, A
         "logits and loss": _each_offload(sums.ends),
         "working set": _each_offload(sums.transient),
     }
+    if sums.registered.any():
+        held = sums.registered[:, None, None]
+        parts |= {"working set": parts["working set"] - held, REGISTERED: held}
     return parts | {name: part[:, None] for name, part in states(sums, points, setting).items()}
 
 

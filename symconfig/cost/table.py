@@ -41,6 +41,7 @@ WEIGHTS = (
     "widest_vector",
     "widest_expert",
     "workspaces",
+    "registered",
 )
 
 
@@ -137,9 +138,17 @@ def bound_table(blocks: Sequence[BlockCost], policies: Policies) -> Table:
     return _table(blocks, [Choice()], passes)
 
 
+def _bytes_of(block: BlockCost, name: str) -> Array:
+    """[points]: a row of `WEIGHTS`; workspaces with what is registered."""
+    if name == "registered":
+        return block.registered_bytes
+    row: Array = getattr(block.weights, name)
+    return row + block.registered_bytes if name == "workspaces" else row
+
+
 def _table(blocks: Sequence[BlockCost], choices: Sequence[Choice], passes: Array) -> Table:
     kinds = tuple(block.derived.name for block in blocks)
-    weights = np.array([[getattr(block.weights, name) for block in blocks] for name in WEIGHTS])
+    weights = np.array([[_bytes_of(block, name) for block in blocks] for name in WEIGHTS])
     hidden = np.stack([block.hidden_s for block in blocks], axis=1)
     return Table(
         kinds=kinds,

@@ -30,6 +30,12 @@ PIN_NAMES = (
     "cp_comm",
     "layout",
     "moe_overlap",
+    "user_buffers",
+    "dispatcher",
+    "cuda_graphs",
+    "grad_dtype",
+    "fp8_param_gather",
+    "fused_loss",
 )
 
 

@@ -37,8 +37,9 @@ class Constraint:
     sentence: said of one, a template in `f` (Fixed) and `p` (Columns). about, got: what of a plan it is about, and a
     template of its value. hint: what else helps. pins: of which every plan without the problem has one; `tp` stands for
     every other tp, and `tp=1` for itself. source: where it is known from. since, until: the first and the last release
-    that it holds for. divides: shares would not be whole, so that no figure can be given. example: facts at which it
-    fails, beside those of a model that runs; by the names of Fixed and Columns.
+    that it holds for. divides: shares would not be whole, so that no figure can be given. unsaid: a plan can
+    want it and no launch have it, since its releases lack the option, or the model what the option is for. example:
+    facts at which it fails, beside those of a model that runs; by the names of Fixed and Columns.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Constraint:
     since: str | None = None
     until: str | None = None
     divides: bool = False
+    unsaid: bool = False
     asks: frozenset[str] = field(init=False)
 
     def __post_init__(self) -> None:

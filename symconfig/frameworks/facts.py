@@ -23,7 +23,7 @@ class Fixed:
 
     sliding_window: tokens; 0: none. column_rank: of adapters beside column-parallel layers, where tp splits the rank.
     head_adapters: whether queries, keys and values have one each. flash: whether flash attention runs. near: GPUs
-    that the fastest links join.
+    that the fastest links join. architecture: of the GPU (`descriptor.cluster.Gpu`).
     """
 
     model_type: Any = UNKNOWN
@@ -35,6 +35,8 @@ class Fixed:
     head_dim: Any = UNKNOWN
     latent: Any = UNKNOWN
     attention_sinks: Any = UNKNOWN
+    attention_dropout: Any = UNKNOWN
+    hidden_dropout: Any = UNKNOWN
     sliding_window: Any = UNKNOWN
     num_nextn_predict_layers: Any = UNKNOWN
     num_experts: Any = UNKNOWN
@@ -46,10 +48,11 @@ class Fixed:
     head_adapters: Any = UNKNOWN
     flash: Any = UNKNOWN
     near: Any = UNKNOWN
+    architecture: Any = UNKNOWN
 
     @classmethod
-    def of(cls, model: ModelDescriptor, flash: Any = UNKNOWN, near: Any = UNKNOWN) -> Self:
-        """Return a model's facts, on GPUs of which so many are `near`."""
+    def of(cls, model: ModelDescriptor, flash: Any = UNKNOWN, near: Any = UNKNOWN, architecture: Any = UNKNOWN) -> Self:
+        """Return a model's facts, on GPUs of an architecture of which so many are `near`."""
         experts, put = model.experts, adapters.targets(model)
         return cls(
             model_type=model.model_type,
@@ -61,6 +64,8 @@ class Fixed:
             head_dim=model.head_dim,
             latent=model.attention is Attention.MLA,
             attention_sinks=model.attention_sinks,
+            attention_dropout=model.attention_dropout,
+            hidden_dropout=model.hidden_dropout,
             sliding_window=(model.sliding_window or 0) if any(model.sliding_layers) else 0,
             num_nextn_predict_layers=model.num_nextn_predict_layers,
             num_experts=experts.num_experts if experts else 0,
@@ -72,6 +77,7 @@ class Fixed:
             head_adapters=put is not None and "linear_q" in put.modules,
             flash=flash,
             near=near,
+            architecture=architecture,
         )
 
 

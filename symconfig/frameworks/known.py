@@ -29,7 +29,7 @@ def facts(
     backend: str, model: ModelDescriptor, architecture: str, attention: str | None = None, near: Any = UNKNOWN
 ) -> Fixed:
     """Return what constraints ask of a model on a kind of GPU, of which so many are `near`."""
-    return Fixed.of(model, flash(architecture, attention, FRAMEWORKS[backend].engine), near)
+    return Fixed.of(model, flash(architecture, attention, FRAMEWORKS[backend].engine), near, architecture)
 
 
 def usual_backend(adapted: bool) -> Backend:

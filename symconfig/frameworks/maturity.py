@@ -6,9 +6,11 @@ it is allowed by its name, asked for by a pin, or nothing else fits.
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 from symconfig.frameworks.constraint import Constraint, Verdict
@@ -52,14 +54,29 @@ class Standing:
 class Need:
     """Something that an option wants where a job runs. module: a Python module, which a launcher looks for.
 
-    environment: variables that must have these values. why: what is missing without it, as a sentence says it; hint:
-    where it comes from.
+    attribute: a name that the module must have, since builds without it exist. environment: variables that must have
+    these values. why: what is missing without it, as a sentence says it; hint: where it comes from.
     """
 
     why: str
     hint: str
     module: str | None = None
+    attribute: str | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def named(self) -> str:
+        """Name the module, with what it must have."""
+        return f"{self.module}, with {self.attribute}" if self.attribute else self.module or ""
+
+    def found(self) -> bool:
+        """Say whether the module is on this machine, without importing it; its attribute is looked up in its text."""
+        spec = importlib.util.find_spec(self.module) if self.module else None
+        if spec is None or spec.origin is None:
+            return False
+        if self.attribute is None or not spec.origin.endswith(".py"):
+            return True
+        return self.attribute in Path(spec.origin).read_text(encoding="utf-8")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

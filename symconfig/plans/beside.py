@@ -76,7 +76,7 @@ def _recipe(recipe: NearRecipe) -> str:
     head = f"Nearest published recipe: {recipe.id} ({recipe.title}; {recipe.job})."
     if not recipe.differences:
         return f"{head} The plan is laid out as it is."
-    whole = "its layout is " + ("not for it: " + recipe.why if recipe.loss is None else _slower(recipe.loss))
+    whole = "its layout " + (recipe.why if recipe.loss is None else "is " + _slower(recipe.loss))
     each = [_difference(one) for one in recipe.differences[:TOLD]]
     if len(recipe.differences) > TOLD:
         each.append(f"{len(recipe.differences) - TOLD} more")

@@ -56,9 +56,11 @@ def no(value: Any) -> Any:
     return value if isinstance(value, Unknown) else np.logical_not(value)
 
 
-def among(value: Any, values: frozenset[str]) -> Any:
-    """Return whether a word is one of some words."""
-    return value if isinstance(value, Unknown) else value in values
+def among(value: Any, values: frozenset[Any]) -> Any:
+    """Return whether a word or a number is one of some, or which elements of an array are."""
+    if isinstance(value, Unknown):
+        return value
+    return np.isin(value, tuple(values)) if isinstance(value, np.ndarray) else value in values
 
 
 def looked_up(value: Any, table: Mapping[str, int], otherwise: int) -> Any:

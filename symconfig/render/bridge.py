@@ -8,7 +8,7 @@ from symconfig.frameworks import counting
 from symconfig.frameworks.megatron import adapters, environment
 from symconfig.frameworks.megatron.bridge import BRIDGE_MEGATRON, BRIDGE_RELEASE
 from symconfig.plans.plan import Plan
-from symconfig.render import going_on, megatron, summary
+from symconfig.render import going_on, megatron, preflight, summary
 from symconfig.render.bridge_config import (
     PRETRAINED,
     RECIPES,
@@ -55,6 +55,7 @@ def variables(plan: Plan) -> dict[str, object]:
         "release": BRIDGE_RELEASE,
         "config": config,
         "variables": environment.variables(plan, target),
+        "wants": preflight.wants(plan),
         "notes": _notes(plan, target),
         "provider_module": module,
         "provider": name,

@@ -91,7 +91,7 @@ def _value(flag: flags.Flag, words: list[str]) -> Any:
         return flag.kind == "true"
     read = _READ.get(flag.type or "", str)
     values = [read(word) for word in words]
-    return values if flag.dest in LISTS else values[0]
+    return values if flag.dest in LISTS and flag.nargs is not None else values[0]
 
 
 def _by_section(found: dict[str, Any]) -> Sections:
@@ -112,6 +112,8 @@ def _defaults(plan: Plan) -> dict[str, Any]:
         "model.persist_layer_norm": True,
         "model.cross_entropy_loss_fusion": False,
         "model.overlap_p2p_comm": best.parallel.vpp > 1,
+        "mixed_precision.fp8_param_gather": False,
+        "mixed_precision.reuse_grad_buf_for_mxfp8_param_ag": False,
     }
 
 
@@ -130,8 +132,6 @@ def _always(plan: Plan) -> dict[str, Any]:
         "scheduler.start_weight_decay": training.weight_decay,
         "scheduler.end_weight_decay": training.weight_decay,
         "mixed_precision.grad_reduce_in_fp32": best.options.grad_bytes == 4,
-        "mixed_precision.fp8_param_gather": False,
-        "mixed_precision.reuse_grad_buf_for_mxfp8_param_ag": False,
     }
     overlapped = best.parallel.vpp > 1 and (best.options.overlap.pp_p2p or best.parallel.pp <= 2)
     found |= {"model.overlap_p2p_comm": overlapped, "model.batch_p2p_comm": not overlapped}

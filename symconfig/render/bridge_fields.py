@@ -22,18 +22,21 @@ SECTIONS: dict[str, str] = {
         moe_aux_loss_coeff moe_token_dispatcher_type moe_flex_dispatcher_backend moe_enable_deepep
         moe_grouped_gemm overlap_moe_expert_parallel_comm tensor_model_parallel_size
         pipeline_model_parallel_size context_parallel_size cp_comm_type expert_model_parallel_size
-        expert_tensor_parallel_size sequence_parallel tp_comm_overlap pipeline_model_parallel_layout
+        expert_tensor_parallel_size sequence_parallel tp_comm_overlap cuda_graph_impl cuda_graph_scope
+        cuda_graph_warmup_steps cross_entropy_loss_fusion cross_entropy_fusion_impl pipeline_model_parallel_layout
         account_for_embedding_in_pipeline_split account_for_loss_in_pipeline_split overlap_p2p_comm
         microbatch_group_size_per_vp_stage recompute_granularity recompute_method recompute_num_layers
         recompute_modules fine_grained_activation_offloading offload_modules rotary_scaling_factor mscale
         mscale_all_dim layernorm_epsilon layernorm_zero_centered_gamma""",
-    "train": "micro_batch_size global_batch_size train_iters exit_interval eval_iters eval_interval",
+    "train": """micro_batch_size global_batch_size train_iters exit_interval eval_iters eval_interval manual_gc
+        manual_gc_interval""",
     "optimizer": """optimizer lr min_lr weight_decay adam_beta1 adam_beta2 adam_eps clip_grad
         use_precision_aware_optimizer optimizer_cpu_offload optimizer_offload_fraction""",
     "scheduler": "lr_decay_style lr_decay_iters lr_warmup_iters lr_wsd_decay_iters lr_wsd_decay_style",
     "ddp": "data_parallel_sharding_strategy overlap_grad_reduce",
     "rng": "seed",
-    "mixed_precision": "fp8_recipe fp8_amax_history_len fp8_amax_compute_algo fp4_recipe",
+    "mixed_precision": """fp8_recipe fp8_amax_history_len fp8_amax_compute_algo fp4_recipe fp8_param_gather
+        reuse_grad_buf_for_mxfp8_param_ag""",
     "tokenizer": "tokenizer_type tokenizer_model",
     "logger": "log_interval log_throughput",
     "checkpoint": "ckpt_format save save_interval load",
@@ -54,6 +57,7 @@ RENAMED: dict[str, tuple[str, ...]] = {
     "fp8": ("mixed_precision.fp8",),
     "fp4": ("mixed_precision.fp4",),
     "vocab_size": ("tokenizer.vocab_size",),
+    "te_rng_tracker": ("rng.te_rng_tracker", "model.use_te_rng_tracker"),  # graphs are refused without the second
 }
 
 # Options that no field needs, and why.
@@ -80,7 +84,7 @@ SAID_OTHERWISE: dict[str, str] = {
 }
 
 # Fields that are lists; other options of several values are given one here.
-LISTS = frozenset({"recompute_modules", "offload_modules"})
+LISTS = frozenset({"recompute_modules", "offload_modules", "cuda_graph_scope"})
 PATHS: dict[str, tuple[str, ...]] = {
     name: (f"{section}.{name}",) for section, names in SECTIONS.items() for name in names.split()
 } | RENAMED

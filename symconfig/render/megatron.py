@@ -10,7 +10,7 @@ from symconfig.frameworks.megatron import environment, flags
 from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.frameworks.megatron.releases import NO_GROUPED_GEMM
 from symconfig.plans.plan import Plan
-from symconfig.render import going_on, summary
+from symconfig.render import going_on, preflight, summary
 from symconfig.render.files import File, sh
 from symconfig.render.megatron_args import Arguments, Group, unpassable
 from symconfig.render.megatron_model import model_args
@@ -115,6 +115,7 @@ def variables(plan: Plan) -> dict[str, object]:
         "version": target,
         "groups": done,
         "variables": environment.variables(plan, target),
+        "wants": preflight.wants(plan),
         "notes": notes(plan),
         "tokenizer": tokenizer,
         "tokenizer_type": training.tokenizer_type or "HuggingFaceTokenizer",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from symconfig.errors import InputError, Problem
 from symconfig.frameworks.megatron.flags import FlagTable, first_with, versions
@@ -70,23 +70,34 @@ class Arguments:
         return self.table.at_least(version)
 
     def refuse(
-        self, name: str, why: str, got: object = None, since: str | None = None, hint: str | None = None
+        self,
+        name: str,
+        why: str,
+        got: object = None,
+        *,
+        since: str | None = None,
+        hint: str | None = None,
+        pins: tuple[str, ...] = (),
     ) -> None:
-        """Note that `name` cannot be expressed. `since`: the first version that can; None: no version does."""
+        """Note that `name` cannot be expressed.
+
+        since: the first version that can; None: no version does. pins: of which every plan without the problem has one.
+        """
         where = f"Megatron-LM's pretrain_gpt.py cannot express it: {why}"
         if since is not None:
             where = f"Megatron-LM {self.table.version} cannot express it: {why}"
             hint = hint or f"megatron_version: {since} or later"
-        self.problems.append(Problem(where, field=name, got=None if got is None else str(got), hint=hint))
+        said = None if got is None else str(got)
+        self.problems.append(Problem(where, field=name, got=said, hint=hint, pins=pins))
 
     def refuse_all(self, found: Iterable[Refused]) -> None:
         """Note what the table of constraints refuses, with the first version that does not."""
         for one in found:
             until = one.constraint.until
             since = None if until is None else next((v for v in versions() if _later(v, until)), None)
-            self.refuse(one.constraint.about, one.sentence, one.got, since, one.constraint.hint)
-            if one.pins and since is None:
-                self.problems[-1] = replace(self.problems[-1], pins=one.pins)
+            self.refuse(
+                one.constraint.about, one.sentence, one.got, since=since, hint=one.constraint.hint, pins=one.pins
+            )
 
     def needs(self, name: str, flag: str, why: str, got: object = None) -> bool:
         """Is `flag` there? If not, refuse `name`, with the first version that has it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from symconfig.descriptor.model import Experts, ModelDescriptor
 from symconfig.plans.plan import Candidate
 from symconfig.render.megatron_args import Arguments, pattern
+from symconfig.render.megatron_extras import dispatcher_args
 
 BIAS_UPDATE_RATE = 0.001  # DeepSeek-V3, arXiv:2412.19437, section 4.2; also Megatron's default
 
@@ -27,7 +28,9 @@ def moe_args(out: Arguments, model: ModelDescriptor, best: Candidate, grouped_ge
             out.put("--moe-shared-expert-gate")
     _router(out, experts)
     _balance(out, experts)
-    _dispatch(out, best)
+    dispatcher_args(out, best.options)
+    if best.options.overlap.moe_a2a and out.known("--overlap-moe-expert-parallel-comm"):
+        out.put("--overlap-moe-expert-parallel-comm")
     # Before core_v0.16 the grouped kernels are for bf16 only.
     if grouped_gemm and best.options.precision != "fp16":
         out.put("--moe-grouped-gemm")
@@ -91,15 +94,3 @@ def _balance(out: Arguments, experts: Experts) -> None:
     kind = "seq_aux_loss" if experts.e_score_correction_bias else "aux_loss"
     out.put("--moe-router-load-balancing-type", kind)
     out.put("--moe-aux-loss-coeff", experts.router_aux_loss_coef)
-
-
-def _dispatch(out: Arguments, best: Candidate) -> None:
-    dispatcher = best.options.moe_dispatcher or "alltoall"
-    out.put("--moe-token-dispatcher-type", dispatcher)
-    if dispatcher == "flex":
-        if out.known("--moe-flex-dispatcher-backend"):
-            out.put("--moe-flex-dispatcher-backend", "deepep")
-        else:
-            out.put("--moe-enable-deepep")
-    if best.options.overlap.moe_a2a and out.known("--overlap-moe-expert-parallel-comm"):
-        out.put("--overlap-moe-expert-parallel-comm")

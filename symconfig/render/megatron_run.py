@@ -8,6 +8,7 @@ from symconfig.errors import InputError, Problem
 from symconfig.frameworks.megatron.releases import LAYOUT_MTP_ALONE_SINCE, LAYOUT_MTP_SINCE, RECOMPUTE_SINCE
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.render.megatron_args import Arguments
+from symconfig.render.megatron_extras import gathered_args, switched_args
 
 # Of --offload-modules, those that every layer has. A dense MLP has none. Norms count only where they stand alone:
 # before MLA and before experts; elsewhere Transformer Engine fuses them into the linear layer behind.
@@ -17,7 +18,7 @@ FSDP_GRADIENTS = "--megatron-fsdp-main-grads-dtype"  # by default bf16, whatever
 
 
 def training_args(out: Arguments, plan: Plan) -> None:
-    """Batch, optimizer and schedule, as the job says."""
+    """Batch, optimizer and schedule, as the job says, and what runs each step faster."""
     training, batch = plan.job.training, plan.best.batch
     out.group = "TRAINING_ARGS"
     out.put("--micro-batch-size", batch.micro)
@@ -31,6 +32,7 @@ def training_args(out: Arguments, plan: Plan) -> None:
     out.put("--clip-grad", training.clip_grad)
     out.put("--seed", training.seed)
     _schedule(out, training)
+    switched_args(out, plan)
 
 
 def _length(out: Arguments, plan: Plan) -> None:
@@ -87,6 +89,7 @@ def precision_args(out: Arguments, best: Candidate) -> None:
         out.put("--accumulate-allreduce-grads-in-fp32")  # as it does with bf16 by itself
     elif precision != "fp16" and best.options.grad_bytes == 2:
         out.put("--grad-reduce-in-bf16")
+    gathered_args(out, best.options)
 
 
 def parallel_args(out: Arguments, plan: Plan) -> None:

@@ -207,6 +207,13 @@ def _unsayable(plan: Plan, args: Values, declared: tuple[Field, ...]) -> Iterato
             parallel.tp,
             ("tp=1", "sp=0", "moe_overlap=off" if options.overlap.moe_a2a else "zero=..1"),
         )
+    if options.precision != "fp16" and options.grad_bytes == 2:
+        yield _refused(
+            "grad_bytes",
+            "it adds up and reduces the gradients of bf16 in fp32",
+            options.grad_bytes,
+            ("grad_dtype=fp32",),
+        )
     if not args["swiglu"] and args.get("quick_geglu"):
         yield _refused("hidden_act", "it knows swiglu, squaredrelu and gelu", model.hidden_act)
     elif not args["swiglu"] and args["bias_gelu_fusion"]:

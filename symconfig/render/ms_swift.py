@@ -16,7 +16,7 @@ from symconfig.frameworks import counting
 from symconfig.frameworks.megatron import environment, flags
 from symconfig.plans.history import History
 from symconfig.plans.plan import Plan
-from symconfig.render import going_on, megatron, summary
+from symconfig.render import going_on, megatron, preflight, summary
 from symconfig.render import ms_swift_options as table
 from symconfig.render.megatron_args import Group
 from symconfig.render.megatron_namespace import namespace
@@ -73,6 +73,7 @@ def variables(plan: Plan) -> dict[str, object]:
         "loaded_as": loaded_as(plan),
         "last_checkpoint": _last_checkpoint(plan),
         "variables": environment.variables(plan, version),
+        "wants": preflight.wants(plan),
         "notes": tuple(_notes(plan)),
         "predicted_for": summary.predicted_for(plan, megatron.NAME),
     }
@@ -180,7 +181,8 @@ def _adapter(plan: Plan) -> Values:
 def _as_megatron_has_it(plan: Plan, found: dict[str, Values]) -> None:
     """ms-swift has defaults of its own where the plan counts on Megatron-LM's."""
     best = plan.best
-    found["TRAINING"] |= {"packing": True, "attention_backend": "auto", "cross_entropy_loss_fusion": False}
+    found["TRAINING"] |= {"packing": True, "attention_backend": "auto"}
+    found["TRAINING"].setdefault("cross_entropy_loss_fusion", False)
     half = best.options.precision == "fp16"  # what is not said is taken from config.json, of many models fp16
     found["PRECISION"] = {
         "torch_dtype": "float16" if half else "bfloat16",

@@ -42,7 +42,6 @@ SAME = frozenset(
         "--expert-model-parallel-size",
         "--expert-tensor-parallel-size",
         "--sequence-parallel",
-        "--tp-comm-overlap",
         "--decoder-first-pipeline-num-layers",
         "--decoder-last-pipeline-num-layers",
         "--account-for-embedding-in-pipeline-split",
@@ -68,6 +67,10 @@ SAME = frozenset(
         "--mtp-num-layers",
         "--mtp-loss-scaling-factor",
         "--eval-iters",
+        "--manual-gc",
+        "--fp8-param-gather",
+        "--cross-entropy-loss-fusion",
+        "--cross-entropy-fusion-impl",
     )
 )
 RENAMED = {
@@ -79,16 +82,15 @@ RENAMED = {
     "--save-interval": "save_steps",
     "--log-interval": "logging_steps",
     "--data-path": "dataset",
+    "--manual-gc-interval": "manual_gc_steps",
 }
-# Of options without a value, or with one of few: what is said instead.
-SAID = {
+# Of options without a value: what is said instead.
+SAID: dict[tuple[str, ...], dict[str, bool]] = {
     ("--no-overlap-p2p-communication",): {"overlap_p2p_comm": False},
     ("--no-gradient-accumulation-fusion",): {"gradient_accumulation_fusion": False},
-    ("--moe-flex-dispatcher-backend", "deepep"): {"moe_enable_deepep": True},
-    ("--moe-enable-deepep",): {"moe_enable_deepep": True},
 }
 # Fields of TransformerConfig without an argument of their own, which `megatron_extra_kwargs` passes on.
-PASSED_ON = frozenset(("--moe-router-bias-update-rate",))
+PASSED_ON = frozenset(("--moe-router-bias-update-rate", "--moe-flex-dispatcher-backend"))
 
 _CONFIG = "the model's config.json says it"
 _DATA = "what is trained on is `dataset`, with the model's tokenizer"
@@ -170,7 +172,22 @@ NOT_NEEDED = {
 }
 # What of the plan it is, why, and the pins of which every plan that does without has one.
 REFUSED: dict[str, tuple[str, str, tuple[str, ...]]] = {
-    "--grad-reduce-in-bf16": ("grad_bytes", "it accumulates and reduces the gradients of bf16 in fp32", ()),
+    "--grad-reduce-in-bf16": (
+        "grad_bytes",
+        "it accumulates and reduces the gradients of bf16 in fp32",
+        ("grad_dtype=fp32",),
+    ),
+    "--tp-comm-overlap": (
+        "overlap.tp_comm",
+        "user buffers are of one size (Transformer Engine, copy_into_buffer), and its packed sequences are not",
+        ("user_buffers=off",),
+    ),
+    "--cuda-graph-impl": ("cuda_graphs", "its trainer captures no CUDA graphs", ("cuda_graphs=none",)),
+    "--reuse-grad-buf-for-mxfp8-param-ag": (
+        "fp8_param_gather",
+        "it has no argument for the buffer through which weights in mxfp8 are gathered",
+        ("fp8_param_gather=off",),
+    ),
     "--megatron-fsdp-main-grads-dtype": (
         "grad_bytes",
         "it leaves the gradients of Megatron-FSDP in bf16",
@@ -189,4 +206,12 @@ REFUSED: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "--attention-backend": ("attention", "its packed sequences go with fused attention only", ()),
 }
 # Comes with one that is refused.
-REFUSED_WITH = frozenset(("--offload-modules",))
+REFUSED_WITH = frozenset(
+    (
+        "--offload-modules",
+        "--cuda-graph-scope",
+        "--cuda-graph-modules",
+        "--cuda-graph-warmup-steps",
+        "--te-rng-tracker",
+    )
+)

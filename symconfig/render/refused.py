@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from symconfig.errors import Problem
 from symconfig.frameworks.constraint import Constraint, failing
-from symconfig.frameworks.facts import Fixed, flash
-from symconfig.frameworks.known import FRAMEWORKS
+from symconfig.frameworks.known import facts
 from symconfig.frameworks.tables import constraints
 from symconfig.plans.columns import Columns
 from symconfig.plans.plan import Plan
@@ -31,8 +30,9 @@ class Refused:
 
 def refused(plan: Plan, backend: str, release: str) -> Iterator[Refused]:
     """Yield what a release of a framework refuses in a plan, in the table's order."""
-    how = flash(plan.cluster.gpu.architecture, plan.job.attention, FRAMEWORKS[backend].engine)
-    fixed, point = Fixed.of(plan.model, how), Columns.of(plan.best)
+    cluster = plan.cluster
+    fixed = facts(backend, plan.model, cluster.gpu.architecture, plan.job.attention, cluster.near)
+    point = Columns.of(plan.best)
     for one in failing(constraints(backend, release), fixed, point):
         got = None if one.got is None else one.got.format(f=fixed, p=point)
         yield Refused(one, one.said(fixed, point), got, one.avoiding(point))

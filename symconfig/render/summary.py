@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from symconfig.plans.beside import beside, opened
 from symconfig.plans.plan import Candidate, Overlap, Plan, Recompute
 from symconfig.plans.searched import searched
+from symconfig.render.preflight import Want
 from symconfig.units import GIB
 
 _DEGREES = (
@@ -21,6 +22,11 @@ _DEGREES = (
     ("etp", "expert tensor parallel"),
     ("dp", "data parallel"),
 )
+_GRAPHED = {
+    "router": "the experts' router",
+    "outside experts": "attention and the experts' router",
+    "all": "whole layers",
+}
 PACKING = (
     "The job's packing enters the predicted time only: attention is counted within documents. The files here do "
     "not pack; the data decides what a sequence holds"
@@ -146,7 +152,10 @@ def options(best: Candidate) -> tuple[Row, ...]:
     if value.cp_comm:
         rows.append(("context-parallel exchange", value.cp_comm))
     if value.moe_dispatcher:
-        rows.append(("token dispatcher", value.moe_dispatcher))
+        kernels = f", {value.moe_flex_backend}'s kernels" if value.moe_flex_backend else ""
+        rows.append(("token dispatcher", value.moe_dispatcher + kernels))
+    if value.cuda_graphs != "none":
+        rows.append(("CUDA graphs replay", _GRAPHED[value.cuda_graphs]))
     if value.stage_layout:
         rows.append(("stage layout", value.stage_layout))
     if value.optimizer_offload:
@@ -154,10 +163,17 @@ def options(best: Candidate) -> tuple[Row, ...]:
     for name, on in (
         ("activations on the host", value.activation_offload),
         ("weights on the host", value.param_offload),
+        ("weights kept and gathered in 8 bits", value.fp8_param_gather),
+        ("loss in one kernel of Transformer Engine", value.fused_loss),
     ):
         if on:
             rows.append((name, "yes"))
     return tuple(Row(name, (text,)) for name, text in rows)
+
+
+def wants(found: Iterable[Want]) -> tuple[Row, ...]:
+    """Return the modules that options want, a row for each."""
+    return tuple(Row(want.label, (want.option, want.named, want.why, want.hint)) for want in found)
 
 
 def stages(best: Candidate) -> tuple[Row, ...]:
@@ -218,6 +234,7 @@ FUNCTIONS = SimpleNamespace(
     share=share,
     degrees=degrees,
     options=options,
+    wants=wants,
     stages=stages,
     memory=memory,
     time=time,

@@ -179,9 +179,48 @@ def _options(plan: Plan) -> Iterator[Problem]:
             "only torchtitan's standard dispatch, an all-to-all, is written",
             field="moe_dispatcher",
             got=options.moe_dispatcher,
+            pins=("dispatcher=alltoall",),
         )
     if options.overlap.moe_a2a:
         yield Problem("torchtitan waits for the experts' all-to-all", field="moe_overlap", pins=("moe_overlap=off",))
+    yield from _kernels(plan)
+
+
+def _kernels(plan: Plan) -> Iterator[Problem]:
+    """Yield what of Megatron-LM's kernels and number formats torchtitan has not, or has in a way of its own."""
+    options = plan.best.options
+    for field, used, got, why, pin in (
+        (
+            "grad_bytes",
+            options.grad_bytes != 4,
+            f"{options.grad_bytes} bytes",
+            "torchtitan adds and reduces gradients in fp32",
+            "grad_dtype=fp32",
+        ),
+        (
+            "cuda_graphs",
+            options.cuda_graphs != "none",
+            options.cuda_graphs,
+            "torchtitan's CUDA graphs go with neither a pipeline nor experts over ranks, and are left off",
+            "cuda_graphs=none",
+        ),
+        (
+            "fp8_param_gather",
+            options.fp8_param_gather,
+            None,
+            "torchtitan gathers weights in bf16",
+            "fp8_param_gather=off",
+        ),
+        (
+            "fused_loss",
+            options.fused_loss,
+            None,
+            "torchtitan's loss is PyTorch's",
+            "fused_loss=off",
+        ),
+    ):
+        if used:
+            yield Problem(why, field=field, got=got, pins=(pin,))
 
 
 def _run(plan: Plan) -> Iterator[Problem]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import shutil
 import sys
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
@@ -12,6 +13,8 @@ from typing import Any
 
 from symconfig import install
 from symconfig.errors import InputError
+from symconfig.frameworks.known import BACKENDS
+from symconfig.frameworks.tables import options
 from symconfig.report.grid import Block, Grid
 
 BASE = ("jinja2", "numpy", "pulp", "pydantic", "pyyaml", "rich", "sympy", "tree-sitter", "tree-sitter-bash")
@@ -27,6 +30,10 @@ EXTRA = (
     "ray",
     "distributed",
 )
+
+
+# Of what an option wants, whether it is on this machine; None: launch.sh brings it along.
+_HERE = {True: "found", False: "not found", None: "launch.sh exports it"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +55,21 @@ class Folder:
 
 
 @dataclass(frozen=True, slots=True)
+class Site:
+    """Something that an option of a plan wants where its job runs.
+
+    wants: a Python module, or a variable with its value. here: whether the module is on this machine; None: a variable,
+    which launch.sh exports.
+    """
+
+    option: str
+    label: str
+    wants: str
+    hint: str
+    here: bool | None
+
+
+@dataclass(frozen=True, slots=True)
 class Health:
     """All that `symconfig doctor` says. `healthy`: planning and rendering work here."""
 
@@ -59,6 +81,7 @@ class Health:
     models: tuple[str, ...]
     clusters: tuple[str, ...]
     abilities: tuple[Ability, ...]
+    sites: tuple[Site, ...] = ()
 
     @property
     def healthy(self) -> bool:
@@ -81,6 +104,7 @@ def examine() -> Health:
         models=_zoo("models"),
         clusters=_zoo("clusters"),
         abilities=_abilities(packages),
+        sites=tuple(_sites()),
     )
 
 
@@ -139,6 +163,16 @@ def _abilities(packages: dict[str, str | None]) -> tuple[Ability, ...]:
     return tuple(Ability(name, possible, "" if possible else enable) for name, possible, enable in extra)
 
 
+def _sites() -> Iterator[Site]:
+    """Yield what options of either framework want."""
+    for option in (option for backend in BACKENDS for option in options(backend)):
+        for need in option.needs:
+            if need.module is not None:
+                yield Site(option.name, option.label, need.named, need.hint, need.found())
+            for name, value in need.environment.items():
+                yield Site(option.name, option.label, f"{name}={value}", need.hint, None)
+
+
 def _shellcheck() -> bool:
     beside = Path(sys.executable).with_name("shellcheck")
     return beside.is_file() or shutil.which("shellcheck") is not None
@@ -176,6 +210,11 @@ def blocks(health: Health) -> list[Block]:
         ),
         left=(0, 1, 2),
     )
+    sites = Grid(
+        ("option of a plan", "--without", "wanted where the job runs", "here"),
+        tuple((site.label, site.option, site.wants, _HERE[site.here]) for site in health.sites),
+        left=(0, 1, 2, 3),
+    )
     commands = tuple(dict.fromkeys(ability.enable for ability in health.abilities if ability.enable))
     abilities = Grid(
         ("what can be verified here", "", "to enable it"),
@@ -198,6 +237,9 @@ def blocks(health: Health) -> list[Block]:
         f"{len(health.clusters)} clusters: {' '.join(health.clusters)}",
         abilities,
         *([enable] if enable else []),
+        sites,
+        "`symconfig plan … --without NAME` plans without one of these options. launch.sh exports the variables, and "
+        "looks for the modules before it starts.",
         "Planning and rendering work here."
         if health.healthy
         else "Planning does not work here: reinstall with `pip install --force-reinstall symconfig`.",

@@ -108,6 +108,9 @@ def recompute_text(recompute: Recompute) -> str:
     return "full"
 
 
+_GRAPHED = {"router": "of the router", "outside experts": "outside experts"}
+
+
 def others_text(candidate: Candidate) -> str:
     """The options that have no column of their own and are other than the framework's usual ones."""
     o = candidate.options
@@ -125,6 +128,14 @@ def others_text(candidate: Candidate) -> str:
             found.append(f"{o.moe_flex_backend or o.moe_dispatcher} dispatch")
         if o.overlap.moe_a2a:
             found.append("all-to-all overlapped")
+    if o.overlap.tp_comm and candidate.parallel.tp > 1:
+        found.append("user buffers")
+    if o.cuda_graphs != "none":
+        found.append("CUDA graphs" if o.cuda_graphs == "all" else f"CUDA graphs {_GRAPHED[o.cuda_graphs]}")
+    if o.fp8_param_gather:
+        found.append("8-bit weights")
+    if o.fused_loss:
+        found.append("fused loss")
     if o.account_for_embedding or o.account_for_loss:
         found.append("ends as layers")
     elif o.stage_layout:

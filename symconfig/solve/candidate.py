@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
 
 import numpy as np
 
 from symconfig.cost.device import device_bytes, reserved_bytes
 from symconfig.cost.flops import flops_per_token
-from symconfig.cost.step import host_bytes
+from symconfig.cost.step import REGISTERED, host_bytes
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
-from symconfig.graph.implementation import Dispatch
 from symconfig.graph.model import sequence
 from symconfig.graph.operator import LAYER
 from symconfig.plans.plan import Batch, Candidate, Options, Overlap, Predicted, Recompute, Stage, Target
@@ -21,7 +19,7 @@ from symconfig.solve.detail import Detail
 from symconfig.solve.detail import detail as compute
 from symconfig.solve.found import Found
 from symconfig.solve.interval import interval
-from symconfig.solve.space import Request, constants
+from symconfig.solve.space import constants
 from symconfig.solve.timeline import refined_time
 from symconfig.solve.weighed import Weighed
 from symconfig.units import GIB, significant
@@ -88,7 +86,7 @@ def describe(recompute: Recompute) -> str:
 
 def _options(found: Found, recompute: Recompute) -> Options:
     request, split = found.request, found.split
-    p = found.degrees
+    p, extras = found.degrees, found.extras
     replicated = p.dp * p.cp > 1
     return Options(
         sequence_parallel=found.scheme.sequence_parallel,
@@ -100,9 +98,9 @@ def _options(found: Found, recompute: Recompute) -> Options:
             grad_reduce=replicated,
             # Between stages that do not interleave it would make one gather after the other (`Framework`).
             param_gather=replicated and found.zero >= 1 and (p.pp == 1 or p.vpp > 1),
-            tp_comm=request.framework.hide.tp_pieces > 1 and p.tp > 1,
+            tp_comm=extras.tp_comm and p.tp > 1,
             pp_p2p=p.pp > 1 and p.vpp > 1,
-            moe_a2a=found.beside_another,
+            moe_a2a=extras.moe_overlap,
         ),
         optimizer_offload=found.offload.optimizer,
         activation_offload=bool(found.choice.offload),
@@ -111,16 +109,16 @@ def _options(found: Found, recompute: Recompute) -> Options:
         account_for_embedding=split.account_for_embedding,
         account_for_loss=split.account_for_loss,
         microbatch_group_size=p.pp if p.vpp > 1 else None,
-        moe_dispatcher=_dispatcher(request) if request.model.experts else None,
-        grad_bytes=int(request.framework.bytes.gradient),
+        moe_dispatcher=("flex" if extras.flex_backend else "alltoall") if request.model.experts else None,
+        grad_bytes=extras.grad_bytes,
         schedule="none" if p.pp == 1 else "interleaved" if p.vpp > 1 else "1f1b",
         first_stage_layers=split.first_layers,
         last_stage_layers=split.last_layers,
+        moe_flex_backend=(extras.flex_backend or None) if request.model.experts else None,
+        cuda_graphs=extras.graphs,
+        fp8_param_gather=extras.fp8_param_gather,
+        fused_loss=extras.fused_loss,
     )
-
-
-def _dispatcher(request: Request) -> Literal["alltoall", "flex"]:
-    return "alltoall" if request.framework.implementation.experts.dispatch is Dispatch.SLOTS else "flex"
 
 
 def predicted(found: Found, parts: Detail, cluster: ClusterDescriptor) -> Predicted:
@@ -130,7 +128,8 @@ def predicted(found: Found, parts: Detail, cluster: ClusterDescriptor) -> Predic
     time = refined_time(found, parts)
     memory = {name: float(part[worst, 0, 0, 0]) for name, part in parts.cost.memory.items()}
     step = sum(time.values())
-    peak = parts.peaks[worst]
+    held = memory.get(REGISTERED, 0.0)
+    peak = parts.peaks[worst] - held  # of what the allocator has
     reserved = reserved_bytes(peak, request.framework)
     memory |= {"allocator": reserved - peak, "context and libraries": found.machine.context_bytes}
     tokens = request.global_batch * request.seq_length / (step * request.gpus)
@@ -139,6 +138,10 @@ def predicted(found: Found, parts: Detail, cluster: ClusterDescriptor) -> Predic
     flops = flops_per_token(blocks, sequence(request.model), numbers)
     time_range, memory_range = (interval(quantity, cluster, request.model) for quantity in ("time", "memory"))
     peaks = (peak * memory_range.low, peak * memory_range.high)
+
+    def device(allocated: float) -> float:
+        return device_bytes(allocated, found.machine, request.framework) + held
+
     host = float(np.ravel(host_bytes(parts.sums, parts.points, parts.setting))[0])
     return Predicted(
         step_s=tidy(step),
@@ -147,17 +150,14 @@ def predicted(found: Found, parts: Detail, cluster: ClusterDescriptor) -> Predic
         mfu=tidy(tokens * flops / getattr(cluster.gpu.peak_flops, request.precision).value),
         peak_bytes=tidy(peak),
         reserved_bytes=tidy(reserved),
-        device_bytes=tidy(device_bytes(peak, found.machine, request.framework)),
+        device_bytes=tidy(device(peak)),
         host_bytes=tidy(host),
         memory={name: tidy(value) for name, value in memory.items()},
         time={name: tidy(value) for name, value in time.items()},
         interval={
             "step_s": (tidy(step * time_range.low), tidy(step * time_range.high)),
             "peak_bytes": (tidy(peaks[0]), tidy(peaks[1])),
-            "device_bytes": (
-                tidy(device_bytes(peaks[0], found.machine, request.framework)),
-                tidy(device_bytes(peaks[1], found.machine, request.framework)),
-            ),
+            "device_bytes": (tidy(device(peaks[0])), tidy(device(peaks[1]))),
         },
         interval_from={"time": time_range.basis, "memory": memory_range.basis},
     )

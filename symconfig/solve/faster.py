@@ -24,7 +24,8 @@ def faster(
     """What would be faster than a plan of this job if these options were allowed; nothing where nothing is, or where
     the job's objective is not time."""
     fixed, pins = facts_of(model, cluster, job), parse(job.pins)
-    if not opened.shut(job, fixed, pins) or job.objective != "time":
+    closed = {constraint.name for constraint in opened.shut(job, fixed, pins)} - set(job.without)
+    if not closed or job.objective != "time":
         return than.beside
     # Other layouts of stages would take most of the time, and give what the gaps say at most.
     free = opened.allowing(job, *(one.name for one in options(job.backend) if one.about != "pipeline_layout"))

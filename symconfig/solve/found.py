@@ -10,6 +10,7 @@ from symconfig.cost.machine import Machine
 from symconfig.cost.stages import Offload
 from symconfig.cost.table import Choice
 from symconfig.frameworks.constraint import Constraint, failing
+from symconfig.frameworks.extras import Extras
 from symconfig.graph.scheme import Scheme
 from symconfig.plans.choices import ZeroStage
 from symconfig.plans.columns import Columns
@@ -38,6 +39,11 @@ class Found:
     uniform_layers: int = 1  # of full recompute: layers of a virtual stage whose first one's input alone is kept
 
     @property
+    def extras(self) -> Extras:
+        """What is switched on beside the degrees."""
+        return self.request.extras
+
+    @property
     def beside_another(self) -> bool:
         """Whether the experts' all-to-all runs beside another microbatch."""
         return self.request.framework.hide.experts > 0
@@ -60,7 +66,6 @@ class Found:
             micro=micro,
             num_microbatches=self.request.global_batch // (dp * micro),
             group=p.pp,
-            moe_overlap=self.request.limits.moe_overlap,
         )
 
     def refused(self) -> tuple[Constraint, ...]:
@@ -86,5 +91,5 @@ class Found:
             len(self.choice.modules),
             sorted(self.choice.modules),
             self.request.precision,
-            self.beside_another,
+            self.extras.on,
         )

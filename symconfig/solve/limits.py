@@ -5,7 +5,7 @@ What a framework refuses is asked of its table of constraints (`frameworks/table
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Any
@@ -35,9 +35,8 @@ from symconfig.solve.unpriced import ACTIVATIONS_OF_ADAPTERS, narrowed, never
 
 # What a search chooses beside the lattice, where it asks the table by itself.
 _CHOSEN = frozenset(
-    ("vpp", "group", "zero", "precision", "grad_bytes", "optimizer_offload", "param_offload", "activation_offload")
-) | {"recompute", "recompute_method", "recompute_layers", "modules", "moe_overlap", "moe_dispatcher", "empty_chunks"}
-_CHOSEN |= {"uneven_chunks"}
+    ("vpp", "group", "zero", "precision", "optimizer_offload", "param_offload", "activation_offload", "recompute")
+) | {"recompute_method", "recompute_layers", "modules", "empty_chunks", "uneven_chunks"}
 
 
 OFFLOADS = (Offload(), Offload(0.25), Offload(0.5), Offload(0.75), Offload(1.0), Offload(1.0, True))
@@ -49,8 +48,8 @@ class Limits:
 
     table: constraints that a point may fail; fixed: what they are asked of, beside points. refusals: those that a
     point is asked for; interleaved: those that are asked again with several chunks a stage; sharded: again with each
-    ZeRO stage. offloads: what may live in host memory at each ZeRO stage. moe_overlap: the experts' all-to-all runs
-    beside another micro-batch.
+    ZeRO stage. offloads: what may live in host memory at each ZeRO stage. chosen: what all points have, by the names of
+    columns.
     """
 
     table: tuple[Constraint, ...]
@@ -61,10 +60,11 @@ class Limits:
     modules: tuple[str, ...] = ()
     block_recompute: bool = False
     full_recompute: bool = True
-    least_stages: int = 1
-    least_chunks: int = 1  # of each stage, where there are several
-    moe_overlap: bool = False
+    chosen: Mapping[str, Any] = field(default_factory=dict)
     # Asked of the table.
+    left: tuple[Constraint, ...] = field(init=False)  # those that a point with all that is chosen may fail
+    least_stages: int = field(init=False)
+    least_chunks: int = field(init=False)  # of each stage, where there are several
     pipeline: bool = field(init=False)
     tensor_with_sequence: tuple[bool, ...] = field(init=False)  # choices of sequence parallelism when tp > 1
     activation_offload: bool = field(init=False)
@@ -72,17 +72,23 @@ class Limits:
     refusals: tuple[Constraint, ...] = field(init=False)
     interleaved: tuple[Constraint, ...] = field(init=False)
     sharded: tuple[tuple[Constraint, ...], ...] = field(init=False)
+    _known: dict[Any, Any] = field(init=False, default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "left", _possible(self.table, self.fixed, Columns(**self.chosen)))
         found = {
+            "least_stages": 1 if self.runs(pp=1) else 2,
+            "least_chunks": 1 if self.runs(pp=2, vpp=1) or not self.runs(pp=2) else 2,
             "pipeline": self.runs(pp=2),
             "tensor_with_sequence": tuple(switch for switch in (True, False) if self.runs(sequence_parallel=switch)),
             "activation_offload": self.runs(activation_offload=True),
             "offloads": tuple(self._offloads(stage) for stage in ZERO_STAGES),
-            "refusals": tuple(one for one in self.table if not _chosen(one)),
-            "interleaved": tuple(one for one in self.table if "vpp" in one.asks),
+            "refusals": tuple(one for one in self.left if not _chosen(one)),
+            "interleaved": tuple(one for one in self.left if "vpp" in one.asks),
             "sharded": tuple(
-                _possible((one for one in self.table if "zero" in one.asks), self.fixed, Columns(zero=stage))
+                _possible(
+                    (one for one in self.left if "zero" in one.asks), self.fixed, Columns(**self.chosen, zero=stage)
+                )
                 for stage in ZERO_STAGES
             ),
         }
@@ -91,7 +97,33 @@ class Limits:
 
     def runs(self, **facts: Any) -> bool:
         """Return whether nothing refuses some facts of a point, whatever its others are."""
-        return not failing(self.table, self.fixed, Columns(**facts))
+        key = tuple(facts.items())
+        if key not in self._known:
+            self._known[key] = not self.lacking(**facts)
+        return bool(self._known[key])
+
+    def lacking(self, **facts: Any) -> tuple[Constraint, ...]:
+        """Return what refuses some facts of a point that has what is chosen, whatever its others are."""
+        table = self.table if facts.keys() & self.chosen.keys() else self.left
+        return failing(table, self.fixed, Columns(**{**self.chosen, **facts}))
+
+    def choosing(self, chosen: Mapping[str, Any]) -> Limits:
+        """Return what is left where all points have something on."""
+        key = tuple(chosen.items())
+        if key not in self._known:
+            self._known[key] = self._choosing(chosen)
+        found: Limits = self._known[key]
+        return found
+
+    def _choosing(self, chosen: Mapping[str, Any]) -> Limits:
+        found = replace(self, chosen=chosen)
+        full = self.full_recompute and found.runs(recompute="full")
+        return replace(
+            found,
+            modules=tuple(name for name in self.modules if found.runs(modules=(name,))),
+            full_recompute=full,
+            block_recompute=self.block_recompute and full,
+        )
 
     def zero_refused(self, zero: int, pp: int, points: Columns) -> NDArray[np.bool_]:
         """Return the points at which the target cannot run a ZeRO stage."""

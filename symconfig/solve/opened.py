@@ -17,16 +17,21 @@ from symconfig.frameworks.maturity import ALL, Maturity, Option, closed
 from symconfig.frameworks.tables import options
 from symconfig.plans.columns import Columns
 from symconfig.plans.plan import Candidate, Opened
+from symconfig.solve.extras import EXTRAS
 from symconfig.solve.pins import Pins
 
+NOTHING_KNOWN = Columns()
 _COLUMNS = {"mbs": "micro", "sp": "sequence_parallel"}  # pins that are not called as their columns
 _OPENED_IN_TURN = (Maturity.UNUSUAL, Maturity.YOUNG, Maturity.CHANGES_NUMBERS, Maturity.DEFECT)
 
 
-def shut(job: Job, fixed: Fixed, pins: Pins) -> tuple[Constraint, ...]:
-    """Return what a search of this job may not use, though its framework could."""
+def shut(job: Job, fixed: Fixed, pins: Pins, has: Columns = NOTHING_KNOWN) -> tuple[Constraint, ...]:
+    """Return what a search of this job may not use, though its framework could. has: what a run has on already."""
     known = options(job.backend)
-    allow = (*job.allow, *(option.name for option in known if _asked_for(option, job, fixed, pins)))
+    allow = (
+        *job.allow,
+        *(option.name for option in known if _asked_for(option, job, fixed, pins) or option.used(fixed, has)),
+    )
     return closed(known, BACKENDS[job.backend].releases.of(job), allow, job.without)
 
 
@@ -38,7 +43,7 @@ def problems(job: Job) -> Iterator[Problem]:
             if name not in (*known, *more):
                 every = [*known, *more]
                 hint = None if (near := nearest(name, every)) is None else near
-                need = "one of " + ", ".join(every)
+                need = "one of " + ", ".join(every) if known else "none: it has no options to open or close"
                 yield Problem("is no option of this framework", field=field, got=name, need=need, hint=hint)
 
 
@@ -97,12 +102,19 @@ def _pinned(job: Job, pins: Pins) -> Columns:
     for name, (low, high) in pins.ranges.items():
         values, axis = np.arange(low, min(high, max(most, low)) + 1), next(axes)
         said[name] = values.reshape(-1, *(1 for _ in range(axis)))
-    for name in ("sp", "moe_overlap", "activation_offload"):
+    for name in ("sp", "activation_offload"):
         if name in said:
             said[name] = pins.switch(name)
+    for extra in EXTRAS:
+        if (word := pins.words.get(extra.pin)) is not None:
+            del said[extra.pin]
+            columns = extra.columns(extra.values[word])
+            said |= {name: value for name, value in columns.items() if name not in extra.beside}
     if pins.fraction is not None:
         said["optimizer_offload"] = pins.fraction
     if pins.layout is not None:
         said["empty_chunks"] = said["uneven_chunks"] = True
     said.pop("recompute", None)
+    if said.get("precision", "auto") == "auto":
+        said["precision"] = "bf16" if job.precision in (None, "auto") else job.precision
     return Columns(**{_COLUMNS.get(name, name): value for name, value in said.items() if value is not None})

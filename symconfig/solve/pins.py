@@ -11,17 +11,27 @@ from symconfig.descriptor.job import PIN_NAMES
 from symconfig.errors import InputError, Problem
 
 DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp", "mbs", "zero")
+_SWITCHES = {"0": False, "off": False, "false": False, "1": True, "on": True, "true": True}
+# Of options beside the degrees (`frameworks.extras.Extras`): what each word stands for, the framework's own first.
+EXTRA_PINS: Mapping[str, Mapping[str, Any]] = {
+    "user_buffers": _SWITCHES,
+    "dispatcher": {"alltoall": "", "deepep": "deepep", "hybridep": "hybridep"},
+    "cuda_graphs": {"none": "none", "router": "router", "outside_experts": "outside experts", "all": "all"},
+    "grad_dtype": {"fp32": 4, "bf16": 2},
+    "fp8_param_gather": _SWITCHES,
+    "fused_loss": _SWITCHES,
+    "moe_overlap": _SWITCHES,
+}
 WORDS: Mapping[str, tuple[str, ...]] = {
-    "sp": ("0", "1", "off", "on", "false", "true"),
-    "moe_overlap": ("0", "1", "off", "on", "false", "true"),
-    "activation_offload": ("0", "1", "off", "on", "false", "true"),
+    "sp": tuple(_SWITCHES),
+    "activation_offload": tuple(_SWITCHES),
     "precision": ("bf16", "fp16", "fp8", "mxfp8", "nvfp4"),
     "cp_comm": ("p2p", "a2a", "all_gather"),
+    **{name: tuple(values) for name, values in EXTRA_PINS.items()},
 }
 MOST_ZERO = 3
 RECOMPUTE = ("none", "selective", "full")
 EQUAL = "equal"  # for layout: every chunk has as many layers
-_SWITCHES = {"0": False, "off": False, "false": False, "1": True, "on": True, "true": True}
 _NO_END = 2**31
 _RANGE = re.compile(r"(\d{0,9})\.\.(\d{0,9})")
 
@@ -42,7 +52,7 @@ class Pins:
 
     def switch(self, name: str) -> bool | None:
         word = self.words.get(name)
-        return None if word is None else word in ("1", "on", "true")
+        return None if word is None else _SWITCHES[word]
 
 
 def parse(pins: Mapping[str, str]) -> Pins:

@@ -24,6 +24,7 @@ from symconfig.solve.alone import alone
 from symconfig.solve.candidate import predicted
 from symconfig.solve.configuration import Configuration
 from symconfig.solve.detail import detail, sizes
+from symconfig.solve.extras import switched_on
 from symconfig.solve.found import Found
 from symconfig.solve.limits import limits, offloaded
 from symconfig.solve.pins import parse
@@ -119,7 +120,7 @@ def as_found(model: ModelDescriptor, cluster: ClusterDescriptor, c: Configuratio
         precision=c.precision,
     )
     return Found(
-        request=request,
+        request=switched_on(request),
         machine=machine(cluster, c.precision, gpus=c.degrees.world_size),
         scheme=Scheme(c.sequence_parallel, c.cp_comm, c.framework.keeps_gathered, shares_heads(model, c.degrees.tp)),
         split=_split(model, c),

@@ -45,16 +45,18 @@ Pipeline = tuple[int, int]  # pp, vpp
 class Effort:
     """Work that one search may put into it, so that a plan takes seconds; work and not time, so that the answer is
     always the same. fronts: other degrees around whose best one is looked; rounds: around the best one; families: other
-    ones whose best one is looked for as if they were pinned."""
+    ones whose best one is looked for as if they were pinned. eager: of carriers of collectives only the most that run
+    (`space.Request`)."""
 
     simulated: int = 1000
     expanded: int = 2**31
     rounds: int = 4
     fronts: int = 4
     families: int = 3
+    eager: bool = False
 
 
-THOROUGH, QUICK = Effort(), Effort(simulated=16, expanded=600, rounds=0, fronts=0, families=0)
+THOROUGH, QUICK = Effort(), Effort(simulated=16, expanded=600, rounds=0, fronts=0, families=0, eager=True)
 OF_FAMILY = Effort(simulated=4, expanded=32, rounds=0, fronts=0, families=0)
 
 

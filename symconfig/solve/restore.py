@@ -9,12 +9,13 @@ from symconfig.cost.machine import machine
 from symconfig.cost.stages import Offload
 from symconfig.cost.table import Choice
 from symconfig.errors import InputError, Problem
+from symconfig.frameworks.extras import Extras
 from symconfig.graph.model import shares_heads
 from symconfig.graph.scheme import Scheme
 from symconfig.plans.plan import Candidate, Plan
+from symconfig.solve.extras import switched_on
 from symconfig.solve.found import Found
 from symconfig.solve.limits import offloaded
-from symconfig.solve.overlap import overlapped
 from symconfig.solve.pieces import WHOLE
 from symconfig.solve.pins import parse
 from symconfig.solve.run import request
@@ -39,8 +40,7 @@ def restore(plan: Plan, candidate: Candidate) -> Found:
     p, o = candidate.parallel, candidate.options
     job = plan.job.model_copy(update={"backend": candidate.target.backend})  # `render --target` may have chosen another
     asked = request(plan.model, plan.cluster, job, o.precision, parse(job.pins))
-    if o.overlap.moe_a2a:
-        asked = overlapped(asked, plan.cluster.gpu.architecture)
+    asked = switched_on(asked, Extras.planned(candidate), plan.cluster.gpu.architecture)
     cp_comm = o.cp_comm or asked.limits.cp_comms[0]
     scheme = Scheme(o.sequence_parallel, cp_comm, asked.framework.keeps_gathered, shares_heads(plan.model, p.tp))
     split = Split(

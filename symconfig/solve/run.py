@@ -11,17 +11,18 @@ from symconfig.cost.machine import machine
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.errors import InputError, Problem
 from symconfig.frameworks.behaviour import usual
+from symconfig.frameworks.extras import Extras
 from symconfig.frameworks.facts import Fixed
 from symconfig.frameworks.known import BACKENDS, facts
 from symconfig.graph.count import parameters
 from symconfig.plans.choices import PRECISIONS, Precision
-from symconfig.solve import overlap
+from symconfig.plans.columns import Columns
+from symconfig.solve import extras
 from symconfig.solve.budget import surprise
 from symconfig.solve.gamma import Gammas
 from symconfig.solve.limits import Limits, limits, pinnable
-from symconfig.solve.opened import shut
+from symconfig.solve.opened import NOTHING_KNOWN, shut
 from symconfig.solve.pins import Pins, parse
 from symconfig.solve.refine import THOROUGH, Effort, Proof, refine
 from symconfig.solve.space import Request
@@ -82,6 +83,7 @@ def run(
         framework=framework,
         below_s=below_s,
         fronts=fronts,
+        eager=effort.eager,
     )
     enough = weighed.gammas is not None or (any_will_do and weighed.families)
     proof = None if enough else refine(weighed, effort)
@@ -99,8 +101,9 @@ def weigh_all(
     framework: Framework | None = None,
     below_s: float = float("inf"),
     fronts: int = 0,
+    eager: bool = False,
 ) -> Weighed:
-    """All precisions and ways to run, by the formula for the schedule."""
+    """All precisions and ways to run, by the formula for the schedule. eager: as of `Effort`."""
     pins = parse(job.pins)
     relative = job.objective == "symtensor"
     # The bounds are on seconds, which say nothing of the relative cost.
@@ -113,7 +116,7 @@ def weigh_all(
         below_s=below_s,
     )
     for precision in precisions(cluster, job, pins):
-        asked = requests(model, cluster, job, precision, pins, framework)
+        asked = tuple(replace(each, eager=eager) for each in requests(model, cluster, job, precision, pins, framework))
         # The relative cost knows partitions, which both have.
         gpu = machine(cluster, precision, gpus=asked[0].gpus)
         weigh(asked[:1] if relative else asked, gpu, weighed, progress)
@@ -128,21 +131,12 @@ def requests(
     pins: Pins,
     framework: Framework | None = None,
 ) -> tuple[Request, ...]:
-    """As it is, and with the experts' all-to-all beside another microbatch where the target can and the pins let it.
+    """Return the job with every choice of options beside the degrees, the plainest first.
 
     Raises InputError for a pin that asks for what the target lacks.
     """
-    plain, wanted = request(model, cluster, job, precision, pins, framework), pins.switch(overlap.PIN)
-    if wanted is False:
-        return (plain,)
-    lacks = overlap.lacking(plain)
-    if lacks is None:
-        beside = overlap.overlapped(plain, cluster.gpu.architecture)
-        return (beside,) if wanted else (plain, beside)
-    if wanted:
-        got = job.pins[overlap.PIN]
-        raise InputError(Problem(lacks.rule, field=f"pins.{overlap.PIN}", got=got, hint=lacks.hint))
-    return (plain,)
+    plain = request(model, cluster, job, precision, pins, framework)
+    return extras.requests(plain, cluster.gpu.architecture, usual=framework is None)
 
 
 def request(
@@ -155,12 +149,12 @@ def request(
 ) -> Request:
     """What the lattice is made from, for a job whose defaults are resolved."""
     version = BACKENDS[job.backend].releases.of(job)
-    return Request(
+    asked = Request(
         model=model,
         job=job,
         framework=framework or usual(job.backend, cluster.gpu.architecture, attention=job.attention),
         version=version,
-        limits=space(model, cluster, job, pins),
+        limits=space(model, cluster, job, pins, framework),
         pins=pins,
         gpus=int(job.gpus),
         global_batch=job.global_batch_size,
@@ -168,12 +162,16 @@ def request(
         precision=precision,
         surprise=surprise(model, cluster, job.limits.memory_risk),
     )
+    return extras.switched_on(asked)
 
 
-def space(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, pins: Pins) -> Limits:
-    """What the job's framework can run, with the stages that a person may pin."""
+def space(
+    model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, pins: Pins, framework: Framework | None = None
+) -> Limits:
+    """What the job's framework can run, with the stages that a person may pin. framework: as somebody runs it."""
     version, fixed = BACKENDS[job.backend].releases.of(job), facts_of(model, cluster, job)
-    found = limits(job.backend, version, model, fixed, shut(job, fixed, pins))
+    has = NOTHING_KNOWN if framework is None else Columns(**Extras.of(framework).columns, precision=job.precision)
+    found = limits(job.backend, version, model, fixed, shut(job, fixed, pins, has))
     if pins.equal:
         return replace(found, layouts=Layouts(any_cut=False))
     return found if pins.layout is None else pinnable(found, version)

@@ -15,6 +15,7 @@ from symconfig.cost.lattice import Lattice
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.frameworks.constraint import Constraint
+from symconfig.frameworks.extras import NOTHING_ON, Extras
 from symconfig.graph.attended import attended
 from symconfig.graph.model import dim_sizes, shares_heads
 from symconfig.graph.scheme import Scheme
@@ -28,6 +29,8 @@ from symconfig.solve.pins import Pins
 class Request:
     """A job with everything resolved that the search needs.
 
+    limits: of the target where all points have on what the framework has, which is `extras`; whole: whatever is on.
+    eager: no point is weighed without user buffers or a dispatcher's own kernels where those run.
     surprise: a measured peak over its prediction that no more runs exceed than the job lets run out; None: any may.
     """
 
@@ -42,6 +45,9 @@ class Request:
     seq_length: int
     precision: Precision
     surprise: float | None = None
+    whole: Limits | None = None
+    extras: Extras = NOTHING_ON
+    eager: bool = False
 
 
 @dataclass(slots=True)
@@ -149,6 +155,7 @@ def shared(request: Request, scheme: Scheme) -> Columns:
         sequence_parallel=scheme.sequence_parallel,
         cp_comm=scheme.cp_comm,
         precision=request.precision,
+        **request.limits.chosen,
     )
 
 
@@ -173,7 +180,7 @@ def _accepted(
     request: Request, left: Columns, alive: NDArray[np.intp], rules: Sequence[Constraint], refused: Refused
 ) -> NDArray[np.intp]:
     """Return those of the `alive` indices whose points, `left`, no constraint refuses."""
-    left = replace(left, moe_overlap=request.limits.moe_overlap)
+    left = replace(left, **request.limits.chosen)
     for rule in rules:
         if not alive.size:
             break

@@ -28,7 +28,7 @@ from symconfig.plans.columns import Columns
 from symconfig.solve.found import Found
 from symconfig.solve.gamma import Gammas
 from symconfig.solve.kinds import ROUNDING
-from symconfig.solve.pieces import WHOLE, Piece, pieces, settings, ways
+from symconfig.solve.pieces import WHOLE, Grid, Piece, pieces, settings, ways
 from symconfig.solve.space import Request, priced, schemes
 from symconfig.solve.split import Split, splits
 from symconfig.solve.weighed import Weighed
@@ -56,8 +56,21 @@ def weigh(
     weighed: Weighed,
     progress: Callable[[str, float], None] | None,
 ) -> None:
-    """Weigh every candidate of the requests and add the best to `weighed`."""
-    found = [piece for scheme in schemes(requests[0]) for piece in pieces(requests, machine, scheme, weighed.refused)]
+    """Weigh every candidate of the requests and add the best to `weighed`.
+
+    requests: the first one by itself; the others, which go no further, where they may be faster than what it has found.
+    """
+    grids = [Grid.of(requests[0], scheme, weighed.refused) for scheme in schemes(requests[0])]
+    for some in (requests[:1], requests[1:]):
+        below_s = float("inf") if weighed.exhaustive else weighed.worst_s
+        found = [piece for grid in grids for piece in pieces(some, machine, grid, weighed.refused, below_s)]
+        _weigh(found, weighed, progress)
+        if weighed.any_will_do and weighed.families:
+            return
+
+
+def _weigh(found: list[Piece], weighed: Weighed, progress: Callable[[str, float], None] | None) -> None:
+    """Weigh the candidates of pieces, the most hopeful first."""
     found.sort(key=lambda piece: float(piece.least_s[0]))
     weighed.pieces += found
     for number, piece in enumerate(found):

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from symconfig.errors import Problem
+from symconfig.frameworks.megatron.flags import Value
+from symconfig.frameworks.megatron.options import graphed, graphs
 from symconfig.frameworks.megatron.releases import SHARDING_STAGES
 from symconfig.plans.plan import Plan
 from symconfig.verify.megatron_resolved import Resolved
@@ -58,9 +60,31 @@ def _flex_backend(r: Resolved) -> str | None:
     return backend
 
 
-def _graphs(r: Resolved) -> bool:
-    on = r.arg("enable_cuda_graph") or r.arg("external_cuda_graph")
-    return bool(on) or r.arg("cuda_graph_impl") not in (None, "none")
+# Of CUDA graphs, in one release or another.
+_GRAPHS = (
+    "enable_cuda_graph",
+    "external_cuda_graph",
+    "cuda_graph_impl",
+    "cuda_graph_modules",
+    "cuda_graph_scope",
+    "num_experts",
+)
+_OTHER_GRAPHS = "parts of a layer that no plan has"
+
+
+def _graphed(r: Resolved) -> str:
+    """Return what CUDA graphs replay, as plans call it."""
+    found = {name: r.arg(name) for name in _GRAPHS}
+    names: dict[str, Value] = {k: tuple(value) if isinstance(value, list) else value for k, value in found.items()}
+    return (graphed(names) or _OTHER_GRAPHS) if graphs(names) else "none"
+
+
+def _grad_bytes(r: Resolved) -> int:
+    """Return the bytes of a gradient as it is added up; Megatron-FSDP has a number format of its own (None: bf16)."""
+    own = "megatron_fsdp_main_grads_dtype"
+    if _fsdp(r) and r.arg(own, "absent") != "absent":
+        return 4 if "32" in str(r.arg(own)) else 2
+    return 4 if r.arg("accumulate_allreduce_grads_in_fp32") else 2
 
 
 def _replicated(plan: Plan) -> bool:
@@ -110,6 +134,18 @@ ROWS: tuple[Row, ...] = (
         lambda r: bool(r.arg("overlap_grad_reduce")),
     ),
     Row(
+        "options.overlap.tp_comm",
+        "tp_comm_overlap",
+        lambda plan: plan.best.options.overlap.tp_comm,
+        lambda r: bool(r("tp_comm_overlap")),
+    ),
+    Row(
+        "options.grad_bytes",
+        "accumulate_allreduce_grads_in_fp32, megatron_fsdp_main_grads_dtype",
+        lambda plan: plan.best.options.grad_bytes,
+        _grad_bytes,
+    ),
+    Row(
         "options.overlap.moe_a2a",
         "overlap_moe_expert_parallel_comm",
         lambda plan: plan.best.options.overlap.moe_a2a,
@@ -135,9 +171,9 @@ ROWS: tuple[Row, ...] = (
     ),
     Row(
         "options.cuda_graphs",
-        "cuda_graph_impl, enable_cuda_graph, external_cuda_graph",
-        lambda plan: plan.best.options.cuda_graphs != "none",
-        _graphs,
+        "cuda_graph_impl, cuda_graph_modules, cuda_graph_scope, external_cuda_graph",
+        lambda plan: plan.best.options.cuda_graphs,
+        _graphed,
     ),
     Row(
         "options.fp8_param_gather",

@@ -9,6 +9,7 @@ from typing import Any
 
 from symconfig.errors import Problem, SymconfigError
 from symconfig.format import count, seconds
+from symconfig.frameworks.megatron.environment import used
 from symconfig.plans.plan import Plan
 from symconfig.units import MIB
 from symconfig.verify.checks import Check, Compared
@@ -53,19 +54,25 @@ def check(plan: Plan, job: Job, result: Result, place: str, file: str) -> Check:
     return Check(
         name,
         "failed" if found else "passed",
-        found or _passed(result.rank),
+        found or _passed(plan, result.rank),
         result.seconds,
         tuple(compared(ours, result.rank)),
     )
 
 
-def _passed(real: Mapping[str, Any]) -> str:
+def _passed(plan: Plan, real: Mapping[str, Any]) -> str:
     places = ", ".join(f"{axis} {place}" for axis, place in real["coordinates"].items())
     listed = sum(len(chunk["parameters"]) for chunk in real["chunks"])
     return (
         f"{count(listed)} parameters as planned, with the buffers and shards of {places}; built in "
-        f"{seconds(real['seconds'])} s with {count(real['max_rss_bytes'] / MIB)} MiB"
+        f"{seconds(real['seconds'])} s with {count(real['max_rss_bytes'] / MIB)} MiB{_not_built(plan)}"
     )
+
+
+def _not_built(plan: Plan) -> str:
+    """Say which options of the plan were left out, since they are kernels of modules that a GPU runs."""
+    left = [option.label for option in used(plan) if any(need.module for need in option.needs)]
+    return f", without {', '.join(left)}" if left else ""
 
 
 def compared(ours: RankStates, real: Mapping[str, Any]) -> Iterator[Compared]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.load import load_cluster
 from symconfig.descriptor.model import Attention, ModelDescriptor
 from symconfig.existing.recover.namespace import Namespace
@@ -39,8 +41,11 @@ CHOICES = {
     "sequence_parallel": "sequence_parallel", "precision": "precision", "zero": "zero_stage",
     "grad_bytes": "grad_bytes",
     "optimizer_offload": "optimizer_offload", "param_offload": "param_offload", "moe_dispatcher": "moe_dispatcher",
-    "activation_offload": "activation_offload", "moe_overlap": "overlap_moe_a2a",
+    "activation_offload": "activation_offload", "moe_overlap": "overlap_moe_a2a", "tp_comm": "overlap_tp_comm",
+    "flex_backend": "moe_flex_backend", "graphs": "cuda_graphs", "fused_loss": "fused_loss",
+    "fp8_param_gather": "fp8_param_gather",
 }  # fmt: skip
+CLUSTERS = {"volta": "v100-16gb", "ada": "l40s", "blackwell": "b200"}
 OF_EXPERTS = ("num_experts", "moe_intermediate_size", "shared_expert_intermediate_size", "expert_bias")
 EVERY = [*(("megatron", one) for one in table.MEGATRON), *(("deepspeed", one) for one in DEEPSPEED)]
 
@@ -75,11 +80,29 @@ def model_of(example: dict[str, Any]) -> ModelDescriptor:
     return model.model_copy(update=own)
 
 
+def cluster_of(example: dict[str, Any]) -> ClusterDescriptor:
+    """A cluster of the example's GPUs, so many of which are joined as it says."""
+    usual = "blackwell" if example.get("precision") == "mxfp8" else "hopper"
+    old = usual if example.get("flash", True) else "volta"
+    cluster = load_cluster(CLUSTERS.get(example.get("architecture", old), "h100"))
+    if (near := example.get("near")) is not None:
+        level = cluster.levels[0].model_copy(update={"size": near})
+        cluster = cluster.model_copy(update={"gpus_per_node": near, "levels": (level, *cluster.levels[1:])})
+    return cluster
+
+
+def fixed_of(plan: Plan, example: Mapping[str, Any]) -> Fixed:
+    """The facts of a plan of the example."""
+    return Fixed.of(plan.model, example.get("flash", True), plan.cluster.near, plan.cluster.gpu.architecture)
+
+
 def plan_of(backend: str, constraint: Constraint) -> Plan:
     """A plan of the example, of a release that the constraint holds for."""
     example = dict(constraint.example)
     recompute = {
-        name: example.pop(name) for name in ("recompute", "recompute_method", "recompute_layers") if name in example
+        name: example.pop(name)
+        for name in ("recompute", "recompute_method", "recompute_layers", "modules")
+        if name in example
     }
     gpus = example.get("gpus", 8)
     degrees = {name: example.get(name, 1) for name in DEGREES}
@@ -87,7 +110,7 @@ def plan_of(backend: str, constraint: Constraint) -> Plan:
     said = {to: example[name] for name, to in CHOICES.items() if name in example}
     said.setdefault("sequence_parallel", False)
     said.setdefault("zero_stage", 1)
-    cluster = "h100" if example.get("flash", True) else "v100-16gb"
+    cluster = cluster_of(example)
     plan = sample_plan(model_of(example), cluster, backend, release(backend, constraint), **degrees, **said)
     if not example.get("flash", True):
         plan = replace(plan, job=plan.job.model_copy(update={"attention": "unfused"}))
@@ -95,6 +118,7 @@ def plan_of(backend: str, constraint: Constraint) -> Plan:
         now = replace(
             plan.best.options.recompute,
             granularity=recompute["recompute"],
+            modules=recompute.get("modules", ()),
             method=recompute.get("recompute_method") or ("uniform" if recompute["recompute"] == "full" else None),
             num_layers=recompute.get("recompute_layers", 1),
         )
@@ -112,8 +136,8 @@ def columns(point: Columns) -> Columns:
 
 @pytest.mark.parametrize(("backend", "constraint"), EVERY, ids=[named(case) for case in EVERY])
 def test_every_reader_finds_the_example_to_fail(backend: str, constraint: Constraint) -> None:
-    plan, flash = plan_of(backend, constraint), constraint.example.get("flash", True)
-    fixed, point = Fixed.of(plan.model, flash), Columns.of(plan.best)
+    plan = plan_of(backend, constraint)
+    fixed, point = fixed_of(plan, constraint.example), Columns.of(plan.best)
     assert constraint.verdict(fixed, point) is Verdict.FAILS
     assert constraint.mask(fixed, columns(point), (3,)).all()  # the search
     found = next(one for one in refused(plan, backend, plan.best.target.version) if one.constraint is constraint)
@@ -136,6 +160,15 @@ def pinned(pin: str) -> dict[str, Any]:
             return {name: value not in ("off", "0")}
         case "precision" | "cp_comm":
             return {name: value}
+        case "user_buffers" | "fp8_param_gather" | "fused_loss":
+            return {{"user_buffers": "tp_comm"}.get(name, name): value == "on"}
+        case "dispatcher":
+            nccl = value == "alltoall"
+            return {"moe_dispatcher": "alltoall" if nccl else "flex", "flex_backend": "" if nccl else value}
+        case "cuda_graphs":
+            return {"graphs": value.replace("_", " ")}
+        case "grad_dtype":
+            return {"grad_bytes": {"fp32": 4, "bf16": 2}[value]}
         case _:
             return {name: int(value.removesuffix(".."))}
 
@@ -144,8 +177,8 @@ def pinned(pin: str) -> dict[str, Any]:
 def test_a_plan_with_a_pin_that_avoids_it_is_not_refused_nor_is_one_that_divides_nothing(
     backend: str, constraint: Constraint
 ) -> None:
-    plan, flash = plan_of(backend, constraint), constraint.example.get("flash", True)
-    fixed, point = Fixed.of(plan.model, flash), Columns.of(plan.best)
+    plan = plan_of(backend, constraint)
+    fixed, point = fixed_of(plan, constraint.example), Columns.of(plan.best)
     for pin in constraint.pins:
         if "=" in pin:
             assert constraint.verdict(fixed, replace(point, **pinned(pin))) is Verdict.HOLDS, pin
@@ -163,7 +196,8 @@ def audited(constraint: Constraint, words: str) -> list[str]:
         Namespace(given, flags(version)),
         world_size=constraint.example.get("gpus", 8),
         gpus_per_node=8,
-        architecture="hopper" if constraint.example.get("flash", True) else "volta",
+        near=constraint.example.get("near", 8),
+        architecture=cluster_of(dict(constraint.example)).gpu.architecture,
         environment={},
         program="pretrain_gpt.py",
     )
@@ -172,6 +206,7 @@ def audited(constraint: Constraint, words: str) -> list[str]:
             settings(shlex.split(words.replace("--disable-bias-linear", "")), "launch.sh"), flags(version)
         ))) else []  # fmt: skip
     mine = {rule.name for rule in megatron.every() if constraint in rule.constraints}
+    mine |= {name for one, name in megatron.REASONS.items() if one is constraint}
     return [finding.rule for finding in megatron.findings(facts) if finding.rule in mine]
 
 
@@ -182,7 +217,7 @@ def test_recovery_says_of_the_example_what_the_table_says(backend: str, constrai
     configuration = Configuration.of(plan.best, asked_framework(backend))
     found = as_found(
         plan.model,
-        load_cluster("h100"),
+        plan.cluster if constraint.example.get("precision") == "mxfp8" else load_cluster("h100"),
         replace(configuration, degrees=replace(configuration.degrees, vpp=1), layout=""),
     )
     point = found.columns()

@@ -140,7 +140,6 @@ def test_a_plan_for_deepspeed_renders_for_the_job_s_megatron_version() -> None:
         ({"pp": 1, "account_for_loss": True}, "--account-for-loss-in-pipeline-split"),
         ({"pp": 2, "vpp": 1}, "--num-virtual-stages-per-pipeline-rank"),
         ({"pp": 2, "vpp": 1, "microbatch_group_size": 4}, "--microbatch-group-size-per-virtual-pipeline-stage"),
-        ({"tp": 1, "overlap_tp_comm": True, "sequence_parallel": True}, "--tp-comm-overlap"),
         ({"cp": 1, "cp_comm": "a2a"}, "--cp-comm-type"),
         ({"tp": 1, "pp": 1, "dp": 1}, "--overlap-param-gather"),
     ],

@@ -55,6 +55,12 @@ VALIDATED = {
 PLANS: dict[str, tuple[str, dict[str, Any]]] = {
     "interleaved": ("llama3.1-70b", {"precision": "fp8"}),
     "experts": ("mixtral-8x7b", {"recompute": Recompute("selective", ("core_attn", "moe_act"))}),
+    "graphs of a router": (
+        "mixtral-8x7b",
+        {"moe_dispatcher": "flex", "moe_flex_backend": "hybridep", "cuda_graphs": "outside experts"},
+    ),
+    "8 bits": ("llama2-13b", {"precision": "mxfp8", "fp8_param_gather": True, "overlap_tp_comm": True}),
+    "whole graphs": ("llama2-13b", {"cuda_graphs": "all"}),
     "sharded": ("llama2-13b", {"zero_stage": 3, "tp": 1, "pp": 1, "dp": 8}),
     "offload": (
         "llama2-13b",

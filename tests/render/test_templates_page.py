@@ -18,7 +18,7 @@ from symconfig.plans import history as plan_history
 from symconfig.plans import plan as plan_room
 from symconfig.plans.degrees import Degrees
 from symconfig.plans.plan import Plan
-from symconfig.render import megatron, megatron_args, render, summary, targets
+from symconfig.render import megatron, megatron_args, preflight, render, summary, targets
 from symconfig.render.target import common
 from tests.sample_plans import sample_plan
 
@@ -31,6 +31,7 @@ ELSEWHERE = {
     "Degrees": Degrees,
     "History": plan_history.History,
     "Segment": plan_history.Segment,
+    "Want": preflight.Want,
 }
 
 

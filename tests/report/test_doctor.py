@@ -55,3 +55,19 @@ def test_the_commands_are_those_of_the_readme() -> None:
 def test_a_megatron_path_that_is_none_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MEGATRON_PATH", "/nonexistent")
     assert not next(ability for ability in examine().abilities if "own parser" in ability.name).possible
+
+
+def test_options_that_want_something_of_the_site_are_listed_with_what_is_here(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "deep_ep").mkdir()
+    (tmp_path / "deep_ep" / "__init__.py").write_text("raise SystemExit  # it is looked for, not imported\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    sites = {(site.option, site.wants): site.here for site in examine().sites}
+    assert sites["deepep", "deep_ep"] is True
+    assert sites["hybridep", "deep_ep, with HybridEPBuffer"] is False
+    assert sites["cuda_graphs", "NCCL_GRAPH_REGISTER=0"] is None
+    shown = " ".join(plain(doctor.blocks(examine())).split())
+    assert "wanted where the job runs here" in shown
+    assert "HybridEP's kernels for the experts' tokens hybridep deep_ep, with HybridEPBuffer not found" in shown
+    assert "`symconfig plan … --without NAME`" in shown

@@ -104,7 +104,7 @@ def test_what_stands_beside_says_what_it_costs(plan: Plan) -> None:
     assert simplest.startswith("Simplest within 3.0 % of the fastest: tp 4 pp 2 dp 8, micro-batch ")
     assert simplest.endswith("2.0 % slower.")
     assert near == (
-        "Nearest published recipe: one (a paper; llama2-13b on 64 x a100-80gb). On this job its layout is not for it: "
+        "Nearest published recipe: one (a paper; llama2-13b on 64 x a100-80gb). On this job its layout "
         "cannot run: 3 do not share 40 layers; one by one: tp 2 for 4, 5.0 % slower; pp 3 for 2, cannot run: 3 do not "
         "share 40 layers."
     )

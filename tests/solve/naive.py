@@ -78,8 +78,12 @@ def limits_of(backend: str, version: str, model: ModelDescriptor) -> Limits:
     return limits(backend, version, model, facts(backend, model, "hopper"))
 
 
+# Options beside the degrees: the oracle describes none of them but the experts' overlap.
+KERNELS = ("user_buffers", "deepep", "hybridep", "cuda_graphs", "bf16_gradients", "fp8_param_gather", "fused_loss")
+
+
 def job(gpus: int | str, batch: int, seq_length: int = 2048, **fields: Any) -> Job:
-    """With every option open, and any risk of running out: what is enumerated knows neither."""
+    """With every option of layouts open, no kernels but the usual ones, and any risk of running out."""
     return Job.model_validate(
         {
             "model": "tiny",
@@ -88,6 +92,7 @@ def job(gpus: int | str, batch: int, seq_length: int = 2048, **fields: Any) -> J
             "global_batch_size": batch,
             "seq_length": seq_length,
             "allow": ("all",),
+            "without": KERNELS if fields.get("backend", "megatron") == "megatron" else (),
             "limits": {"memory_risk": 1.0},
             **fields,
         }
@@ -131,7 +136,7 @@ def weigh(model: ModelDescriptor, cluster: ClusterDescriptor, asked: Job, monkey
     fits: set[Any] = set()
     for found in (found for wanted in ways for found in _candidates(wanted, gpu)):
         point = (found.scheme, found.split, found.zero, found.offload, found.choice, found.degrees, found.micro)
-        candidate = (point, found.block_layers > 0, found.beside_another)
+        candidate = (point, found.block_layers > 0, found.extras)
         all_.add(candidate)
         seconds, peak = price(found)
         by_hand += described(found)
@@ -158,6 +163,7 @@ def described(found: Found) -> bool:
         and not (model.experts and model.experts.shared_expert_intermediate_size)
         and found.offload == Offload()
         and not found.choice.offload
+        and set(found.extras.on) <= {"moe_overlap"}
     )
 
 
@@ -221,7 +227,7 @@ def _remember_prices(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def priced(parts: Mapping[str, DerivedBlock], where: Lattice, *rest: Any) -> Any:
         point = tuple(float(np.max(where.numbers[name])) for name in ("tp", "cp", "ep", "etp", "micro_batch"))
-        place = (id(parts), point, rest[-1].hide)
+        place = (id(parts), point, rest[-1].hide, rest[-1].evaluated, rest[-1].graphed)
         if place not in known:
             known[place] = parts, block_costs(parts, where, *rest)  # parts: held, so that its id stays its own
         return known[place][1]

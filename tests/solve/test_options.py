@@ -10,7 +10,7 @@ from symconfig.frameworks.megatron.behaviour import MEGATRON, USER_BUFFERS
 from symconfig.plans.plan import Options
 from symconfig.solve.search import search
 from tests.sample_models import sample_cluster
-from tests.solve.naive import job, tiny
+from tests.solve.naive import KERNELS, job, tiny
 
 BUFFERS = replace(MEGATRON, hide=replace(MEGATRON.hide, **USER_BUFFERS))  # type: ignore[arg-type]
 
@@ -18,7 +18,8 @@ BUFFERS = replace(MEGATRON, hide=replace(MEGATRON.hide, **USER_BUFFERS))  # type
 def options(degrees: dict[str, int], zero: int = 1, **given: object) -> Options:
     """Of the best plan with these degrees."""
     pins = {name: str(degrees.get(name, 1)) for name in ("tp", "pp", "vpp", "cp")}
-    return search(tiny(), sample_cluster(), job(8, 64, pins={**pins, "zero": str(zero)}), **given).best.options  # type: ignore[arg-type]
+    asked = job(8, 64, pins={**pins, "zero": str(zero)}, without=() if given else KERNELS)
+    return search(tiny(), sample_cluster(), asked, **given).best.options  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -47,7 +48,14 @@ def test_what_runs_beside_work(
     assert found.moe_dispatcher is None
 
 
-@pytest.mark.parametrize("tp", [1, 2])
-def test_products_are_cut_where_the_run_does_so_and_ranks_share_them(tp: int) -> None:
-    assert options({"tp": tp}, framework=BUFFERS).overlap.tp_comm == (tp == 2)
-    assert not options({"tp": tp}).overlap.tp_comm
+def test_products_are_cut_where_a_pin_asks_for_it_or_the_run_does_and_it_is_worth_it() -> None:
+    pins = {"tp": "2", "pp": "1", "cp": "1", "mbs": "4"}
+
+    def cut(**given: object) -> bool:
+        asked = job(8, 64, pins={**pins, **given.pop("pins", {})}, without=())  # type: ignore[dict-item]
+        return search(tiny(), sample_cluster("h100"), asked, **given).best.options.overlap.tp_comm  # type: ignore[arg-type]
+
+    assert cut(pins={"user_buffers": "on"})
+    assert not cut(pins={"user_buffers": "off"})
+    assert not cut(pins={"user_buffers": "off"}, framework=BUFFERS)
+    assert not options({"tp": 1}, framework=BUFFERS).overlap.tp_comm

@@ -9,6 +9,7 @@ import pytest
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.errors import InputError
+from symconfig.frameworks.extras import Extras
 from symconfig.frameworks.kernels import changed
 from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.plans.plan import Candidate
@@ -38,6 +39,7 @@ def _configuration(candidate: Candidate) -> Configuration:
         layout=o.pipeline_layout or "",
         first_layers=o.first_stage_layers,
         last_layers=o.last_stage_layers,
+        framework=Extras.planned(candidate).put_on(MEGATRON, "hopper"),
     )
 
 

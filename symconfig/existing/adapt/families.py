@@ -44,6 +44,8 @@ FAMILIES = (
         ("accumulate_allreduce_grads_in_fp32", "grad_reduce_in_bf16", "megatron_fsdp_main_grads_dtype"),
         None,
     ),
+    Family(("options.fp8_param_gather",), ("fp8_param_gather", "reuse_grad_buf_for_mxfp8_param_ag"), None),
+    Family(("options.fused_loss",), ("cross_entropy_loss_fusion", "cross_entropy_fusion_impl")),
     Family(("configuration.degrees.tp",), ("tensor_model_parallel_size", "model_parallel_size")),
     Family(("options.sequence_parallel",), ("sequence_parallel",)),
     Family(("options.overlap.tp_comm",), ("tp_comm_overlap",), "comm_overlap"),
@@ -74,7 +76,8 @@ FAMILIES = (
     Family(("configuration.degrees.ep",), ("expert_model_parallel_size",)),
     Family(("configuration.degrees.etp",), ("expert_tensor_parallel_size",)),
     Family(
-        ("options.moe_dispatcher",), ("moe_token_dispatcher_type", "moe_flex_dispatcher_backend", "moe_enable_deepep")
+        ("options.moe_dispatcher", "options.moe_flex_backend"),
+        ("moe_token_dispatcher_type", "moe_flex_dispatcher_backend", "moe_enable_deepep"),
     ),
     Family(("options.overlap.moe_a2a",), ("overlap_moe_expert_parallel_comm",), "comm_overlap"),
     Family(
@@ -108,6 +111,18 @@ FAMILIES = (
         ),
     ),
     Family(("options.activation_offload",), ("fine_grained_activation_offloading", "offload_modules")),
+    Family(
+        ("options.cuda_graphs",),
+        (
+            "cuda_graph_impl",
+            "cuda_graph_modules",
+            "cuda_graph_scope",
+            "cuda_graph_scope_deprecated",
+            "enable_cuda_graph",
+            "external_cuda_graph",
+            "te_rng_tracker",
+        ),
+    ),
 )
 BY_RANK, BY_LAYERS = "--num-virtual-stages-per-pipeline-rank", "--num-layers-per-virtual-pipeline-stage"
 UNEVEN = ("--decoder-first-", "--decoder-last-", "--account-for-")

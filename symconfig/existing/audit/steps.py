@@ -16,7 +16,8 @@ from symconfig.cost.framework import Framework
 from symconfig.errors import InputError
 from symconfig.existing.audit.judge import Judged
 from symconfig.format import percent
-from symconfig.frameworks.megatron.behaviour import beside_another
+from symconfig.frameworks.extras import Extras
+from symconfig.frameworks.tables import options
 from symconfig.graph.operator import LAYER
 from symconfig.plans.degrees import Degrees
 from symconfig.plans.plan import Plan
@@ -61,8 +62,8 @@ class State:
 
 def steps(judged: Judged, better: Plan, framework: Framework) -> tuple[State, ...]:
     """From the run to the best candidate of a plan. framework: what that was planned with."""
-    if better.best.options.overlap.moe_a2a:
-        framework = beside_another(framework, better.cluster.gpu.architecture)
+    if options(better.best.target.backend):
+        framework = Extras.planned(better.best).put_on(framework, better.cluster.gpu.architecture)
     walk, now = _Walk(judged, better), judged.run.configuration
     target = Configuration.of(better.best, framework)
     predicted = judged.plan.best.predicted
@@ -207,10 +208,32 @@ def _overlaps(now: Framework, then: Framework) -> Iterator[str]:
     ):
         if bool(before) != bool(after):
             yield f"{what} {'beside computation' if after else 'alone'}"
+    yield from _extras(Extras.of(now), Extras.of(then))
     if now.microbatch_group != then.microbatch_group:
         yield f"microbatches in a row on a chunk {now.microbatch_group or 'pp'} -> {then.microbatch_group or 'pp'}"
     if now.demanded_gathers and not then.demanded_gathers:
         yield "all stages gather new weights at once"
+
+
+_EXTRAS = {
+    "tp_comm": "user buffers",
+    "flex_backend": "dispatcher",
+    "graphs": "CUDA graphs",
+    "grad_bytes": "bytes of a gradient",
+    "fp8_param_gather": "weights in 8 bits",
+    "fused_loss": "fused loss",
+}
+
+
+def _extras(now: Extras, then: Extras) -> Iterator[str]:
+    for name, what in _EXTRAS.items():
+        before, after = getattr(now, name), getattr(then, name)
+        if before == after:
+            continue
+        if isinstance(after, bool):
+            yield f"{what} {'on' if after else 'off'}"
+        else:
+            yield f"{what} {before or 'alltoall'} -> {after or 'alltoall'}"
 
 
 def _ends(c: Configuration) -> str:

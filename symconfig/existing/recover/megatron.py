@@ -17,6 +17,7 @@ from symconfig.existing.recover.model import described
 from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.recover.run import Assumed, Described, Run
 from symconfig.existing.recover.stages import Said, dealt, stages
+from symconfig.frameworks.extras import Extras
 from symconfig.frameworks.megatron import options
 from symconfig.frameworks.megatron.flags import Value
 from symconfig.graph.operator import LAYER
@@ -253,6 +254,7 @@ def _options(
 ) -> Options:
     group = names.get("microbatch_group_size_per_vp_stage")
     dispatcher: Any = names.get("moe_token_dispatcher_type") if names.get("num_experts") else None
+    extras = Extras.of(c.framework)
     return Options(
         sequence_parallel=c.sequence_parallel,
         recompute=recompute,
@@ -272,4 +274,8 @@ def _options(
         schedule="none" if c.degrees.pp == 1 else "interleaved" if c.degrees.vpp > 1 else "1f1b",
         first_stage_layers=said.first_layers,
         last_stage_layers=said.last_layers,
+        moe_flex_backend=(extras.flex_backend or None) if dispatcher == "flex" else None,
+        cuda_graphs=extras.graphs,
+        fp8_param_gather=extras.fp8_param_gather,
+        fused_loss=extras.fused_loss,
     )

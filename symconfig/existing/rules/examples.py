@@ -26,6 +26,8 @@ BASE = (
     "--micro-batch-size 1 --global-batch-size 64 --bf16 --use-distributed-optimizer --overlap-grad-reduce "
     "--overlap-param-gather"
 )
+# The same, of which every replica has the whole optimizer.
+UNSHARDED = BASE.replace("--use-distributed-optimizer ", "").replace(" --overlap-param-gather", "")
 INSTEAD = {"--bf16": "--fp16"}
 JSON = "ds.json"
 # Of DeepSpeed's rules, those that compare with a model.
@@ -66,6 +68,7 @@ def megatron_facts(rule: Rule[MegatronFacts]) -> MegatronFacts:
         version_given=rule.name not in VERSION_OPEN,
         world_size=rule.gpus,
         gpus_per_node=GPUS_PER_NODE,
+        near=rule.near or GPUS_PER_NODE,
         architecture=rule.architecture or ARCHITECTURE,
         environment={name: as_word(value, place) for name, value in environment.items()},
         program=PROGRAM,

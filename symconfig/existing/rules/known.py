@@ -8,6 +8,9 @@ from typing import Any, Generic, TypeVar
 from symconfig.existing.rules.facts import MegatronFacts, NotKnown
 from symconfig.frameworks.constraint import Constraint, Verdict
 from symconfig.frameworks.facts import NO_FLASH
+from symconfig.frameworks.megatron import options
+from symconfig.frameworks.megatron.flags import Value
+from symconfig.plans.plan import Recompute
 from symconfig.plans.unknown import UNKNOWN
 
 Facts = TypeVar("Facts")
@@ -15,6 +18,7 @@ Readers = Mapping[str, Callable[[Facts], Any]]
 GROUPS, GQA, MLA = "num_query_groups", "group_query_attention", "multi_latent_attention"
 GROUP, PER_CHUNK = "microbatch_group_size_per_vp_stage", "num_layers_per_virtual_pipeline_stage"
 LARGEST_WINDOW = 1  # no kernel that takes windows asks how large they are
+WHOLE_STEP = "full_iteration"  # of --cuda-graph-impl and of --cuda-graph-scope: one graph, and none of a layer
 
 
 class Known(Generic[Facts]):
@@ -97,6 +101,64 @@ def group(facts: MegatronFacts) -> int:
     return facts.pp if said is None else said or -1
 
 
+def _read(facts: MegatronFacts, *dests: str) -> Mapping[str, Value]:
+    """Return the options, where these are known."""
+    for dest in dests:
+        facts.value(dest)
+    return facts.names
+
+
+def _zero(facts: MegatronFacts) -> int:
+    if facts.on("use_torch_fsdp2"):
+        return 3
+    dests = ("use_megatron_fsdp", "use_custom_fsdp", "data_parallel_sharding_strategy", "use_distributed_optimizer")
+    return options.zero_stage(_read(facts, *dests))
+
+
+def _gradient_bytes(facts: MegatronFacts) -> int:
+    dests = ("megatron_fsdp_main_grads_dtype", "grad_reduce_in_bf16", "fp16", "bf16", "main_grads_dtype")
+    return options.gradient_bytes(_read(facts, *dests, "accumulate_allreduce_grads_in_fp32"), _zero(facts))
+
+
+def _recompute(facts: MegatronFacts) -> str:
+    """Read the granularity; --recompute-activations overrides full recompute (validate_args)."""
+    return "selective" if facts.on("recompute_activations") else _recomputed(facts).granularity
+
+
+def _recomputed(facts: MegatronFacts) -> Recompute:
+    return options.recomputed(_read(facts, "recompute_granularity", "recompute_modules", "moe_layer_recompute"))
+
+
+def _dispatcher(facts: MegatronFacts) -> str:
+    return str(facts.value("moe_token_dispatcher_type")) if facts.experts else ""
+
+
+def _flex_backend(facts: MegatronFacts) -> str:
+    return str(facts.value("moe_flex_dispatcher_backend") or "deepep") if _dispatcher(facts) == "flex" else ""
+
+
+def _graphs(facts: MegatronFacts) -> str:
+    """Read what graphs replay of a layer. Raises NotKnown where that is nothing that plans have.
+
+    Before core_v0.15 nothing is asked of Transformer Engine's graphs, and experts with padded places can be graphed.
+    """
+    old = ("enable_cuda_graph", "external_cuda_graph")
+    names = _read(facts, *old, "cuda_graph_impl", "cuda_graph_modules", "cuda_graph_scope_deprecated")
+    if not options.graphs(names):
+        return "none"
+    modules = options.graphed_modules(_read(facts, "cuda_graph_scope"))
+    if names.get("cuda_graph_impl") == WHOLE_STEP or WHOLE_STEP in modules:
+        raise NotKnown
+    if facts.on("external_cuda_graph") and not facts.at_least("core_v0.15.0"):
+        raise NotKnown
+    if not facts.experts and any(name.startswith("moe") for name in modules):
+        return "outside experts" if "attn" in modules else "router"
+    found = options.graphed(names)
+    if found is None or (found == "all" and facts.on("moe_pad_expert_input_to_capacity")):
+        raise NotKnown
+    return found
+
+
 FIXED: Readers[MegatronFacts] = {
     "hidden_size": _size("hidden_size"),
     "intermediate_size": _size("ffn_hidden_size"),
@@ -112,8 +174,25 @@ FIXED: Readers[MegatronFacts] = {
     "shared_expert_intermediate_size": _shared_expert,
     "expert_bias": lambda facts: bool(facts.experts) and facts.on("add_bias_linear"),
     "flash": _flash,
+    "attention_dropout": lambda facts: facts.real("attention_dropout"),
+    "hidden_dropout": lambda facts: facts.real("hidden_dropout"),
+    "near": lambda facts: UNKNOWN if facts.near is None else facts.near,
+    "architecture": lambda facts: UNKNOWN if facts.architecture is None else facts.architecture,
 }
+# Options first: a rule that has no words of its own is about the first of them that it asks for.
 POINT: Readers[MegatronFacts] = {
+    "tp_comm": lambda facts: facts.on("tp_comm_overlap"),
+    "flex_backend": _flex_backend,
+    "moe_dispatcher": _dispatcher,
+    "graphs": _graphs,
+    "fp8_param_gather": lambda facts: facts.on("fp8_param_gather"),
+    "fused_loss": lambda facts: (
+        facts.on("cross_entropy_loss_fusion") and facts.value("cross_entropy_fusion_impl") == "te"
+    ),
+    "grad_bytes": _gradient_bytes,
+    "zero": _zero,
+    "recompute": _recompute,
+    "modules": lambda facts: _recomputed(facts).modules,
     "gpus": lambda facts: facts.gpus,
     "tp": lambda facts: facts.tp,
     "pp": lambda facts: facts.pp,
@@ -139,5 +218,5 @@ def fails(constraint: Constraint, facts: MegatronFacts) -> bool:
 
 
 def expressible(constraint: Constraint) -> bool:
-    """Return whether options can say all that a constraint asks for."""
-    return constraint.asks <= FIXED.keys() | POINT.keys()
+    """Return whether options of its releases can say all that a constraint asks for."""
+    return not constraint.unsaid and constraint.asks <= FIXED.keys() | POINT.keys()

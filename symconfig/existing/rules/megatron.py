@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from symconfig.errors import Problem
 from symconfig.existing.rules import (
@@ -28,9 +28,11 @@ from symconfig.existing.rules.facts import MegatronFacts, NotKnown
 from symconfig.existing.rules.known import expressible, fails
 from symconfig.existing.rules.refused import of_constraint
 from symconfig.existing.rules.rule import Finding, Rule
+from symconfig.frameworks.constraint import Constraint
 from symconfig.frameworks.megatron import constraints
 from symconfig.frameworks.megatron.constraints import EXPERT_BIAS
 from symconfig.frameworks.megatron.flags import versions
+from symconfig.frameworks.megatron.option_constraints import GATHER_FORMAT
 
 FILES = (
     megatron_options,
@@ -51,12 +53,14 @@ FILES = (
     machine,
     environment,
 )
+# Constraints that are one reason of a rule that has others, which it asks for by itself.
+REASONS: Mapping[Constraint, str] = {EXPERT_BIAS: "biases-of-experts", GATHER_FORMAT: "gathered-without-format"}
 WRITTEN: tuple[Rule[MegatronFacts], ...] = tuple(rule for file in FILES for rule in file.MEGATRON.entered)
 
 
 def every() -> tuple[Rule[MegatronFacts], ...]:
     """Return all rules, and one for each constraint of the table that has none of its own."""
-    own = {constraint for rule in WRITTEN for constraint in rule.constraints} | {EXPERT_BIAS}
+    own = {constraint for rule in WRITTEN for constraint in rule.constraints} | REASONS.keys()
     left = (one for one in constraints.MEGATRON if one not in own and expressible(one))
     return (*WRITTEN, *(of_constraint(one) for one in left))
 

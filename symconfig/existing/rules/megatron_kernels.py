@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from symconfig.errors import Problem
 from symconfig.existing.rules.facts import MegatronFacts
+from symconfig.existing.rules.known import fails
 from symconfig.existing.rules.megatron_grid import CP, PP
 from symconfig.existing.rules.refusal import Reason, absent, equal, on, other_than, present, refuses, together
 from symconfig.existing.rules.rule import Rules
+from symconfig.frameworks.megatron import option_constraints as table
+from symconfig.frameworks.megatron.releases import FUSED_LOSS_REFUSED, GRAPHED_MODULES_SINCE
 
 BACKEND, ENGINE, POSITIONS = "attention_backend", "transformer_impl", "position_embedding_type"
 GRAPHS = "cuda_graph_impl"
@@ -26,9 +32,10 @@ MEGATRON.rule(
     "fused-loss-refused",
     "error",
     "Transformer Engine's fused cross entropy is switched off",
-    "validate_args refuses it since core_v0.19: it was not stable.",
+    "validate_args refuses it since core_v0.18.2: it was not stable.",
     "--cross-entropy-loss-fusion --cross-entropy-fusion-impl te",
-    since="core_v0.19.0",
+    since=FUSED_LOSS_REFUSED,
+    of=(table.LOSS_REFUSED,),
 )(
     refuses(
         "cross_entropy_loss_fusion",
@@ -139,38 +146,30 @@ MEGATRON.rule(
 )
 
 
-def _part(facts: MegatronFacts) -> bool:
-    """Are CUDA graphs made of parts of the iteration?"""
-    return facts.value(GRAPHS) in ("local", "transformer_engine")
-
-
-def _of_experts(facts: MegatronFacts) -> bool:
-    modules = facts.value("cuda_graph_modules")
-    return isinstance(modules, tuple) and any(str(name).startswith("moe") for name in modules)
-
-
-MEGATRON.rule(
+@MEGATRON.rule(
     "graphs-of-parts-refused",
     "error",
     "CUDA graphs of parts of the iteration do not go with this",
-    "TransformerConfig: whole layers are recomputed in a graph of the full iteration only, and there are no modules "
-    "of experts in a dense model (transformer_config.py, __post_init__).",
+    "TransformerConfig: whole layers are recomputed in a graph of the full iteration only, the experts not where "
+    "Transformer Engine captures their router, and there are no modules of experts in a dense model "
+    "(transformer_config.py, __post_init__).",
     "--cuda-graph-impl local --recompute-granularity full --recompute-method block --recompute-num-layers 8",
-    since="core_v0.18.2",
-)(
-    together(
-        refuses(
-            GRAPHS, Reason("recompute_granularity", equal("recompute_granularity", "full"), "selective"), where=_part
-        ),
-        refuses(
-            GRAPHS,
-            Reason(
-                "cuda_graph_modules", lambda facts: _of_experts(facts) and not facts.experts, "modules of a dense model"
-            ),
-            where=_part,
-        ),
-    )
+    since=GRAPHED_MODULES_SINCE,
+    of=(table.GRAPHS_RECOMPUTE, table.GRAPHS_EXPERT_RECOMPUTE, table.GRAPHS_DENSE),
 )
+def _parts(facts: MegatronFacts) -> Iterator[Problem]:
+    engine = facts.value(GRAPHS) == "transformer_engine" or facts.on("external_cuda_graph")
+    chosen = "cuda_graph_modules" if facts.at_least("core_v0.18.2") else "cuda_graph_scope"
+    for constraint, dest, need, counts in (
+        (table.GRAPHS_RECOMPUTE, "recompute_granularity", "selective", True),
+        (table.GRAPHS_EXPERT_RECOMPUTE, "recompute_modules", "other modules than moe", engine),
+        (table.GRAPHS_DENSE, chosen, "modules of a dense model", True),
+    ):
+        if counts and fails(constraint, facts):
+            value = facts.value(dest)
+            got = " ".join(map(str, value)) if isinstance(value, tuple) else value
+            yield facts.problem("does not go with CUDA graphs of layers", dest, GRAPHS, got=got, need=need)
+
 
 MEGATRON.rule(
     "activations-on-host-refused",

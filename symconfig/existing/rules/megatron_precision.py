@@ -6,9 +6,11 @@ from collections.abc import Iterator
 
 from symconfig.errors import Problem
 from symconfig.existing.rules.facts import MegatronFacts
+from symconfig.existing.rules.known import fails
 from symconfig.existing.rules.megatron_switches import ZERO
 from symconfig.existing.rules.refusal import Reason, absent, both, equal, on, other_than, present, refuses, together
 from symconfig.existing.rules.rule import Rules
+from symconfig.frameworks.megatron.option_constraints import GATHER_FORMAT
 
 PRECISE = "use_precision_aware_optimizer"
 STATES = ("main_grads_dtype", "main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype")
@@ -85,6 +87,7 @@ MEGATRON.rule(
     )
 )
 
+# What plans can have of it is GATHER_OFFLOAD in the table of constraints.
 MEGATRON.rule(
     "offloaded-optimizer-of-quantised-weights",
     "error",
@@ -143,7 +146,7 @@ MEGATRON.rule(
     since="core_v0.12.1",
 )(
     together(
-        refuses(FP8_GATHER, Reason("fp8", absent("fp8"))),
+        refuses(FP8_GATHER, Reason("fp8", lambda facts: fails(GATHER_FORMAT, facts))),
         refuses(FP4_GATHER, Reason("fp4", absent("fp4"))),
         refuses(
             REUSED, Reason(FP8_GATHER, absent(FP8_GATHER)), where=lambda facts: facts.on(REUSED) and not facts.fsdp

@@ -200,7 +200,7 @@ MEGATRON.rule(
     "Fake process groups have no flex dispatcher",
     "validate_args refuses --moe-token-dispatcher-type flex beside --fake-process-group.",
     "--disable-bias-linear --moe-grouped-gemm --moe-aux-loss-coeff 0.01 --num-experts 8 "
-    "--moe-token-dispatcher-type flex --fake-process-group",
+    "--moe-token-dispatcher-type flex --expert-model-parallel-size 8 --fake-process-group",
     since="core_v0.16.1",
 )(
     refuses(

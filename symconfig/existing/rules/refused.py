@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from symconfig.errors import Problem
+from symconfig.existing.rules.examples import GPUS_PER_NODE, UNSHARDED
 from symconfig.existing.rules.facts import MegatronFacts
 from symconfig.existing.rules.known import FIXED, GQA, GROUPS, MLA, POINT, Known
 from symconfig.existing.rules.rule import Rule
@@ -39,30 +40,65 @@ DESTINATIONS = {
     "sequence_parallel": "sequence_parallel",
     "precision": "fp16",
     "latent": MLA,
+    "tp_comm": "tp_comm_overlap",
+    "moe_dispatcher": "moe_token_dispatcher_type",
+    "flex_backend": "moe_flex_dispatcher_backend",
+    "graphs": "cuda_graph_impl",
+    "fp8_param_gather": "fp8_param_gather",
+    "fused_loss": "cross_entropy_fusion_impl",
+    "grad_bytes": "grad_reduce_in_bf16",
+    "zero": "use_distributed_optimizer",
+    "recompute": "recompute_granularity",
+    "modules": "recompute_modules",
+    "attention_dropout": "attention_dropout",
+    "hidden_dropout": "hidden_dropout",
 }
+FULL = "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
+# What CUDA graphs replay, as modules; without them they replay all of a layer.
+MODULES = {"router": "moe_router moe_preprocess", "outside experts": "attn moe_router moe_preprocess"}
 
 
 def options(example: Mapping[str, Any]) -> str:
     """Return the facts of an example as options. What is no option of its own, as the GPUs, is left out."""
-    said = []
-    for name, value in example.items():
-        dest = DESTINATIONS.get(name, "")
-        if name == "precision":
-            said.append({"fp16": "--fp16", "bf16": "--bf16"}.get(value, f"--fp8-format hybrid --fp8-recipe {value}"))
-        elif name == "num_key_value_heads":
-            said.append(f"--{GQA} --{GROUPS} {value}".replace("_", "-"))
-        elif name == "num_experts":
-            said.append(f"--num-experts {value} --disable-bias-linear --moe-grouped-gemm --moe-aux-loss-coeff 0.01")
-            said.append("--moe-token-dispatcher-type alltoall")
-        elif name == "sliding_window":
-            said.append(f"--window-size {value},0")
-        elif name == "num_nextn_predict_layers":
-            said.append(f"--mtp-num-layers {value} --position-embedding-type rope")
-        elif name == "seq_length":
-            said.append(f"--seq-length {value} --max-position-embeddings {value}")
-        elif dest and value is not False:
-            said.append(f"--{dest.replace('_', '-')}" + ("" if value is True else f" {value}"))
+    said = (word for name, value in example.items() for word in _options(name, value, example))
     return " ".join(said).replace("--fp8-recipe fp8", "--fp8-recipe delayed")
+
+
+def _options(name: str, value: Any, example: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the options that say one fact of an example."""
+    match name:
+        case "precision":
+            yield {"fp16": "--fp16", "bf16": "--bf16"}.get(value, f"--fp8-format hybrid --fp8-recipe {value}")
+        case "num_key_value_heads":
+            yield f"--{GQA} --{GROUPS} {value}".replace("_", "-")
+        case "num_experts":
+            yield f"--num-experts {value} --disable-bias-linear --moe-grouped-gemm --moe-aux-loss-coeff 0.01"
+            yield f"--moe-token-dispatcher-type {example.get('moe_dispatcher', 'alltoall')}"
+        case "moe_dispatcher":
+            return  # with the experts
+        case "sliding_window":
+            yield f"--window-size {value},0"
+        case "num_nextn_predict_layers":
+            yield f"--mtp-num-layers {value} --position-embedding-type rope"
+        case "seq_length":
+            yield f"--seq-length {value} --max-position-embeddings {value}"
+        case "graphs":
+            yield "--cuda-graph-impl transformer_engine"
+            if modules := MODULES.get(value, "attn moe" if "num_experts" in example else ""):
+                yield f"--cuda-graph-modules {modules}"
+        case "fused_loss":
+            yield "--cross-entropy-loss-fusion --cross-entropy-fusion-impl te"
+        case "recompute":
+            yield FULL if value == "full" else f"--recompute-granularity {value}"
+        case "modules":
+            yield f"--recompute-modules {' '.join(value)}"
+        case "zero":
+            yield from () if value else (UNSHARDED,)
+        case "grad_bytes":
+            yield from ("--grad-reduce-in-bf16",) if value == 2 else ()
+        case _:
+            if name in DESTINATIONS and value is not False:
+                yield f"--{DESTINATIONS[name].replace('_', '-')}" + ("" if value is True else f" {value}")
 
 
 def of_constraint(constraint: Constraint) -> Rule[MegatronFacts]:
@@ -80,6 +116,9 @@ def of_constraint(constraint: Constraint) -> Rule[MegatronFacts]:
         f"Read in {constraint.source}.",
         options(constraint.example),
         check,
+        gpus=constraint.example.get("gpus", GPUS_PER_NODE),
+        near=constraint.example.get("near"),
+        architecture=constraint.example.get("architecture"),
         since=None if constraint.since is None else _first(constraint.since),
         until=None if constraint.until is None else _last(constraint.until),
         constraints=(constraint,),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from symconfig.frameworks.constraint import Constraint
+from symconfig.frameworks.megatron.option_constraints import OPTION_CONSTRAINTS
 from symconfig.frameworks.shared import (
     BATCH,
     CONTEXT_KERNEL,
@@ -405,4 +406,5 @@ MEGATRON: tuple[Constraint, ...] = (
     ADAPTER_RANK,
     ADAPTER_COLUMNS,
     ADAPTER_HEADS,
+    *OPTION_CONSTRAINTS,
 )

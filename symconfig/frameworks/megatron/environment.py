@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from symconfig.frameworks.facts import Fixed
+from symconfig.frameworks.maturity import Option
 from symconfig.frameworks.megatron import flags
+from symconfig.frameworks.megatron.maturity import OPTIONS
+from symconfig.plans.columns import Columns
 from symconfig.plans.plan import Candidate, Plan
 
 DATA = Path(__file__).with_name("environment.json")
@@ -28,9 +32,14 @@ class Variable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row(Variable):
-    """A row of the table. refused: the values that are known to be wrong; None: every other one, and none at all."""
+    """A row of the table.
+
+    option: the name of an option of `maturity.OPTIONS` that a plan must use for it; None: any plan. refused: the values
+    that are known to be wrong; None: every other one, and none at all.
+    """
 
     when: str
+    option: str | None = None
     architectures: tuple[str, ...]
     since: str | None
     until: str | None
@@ -63,13 +72,26 @@ def table() -> tuple[Row, ...]:
     )
 
 
+def used(plan: Plan) -> tuple[Option, ...]:
+    """Return the options of `maturity.OPTIONS` that a plan is known to use."""
+    fixed = Fixed.of(plan.model, near=plan.cluster.near, architecture=plan.cluster.gpu.architecture)
+    point = Columns.of(plan.best)
+    return tuple(option for option in OPTIONS if option.used(fixed, point))
+
+
 def variables(plan: Plan, megatron_version: str) -> tuple[Row, ...]:
-    """What applies to this plan's GPU, version and options."""
-    return applying(megatron_version, plan.cluster.gpu.architecture, lambda when: _WHEN[when](plan.best))
+    """Return what applies to this plan's GPU, version and options."""
+    options = [option.name for option in used(plan)]
+    return applying(megatron_version, plan.cluster.gpu.architecture, lambda when: _WHEN[when](plan.best), options)
 
 
-def applying(megatron_version: str, architecture: str, when: Callable[[str], bool]) -> tuple[Row, ...]:
-    """The rows of a version and a GPU whose condition (a name of the column `when`) holds."""
+def applying(
+    megatron_version: str, architecture: str, when: Callable[[str], bool], options: Collection[str] = ()
+) -> tuple[Row, ...]:
+    """Return the rows of a version and a GPU whose condition (a name of the column `when`) holds.
+
+    options: names of the options that are used; rows of others are left out.
+    """
     order = flags.versions()
     version = order.index(flags.resolve(megatron_version))
     found: dict[str, Row] = {}
@@ -79,6 +101,7 @@ def applying(megatron_version: str, architecture: str, when: Callable[[str], boo
             <= version
             <= (order.index(row.until) if row.until else len(order))
         )
-        if in_range and architecture in row.architectures and when(row.when):
+        asked = row.option is None or row.option in options
+        if in_range and asked and architecture in row.architectures and when(row.when):
             found.setdefault(row.name, row)
     return tuple(found.values())

@@ -141,6 +141,27 @@ USER_BUFFERS = Option(
         ),
     ),
 )
+USER_BUFFERS_WITHOUT_MULTICAST = Option(
+    name="user_buffers_without_multicast",
+    label="user buffers on GPUs without multicast",
+    uses=lambda f, p: p.tp_comm & (f.architecture == "ampere"),
+    about="tp_comm",
+    example={**USER_BUFFERS.example, "architecture": "ampere"},
+    standings=(
+        Standing(
+            maturity=Maturity.UNUSUAL,
+            why="Transformer Engine stops, unless it is told to do without multicast, and calls that an attempt",
+            source="transformer_engine/pytorch/module/base.py, initialize_ub",
+        ),
+    ),
+    needs=(
+        Need(
+            why="GPUs before Hopper have no multicast, and the buffers are then shared by CUDA's handles",
+            hint="set it in the environment of every rank",
+            environment={"UB_SKIPMC": "1"},
+        ),
+    ),
+)
 DEEPEP = Option(
     name="deepep",
     label="DeepEP's kernels for the experts' tokens",
@@ -173,8 +194,9 @@ HYBRIDEP = Option(
     needs=(
         Need(
             why="HybridEP's kernels carry the tokens",
-            hint="branch hybrid-ep of github.com/deepseek-ai/DeepEP: its deep_ep has HybridEPBuffer",
+            hint="branch hybrid-ep of github.com/deepseek-ai/DeepEP",
             module="deep_ep",
+            attribute="HybridEPBuffer",  # megatron/core/transformer/moe/fused_a2a.py
         ),
     ),
 )
@@ -323,6 +345,7 @@ OPTIONS: tuple[Option, ...] = (
     TENSOR_OVER_NODES,
     SHORT_SHARES,
     USER_BUFFERS,
+    USER_BUFFERS_WITHOUT_MULTICAST,
     DEEPEP,
     HYBRIDEP,
     MOE_OVERLAP,

@@ -26,6 +26,11 @@ MEGATRON_VOCAB_MULTIPLE = 128
 # Megatron-FSDP's --data-parallel-sharding-strategy, and the ZeRO stage that each is.
 SHARDING_STAGES: dict[str, ZeroStage] = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 
+# CUDA graphs of named modules of a layer; before, of attention or of whole layers (transformer_config.py).
+GRAPHED_MODULES_SINCE = "core_v0.16.1"
+# The first that refuses Transformer Engine's fused loss (arguments.py, validate_args).
+FUSED_LOSS_REFUSED = "core_v0.18.2"
+
 # validate_args wants compute capability 8.0 for --moe-grouped-gemm.
 NO_GROUPED_GEMM = ("volta",)
 

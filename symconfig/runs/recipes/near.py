@@ -21,7 +21,7 @@ from symconfig.runs.replan.carried import carried, judged
 PER_DOUBLED_MODEL, PER_DOUBLED_BATCH = 4.0, 0.5
 OTHER_CLUSTER, OTHER_PRECISION, NOT_TUNED, OTHER_TASK = 1.0, 0.5, 0.5, 1.0
 MOST_TIMES_LARGER = 3.0  # a model of which a recipe still says something
-NOT_PRICED = "the model has no price for it"
+NOT_PRICED = "has no price in the model"
 
 
 def near_recipe(plan: Plan) -> NearRecipe | None:
@@ -194,6 +194,28 @@ def _with_dispatcher(candidate: Candidate, name: Any) -> Candidate:
     return replace(candidate, options=options)
 
 
+def _graphs(recipe: Recipe) -> str | None:
+    """What a recipe replays, as plans say it; None: it does not say, or what plans cannot say: parts of a layer that
+    have no price, experts."""
+    said = recipe.options.cuda_graphs
+    if said in (None, "none"):
+        return said
+    modules = set((said or "").split(", "))
+    if modules & {"full_iteration", "on"} or modules >= {"attn", "mlp"}:
+        return None if recipe.layout.ep > 1 else "all"
+    if "moe_router" not in modules:
+        return None
+    return "outside experts" if "attn" in modules else "router"
+
+
+def _eight_bits(recipe: Recipe) -> bool | None:
+    return bool(recipe.options.fp8_param_gather) if recipe.job.precision in ("fp8", "mxfp8") else None
+
+
+def _gradient_bytes(recipe: Recipe) -> int | None:
+    return {"bf16": 2, "fp32": 4}.get(recipe.options.gradients or "")
+
+
 # What a recipe does not state is as the plan has it, but for what is off unless somebody asks for it, and sequence
 # parallelism, which goes with tensor parallelism.
 CHOICES: tuple[Choice, ...] = (
@@ -219,6 +241,9 @@ CHOICES: tuple[Choice, ...] = (
         "moe_a2a",
         lambda recipe: bool(recipe.options.moe_overlap) if recipe.layout.ep > 1 else None,
     ),
+    _option("CUDA graphs", "cuda_graphs", _graphs),
+    _option("bytes of a gradient", "grad_bytes", _gradient_bytes),
+    _option("weights in 8 bits", "fp8_param_gather", _eight_bits),
 )
 
 

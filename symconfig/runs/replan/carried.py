@@ -9,6 +9,7 @@ import numpy as np
 from symconfig.cost.device import device_bytes
 from symconfig.cost.step import host_bytes
 from symconfig.errors import InputError
+from symconfig.frameworks.extras import Extras
 from symconfig.graph.operator import LAYER
 from symconfig.plans.choices import Precision
 from symconfig.plans.plan import Candidate, Plan
@@ -17,8 +18,8 @@ from symconfig.solve import candidate as candidates
 from symconfig.solve.answer import refused as untold
 from symconfig.solve.configuration import Configuration
 from symconfig.solve.detail import detail
+from symconfig.solve.extras import switched_on
 from symconfig.solve.found import Found
-from symconfig.solve.overlap import lacking, overlapped
 from symconfig.solve.pins import parse
 from symconfig.solve.predict import as_found
 from symconfig.solve.run import request
@@ -69,8 +70,7 @@ def carried(candidate: Candidate, plan: Plan) -> Configuration:
     """
     asked = plan.job
     precision = candidate.options.precision if asked.precision == "auto" else plan.best.options.precision
-    beside = candidate.options.overlap.moe_a2a
-    wanted = _request(plan, precision, beside)
+    wanted = _request(plan, precision, Extras.planned(candidate))
     c = Configuration.of(candidate, wanted.framework)
     known = {LAYER, *wanted.limits.modules}
     c = replace(
@@ -91,7 +91,7 @@ def carried(candidate: Candidate, plan: Plan) -> Configuration:
 
 def judged(plan: Plan, c: Configuration) -> Verdict:
     """The configuration under the plan's inputs, by the functions that the search uses."""
-    wanted = _request(plan, c.precision, c.framework.hide.experts > 0)
+    wanted = _request(plan, c.precision, Extras.of(c.framework))
     if refused := _undivided(plan, c) or _unknown(wanted, c):
         return Verdict(refused)
     try:
@@ -109,10 +109,10 @@ def judged(plan: Plan, c: Configuration) -> Verdict:
     return Verdict("", step_s, step_s / best_s - 1, used, used - plan.usable_bytes, pinned - room)
 
 
-def _request(plan: Plan, precision: Precision, beside_another: bool) -> Request:
-    """What the search was asked for, before its pins."""
+def _request(plan: Plan, precision: Precision, extras: Extras) -> Request:
+    """What the search was asked for, before its pins, with the options that its framework has of these."""
     plain = request(plan.model, plan.cluster, plan.job, precision, parse({}))
-    return overlapped(plain, plan.cluster.gpu.architecture) if beside_another and lacking(plain) is None else plain
+    return switched_on(plain, extras, plan.cluster.gpu.architecture)
 
 
 def _undivided(plan: Plan, c: Configuration) -> str:
@@ -125,6 +125,8 @@ def _undivided(plan: Plan, c: Configuration) -> str:
 def _unknown(asked: Request, c: Configuration) -> str:
     """What the target has not at any degree."""
     limits, name = asked.limits, f"{asked.framework.name} {asked.version}"
+    if lacks := limits.lacking():
+        return lacks[0].rule
     if c.degrees.pp > 1 and not limits.pipeline:
         return f"{name} has no pipeline for this model"
     if c.zero not in limits.zero:

@@ -10,7 +10,9 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import PIN_NAMES, Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError, Problem, SymconfigError
+from symconfig.frameworks.extras import Extras
 from symconfig.plans.plan import Candidate, Recompute
+from symconfig.solve.extras import EXTRAS, Extra
 from symconfig.solve.run import fits
 from symconfig.solve.search import resolved
 
@@ -20,6 +22,12 @@ LAYOUT = ("tp", "pp", "vpp", "ep", "etp")
 
 def _degree(name: str, candidate: Candidate) -> str:
     return str(getattr(candidate.parallel, name))
+
+
+def _extra(extra: Extra, candidate: Candidate) -> str:
+    """The word of an option beside the degrees."""
+    value = getattr(Extras.planned(candidate), extra.name)
+    return next(word for word, meant in extra.values.items() if meant == value)
 
 
 _SAID: Mapping[str, Callable[[Candidate], str | None]] = {
@@ -33,7 +41,7 @@ _SAID: Mapping[str, Callable[[Candidate], str | None]] = {
     "activation_offload": lambda candidate: _switch(candidate.options.activation_offload),
     "cp_comm": lambda candidate: candidate.options.cp_comm,
     "layout": lambda candidate: candidate.options.pipeline_layout,
-    "moe_overlap": lambda candidate: _switch(candidate.options.overlap.moe_a2a),
+    **{extra.pin: partial(_extra, extra) for extra in EXTRAS},
 }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +15,7 @@ from symconfig.solve.candidate import tidy
 from symconfig.solve.choice.draws import DRAWS, Draws, step_seconds
 from symconfig.solve.choice.family import Family, family
 from symconfig.solve.choice.simplicity import Simplicity, simplicity
-from symconfig.solve.choice.variants import variants
+from symconfig.solve.choice.variants import variants, with_less
 from symconfig.solve.detail import detail
 from symconfig.solve.found import Found
 from symconfig.solve.weighed import NEAR
@@ -61,10 +61,13 @@ def choose(ranked: Sequence[Found], cluster: ClusterDescriptor, top: int) -> Cho
     families: dict[Family, list[Drawn]] = {}
     for each in drawn:
         families.setdefault(family(each.found), []).append(each)
+    less = _Less(cluster, draws)
     first = pick(near)
     others = [pick(mine) for name, mine in families.items() if name != family(first.found)]
-    picks = [first, *sorted(others, key=lambda each: (loss(each, best_s).mean(), each.found.order))]
-    close = [each for each in drawn if each.found.step_s <= (1 + WITHIN) * fastest.step_s]
+    others.sort(key=lambda each: (loss(each, best_s).mean(), each.found.order))
+    shown = [less.of(each, best_s) for each in (first, *others)[:top]]
+    picks, first = [*shown, *others[top - 1 :]], shown[0]
+    close = [each for each in (*shown, *drawn) if each.found.step_s <= (1 + WITHIN) * fastest.step_s]
     simplest = min(close, key=lambda each: (each.simplicity, each is not first, each.found.order))
     wins = _wins([each for each in picks if each.found.step_s <= near_s])
     return Choice(
@@ -72,6 +75,26 @@ def choose(ranked: Sequence[Found], cluster: ClusterDescriptor, top: int) -> Cho
         fastest=fastest,
         simplest=(simplest.found, judged(simplest, best_s, wins.get(id(simplest), 0.0), cluster)),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Less:
+    """Leaves off options beside the degrees where a plan without them cannot be told from the plan with them."""
+
+    cluster: ClusterDescriptor
+    draws: Draws
+
+    def of(self, drawn: Drawn, best_s: Array) -> Drawn:
+        """Return the plan with as few options as can be; best_s: [DRAWS], of all plans near the best."""
+        most = float(loss(drawn, best_s).mean()) + TOLD_APART
+        now = drawn
+        while plainer := [each for each in self._without_one(now) if float(loss(each, best_s).mean()) <= most]:
+            now = min(plainer, key=lambda each: float(loss(each, best_s).mean()))
+        return now
+
+    def _without_one(self, drawn: Drawn) -> Iterator[Drawn]:
+        for found in with_less(drawn.found, self.cluster):
+            yield Drawn(found, simplicity(found, self.cluster.near), step_seconds(found, self.cluster, self.draws))
 
 
 def _wins(picks: Sequence[Drawn]) -> dict[int, float]:

@@ -42,7 +42,7 @@ def simplicity(found: Found, near: int) -> Simplicity:
         p.etp,
         2 if full else 1 if found.choice.modules else 0,
         found.micro & (found.micro - 1) > 0,
-        found.beside_another,
+        len(found.extras.on),
         p.vpp,
         len(found.choice.modules),
     )

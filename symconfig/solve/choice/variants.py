@@ -8,10 +8,13 @@ from dataclasses import replace
 from symconfig.cost.device import device_bytes
 from symconfig.cost.stages import Offload
 from symconfig.cost.step import host_bytes
+from symconfig.descriptor.cluster import ClusterDescriptor
+from symconfig.frameworks.extras import NOTHING_ON
 from symconfig.graph.model import sequence
 from symconfig.solve.budget import peak_budget
 from symconfig.solve.choice.simplicity import FEW_CHUNKS
 from symconfig.solve.detail import detail
+from symconfig.solve.extras import EXTRAS, switched_on
 from symconfig.solve.found import Found
 from symconfig.solve.pieces import recompute_choices
 from symconfig.solve.split import Split, equal, uneven
@@ -40,6 +43,22 @@ def variants(found: Found) -> tuple[Found, ...]:
                     result.append(tried)
                     break
     return tuple(result)
+
+
+def with_less(found: Found, cluster: ClusterDescriptor) -> Iterator[Found]:
+    """Yield the plan with one option beside its degrees left off, where its pins let it be and it fits.
+
+    What a plan has without any price stays on (`extras.Extra.alone`).
+    """
+    request = found.request
+    for extra in EXTRAS:
+        usual = getattr(NOTHING_ON, extra.name)
+        if extra.alone or extra.pin in request.pins.words or getattr(found.extras, extra.name) == usual:
+            continue
+        less = replace(found.extras, **{extra.name: usual})
+        other = replace(found, request=switched_on(request, less, cluster.gpu.architecture))
+        if (priced := _priced(other, found)) is not None:
+            yield priced
 
 
 def _splits(found: Found) -> list[Split]:

@@ -53,6 +53,8 @@ CASES: dict[str, tuple[Case, ...]] = {
     "llama3.1-8b": (
         Case("h100", 64, 512, 8192),
         Case("b200", 8, 64, 8192, {"precision": "mxfp8"}),
+        Case("b200", 16, 64, 8192, {"tp": "2", "user_buffers": "on", "cuda_graphs": "all"}),
+        Case("h100", 16, 64, 8192, {"precision": "fp8", "fp8_param_gather": "on", "grad_dtype": "bf16"}),
         Case("h100", 8, 32, 8192, {"zero": "3"}, "deepspeed"),
     ),
     "mixtral-8x22b": (Case("h100", 128, 256, 4096, {"pp": "4", "ep": "8"}),),
@@ -64,7 +66,10 @@ CASES: dict[str, tuple[Case, ...]] = {
     "qwen2.5-7b": (Case("h100", 16, 64, 4096, {"sp": "off", "tp": "2"}),),
     "qwen2.5-7b-lora": (Case("l40s", 8, 64, 4096),),
     "qwen3-235b-a22b": (Case("h100", 256, 512, 4096, {"tp": "2", "pp": "8"}),),
-    "qwen3-30b-a3b": (Case("h100", 32, 256, 4096, {"activation_offload": "on", "ep": "8", "pp": "1"}),),
+    "qwen3-30b-a3b": (
+        Case("h100", 32, 256, 4096, {"activation_offload": "on", "ep": "8", "pp": "1"}),
+        Case("h200", 32, 256, 4096, {"ep": "8", "dispatcher": "deepep", "cuda_graphs": "outside_experts"}),
+    ),
     "qwen3-32b": (Case("h100", 32, 128, 4096, {"recompute": "selective:mlp", "pp": "2"}),),
 }
 

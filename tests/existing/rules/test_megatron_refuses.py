@@ -55,6 +55,13 @@ LATER = {
     "cp-without-kernels": "Transformer Engine finds no attention in the first step",
     "format-without-kernels": "Transformer Engine refuses it when the first layer is built",
     "warm-up-beyond-decay": "the schedule of the learning rate asserts it",
+    "user-buffers-over-far-ranks": "Transformer Engine cannot share the buffers when it makes them",
+    "user-buffers-of-a-gpu": "Transformer Engine raises when it makes the buffers",
+    "user-buffers-in-fp16": "another model is trained",
+    "deepep-ranks": "the dispatcher or DeepEP's buffer asserts it in the first layer of experts",
+    "deepep-nodes": "DeepEP cannot share its buffers in the first layer of experts",
+    "deepep-of-a-gpu": "DeepEP's kernels fail in the first layer of experts",
+    "hybridep-of-a-gpu": "HybridEP's kernels fail in the first layer of experts",
 }
 # No errors, since a fork may have the option or the shell set the variable.
 SOONER = {"option-of-a-fork", "options-of-several-versions", "environment-missing"}
@@ -80,6 +87,12 @@ whole-graph-refused: --cuda-graph-impl full_iteration --no-check-for-nan-in-loss
 graphs-said-twice: --enable-cuda-graph --external-cuda-graph
 graphs-said-twice: --cuda-graph-impl local --cuda-graph-scope attn --cuda-graph-modules attn
 graphs-of-parts-refused: --cuda-graph-impl local --cuda-graph-modules moe_router
+graphs-of-parts-refused: --cuda-graph-impl local --cuda-graph-modules attn moe
+graphs-of-parts-refused: --num-experts 8 --disable-bias-linear --moe-grouped-gemm \
+  --moe-token-dispatcher-type alltoall --cuda-graph-impl transformer_engine --cuda-graph-modules moe_router \
+  --recompute-granularity selective --recompute-modules moe
+graphs-of-recomputed-dropout: --cuda-graph-impl transformer_engine --attention-dropout 0 \
+  --recompute-granularity selective --recompute-modules mlp
 activations-on-host-refused: --cpu-offloading-num-layers 4 --pipeline-model-parallel-size 2
 activations-on-host-refused: --cpu-offloading-num-layers 40
 deferred-gradient-of-embedding: --defer-embedding-wgrad-compute --no-gradient-accumulation-fusion

@@ -39,7 +39,7 @@ def test_device_connections_follow_the_gpu_and_the_plan(
 def test_every_variable_has_a_reason_a_source_and_versions_of_the_table() -> None:
     for row in environment.table():
         assert row.reason[0].isupper()
-        assert "Megatron-LM" in row.source
+        assert row.source.startswith(("Megatron-LM", "Transformer Engine"))
         assert {row.since, row.until} - {None} <= set(versions())
 
 

@@ -115,6 +115,8 @@ TRAINING_ARGS=(
     --lr-decay-style cosine
     --lr-decay-iters 1000
     --lr-warmup-iters 100
+    --manual-gc
+    --manual-gc-interval 100
 )
 
 PRECISION_ARGS=(

@@ -27,6 +27,16 @@ GIB = st.sampled_from([0.4, 0.6, 0.8, 1.0, 1.5, 2.0, 4.0])
 PINS = st.dictionaries(
     st.sampled_from(["tp", "pp", "cp", "mbs", "vpp"]), st.sampled_from(["1", "2", "4", "1..2"]), max_size=2
 )
+KERNELS = st.dictionaries(
+    st.sampled_from(["user_buffers", "dispatcher", "cuda_graphs", "moe_overlap", "grad_dtype"]), st.integers(0, 1)
+)
+WORDS = {
+    "user_buffers": ("off", "on"),
+    "dispatcher": ("alltoall", "deepep"),
+    "cuda_graphs": ("none", "outside_experts"),
+    "moe_overlap": ("off", "on"),
+    "grad_dtype": ("fp32", "bf16"),
+}
 EXAMPLES = settings(max_examples=25, deadline=None, derandomize=True)
 
 
@@ -75,3 +85,20 @@ def test_a_loosened_pin_is_never_slower(
 def test_a_larger_risk_is_never_slower(model: Any, gib: float, pins: dict[str, str], allow: tuple[str, ...]) -> None:
     much, little = (_fastest_s(model, gib, pins, allow, risk) for risk in (0.3, 0.02))
     assert much[1] <= little[0] * (1 + 1e-9)
+
+
+@EXAMPLES
+@given(MODELS, GIB, PINS, KERNELS)
+def test_a_pinned_kernel_is_never_faster(model: Any, gib: float, pins: dict[str, str], kernels: dict[str, int]) -> None:
+    """Of options that are stable; one that a pin opens has no counterpart in the free search."""
+    words = {name: WORDS[name][place] for name, place in kernels.items() if name != "grad_dtype" or not place}
+
+    def fastest_s(more: dict[str, str]) -> float:
+        asked = job(8, 8, 4096, pins={**pins, **more}, allow=(), without=(), limits={"memory_risk": 1.0})
+        try:
+            plan = search(model, tight(model, gib, "h100"), asked)
+        except SymconfigError:
+            return float("inf")
+        return float("inf") if plan.search.opened else plan.fastest.predicted.step_s
+
+    assert fastest_s({}) <= fastest_s(words) * (1 + 1e-9)

@@ -1,0 +1,106 @@
+"""What a plan may switch on beside its degrees: kernels and overlaps that a framework has and leaves off by itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, Self
+
+from symconfig.cost.framework import Framework
+from symconfig.frameworks.behaviour import Switches, switched
+from symconfig.frameworks.kernels import DISPATCHERS
+from symconfig.frameworks.known import FRAMEWORKS
+from symconfig.frameworks.megatron.behaviour import GRAPHED, Graphed
+from symconfig.graph.implementation import Dispatch, LossKernel
+from symconfig.plans.plan import Candidate
+
+FlexBackend = Literal["", "deepep", "hybridep"]
+_FLEX: dict[Dispatch, FlexBackend] = {DISPATCHERS["deepep"]: "deepep", DISPATCHERS["hybridep"]: "hybridep"}
+_SCOPES: dict[Any, Graphed] = {legs: scope for scope, legs in GRAPHED.items()}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Extras:
+    """moe_overlap: the experts' all-to-all beside another microbatch. tp_comm: user buffers. flex_backend: whose
+    kernels carry the experts' tokens, nothing for NCCL's. graphs: what CUDA graphs replay of a layer. grad_bytes: of an
+    element as gradients are added up and reduced. fp8_param_gather: weights are kept in 8 bits. fused_loss: one kernel.
+    """
+
+    moe_overlap: bool = False
+    tp_comm: bool = False
+    flex_backend: FlexBackend = ""
+    graphs: Graphed = "none"
+    grad_bytes: int = 4
+    fp8_param_gather: bool = False
+    fused_loss: bool = False
+
+    @classmethod
+    def of(cls, framework: Framework) -> Self:
+        """Return what a framework has on."""
+        how = framework.implementation
+        return cls(
+            moe_overlap=framework.hide.experts > 0,
+            tp_comm=framework.hide.tp_pieces > 1,
+            flex_backend=_FLEX.get(how.experts.dispatch, ""),
+            graphs=_SCOPES.get(framework.graphed, "none"),
+            grad_bytes=int(framework.bytes.gradient),
+            fp8_param_gather=framework.quantised_weights,
+            fused_loss=how.loss.kernel is LossKernel.IN_PLACE,
+        )
+
+    @classmethod
+    def planned(cls, candidate: Candidate) -> Self:
+        """Return what a plan's candidate has on, as far as its degrees leave anything to carry."""
+        options, degrees = candidate.options, candidate.parallel
+        return cls(
+            moe_overlap=options.overlap.moe_a2a and degrees.ep > 1,
+            tp_comm=options.overlap.tp_comm and degrees.tp > 1 and options.sequence_parallel,
+            flex_backend=(options.moe_flex_backend or "") if degrees.ep * degrees.etp > 1 else "",
+            graphs=options.cuda_graphs,
+            grad_bytes=options.grad_bytes,
+            fp8_param_gather=options.fp8_param_gather,
+            fused_loss=options.fused_loss,
+        )
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """By the names of `Columns`."""
+        named = {one.name: getattr(self, one.name) for one in fields(self)}
+        return {**named, "moe_dispatcher": "flex" if self.flex_backend else "alltoall"}
+
+    @property
+    def on(self) -> tuple[str, ...]:
+        """Names of those that are otherwise than a framework has them by itself."""
+        return tuple(one.name for one in fields(self) if getattr(self, one.name) != one.default)
+
+    def put_on(self, framework: Framework, architecture: str) -> Framework:
+        """Return the framework with these on and no others, on GPUs of this architecture."""
+        now = Extras.of(framework)
+        usual = FRAMEWORKS[framework.name]
+        hide = replace(
+            framework.hide,
+            tp_forward=usual.hide.tp_forward,
+            tp_backward=usual.hide.tp_backward,
+            tp_pieces=usual.hide.tp_pieces,
+            cp_forward=usual.hide.cp_forward,
+            cp_backward=usual.hide.cp_backward,
+            experts=0.0,
+        )
+        how: dict[str, Any] = {}
+        if now.flex_backend != self.flex_backend:
+            how["dispatcher"] = self.flex_backend or "alltoall"
+        if now.fused_loss != self.fused_loss:
+            how["loss"] = "fused" if self.fused_loss else "parallel"
+        given: dict[str, Any] = {"quantised_weights": self.fp8_param_gather}
+        if now.graphs != self.graphs:
+            given["graphed"] = GRAPHED[self.graphs]
+        switches = Switches(
+            implementation=how,
+            bytes={"gradient": float(self.grad_bytes)},
+            framework=given,
+            cuts_products=self.tp_comm,
+            pairs_microbatches=self.moe_overlap,
+        )
+        return switched(replace(framework, hide=hide), architecture, switches)
+
+
+NOTHING_ON = Extras()

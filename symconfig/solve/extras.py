@@ -1,0 +1,141 @@
+"""Options beside the degrees that a search weighs: which of them a job leaves open, and requests that have them on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import product
+from typing import Any, NoReturn
+
+from symconfig.errors import InputError, Problem
+from symconfig.frameworks.extras import NOTHING_ON, Extras
+from symconfig.frameworks.tables import options
+from symconfig.solve.limits import Limits
+from symconfig.solve.pins import EXTRA_PINS
+from symconfig.solve.space import Request
+
+
+@dataclass(frozen=True, slots=True)
+class Extra:
+    """One of them. name: in `Extras`; pin: its name in a job.
+
+    beside: what a point has where it may be of use, by the names of columns. alone: it is neither slower nor larger
+    than the framework's own, so that this is weighed only where it can have what the option cannot. whole: of its
+    values only the first that can run is weighed.
+    """
+
+    name: str
+    pin: str
+    beside: Mapping[str, Any] = field(default_factory=dict)
+    alone: bool = False
+    whole: bool = False
+
+    @property
+    def values(self) -> Mapping[str, Any]:
+        """What the pin's words stand for, the framework's own first."""
+        return EXTRA_PINS[self.pin]
+
+    def columns(self, value: Any) -> dict[str, Any]:
+        """What a point with this value has."""
+        every = replace(NOTHING_ON, **{self.name: value}).columns
+        names = (self.name, "moe_dispatcher") if self.name == "flex_backend" else (self.name,)
+        return {**self.beside, **{name: every[name] for name in names}}
+
+
+EXTRAS: tuple[Extra, ...] = (
+    Extra("grad_bytes", "grad_dtype", alone=True),
+    Extra("fp8_param_gather", "fp8_param_gather", {"zero": 1}, alone=True),
+    Extra("fused_loss", "fused_loss", alone=True),
+    Extra("tp_comm", "user_buffers", {"sequence_parallel": True}),
+    Extra("flex_backend", "dispatcher"),
+    Extra("graphs", "cuda_graphs", whole=True),
+    Extra("moe_overlap", "moe_overlap"),
+)
+
+
+def switched_on(request: Request, extras: Extras | None = None, architecture: str = "") -> Request:
+    """Return the same request with these options on and no others, on GPUs of this architecture.
+
+    extras: None for what its framework has on already.
+    """
+    whole, framework = request.whole or request.limits, request.framework
+    if extras is None:
+        extras = Extras.of(framework)
+    if not options(request.job.backend):
+        return replace(request, extras=Extras(grad_bytes=extras.grad_bytes))
+    if extras != Extras.of(framework):
+        framework = extras.put_on(framework, architecture)
+    return replace(request, framework=framework, limits=whole.choosing(extras.columns), whole=whole, extras=extras)
+
+
+def requests(plain: Request, architecture: str, usual: bool) -> tuple[Request, ...]:
+    """Return the request with every choice of options that it leaves open, the plainest first.
+
+    usual: the framework is as it comes, and not as somebody runs it: else what they have on is weighed, too.
+    Raises InputError for a pin that asks for what the target lacks.
+    """
+    plain = replace(plain, limits=plain.whole or plain.limits)
+    _refuse_pins(plain)
+    if not options(plain.job.backend):
+        return (plain,)
+    now = Extras.of(plain.framework)
+    own = NOTHING_ON if usual else replace(NOTHING_ON, grad_bytes=now.grad_bytes, fused_loss=now.fused_loss)
+    names = [extra.name for extra in EXTRAS]
+    every = product(*(tuple(_values(extra, plain, own)) for extra in EXTRAS))
+    wanted = [replace(own, **dict(zip(names, values, strict=True))) for values in every]
+    if now not in wanted and not any(extra.pin in plain.pins.words for extra in EXTRAS):
+        wanted.append(now)
+    able = [extras for extras in wanted if plain.limits.runs(**extras.columns, precision=plain.precision)]
+    if not able:
+        _refuse_together(plain, wanted[0])
+    return tuple(switched_on(plain, extras, architecture) for extras in able)
+
+
+def _values(extra: Extra, plain: Request, own: Extras) -> Iterator[Any]:
+    """Yield the values of one option that are weighed, the framework's own first."""
+    word, usual = plain.pins.words.get(extra.pin), getattr(own, extra.name)
+    if word is not None:
+        yield extra.values[word]
+        return
+    known = dict.fromkeys(extra.values.values())
+    others = [value for value in known if value != usual and _runs(extra, value, plain)]
+    if not extra.alone or not others or _loses(extra, others[-1], plain.limits):
+        yield usual
+    yield from others[-1:] if extra.alone or extra.whole else others
+
+
+def _runs(extra: Extra, value: Any, plain: Request) -> bool:
+    """Return whether the target can have it at any degrees that the pins leave."""
+    zero = extra.beside.get("zero")
+    pinned_out = zero is not None and not any(plain.pins.allows("zero", stage) for stage in plain.limits.zero[zero:])
+    return not pinned_out and plain.limits.runs(**extra.columns(value), precision=plain.precision)
+
+
+def _loses(extra: Extra, value: Any, limits: Limits) -> bool:
+    """Return whether something else goes with the framework's own value only."""
+    columns = {name: told for name, told in extra.columns(value).items() if name not in extra.beside}
+    other = limits.choosing(columns)
+    return any(getattr(other, name) != getattr(limits, name) for name in _MAY_LOSE)
+
+
+_MAY_LOSE = ("modules", "full_recompute", "activation_offload", "least_stages", "least_chunks")
+
+
+def _refuse_pins(plain: Request) -> None:
+    """Raise InputError where a pin asks for an option that the target lacks at all degrees."""
+    for extra in EXTRAS:
+        word = plain.pins.words.get(extra.pin)
+        if word is None or extra.values[word] == getattr(NOTHING_ON, extra.name):
+            continue
+        named, got = f"pins.{extra.pin}", plain.job.pins[extra.pin]
+        if lacks := plain.limits.lacking(**extra.columns(extra.values[word]), precision=plain.precision):
+            raise InputError(Problem(lacks[0].rule, field=named, got=got, hint=lacks[0].hint))
+        if not options(plain.job.backend):
+            raise InputError(Problem("is no option of this framework", field=named, got=got, hint="--backend megatron"))
+
+
+def _refuse_together(plain: Request, extras: Extras) -> NoReturn:
+    """Raise InputError where pins that each can be had cannot be had together."""
+    lacks = plain.limits.lacking(**extras.columns, precision=plain.precision)[0]
+    pinned = [f"{extra.pin}={plain.job.pins[extra.pin]}" for extra in EXTRAS if extra.pin in plain.pins.words]
+    raise InputError(Problem(lacks.rule, field="pins", got=", ".join(pinned), hint=lacks.hint))

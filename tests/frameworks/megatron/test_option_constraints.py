@@ -1,0 +1,110 @@
+"""What is refused of options beside the degrees: never a plan without them, and only where they cannot run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from symconfig.frameworks.constraint import Constraint, Verdict, in_force
+from symconfig.frameworks.facts import Fixed
+from symconfig.frameworks.megatron.flags import flags, versions
+from symconfig.frameworks.megatron.option_constraints import (
+    DEEPEP_GPU,
+    DEEPEP_NODES,
+    DEEPEP_SIZES,
+    OPTION_CONSTRAINTS,
+)
+from symconfig.plans.columns import Columns
+
+PLAIN = Columns(
+    tp_comm=False,
+    moe_dispatcher="alltoall",
+    flex_backend="",
+    graphs="none",
+    grad_bytes=4,
+    fp8_param_gather=False,
+    fused_loss=False,
+)
+DEEPEP = replace(PLAIN, moe_dispatcher="flex", flex_backend="deepep")
+# Of a constraint that names the releases without an option: the option.
+FLAGS = {
+    "hybridep of an old release": "--moe-flex-dispatcher-backend",
+    "fused loss of an old release": "--cross-entropy-fusion-impl",
+    "bf16 gradients of an old release": "--grad-reduce-in-bf16",
+    "graphs of an old release": "--external-cuda-graph",
+}
+
+
+@pytest.mark.parametrize("constraint", OPTION_CONSTRAINTS, ids=lambda one: one.name)
+def test_a_plan_without_options_is_never_refused(constraint: Constraint) -> None:
+    assert constraint.verdict(Fixed(), PLAIN) is Verdict.HOLDS
+    assert constraint.verdict(Fixed(), replace(PLAIN, moe_dispatcher="allgather")) is Verdict.HOLDS
+
+
+@pytest.mark.parametrize("name", FLAGS)
+def test_what_an_old_release_lacks_is_the_option(name: str) -> None:
+    constraint = next(one for one in OPTION_CONSTRAINTS if one.name == name)
+    for version in versions():
+        assert constraint.in_force(version) is not flags(version).known(FLAGS[name]), version
+
+
+@pytest.mark.parametrize(
+    ("ep", "etp", "runs"),
+    [(1, 1, False), (2, 1, True), (8, 2, True), (16, 1, True), (40, 1, False), (64, 2, True), (72, 1, False)],
+)
+def test_deepep_has_settings_for_some_groups(ep: int, etp: int, runs: bool) -> None:
+    found = DEEPEP_SIZES.verdict(Fixed(), replace(DEEPEP, ep=ep, etp=etp))
+    assert found is (Verdict.HOLDS if runs else Verdict.FAILS)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "near", "runs"),
+    [("ampere", 8, True), ("hopper", 8, True), ("blackwell", 8, True), ("blackwell", 72, False), ("volta", 8, False)],
+)
+def test_deepep_runs_on_some_gpus(architecture: str, near: int, runs: bool) -> None:
+    found = DEEPEP_GPU.verdict(Fixed(architecture=architecture, near=near), DEEPEP)
+    assert found is (Verdict.HOLDS if runs else Verdict.FAILS)
+
+
+@pytest.mark.parametrize(("near", "ep", "runs"), [(4, 4, True), (4, 8, False), (8, 64, True)])
+def test_deepep_crosses_nodes_of_eight_only(near: int, ep: int, runs: bool) -> None:
+    found = DEEPEP_NODES.verdict(Fixed(near=near), replace(DEEPEP, ep=ep, etp=1))
+    assert found is (Verdict.HOLDS if runs else Verdict.FAILS)
+
+
+@pytest.mark.parametrize(
+    ("version", "graphs", "recompute", "modules", "runs"),
+    [
+        ("core_v0.14.0", "router", "none", (), False),
+        ("core_v0.15.0", "all", "none", (), True),
+        ("core_v0.15.0", "all", "selective", ("core_attn",), False),
+        ("core_v0.16.1", "all", "selective", ("core_attn",), True),
+        ("core_v0.19.0", "all", "full", ("layer",), False),
+    ],
+)
+def test_graphs_go_with_what_their_release_takes(
+    version: str, graphs: str, recompute: str, modules: tuple[str, ...], runs: bool
+) -> None:
+    point = replace(PLAIN, graphs=graphs, recompute=recompute, modules=modules)
+    fixed = Fixed(num_experts=8 if graphs == "router" else 0, attention_dropout=0.0, hidden_dropout=0.0)
+    found = {one.verdict(fixed, point) for one in in_force(OPTION_CONSTRAINTS, version)}
+    assert (Verdict.FAILS not in found) is runs
+    assert Verdict.UNKNOWN not in found
+
+
+@pytest.mark.parametrize(
+    ("options", "precision", "runs"),
+    [
+        ({"optimizer_offload": 0.5}, "fp8", True),
+        ({"optimizer_offload": 0.5}, "mxfp8", False),
+        ({"zero": 0}, "fp8", False),
+        ({}, "nvfp4", False),
+    ],
+)
+def test_weights_are_gathered_in_8_bits(options: dict[str, Any], precision: str, runs: bool) -> None:
+    given = {"optimizer_offload": 0.0, "zero": 1} | options
+    point = replace(PLAIN, fp8_param_gather=True, precision=precision, **given)
+    found = {one.verdict(Fixed(), point) for one in in_force(OPTION_CONSTRAINTS, "core_v0.19.0")}
+    assert (Verdict.FAILS not in found) is runs

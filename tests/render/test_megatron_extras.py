@@ -1,0 +1,238 @@
+"""Options beside the degrees, in the words of each release, and what other formats make of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from symconfig.errors import InfeasibleError, Problem
+from symconfig.frameworks.megatron.flags import versions
+from symconfig.plans.plan import Plan
+from symconfig.render import bridge_config, megatron, megatron_yaml, ms_swift, own_target, render, targets
+from tests.sample_plans import sample_plan
+
+Case = tuple[str, str, dict[str, Any]]
+DEEPEP: dict[str, Any] = {"moe_dispatcher": "flex", "moe_flex_backend": "deepep"}
+HYBRIDEP = DEEPEP | {"moe_flex_backend": "hybridep"}
+CASES: dict[str, Case] = {
+    "deepep": ("mixtral-8x7b", "h100", DEEPEP),
+    "hybridep": ("mixtral-8x7b", "h100", HYBRIDEP),
+    "router": ("mixtral-8x7b", "h100", {"cuda_graphs": "router"}),
+    "outside experts": ("mixtral-8x7b", "h100", {"cuda_graphs": "outside experts"}),
+    "all": ("llama2-13b", "h100", {"cuda_graphs": "all"}),
+    "fp8": ("llama2-13b", "h100", {"precision": "fp8", "fp8_param_gather": True}),
+    "mxfp8": ("llama2-13b", "b200", {"precision": "mxfp8", "fp8_param_gather": True}),
+    "fsdp": ("llama2-13b", "b200", {"precision": "mxfp8", "fp8_param_gather": True, "zero_stage": 3, "pp": 1}),
+    "fused loss": ("llama2-13b", "h100", {"fused_loss": True}),
+    "bf16 gradients": ("llama2-13b", "h100", {"grad_bytes": 2}),
+    "user buffers": ("llama2-13b", "h100", {"overlap_tp_comm": True}),
+}
+FLEX = "--moe-token-dispatcher-type flex"
+FP32 = "--moe-router-dtype fp32"
+GRAPHS = ("--cuda-graph-warmup-steps 3", "--te-rng-tracker")
+IMPL = "--cuda-graph-impl transformer_engine"
+# Per case, what is written from a release on; nothing: it is refused.
+WRITTEN: dict[str, dict[str, tuple[str, ...]]] = {
+    "deepep": {
+        "core_v0.12.1": (FLEX, "--moe-enable-deepep", FP32),
+        "core_v0.16.1": (FLEX, "--moe-flex-dispatcher-backend deepep", FP32),
+    },
+    "hybridep": {"core_v0.12.1": (), "core_v0.16.1": (FLEX, "--moe-flex-dispatcher-backend hybridep", FP32)},
+    "router": {
+        "core_v0.12.1": (),
+        "core_v0.16.1": (IMPL, "--cuda-graph-scope moe_router moe_preprocess", *GRAPHS),
+        "core_v0.18.2": (IMPL, "--cuda-graph-modules moe_router moe_preprocess", *GRAPHS),
+    },
+    "outside experts": {
+        "core_v0.12.1": (),
+        "core_v0.16.1": (IMPL, "--cuda-graph-scope attn moe_router moe_preprocess", *GRAPHS),
+        "core_v0.18.2": (IMPL, "--cuda-graph-modules attn moe_router moe_preprocess", *GRAPHS),
+    },
+    "all": {
+        "core_v0.12.1": ("--external-cuda-graph", "--cuda-graph-scope full", *GRAPHS),
+        "core_v0.15.0": (IMPL, "--cuda-graph-scope full", *GRAPHS),
+        "core_v0.16.1": (IMPL, "--cuda-graph-scope attn mlp", *GRAPHS),
+        "core_v0.18.2": (IMPL, "--cuda-graph-modules attn mlp", *GRAPHS),
+    },
+    "fp8": {"core_v0.12.1": ("--fp8-param-gather",)},
+    "mxfp8": {
+        "core_v0.12.1": (),
+        "core_v0.14.0": ("--fp8-param-gather", "--reuse-grad-buf-for-mxfp8-param-ag"),
+    },
+    "fused loss": {
+        "core_v0.12.1": ("--cross-entropy-loss-fusion", "--cross-entropy-fusion-impl te"),
+        "core_v0.18.2": (),
+    },
+    "bf16 gradients": {"core_v0.12.1": ("--grad-reduce-in-bf16",)},
+    "user buffers": {"core_v0.12.1": ("--tp-comm-overlap",)},
+}
+# Per case, the pin that leaves it out.
+OFF = {
+    "deepep": "dispatcher=alltoall",
+    "hybridep": "dispatcher=alltoall",
+    "router": "cuda_graphs=none",
+    "outside experts": "cuda_graphs=none",
+    "all": "cuda_graphs=none",
+    "fp8": "fp8_param_gather=off",
+    "mxfp8": "fp8_param_gather=off",
+    "fused loss": "fused_loss=off",
+    "bf16 gradients": "grad_dtype=fp32",
+    "user buffers": "user_buffers=off",
+}
+
+
+def planned(name: str, **more: Any) -> Plan:
+    model, cluster, overrides = CASES[name]
+    return sample_plan(model, cluster, **overrides, **more)
+
+
+def lines(plan: Plan) -> list[str]:
+    return [" ".join(option) for group in megatron.groups(plan) for option in group.options]
+
+
+def refusals(plan: Plan, target: str) -> tuple[Problem, ...]:
+    try:
+        targets()[target].variables(plan)
+    except InfeasibleError as error:
+        return error.problems
+    return ()
+
+
+def wanted(name: str, version: str) -> tuple[str, ...]:
+    order = versions()
+    since = [first for first in WRITTEN[name] if order.index(first) <= order.index(version)]
+    return WRITTEN[name][since[-1]]
+
+
+@pytest.mark.parametrize("version", versions()[1:])
+@pytest.mark.parametrize("name", WRITTEN)
+def test_an_option_is_said_as_its_release_says_it_or_refused(name: str, version: str) -> None:
+    plan = planned(name, version=version)
+    if not wanted(name, version):
+        (problem,) = refusals(plan, "megatron")
+        assert OFF[name] in problem.pins
+        return
+    model, cluster, overrides = CASES[name]
+    plain = {key: value for key, value in overrides.items() if key == "precision"}
+    without = lines(sample_plan(model, cluster, version=version, **plain))
+    added = [line for line in lines(plan) if line not in without]
+    assert sorted(added) == sorted(wanted(name, version))
+    assert {line for line in without if line not in lines(plan)} <= {"--moe-token-dispatcher-type alltoall"}
+
+
+@pytest.mark.parametrize("version", ["core_v0.14.0", "core_v0.19.0"])
+def test_megatron_fsdp_gathers_8_bits_without_the_gradients_buffer(version: str) -> None:
+    said = lines(planned("fsdp", version=version))
+    assert "--fp8-param-gather" in said
+    assert "--reuse-grad-buf-for-mxfp8-param-ag" not in said
+
+
+def test_the_routers_number_format_is_said_once() -> None:
+    said = lines(sample_plan("deepseek-v3", "h100", **DEEPEP))
+    assert said.count(FP32) == 1  # a sigmoid's is fp32 anyway
+    assert FP32 not in lines(sample_plan("mixtral-8x7b", "h100"))
+
+
+@pytest.mark.parametrize("version", versions()[1:])
+def test_garbage_is_collected_in_the_same_step_where_there_are_several_ranks(version: str) -> None:
+    said = lines(sample_plan("llama2-13b", "h100", version=version))
+    assert said[said.index("--manual-gc") + 1] == "--manual-gc-interval 100"
+    alone = lines(sample_plan("llama2-13b", "h100", version=version, tp=1, pp=1, dp=1))
+    assert not [line for line in alone if "manual-gc" in line]
+
+
+BRIDGED: dict[str, dict[str, Any]] = {
+    "deepep": {
+        "model.moe_token_dispatcher_type": "flex",
+        "model.moe_flex_dispatcher_backend": "deepep",
+        "model.moe_router_dtype": "fp32",
+    },
+    "hybridep": {"model.moe_flex_dispatcher_backend": "hybridep"},
+    "router": {
+        "model.cuda_graph_impl": "transformer_engine",
+        "model.cuda_graph_scope": ["moe_router", "moe_preprocess"],
+        "model.cuda_graph_warmup_steps": 3,
+        "model.use_te_rng_tracker": True,
+        "rng.te_rng_tracker": True,
+    },
+    "all": {"model.cuda_graph_scope": ["attn", "mlp"]},
+    "fp8": {"mixed_precision.fp8_param_gather": True, "mixed_precision.reuse_grad_buf_for_mxfp8_param_ag": False},
+    "mxfp8": {"mixed_precision.fp8_param_gather": True, "mixed_precision.reuse_grad_buf_for_mxfp8_param_ag": True},
+    "fused loss": {"model.cross_entropy_loss_fusion": True, "model.cross_entropy_fusion_impl": "te"},
+    "bf16 gradients": {"mixed_precision.grad_reduce_in_fp32": False},
+    "user buffers": {"model.tp_comm_overlap": True, "train.manual_gc": True, "train.manual_gc_interval": 100},
+}
+
+
+@pytest.mark.parametrize("name", BRIDGED)
+def test_bridge_has_a_field_for_each(name: str) -> None:
+    sections = bridge_config.sections(planned(name, version="core_v0.16.1"))
+    said = {f"{section}.{field}": value for section, fields in sections.items() for field, value in fields.items()}
+    assert {path: said.get(path) for path in BRIDGED[name]} == BRIDGED[name]
+
+
+def test_bridge_of_an_old_release_has_one_word_for_the_scope_and_8_bits_off_by_itself() -> None:
+    sections = bridge_config.sections(planned("all", version="core_v0.15.0"))
+    assert sections["model"]["cuda_graph_scope"] == "full"
+    assert sections["mixed_precision"]["fp8_param_gather"] is False  # Bridge's fp8 recipes have it on
+
+
+# Per target, what is refused of the cases, each with the pin that leaves it out.
+REFUSED: dict[str, tuple[str, ...]] = {
+    "megatron": ("fused loss",),
+    "megatron-yaml": ("fused loss", "bf16 gradients"),
+    "model-args": ("fused loss",),
+    "bridge": (),
+    "ms-swift": ("router", "outside experts", "all", "mxfp8", "bf16 gradients", "user buffers", "fused loss"),
+    "torchtitan": (
+        "deepep",
+        "hybridep",
+        "router",
+        "outside experts",
+        "all",
+        "fp8",
+        "mxfp8",
+        "bf16 gradients",
+        "fused loss",
+    ),
+}
+
+
+@pytest.mark.parametrize("target", REFUSED)
+@pytest.mark.parametrize("name", OFF)
+def test_a_target_says_an_option_or_refuses_it_with_the_pin_that_leaves_it_out(name: str, target: str) -> None:
+    more = {"version": "core_v0.16.1"} if target == "bridge" else {}
+    pins = {pin for problem in refusals(planned(name, **more), target) for pin in problem.pins}
+    assert (OFF[name] in pins) == (name in REFUSED[target])
+
+
+def test_ms_swift_says_the_rest_in_its_own_words() -> None:
+    def said(plan: Plan) -> dict[str, Any]:
+        return {key: value for section in ms_swift.sections(plan).values() for key, value in section.items()}
+
+    experts = said(sample_plan("qwen3-30b-a3b", "h100", **HYBRIDEP))
+    assert (experts["moe_token_dispatcher_type"], experts["moe_router_dtype"]) == ("flex", "fp32")
+    assert experts["megatron_extra_kwargs"]["moe_flex_dispatcher_backend"] == "hybridep"
+    assert said(planned("fp8"))["fp8_param_gather"] is True
+    assert (experts["manual_gc"], experts["manual_gc_steps"]) == (True, 100)
+    old = said(planned("fused loss", version="core_v0.17.1"))
+    assert (old["cross_entropy_loss_fusion"], old["cross_entropy_fusion_impl"]) == (True, "te")
+
+
+def test_a_yaml_file_says_graphs_where_the_configuration_reads_them() -> None:
+    document = megatron_yaml.document(planned("router"))
+    assert document["language_model"]["cuda_graph_impl"] == "transformer_engine"
+    assert document["language_model"]["cuda_graph_modules"] == ["moe_router", "moe_preprocess"]
+    assert document["te_rng_tracker"] is True
+    assert document["manual_gc_interval"] == 100
+
+
+def test_a_report_lists_the_options_and_what_they_want() -> None:
+    report = render(planned("hybridep", cuda_graphs="router", overlap_tp_comm=True), "megatron")["REPORT.md"]
+    assert "| token dispatcher | flex, hybridep's kernels |" in report
+    assert "| CUDA graphs replay | the experts' router |" in report
+    assert "## What options want installed" in report
+    assert "| hybridep | deep_ep, with HybridEPBuffer |" in report
+    plain = sample_plan("llama2-13b", "h100")
+    assert "want installed" not in render(plain, own_target(plain))["REPORT.md"]

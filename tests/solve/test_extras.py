@@ -1,0 +1,185 @@
+"""Options beside the degrees: weighed in every choice, left off where a site lacks them or they are not worth it."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import pytest
+
+from symconfig.cost.framework import Framework
+from symconfig.descriptor.load import load_cluster, load_model
+from symconfig.errors import InputError
+from symconfig.frameworks.extras import Extras
+from symconfig.frameworks.megatron.behaviour import MEGATRON
+from symconfig.frameworks.tables import constraints
+from symconfig.plans.columns import Columns
+from symconfig.plans.plan import Candidate, Plan
+from symconfig.solve.candidate import detail
+from symconfig.solve.restore import restore
+from symconfig.solve.run import facts_of, weigh_all
+from symconfig.solve.search import resolved, search
+from symconfig.units import GIB
+from tests.sample_models import sample_cluster
+from tests.solve import naive
+from tests.solve.naive import job, tight, tiny
+from tests.solve.test_brute_force import MIXTURE
+
+DENSE = tiny()
+OPEN: dict[str, Any] = {"allow": (), "without": ()}
+VALUES: dict[str, tuple[Any, ...]] = {
+    "moe_overlap": (False, True),
+    "tp_comm": (False, True),
+    "flex_backend": ("", "deepep", "hybridep"),
+    "graphs": ("none", "router", "outside experts", "all"),
+    "grad_bytes": (4, 2),
+    "fp8_param_gather": (False, True),
+    "fused_loss": (False, True),
+}
+EVERY = [Extras(**dict(zip(VALUES, values, strict=True))) for values in product(*VALUES.values())]
+
+
+@pytest.mark.parametrize("architecture", ["hopper", "blackwell"])
+def test_what_is_put_on_is_what_is_read(architecture: str) -> None:
+    for extras in EVERY:
+        framework = extras.put_on(MEGATRON, architecture)
+        assert Extras.of(framework) == extras
+        assert Extras().put_on(framework, architecture) == MEGATRON
+
+
+def test_what_somebody_runs_otherwise_stays() -> None:
+    from dataclasses import replace
+
+    slow = replace(MEGATRON, hide=replace(MEGATRON.hide, data=0.0, pp=0.0), gathers_apart=True)
+    on = Extras(tp_comm=True, moe_overlap=True).put_on(slow, "hopper")
+    assert (on.hide.data, on.hide.pp, on.gathers_apart) == (0.0, 0.0, True)
+    assert Extras().put_on(on, "hopper") == slow
+
+
+def every(plan: Plan) -> tuple[Candidate, ...]:
+    more = (plan.beside.simplest, plan.beside.fastest)
+    return (plan.best, *plan.alternatives, *(one for one in more if one is not None))
+
+
+@pytest.mark.parametrize(
+    ("model", "cluster", "fields"),
+    [
+        (DENSE, "h100", {"pins": {"tp": "2..4"}}),
+        (MIXTURE, "h100", {"pins": {"etp": "1"}}),
+        (MIXTURE, "gb200-nvl72", {"precision": "mxfp8"}),
+        (DENSE, "h100", {"precision": "fp8", "allow": ("all",)}),
+    ],
+)
+def test_plans_have_nothing_that_the_release_refuses_and_are_restored(
+    model: Any, cluster: str, fields: dict[str, Any]
+) -> None:
+    asked = job(8, 16, 4096, **{**OPEN, **fields})
+    where = load_cluster(cluster)
+    plan = search(model, where, asked, top=20)
+    fixed = facts_of(model, where, plan.job)
+    for one in (plan.best, *plan.alternatives):
+        point = Columns.of(one)
+        assert not [c.name for c in constraints("megatron", plan.best.target.version) if c.mask(fixed, point, ()).any()]
+        found = restore(plan, one)
+        assert found.extras == Extras.planned(one)
+        again = detail(found, where, plan.job)
+        assert again.options == one.options
+        assert again.predicted.time == pytest.approx(one.predicted.time)
+        assert again.predicted.memory == pytest.approx(one.predicted.memory)
+
+
+def test_every_choice_of_degrees_has_the_fastest_choice_of_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loops weigh each of them everywhere; the search leaves out graphs where nothing waits for the host, and one
+    dispatcher with kernels of its own where another runs."""
+    monkeypatch.setattr("symconfig.cost.machine.SPREAD", 0.0)
+    monkeypatch.setattr("symconfig.solve.weighed.EACH", 1000)
+    pins = {"activation_offload": "0", "optimizer_offload": "0", "etp": "1", "cp": "1", "recompute": "none"}
+    asked = job(4, 4, 4096, **OPEN, pins=pins)
+    cluster = tight(MIXTURE, 0.9, "h100")
+    expected = naive.weigh(MIXTURE, cluster, asked, monkeypatch)
+    found = weigh_all(MIXTURE, cluster, resolved(MIXTURE, cluster, asked), 1000, exhaustive=True)
+    steps = {naive.place(each): each.step_s for each in reversed(found.best)}
+    assert steps == pytest.approx({place: seconds for place, (seconds, _) in expected.best.items()}, rel=1e-9)
+    assert any(each.extras.flex_backend for each in found.best)
+    assert expected.feasible < expected.candidates
+
+
+def test_a_site_that_lacks_one_never_gets_it() -> None:
+    model, cluster = load_model("mixtral-8x7b"), load_cluster("h100")
+    lacking = ("user_buffers", "deepep", "hybridep", "cuda_graphs")
+    plan = search(model, cluster, job(64, 256, 4096, allow=(), without=lacking, pins={"etp": "1"}))
+    for one in every(plan):
+        extras = Extras.planned(one)
+        assert (extras.tp_comm, extras.flex_backend, extras.graphs) == (False, "", "none")
+
+
+def test_what_changes_numbers_or_is_defect_is_not_used_unasked_and_a_pin_asks() -> None:
+    fields: dict[str, Any] = {"pins": {"tp": "2", "pp": "1", "cp": "1", "mbs": "2"}}
+    plain = search(DENSE, sample_cluster("h100"), job(8, 32, 4096, **OPEN, **fields))
+    assert all(one.options.grad_bytes == 4 and not one.options.fused_loss for one in every(plain))
+    fields["pins"] |= {"grad_dtype": "bf16"}
+    narrow = search(DENSE, sample_cluster("h100"), job(8, 32, 4096, **OPEN, **fields))
+    assert narrow.best.options.grad_bytes == 2
+    assert [one.name for one in narrow.search.opened] == ["bf16_gradients"]
+    assert narrow.best.predicted.memory["gradients"] < plain.best.predicted.memory["gradients"]
+
+
+@pytest.mark.parametrize(
+    ("pins", "said"),
+    [
+        ({"dispatcher": "deepep"}, r"pins\.dispatcher"),
+        ({"user_buffers": "maybe"}, r"pins\.user_buffers"),
+        ({"cuda_graphs": "outside_experts"}, r"pins\.cuda_graphs"),
+        ({"fused_loss": "on"}, r"pins\.fused_loss"),
+        ({"fp8_param_gather": "on"}, r"pins\.fp8_param_gather"),
+    ],
+)
+def test_a_pin_that_no_plan_can_have_is_refused_by_its_name(pins: dict[str, str], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        search(DENSE, sample_cluster("h100"), job(8, 16, 4096, **OPEN, pins=pins))
+
+
+def test_a_framework_without_options_refuses_their_pins() -> None:
+    with pytest.raises(InputError, match=r"pins\.dispatcher"):
+        search(DENSE, sample_cluster("h100"), job(8, 16, backend="deepspeed", pins={"dispatcher": "deepep"}))
+
+
+def registered(plan: Plan) -> float:
+    return plan.best.predicted.memory.get("registered buffers", 0.0)
+
+
+def pinned(model: str, cluster: str, gpus: int, batch: int, **pins: str) -> Plan:
+    where, asked = load_cluster(cluster), {"etp": "1", "recompute": "none", **pins}
+    return search(load_model(model), where, job(gpus, batch, 4096, **OPEN, pins=asked), top=1)
+
+
+def test_user_buffers_are_twelve_of_the_gathered_stream() -> None:
+    """Transformer Engine, initialize_ub: twelve products, one buffer of [tokens, hidden size] each, in bf16."""
+    plan = pinned("llama2-13b", "h100", 8, 8, tp="4", cp="2", pp="1", mbs="2", user_buffers="on", cuda_graphs="none")
+    assert registered(plan) == 12 * 2 * (4096 // 2 * 2) * 5120
+    parts, whole = plan.best.predicted.memory, plan.best.predicted
+    assert sum(parts.values()) == pytest.approx(whole.device_bytes)
+    assert whole.peak_bytes == pytest.approx(
+        sum(parts.values()) - parts["registered buffers"] - parts["allocator"] - parts["context and libraries"]
+    )
+
+
+def test_deepep_holds_chunks_of_tokens_for_its_peers() -> None:
+    """Buffer.get_dispatch_config and config.hpp: 10 channels, 288 tokens for each of 8 ranks of the node, twice 128 for
+    each other node; a token has 16 bytes for each of up to 128 experts beside it, and where it came from."""
+    token = 2 * 4096 + 128 * 16 + 16
+    near = pinned("mixtral-8x7b", "h100", 8, 8, tp="1", cp="1", pp="1", ep="8", dispatcher="deepep", cuda_graphs="none",
+                  moe_overlap="off", mbs="1")  # fmt: skip
+    assert registered(near) == 10 * 288 * 8 * token
+    assert registered(near) < 0.3 * GIB
+
+
+def test_hybridep_has_a_place_for_every_token_of_every_rank() -> None:
+    plan = pinned("mixtral-8x7b", "h100", 8, 8, tp="1", cp="1", pp="1", ep="8", dispatcher="hybridep",
+                  cuda_graphs="none", moe_overlap="off", mbs="1")  # fmt: skip
+    assert registered(plan) == 4096 * 8 * (2 * 4096 + 4 * 8)
+
+
+def test_one_frameworks_options_are_no_others() -> None:
+    assert isinstance(Extras().put_on(MEGATRON, "hopper"), Framework)
+    assert Extras.of(MEGATRON) == Extras()
