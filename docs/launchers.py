@@ -42,6 +42,7 @@ The whole text stands in `manifest.json`, and so `symconfig check` renders the s
 | `MASTER_ADDR`, `MASTER_PORT` | where all meet | `localhost`, 29500 |
 | `PER_RANK=1` | be one process, as a launcher of processes starts it, with `RANK`, `LOCAL_RANK` and `WORLD_SIZE` | |
 | `DRY_RUN=1` | print the command, one argument a line, quoted for bash, and stop | |
+| `SKIP_PREFLIGHT=1` | do not look for the Python modules that a Megatron plan's options want | |
 
 All scripts take `DRY_RUN=1`, and what follows their names goes to the training program. To write a launcher of
 one's own is to set these and run `launch.sh`.

@@ -24,7 +24,8 @@ from symconfig.graph.count import parameters
 from symconfig.plans.columns import Columns
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.report.recipes import layout_words
-from symconfig.runs.recipes.near import MOST_TIMES_LARGER, compared
+from symconfig.runs.recipes.near import compared
+from symconfig.solve.choice.published import MOST_TIMES_LARGER
 from symconfig.solve.choice.robust import Shaken, robustness
 from symconfig.solve.run import facts_of
 from symconfig.solve.search import search

@@ -81,6 +81,17 @@ class RecipeOptions(Strict):
     manual_gc: PositiveInt | None = Field(default=None, description="steps between two garbage collections")
 
 
+# Options of a recipe, and the pins that say them.
+_PINS = {
+    "moe_overlap": "moe_overlap",
+    "dispatcher": "dispatcher",
+    "tp_comm": "user_buffers",
+    "cuda_graphs": "cuda_graphs",
+    "gradients": "grad_dtype",
+    "fp8_param_gather": "fp8_param_gather",
+}
+
+
 class Recipe(Strict):
     """One published layout. framework: who runs it; entry: its place in the source."""
 
@@ -99,6 +110,20 @@ class Recipe(Strict):
         layout = self.layout
         return self.job.gpus // (layout.tp * layout.pp * layout.cp)
 
+    @property
+    def graphs(self) -> str | None:
+        """What CUDA graphs replay, in the words of plans; None: it does not say, or what plans cannot say: parts of a
+        layer that have no price, experts."""
+        said = self.options.cuda_graphs
+        if said is None or said == "none":
+            return said
+        modules = set(said.split(", "))
+        if modules & {"full_iteration", "on"} or modules >= {"attn", "mlp"}:
+            return None if self.layout.ep > 1 else "all"
+        if "moe_router" not in modules:
+            return None
+        return "outside experts" if "attn" in modules else "router"
+
     def as_pins(self) -> dict[str, str]:
         """Return the layout as pins of a job, as far as pins can say it."""
         layout, pins = self.layout, {name: str(value) for name, value in self.layout.degrees.items()}
@@ -114,15 +139,31 @@ class Recipe(Strict):
             pins["layout"] = layout.stages
         if self.options.cp_comm is not None and layout.cp > 1:
             pins["cp_comm"] = self.options.cp_comm
-        if self.options.moe_overlap is not None:
-            pins["moe_overlap"] = str(self.options.moe_overlap).lower()
-        return pins
+        return pins | self._option_pins()
+
+    def _option_pins(self) -> dict[str, str]:
+        """Options beside the degrees, where the layout leaves them anything to carry."""
+        layout, options = self.layout, self.options
+        said: dict[str, bool | str | None] = {"grad_dtype": options.gradients, "cuda_graphs": self.graphs}
+        if layout.ep > 1:
+            said |= {"moe_overlap": options.moe_overlap, "dispatcher": options.dispatcher}
+        if layout.tp > 1:
+            said["user_buffers"] = options.tp_comm
+        if self.job.precision in ("fp8", "mxfp8"):
+            said["fp8_param_gather"] = options.fp8_param_gather
+        words = {name: str(value).lower().replace(" ", "_") for name, value in said.items() if value is not None}
+        return {name: word for name, word in words.items() if word != "allgather"}
 
     def unsaid(self) -> tuple[str, ...]:
         """Name what the recipe states and no pin can say."""
         layout = self.layout
-        found = [f"{name.replace('_', ' ')} {spelled(value)}" for name, value in self.options if value is not None]
-        found = [text for text in found if not text.startswith(("cp comm", "moe overlap"))]
+        pinned = self._option_pins()
+        said = {name for name, pin in _PINS.items() if pin in pinned} | {"cp_comm"}
+        found = [
+            f"{name.replace('_', ' ')} {spelled(value)}"
+            for name, value in self.options
+            if value is not None and name not in said
+        ]
         if (layout.recompute or "").startswith("full:"):
             found.append(f"recompute {layout.recompute}")
         if layout.stages == ENDS_AS_LAYERS:

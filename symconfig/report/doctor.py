@@ -13,8 +13,6 @@ from typing import Any
 
 from symconfig import install
 from symconfig.errors import InputError
-from symconfig.frameworks.known import BACKENDS
-from symconfig.frameworks.tables import options
 from symconfig.report.grid import Block, Grid
 
 BASE = ("jinja2", "numpy", "pulp", "pydantic", "pyyaml", "rich", "sympy", "tree-sitter", "tree-sitter-bash")
@@ -81,7 +79,11 @@ class Health:
     models: tuple[str, ...]
     clusters: tuple[str, ...]
     abilities: tuple[Ability, ...]
-    sites: tuple[Site, ...] = ()
+
+    @property
+    def sites(self) -> tuple[Site, ...]:
+        """What options of plans want; nothing where symconfig's own packages are not all there."""
+        return tuple(_sites()) if all(self.packages[name] for name in BASE) else ()
 
     @property
     def healthy(self) -> bool:
@@ -89,7 +91,12 @@ class Health:
         return base and all(folder.path for folder in self.folders) and bool(self.models) and bool(self.clusters)
 
     def to_dict(self) -> dict[str, Any]:
-        return {"schema": "symconfig.doctor/1", "healthy": self.healthy, **asdict(self)}
+        return {
+            "schema": "symconfig.doctor/1",
+            "healthy": self.healthy,
+            **asdict(self),
+            "sites": [asdict(one) for one in self.sites],
+        }
 
 
 def examine() -> Health:
@@ -104,7 +111,6 @@ def examine() -> Health:
         models=_zoo("models"),
         clusters=_zoo("clusters"),
         abilities=_abilities(packages),
-        sites=tuple(_sites()),
     )
 
 
@@ -165,6 +171,9 @@ def _abilities(packages: dict[str, str | None]) -> tuple[Ability, ...]:
 
 def _sites() -> Iterator[Site]:
     """Yield what options of either framework want."""
+    from symconfig.frameworks.known import BACKENDS
+    from symconfig.frameworks.tables import options
+
     for option in (option for backend in BACKENDS for option in options(backend)):
         for need in option.needs:
             if need.module is not None:

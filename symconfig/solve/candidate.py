@@ -8,7 +8,7 @@ import numpy as np
 
 from symconfig.cost.device import device_bytes, reserved_bytes
 from symconfig.cost.flops import flops_per_token
-from symconfig.cost.step import REGISTERED, host_bytes
+from symconfig.cost.step import host_bytes
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
 from symconfig.graph.model import sequence
@@ -34,7 +34,7 @@ def detail(found: Found, cluster: ClusterDescriptor, job: Job, best: bool = Fals
     parts = compute(found)
     microbatches = request.global_batch // (found.degrees.dp * found.micro)
     recompute = _recompute(found)
-    stages = tuple(Stage(split.stage(i), describe(recompute), tidy(peak)) for i, peak in enumerate(parts.peaks))
+    stages = tuple(Stage(split.stage(i), describe(recompute), tidy(peak)) for i, peak in enumerate(parts.allocated))
     return Candidate(
         Target(job.backend, request.version),
         found.degrees,
@@ -128,10 +128,10 @@ def predicted(found: Found, parts: Detail, cluster: ClusterDescriptor) -> Predic
     time = refined_time(found, parts)
     memory = {name: float(part[worst, 0, 0, 0]) for name, part in parts.cost.memory.items()}
     step = sum(time.values())
-    held = memory.get(REGISTERED, 0.0)
-    peak = parts.peaks[worst] - held  # of what the allocator has
-    reserved = reserved_bytes(peak, request.framework)
-    memory |= {"allocator": reserved - peak, "context and libraries": found.machine.context_bytes}
+    needed, peak = parts.peaks[worst], parts.allocated[worst]
+    taken = reserved_bytes(needed, request.framework)
+    held = needed - peak
+    memory |= {"allocator": taken - needed, "context and libraries": found.machine.context_bytes}
     tokens = request.global_batch * request.seq_length / (step * request.gpus)
     blocks = {block.derived.name: block.derived for block in parts.table.blocks}
     numbers = constants(request)
@@ -140,7 +140,7 @@ def predicted(found: Found, parts: Detail, cluster: ClusterDescriptor) -> Predic
     peaks = (peak * memory_range.low, peak * memory_range.high)
 
     def device(allocated: float) -> float:
-        return device_bytes(allocated, found.machine, request.framework) + held
+        return device_bytes(allocated + held, found.machine, request.framework)
 
     host = float(np.ravel(host_bytes(parts.sums, parts.points, parts.setting))[0])
     return Predicted(
@@ -149,7 +149,7 @@ def predicted(found: Found, parts: Detail, cluster: ClusterDescriptor) -> Predic
         model_tflops_per_gpu=tidy(tokens * flops / 1e12),
         mfu=tidy(tokens * flops / getattr(cluster.gpu.peak_flops, request.precision).value),
         peak_bytes=tidy(peak),
-        reserved_bytes=tidy(reserved),
+        reserved_bytes=tidy(taken - held),
         device_bytes=tidy(device(peak)),
         host_bytes=tidy(host),
         memory={name: tidy(value) for name, value in memory.items()},

@@ -53,9 +53,15 @@ class Detail:
 
     @cached_property
     def peaks(self) -> tuple[float, ...]:
-        """Bytes allocated at the peak of every stage."""
+        """Bytes that every stage needs at its peak: those allocated, and what libraries hold beside."""
         memory = self.by_block.memory if self.by_block else self._memory
         return tuple(float(value) for value in total(memory)[:, 0, 0, 0])
+
+    @property
+    def allocated(self) -> tuple[float, ...]:
+        """Bytes allocated at the peak of every stage."""
+        held = self.sums.registered[:, 0]
+        return tuple(peak - float(beside) for peak, beside in zip(self.peaks, held, strict=True))
 
 
 def sizes(found: Found, copies: int) -> Lattice:

@@ -55,7 +55,7 @@ def predict(model: ModelDescriptor, cluster: ClusterDescriptor, configuration: C
     forward, backward, forward_comm, backward_comm = np.asarray(parts.table.passes[SECONDS, 0, layer, 0], dtype=float)
     return Prediction(
         predicted(found, parts, cluster),
-        parts.peaks,
+        parts.allocated,
         {name: tuple(float(value) for value in part[:, 0, 0, 0]) for name, part in parts.cost.memory.items()},
         float(forward + forward_comm),
         float(backward + backward_comm),

@@ -49,6 +49,20 @@ def test_the_pins_of_a_recipe_are_pins(recipe: Recipe) -> None:
     assert {name: pins.ranges[name] for name in degrees} == {name: (value, value) for name, value in degrees.items()}
 
 
+def test_what_a_recipe_states_is_a_pin_or_said_to_be_none() -> None:
+    for _, recipe in EVERY:
+        pins, unsaid = recipe.as_pins(), " ".join(recipe.unsaid())
+        if recipe.layout.tp > 1 and recipe.options.tp_comm is not None:
+            assert pins["user_buffers"] == str(recipe.options.tp_comm).lower()
+        if recipe.options.gradients is not None:
+            assert pins["grad_dtype"] == recipe.options.gradients
+        if recipe.layout.ep > 1 and recipe.options.dispatcher in ("deepep", "hybridep"):
+            assert pins["dispatcher"] == recipe.options.dispatcher
+            assert "dispatcher" not in unsaid
+        if recipe.options.cuda_graphs not in (None, "none") and "cuda_graphs" not in pins:
+            assert "cuda graphs" in unsaid
+
+
 def test_an_unknown_name_says_the_nearest() -> None:
     with pytest.raises(InputError, match="unknown recipe") as error:
         find_recipe(EVERY[0][1].id + "x")

@@ -6,12 +6,10 @@ from collections.abc import Callable, Iterator, Mapping
 
 from symconfig.errors import Problem
 from symconfig.existing.rules.facts import MegatronFacts, NotKnown
-from symconfig.existing.rules.known import FIXED, POINT, Known
 from symconfig.existing.rules.megatron_grid import CP, TP
 from symconfig.existing.rules.megatron_switches import REDUCE
 from symconfig.existing.rules.rule import Rules
 from symconfig.frameworks.megatron.environment import Row, applying
-from symconfig.frameworks.megatron.maturity import OPTIONS
 
 CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
 # Of --attention-backend: what Megatron-LM sets, and asserts that nobody else has set otherwise.
@@ -58,9 +56,7 @@ def _rows(facts: MegatronFacts, forced: bool) -> Iterator[tuple[Row, str | None]
     """What must (or should) be set for these options, and what is."""
     if facts.architecture is None:
         raise NotKnown
-    fixed, point = Known(facts, FIXED), Known(facts, POINT)
-    options = [option.name for option in OPTIONS if option.used(fixed, point)]
-    for row in applying(facts.version, facts.architecture, lambda when: _WHEN[when](facts), options):
+    for row in applying(facts.version, facts.architecture, lambda when: _WHEN[when](facts)):
         if row.forced == forced:
             try:
                 yield row, facts.variable(row.name)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from symconfig.frameworks.maturity import Maturity, Need, Option, Standing
-from symconfig.plans.unknown import no
+from symconfig.plans.unknown import among, no
 
 RECIPES = "model_zoo/recipes, pretraining rows"
 # Counted over 992 distinct layouts for pretraining: model, cluster, sequence, degrees, sharding, recompute and offload.
 MOST_STAGES, MOST_CHUNKS, MOST_EXPERT_RANKS, LEAST_SHARE = 16, 12, 64, 4096
+ROCM = frozenset(("cdna3", "cdna4"))
 WIDEST_DENSE = 16384  # hidden size of the widest model that recipes run on fewer stages: Llama 3 405B
 
 
@@ -173,6 +174,20 @@ DEEPEP = Option(
             why="DeepEP's kernels carry the tokens",
             hint="github.com/deepseek-ai/DeepEP, with NVSHMEM where experts are on several nodes",
             module="deep_ep",
+        ),
+    ),
+)
+DEEPEP_ON_ROCM = Option(
+    name="deepep_on_rocm",
+    label="DeepEP's kernels on AMD's GPUs",
+    uses=lambda f, p: (p.flex_backend == "deepep") & among(f.architecture, ROCM),
+    about="flex_backend",
+    example={**DEEPEP.example, "architecture": "cdna3"},
+    standings=(
+        Standing(
+            maturity=Maturity.UNUSUAL,
+            why="DeepEP's own kernels are for NVIDIA's GPUs; AMD has a build of its own, which Primus alone uses",
+            source="github.com/deepseek-ai/DeepEP, README.md; model_zoo/recipes, of AMD",
         ),
     ),
 )
@@ -347,6 +362,7 @@ OPTIONS: tuple[Option, ...] = (
     USER_BUFFERS,
     USER_BUFFERS_WITHOUT_MULTICAST,
     DEEPEP,
+    DEEPEP_ON_ROCM,
     HYBRIDEP,
     MOE_OVERLAP,
     CUDA_GRAPHS,

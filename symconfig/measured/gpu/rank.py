@@ -134,7 +134,7 @@ def _beyond_local(plan: Plan) -> Problem | None:
 
 def _heaviest(plan: Plan) -> int:
     """The stage that needs most memory."""
-    peaks = detail(restore(plan, plan.best)).peaks
+    peaks = detail(restore(plan, plan.best)).allocated
     return peaks.index(max(peaks))
 
 

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache
-from math import inf, log2
+from math import log2
 from typing import Any
 
-from symconfig.descriptor.cluster import ClusterDescriptor
-from symconfig.descriptor.load import load_cluster, load_model, zoo_clusters
-from symconfig.descriptor.model import ModelDescriptor
-from symconfig.descriptor.recipe import ENDS_AS_LAYERS, Recipe, RecipeFile, load_recipes, recipe_models, spelled
-from symconfig.graph.count import parameters
+from symconfig.descriptor.recipe import ENDS_AS_LAYERS, Recipe, RecipeFile, spelled
 from symconfig.plans.pipeline_layout import letters
 from symconfig.plans.plan import Candidate, Difference, NearRecipe, Options, Plan, Recompute
 from symconfig.runs.replan.carried import carried, judged
+from symconfig.solve.choice.published import alike, doublings
 
 # How far a recipe is from a plan: one for each factor of two in GPUs, tokens of a sequence; these for the rest.
 PER_DOUBLED_MODEL, PER_DOUBLED_BATCH = 4.0, 0.5
 OTHER_CLUSTER, OTHER_PRECISION, NOT_TUNED, OTHER_TASK = 1.0, 0.5, 0.5, 1.0
-MOST_TIMES_LARGER = 3.0  # a model of which a recipe still says something
 NOT_PRICED = "has no price in the model"
 
 
@@ -28,7 +23,7 @@ def near_recipe(plan: Plan) -> NearRecipe | None:
     """Return the nearest recipe with the price of each difference; None where there is none of this kind of model and
     GPU."""
     found = min(
-        ((_distance(plan, file, recipe), recipe.id, file, recipe) for file, recipe in _alike(plan)),
+        ((_distance(plan, file, recipe), recipe.id, file, recipe) for file, recipe in alike(plan.model, plan.cluster)),
         key=lambda one: one[:2],
         default=None,
     )
@@ -194,20 +189,6 @@ def _with_dispatcher(candidate: Candidate, name: Any) -> Candidate:
     return replace(candidate, options=options)
 
 
-def _graphs(recipe: Recipe) -> str | None:
-    """What a recipe replays, as plans say it; None: it does not say, or what plans cannot say: parts of a layer that
-    have no price, experts."""
-    said = recipe.options.cuda_graphs
-    if said in (None, "none"):
-        return said
-    modules = set((said or "").split(", "))
-    if modules & {"full_iteration", "on"} or modules >= {"attn", "mlp"}:
-        return None if recipe.layout.ep > 1 else "all"
-    if "moe_router" not in modules:
-        return None
-    return "outside experts" if "attn" in modules else "router"
-
-
 def _eight_bits(recipe: Recipe) -> bool | None:
     return bool(recipe.options.fp8_param_gather) if recipe.job.precision in ("fp8", "mxfp8") else None
 
@@ -241,58 +222,16 @@ CHOICES: tuple[Choice, ...] = (
         "moe_a2a",
         lambda recipe: bool(recipe.options.moe_overlap) if recipe.layout.ep > 1 else None,
     ),
-    _option("CUDA graphs", "cuda_graphs", _graphs),
+    _option("CUDA graphs", "cuda_graphs", lambda recipe: recipe.graphs),
     _option("bytes of a gradient", "grad_bytes", _gradient_bytes),
     _option("weights in 8 bits", "fp8_param_gather", _eight_bits),
 )
 
 
-def _alike(plan: Plan) -> Iterator[tuple[RecipeFile, Recipe]]:
-    """Yield the recipes of this model on this architecture; where there are none, those of models of its kind."""
-    known = recipe_models()
-    own = list(_on_its_gpus(plan, plan.model.name)) if plan.model.name in known else []
-    if own:
-        yield from own
-        return
-    for name in known:
-        if name != plan.model.name and _doublings(plan.model, name) <= log2(MOST_TIMES_LARGER):
-            yield from _on_its_gpus(plan, name)
-
-
-def _on_its_gpus(plan: Plan, name: str) -> Iterator[tuple[RecipeFile, Recipe]]:
-    file = load_recipes(name)
-    for recipe in file.recipes:
-        if recipe.job.cluster == plan.cluster.name or _architecture(recipe.job.cluster) == _gpu(plan.cluster):
-            yield file, recipe
-
-
-def _gpu(cluster: ClusterDescriptor) -> tuple[str, str]:
-    return cluster.gpu.vendor, cluster.gpu.architecture
-
-
-@cache
-def _architecture(cluster: str) -> tuple[str, str] | None:
-    return _gpu(load_cluster(cluster)) if cluster in zoo_clusters() else None
-
-
-def _doublings(model: ModelDescriptor, other: str) -> float:
-    """Return how many times one model is twice as large as the other; infinity for other kinds of models."""
-    experts, total = _size(other)
-    if (model.experts is not None) != experts:
-        return inf
-    return abs(log2(parameters(model).total / total))
-
-
-@cache
-def _size(name: str) -> tuple[bool, int]:
-    model = load_model(name)
-    return model.experts is not None, parameters(model).total
-
-
 def _distance(plan: Plan, file: RecipeFile, recipe: Recipe) -> float:
     """Return how far the job of a recipe is from that of a plan."""
     job, best = recipe.job, plan.best
-    found = 0.0 if file.model == plan.model.name else PER_DOUBLED_MODEL * _doublings(plan.model, file.model)
+    found = 0.0 if file.model == plan.model.name else PER_DOUBLED_MODEL * doublings(plan.model, file.model)
     found += abs(log2(job.gpus / best.parallel.world_size)) + abs(log2(job.seq_length / best.batch.seq_length))
     found += PER_DOUBLED_BATCH * abs(log2(job.global_batch_size / best.batch.global_))
     found += OTHER_CLUSTER * (job.cluster != plan.cluster.name) + OTHER_PRECISION * (

@@ -14,6 +14,7 @@ from symconfig.solve.budget import fitting
 from symconfig.solve.candidate import tidy
 from symconfig.solve.choice.draws import DRAWS, Draws, step_seconds
 from symconfig.solve.choice.family import Family, family
+from symconfig.solve.choice.published import Split, splits
 from symconfig.solve.choice.simplicity import Simplicity, simplicity
 from symconfig.solve.choice.variants import variants, with_less
 from symconfig.solve.detail import detail
@@ -54,18 +55,18 @@ def choose(ranked: Sequence[Found], cluster: ClusterDescriptor, top: int) -> Cho
     leading = [found for found in ranked[:LEADERS] if found.step_s <= TRIED * ranked[0].step_s]
     every = [*ranked, *(plain for found in leading for plain in variants(found))]
     fastest = min(every, key=lambda found: found.order)
-    drawn = [Drawn(each, simplicity(each, cluster.near), step_seconds(each, cluster, draws)) for each in every]
+    judge = _Judge(cluster, draws, splits(ranked[0].request.model, cluster))
+    drawn = [judge.drawn(each) for each in every]
     # What is slower than near is shown where there is nothing else, and no measure for others.
     near = [each for each in drawn if each.found.step_s <= near_s]
     best_s = np.min([each.steps for each in near], axis=0)
     families: dict[Family, list[Drawn]] = {}
     for each in drawn:
         families.setdefault(family(each.found), []).append(each)
-    less = _Less(cluster, draws)
     first = pick(near)
     others = [pick(mine) for name, mine in families.items() if name != family(first.found)]
     others.sort(key=lambda each: (loss(each, best_s).mean(), each.found.order))
-    shown = [less.of(each, best_s) for each in (first, *others)[:top]]
+    shown = [judge.less(each, best_s) for each in (first, *others)[:top]]
     picks, first = [*shown, *others[top - 1 :]], shown[0]
     close = [each for each in (*shown, *drawn) if each.found.step_s <= (1 + WITHIN) * fastest.step_s]
     simplest = min(close, key=lambda each: (each.simplicity, each is not first, each.found.order))
@@ -78,14 +79,20 @@ def choose(ranked: Sequence[Found], cluster: ClusterDescriptor, top: int) -> Cho
 
 
 @dataclass(frozen=True, slots=True)
-class _Less:
-    """Leaves off options beside the degrees where a plan without them cannot be told from the plan with them."""
+class _Judge:
+    """Draws plans under one cluster. published: splits of such models on such GPUs that others have."""
 
     cluster: ClusterDescriptor
     draws: Draws
+    published: frozenset[Split]
 
-    def of(self, drawn: Drawn, best_s: Array) -> Drawn:
-        """Return the plan with as few options as can be; best_s: [DRAWS], of all plans near the best."""
+    def drawn(self, found: Found) -> Drawn:
+        plain = simplicity(found, self.cluster.near, self.published)
+        return Drawn(found, plain, step_seconds(found, self.cluster, self.draws))
+
+    def less(self, drawn: Drawn, best_s: Array) -> Drawn:
+        """Return the plan with as few options beside its degrees as cannot be told from it; best_s: [DRAWS], of all
+        plans near the best."""
         most = float(loss(drawn, best_s).mean()) + TOLD_APART
         now = drawn
         while plainer := [each for each in self._without_one(now) if float(loss(each, best_s).mean()) <= most]:
@@ -94,7 +101,7 @@ class _Less:
 
     def _without_one(self, drawn: Drawn) -> Iterator[Drawn]:
         for found in with_less(drawn.found, self.cluster):
-            yield Drawn(found, simplicity(found, self.cluster.near), step_seconds(found, self.cluster, self.draws))
+            yield self.drawn(found)
 
 
 def _wins(picks: Sequence[Drawn]) -> dict[int, float]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from symconfig.frameworks.tables import options
 from symconfig.graph.operator import LAYER
 from symconfig.plans.pipeline_layout import is_uneven
+from symconfig.solve.choice.published import Split
 from symconfig.solve.found import Found
 
 # Published recipes in model_zoo/recipes and in frameworks' guides: chunks a stage are mostly 4 or 5; where there is
@@ -18,10 +20,11 @@ FEW_NODES = 4  # over which experts are spread at most, where one node is too sm
 Simplicity = tuple[float, ...]
 
 
-def simplicity(found: Found, near: int) -> Simplicity:
+def simplicity(found: Found, near: int, published: Collection[Split] = ()) -> Simplicity:
     """Return what is unusual about a plan, less is plainer; what stands first decides first.
 
-    offload of activations, optimizer and weights; options that are not stable; stages: equal (0), with the ends as
+    offload of activations, optimizer and weights; options that are not stable; a split of the model that no published
+    layout has (1), where any are known for such a job; stages: equal (0), with the ends as
     layers or with a count on the ends (1), cut freely (2); chunks a stage beyond a few; tp beyond the GPUs that fast
     links join; cp with fewer tokens a rank than recipes have; ep beyond those GPUs (1), beyond a few nodes (2); etp;
     recompute: none, of modules, of layers; micro-batches that are no power of two; options beside their defaults; then
@@ -34,6 +37,7 @@ def simplicity(found: Found, near: int) -> Simplicity:
     return (
         offloads,
         _not_stable(found),
+        bool(published) and (p.tp, p.pp, p.cp, p.ep) not in published,
         _stages(found),
         p.vpp if p.vpp > FEW_CHUNKS else 0,
         p.tp if p.tp > near else 1,

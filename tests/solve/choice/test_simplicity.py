@@ -11,6 +11,7 @@ from symconfig.cost.stages import Offload
 from symconfig.cost.table import Choice
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.solve.choice import simplicity as simplicities
+from symconfig.solve.choice.published import splits
 from symconfig.solve.choice.simplicity import simplicity
 from symconfig.solve.found import Found
 from symconfig.solve.pieces import WHOLE
@@ -70,6 +71,22 @@ def test_what_is_unusual_stands_in_the_written_order(plain: Found, monkeypatch: 
 def test_an_option_that_is_not_stable_counts_more_than_a_cut_of_its_own(plain: Found) -> None:
     cut = UNUSUAL["a cut of its own"](plain)
     assert simplicity(_degrees(vpp=32)(plain), NEAR) > simplicity(cut, NEAR)
+
+
+def test_a_published_split_is_plainer_than_another_in_equal_stages(plain: Found) -> None:
+    p = plain.degrees
+    mine, cut = (p.tp, p.pp, p.cp, p.ep), UNUSUAL["a cut of its own"](plain)
+    assert simplicity(cut, NEAR, {mine}) < simplicity(plain, NEAR, {(1, 1, 1, 1)})
+    assert simplicity(plain, NEAR, ()) == simplicity(plain, NEAR, {mine})
+
+
+def test_published_splits_are_of_the_model_where_it_is_known_and_else_of_its_kind() -> None:
+    cluster = load_cluster("h100")
+    known, unknown = load_model("llama3.1-70b"), load_model("llama3.1-70b").model_copy(update={"name": "mine"})
+    assert (4, 4, 2, 1) in splits(known, cluster)  # NVIDIA's on 64 GPUs
+    assert splits(known, cluster) != splits(unknown, cluster)
+    assert {ep for *_, ep in splits(unknown, cluster)} == {1}
+    assert not splits(known, load_cluster("v100-16gb"))
 
 
 def test_fewer_chunks_are_plainer_among_equals(plain: Found) -> None:
