@@ -2,48 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from symconfig.cost.blocks import BlockCost, hiding
-from symconfig.cost.flops import block_flops
-from symconfig.cost.framework import Framework, element_bytes
+from symconfig.cost.blocks import BlockCost
+from symconfig.cost.framework import element_bytes
 from symconfig.cost.lattice import Array
 from symconfig.cost.machine import Machine
 from symconfig.cost.stages import Offload, Setting, StageShape
 from symconfig.cost.symtensor import Relative, relative
-from symconfig.cost.table import Choice, Policies, Table, block_costs, bound_table, resolve, table
-from symconfig.frameworks.extras import Extras
-from symconfig.graph.derived import DerivedBlock
-from symconfig.graph.model import blocks, derived, sequence
-from symconfig.graph.operator import LAYER, Leg, Place
+from symconfig.cost.table import Choice, Policies, Table, table
+from symconfig.graph.model import blocks
+from symconfig.graph.operator import LAYER
 from symconfig.graph.scheme import Scheme
 from symconfig.plans.columns import Columns
-from symconfig.solve.budget import peak_budget
-from symconfig.solve.kinds import ROUNDING
 from symconfig.solve.limits import offloaded, policies
 from symconfig.solve.space import (
     Refused,
     Request,
     admitted,
-    among,
-    constants,
     divisors,
     interleaved,
     lattice,
-    points,
 )
 from symconfig.solve.split import most_chunks
 
-PIECE = 512  # points whose policies are worked out together
 WHOLE = Choice(frozenset({LAYER}))  # full recompute
-NOTHING: frozenset[Leg] = frozenset()  # replayed
-CARRIERS_OFF: Mapping[str, Any] = {"tp_comm": False, "flex_backend": ""}  # what carries collectives, as of `Extras`
 
 
 @dataclass(slots=True)
@@ -87,7 +74,7 @@ class Piece:
             self,
             request=request,
             candidates=self.candidates.at(places),
-            blocks=lambda: _at(self.blocks(), places),
+            blocks=lambda: at(self.blocks(), places),
             low=self.low.at(places),
             whole_s=self.whole_s[places],
             least_s=self.least_s[places],
@@ -102,191 +89,7 @@ class Piece:
         return self.made
 
 
-@dataclass(slots=True)
-class Grid:
-    """The points of one scheme that a search's first request may take; the others go no further than it.
-
-    least_s [n]: of the step, what every one of them computes; known once the first request has been evaluated.
-    """
-
-    scheme: Scheme
-    points: Columns
-    least_s: Array
-
-    @classmethod
-    def of(cls, request: Request, scheme: Scheme, refused: Refused) -> Self:
-        found = points(request, scheme, refused)
-        return cls(scheme, found, np.zeros(found.size))
-
-
-def pieces(
-    requests: Sequence[Request], machine: Machine, grid: Grid, refused: Refused, below_s: float = float("inf")
-) -> Iterator[Piece]:
-    """The grid's points in order of their lower bound, a few hundred at a time.
-
-    requests: they differ in what their framework has on. What differs in overlaps and graphs alone is evaluated once
-    for all. below_s: of a step; points that are no faster whatever is on are left out.
-    """
-    shared = _shared(requests, machine, grid.scheme) if grid.points.size else []
-    places = np.flatnonzero(grid.least_s <= below_s)
-    every = grid.points.at(places)
-    alive = _places([some.request for some in shared], every, refused)
-    for start in range(0, every.size if shared else 0, 8 * PIECE):
-        part = every.at(slice(start, start + 8 * PIECE))
-        inside = [whole[(whole >= start) & (whole < start + 8 * PIECE)] - start for whole in alive]
-        known: dict[tuple[object, ...], _Evaluated] = {}
-        for some, mine in zip(shared, inside, strict=True):
-            framework = some.request.framework
-            if not mine.size:
-                continue
-            if framework.evaluated not in known:
-                alike = [
-                    other
-                    for each, other in zip(shared, inside, strict=True)
-                    if each.request.framework.evaluated == framework.evaluated
-                ]
-                known[framework.evaluated] = _Evaluated.of(some, part, np.unique(np.concatenate(alike)))
-            where = known[framework.evaluated]
-            mine, costs = np.searchsorted(where.places, mine), where.costs
-            if some is shared[0]:
-                grid.least_s[places[start + where.places]] = some.computed_s(where)
-            if framework is not where.framework:
-                costs = tuple(hiding(cost, framework) for cost in costs)
-            if framework.graphed and "cuda_graphs" not in some.request.pins.words:
-                mine = mine[_waits(costs, framework)[mine]]
-            if mine.size:
-                yield from some.pieces(where.points, costs, mine)
-
-
-@dataclass(frozen=True, slots=True)
-class _Evaluated:
-    """Blocks' costs at some places of a part of a grid, as they are with one of the frameworks that share them."""
-
-    places: NDArray[np.intp]
-    points: Columns
-    framework: Framework
-    costs: tuple[BlockCost, ...]
-
-    @classmethod
-    def of(cls, some: _Shared, part: Columns, places: NDArray[np.intp]) -> Self:
-        request, mine = some.request, part.at(places)
-        costs = block_costs(some.of_kind, lattice(request, mine), some.machine, request.framework)
-        return cls(places, mine, request.framework, costs)
-
-
-def _shared(requests: Sequence[Request], machine: Machine, scheme: Scheme) -> list[_Shared]:
-    """What the pieces of each request share; what two of them have alike is made once."""
-    known: dict[tuple[object, ...], tuple[Mapping[str, DerivedBlock], Policies]] = {}
-    result = []
-    for asked in requests:
-        if choices := recompute_choices(asked):
-            how = asked.framework.implementation
-            if (how, *choices) not in known:
-                of_kind = derived(asked.model, how, scheme)
-                known[how, *choices] = of_kind, resolve(of_kind, choices)
-            result.append(_Shared(asked, machine, scheme, *known[how, *choices], choices=choices))
-    return result
-
-
-def _places(requests: Sequence[Request], grid: Columns, refused: Refused) -> list[NDArray[np.intp]]:
-    """Indices of the points that each request takes.
-
-    Of dispatchers with kernels of their own, which have one price, a point is left to the first one that runs there;
-    and where a request is `eager`, to one that has on what it has and more carriers.
-    """
-    every = [among(request, grid, refused) for request in requests]
-    result = []
-    for place, (request, mine) in enumerate(zip(requests, every, strict=True)):
-        for number, (other, theirs) in enumerate(zip(requests, every, strict=True)):
-            if _before(other.extras, request.extras, number < place, request.eager):
-                mine = np.setdiff1d(mine, theirs, assume_unique=True)
-        result.append(mine)
-    return result
-
-
-def _before(one: Extras, other: Extras, earlier: bool, eager: bool) -> bool:
-    """Whether a point is left to the one where both run."""
-    if replace(one, **CARRIERS_OFF) != replace(other, **CARRIERS_OFF):
-        return False
-    both = bool(one.flex_backend) and bool(other.flex_backend)
-    if both and one.flex_backend != other.flex_backend:
-        return earlier and one.tp_comm == other.tp_comm
-    more = bool(one.flex_backend) + one.tp_comm > bool(other.flex_backend) + other.tp_comm
-    return eager and more and one.tp_comm >= other.tp_comm and bool(one.flex_backend) >= bool(other.flex_backend)
-
-
-def _waits(costs: Sequence[BlockCost], framework: Framework) -> NDArray[np.bool_]:
-    """[n]: where the GPU waits for the host in any layer, with nothing replayed and nothing recomputed: elsewhere
-    graphs save no time. costs: with graphs."""
-    layers = [cost for cost in costs if cost.derived.place is Place.LAYER]
-    replayed, eager = (
-        np.array([cost.seconds()[:2].sum(axis=0) for cost in each])
-        for each in (layers, [hiding(cost, replace(framework, graphed=NOTHING)) for cost in layers])
-    )
-    saves: NDArray[np.bool_] = np.any(eager > replayed * (1 + ROUNDING), axis=0)
-    return saves
-
-
-@dataclass(frozen=True, slots=True)
-class _Shared:
-    """What all pieces of a request and scheme share."""
-
-    request: Request
-    machine: Machine
-    scheme: Scheme
-    of_kind: Mapping[str, DerivedBlock]
-    policies: Policies
-    choices: list[Choice]
-
-    @property
-    def counts(self) -> Array:
-        """[kinds]: how many blocks of each the model has."""
-        kinds = sequence(self.request.model)
-        return np.array([kinds.count(kind) for kind in self.of_kind], dtype=np.float64)
-
-    def spread(self, grid: Columns) -> Array:
-        """[n]: microbatches that each GPU runs, if all run all blocks of some."""
-        share: Array = self.request.global_batch * grid.tp * grid.cp / (grid.micro * self.request.gpus)
-        return share
-
-    def computed_s(self, where: _Evaluated) -> Array:
-        """[n]: of the step, what all blocks compute but for bringing tokens to their experts and back, which other
-        kernels may do in less."""
-        work = [
-            sum(t for (op, _), t in cost.work_s.items() if op not in cost.derived.on(Leg.OUT, Leg.BACK))
-            for cost in where.costs
-        ]
-        seconds: Array = (self.counts @ np.array(work)) * self.spread(where.points) * (1 - ROUNDING)
-        return seconds
-
-    def pieces(self, grid: Columns, costs: Sequence[BlockCost], where: NDArray[np.intp]) -> Iterator[Piece]:
-        """Those `where` of the grid's points; `costs` are of all."""
-        request = self.request
-        low = bound_table(costs, self.policies)
-        # All blocks of all microbatches, spread over the stages without a bubble.
-        whole = np.tensordot(self.counts, low.seconds[0], axes=1)
-        least = whole * self.spread(grid)
-        order = where[np.argsort(least[where], kind="stable")]
-        balance = block_flops(self.of_kind, constants(request))
-        for first in range(0, order.size, PIECE):
-            mine = order[first : first + PIECE]
-            yield Piece(
-                request=request,
-                machine=self.machine,
-                scheme=self.scheme,
-                candidates=replace(grid.at(mine), **request.limits.chosen),
-                blocks=partial(_at, costs, mine),
-                low=low.at(mine),
-                balance=balance,
-                budget=peak_budget(request, self.machine),
-                whole_s=whole[mine],
-                least_s=least[mine],
-                choices=self.choices,
-                policies=self.policies,
-            )
-
-
-def _at(costs: Sequence[BlockCost], chosen: NDArray[np.intp]) -> tuple[BlockCost, ...]:
+def at(costs: Sequence[BlockCost], chosen: NDArray[np.intp]) -> tuple[BlockCost, ...]:
     return tuple(cost.at(chosen) for cost in costs)
 
 

@@ -27,8 +27,9 @@ from symconfig.graph.parts import is_layer
 from symconfig.plans.columns import Columns
 from symconfig.solve.found import Found
 from symconfig.solve.gamma import Gammas
+from symconfig.solve.grid import Grid, pieces
 from symconfig.solve.kinds import ROUNDING
-from symconfig.solve.pieces import WHOLE, Grid, Piece, pieces, settings, ways
+from symconfig.solve.pieces import WHOLE, Piece, settings, ways
 from symconfig.solve.space import Request, priced, schemes
 from symconfig.solve.split import Split, splits
 from symconfig.solve.weighed import Weighed
