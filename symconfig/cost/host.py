@@ -10,8 +10,9 @@ from symconfig.cost.machine import Machine
 from symconfig.graph.derived import AttentionWork, Collective, DerivedBlock, Matmul, Phase
 from symconfig.graph.implementation import ExpertKernels
 from symconfig.graph.layout import Kind
-from symconfig.graph.operator import Leg
+from symconfig.graph.operator import Leg, Place
 
+WHOLE = frozenset(Leg)  # replayed: everything
 # Host time of each further product of a grouped one, in operators: a loop in C++ without autograd around it
 # (Transformer Engine, pytorch/csrc/extensions/gemm.cpp). Fitted by hand to runs with 8 and 16 experts a rank.
 _NEXT_PRODUCT = 1 / 3
@@ -34,7 +35,9 @@ def is_dispatch(c: Collective) -> bool:
 
 
 def graphed(block: DerivedBlock, framework: Framework) -> frozenset[str]:
-    """Operators that CUDA graphs launch."""
+    """Return the operators that CUDA graphs launch: those of parts of a layer hold neither the look-up nor the head."""
+    if block.place is not Place.LAYER and framework.graphed != WHOLE:
+        return frozenset()
     legs = dict(block.legs)
     return frozenset(work.op for work in block.work if legs.get(work.op, Leg.APART) in framework.graphed)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any, NoReturn
@@ -19,9 +19,10 @@ from symconfig.solve.space import Request
 class Extra:
     """One of them. name: in `Extras`; pin: its name in a job.
 
-    beside: what a point has where it may be of use, by the names of columns. alone: it is neither slower nor larger
-    than the framework's own, so that this is weighed only where it can have what the option cannot. whole: of its
-    values only the first that can run is weighed.
+    beside: what a point has where it may be of use, by the names of columns. alone: each of its values is neither
+    slower nor larger than those before, so that of those that run only the last is weighed, and the first where that
+    can have what the last cannot. whole: of its values the first and the last that runs are weighed. still: it wants
+    sequences of one length.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Extra:
     beside: Mapping[str, Any] = field(default_factory=dict)
     alone: bool = False
     whole: bool = False
+    still: bool = False
 
     @property
     def values(self) -> Mapping[str, Any]:
@@ -46,9 +48,9 @@ EXTRAS: tuple[Extra, ...] = (
     Extra("grad_bytes", "grad_dtype", alone=True),
     Extra("fp8_param_gather", "fp8_param_gather", {"zero": 1}, alone=True),
     Extra("fused_loss", "fused_loss", alone=True),
-    Extra("tp_comm", "user_buffers", {"sequence_parallel": True}),
+    Extra("tp_comm", "user_buffers", {"sequence_parallel": True}, still=True),
     Extra("flex_backend", "dispatcher"),
-    Extra("graphs", "cuda_graphs", whole=True),
+    Extra("graphs", "cuda_graphs", whole=True, still=True),
     Extra("moe_overlap", "moe_overlap"),
 )
 
@@ -65,7 +67,8 @@ def switched_on(request: Request, extras: Extras | None = None, architecture: st
         return replace(request, extras=Extras(grad_bytes=extras.grad_bytes))
     if extras != Extras.of(framework):
         framework = extras.put_on(framework, architecture)
-    return replace(request, framework=framework, limits=whole.choosing(extras.columns), whole=whole, extras=extras)
+    limits = whole.choosing({**extras.columns, "precision": request.precision})
+    return replace(request, framework=framework, limits=limits, whole=whole, extras=extras)
 
 
 def requests(plain: Request, architecture: str, usual: bool) -> tuple[Request, ...]:
@@ -79,29 +82,49 @@ def requests(plain: Request, architecture: str, usual: bool) -> tuple[Request, .
     if not options(plain.job.backend):
         return (plain,)
     now = Extras.of(plain.framework)
-    own = NOTHING_ON if usual else replace(NOTHING_ON, grad_bytes=now.grad_bytes, fused_loss=now.fused_loss)
     names = [extra.name for extra in EXTRAS]
-    every = product(*(tuple(_values(extra, plain, own)) for extra in EXTRAS))
-    wanted = [replace(own, **dict(zip(names, values, strict=True))) for values in every]
-    if now not in wanted and not any(extra.pin in plain.pins.words for extra in EXTRAS):
+    every = product(*(tuple(_values(extra, plain)) for extra in EXTRAS))
+    wanted = [replace(NOTHING_ON, **dict(zip(names, values, strict=True))) for values in every]
+    if not usual and now not in wanted and not any(extra.pin in plain.pins.words for extra in EXTRAS):
         wanted.append(now)
     able = [extras for extras in wanted if plain.limits.runs(**extras.columns, precision=plain.precision)]
     if not able:
         _refuse_together(plain, wanted[0])
-    return tuple(switched_on(plain, extras, architecture) for extras in able)
+    return tuple(_beside(switched_on(plain, extras, architecture), able) for extras in able)
 
 
-def _values(extra: Extra, plain: Request, own: Extras) -> Iterator[Any]:
-    """Yield the values of one option that are weighed, the framework's own first."""
-    word, usual = plain.pins.words.get(extra.pin), getattr(own, extra.name)
+def _beside(request: Request, every: Sequence[Extras]) -> Request:
+    """Return a request for what another one with more that is `alone` cannot have."""
+    extras, limits = request.extras, request.limits
+    for extra in EXTRAS:
+        zero, usual = extra.beside.get("zero"), getattr(NOTHING_ON, extra.name)
+        if not extra.alone or zero is None or getattr(extras, extra.name) != usual:
+            continue
+        more = [other for other in every if other != extras and replace(other, **{extra.name: usual}) == extras]
+        if more and not _loses(extra, getattr(more[0], extra.name), request.whole or limits, request.precision):
+            return replace(request, limits=replace(limits, zero=limits.zero[:zero]))
+    return request
+
+
+def _values(extra: Extra, plain: Request) -> Iterator[Any]:
+    """Yield the values of one option that are weighed: the framework's own first, or what is `alone`."""
+    word, usual = plain.pins.words.get(extra.pin), getattr(NOTHING_ON, extra.name)
     if word is not None:
         yield extra.values[word]
         return
+    if extra.still and (plain.job.packing is not None or plain.job.task not in (None, "pretrain")):
+        yield usual
+        return
     known = dict.fromkeys(extra.values.values())
     others = [value for value in known if value != usual and _runs(extra, value, plain)]
-    if not extra.alone or not others or _loses(extra, others[-1], plain.limits):
+    if not extra.alone:
         yield usual
-    yield from others[-1:] if extra.alone or extra.whole else others
+        yield from others[-1:] if extra.whole else others
+        return
+    yield from others[-1:]
+    beside = extra.beside.get("zero", 0) > 0
+    if not others or beside or _loses(extra, others[-1], plain.limits, plain.precision):
+        yield usual
 
 
 def _runs(extra: Extra, value: Any, plain: Request) -> bool:
@@ -111,11 +134,14 @@ def _runs(extra: Extra, value: Any, plain: Request) -> bool:
     return not pinned_out and plain.limits.runs(**extra.columns(value), precision=plain.precision)
 
 
-def _loses(extra: Extra, value: Any, limits: Limits) -> bool:
-    """Return whether something else goes with the framework's own value only."""
+def _loses(extra: Extra, value: Any, limits: Limits, precision: str) -> bool:
+    """Return whether something else, ZeRO stages aside, goes with the framework's own value only."""
     columns = {name: told for name, told in extra.columns(value).items() if name not in extra.beside}
-    other = limits.choosing(columns)
-    return any(getattr(other, name) != getattr(limits, name) for name in _MAY_LOSE)
+    one, other = (limits.choosing({**chosen, "precision": precision}) for chosen in ({}, columns))
+    fewest = extra.beside.get("zero", 0)
+    return one.offloads[fewest:] != other.offloads[fewest:] or any(
+        getattr(one, name) != getattr(other, name) for name in _MAY_LOSE
+    )
 
 
 _MAY_LOSE = ("modules", "full_recompute", "activation_offload", "least_stages", "least_chunks")

@@ -31,7 +31,7 @@ from symconfig.graph.scheme import CpComm
 from symconfig.plans.choices import ZERO_STAGES, ZeroStage
 from symconfig.plans.columns import COLUMNS, Columns
 from symconfig.solve.stages.problem import Layouts
-from symconfig.solve.unpriced import ACTIVATIONS_OF_ADAPTERS, narrowed, never
+from symconfig.solve.unpriced import ACTIVATIONS_OF_ADAPTERS, KERNELS_OF_ADAPTERS, narrowed, never
 
 # What a search chooses beside the lattice, where it asks the table by itself.
 _CHOSEN = frozenset(
@@ -72,7 +72,8 @@ class Limits:
     refusals: tuple[Constraint, ...] = field(init=False)
     interleaved: tuple[Constraint, ...] = field(init=False)
     sharded: tuple[tuple[Constraint, ...], ...] = field(init=False)
-    _known: dict[Any, Any] = field(init=False, default_factory=dict, compare=False, repr=False)
+    _run: dict[Any, bool] = field(init=False, default_factory=dict, compare=False, repr=False)
+    _chosen: dict[Any, Limits] = field(init=False, default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "left", _possible(self.table, self.fixed, Columns(**self.chosen)))
@@ -98,9 +99,9 @@ class Limits:
     def runs(self, **facts: Any) -> bool:
         """Return whether nothing refuses some facts of a point, whatever its others are."""
         key = tuple(facts.items())
-        if key not in self._known:
-            self._known[key] = not self.lacking(**facts)
-        return bool(self._known[key])
+        if key not in self._run:
+            self._run[key] = not self.lacking(**facts)
+        return self._run[key]
 
     def lacking(self, **facts: Any) -> tuple[Constraint, ...]:
         """Return what refuses some facts of a point that has what is chosen, whatever its others are."""
@@ -110,17 +111,16 @@ class Limits:
     def choosing(self, chosen: Mapping[str, Any]) -> Limits:
         """Return what is left where all points have something on."""
         key = tuple(chosen.items())
-        if key not in self._known:
-            self._known[key] = self._choosing(chosen)
-        found: Limits = self._known[key]
-        return found
+        if key not in self._chosen:
+            self._chosen[key] = self._choosing(chosen)
+        return self._chosen[key]
 
     def _choosing(self, chosen: Mapping[str, Any]) -> Limits:
         found = replace(self, chosen=chosen)
         full = self.full_recompute and found.runs(recompute="full")
         return replace(
             found,
-            modules=tuple(name for name in self.modules if found.runs(modules=(name,))),
+            modules=tuple(name for name in self.modules if found.runs(recompute="selective", modules=(name,))),
             full_recompute=full,
             block_recompute=self.block_recompute and full,
         )
@@ -195,7 +195,7 @@ def _with_adapters(whole: Limits, model: ModelDescriptor) -> Limits:
     (peft/recompute.py). Megatron-FSDP and offloaded activations are not known to go with its adapters."""
     return replace(
         whole,
-        table=(*whole.table, *never(adapters.refusals(model)), ACTIVATIONS_OF_ADAPTERS),
+        table=(*whole.table, *never(adapters.refusals(model)), ACTIVATIONS_OF_ADAPTERS, KERNELS_OF_ADAPTERS),
         zero=(0, 1),
         modules=("core_attn",),
     )

@@ -11,6 +11,7 @@ from symconfig.cost.machine import machine
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
+from symconfig.errors import InputError
 from symconfig.frameworks.behaviour import usual
 from symconfig.frameworks.extras import Extras
 from symconfig.frameworks.facts import Fixed
@@ -115,11 +116,20 @@ def weigh_all(
         gammas=Gammas(top) if relative else None,
         below_s=below_s,
     )
-    for precision in precisions(cluster, job, pins):
-        asked = tuple(replace(each, eager=eager) for each in requests(model, cluster, job, precision, pins, framework))
-        # The relative cost knows partitions, which both have.
+    refused: list[InputError] = []
+    every = precisions(cluster, job, pins)
+    for precision in every:
+        try:
+            wanted = requests(model, cluster, job, precision, pins, framework)
+        except InputError as error:  # a pin that goes with another precision
+            refused.append(error)
+            continue
+        asked = tuple(replace(each, eager=eager) for each in wanted)
+        # The relative cost knows partitions, which all have.
         gpu = machine(cluster, precision, gpus=asked[0].gpus)
         weigh(asked[:1] if relative else asked, gpu, weighed, progress)
+    if len(refused) == len(every):
+        raise refused[0]
     return weighed
 
 

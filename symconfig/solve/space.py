@@ -154,8 +154,7 @@ def shared(request: Request, scheme: Scheme) -> Columns:
         seq_length=request.seq_length,
         sequence_parallel=scheme.sequence_parallel,
         cp_comm=scheme.cp_comm,
-        precision=request.precision,
-        **request.limits.chosen,
+        **{"precision": request.precision, **request.limits.chosen},
     )
 
 

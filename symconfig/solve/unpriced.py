@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from symconfig.frameworks.constraint import Constraint
 from symconfig.frameworks.deepspeed import constraints as deepspeed
 from symconfig.frameworks.megatron import constraints as megatron
+from symconfig.plans.unknown import no
 
 HEADS_OVER_RANKS = Constraint(
     name="ulysses heads",
@@ -62,6 +63,16 @@ ACTIVATIONS_OF_ADAPTERS = Constraint(
     about="activation_offload",
     source="megatron-bridge, peft/lora.py",
     example={"adapted": True, "activation_offload": True},
+)
+
+KERNELS_OF_ADAPTERS = Constraint(
+    name="kernels beside adapters",
+    predicate=lambda f, p: f.adapted & (p.tp_comm | p.fp8_param_gather | no(p.graphs == "none")),
+    rule="user buffers, weights in 8 bits and CUDA graphs are not known to go with adapters",
+    sentence="user buffers, weights in 8 bits and CUDA graphs are not known to go with adapters",
+    about="adapter",
+    source="megatron-bridge, peft/utils.py: an adapter reads what its layer gathers",
+    example={"adapted": True, "tp_comm": True},
 )
 
 # Of a framework beside its own.

@@ -45,7 +45,7 @@ CHOICES = {
     "flex_backend": "moe_flex_backend", "graphs": "cuda_graphs", "fused_loss": "fused_loss",
     "fp8_param_gather": "fp8_param_gather",
 }  # fmt: skip
-CLUSTERS = {"volta": "v100-16gb", "ada": "l40s", "blackwell": "b200"}
+CLUSTERS = {"volta": "v100-16gb", "ada": "l40s", "blackwell": "b200", "davinci": "ascend-910b"}
 OF_EXPERTS = ("num_experts", "moe_intermediate_size", "shared_expert_intermediate_size", "expert_bias")
 EVERY = [*(("megatron", one) for one in table.MEGATRON), *(("deepspeed", one) for one in DEEPSPEED)]
 

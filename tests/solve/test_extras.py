@@ -16,8 +16,9 @@ from symconfig.frameworks.tables import constraints
 from symconfig.plans.columns import Columns
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.solve.candidate import detail
+from symconfig.solve.pins import parse
 from symconfig.solve.restore import restore
-from symconfig.solve.run import facts_of, weigh_all
+from symconfig.solve.run import facts_of, requests, weigh_all
 from symconfig.solve.search import resolved, search
 from symconfig.units import GIB
 from tests.sample_models import sample_cluster
@@ -183,3 +184,44 @@ def test_hybridep_has_a_place_for_every_token_of_every_rank() -> None:
 def test_one_frameworks_options_are_no_others() -> None:
     assert isinstance(Extras().put_on(MEGATRON, "hopper"), Framework)
     assert Extras.of(MEGATRON) == Extras()
+
+
+def on(model: str, cluster: str, gpus: int, **fields: Any) -> set[tuple[str, ...]]:
+    """What is weighed on top of a framework, of each request."""
+    known, where = load_model(model), load_cluster(cluster)
+    asked = resolved(known, where, job(gpus, 64, 4096, **{**OPEN, **fields}))
+    precision = str(asked.precision)
+    return {each.extras.on for each in requests(known, where, asked, precision, parse(asked.pins))}  # type: ignore[arg-type]
+
+
+def test_what_wants_sequences_of_one_length_is_for_pretraining() -> None:
+    assert ("tp_comm", "graphs") in on("qwen2.5-7b", "h100", 8)
+    assert on("qwen2.5-7b", "h100", 8, task="sft") == {()}
+    assert on("qwen2.5-7b", "h100", 8, packing={"lengths": (512, 4096)}) == {()}
+    assert ("tp_comm",) in on("qwen2.5-7b", "h100", 8, task="sft", pins={"user_buffers": "on"})
+
+
+def test_adapters_and_other_vendors_get_no_kernels_that_are_not_known_to_go_with_them() -> None:
+    assert on("qwen2.5-7b-lora", "h100", 8, target="bridge") == {()}
+    assert on("llama3.1-8b", "ascend-910b", 16) == {()}
+    assert {"graphs", "tp_comm"}.isdisjoint(name for names in on("llama3.1-8b", "mi300x", 16) for name in names)
+    deepep = [names for names in on("qwen3-30b-a3b", "gb200-nvl72", 8) if "flex_backend" in names]
+    assert deepep  # HybridEP's: DeepEP is not for racks
+
+
+def test_what_weights_in_8_bits_cannot_have_is_weighed_without_them() -> None:
+    every = on("llama3.1-8b", "h100", 16, precision="fp8", without=("cuda_graphs",))
+    assert every == {(), ("tp_comm",), ("fp8_param_gather",), ("tp_comm", "fp8_param_gather")}
+
+
+def test_what_a_run_has_is_weighed_with_what_it_has_not() -> None:
+    framework = Extras(grad_bytes=2).put_on(MEGATRON, "hopper")
+    known, where = load_model("llama3.1-8b"), load_cluster("h100")
+    asked = resolved(known, where, job(16, 64, 4096, **OPEN))
+    every = {each.extras.on for each in requests(known, where, asked, "bf16", parse({}), framework)}
+    assert {("grad_bytes",), ("tp_comm", "grad_bytes")} <= every
+
+
+def test_a_pin_of_one_precision_is_tried_in_the_one_that_has_it() -> None:
+    asked = job(8, 16, 4096, **OPEN, precision="auto", pins={"fp8_param_gather": "on"})
+    assert search(DENSE, load_cluster("h100"), asked).best.options.precision == "fp8"

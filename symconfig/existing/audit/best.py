@@ -12,7 +12,11 @@ from symconfig.frameworks.behaviour import usual
 from symconfig.plans.plan import Plan
 from symconfig.solve.search import search
 
-_PIECES = ("tp_forward", "tp_backward", "tp_pieces")  # of --tp-comm-overlap, which is the run's to have
+_PIECES = (
+    "tp_forward",
+    "tp_backward",
+    "tp_pieces",
+)  # of --tp-comm-overlap, which the search weighs as the run has it, too
 
 
 def best(run: Run, cluster: ClusterDescriptor, job: Job) -> Plan:

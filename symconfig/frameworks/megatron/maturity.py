@@ -8,6 +8,7 @@ from symconfig.plans.unknown import among, no
 RECIPES = "model_zoo/recipes, pretraining rows"
 # Counted over 992 distinct layouts for pretraining: model, cluster, sequence, degrees, sharding, recompute and offload.
 MOST_STAGES, MOST_CHUNKS, MOST_EXPERT_RANKS, LEAST_SHARE = 16, 12, 64, 4096
+MOST_NVLINK_PEERS = 8  # that DeepEP knows (csrc/kernels/legacy/compiled.cuh)
 ROCM = frozenset(("cdna3", "cdna4"))
 WIDEST_DENSE = 16384  # hidden size of the widest model that recipes run on fewer stages: Llama 3 405B
 
@@ -191,6 +192,20 @@ DEEPEP_ON_ROCM = Option(
         ),
     ),
 )
+DEEPEP_OVER_RACKS = Option(
+    name="deepep_over_racks",
+    label="DeepEP's kernels where NVLink joins whole racks",
+    uses=lambda f, p: (p.flex_backend == "deepep") & (f.near > MOST_NVLINK_PEERS),
+    about="flex_backend",
+    example={**DEEPEP.example, "near": 72},
+    standings=(
+        Standing(
+            maturity=Maturity.UNUSUAL,
+            why="Megatron-Bridge refuses it on GB200 and GB300; there one published layout has it and 47 HybridEP",
+            source="megatron-bridge, training/flex_dispatcher_backend.py; model_zoo/recipes",
+        ),
+    ),
+)
 HYBRIDEP = Option(
     name="hybridep",
     label="HybridEP's kernels for the experts' tokens",
@@ -363,6 +378,7 @@ OPTIONS: tuple[Option, ...] = (
     USER_BUFFERS_WITHOUT_MULTICAST,
     DEEPEP,
     DEEPEP_ON_ROCM,
+    DEEPEP_OVER_RACKS,
     HYBRIDEP,
     MOE_OVERLAP,
     CUDA_GRAPHS,

@@ -12,6 +12,7 @@ NO_USER_BUFFERS = frozenset(("volta", "ada", "cdna3", "cdna4", "davinci"))
 # Megatron-Bridge, training/flex_dispatcher_backend.py: DeepEP runs on Ampere, Hopper, B200 and B300, HybridEP on GB200
 # and GB300, too. AMD has a DeepEP of its own.
 NO_DEEPEP = frozenset(("volta", "ada", "davinci"))
+NO_GRAPHS = frozenset(("volta", "cdna3", "cdna4", "davinci"))
 NO_HYBRIDEP = NO_DEEPEP | {"cdna3", "cdna4"}
 # deep_ep/buffers/legacy.py, get_dispatch_config and get_combine_config: the groups that they have settings for, which
 # megatron/core/transformer/moe/fused_a2a.py asks.
@@ -150,12 +151,9 @@ DEEPEP_NODES = Constraint(
 )
 DEEPEP_GPU = Constraint(
     name="deepep of a GPU",
-    predicate=lambda f, p: (
-        (p.flex_backend == "deepep")
-        & (among(f.architecture, NO_DEEPEP) | ((f.architecture == "blackwell") & (f.near > DEEPEP_NODE)))
-    ),
-    rule="DeepEP runs on Ampere, Hopper and Blackwell, of which not on racks of NVLink",
-    sentence="DeepEP does not run on {f.architecture} GPUs like these",
+    predicate=lambda f, p: (p.flex_backend == "deepep") & among(f.architecture, NO_DEEPEP),
+    rule="DeepEP runs on Ampere, Hopper and Blackwell",
+    sentence="DeepEP does not run on {f.architecture} GPUs",
     about="moe_flex_backend",
     got="{f.architecture}",
     pins=("dispatcher=alltoall", "dispatcher=hybridep"),
@@ -212,6 +210,18 @@ GRAPHED_MODULES = Constraint(
     unsaid=True,
     source="megatron/training/arguments.py, --cuda-graph-scope",
     example={"num_experts": 8, "graphs": "router"},
+)
+GRAPHS_GPU = Constraint(
+    name="graphs of a GPU",
+    predicate=lambda f, p: no(p.graphs == "none") & among(f.architecture, NO_GRAPHS),
+    rule="Transformer Engine's CUDA graphs are of NVIDIA's GPUs, from Ampere on",
+    sentence="CUDA graphs: Transformer Engine captures none on {f.architecture} GPUs",
+    about="cuda_graphs",
+    got="{f.architecture}",
+    pins=("cuda_graphs=none",),
+    unsaid=True,
+    source='transformer_engine/pytorch/graph.py; README.rst, "System Requirements"',
+    example={"graphs": "all", "architecture": "davinci"},
 )
 GRAPHS_RECOMPUTE_ALONE = Constraint(
     name="graphs beside recompute",
@@ -386,6 +396,7 @@ OPTION_CONSTRAINTS: tuple[Constraint, ...] = (
     HYBRIDEP_SIZES,
     HYBRIDEP_GPU,
     GRAPHS_RELEASE,
+    GRAPHS_GPU,
     GRAPHED_MODULES,
     GRAPHS_RECOMPUTE_ALONE,
     GRAPHS_RECOMPUTE,

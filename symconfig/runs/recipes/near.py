@@ -34,7 +34,12 @@ def compared(plan: Plan, file: RecipeFile, recipe: Recipe) -> NearRecipe:
     """Return the differences between a recipe and a plan, each with what its value alone costs the plan."""
     free = replace(plan, job=plan.job.model_copy(update={"allow": ("all",)}))
     own_s = judged(free, carried(plan.best, free)).step_s or plan.best.predicted.step_s
-    taken = [choice for choice in CHOICES if choice.stated(recipe) and choice.differs(plan.best, recipe)]
+    same = recipe.job.precision == plan.best.options.precision
+    taken = [
+        choice
+        for choice in CHOICES
+        if choice.stated(recipe) and choice.differs(plan.best, recipe) and (same or not choice.of_precision)
+    ]
     differences = tuple(
         Difference(choice.field, choice.ours(plan.best), choice.theirs(recipe), *_loss(free, own_s, recipe, (choice,)))
         for choice in taken
@@ -66,12 +71,13 @@ def _loss(plan: Plan, own_s: float, recipe: Recipe, taken: tuple[Choice, ...]) -
 @dataclass(frozen=True, slots=True)
 class Choice:
     """Something that a recipe and a plan may have otherwise. value: of a candidate; wanted: of a recipe, None where it
-    does not say; put: the candidate with the recipe's value."""
+    does not say; put: the candidate with the recipe's value. of_precision: it goes with the recipe's precision."""
 
     field: str
     value: Callable[[Candidate], Any]
     wanted: Callable[[Recipe], Any]
     put: Callable[[Candidate, Any], Candidate]
+    of_precision: bool = False
 
     def stated(self, recipe: Recipe) -> bool:
         return self.wanted(recipe) is not None
@@ -224,7 +230,7 @@ CHOICES: tuple[Choice, ...] = (
     ),
     _option("CUDA graphs", "cuda_graphs", lambda recipe: recipe.graphs),
     _option("bytes of a gradient", "grad_bytes", _gradient_bytes),
-    _option("weights in 8 bits", "fp8_param_gather", _eight_bits),
+    replace(_option("weights in 8 bits", "fp8_param_gather", _eight_bits), of_precision=True),
 )
 
 

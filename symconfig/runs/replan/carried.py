@@ -10,6 +10,7 @@ from symconfig.cost.device import device_bytes
 from symconfig.cost.step import host_bytes
 from symconfig.errors import InputError
 from symconfig.frameworks.extras import Extras
+from symconfig.frameworks.megatron.option_constraints import GATHERED_FORMATS
 from symconfig.graph.operator import LAYER
 from symconfig.plans.choices import Precision
 from symconfig.plans.plan import Candidate, Plan
@@ -70,7 +71,10 @@ def carried(candidate: Candidate, plan: Plan) -> Configuration:
     """
     asked = plan.job
     precision = candidate.options.precision if asked.precision == "auto" else plan.best.options.precision
-    wanted = _request(plan, precision, Extras.planned(candidate))
+    extras = Extras.planned(candidate)
+    if precision not in GATHERED_FORMATS:
+        extras = replace(extras, fp8_param_gather=False)
+    wanted = _request(plan, precision, extras)
     c = Configuration.of(candidate, wanted.framework)
     known = {LAYER, *wanted.limits.modules}
     c = replace(

@@ -11,6 +11,7 @@ from symconfig.descriptor.job import PIN_NAMES, Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError, Problem, SymconfigError
 from symconfig.frameworks.extras import Extras
+from symconfig.frameworks.tables import options
 from symconfig.plans.plan import Candidate, Recompute
 from symconfig.solve.extras import EXTRAS, Extra
 from symconfig.solve.run import fits
@@ -24,10 +25,12 @@ def _degree(name: str, candidate: Candidate) -> str:
     return str(getattr(candidate.parallel, name))
 
 
-def _extra(extra: Extra, candidate: Candidate) -> str:
-    """The word of an option beside the degrees."""
+def _extra(extra: Extra, candidate: Candidate) -> str | None:
+    """Return the word of an option beside the degrees; None where the framework has none."""
     value = getattr(Extras.planned(candidate), extra.name)
-    return next(word for word, meant in extra.values.items() if meant == value)
+    if extra.pin != "moe_overlap" and not options(candidate.target.backend):
+        return None
+    return next((word for word, meant in extra.values.items() if meant == value), None)
 
 
 _SAID: Mapping[str, Callable[[Candidate], str | None]] = {

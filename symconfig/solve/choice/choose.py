@@ -66,7 +66,8 @@ def choose(ranked: Sequence[Found], cluster: ClusterDescriptor, top: int) -> Cho
     first = pick(near)
     others = [pick(mine) for name, mine in families.items() if name != family(first.found)]
     others.sort(key=lambda each: (loss(each, best_s).mean(), each.found.order))
-    shown = [judge.less(each, best_s) for each in (first, *others)[:top]]
+    least = min(float(loss(each, best_s).mean()) for each in near)
+    shown = [judge.less(each, best_s, least + TOLD_APART) for each in (first, *others)[:top]]
     picks, first = [*shown, *others[top - 1 :]], shown[0]
     close = [each for each in (*shown, *drawn) if each.found.step_s <= (1 + WITHIN) * fastest.step_s]
     simplest = min(close, key=lambda each: (each.simplicity, each is not first, each.found.order))
@@ -90,10 +91,12 @@ class _Judge:
         plain = simplicity(found, self.cluster.near, self.published)
         return Drawn(found, plain, step_seconds(found, self.cluster, self.draws))
 
-    def less(self, drawn: Drawn, best_s: Array) -> Drawn:
-        """Return the plan with as few options beside its degrees as cannot be told from it; best_s: [DRAWS], of all
-        plans near the best."""
-        most = float(loss(drawn, best_s).mean()) + TOLD_APART
+    def less(self, drawn: Drawn, best_s: Array, most: float) -> Drawn:
+        """Return the plan with as few options beside its degrees as lose little. best_s: [DRAWS], of all plans near the
+        best; most: the expected loss of what cannot be told from the best one, and of a plan that loses more its own
+        with as much again."""
+        lost = float(loss(drawn, best_s).mean())
+        most = most if lost <= most else lost + TOLD_APART
         now = drawn
         while plainer := [each for each in self._without_one(now) if float(loss(each, best_s).mean()) <= most]:
             now = min(plainer, key=lambda each: float(loss(each, best_s).mean()))

@@ -61,7 +61,7 @@ def test_deepep_has_settings_for_some_groups(ep: int, etp: int, runs: bool) -> N
 
 @pytest.mark.parametrize(
     ("architecture", "near", "runs"),
-    [("ampere", 8, True), ("hopper", 8, True), ("blackwell", 8, True), ("blackwell", 72, False), ("volta", 8, False)],
+    [("ampere", 8, True), ("hopper", 8, True), ("blackwell", 8, True), ("blackwell", 72, True), ("volta", 8, False)],
 )
 def test_deepep_runs_on_some_gpus(architecture: str, near: int, runs: bool) -> None:
     found = DEEPEP_GPU.verdict(Fixed(architecture=architecture, near=near), DEEPEP)
@@ -88,7 +88,9 @@ def test_graphs_go_with_what_their_release_takes(
     version: str, graphs: str, recompute: str, modules: tuple[str, ...], runs: bool
 ) -> None:
     point = replace(PLAIN, graphs=graphs, recompute=recompute, modules=modules)
-    fixed = Fixed(num_experts=8 if graphs == "router" else 0, attention_dropout=0.0, hidden_dropout=0.0)
+    fixed = Fixed(
+        num_experts=8 if graphs == "router" else 0, attention_dropout=0.0, hidden_dropout=0.0, architecture="hopper"
+    )
     found = {one.verdict(fixed, point) for one in in_force(OPTION_CONSTRAINTS, version)}
     assert (Verdict.FAILS not in found) is runs
     assert Verdict.UNKNOWN not in found
