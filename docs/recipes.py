@@ -32,7 +32,7 @@ from symconfig.solve.search import search
 
 PAGE = Path(__file__).with_suffix(".md")
 TOP = 5
-SHAKEN = 3  # of so many jobs one is planned again where something is otherwise, which takes most of the time
+SHAKEN = 4  # of so many jobs one is planned again where something is otherwise, which takes most of the time
 LITTLE = 0.02  # a pick that loses less stays
 BACKEND = "megatron"
 Asked = tuple[str, RecipeJob]
@@ -48,7 +48,7 @@ state gradients in bf16. *in no recipe*: what the pick uses and no recipe of the
 *family*: whether any recipe for a model of the same kind, up to three times larger or smaller, on GPUs of this
 architecture has the pick's tp, pp, cp and ep; *priced*: none has, and the recipe's predicted step lies within the
 interval of the pick's. *families*: among the first five plans. *memory*: whether the interval of the pick's memory is
-within the GPU's. *shaken*, of every third job: the most that the pick loses, against what would be picked then, where
+within the GPU's. *shaken*, of every fourth job: the most that the pick loses, against what would be picked then, where
 the network is 20 % slower, the constants of matrix products are off by their uncertainty either way, or each chunk of a
 stage begins 0.3 ms later.
 """

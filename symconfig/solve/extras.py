@@ -112,7 +112,7 @@ def _values(extra: Extra, plain: Request) -> Iterator[Any]:
     if word is not None:
         yield extra.values[word]
         return
-    if extra.still and (plain.job.packing is not None or plain.job.task not in (None, "pretrain")):
+    if extra.still and not _still(plain):
         yield usual
         return
     known = dict.fromkeys(extra.values.values())
@@ -125,6 +125,13 @@ def _values(extra: Extra, plain: Request) -> Iterator[Any]:
     beside = extra.beside.get("zero", 0) > 0
     if not others or beside or _loses(extra, others[-1], plain.limits, plain.precision):
         yield usual
+
+
+def _still(plain: Request) -> bool:
+    """Return whether all sequences of a job are of one length, and hold documents of one length."""
+    packing = plain.job.packing
+    alike = packing is None or set(packing.lengths) == {plain.seq_length}
+    return alike and plain.job.task in (None, "pretrain")
 
 
 def _runs(extra: Extra, value: Any, plain: Request) -> bool:

@@ -128,7 +128,7 @@ def weigh_all(
         # The relative cost knows partitions, which all have.
         gpu = machine(cluster, precision, gpus=asked[0].gpus)
         weigh(asked[:1] if relative else asked, gpu, weighed, progress)
-    if len(refused) == len(every):
+    if refused and len(refused) == len(every):
         raise refused[0]
     return weighed
 
