@@ -73,6 +73,9 @@ class Builder:
     def stop(self, what: str, mark: Any, **detail: Unpack[Detail]) -> InputError:
         return InputError([*self.problems, self.report(what, mark, (), **detail)])
 
+    def too_deep(self, mark: Any) -> InputError:
+        return self.stop("the file is nested too deeply", mark, need=f"at most {MAX_DEPTH} levels")
+
     def event(self, event: Any) -> None:
         kind = type(event).__name__
         mark = event.start_mark
@@ -154,7 +157,7 @@ class Builder:
         if top is not None and isinstance(top.into, dict) and top.key is None:
             raise self.stop("a key must be a plain word", mark)
         if len(self.stack) >= MAX_DEPTH:
-            raise self.stop("the file is nested too deeply", mark, need=f"at most {MAX_DEPTH} levels")
+            raise self.too_deep(mark)
         path = self.path()
         self.placed(path, event)
         self.stack.append(Open(path, into))
@@ -228,6 +231,8 @@ def build(builder: Builder, text: str) -> None:
                 raise builder.stop("the file holds too many values", event.start_mark, need=f"<= {MAX_NODES:,}")
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
+        if "nesting depth" in (error.problem or ""):  # libyaml since 0.2.6 looks ahead, and stops before its event comes
+            raise builder.too_deep(mark) from None
         what = f"this is not YAML: {error.problem or error.context}"
         syntax = builder.report(what, mark) if mark else Problem(what, file=builder.file)
         raise InputError([*builder.problems, syntax]) from None
