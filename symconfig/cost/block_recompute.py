@@ -15,7 +15,7 @@ from symconfig.cost.blocks import KEPT, SECONDS
 from symconfig.cost.flight import heads_in_flight
 from symconfig.cost.lattice import Array
 from symconfig.cost.pipeline import messages, pipelined
-from symconfig.cost.stages import Setting, Stages
+from symconfig.cost.stages import Setting, Stages, summed
 from symconfig.cost.step import Cost, total
 from symconfig.cost.table import Table
 from symconfig.plans.columns import Columns
@@ -47,30 +47,47 @@ class Extremes:
 
 
 def evaluate_block(
-    extremes: Extremes, points: Columns, setting: Setting, prefixes: Sequence[Prefix], budget_bytes: float
+    extremes: Extremes, points: Columns, setting: Setting, prefix: Array, budget_bytes: float
 ) -> BlockCost:
-    """At every one of the points the fewest first layers of every chunk that, run again, fit the budget."""
+    """At every one of the points the fewest first layers of every chunk that, run again, fit the budget.
+
+    prefix: as of `prefixed`.
+    """
     plain, passes = extremes.plain, extremes.table.passes
     plain_sums, full_sums = extremes.sums.policy(extremes.keep), extremes.sums.policy(extremes.again)
-    prefix = np.array(prefixes, dtype=np.float64)  # [s, layers, kinds]
     again, keep = (passes[:, row][..., extremes.chosen] for row in (extremes.again, extremes.keep))
     change = again - keep  # [PASSES, kinds, n]
-    less = (prefix @ change[KEPT]) * heads_in_flight(prefix.sum(axis=2), points, setting)  # [s, layers, n]
+    heads = prefix.sum(axis=2)
+    less = summed(prefix, change[KEPT]) * heads_in_flight(heads, points, setting)  # [s, layers, n]
     activations = plain.memory["activations"][:, 0] + less
-    touched = prefix.sum(axis=2)[..., None] > 0
+    touched = heads > 0
     working = np.where(touched, np.maximum(plain_sums.transient, full_sums.transient), plain_sums.transient)
     fixed = total({name: part for name, part in plain.memory.items() if name not in ("activations", "working set")})
     movable = activations + working
     fits = np.asarray((movable[:, :, None, :] + fixed[:, 0][:, None]).max(axis=0) <= budget_bytes)  # [layers, o, n]
-    fits[0] = False
+    fits &= touched.any(axis=0)[:, None]
     layers = np.where(fits.any(axis=0), fits.argmax(axis=0), 0)[None]
     memory = {
         **plain.memory,
         "activations": _pick(activations, layers),
         "working set": _pick(working, layers),
     }
-    extra = _pick(prefix @ change[SECONDS].sum(axis=0), layers)
+    extra = _pick(summed(prefix, change[SECONDS].sum(axis=0)), layers)
     return BlockCost(layers, Cost(plain.time | _pipeline(plain_sums, extra, points, setting), memory))
+
+
+def prefixed(each: Sequence[Sequence[Prefix]], which: NDArray[np.intp] | None, shapes: int) -> Array:
+    """Lay out the prefixes of so many stage shapes of each pipeline as an array [s, layers, kinds, n].
+
+    which: as of `Pipelines`. Shapes and layers that a pipeline does not have repeat its last ones, which cost the same.
+    """
+    most = max(len(prefix) for one in each for prefix in one)
+    rows = [
+        [[*prefix, *[prefix[-1]] * (most - len(prefix))] for prefix in (*one, *[one[-1]] * (shapes - len(one)))]
+        for one in each
+    ]
+    found = np.moveaxis(np.array(rows, dtype=np.float64), 0, -1)
+    return found if which is None else found[..., which]
 
 
 def _pick(table: Array, layers: NDArray[np.intp]) -> Array:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -31,8 +30,9 @@ def chunk_times(
     """
     alike = list(dict.fromkeys(tuple(chunk) for chunk in chunks))
     shapes = tuple(_shape(index, chunk, table.kinds) for index, chunk in enumerate(alike))
-    of = stages(table, shapes, np.arange(points.dp.size), setting.tied)
-    moved = exchange(of, points, replace(setting, stages=shapes))
+    own = setting.having(shapes)
+    of = stages(table, own.pipelines, np.arange(points.dp.size), setting.tied)
+    moved = exchange(of, points, own)
     counts = np.array([shape.counts for shape in shapes], dtype=np.float64)
     weight = counts @ _weight_gradients(table)
     hidden = table.hidden[:, :, 0] @ counts.T  # [2, chunks]: a schedule that hides it takes it off again

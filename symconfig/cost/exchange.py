@@ -99,14 +99,15 @@ def _messages(sums: Stages, setting: Setting) -> Array:
     """[s, n]: collectives in which a stage's weights are gathered, or its gradients reduced."""
     together = setting.framework.together
     if together is Together.BLOCK:
-        return np.array([[float(sum(stage.counts))] for stage in setting.stages])
+        blocks: Array = setting.pipelines.counts.sum(axis=1)
+        return blocks
     matrices = sums.matrices if together is Together.MATRIX and setting.zero == 3 else np.zeros_like(sums.matrices)
     return np.maximum(matrices, 1.0)
 
 
 def exchanged_s(sums: Stages, points: Columns, setting: Setting) -> Array:
     """[r, n]: gradients reduced and weights gathered, minus what hides, and what copies of them cost."""
-    if setting.pp > 1 and setting.zero not in EVERY_MICROBATCH:
+    if setting.pipelines.several and setting.zero not in EVERY_MICROBATCH:
         shown = _in_pipeline(sums, points, setting) + between_ends_s(sums, points, setting)
     else:
         shown = _beside_microbatches(sums, points, setting).max(axis=0) + between_ends_s(sums, points, setting)
@@ -115,9 +116,9 @@ def exchanged_s(sums: Stages, points: Columns, setting: Setting) -> Array:
 
 def between_ends_s(sums: Stages, points: Columns, setting: Setting) -> Array:
     """[n]: a table on the first and on the last stage has a producer of its gradient on both: an all-reduce of two."""
-    if setting.pp == 1 or not sums.copied.any():
+    if not setting.pipelines.several or not sums.copied.any():
         return np.zeros_like(sums.copied)
-    stride = points.tp * points.cp * points.dp * (setting.pp - 1)
+    stride = points.tp * points.cp * points.dp * (setting.pipelines.pp - 1)
     amount = setting.bytes.gradient * sums.copied
     return ring(amount, 2.0, np.full_like(stride, 2.0), stride, setting.machine)
 
@@ -168,8 +169,8 @@ def _in_pipeline(sums: Stages, points: Columns, setting: Setting) -> Array:
     moved, framework = exchange(sums, points, setting), setting.framework
     forward, backward = sums.forward + sums.forward_comm, sums.backward + sums.backward_comm
     gather, reduce = moved.gather[:, None], moved.reduce[:, None]
-    if setting.vpp > 1 and framework.hide.data:
-        group = np.minimum(setting.microbatch_group, points.num_microbatches)
+    if setting.pipelines.interleaved and framework.hide.data:
+        group = np.minimum(setting.groups, points.num_microbatches)
         ends = sums.vocabulary / np.maximum(sums.dense + sums.expert, 1.0)
         gathered: Array = (
             _beside_own(gather, forward, np.zeros_like(_index(setting)), setting)
@@ -181,10 +182,10 @@ def _in_pipeline(sums: Stages, points: Columns, setting: Setting) -> Array:
     reduced = _beside_own(reduce, backward, first, setting)
     if not (framework.demanded_gathers and framework.hide.data):
         return reduced + _beside_own(gather, forward, 0 * first, setting)
-    alike = np.array([stage.alike * (stage.index > 0) for stage in setting.stages], dtype=np.float64)
+    alike = setting.pipelines.alike[:, None] * (_index(setting) > 0)
     hidden = np.minimum(gather, first * forward)
     own = np.where(first > 0, gather - hidden + TAKEN * hidden, 0.0).max(axis=0)
-    result: Array = reduced + own + np.tensordot(alike, gather, axes=1)
+    result: Array = reduced + own + (alike * gather).sum(axis=0)
     return result
 
 
@@ -192,7 +193,7 @@ def _beside_own(seconds: Array, work: Array, share: Array, setting: Setting) -> 
     """[r, n]: by how much a collective of each stage, beside a share of its own pass, outlasts the filling (draining)
     of the pipeline before it."""
     hidden = np.minimum(seconds, share * work)
-    left = seconds - hidden - _index(setting) * work.min(axis=0) / setting.vpp
+    left = seconds - hidden - _index(setting) * work.min(axis=0) / setting.pipelines.vpp
     result: Array = np.maximum(left, TAKEN * hidden).max(axis=0)
     return result
 
@@ -203,7 +204,7 @@ def _between_groups(seconds: Array, work: Array, ends: Array, group: Array, sett
     Nothing hides the one of the chunk that has none before (after) it, which on the first stage is that with the
     look-up; each other one has the time of a group of microbatches in a chunk. ends: [s, n], share of the vocabulary.
     """
-    vpp = float(setting.vpp)
+    vpp = setting.pipelines.vpp
     index = _index(setting)
     own = seconds * np.where(index == 0, ends[:, None] + (1 - ends[:, None]) / vpp, 1 / vpp)
     shown = np.maximum(own + TAKEN * (seconds - own), seconds - (1 - 1 / vpp) * group * work)
@@ -212,5 +213,5 @@ def _between_groups(seconds: Array, work: Array, ends: Array, group: Array, sett
 
 
 def _index(setting: Setting) -> Array:
-    """[s, 1, 1]"""
-    return np.array([stage.index for stage in setting.stages], dtype=np.float64)[:, None, None]
+    """[s, 1, n]"""
+    return setting.pipelines.index[:, None]

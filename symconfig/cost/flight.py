@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache, partial
 
 import numpy as np
+from numpy.typing import NDArray
 
 from symconfig.cost import compiled
 from symconfig.cost.lattice import Array
-from symconfig.cost.stages import Setting, StageShape
+from symconfig.cost.stages import Pipeline, Setting, StageShape
 from symconfig.plans.columns import Columns
 
 
@@ -20,10 +22,11 @@ def at_peak(kept: Array, ends: Array, points: Columns, setting: Setting) -> Arra
     peak is the loss's moment, or another one at which that is not there but more activations are.
     """
     result: Array = kept * in_flight(points, setting)[:, None]
-    for row, stage in enumerate(setting.stages):
-        if stage.index == setting.pp - 1 and _uneven(stage):
-            at_loss = _each_size(points, partial(_first_moment, stage, setting))
-            result[row] = np.maximum(kept[row] * at_loss / sum(stage.layers), result[row] - ends[row])
+    for row, stage, pipeline, mine in setting.pipelines.shapes():
+        if stage.index == pipeline.pp - 1 and _uneven(stage):
+            at_loss = _each_size(points, mine, partial(_first_moment, _Held(stage, pipeline, setting)))
+            beside = np.maximum(kept[row] * at_loss / sum(stage.layers), result[row] - ends[row])
+            result[row] = np.where(mine, beside, result[row])
     return result
 
 
@@ -32,64 +35,84 @@ def in_flight(points: Columns, setting: Setting) -> Array:
 
     Where a stage's chunks have different numbers of layers, the early ones hold more microbatches than the late ones.
     """
-    index = np.array([[float(stage.index)] for stage in setting.stages])
-    m, group = points.num_microbatches[None], float(setting.microbatch_group)
-    result: Array = compiled.in_flight(index, float(setting.pp), float(setting.vpp), m, group)
-    for row, stage in enumerate(setting.stages):
+    pipelines = setting.pipelines
+    result: Array = compiled.in_flight(
+        pipelines.index, pipelines.pp, pipelines.vpp, points.num_microbatches[None], setting.groups
+    )
+    for row, stage, pipeline, mine in pipelines.shapes():
         if _uneven(stage):
-            most = _each_size(points, partial(_most, stage, setting))
-            result[row] = most / sum(stage.layers)
+            most = _each_size(points, mine, partial(_most, _Held(stage, pipeline, setting)))
+            result[row] = np.where(mine, most / sum(stage.layers), result[row])
     return result
 
 
 def heads_in_flight(heads: Array, points: Columns, setting: Setting) -> Array:
     """[s, x, n]: microbatches in flight of the layers at the head of each chunk that keep less than the others.
 
-    heads: [s, x], how many those are on the stage, the first so many of each chunk. The most that is held is convex in
-    what each of them keeps: no higher than in between those that keep all and those that keep nothing.
+    heads: [s, x, n], how many those are on the stage, the first so many of each chunk. The most that is held is convex
+    in what each of them keeps: no higher than in between those that keep all and those that keep nothing.
     """
     result = np.repeat(in_flight(points, setting)[:, None], heads.shape[1], axis=1)
-    for row, stage in enumerate(setting.stages):
-        for column in np.flatnonzero(heads[row]) if _uneven(stage) else ():
-            first = next(n for n in range(1, max(stage.layers) + 1) if _heads(stage, n) >= heads[row, column])
-            result[row, column] = _each_size(points, partial(_less, stage, setting, first)) / _heads(stage, first)
+    for row, stage, pipeline, mine in setting.pipelines.shapes():
+        if not _uneven(stage):
+            continue
+        own = heads[row][:, np.flatnonzero(np.broadcast_to(mine, heads.shape[-1:]))[0]]
+        held = _Held(stage, pipeline, setting)
+        for column in np.flatnonzero(own):
+            first = next(n for n in range(1, max(stage.layers) + 1) if _heads(stage, n) >= own[column])
+            less = _each_size(points, mine, partial(_less, held, first)) / _heads(stage, first)
+            result[row, column] = np.where(mine, less, result[row, column])
     return result
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """What a stage of a pipeline holds at its moments."""
+
+    stage: StageShape
+    pipeline: Pipeline
+    setting: Setting
+
+    @property
+    def last(self) -> bool:
+        return self.stage.index == self.pipeline.pp - 1
+
+    def layers(self, first: int, m: int) -> Array:
+        """[moments]: layers held, without the first ones of each chunk."""
+        group = self.setting.group_of(self.pipeline)
+        return _layers_held(self.stage.index, self.stage.layers, first, self.pipeline.pp, group, m)
 
 
 def _heads(stage: StageShape, first: int) -> int:
     return sum(min(first, layers) for layers in stage.layers)
 
 
-def _first_moment(stage: StageShape, setting: Setting, m: int) -> float:
-    return float(_layers(stage, setting, 0, m)[0])
+def _first_moment(held: _Held, m: int) -> float:
+    return float(held.layers(0, m)[0])
 
 
-def _most(stage: StageShape, setting: Setting, m: int) -> float:
-    return float(_layers(stage, setting, 0, m).max())
+def _most(held: _Held, m: int) -> float:
+    return float(held.layers(0, m).max())
 
 
-def _less(stage: StageShape, setting: Setting, first: int, m: int) -> float:
+def _less(held: _Held, first: int, m: int) -> float:
     """Layers that are held the fewer at the peak, without the first ones of each chunk; on the last stage at the loss's
     moment if that are fewer."""
-    every, rest = _layers(stage, setting, 0, m), _layers(stage, setting, first, m)
+    every, rest = held.layers(0, m), held.layers(first, m)
     less = float(every.max() - rest.max())
-    return min(less, float(every[0] - rest[0])) if stage.index == setting.pp - 1 else less
+    return min(less, float(every[0] - rest[0])) if held.last else less
 
 
 def _uneven(stage: StageShape) -> bool:
     return len(set(stage.layers)) > 1
 
 
-def _each_size(points: Columns, of: Callable[[int], float]) -> Array:
-    """[n]: of each point's number of microbatches, once for each that there is."""
-    sizes, which = np.unique(points.num_microbatches, return_inverse=True)
-    result: Array = np.array([of(int(size)) for size in sizes])[which]
+def _each_size(points: Columns, mine: NDArray[np.bool_], of: Callable[[int], float]) -> Array:
+    """[n]: of each point's number of microbatches, once for each that there is. mine: of which points; else 0."""
+    m = np.where(mine, points.num_microbatches, 0)
+    sizes, which = np.unique(m, return_inverse=True)
+    result: Array = np.array([of(int(size)) if size else 0.0 for size in sizes])[which]
     return result
-
-
-def _layers(stage: StageShape, setting: Setting, first: int, m: int) -> Array:
-    """[moments]: layers held, without the first ones of each chunk."""
-    return _layers_held(stage.index, stage.layers, first, setting.pp, setting.microbatch_group, m)
 
 
 @lru_cache(maxsize=65536)

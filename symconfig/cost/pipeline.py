@@ -38,26 +38,25 @@ def messages(sums: Stages, points: Columns, setting: Setting) -> Messages:
     for (without --overlap-p2p-communication-warmup-flush), which takes as long as their lag does. A stage that runs a
     forward and a backward as one has no chunk between that would hide its messages: it waits for both at once.
     """
-    last, passes = setting.pp - 1, 2 * setting.vpp
-    if not last:
-        return Messages(np.zeros(1), np.zeros(1), np.zeros((len(setting.stages), 1)))
-    machine, framework = setting.machine, setting.framework
+    pipelines = setting.pipelines
+    if not pipelines.several:
+        return Messages(np.zeros(1), np.zeros(1), np.zeros((len(pipelines.index), 1)))
+    machine, framework, passes = setting.machine, setting.framework, 2 * pipelines.vpp
     scattered = framework.scattered_sends
     amount = sums.boundary / np.where(sums.replicated > 0, points.tp, 1.0) if scattered else sums.boundary
     stride = points.tp * points.cp * points.dp
-    once: Array = compiled.send_s(amount, float(setting.pp), stride, **machine.levels)
+    once: Array = compiled.send_s(amount, pipelines.pp, stride, **machine.levels)
     if scattered:
         once = once + sums.replicated * ring(sums.boundary, 1.0, points.tp, 1.0, machine)
     shown, lag = once, np.zeros_like(once)
-    if setting.vpp > 1 and framework.hide.experts:
+    if pipelines.interleaved and framework.hide.experts:
         shown = once / 2.0
-    elif setting.vpp > 1:
+    elif pipelines.interleaved:
         # The forward is the same under every recompute policy, so that bounds hold.
-        shown = compiled.exposed_s(once, sums.forward[:, 0].min(axis=0) / setting.vpp, framework.hide.pp)
+        shown = compiled.exposed_s(once, sums.forward[:, 0].min(axis=0) / pipelines.vpp, framework.hide.pp)
         lag = once - shown
-    count = [passes - (stage.index == 0) - (stage.index == last) for stage in setting.stages]
-    received = np.array(count, dtype=np.float64)[:, None] * shown + passes * framework.handover_s
-    return Messages(shown, lag, received)
+    count = passes - (pipelines.index == 0) - (pipelines.index == pipelines.pp - 1)
+    return Messages(shown, lag, count * shown + passes * framework.handover_s)
 
 
 def pipelined(
@@ -75,26 +74,26 @@ def pipelined(
     it waits for messages comes on top. hidden: what they take longer with no other microbatch beside them, as at the
     pipeline's begin and end.
     """
-    m = points.num_microbatches
+    m, pipelines = points.num_microbatches, setting.pipelines
     received = between.received_s.reshape(len(seconds), *[1] * (seconds.ndim - 2), -1)
     whole = seconds + received
     slowest, heaviest = whole.max(axis=0), whole.argmax(axis=0)[None]
-    alike = np.array([stage.alike for stage in setting.stages], dtype=np.float64)
+    alike = pipelines.alike.reshape(len(seconds), *[1] * (seconds.ndim - 2), -1)
 
     def of_slowest(part: Array) -> Array:
         result: Array = np.take_along_axis(np.broadcast_to(part, whole.shape), heaviest, axis=0)[0] * m
         return result
 
     parts = {"recompute": of_slowest(again), "layer communication": of_slowest(communication)}
-    if setting.pp > 1:
+    if pipelines.several:
         parts["pipeline send/receive"] = of_slowest(received)
     compute = m * slowest - sum(parts.values())
-    passes = np.tensordot(alike, whole, axes=1)
+    passes = (alike * whole).sum(axis=0)
     if setting.framework.hide.experts:
         mine = of_slowest(hidden) / m
-        passes = passes + np.tensordot(alike, hidden, axes=1) - mine
-        alone = compiled.alone_s(mine, m, float(setting.vpp), float(setting.microbatch_group))
+        passes = passes + (alike * hidden).sum(axis=0) - mine
+        alone = compiled.alone_s(mine, m, pipelines.vpp, setting.groups)
         parts["layer communication"] = parts["layer communication"] + alone
-    step = compiled.pipeline_s(m, slowest, passes, float(setting.vpp))
-    step = step + 2 * (setting.pp * setting.vpp - 1) * between.lag_s  # on the way of one microbatch over all borders
+    step = compiled.pipeline_s(m, slowest, passes, pipelines.vpp)
+    step = step + 2 * (pipelines.pp * pipelines.vpp - 1) * between.lag_s  # on the way of one microbatch over all borders
     return {"compute": compute, **parts, "pipeline bubble": step - m * slowest}

@@ -5,7 +5,7 @@ Axes of the arrays: s stage shape, r recompute policy, n point.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -60,12 +60,98 @@ class StageShape:
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
-    """What all candidates of one evaluation share."""
+class Pipeline:
+    """One pipeline: stages, chunks of each stage, and the stage shapes that can bind."""
 
     pp: int
     vpp: int
     stages: tuple[StageShape, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Pipelines:
+    """The pipelines of all points of an evaluation, as arrays.
+
+    Either all have several stages or none has, and either all have several chunks a stage or none has. What has fewer
+    stage shapes than others repeats its last one, which then stands for no further stage.
+
+    each: different ones; which: [n], the place of each point's in `each`; of a single one all arrays have n = 1.
+    pp, vpp: [n]. index, alike: [s, n]. counts, body: [s, kinds, n]; body without blocks whose input is not kept.
+    """
+
+    each: tuple[Pipeline, ...]
+    which: NDArray[np.intp]
+    pp: Array
+    vpp: Array
+    index: Array
+    alike: Array
+    counts: Array
+    body: Array
+
+    @staticmethod
+    def of(each: Sequence[Pipeline], which: NDArray[np.intp] | None = None) -> Pipelines:
+        """Lay out pipelines as arrays. which: None where there is only one."""
+        most = max(len(one.stages) for one in each)
+        rows = [[*one.stages, *[one.stages[-1]] * (most - len(one.stages))] for one in each]
+
+        def array(values: list[list[object]]) -> Array:
+            """[x, ..., n] of [each, x, ...]"""
+            found = np.moveaxis(np.array(values, dtype=np.float64), 0, -1)
+            return found if which is None else found[..., which]
+
+        return Pipelines(
+            each=tuple(each),
+            which=np.zeros(1, dtype=np.intp) if which is None else which,
+            pp=array([one.pp for one in each]),
+            vpp=array([one.vpp for one in each]),
+            index=array([[stage.index for stage in row] for row in rows]),
+            alike=array(
+                [
+                    [stage.alike * (place < len(one.stages)) for place, stage in enumerate(row)]
+                    for one, row in zip(each, rows, strict=True)
+                ]
+            ),
+            counts=array([[stage.counts for stage in row] for row in rows]),
+            body=array([[stage.kept or stage.counts for stage in row] for row in rows]),
+        )
+
+    def at(self, chosen: NDArray[np.intp] | NDArray[np.bool_]) -> Pipelines:
+        """Take those of some of the points."""
+        if len(self.each) == 1 and self.which.size == 1:
+            return self
+        arrays = (getattr(self, name)[..., chosen] for name in Pipelines.__slots__ if name != "each")
+        return Pipelines(self.each, *arrays)
+
+    @property
+    def several(self) -> bool:
+        """Whether there are several stages."""
+        return self.each[0].pp > 1
+
+    @property
+    def interleaved(self) -> bool:
+        """Whether there are several chunks a stage."""
+        return self.each[0].vpp > 1
+
+    @property
+    def only(self) -> Pipeline:
+        """The pipeline of all points, where there is only one."""
+        (one,) = self.each
+        return one
+
+    def shapes(self) -> Iterator[tuple[int, StageShape, Pipeline, NDArray[np.bool_]]]:
+        """Yield every stage shape with its row, its pipeline, and a mask of the points that have it."""
+        for place, one in enumerate(self.each):
+            mine = self.which == place
+            if mine.any():
+                padded = [*one.stages, *[one.stages[-1]] * (len(self.index) - len(one.stages))]
+                yield from ((row, stage, one, mine) for row, stage in enumerate(padded))
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What all candidates of one evaluation share, and the pipelines of their points."""
+
+    pipelines: Pipelines
     zero: ZeroStage
     offload: tuple[Offload, ...]
     machine: Machine
@@ -74,9 +160,42 @@ class Setting:
     tied: bool
 
     @property
+    def pp(self) -> int:
+        """Of the only pipeline."""
+        return self.pipelines.only.pp
+
+    @property
+    def vpp(self) -> int:
+        """Of the only pipeline."""
+        return self.pipelines.only.vpp
+
+    @property
+    def stages(self) -> tuple[StageShape, ...]:
+        """Of the only pipeline."""
+        return self.pipelines.only.stages
+
+    def having(self, stages: tuple[StageShape, ...]) -> Setting:
+        """Return the same for other stage shapes of the only pipeline."""
+        return replace(self, pipelines=Pipelines.of([replace(self.pipelines.only, stages=stages)]))
+
+    def at(self, chosen: NDArray[np.intp] | NDArray[np.bool_]) -> Setting:
+        """Return the same for some of the points."""
+        return replace(self, pipelines=self.pipelines.at(chosen))
+
+    @property
     def microbatch_group(self) -> int:
-        """Microbatches that go through a chunk before the next chunk has its turn."""
-        return self.framework.microbatch_group or self.pp
+        """Microbatches that go through a chunk before the next chunk has its turn, of the only pipeline."""
+        return self.group_of(self.pipelines.only)
+
+    def group_of(self, pipeline: Pipeline) -> int:
+        """Count the microbatches that go through a chunk before the next chunk has its turn."""
+        return self.framework.microbatch_group or pipeline.pp
+
+    @property
+    def groups(self) -> Array:
+        """[n]: the same of all points."""
+        fixed = self.framework.microbatch_group
+        return np.full_like(self.pipelines.pp, fixed) if fixed else self.pipelines.pp
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +245,8 @@ class Stages:
         passes = {name: getattr(self, name)[:, row : row + 1] for name in _PASSES}
         return replace(self, **passes)
 
-    def shared(self, parts: int) -> Stages:
-        """An equal share of everything."""
+    def shared(self, parts: Array | int) -> Stages:
+        """An equal share of everything. parts: [n], or of all points."""
         whole = ("boundary", "replicated")
         return Stages(*(getattr(self, name) / (1 if name in whole else parts) for name in Stages.__slots__))
 
@@ -140,29 +259,29 @@ class Stages:
         return self.forward + self.backward + self.communication
 
 
-def stages(table: Table, shapes: Sequence[StageShape], points: NDArray[np.intp], tied: bool) -> Stages:
-    """One product with the counts for all arrays at once. tied: both ends use one weight."""
-    counts = np.array([shape.counts for shape in shapes], dtype=np.float64)
+def stages(table: Table, pipelines: Pipelines, points: NDArray[np.intp], tied: bool) -> Stages:
+    """Sum over the blocks of each stage shape: one product with the counts for all arrays at once.
+
+    tied: both ends use one weight.
+    """
+    counts, places = pipelines.counts, table.places
     # A stage that predicts further tokens without the head keeps them like any other block.
-    places = table.places
-    head = np.array([place.closes for place in places]) & (counts[:, [places.index(Place.LAST)]] > 0)
+    closes = np.array([place.closes for place in places])[:, None]
+    head = closes & (counts[:, [places.index(Place.LAST)]] > 0)
     passes, weights = table.passes[..., points], table.weights[..., points]
     of = dict(zip(WEIGHTS, weights, strict=True))
-    body = np.where(head, 0.0, [shape.kept or shape.counts for shape in shapes])
-    sums = (counts @ passes[:KEPT]).transpose(0, 2, 1, 3)
-    kept = (body @ passes[KEPT]).transpose(1, 0, 2)
-    ends = (np.where(head, counts, 0.0) @ passes[KEPT]).transpose(1, 0, 2)
-    most = _Most(table, points, passes[TRANSIENT], of)
-    kinds_of = [tuple(np.flatnonzero(count).tolist()) for count in counts]
-    transient = np.array([most.working(shape.together, has) for shape, has in zip(shapes, kinds_of, strict=True)])
-    held = counts @ weights[: WEIGHTS.index("buffers")]
-    vocabulary = counts @ (of["vocabulary"] + of["frozen_vocabulary"])
+    sums = summed(counts, passes[:KEPT]).swapaxes(1, 2)
+    kept = summed(np.where(head, 0.0, pipelines.body), passes[KEPT]).swapaxes(0, 1)
+    ends = summed(np.where(head, counts, 0.0), passes[KEPT]).swapaxes(0, 1)
+    held = summed(counts, weights[: WEIGHTS.index("buffers")])
+    vocabulary = summed(counts, of["vocabulary"] + of["frozen_vocabulary"])
     more = _look_ups(places, counts, tied)
     held[WEIGHTS.index("dense")] += more * of["vocabulary"][0]
     held[WEIGHTS.index("frozen")] += more * of["frozen_vocabulary"][0]
     vocabulary += more * (of["vocabulary"] + of["frozen_vocabulary"])[0]
-    largest = np.array([most.parameters(has) for has in kinds_of])
-    look_up, matrix, vector, of_experts = _widest(weights, counts)
+    has = counts > 0
+    block = of["dense"] + of["expert"] + of["frozen"] + of["frozen_expert"]
+    look_up, matrix, vector, of_experts = _widest(weights, has)
     forward, backward, forward_comm, backward_comm, again, away = sums
     dense, expert, frozen, quantised, frozen_expert = held
     return Stages(
@@ -173,7 +292,7 @@ def stages(table: Table, shapes: Sequence[StageShape], points: NDArray[np.intp],
         again=again,
         away=away,
         kept=kept,
-        transient=transient,
+        transient=_working(table, pipelines, points, passes[TRANSIENT], of),
         ends=ends,
         dense=dense,
         expert=expert,
@@ -181,54 +300,54 @@ def stages(table: Table, shapes: Sequence[StageShape], points: NDArray[np.intp],
         quantised=quantised,
         frozen_expert=frozen_expert,
         vocabulary=vocabulary,
-        whole=counts @ of["whole"],
-        matrices=counts @ of["matrices"],
-        largest=largest,
-        vectors=counts @ of["vectors"],
+        whole=summed(counts, of["whole"]),
+        matrices=summed(counts, of["matrices"]),
+        largest=_most(has, block),
+        vectors=summed(counts, of["vectors"]),
         widest_table=look_up,
         widest=matrix,
         widest_vector=vector,
         widest_expert=of_experts,
-        registered=np.array([most.registered(has) for has in kinds_of]),
+        registered=_most(has, of["registered"]),
         copied=of["vocabulary"][places.index(Place.FIRST)] * (tied or Place.FURTHER in places),
-        hidden=counts @ table.hidden[..., points].sum(axis=0),
+        hidden=summed(counts, table.hidden[..., points].sum(axis=0)),
         boundary=table.boundary[points],
         replicated=np.full(points.size, 0.0 if table.blocks[0].derived.scheme.sequence_parallel else 1.0),
     )
 
 
-class _Most:
-    """The largest blocks of a stage, by the kinds that it has: stages that have the same ones share them."""
+def summed(counts: Array, of_kinds: Array) -> Array:
+    """Sum over blocks what each kind has, [..., *s, n]. counts: [*s, kinds, n]; of_kinds: [..., kinds, n]."""
+    if counts.shape[-1] == 1:
+        alike: Array = counts[..., 0] @ of_kinds
+        return alike
+    axes = "stuv"[: counts.ndim - 2]
+    result: Array = np.einsum(f"{axes}kn,...kn->...{axes}n", counts, of_kinds)
+    return result
 
-    def __init__(self, table: Table, points: NDArray[np.intp], transient: Array, of: Mapping[str, Array]) -> None:
-        """transient: [r, kinds, n]; of: weights by name, [kinds, n]."""
-        self._table, self._points, self._transient, self._of = table, points, transient, of
-        self._block = of["dense"] + of["expert"] + of["frozen"] + of["frozen_expert"]
-        self._working: dict[tuple[int, tuple[int, ...]], Array] = {}
-        self._parameters: dict[tuple[int, ...], Array] = {}
 
-    def working(self, together: int, kinds: tuple[int, ...]) -> Array:
-        """[r, n]: bytes that are there while a block runs backward. together: layers that are recomputed at once."""
-        if (together, kinds) not in self._working:
-            mine = list(kinds)
-            at_once = _at_once(self._table, together, self._points, self._transient)
-            self._working[together, kinds] = (
-                at_once[:, mine].max(axis=1, initial=0.0)
-                + GRADIENT_BUFFER_BYTES * self._of["buffers"][mine].max(axis=0, initial=0.0)
-                + self._of["workspaces"][mine].max(axis=0, initial=0.0)
-            )
-        return self._working[together, kinds]
+def _working(
+    table: Table, pipelines: Pipelines, points: NDArray[np.intp], transient: Array, of: Mapping[str, Array]
+) -> Array:
+    """[s, r, n]: bytes that are there while a block of each stage runs backward. transient: [r, kinds, n].
 
-    def registered(self, kinds: tuple[int, ...]) -> Array:
-        """[n]: bytes that libraries hold for the blocks, all of which use the same."""
-        result: Array = self._of["registered"][list(kinds)].max(axis=0, initial=0.0)
-        return result
+    of: weights by name, [kinds, n].
+    """
+    has = pipelines.counts > 0
+    at_once = _most(has[:, None], transient)
+    for row, stage, _, mine in pipelines.shapes():
+        if stage.together > 1:
+            several = _most(has[row], _at_once(table, stage.together, points, transient))
+            at_once[row] = np.where(mine, several, at_once[row])
+    beside = GRADIENT_BUFFER_BYTES * _most(has, of["buffers"]) + _most(has, of["workspaces"])
+    result: Array = at_once + beside[:, None]
+    return result
 
-    def parameters(self, kinds: tuple[int, ...]) -> Array:
-        """[n]: of the largest block."""
-        if kinds not in self._parameters:
-            self._parameters[kinds] = self._block[list(kinds)].max(axis=0, initial=0.0)
-        return self._parameters[kinds]
+
+def _most(has: NDArray[np.bool_], of_kinds: Array) -> Array:
+    """[s, ..., n]: the most of the kinds that each stage has. has: [s, kinds, n]; of_kinds: [..., kinds, n]."""
+    result: Array = np.where(has, of_kinds, 0.0).max(axis=-2, initial=0.0)
+    return result
 
 
 def _at_once(table: Table, together: int, points: NDArray[np.intp], transient: Array) -> Array:
@@ -243,26 +362,26 @@ def _at_once(table: Table, together: int, points: NDArray[np.intp], transient: A
     return result
 
 
-def _widest(weights: Array, counts: Array) -> Array:
+def _widest(weights: Array, has: NDArray[np.bool_]) -> Array:
     """[_WIDEST, s, n]: elements of the largest parameters of each stage; 0 where no gradient is kept whole."""
     rows = weights[[WEIGHTS.index(name) for name in _WIDEST]]
     if not rows[_WIDEST.index("widest")].any():
-        return np.zeros((len(_WIDEST), len(counts), rows.shape[-1]))
-    return np.stack([rows[:, count > 0].max(axis=1, initial=0.0) for count in counts], axis=1)
+        return np.zeros((len(_WIDEST), len(has), rows.shape[-1]))
+    return _most(has, rows[:, None])
 
 
 def _look_ups(places: Sequence[Place], counts: Array, tied: bool) -> Array:
-    """[s, 1]: look-up tables that each stage holds beside those that its blocks count.
+    """[s, n]: look-up tables that each stage holds beside those that its blocks count.
 
     A tied head on the first stage needs none of its own. What predicts further tokens looks them up itself, and so
     does a stage of its own hold the table, too (Megatron-LM, gpt_model.py).
     """
-    first = counts[:, [places.index(Place.FIRST)]]
+    first = counts[:, places.index(Place.FIRST)]
     more = np.zeros_like(first)
     if tied:
-        more = more - first * counts[:, [places.index(Place.LAST)]]
+        more = more - first * counts[:, places.index(Place.LAST)]
     if Place.FURTHER in places:
-        more = more + (counts[:, [places.index(Place.FURTHER)]] > 0) * (1 - first)
+        more = more + (counts[:, places.index(Place.FURTHER)] > 0) * (1 - first)
     return more
 
 

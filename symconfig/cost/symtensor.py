@@ -76,11 +76,11 @@ def costs(
 ) -> tuple[Array, Array]:
     """(memory, communication) of a whole plan, [n]: the layers dim is split over pp, the batch over dp."""
     m = points.num_microbatches
-    each = counts / setting.pp
+    pipelines = setting.pipelines
 
     def whole(name: str) -> Array:
-        result: Array = np.tensordot(each, np.array([getattr(block, name) for block in blocks]), axes=1)
-        return result
+        result: Array = np.tensordot(counts, np.array([getattr(block, name) for block in blocks]), axes=1)
+        return result / pipelines.pp
 
     sharded = setting.zero >= 3
     over = points.shards if sharded else np.ones_like(m)
@@ -93,5 +93,5 @@ def costs(
 
     data = exchange(whole("parameters"), points.shards) + exchange(whole("expert_parameters"), points.edp)
     boundary = boundary_bytes / ELEMENT_BYTES[Element.ACTIVATION]
-    sends = 2.0 * m * setting.vpp * boundary if setting.pp > 1 else 0.0
+    sends = 2.0 * m * pipelines.vpp * boundary if pipelines.several else 0.0
     return memory, m * whole("communication") + data + sends

@@ -276,8 +276,9 @@ def _exchanged(floors: Floors, n: Places, chunks: Chunks) -> tuple[Array, Array]
     alike = {chunk: j for j, chunk in enumerate(dict.fromkeys(chunks))}
     shapes = tuple(StageShape(j, tuple(chunk.count(name) for name in table.kinds), 1) for chunk, j in alike.items())
     each, back = np.unique(n, return_inverse=True)
-    sums = stages(table, shapes, floors.places[each], setting.tied)
-    moved = exchange(sums, floors.points.at(each), replace(setting, stages=shapes))
+    own = setting.having(shapes)
+    sums = stages(table, own.pipelines, floors.places[each], setting.tied)
+    moved = exchange(sums, floors.points.at(each), own)
     where = np.array([alike[chunk] for chunk in chunks]).reshape(setting.vpp, setting.pp).T
     return moved.gather[where][..., back], moved.reduce[where][..., back]
 

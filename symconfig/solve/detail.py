@@ -8,11 +8,11 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from symconfig.cost.block_recompute import Extremes, evaluate_block
+from symconfig.cost.block_recompute import Extremes, evaluate_block, prefixed
 from symconfig.cost.framework import Framework, element_bytes
 from symconfig.cost.lattice import Array, Lattice
 from symconfig.cost.machine import Machine
-from symconfig.cost.stages import Setting, Stages, StageShape, layers, stages
+from symconfig.cost.stages import Pipeline, Pipelines, Setting, Stages, StageShape, layers, stages
 from symconfig.cost.step import Cost, evaluate, memory_bytes, time_s, total
 from symconfig.cost.table import Choice, Table, block_costs, resolve, table
 from symconfig.descriptor.model import ModelDescriptor
@@ -137,10 +137,9 @@ def detailed(found: Found, small: Table) -> Detail:
     point = found.columns(every.size)
     counts = found.split.counts(small.kinds)
     shapes = tuple(_shape(found, index, small.kinds, count) for index, count in enumerate(counts))
+    pipelines = Pipelines.of([Pipeline(pp, found.split.vpp, shapes)])
     setting = Setting(
-        pp=pp,
-        vpp=found.split.vpp,
-        stages=shapes,
+        pipelines=pipelines,
         zero=found.zero,
         offload=(found.offload,),
         machine=found.machine,
@@ -149,7 +148,7 @@ def detailed(found: Found, small: Table) -> Detail:
         tied=request.model.tie_word_embeddings,
     )
     where = priced(request, point, pp)
-    sums = stages(small, shapes, every, setting.tied)
+    sums = stages(small, pipelines, every, setting.tied)
     if not found.block_layers:
         return Detail(sums, where, setting, small)
     prefixes = tuple(
@@ -157,5 +156,5 @@ def detailed(found: Found, small: Table) -> Detail:
         for stage in range(pp)
     )
     plain = evaluate(sums.policy(0), where, setting)
-    cost = evaluate_block(Extremes(0, 1, small, every, sums, plain), where, setting, prefixes, np.inf).cost
+    cost = evaluate_block(Extremes(0, 1, small, every, sums, plain), where, setting, prefixed([prefixes], None, pp), np.inf).cost
     return Detail(sums, where, setting, small, cost)

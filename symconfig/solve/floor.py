@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from symconfig.cost.flight import held
 from symconfig.cost.lattice import Array
 from symconfig.cost.pipeline import messages
-from symconfig.cost.stages import Setting, Stages, StageShape, stages
+from symconfig.cost.stages import Pipeline, Pipelines, Setting, Stages, StageShape, stages
 from symconfig.cost.step import apart_s
 from symconfig.cost.table import Choice
 from symconfig.graph.model import sequence
@@ -78,8 +78,8 @@ class Degree:
         """Those below a step time, in several stages."""
         piece, every = self.piece, _all(self.several)
         where = priced(piece.request, piece.candidates, self.pp, every)
-        whole = (StageShape(0, tuple(_totals(piece)), self.pp),)
-        for setting, runs in settings(piece, self.pp, 1, whole, where):
+        whole = Pipelines.of([Pipeline(self.pp, 1, (StageShape(0, tuple(_totals(piece)), self.pp),))])
+        for setting, runs in settings(piece, whole, where):
             some = {vpp: np.intersect1d(chosen, every[runs]) for vpp, chosen in self.several.items()}
             yield from _at_stage(piece, setting, some, below_s)
 
@@ -125,7 +125,7 @@ def _at_stage(piece: Piece, setting: Setting, several: dict[int, NDArray[np.intp
         return
     where = priced(piece.request, piece.candidates, pp, every)
     # Neither weights nor a forward depend on what runs again.
-    even = stages(table.only(0), setting.stages, every, setting.tied).shared(pp)
+    even = stages(table.only(0), setting.pipelines, every, setting.tied).shared(pp)
     rest = apart_s(even, where, setting)
     leanest = rest.min(axis=0)
     near = np.zeros(every.size, dtype=bool)
@@ -138,7 +138,7 @@ def _at_stage(piece: Piece, setting: Setting, several: dict[int, NDArray[np.intp
         return
     every, where, even, rest = every[near], where.at(near), even.at(near), rest[:, near]
     kinds = kinds_alone(table, _totals(piece), every, where, setting)
-    fewest = np.min([_fewest_held(where, replace(setting, vpp=vpp))[0] for vpp in several], axis=0)
+    fewest = np.min([_fewest_held(where, _chunked(setting, vpp))[0] for vpp in several], axis=0)
     room = np.asarray(_may_fit(kinds, table.policies, fewest, np.zeros_like(fewest), piece.budget).any(axis=(0, 1)))
     if not room.any():
         return
@@ -149,7 +149,7 @@ def _at_stage(piece: Piece, setting: Setting, several: dict[int, NDArray[np.intp
             continue
         found = _floors(
             piece,
-            replace(setting, vpp=vpp),
+            _chunked(setting, vpp),
             places=every[place],
             points=where.at(place),
             kinds=kinds.at(place),
@@ -159,6 +159,11 @@ def _at_stage(piece: Piece, setting: Setting, several: dict[int, NDArray[np.intp
         )
         if found is not None:
             yield found
+
+
+def _chunked(setting: Setting, vpp: int) -> Setting:
+    """Return the same with so many chunks a stage."""
+    return replace(setting, pipelines=Pipelines.of([replace(setting.pipelines.only, vpp=vpp)]))
 
 
 def _floors(

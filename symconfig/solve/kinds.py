@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from symconfig.cost.blocks import TRANSIENT
 from symconfig.cost.lattice import Array
-from symconfig.cost.stages import GRADIENT_BUFFER_BYTES, Setting, StageShape, stages
+from symconfig.cost.stages import GRADIENT_BUFFER_BYTES, Pipeline, Pipelines, Setting, StageShape, stages
 from symconfig.cost.step import states
 from symconfig.cost.table import WEIGHTS, Table
 from symconfig.graph.parts import is_layer
@@ -57,8 +57,8 @@ class Kinds:
 def kinds_alone(table: Table, totals: Array, chosen: NDArray[np.intp], where: Columns, setting: Setting) -> Kinds:
     """At the chosen points of a table; where: their degrees. totals: [kinds] in the model."""
     alone = tuple(StageShape(0, tuple(row), 1) for row in np.eye(len(table.kinds), dtype=np.int64))
-    sums = stages(table, alone, chosen, setting.tied)
-    state: Array = sum(states(sums, where, replace(setting, stages=alone)).values(), np.zeros(1))
+    sums = stages(table, Pipelines.of([Pipeline(1, 1, alone)]), chosen, setting.tied)
+    state: Array = sum(states(sums, where, setting).values(), np.zeros(1))
     forward, backward = sums.forward + sums.forward_comm, sums.backward + sums.backward_comm
     transient = table.passes[TRANSIENT][..., chosen].transpose(1, 0, 2)
     buffers, workspaces = (table.weights[WEIGHTS.index(name)][..., chosen] for name in ("buffers", "workspaces"))

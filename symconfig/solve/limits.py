@@ -125,11 +125,11 @@ class Limits:
             block_recompute=self.block_recompute and full,
         )
 
-    def zero_refused(self, zero: int, pp: int, points: Columns) -> NDArray[np.bool_]:
+    def zero_refused(self, zero: int, points: Columns) -> NDArray[np.bool_]:
         """Return the points at which the target cannot run a ZeRO stage."""
         result = np.zeros(points.dp.shape, dtype=bool)
         if rules := self.sharded[zero]:
-            asked = replace(points, pp=pp, zero=zero)
+            asked = replace(points, zero=zero)
             for constraint in rules:
                 result |= constraint.mask(self.fixed, asked, result.shape)
         return result

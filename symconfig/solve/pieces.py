@@ -12,7 +12,7 @@ from symconfig.cost.blocks import BlockCost
 from symconfig.cost.framework import element_bytes
 from symconfig.cost.lattice import Array
 from symconfig.cost.machine import Machine
-from symconfig.cost.stages import Offload, Setting, StageShape
+from symconfig.cost.stages import Offload, Pipelines, Setting
 from symconfig.cost.symtensor import Relative, relative
 from symconfig.cost.table import Choice, Policies, Table, table
 from symconfig.graph.model import blocks
@@ -135,20 +135,16 @@ def ways(piece: Piece, refused: Refused) -> Iterator[tuple[int, int, NDArray[np.
                 yield pp, vpp, chosen
 
 
-def settings(
-    piece: Piece, pp: int, vpp: int, shapes: tuple[StageShape, ...], where: Columns
-) -> list[tuple[Setting, NDArray[np.bool_]]]:
+def settings(piece: Piece, pipelines: Pipelines, where: Columns) -> list[tuple[Setting, NDArray[np.bool_]]]:
     """One for every ZeRO stage that some of the points can run, and which of them can."""
     request, found = piece.request, []
     for zero in request.limits.zero:
         if not request.pins.allows("zero", zero):
             continue
-        runs, moved = ~request.limits.zero_refused(zero, pp, where), _moved(request, zero)
+        runs, moved = ~request.limits.zero_refused(zero, where), _moved(request, zero)
         if moved and runs.any():
             setting = Setting(
-                pp=pp,
-                vpp=vpp,
-                stages=shapes,
+                pipelines=pipelines,
                 zero=zero,
                 offload=moved,
                 machine=piece.machine,

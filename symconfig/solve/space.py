@@ -20,7 +20,7 @@ from symconfig.graph.attended import attended
 from symconfig.graph.model import dim_sizes, shares_heads
 from symconfig.graph.scheme import Scheme
 from symconfig.plans.choices import Precision
-from symconfig.plans.columns import Columns
+from symconfig.plans.columns import Columns, Values
 from symconfig.solve.limits import Limits
 from symconfig.solve.pins import Pins
 
@@ -225,7 +225,7 @@ def lattice(request: Request, candidates: Columns) -> Lattice:
     return Lattice(numbers, points.size)
 
 
-def priced(request: Request, candidates: Columns, pp: int, chosen: NDArray[np.intp] | slice = slice(None)) -> Columns:
+def priced(request: Request, candidates: Columns, pp: Values | int, chosen: NDArray[np.intp] | slice = slice(None)) -> Columns:
     """Return some points at a pipeline degree as the costs take them: float64, and dp not rounded."""
     dp = request.gpus / (candidates.tp[chosen] * candidates.cp[chosen] * pp)
     turns = request.global_batch / (dp * candidates.micro[chosen])

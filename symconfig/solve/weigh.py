@@ -9,16 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import groupby
 
 import numpy as np
 from numpy.typing import NDArray
 
-from symconfig.cost.block_recompute import Extremes, Prefix, evaluate_block
+from symconfig.cost.block_recompute import Extremes, Prefix, evaluate_block, prefixed
 from symconfig.cost.compiled import pipeline_s
 from symconfig.cost.device import device_bytes
 from symconfig.cost.lattice import Array
 from symconfig.cost.machine import Machine
-from symconfig.cost.stages import Setting, Stages, distinct, stages
+from symconfig.cost.stages import Pipeline, Pipelines, Setting, Stages, distinct, stages
 from symconfig.cost.step import bound_bytes, bound_s, evaluate, host_bytes
 from symconfig.cost.symtensor import costs
 from symconfig.cost.table import Choice, Table
@@ -35,20 +36,25 @@ from symconfig.solve.split import Split, splits
 from symconfig.solve.weighed import Weighed
 
 BATCH = 2**16  # candidates at once
+LAID = 2**13  # points with a pipeline that are bounded at once
 HOST_SHARE = 0.8  # of the host memory may be pinned; the rest is for data loading and the system
 
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """A slice of a piece: one split and ZeRO stage, some points."""
+    """Points of a piece at one ZeRO stage, each with a pipeline. splits: those of the setting's pipelines."""
 
     piece: Piece
-    split: Split
+    splits: Sequence[Split]
     setting: Setting
     table: Table
     chosen: NDArray[np.intp]
     points: Columns
     sums: Stages
+
+    def split(self, n: int) -> Split:
+        """Return the split of a point."""
+        return self.splits[int(self.setting.pipelines.which[n])]
 
 
 def weigh(
@@ -86,38 +92,86 @@ def _weigh(found: list[Piece], weighed: Weighed, progress: Callable[[str, float]
         piece.made = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Laid:
+    """Points of a piece, each with one of some splits. least_s: rising; none is faster.
+
+    Either all have several stages or none has, and either all have several chunks a stage or none has.
+    """
+
+    splits: Sequence[Split]
+    which: NDArray[np.intp]
+    chosen: NDArray[np.intp]
+    least_s: Array
+
+
 def _batches(piece: Piece, weighed: Weighed) -> Iterator[_Batch]:
+    """Yield what may be shown, the most hopeful first."""
+    for laid in sorted(_laid(piece, weighed), key=lambda one: float(one.least_s[0])):
+        for start in range(0, laid.which.size, LAID):
+            if laid.least_s[start] > weighed.worst_s and not weighed.exhaustive:
+                break
+            part = slice(start, start + LAID)
+            yield from _slices(piece, laid.splits, laid.which[part], laid.chosen[part], weighed)
+
+
+def _laid(piece: Piece, weighed: Weighed) -> Iterator[_Laid]:
+    """Lay out the piece's points over pipelines in every split that is weighed."""
     request = piece.request
     kinds = sequence(request.model)
-    for pp, vpp, chosen in ways(piece, weighed.refused):
-        if not weighed.exhaustive:
-            chosen = chosen[_least_s(piece, pp, vpp, chosen) <= weighed.worst_s]
-        if not chosen.size:
+    for _, alike in groupby(sorted(ways(piece, weighed.refused), key=_kind), key=_kind):
+        laid: list[tuple[Split, NDArray[np.intp]]] = []
+        for pp, vpp, chosen in alike:
+            every = splits(kinds, pp, vpp, piece.balance, request.limits.layouts, request.pins.layout)
+            laid += [(split, chosen) for split in every]
+        if not laid:
             continue
-        for split in splits(kinds, pp, vpp, piece.balance, request.limits.layouts, request.pins.layout):
-            yield from _slices(piece, split, chosen, weighed)
+        which = np.repeat(np.arange(len(laid)), [chosen.size for _, chosen in laid])
+        chosen = np.concatenate([each for _, each in laid])
+        pp, vpp = (np.array([getattr(split, name) for split, _ in laid])[which] for name in ("pp", "vpp"))
+        least = _least_s(piece, pp, vpp, chosen)
+        order = np.argsort(least, kind="stable")
+        if not weighed.exhaustive:
+            order = order[least[order] <= weighed.worst_s]
+        if order.size:
+            yield _Laid([split for split, _ in laid], which[order], chosen[order], least[order])
 
 
-def _least_s(piece: Piece, pp: int, vpp: int, chosen: NDArray[np.intp]) -> Array:
+def _kind(way: tuple[int, int, NDArray[np.intp]]) -> tuple[bool, bool]:
+    """Tell pipelines of several stages, and of several chunks a stage, from others."""
+    return way[0] > 1, way[1] > 1
+
+
+def _least_s(piece: Piece, pp: NDArray[np.intp], vpp: NDArray[np.intp], chosen: NDArray[np.intp]) -> Array:
     """[n]: no split is faster by the formula. Its slowest stage takes an even share or more, without any message."""
     where = priced(piece.request, piece.candidates, pp, chosen)
     whole = piece.whole_s[chosen]
-    result: Array = pipeline_s(where.num_microbatches, whole / pp, whole, float(vpp)) * (1 - ROUNDING)
+    result: Array = pipeline_s(where.num_microbatches, whole / pp, whole, vpp) * (1 - ROUNDING)
     return np.maximum(result, piece.least_s[chosen])
 
 
-def _slices(space: Piece, split: Split, chosen: NDArray[np.intp], weighed: Weighed) -> Iterator[_Batch]:
-    """Points that can fit at all, a cacheful at a time: no others does any policy or offload bring under the limit."""
-    request, kinds = space.request, space.low.kinds
+@lru_cache(maxsize=4096)
+def pipeline(split: Split, kinds: tuple[str, ...]) -> Pipeline:
+    """Return a split's pipeline: the stages that can bind."""
     shapes = distinct(split.counts(kinds), [split.stage(index) for index in range(split.pp)])
-    where = priced(request, space.candidates, split.pp, chosen)
-    runnable = settings(space, split.pp, split.vpp, shapes, where)
+    return Pipeline(split.pp, split.vpp, shapes)
+
+
+def _slices(
+    space: Piece, every: Sequence[Split], which: NDArray[np.intp], chosen: NDArray[np.intp], weighed: Weighed
+) -> Iterator[_Batch]:
+    """Points that can fit at all, a cacheful at a time: no others does any policy or offload bring under the limit."""
+    request = space.request
+    pipelines = Pipelines.of([pipeline(split, space.low.kinds) for split in every], which)
+    where = priced(request, space.candidates, pipelines.pp, chosen)
+    runnable = settings(space, pipelines, where)
     if not runnable:
         return
     first, _ = runnable[0]
-    low = stages(space.low, shapes, chosen, first.tied)
-    hopeful = np.full(chosen.size, weighed.exhaustive) | (bound_s(low, where, first) <= weighed.worst_s)
-    if weighed.families and not hopeful.any():
+    low = stages(space.low, pipelines, chosen, first.tied)
+    bound = bound_s(low, where, first)
+    order = np.argsort(bound, kind="stable")
+    if weighed.families and not weighed.exhaustive and not bound[order[0]] <= weighed.worst_s:
         return
     for setting, runs in runnable:
         floor = bound_bytes(low, where, setting)
@@ -125,7 +179,7 @@ def _slices(space: Piece, split: Split, chosen: NDArray[np.intp], weighed: Weigh
         weighed.refused.add(
             "memory", "even full recompute and offload leave too little memory", int((~fits & runs).sum())
         )
-        alive = np.flatnonzero(fits & hopeful)
+        alive = order[fits[order]]
         if runs.any() and not fits.any() and not weighed.families:
             # the leanest of all that the target can run, so that a refusal can say how much is missing
             alive = np.array([int(np.where(runs, floor, np.inf).argmin())])
@@ -135,20 +189,31 @@ def _slices(space: Piece, split: Split, chosen: NDArray[np.intp], weighed: Weigh
         width = max(1, BATCH // (len(whole.policies) * len(setting.offload)))
         for start in range(0, alive.size, width):
             part = alive[start : start + width]
-            sums = stages(whole, shapes, chosen[part], setting.tied)
+            if not weighed.exhaustive:
+                part = part[(bound[part] <= weighed.worst_s) | (not weighed.families)]
+            if not part.size:
+                break
+            mine = setting.at(part)
             yield _Batch(
                 piece=space,
-                split=split,
-                setting=setting,
+                splits=every,
+                setting=mine,
                 table=whole,
                 chosen=chosen[part],
                 points=where.at(part),
-                sums=sums,
+                sums=stages(whole, mine.pipelines, chosen[part], setting.tied),
             )
 
 
-def _prefixes(batch: _Batch) -> tuple[Prefix, ...]:
-    return tuple(prefix(batch.split, stage.index, batch.table.kinds) for stage in batch.setting.stages)
+def _prefixes(batch: _Batch) -> Array:
+    """[s, layers, kinds, n]: as of `prefixed`."""
+    pipelines = batch.setting.pipelines
+    present, which = np.unique(pipelines.which, return_inverse=True)
+    each = [
+        [prefix(batch.splits[place], stage.index, batch.table.kinds) for stage in pipelines.each[place].stages]
+        for place in present
+    ]
+    return prefixed(each, which, len(pipelines.index))
 
 
 @lru_cache(maxsize=4096)
@@ -196,12 +261,12 @@ class _Result:
             request=piece.request,
             machine=piece.machine,
             scheme=piece.scheme,
-            split=batch.split,
+            split=batch.split(n),
             choice=WHOLE if count else batch.table.policies[int(r)],
             zero=batch.setting.zero,
             offload=batch.setting.offload[int(o)],
             block_layers=count,
-            degrees=p.row(n, batch.split.vpp),
+            degrees=p.row(n, batch.split(n).vpp),
             micro=int(p.micro[n]),
             step_s=float(self.step_s[r, o, n]),
             device_bytes=device_bytes(float(self.peak_bytes[r, o, n]), piece.machine, piece.request.framework),
@@ -223,7 +288,7 @@ def _one(batch: _Batch, weighed: Weighed) -> None:
         keep is not None
         and again is not None
         and piece.request.limits.block_recompute
-        and batch.split.longest_chunk > 1
+        and any(batch.splits[place].longest_chunk > 1 for place in np.unique(batch.setting.pipelines.which))
     ):
         extremes = Extremes(keep, again, batch.table, batch.chosen, batch.sums, cost.policy(keep))
         block = evaluate_block(extremes, batch.points, batch.setting, _prefixes(batch), piece.budget)
