@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from symconfig.cost import compiled
 from symconfig.cost.lattice import Array
-from symconfig.cost.stages import Pipeline, Setting, StageShape
+from symconfig.cost.stages import Setting
 from symconfig.plans.columns import Columns
 
 
@@ -22,12 +21,11 @@ def at_peak(kept: Array, ends: Array, points: Columns, setting: Setting) -> Arra
     peak is the loss's moment, or another one at which that is not there but more activations are.
     """
     result: Array = kept * in_flight(points, setting)[:, None]
-    for row, stage, pipeline, mine in setting.pipelines.shapes():
-        if stage.index == pipeline.pp - 1 and _uneven(stage):
-            at_loss = _each_size(points, mine, partial(_first_moment, _Held(stage, pipeline, setting)))
-            beside = np.maximum(kept[row] * at_loss / sum(stage.layers), result[row] - ends[row])
-            result[row] = np.where(mine, beside, result[row])
-    return result
+    at_loss = _of_uneven(points, setting, lambda held: held.at_loss)
+    if at_loss is None:
+        return result
+    beside = np.maximum(kept * at_loss[:, None], result - ends)
+    return np.where(np.isnan(at_loss)[:, None], result, beside)
 
 
 def in_flight(points: Columns, setting: Setting) -> Array:
@@ -39,11 +37,8 @@ def in_flight(points: Columns, setting: Setting) -> Array:
     result: Array = compiled.in_flight(
         pipelines.index, pipelines.pp, pipelines.vpp, points.num_microbatches[None], setting.groups
     )
-    for row, stage, pipeline, mine in pipelines.shapes():
-        if _uneven(stage):
-            most = _each_size(points, mine, partial(_most, _Held(stage, pipeline, setting)))
-            result[row] = np.where(mine, most / sum(stage.layers), result[row])
-    return result
+    most = _of_uneven(points, setting, lambda held: held.most)
+    return result if most is None else np.where(np.isnan(most), result, most)
 
 
 def heads_in_flight(heads: Array, points: Columns, setting: Setting) -> Array:
@@ -53,74 +48,74 @@ def heads_in_flight(heads: Array, points: Columns, setting: Setting) -> Array:
     in what each of them keeps: no higher than in between those that keep all and those that keep nothing.
     """
     result = np.repeat(in_flight(points, setting)[:, None], heads.shape[1], axis=1)
-    for row, stage, pipeline, mine in setting.pipelines.shapes():
-        if not _uneven(stage):
-            continue
-        own = heads[row][:, np.flatnonzero(np.broadcast_to(mine, heads.shape[-1:]))[0]]
-        held = _Held(stage, pipeline, setting)
-        for column in np.flatnonzero(own):
-            first = next(n for n in range(1, max(stage.layers) + 1) if _heads(stage, n) >= own[column])
-            less = _each_size(points, mine, partial(_less, held, first)) / _heads(stage, first)
-            result[row, column] = np.where(mine, less, result[row, column])
-    return result
+    most = max((max(stage.layers, default=0) for one in setting.pipelines.each for stage in one.stages), default=0)
+    each = _of_uneven(points, setting, lambda held: np.pad(held.of_heads, (0, most + 1 - held.of_heads.size), "edge"))
+    if each is None:
+        return result
+    count = _of_uneven(points, setting, lambda held: np.pad(held.heads, (0, most + 1 - held.heads.size), "edge"))
+    assert count is not None
+    # Of the numbers of first layers the smallest one that has so many.
+    first = (count[:, None] < heads[..., None, :]).sum(axis=2)
+    found = np.take_along_axis(each, np.minimum(first, most), axis=1)
+    return np.where((heads > 0) & ~np.isnan(found), found, result)
 
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """What a stage of a pipeline holds at its moments."""
+    """Microbatches that a stage of unlike chunks holds, each as a share of the stage's layers.
 
-    stage: StageShape
-    pipeline: Pipeline
-    setting: Setting
+    most: at the moment when it holds most; at_loss: at that of its first backward, on the last stage only, else NaN.
+    heads, of_heads: of the first 0, 1, … layers of each chunk, how many they are, and their own microbatches in flight:
+    by how many fewer the peak has without them, on the last stage at the loss's moment if that are fewer.
+    """
 
-    @property
-    def last(self) -> bool:
-        return self.stage.index == self.pipeline.pp - 1
-
-    def layers(self, first: int, m: int) -> Array:
-        """[moments]: layers held, without the first ones of each chunk."""
-        group = self.setting.group_of(self.pipeline)
-        return _layers_held(self.stage.index, self.stage.layers, first, self.pipeline.pp, group, m)
+    most: float
+    at_loss: float
+    heads: Array
+    of_heads: Array
 
 
-def _heads(stage: StageShape, first: int) -> int:
-    return sum(min(first, layers) for layers in stage.layers)
-
-
-def _first_moment(held: _Held, m: int) -> float:
-    return float(held.layers(0, m)[0])
-
-
-def _most(held: _Held, m: int) -> float:
-    return float(held.layers(0, m).max())
-
-
-def _less(held: _Held, first: int, m: int) -> float:
-    """Layers that are held the fewer at the peak, without the first ones of each chunk; on the last stage at the loss's
-    moment if that are fewer."""
-    every, rest = held.layers(0, m), held.layers(first, m)
-    less = float(every.max() - rest.max())
-    return min(less, float(every[0] - rest[0])) if held.last else less
-
-
-def _uneven(stage: StageShape) -> bool:
-    return len(set(stage.layers)) > 1
-
-
-def _each_size(points: Columns, mine: NDArray[np.bool_], of: Callable[[int], float]) -> Array:
-    """[n]: of each point's number of microbatches, once for each that there is. mine: of which points; else 0."""
-    m = np.where(mine, points.num_microbatches, 0)
-    sizes, which = np.unique(m, return_inverse=True)
-    result: Array = np.array([of(int(size)) if size else 0.0 for size in sizes])[which]
-    return result
+def _of_uneven(points: Columns, setting: Setting, of: Callable[[_Held], float | Array]) -> Array | None:
+    """[s, *x, n]: a figure of each point's stages whose chunks are unlike, NaN of the others; None where none is."""
+    pipelines, found = setting.pipelines, dict[tuple[int, int], float | Array]()
+    unlike = [[len(set(stage.layers)) > 1 for stage in one.stages] for one in pipelines.each]
+    if not any(map(any, unlike)):
+        return None
+    m = points.num_microbatches.astype(np.int64)
+    pairs, back = np.unique(np.stack(np.broadcast_arrays(pipelines.which, m)), axis=1, return_inverse=True)
+    for column, (place, count) in enumerate(pairs.T):
+        one = pipelines.each[place]
+        for row in range(len(pipelines.index)):
+            stage = one.stages[min(row, len(one.stages) - 1)]
+            if unlike[place][min(row, len(one.stages) - 1)]:
+                group = setting.group_of(one)
+                found[row, column] = of(_held_of(stage.index, stage.layers, one.pp, group, int(count)))
+    if not found:
+        return None
+    size = np.shape(next(iter(found.values())))
+    result = np.full((len(pipelines.index), *size, pairs.shape[1]), np.nan)
+    for (row, column), value in found.items():
+        result[row, ..., column] = value
+    return result[..., back.reshape(-1)]
 
 
 @lru_cache(maxsize=65536)
-def _layers_held(stage: int, layers: tuple[int, ...], first: int, pp: int, group: int, microbatches: int) -> Array:
-    """The same."""
-    chunks = np.maximum(np.array(layers, dtype=np.float64) - first, 0.0)
-    result: Array = held(stage, pp, len(layers), group, microbatches) @ chunks
-    return result
+def _held_of(stage: int, layers: tuple[int, ...], pp: int, group: int, microbatches: int) -> _Held:
+    """Return what a stage of such chunks holds."""
+    chunks = np.array(layers, dtype=np.float64)[:, None]
+    rest = np.maximum(chunks - np.arange(max(layers) + 1.0), 0.0)  # [vpp, first]: layers without the first ones
+    moments = held(stage, pp, len(layers), group, microbatches) @ rest
+    every, last = moments[:, 0], stage == pp - 1
+    less = every.max() - moments.max(axis=0)
+    if last:
+        less = np.minimum(less, every[0] - moments[0])
+    total, heads = float(chunks.sum()), chunks.sum() - rest.sum(axis=0)
+    return _Held(
+        most=float(every.max()) / total,
+        at_loss=float(every[0]) / total if last else float("nan"),
+        heads=heads,
+        of_heads=less / np.maximum(heads, 1.0),
+    )
 
 
 @lru_cache(maxsize=4096)

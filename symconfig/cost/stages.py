@@ -5,7 +5,7 @@ Axes of the arrays: s stage shape, r recompute policy, n point.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -137,15 +137,6 @@ class Pipelines:
         """The pipeline of all points, where there is only one."""
         (one,) = self.each
         return one
-
-    def shapes(self) -> Iterator[tuple[int, StageShape, Pipeline, NDArray[np.bool_]]]:
-        """Yield every stage shape with its row, its pipeline, and a mask of the points that have it."""
-        for place, one in enumerate(self.each):
-            mine = self.which == place
-            if mine.any():
-                padded = [*one.stages, *[one.stages[-1]] * (len(self.index) - len(one.stages))]
-                yield from ((row, stage, one, mine) for row, stage in enumerate(padded))
-
 
 @dataclass(frozen=True, slots=True)
 class Setting:
@@ -335,10 +326,11 @@ def _working(
     """
     has = pipelines.counts > 0
     at_once = _most(has[:, None], transient)
-    for row, stage, _, mine in pipelines.shapes():
-        if stage.together > 1:
-            several = _most(has[row], _at_once(table, stage.together, points, transient))
-            at_once[row] = np.where(mine, several, at_once[row])
+    for place, one in enumerate(pipelines.each):
+        for row, stage in enumerate(one.stages):
+            if stage.together > 1:
+                several = _most(has[row], _at_once(table, stage.together, points, transient))
+                at_once[row] = np.where(pipelines.which == place, several, at_once[row])
     beside = GRADIENT_BUFFER_BYTES * _most(has, of["buffers"]) + _most(has, of["workspaces"])
     result: Array = at_once + beside[:, None]
     return result
