@@ -95,5 +95,6 @@ def pipelined(
         alone = compiled.alone_s(mine, m, pipelines.vpp, setting.groups)
         parts["layer communication"] = parts["layer communication"] + alone
     step = compiled.pipeline_s(m, slowest, passes, pipelines.vpp)
-    step = step + 2 * (pipelines.pp * pipelines.vpp - 1) * between.lag_s  # on the way of one microbatch over all borders
+    borders = pipelines.pp * pipelines.vpp - 1
+    step = step + 2 * borders * between.lag_s  # on the way of one microbatch over all of them
     return {"compute": compute, **parts, "pipeline bubble": step - m * slowest}

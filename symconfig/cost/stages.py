@@ -138,6 +138,7 @@ class Pipelines:
         (one,) = self.each
         return one
 
+
 @dataclass(frozen=True, slots=True)
 class Setting:
     """What all candidates of one evaluation share, and the pipelines of their points."""

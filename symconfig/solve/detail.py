@@ -156,5 +156,7 @@ def detailed(found: Found, small: Table) -> Detail:
         for stage in range(pp)
     )
     plain = evaluate(sums.policy(0), where, setting)
-    cost = evaluate_block(Extremes(0, 1, small, every, sums, plain), where, setting, prefixed([prefixes], None, pp), np.inf).cost
+    cost = evaluate_block(
+        Extremes(0, 1, small, every, sums, plain), where, setting, prefixed([prefixes], None, pp), np.inf
+    ).cost
     return Detail(sums, where, setting, small, cost)

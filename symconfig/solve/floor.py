@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import groupby
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,8 @@ from symconfig.solve.kinds import ROUNDING, Bools, Kinds, kinds_alone
 from symconfig.solve.pieces import WHOLE, Piece, settings, ways
 from symconfig.solve.slowest import least_slowest_s
 from symconfig.solve.space import Refused, priced
+
+CELLS = 2**15  # blocks under a policy at points that are worked out at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,40 +65,64 @@ class Floors:
 
 
 @dataclass(frozen=True, slots=True)
-class Degree:
-    """The points of a piece at one pipeline degree. several: those for each number of chunks a stage.
+class Waiting:
+    """Points of a piece, each with a pipeline of several stages, whose floors are not worked out yet.
 
-    step_s: no candidate among them is faster.
+    pp, vpp, places [t]: of the points in the piece; those with equal pp and place stand together. step_s [t]: no
+    candidate there is faster; of the first ones of such groups it is rising.
     """
 
-    step_s: float
     piece: Piece
-    pp: int
-    several: dict[int, NDArray[np.intp]]
+    pp: NDArray[np.intp]
+    vpp: NDArray[np.intp]
+    places: NDArray[np.intp]
+    step_s: Array
 
-    def floors(self, below_s: float) -> Iterator[Floors]:
-        """Those below a step time, in several stages."""
-        piece, every = self.piece, _all(self.several)
-        where = priced(piece.request, piece.candidates, self.pp, every)
-        whole = Pipelines.of([Pipeline(self.pp, 1, (StageShape(0, tuple(_totals(piece)), self.pp),))])
-        for setting, runs in settings(piece, whole, where):
-            some = {vpp: np.intersect1d(chosen, every[runs]) for vpp, chosen in self.several.items()}
-            yield from _at_stage(piece, setting, some, below_s)
+    @property
+    def least_s(self) -> float:
+        return float(self.step_s.min())
+
+    def at(self, chosen: NDArray[Any] | slice) -> Waiting:
+        """Take some of them."""
+        columns = (self.pp, self.vpp, self.places, self.step_s)
+        return Waiting(self.piece, *(column[chosen] for column in columns))
+
+    def floors(self, below_s: float) -> tuple[list[Floors], Waiting | None]:
+        """Work out the floors of the most hopeful ones that are below a step time; what is left, if anything is."""
+        left = self.at(self.step_s < below_s)
+        if not left.pp.size:
+            return [], None
+        starts = _starts(left)
+        width = max(1, CELLS // (len(self.piece.choices) * len(self.piece.low.kinds)))
+        end = starts[width] if starts.size > width else left.pp.size
+        rest = left.at(slice(end, None)) if end < left.pp.size else None
+        return list(_worked_out(left.at(slice(end)), below_s)), rest
 
 
-def degrees(piece: Piece, below_s: float) -> Iterator[Degree]:
-    """The pipelines of a piece that may be below a step time."""
-    for pp, group in groupby(ways(piece, Refused()), key=lambda way: way[0]):
-        if pp == 1:
-            continue
-        least, several = below_s, {}
-        for _, vpp, chosen in group:
-            step = _least_s(piece, pp, vpp, chosen)
-            if (step < below_s).any():
-                several[vpp] = chosen[step < below_s]
-                least = min(least, float(step.min()))
-        if several:
-            yield Degree(least, piece, pp, several)
+def waiting(piece: Piece, below_s: float) -> Waiting | None:
+    """Lay out the pipelines of a piece that may be below a step time; None: there is none."""
+    each = [way for way in ways(piece, Refused()) if way[0] > 1]
+    if not each:
+        return None
+    sizes = [chosen.size for _, _, chosen in each]
+    pp, vpp = (np.repeat([way[index] for way in each], sizes) for index in (0, 1))
+    places = np.concatenate([chosen for _, _, chosen in each])
+    step = _least_s(piece, pp, vpp, places)
+    below = np.flatnonzero(step < below_s)
+    if not below.size:
+        return None
+    every = Waiting(piece, pp[below], vpp[below], places[below], step[below])
+    _, group = np.unique(np.stack((every.pp, every.places)), axis=1, return_inverse=True)
+    group = group.reshape(-1)
+    least = np.full(group.max() + 1, np.inf)
+    np.minimum.at(least, group, every.step_s)
+    return every.at(np.lexsort((every.step_s, group, least[group])))
+
+
+def _starts(some: Waiting) -> NDArray[np.intp]:
+    """Return where each group of equal pp and place begins."""
+    new = (np.diff(some.pp) != 0) | (np.diff(some.places) != 0)
+    return np.concatenate(([0], np.flatnonzero(new) + 1))
 
 
 def _totals(piece: Piece) -> Array:
@@ -105,65 +131,52 @@ def _totals(piece: Piece) -> Array:
     return np.array([kinds.count(kind) for kind in piece.low.kinds], dtype=np.float64)
 
 
-def _all(several: dict[int, NDArray[np.intp]]) -> NDArray[np.intp]:
-    return np.unique(np.concatenate(list(several.values())))
+def _least_s(piece: Piece, pp: NDArray[np.intp], vpp: NDArray[np.intp], places: NDArray[np.intp]) -> Array:
+    """[t]: no policy, ZeRO stage or layout is faster."""
+    m = priced(piece.request, piece.candidates, pp, places).num_microbatches
+    return even_bound_s(m, pp, vpp, _totals(piece) @ piece.low.seconds[0][:, places])
 
 
-def _least_s(piece: Piece, pp: int, vpp: int, chosen: NDArray[np.intp]) -> Array:
-    """[n]: no policy, ZeRO stage or layout is faster."""
-    m = priced(piece.request, piece.candidates, pp, chosen).num_microbatches
-    return even_bound_s(m, pp, vpp, _totals(piece) @ piece.low.seconds[0][:, chosen])
+def _pipelines(piece: Piece, pp: NDArray[np.intp], vpp: NDArray[np.intp]) -> Pipelines:
+    """Return pipelines with one stage shape, which holds the whole model and stands for all stages."""
+    totals = tuple(_totals(piece).astype(np.int64).tolist())
+    pairs, which = np.unique(np.stack((pp, vpp)), axis=1, return_inverse=True)
+    each = [Pipeline(stages, chunks, (StageShape(0, totals, stages),)) for stages, chunks in pairs.T.tolist()]
+    return Pipelines.of(each, which.reshape(-1))
 
 
-def _at_stage(piece: Piece, setting: Setting, several: dict[int, NDArray[np.intp]], below_s: float) -> Iterator[Floors]:
-    """Of one ZeRO stage."""
-    pp, table = setting.pp, piece.whole()
-    least = {vpp: _least_s(piece, pp, vpp, chosen) for vpp, chosen in several.items()}
-    several = {vpp: chosen[least[vpp] < below_s] for vpp, chosen in several.items()}
-    every = _all(several)
-    if not every.size:
-        return
-    where = priced(piece.request, piece.candidates, pp, every)
-    # Neither weights nor a forward depend on what runs again.
-    even = stages(table.only(0), setting.pipelines, every, setting.tied).shared(pp)
-    rest = apart_s(even, where, setting)
-    leanest = rest.min(axis=0)
-    near = np.zeros(every.size, dtype=bool)
-    for vpp, chosen in several.items():
-        place = np.searchsorted(every, chosen)
-        below = least[vpp][least[vpp] < below_s] + leanest[place] < below_s
-        several[vpp] = chosen[below]
-        near[place[below]] = True
-    if not near.any():
-        return
-    every, where, even, rest = every[near], where.at(near), even.at(near), rest[:, near]
-    kinds = kinds_alone(table, _totals(piece), every, where, setting)
-    fewest = np.min([_fewest_held(where, _chunked(setting, vpp))[0] for vpp in several], axis=0)
-    room = np.asarray(_may_fit(kinds, table.policies, fewest, np.zeros_like(fewest), piece.budget).any(axis=(0, 1)))
-    if not room.any():
-        return
-    for vpp, chosen in several.items():
-        place = np.searchsorted(every, chosen)
-        place = place[room[place]]
-        if not place.size:
+def _worked_out(some: Waiting, below_s: float) -> Iterator[Floors]:
+    """Work out the floors of all of them that are below a step time."""
+    piece, table, starts = some.piece, some.piece.whole(), _starts(some)
+    pp, places = some.pp[starts], some.places[starts]
+    group = np.repeat(np.arange(starts.size), np.diff(np.append(starts, some.pp.size)))
+    where = priced(piece.request, piece.candidates, pp, places)
+    pipelines = _pipelines(piece, pp, np.ones_like(pp))
+    for setting, runs in settings(piece, pipelines, where):
+        # Neither weights nor a forward depend on what runs again.
+        even = stages(table.only(0), pipelines, places, setting.tied).shared(pipelines.pp)
+        rest = apart_s(even, where, setting)
+        near = np.flatnonzero(runs[group] & (some.step_s + rest.min(axis=0)[group] < below_s))
+        if not near.size:
             continue
-        found = _floors(
-            piece,
-            _chunked(setting, vpp),
-            places=every[place],
-            points=where.at(place),
-            kinds=kinds.at(place),
-            even=even.at(place),
-            rest=rest[:, place],
-            below_s=below_s,
-        )
-        if found is not None:
-            yield found
-
-
-def _chunked(setting: Setting, vpp: int) -> Setting:
-    """Return the same with so many chunks a stage."""
-    return replace(setting, pipelines=Pipelines.of([replace(setting.pipelines.only, vpp=vpp)]))
+        mine, back = np.unique(group[near], return_inverse=True)
+        kinds = kinds_alone(table, _totals(piece), places[mine], where.at(mine), setting)
+        for interleaved in (False, True):
+            chosen = np.flatnonzero((some.vpp[near] > 1) == interleaved)
+            if not chosen.size:
+                continue
+            chosen = chosen[np.argsort(-some.pp[near[chosen]], kind="stable")]
+            t, n = near[chosen], back[chosen]
+            yield from _floors(
+                piece,
+                replace(setting, pipelines=_pipelines(piece, some.pp[t], some.vpp[t])),
+                places=some.places[t],
+                points=where.at(mine[n]),
+                kinds=kinds.at(n),
+                even=even.at(mine[n]),
+                rest=rest[:, mine[n]],
+                below_s=below_s,
+            )
 
 
 def _floors(
@@ -175,44 +188,50 @@ def _floors(
     even: Stages,
     rest: Array,
     below_s: float,
-) -> Floors | None:
-    """even: a stage's equal share of the model; rest: [o, n]. None: no candidate is below a step time."""
-    pp, policies, layouts = setting.pp, piece.whole().policies, piece.request.limits.layouts
+) -> Iterator[Floors]:
+    """Yield the floors of each pipeline that are below a step time; those of most stages come first in the arrays.
+
+    even: a stage's equal share of the model; rest: [o, n].
+    """
+    pipelines, policies, layouts = setting.pipelines, piece.whole().policies, piece.request.limits.layouts
+    pp, vpp, m = pipelines.pp, pipelines.vpp, points.num_microbatches
     # What all stages do for a microbatch, and wait for.
     between = messages(even, points, setting)
-    seconds = _whole_model_s(kinds, policies, 1 if layouts.empty else setting.vpp * pp) + pp * between.received_s[0]
+    chunks = np.ones_like(pp) if layouts.empty else pp * vpp
+    seconds = _whole_model_s(kinds, policies, chunks) + pp * between.received_s[0]
     slowest = least_slowest_s(kinds, setting, between.busy_s, layouts)
-    m, each = points.num_microbatches, np.concatenate((slowest, slowest[:1]))
+    each = np.concatenate((slowest, slowest[:1]))
     if Choice() in policies:
         each[-1] = slowest[policies.index(Choice())]
-    least = np.maximum(even_bound_s(m, pp, setting.vpp, seconds), m * each)
+    least = np.maximum(even_bound_s(m, pp, vpp, seconds), m * each)
     fewest, forced = _fewest_held(points, setting)
     if layouts.empty:
         forced = np.zeros_like(forced)
-    fits = _may_fit(kinds, policies, fewest, forced, piece.budget)
+    fits = _may_fit(kinds, policies, fewest, forced, pp, piece.budget)
     step = np.where(fits, least[:, None] + rest, np.inf)
-    near = np.flatnonzero((step < below_s).any(axis=(0, 1)))
-    if not near.size:
-        return None
     hope = np.full_like(least, np.inf)
     known = np.isfinite(least)
-    hope[known] = (m * each + (1 - 1 / pp) * np.where(known, seconds, 0.0) / setting.vpp)[known]
-    return Floors(
-        piece=piece,
-        setting=setting,
-        places=places[near],
-        points=points.at(near),
-        kinds=kinds.at(near),
-        message_s=between.busy_s[near],
-        rest_s=rest[:, near],
-        slowest_s=slowest[:, near],
-        step_s=step[..., near],
-        even_s=(hope[:, None] + rest)[..., near],
-    )
+    hope[known] = (m * each + (1 - 1 / pp) * np.where(known, seconds, 0.0) / vpp)[known]
+    near = (step < below_s).any(axis=(0, 1))
+    for place, one in enumerate(pipelines.each):
+        mine = np.flatnonzero(near & (pipelines.which == place))
+        if mine.size:
+            yield Floors(
+                piece=piece,
+                setting=replace(setting, pipelines=Pipelines.of([one])),
+                places=places[mine],
+                points=points.at(mine),
+                kinds=kinds.at(mine),
+                message_s=between.busy_s[mine],
+                rest_s=rest[:, mine],
+                slowest_s=slowest[:, mine],
+                step_s=step[..., mine],
+                even_s=(hope[:, None] + rest)[..., mine],
+            )
 
 
-def _whole_model_s(kinds: Kinds, choices: tuple[Choice, ...], chunks: int) -> Array:
-    """[r, n]: seconds of a microbatch through the whole model under each policy.
+def _whole_model_s(kinds: Kinds, choices: tuple[Choice, ...], chunks: Array) -> Array:
+    """[r, n]: seconds of a microbatch through the whole model under each policy. chunks: [n].
 
     The last row: only the first layers of each chunk are recomputed, at least one where a chunk has any; all but two
     must have one.
@@ -222,12 +241,14 @@ def _whole_model_s(kinds: Kinds, choices: tuple[Choice, ...], chunks: int) -> Ar
     if Choice() in choices and WHOLE in choices:
         keep, whole = choices.index(Choice()), choices.index(WHOLE)
         each = (kinds.seconds[:, whole] - kinds.seconds[:, keep])[kinds.layers].min(axis=0)
-        again = rows[keep] + each * min(max(chunks - 2, 1), kinds.counts[kinds.layers].sum())
+        again = rows[keep] + each * np.minimum(np.maximum(chunks - 2, 1), kinds.counts[kinds.layers].sum())
     return np.concatenate((rows, again[None]))
 
 
-def _may_fit(kinds: Kinds, choices: tuple[Choice, ...], fewest: Array, forced: Array, limit_bytes: float) -> Bools:
-    """[r, o, n]: no layout fits where this is false. fewest, forced: as of `_fewest_held`.
+def _may_fit(
+    kinds: Kinds, choices: tuple[Choice, ...], fewest: Array, forced: Array, pp: Array, limit_bytes: float
+) -> Bools:
+    """[r, o, n]: no layout fits where this is false. fewest, forced: as of `_fewest_held`. pp: [n], falling.
 
     Layers of several kinds are shared out in parts as small as one likes. A stage that keeps them for f microbatches
     has place for room / (w + f a) of the model's average layer (w: its state, a: what it keeps); a layer of another
@@ -239,36 +260,50 @@ def _may_fit(kinds: Kinds, choices: tuple[Choice, ...], fewest: Array, forced: A
     mean_state, mean_kept = (share * state).sum(axis=0), (share * kept).sum(axis=0)
     smallest = kept[layers].min(axis=0)
     working = (kinds.transient + (kinds.buffers + kinds.workspaces)[:, None])[layers].min(axis=0)[:, None, :]
-    pp = len(fewest)
-    room: Array = np.zeros(())
-    for stage in range(pp):
-        held_by_all = working + forced[stage] * smallest
-        for k in _ends_on(stage, kinds.names, pp):
-            held_by_all = held_by_all + kinds.counts[k] * (state[k] + kinds.once[k][:, None, :])
-        place = np.maximum(limit_bytes - held_by_all, 0.0) / (mean_state + fewest[stage] * mean_kept)
-        room = room + (place if layers.sum() > 1 else np.floor(place + ROUNDING))
-    ratios = [(state + f * kept) / (mean_state + f * mean_kept) for f in (fewest.min(axis=0), fewest.max(axis=0))]
+    ends = [
+        sum((kinds.counts[k] * (state[k] + kinds.once[k][:, None, :]) for k in found), np.zeros(()))
+        for found in _ends(kinds.names)
+    ]
+    room: Array = np.zeros(np.broadcast_shapes(state.shape[1:], kept.shape[1:]))
+    for stage in range(len(fewest)):
+        n = int((pp > stage).sum())
+        held_by_all = working[..., :n] + forced[stage, :n] * smallest[..., :n]
+        if stage == 0:
+            held_by_all = held_by_all + ends[0]
+        last = pp[:n] == stage + 1
+        if last.any():
+            held_by_all = held_by_all + np.where(last, ends[1][..., :n] if np.ndim(ends[1]) else ends[1], 0.0)
+        place = np.maximum(limit_bytes - held_by_all, 0.0) / (
+            mean_state[..., :n] + fewest[stage, :n] * mean_kept[..., :n]
+        )
+        room[..., :n] += place if layers.sum() > 1 else np.floor(place + ROUNDING)
+    inside = np.arange(len(fewest))[:, None] < pp
+    lowest, highest = (np.where(inside, fewest, np.inf).min(axis=0), np.where(inside, fewest, 0.0).max(axis=0))
+    ratios = [(state + f * kept) / (mean_state + f * mean_kept) for f in (lowest, highest)]
     need = (kinds.counts[:, None, None, None] * np.minimum(*ratios))[layers].sum(axis=0)
     fits: Bools = room >= need * (1 - ROUNDING)
     # Recomputing the first layers of every chunk frees no more than recomputing all.
-    last = fits[choices.index(WHOLE)] if WHOLE in choices else np.zeros_like(fits[0])
-    return np.concatenate((fits, last[None]))
+    last_row = fits[choices.index(WHOLE)] if WHOLE in choices else np.zeros_like(fits[0])
+    return np.concatenate((fits, last_row[None]))
 
 
-def _ends_on(stage: int, names: tuple[str, ...], pp: int) -> list[int]:
-    """Places of the kinds that are sure to lie on a stage: the model's ends."""
-    first, last = stage == 0, stage == pp - 1
+def _ends(names: tuple[str, ...]) -> tuple[list[int], list[int]]:
+    """Places of the kinds that are sure to lie on the first, and on the last of several stages."""
     places = [place_of(name) for name in names]
-    return [k for k, place in enumerate(places) if (first and place is Place.FIRST) or (last and place.closes)]
+    first = [k for k, place in enumerate(places) if place is Place.FIRST]
+    return first, [k for k, place in enumerate(places) if place.closes]
 
 
 def _fewest_held(where: Columns, setting: Setting) -> tuple[Array, Array]:
     """[pp, n] each: of the chunk that a stage holds fewest microbatches of, how many; of its other chunks with one
-    layer each, how many more in all."""
-    group = int(setting.microbatch_group)
-    sizes, which = np.unique(where.num_microbatches, return_inverse=True)
-    each = [_fewest_of(setting.pp, setting.vpp, group, int(m)) for m in sizes]
-    fewest, more = (np.stack(arrays, axis=1)[:, which] for arrays in zip(*each, strict=True))
+    layer each, how many more in all. Of stages that a pipeline does not have, 0."""
+    pipelines, m = setting.pipelines, where.num_microbatches.astype(np.int64)
+    pairs, back = np.unique(np.stack((pipelines.which, m)), axis=1, return_inverse=True)
+    found = np.zeros((2, max(one.pp for one in pipelines.each), pairs.shape[1]))
+    for column, (place, count) in enumerate(pairs.T.tolist()):
+        one = pipelines.each[place]
+        found[:, : one.pp, column] = _fewest_of(one.pp, one.vpp, int(setting.group_of(one)), count)
+    fewest, more = found[..., back.reshape(-1)]
     return fewest, more
 
 

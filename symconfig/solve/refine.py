@@ -20,7 +20,7 @@ from symconfig.cost.step import host_bytes
 from symconfig.graph.model import sequence
 from symconfig.solve.assign import Layout, Open, by_block, opened, problem, slowest_s
 from symconfig.solve.detail import Detail, detail, detailed
-from symconfig.solve.floor import Degree, Floors, degrees
+from symconfig.solve.floor import Floors, Waiting, waiting
 from symconfig.solve.found import Found
 from symconfig.solve.kinds import ROUNDING
 from symconfig.solve.moves import moved
@@ -101,7 +101,7 @@ class _Laid:
         )
 
 
-Node = Degree | Floors | Open | _Laid  # what is left, from the widest to one layout of one candidate
+Node = Waiting | Floors | Open | _Laid  # what is left, from the widest to one layout of one candidate
 
 
 def refine(weighed: Weighed, effort: Effort = THOROUGH) -> Proof:
@@ -163,8 +163,7 @@ class _Refinement:
     def run(self) -> Proof:
         for piece in self.weighed.pieces:
             if piece.least_s[0] < self.below_s:
-                for degree in degrees(piece, self.below_s):
-                    self.queue.put(degree.step_s, degree.step_s, degree)
+                self._wait(waiting(piece, self.below_s))
         self._drain(self.effort.simulated)
         left_s = self.queue.least_s
         self._rounds()
@@ -219,8 +218,10 @@ class _Refinement:
 
     def _expand(self, node: Node) -> None:
         below = self.below_s
-        if isinstance(node, Degree):
-            for floors in node.floors(below):
+        if isinstance(node, Waiting):
+            found, rest = node.floors(below)
+            self._wait(rest)
+            for floors in found:
                 self.queue.put(floors.hope_s, floors.least_s, floors)
         elif isinstance(node, Floors):
             for candidate in opened(node, below):
@@ -229,6 +230,10 @@ class _Refinement:
             self._settle(node)
         else:
             self._lay_out(node)
+
+    def _wait(self, points: Waiting | None) -> None:
+        if points is not None:
+            self.queue.put(points.least_s, points.least_s, points)
 
     def _lay_out(self, candidate: Open) -> None:
         """Try what is known where it was not tried; ask for more if nothing known is best, as often as is worth it."""

@@ -18,7 +18,7 @@ def least_slowest_s(kinds: Kinds, setting: Setting, message_s: Array, layouts: L
     Its even share; and, of the kind of layer that takes most of the time, as many as fit on every stage beside the ends
     must be all that there are. Exact where all layers are of one kind. message_s: [n], for which a stage waits for one.
     """
-    pp, seconds, places = setting.pp, kinds.seconds, [place_of(name) for name in kinds.names]
+    pp, seconds, places = setting.pipelines.pp, kinds.seconds, [place_of(name) for name in kinds.names]
     with_head = [k for k, place in enumerate(places) if layouts.in_last_chunk(place)]
     # Against a stage inside the model, either end has one message less.
     first = seconds[places.index(Place.FIRST)] - message_s
@@ -27,12 +27,12 @@ def least_slowest_s(kinds: Kinds, setting: Setting, message_s: Array, layouts: L
     layers = np.flatnonzero(kinds.layers)
     most = layers[int((kinds.counts[layers] * seconds[layers, 0, 0]).argmax())]
     counted = _counted(seconds[most], float(kinds.counts[most]), first, last, pp)
-    every_stage = 2 * setting.vpp * (message_s + setting.framework.handover_s)
+    every_stage = 2 * setting.pipelines.vpp * (message_s + setting.framework.handover_s)
     result: Array = np.maximum(counted, whole / pp) + every_stage
     return result
 
 
-def _counted(each: Array, layers: float, first: Array, last: Array, pp: int) -> Array:
+def _counted(each: Array, layers: float, first: Array, last: Array, pp: Array) -> Array:
     """[r, n]: the least that the slowest stage takes if so many layers of `each` seconds lie beside the ends."""
     ends, even = np.maximum(first, last), (layers * each + first + last) / pp
     best = np.full_like(each, np.inf)

@@ -225,7 +225,9 @@ def lattice(request: Request, candidates: Columns) -> Lattice:
     return Lattice(numbers, points.size)
 
 
-def priced(request: Request, candidates: Columns, pp: Values | int, chosen: NDArray[np.intp] | slice = slice(None)) -> Columns:
+def priced(
+    request: Request, candidates: Columns, pp: Values | int, chosen: NDArray[np.intp] | slice = slice(None)
+) -> Columns:
     """Return some points at a pipeline degree as the costs take them: float64, and dp not rounded."""
     dp = request.gpus / (candidates.tp[chosen] * candidates.cp[chosen] * pp)
     turns = request.global_batch / (dp * candidates.micro[chosen])

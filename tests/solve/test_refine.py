@@ -12,7 +12,7 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph.model import sequence
 from symconfig.solve.assign import Layout, Open, by_block, slowest_s
 from symconfig.solve.detail import detail, detailed
-from symconfig.solve.floor import Floors, degrees
+from symconfig.solve.floor import Floors, waiting
 from symconfig.solve.kinds import ROUNDING
 from symconfig.solve.refine import Effort
 from symconfig.solve.run import run, weigh_all
@@ -54,7 +54,15 @@ def all_floors(name: str) -> list[Floors]:
     model, gib, asked = CASES[name]
     cluster = tight(model, gib)
     weighed = weigh_all(model, cluster, resolved(model, cluster, asked), 1)
-    return [floors for piece in weighed.pieces for degree in degrees(piece, np.inf) for floors in degree.floors(np.inf)]
+    found: list[Floors] = []
+    for piece in weighed.pieces:
+        left, mine = waiting(piece, np.inf), list[Floors]()
+        while left is not None:
+            some, left = left.floors(np.inf)
+            mine += some
+        # One order whatever was worked out together: layouts are drawn in it.
+        found += sorted(mine, key=lambda floors: (floors.setting.pp, floors.setting.zero, floors.setting.vpp))
+    return found
 
 
 def cut(model: ModelDescriptor, chunks: int, random: np.random.Generator) -> Chunks:
