@@ -9,7 +9,7 @@ from functools import lru_cache
 import numpy as np
 
 from symconfig.cost import compiled
-from symconfig.cost.lattice import Array
+from symconfig.cost.lattice import Array, pairs
 from symconfig.cost.stages import Setting
 from symconfig.plans.columns import Columns
 
@@ -81,22 +81,21 @@ def _of_uneven(points: Columns, setting: Setting, of: Callable[[_Held], float | 
     unlike = [[len(set(stage.layers)) > 1 for stage in one.stages] for one in pipelines.each]
     if not any(map(any, unlike)):
         return None
-    m = points.num_microbatches.astype(np.int64)
-    pairs, back = np.unique(np.stack(np.broadcast_arrays(pipelines.which, m)), axis=1, return_inverse=True)
-    for column, (place, count) in enumerate(pairs.T):
+    different, back = pairs(pipelines.which, points.num_microbatches)
+    for column, (place, count) in enumerate(different.T.tolist()):
         one = pipelines.each[place]
         for row in range(len(pipelines.index)):
             stage = one.stages[min(row, len(one.stages) - 1)]
             if unlike[place][min(row, len(one.stages) - 1)]:
                 group = setting.group_of(one)
-                found[row, column] = of(_held_of(stage.index, stage.layers, one.pp, group, int(count)))
+                found[row, column] = of(_held_of(stage.index, stage.layers, one.pp, group, count))
     if not found:
         return None
     size = np.shape(next(iter(found.values())))
-    result = np.full((len(pipelines.index), *size, pairs.shape[1]), np.nan)
+    result = np.full((len(pipelines.index), *size, different.shape[1]), np.nan)
     for (row, column), value in found.items():
         result[row, ..., column] = value
-    return result[..., back.reshape(-1)]
+    return result[..., back]
 
 
 @lru_cache(maxsize=65536)

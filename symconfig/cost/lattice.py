@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,15 @@ from numpy.typing import NDArray
 from symconfig.graph.monomial import Monomial
 
 Array = NDArray[np.float64]
+
+
+def pairs(first: NDArray[Any], second: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.intp]]:
+    """Return the different pairs [2, k] of two arrays of whole numbers of 0 and more that broadcast to [n], in order,
+    and which of them each is, [n]."""
+    one, other = np.broadcast_arrays(first.astype(np.int64), second.astype(np.int64))
+    width = int(other.max(initial=0)) + 1
+    found, which = np.unique(one * width + other, return_inverse=True)
+    return np.stack((found // width, found % width)), which
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from symconfig.cost.flight import held
-from symconfig.cost.lattice import Array
+from symconfig.cost.lattice import Array, pairs
 from symconfig.cost.pipeline import messages
 from symconfig.cost.stages import Pipeline, Pipelines, Setting, Stages, StageShape, stages
 from symconfig.cost.step import apart_s
@@ -112,9 +112,8 @@ def waiting(piece: Piece, below_s: float) -> Waiting | None:
     if not below.size:
         return None
     every = Waiting(piece, pp[below], vpp[below], places[below], step[below])
-    _, group = np.unique(np.stack((every.pp, every.places)), axis=1, return_inverse=True)
-    group = group.reshape(-1)
-    least = np.full(group.max() + 1, np.inf)
+    different, group = pairs(every.pp, every.places)
+    least = np.full(different.shape[1], np.inf)
     np.minimum.at(least, group, every.step_s)
     return every.at(np.lexsort((every.step_s, group, least[group])))
 
@@ -140,9 +139,9 @@ def _least_s(piece: Piece, pp: NDArray[np.intp], vpp: NDArray[np.intp], places: 
 def _pipelines(piece: Piece, pp: NDArray[np.intp], vpp: NDArray[np.intp]) -> Pipelines:
     """Return pipelines with one stage shape, which holds the whole model and stands for all stages."""
     totals = tuple(_totals(piece).astype(np.int64).tolist())
-    pairs, which = np.unique(np.stack((pp, vpp)), axis=1, return_inverse=True)
-    each = [Pipeline(stages, chunks, (StageShape(0, totals, stages),)) for stages, chunks in pairs.T.tolist()]
-    return Pipelines.of(each, which.reshape(-1))
+    different, which = pairs(pp, vpp)
+    each = [Pipeline(stages, chunks, (StageShape(0, totals, stages),)) for stages, chunks in different.T.tolist()]
+    return Pipelines.of(each, which)
 
 
 def _worked_out(some: Waiting, below_s: float) -> Iterator[Floors]:
@@ -161,20 +160,29 @@ def _worked_out(some: Waiting, below_s: float) -> Iterator[Floors]:
             continue
         mine, back = np.unique(group[near], return_inverse=True)
         kinds = kinds_alone(table, _totals(piece), places[mine], where.at(mine), setting)
+        lean = kinds.leanest()
         for interleaved in (False, True):
             chosen = np.flatnonzero((some.vpp[near] > 1) == interleaved)
             if not chosen.size:
                 continue
             chosen = chosen[np.argsort(-some.pp[near[chosen]], kind="stable")]
-            t, n = near[chosen], back[chosen]
+            laid = replace(setting, pipelines=_pipelines(piece, some.pp[near[chosen]], some.vpp[near[chosen]]))
+            fewest, forced = _fewest_held(where.at(mine[back[chosen]]), laid)
+            if piece.request.limits.layouts.empty:
+                forced = np.zeros_like(forced)
+            room = _may_fit(lean.at(back[chosen]), (), fewest, forced, laid.pipelines.pp, piece.budget)[0].any(axis=0)
+            if not room.any():
+                continue
+            t, n = near[chosen[room]], back[chosen[room]]
             yield from _floors(
                 piece,
-                replace(setting, pipelines=_pipelines(piece, some.pp[t], some.vpp[t])),
+                laid.at(room),
                 places=some.places[t],
                 points=where.at(mine[n]),
                 kinds=kinds.at(n),
                 even=even.at(mine[n]),
                 rest=rest[:, mine[n]],
+                held=(fewest[:, room], forced[:, room]),
                 below_s=below_s,
             )
 
@@ -187,14 +195,15 @@ def _floors(
     kinds: Kinds,
     even: Stages,
     rest: Array,
+    held: tuple[Array, Array],
     below_s: float,
 ) -> Iterator[Floors]:
     """Yield the floors of each pipeline that are below a step time; those of most stages come first in the arrays.
 
-    even: a stage's equal share of the model; rest: [o, n].
+    even: a stage's equal share of the model; rest: [o, n]; held: as of `_fewest_held`.
     """
-    pipelines, policies, layouts = setting.pipelines, piece.whole().policies, piece.request.limits.layouts
-    pp, vpp, m = pipelines.pp, pipelines.vpp, points.num_microbatches
+    policies, layouts = piece.whole().policies, piece.request.limits.layouts
+    pp, vpp, m = setting.pipelines.pp, setting.pipelines.vpp, points.num_microbatches
     # What all stages do for a microbatch, and wait for.
     between = messages(even, points, setting)
     chunks = np.ones_like(pp) if layouts.empty else pp * vpp
@@ -204,27 +213,30 @@ def _floors(
     if Choice() in policies:
         each[-1] = slowest[policies.index(Choice())]
     least = np.maximum(even_bound_s(m, pp, vpp, seconds), m * each)
-    fewest, forced = _fewest_held(points, setting)
-    if layouts.empty:
-        forced = np.zeros_like(forced)
+    near = np.flatnonzero(least.min(axis=0) + rest.min(axis=0) < below_s)
+    if not near.size:
+        return
+    pipelines, kinds, points = setting.pipelines.at(near), kinds.at(near), points.at(near)
+    pp, vpp, m, rest, least, each, seconds = (array[..., near] for array in (pp, vpp, m, rest, least, each, seconds))
+    fewest, forced = (array[:, near] for array in held)
     fits = _may_fit(kinds, policies, fewest, forced, pp, piece.budget)
     step = np.where(fits, least[:, None] + rest, np.inf)
     hope = np.full_like(least, np.inf)
     known = np.isfinite(least)
     hope[known] = (m * each + (1 - 1 / pp) * np.where(known, seconds, 0.0) / vpp)[known]
-    near = (step < below_s).any(axis=(0, 1))
+    below = (step < below_s).any(axis=(0, 1))
     for place, one in enumerate(pipelines.each):
-        mine = np.flatnonzero(near & (pipelines.which == place))
+        mine = np.flatnonzero(below & (pipelines.which == place))
         if mine.size:
             yield Floors(
                 piece=piece,
                 setting=replace(setting, pipelines=Pipelines.of([one])),
-                places=places[mine],
+                places=places[near[mine]],
                 points=points.at(mine),
                 kinds=kinds.at(mine),
-                message_s=between.busy_s[mine],
+                message_s=between.busy_s[near[mine]],
                 rest_s=rest[:, mine],
-                slowest_s=slowest[:, mine],
+                slowest_s=slowest[:, near[mine]],
                 step_s=step[..., mine],
                 even_s=(hope[:, None] + rest)[..., mine],
             )
@@ -277,10 +289,12 @@ def _may_fit(
             mean_state[..., :n] + fewest[stage, :n] * mean_kept[..., :n]
         )
         room[..., :n] += place if layers.sum() > 1 else np.floor(place + ROUNDING)
-    inside = np.arange(len(fewest))[:, None] < pp
-    lowest, highest = (np.where(inside, fewest, np.inf).min(axis=0), np.where(inside, fewest, 0.0).max(axis=0))
-    ratios = [(state + f * kept) / (mean_state + f * mean_kept) for f in (lowest, highest)]
-    need = (kinds.counts[:, None, None, None] * np.minimum(*ratios))[layers].sum(axis=0)
+    need = np.asarray(kinds.counts[layers].sum())
+    if layers.sum() > 1:
+        inside = np.arange(len(fewest))[:, None] < pp
+        lowest, highest = (np.where(inside, fewest, np.inf).min(axis=0), np.where(inside, fewest, 0.0).max(axis=0))
+        ratios = [(state + f * kept)[layers] / (mean_state + f * mean_kept) for f in (lowest, highest)]
+        need = (kinds.counts[layers][:, None, None, None] * np.minimum(*ratios)).sum(axis=0)
     fits: Bools = room >= need * (1 - ROUNDING)
     # Recomputing the first layers of every chunk frees no more than recomputing all.
     last_row = fits[choices.index(WHOLE)] if WHOLE in choices else np.zeros_like(fits[0])
@@ -297,13 +311,13 @@ def _ends(names: tuple[str, ...]) -> tuple[list[int], list[int]]:
 def _fewest_held(where: Columns, setting: Setting) -> tuple[Array, Array]:
     """[pp, n] each: of the chunk that a stage holds fewest microbatches of, how many; of its other chunks with one
     layer each, how many more in all. Of stages that a pipeline does not have, 0."""
-    pipelines, m = setting.pipelines, where.num_microbatches.astype(np.int64)
-    pairs, back = np.unique(np.stack((pipelines.which, m)), axis=1, return_inverse=True)
-    found = np.zeros((2, max(one.pp for one in pipelines.each), pairs.shape[1]))
-    for column, (place, count) in enumerate(pairs.T.tolist()):
+    pipelines = setting.pipelines
+    different, back = pairs(pipelines.which, where.num_microbatches)
+    found = np.zeros((2, int(pipelines.pp.max()), different.shape[1]))
+    for column, (place, count) in enumerate(different.T.tolist()):
         one = pipelines.each[place]
         found[:, : one.pp, column] = _fewest_of(one.pp, one.vpp, int(setting.group_of(one)), count)
-    fewest, more = found[..., back.reshape(-1)]
+    fewest, more = found[..., back]
     return fewest, more
 
 

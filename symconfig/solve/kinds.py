@@ -53,6 +53,13 @@ class Kinds:
         arrays = ("forward", "backward", "kept", "once", "transient", "buffers", "workspaces", "states")
         return replace(self, **{name: getattr(self, name)[..., chosen] for name in arrays})
 
+    def leanest(self) -> Kinds:
+        """Return the same under one choice that none beats in memory: of everything the least."""
+        least = {
+            name: getattr(self, name).min(axis=1, keepdims=True) for name in ("kept", "once", "transient", "states")
+        }
+        return replace(self, **least)
+
 
 def kinds_alone(table: Table, totals: Array, chosen: NDArray[np.intp], where: Columns, setting: Setting) -> Kinds:
     """At the chosen points of a table; where: their degrees. totals: [kinds] in the model."""

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from symconfig.cost.machine import machine
-from symconfig.cost.stages import Offload, Setting, StageShape
+from symconfig.cost.stages import Offload, Pipeline, Pipelines, Setting, StageShape
 from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.solve.kinds import Kinds
 from symconfig.solve.slowest import least_slowest_s
@@ -26,9 +26,7 @@ def bound(seconds: list[float], layers: int, pp: int, together: bool, message_s:
     counts = np.array([1.0, layers, 1.0, 1.0])
     kinds = Kinds(NAMES, counts, each, *[nothing] * 7)
     setting = Setting(
-        pp,
-        1,
-        (StageShape(0, (1,) * 4, pp),),
+        Pipelines.of([Pipeline(pp, 1, (StageShape(0, (1,) * 4, pp),))]),
         0,
         (Offload(),),
         machine(sample_cluster(), "bf16"),
