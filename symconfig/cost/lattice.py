@@ -25,37 +25,23 @@ def pairs(first: NDArray[Any], second: NDArray[Any]) -> tuple[NDArray[np.int64],
 
 @dataclass(frozen=True, slots=True)
 class Lattice:
-    """Numbers for every symbol: constants as numbers, degrees as arrays of one length."""
+    """Numbers for every symbol: constants as numbers, degrees as arrays of one length. Every size is evaluated once."""
 
     numbers: Mapping[str, float | Array]
     points: int
+    known: dict[Monomial, Array] = field(default_factory=dict, compare=False, repr=False)
 
     def value(self, monomial: Monomial) -> Array:
-        """[points]"""
-        result = np.full(self.points, float(monomial.coefficient))
-        for name, power in monomial.powers:
-            number = self.numbers[name]
-            result = result * number**power if power > 0 else result / number ** (-power)
-        return result
+        """[points], not to be changed."""
+        found = self.known.get(monomial)
+        if found is None:
+            found = np.full(self.points, float(monomial.coefficient))
+            for name, power in monomial.powers:
+                number = self.numbers[name]
+                found = found * number**power if power > 0 else found / number ** (-power)
+            self.known[monomial] = found
+        return found
 
     def stack(self, monomials: list[Monomial]) -> Array:
-        """[len(monomials), points]; equal monomials are evaluated once."""
-        cache: dict[Monomial, Array] = {}
-        rows = []
-        for monomial in monomials:
-            if monomial not in cache:
-                cache[monomial] = self.value(monomial)
-            rows.append(cache[monomial])
-        return np.array(rows).reshape(len(rows), self.points)
-
-
-@dataclass(frozen=True, slots=True)
-class KeptLattice(Lattice):
-    """A small lattice on which blocks are evaluated again and again: every size is evaluated once."""
-
-    known: dict[Monomial, Array] = field(default_factory=dict)
-
-    def value(self, monomial: Monomial) -> Array:
-        if monomial not in self.known:
-            self.known[monomial] = Lattice.value(self, monomial)
-        return self.known[monomial]
+        """[len(monomials), points]"""
+        return np.array([self.value(monomial) for monomial in monomials]).reshape(len(monomials), self.points)

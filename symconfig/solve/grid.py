@@ -85,7 +85,7 @@ def pieces(
             if framework.graphed and "cuda_graphs" not in some.request.pins.words:
                 mine = mine[_waits(costs, framework)[mine]]
             if mine.size:
-                yield from some.pieces(where.points, costs, mine)
+                yield from some.pieces(where.points, costs, mine, below_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,13 +189,16 @@ class _Shared:
         seconds: Array = (self.counts @ np.array(work)) * self.spread(where.points) * (1 - ROUNDING)
         return seconds
 
-    def pieces(self, grid: Columns, costs: Sequence[BlockCost], where: NDArray[np.intp]) -> Iterator[Piece]:
-        """Those `where` of the grid's points; `costs` are of all."""
+    def pieces(
+        self, grid: Columns, costs: Sequence[BlockCost], where: NDArray[np.intp], below_s: float
+    ) -> Iterator[Piece]:
+        """Those `where` of the grid's points that may be so fast; `costs` are of all."""
         request = self.request
         low = bound_table(costs, self.policies)
         # All blocks of all microbatches, spread over the stages without a bubble.
         whole = np.tensordot(self.counts, low.seconds[0], axes=1)
         least = whole * self.spread(grid)
+        where = where[least[where] <= below_s]
         order = where[np.argsort(least[where], kind="stable")]
         balance = block_flops(self.of_kind, constants(request))
         for first in range(0, order.size, PIECE):

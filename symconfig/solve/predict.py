@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from symconfig.cost.blocks import SECONDS
-from symconfig.cost.lattice import Array, KeptLattice
+from symconfig.cost.lattice import Array, Lattice
 from symconfig.cost.machine import Constants, machine
 from symconfig.cost.table import Choice
 from symconfig.descriptor.cluster import ClusterDescriptor
@@ -75,7 +75,7 @@ class Timer:
     ) -> None:
         self._cluster, self._stage = cluster, stage
         self._found = as_found(model, cluster, configuration)
-        self._sizes: KeptLattice | None = None
+        self._sizes: Lattice | None = None
         self._simulated = 1.0  # over the formula's step
         if configuration.degrees.pp > 1 and stage is None:
             parts = detail(self._found)
@@ -84,8 +84,7 @@ class Timer:
     def step_seconds(self, constants: Constants, n: int) -> Array:
         """[n] seconds of the step under n sets of the kernels' constants, each an array [n]."""
         if self._sizes is None or self._sizes.points != n:
-            plain = sizes(self._found, n)
-            self._sizes = KeptLattice(plain.numbers, plain.points)
+            self._sizes = sizes(self._found, n)
         asked = self._found.request
         gpu = machine(self._cluster, asked.precision, constants, asked.gpus)
         found = replace(self._found, machine=gpu)

@@ -14,7 +14,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from symconfig.cost.lattice import Array, KeptLattice
+from symconfig.cost.lattice import Array, Lattice
 from symconfig.cost.machine import Constants, machine
 from symconfig.descriptor.cluster import ClusterDescriptor, Kernels
 from symconfig.solve.choice.family import family
@@ -80,7 +80,7 @@ def priced_s(found: Found, cluster: ClusterDescriptor, constants: Constants, bus
     request = found.request
     gpu = machine(cluster, request.precision, constants, request.gpus)
     plain = sizes(found, busiest.size)
-    where = KeptLattice({**plain.numbers, "expert_imbalance": busiest}, plain.points)
+    where = Lattice({**plain.numbers, "expert_imbalance": busiest}, plain.points)
     formula = float(np.ravel(detail(found).cost.step_s)[0])
     steps = detail(replace(found, machine=gpu), where).cost.step_s
     result: Array = np.broadcast_to(np.ravel(steps), busiest.shape) * (found.step_s / formula)
