@@ -26,6 +26,16 @@ _REARRANGED = 3
 
 def collective_s(c: Collective, lattice: Lattice, machine: Machine, framework: Framework) -> Array:
     """[points], before any overlap; 0 where the group has one rank."""
+    if lattice.repeats:
+        sizes = (c.elements, c.copies, c.groups, c.chosen_groups)
+        inside = framework.inside(c.axes)
+        part, which = lattice.part((*c.axes, *inside, *(name for size in sizes for name, _ in size.powers)))
+        return _collective_s(c, part, machine, framework)[which]
+    return _collective_s(c, lattice, machine, framework)
+
+
+def _collective_s(c: Collective, lattice: Lattice, machine: Machine, framework: Framework) -> Array:
+    """The same at every point."""
     ranks = lattice.value(Monomial.of(*c.axes))
     stride = framework.stride(c.axes, lattice.numbers)
     amount = lattice.value(c.elements) * ELEMENT_BYTES[c.element]

@@ -164,11 +164,15 @@ class Framework:
 
     def stride(self, axes: tuple[str, ...], degrees: Mapping[str, Number]) -> Number:
         """Distance in ranks between neighbours of a group: the product of the axes inside it."""
-        grid = self.expert_grid if axes[0] in self.expert_grid else self.dense_grid
         result: Number = 1.0
-        for axis in grid[: min(grid.index(axis) for axis in axes)]:
+        for axis in self.inside(axes):
             result = result * degrees[axis]
         return result
+
+    def inside(self, axes: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the axes inside a group's."""
+        grid = self.expert_grid if axes[0] in self.expert_grid else self.dense_grid
+        return grid[: min(grid.index(axis) for axis in axes)]
 
 
 def element_bytes(framework: Framework, machine: Machine) -> Bytes:

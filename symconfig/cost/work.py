@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from symconfig.cost import compiled
 from symconfig.cost.framework import Framework
 from symconfig.cost.lattice import Array, Lattice
 from symconfig.cost.machine import Machine
-from symconfig.graph.derived import AttentionWork, DerivedBlock, Matmul, Phase, Traffic
+from symconfig.graph.derived import AttentionWork, DerivedBlock, Matmul, Phase, Traffic, Work
 from symconfig.graph.operator import ELEMENT_BYTES, Element
 
 # Per element of a step's result: of each step, and once at the end.
@@ -27,31 +28,55 @@ _TILE_KEYS = 256.0 + 128.0
 def work_seconds(
     block: DerivedBlock, lattice: Lattice, machine: Machine, framework: Framework
 ) -> dict[tuple[str, Phase], Array]:
-    """[points] for every operator and phase."""
+    """[points] for every operator and phase: each where its own sizes differ."""
     result: dict[tuple[str, Phase], Array] = {}
+    alike: dict[int, tuple[Lattice, NDArray[np.intp] | slice, list[Work]]] = {}
+    for work in block.work:
+        part, which = lattice.part(_symbols(work)) if lattice.repeats else (lattice, slice(None))
+        alike.setdefault(id(part), (part, which, []))[2].append(work)
+    for part, which, some in alike.values():
+        for (op, phase), seconds in _each(some, block, part, machine, framework):
+            result[op, phase] = result.get((op, phase), 0.0) + seconds[which]
+    return result
 
-    def add(op: str, phase: Phase, seconds: Array) -> None:
-        result[op, phase] = result.get((op, phase), 0.0) + seconds
 
-    matmuls = [work for work in block.work if isinstance(work, Matmul)]
+def _symbols(work: Work) -> Iterator[str]:
+    """Yield what a kernel's seconds depend on."""
+    if isinstance(work, Matmul):
+        sizes = [work.batch, work.m, work.n, work.k]
+        yield "tp"
+    elif isinstance(work, AttentionWork):
+        sizes = [work.queries, work.steps]
+        yield from (work.keys, *work.channels)
+    else:
+        sizes = [size for size, _ in work.moved] + ([] if work.among is None else [work.among])
+    for size in sizes:
+        yield from (name for name, _ in size.powers)
+
+
+def _each(
+    works: Sequence[Work], block: DerivedBlock, lattice: Lattice, machine: Machine, framework: Framework
+) -> Iterator[tuple[tuple[str, Phase], Array]]:
+    """Yield the seconds of some of a block's kernels, [points] each."""
+    matmuls = [work for work in works if isinstance(work, Matmul)]
     together = max(1, CACHEFUL // lattice.points)
     for start in range(0, len(matmuls), together):
         some = matmuls[start : start + together]
         for matmul, row in zip(some, _products(some, block, lattice, machine, framework), strict=True):
-            add(matmul.op, matmul.phase, row)
+            yield (matmul.op, matmul.phase), row
             if matmul.phase is Phase.WEIGHT and framework.accumulated_bytes:
                 batch, m, n = (lattice.value(size) for size in (matmul.batch, matmul.m, matmul.n))
                 moved = framework.accumulated_bytes * batch * m * n
-                add(matmul.op, matmul.phase, compiled.traffic_s(moved, machine.hbm_bytes_per_s, machine.launch_s))
-    for work in block.work:
+                seconds = compiled.traffic_s(moved, machine.hbm_bytes_per_s, machine.launch_s)
+                yield (matmul.op, matmul.phase), seconds
+    for work in works:
         if isinstance(work, AttentionWork):
-            add(work.op, work.phase, _attention(work, lattice, machine, framework) / framework.attention_rate)
+            yield (work.op, work.phase), _attention(work, lattice, machine, framework) / framework.attention_rate
         elif isinstance(work, Traffic):
             moved = sum((lattice.value(m) * ELEMENT_BYTES[e] for m, e in work.moved), np.zeros(lattice.points))
             seconds = compiled.traffic_s(moved, machine.hbm_bytes_per_s, machine.launch_s)
             several = True if work.among is None else lattice.value(work.among) > 1
-            add(work.op, work.phase, np.where(several, seconds, 0.0))
-    return result
+            yield (work.op, work.phase), np.where(several, seconds, 0.0)
 
 
 def _products(

@@ -272,12 +272,13 @@ def slowest_s(floors: Floors, split: Split) -> Array:
 
 def _exchanged(floors: Floors, n: Places, chunks: Chunks) -> tuple[Array, Array]:
     """[pp, vpp, q] each: seconds of gathering the weights and of reducing the gradients of a layout's chunks."""
-    table, setting = floors.piece.whole().only(0), floors.setting
+    each, back = np.unique(n, return_inverse=True)
+    known, places = floors.piece.table(floors.places[each])
+    table, setting = known.only(0), floors.setting
     alike = {chunk: j for j, chunk in enumerate(dict.fromkeys(chunks))}
     shapes = tuple(StageShape(j, tuple(chunk.count(name) for name in table.kinds), 1) for chunk, j in alike.items())
-    each, back = np.unique(n, return_inverse=True)
     own = setting.having(shapes)
-    sums = stages(table, own.pipelines, floors.places[each], setting.tied)
+    sums = stages(table, own.pipelines, places, setting.tied)
     moved = exchange(sums, floors.points.at(each), own)
     where = np.array([alike[chunk] for chunk in chunks]).reshape(setting.vpp, setting.pp).T
     return moved.gather[where][..., back], moved.reduce[where][..., back]

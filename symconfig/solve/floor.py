@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -51,8 +51,8 @@ class Floors:
     even_s: Array
 
     @property
-    def choices(self) -> tuple[Choice, ...]:
-        return self.piece.whole().policies
+    def choices(self) -> Sequence[Choice]:
+        return self.piece.choices
 
     @property
     def least_s(self) -> float:
@@ -146,20 +146,21 @@ def _pipelines(piece: Piece, pp: NDArray[np.intp], vpp: NDArray[np.intp]) -> Pip
 
 def _worked_out(some: Waiting, below_s: float) -> Iterator[Floors]:
     """Work out the floors of all of them that are below a step time."""
-    piece, table, starts = some.piece, some.piece.whole(), _starts(some)
+    piece, starts = some.piece, _starts(some)
     pp, places = some.pp[starts], some.places[starts]
+    table, rows = piece.table(places)
     group = np.repeat(np.arange(starts.size), np.diff(np.append(starts, some.pp.size)))
     where = priced(piece.request, piece.candidates, pp, places)
     pipelines = _pipelines(piece, pp, np.ones_like(pp))
     for setting, runs in settings(piece, pipelines, where):
         # Neither weights nor a forward depend on what runs again.
-        even = stages(table.only(0), pipelines, places, setting.tied).shared(pipelines.pp)
+        even = stages(table.only(0), pipelines, rows, setting.tied).shared(pipelines.pp)
         rest = apart_s(even, where, setting)
         near = np.flatnonzero(runs[group] & (some.step_s + rest.min(axis=0)[group] < below_s))
         if not near.size:
             continue
         mine, back = np.unique(group[near], return_inverse=True)
-        kinds = kinds_alone(table, _totals(piece), places[mine], where.at(mine), setting)
+        kinds = kinds_alone(table, _totals(piece), rows[mine], where.at(mine), setting)
         lean = kinds.leanest()
         for interleaved in (False, True):
             chosen = np.flatnonzero((some.vpp[near] > 1) == interleaved)
@@ -202,7 +203,7 @@ def _floors(
 
     even: a stage's equal share of the model; rest: [o, n]; held: as of `_fewest_held`.
     """
-    policies, layouts = piece.whole().policies, piece.request.limits.layouts
+    policies, layouts = piece.choices, piece.request.limits.layouts
     pp, vpp, m = setting.pipelines.pp, setting.pipelines.vpp, points.num_microbatches
     # What all stages do for a microbatch, and wait for.
     between = messages(even, points, setting)
@@ -242,7 +243,7 @@ def _floors(
             )
 
 
-def _whole_model_s(kinds: Kinds, choices: tuple[Choice, ...], chunks: Array) -> Array:
+def _whole_model_s(kinds: Kinds, choices: Sequence[Choice], chunks: Array) -> Array:
     """[r, n]: seconds of a microbatch through the whole model under each policy. chunks: [n].
 
     The last row: only the first layers of each chunk are recomputed, at least one where a chunk has any; all but two
@@ -258,7 +259,7 @@ def _whole_model_s(kinds: Kinds, choices: tuple[Choice, ...], chunks: Array) -> 
 
 
 def _may_fit(
-    kinds: Kinds, choices: tuple[Choice, ...], fewest: Array, forced: Array, pp: Array, limit_bytes: float
+    kinds: Kinds, choices: Sequence[Choice], fewest: Array, forced: Array, pp: Array, limit_bytes: float
 ) -> Bools:
     """[r, o, n]: no layout fits where this is false. fewest, forced: as of `_fewest_held`. pp: [n], falling.
 

@@ -16,6 +16,7 @@ from symconfig.cost.framework import Framework
 from symconfig.cost.lattice import Array
 from symconfig.cost.machine import Machine
 from symconfig.cost.table import Choice, Policies, block_costs, bound_table, resolve
+from symconfig.cost.work import work_seconds
 from symconfig.frameworks.extras import Extras
 from symconfig.graph.derived import DerivedBlock
 from symconfig.graph.model import derived, sequence
@@ -36,17 +37,44 @@ CARRIERS_OFF: Mapping[str, Any] = {"tp_comm": False, "flex_backend": ""}  # what
 class Grid:
     """The points of one scheme that a search's first request may take; the others go no further than it.
 
-    least_s [n]: of the step, what every one of them computes; known once the first request has been evaluated.
+    least_s [n]: of the step, what every one of them computes; 0 where nobody has asked yet.
     """
 
+    request: Request
     scheme: Scheme
     points: Columns
     least_s: Array
+    bound: bool = False
 
     @classmethod
     def of(cls, request: Request, scheme: Scheme, refused: Refused) -> Self:
         found = points(request, scheme, refused)
-        return cls(scheme, found, np.zeros(found.size))
+        return cls(request, scheme, found, np.zeros(found.size))
+
+    def below(self, below_s: float, machine: Machine) -> NDArray[np.intp]:
+        """Return the places of the points of which a request may make steps that take no longer."""
+        if not self.bound and below_s < np.inf and self.points.size:
+            self.least_s, self.bound = self._computed_s(machine), True
+        return np.flatnonzero(self.least_s <= below_s)
+
+    def _computed_s(self, machine: Machine) -> Array:
+        """[n]: of the step, what all blocks compute but for bringing tokens to their experts and back, which other
+        kernels may do in less."""
+        request, framework = self.request, self.request.framework
+        where = replace(lattice(request, self.points), repeats=True)
+        seconds = np.zeros(self.points.size)
+        kinds = sequence(request.model)
+        for kind, block in derived(request.model, framework.implementation, self.scheme).items():
+            moving = block.on(Leg.OUT, Leg.BACK)
+            work = work_seconds(block, where, machine, framework)
+            seconds += kinds.count(kind) * sum(t for (op, _), t in work.items() if op not in moving)
+        return seconds * spread(request, self.points) * (1 - ROUNDING)
+
+
+def spread(request: Request, grid: Columns) -> Array:
+    """[n]: microbatches that each GPU runs, if all run all blocks of some."""
+    share: Array = request.global_batch * grid.tp * grid.cp / (grid.micro * request.gpus)
+    return share
 
 
 def pieces(
@@ -58,7 +86,7 @@ def pieces(
     for all. below_s: of a step; points that are no faster whatever is on are left out.
     """
     shared = _shared(requests, machine, grid.scheme) if grid.points.size else []
-    places = np.flatnonzero(grid.least_s <= below_s)
+    places = grid.below(below_s, machine)
     every = grid.points.at(places)
     alive = _places([some.request for some in shared], every, refused)
     for start in range(0, every.size if shared else 0, 8 * PIECE):
@@ -78,8 +106,6 @@ def pieces(
                 known[framework.evaluated] = _Evaluated.of(some, part, np.unique(np.concatenate(alike)))
             where = known[framework.evaluated]
             mine, costs = np.searchsorted(where.places, mine), where.costs
-            if some is shared[0]:
-                grid.least_s[places[start + where.places]] = some.computed_s(where)
             if framework is not where.framework:
                 costs = tuple(hiding(cost, framework) for cost in costs)
             if framework.graphed and "cuda_graphs" not in some.request.pins.words:
@@ -100,7 +126,8 @@ class _Evaluated:
     @classmethod
     def of(cls, some: _Shared, part: Columns, places: NDArray[np.intp]) -> Self:
         request, mine = some.request, part.at(places)
-        costs = block_costs(some.of_kind, lattice(request, mine), some.machine, request.framework)
+        where = replace(lattice(request, mine), repeats=True)
+        costs = block_costs(some.of_kind, where, some.machine, request.framework)
         return cls(places, mine, request.framework, costs)
 
 
@@ -174,21 +201,6 @@ class _Shared:
         kinds = sequence(self.request.model)
         return np.array([kinds.count(kind) for kind in self.of_kind], dtype=np.float64)
 
-    def spread(self, grid: Columns) -> Array:
-        """[n]: microbatches that each GPU runs, if all run all blocks of some."""
-        share: Array = self.request.global_batch * grid.tp * grid.cp / (grid.micro * self.request.gpus)
-        return share
-
-    def computed_s(self, where: _Evaluated) -> Array:
-        """[n]: of the step, what all blocks compute but for bringing tokens to their experts and back, which other
-        kernels may do in less."""
-        work = [
-            sum(t for (op, _), t in cost.work_s.items() if op not in cost.derived.on(Leg.OUT, Leg.BACK))
-            for cost in where.costs
-        ]
-        seconds: Array = (self.counts @ np.array(work)) * self.spread(where.points) * (1 - ROUNDING)
-        return seconds
-
     def pieces(
         self, grid: Columns, costs: Sequence[BlockCost], where: NDArray[np.intp], below_s: float
     ) -> Iterator[Piece]:
@@ -197,7 +209,7 @@ class _Shared:
         low = bound_table(costs, self.policies)
         # All blocks of all microbatches, spread over the stages without a bubble.
         whole = np.tensordot(self.counts, low.seconds[0], axes=1)
-        least = whole * self.spread(grid)
+        least = whole * spread(request, grid)
         where = where[least[where] <= below_s]
         order = where[np.argsort(least[where], kind="stable")]
         balance = block_flops(self.of_kind, constants(request))
@@ -208,7 +220,7 @@ class _Shared:
                 machine=self.machine,
                 scheme=self.scheme,
                 candidates=replace(grid.at(mine), **request.limits.chosen),
-                blocks=partial(at, costs, mine),
+                blocks=partial(_at, costs, mine),
                 low=low.at(mine),
                 balance=balance,
                 budget=peak_budget(request, self.machine),
@@ -217,3 +229,7 @@ class _Shared:
                 choices=self.choices,
                 policies=self.policies,
             )
+
+
+def _at(costs: Sequence[BlockCost], mine: NDArray[np.intp], places: NDArray[np.intp]) -> tuple[BlockCost, ...]:
+    return at(costs, mine[places])

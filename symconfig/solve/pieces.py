@@ -31,6 +31,7 @@ from symconfig.solve.space import (
 from symconfig.solve.split import most_chunks
 
 WHOLE = Choice(frozenset({LAYER}))  # full recompute
+CELLS = 2**13  # points of a piece times policies that are worked out at once, however few are asked for
 
 
 @dataclass(slots=True)
@@ -41,7 +42,7 @@ class Piece:
     machine: Machine
     scheme: Scheme
     candidates: Columns
-    blocks: Callable[[], tuple[BlockCost, ...]]
+    blocks: Callable[[NDArray[np.intp]], tuple[BlockCost, ...]]  # at some of the points
     low: Table
     balance: dict[str, float]  # relative seconds of each kind, for splitting the layers
     budget: float
@@ -49,7 +50,8 @@ class Piece:
     least_s: Array  # lower bound of the step at every point, rising
     choices: list[Choice]
     policies: Policies
-    made: Table | None = field(default=None)
+    made: Table | None = None  # at some of the points:
+    known: NDArray[np.intp] = field(default_factory=lambda: np.zeros(0, dtype=np.intp))
     related: list[Relative] = field(default_factory=list)
     single: dict[tuple[tuple[int, ...], int], Table] = field(default_factory=dict)
 
@@ -59,13 +61,15 @@ class Piece:
             how = self.request.framework.implementation
             plain = blocks(self.request.model, how, self.scheme.shared_heads)
             where = lattice(self.request, self.candidates)
-            self.related = [relative(plain[cost.derived.name], cost, self.scheme, where) for cost in self.blocks()]
+            costs = self.blocks(np.arange(self.candidates.size))
+            self.related = [relative(plain[cost.derived.name], cost, self.scheme, where) for cost in costs]
         return self.related
 
     def alone(self, rows: tuple[int, ...], point: int) -> Table:
         """Some of the policies at one of the points, which a search asks for layout by layout."""
         if (rows, point) not in self.single:
-            self.single[rows, point] = self.whole().alone(rows, point)
+            known, places = self.table(np.array([point]))
+            self.single[rows, point] = known.alone(rows, int(places[0]))
         return self.single[rows, point]
 
     def only(self, request: Request, places: NDArray[np.intp]) -> Piece:
@@ -74,19 +78,29 @@ class Piece:
             self,
             request=request,
             candidates=self.candidates.at(places),
-            blocks=lambda: at(self.blocks(), places),
+            blocks=lambda some: self.blocks(places[some]),
             low=self.low.at(places),
             whole_s=self.whole_s[places],
             least_s=self.least_s[places],
             made=None,
+            known=self.known[:0],
             related=[],
             single={},
         )
 
-    def whole(self) -> Table:
-        if self.made is None:
-            self.made = table(self.blocks(), self.choices, self.policies, self.machine, self.request.framework)
-        return self.made
+    def table(self, places: NDArray[np.intp]) -> tuple[Table, NDArray[np.intp]]:
+        """Return the costs of all policies at some of the points, and where each of these is there."""
+        if self.made is None or not np.isin(places, self.known).all():
+            size = self.candidates.size
+            whole = size * len(self.choices) <= CELLS
+            self.known = np.arange(size) if whole else np.union1d(self.known, places)
+            blocks = self.blocks(self.known)
+            self.made = table(blocks, self.choices, self.policies, self.machine, self.request.framework)
+        return self.made, np.searchsorted(self.known, places)
+
+    def forget(self) -> None:
+        """Keep no costs of policies."""
+        self.made, self.known = None, self.known[:0]
 
 
 def at(costs: Sequence[BlockCost], chosen: NDArray[np.intp]) -> tuple[BlockCost, ...]:

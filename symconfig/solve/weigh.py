@@ -42,13 +42,17 @@ HOST_SHARE = 0.8  # of the host memory may be pinned; the rest is for data loadi
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """Points of a piece at one ZeRO stage, each with a pipeline. splits: those of the setting's pipelines."""
+    """Points of a piece at one ZeRO stage, each with a pipeline.
+
+    splits: those of the setting's pipelines. chosen, rows [n]: places of the points in the piece, and in the table.
+    """
 
     piece: Piece
     splits: Sequence[Split]
     setting: Setting
     table: Table
     chosen: NDArray[np.intp]
+    rows: NDArray[np.intp]
     points: Columns
     sums: Stages
 
@@ -89,7 +93,7 @@ def _weigh(found: list[Piece], weighed: Weighed, progress: Callable[[str, float]
             _one(batch, weighed)
             if weighed.any_will_do and weighed.families:
                 return
-        piece.made = None
+        piece.forget()
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,23 +189,23 @@ def _slices(
             alive = np.array([int(np.where(runs, floor, np.inf).argmin())])
         if not alive.size:
             continue
-        whole = space.whole()
-        width = max(1, BATCH // (len(whole.policies) * len(setting.offload)))
+        width = max(1, BATCH // (len(space.choices) * len(setting.offload)))
         for start in range(0, alive.size, width):
             part = alive[start : start + width]
             if not weighed.exhaustive:
                 part = part[(bound[part] <= weighed.worst_s) | (not weighed.families)]
             if not part.size:
                 break
-            mine = setting.at(part)
+            mine, (table, rows) = setting.at(part), space.table(chosen[part])
             yield _Batch(
                 piece=space,
                 splits=every,
                 setting=mine,
-                table=whole,
+                table=table,
                 chosen=chosen[part],
+                rows=rows,
                 points=where.at(part),
-                sums=stages(whole, mine.pipelines, chosen[part], setting.tied),
+                sums=stages(table, mine.pipelines, rows, setting.tied),
             )
 
 
@@ -290,7 +294,7 @@ def _one(batch: _Batch, weighed: Weighed) -> None:
         and piece.request.limits.block_recompute
         and any(batch.splits[place].longest_chunk > 1 for place in np.unique(batch.setting.pipelines.which))
     ):
-        extremes = Extremes(keep, again, batch.table, batch.chosen, batch.sums, cost.policy(keep))
+        extremes = Extremes(keep, again, batch.table, batch.rows, batch.sums, cost.policy(keep))
         block = evaluate_block(extremes, batch.points, batch.setting, _prefixes(batch), piece.budget)
         step = np.where(block.layers > 0, block.cost.step_s, np.inf)
         peak = np.broadcast_to(block.cost.peak_bytes, step.shape)
