@@ -60,6 +60,11 @@ class _Batch:
         """Return the split of a point."""
         return self.splits[int(self.setting.pipelines.which[n])]
 
+    @property
+    def of_several_layers(self) -> NDArray[np.bool_]:
+        """[n]: whether some chunk has more than one layer."""
+        return np.array([split.longest_chunk > 1 for split in self.splits])[self.setting.pipelines.which]
+
 
 def weigh(
     requests: Sequence[Request],
@@ -292,15 +297,16 @@ def _one(batch: _Batch, weighed: Weighed) -> None:
         keep is not None
         and again is not None
         and piece.request.limits.block_recompute
-        and any(batch.splits[place].longest_chunk > 1 for place in np.unique(batch.setting.pipelines.which))
+        and (several := batch.of_several_layers).any()
     ):
         extremes = Extremes(keep, again, batch.table, batch.rows, batch.sums, cost.policy(keep))
         block = evaluate_block(extremes, batch.points, batch.setting, _prefixes(batch), piece.budget)
         step = np.where(block.layers > 0, block.cost.step_s, np.inf)
         peak = np.broadcast_to(block.cost.peak_bytes, step.shape)
         results.append(_Result.of(batch, batch.sums.policy(keep), step, peak, block.layers))
+        weighed.candidates += step[..., several].size
+    weighed.candidates += results[0].step_s.size
     for result in results:
-        weighed.candidates += result.step_s.size
         weighed.feasible += int(result.fits.sum())
     if weighed.gammas is not None:
         _by_relative_cost(batch, results, weighed.gammas)
