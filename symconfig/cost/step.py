@@ -25,6 +25,7 @@ HOST_ADAM_BYTES_PER_S = 25e9
 # Of a parameter that is stepped in host memory: its gradient in fp32, pinned (Megatron-LM's hybrid_optimizer.py,
 # cpu_copys_map_grad; deepspeed/runtime/zero/stage_1_and_2.py, single_partition_of_fp32_groups' grad).
 HOST_GRADIENT_BYTES = 4.0
+HOST_SHARE = 0.8  # of the host memory may be pinned; the rest is for data loading and the system
 REGISTERED = "registered buffers"  # of memory, what libraries hold beside the allocator
 Column = Array | float
 

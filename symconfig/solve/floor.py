@@ -14,7 +14,7 @@ from symconfig.cost.flight import held
 from symconfig.cost.lattice import Array, pairs
 from symconfig.cost.pipeline import messages
 from symconfig.cost.stages import Pipeline, Pipelines, Setting, Stages, StageShape, stages
-from symconfig.cost.step import apart_s
+from symconfig.cost.step import HOST_SHARE, apart_s, host_bytes
 from symconfig.cost.table import Choice
 from symconfig.graph.model import sequence
 from symconfig.graph.operator import Place
@@ -156,6 +156,9 @@ def _worked_out(some: Waiting, below_s: float) -> Iterator[Floors]:
         # Neither weights nor a forward depend on what runs again.
         even = stages(table.only(0), pipelines, rows, setting.tied).shared(pipelines.pp)
         rest = apart_s(even, where, setting)
+        # An even share of what is pinned is the least that some stage pins.
+        room = piece.machine.host_memory_bytes_per_gpu * HOST_SHARE
+        rest = np.where(host_bytes(even, where, setting)[0] * (1 - ROUNDING) <= room, rest, np.inf)
         near = np.flatnonzero(runs[group] & (some.step_s + rest.min(axis=0)[group] < below_s))
         if not near.size:
             continue

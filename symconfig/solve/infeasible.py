@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from symconfig.cost.device import device_bytes
+from symconfig.cost.step import HOST_SHARE
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
@@ -18,7 +19,6 @@ from symconfig.solve.run import fits, precisions, requests
 from symconfig.solve.settle import asked
 from symconfig.solve.space import blockers
 from symconfig.solve.stages.lean import leanest
-from symconfig.solve.weigh import HOST_SHARE
 from symconfig.solve.weighed import Weighed
 from symconfig.units import GIB
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from symconfig.cost.device import device_bytes
-from symconfig.cost.step import host_bytes
+from symconfig.cost.step import HOST_SHARE, host_bytes
 from symconfig.graph.model import sequence
 from symconfig.solve.assign import Layout, Open, by_block, opened, problem, slowest_s
 from symconfig.solve.detail import Detail, detail, detailed
@@ -29,7 +29,6 @@ from symconfig.solve.split import Split, every_split, said, splits
 from symconfig.solve.stages.problem import StageProblem, Unsatisfied
 from symconfig.solve.stages.solve import solve
 from symconfig.solve.timeline import refined_s
-from symconfig.solve.weigh import HOST_SHARE
 from symconfig.solve.weighed import Weighed
 
 CLOSE = 1.03  # how near the best step other degrees' best is, around which is looked, too

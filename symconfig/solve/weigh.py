@@ -20,7 +20,7 @@ from symconfig.cost.device import device_bytes
 from symconfig.cost.lattice import Array
 from symconfig.cost.machine import Machine
 from symconfig.cost.stages import Pipeline, Pipelines, Setting, Stages, distinct, stages
-from symconfig.cost.step import bound_bytes, bound_s, evaluate, host_bytes
+from symconfig.cost.step import HOST_SHARE, bound_bytes, bound_s, evaluate, host_bytes
 from symconfig.cost.symtensor import costs
 from symconfig.cost.table import Choice, Table
 from symconfig.graph.model import sequence
@@ -37,7 +37,6 @@ from symconfig.solve.weighed import Weighed
 
 BATCH = 2**16  # candidates at once
 LAID = 2**13  # points with a pipeline that are bounded at once
-HOST_SHARE = 0.8  # of the host memory may be pinned; the rest is for data loading and the system
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from symconfig.cost.device import device_bytes
-from symconfig.cost.step import host_bytes
+from symconfig.cost.step import HOST_SHARE, host_bytes
 from symconfig.errors import InputError
 from symconfig.frameworks.extras import Extras
 from symconfig.frameworks.megatron.option_constraints import GATHERED_FORMATS
@@ -26,7 +26,6 @@ from symconfig.solve.predict import as_found
 from symconfig.solve.run import request
 from symconfig.solve.space import Request
 from symconfig.solve.timeline import refined_s
-from symconfig.solve.weigh import HOST_SHARE
 from symconfig.units import GIB
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from symconfig.cost.device import device_bytes
 from symconfig.cost.stages import Offload
-from symconfig.cost.step import host_bytes
+from symconfig.cost.step import HOST_SHARE, host_bytes
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.frameworks.extras import NOTHING_ON
 from symconfig.graph.model import sequence
@@ -21,7 +21,6 @@ from symconfig.solve.split import Split, equal, uneven
 from symconfig.solve.stages.content import layers
 from symconfig.solve.stages.problem import Layouts
 from symconfig.solve.timeline import refined_s
-from symconfig.solve.weigh import HOST_SHARE
 
 # What is tried of each plan, so that the choice takes a part of a second.
 MOST_SPLITS, MOST_CHOICES = 3, 2
