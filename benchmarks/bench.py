@@ -44,21 +44,24 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def measure(rows: Sequence[Row], quick: bool, recorded: bool) -> int:
-    """Measure and print rows, one line each. A row that cannot be measured is named, and the status is then 1."""
+    """Measure and print rows, one line each, and record them, also where that was interrupted. A row that cannot be
+    measured is named, and the status is then 1."""
     measured, failed = dict[str, dict[str, object]](), False
     before = record.read()["rows"]
-    for row in rows:
-        try:
-            figures = row.measure(QUICK if quick else WHOLE)
-        except RuntimeError as error:
-            print(f"{row.shown:46}cannot be measured: {error}", flush=True)
-            failed = True
-            continue
-        measured[row.name] = record.over(row, figures, {**before, **measured})
-        print(record.line(row, measured[row.name]), flush=True)
-    if recorded and measured:
-        record.put(measured)
-        record.write_page(record.read())
+    try:
+        for row in rows:
+            try:
+                figures = row.measure(QUICK if quick else WHOLE)
+            except RuntimeError as error:
+                print(f"{row.shown:44}cannot be measured: {error}", flush=True)
+                failed = True
+                continue
+            measured[row.name] = record.over(row, figures, {**before, **measured})
+            print(record.line(row, measured[row.name]), flush=True)
+    finally:
+        if recorded and measured:
+            record.put(measured)
+            record.write_page(record.read())
     return int(failed)
 
 

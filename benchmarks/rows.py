@@ -158,7 +158,7 @@ ROWS = (
         partial(inside, ("second_plan",)), (Target("cpu_s", 0.1, "CPU s"),)),
     Row("sweep", "plans a second of a sweep, two cores", sweep,
         (Target("plans_per_s", 20, "a second", at_least=True),)),
-    Row("audit", "audit of a script of 80 options",
+    Row("audit", "audit of 80 options",
         partial(command, ("audit", str(AUDITED), "--cluster", "h200", "--no-plan"))),
     Row("simulator", "tasks simulated a CPU second", partial(inside, ("simulator",)),
         (Target("tasks_per_cpu_s", 1e6, "a CPU s", at_least=True),)),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from benchmarks import bench, jobs, record
-from benchmarks.rows import ROWS, Target
+from benchmarks.rows import ROWS, Effort, Row, Target
 
 MEASURED = {"ratio": 2.5, "cpu_s": 1.25, "wall_s": 1.5, "peak_mib": 70.4, "processes": 5}
 
@@ -135,3 +137,44 @@ def test_the_table_has_a_line_for_each_plan_and_sentences_for_the_rest() -> None
     assert "half take up to 1.5 imports, 99 in 100 up to 9.0" in text
     assert "0.08 s" in text
     assert "21.0 plans a second" in text
+
+
+def a_row(name: str, measure: Callable[[Effort], dict[str, Any]]) -> Row:
+    return Row(name, name, measure, (Target("ratio", 2),))
+
+
+def broken(effort: Effort) -> dict[str, Any]:
+    raise RuntimeError("python -m symconfig ended with 70")
+
+
+def interrupted(effort: Effort) -> dict[str, Any]:
+    raise KeyboardInterrupt
+
+
+@pytest.fixture
+def recorded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the names of rows that are recorded, in the place of files."""
+    names: list[str] = []
+    monkeypatch.setattr(record, "put", names.extend)
+    monkeypatch.setattr(record, "write_page", lambda results: None)
+    return names
+
+
+def test_a_missed_target_fails_nothing(recorded: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench.measure([a_row("help", lambda effort: MEASURED)], quick=False, recorded=True) == 0
+    assert "MISSED" in capsys.readouterr().out
+    assert recorded == ["help"]
+
+
+def test_a_row_that_cannot_be_measured_is_named(recorded: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [a_row("help", broken), a_row("rate", lambda effort: MEASURED)]
+    assert bench.measure(rows, quick=False, recorded=True) == 1
+    assert "help" in capsys.readouterr().out
+    assert recorded == ["rate"]
+
+
+def test_what_was_measured_before_an_interrupt_is_recorded(recorded: list[str]) -> None:
+    rows = [a_row("help", lambda effort: MEASURED), a_row("rate", interrupted)]
+    with pytest.raises(KeyboardInterrupt):
+        bench.measure(rows, quick=False, recorded=True)
+    assert recorded == ["help"]
