@@ -108,7 +108,7 @@ mutants: $(MUTANTS)/.ready
 	$(MUTANTS)/bin/python -m tests.mutants --sample $(SAMPLE) --seed $(SEED) --processes $(PROCESSES) \
 	  $(if $(AGAIN),--again $(AGAIN)) --record benchmarks/mutants.json
 
-# Some rows only: make bench ROWS='plan-*,help'. It takes about half an hour, and is worth most on an idle machine.
+# Some rows only: make bench ROWS='plan-*,help'. It takes half an hour or more, on an idle machine.
 ROWS ?=
 bench: $(VENV)/.base
 	$(BIN)/python -m benchmarks.bench --record $(if $(ROWS),--rows '$(ROWS)')

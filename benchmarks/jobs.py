@@ -22,7 +22,7 @@ from typing import Any
 from benchmarks.process import IMPORT, MIB, run
 
 SEED = 20
-MOST_S = 60  # CPU seconds of a job, after which it is stopped
+MOST_S = 30  # CPU seconds of a job, after which it is stopped
 BETWEEN = 20  # jobs between two measured imports
 OUTCOMES = {0: "planned", 1: "infeasible", 2: "refused", -9: "stopped", -24: "stopped"}  # SIGKILL, SIGXCPU
 NODES = (1, 1, 2, 2, 3, 4, 4, 6, 8, 8, 12, 16, 16, 24, 32, 48, 64, 64, 96, 128, 256, 512)

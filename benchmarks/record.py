@@ -49,8 +49,9 @@ def check(path: Path = RESULTS) -> str:
     missing = older(read(path), fingerprint(), names)
     if not missing:
         return ""
-    what = "it" if len(missing) == len(names) else f"{len(missing)} of its {len(names)} rows ({', '.join(missing)})"
-    return f"{path.name} is older than the solver: {what} was measured before its sources were changed. Run make bench."
+    rows = "no row was" if len(missing) == len(names) else f"{len(missing)} of {len(names)} rows were not"
+    which = "" if len(missing) == len(names) else f" ({', '.join(missing)})"
+    return f"{path.name} is older than the solver: {rows} measured with these sources{which}. Run make bench."
 
 
 def put(figures: Mapping[str, Mapping[str, Any]], results: Path = RESULTS, history: Path = HISTORY) -> None:

@@ -144,7 +144,7 @@ ROWS = (
         (Target("ratio", 2),)),
     Row("untold", "plan for a target that cannot be told", partial(command, ("plan", *UNTOLD), status=1),
         (Target("ratio", 2),)),
-    Row("random-jobs", "99 in 100 of 500 random jobs", random_jobs, (Target("p99", 10),)),
+    Row("random-jobs", "99 in 100 of random jobs", random_jobs, (Target("p99", 10),)),
     Row("partition-adaptive", "partition 405B, 1,024 h100, adaptive",
         partial(command, ("partition", *PARTITION, "--solver", "adaptive")), (Target("ratio", 2.5),)),
     Row("partition-exact", "partition 405B, 1,024 h100, exact",

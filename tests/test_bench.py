@@ -50,9 +50,9 @@ def test_a_record_is_new_until_the_solver_changes(tmp_path: Path, monkeypatch: p
     record.put({row.name: MEASURED for row in ROWS}, results, history)
     assert record.check(results) == ""
     monkeypatch.setattr(record, "fingerprint", lambda: "another")
-    assert "results.json is older than the solver: it was measured before" in record.check(results)
+    assert "results.json is older than the solver: no row was measured" in record.check(results)
     record.put({row.name: MEASURED for row in ROWS[1:]}, results, history)
-    assert f"1 of its {len(ROWS)} rows ({ROWS[0].name})" in record.check(results)
+    assert f"1 of {len(ROWS)} rows were not measured with these sources ({ROWS[0].name})" in record.check(results)
 
 
 def test_a_missing_record_is_too_old(tmp_path: Path) -> None:
