@@ -15,14 +15,15 @@ export PYTHONUTF8 := 1
 JOB := --model llama2-13b --cluster a100-80gb --gpus 64 --global-batch-size 1024 --seq-length 4096
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint mutants bench house accuracy priors pipelines partition rules checkpoints verify-all verify-real verify-formats verify-training verify-engines megatron-source templates launchers readme options recipes sessions clean
+.PHONY: help demo test lint mutants bench bench-check house accuracy priors pipelines partition rules checkpoints verify-all verify-real verify-formats verify-training verify-engines megatron-source templates launchers readme options recipes sessions clean
 
 help:
 	@echo 'make demo        plan Llama-2-13B on 64 A100 for Megatron-LM and for DeepSpeed, into demo/'
 	@echo 'make test        install the real frameworks (CPU) and run all tests'
 	@echo 'make lint        ruff (rules and format) and mypy --strict'
 	@echo 'make mutants     change the code in 300 places, one at a time, and see that tests fail, into benchmarks/mutants.json'
-	@echo 'make bench       measure speed and memory, into benchmarks/results.json'
+	@echo 'make bench       measure speed and memory, into benchmarks/results.json and README.md (ROWS=plan-*,help for some)'
+	@echo 'make bench-check fail where what make bench recorded is older than the solver'
 	@echo 'make verify-all  plan every zoo model on every cluster for every target, and check all of it'
 	@echo 'make verify-real plan every zoo model at a realistic size and build its ranks for real, into README.md'
 	@echo 'make verify-formats  render a spread of plans in every format for its real parser, into docs/formats.md'
@@ -107,8 +108,13 @@ mutants: $(MUTANTS)/.ready
 	$(MUTANTS)/bin/python -m tests.mutants --sample $(SAMPLE) --seed $(SEED) --processes $(PROCESSES) \
 	  $(if $(AGAIN),--again $(AGAIN)) --record benchmarks/mutants.json
 
+# Some rows only: make bench ROWS='plan-*,help'. It takes half an hour or more, on an idle machine.
+ROWS ?=
 bench: $(VENV)/.base
-	$(BIN)/python benchmarks/bench.py --record benchmarks/results.json
+	$(BIN)/python -m benchmarks.bench --record $(if $(ROWS),--rows '$(ROWS)')
+
+bench-check: $(VENV)/.base
+	$(BIN)/python -m benchmarks.bench --check
 
 verify-all: $(VENV)/.megatron
 	$(BIN)/python -m tests.verify_all

@@ -29,6 +29,7 @@ LONGEST = (
     "verify/test_megatron_session.py",
     "verify/test_deepspeed.py",
     "runs/checkpoint/test_real_megatron.py",
+    "solve/test_counters.py",
     "solve/stages/test_brute_force.py",
     "runs/replan/test_replan.py",
     "solve/stages/test_large.py",

@@ -1,0 +1,169 @@
+"""Figures that a process takes of itself once everything is loaded: `python -m benchmarks.inside FIGURE [WORDS]`.
+
+It prints one JSON object. `benchmarks/bench.py` starts a new process for each, so that nothing is left from another.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+LAYERS = (16, 32, 64, 128, 256)
+GPUS = (64, 256, 1024, 4096, 16384)
+
+
+def search(
+    model: Any, cluster: str, gpus: int, batch: int, seq_length: int, pins: dict[str, str] | None = None
+) -> dict[str, float]:
+    """Weigh every candidate of a job, without the lower bounds: candidates a CPU second, of the faster of two runs."""
+    from symconfig.descriptor.job import Job
+    from symconfig.descriptor.load import load_cluster, load_model
+    from symconfig.solve.run import weigh_all
+    from symconfig.solve.search import resolved
+
+    described = load_model(model) if isinstance(model, str) else model
+    machine = load_cluster(cluster)
+    fields = {"model": described.name, "cluster": cluster, "gpus": gpus, "pins": pins or {}}
+    sizes = {"global_batch_size": batch, "seq_length": seq_length}
+    job = resolved(described, machine, Job.model_validate({**fields, **sizes}))
+
+    def once() -> tuple[float, int]:
+        cpu = time.process_time()
+        weighed = weigh_all(described, machine, job, 5, exhaustive=True)
+        return time.process_time() - cpu, weighed.candidates
+
+    once()  # loads everything
+    cpu_s, candidates = min(once() for _ in range(2))
+    return {"candidates": candidates, "cpu_s": round(cpu_s, 4), "candidates_per_cpu_s": round(candidates / cpu_s)}
+
+
+def rate() -> dict[str, float]:
+    """Weigh the candidates of GPT-3 175B on 512 A100."""
+    return search("gpt3-175b", "a100-80gb", 512, 1536, 2048)
+
+
+def growth() -> dict[str, float]:
+    """CPU seconds of weighing by layers, over one space, and by GPUs, over a space that grows with them."""
+    from symconfig.descriptor.load import load_model
+
+    base = load_model("llama2-7b")
+    pins = {"pp": "1..8", "vpp": "1"}  # more layers could be cut more ways: the same cuts for all
+    seconds = {}
+    for layers in LAYERS:
+        model = base.model_copy(update={"num_hidden_layers": layers})
+        seconds[f"layers_{layers}_cpu_s"] = search(model, "a100-80gb", 256, 1024, 4096, pins)["cpu_s"]
+    for gpus in GPUS:
+        weighed = search("llama2-70b", "h100", gpus, max(1024, gpus), 4096, {"vpp": "1..4"})
+        seconds[f"gpus_{gpus}_cpu_s"] = weighed["cpu_s"]
+    return seconds
+
+
+def simulator() -> dict[str, float]:
+    """Tasks a CPU second of the schedule simulator: 16 stages of 8 chunks, 64 microbatches; with the orders of the
+    stages made anew and with them at hand."""
+    import numpy as np
+
+    from symconfig.schedule.program import program
+    from symconfig.schedule.schedules import SCHEDULES
+    from symconfig.schedule.simulate import simulate
+    from symconfig.schedule.times import Times
+
+    stages, chunks, microbatches = 16, 8, 64
+    one = np.ones((stages, chunks))
+    times = Times(one, 0 * one, one, one, gather=one, reduce=one, hide=0.5, contention=0.1)
+
+    def once(anew: bool) -> float:
+        if anew:
+            program.cache_clear()
+        cpu = time.process_time()
+        simulate(SCHEDULES["interleaved"], times, microbatches)
+        return time.process_time() - cpu
+
+    tasks = 2 * stages * chunks * microbatches
+    names = {"tasks_per_cpu_s": False, "tasks_per_cpu_s_with_orders": True}
+    return {name: round(tasks / min(once(anew) for _ in range(9))) for name, anew in names.items()}
+
+
+def stages() -> dict[str, float]:
+    """Seconds of the stage solver by itself: with its bounds (auto), and with CBC for all of the proof."""
+    from symconfig.solve.stages.problem import Layouts, Scope, Solver, StageSolution
+    from symconfig.solve.stages.solve import solve
+    from tests.solve.stages.samples import DEEPSEEK, dense, large
+
+    empty = Layouts(any_cut=True, empty_ends=True, empty=True)
+    problems = {
+        "126_layers_16x8": large(dense(126), 16, 8, layouts=empty),
+        "61_unequal_layers_16x4": large(DEEPSEEK, 16, 4, layouts=empty),
+        "80_layers_8x1_short_of_memory": large(dense(80), 8, 1, Scope.STAGE, 110),
+    }
+    solvers: tuple[Solver, ...] = ("auto", "cbc")
+    seconds = {}
+    for name, problem in problems.items():
+        for solver in solvers:
+            solve(problem, solver=solver, time_limit_s=60)
+            answer = solve(problem, solver=solver, time_limit_s=60)
+            assert isinstance(answer, StageSolution)
+            assert answer.optimal, f"{name} by {solver}"
+            seconds[f"{name}_{solver}_s"] = round(answer.seconds, 4)
+    return seconds
+
+
+def second_plan() -> dict[str, float]:
+    """CPU seconds of a process's second plan: the first one's model and cluster, another batch."""
+    import symconfig
+
+    def once(batch: int) -> float:
+        cpu = time.process_time()
+        symconfig.plan("llama2-13b", "a100-80gb", gpus=64, global_batch_size=batch, seq_length=4096)
+        return time.process_time() - cpu
+
+    return {"first_cpu_s": once(1024), "cpu_s": once(512)}
+
+
+def partition(layers: str, solver: str) -> dict[str, float]:
+    """CPU seconds of the command's partition of Llama-3.1-405B with so many layers, without imports."""
+    from symconfig.descriptor.load import load_cluster, load_model
+    from symconfig.descriptor.mesh_source import of_cluster
+    from symconfig.graph.program.of_model import program
+    from symconfig.solve.partition.run import Ask, Solver
+    from symconfig.solve.partition.run import partition as solve
+
+    model, cluster = load_model("llama3.1-405b"), load_cluster("h100")
+    deep = model.model_copy(update={"num_hidden_layers": int(layers)})
+    # Without a limit of memory: fewer layers would else be another problem.
+    ask = Ask(of_cluster(cluster, 1024), cluster, float("inf"), solver=Solver(solver))
+    cpu = time.process_time()
+    solve(lambda turns: program(deep, 2048 // turns, 8192, vocab_multiple=128), ask)
+    return {"cpu_s": round(time.process_time() - cpu, 3)}
+
+
+def sweep(every: str) -> dict[str, float]:
+    """Plan every N-th point of sweep.yaml in two processes, as `symconfig sweep` does: plans a second."""
+    from collections import Counter
+
+    from symconfig.api.sweep import read_sweep
+    from symconfig.runs.sweep import engines
+    from symconfig.runs.sweep.task import Task
+
+    points = read_sweep(Path(__file__).with_name("sweep.yaml")).points[:: int(every)]
+    started = time.perf_counter()
+    counts = Counter(row.status.value for row in engines.run([Task.of(one) for one in points], engines.Wanted(jobs=2)))
+    wall_s = time.perf_counter() - started
+    return {"plans": len(points), "plans_per_s": round(len(points) / wall_s, 2), **counts}
+
+
+FIGURES: dict[str, Callable[..., dict[str, float]]] = {
+    each.__name__: each for each in (rate, growth, simulator, stages, second_plan, partition, sweep)
+}
+
+
+def main(words: list[str]) -> None:
+    print(json.dumps(FIGURES[words[0]](*words[1:])))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
