@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -97,6 +98,51 @@ def in_force(constraints: Iterable[Constraint], release: str) -> tuple[Constrain
 def failing(constraints: Iterable[Constraint], fixed: Any, point: Any) -> tuple[Constraint, ...]:
     """Return the constraints that one point fails, as far as what they ask for is known."""
     return tuple(one for one in constraints if one.verdict(fixed, point) is Verdict.FAILS)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Answers:
+    """What a table of constraints says of points of which some columns are told, whatever their others are.
+
+    Columns are told by name, each as one plain value. A constraint is asked once for all points that are alike in what
+    it asks for. asking: its columns; told: its verdicts by what is told of them.
+    """
+
+    table: tuple[Constraint, ...]
+    fixed: Fixed
+    asking: tuple[tuple[str, ...], ...] = field(init=False)
+    told: tuple[dict[tuple[Any, ...], Verdict], ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "asking", tuple(tuple(sorted(one.asks.intersection(COLUMNS))) for one in self.table))
+        object.__setattr__(self, "told", tuple({} for _ in self.table))
+
+    def failing(self, told: Mapping[str, Any]) -> tuple[Constraint, ...]:
+        """Return the constraints that every such point fails."""
+        found = zip(self.table, self._verdicts(told), strict=True)
+        return tuple([one for one, verdict in found if verdict is Verdict.FAILS])
+
+    def possible(self, told: Mapping[str, Any]) -> tuple[Constraint, ...]:
+        """Return the constraints that such a point may fail."""
+        found = zip(self.table, self._verdicts(told), strict=True)
+        return tuple([one for one, verdict in found if verdict is not Verdict.HOLDS])
+
+    def _verdicts(self, told: Mapping[str, Any]) -> list[Verdict]:
+        point: Columns | None = None
+        found = []
+        for one, names, known in zip(self.table, self.asking, self.told, strict=True):
+            key = tuple([told.get(name, UNKNOWN) for name in names])
+            if (verdict := known.get(key)) is None:
+                point = point or Columns(**told)
+                verdict = known[key] = one.verdict(self.fixed, point)
+            found.append(verdict)
+        return found
+
+
+@lru_cache(maxsize=64)
+def answers(table: tuple[Constraint, ...], fixed: Fixed) -> Answers:
+    """Return the answers of a table beside the fixed facts, each given once."""
+    return Answers(table, fixed)
 
 
 def other(name: str, value: int) -> tuple[str, ...]:
