@@ -12,7 +12,6 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError, Problem
 from symconfig.plans.plan import Plan
 from symconfig.render.files import ENDING, File, Files
-from symconfig.render.overlay import overlaid
 from symconfig.render.settings import split
 from symconfig.render.target import Source, discovered, source
 from symconfig.render.together import LAUNCH, startable, together
@@ -88,8 +87,14 @@ def usual_launchers(target: str, templates: Path | None) -> tuple[str, ...]:
 def sources(target: str | None, launch: Sequence[str], templates: Path | None) -> list[Source]:
     """The target, if one is named, and the launchers as they are set, once each. Raises InputError with all names that
     are none."""
-    known = targets() if templates is None else overlaid(targets(), templates)
-    wrong = [_unknown(known, target, "target")] if target is not None and target not in known else []
+    known = _with_own(templates) if templates is not None else None
+    wrong: list[Problem] = []
+    found: list[Source] = []
+    if target is not None:
+        try:
+            found.append(_target(target, known))
+        except InputError as error:
+            wrong += error.problems
     starting: dict[str, Source] = {}
     for asked in dict.fromkeys(launch):
         try:
@@ -102,7 +107,23 @@ def sources(target: str | None, launch: Sequence[str], templates: Path | None) -
         starting[source.name] = source
     if wrong:
         raise InputError(wrong)
-    return [*([known[target]] if target is not None else []), *starting.values()]
+    return [*found, *starting.values()]
+
+
+def _with_own(templates: Path) -> dict[str, Source]:
+    """Every target by name, with a user's own. Raises InputError."""
+    from symconfig.render.overlay import overlaid
+
+    return overlaid(targets(), templates)
+
+
+def _target(name: str, known: Mapping[str, Source] | None) -> Source:
+    """The target of this name among those that are known; None: only the planner's own are. Raises InputError."""
+    if known is None:
+        return named(name)
+    if name not in known:
+        raise InputError(_unknown(known, name, "target"))
+    return known[name]
 
 
 def _launcher(asked: str) -> Source:
