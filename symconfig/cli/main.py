@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import gc
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -19,6 +20,8 @@ from symconfig.errors import InputError, Problem, SymconfigError
 from symconfig.install import VERSION
 
 BROKEN_PIPE, DEFECT = 141, 70
+# New objects between two looks for cycles among them. A command makes few cycles, and Python's own 700 take 4 % of it.
+COLLECT_AFTER = 100_000
 _DESCRIPTION = "Plans how a large model is split over a cluster, and writes the files that start it."
 DEBUG_VARIABLE = "SYMCONFIG_DEBUG"
 
@@ -58,6 +61,7 @@ class _Parser(argparse.ArgumentParser):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code. Never shows a traceback unless SYMCONFIG_DEBUG is set."""
+    gc.set_threshold(COLLECT_AFTER)
     words = list(sys.argv[1:] if argv is None else argv)
     as_json = "--json" in words
     for stream in (sys.stdout, sys.stderr):

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from symconfig.cost.stages import Offload
 from symconfig.descriptor.model import Attention, ModelDescriptor
-from symconfig.frameworks.constraint import Answers, Constraint, answers
+from symconfig.frameworks.constraint import Answers, Constraint, Verdicts, answers
 from symconfig.frameworks.facts import Fixed
 from symconfig.frameworks.megatron import adapters
 from symconfig.frameworks.megatron.releases import (
@@ -119,10 +119,17 @@ class Limits:
 
     def lacking(self, **facts: Any) -> tuple[Constraint, ...]:
         """Return what refuses some facts of a point that has what is chosen, whatever its others are."""
-        return self._answers.failing({**self.chosen, **facts})
+        return self._answers.failing(self._verdicts(facts))
 
     def _possible(self, **facts: Any) -> tuple[Constraint, ...]:
-        return self._answers.possible({**self.chosen, **facts})
+        return self._answers.possible(self._verdicts(facts))
+
+    def _verdicts(self, facts: Mapping[str, Any]) -> Verdicts:
+        return self._answers.retold(self._of_chosen, {**self.chosen, **facts}, facts)
+
+    @cached_property
+    def _of_chosen(self) -> Verdicts:
+        return self._answers.verdicts(self.chosen)
 
     @cached_property
     def _answers(self) -> Answers:
@@ -191,7 +198,8 @@ def limits(
 
 @lru_cache(maxsize=32)
 def _limits(every: tuple[Constraint, ...], version: str, model: ModelDescriptor, fixed: Fixed) -> Limits:
-    table = answers(every, fixed).possible({})
+    asked = answers(every, fixed)
+    table = asked.possible(asked.verdicts({}))
     plain = Limits(table=table, fixed=fixed, layouts=Layouts(any_cut=False))
     if not plain.pipeline:
         return plain
