@@ -34,15 +34,24 @@ def every_launcher() -> dict[str, Source]:
     return discovered(package, data_dir("templates") / "launchers")
 
 
+def named(name: str, known: Mapping[str, Source] | None = None) -> Source:
+    """The target of this name among those that are known; None: the planner's own, without a look at the others where a
+    module is called like it. Raises InputError."""
+    if known is None:
+        if (alone := _alone(name)) is not None:
+            return alone
+        known = targets()
+    if name not in known:
+        raise InputError(_unknown(known, name, "target"))
+    return known[name]
+
+
 @cache
-def named(name: str) -> Source:
-    """The target of this name, without a look at the others. Raises InputError."""
+def _alone(name: str) -> Source | None:
     # A name with a dot or an underscore is no target's: it would be another module's.
     plain = name.replace("-", "").isalnum() and name.isascii()
     found = source(sys.modules[__name__], name.replace("-", "_"), data_dir("templates")) if plain else None
-    if found is None:
-        raise InputError(_unknown(targets(), name, "target"))
-    return found
+    return found if found is not None and found.name == name else None
 
 
 def target_of(model: ModelDescriptor, job: Job) -> Source:
@@ -92,7 +101,7 @@ def sources(target: str | None, launch: Sequence[str], templates: Path | None) -
     found: list[Source] = []
     if target is not None:
         try:
-            found.append(_target(target, known))
+            found.append(named(target, known))
         except InputError as error:
             wrong += error.problems
     starting: dict[str, Source] = {}
@@ -115,15 +124,6 @@ def _with_own(templates: Path) -> dict[str, Source]:
     from symconfig.render.overlay import overlaid
 
     return overlaid(targets(), templates)
-
-
-def _target(name: str, known: Mapping[str, Source] | None) -> Source:
-    """The target of this name among those that are known; None: only the planner's own are. Raises InputError."""
-    if known is None:
-        return named(name)
-    if name not in known:
-        raise InputError(_unknown(known, name, "target"))
-    return known[name]
 
 
 def _launcher(asked: str) -> Source:
