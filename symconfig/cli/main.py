@@ -8,41 +8,20 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import gc
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import NoReturn, Protocol
+from importlib import import_module
+from typing import NoReturn, Protocol, cast
 
-from symconfig.cli import (
-    adapt,
-    args,
-    audit,
-    calibrate,
-    check,
-    checkpoint,
-    diff,
-    doctor,
-    explain,
-    fallback,
-    formats,
-    importing,
-    measure,
-    partition,
-    plan,
-    recipes,
-    render,
-    replan,
-    size,
-    sweep,
-    timeline,
-    validate,
-    verify,
-)
 from symconfig.cli.shared import INTERRUPTED, print_json
 from symconfig.errors import InputError, Problem, SymconfigError
 from symconfig.install import VERSION
 
 BROKEN_PIPE, DEFECT = 141, 70
+# New objects between two looks for cycles among them. A command makes few cycles, and Python's own 700 take 4 % of it.
+COLLECT_AFTER = 100_000
 _DESCRIPTION = "Plans how a large model is split over a cluster, and writes the files that start it."
 DEBUG_VARIABLE = "SYMCONFIG_DEBUG"
 
@@ -58,11 +37,19 @@ class Command(Protocol):
     def run(self, arguments: argparse.Namespace) -> int: ...
 
 
-# In the order of `symconfig --help`.
-COMMANDS: tuple[Command, ...] = (
-    plan, replan, diff, fallback, audit, adapt, partition, render, args, check, formats, checkpoint, verify, measure,
-    explain, timeline, validate, calibrate, sweep, size, recipes, importing, doctor,
+# Modules beside this one, in the order of `symconfig --help`. A command has its module's name, but for `import`.
+COMMANDS = (
+    "plan", "replan", "diff", "fallback", "audit", "adapt", "partition", "render", "args", "check", "formats",
+    "checkpoint", "verify", "measure", "explain", "timeline", "validate", "calibrate", "sweep", "size", "recipes",
+    "importing", "doctor",
 )  # fmt: skip
+
+
+def commands(words: Sequence[str]) -> list[Command]:
+    """Load the command that comes first of some words; all commands where none does."""
+    first = "importing" if words[:1] == ["import"] else "".join(words[:1])
+    names = (first,) if first in COMMANDS and words[0] != "importing" else COMMANDS
+    return [cast(Command, import_module(f"symconfig.cli.{name}")) for name in names]
 
 
 class _Parser(argparse.ArgumentParser):
@@ -74,6 +61,7 @@ class _Parser(argparse.ArgumentParser):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code. Never shows a traceback unless SYMCONFIG_DEBUG is set."""
+    gc.set_threshold(COLLECT_AFTER)
     words = list(sys.argv[1:] if argv is None else argv)
     as_json = "--json" in words
     for stream in (sys.stdout, sys.stderr):
@@ -102,7 +90,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(words: list[str]) -> int:
-    parser = _parser()
+    parser = _parser(words)
     end = words.index("--") if "--" in words else len(words)
     arguments, unknown = parser.parse_known_args(words[:end])
     if end < len(words):  # what follows is a script's own
@@ -156,12 +144,12 @@ def _silence() -> None:
             continue
 
 
-def _parser() -> _Parser:
+def _parser(words: Sequence[str]) -> _Parser:
     parser = _Parser(prog="symconfig", allow_abbrev=False, description=_DESCRIPTION)
     parser.add_argument("--version", action="version", version=f"symconfig {VERSION}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_Parser)
-    for each in COMMANDS:
-        command = commands.add_parser(each.NAME, help=each.DOES, description=each.DOES, allow_abbrev=False)
+    parsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_Parser)
+    for each in commands(words):
+        command = parsers.add_parser(each.NAME, help=each.DOES, description=each.DOES, allow_abbrev=False)
         each.add_options(command)
         command.add_argument("--json", action="store_true", help="JSON on standard output, messages on standard error")
         command.set_defaults(command=each.run, command_parser=command)

@@ -11,7 +11,6 @@ from pydantic import Field
 
 from symconfig.descriptor.cluster import ClusterDescriptor, KernelsFile
 from symconfig.descriptor.document import Document, shorten
-from symconfig.descriptor.huggingface import import_config
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.json_strict import load_json_strict
 from symconfig.descriptor.model import Adapter, ModelDescriptor, ModelSchema, Strict
@@ -72,6 +71,8 @@ def _load_model(path: Path, *, adapters: bool) -> ModelDescriptor:
     if path.suffix == ".json":
         document = load_json_strict(path)
         if isinstance(document.data, dict) and "schema" not in document.data:
+            from symconfig.descriptor.huggingface import import_config  # no descriptor wants its architectures
+
             return import_config(document.data, document.file, None, document)
     else:
         document = load_yaml_strict(path)

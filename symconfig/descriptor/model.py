@@ -27,7 +27,7 @@ Rate = Annotated[float, Field(ge=0.0, le=1.0)]
 class Strict(BaseModel):
     """Frozen, no unknown fields, no coercion of types."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
 
 class Norm(StrEnum):

@@ -231,9 +231,7 @@ def build(builder: Builder, text: str) -> None:
                 raise builder.stop("the file holds too many values", event.start_mark, need=f"<= {MAX_NODES:,}")
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        if "nesting depth" in (
-            error.problem or ""
-        ):  # libyaml since 0.2.6 looks ahead, and stops before its event comes
+        if "nesting depth" in (error.problem or ""):  # libyaml since 0.2.6 looks ahead, and stops before the event
             raise builder.too_deep(mark) from None
         what = f"this is not YAML: {error.problem or error.context}"
         syntax = builder.report(what, mark) if mark else Problem(what, file=builder.file)

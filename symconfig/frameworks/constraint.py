@@ -6,9 +6,10 @@ in one table: `frameworks/shared.py`, or `constraints.py` in the folder of its f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -97,6 +98,63 @@ def in_force(constraints: Iterable[Constraint], release: str) -> tuple[Constrain
 def failing(constraints: Iterable[Constraint], fixed: Any, point: Any) -> tuple[Constraint, ...]:
     """Return the constraints that one point fails, as far as what they ask for is known."""
     return tuple(one for one in constraints if one.verdict(fixed, point) is Verdict.FAILS)
+
+
+Verdicts = Sequence[Verdict]  # one for each constraint of a table
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Answers:
+    """What a table of constraints says of points of which some columns are told, whatever their others are.
+
+    Columns are told by name, each as one plain value. A constraint is asked once for all points that are alike in what
+    it asks for. asking: its columns; known: its verdicts by what is told of them; places: of the constraints that ask
+    for any of some columns.
+    """
+
+    table: tuple[Constraint, ...]
+    fixed: Fixed
+    asking: tuple[tuple[str, ...], ...] = field(init=False)
+    known: tuple[dict[tuple[Any, ...], Verdict], ...] = field(init=False)
+    places: dict[tuple[str, ...], tuple[int, ...]] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "asking", tuple(tuple(sorted(one.asks.intersection(COLUMNS))) for one in self.table))
+        object.__setattr__(self, "known", tuple({} for _ in self.table))
+
+    def verdicts(self, told: Mapping[str, Any]) -> Verdicts:
+        """Return what each constraint says where these columns are told."""
+        return [self._verdict(place, told) for place in range(len(self.table))]
+
+    def retold(self, before: Verdicts, told: Mapping[str, Any], names: Iterable[str]) -> Verdicts:
+        """Return what each constraint says where the columns of these names are told otherwise than before."""
+        new = tuple(names)
+        if new not in self.places:
+            self.places[new] = tuple(at for at, asked in enumerate(self.asking) if not set(new).isdisjoint(asked))
+        found = list(before)
+        for place in self.places[new]:
+            found[place] = self._verdict(place, told)
+        return found
+
+    def failing(self, verdicts: Verdicts) -> tuple[Constraint, ...]:
+        """Return the constraints that every such point fails."""
+        return tuple([one for one, said in zip(self.table, verdicts, strict=True) if said is Verdict.FAILS])
+
+    def possible(self, verdicts: Verdicts) -> tuple[Constraint, ...]:
+        """Return the constraints that such a point may fail."""
+        return tuple([one for one, said in zip(self.table, verdicts, strict=True) if said is not Verdict.HOLDS])
+
+    def _verdict(self, place: int, told: Mapping[str, Any]) -> Verdict:
+        known, key = self.known[place], tuple([told.get(name, UNKNOWN) for name in self.asking[place]])
+        if key not in known:
+            known[key] = self.table[place].verdict(self.fixed, Columns(**told))
+        return known[key]
+
+
+@lru_cache(maxsize=64)
+def answers(table: tuple[Constraint, ...], fixed: Fixed) -> Answers:
+    """Return the answers of a table beside the fixed facts, each given once."""
+    return Answers(table, fixed)
 
 
 def other(name: str, value: int) -> tuple[str, ...]:

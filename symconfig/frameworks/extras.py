@@ -64,13 +64,13 @@ class Extras:
     @property
     def columns(self) -> dict[str, Any]:
         """By the names of `Columns`."""
-        named = {one.name: getattr(self, one.name) for one in fields(self)}
+        named = {name: getattr(self, name) for name in _USUAL}
         return {**named, "moe_dispatcher": "flex" if self.flex_backend else "alltoall"}
 
     @property
     def on(self) -> tuple[str, ...]:
         """Names of those that are otherwise than a framework has them by itself."""
-        return tuple(one.name for one in fields(self) if getattr(self, one.name) != one.default)
+        return tuple([name for name, usual in _USUAL.items() if getattr(self, name) != usual])
 
     def put_on(self, framework: Framework, architecture: str) -> Framework:
         """Return the framework with these on and no others, on GPUs of this architecture."""
@@ -104,3 +104,4 @@ class Extras:
 
 
 NOTHING_ON = Extras()
+_USUAL: dict[str, Any] = {one.name: one.default for one in fields(Extras)}

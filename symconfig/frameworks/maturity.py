@@ -10,6 +10,7 @@ import importlib.util
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -102,21 +103,26 @@ class Option:
         return None if found is None or found.maturity is Maturity.STABLE else found
 
     def constraint(self, why: str, source: str) -> Constraint:
-        """Return it as something that a search may not use."""
-        return Constraint(
-            name=self.name,
-            predicate=self.uses,
-            rule=f"{self.label}: {why}",
-            sentence=f"{self.label}: {why}",
-            about=self.about,
-            hint=f"--allow {self.name}",
-            source=source,
-            example=self.example,
-        )
+        """Return it as something that a search may not use; for the same reason, the same one."""
+        return _constraint(self, why, source)
 
     def used(self, fixed: Any, point: Any) -> bool:
         """Return whether one point is known to use it."""
         return self.constraint("", "").verdict(fixed, point) is Verdict.FAILS
+
+
+@lru_cache(maxsize=256)
+def _constraint(option: Option, why: str, source: str) -> Constraint:
+    return Constraint(
+        name=option.name,
+        predicate=option.uses,
+        rule=f"{option.label}: {why}",
+        sentence=f"{option.label}: {why}",
+        about=option.about,
+        hint=f"--allow {option.name}",
+        source=source,
+        example=option.example,
+    )
 
 
 def closed(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph import dims as d
@@ -17,9 +20,10 @@ class ParameterCount:
     total: int
     active: int
     trainable: int
-    by_part: dict[str, int]
+    by_part: Mapping[str, int]
 
 
+@lru_cache(maxsize=128)
 def parameters(model: ModelDescriptor, with_mtp: bool = True) -> ParameterCount:
     """Exact counts. A tied head is counted once; adapters count as trainable and in the total."""
     sizes = dim_sizes(model)
@@ -29,12 +33,14 @@ def parameters(model: ModelDescriptor, with_mtp: bool = True) -> ParameterCount:
         share = model.experts.num_experts_per_tok / model.experts.num_experts
     total = active = trainable = 0
     by_part: dict[str, int] = {}
-    for kind in sequence(model):
+    for kind, times in Counter(sequence(model)).items():
         if kinds[kind].place is Place.FURTHER and not with_mtp:
             continue
         part, part_active, part_trainable = _block(kinds[kind], sizes, share, model.tie_word_embeddings)
-        total, active, trainable = total + part, active + part_active, trainable + part_trainable
-        by_part[kind] = by_part.get(kind, 0) + part
+        by_part[kind] = times * part
+        total += times * part
+        active += times * part_active
+        trainable += times * part_trainable
     return ParameterCount(total, active, trainable, by_part)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from fractions import Fraction
+from functools import lru_cache
 
 from symconfig.graph import dims as d
 from symconfig.graph.derived import (
@@ -28,8 +29,10 @@ from symconfig.graph.operator import LAYER, Block, Element, Leg, Operator, OpKin
 from symconfig.graph.scheme import Scheme
 
 
+@lru_cache(maxsize=256)
 def derive(block: Block, scheme: Scheme) -> DerivedBlock:
-    """Everything that follows from the block's operators and the scheme's layouts."""
+    """Everything that follows from the block's operators and the scheme's layouts; once for equal blocks, since most
+    options of a framework change some blocks only."""
     flow = Flow(block, scheme)
     overwritten = {use.tensor.name for op in block.operators if op.overwrites for use in op.inputs}
     work: list[Work] = []
@@ -61,6 +64,7 @@ def _alone(tensor: Tensor, scheme: Scheme) -> Layout:
     return scheme.layout(Operator("", OpKind.ELEMENTWISE, tensor.dims, (use,), (use,)), use)
 
 
+@lru_cache(maxsize=4096)
 def _local(dims: tuple[str, ...], layout: Layout) -> Monomial:
     return d.local(d.elements(dims) / layout.parts())
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 from symconfig.graph.layout import Kind
 from symconfig.graph.monomial import ONE, Monomial
@@ -155,6 +156,8 @@ class DerivedBlock:
     boundary: Monomial  # elements of the residual stream that the next stage receives, on one rank
     place: Place = Place.LAYER
     legs: tuple[tuple[str, Leg], ...] = ()  # of those operators that stand on the tokens' way to their experts
+    # What recompute.py made of it, which is asked for again with every table of costs.
+    recomputed: dict[Any, Any] = field(init=False, default_factory=dict, compare=False, repr=False)
 
     def on(self, *legs: Leg) -> frozenset[str]:
         """Operators that stand there."""

@@ -8,6 +8,7 @@ G expert width     U token slots of one expert                  R adapter rank
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 from symconfig.graph.monomial import Monomial, product
 
@@ -81,6 +82,11 @@ def size(dim: str) -> Monomial:
 
 
 def elements(dims: Iterable[str]) -> Monomial:
+    return _elements(tuple(dims))
+
+
+@lru_cache(maxsize=1024)
+def _elements(dims: tuple[str, ...]) -> Monomial:
     return product(size(dim) for dim in dims)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from symconfig.graph.derived import DerivedBlock
@@ -28,45 +28,84 @@ def apply(block: DerivedBlock, modules: frozenset[str], offload: frozenset[str] 
 
     offload: operators whose needed tensors wait in host memory, where nobody else needs them.
     """
-    unit = {op: next((name for name in names if name in modules), None) for op, names in block.modules}
+    known: dict[object, Policy] = block.recomputed
+    asked = (modules, offload)
+    if asked not in known:
+        known[asked] = _apply(block, modules, offload)
+    return known[asked]
+
+
+def _apply(block: DerivedBlock, modules: frozenset[str], offload: frozenset[str]) -> Policy:
+    users = _users(block)
+    unit = [next((name for name in names if name in modules), None) for _, names in block.modules]
+    members = {name: _bits(place for place, mine in enumerate(unit) if mine == name) for name in unit if name}
+    anywhere = _bits(place for place, mine in enumerate(unit) if mine)
     kept = []
     units: dict[str, list[int]] = {}
-    for index, held in enumerate(block.held):
-        mine = unit.get(held.producer) if held.producer else None
-        elsewhere = any(
-            unit[op] != mine
-            for op in (*held.needed_by, *held.consumers)
-            if unit[op] is not None or op in held.needed_by
-        )
+    for index, (producer, needed, consumed) in enumerate(users.tensors):
+        mine = None if producer is None else unit[producer]
         if mine is None:
-            entering = any(unit[op] is not None for op in held.consumers)
-            kept.append(bool(held.needed_by) or entering)
+            kept.append(bool(needed or consumed & anywhere))
             continue
-        stays = elsewhere and mine not in block.discards
+        elsewhere = (needed | consumed & anywhere) & ~members[mine]
+        stays = bool(elsewhere) and mine not in block.discards
         kept.append(stays)
-        if not stays and held.needed_by:
+        if not stays and needed:
             units.setdefault(mine, []).append(index)
-    wholes = _wholes(block)
-    for index in [index for index, stays in enumerate(kept) if stays]:
-        for other in wholes[index]:
-            kept[other] = True
-    revived = (dict.fromkeys(o for index in unit for o in wholes[index] if not kept[o]) for unit in units.values())
+    for views in users.views:
+        if any(kept[index] for index in views):
+            for index in views:
+                kept[index] = True
+    wholes = users.wholes
+    revived = (dict.fromkeys(o for index in made for o in wholes[index] if not kept[o]) for made in units.values())
+    away = _bits(place for place, (op, _) in enumerate(block.modules) if op in offload) if offload else 0
     moved = tuple(
-        keep and bool(held.needed_by) and offload.issuperset(held.needed_by)
-        for keep, held in zip(kept, block.held, strict=True)
+        [keep and needed > 0 and not needed & ~away for keep, (_, needed, _) in zip(kept, users.tensors, strict=True)]
     )
-    again = frozenset(op for op, name in unit.items() if name)
+    again = frozenset([op for (op, _), name in zip(block.modules, unit, strict=True) if name])
     if block.stops_early:
-        again -= _after_last_needed(block, unit, kept)
+        again -= _after_last_needed(block, {op: name for (op, _), name in zip(block.modules, unit, strict=True)}, kept)
     return Policy(tuple(kept), again, tuple(map(tuple, revived)), moved)
 
 
-def _wholes(block: DerivedBlock) -> list[list[int]]:
-    """For each tensor, those that live as long as it: itself, and the other views of its storage."""
-    views: dict[str, list[int]] = {}
-    for index, held in enumerate(block.held):
-        views.setdefault(held.storage, []).append(index)
-    return [views[held.storage] if held.storage else [index] for index, held in enumerate(block.held)]
+@dataclass(frozen=True, slots=True)
+class _Users:
+    """Who makes and who wants a block's tensors, by the places of operators in `block.modules`.
+
+    tensors: of each its maker, and as sets of bits who needs it in the backward and who consumes it. wholes: of each
+    those that live as long as it, itself and the other views of its storage; views: storages with several of them.
+    """
+
+    tensors: tuple[tuple[int | None, int, int], ...]
+    wholes: tuple[tuple[int, ...], ...]
+    views: tuple[tuple[int, ...], ...]
+
+
+def _users(block: DerivedBlock) -> _Users:
+    if _Users not in block.recomputed:
+        place = {op: place for place, (op, _) in enumerate(block.modules)}
+        storages: dict[str, list[int]] = {}
+        for index, held in enumerate(block.held):
+            if held.storage:
+                storages.setdefault(held.storage, []).append(index)
+        block.recomputed[_Users] = _Users(
+            tuple(
+                (
+                    place[held.producer] if held.producer else None,
+                    _bits(place[op] for op in held.needed_by),
+                    _bits(place[op] for op in held.consumers),
+                )
+                for held in block.held
+            ),
+            tuple(tuple(storages.get(held.storage, (index,))) for index, held in enumerate(block.held)),
+            tuple(tuple(views) for views in storages.values() if len(views) > 1),
+        )
+    users: _Users = block.recomputed[_Users]
+    return users
+
+
+def _bits(places: Iterable[int]) -> int:
+    return sum({1 << place for place in places})
 
 
 def _after_last_needed(block: DerivedBlock, unit: Mapping[str, str | None], kept: Sequence[bool]) -> frozenset[str]:

@@ -12,7 +12,6 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError, Problem
 from symconfig.plans.plan import Plan
 from symconfig.render.files import ENDING, File, Files
-from symconfig.render.overlay import overlaid
 from symconfig.render.settings import split
 from symconfig.render.target import Source, discovered, source
 from symconfig.render.together import LAUNCH, startable, together
@@ -35,15 +34,24 @@ def every_launcher() -> dict[str, Source]:
     return discovered(package, data_dir("templates") / "launchers")
 
 
+def named(name: str, known: Mapping[str, Source] | None = None) -> Source:
+    """The target of this name among those that are known; None: the planner's own, without a look at the others where a
+    module is called like it. Raises InputError."""
+    if known is None:
+        if (alone := _alone(name)) is not None:
+            return alone
+        known = targets()
+    if name not in known:
+        raise InputError(_unknown(known, name, "target"))
+    return known[name]
+
+
 @cache
-def named(name: str) -> Source:
-    """The target of this name, without a look at the others. Raises InputError."""
+def _alone(name: str) -> Source | None:
     # A name with a dot or an underscore is no target's: it would be another module's.
     plain = name.replace("-", "").isalnum() and name.isascii()
     found = source(sys.modules[__name__], name.replace("-", "_"), data_dir("templates")) if plain else None
-    if found is None:
-        raise InputError(_unknown(targets(), name, "target"))
-    return found
+    return found if found is not None and found.name == name else None
 
 
 def target_of(model: ModelDescriptor, job: Job) -> Source:
@@ -88,8 +96,14 @@ def usual_launchers(target: str, templates: Path | None) -> tuple[str, ...]:
 def sources(target: str | None, launch: Sequence[str], templates: Path | None) -> list[Source]:
     """The target, if one is named, and the launchers as they are set, once each. Raises InputError with all names that
     are none."""
-    known = targets() if templates is None else overlaid(targets(), templates)
-    wrong = [_unknown(known, target, "target")] if target is not None and target not in known else []
+    known = _with_own(templates) if templates is not None else None
+    wrong: list[Problem] = []
+    found: list[Source] = []
+    if target is not None:
+        try:
+            found.append(named(target, known))
+        except InputError as error:
+            wrong += error.problems
     starting: dict[str, Source] = {}
     for asked in dict.fromkeys(launch):
         try:
@@ -102,7 +116,14 @@ def sources(target: str | None, launch: Sequence[str], templates: Path | None) -
         starting[source.name] = source
     if wrong:
         raise InputError(wrong)
-    return [*([known[target]] if target is not None else []), *starting.values()]
+    return [*found, *starting.values()]
+
+
+def _with_own(templates: Path) -> dict[str, Source]:
+    """Every target by name, with a user's own. Raises InputError."""
+    from symconfig.render.overlay import overlaid
+
+    return overlaid(targets(), templates)
 
 
 def _launcher(asked: str) -> Source:

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
 import numpy as np
 
 from symconfig.cost.block_recompute import Extremes, evaluate_block, prefixed
-from symconfig.cost.framework import Framework, element_bytes
+from symconfig.cost.framework import element_bytes
 from symconfig.cost.lattice import Array, Lattice
-from symconfig.cost.machine import Machine
 from symconfig.cost.stages import Pipeline, Pipelines, Setting, Stages, StageShape, layers, stages
 from symconfig.cost.step import Cost, evaluate, memory_bytes, time_s, total
 from symconfig.cost.table import Choice, Table, block_costs, resolve, table
-from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph.model import derived, structure
 from symconfig.graph.parts import is_layer
-from symconfig.graph.scheme import Scheme
 from symconfig.plans.columns import Columns
 from symconfig.solve.found import Found
 from symconfig.solve.pieces import WHOLE
@@ -91,13 +87,21 @@ def detail(found: Found, known: Lattice | None = None) -> Detail:
 
     known: `sizes` of it, where the machine's constants are arrays of as many values as it has copies.
     """
-    request, choices = found.request, (Choice(), WHOLE) if found.block_layers else (found.choice,)
     if known is not None:
-        return detailed(found, _table(request.model, found.scheme, known, found.machine, request.framework, choices))
+        return detailed(found, table_of(found, known))
     where = sizes(found, 1)
+    return detailed(found, _table_once(_Point((*same_blocks(found, where), found.machine.key), found, where)))
+
+
+def same_blocks(found: Found, where: Lattice) -> tuple[object, ...]:
+    """All that the costs of a candidate's blocks depend on beside its machine. where: `sizes` of it, of one copy."""
+    request = found.request
     numbers = tuple((name, *np.ravel(value).tolist()) for name, value in where.numbers.items())
-    key = (structure(request.model), found.scheme, numbers, found.machine.key, request.framework, choices)
-    return detailed(found, _table_once(_Point(key, found, where, choices)))
+    return (structure(request.model), found.scheme, numbers, request.framework, _choices(found))
+
+
+def _choices(found: Found) -> tuple[Choice, ...]:
+    return (Choice(), WHOLE) if found.block_layers else (found.choice,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,27 +111,20 @@ class _Point:
     key: tuple[object, ...]
     found: Found = field(compare=False)
     where: Lattice = field(compare=False)
-    choices: tuple[Choice, ...] = field(compare=False)
 
 
 @lru_cache(maxsize=512)
 def _table_once(point: _Point) -> Table:
     """Kept, since searches show the same points again: other pipelines of theirs, other batches of one model."""
-    found = point.found
-    return _table(found.request.model, found.scheme, point.where, found.machine, found.request.framework, point.choices)
+    return table_of(point.found, point.where)
 
 
-def _table(
-    model: ModelDescriptor,
-    scheme: Scheme,
-    where: Lattice,
-    machine: Machine,
-    framework: Framework,
-    choices: Sequence[Choice],
-) -> Table:
-    of_kind = derived(model, framework.implementation, scheme)
-    costs = block_costs(of_kind, where, machine, framework)
-    return table(costs, choices, resolve(of_kind, choices), machine, framework)
+def table_of(found: Found, where: Lattice) -> Table:
+    """The table of a candidate's blocks at its point, or at copies of it, where the machine's constants are arrays."""
+    request, choices = found.request, _choices(found)
+    of_kind = derived(request.model, request.framework.implementation, found.scheme)
+    costs = block_costs(of_kind, where, found.machine, request.framework)
+    return table(costs, choices, resolve(of_kind, choices), found.machine, request.framework)
 
 
 def detailed(found: Found, small: Table) -> Detail:

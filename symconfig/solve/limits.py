@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
 from itertools import combinations
 from typing import Any
 
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from symconfig.cost.stages import Offload
 from symconfig.descriptor.model import Attention, ModelDescriptor
-from symconfig.frameworks.constraint import Constraint, Verdict, failing
+from symconfig.frameworks.constraint import Answers, Constraint, Verdicts, answers
 from symconfig.frameworks.facts import Fixed
 from symconfig.frameworks.megatron import adapters
 from symconfig.frameworks.megatron.releases import (
@@ -42,14 +43,12 @@ _CHOSEN = frozenset(
 OFFLOADS = (Offload(), Offload(0.25), Offload(0.5), Offload(0.75), Offload(1.0), Offload(1.0, True))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Limits:
     """A target's space.
 
-    table: constraints that a point may fail; fixed: what they are asked of, beside points. refusals: those that a
-    point is asked for; interleaved: those that are asked again with several chunks a stage; sharded: again with each
-    ZeRO stage. offloads: what may live in host memory at each ZeRO stage. chosen: what all points have, by the names of
-    columns.
+    table: constraints that a point may fail; fixed: what they are asked of, beside points. chosen: what all points
+    have, by the names of columns. What is asked of the table is asked when it is wanted.
     """
 
     table: tuple[Constraint, ...]
@@ -61,52 +60,80 @@ class Limits:
     block_recompute: bool = False
     full_recompute: bool = True
     chosen: Mapping[str, Any] = field(default_factory=dict)
-    # Asked of the table.
-    left: tuple[Constraint, ...] = field(init=False)  # those that a point with all that is chosen may fail
-    least_stages: int = field(init=False)
-    least_chunks: int = field(init=False)  # of each stage, where there are several
-    pipeline: bool = field(init=False)
-    tensor_with_sequence: tuple[bool, ...] = field(init=False)  # choices of sequence parallelism when tp > 1
-    activation_offload: bool = field(init=False)
-    offloads: tuple[tuple[Offload, ...], ...] = field(init=False)
-    refusals: tuple[Constraint, ...] = field(init=False)
-    interleaved: tuple[Constraint, ...] = field(init=False)
-    sharded: tuple[tuple[Constraint, ...], ...] = field(init=False)
-    _run: dict[Any, bool] = field(init=False, default_factory=dict, compare=False, repr=False)
+    _runs: dict[Any, bool] = field(init=False, default_factory=dict, compare=False, repr=False)
     _chosen: dict[Any, Limits] = field(init=False, default_factory=dict, compare=False, repr=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "left", _possible(self.table, self.fixed, Columns(**self.chosen)))
-        found = {
-            "least_stages": 1 if self.runs(pp=1) else 2,
-            "least_chunks": 1 if self.runs(pp=2, vpp=1) or not self.runs(pp=2) else 2,
-            "pipeline": self.runs(pp=2),
-            "tensor_with_sequence": tuple(switch for switch in (True, False) if self.runs(sequence_parallel=switch)),
-            "activation_offload": self.runs(activation_offload=True),
-            "offloads": tuple(self._offloads(stage) for stage in ZERO_STAGES),
-            "refusals": tuple(one for one in self.left if not _chosen(one)),
-            "interleaved": tuple(one for one in self.left if "vpp" in one.asks),
-            "sharded": tuple(
-                _possible(
-                    (one for one in self.left if "zero" in one.asks), self.fixed, Columns(**self.chosen, zero=stage)
-                )
-                for stage in ZERO_STAGES
-            ),
-        }
-        for name, value in found.items():
-            object.__setattr__(self, name, value)
+    @cached_property
+    def left(self) -> tuple[Constraint, ...]:
+        """The constraints that a point with all that is chosen may fail."""
+        return self._possible()
+
+    @cached_property
+    def refusals(self) -> tuple[Constraint, ...]:
+        """Those that a point is asked for."""
+        return tuple(one for one in self.left if not _chosen(one))
+
+    @cached_property
+    def interleaved(self) -> tuple[Constraint, ...]:
+        """Those that are asked again with several chunks a stage."""
+        return tuple(one for one in self.left if "vpp" in one.asks)
+
+    @cached_property
+    def sharded(self) -> tuple[tuple[Constraint, ...], ...]:
+        """Those that are asked again with each ZeRO stage."""
+        return tuple(tuple(one for one in self._possible(zero=stage) if "zero" in one.asks) for stage in ZERO_STAGES)
+
+    @cached_property
+    def least_stages(self) -> int:
+        return 1 if self.runs(pp=1) else 2
+
+    @cached_property
+    def least_chunks(self) -> int:
+        """The fewest of each stage, where there are several."""
+        return 1 if self.runs(pp=2, vpp=1) or not self.runs(pp=2) else 2
+
+    @cached_property
+    def pipeline(self) -> bool:
+        return self.runs(pp=2)
+
+    @cached_property
+    def tensor_with_sequence(self) -> tuple[bool, ...]:
+        """The choices of sequence parallelism when tp > 1."""
+        return tuple(switch for switch in (True, False) if self.runs(sequence_parallel=switch))
+
+    @cached_property
+    def activation_offload(self) -> bool:
+        return self.runs(activation_offload=True)
+
+    @cached_property
+    def offloads(self) -> tuple[tuple[Offload, ...], ...]:
+        """What may live in host memory at each ZeRO stage."""
+        return tuple(self._offloads(stage) for stage in ZERO_STAGES)
 
     def runs(self, **facts: Any) -> bool:
         """Return whether nothing refuses some facts of a point, whatever its others are."""
         key = tuple(facts.items())
-        if key not in self._run:
-            self._run[key] = not self.lacking(**facts)
-        return self._run[key]
+        if key not in self._runs:
+            self._runs[key] = not self.lacking(**facts)
+        return self._runs[key]
 
     def lacking(self, **facts: Any) -> tuple[Constraint, ...]:
         """Return what refuses some facts of a point that has what is chosen, whatever its others are."""
-        table = self.table if facts.keys() & self.chosen.keys() else self.left
-        return failing(table, self.fixed, Columns(**{**self.chosen, **facts}))
+        return self._answers.failing(self._verdicts(facts))
+
+    def _possible(self, **facts: Any) -> tuple[Constraint, ...]:
+        return self._answers.possible(self._verdicts(facts))
+
+    def _verdicts(self, facts: Mapping[str, Any]) -> Verdicts:
+        return self._answers.retold(self._of_chosen, {**self.chosen, **facts}, facts)
+
+    @cached_property
+    def _of_chosen(self) -> Verdicts:
+        return self._answers.verdicts(self.chosen)
+
+    @cached_property
+    def _answers(self) -> Answers:
+        return answers(self.table, self.fixed)
 
     def choosing(self, chosen: Mapping[str, Any]) -> Limits:
         """Return what is left where all points have something on."""
@@ -140,11 +167,6 @@ class Limits:
         )
 
 
-def _possible(table: Iterable[Constraint], fixed: Fixed, point: Columns) -> tuple[Constraint, ...]:
-    """Return the constraints that a configuration with some facts may fail."""
-    return tuple(one for one in table if one.verdict(fixed, point) is not Verdict.HOLDS)
-
-
 def _chosen(constraint: Constraint) -> bool:
     """Return whether a constraint asks for choices alone that a search makes beside the lattice."""
     asked = constraint.asks.intersection(COLUMNS)
@@ -171,7 +193,13 @@ def limits(
 
     Of a target that splits no layers p2p stands for no exchange: the scheme of Ulysses keeps the heads a second time.
     """
-    table = _possible((*narrowed(backend, constraints(backend, version)), *closed), fixed, Columns())
+    return _limits((*narrowed(backend, constraints(backend, version)), *closed), version, model, fixed)
+
+
+@lru_cache(maxsize=32)
+def _limits(every: tuple[Constraint, ...], version: str, model: ModelDescriptor, fixed: Fixed) -> Limits:
+    asked = answers(every, fixed)
+    table = asked.possible(asked.verdicts({}))
     plain = Limits(table=table, fixed=fixed, layouts=Layouts(any_cut=False))
     if not plain.pipeline:
         return plain

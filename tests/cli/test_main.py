@@ -337,4 +337,13 @@ def test_doctor_says_what_is_here(run: Run) -> None:
 def test_every_file_that_names_a_command_is_in_the_list_of_commands() -> None:
     files = Path(main.__file__).parent.glob("*.py")
     named = {path.stem for path in files if "\nNAME = " in path.read_text(encoding="utf-8")}
-    assert named == {vars(command)["__name__"].rpartition(".")[2] for command in main.COMMANDS}
+    assert named == set(main.COMMANDS)
+
+
+def test_a_command_that_is_named_is_loaded_alone() -> None:
+    every = main.commands([])
+    assert [vars(command)["__name__"] for command in every] == [f"symconfig.cli.{name}" for name in main.COMMANDS]
+    assert main.commands(["--json", "plan"]) == every
+    assert main.commands(["importing"]) == every
+    for command in every:
+        assert main.commands([command.NAME, "--help"]) == [command]

@@ -7,7 +7,7 @@ an order that its name decides: so plans that share a factor share its draws, an
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from random import Random
 from statistics import NormalDist
@@ -16,9 +16,10 @@ import numpy as np
 
 from symconfig.cost.lattice import Array, Lattice
 from symconfig.cost.machine import Constants, machine
+from symconfig.cost.table import Table
 from symconfig.descriptor.cluster import ClusterDescriptor, Kernels
 from symconfig.solve.choice.family import family
-from symconfig.solve.detail import detail, sizes
+from symconfig.solve.detail import detail, detailed, same_blocks, sizes, table_of
 from symconfig.solve.found import Found
 from symconfig.solve.interval import recorded
 
@@ -33,6 +34,8 @@ ITSELF, MICRO, DEGREE = 0.25, 0.15, 0.3
 # MaxVio of 0.04 and 0.72 over 64 experts (arXiv 2408.15664, table 2) over the expected maximum of 64 deviates, 2.37;
 # every order of magnitude as probable.
 LOADS = (0.017, 0.30)
+
+Tables = dict[tuple[object, ...], Table]
 
 
 @cache
@@ -49,10 +52,14 @@ def deviates(name: str) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class Draws:
-    """What is drawn of a cluster: constants, [DRAWS] each, and the spread of experts' loads [DRAWS]."""
+    """What is drawn of a cluster: constants, [DRAWS] each, and the spread of experts' loads [DRAWS].
+
+    tables: of blocks under every draw; plans of one point share them, whatever their stages are.
+    """
 
     constants: Constants
     loads: Array
+    tables: Tables = field(default_factory=dict, compare=False, repr=False)
 
     @staticmethod
     def of(cluster: ClusterDescriptor) -> Draws:
@@ -69,20 +76,26 @@ class Draws:
 
 def step_seconds(found: Found, cluster: ClusterDescriptor, draws: Draws) -> Array:
     """Return the step under every draw, [DRAWS], with the plan's own error. found: simulated."""
-    result: Array = priced_s(found, cluster, draws.constants, imbalance(found, draws)) * np.exp(own_error(found))
+    steps = priced_s(found, cluster, draws.constants, imbalance(found, draws), draws.tables)
+    result: Array = steps * np.exp(own_error(found))
     return result
 
 
-def priced_s(found: Found, cluster: ClusterDescriptor, constants: Constants, busiest: Array) -> Array:
+def priced_s(
+    found: Found, cluster: ClusterDescriptor, constants: Constants, busiest: Array, tables: Tables | None = None
+) -> Array:
     """Return the step under other constants and imbalances of experts (busiest), [n] each.
 
-    By the formula, scaled as the simulated step is with the cluster's own."""
-    request = found.request
-    gpu = machine(cluster, request.precision, constants, request.gpus)
-    plain = sizes(found, busiest.size)
-    where = Lattice({**plain.numbers, "expert_imbalance": busiest}, plain.points)
+    By the formula, scaled as the simulated step is with the cluster's own. tables: those made before under the same."""
+    request, tables = found.request, {} if tables is None else tables
+    other = replace(found, machine=machine(cluster, request.precision, constants, request.gpus))
+    key = (*same_blocks(found, sizes(found, 1)), request.precision, request.gpus)
+    if key not in tables:
+        plain = sizes(found, busiest.size)
+        where = Lattice({**plain.numbers, "expert_imbalance": busiest}, plain.points)
+        tables[key] = table_of(other, where)
     formula = float(np.ravel(detail(found).cost.step_s)[0])
-    steps = detail(replace(found, machine=gpu), where).cost.step_s
+    steps = detailed(other, tables[key]).cost.step_s
     result: Array = np.broadcast_to(np.ravel(steps), busiest.shape) * (found.step_s / formula)
     return result
 
