@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from symconfig.cost import compiled
 from symconfig.cost.lattice import Array, pairs
@@ -20,12 +22,12 @@ def at_peak(kept: Array, ends: Array, points: Columns, setting: Setting) -> Arra
     kept: [s, x, n], for each microbatch in flight. ends: [s, x, n], what the loss keeps, once. On the last stage the
     peak is the loss's moment, or another one at which that is not there but more activations are.
     """
-    result: Array = kept * in_flight(points, setting)[:, None]
-    at_loss = _of_uneven(points, setting, lambda held: held.at_loss)
-    if at_loss is None:
+    unlike = _Unlike.of(points, setting)
+    result: Array = kept * _in_flight(points, setting, unlike)[:, None]
+    if unlike is None:
         return result
-    beside = np.maximum(kept * at_loss[:, None], result - ends)
-    return np.where(np.isnan(at_loss)[:, None], result, beside)
+    at_loss = unlike.each(lambda held: held.at_loss)[:, None]
+    return np.where(np.isnan(at_loss), result, np.maximum(kept * at_loss, result - ends))
 
 
 def in_flight(points: Columns, setting: Setting) -> Array:
@@ -33,12 +35,18 @@ def in_flight(points: Columns, setting: Setting) -> Array:
 
     Where a stage's chunks have different numbers of layers, the early ones hold more microbatches than the late ones.
     """
+    return _in_flight(points, setting, _Unlike.of(points, setting))
+
+
+def _in_flight(points: Columns, setting: Setting, unlike: _Unlike | None) -> Array:
     pipelines = setting.pipelines
     result: Array = compiled.in_flight(
         pipelines.index, pipelines.pp, pipelines.vpp, points.num_microbatches[None], setting.groups
     )
-    most = _of_uneven(points, setting, lambda held: held.most)
-    return result if most is None else np.where(np.isnan(most), result, most)
+    if unlike is None:
+        return result
+    most = unlike.each(lambda held: held.most)
+    return np.where(np.isnan(most), result, most)
 
 
 def heads_in_flight(heads: Array, points: Columns, setting: Setting) -> Array:
@@ -47,14 +55,17 @@ def heads_in_flight(heads: Array, points: Columns, setting: Setting) -> Array:
     heads: [s, x, n], how many those are on the stage, the first so many of each chunk. The most that is held is convex
     in what each of them keeps: no higher than in between those that keep all and those that keep nothing.
     """
-    result = np.repeat(in_flight(points, setting)[:, None], heads.shape[1], axis=1)
-    most = max((max(stage.layers, default=0) for one in setting.pipelines.each for stage in one.stages), default=0)
-    each = _of_uneven(points, setting, lambda held: np.pad(held.of_heads, (0, most + 1 - held.of_heads.size), "edge"))
-    if each is None:
+    unlike = _Unlike.of(points, setting)
+    result = np.repeat(_in_flight(points, setting, unlike)[:, None], heads.shape[1], axis=1)
+    if unlike is None:
         return result
-    count = _of_uneven(points, setting, lambda held: np.pad(held.heads, (0, most + 1 - held.heads.size), "edge"))
-    assert count is not None
-    # Of the numbers of first layers the smallest one that has so many.
+    most = max(held.heads.size for held in unlike.found.values()) - 1
+    # Of the numbers of first layers the smallest one that has so many. A stage that has fewer repeats its last one.
+    every = np.arange(most + 1)
+    count, each = (
+        unlike.each(lambda held, name=name: getattr(held, name)[np.minimum(every, held.heads.size - 1)])
+        for name in ("heads", "of_heads")
+    )
     first = (count[:, None] < heads[..., None, :]).sum(axis=2)
     found = np.take_along_axis(each, np.minimum(first, most), axis=1)
     return np.where((heads > 0) & ~np.isnan(found), found, result)
@@ -75,27 +86,42 @@ class _Held:
     of_heads: Array
 
 
-def _of_uneven(points: Columns, setting: Setting, of: Callable[[_Held], float | Array]) -> Array | None:
-    """[s, *x, n]: a figure of each point's stages whose chunks are unlike, NaN of the others; None where none is."""
-    pipelines, found = setting.pipelines, dict[tuple[int, int], float | Array]()
-    unlike = [[len(set(stage.layers)) > 1 for stage in one.stages] for one in pipelines.each]
-    if not any(map(any, unlike)):
-        return None
-    different, back = pairs(pipelines.which, points.num_microbatches)
-    for column, (place, count) in enumerate(different.T.tolist()):
-        one = pipelines.each[place]
-        for row in range(len(pipelines.index)):
-            stage = one.stages[min(row, len(one.stages) - 1)]
-            if unlike[place][min(row, len(one.stages) - 1)]:
-                group = setting.group_of(one)
-                found[row, column] = of(_held_of(stage.index, stage.layers, one.pp, group, count))
-    if not found:
-        return None
-    size = np.shape(next(iter(found.values())))
-    result = np.full((len(pipelines.index), *size, different.shape[1]), np.nan)
-    for (row, column), value in found.items():
-        result[row, ..., column] = value
-    return result[..., back]
+@dataclass(frozen=True, slots=True)
+class _Unlike:
+    """The stages of an evaluation whose chunks are unlike.
+
+    found: by row of the stage shapes, and by place among different pairs of a pipeline and a number of microbatches;
+    which [n]: each point's place among them, of so many.
+    """
+
+    found: dict[tuple[int, int], _Held]
+    which: NDArray[np.intp]
+    shape: tuple[int, int]
+
+    @staticmethod
+    def of(points: Columns, setting: Setting) -> _Unlike | None:
+        """Return those of some points; None: there are none."""
+        pipelines, found = setting.pipelines, dict[tuple[int, int], _Held]()
+        mixed = [[len(set(stage.layers)) > 1 for stage in one.stages] for one in pipelines.each]
+        if not any(map(any, mixed)):
+            return None
+        rows = len(pipelines.index)
+        different, which = pairs(pipelines.which, points.num_microbatches)
+        for column, (place, count) in enumerate(different.T.tolist()):
+            one, group = pipelines.each[place], setting.group_of(pipelines.each[place])
+            last = len(one.stages) - 1
+            for row in range(rows):
+                stage = one.stages[min(row, last)]
+                if mixed[place][min(row, last)]:
+                    found[row, column] = _held_of(stage.index, stage.layers, one.pp, group, count)
+        return _Unlike(found, which, (rows, different.shape[1])) if found else None
+
+    def each(self, of: Callable[[_Held], Any]) -> Array:
+        """[s, *x, n]: a figure of each point's stages, NaN of those whose chunks are alike."""
+        values = [of(held) for held in self.found.values()]
+        result = np.full((*self.shape, *np.shape(values[0])), np.nan)
+        result[tuple(np.array(list(self.found)).T)] = values
+        return np.moveaxis(result, 1, -1)[..., self.which]
 
 
 @lru_cache(maxsize=65536)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from symconfig.cost.framework import Framework
 from symconfig.cost.machine import machine
+from symconfig.cost.step import HOST_SHARE
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
@@ -17,6 +18,7 @@ from symconfig.frameworks.extras import Extras
 from symconfig.frameworks.facts import Fixed
 from symconfig.frameworks.known import BACKENDS, facts
 from symconfig.graph.count import parameters
+from symconfig.graph.operator import FOUR_BIT_BYTES
 from symconfig.plans.choices import PRECISIONS, Precision
 from symconfig.plans.columns import Columns
 from symconfig.solve import extras
@@ -31,6 +33,7 @@ from symconfig.solve.stages.problem import Layouts
 from symconfig.solve.weigh import weigh
 from symconfig.solve.weighed import Weighed
 
+EIGHT_BIT_BYTES = 1.0  # of a weight, at least
 Progress = Callable[[str, float], None]
 
 
@@ -193,10 +196,21 @@ def facts_of(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Fi
 
 
 def fits(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> bool:
-    """Is there any plan at all? Stops at the first one; weights alone that overflow all GPUs need no search."""
-    least = 2.0 if model.adapter is None or model.adapter.method == "lora" else 0.5
-    if least * parameters(model).total > int(job.gpus) * cluster.gpu.memory_bytes.value:
-        host = int(job.gpus) * cluster.host.memory_bytes.value / cluster.gpus_per_node
-        if not space(model, cluster, job, parse({})).runs(param_offload=True) or least * parameters(model).total > host:
-            return False
+    """Is there any plan at all? Stops at the first one."""
+    if too_large(model, cluster, job):
+        return False
     return bool(run(model, cluster, job, 1, None, time.perf_counter(), any_will_do=True).weighed.families)
+
+
+def too_large(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> bool:
+    """Return whether one copy of the weights and of the optimizer's state is more than all GPUs hold, with what their
+    hosts may pin where something can be moved there: then no division fits."""
+    limits = space(model, cluster, job, parse(job.pins))
+    moved = {offload for stage in limits.offloads for offload in stage}
+    host = HOST_SHARE * cluster.host.memory_bytes.value / cluster.gpus_per_node
+    sizes = usual(job.backend, cluster.gpu.architecture, attention=job.attention).bytes
+    least = sizes.optimizer + min(sizes.weight, EIGHT_BIT_BYTES)
+    counted = parameters(model, with_mtp=False)
+    on_host = any(offload.optimizer or offload.weights for offload in moved)
+    held = least * counted.trainable + FOUR_BIT_BYTES * (counted.total - counted.trainable)
+    return held > int(job.gpus) * (cluster.gpu.memory_bytes.value + on_host * host)

@@ -23,7 +23,7 @@ from symconfig.solve.found import Found
 from symconfig.solve.infeasible import infeasible
 from symconfig.solve.pins import parse
 from symconfig.solve.refine import THOROUGH, Effort, Proof
-from symconfig.solve.run import Outcome, Progress, facts_of, fits, run, space
+from symconfig.solve.run import Outcome, Progress, facts_of, fits, run, space, too_large, weigh_all
 from symconfig.solve.settle import stage_gap
 
 FRONTS = 8  # families near the best one that are judged
@@ -65,11 +65,16 @@ def search(
             fronts=FRONTS,
         )
 
+    weighed = None
     for asked in _eased(model, cluster, job):
+        weighed = None
+        if too_large(model, cluster, asked):
+            continue
         outcome = outcome_of(asked)
         if outcome.weighed.families:
             return _plan(model, cluster, job, outcome, top)
-    raise infeasible(model, cluster, asked, outcome.weighed)
+        weighed = outcome.weighed
+    raise infeasible(model, cluster, asked, weighed or weigh_all(model, cluster, asked, 1, progress))
 
 
 def _eased(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Iterator[Job]:
