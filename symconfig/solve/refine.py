@@ -223,8 +223,11 @@ class _Refinement:
             for floors in found:
                 self.queue.put(floors.hope_s, floors.least_s, floors)
         elif isinstance(node, Floors):
-            for candidate in opened(node, below):
-                self.queue.put(candidate.hope_s, candidate.step_s, candidate)
+            self._reach(node)
+            # Where all layouts are known they have been tried for all candidates at once.
+            if (node.setting.pp, node.setting.vpp) not in self.whole:
+                for candidate in opened(node, below):
+                    self.queue.put(candidate.hope_s, candidate.step_s, candidate)
         elif isinstance(node, _Laid):
             self._settle(node)
         else:
@@ -234,19 +237,21 @@ class _Refinement:
         if points is not None:
             self.queue.put(points.least_s, points.least_s, points)
 
-    def _lay_out(self, candidate: Open) -> None:
-        """Try what is known where it was not tried; ask for more if nothing known is best, as often as is worth it."""
-        floors, pipeline = candidate.floors, candidate.pipeline
+    def _reach(self, floors: Floors) -> None:
+        """Try what is known of a pipeline at the points of some floors."""
+        pipeline = floors.setting.pp, floors.setting.vpp
         if pipeline not in self.known:
             self._meet(pipeline, floors.piece)
-        if pipeline not in self.whole:
-            self.untried_s = min(self.untried_s, candidate.step_s)
-        if id(floors) not in self.served:
-            self.reached[pipeline].append(floors)
-            self.served[id(floors)] = np.zeros(floors.step_s.shape, dtype=bool)
-            for split in self.known[pipeline]:
-                self._try(floors, split)
-        if candidate.by_block or pipeline in self.whole:
+        self.reached[pipeline].append(floors)
+        self.served[id(floors)] = np.zeros(floors.step_s.shape, dtype=bool)
+        for split in self.known[pipeline]:
+            self._try(floors, split)
+
+    def _lay_out(self, candidate: Open) -> None:
+        """Ask for more layouts if nothing known is best, as often as is worth it."""
+        floors, pipeline = candidate.floors, candidate.pipeline
+        self.untried_s = min(self.untried_s, candidate.step_s)
+        if candidate.by_block:
             return
         for limit_bytes in (np.inf, floors.piece.budget):
             if self.served[id(floors)][candidate.place] or not self._may_ask(candidate, limit_bytes):
