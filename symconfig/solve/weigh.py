@@ -73,10 +73,11 @@ def weigh(
 ) -> None:
     """Weigh every candidate of the requests and add the best to `weighed`.
 
-    requests: the first one by itself; the others, which go no further, where they may be faster than what it has found.
+    requests: the first one by itself; the others, which go no further, where they may be faster than what it has found;
+    all at once where a point is left to those that have most on.
     """
     grids = [Grid.of(requests[0], scheme, weighed.refused) for scheme in schemes(requests[0])]
-    for some in (requests[:1], requests[1:]):
+    for some in (requests,) if requests[0].eager else (requests[:1], requests[1:]):
         below_s = float("inf") if weighed.exhaustive else weighed.worst_s
         found = [piece for grid in grids for piece in pieces(some, machine, grid, weighed.refused, below_s)]
         _weigh(found, weighed, progress)
