@@ -1,0 +1,147 @@
+"""Pairs of layouts as decimal numbers: the digit of each axis says what becomes of a tensor along it.
+
+What a change of layouts moves, costs and keeps depends on these digits alone, so that all pairs of rows of a link read
+from one table with an entry for each number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from symconfig.cost.partition.change import Column, change, cut, local
+from symconfig.cost.partition.rates import Array, Rate
+from symconfig.cost.partition.work import Rows
+from symconfig.graph.program.net import PARTIAL, WHOLE
+
+Numbers = NDArray[np.int64]
+BASE = 10
+MOST_AXES = 4  # whose numbers all have an entry in a table; of more axes those that occur are looked at one by one
+_MOST_KNOWN = 64  # arrays of a table: some 5 MB
+FORBIDDEN = 9  # the digit of what is ruled out
+# By digit, one pair of places that stands for all that are alike: (given, taken).
+_PAIRS = (
+    (WHOLE, WHOLE),  # nothing changes, and nothing is cut
+    (0, 0),  # nothing changes
+    (WHOLE, PARTIAL),
+    (WHOLE, 0),
+    (PARTIAL, 0),
+    (0, 1),
+    (PARTIAL, WHOLE),
+    (0, WHOLE),
+    (0, PARTIAL),
+    (WHOLE, WHOLE),  # forbidden
+)
+_HELD, _EXCHANGED, _GATHERED = 1, 5, 7
+_DIGIT_OF = np.array([[0, 2, 3], [6, 0, 4], [7, 8, 1]])  # [given, taken]: whole, partial, cut the same way
+
+
+def digits(given: Numbers, taken: Numbers) -> Numbers:
+    """Return the digits of pairs of places, in arrays that broadcast together."""
+    first, second = np.asarray(cut(given)), np.asarray(cut(taken))
+    result: Numbers = _DIGIT_OF[np.where(first, 2, WHOLE - given), np.where(second, 2, WHOLE - taken)]
+    return np.where(first & second & (given != taken), _EXCHANGED, result)
+
+
+def codes(table: Numbers, given: Rows, taken: Rows, across: bool) -> Numbers:
+    """Return numbers of pairs of rows. table: [options, options] digits. across: of all pairs, else pair by pair.
+
+    Rows that are alike on half of the axes share what that half adds to the number.
+    """
+    axes = given.shape[1]
+    if not across:
+        each = table[given, taken]
+        result: Numbers = each @ (BASE ** np.arange(axes, dtype=np.int64))
+        return result
+    total = np.zeros((len(given), len(taken)), dtype=np.int64)
+    for low in range(0, axes, 2):
+        ahead, there = _distinct(given[:, low : low + 2], len(table))
+        behind, here = _distinct(taken[:, low : low + 2], table.shape[1])
+        part = sum(
+            table[ahead[:, axis, None], behind[:, axis]] * BASE ** (low + axis) for axis in range(ahead.shape[1])
+        )
+        total += np.asarray(part)[there].take(here, axis=1)
+    return total
+
+
+def _distinct(rows: Rows, options: int) -> tuple[Rows, Numbers]:
+    """Return rows that differ, and for each row which of them it is."""
+    numbers = rows @ (options ** np.arange(rows.shape[1], dtype=np.int64))
+    _, first, back = np.unique(numbers, return_index=True, return_inverse=True)
+    return rows[first], back
+
+
+@dataclass(frozen=True)
+class Table:
+    """What is known of some numbers, [numbers]. known: what was worked out, by what it is of."""
+
+    rates: tuple[Rate, ...]
+    numbers: Numbers
+    known: dict[Hashable, Array] = field(default_factory=dict)
+
+    @cached_property
+    def digits(self) -> Numbers:
+        """[axes, numbers]"""
+        powers = BASE ** np.arange(len(self.rates), dtype=np.int64)
+        return self.numbers // powers[:, None] % BASE
+
+    @cached_property
+    def given(self) -> list[Column]:
+        return list(np.array([pair[0] for pair in _PAIRS], dtype=np.int64)[self.digits])
+
+    @cached_property
+    def taken(self) -> list[Column]:
+        return list(np.array([pair[1] for pair in _PAIRS], dtype=np.int64)[self.digits])
+
+    @cached_property
+    def same(self) -> NDArray[np.bool_]:
+        """Nothing changes."""
+        return np.asarray((self.digits <= _HELD).all(axis=0))
+
+    @cached_property
+    def gathered(self) -> NDArray[np.bool_]:
+        """Something is gathered, and nothing else changes."""
+        plain = (self.digits <= _HELD) | (self.digits == _GATHERED)
+        return np.asarray(plain.all(axis=0) & ~self.same)
+
+    @cached_property
+    def shares(self) -> tuple[Array, Array]:
+        """Of the tensor on one rank, as it is given and as it is taken."""
+        ones = np.ones(len(self.numbers))
+        return ones * local(self.given, self.rates), ones * local(self.taken, self.rates)
+
+    def cost(self, amount: float) -> Array:
+        """Of the collectives; infinite where a digit is forbidden. amount: of the whole tensor."""
+
+        def changed() -> Array:
+            cost = change(self.given, self.taken, amount, self.rates) + np.zeros(len(self.numbers))
+            return np.where((self.digits == FORBIDDEN).any(axis=0), np.inf, cost)
+
+        return self.once(amount, changed)
+
+    def once(self, what: Hashable, make: Callable[[], Array]) -> Array:
+        """What was made under this name before, or is made now."""
+        found = self.known.get(what)
+        if found is None:
+            if len(self.known) >= _MOST_KNOWN:
+                self.known.clear()
+            found = self.known[what] = make()
+        return found
+
+
+@lru_cache(maxsize=16)
+def every(rates: tuple[Rate, ...]) -> Table:
+    """Return the table of all numbers, each at its own place."""
+    return Table(rates, np.arange(BASE ** len(rates), dtype=np.int64))
+
+
+def read(rates: tuple[Rate, ...], numbers: Numbers) -> tuple[Table, Numbers]:
+    """Return a table with these numbers in it, and the place of each there."""
+    if len(rates) <= MOST_AXES:
+        return every(rates), numbers
+    some, places = np.unique(numbers, return_inverse=True)
+    return Table(rates, some), places.reshape(numbers.shape)
