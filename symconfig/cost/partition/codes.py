@@ -21,7 +21,7 @@ from symconfig.graph.program.net import PARTIAL, WHOLE
 Numbers = NDArray[np.int64]
 BASE = 10
 MOST_AXES = 4  # whose numbers all have an entry in a table; of more axes those that occur are looked at one by one
-_MOST_KNOWN = 64  # arrays of a table: some 5 MB
+_MOST_KNOWN = 128  # arrays of a table: some 10 MB
 FORBIDDEN = 9  # the digit of what is ruled out
 # By digit, one pair of places that stands for all that are alike: (given, taken).
 _PAIRS = (
@@ -37,6 +37,7 @@ _PAIRS = (
     (WHOLE, WHOLE),  # forbidden
 )
 _HELD, _EXCHANGED, _GATHERED = 1, 5, 7
+_MOVES_AS = np.array([0, 1, 0, 3, 4, 5, 6, 7, 7, 0])  # the lowest digit that moves the same
 _DIGIT_OF = np.array([[0, 2, 3], [6, 0, 4], [7, 8, 1]])  # [given, taken]: whole, partial, cut the same way
 
 
@@ -90,12 +91,17 @@ class Table:
         return self.numbers // powers[:, None] % BASE
 
     @cached_property
-    def given(self) -> list[Column]:
-        return list(np.array([pair[0] for pair in _PAIRS], dtype=np.int64)[self.digits])
+    def moving(self) -> tuple[list[Column], list[Column], Numbers]:
+        """Places as they are given and taken of what moves differently, and for each number which of them it is."""
+        powers = BASE ** np.arange(len(self.rates), dtype=np.int64)
+        some, back = np.unique(powers @ _MOVES_AS[self.digits], return_inverse=True)
+        each = some // powers[:, None] % BASE
+        given, taken = (np.array(of, dtype=np.int64)[each] for of in zip(*_PAIRS, strict=True))
+        return list(given), list(taken), back
 
     @cached_property
-    def taken(self) -> list[Column]:
-        return list(np.array([pair[1] for pair in _PAIRS], dtype=np.int64)[self.digits])
+    def forbidden(self) -> NDArray[np.bool_]:
+        return np.asarray((self.digits == FORBIDDEN).any(axis=0))
 
     @cached_property
     def same(self) -> NDArray[np.bool_]:
@@ -112,14 +118,17 @@ class Table:
     def shares(self) -> tuple[Array, Array]:
         """Of the tensor on one rank, as it is given and as it is taken."""
         ones = np.ones(len(self.numbers))
-        return ones * local(self.given, self.rates), ones * local(self.taken, self.rates)
+        given, taken = (list(np.array(of, dtype=np.int64)[self.digits]) for of in zip(*_PAIRS, strict=True))
+        return ones * local(given, self.rates), ones * local(taken, self.rates)
 
     def cost(self, amount: float) -> Array:
         """Of the collectives; infinite where a digit is forbidden. amount: of the whole tensor."""
 
         def changed() -> Array:
-            cost = change(self.given, self.taken, amount, self.rates) + np.zeros(len(self.numbers))
-            return np.where((self.digits == FORBIDDEN).any(axis=0), np.inf, cost)
+            given, taken, back = self.moving
+            moved = np.broadcast_to(change(given, taken, amount, self.rates), (int(back.max(initial=0)) + 1,))
+            cost: Array = np.where(self.forbidden, np.inf, moved[back])
+            return cost
 
         return self.once(amount, changed)
 
@@ -133,7 +142,7 @@ class Table:
         return found
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=4)
 def every(rates: tuple[Rate, ...]) -> Table:
     """Return the table of all numbers, each at its own place."""
     return Table(rates, np.arange(BASE ** len(rates), dtype=np.int64))

@@ -16,9 +16,9 @@ from symconfig.cost.partition.floor import floor_bytes
 from symconfig.cost.partition.work import Rows
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.mesh import Axis, Mesh
-from symconfig.graph.program.fold import fold
-from symconfig.graph.program.net import Net, net
+from symconfig.graph.program.net import Net
 from symconfig.graph.program.program import Program
+from symconfig.graph.program.sized import Sized
 from symconfig.solve.partition import brute, exact, walk
 from symconfig.solve.partition.adaptive import Adapted, Found, Strategy, adaptive
 from symconfig.solve.partition.assemble import assemble
@@ -123,15 +123,15 @@ class Case:
 
 
 def folded(program: Program) -> Net:
-    """The network with every repeat once."""
-    folding = fold(program)
-    return net(folding.program, folding.of, folding.runs)
+    """Return the network of a program with every repeat once."""
+    return Sized().net(program)
 
 
 def cases(programs: Programs, ask: Ask) -> Iterator[Case]:
     """Every way of running the step that was asked for, in rising order of turns."""
+    sized = Sized()
     for turns in ask.turns:
-        once = folded(programs(turns))
+        once = sized.net(programs(turns))
         for keep in ask.keeps:
             if keep is not Keep.BORDERS or once.instances:  # only what repeats has borders
                 yield Case(once, replace(ask.training, turns=turns, keep=keep))
