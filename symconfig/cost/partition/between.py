@@ -155,7 +155,7 @@ def weight(
         gather=np.where(senseless, FORBIDDEN, digits(stored, forward)),
         turn=digits(backward, summed),
         reduction=digits(summed, state),
-        update=np.broadcast_to(digits(state, stored), summed.shape),
+        update=np.broadcast_to(digits(state, stored), summed.shape),  # whatever the operator does
         amounts=amounts,
         trainable=source.parameter.trainable,
         again=again,

@@ -6,9 +6,10 @@ from one table with an entry for each number.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +20,10 @@ from symconfig.cost.partition.work import Rows
 from symconfig.graph.program.net import PARTIAL, WHOLE
 
 Numbers = NDArray[np.int64]
+Pairs = tuple[Numbers, Numbers]  # places of one row and of the other
 BASE = 10
 MOST_AXES = 4  # whose numbers all have an entry in a table; of more axes those that occur are looked at one by one
+_SMALL = 1000  # pairs that are numbered one by one
 _MOST_KNOWN = 128  # arrays of a table: some 10 MB
 FORBIDDEN = 9  # the digit of what is ruled out
 # By digit, one pair of places that stands for all that are alike: (given, taken).
@@ -49,24 +52,62 @@ def digits(given: Numbers, taken: Numbers) -> Numbers:
 
 
 def codes(table: Numbers, given: Rows, taken: Rows, across: bool) -> Numbers:
-    """Return numbers of pairs of rows. table: [options, options] digits. across: of all pairs, else pair by pair.
-
-    Rows that are alike on half of the axes share what that half adds to the number.
-    """
-    axes = given.shape[1]
-    if not across:
-        each = table[given, taken]
-        result: Numbers = each @ (BASE ** np.arange(axes, dtype=np.int64))
+    """Return numbers of pairs of rows. table: [options, options] digits. across: of all pairs, else pair by pair."""
+    if not across or len(given) * len(taken) <= _SMALL:
+        powers = BASE ** np.arange(given.shape[1], dtype=np.int64)
+        result: Numbers = table[given[:, None] if across else given, taken] @ powers
         return result
     total = np.zeros((len(given), len(taken)), dtype=np.int64)
-    for low in range(0, axes, 2):
-        ahead, there = _distinct(given[:, low : low + 2], len(table))
-        behind, here = _distinct(taken[:, low : low + 2], table.shape[1])
-        part = sum(
-            table[ahead[:, axis, None], behind[:, axis]] * BASE ** (low + axis) for axis in range(ahead.shape[1])
-        )
-        total += np.asarray(part)[there].take(here, axis=1)
+    for half in _halves(given, taken, table.shape):
+        total += half.numbers(table)[half.there].take(half.here, axis=1)
     return total
+
+
+def codes_where(able: Numbers, tables: Sequence[Numbers], given: Rows, taken: Rows) -> tuple[Pairs, list[Numbers]]:
+    """Return which pairs of all rows have no forbidden digit in one table, and their numbers by each of some tables."""
+    halves, allowed = list(_halves(given, taken, able.shape)), (able != FORBIDDEN)
+    some = np.ones((len(given), len(taken)), dtype=bool)
+    for half in halves:
+        some &= half.all(allowed)[half.there].take(half.here, axis=1)
+    first, second = np.divmod(np.flatnonzero(some), len(taken))
+    found = [np.zeros(len(first), dtype=np.int64) for _ in tables]
+    for half in halves:
+        place = half.there[first] * len(half.taken) + half.here[second]
+        for total, table in zip(found, tables, strict=True):
+            total += half.numbers(table).ravel()[place]
+    return (first, second), found
+
+
+class _Half(NamedTuple):
+    """A pair of axes of many rows: those that differ on them, and for each row which of these it is."""
+
+    axes: range
+    given: Rows
+    there: Numbers
+    taken: Rows
+    here: Numbers
+
+    def numbers(self, table: Numbers) -> Numbers:
+        """[given, taken] what the axes add to numbers."""
+        total = np.zeros((len(self.given), len(self.taken)), dtype=np.int64)
+        for column, axis in enumerate(self.axes):
+            total += table[self.given[:, column, None], self.taken[:, column]] * BASE**axis
+        return total
+
+    def all(self, table: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """[given, taken] whether a table of truths holds along the axes."""
+        total = np.ones((len(self.given), len(self.taken)), dtype=bool)
+        for column in range(len(self.axes)):
+            total &= table[self.given[:, column, None], self.taken[:, column]]
+        return total
+
+
+def _halves(given: Rows, taken: Rows, options: tuple[int, ...]) -> Iterator[_Half]:
+    """Yield pairs of axes: what rows that are alike on them have in common is worked out once."""
+    for low in range(0, given.shape[1], 2):
+        axes = range(low, min(low + 2, given.shape[1]))
+        here = slice(low, low + 2)
+        yield _Half(axes, *_distinct(given[:, here], options[0]), *_distinct(taken[:, here], options[1]))
 
 
 def _distinct(rows: Rows, options: int) -> tuple[Rows, Numbers]:
@@ -93,8 +134,8 @@ class Table:
     @cached_property
     def moving(self) -> tuple[list[Column], list[Column], Numbers]:
         """Places as they are given and taken of what moves differently, and for each number which of them it is."""
-        powers = BASE ** np.arange(len(self.rates), dtype=np.int64)
-        some, back = np.unique(powers @ _MOVES_AS[self.digits], return_inverse=True)
+        powers, digits = BASE ** np.arange(len(self.rates), dtype=np.int64), _MOVES_AS[self.digits]
+        some, back = np.unique(powers @ digits, return_inverse=True)
         each = some // powers[:, None] % BASE
         given, taken = (np.array(of, dtype=np.int64)[each] for of in zip(*_PAIRS, strict=True))
         return list(given), list(taken), back
@@ -152,5 +193,7 @@ def read(rates: tuple[Rate, ...], numbers: Numbers) -> tuple[Table, Numbers]:
     """Return a table with these numbers in it, and the place of each there."""
     if len(rates) <= MOST_AXES:
         return every(rates), numbers
+    if numbers.size <= _SMALL:
+        return Table(rates, numbers.ravel()), np.arange(numbers.size).reshape(numbers.shape)
     some, places = np.unique(numbers, return_inverse=True)
     return Table(rates, some), places.reshape(numbers.shape)

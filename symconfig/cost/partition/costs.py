@@ -6,6 +6,7 @@ Both objectives run through the same rules. `time`: seconds of a step, computati
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import prod
@@ -17,7 +18,7 @@ from symconfig.cost import compiled
 from symconfig.cost.machine import Machine
 from symconfig.cost.partition.between import Activation, Kept, Leg, Weight, activation, weight
 from symconfig.cost.partition.change import columns, cut
-from symconfig.cost.partition.codes import codes, read
+from symconfig.cost.partition.codes import Numbers, codes, codes_where, read
 from symconfig.cost.partition.exchange import Exchange, Phase, Transfer
 from symconfig.cost.partition.layouts import (
     Columns,
@@ -25,6 +26,7 @@ from symconfig.cost.partition.layouts import (
     across,
     beside,
     between_turns,
+    distinct,
     gathered_pairs,
     states,
 )
@@ -206,16 +208,36 @@ class Costs:
         return self._activation(link, *self._layouts(link, given, taken, pairs))
 
     def _link(self, index: int, given: Rows, taken: Rows, pairs: Pairs) -> LinkCost:
-        rule, both = self.rule(index), len(pairs.shape) == 2
+        link, rule, both = self.net.links[index], self.rule(index), len(pairs.shape) == 2
         if isinstance(rule, Weight):
-            moved = []
-            for at, amount in rule.transfers:
-                table, place = read(self.rates, codes(at, given, taken, both))
-                moved.append(table.cost(amount)[place])
-            ahead, behind = self._hidden(self.net.nodes[self.net.links[index].consumer], taken, pairs)
-            return LinkCost(rule.cost(moved, ahead, behind), np.broadcast_to(0.0, pairs.shape))
+            ahead, behind = self._hidden(self.net.nodes[link.consumer], taken)
+            if not both:
+                found = [codes(at, given, taken, False) for at, _ in rule.transfers]
+                return LinkCost(self._shown(rule, found, ahead, behind), np.zeros(pairs.shape))
+            # of most pairs the one splits what the other does not: they are left out before anything is worked out
+            where, found = codes_where(rule.gather, [at for at, _ in rule.transfers], given, taken)
+            cost = np.full(pairs.shape, np.inf)
+            cost[where] = self._shown(rule, found, ahead[where[1]], behind[where[1]])
+            return LinkCost(cost, np.broadcast_to(0.0, pairs.shape))
+        if both:  # layouts of one tensor are fewer than the rows of its two nodes
+            first, back = distinct(self.net.nodes[link.producer].ports[link.given], given)
+            second, there = distinct(self.net.nodes[link.consumer].ports[link.taken], taken)
+            if 2 * len(first) * len(second) <= len(given) * len(taken):
+                cost, memory = self._between(rule, first, second, both)
+                wide = memory[back].take(there, axis=1) if rule.kept is not None else np.broadcast_to(0.0, pairs.shape)
+                return LinkCost(cost[back].take(there, axis=1), wide)
+        return self._between(rule, given, taken, both)
+
+    def _shown(self, rule: Weight, numbers: Sequence[Numbers], ahead: Array, behind: Array) -> Array:
+        moved = []
+        for number, (_, amount) in zip(numbers, rule.transfers, strict=True):
+            table, place = read(self.rates, number)
+            moved.append(table.cost(amount)[place])
+        return rule.cost(moved, ahead, behind)
+
+    def _between(self, rule: Activation, given: Rows, taken: Rows, both: bool) -> LinkCost:
         table, place = read(self.rates, codes(rule.there, given, taken, both))
-        cost, kept = rule.there_cost(table)[place], np.broadcast_to(0.0, pairs.shape)
+        cost, kept = rule.there_cost(table)[place], np.broadcast_to(0.0, place.shape)
         if rule.kept is not None:
             kept = rule.memory(table)[place]
         if any(leg.backward for leg in rule.legs):
@@ -248,11 +270,10 @@ class Costs:
             times=float(link.times),
         )
 
-    def _hidden(self, sink: Node, taken: Rows, pairs: Pairs) -> tuple[Array, Array]:
-        """What an operator's own work hides of its weights' gathers and of its gradients' reductions, each time."""
+    def _hidden(self, sink: Node, taken: Rows) -> tuple[Array, Array]:
+        """[rows] what an operator's own work hides of its weights' gathers and of its gradients' reductions."""
         own = self.passes(sink, taken)
-        ahead, behind = (self.training.hide * part.reshape(pairs.across) for part in (own.forward, own.backward))
-        return ahead, behind
+        return self.training.hide * own.forward, self.training.hide * own.backward
 
     def _amount(self, port: Port, element_bytes: float) -> float:
         return float(prod(port.sizes)) * (element_bytes if self.timed else 1.0)
@@ -330,7 +351,7 @@ class Costs:
         backward = columns(use.backward[taken], pairs.across)
         weight_bytes = self._amount(store, store.tensor.element_bytes)
         turns = float(self.training.turns)
-        ahead, behind = self._hidden(sink, taken, pairs)
+        ahead, behind = (part.reshape(pairs.across) for part in self._hidden(sink, taken))
         gather = Transfer(w, forward, weight_bytes, self.rates)
         again = (gather,) if _needs_weight(sink, link.taken) else ()
         found = [Exchange(Phase.FORWARD, (gather,), turns, ahead)]

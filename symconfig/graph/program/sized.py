@@ -7,7 +7,7 @@ What is a class follows from structures and from which tensors cross from one in
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,9 +24,17 @@ class Sized:
     """The folded networks of programs that differ in sizes. first: the one that was folded from scratch."""
 
     first: _Folded | None = None
+    made: list[tuple[Program, Net]] = field(default_factory=list)
 
     def net(self, program: Program) -> Net:
-        """Return the network of a program with every repeat once."""
+        """Return the network of a program with every repeat once. The same program has the same network."""
+        for known, its in self.made:
+            if known is program:
+                return its
+        self.made.append((program, self._net(program)))
+        return self.made[-1][1]
+
+    def _net(self, program: Program) -> Net:
         if self.first is not None and self.first.holds(program):
             return resized(self.first.net, program)
         folding = fold(program)

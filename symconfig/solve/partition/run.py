@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import lru_cache
 from time import monotonic
 
 import numpy as np
@@ -24,6 +25,7 @@ from symconfig.solve.partition.adaptive import Adapted, Found, Strategy, adaptiv
 from symconfig.solve.partition.assemble import assemble
 from symconfig.solve.partition.problem import Problem, Solution
 from symconfig.solve.partition.rows import ROUNDING, spaces
+from symconfig.solve.stages.clock import spent_s
 
 FEW = 4  # axes on which every node's rows can be weighed one by one
 Programs = Callable[[int], Program]  # by the number of microbatches that a step is cut into
@@ -127,9 +129,15 @@ def folded(program: Program) -> Net:
     return Sized().net(program)
 
 
+@lru_cache(maxsize=2)
+def _sized(programs: Programs) -> Sized:
+    """Return the networks of programs, which several questions ask for."""
+    return Sized()
+
+
 def cases(programs: Programs, ask: Ask) -> Iterator[Case]:
     """Every way of running the step that was asked for, in rising order of turns."""
-    sized = Sized()
+    sized = _sized(programs)
     for turns in ask.turns:
         once = sized.net(programs(turns))
         for keep in ask.keeps:
@@ -242,7 +250,7 @@ class _Search:
         """By one of the solvers over all rows of every node. first: what the adaptive one found on these axes. left:
         how many more searches share the time, this one included.
         """
-        started, ask = monotonic(), self.ask
+        started, began, ask = monotonic(), spent_s(), self.ask
         if self.best is not None and self.spent_s >= ask.limit_s:
             self.left_out = True
             return
@@ -272,8 +280,7 @@ class _Search:
                     gamma=gamma,
                     solver=solution.solver,
                 )
-        seconds = monotonic() - started
-        self.spent_s += seconds
+        self.spent_s += spent_s() - began
         self.trials.append(
             Trial(
                 solver=str(ask.solver),
@@ -282,7 +289,7 @@ class _Search:
                 cost=cost,
                 bound=bound,
                 complete=complete,
-                seconds=seconds,
+                seconds=monotonic() - started,
             )
         )
 
