@@ -50,6 +50,13 @@ class Activation:
     kept: Kept | None
     times: float
 
+    @property
+    def transfers(self) -> tuple[tuple[Numbers, float], ...]:
+        """Digits and amount of the tensor's way, and of its gradient's where it has one."""
+        amounts = {leg.backward: leg.amount for leg in self.legs}
+        ways = ((self.there, amounts[False]), (self.back, amounts.get(True, 0.0)))
+        return ways if True in amounts else ways[:1]
+
     def there_cost(self, table: Table) -> Array:
         """By number of the tensor's layouts."""
         return self._cost(table, False)

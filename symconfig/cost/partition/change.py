@@ -54,7 +54,9 @@ def local(places: Sequence[Column], rates: Sequence[Rate]) -> Array | float:
     return result
 
 
-def change(given: Sequence[Column], taken: Sequence[Column], amount: float, rates: Sequence[Rate]) -> Array | float:
+def change(
+    given: Sequence[Column], taken: Sequence[Column], amount: Array | float, rates: Sequence[Rate]
+) -> Array | float:
     """Cost of all collectives; amount: of the whole tensor."""
     return total(moves(given, taken, amount, rates))
 
@@ -68,7 +70,9 @@ def total(run: Iterable[Move]) -> Array | float:
     return result
 
 
-def moves(given: Sequence[Column], taken: Sequence[Column], amount: float, rates: Sequence[Rate]) -> Iterator[Move]:
+def moves(
+    given: Sequence[Column], taken: Sequence[Column], amount: Array | float, rates: Sequence[Rate]
+) -> Iterator[Move]:
     """The collectives, one after the other; amount: of the whole tensor.
 
     As symconfig.graph.layout.moves has it: partial sums become split by a reduce-scatter and whole by an all-reduce,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -158,9 +159,14 @@ class Table:
     @cached_property
     def shares(self) -> tuple[Array, Array]:
         """Of the tensor on one rank, as it is given and as it is taken."""
-        ones = np.ones(len(self.numbers))
-        given, taken = (list(np.array(of, dtype=np.int64)[self.digits]) for of in zip(*_PAIRS, strict=True))
+        ones, (given, taken) = np.ones(len(self.numbers)), self.places
         return ones * local(given, self.rates), ones * local(taken, self.rates)
+
+    @property
+    def places(self) -> tuple[list[Column], list[Column]]:
+        """Where each axis lies as the tensor is given and as it is taken, of one of those that are alike."""
+        given, taken = (list(np.array(of, dtype=np.int64)[self.digits]) for of in zip(*_PAIRS, strict=True))
+        return given, taken
 
     def cost(self, amount: float) -> Array:
         """Of the collectives; infinite where a digit is forbidden. amount: of the whole tensor."""
@@ -197,3 +203,21 @@ def read(rates: tuple[Rate, ...], numbers: Numbers) -> tuple[Table, Numbers]:
         return Table(rates, numbers.ravel()), np.arange(numbers.size).reshape(numbers.shape)
     some, places = np.unique(numbers, return_inverse=True)
     return Table(rates, some), places.reshape(numbers.shape)
+
+
+def several(rates: tuple[Rate, ...], lots: Sequence[tuple[Numbers, float]]) -> list[Table]:
+    """Return a table for each lot of numbers, with the cost of its amount: all lots are worked out together."""
+    numbers = [some.ravel() for some, _ in lots]
+    ends = np.cumsum([0, *map(len, numbers)]).tolist()
+    whole = Table(rates, np.concatenate(numbers or [np.zeros(0, np.int64)]))
+    amounts = np.repeat(np.array([amount for _, amount in lots]), list(map(len, numbers)))
+    moved = np.zeros(len(amounts)) + change(*whole.places, amounts, rates)
+    costs, (given, taken) = np.where(whole.forbidden, np.inf, moved), whole.shares
+    result = []
+    for some, (_, amount), (first, past) in zip(numbers, lots, pairwise(ends), strict=True):
+        here = slice(first, past)
+        made = Table(rates, some, {amount: costs[here]})
+        known = {"same": whole.same[here], "gathered": whole.gathered[here], "shares": (given[here], taken[here])}
+        made.__dict__.update(known)  # where a cached property looks first
+        result.append(made)
+    return result

@@ -18,7 +18,7 @@ from symconfig.cost import compiled
 from symconfig.cost.machine import Machine
 from symconfig.cost.partition.between import Activation, Kept, Leg, Weight, activation, weight
 from symconfig.cost.partition.change import columns, cut
-from symconfig.cost.partition.codes import Numbers, codes, codes_where, read
+from symconfig.cost.partition.codes import Numbers, codes, codes_where, read, several
 from symconfig.cost.partition.exchange import Exchange, Phase, Transfer
 from symconfig.cost.partition.layouts import (
     Columns,
@@ -97,6 +97,7 @@ class Costs:
     training: Training
     objective: Objective = Objective.TIME
     flat: bool = True
+    _passes: dict[int, tuple[Rows, Passes]] = field(default_factory=dict, init=False, repr=False, compare=False)
     _rules: dict[int, Activation | Weight] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
@@ -114,10 +115,13 @@ class Costs:
         return self._operator(node, rows)
 
     def passes(self, node: Node, rows: Rows) -> Passes:
-        """Computation of one operator in one turn."""
+        """Computation of one operator in one turn. What was asked last of a node is kept: its links ask again."""
         if not self.timed or node.operator is None:
             return Passes(np.zeros(len(rows)), np.zeros(len(rows)))
-        return work(self.net.program, node, rows, self.rates, self.machine)
+        known = self._passes.get(id(node))
+        if known is None or known[0] is not rows:
+            known = self._passes[id(node)] = rows, work(self.net.program, node, rows, self.rates, self.machine)
+        return known[1]
 
     def _operator(self, node: Node, rows: Rows) -> NodeCost:
         assert node.operator is not None
@@ -195,6 +199,26 @@ class Costs:
     def link(self, index: int, given: Rows, taken: Rows) -> LinkCost:
         """Costs of a link for every pair of rows of its two ends."""
         return self._link(index, given, taken, across(given, taken))
+
+    def links(self, asked: Sequence[tuple[int, Rows, Rows]]) -> list[LinkCost]:
+        """Return the same of several links, each with few rows: what moves over all of them is worked out together."""
+        lots: list[tuple[Numbers, float]] = []
+        for index, given, taken in asked:
+            rule = self.rule(index)
+            lots += [(codes(at, given, taken, True), amount) for at, amount in rule.transfers]
+        tables, found = iter(several(self.rates, lots)), list[LinkCost]()
+        for index, given, taken in asked:
+            rule, shape = self.rule(index), (len(given), len(taken))
+            mine = [(next(tables), amount) for _, amount in rule.transfers]
+            if isinstance(rule, Weight):
+                moved = [table.cost(amount).reshape(shape) for table, amount in mine]
+                hidden = self._hidden(self.net.nodes[self.net.links[index].consumer], taken)
+                found.append(LinkCost(rule.cost(moved, *hidden), np.zeros(shape)))
+                continue
+            (there, _), *others = mine
+            cost = sum((rule.back_cost(table) for table, _ in others), rule.there_cost(there))
+            found.append(LinkCost(cost.reshape(shape), rule.memory(there).reshape(shape)))
+        return found
 
     def pairwise(self, index: int, given: Rows, taken: Rows) -> LinkCost:
         """The same, but only of each row with the one at its place at the other end: [rows]."""

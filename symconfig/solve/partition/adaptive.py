@@ -99,13 +99,13 @@ class Cutter:
         """For every node its rows along this axis and their costs; for every link those of all pairs."""
         every = [self.node(index, axis, row) for index, row in enumerate(rows)]
         fixed = [_beside(row, axis) for row in rows]
-        links = []
-        for index, link in enumerate(self.costs.net.links):
-            key = (index, axis, fixed[link.producer], fixed[link.consumer])
-            if key not in self.links:
-                self.links[key] = self.costs.link(index, every[link.producer][0], every[link.consumer][0])
-            links.append(self.links[key])
-        return [some for some, _ in every], [costs for _, costs in every], links
+        ends = [(link.producer, link.consumer) for link in self.costs.net.links]
+        keys = [(index, axis, fixed[a], fixed[b]) for index, (a, b) in enumerate(ends)]
+        new = [key for key in keys if key not in self.links]
+        pairs = [(index, ends[index]) for index, *_ in new]
+        asked = [(index, every[given][0], every[taken][0]) for index, (given, taken) in pairs]
+        self.links.update(zip(new, self.costs.links(asked), strict=True))
+        return [some for some, _ in every], [costs for _, costs in every], [self.links[key] for key in keys]
 
     def cut(self, axis: int, rows: Strategy, price: float) -> Strategy:
         """Every node's best row among those that differ in this axis."""
