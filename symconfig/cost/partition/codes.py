@@ -75,7 +75,7 @@ def codes_where(able: Numbers, tables: Sequence[Numbers], given: Rows, taken: Ro
     for half in halves:
         place = half.there[first] * len(half.taken) + half.here[second]
         for total, table in zip(found, tables, strict=True):
-            total += half.numbers(table).ravel()[place]
+            total += half.numbers(table).take(place)
     return (first, second), found
 
 

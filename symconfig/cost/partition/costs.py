@@ -256,17 +256,17 @@ class Costs:
         moved = []
         for number, (_, amount) in zip(numbers, rule.transfers, strict=True):
             table, place = read(self.rates, number)
-            moved.append(table.cost(amount)[place])
+            moved.append(table.cost(amount).take(place))
         return rule.cost(moved, ahead, behind)
 
     def _between(self, rule: Activation, given: Rows, taken: Rows, both: bool) -> LinkCost:
         table, place = read(self.rates, codes(rule.there, given, taken, both))
-        cost, kept = rule.there_cost(table)[place], np.broadcast_to(0.0, place.shape)
+        cost, kept = rule.there_cost(table).take(place), np.broadcast_to(0.0, place.shape)
         if rule.kept is not None:
-            kept = rule.memory(table)[place]
+            kept = rule.memory(table).take(place)
         if any(leg.backward for leg in rule.legs):
             table, place = read(self.rates, codes(rule.back, given, taken, both))
-            cost = cost + rule.back_cost(table)[place]
+            cost += rule.back_cost(table).take(place)
         return LinkCost(cost, kept)
 
     def rule(self, index: int) -> Activation | Weight:

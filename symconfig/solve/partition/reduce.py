@@ -144,7 +144,7 @@ def _pair(u: int, v: int, cost: Array, memory: Array) -> Pair:
     """An infinite memory is an infinite cost."""
     if not any(memory.strides) and not memory.any():  # one zero for all pairs
         return Pair(u, v, np.ascontiguousarray(cost, dtype=np.float64), None)
-    memory = memory.astype(np.float64)
+    memory = memory.astype(np.float64, copy=False)
     if np.isfinite(memory).all():
         return Pair(u, v, np.ascontiguousarray(cost, dtype=np.float64), memory if memory.any() else None)
     finite = np.isfinite(memory)
