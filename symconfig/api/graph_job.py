@@ -10,7 +10,7 @@ from functools import cache
 from math import gcd, isqrt, log
 from typing import Any, TypeVar
 
-from symconfig.api.planning import Problems
+from symconfig.api.problems import Problems
 from symconfig.cost.partition.costs import Keep, Objective
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.load import load_cluster, load_model
@@ -134,7 +134,7 @@ def _source(given: Mapping[str, Any]) -> Source:
 
 
 def _model(given: Mapping[str, Any]) -> Source:
-    from symconfig.graph.program.of_model import program
+    from symconfig.graph.program.of_model import programs
 
     found, value = Problems(), given["model"]
     model = value if isinstance(value, ModelDescriptor) else found.collect(lambda: load_model(str(value)))
@@ -144,7 +144,8 @@ def _model(given: Mapping[str, Any]) -> Source:
     if found.all or model is None or batch is None:
         raise InputError(found.all)
     tokens = asked_length or min(model.max_position_embeddings, DEFAULT_SEQUENCE)
-    make = cache(lambda turns: program(model, batch // turns, tokens))
+    of_batch = programs(model, tokens)
+    make = cache(lambda turns: of_batch(batch // turns))
     return Source(model.name, make, {"the global batch": batch}, model, batch, tokens)
 
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from symconfig.api.arguments import typed
-from symconfig.api.planning import PlanResult, plan
 from symconfig.cost.partition.costs import Keep, Training
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.mesh import Mesh
@@ -32,6 +31,7 @@ from symconfig.solve.partition.run import partition as solve
 
 if TYPE_CHECKING:
     from symconfig.api.graph_job import Asked
+    from symconfig.api.planning import PlanResult
 
 PLANNED = "a model of the zoo, or of a descriptor"
 
@@ -137,6 +137,8 @@ class PartitionResult:
         """The planner's plan with these degrees, by default those of `chosen`; options: of `symconfig.plan`. Raises
         InputError where no framework can be told anything, or the partition is of no model, InfeasibleError where the
         planner finds no room."""
+        from symconfig.api.planning import plan
+
         asked, given = self.asked, self.asked.source.model
         if given is None:
             raise InputError(Problem("only a model can be planned", got=asked.source.name, need=PLANNED))

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from pydantic import BaseModel
 
 from symconfig.api.arguments import typed
+from symconfig.api.problems import Problems as Problems
+from symconfig.api.problems import check_free as check_free
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.document import Document
 from symconfig.descriptor.job import Backend, Job, Limits, Packing, Training
@@ -191,46 +193,10 @@ def solve(
     return PlanResult(best_plan(model, cluster, job, top=top, progress=progress))
 
 
-class Problems:
-    """Gathers what is wrong in independent places, to say all of it at once."""
-
-    def __init__(self, problems: Sequence[Problem] = ()) -> None:
-        self._found = list(problems)
-
-    @property
-    def all(self) -> tuple[Problem, ...]:
-        """Every problem so far, once each."""
-        return tuple(dict.fromkeys(self._found))
-
-    def add(self, problem: Problem) -> None:
-        self._found.append(problem)
-
-    def collect(self, make: Callable[[], T], asked_in: Document | None = None) -> T | None:
-        """What `make` returns, or None after an InputError whose problems are kept.
-
-        asked_in: where a problem lies that has a field and no file of its own.
-        """
-        try:
-            return make()
-        except InputError as error:
-            self._found += [_placed(problem, asked_in) for problem in error.problems]
-            return None
-
-
 def check_top(top: int) -> None:
     """Raises InputError where so many candidates are not ranked."""
     if type(top) is not int or not 1 <= top <= _MAX_TOP:
         raise InputError(Problem("out of range", field="top", got=str(top), need=f"1 to {_MAX_TOP}"))
-
-
-def _placed(problem: Problem, document: Document | None) -> Problem:
-    """The problem with the line of its field in `document`."""
-    if document is None or not document.file or problem.file is not None or problem.field is None:
-        return problem
-    place = document.place(tuple(problem.field.split(".")))
-    return replace(
-        problem, file=document.file, line=place.line if place else None, column=place.column if place else None
-    )
 
 
 def as_field(value: Any) -> Any:
@@ -242,22 +208,6 @@ def as_field(value: Any) -> Any:
     if isinstance(value, tuple):
         return list(value)
     return dict(value) if isinstance(value, Mapping) else str(value) if isinstance(value, Path) else value
-
-
-def check_free(out: Path, force: bool) -> None:
-    """Raises InputError when the folder `out` may not be written. Asked before the search, not after it."""
-    try:
-        taken, folder = out.exists() or out.is_symlink(), out.is_dir()
-        if "\0" in str(out):
-            raise ValueError("a NUL in the name")
-    except (OSError, ValueError) as error:  # longer than a path may be, or not ours to look at
-        reason = getattr(error, "strerror", None) or str(error)
-        what = f"the output folder cannot be used: {reason}"
-        raise InputError(Problem(what, field="out", hint="another --out")) from None
-    if taken and not folder:
-        raise InputError(Problem("the output folder is a file", file=str(out), hint="another --out"))
-    if taken and not force:
-        raise InputError(Problem("the output folder exists already", file=str(out), hint="--force, or another --out"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Exit 1 where nothing fits."""
     from symconfig.api.graph_job import asked
     from symconfig.api.partition import answered
-    from symconfig.api.planning import Problems, check_free
+    from symconfig.api.problems import Problems, check_free
     from symconfig.report.partition import blocks
     from symconfig.report.partition_json import to_dict
     from symconfig.report.progress import Progress

@@ -54,7 +54,9 @@ def local(places: Sequence[Column], rates: Sequence[Rate]) -> Array | float:
     return result
 
 
-def change(given: Sequence[Column], taken: Sequence[Column], amount: float, rates: Sequence[Rate]) -> Array | float:
+def change(
+    given: Sequence[Column], taken: Sequence[Column], amount: Array | float, rates: Sequence[Rate]
+) -> Array | float:
     """Cost of all collectives; amount: of the whole tensor."""
     return total(moves(given, taken, amount, rates))
 
@@ -63,12 +65,14 @@ def total(run: Iterable[Move]) -> Array | float:
     """Cost of collectives that follow one another."""
     cost: Any = 0.0
     for move in run:
-        cost = cost + _if(move.happens, move.cost, 0.0)
+        cost = cost + where(move.happens, move.cost, 0.0)
     result: Array | float = cost
     return result
 
 
-def moves(given: Sequence[Column], taken: Sequence[Column], amount: float, rates: Sequence[Rate]) -> Iterator[Move]:
+def moves(
+    given: Sequence[Column], taken: Sequence[Column], amount: Array | float, rates: Sequence[Rate]
+) -> Iterator[Move]:
     """The collectives, one after the other; amount: of the whole tensor.
 
     As symconfig.graph.layout.moves has it: partial sums become split by a reduce-scatter and whole by an all-reduce,
@@ -84,28 +88,28 @@ def moves(given: Sequence[Column], taken: Sequence[Column], amount: float, rates
         if isinstance(a, np.ndarray) or isinstance(b, np.ndarray) or a != b
     ]
     for _, rate, a, _, _, takes in moving:
-        size = _if((a == WHOLE) & takes, size / rate.size, size)
+        size = where((a == WHOLE) & takes, size / rate.size, size)
     for axis, rate, a, _, _, takes in moving:
         now = (a == PARTIAL) & takes
         if _ever(now):
             yield Move(Kind.REDUCE_SCATTER, axis, now, size, rate.ring(size))
-            size = _if(now, size / rate.size, size)
+            size = where(now, size / rate.size, size)
     exchanged = size  # what stays within an outer axis' part is left for the inner ones
     for axis, rate, a, b, gives, takes in reversed(moving):
         now = gives & takes & (a != b)
         if _ever(now):
             yield Move(Kind.ALL_TO_ALL, axis, now, exchanged, rate.all_to_all(exchanged))
-            exchanged = _if(now, exchanged / rate.size, exchanged)
+            exchanged = where(now, exchanged / rate.size, exchanged)
     reduced = size  # by an inner axis and not yet gathered again: the outer ones move that only
     for axis, rate, a, b, _, _ in moving:
         now = (a == PARTIAL) & (b == WHOLE)
         if _ever(now):
             yield Move(Kind.ALL_REDUCE, axis, now, reduced, rate.all_reduce(reduced))
-            reduced = _if(now, reduced / rate.size, reduced)
+            reduced = where(now, reduced / rate.size, reduced)
     for axis, rate, _, _, gives, takes in reversed(moving):
         now = gives & (np.logical_not(takes) if isinstance(takes, np.ndarray) else not takes)
         if _ever(now):
-            size = _if(now, size * rate.size, size)
+            size = where(now, size * rate.size, size)
             yield Move(Kind.ALL_GATHER, axis, now, size, rate.ring(size))
 
 
@@ -113,7 +117,8 @@ def _ever(condition: Truth) -> bool:
     return bool(condition.any()) if isinstance(condition, np.ndarray) else condition
 
 
-def _if(condition: Truth, yes: Any, no: Any) -> Any:
+def where(condition: Truth, yes: Any, no: Any) -> Any:
+    """np.where, also of one truth for all."""
     if isinstance(condition, np.ndarray):
         return np.where(condition, yes, no)
     return yes if condition else no

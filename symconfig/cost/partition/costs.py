@@ -7,17 +7,18 @@ Both objectives run through the same rules. `time`: seconds of a step, computati
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from math import prod
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from symconfig.cost import compiled
 from symconfig.cost.machine import Machine
-from symconfig.cost.partition.change import columns, cut, local
+from symconfig.cost.partition.between import Activation, Kept, Leg, Weight, activation, weight
+from symconfig.cost.partition.change import columns, cut
+from symconfig.cost.partition.codes import Numbers, codes, codes_where, read, several
 from symconfig.cost.partition.exchange import Exchange, Phase, Transfer
 from symconfig.cost.partition.layouts import (
     Columns,
@@ -96,6 +97,8 @@ class Costs:
     training: Training
     objective: Objective = Objective.TIME
     flat: bool = True
+    _passes: dict[int, tuple[Rows, Passes]] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _rules: dict[int, Activation | Weight] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def timed(self) -> bool:
@@ -112,10 +115,13 @@ class Costs:
         return self._operator(node, rows)
 
     def passes(self, node: Node, rows: Rows) -> Passes:
-        """Computation of one operator in one turn."""
+        """Computation of one operator in one turn. What was asked last of a node is kept: its links ask again."""
         if not self.timed or node.operator is None:
             return Passes(np.zeros(len(rows)), np.zeros(len(rows)))
-        return work(self.net.program, node, rows, self.rates, self.machine)
+        known = self._passes.get(id(node))
+        if known is None or known[0] is not rows:
+            known = self._passes[id(node)] = rows, work(self.net.program, node, rows, self.rates, self.machine)
+        return known[1]
 
     def _operator(self, node: Node, rows: Rows) -> NodeCost:
         assert node.operator is not None
@@ -192,20 +198,31 @@ class Costs:
 
     def link(self, index: int, given: Rows, taken: Rows) -> LinkCost:
         """Costs of a link for every pair of rows of its two ends."""
-        link = self.net.links[index]
-        source, sink = self.net.nodes[link.producer], self.net.nodes[link.consumer]
-        if source.parameter is not None:
-            return self._link(link, given, taken, across(given, taken))
-        # Layouts of one tensor are fewer than the rows of its two nodes.
-        seen, back = distinct(source.ports[link.given], given)
-        wanted, there = distinct(sink.ports[link.taken], taken)
-        found = self._link(link, seen, wanted, across(seen, wanted))
-        pairs = np.ix_(back, there)
-        return LinkCost(found.cost[pairs], found.memory[pairs])
+        return self._link(index, given, taken, across(given, taken))
+
+    def links(self, asked: Sequence[tuple[int, Rows, Rows]]) -> list[LinkCost]:
+        """Return the same of several links, each with few rows: what moves over all of them is worked out together."""
+        lots: list[tuple[Numbers, float]] = []
+        for index, given, taken in asked:
+            rule = self.rule(index)
+            lots += [(codes(at, given, taken, True), amount) for at, amount in rule.transfers]
+        tables, found = iter(several(self.rates, lots)), list[LinkCost]()
+        for index, given, taken in asked:
+            rule, shape = self.rule(index), (len(given), len(taken))
+            mine = [(next(tables), amount) for _, amount in rule.transfers]
+            if isinstance(rule, Weight):
+                moved = [table.cost(amount).reshape(shape) for table, amount in mine]
+                hidden = self._hidden(self.net.nodes[self.net.links[index].consumer], taken)
+                found.append(LinkCost(rule.cost(moved, *hidden), np.zeros(shape)))
+                continue
+            (there, _), *others = mine
+            cost = sum((rule.back_cost(table) for table, _ in others), rule.there_cost(there))
+            found.append(LinkCost(cost.reshape(shape), rule.memory(there).reshape(shape)))
+        return found
 
     def pairwise(self, index: int, given: Rows, taken: Rows) -> LinkCost:
         """The same, but only of each row with the one at its place at the other end: [rows]."""
-        return self._link(self.net.links[index], given, taken, beside(given))
+        return self._link(index, given, taken, beside(given))
 
     def exchanges(self, index: int, given: Rows, taken: Rows) -> list[Exchange]:
         """What is exchanged over a link, row by row as in `pairwise`, for one of the links that it stands for."""
@@ -214,14 +231,73 @@ class Costs:
             return self._weight(link, given, taken, pairs)
         return self._activation(link, *self._layouts(link, given, taken, pairs))
 
-    def _link(self, link: Link, given: Rows, taken: Rows, pairs: Pairs) -> LinkCost:
-        if self.net.nodes[link.producer].parameter is not None:
-            cost = _summed_up(self._weight(link, given, taken, pairs), pairs)
-            senseless = self._senseless(link, given, taken, pairs)
-            return LinkCost(np.where(senseless, np.inf, link.times * cost), np.zeros(pairs.shape))
-        layouts = self._layouts(link, given, taken, pairs)
-        cost = _summed_up(self._activation(link, *layouts), pairs)
-        return LinkCost(link.times * cost, self._kept(link, *layouts[:2], pairs))
+    def _link(self, index: int, given: Rows, taken: Rows, pairs: Pairs) -> LinkCost:
+        link, rule, both = self.net.links[index], self.rule(index), len(pairs.shape) == 2
+        if isinstance(rule, Weight):
+            ahead, behind = self._hidden(self.net.nodes[link.consumer], taken)
+            if not both:
+                found = [codes(at, given, taken, False) for at, _ in rule.transfers]
+                return LinkCost(self._shown(rule, found, ahead, behind), np.zeros(pairs.shape))
+            # of most pairs the one splits what the other does not: they are left out before anything is worked out
+            where, found = codes_where(rule.gather, [at for at, _ in rule.transfers], given, taken)
+            cost = np.full(pairs.shape, np.inf)
+            cost[where] = self._shown(rule, found, ahead[where[1]], behind[where[1]])
+            return LinkCost(cost, np.broadcast_to(0.0, pairs.shape))
+        if both:  # layouts of one tensor are fewer than the rows of its two nodes
+            first, back = distinct(self.net.nodes[link.producer].ports[link.given], given)
+            second, there = distinct(self.net.nodes[link.consumer].ports[link.taken], taken)
+            if 2 * len(first) * len(second) <= len(given) * len(taken):
+                cost, memory = self._between(rule, first, second, both)
+                wide = memory[back].take(there, axis=1) if rule.kept is not None else np.broadcast_to(0.0, pairs.shape)
+                return LinkCost(cost[back].take(there, axis=1), wide)
+        return self._between(rule, given, taken, both)
+
+    def _shown(self, rule: Weight, numbers: Sequence[Numbers], ahead: Array, behind: Array) -> Array:
+        moved = []
+        for number, (_, amount) in zip(numbers, rule.transfers, strict=True):
+            table, place = read(self.rates, number)
+            moved.append(table.cost(amount).take(place))
+        return rule.cost(moved, ahead, behind)
+
+    def _between(self, rule: Activation, given: Rows, taken: Rows, both: bool) -> LinkCost:
+        table, place = read(self.rates, codes(rule.there, given, taken, both))
+        cost, kept = rule.there_cost(table).take(place), np.broadcast_to(0.0, place.shape)
+        if rule.kept is not None:
+            kept = rule.memory(table).take(place)
+        if any(leg.backward for leg in rule.legs):
+            table, place = read(self.rates, codes(rule.back, given, taken, both))
+            cost += rule.back_cost(table).take(place)
+        return LinkCost(cost, kept)
+
+    def rule(self, index: int) -> Activation | Weight:
+        """What a link's pairs of options do to its tensor."""
+        known = self._rules.get(index)
+        if known is None:
+            known = self._rules[index] = self._ruled(self.net.links[index])
+        return known
+
+    def _ruled(self, link: Link) -> Activation | Weight:
+        source, sink = self.net.nodes[link.producer], self.net.nodes[link.consumer]
+        port, use = source.ports[link.given], sink.ports[link.taken]
+        if source.parameter is None:
+            return activation(port, use, self.legs(link), self._kept(link), float(link.times))
+        return weight(
+            source,
+            use,
+            flat=self.flat,
+            amounts=(
+                self._amount(port, port.tensor.element_bytes),
+                self._amount(port, self.training.gradient_bytes),
+            ),
+            again=_needs_weight(sink, link.taken),
+            turns=float(self.training.turns),
+            times=float(link.times),
+        )
+
+    def _hidden(self, sink: Node, taken: Rows) -> tuple[Array, Array]:
+        """[rows] what an operator's own work hides of its weights' gathers and of its gradients' reductions."""
+        own = self.passes(sink, taken)
+        return self.training.hide * own.forward, self.training.hide * own.backward
 
     def _amount(self, port: Port, element_bytes: float) -> float:
         return float(prod(port.sizes)) * (element_bytes if self.timed else 1.0)
@@ -237,36 +313,38 @@ class Costs:
             columns(second.backward[taken], pairs.across),
         )
 
-    def _activation(self, link: Link, a: Columns, b: Columns, back_a: Columns, back_b: Columns) -> list[Exchange]:
+    def legs(self, link: Link) -> tuple[Leg, ...]:
+        """The ways of an activation and of its gradient in a step."""
         source, turns = self.net.nodes[link.producer], float(self.training.turns)
         port = source.ports[link.given]
         amount = self._amount(port, port.tensor.element_bytes)
-        there = (Transfer(a, b, amount, self.rates),)
-        found = [Exchange(Phase.FORWARD, there, turns)]
+        found = [Leg(Phase.FORWARD, False, amount, turns)]
         if self.training.keep is Keep.BORDERS and link.inside:
-            found.append(Exchange(Phase.AGAIN, there, turns))
+            found.append(Leg(Phase.AGAIN, False, amount, turns))
         if source.weight:  # nothing of it is held until the backward
-            found.append(Exchange(Phase.KEPT, there, turns))
+            found.append(Leg(Phase.KEPT, False, amount, turns))
         elif self.holds(link) and self._keeps_shards(link):
-            often: Array = turns * gathered_pairs(a, b)[1].astype(np.float64)
-            found.append(Exchange(Phase.KEPT, there, often))
+            found.append(Leg(Phase.KEPT, False, amount, turns, gathered=True))
         if port.tensor.gradient:
             back_amount = self._amount(port, self.training.gradient_bytes) if source.weight else amount
-            back = (Transfer(back_b, back_a, back_amount, self.rates),)
-            found.append(Exchange(Phase.BACKWARD, back, turns))
+            found.append(Leg(Phase.BACKWARD, True, back_amount, turns))
+        return tuple(found)
+
+    def _activation(self, link: Link, a: Columns, b: Columns, back_a: Columns, back_b: Columns) -> list[Exchange]:
+        found = []
+        for leg in self.legs(link):
+            ends = (back_b, back_a) if leg.backward else (a, b)
+            often = gathered_pairs(a, b)[1].astype(np.float64) if leg.gathered else 1.0
+            found.append(Exchange(leg.phase, (Transfer(*ends, leg.amount, self.rates),), leg.times * often))
         return found
 
-    def _kept(self, link: Link, a: Columns, b: Columns, pairs: Pairs) -> Array:
-        """Bytes that the consumer keeps for its backward."""
+    def _kept(self, link: Link) -> Kept | None:
+        """What the consumer keeps for its backward."""
         if not self.holds(link):
-            return np.zeros(pairs.shape)
+            return None
         port, sink = self.net.nodes[link.producer].ports[link.given], self.net.nodes[link.consumer]
-        same, gathered = gathered_pairs(a, b)
-        size, kept = float(prod(port.sizes)) * port.tensor.element_bytes, local(b, self.rates)
-        if self._keeps_shards(link):
-            kept, same = np.where(gathered, local(a, self.rates), kept), same | gathered
-        kept = size * (np.where(same, 0.0, kept) if link.covered else kept)
-        return kept * self.link_times(link, sink) + np.zeros(pairs.shape)
+        size = float(prod(port.sizes)) * port.tensor.element_bytes * self.link_times(link, sink)
+        return Kept(size, self._keeps_shards(link), link.covered)
 
     def holds(self, link: Link) -> bool:
         """The consumer's backward reads it, or what runs forward again does."""
@@ -296,8 +374,8 @@ class Costs:
         forward = columns(use.forward[taken], pairs.across)
         backward = columns(use.backward[taken], pairs.across)
         weight_bytes = self._amount(store, store.tensor.element_bytes)
-        own, turns = self.passes(sink, taken), float(self.training.turns)
-        ahead, behind = (self.training.hide * part.reshape(pairs.across) for part in (own.forward, own.backward))
+        turns = float(self.training.turns)
+        ahead, behind = (part.reshape(pairs.across) for part in self._hidden(sink, taken))
         gather = Transfer(w, forward, weight_bytes, self.rates)
         again = (gather,) if _needs_weight(sink, link.taken) else ()
         found = [Exchange(Phase.FORWARD, (gather,), turns, ahead)]
@@ -315,27 +393,9 @@ class Costs:
             Exchange(Phase.UPDATE, (update,), 1.0, np.maximum(ahead - gather.cost, 0.0)),
         ]
 
-    def _senseless(self, link: Link, given: Rows, taken: Rows, pairs: Pairs) -> NDArray[np.bool_]:
-        """What is used in parts is kept in the same ones; and where smaller ones are ruled out, in no others at all."""
-        source, sink = self.net.nodes[link.producer], self.net.nodes[link.consumer]
-        stored = columns(states(source, given)[2], pairs.down)
-        uses = columns(sink.ports[link.taken].forward[taken], pairs.across)
-        result = np.zeros(pairs.shape, dtype=bool)
-        for state, used in zip(stored, uses, strict=True):
-            split = np.asarray(cut(used))
-            result = result | (cut(state) & (split | (not self.flat)) & (state != used))
-        return result
-
 
 def _needs_weight(sink: Node, port: int) -> bool:
     """Whether the backward of an operator reads a weight: for the gradient of another input."""
     op = sink.operator
     others = (at for at in range(len(op.inputs)) if at != port) if op is not None else ()
     return op is None or (op.backward and any(sink.ports[at].tensor.gradient for at in others))
-
-
-def _summed_up(exchanges: Sequence[Exchange], pairs: Pairs) -> Array:
-    cost = np.zeros(pairs.shape)
-    for exchange in exchanges:
-        cost = cost + exchange.cost
-    return cost

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from symconfig.graph.program.node import FLAT, PARTIAL, WHOLE, Node, Option, Place, Port
-from symconfig.graph.program.program import Operand, Operator, Parameter, Program
+from symconfig.graph.program.program import Operand, Operator, Parameter, Program, Tensor
 
 __all__ = [
     "FLAT", "PARTIAL", "WHOLE", "Link", "Net", "Node", "Option", "Place", "Port", "net", "operator_options",
@@ -132,37 +132,17 @@ class _Maker:
         known = self._known(key)
         if known is not None:
             return known
-        op = self.program.operators[index]
-        options = operator_options(self.program, op)
-        ports = [self._port(operand, op, options, False) for operand in op.inputs]
-        ports += [self._port(operand, op, options, True) for operand in (*op.outputs, *op.residues)]
-        return self._node(key, Node(op.name, options, tuple(ports), op, run=run))
+        return self._node(key, _of_operator(self.program, self.program.operators[index], run))
 
     def _parameter(self, parameter: Parameter, uses: list[tuple[int, int]], place: list[tuple[int, int]]) -> int:
         key = ("parameter", tuple(sorted((self.classes[index], port) for index, port in uses)), parameter.trainable)
         known = self._known(key if uses else None)
         if known is not None:
             return known
-        sizes = tuple(self.program.sizes[dim] for dim in parameter.tensor.dims)
-        stages = (1, 2, 3) if parameter.trainable else (3,)
-        options = (
-            Option("whole"),
-            *(Option(f"zero{stage}", zero=stage) for stage in stages),
-            *(Option(dim, parts=size) for dim, size in zip(parameter.tensor.dims, sizes, strict=True) if size > 1),
-        )
-        at = [position for position, size in enumerate(sizes) if size > 1]
-        places = (
-            Place(WHOLE, WHOLE),
-            *(Place(FLAT if stage == 3 else WHOLE, FLAT if stage >= 2 else WHOLE) for stage in stages),
-            *(Place(position, position) for position in at),
-        )
         among = {place[index][0] for index, _ in uses}
         run = among.pop() if len(among) == 1 else -1
-        port = Port(parameter.tensor, sizes, places, True)
-        return self._node(
-            key if uses else ("unused", parameter.tensor.name),
-            Node(parameter.tensor.name, options, (port,), parameter=parameter, run=run),
-        )
+        made = _of_parameter(self.program, parameter, run)
+        return self._node(key if uses else ("unused", parameter.tensor.name), made)
 
     def _lead(
         self,
@@ -195,7 +175,8 @@ class _Maker:
         if known is None:
             where = {place[index][0] for index, _ in uses} | ({here[0]} if here else set())
             run = where.pop() if len(where) == 1 else -1
-            known = self._node(key, self._copy(self.nodes[source[0]].ports[source[1]], run, producer is None))
+            copied = self.nodes[source[0]].ports[source[1]].tensor
+            known = self._node(key, _of_copy(self.program, copied, run, producer is None))
         among, come = all(inside(index) for index, _ in uses), any(enters(index) for index, _ in uses)
         self._link(source, (known, 0), any(saves), kept, among, come)
         for (index, port), saved in zip(uses, saves, strict=True):
@@ -208,21 +189,72 @@ class _Maker:
         key = (*a, *b, saved, covered, inside, enters)
         self.links[key] = self.links.get(key, 0) + 1
 
-    def _copy(self, port: Port, run: int, weight: bool) -> Node:
-        dims = [position for position, size in enumerate(port.sizes) if size > 1]
-        names = [port.tensor.dims[position] for position in dims]
-        options = (Option("whole"), *(Option(n, parts=port.sizes[p]) for n, p in zip(names, dims, strict=True)))
-        places: tuple[Place, ...] = (Place(WHOLE, WHOLE), *(Place(position, position) for position in dims))
-        if port.tensor.gradient:
-            options += (Option("pending"), Option("partial"))
-            places += (Place(WHOLE, PARTIAL), Place(PARTIAL, WHOLE))
-        both = (Port(port.tensor, port.sizes, places, False), Port(port.tensor, port.sizes, places, True))
-        return Node(f"copy of {port.tensor.name}", options, both, run=run, weight=weight)
 
-    def _port(self, operand: Operand, op: Operator, options: tuple[Option, ...], output: bool) -> Port:
-        tensor = self.program.tensors[operand.tensor]
-        sizes = tuple(self.program.sizes[dim] for dim in tensor.dims)
-        return Port(tensor, sizes, tuple(_place(operand, option, output) for option in options), output)
+def resized(known: Net, program: Program) -> Net:
+    """Return the network of a program that has the operators and tensors of another one in other sizes."""
+    first = {node: index for index, node in reversed(list(enumerate(known.node_of)))}
+    return replace(
+        known,
+        program=program,
+        nodes=tuple(_resized(node, program, first.get(index)) for index, node in enumerate(known.nodes)),
+    )
+
+
+def _resized(node: Node, program: Program, index: int | None) -> Node:
+    """index: of the first operator that an operator's node stands for."""
+    if node.parameter is not None:
+        made = _of_parameter(program, node.parameter, node.run)
+    elif index is not None:
+        made = _of_operator(program, program.operators[index], node.run)
+    else:
+        made = _of_copy(program, node.ports[0].tensor, node.run, node.weight)
+    return replace(made, times=node.times)
+
+
+def _of_operator(program: Program, op: Operator, run: int) -> Node:
+    options = operator_options(program, op)
+    ports = [_port(program, operand, options, False) for operand in op.inputs]
+    ports += [_port(program, operand, options, True) for operand in (*op.outputs, *op.residues)]
+    return Node(op.name, options, tuple(ports), op, run=run)
+
+
+def _of_parameter(program: Program, parameter: Parameter, run: int) -> Node:
+    sizes = _sizes(program, parameter.tensor)
+    stages = (1, 2, 3) if parameter.trainable else (3,)
+    options = (
+        Option("whole"),
+        *(Option(f"zero{stage}", zero=stage) for stage in stages),
+        *(Option(dim, parts=size) for dim, size in zip(parameter.tensor.dims, sizes, strict=True) if size > 1),
+    )
+    at = [position for position, size in enumerate(sizes) if size > 1]
+    places = (
+        Place(WHOLE, WHOLE),
+        *(Place(FLAT if stage == 3 else WHOLE, FLAT if stage >= 2 else WHOLE) for stage in stages),
+        *(Place(position, position) for position in at),
+    )
+    port = Port(parameter.tensor, sizes, places, True)
+    return Node(parameter.tensor.name, options, (port,), parameter=parameter, run=run)
+
+
+def _of_copy(program: Program, tensor: Tensor, run: int, weight: bool) -> Node:
+    sizes = _sizes(program, tensor)
+    dims = [position for position, size in enumerate(sizes) if size > 1]
+    options = (Option("whole"), *(Option(tensor.dims[position], parts=sizes[position]) for position in dims))
+    places: tuple[Place, ...] = (Place(WHOLE, WHOLE), *(Place(position, position) for position in dims))
+    if tensor.gradient:
+        options += (Option("pending"), Option("partial"))
+        places += (Place(WHOLE, PARTIAL), Place(PARTIAL, WHOLE))
+    both = (Port(tensor, sizes, places, False), Port(tensor, sizes, places, True))
+    return Node(f"copy of {tensor.name}", options, both, run=run, weight=weight)
+
+
+def _port(program: Program, operand: Operand, options: tuple[Option, ...], output: bool) -> Port:
+    tensor = program.tensors[operand.tensor]
+    return Port(tensor, _sizes(program, tensor), tuple(_place(operand, option, output) for option in options), output)
+
+
+def _sizes(program: Program, tensor: Tensor) -> tuple[int, ...]:
+    return tuple([program.sizes[dim] for dim in tensor.dims])
 
 
 def operator_options(program: Program, op: Operator) -> tuple[Option, ...]:

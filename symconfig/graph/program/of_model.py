@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from symconfig.descriptor.job import Packing
@@ -12,7 +12,7 @@ from symconfig.graph import operator as g
 from symconfig.graph.attended import attended
 from symconfig.graph.implementation import Implementation
 from symconfig.graph.model import blocks, dim_sizes
-from symconfig.graph.program.of_block import Numbers, Template, joined, template
+from symconfig.graph.program.of_block import Numbers, Step, Template, joined, template
 from symconfig.graph.program.program import Operand, Operator, Parameter, Program, Tensor
 
 _TABLE, _HEAD = "word_embedding.weight", "lm_head.weight"
@@ -32,13 +32,50 @@ def program(
     Experts are static and balanced: each takes the same number of slots. Layers of multi-token prediction read the same
     embedded tokens as the first layer, though theirs are one further on.
     """
-    sizes, notes = _sizes(model, batch, seq_length, vocab_multiple)
+    return programs(model, seq_length, how, vocab_multiple=vocab_multiple, packing=packing)(batch)
+
+
+def programs(
+    model: ModelDescriptor,
+    seq_length: int,
+    how: Implementation | None = None,
+    *,
+    vocab_multiple: int = 1,
+    packing: Packing | None = None,
+) -> Callable[[int], Program]:
+    """Return the program by its batch. Layers are unrolled once: what another batch leaves as it is is shared."""
     keys = {
         "keys_full": attended(seq_length, None, packing),
         "keys_window": attended(seq_length, model.sliding_window, packing),
     }
     along = {_HEAD: (d.VOCAB, d.HIDDEN)} if model.tie_word_embeddings else {}
-    unrolled = _Unrolled(blocks(model, how), Numbers(sizes, keys, along))
+    made: list[_Unrolled] = []
+
+    def of_batch(batch: int) -> Program:
+        sizes, notes = _sizes(model, batch, seq_length, vocab_multiple)
+        numbers = Numbers(sizes, keys, along)
+        if not made:
+            made.append(_unrolled(model, _Unrolled(blocks(model, how), numbers)))
+        unrolled = made[0]
+        slots = {d.SLOTS} if model.experts is not None else set()
+        operators, used = unrolled.with_numbers(numbers)
+        return Program(
+            name=model.name,
+            sizes={name: size for name, size in sizes.items() if name in used},
+            tensors=unrolled.tensors,
+            inputs=("tokens",),
+            parameters=tuple(unrolled.parameters.values()),
+            operators=operators,
+            outputs=tuple(unrolled.losses),
+            batch=frozenset({d.BATCH, *slots}),
+            notes=notes,
+        )
+
+    return of_batch
+
+
+def _unrolled(model: ModelDescriptor, unrolled: _Unrolled) -> _Unrolled:
+    """Append all blocks of a model."""
     stream = embedded = unrolled.add("embedding", "", ["tokens"])
     for index, kind in enumerate(model.layer_kinds):
         stream = unrolled.add(kind, f"layers.{index}.", [stream])
@@ -46,19 +83,7 @@ def program(
     for index in range(model.num_nextn_predict_layers):
         ahead = unrolled.add("mtp", f"mtp.{index}.", [ahead, embedded])
     unrolled.add("head", "", [stream])
-    slots = {d.SLOTS} if model.experts is not None else set()
-    used = set().union(*(kind.dims for kind in unrolled.templates.values()))
-    return Program(
-        name=model.name,
-        sizes={name: size for name, size in sizes.items() if name in used},
-        tensors=unrolled.tensors,
-        inputs=("tokens",),
-        parameters=tuple(unrolled.parameters.values()),
-        operators=tuple(unrolled.operators),
-        outputs=tuple(unrolled.losses),
-        batch=frozenset({d.BATCH, *slots}),
-        notes=notes,
-    )
+    return unrolled
 
 
 def _sizes(
@@ -83,13 +108,28 @@ def _sizes(
     return sizes, (balanced,)
 
 
+_Kind = tuple[str, tuple[bool, ...]]  # of a block, and which of its inputs something flows back into
+
+
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """A block among the others. first: its first operator. names: of its tensors, by local name."""
+
+    kind: _Kind
+    prefix: str
+    first: int
+    names: Mapping[str, str]
+    operands: Sequence[Operand]
+
+
 @dataclass(slots=True)
 class _Unrolled:
-    """Blocks put one after the other. Templates are by kind and by which inputs something flows back into."""
+    """Blocks put one after the other."""
 
     blocks: Mapping[str, g.Block]
     numbers: Numbers
-    templates: dict[tuple[str, tuple[bool, ...]], Template] = field(default_factory=dict)
+    templates: dict[_Kind, Template] = field(default_factory=dict)
+    placed: list[_Placed] = field(default_factory=list)
     tensors: dict[str, Tensor] = field(default_factory=dict)
     parameters: dict[str, Parameter] = field(default_factory=dict)
     operators: list[Operator] = field(default_factory=list)
@@ -111,9 +151,22 @@ class _Unrolled:
         for local, (weight, part) in like.weights.items():
             names[local] = self._parameter(weight, prefix, part)
         operands = [Operand(names[local], loops) for local, loops in like.operands]
+        self.placed.append(_Placed((kind, flows), prefix, len(self.operators), names, operands))
         self.operators.extend(step.operator(prefix, names, operands) for step in like.steps)
         self.losses.extend(names[tensor.name] for tensor in block.losses)
         return names[block.outputs[0].name]
+
+    def with_numbers(self, numbers: Numbers) -> tuple[tuple[Operator, ...], set[str]]:
+        """Return all operators under other numbers, and their dims; an operator that they leave as it is is the same
+        object."""
+        result, templates = list(self.operators), self.templates
+        if numbers is not self.numbers:
+            templates = {kind: template(self.blocks[kind[0]], kind[1], numbers) for kind in templates}
+        changed = {kind: _changed(self.templates[kind], other) for kind, other in templates.items()}
+        for block in self.placed:
+            for at, step in changed[block.kind]:
+                result[block.first + at] = step.operator(block.prefix, block.names, block.operands)
+        return tuple(result), set().union(*(kind.dims for kind in templates.values()))
 
     def _parameter(self, weight: g.Weight, prefix: str, part: str) -> str:
         """Its name. A weight that another block holds is that block's, and a tied head is the table of look-ups."""
@@ -126,3 +179,9 @@ class _Unrolled:
             self.parameters[name] = Parameter(tensor, not weight.frozen, name)
             self.tensors[name] = tensor
         return name
+
+
+def _changed(old: Template, new: Template) -> list[tuple[int, Step]]:
+    """Return the steps of a template that differ from those of the same block under other numbers."""
+    pairs = zip(old.steps, new.steps, strict=True)
+    return [(at, step) for at, (before, step) in enumerate(pairs) if before != step]

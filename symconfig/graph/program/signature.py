@@ -48,15 +48,15 @@ class Signatures:
 
     def number(self, op: Operator) -> int:
         """Equal for operators of equal structure only."""
-        key = self._as_written(op)
+        key = self.written(op)
         found = self.known.get(key)
         if found is None:
             exact = structure(self.program, op, self.origins)
             found = self.known[key] = self.numbers.setdefault(exact, len(self.numbers))
         return found
 
-    def _as_written(self, op: Operator) -> Hashable:
-        """Two operators with the same key have the same structure; the program keeps `splits` alive."""
+    def written(self, op: Operator) -> Hashable:
+        """Return the parts of an operator: equal ones have one structure. The program keeps `splits` alive."""
         tensors, origin = self.program.tensors, self.origins
         seen = []
         place: dict[str, int] = {}

@@ -12,14 +12,17 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from symconfig.cost.partition.costs import Costs, LinkCost, NodeCost
 from symconfig.cost.partition.work import Rows
 from symconfig.descriptor.mesh import Axis
 from symconfig.solve.partition.eliminate import Scope, Step, least, plan
+from symconfig.solve.partition.lines import Lines, fits
 from symconfig.solve.partition.problem import Array
 from symconfig.solve.partition.rows import allowed, shared_out
 
+Options = NDArray[np.int64]
 Row = tuple[int, ...]
 Strategy = tuple[Row, ...]  # of every node
 _ROUNDS = 4  # over all axes, after the first cuts, at most
@@ -66,12 +69,15 @@ class Cutter:
     by_bytes: bool = False  # the price is on bytes; else on the source paper's Cost_mem
     scopes: tuple[Scope, ...] = ()
     steps: tuple[Step, ...] | None = None
+    lines: Lines | None = None  # of all rows; none where these are too many
 
     def __post_init__(self) -> None:
         nodes, links = self.costs.net.nodes, self.costs.net.links
         pairs = (tuple(sorted((link.producer, link.consumer))) for link in links)
         self.scopes = (*((index,) for index in range(len(nodes))), *pairs)
         self.steps = plan(self.scopes, [len(node.options) for node in nodes])
+        if self.lines is None and fits(self.costs, self.axes):
+            self.lines = Lines(self.costs, self.axes)
 
     def node(self, index: int, axis: int | None, row: Row) -> tuple[Rows, NodeCost]:
         """The rows of a node that differ from the given one in this axis only, and their costs. None: in no axis."""
@@ -93,40 +99,49 @@ class Cutter:
         """For every node its rows along this axis and their costs; for every link those of all pairs."""
         every = [self.node(index, axis, row) for index, row in enumerate(rows)]
         fixed = [_beside(row, axis) for row in rows]
-        links = []
-        for index, link in enumerate(self.costs.net.links):
-            key = (index, axis, fixed[link.producer], fixed[link.consumer])
-            if key not in self.links:
-                self.links[key] = self.costs.link(index, every[link.producer][0], every[link.consumer][0])
-            links.append(self.links[key])
-        return [some for some, _ in every], [costs for _, costs in every], links
+        ends = [(link.producer, link.consumer) for link in self.costs.net.links]
+        keys = [(index, axis, fixed[a], fixed[b]) for index, (a, b) in enumerate(ends)]
+        new = [key for key in keys if key not in self.links]
+        pairs = [(index, ends[index]) for index, *_ in new]
+        asked = [(index, every[given][0], every[taken][0]) for index, (given, taken) in pairs]
+        self.links.update(zip(new, self.costs.links(asked), strict=True))
+        return [some for some, _ in every], [costs for _, costs in every], [self.links[key] for key in keys]
 
     def cut(self, axis: int, rows: Strategy, price: float) -> Strategy:
         """Every node's best row among those that differ in this axis."""
-        choices, nodes, links = self.tables(axis, rows)
-        tables = [costs.cost + price * (costs.memory if self.by_bytes else costs.relative) for costs in nodes]
-        for link, pair in zip(self.costs.net.links, links, strict=True):
-            table = pair.cost + price * pair.memory if self.by_bytes and price else pair.cost
+        options, tables = self._priced(axis, rows, price)
+        now = [int(some.searchsorted(row[axis])) for some, row in zip(options, rows, strict=True)]
+        chosen = least(self.steps, tables) if self.steps is not None else _in_turn(self.scopes, tables, now)
+        return tuple(
+            (*row[:axis], int(some[c]), *row[axis + 1 :]) for row, some, c in zip(rows, options, chosen, strict=True)
+        )
+
+    def _priced(self, axis: int, rows: Strategy, price: float) -> tuple[list[Options], list[Array]]:
+        """Of every node the options along the axis; of all nodes and then of all links their costs at the price."""
+        links = self.costs.net.links
+        if self.lines is None:
+            choices, nodes, pairs = self.tables(axis, rows)
+            tables = [costs.cost + price * (costs.memory if self.by_bytes else costs.relative) for costs in nodes]
+            every = [pair.cost + price * pair.memory if self.by_bytes and price else pair.cost for pair in pairs]
+            options = [some[:, axis] for some in choices]
+        else:
+            line = self.lines.along(axis, np.array(rows, dtype=np.int64))
+            alone = line.cost + price * (line.memory if self.by_bytes else line.relative)
+            beside = line.link_cost + price * line.link_memory if self.by_bytes and price else line.link_cost
+            tables, every = self.lines.of_nodes(alone), self.lines.of_links(beside)
+            options = self.lines.choices
+        for link, table in zip(links, every, strict=True):
             tables.append(table if link.producer < link.consumer else table.T)
-        chosen = least(self.steps, tables) if self.steps is not None else _in_turn(self.scopes, tables, choices, rows)
-        return tuple(tuple(some[c].tolist()) for some, c in zip(choices, chosen, strict=True))
+        return options, tables
 
     def found(self, rows: Strategy, price: float, axis: int | None) -> Found:
         """axis: the one that was cut last."""
-        choices, nodes, links = self.tables(axis, rows)
-        at = [0] * len(rows)
-        if axis is not None:
-            at = [int(some[:, axis].searchsorted(row[axis])) for some, row in zip(choices, rows, strict=True)]
-        ends = [(at[link.producer], at[link.consumer]) for link in self.costs.net.links]
-        chosen, beside = list(zip(nodes, at, strict=True)), list(zip(links, ends, strict=True))
-        moved = float(sum(one.cost[n] for one, n in chosen) + sum(pair.cost[n] for pair, n in beside))
-        held = float(sum(one.memory[n] for one, n in chosen) + sum(pair.memory[n] for pair, n in beside))
-        memory = held + float(max((one.transient[n] for one, n in chosen), default=0.0))
+        moved, held, transient, weight = self._sums(rows, axis)
+        memory = held + transient
         gamma = self.gamma or (1.0 / price if price else float("inf"))
         if self.by_bytes:
             gamma = gamma if self.costs.timed else float("inf")
             return Found(rows=rows, cost=moved, memory=memory, gamma=gamma, moved=moved, weight=memory)
-        weight = float(sum(one.relative[n] for one, n in chosen))
         return Found(
             rows=rows,
             cost=moved + weight / gamma,
@@ -135,6 +150,24 @@ class Cutter:
             moved=moved,
             weight=weight,
         )
+
+    def _sums(self, rows: Strategy, axis: int | None) -> tuple[float, float, float, float]:
+        """Cost, bytes held, the largest transient, and the source paper's Cost_mem."""
+        if self.lines is not None:
+            at = self.lines.at(np.array(rows, dtype=np.int64).reshape(len(rows), len(self.axes)))
+            moved = sum(at.cost.tolist()) + sum(at.link_cost.tolist())
+            held = sum(at.memory.tolist()) + sum(at.link_memory.tolist())
+            return moved, held, float(at.transient.max(initial=0.0)), sum(at.relative.tolist())
+        choices, nodes, links = self.tables(axis, rows)
+        chosen = [0] * len(rows)
+        if axis is not None:
+            chosen = [int(some[:, axis].searchsorted(row[axis])) for some, row in zip(choices, rows, strict=True)]
+        ends = [(chosen[link.producer], chosen[link.consumer]) for link in self.costs.net.links]
+        alone, beside = list(zip(nodes, chosen, strict=True)), list(zip(links, ends, strict=True))
+        moved = float(sum(one.cost[n] for one, n in alone) + sum(pair.cost[n] for pair, n in beside))
+        held = float(sum(one.memory[n] for one, n in alone) + sum(pair.memory[n] for pair, n in beside))
+        transient = float(max((one.transient[n] for one, n in alone), default=0.0))
+        return moved, held, transient, float(sum(one.relative[n] for one, n in alone))
 
     def partitioned(self, price: float, order: Sequence[int], start: Strategy | None = None) -> Found:
         """start: a partition to go on from; without one the whole mesh is cut first."""
@@ -209,20 +242,19 @@ def _fitted(cutter: Cutter, order: Sequence[int], free: Found, limit: float) -> 
     return best
 
 
-def _in_turn(
-    scopes: Sequence[Scope], tables: Sequence[Array], choices: Sequence[Rows], rows: Strategy
-) -> tuple[int, ...]:
+def _in_turn(scopes: Sequence[Scope], tables: Sequence[Array], now: Sequence[int]) -> tuple[int, ...]:
     """Where a network is too tangled for the exact way: the heaviest nodes choose first, until none would change."""
-    around: list[list[tuple[Scope, Array]]] = [[] for _ in rows]
+    around: list[list[tuple[Scope, Array]]] = [[] for _ in now]
     for scope, table in zip(scopes, tables, strict=True):
         for v in scope:
             around[v].append((scope, table))
-    chosen = [np.flatnonzero((some == row).all(axis=1)).item() for some, row in zip(choices, rows, strict=True)]
-    alone = tables[: len(rows)]
-    for _ in rows:
+    chosen = list(now)
+    heaviest = [float(table.max(where=np.isfinite(table), initial=-np.inf)) for table in tables[: len(now)]]
+    order = sorted(range(len(now)), key=lambda v: (-heaviest[v], v))
+    for _ in now:
         changed = False
-        for v in sorted(range(len(rows)), key=lambda v: (-float(np.max(alone[v])), v)):
-            score: Array = np.zeros(len(choices[v]))
+        for v in order:
+            score: Array = np.zeros(len(tables[v]))
             for nodes, table in around[v]:
                 at = tuple(slice(None) if w == v else chosen[w] for w in nodes)
                 score = score + table[at]

@@ -64,9 +64,9 @@ class Agreement:
     known: dict[tuple[bool, Kind, tuple[tuple[Role, int], ...]], float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        roles, nodes = Roles(self.net), self.net.nodes
-        self.experts = bool(roles.experts)
-        self.within = np.array(roles.within)
+        self.roles, nodes = Roles(self.net), self.net.nodes
+        self.experts = bool(self.roles.experts)
+        self.within = np.array(self.roles.within)
         self.weights = np.array([weight(self.net.program, node) if node.operator else 0.0 for node in nodes])
         options = max(len(node.options) for node in nodes)
         # of each kind of axes [nodes, options]: how many of them take the option
@@ -112,5 +112,5 @@ class Agreement:
         """[nodes]"""
         if (role, kind) not in self.asked:
             along = Along(role, role) if role in (Role.ETP, Role.EP, Role.EDP) else Along(role, Role.EDP)
-            self.asked[role, kind] = settled(self.net, [Axis(kind[0], kind[1], 1)], [along])[:, 0]
+            self.asked[role, kind] = settled(self.net, [Axis(kind[0], kind[1], 1)], [along], roles=self.roles)[:, 0]
         return self.asked[role, kind]

@@ -134,7 +134,7 @@ def _spatial(net: Net, axes: Sequence[Axis]) -> Baseline:
             node = net.nodes[index]
             able = [o for o in splitting(node, frozenset(windows)) if node.options[o].parts]
             led = matching(node, arrivals)
-            left = {o: node.options[o].parts / making.parts[index].get(o, 1) for o in able}
+            left = {o: node.options[o].parts / making.cut(index, o) for o in able}
             yield from sorted(able, key=lambda o: (-left[o], o))
             yield from led
             yield from splitting(node, net.program.batch)

@@ -18,6 +18,7 @@ from symconfig.solve.partition.follow import Settling
 from symconfig.solve.partition.roles import Roles
 
 STAGES = (0, 1, 2, 3)
+Settled = tuple[Along, int, bytes]  # what an axis of a size asks of nodes, and which options they have left
 Runs = Callable[[Sequence[Way]], NDArray[np.bool_]]  # which of some ways are of interest
 
 
@@ -33,11 +34,12 @@ class Expressible:
 def expressible(net: Net, axes: Sequence[Axis], runs: Runs) -> Expressible:
     """Find every way that the program can be split by and that runs, each once, the plainest first."""
     found: dict[Way, tuple[tuple[int, ...], Rows]] = {}
+    roles, known = Roles(net), dict[Settled, Rows]()
     for order in orders(axes):
         ordered = [axes[index] for index in order]
-        asked = [(way, along) for way, along in _asked(net, ordered) if way not in found]
+        asked = [(way, along) for way, along in _asked(roles, ordered) if way not in found]
         chosen = [pair for pair, may in zip(asked, runs([way for way, _ in asked]), strict=True) if may]
-        made = {} if not chosen else _made(net, ordered, dict.fromkeys(along for _, along in chosen))
+        made = {} if not chosen else _made(roles, ordered, dict.fromkeys(along for _, along in chosen), known)
         places = np.argsort(order)
         for way, along in chosen:
             if along in made:
@@ -48,17 +50,21 @@ def expressible(net: Net, axes: Sequence[Axis], runs: Runs) -> Expressible:
     return Expressible(tuple(ranked), tuple(found[way][0] for way in ranked), rows)
 
 
-def _asked(net: Net, axes: Sequence[Axis]) -> Iterator[tuple[Way, tuple[Along, ...]]]:
-    every = product(dense(axes), inside(axes, bool(Roles(net).experts)))
-    for (outer, roles), (inner, within) in every:
-        along = tuple(Along(*pair) for pair in zip(roles, within, strict=True))
+def _asked(roles: Roles, axes: Sequence[Axis]) -> Iterator[tuple[Way, tuple[Along, ...]]]:
+    every = product(dense(axes), inside(axes, bool(roles.experts)))
+    for (outer, outside), (inner, within) in every:
+        along = tuple(Along(*pair) for pair in zip(outside, within, strict=True))
         way = outer.with_experts(inner)
         yield from ((replace(way, zero=zero), along) for zero in STAGES)
 
 
-def _made(net: Net, axes: Sequence[Axis], wanted: Iterable[tuple[Along, ...]]) -> dict[tuple[Along, ...], Rows]:
-    """Rows [stages, nodes, axes] of those that split all that they have to; what begins alike is settled once."""
-    every, roles = list(wanted), Roles(net)
+def _made(
+    roles: Roles, axes: Sequence[Axis], wanted: Iterable[tuple[Along, ...]], known: dict[Settled, Rows]
+) -> dict[tuple[Along, ...], Rows]:
+    """Rows [stages, nodes, axes] of those that split all that they have to; what begins alike is settled once,
+    and so is what an axis asks of nodes that can do the same. known: what was."""
+    net = roles.net
+    every = list(wanted)
     taken = {role for along in every for what in along for role in (what.dense, what.expert)}
     needs = {role: due(roles, role) for role in taken}
     grown: dict[tuple[Along, ...], Settling] = {(): Settling(net, axes)}
@@ -67,7 +73,12 @@ def _made(net: Net, axes: Sequence[Axis], wanted: Iterable[tuple[Along, ...]]) -
         for start in dict.fromkeys(along[: number + 1] for along in every):
             if start[:-1] in grown:
                 making = grown[start[:-1]].forked()
-                settle(roles, making, number, start[-1], STAGES[-1])
+                asked = (start[-1], axes[number].size, making.able(number).tobytes())
+                if asked in known:
+                    making.put(number, known[asked])
+                else:
+                    settle(roles, making, number, start[-1], STAGES[-1])
+                    known[asked] = making.rows[:, number].copy()
                 row = making.rows[:, number].tolist()
                 due_here = (needs[start[-1].dense], needs[start[-1].expert])
                 if all(need is None or (need and all(row[v] in able for v, able in need)) for need in due_here):

@@ -13,6 +13,7 @@ from functools import cached_property
 from math import prod
 
 import numpy as np
+from numpy.typing import NDArray
 
 from symconfig.cost.partition.work import Rows
 from symconfig.descriptor.mesh import Axis
@@ -34,23 +35,57 @@ Wish = Callable[[int, Sequence[Arrival]], Iterable[int]]
 Stage = Callable[[int], int]  # of a parameter's node: the ZeRO stage in which it lies where all ranks read it whole
 
 
+class _Cuts:
+    """What options cut, each with how often it may be: a loop by the option's own limit, and dims of tensors.
+
+    limits: of all cuts; 0: none. members: [options of all nodes, cuts of each], filled up with one that has no limit.
+    """
+
+    def __init__(self, net: Net) -> None:
+        numbers: dict[tuple[int, object], int] = {}
+        limits: list[int] = []
+        every: list[list[int]] = []
+        self.first: list[int] = []
+        for index, node in enumerate(net.nodes):
+            self.first.append(len(every))
+            for number, option in enumerate(node.options):
+                cuts = [(number, option.parts)]
+                ports = ((at, port, port.places[number].forward) for at, port in enumerate(node.ports))
+                dims = [((at, place), port.sizes[place]) for at, port, place in ports if place >= 0]
+                mine = []
+                for what, limit in (*cuts, *dims) if number else dims:
+                    if (index, what) not in numbers:
+                        numbers[index, what] = len(limits)
+                        limits.append(limit)
+                    mine.append(numbers[index, what])
+                every.append(mine)
+        width = max(map(len, every), default=0)
+        self.limits = np.array([*limits, 0], dtype=np.int64)
+        filled = [cuts + [len(limits)] * (width - len(cuts)) for cuts in every]
+        self.members = np.array(filled, dtype=np.int64).reshape(len(every), width)
+        self.starts = np.array(self.first, dtype=np.int64)
+
+
 @dataclass
 class Settling:
-    """Rows in the making, [nodes, axes]. parts: of each node, what its axes have cut so far, by option and by dim."""
+    """Rows in the making, [nodes, axes]. parts: what all axes have cut so far, by cut."""
 
     net: Net
     axes: Sequence[Axis]
     rows: Rows = field(init=False)
-    parts: list[dict[object, int]] = field(init=False)
+    cuts: _Cuts = field(init=False)
+    parts: Rows = field(init=False)
+    _able: tuple[int, list[bool]] = field(init=False, default=(-1, []))
 
     def __post_init__(self) -> None:
         self.rows = np.zeros((len(self.net.nodes), len(self.axes)), np.int64)
-        self.parts = [{} for _ in self.net.nodes]
+        self.cuts = _Cuts(self.net)
+        self.parts = np.ones(len(self.cuts.limits), np.int64)
 
     def forked(self) -> Settling:
-        """The same, to be settled otherwise from here on."""
+        """Return the same, to be settled otherwise from here on."""
         other = copy(self)
-        other.rows, other.parts = self.rows.copy(), [dict(parts) for parts in self.parts]
+        other.rows, other.parts, other._able = self.rows.copy(), self.parts.copy(), (-1, [])
         return other
 
     @cached_property
@@ -58,31 +93,39 @@ class Settling:
         """The operators' nodes, each after what it reads; of a repeat its first instance counts."""
         return tuple(dict.fromkeys(self.net.node_of))
 
+    def able(self, axis: int) -> NDArray[np.bool_]:
+        """[options of all nodes] whether all that an option cuts can be cut once more along the axis."""
+        whole = self.cuts.limits % (self.parts * self.axes[axis].size) == 0
+        return np.asarray(whole[self.cuts.members].all(axis=1))
+
     def fits(self, index: int, option: int, axis: int) -> bool:
-        """Whether the node's option, and every dim that it cuts, can be cut once more along the axis."""
-        node, size, parts = self.net.nodes[index], self.axes[axis].size, self.parts[index]
-        limit = node.options[option].parts
-        if limit and limit % (parts.get(option, 1) * size):
-            return False
-        return all(
-            port.sizes[at] % (parts.get((number, at), 1) * size) == 0
-            for number, port in enumerate(node.ports)
-            if (at := port.places[option].forward) >= 0
-        )
+        """Whether a node's option can be taken along an axis, after all axes before."""
+        if self._able[0] != axis:
+            self._able = axis, self.able(axis).tolist()
+        return self._able[1][self.cuts.first[index] + option]
+
+    def cut(self, index: int, option: int) -> int:
+        """Return into how many parts an option of an operator has cut its loops."""
+        return int(self.parts[self.cuts.members[self.cuts.first[index] + option, 0]])
 
     def take(self, index: int, option: int, axis: int) -> None:
         self.rows[index, axis] = option
-        if not option:
-            return
-        parts, size = self.parts[index], self.axes[axis].size
-        parts[option] = parts.get(option, 1) * size
-        for number, port in enumerate(self.net.nodes[index].ports):
-            at = port.places[option].forward
-            if at >= 0:
-                parts[number, at] = parts.get((number, at), 1) * size
+        if option:
+            self._more(self.cuts.members[self.cuts.first[index] + option], axis)
+
+    def put(self, axis: int, options: Rows) -> None:
+        """Take an option of every node at once, where none is taken along the axis."""
+        self.rows[:, axis] = options
+        some = np.flatnonzero(options)
+        self._more(self.cuts.members[self.cuts.starts[some] + options[some]], axis)
+
+    def _more(self, cuts: Rows, axis: int) -> None:
+        self.parts[cuts] *= self.axes[axis].size
+        self.parts[-1] = 1  # what fills up is no cut
 
     def axis(self, axis: int, wish: Wish, stage: Stage) -> None:
         """Settles every node along one axis."""
+        self._able = axis, self.able(axis).tolist()
         done: set[int] = set()
         for index in self.order:
             arrivals = self._arrivals(index, axis, done)

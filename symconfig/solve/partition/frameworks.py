@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,6 +16,8 @@ from symconfig.solve.partition.degrees import AXES, Way
 
 if TYPE_CHECKING:
     from symconfig.descriptor.model import ModelDescriptor
+    from symconfig.frameworks.constraint import Constraint
+    from symconfig.frameworks.facts import Fixed
 
 
 class Framework(StrEnum):
@@ -64,18 +67,10 @@ def _refusals(
     framework: Framework, step: Step, ways: Sequence[Way], switched: bool, comm: str
 ) -> list[tuple[str, NDArray[np.bool_]]]:
     """Of ways with the same scheme: reasons, and which they refuse."""
-    from symconfig.frameworks.facts import Fixed
-    from symconfig.frameworks.tables import constraints
     from symconfig.plans.columns import Columns
-    from symconfig.solve.limits import limits
-    from symconfig.solve.unpriced import narrowed
 
     backend = BACKENDS[framework.value]
-    table, fixed = tuple(narrowed(framework.value, constraints(framework.value, step.megatron_version))), Fixed()
-    if step.model is not None:
-        known = facts(framework.value, step.model, step.architecture)
-        space = limits(framework.value, step.megatron_version, step.model, known)
-        table, fixed = space.refusals, space.fixed
+    table, fixed = _rules(framework, step.megatron_version, step.model, step.architecture)
     tp, cp, dp, ep, etp = (np.array([getattr(way.degrees, name) for way in ways]) for name in AXES)
     zero = np.array([way.zero for way in ways])
     batch = step.batch if step.batch is not None else int(np.lcm.reduce(dp))
@@ -103,3 +98,19 @@ def _refusals(
         *((constraint.rule, constraint.mask(fixed, point, tp.shape)) for constraint in table),
     ]
     return [(reason, np.broadcast_to(mask, tp.shape)) for reason, mask in wrong]
+
+
+@lru_cache(maxsize=16)
+def _rules(
+    framework: Framework, version: str, model: ModelDescriptor | None, architecture: str
+) -> tuple[tuple[Constraint, ...], Fixed]:
+    """Return the planner's rules that a point may fail, and what they ask of the model."""
+    from symconfig.frameworks.facts import Fixed
+    from symconfig.frameworks.tables import constraints
+    from symconfig.solve.limits import limits
+    from symconfig.solve.unpriced import narrowed
+
+    if model is None:
+        return tuple(narrowed(framework.value, constraints(framework.value, version))), Fixed()
+    space = limits(framework.value, version, model, facts(framework.value, model, architecture))
+    return space.refusals, space.fixed

@@ -28,6 +28,7 @@ class Known:
     end: float = np.inf
     steps: int = 0
     tried: set[tuple[int, ...]] = field(default_factory=set)
+    waiting: list[tuple[Space, tuple[int, ...], float]] = field(default_factory=list)
 
     @property
     def late(self) -> bool:
@@ -42,6 +43,20 @@ class Known:
         cost = self.problem.cost(choice)
         if cost < self.cost and self.problem.fits(choice):
             self.choice, self.cost = tuple(choice), cost
+
+    def look(self, space: Space, choice: Sequence[int], price: float) -> None:
+        """Offer a choice, and look near it: at once where no cost is known, or no limit; else where bounds alone settle
+        nothing."""
+        if self.cost == np.inf or space.limit == np.inf:
+            self.near(space, choice, price)
+        else:
+            self.offer(space.original(choice))
+            self.waiting.append((space, tuple(choice), price))
+
+    def looked(self) -> None:
+        """Look near the choices that wait, the latest first: it is the nearest to fitting."""
+        while self.waiting:
+            self.near(*self.waiting.pop())
 
     def near(self, space: Space, choice: Sequence[int], price: float) -> None:
         """The choice (by the numbers of the space), and better ones near it; once for each choice."""
@@ -130,7 +145,7 @@ def by_messages(state: State, known: Known, price: float) -> Point | None:
     known.steps += 1
     space = state.space
     choice = min(there.choice, back.choice, key=lambda c: _point(space, c).at(price))
-    known.near(space, choice, price)
+    known.look(space, choice, price)
     state.largest = local.transient(space, choice)
     return _point(space, choice) if state.learn(known, price, back.bound, back.bounds) else None
 
@@ -140,7 +155,7 @@ def by_elimination(state: State, known: Known, price: float) -> Point | None:
     found = eliminated(priced(state.space, price), plan(state.space)[0])
     known.steps += 1
     space = state.space
-    known.near(space, found.choice, price)
+    known.look(space, found.choice, price)
     state.largest = local.transient(space, found.choice)
     return _point(space, found.choice) if state.learn(known, price, found.least, marginals(found)) else None
 
@@ -156,7 +171,7 @@ def lightest(state: State, known: Known, exactly: bool) -> Point | None:
         sweep(of, messages, True)
         back = sweep(of, messages, False)
         choice, bounds = back.choice, back.bounds
-    known.near(space, choice, 0.0)
+    known.look(space, choice, 0.0)
     slack = LEVEL * abs(space.limit)  # sums of the same bytes in another order
     keep = [b + np.maximum(space.floor, t) <= space.limit + slack for b, t in zip(bounds, space.transient, strict=True)]
     return _point(space, choice) if state.narrow(keep) else None
@@ -168,6 +183,14 @@ def search(state: State, known: Known, ask: Ask, rounds: int) -> bool:
     Each next price is the one at which the two known best assignments on either side cost the same, until none is
     better there. False: nothing that is better than the known choice is left.
     """
+    known.waiting.clear()
+    left = _searched(state, known, ask, rounds)
+    if left:
+        known.looked()
+    return left
+
+
+def _searched(state: State, known: Known, ask: Ask, rounds: int) -> bool:
     price, over, under = state.price, None, None
     for _ in range(rounds):
         point = ask(state, known, price)

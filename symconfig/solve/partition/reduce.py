@@ -142,7 +142,9 @@ def _supported(now: Space) -> list[Bools]:
 
 def _pair(u: int, v: int, cost: Array, memory: Array) -> Pair:
     """An infinite memory is an infinite cost."""
-    memory = memory.astype(np.float64)
+    if not any(memory.strides) and not memory.any():  # one zero for all pairs
+        return Pair(u, v, np.ascontiguousarray(cost, dtype=np.float64), None)
+    memory = memory.astype(np.float64, copy=False)
     if np.isfinite(memory).all():
         return Pair(u, v, np.ascontiguousarray(cost, dtype=np.float64), memory if memory.any() else None)
     finite = np.isfinite(memory)

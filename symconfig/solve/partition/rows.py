@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import product
 
 import numpy as np
+from numpy.typing import NDArray
 
 from symconfig.cost.partition.costs import Costs
 from symconfig.cost.partition.work import Rows, counted
@@ -14,6 +15,7 @@ from symconfig.errors import InputError, Problem
 from symconfig.graph.program.net import FLAT, Net, Node
 from symconfig.graph.program.program import Work
 
+Array = NDArray[np.float64]
 ROUNDING = 1e-9
 MOST = 20_000  # rows of one node before it is refused: pairs of rows would not fit in memory
 
@@ -30,27 +32,31 @@ def spaces(
     operators = [index for index, node in enumerate(nodes) if node.parameter is None]
     for index in operators:
         result[index] = shared_out(costs, nodes[index], _operator_rows(nodes[index], costs.net, axes))
-    if not _within(costs, result, operators, upper, gamma):
+    alone: dict[int, Array] = {}
+    if not _within(costs, result, operators, alone, upper, gamma):
         return None
     parameters = [index for index, node in enumerate(nodes) if node.parameter is not None]
     for index in parameters:
         result[index] = _parameter_rows(index, costs, axes, result)
-    return result if _within(costs, result, operators + parameters, upper, gamma) else None
+    return result if _within(costs, result, parameters, alone, upper, gamma) else None
 
 
-def _within(costs: Costs, rows: list[Rows], among: Sequence[int], upper: float, gamma: float) -> bool:
-    """Drops rows that cost more by themselves than all other nodes leave; whether any are left."""
+def _within(
+    costs: Costs, rows: list[Rows], more: Sequence[int], alone: dict[int, Array], upper: float, gamma: float
+) -> bool:
+    """Drop rows that cost more by themselves than all other nodes leave; whether any are left. alone: costs of the rows
+    of nodes that were looked at before `more`."""
     if upper == float("inf"):
         return True
-    alone = {}
-    for index in among:
+    for index in more:
         cost, _, _, relative = costs.node(index, rows[index])
         alone[index] = cost + relative / gamma
     spare = upper * (1 + ROUNDING) - sum(float(cost.min()) for cost in alone.values())
     if spare < 0:
         return False
     for index, cost in alone.items():
-        rows[index] = rows[index][cost <= float(cost.min()) + spare]
+        keep = cost <= float(cost.min()) + spare
+        rows[index], alone[index] = rows[index][keep], cost[keep]
     return True
 
 

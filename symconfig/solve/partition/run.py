@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import lru_cache
 from time import monotonic
 
 import numpy as np
@@ -16,14 +17,15 @@ from symconfig.cost.partition.floor import floor_bytes
 from symconfig.cost.partition.work import Rows
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.mesh import Axis, Mesh
-from symconfig.graph.program.fold import fold
-from symconfig.graph.program.net import Net, net
+from symconfig.graph.program.net import Net
 from symconfig.graph.program.program import Program
+from symconfig.graph.program.sized import Sized
 from symconfig.solve.partition import brute, exact, walk
 from symconfig.solve.partition.adaptive import Adapted, Found, Strategy, adaptive
 from symconfig.solve.partition.assemble import assemble
 from symconfig.solve.partition.problem import Problem, Solution
 from symconfig.solve.partition.rows import ROUNDING, spaces
+from symconfig.solve.stages.clock import spent_s
 
 FEW = 4  # axes on which every node's rows can be weighed one by one
 Programs = Callable[[int], Program]  # by the number of microbatches that a step is cut into
@@ -123,15 +125,21 @@ class Case:
 
 
 def folded(program: Program) -> Net:
-    """The network with every repeat once."""
-    folding = fold(program)
-    return net(folding.program, folding.of, folding.runs)
+    """Return the network of a program with every repeat once."""
+    return Sized().net(program)
+
+
+@lru_cache(maxsize=2)
+def _sized(programs: Programs) -> Sized:
+    """Return the networks of programs, which several questions ask for."""
+    return Sized()
 
 
 def cases(programs: Programs, ask: Ask) -> Iterator[Case]:
     """Every way of running the step that was asked for, in rising order of turns."""
+    sized = _sized(programs)
     for turns in ask.turns:
-        once = folded(programs(turns))
+        once = sized.net(programs(turns))
         for keep in ask.keeps:
             if keep is not Keep.BORDERS or once.instances:  # only what repeats has borders
                 yield Case(once, replace(ask.training, turns=turns, keep=keep))
@@ -242,7 +250,7 @@ class _Search:
         """By one of the solvers over all rows of every node. first: what the adaptive one found on these axes. left:
         how many more searches share the time, this one included.
         """
-        started, ask = monotonic(), self.ask
+        started, began, ask = monotonic(), spent_s(), self.ask
         if self.best is not None and self.spent_s >= ask.limit_s:
             self.left_out = True
             return
@@ -272,8 +280,7 @@ class _Search:
                     gamma=gamma,
                     solver=solution.solver,
                 )
-        seconds = monotonic() - started
-        self.spent_s += seconds
+        self.spent_s += spent_s() - began
         self.trials.append(
             Trial(
                 solver=str(ask.solver),
@@ -282,7 +289,7 @@ class _Search:
                 cost=cost,
                 bound=bound,
                 complete=complete,
-                seconds=seconds,
+                seconds=monotonic() - started,
             )
         )
 

@@ -1,0 +1,223 @@
+"""Pairs of layouts as decimal numbers: the digit of each axis says what becomes of a tensor along it.
+
+What a change of layouts moves, costs and keeps depends on these digits alone, so that all pairs of rows of a link read
+from one table with an entry for each number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from symconfig.cost.partition.change import Column, change, cut, local
+from symconfig.cost.partition.rates import Array, Rate
+from symconfig.cost.partition.work import Rows
+from symconfig.graph.program.net import PARTIAL, WHOLE
+
+Numbers = NDArray[np.int64]
+Pairs = tuple[Numbers, Numbers]  # places of one row and of the other
+BASE = 10
+MOST_AXES = 4  # whose numbers all have an entry in a table; of more axes those that occur are looked at one by one
+_SMALL = 1000  # pairs that are numbered one by one
+_MOST_KNOWN = 128  # arrays of a table: some 10 MB
+FORBIDDEN = 9  # the digit of what is ruled out
+# By digit, one pair of places that stands for all that are alike: (given, taken).
+_PAIRS = (
+    (WHOLE, WHOLE),  # nothing changes, and nothing is cut
+    (0, 0),  # nothing changes
+    (WHOLE, PARTIAL),
+    (WHOLE, 0),
+    (PARTIAL, 0),
+    (0, 1),
+    (PARTIAL, WHOLE),
+    (0, WHOLE),
+    (0, PARTIAL),
+    (WHOLE, WHOLE),  # forbidden
+)
+_HELD, _EXCHANGED, _GATHERED = 1, 5, 7
+_MOVES_AS = np.array([0, 1, 0, 3, 4, 5, 6, 7, 7, 0])  # the lowest digit that moves the same
+_DIGIT_OF = np.array([[0, 2, 3], [6, 0, 4], [7, 8, 1]])  # [given, taken]: whole, partial, cut the same way
+
+
+def digits(given: Numbers, taken: Numbers) -> Numbers:
+    """Return the digits of pairs of places, in arrays that broadcast together."""
+    first, second = np.asarray(cut(given)), np.asarray(cut(taken))
+    result: Numbers = _DIGIT_OF[np.where(first, 2, WHOLE - given), np.where(second, 2, WHOLE - taken)]
+    return np.where(first & second & (given != taken), _EXCHANGED, result)
+
+
+def codes(table: Numbers, given: Rows, taken: Rows, across: bool) -> Numbers:
+    """Return numbers of pairs of rows. table: [options, options] digits. across: of all pairs, else pair by pair."""
+    if not across or len(given) * len(taken) <= _SMALL:
+        powers = BASE ** np.arange(given.shape[1], dtype=np.int64)
+        result: Numbers = table[given[:, None] if across else given, taken] @ powers
+        return result
+    total = np.zeros((len(given), len(taken)), dtype=np.int64)
+    for half in _halves(given, taken, table.shape):
+        total += half.numbers(table)[half.there].take(half.here, axis=1)
+    return total
+
+
+def codes_where(able: Numbers, tables: Sequence[Numbers], given: Rows, taken: Rows) -> tuple[Pairs, list[Numbers]]:
+    """Return which pairs of all rows have no forbidden digit in one table, and their numbers by each of some tables."""
+    halves, allowed = list(_halves(given, taken, able.shape)), (able != FORBIDDEN)
+    some = np.ones((len(given), len(taken)), dtype=bool)
+    for half in halves:
+        some &= half.all(allowed)[half.there].take(half.here, axis=1)
+    first, second = np.divmod(np.flatnonzero(some), len(taken))
+    found = [np.zeros(len(first), dtype=np.int64) for _ in tables]
+    for half in halves:
+        place = half.there[first] * len(half.taken) + half.here[second]
+        for total, table in zip(found, tables, strict=True):
+            total += half.numbers(table).take(place)
+    return (first, second), found
+
+
+class _Half(NamedTuple):
+    """A pair of axes of many rows: those that differ on them, and for each row which of these it is."""
+
+    axes: range
+    given: Rows
+    there: Numbers
+    taken: Rows
+    here: Numbers
+
+    def numbers(self, table: Numbers) -> Numbers:
+        """[given, taken] what the axes add to numbers."""
+        total = np.zeros((len(self.given), len(self.taken)), dtype=np.int64)
+        for column, axis in enumerate(self.axes):
+            total += table[self.given[:, column, None], self.taken[:, column]] * BASE**axis
+        return total
+
+    def all(self, table: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """[given, taken] whether a table of truths holds along the axes."""
+        total = np.ones((len(self.given), len(self.taken)), dtype=bool)
+        for column in range(len(self.axes)):
+            total &= table[self.given[:, column, None], self.taken[:, column]]
+        return total
+
+
+def _halves(given: Rows, taken: Rows, options: tuple[int, ...]) -> Iterator[_Half]:
+    """Yield pairs of axes: what rows that are alike on them have in common is worked out once."""
+    for low in range(0, given.shape[1], 2):
+        axes = range(low, min(low + 2, given.shape[1]))
+        here = slice(low, low + 2)
+        yield _Half(axes, *_distinct(given[:, here], options[0]), *_distinct(taken[:, here], options[1]))
+
+
+def _distinct(rows: Rows, options: int) -> tuple[Rows, Numbers]:
+    """Return rows that differ, and for each row which of them it is."""
+    numbers = rows @ (options ** np.arange(rows.shape[1], dtype=np.int64))
+    _, first, back = np.unique(numbers, return_index=True, return_inverse=True)
+    return rows[first], back
+
+
+@dataclass(frozen=True)
+class Table:
+    """What is known of some numbers, [numbers]. known: what was worked out, by what it is of."""
+
+    rates: tuple[Rate, ...]
+    numbers: Numbers
+    known: dict[Hashable, Array] = field(default_factory=dict)
+
+    @cached_property
+    def digits(self) -> Numbers:
+        """[axes, numbers]"""
+        powers = BASE ** np.arange(len(self.rates), dtype=np.int64)
+        return self.numbers // powers[:, None] % BASE
+
+    @cached_property
+    def moving(self) -> tuple[list[Column], list[Column], Numbers]:
+        """Places as they are given and taken of what moves differently, and for each number which of them it is."""
+        powers, digits = BASE ** np.arange(len(self.rates), dtype=np.int64), _MOVES_AS[self.digits]
+        some, back = np.unique(powers @ digits, return_inverse=True)
+        each = some // powers[:, None] % BASE
+        given, taken = (np.array(of, dtype=np.int64)[each] for of in zip(*_PAIRS, strict=True))
+        return list(given), list(taken), back
+
+    @cached_property
+    def forbidden(self) -> NDArray[np.bool_]:
+        return np.asarray((self.digits == FORBIDDEN).any(axis=0))
+
+    @cached_property
+    def same(self) -> NDArray[np.bool_]:
+        """Nothing changes."""
+        return np.asarray((self.digits <= _HELD).all(axis=0))
+
+    @cached_property
+    def gathered(self) -> NDArray[np.bool_]:
+        """Something is gathered, and nothing else changes."""
+        plain = (self.digits <= _HELD) | (self.digits == _GATHERED)
+        return np.asarray(plain.all(axis=0) & ~self.same)
+
+    @cached_property
+    def shares(self) -> tuple[Array, Array]:
+        """Of the tensor on one rank, as it is given and as it is taken."""
+        ones, (given, taken) = np.ones(len(self.numbers)), self.places
+        return ones * local(given, self.rates), ones * local(taken, self.rates)
+
+    @property
+    def places(self) -> tuple[list[Column], list[Column]]:
+        """Where each axis lies as the tensor is given and as it is taken, of one of those that are alike."""
+        given, taken = (list(np.array(of, dtype=np.int64)[self.digits]) for of in zip(*_PAIRS, strict=True))
+        return given, taken
+
+    def cost(self, amount: float) -> Array:
+        """Of the collectives; infinite where a digit is forbidden. amount: of the whole tensor."""
+
+        def changed() -> Array:
+            given, taken, back = self.moving
+            moved = np.broadcast_to(change(given, taken, amount, self.rates), (int(back.max(initial=0)) + 1,))
+            cost: Array = np.where(self.forbidden, np.inf, moved[back])
+            return cost
+
+        return self.once(amount, changed)
+
+    def once(self, what: Hashable, make: Callable[[], Array]) -> Array:
+        """What was made under this name before, or is made now."""
+        found = self.known.get(what)
+        if found is None:
+            if len(self.known) >= _MOST_KNOWN:
+                self.known.clear()
+            found = self.known[what] = make()
+        return found
+
+
+@lru_cache(maxsize=4)
+def every(rates: tuple[Rate, ...]) -> Table:
+    """Return the table of all numbers, each at its own place."""
+    return Table(rates, np.arange(BASE ** len(rates), dtype=np.int64))
+
+
+def read(rates: tuple[Rate, ...], numbers: Numbers) -> tuple[Table, Numbers]:
+    """Return a table with these numbers in it, and the place of each there."""
+    if len(rates) <= MOST_AXES:
+        return every(rates), numbers
+    if numbers.size <= _SMALL:
+        return Table(rates, numbers.ravel()), np.arange(numbers.size).reshape(numbers.shape)
+    some, places = np.unique(numbers, return_inverse=True)
+    return Table(rates, some), places.reshape(numbers.shape)
+
+
+def several(rates: tuple[Rate, ...], lots: Sequence[tuple[Numbers, float]]) -> list[Table]:
+    """Return a table for each lot of numbers, with the cost of its amount: all lots are worked out together."""
+    numbers = [some.ravel() for some, _ in lots]
+    ends = np.cumsum([0, *map(len, numbers)]).tolist()
+    whole = Table(rates, np.concatenate(numbers or [np.zeros(0, np.int64)]))
+    amounts = np.repeat(np.array([amount for _, amount in lots]), list(map(len, numbers)))
+    moved = np.zeros(len(amounts)) + change(*whole.places, amounts, rates)
+    costs, (given, taken) = np.where(whole.forbidden, np.inf, moved), whole.shares
+    result = []
+    for some, (_, amount), (first, past) in zip(numbers, lots, pairwise(ends), strict=True):
+        here = slice(first, past)
+        made = Table(rates, some, {amount: costs[here]})
+        known = {"same": whole.same[here], "gathered": whole.gathered[here], "shares": (given[here], taken[here])}
+        made.__dict__.update(known)  # where a cached property looks first
+        result.append(made)
+    return result
