@@ -62,10 +62,8 @@ def heads_in_flight(heads: Array, points: Columns, setting: Setting) -> Array:
     most = max(held.heads.size for held in unlike.found.values()) - 1
     # Of the numbers of first layers the smallest one that has so many. A stage that has fewer repeats its last one.
     every = np.arange(most + 1)
-    count, each = (
-        unlike.each(lambda held, name=name: getattr(held, name)[np.minimum(every, held.heads.size - 1)])
-        for name in ("heads", "of_heads")
-    )
+    count = unlike.each(lambda held: held.heads[np.minimum(every, held.heads.size - 1)])
+    each = unlike.each(lambda held: held.of_heads[np.minimum(every, held.heads.size - 1)])
     first = (count[:, None] < heads[..., None, :]).sum(axis=2)
     found = np.take_along_axis(each, np.minimum(first, most), axis=1)
     return np.where((heads > 0) & ~np.isnan(found), found, result)

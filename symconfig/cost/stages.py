@@ -94,7 +94,7 @@ class Pipelines:
         most = max(len(one.stages) for one in each)
         rows = [[*one.stages, *[one.stages[-1]] * (most - len(one.stages))] for one in each]
 
-        def array(values: list[list[object]]) -> Array:
+        def array(values: Sequence[object]) -> Array:
             """[x, ..., n] of [each, x, ...]"""
             found = np.moveaxis(np.array(values, dtype=np.float64), 0, -1)
             return found if which is None else found[..., which]

@@ -19,7 +19,7 @@ from symconfig.cost.table import Choice
 from symconfig.graph.model import sequence
 from symconfig.graph.operator import Place
 from symconfig.graph.parts import place_of
-from symconfig.plans.columns import Columns
+from symconfig.plans.columns import Columns, Values
 from symconfig.schedule.bounds import even_bound_s
 from symconfig.solve.kinds import ROUNDING, Bools, Kinds, kinds_alone
 from symconfig.solve.pieces import WHOLE, Piece, settings, ways
@@ -84,8 +84,7 @@ class Waiting:
 
     def at(self, chosen: NDArray[Any] | slice) -> Waiting:
         """Take some of them."""
-        columns = (self.pp, self.vpp, self.places, self.step_s)
-        return Waiting(self.piece, *(column[chosen] for column in columns))
+        return Waiting(self.piece, self.pp[chosen], self.vpp[chosen], self.places[chosen], self.step_s[chosen])
 
     def floors(self, below_s: float) -> tuple[list[Floors], Waiting | None]:
         """Work out the floors of the most hopeful ones that are below a step time; what is left, if anything is."""
@@ -130,7 +129,7 @@ def _totals(piece: Piece) -> Array:
     return np.array([kinds.count(kind) for kind in piece.low.kinds], dtype=np.float64)
 
 
-def _least_s(piece: Piece, pp: NDArray[np.intp], vpp: NDArray[np.intp], places: NDArray[np.intp]) -> Array:
+def _least_s(piece: Piece, pp: Values, vpp: Values, places: NDArray[np.intp]) -> Array:
     """[t]: no policy, ZeRO stage or layout is faster."""
     m = priced(piece.request, piece.candidates, pp, places).num_microbatches
     return even_bound_s(m, pp, vpp, _totals(piece) @ piece.low.seconds[0][:, places])

@@ -137,8 +137,8 @@ def _laid(piece: Piece, weighed: Weighed) -> Iterator[_Laid]:
             continue
         which = np.repeat(np.arange(len(laid)), [chosen.size for _, chosen in laid])
         chosen = np.concatenate([each for _, each in laid])
-        pp, vpp = (np.array([getattr(split, name) for split, _ in laid])[which] for name in ("pp", "vpp"))
-        least = _least_s(piece, pp, vpp, chosen)
+        stages_of, chunks_of = (np.array([getattr(split, name) for split, _ in laid]) for name in ("pp", "vpp"))
+        least = _least_s(piece, stages_of[which], chunks_of[which], chosen)
         order = np.argsort(least, kind="stable")
         if not weighed.exhaustive:
             order = order[least[order] <= weighed.worst_s]
