@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import permutations
 from typing import Any, Self
 
 import numpy as np
@@ -88,14 +89,14 @@ def pieces(
     shared = _shared(requests, machine, grid.scheme) if grid.points.size else []
     places = grid.below(below_s, machine)
     every = grid.points.at(places)
-    alive = _places([some.request for some in shared], every, refused)
+    alive = _taken([some.request for some in shared], every, refused)
     for start in range(0, every.size if shared else 0, 8 * PIECE):
         part = every.at(slice(start, start + 8 * PIECE))
-        inside = [whole[(whole >= start) & (whole < start + 8 * PIECE)] - start for whole in alive]
+        inside = [taken[start : start + 8 * PIECE] for taken in alive]
         known: dict[tuple[object, ...], _Evaluated] = {}
         for some, mine in zip(shared, inside, strict=True):
             framework = some.request.framework
-            if not mine.size:
+            if not mine.any():
                 continue
             if framework.evaluated not in known:
                 alike = [
@@ -103,9 +104,9 @@ def pieces(
                     for each, other in zip(shared, inside, strict=True)
                     if each.request.framework.evaluated == framework.evaluated
                 ]
-                known[framework.evaluated] = _Evaluated.of(some, part, np.unique(np.concatenate(alike)))
+                known[framework.evaluated] = _Evaluated.of(some, part, np.flatnonzero(np.any(alike, axis=0)))
             where = known[framework.evaluated]
-            mine, costs = np.searchsorted(where.places, mine), where.costs
+            mine, costs = np.flatnonzero(mine[where.places]), where.costs
             if framework is not where.framework:
                 costs = tuple(hiding(cost, framework) for cost in costs)
             if framework.graphed and "cuda_graphs" not in some.request.pins.words:
@@ -145,26 +146,28 @@ def _shared(requests: Sequence[Request], machine: Machine, scheme: Scheme) -> li
     return result
 
 
-def _places(requests: Sequence[Request], grid: Columns, refused: Refused) -> list[NDArray[np.intp]]:
-    """Indices of the points that each request takes.
+def _taken(requests: Sequence[Request], grid: Columns, refused: Refused) -> list[NDArray[np.bool_]]:
+    """[n] of each request: whether it takes a point.
 
     Of dispatchers with kernels of their own, which have one price, a point is left to the first one that runs there;
     and where a request is `eager`, to one that has on what it has and more carriers.
     """
-    every = [among(request, grid, refused) for request in requests]
-    result = []
-    for place, (request, mine) in enumerate(zip(requests, every, strict=True)):
-        for number, (other, theirs) in enumerate(zip(requests, every, strict=True)):
+    every = np.zeros((len(requests), grid.size), dtype=bool)
+    bare: dict[Extras, list[int]] = {}
+    for place, request in enumerate(requests):
+        every[place, among(request, grid, refused)] = True
+        bare.setdefault(replace(request.extras, **CARRIERS_OFF), []).append(place)
+    result = every.copy()
+    for alike in bare.values():
+        for place, number in permutations(alike, 2):
+            request, other = requests[place], requests[number]
             if _before(other.extras, request.extras, number < place, request.eager):
-                mine = np.setdiff1d(mine, theirs, assume_unique=True)
-        result.append(mine)
-    return result
+                result[place] &= ~every[number]
+    return list(result)
 
 
 def _before(one: Extras, other: Extras, earlier: bool, eager: bool) -> bool:
-    """Whether a point is left to the one where both run."""
-    if replace(one, **CARRIERS_OFF) != replace(other, **CARRIERS_OFF):
-        return False
+    """Whether a point is left to the one where both run, which differ in their carriers only."""
     both = bool(one.flex_backend) and bool(other.flex_backend)
     if both and one.flex_backend != other.flex_backend:
         return earlier and one.tp_comm == other.tp_comm

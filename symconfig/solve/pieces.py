@@ -33,6 +33,8 @@ from symconfig.solve.split import most_chunks
 WHOLE = Choice(frozenset({LAYER}))  # full recompute
 CELLS = 2**13  # points of a piece times policies that are worked out at once, however few are asked for
 
+Way = tuple[int, int, NDArray[np.intp]]
+
 
 @dataclass(slots=True)
 class Piece:
@@ -51,7 +53,8 @@ class Piece:
     choices: list[Choice]
     policies: Policies
     made: Table | None = None  # at some of the points:
-    known: NDArray[np.intp] = field(default_factory=lambda: np.zeros(0, dtype=np.intp))
+    known: NDArray[np.bool_] | None = None  # which
+    laid: list[Way] | None = None  # its pipelines
     related: list[Relative] = field(default_factory=list)
     single: dict[tuple[tuple[int, ...], int], Table] = field(default_factory=dict)
 
@@ -83,24 +86,26 @@ class Piece:
             whole_s=self.whole_s[places],
             least_s=self.least_s[places],
             made=None,
-            known=self.known[:0],
+            known=None,
+            laid=None,
             related=[],
             single={},
         )
 
     def table(self, places: NDArray[np.intp]) -> tuple[Table, NDArray[np.intp]]:
         """Return the costs of all policies at some of the points, and where each of these is there."""
-        if self.made is None or not np.isin(places, self.known).all():
+        if self.known is None:
             size = self.candidates.size
-            whole = size * len(self.choices) <= CELLS
-            self.known = np.arange(size) if whole else np.union1d(self.known, places)
-            blocks = self.blocks(self.known)
+            self.known = np.full(size, size * len(self.choices) <= CELLS)
+        if self.made is None or not self.known[places].all():
+            self.known[places] = True
+            blocks = self.blocks(np.flatnonzero(self.known))
             self.made = table(blocks, self.choices, self.policies, self.machine, self.request.framework)
-        return self.made, np.searchsorted(self.known, places)
+        return self.made, (np.cumsum(self.known) - 1)[places]
 
     def forget(self) -> None:
         """Keep no costs of policies."""
-        self.made, self.known = None, self.known[:0]
+        self.made = self.known = None
 
 
 def at(costs: Sequence[BlockCost], chosen: NDArray[np.intp]) -> tuple[BlockCost, ...]:
@@ -127,8 +132,14 @@ def _recompute_allowed(pinned: str, kind: str, modules: frozenset[str]) -> bool:
     return name == kind and (not wanted or modules == frozenset(wanted.split(",")))
 
 
-def ways(piece: Piece, refused: Refused) -> Iterator[tuple[int, int, NDArray[np.intp]]]:
-    """Pipeline degree, chunks a stage, and the piece's points that the target can run with them."""
+def ways(piece: Piece, refused: Refused) -> Sequence[Way]:
+    """Pipeline degree, chunks a stage, and the piece's points that the target can run with them; found once."""
+    if piece.laid is None:
+        piece.laid = list(_ways(piece, refused))
+    return piece.laid
+
+
+def _ways(piece: Piece, refused: Refused) -> Iterator[Way]:
     request, layers = piece.request, piece.request.model.num_hidden_layers
     for pp in divisors(request.gpus):
         if not request.pins.allows("pp", pp) or (pp > 1 and not request.limits.pipeline):

@@ -30,7 +30,7 @@ from symconfig.solve.found import Found
 from symconfig.solve.gamma import Gammas
 from symconfig.solve.grid import Grid, pieces
 from symconfig.solve.kinds import ROUNDING
-from symconfig.solve.pieces import WHOLE, Piece, settings, ways
+from symconfig.solve.pieces import WHOLE, Piece, Way, settings, ways
 from symconfig.solve.space import Request, priced, schemes
 from symconfig.solve.split import Split, splits
 from symconfig.solve.weighed import Weighed
@@ -146,7 +146,7 @@ def _laid(piece: Piece, weighed: Weighed) -> Iterator[_Laid]:
             yield _Laid([split for split, _ in laid], which[order], chosen[order], least[order])
 
 
-def _kind(way: tuple[int, int, NDArray[np.intp]]) -> tuple[bool, bool]:
+def _kind(way: Way) -> tuple[bool, bool]:
     """Tell pipelines of several stages, and of several chunks a stage, from others."""
     return way[0] > 1, way[1] > 1
 
