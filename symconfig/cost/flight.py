@@ -98,13 +98,21 @@ class _Unlike:
 
     @staticmethod
     def of(points: Columns, setting: Setting) -> _Unlike | None:
-        """Return those of some points; None: there are none."""
+        """Return those of some points; None: there are none. Costs ask several times for the same points."""
+        memo, m = setting.pipelines.memo, points.num_microbatches
+        if "unlike" not in memo or memo["unlike"][0] is not m:
+            memo["unlike"] = m, _Unlike._of(m, setting)
+        found: _Unlike | None = memo["unlike"][1]
+        return found
+
+    @staticmethod
+    def _of(num_microbatches: Array, setting: Setting) -> _Unlike | None:
         pipelines, found = setting.pipelines, dict[tuple[int, int], _Held]()
         mixed = [[len(set(stage.layers)) > 1 for stage in one.stages] for one in pipelines.each]
         if not any(map(any, mixed)):
             return None
         rows = len(pipelines.index)
-        different, which = pairs(pipelines.which, points.num_microbatches)
+        different, which = pairs(pipelines.which, num_microbatches)
         for column, (place, count) in enumerate(different.T.tolist()):
             one, group = pipelines.each[place], setting.group_of(pipelines.each[place])
             last = len(one.stages) - 1

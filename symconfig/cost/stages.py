@@ -6,7 +6,8 @@ Axes of the arrays: s stage shape, r recompute policy, n point.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,6 +78,7 @@ class Pipelines:
 
     each: different ones; which: [n], the place of each point's in `each`; of a single one all arrays have n = 1.
     pp, vpp: [n]. index, alike: [s, n]. counts, body: [s, kinds, n]; body without blocks whose input is not kept.
+    memo: what was found out about these points, by the name of what.
     """
 
     each: tuple[Pipeline, ...]
@@ -87,6 +89,7 @@ class Pipelines:
     alike: Array
     counts: Array
     body: Array
+    memo: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @staticmethod
     def of(each: Sequence[Pipeline], which: NDArray[np.intp] | None = None) -> Pipelines:
@@ -119,8 +122,8 @@ class Pipelines:
         """Take those of some of the points."""
         if len(self.each) == 1 and self.which.size == 1:
             return self
-        arrays = (getattr(self, name)[..., chosen] for name in Pipelines.__slots__ if name != "each")
-        return Pipelines(self.each, *arrays)
+        arrays = ("which", "pp", "vpp", "index", "alike", "counts", "body")
+        return Pipelines(self.each, *(getattr(self, name)[..., chosen] for name in arrays))
 
     @property
     def several(self) -> bool:
@@ -339,7 +342,9 @@ def _working(
 
 def _most(has: NDArray[np.bool_], of_kinds: Array) -> Array:
     """[s, ..., n]: the most of the kinds that each stage has. has: [s, kinds, n]; of_kinds: [..., kinds, n]."""
-    result: Array = np.where(has, of_kinds, 0.0).max(axis=-2, initial=0.0)
+    result: Array = np.zeros(())
+    for kind in range(has.shape[-2]):
+        result = np.maximum(result, np.where(has[..., kind, :], of_kinds[..., kind, :], 0.0))
     return result
 
 
