@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -253,10 +253,14 @@ class Layout:
 
 def counted(floors: Floors, chunks: Chunks) -> Array:
     """[vpp, pp, kinds]: blocks of each kind in each chunk."""
-    names, setting = floors.kinds.names, floors.setting
+    return _counted(floors.kinds.names, chunks, floors.setting.vpp, floors.setting.pp)
+
+
+@lru_cache(maxsize=4096)
+def _counted(names: tuple[str, ...], chunks: Chunks, vpp: int, pp: int) -> Array:
     alike = {chunk: [chunk.count(name) for name in names] for chunk in set(chunks)}
     rows = np.array([alike[chunk] for chunk in chunks], dtype=np.float64)
-    return rows.reshape(setting.vpp, setting.pp, len(names))
+    return rows.reshape(vpp, pp, len(names))
 
 
 def slowest_s(floors: Floors, split: Split) -> Array:
