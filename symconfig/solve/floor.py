@@ -27,6 +27,7 @@ from symconfig.solve.slowest import least_slowest_s
 from symconfig.solve.space import Refused, priced
 
 CELLS = 2**15  # blocks under a policy at points that are worked out at once
+TOGETHER = 2**13  # points with a pipeline of which it is asked at once whether they may fit
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +109,7 @@ def waiting(piece: Piece, below_s: float) -> Waiting | None:
     places = np.concatenate([chosen for _, _, chosen in each])
     step = _least_s(piece, pp, vpp, places)
     below = np.flatnonzero(step < below_s)
+    below = below[_with_room(Waiting(piece, pp[below], vpp[below], places[below], step[below]))]
     if not below.size:
         return None
     every = Waiting(piece, pp[below], vpp[below], places[below], step[below])
@@ -115,6 +117,33 @@ def waiting(piece: Piece, below_s: float) -> Waiting | None:
     least = np.full(different.shape[1], np.inf)
     np.minimum.at(least, group, every.step_s)
     return every.at(np.lexsort((every.step_s, group, least[group])))
+
+
+def _with_room(every: Waiting) -> Bools:
+    """[t]: whether any ZeRO stage, offload and policy may fit, if each had of everything the least."""
+    piece, found = every.piece, np.zeros(every.pp.size, dtype=bool)
+    for start in range(0, every.pp.size, TOGETHER):
+        some = every.at(slice(start, start + TOGETHER))
+        order = np.argsort(-some.pp, kind="stable")
+        some = some.at(order)
+        where = priced(piece.request, piece.candidates, some.pp, some.places)
+        pipelines = _pipelines(piece, some.pp, some.vpp)
+        for setting, runs in settings(piece, pipelines, where):
+            kinds = kinds_alone(piece.low, _totals(piece), some.places, where, setting)
+            found[start + order] |= runs & _room(kinds.leanest(), piece, setting, *_held(piece, where, setting))
+    return found
+
+
+def _held(piece: Piece, where: Columns, setting: Setting) -> tuple[Array, Array]:
+    """[pp, n] each: as of `_fewest_held`; chunks that may be empty hold nothing."""
+    fewest, forced = _fewest_held(where, setting)
+    return fewest, np.zeros_like(forced) if piece.request.limits.layouts.empty else forced
+
+
+def _room(lean: Kinds, piece: Piece, setting: Setting, fewest: Array, forced: Array) -> Bools:
+    """[n]: whether blocks of one policy and offload may fit. Those of most stages come first."""
+    fits: Bools = _may_fit(lean, (), fewest, forced, setting.pipelines.pp, piece.budget)[0, 0]
+    return fits
 
 
 def _starts(some: Waiting) -> NDArray[np.intp]:
@@ -170,10 +199,8 @@ def _worked_out(some: Waiting, below_s: float) -> Iterator[Floors]:
                 continue
             chosen = chosen[np.argsort(-some.pp[near[chosen]], kind="stable")]
             laid = replace(setting, pipelines=_pipelines(piece, some.pp[near[chosen]], some.vpp[near[chosen]]))
-            fewest, forced = _fewest_held(where.at(mine[back[chosen]]), laid)
-            if piece.request.limits.layouts.empty:
-                forced = np.zeros_like(forced)
-            room = _may_fit(lean.at(back[chosen]), (), fewest, forced, laid.pipelines.pp, piece.budget)[0].any(axis=0)
+            fewest, forced = _held(piece, where.at(mine[back[chosen]]), laid)
+            room = _room(lean.at(back[chosen]), piece, laid, fewest, forced)
             if not room.any():
                 continue
             t, n = near[chosen[room]], back[chosen[room]]
