@@ -7,7 +7,7 @@ import numpy as np
 from symconfig.descriptor.load import load_cluster
 from symconfig.graph.model import sequence
 from symconfig.solve.detail import detail
-from symconfig.solve.floor import degrees
+from symconfig.solve.floor import waiting
 from symconfig.solve.moves import _moves, moved
 from symconfig.solve.run import run, weigh_all
 from symconfig.solve.search import resolved
@@ -33,7 +33,9 @@ def test_only_what_the_target_can_say_is_proposed() -> None:
     cluster = tight(model, 4.0)
     asked = resolved(model, cluster, job(4, 8, 4096, pins={"pp": "2", "vpp": "2"}))
     piece = weigh_all(model, cluster, asked, 1).pieces[0]
-    floors = next(floors for degree in degrees(piece, np.inf) for floors in degree.floors(np.inf))
+    left = waiting(piece, np.inf)
+    assert left is not None
+    floors = left.floors(np.inf)[0][0]
     blocks = sequence(model)
     split = Split(2, 2, (blocks[:3], blocks[3:5], blocks[5:7], blocks[7:]))
     near = moved(floors, split, 0, 0, 5)
