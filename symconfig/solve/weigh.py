@@ -191,7 +191,9 @@ def _slices(
         alive = order[fits[order]]
         if runs.any() and not fits.any() and not weighed.families:
             # the leanest of all that the target can run, so that a refusal can say how much is missing
-            alive = np.array([int(np.where(runs, floor, np.inf).argmin())])
+            lean = int(np.where(runs, floor, np.inf).argmin())
+            least = device_bytes(float(floor[lean]), space.machine, request.framework)
+            alive = np.array([lean] if weighed.leanest is None or least < weighed.leanest.device_bytes else [], int)
         if not alive.size:
             continue
         width = max(1, BATCH // (len(space.choices) * len(setting.offload)))
