@@ -185,8 +185,8 @@ def _worked_out(some: Waiting, below_s: float) -> Iterator[Floors]:
         even = stages(table.only(0), pipelines, rows, setting.tied).shared(pipelines.pp)
         rest = apart_s(even, where, setting)
         # An even share of what is pinned is the least that some stage pins.
-        room = piece.machine.host_memory_bytes_per_gpu * HOST_SHARE
-        rest = np.where(host_bytes(even, where, setting)[0] * (1 - ROUNDING) <= room, rest, np.inf)
+        pinnable = piece.machine.host_memory_bytes_per_gpu * HOST_SHARE
+        rest = np.where(host_bytes(even, where, setting)[0] * (1 - ROUNDING) <= pinnable, rest, np.inf)
         near = np.flatnonzero(runs[group] & (some.step_s + rest.min(axis=0)[group] < below_s))
         if not near.size:
             continue

@@ -92,11 +92,11 @@ def pieces(
     alive = _taken([some.request for some in shared], every, refused)
     for start in range(0, every.size if shared else 0, 8 * PIECE):
         part = every.at(slice(start, start + 8 * PIECE))
-        inside = [taken[start : start + 8 * PIECE] for taken in alive]
+        inside = [each[start : start + 8 * PIECE] for each in alive]
         known: dict[tuple[object, ...], _Evaluated] = {}
-        for some, mine in zip(shared, inside, strict=True):
+        for some, taken in zip(shared, inside, strict=True):
             framework = some.request.framework
-            if not mine.any():
+            if not taken.any():
                 continue
             if framework.evaluated not in known:
                 alike = [
@@ -106,7 +106,7 @@ def pieces(
                 ]
                 known[framework.evaluated] = _Evaluated.of(some, part, np.flatnonzero(np.any(alike, axis=0)))
             where = known[framework.evaluated]
-            mine, costs = np.flatnonzero(mine[where.places]), where.costs
+            mine, costs = np.flatnonzero(taken[where.places]), where.costs
             if framework is not where.framework:
                 costs = tuple(hiding(cost, framework) for cost in costs)
             if framework.graphed and "cuda_graphs" not in some.request.pins.words:
