@@ -10,7 +10,8 @@ from symconfig.cost.blocks import SECONDS
 from symconfig.cost.exchange import TAKEN, exchange
 from symconfig.cost.lattice import Array
 from symconfig.cost.pipeline import messages
-from symconfig.cost.stages import Setting, Stages, StageShape, stages
+from symconfig.cost.shapes import StageShape
+from symconfig.cost.stages import Setting, Stages, stages
 from symconfig.cost.table import Table
 from symconfig.graph.derived import Phase
 from symconfig.graph.parts import is_layer

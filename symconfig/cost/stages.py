@@ -6,8 +6,7 @@ Axes of the arrays: s stage shape, r recompute policy, n point.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +15,9 @@ from symconfig.cost.blocks import KEPT, TRANSIENT
 from symconfig.cost.framework import Bytes, Framework
 from symconfig.cost.lattice import Array
 from symconfig.cost.machine import Machine
+from symconfig.cost.shapes import Pipeline, Pipelines, StageShape
 from symconfig.cost.table import WEIGHTS, Table
 from symconfig.graph.operator import Place
-from symconfig.graph.parts import is_layer
 from symconfig.plans.choices import ZeroStage
 
 _WIDEST = ("vocabulary", "widest", "widest_vector", "widest_expert")
@@ -42,104 +41,6 @@ class Offload:
 
     optimizer: float = 0.0
     weights: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class StageShape:
-    """A stage as counts of each kind, its place in the pipeline, and how many stages look the same in time.
-
-    layers: how many each of its chunks has, without the model's ends. together: how many are recomputed at once, and
-    of each kind, kept: how many begin such a group and so have their input kept; None: all.
-    """
-
-    index: int
-    counts: tuple[int, ...]
-    alike: int
-    layers: tuple[int, ...] = ()
-    together: int = 1
-    kept: tuple[int, ...] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Pipeline:
-    """One pipeline: stages, chunks of each stage, and the stage shapes that can bind."""
-
-    pp: int
-    vpp: int
-    stages: tuple[StageShape, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Pipelines:
-    """The pipelines of all points of an evaluation, as arrays.
-
-    Either all have several stages or none has, and either all have several chunks a stage or none has. What has fewer
-    stage shapes than others repeats its last one, which then stands for no further stage.
-
-    each: different ones; which: [n], the place of each point's in `each`; of a single one all arrays have n = 1.
-    pp, vpp: [n]. index, alike: [s, n]. counts, body: [s, kinds, n]; body without blocks whose input is not kept.
-    memo: what was found out about these points, by the name of what.
-    """
-
-    each: tuple[Pipeline, ...]
-    which: NDArray[np.intp]
-    pp: Array
-    vpp: Array
-    index: Array
-    alike: Array
-    counts: Array
-    body: Array
-    memo: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
-
-    @staticmethod
-    def of(each: Sequence[Pipeline], which: NDArray[np.intp] | None = None) -> Pipelines:
-        """Lay out pipelines as arrays. which: None where there is only one."""
-        most = max(len(one.stages) for one in each)
-        rows = [[*one.stages, *[one.stages[-1]] * (most - len(one.stages))] for one in each]
-
-        def array(values: Sequence[object]) -> Array:
-            """[x, ..., n] of [each, x, ...]"""
-            found = np.moveaxis(np.array(values, dtype=np.float64), 0, -1)
-            return found if which is None else found[..., which]
-
-        return Pipelines(
-            each=tuple(each),
-            which=np.zeros(1, dtype=np.intp) if which is None else which,
-            pp=array([one.pp for one in each]),
-            vpp=array([one.vpp for one in each]),
-            index=array([[stage.index for stage in row] for row in rows]),
-            alike=array(
-                [
-                    [stage.alike * (place < len(one.stages)) for place, stage in enumerate(row)]
-                    for one, row in zip(each, rows, strict=True)
-                ]
-            ),
-            counts=array([[stage.counts for stage in row] for row in rows]),
-            body=array([[stage.kept or stage.counts for stage in row] for row in rows]),
-        )
-
-    def at(self, chosen: NDArray[np.intp] | NDArray[np.bool_]) -> Pipelines:
-        """Take those of some of the points."""
-        if len(self.each) == 1 and self.which.size == 1:
-            return self
-        arrays = ("which", "pp", "vpp", "index", "alike", "counts", "body")
-        return Pipelines(self.each, *(getattr(self, name)[..., chosen] for name in arrays))
-
-    @property
-    def several(self) -> bool:
-        """Whether there are several stages."""
-        return self.each[0].pp > 1
-
-    @property
-    def interleaved(self) -> bool:
-        """Whether there are several chunks a stage."""
-        return self.each[0].vpp > 1
-
-    @property
-    def only(self) -> Pipeline:
-        """The pipeline of all points, where there is only one."""
-        (one,) = self.each
-        return one
 
 
 @dataclass(frozen=True, slots=True)
@@ -381,22 +282,3 @@ def _look_ups(places: Sequence[Place], counts: Array, tied: bool) -> Array:
     if Place.FURTHER in places:
         more = more + (counts[:, places.index(Place.FURTHER)] > 0) * (1 - first)
     return more
-
-
-def distinct(
-    counts: Sequence[tuple[int, ...]], chunks: Sequence[tuple[tuple[str, ...], ...]]
-) -> tuple[StageShape, ...]:
-    """Stages that can bind: of equal stages the first one, which has the most microbatches in flight.
-
-    A later stage with the same blocks holds the same weights and fewer activations, so its peak is never higher.
-    The same means in the same order, too: recompute of the first layers of a chunk depends on it.
-    """
-    alike: dict[tuple[tuple[str, ...], ...], list[int]] = {}
-    for index, stage in enumerate(chunks):
-        alike.setdefault(stage, []).append(index)
-    return tuple(StageShape(same[0], counts[same[0]], len(same), layers(stage)) for stage, same in alike.items())
-
-
-def layers(stage: Sequence[Sequence[str]]) -> tuple[int, ...]:
-    """How many each chunk has, without the model's ends."""
-    return tuple(sum(is_layer(kind) for kind in chunk) for chunk in stage)

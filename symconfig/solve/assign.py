@@ -16,7 +16,8 @@ from symconfig.cost import compiled
 from symconfig.cost.chunks import overlap
 from symconfig.cost.exchange import exchange
 from symconfig.cost.lattice import Array
-from symconfig.cost.stages import StageShape, stages
+from symconfig.cost.shapes import StageShape
+from symconfig.cost.stages import stages
 from symconfig.cost.table import Choice, Table
 from symconfig.graph.parts import is_layer
 from symconfig.schedule.bounds import layout_bound_s

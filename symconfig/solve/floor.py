@@ -4,25 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from symconfig.cost.flight import held
 from symconfig.cost.lattice import Array, pairs
 from symconfig.cost.pipeline import messages
-from symconfig.cost.stages import Pipeline, Pipelines, Setting, Stages, StageShape, stages
+from symconfig.cost.shapes import Pipeline, Pipelines, StageShape
+from symconfig.cost.stages import Setting, Stages, stages
 from symconfig.cost.step import HOST_SHARE, apart_s, host_bytes
 from symconfig.cost.table import Choice
 from symconfig.graph.model import sequence
-from symconfig.graph.operator import Place
-from symconfig.graph.parts import place_of
 from symconfig.plans.columns import Columns, Values
 from symconfig.schedule.bounds import even_bound_s
 from symconfig.solve.kinds import ROUNDING, Bools, Kinds, kinds_alone
 from symconfig.solve.pieces import WHOLE, Piece, settings, ways
+from symconfig.solve.room import has_room, held_at_least, may_fit
 from symconfig.solve.slowest import least_slowest_s
 from symconfig.solve.space import Refused, priced
 
@@ -130,20 +128,9 @@ def _with_room(every: Waiting) -> Bools:
         pipelines = _pipelines(piece, some.pp, some.vpp)
         for setting, runs in settings(piece, pipelines, where):
             kinds = kinds_alone(piece.low, _totals(piece), some.places, where, setting)
-            found[start + order] |= runs & _room(kinds.leanest(), piece, setting, *_held(piece, where, setting))
+            lean, held = kinds.leanest(), held_at_least(piece, where, setting)
+            found[start + order] |= runs & has_room(lean, piece, setting, *held)
     return found
-
-
-def _held(piece: Piece, where: Columns, setting: Setting) -> tuple[Array, Array]:
-    """[pp, n] each: as of `_fewest_held`; chunks that may be empty hold nothing."""
-    fewest, forced = _fewest_held(where, setting)
-    return fewest, np.zeros_like(forced) if piece.request.limits.layouts.empty else forced
-
-
-def _room(lean: Kinds, piece: Piece, setting: Setting, fewest: Array, forced: Array) -> Bools:
-    """[n]: whether blocks of one policy and offload may fit. Those of most stages come first."""
-    fits: Bools = _may_fit(lean, (), fewest, forced, setting.pipelines.pp, piece.budget)[0, 0]
-    return fits
 
 
 def _starts(some: Waiting) -> NDArray[np.intp]:
@@ -199,8 +186,8 @@ def _worked_out(some: Waiting, below_s: float) -> Iterator[Floors]:
                 continue
             chosen = chosen[np.argsort(-some.pp[near[chosen]], kind="stable")]
             laid = replace(setting, pipelines=_pipelines(piece, some.pp[near[chosen]], some.vpp[near[chosen]]))
-            fewest, forced = _held(piece, where.at(mine[back[chosen]]), laid)
-            room = _room(lean.at(back[chosen]), piece, laid, fewest, forced)
+            fewest, forced = held_at_least(piece, where.at(mine[back[chosen]]), laid)
+            room = has_room(lean.at(back[chosen]), piece, laid, fewest, forced)
             if not room.any():
                 continue
             t, n = near[chosen[room]], back[chosen[room]]
@@ -230,7 +217,7 @@ def _floors(
 ) -> Iterator[Floors]:
     """Yield the floors of each pipeline that are below a step time; those of most stages come first in the arrays.
 
-    even: a stage's equal share of the model; rest: [o, n]; held: as of `_fewest_held`.
+    even: a stage's equal share of the model; rest: [o, n]; held: as of `held_at_least`.
     """
     policies, layouts = piece.choices, piece.request.limits.layouts
     pp, vpp, m = setting.pipelines.pp, setting.pipelines.vpp, points.num_microbatches
@@ -249,7 +236,7 @@ def _floors(
     pipelines, kinds, points = setting.pipelines.at(near), kinds.at(near), points.at(near)
     pp, vpp, m, rest, least, each, seconds = (array[..., near] for array in (pp, vpp, m, rest, least, each, seconds))
     fewest, forced = (array[:, near] for array in held)
-    fits = _may_fit(kinds, policies, fewest, forced, pp, piece.budget)
+    fits = may_fit(kinds, policies, fewest, forced, pp, piece.budget)
     step = np.where(fits, least[:, None] + rest, np.inf)
     hope = np.full_like(least, np.inf)
     known = np.isfinite(least)
@@ -285,77 +272,3 @@ def _whole_model_s(kinds: Kinds, choices: Sequence[Choice], chunks: Array) -> Ar
         each = (kinds.seconds[:, whole] - kinds.seconds[:, keep])[kinds.layers].min(axis=0)
         again = rows[keep] + each * np.minimum(np.maximum(chunks - 2, 1), kinds.counts[kinds.layers].sum())
     return np.concatenate((rows, again[None]))
-
-
-def _may_fit(
-    kinds: Kinds, choices: Sequence[Choice], fewest: Array, forced: Array, pp: Array, limit_bytes: float
-) -> Bools:
-    """[r, o, n]: no layout fits where this is false. fewest, forced: as of `_fewest_held`. pp: [n], falling.
-
-    Layers of several kinds are shared out in parts as small as one likes. A stage that keeps them for f microbatches
-    has place for room / (w + f a) of the model's average layer (w: its state, a: what it keeps); a layer of another
-    kind takes at least the smaller of its ratios to the average one at the fewest and at the most microbatches.
-    """
-    layers = kinds.layers
-    share = (kinds.counts * layers / (kinds.counts * layers).sum())[:, None, None, None]
-    state, kept = kinds.states[:, None, :, :], kinds.kept[:, :, None, :]
-    mean_state, mean_kept = (share * state).sum(axis=0), (share * kept).sum(axis=0)
-    smallest = kept[layers].min(axis=0)
-    working = (kinds.transient + (kinds.buffers + kinds.workspaces)[:, None])[layers].min(axis=0)[:, None, :]
-    ends = [
-        sum((kinds.counts[k] * (state[k] + kinds.once[k][:, None, :]) for k in found), np.zeros(()))
-        for found in _ends(kinds.names)
-    ]
-    room: Array = np.zeros(np.broadcast_shapes(state.shape[1:], kept.shape[1:]))
-    for stage in range(len(fewest)):
-        n = int((pp > stage).sum())
-        held_by_all = working[..., :n] + forced[stage, :n] * smallest[..., :n]
-        if stage == 0:
-            held_by_all = held_by_all + ends[0]
-        last = pp[:n] == stage + 1
-        if last.any():
-            held_by_all = held_by_all + np.where(last, ends[1][..., :n] if np.ndim(ends[1]) else ends[1], 0.0)
-        place = np.maximum(limit_bytes - held_by_all, 0.0) / (
-            mean_state[..., :n] + fewest[stage, :n] * mean_kept[..., :n]
-        )
-        room[..., :n] += place if layers.sum() > 1 else np.floor(place + ROUNDING)
-    need = np.asarray(kinds.counts[layers].sum())
-    if layers.sum() > 1:
-        inside = np.arange(len(fewest))[:, None] < pp
-        lowest, highest = (np.where(inside, fewest, np.inf).min(axis=0), np.where(inside, fewest, 0.0).max(axis=0))
-        ratios = [(state + f * kept)[layers] / (mean_state + f * mean_kept) for f in (lowest, highest)]
-        need = (kinds.counts[layers][:, None, None, None] * np.minimum(*ratios)).sum(axis=0)
-    fits: Bools = room >= need * (1 - ROUNDING)
-    # Recomputing the first layers of every chunk frees no more than recomputing all.
-    last_row = fits[choices.index(WHOLE)] if WHOLE in choices else np.zeros_like(fits[0])
-    return np.concatenate((fits, last_row[None]))
-
-
-def _ends(names: tuple[str, ...]) -> tuple[list[int], list[int]]:
-    """Places of the kinds that are sure to lie on the first, and on the last of several stages."""
-    places = [place_of(name) for name in names]
-    first = [k for k, place in enumerate(places) if place is Place.FIRST]
-    return first, [k for k, place in enumerate(places) if place.closes]
-
-
-def _fewest_held(where: Columns, setting: Setting) -> tuple[Array, Array]:
-    """[pp, n] each: of the chunk that a stage holds fewest microbatches of, how many; of its other chunks with one
-    layer each, how many more in all. Of stages that a pipeline does not have, 0."""
-    pipelines = setting.pipelines
-    different, back = pairs(pipelines.which, where.num_microbatches)
-    found = np.zeros((2, int(pipelines.pp.max()), different.shape[1]))
-    for column, (place, count) in enumerate(different.T.tolist()):
-        one = pipelines.each[place]
-        found[:, : one.pp, column] = _fewest_of(one.pp, one.vpp, int(setting.group_of(one)), count)
-    fewest, more = found[..., back]
-    return fewest, more
-
-
-@lru_cache(maxsize=4096)
-def _fewest_of(pp: int, vpp: int, group: int, microbatches: int) -> tuple[Array, Array]:
-    """[pp] each: the same of one number of microbatches."""
-    moment = np.array([held(stage, pp, vpp, group, microbatches)[0] for stage in range(pp)])  # [pp, vpp]
-    fewest = moment.min(axis=1)
-    more = moment - fewest[:, None]
-    more[0, 0] = more[-1, -1] = 0.0  # chunks that may hold an end and no layer
-    return fewest, more.sum(axis=1)

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from symconfig.cost.blocks import TRANSIENT
 from symconfig.cost.lattice import Array
-from symconfig.cost.stages import GRADIENT_BUFFER_BYTES, Pipeline, Pipelines, Setting, StageShape, stages
+from symconfig.cost.shapes import Pipeline, Pipelines, StageShape
+from symconfig.cost.stages import GRADIENT_BUFFER_BYTES, Setting, stages
 from symconfig.cost.step import states
 from symconfig.cost.table import WEIGHTS, Table
 from symconfig.graph.parts import is_layer

@@ -12,7 +12,8 @@ from symconfig.cost.blocks import BlockCost
 from symconfig.cost.framework import element_bytes
 from symconfig.cost.lattice import Array
 from symconfig.cost.machine import Machine
-from symconfig.cost.stages import Offload, Pipelines, Setting
+from symconfig.cost.shapes import Pipelines
+from symconfig.cost.stages import Offload, Setting
 from symconfig.cost.symtensor import Relative, relative
 from symconfig.cost.table import Choice, Policies, Table, table
 from symconfig.graph.model import blocks

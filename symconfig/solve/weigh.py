@@ -19,7 +19,8 @@ from symconfig.cost.compiled import pipeline_s
 from symconfig.cost.device import device_bytes
 from symconfig.cost.lattice import Array
 from symconfig.cost.machine import Machine
-from symconfig.cost.stages import Pipeline, Pipelines, Setting, Stages, distinct, stages
+from symconfig.cost.shapes import Pipeline, Pipelines, distinct
+from symconfig.cost.stages import Setting, Stages, stages
 from symconfig.cost.step import HOST_SHARE, bound_bytes, bound_s, evaluate, host_bytes
 from symconfig.cost.symtensor import costs
 from symconfig.cost.table import Choice, Table

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from symconfig.cost.machine import machine
-from symconfig.cost.stages import Offload, Pipeline, Pipelines, Setting, StageShape
+from symconfig.cost.shapes import Pipeline, Pipelines, StageShape
+from symconfig.cost.stages import Offload, Setting
 from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.solve.kinds import Kinds
 from symconfig.solve.slowest import least_slowest_s

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from symconfig.cost.stages import layers
+from symconfig.cost.shapes import layers
 from symconfig.frameworks.megatron.behaviour import MEGATRON, TransformerImpl
 from symconfig.frameworks.megatron.releases import megatron_release
 from symconfig.plans.degrees import Degrees
