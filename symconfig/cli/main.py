@@ -62,6 +62,8 @@ class _Parser(argparse.ArgumentParser):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code. Never shows a traceback unless SYMCONFIG_DEBUG is set."""
     gc.set_threshold(COLLECT_AFTER)
+    # The products are small: threads that share them wait for each other.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     words = list(sys.argv[1:] if argv is None else argv)
     as_json = "--json" in words
     for stream in (sys.stdout, sys.stderr):

@@ -13,14 +13,14 @@ from symconfig.cost.lattice import Array, pairs
 from symconfig.cost.pipeline import messages
 from symconfig.cost.shapes import Pipeline, Pipelines, StageShape
 from symconfig.cost.stages import Setting, Stages, stages
-from symconfig.cost.step import HOST_SHARE, apart_s, host_bytes
+from symconfig.cost.step import apart_s
 from symconfig.cost.table import Choice
 from symconfig.graph.model import sequence
 from symconfig.plans.columns import Columns, Values
 from symconfig.schedule.bounds import even_bound_s
-from symconfig.solve.kinds import ROUNDING, Bools, Kinds, kinds_alone
+from symconfig.solve.kinds import Bools, Kinds, kinds_alone
 from symconfig.solve.pieces import WHOLE, Piece, settings, ways
-from symconfig.solve.room import has_room, held_at_least, may_fit
+from symconfig.solve.room import can_pin, has_room, held_at_least, may_fit
 from symconfig.solve.slowest import least_slowest_s
 from symconfig.solve.space import Refused, priced
 
@@ -126,10 +126,12 @@ def _with_room(every: Waiting) -> Bools:
         some = some.at(order)
         where = priced(piece.request, piece.candidates, some.pp, some.places)
         pipelines = _pipelines(piece, some.pp, some.vpp)
+        even = stages(piece.low, pipelines, some.places, piece.request.model.tie_word_embeddings).shared(pipelines.pp)
         for setting, runs in settings(piece, pipelines, where):
             kinds = kinds_alone(piece.low, _totals(piece), some.places, where, setting)
-            lean, held = kinds.leanest(), held_at_least(piece, where, setting)
-            found[start + order] |= runs & has_room(lean, piece, setting, *held)
+            held = held_at_least(piece, where, setting)
+            pinned = can_pin(piece, even, where, setting)
+            found[start + order] |= runs & has_room(kinds.leanest(), piece, setting, *held, pinned=pinned)
     return found
 
 
@@ -171,9 +173,7 @@ def _worked_out(some: Waiting, below_s: float) -> Iterator[Floors]:
         # Neither weights nor a forward depend on what runs again.
         even = stages(table.only(0), pipelines, rows, setting.tied).shared(pipelines.pp)
         rest = apart_s(even, where, setting)
-        # An even share of what is pinned is the least that some stage pins.
-        pinnable = piece.machine.host_memory_bytes_per_gpu * HOST_SHARE
-        rest = np.where(host_bytes(even, where, setting)[0] * (1 - ROUNDING) <= pinnable, rest, np.inf)
+        rest = np.where(can_pin(piece, even, where, setting), rest, np.inf)
         near = np.flatnonzero(runs[group] & (some.step_s + rest.min(axis=0)[group] < below_s))
         if not near.size:
             continue
@@ -187,7 +187,8 @@ def _worked_out(some: Waiting, below_s: float) -> Iterator[Floors]:
             chosen = chosen[np.argsort(-some.pp[near[chosen]], kind="stable")]
             laid = replace(setting, pipelines=_pipelines(piece, some.pp[near[chosen]], some.vpp[near[chosen]]))
             fewest, forced = held_at_least(piece, where.at(mine[back[chosen]]), laid)
-            room = has_room(lean.at(back[chosen]), piece, laid, fewest, forced)
+            pinned = np.isfinite(rest[:, mine[back[chosen]]])
+            room = has_room(lean.at(back[chosen]), piece, laid, fewest, forced, pinned)
             if not room.any():
                 continue
             t, n = near[chosen[room]], back[chosen[room]]

@@ -55,10 +55,8 @@ class Kinds:
         return replace(self, **{name: getattr(self, name)[..., chosen] for name in arrays})
 
     def leanest(self) -> Kinds:
-        """Return the same under one choice that none beats in memory: of everything the least."""
-        least = {
-            name: getattr(self, name).min(axis=1, keepdims=True) for name in ("kept", "once", "transient", "states")
-        }
+        """Return the same under one recompute choice that none beats in memory: of everything the least."""
+        least = {name: getattr(self, name).min(axis=1, keepdims=True) for name in ("kept", "once", "transient")}
         return replace(self, **least)
 
 

@@ -9,7 +9,8 @@ import numpy as np
 
 from symconfig.cost.flight import held
 from symconfig.cost.lattice import Array, pairs
-from symconfig.cost.stages import Setting
+from symconfig.cost.stages import Setting, Stages
+from symconfig.cost.step import HOST_SHARE, host_bytes
 from symconfig.cost.table import Choice
 from symconfig.graph.operator import Place
 from symconfig.graph.parts import place_of
@@ -26,10 +27,20 @@ def held_at_least(piece: Piece, where: Columns, setting: Setting) -> tuple[Array
     return fewest, np.zeros_like(forced) if piece.request.limits.layouts.empty else forced
 
 
-def has_room(lean: Kinds, piece: Piece, setting: Setting, fewest: Array, forced: Array) -> Bools:
-    """Tell whether blocks of one policy and offload may fit, [n]. Those of most stages come first."""
-    fits: Bools = may_fit(lean, (), fewest, forced, setting.pipelines.pp, piece.budget)[0, 0]
-    return fits
+def has_room(lean: Kinds, piece: Piece, setting: Setting, fewest: Array, forced: Array, pinned: Bools) -> Bools:
+    """Tell whether blocks of one policy may fit under any offload, [n]. Those of most stages come first.
+
+    pinned: [o, n], whether the host may hold what an offload moves there.
+    """
+    fits = may_fit(lean, (), fewest, forced, setting.pipelines.pp, piece.budget)[0] & pinned
+    return np.asarray(fits.any(axis=0))
+
+
+def can_pin(piece: Piece, even: Stages, where: Columns, setting: Setting) -> Bools:
+    """Tell whether the host may hold what an offload moves there, [o, n]: an even share of what is pinned is the least
+    that some stage pins. even: that share of the model."""
+    room = piece.machine.host_memory_bytes_per_gpu * HOST_SHARE
+    return np.asarray(host_bytes(even, where, setting)[0] * (1 - ROUNDING) <= room)
 
 
 def may_fit(

@@ -7,7 +7,7 @@ faster than the plans that are already shown, or fits it in memory.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import groupby
 
@@ -185,7 +185,8 @@ def _slices(
         return
     for setting, runs in runnable:
         floor = bound_bytes(low, where, setting)
-        fits = (floor <= space.budget) & runs
+        fits = runs & (floor <= space.budget)
+        fits &= _may_be_pinned(space, low, where, setting)
         weighed.refused.add(
             "memory", "even full recompute and offload leave too little memory", int((~fits & runs).sum())
         )
@@ -215,6 +216,20 @@ def _slices(
                 points=where.at(part),
                 sums=stages(table, mine.pipelines, rows, setting.tied),
             )
+
+
+def _may_be_pinned(space: Piece, low: Stages, where: Columns, setting: Setting) -> NDArray[np.bool_]:
+    """[n]: whether under any offload what stays on the GPU may fit there, and what leaves it in the host's memory."""
+    room = space.machine.host_memory_bytes_per_gpu * HOST_SHARE
+    pinned = host_bytes(low, where, setting)[0] <= room
+    result: NDArray[np.bool_] = np.broadcast_to(pinned, (len(setting.offload), low.boundary.size))[-1]
+    for offload, may in zip(setting.offload[:-1], pinned, strict=False):
+        if result.all():
+            break
+        # Of those before the last one more stays on the GPU.
+        lean = bound_bytes(low, where, replace(setting, offload=(offload,)))
+        result = result | (may & (lean <= space.budget))
+    return result
 
 
 def _prefixes(batch: _Batch) -> Array:
