@@ -11,16 +11,15 @@ from numpy.typing import NDArray
 
 from symconfig.cost.lattice import Array, pairs
 from symconfig.cost.pipeline import messages
-from symconfig.cost.shapes import Pipeline, Pipelines, StageShape
+from symconfig.cost.shapes import Pipelines
 from symconfig.cost.stages import Setting, Stages, stages
 from symconfig.cost.step import apart_s
 from symconfig.cost.table import Choice
-from symconfig.graph.model import sequence
 from symconfig.plans.columns import Columns, Values
 from symconfig.schedule.bounds import even_bound_s
 from symconfig.solve.kinds import Bools, Kinds, kinds_alone
 from symconfig.solve.pieces import WHOLE, Piece, settings, ways
-from symconfig.solve.room import can_pin, has_room, held_at_least, may_fit
+from symconfig.solve.room import can_pin, has_room, held_at_least, may_fit, states_fit, totals, whole_model
 from symconfig.solve.slowest import least_slowest_s
 from symconfig.solve.space import Refused, priced
 
@@ -107,6 +106,7 @@ def waiting(piece: Piece, below_s: float) -> Waiting | None:
     places = np.concatenate([chosen for _, _, chosen in each])
     step = _least_s(piece, pp, vpp, places)
     below = np.flatnonzero(step < below_s)
+    below = below[states_fit(piece, pp[below], places[below])]
     below = below[_with_room(Waiting(piece, pp[below], vpp[below], places[below], step[below]))]
     if not below.size:
         return None
@@ -125,10 +125,10 @@ def _with_room(every: Waiting) -> Bools:
         order = np.argsort(-some.pp, kind="stable")
         some = some.at(order)
         where = priced(piece.request, piece.candidates, some.pp, some.places)
-        pipelines = _pipelines(piece, some.pp, some.vpp)
+        pipelines = whole_model(piece, some.pp, some.vpp)
         even = stages(piece.low, pipelines, some.places, piece.request.model.tie_word_embeddings).shared(pipelines.pp)
         for setting, runs in settings(piece, pipelines, where):
-            kinds = kinds_alone(piece.low, _totals(piece), some.places, where, setting)
+            kinds = kinds_alone(piece.low, totals(piece), some.places, where, setting)
             held = held_at_least(piece, where, setting)
             pinned = can_pin(piece, even, where, setting)
             found[start + order] |= runs & has_room(kinds.leanest(), piece, setting, *held, pinned=pinned)
@@ -141,24 +141,10 @@ def _starts(some: Waiting) -> NDArray[np.intp]:
     return np.concatenate(([0], np.flatnonzero(new) + 1))
 
 
-def _totals(piece: Piece) -> Array:
-    """[kinds]: how many blocks of each the model has."""
-    kinds = sequence(piece.request.model)
-    return np.array([kinds.count(kind) for kind in piece.low.kinds], dtype=np.float64)
-
-
 def _least_s(piece: Piece, pp: Values, vpp: Values, places: NDArray[np.intp]) -> Array:
     """[t]: no policy, ZeRO stage or layout is faster."""
     m = priced(piece.request, piece.candidates, pp, places).num_microbatches
-    return even_bound_s(m, pp, vpp, _totals(piece) @ piece.low.seconds[0][:, places])
-
-
-def _pipelines(piece: Piece, pp: NDArray[np.intp], vpp: NDArray[np.intp]) -> Pipelines:
-    """Return pipelines with one stage shape, which holds the whole model and stands for all stages."""
-    totals = tuple(_totals(piece).astype(np.int64).tolist())
-    different, which = pairs(pp, vpp)
-    each = [Pipeline(stages, chunks, (StageShape(0, totals, stages),)) for stages, chunks in different.T.tolist()]
-    return Pipelines.of(each, which)
+    return even_bound_s(m, pp, vpp, totals(piece) @ piece.low.seconds[0][:, places])
 
 
 def _worked_out(some: Waiting, below_s: float) -> Iterator[Floors]:
@@ -168,7 +154,7 @@ def _worked_out(some: Waiting, below_s: float) -> Iterator[Floors]:
     table, rows = piece.table(places)
     group = np.repeat(np.arange(starts.size), np.diff(np.append(starts, some.pp.size)))
     where = priced(piece.request, piece.candidates, pp, places)
-    pipelines = _pipelines(piece, pp, np.ones_like(pp))
+    pipelines = whole_model(piece, pp, np.ones_like(pp))
     for setting, runs in settings(piece, pipelines, where):
         # Neither weights nor a forward depend on what runs again.
         even = stages(table.only(0), pipelines, rows, setting.tied).shared(pipelines.pp)
@@ -178,14 +164,14 @@ def _worked_out(some: Waiting, below_s: float) -> Iterator[Floors]:
         if not near.size:
             continue
         mine, back = np.unique(group[near], return_inverse=True)
-        kinds = kinds_alone(table, _totals(piece), rows[mine], where.at(mine), setting)
+        kinds = kinds_alone(table, totals(piece), rows[mine], where.at(mine), setting)
         lean = kinds.leanest()
         for interleaved in (False, True):
             chosen = np.flatnonzero((some.vpp[near] > 1) == interleaved)
             if not chosen.size:
                 continue
             chosen = chosen[np.argsort(-some.pp[near[chosen]], kind="stable")]
-            laid = replace(setting, pipelines=_pipelines(piece, some.pp[near[chosen]], some.vpp[near[chosen]]))
+            laid = replace(setting, pipelines=whole_model(piece, some.pp[near[chosen]], some.vpp[near[chosen]]))
             fewest, forced = held_at_least(piece, where.at(mine[back[chosen]]), laid)
             pinned = np.isfinite(rest[:, mine[back[chosen]]])
             room = has_room(lean.at(back[chosen]), piece, laid, fewest, forced, pinned)

@@ -6,17 +6,53 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from symconfig.cost.flight import held
 from symconfig.cost.lattice import Array, pairs
-from symconfig.cost.stages import Setting, Stages
-from symconfig.cost.step import HOST_SHARE, host_bytes
+from symconfig.cost.shapes import Pipeline, Pipelines, StageShape
+from symconfig.cost.stages import Setting, Stages, stages
+from symconfig.cost.step import HOST_SHARE, host_bytes, states
 from symconfig.cost.table import Choice
+from symconfig.graph.model import sequence
 from symconfig.graph.operator import Place
 from symconfig.graph.parts import place_of
 from symconfig.plans.columns import Columns
 from symconfig.solve.kinds import ROUNDING, Bools, Kinds
-from symconfig.solve.pieces import WHOLE, Piece
+from symconfig.solve.pieces import WHOLE, Piece, settings
+from symconfig.solve.space import priced
+
+
+def totals(piece: Piece) -> Array:
+    """Count the blocks of each kind that the model has, [kinds]."""
+    kinds = sequence(piece.request.model)
+    return np.array([kinds.count(kind) for kind in piece.low.kinds], dtype=np.float64)
+
+
+def whole_model(piece: Piece, pp: NDArray[np.intp], vpp: NDArray[np.intp]) -> Pipelines:
+    """Return pipelines with one stage shape, which holds the whole model and stands for all stages."""
+    blocks = tuple(totals(piece).astype(np.int64).tolist())
+    different, which = pairs(pp, vpp)
+    each = [Pipeline(count, chunks, (StageShape(0, blocks, count),)) for count, chunks in different.T.tolist()]
+    return Pipelines.of(each, which)
+
+
+def states_fit(piece: Piece, pp: NDArray[np.intp], places: NDArray[np.intp]) -> Bools:
+    """Tell whether an even share of weights, gradients and optimizer state may fit at some of the piece's points with
+    so many stages, [t], under any ZeRO stage and offload: some stage holds as much."""
+    if not places.size:
+        return np.zeros(0, dtype=bool)
+    different, which = pairs(pp, places)
+    stages_of, points = different
+    where = priced(piece.request, piece.candidates, stages_of, points)
+    pipelines = whole_model(piece, stages_of, np.ones_like(stages_of))
+    even = stages(piece.low, pipelines, points, piece.request.model.tie_word_embeddings).shared(pipelines.pp)
+    found = np.zeros(points.size, dtype=bool)
+    for setting, runs in settings(piece, pipelines, where):
+        held: Array = sum(states(even, where, setting).values(), np.zeros(1))[0]
+        fits = (held * (1 - ROUNDING) <= piece.budget) & can_pin(piece, even, where, setting)
+        found |= runs & fits.any(axis=0)
+    return np.asarray(found[which])
 
 
 def held_at_least(piece: Piece, where: Columns, setting: Setting) -> tuple[Array, Array]:

@@ -32,6 +32,7 @@ from symconfig.solve.gamma import Gammas
 from symconfig.solve.grid import Grid, pieces
 from symconfig.solve.kinds import ROUNDING
 from symconfig.solve.pieces import WHOLE, Piece, Way, settings, ways
+from symconfig.solve.room import states_fit
 from symconfig.solve.space import Request, priced, schemes
 from symconfig.solve.split import Split, splits
 from symconfig.solve.weighed import Weighed
@@ -74,11 +75,10 @@ def weigh(
 ) -> None:
     """Weigh every candidate of the requests and add the best to `weighed`.
 
-    requests: the first one by itself; the others, which go no further, where they may be faster than what it has found;
-    all at once where a point is left to those that have most on.
+    requests: the first one by itself; the others, which go no further, where they may be faster than what it has found.
     """
     grids = [Grid.of(requests[0], scheme, weighed.refused) for scheme in schemes(requests[0])]
-    for some in (requests,) if requests[0].eager else (requests[:1], requests[1:]):
+    for some in (requests[:1], requests[1:]):
         below_s = float("inf") if weighed.exhaustive else weighed.worst_s
         found = [piece for grid in grids for piece in pieces(some, machine, grid, weighed.refused, below_s)]
         _weigh(found, weighed, progress)
@@ -143,6 +143,8 @@ def _laid(piece: Piece, weighed: Weighed) -> Iterator[_Laid]:
         order = np.argsort(least, kind="stable")
         if not weighed.exhaustive:
             order = order[least[order] <= weighed.worst_s]
+        if weighed.any_will_do:  # and nobody asks by how much nothing fits
+            order = order[states_fit(piece, stages_of[which], chosen)[order]]
         if order.size:
             yield _Laid([split for split, _ in laid], which[order], chosen[order], least[order])
 
