@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -74,9 +75,10 @@ def has_room(lean: Kinds, piece: Piece, setting: Setting, fewest: Array, forced:
 
 def can_pin(piece: Piece, even: Stages, where: Columns, setting: Setting) -> Bools:
     """Tell whether the host may hold what an offload moves there, [o, n]: an even share of what is pinned is the least
-    that some stage pins. even: that share of the model."""
+    that some stage pins. even: that share of the model. Activations are left out: each policy moves others."""
     room = piece.machine.host_memory_bytes_per_gpu * HOST_SHARE
-    return np.asarray(host_bytes(even, where, setting)[0] * (1 - ROUNDING) <= room)
+    still = replace(even, away=np.zeros_like(even.away))
+    return np.asarray(host_bytes(still, where, setting)[0] * (1 - ROUNDING) <= room)
 
 
 def may_fit(

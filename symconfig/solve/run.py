@@ -202,13 +202,13 @@ def fits(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> bool:
     return bool(run(model, cluster, job, 1, None, time.perf_counter(), any_will_do=True).weighed.families)
 
 
-def too_large(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> bool:
+def too_large(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, framework: Framework | None = None) -> bool:
     """Return whether one copy of the weights and of the optimizer's state is more than all GPUs hold, with what their
-    hosts may pin where something can be moved there: then no division fits."""
-    limits = space(model, cluster, job, parse(job.pins))
+    hosts may pin where something can be moved there: then no division fits. framework: as for `run`."""
+    limits = space(model, cluster, job, parse(job.pins), framework)
     moved = {offload for stage in limits.offloads for offload in stage}
     host = HOST_SHARE * cluster.host.memory_bytes.value / cluster.gpus_per_node
-    sizes = usual(job.backend, cluster.gpu.architecture, attention=job.attention).bytes
+    sizes = (framework or usual(job.backend, cluster.gpu.architecture, attention=job.attention)).bytes
     least = sizes.optimizer + min(sizes.weight, EIGHT_BIT_BYTES)
     counted = parameters(model, with_mtp=False)
     on_host = any(offload.optimizer or offload.weights for offload in moved)

@@ -68,13 +68,15 @@ def search(
     weighed = None
     for asked in _eased(model, cluster, job):
         weighed = None
-        if too_large(model, cluster, asked):
+        if too_large(model, cluster, asked, framework):
             continue
         outcome = outcome_of(asked)
         if outcome.weighed.families:
             return _plan(model, cluster, job, outcome, top)
         weighed = outcome.weighed
-    raise infeasible(model, cluster, asked, weighed or weigh_all(model, cluster, asked, 1, progress))
+    raise infeasible(
+        model, cluster, asked, weighed or weigh_all(model, cluster, asked, 1, progress, framework=framework)
+    )
 
 
 def _eased(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Iterator[Job]:
