@@ -11,6 +11,7 @@ class Problem:
     """One thing that is wrong: `file:line:col: field: what (got X, need Y). Try: Z.`
 
     pins: of a choice of the planner's, the pins (`tp=1`, `tp=..7`) of which every plan without this problem has one.
+    edit: of a field of the model that changes no cost, the change of the framework's own code that makes it run so.
     """
 
     what: str
@@ -22,6 +23,7 @@ class Problem:
     need: str | None = None
     hint: str | None = None
     pins: tuple[str, ...] = ()
+    edit: str | None = None
 
     def __str__(self) -> str:
         place = self.file or ""
@@ -35,7 +37,8 @@ class Problem:
         )
         text = (f"{head}: " if head else "") + self.what + (f" ({detail})" if detail else "") + "."
         hint = self.hint or " or ".join(f"--pin {pin}" for pin in self.pins)
-        return text + (f" Try: {hint}." if hint else "")
+        text += f" Try: {hint}." if hint else ""
+        return text + (f" By hand: {self.edit}." if self.edit else "")
 
 
 class SymconfigError(Exception):

@@ -22,6 +22,7 @@ from symconfig.descriptor.validate import validate
 from symconfig.errors import InputError, Problem
 from symconfig.plans.plan import Candidate, Plan, Search
 from symconfig.runs.best import best_plan
+from symconfig.runs.sayable import by_hand
 from symconfig.solve import pins as pin_values
 from symconfig.solve.answer import TOP
 
@@ -51,6 +52,11 @@ class PlanResult:
     @property
     def search(self) -> Search:
         return self.plan.search
+
+    @property
+    def warnings(self) -> tuple[Problem, ...]:
+        """Fields of the model that the plan's files cannot say until the framework's own code is changed."""
+        return by_hand(self.plan)
 
     def megatron_args(self) -> list[str]:
         """The argument list of Megatron-LM's pretrain_gpt.py."""
@@ -98,6 +104,7 @@ class PlanResult:
         """The JSON contract of `symconfig plan --json`: the plan, and how long the search took."""
         data = self.plan.to_dict()
         data["search"] = {**data["search"], "seconds": round(self.plan.search.seconds, 6)}
+        data["warnings"] = [str(problem) for problem in self.warnings]
         return data
 
     def to_json(self) -> str:
@@ -126,6 +133,7 @@ def plan(
     pins: Mapping[str, str | int] | None = None,
     allow: Sequence[str] | None = None,
     without: Sequence[str] | None = None,
+    edited: Sequence[str] | None = None,
     packing: Packing | Mapping[str, Any] | None = None,
     limits: Limits | Mapping[str, Any] | None = None,
     training: Training | Mapping[str, Any] | None = None,
@@ -153,6 +161,7 @@ def plan(
         "packing": packing,
         "allow": allow,
         "without": without,
+        "edited": edited,
         "limits": limits,
         "training": training,
     }
@@ -170,13 +179,14 @@ def solve(
     model_base: Path | None = None,
     cluster_base: Path | None = None,
     top: int = TOP,
+    writes: bool = False,
     problems: Sequence[Problem] = (),
     progress: Callable[[str, float], None] | None = None,
 ) -> PlanResult:
     """Plan the job in `document`; its model and cluster are loaded unless they are given (paths relative to the bases).
 
-    `problems`: what the caller has already found wrong. Raises InputError with those and with everything found
-    here, InfeasibleError when nothing fits or the framework cannot express the model.
+    writes: the plan's files are wanted. problems: what the caller has already found wrong. Raises InputError with
+    those and with everything found here, InfeasibleError when nothing fits or the framework cannot express the model.
     """
     found = Problems(problems)
     job = found.collect(lambda: validate(document, Job))
@@ -190,7 +200,7 @@ def solve(
         found.collect(lambda: pin_values.parse(job.pins), document)
     if job is None or model is None or cluster is None or found.all:
         raise InputError(found.all)
-    return PlanResult(best_plan(model, cluster, job, top=top, progress=progress))
+    return PlanResult(best_plan(model, cluster, job, top=top, writes=writes, progress=progress))
 
 
 def check_top(top: int) -> None:

@@ -34,6 +34,7 @@ OPTIONS: dict[str, tuple[tuple[str, ...], Callable[[str], Any]]] = {
     "--objective": (("objective",), str),
     "--allow": (("allow",), names),
     "--without": (("without",), names),
+    "--edited": (("edited",), names),
     "--memory-margin": (("limits", "memory_margin"), float),
     "--memory-risk": (("limits", "memory_risk"), float),
     "--expert-imbalance": (("limits", "expert_imbalance"), float),

@@ -39,6 +39,7 @@ def add_job(parser: argparse.ArgumentParser) -> None:
     )
     what.add_argument("--allow", metavar="NAMES", help="options that a plan may use though they are not stable, or all")
     what.add_argument("--without", metavar="NAMES", help="options that the site lacks, as user_buffers,deepep")
+    what.add_argument("--edited", metavar="NAMES", help="fields of the model that your framework was changed to know")
     what.add_argument("--memory-margin", metavar="SHARE", help="share of the GPU's memory left free (default 0.04)")
     what.add_argument("--memory-risk", metavar="P", help="probability of running out of memory (default 0.05)")
     what.add_argument("--expert-imbalance", metavar="X", help="busiest expert rank over the mean (default 1.0)")

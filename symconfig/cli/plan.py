@@ -45,11 +45,14 @@ def run(arguments: argparse.Namespace) -> int:
                 model_base=asked.model_base,
                 cluster_base=asked.cluster_base,
                 top=top or 1,
+                writes=out is not None,
                 problems=(*found.all, *asked.problems),
                 progress=progress,
             )
     except SymconfigError as error:
         raise type(error)([as_options(problem, asked) for problem in error.problems]) from None
+    for warning in result.warnings:
+        note(f"warning: {warning}")
     if asked.unsaid:
         note(f"note: of {arguments.like} no pin can say: {'; '.join(asked.unsaid)}")
     written = api.write(result.plan, out, files, force=arguments.force) if out is not None and files is not None else []

@@ -164,6 +164,9 @@ class Job(Strict):
         description="options that are not stable and that a plan may use, or all",
     )
     without: tuple[str, ...] = Field(default=(), description="options that the site lacks")
+    edited: tuple[str, ...] = Field(
+        default=(), description="fields of the model that your copy of the framework was changed to know"
+    )
     packing: Packing | None = None
     limits: Limits = Limits()
     training: Training = Training()

@@ -147,7 +147,7 @@ class _Reader:
         """Nothing when any part is wrong: then `problems` says how."""
         data = self._data
         for name in data:
-            if name not in (*_PARTS, HISTORY):
+            if name not in (*_PARTS, HISTORY, WARNINGS):
                 self._add((str(name),), "unknown field")
         given = data.get("inputs")
         for name in given if isinstance(given, dict) else ():

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from symconfig.errors import InfeasibleError, Problem
 from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
 from symconfig.plans.plan import Plan
+from symconfig.render.deepspeed_model import unsaid
 from symconfig.render.refused import refused
 
 
@@ -28,5 +29,5 @@ def data_problems(plan: Plan, reader: str) -> Iterator[Problem]:
 
 
 def problems(plan: Plan) -> tuple[Problem, ...]:
-    """Return everything in the plan that DeepSpeed cannot run."""
-    return tuple(found.problem() for found in refused(plan, "deepspeed", DEEPSPEED_RELEASE))
+    """Return everything in the plan that DeepSpeed cannot run, and what Transformers cannot be told of its model."""
+    return (*(found.problem() for found in refused(plan, "deepspeed", DEEPSPEED_RELEASE)), *unsaid(plan.model))

@@ -6,11 +6,15 @@ and `rope_scaling` is used, which all of them read.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
+from symconfig.descriptor.document import shorten
+from symconfig.descriptor.huggingface import import_config
+from symconfig.descriptor.meaning import TRAINED, flat, meaning
 from symconfig.descriptor.model import FUSED_TARGETS, Experts, LatentAttention, ModelDescriptor
-from symconfig.errors import InfeasibleError, Problem
+from symconfig.errors import InfeasibleError, InputError, Problem
 
 Json = dict[str, Any]
 
@@ -48,6 +52,37 @@ def hf_config(model: ModelDescriptor) -> Json:
         )
     architecture, fields = writer(model)
     return {"architectures": [architecture], **fields, "torch_dtype": model.torch_dtype, "use_cache": False}
+
+
+def unsaid(model: ModelDescriptor) -> Iterator[Problem]:
+    """Yield what is lost of a model in the `config.json` of its class: read back, it is another model."""
+    try:
+        config = hf_config(model)
+    except InfeasibleError as error:
+        yield from error.problems
+        return
+    mine, plain = _computed(model), flat(model)
+    try:
+        theirs = _computed(import_config(config, "config.json", model.name))
+    except InputError as error:
+        yield from (replace(problem, file=None, line=None, column=None) for problem in error.problems)
+        return
+    for name in sorted({*mine, *theirs}):
+        got, need = mine.get(name, plain.get(name)), theirs.get(name)
+        if got != need:
+            what = f"Transformers' {config['architectures'][0]} cannot be told it"
+            yield Problem(what, field=name, got=_short(got), need=_short(need))
+
+
+def _computed(model: ModelDescriptor) -> dict[str, object]:
+    """Return what a model computes and how it is trained, without its adapter, which no `config.json` has."""
+    plain = flat(model)
+    trained = {name: plain.get(name) for name in TRAINED}
+    return {name: value for name, value in {**meaning(model), **trained}.items() if not name.startswith("adapter.")}
+
+
+def _short(value: object) -> str:
+    return "none" if value is None else shorten(value)
 
 
 def target_modules(model: ModelDescriptor) -> tuple[str, ...]:

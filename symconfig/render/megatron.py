@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from symconfig.errors import InfeasibleError, InputError, Problem
 from symconfig.frameworks import counting
@@ -74,7 +75,7 @@ def groups_at(plan: Plan, target: str) -> tuple[Group, ...]:
             )
         )
     best = plan.best
-    out = Arguments(flags.flags(target))
+    out = Arguments(flags.flags(target), frozenset(plan.job.edited))
     model_args(out, plan.model, best.batch.seq_length, best.parallel.tp)
     moe_args(out, plan.model, best, plan.cluster.gpu.architecture not in NO_GROUPED_GEMM)
     if plan.job.attention == "unfused":  # flash is what auto finds: Transformer Engine's fastest on this GPU
@@ -124,6 +125,16 @@ def variables(plan: Plan) -> dict[str, object]:
     }
 
 
+def _by_hand(plan: Plan) -> Iterator[Problem]:
+    """Yield what the job says Megatron-LM was changed to know."""
+    if not plan.job.edited:
+        return
+    try:
+        groups_at(replace(plan, job=plan.job.model_copy(update={"edited": ()})), version(plan))
+    except InfeasibleError as error:
+        yield from (problem for problem in error.problems if problem.edit and problem.field in plan.job.edited)
+
+
 def texts(plan: Plan) -> Iterator[File]:
     """What launch.sh passes, on one line."""
     yield File("megatron_args.txt", " ".join(map(sh, arguments(plan))) + "\n")
@@ -131,7 +142,7 @@ def texts(plan: Plan) -> Iterator[File]:
 
 def notes(plan: Plan) -> tuple[str, ...]:
     """What a person must know about this GPU before the first start."""
-    found = []
+    found = [f"Only with Megatron-LM changed: {problem.edit}" for problem in _by_hand(plan)]
     if plan.cluster.gpu.architecture == "volta":
         found.append(
             "Transformer Engine is built for this GPU (sm_70) with CUDA 12 only, not with CUDA 13, and has no "

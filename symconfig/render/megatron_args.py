@@ -37,6 +37,7 @@ class Arguments:
     """Collects options for one version. Nothing raises before `groups`, so that all refusals come at once."""
 
     table: FlagTable
+    edited: frozenset[str] = frozenset()  # fields that the job says Megatron-LM was changed to know
     filled: dict[str, list[tuple[str, ...]]] = field(default_factory=lambda: {name: [] for name in GROUPS})
     problems: list[Problem] = field(default_factory=list)
     group: str = GROUPS[0]
@@ -78,17 +79,21 @@ class Arguments:
         since: str | None = None,
         hint: str | None = None,
         pins: tuple[str, ...] = (),
+        edit: str | None = None,
     ) -> None:
         """Note that `name` cannot be expressed.
 
         since: the first version that can; None: no version does. pins: of which every plan without the problem has one.
+        edit: of a field that changes no cost, the change of Megatron-LM's own code that makes it run so.
         """
+        if edit is not None and name in self.edited:
+            return
         where = f"Megatron-LM's pretrain_gpt.py cannot express it: {why}"
         if since is not None:
             where = f"Megatron-LM {self.table.version} cannot express it: {why}"
             hint = hint or f"megatron_version: {since} or later"
         said = None if got is None else str(got)
-        self.problems.append(Problem(where, field=name, got=said, hint=hint, pins=pins))
+        self.problems.append(Problem(where, field=name, got=said, hint=hint, pins=pins, edit=edit))
 
     def refuse_all(self, found: Iterable[Refused]) -> None:
         """Note what the table of constraints refuses, with the first version that does not."""

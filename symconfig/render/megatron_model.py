@@ -20,6 +20,14 @@ LLAMA3_FACTOR, LLAMA3_LOW, LLAMA3_HIGH, LLAMA3_LENGTH = 8.0, 1.0, 4.0, 8192
 # MLATransformerConfig's fields without an option.
 MLA_YARN_LENGTH, MLA_BETA_FAST, MLA_BETA_SLOW = 4096, 32.0, 1.0
 
+# Where a person changes what no option says and no cost depends on (read in core_v0.12.1 to core_v0.19.0).
+_LLAMA3_DEFAULTS = (
+    "in megatron/core/models/common/embeddings/rotary_pos_embedding.py, "
+    "among the arguments of RotaryEmbedding._apply_scaling"
+)
+_CONFIG = "in megatron/core/transformer/transformer_config.py, among the fields of {}"
+_MLA_DEFAULTS = _CONFIG.format("MLATransformerConfig")
+
 
 def model_args(out: Arguments, model: ModelDescriptor, seq_length: int, tp: int) -> None:
     """Everything of the architecture but the mixture of experts, into MODEL_ARGS."""
@@ -111,7 +119,8 @@ def _rope(out: Arguments, model: ModelDescriptor) -> None:
             ("original_max_position_embeddings", scaling.original_max_position_embeddings, LLAMA3_LENGTH),
         ):
             if got != fixed:
-                out.refuse(f"rope_scaling.{name}", f"its Llama 3 scaling always uses {fixed:g}", got)
+                why = f"its Llama 3 scaling always uses {fixed:g}"
+                out.refuse(f"rope_scaling.{name}", why, got, edit=f"{_LLAMA3_DEFAULTS}, write {name}={got:g}")
     elif scaling.rope_type == "linear":
         # Parsed since long before, but the model gets it only from gpt_config_from_args, new in core_v0.19.0.
         if out.at_least("core_v0.19.0"):
@@ -161,13 +170,15 @@ def _latent_rope(out: Arguments, model: ModelDescriptor, seq_length: int, longes
         ("beta_slow", scaling.beta_slow, MLA_BETA_SLOW),
     ):
         if got not in (None, fixed):
-            out.refuse(f"rope_scaling.{name}", f"YaRN of multi-latent attention always uses {fixed:g}", got)
+            why = f"YaRN of multi-latent attention always uses {fixed:g}"
+            out.refuse(f"rope_scaling.{name}", why, got, edit=f"{_MLA_DEFAULTS}, write {name}: float = {got:g}")
     if out.at_least("core_v0.14.0"):
         if original != MLA_YARN_LENGTH:
             out.refuse(
                 "rope_scaling.original_max_position_embeddings",
                 f"YaRN of multi-latent attention always uses {MLA_YARN_LENGTH}",
                 original,
+                edit=f"{_MLA_DEFAULTS}, write original_max_position_embeddings: int = {original}",
             )
         return longest
     # Until core_v0.13 YaRN takes its original length from --max-position-embeddings, and mscale for mscale_all_dim.
@@ -302,12 +313,17 @@ def _never(out: Arguments, model: ModelDescriptor) -> None:
         ("rope_local_base_freq", model.rope_local_base_freq is not None, "all layers share one rope base"),
         ("attn_logit_softcapping", model.attn_logit_softcapping is not None, "it does not cap attention logits"),
         ("final_logit_softcapping", model.final_logit_softcapping is not None, "it does not cap logits"),
-        ("scale_embeddings", model.scale_embeddings, "it does not scale embeddings"),
-        (
-            "query_pre_attn_scalar",
-            model.query_pre_attn_scalar not in (None, model.head_dim),
-            "queries are always scaled by the head dimension",
-        ),
     ):
         if set_:
             out.refuse(name, why, getattr(model, name))
+    if model.scale_embeddings:
+        edit = (
+            "in megatron/core/models/common/embeddings/language_model_embedding.py, LanguageModelEmbedding.forward, "
+            f"write embeddings = word_embeddings * {model.hidden_size} ** 0.5"
+        )
+        out.refuse("scale_embeddings", "it does not scale embeddings", True, edit=edit)
+    scalar = model.query_pre_attn_scalar
+    if scalar not in (None, model.head_dim):
+        edit = f"{_CONFIG.format('TransformerConfig')}, write softmax_scale: Optional[float] = {scalar:g} ** -0.5"
+        why = "queries are always scaled by the head dimension"
+        out.refuse("query_pre_attn_scalar", why, scalar, edit=edit if model.latent is None else None)

@@ -18,6 +18,7 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InfeasibleError, Problem
 from symconfig.frameworks.constraint import other
 from symconfig.plans.plan import Plan
+from symconfig.render.deepspeed_model import unsaid
 
 DATA = Path(__file__).parent / "data" / "torchtitan_flavors.json"
 _CHECKPOINT = re.compile(r"(/|\w+://).*step-\d+/?")  # checkpointer/base.py: neither is taken relative
@@ -76,6 +77,8 @@ def _model(plan: Plan) -> Iterator[Problem]:
             else (f"it has none of {model.model_type}")
         )
         yield Problem(f"torchtitan has no such model: {have}", field="model", got=model.name)
+    else:  # its classes compute what Transformers' do
+        yield from unsaid(model)
     if model.num_nextn_predict_layers:
         yield Problem(
             "torchtitan's multi-token prediction goes with a loss of its own and with no pipeline",

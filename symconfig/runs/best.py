@@ -10,6 +10,7 @@ from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.plans.plan import Plan
 from symconfig.render import target_of
+from symconfig.runs import sayable
 from symconfig.runs.recipes.near import near_recipe
 from symconfig.solve.answer import answer
 
@@ -20,10 +21,17 @@ def best_plan(
     job: Job,
     *,
     top: int,
+    writes: bool = False,
     progress: Callable[[str, float], None] | None = None,
 ) -> Plan:
-    """Solve a job. Raises InputError for what can never run, InfeasibleError where nothing fits or can be told."""
-    plan = answer(model, cluster, job, target_of(model, job), top=top, progress=progress)
+    """Solve a job. writes: its files are wanted, so that nothing may be left to change by hand.
+
+    Raises InputError for what can never run, InfeasibleError where nothing fits or can be told; what no plan can be
+    told before the search.
+    """
+    told = sayable.check(model, cluster, job, writes=writes)
+    plan = answer(model, cluster, told, target_of(model, job), top=top, progress=progress)
+    plan = replace(plan, job=plan.job.model_copy(update={"edited": job.edited}))
     if plan.job.backend != "megatron":
         return plan
     return replace(plan, beside=replace(plan.beside, recipe=near_recipe(plan)))

@@ -239,8 +239,9 @@ def online(rendered: Rendered, result: Result, source: MegatronSource) -> Iterat
     )
     yield watch.problems(
         f"{place}: the same model",
-        megatron_sameness.compare(plan.model, result, FILE),
-        f"{megatron_sameness.compared(plan.model)} comparisons of architectural fields",
+        megatron_sameness.compare(plan.model, result, FILE, plan.job.edited),
+        f"{megatron_sameness.compared(plan.model, plan.job.edited)} comparisons of architectural fields"
+        + (f"; edited by hand, so not looked at: {', '.join(plan.job.edited)}" if plan.job.edited else ""),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from symconfig.descriptor.meaning import meaning
 from symconfig.errors import InputError, Problem
 from symconfig.existing.launch.reading import Reading
 from symconfig.existing.recover.arguments import Arguments
@@ -12,7 +13,7 @@ from symconfig.existing.recover.deepspeed import SEQUENCE
 from symconfig.existing.recover.deepspeed_model import described as named
 from symconfig.existing.recover.model import described
 from symconfig.existing.recover.namespace import Namespace
-from symconfig.existing.recover.zoo import differing, meaning
+from symconfig.existing.recover.zoo import differing
 from symconfig.plans.plan import Plan
 
 # A plan may not depend on these, or hardly: dropout keeps masks, and a script has some by default.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from symconfig.descriptor.meaning import meaning
 from symconfig.descriptor.model import ModelDescriptor, Position
 from symconfig.errors import Problem
 from symconfig.existing.recover import zoo
@@ -65,7 +66,7 @@ def described(
 def _known(out: Fields, model: ModelDescriptor, seq_length: int) -> Described:
     """Under the name that it has in the zoo, or that it was given."""
     match = zoo.zoo_match(model)
-    same = out.base if out.base is not None and zoo.meaning(out.base) == zoo.meaning(model) else None
+    same = out.base if out.base is not None and meaning(out.base) == meaning(model) else None
     if same is None and match is not None:
         same = zoo.named(match)
     if same is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from symconfig.descriptor.meaning import leading_and_every
 from symconfig.existing.recover.layer_pattern import Pattern, layer_pattern
 from symconfig.existing.recover.said import Fields
 
@@ -75,18 +76,6 @@ def moe_layers(pattern: Pattern, layers: int) -> tuple[bool, ...]:
     if not set(pattern) <= {0, 1}:
         raise ValueError("a list of 0 and 1")
     return tuple(map(bool, pattern))
-
-
-def leading_and_every(moe: tuple[bool, ...]) -> tuple[int, int] | None:
-    """first_k_dense_replace and moe_layer_freq of these layers; None: no descriptor has them, or none has experts."""
-    which = [layer for layer, has in enumerate(moe) if has]
-    if not which:
-        return None
-    every = which[1] - which[0] if len(which) > 1 else 1 if which[0] == len(moe) - 1 else len(moe) - which[0]
-    first = which[0] - every + 1
-    if first < 0 or which != list(range(which[0], len(moe), every)):
-        return None
-    return first, every
 
 
 def _router(out: Fields) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from symconfig.descriptor.meaning import flat, meaning
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError, Problem
 from symconfig.existing.recover import zoo
@@ -26,7 +27,7 @@ def settled(out: Fields, *, agree: bool = False) -> ModelDescriptor:
     base = out.base
     values = {field: value for field, value in out.values.items() if out.of_options(field)}
     if base is not None and not out.whole:
-        values = zoo.flat(base) | values
+        values = flat(base) | values
     missing = [
         out.said.problem(
             f"the options do not say the model's {what}", *out.sources[field], hint="name the model, --model M"
@@ -91,7 +92,7 @@ def _problem(out: Fields, field: str, what: str) -> Problem:
 
 def _contradictions(out: Fields, model: ModelDescriptor, base: ModelDescriptor) -> list[Problem]:
     """Every field of the options that is not the named model's."""
-    mine, theirs = zoo.meaning(model), zoo.meaning(base)
+    mine, theirs = meaning(model), meaning(base)
     found = []
     for field in zoo.differing(mine, theirs):
         sources = out.sources.get(field)

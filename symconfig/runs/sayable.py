@@ -1,0 +1,106 @@
+"""What a target can never be told of a job, asked before it is searched: refusals that no choice of the planner's
+avoids."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from symconfig.descriptor.cluster import ClusterDescriptor
+from symconfig.descriptor.job import Job
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.errors import InfeasibleError, InputError, Problem, SymconfigError
+from symconfig.frameworks.known import BACKENDS
+from symconfig.plans.plan import Plan
+from symconfig.plans.sketch import sketch
+from symconfig.render import target_of, targets
+from symconfig.render.target import Source
+from symconfig.solve.pins import narrowed
+
+# Fields of a job that the planner never decides. A model's own fields are such, too.
+_GIVEN = (
+    frozenset({"model", "training", "seq_length", "task", "packing", "precision"}) | ModelDescriptor.model_fields.keys()
+)
+
+
+def unsayable(
+    model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, target: Source | None = None
+) -> tuple[Problem, ...]:
+    """Return what a target (None: the job's) can be told of no plan of a job, as an input's fault is raised.
+
+    Some of it a person can change in the framework's code: `Problem.edit`. Raises InputError.
+    """
+    target = target or target_of(model, job)
+    assumed = {name: value for name, value in target.assumes.items() if name not in job.model_fields_set}
+    job = job.model_copy(update=assumed)
+    try:
+        target.variables(sketch(model, cluster, job, BACKENDS[job.backend].releases.of(job)))
+    except InfeasibleError as error:
+        return tuple(_given(error, job))
+    except InputError as error:
+        if given := tuple(_given(error, job)):
+            raise InputError(given) from None
+    return ()
+
+
+def check(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, *, writes: bool = False) -> Job:
+    """Return the job with what must be changed by hand in the framework taken as changed, unless it writes files.
+
+    Raises InfeasibleError with what the job's target can never be told and the targets that can, InputError for a job
+    that is wrong.
+    """
+    by_hand = unsayable(model, cluster, job.model_copy(update={"edited": ()}))
+    names = tuple(problem.field or "" for problem in by_hand if problem.edit)
+    if unknown := [name for name in job.edited if name not in names]:
+        what = f"{target_of(model, job).name} needs no such change of its framework for this model"
+        need = " or ".join(names) or "nothing"
+        raise InputError([Problem(what, field="edited", got=name, need=need) for name in unknown])
+    left = [problem for problem in by_hand if problem.field not in job.edited]
+    if any(problem.edit is None for problem in left) or (left and writes):
+        raise InfeasibleError([*left, _elsewhere(model, cluster, job, left)])
+    return job.model_copy(update={"edited": names})
+
+
+def by_hand(plan: Plan) -> tuple[Problem, ...]:
+    """Return what of a plan's model its files cannot say until the framework is changed by hand."""
+    asked = plan.job.model_copy(update={"edited": ()})
+    left = unsayable(plan.model, plan.cluster, asked, target_of(plan.model, plan.job))
+    return tuple(problem for problem in left if problem.edit and problem.field not in plan.job.edited)
+
+
+def _given(error: SymconfigError, job: Job) -> Iterator[Problem]:
+    """Yield the problems that are about what the planner is given, and that no pin left open avoids."""
+    pins = dict(job.pins)
+    if job.precision not in (None, "auto"):
+        pins["precision"] = str(job.precision)
+    for problem in error.problems:
+        fields = (problem.field or "").split(" and ")
+        given = any(field.partition(".")[0] in _GIVEN for field in fields)
+        if given and all(narrowed(pins, pin) is None for pin in problem.pins):
+            yield problem
+
+
+def _elsewhere(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, left: list[Problem]) -> Problem:
+    """Return what else a person can do: other targets, or the changes by hand if nothing else is in the way."""
+    mine = target_of(model, job).name
+    able = tuple(_able(model, cluster, job, mine))
+    ways = [f"--target {' or '.join(able)}"] if able else []
+    if all(problem.edit for problem in left):
+        names = ",".join(problem.field or "" for problem in left)
+        ways.append(f"--edited {names} once that is changed by hand")
+    what = "no plan of this job can be written for it" + ("" if able else ", nor for any other target")
+    return Problem(what, field="target", got=mine, hint=", or ".join(ways) or "a change of what is named above")
+
+
+def _able(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, but: str) -> Iterator[str]:
+    """Yield the other targets that can be told all that the planner is given; of another framework only where the job
+    leaves the framework open."""
+    for name, target in targets().items():
+        backend = target.assumes.get("backend", job.backend)
+        if name == but or ("backend" in job.model_fields_set and backend != job.backend):
+            continue
+        trial = job.model_copy(update={**target.assumes, "target": name, "edited": ()})
+        try:
+            if not unsayable(model, cluster, trial, target):
+                yield name
+        except InputError:
+            continue

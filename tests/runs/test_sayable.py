@@ -1,0 +1,142 @@
+"""What no plan of a job can be told is said before the search, with the targets and the changes that work."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import symconfig
+from symconfig.descriptor.job import Job
+from symconfig.descriptor.load import load_cluster, load_model, zoo_models
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.errors import InfeasibleError, InputError
+from symconfig.plans.plan import Plan
+from symconfig.render import render, target_of, targets
+from symconfig.runs import best, sayable
+
+
+def _job(**fields: Any) -> Job:
+    given = {"model": "m", "cluster": "h100", "gpus": 64, "global_batch_size": 256, "seq_length": 4096}
+    return Job.model_validate({**given, **fields})
+
+
+def _changed(name: str, **fields: Any) -> ModelDescriptor:
+    """A model of the zoo with other values, by dotted name with __ for the dot."""
+    data = load_model(name).model_dump(mode="json", by_alias=True, exclude_unset=True)
+    for path, value in fields.items():
+        section, _, leaf = path.rpartition("__")
+        (data[section] if section else data)[leaf] = value
+    return ModelDescriptor.model_validate(data, strict=False)
+
+
+H100 = load_cluster("h100")
+# Changes that no option of Megatron-LM says and that cost nothing: the same model with Megatron-LM's own value.
+BY_HAND = [
+    ("llama3.1-8b", {"rope_scaling__factor": 32.0}, {}),
+    ("llama3.1-8b", {"rope_scaling__low_freq_factor": 2.0}, {}),
+    ("llama3.1-8b", {"rope_scaling__original_max_position_embeddings": 4096}, {}),
+    ("llama3.1-8b", {"query_pre_attn_scalar": 144.0}, {}),
+    ("llama3.1-8b", {"scale_embeddings": True}, {}),
+    ("deepseek-v3", {"rope_scaling__beta_fast": 64.0}, {"cluster": "h200", "gpus": 512, "global_batch_size": 4096}),
+]
+
+
+@pytest.fixture
+def no_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    def searched(*_: Any, **__: Any) -> Plan:
+        raise AssertionError("this was searched")
+
+    monkeypatch.setattr(best, "answer", searched)
+
+
+@pytest.mark.parametrize("name", zoo_models())
+def test_a_model_of_the_zoo_can_be_told_to_its_own_target(name: str) -> None:
+    model = load_model(name)
+    assert sayable.unsayable(model, H100, _job(seq_length=None)) == ()
+    assert target_of(model, _job()).name in ("megatron", "deepspeed")
+
+
+@pytest.mark.usefixtures("no_search")
+def test_a_field_that_no_option_says_is_refused_before_the_search_with_who_can_say_it() -> None:
+    model = _changed("llama3.1-8b", rope_scaling={"rope_type": "dynamic", "factor": 2.0})
+    with pytest.raises(InfeasibleError) as caught:
+        best.best_plan(model, H100, _job(), top=1)
+    first, last = caught.value.problems
+    assert (first.field, first.edit) == ("rope_scaling.rope_type", None)
+    assert str(last) == (
+        "target: no plan of this job can be written for it (got megatron). "
+        "Try: --target accelerate or deepspeed or llamafactory or transformers."
+    )
+
+
+@pytest.mark.usefixtures("no_search")
+@pytest.mark.parametrize("target", sorted(targets()))
+def test_where_no_target_can_say_it_none_is_named(target: str) -> None:
+    model = _changed("llama3.1-8b", position="alibi", rope_scaling=None)
+    with pytest.raises(InfeasibleError) as caught:
+        best.best_plan(model, H100, _job(target=target), top=1)
+    assert caught.value.problems[-1].what == "no plan of this job can be written for it, nor for any other target"
+
+
+@pytest.mark.usefixtures("no_search")
+def test_another_framework_is_not_named_where_the_job_says_which() -> None:
+    model = _changed("llama3.1-8b", rope_scaling={"rope_type": "dynamic", "factor": 2.0})
+    with pytest.raises(InfeasibleError) as caught:
+        best.best_plan(model, H100, _job(backend="megatron"), top=1)
+    assert "deepspeed" not in str(caught.value.problems[-1].hint)
+
+
+@pytest.mark.usefixtures("no_search")
+@pytest.mark.parametrize("target", sorted(targets()))
+def test_a_schedule_that_cannot_be_is_bad_input_before_the_search(target: str) -> None:
+    job = _job(target=target, training={"lr": 1e-5, "min_lr": 1e-4})
+    with pytest.raises(InputError, match=r"training\.min_lr"):
+        best.best_plan(load_model("llama3.1-8b"), H100, job, top=1)
+
+
+@pytest.mark.usefixtures("no_search")
+def test_a_precision_that_the_target_lacks_is_refused_before_the_search() -> None:
+    with pytest.raises(InfeasibleError, match="torchtitan's training is in bf16"):
+        best.best_plan(load_model("llama3.1-8b"), H100, _job(target="torchtitan", precision="fp8"), top=1)
+
+
+@pytest.mark.parametrize(("name", "fields", "job"), BY_HAND)
+def test_a_change_by_hand_costs_nothing(name: str, fields: dict[str, Any], job: dict[str, Any]) -> None:
+    asked = {"cluster": "h100", "gpus": 64, "global_batch_size": 256, **job}
+    plain = symconfig.plan(load_model(name), seq_length=4096, top=1, **asked)
+    changed = symconfig.plan(_changed(name, **fields), seq_length=4096, top=1, **asked)
+    assert changed.best == plain.best
+    (warning,) = changed.warnings
+    assert warning.edit
+    assert warning.field == next(iter(fields)).replace("__", ".")
+    assert changed.to_dict()["warnings"] == [str(warning)]
+    assert not plain.warnings
+
+
+def test_files_are_written_once_the_change_by_hand_is_said_to_be_made() -> None:
+    model = _changed("llama3.1-8b", rope_scaling__factor=32.0)
+    with pytest.raises(InfeasibleError, match=r"--edited rope_scaling\.factor once that is changed by hand"):
+        best.best_plan(model, H100, _job(), top=1, writes=True)
+    plan = best.best_plan(model, H100, _job(), top=1)
+    assert plan.job.edited == ()
+    with pytest.raises(InfeasibleError, match=r"its Llama 3 scaling always uses 8 .*By hand: in megatron/core"):
+        render(plan, "megatron")
+    edited = best.best_plan(model, H100, _job(edited=("rope_scaling.factor",)), top=1, writes=True)
+    report = render(edited, "megatron")["REPORT.md"]
+    assert "Only with Megatron-LM changed: in megatron/core/models/common/embeddings/rotary_pos_embedding.py" in report
+
+
+@pytest.mark.usefixtures("no_search")
+def test_a_field_that_needs_no_change_is_not_said_to_be_changed() -> None:
+    with pytest.raises(InputError) as caught:
+        best.best_plan(load_model("llama3.1-8b"), H100, _job(edited=("rope_scaling.factor",)), top=1)
+    assert str(caught.value) == (
+        "edited: megatron needs no such change of its framework for this model (got rope_scaling.factor, need nothing)."
+    )
+
+
+def test_the_release_that_can_say_it_is_named() -> None:
+    model = _changed("llama3.1-8b", rope_scaling={"rope_type": "linear", "factor": 4.0})
+    (problem,) = sayable.unsayable(model, H100, _job(megatron_version="core_v0.18.2"))
+    assert problem.hint == "megatron_version: core_v0.19.0 or later"
