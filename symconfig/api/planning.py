@@ -20,6 +20,7 @@ from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.validate import validate
 from symconfig.errors import InputError, Problem
+from symconfig.plans.file import WARNINGS
 from symconfig.plans.plan import Candidate, Plan, Search
 from symconfig.runs.best import best_plan
 from symconfig.runs.sayable import by_hand
@@ -104,7 +105,7 @@ class PlanResult:
         """The JSON contract of `symconfig plan --json`: the plan, and how long the search took."""
         data = self.plan.to_dict()
         data["search"] = {**data["search"], "seconds": round(self.plan.search.seconds, 6)}
-        data["warnings"] = [str(problem) for problem in self.warnings]
+        data[WARNINGS] = [str(problem) for problem in self.warnings]
         return data
 
     def to_json(self) -> str:

@@ -29,6 +29,7 @@ from symconfig.plans.digests import ANSWER, HISTORY, INPUTS, VERSION, digest, si
 from symconfig.plans.history import History
 from symconfig.plans.plan import SCHEMA, Beside, Candidate, Plan, Search
 
+WARNINGS = "warnings"  # beside the plan in the answer of `plan --json`, and said again of any plan that is read
 _PARTS = ("schema", VERSION, *ANSWER, "inputs", "digests")
 _NUMBER = re.compile(r"symconfig\.plan/(\d{1,6})")
 _TEXT = TypeAdapter(str, config=ConfigDict(strict=True))

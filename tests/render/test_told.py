@@ -146,7 +146,7 @@ def test_what_is_pinned_and_what_the_target_needs_may_leave_nothing() -> None:
 def test_a_model_that_the_target_has_not_is_refused_for_that_alone() -> None:
     with pytest.raises(InfeasibleError, match="torchtitan has no such model") as error:
         symconfig.plan("llama2-13b", "h100", 16, 64, target="torchtitan")
-    assert len(error.value.problems) == 1
+    assert [problem.field for problem in error.value.problems] == ["model", "target"]
 
 
 def test_a_precision_that_is_asked_for_is_not_given_up() -> None:
