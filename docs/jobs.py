@@ -1,0 +1,141 @@
+"""Runs the jobs of docs/jobs and puts what they print into their pages: `python docs/jobs.py [PAGE…]`.
+
+A page is what one person writes and types. A fenced block below `<!-- writes: FILE -->` is a file of theirs. A block
+marked `console` holds commands, each with what it printed; they run in a folder of the page's own, in which the files
+of docs/jobs/scripts lie, too. docs/jobs/README.md lists all pages with the lines that a person writes and the seconds from
+the first command to its plan.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from shutil import copytree
+
+ROOT = Path(__file__).resolve().parent.parent
+JOBS = ROOT / "docs" / "jobs"
+FILES = JOBS / "scripts"  # scripts and configurations that a person has already
+INDEX = JOBS / "README.md"
+WIDTH = 80
+BLOCK = re.compile(r"^(?:<!-- writes: (?P<file>\S+) -->\n)?```(?P<kind>\w+)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE)
+TABLE = re.compile(r"(<!-- table -->\n).*?(<!-- end -->)", re.DOTALL)
+SAID = ("error: ", "warning: ", "note: ", "wrote ")  # on standard error; the rest of it is progress
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page as it was run. lines: that a person writes. first_s: what the first command took."""
+
+    text: str
+    lines: int
+    first_s: float
+
+
+def pages() -> list[Path]:
+    """Return the pages of all jobs, in order."""
+    return sorted(JOBS.glob("[0-9]*.md"))
+
+
+def run(path: Path) -> Page:
+    """Run a page's commands in a new folder, and put what they print now into its text."""
+    lines, first = 0, 0.0
+
+    def block(match: re.Match[str]) -> str:
+        nonlocal lines, first
+        if match["file"]:
+            (folder / match["file"]).write_text(match["text"], encoding="utf-8")
+            lines += sum(bool(line.strip()) and not line.lstrip().startswith("#") for line in match["text"].splitlines())
+            return match[0]
+        if match["kind"] != "console":
+            return match[0]
+        shown = []
+        for command in _commands(match["text"]):
+            started_s = time.perf_counter()
+            printed = _printed(command, folder)
+            first = first or time.perf_counter() - started_s
+            shown.append(f"$ {command}\n{printed}")
+        return f"```console\n{''.join(shown)}```"
+
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name) / "job"
+        copytree(FILES, folder)
+        text = BLOCK.sub(block, path.read_text(encoding="utf-8"))
+    return Page(text, lines, first)
+
+
+def _commands(block: str) -> Iterator[str]:
+    """Yield the commands of a block, with their lines that go on."""
+    lines = iter(block.splitlines())
+    for line in lines:
+        if line.startswith("$ "):
+            command = line[2:]
+            while command.endswith("\\"):
+                command += "\n" + next(lines)
+            yield command
+
+
+def _printed(command: str, folder: Path) -> str:
+    """Return what a command prints, its messages after its answer, and how it ended where that is no success."""
+    programs = folder.parent / "bin"
+    if not programs.exists():
+        programs.mkdir()
+        shim = programs / "symconfig"
+        shim.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m symconfig "$@"\n', encoding="utf-8")
+        shim.chmod(0o755)
+    ended = subprocess.run(
+        ["bash", "-c", command],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={
+            "PATH": f"{programs}:{os.environ['PATH']}",
+            "HOME": str(folder.parent),
+            "LC_ALL": "C.UTF-8",
+            "PYTHONPATH": str(ROOT),
+            "COLUMNS": str(WIDTH),
+        },
+    )
+    said = list[str]()
+    for line in ended.stderr.splitlines():
+        if line.startswith(SAID) or (said and line.startswith("  ")):
+            said.append(line)
+    text = ended.stdout.rstrip("\n") + "\n" * bool(ended.stdout) + "".join(f"{line}\n" for line in said)
+    if ended.returncode and "|" not in command:
+        text += f"[exit status {ended.returncode}]\n"
+    return text
+
+
+def title(path: Path) -> str:
+    """Return the heading of a page."""
+    return path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+
+
+def row(path: Path, page: Page) -> str:
+    """Return the row of a page in the list of all."""
+    return f"| [{title(path)}]({path.name}) | {page.lines or 'none'} | {page.first_s:.1f} |"
+
+
+def main(names: Sequence[str]) -> None:
+    """Run the pages that are named, or all, and write them; all of them make the list anew."""
+    rows = []
+    for path in [JOBS / name for name in names] or pages():
+        page = run(path)
+        path.write_text(page.text, encoding="utf-8")
+        rows.append(row(path, page))
+        print(rows[-1])
+    if not names:
+        head = ["| job | lines that a person writes | seconds to the first answer |", "|---|---|---|"]
+        text = INDEX.read_text(encoding="utf-8")
+        INDEX.write_text(TABLE.sub(lambda m: m[1] + "\n".join([*head, *rows]) + "\n" + m[2], text), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,49 @@
+"""The pages of docs/jobs: each is run again as a person would, and prints what it says, no wider than its terminal."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def _load() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("docs_jobs", ROOT / "docs" / "jobs.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+jobs = _load()
+
+
+@pytest.mark.parametrize("path", jobs.pages(), ids=lambda path: path.stem)
+def test_a_page_prints_what_it_says(path: Path) -> None:
+    page = jobs.run(path)
+    assert page.text == path.read_text(encoding="utf-8")
+    row = jobs.row(path, page).rpartition("| ")[0].rpartition("| ")[0]
+    assert row in jobs.INDEX.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("path", jobs.pages(), ids=lambda path: path.stem)
+def test_no_line_of_a_page_is_wider_than_its_terminal(path: Path) -> None:
+    for block in jobs.BLOCK.finditer(path.read_text(encoding="utf-8")):
+        if block["kind"] == "console":
+            wide = [line for line in block["text"].splitlines() if len(line) > jobs.WIDTH]
+            assert not wide
+
+
+def test_there_are_twelve_jobs_and_no_cluster_of_ones_own_takes_more_than_ten_lines() -> None:
+    assert len(jobs.pages()) == 12
+    for path in jobs.pages():
+        for block in jobs.BLOCK.finditer(path.read_text(encoding="utf-8")):
+            if (block["file"] or "").endswith("cluster.yaml"):
+                assert len(block["text"].splitlines()) <= 10
