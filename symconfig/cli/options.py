@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from symconfig.cli.shared import whole
@@ -21,6 +23,7 @@ def add_job(parser: argparse.ArgumentParser) -> None:
     what = parser.add_argument_group("the job")
     what.add_argument("--model", metavar="M", help="zoo name, or path of a descriptor or a config.json")
     what.add_argument("--cluster", metavar="C", help="zoo name, or path of a descriptor")
+    add_changes(what)
     what.add_argument("--gpus", metavar="N", help="how many GPUs, all of them used; auto: the fewest that fit")
     what.add_argument("--global-batch-size", metavar="G", help="sequences per optimizer step")
     what.add_argument("--seq-length", metavar="S", help="tokens (default: the smaller of the model's and 4096)")
@@ -42,6 +45,33 @@ def add_job(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--memory-margin", metavar="SHARE", help="share of the GPU's memory left free (default 0.04)")
     what.add_argument("--memory-risk", metavar="P", help="probability of running out of memory (default 0.05)")
     what.add_argument("--expert-imbalance", metavar="X", help="busiest expert rank over the mean (default 1.0)")
+
+
+def add_changes(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+    """--set: what differs from the cluster that is named."""
+    parser.add_argument(
+        "--set",
+        metavar="FIELD=VALUE",
+        action="append",
+        default=[],
+        help="a field of the cluster that differs: network=4x200Gb/s, gpu_memory=96GB; may be repeated",
+    )
+
+
+def changes(arguments: argparse.Namespace) -> dict[str, str]:
+    """What --set changes of the cluster, `field: value`. Raises InputError."""
+    from symconfig.descriptor.cluster_name import pairs
+
+    return pairs(arguments.set, "--set")
+
+
+def as_changes(problem: Problem, changed: Iterable[str], named: str = "--cluster") -> Problem:
+    """A problem of the cluster in the words of the options. named: the option that names it."""
+    head, dot, field = (problem.field or "").partition(".")
+    if head != "cluster" or problem.file:
+        return problem
+    by_set = next((name for name in changed if f"{field}.".startswith(f"{name}.")), None)
+    return replace(problem, field=f"--set {by_set}" if by_set else f"{named}: {field}" if dot else named)
 
 
 def add_answer(parser: argparse.ArgumentParser) -> None:

@@ -67,6 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
         at_step=step,
         schedule=arguments.schedule or "keep",
         top=top or 1,
+        changes=asked.changes,
         accept_edits=arguments.accept_edits,
     )
     try:

@@ -242,10 +242,16 @@ class _Reading:
         found = {}
         for value, path in places:
             if isinstance(value, str) and value:
-                made = self._collect(partial(load, value, self.folder), partial(self._at, path))
+                made = self._collect(partial(load, value, self.folder), partial(self._of_descriptor, path))
                 if made is not None:
                     found[value] = made
         return found
+
+    def _of_descriptor(self, path: KeyPath, problem: Problem) -> Problem:
+        """A descriptor's problem where the sweep names the descriptor, with the field that is changed in its name."""
+        placed = self._at(path, problem)
+        _, dot, changed = (problem.field or "").partition(".")
+        return replace(placed, field=f"{placed.field}: {changed}") if dot and placed is not problem else placed
 
     def _rule(self, number: int, rule: Fields, axes: Iterable[Axis]) -> Rule:
         values: dict[str, tuple[Any, ...]] = {}
