@@ -17,7 +17,7 @@ AnyCluster = str | Path | Mapping[str, Any] | ClusterDescriptor
 
 
 def loaded(cluster: AnyCluster, changes: Mapping[str, str] | None = None) -> ClusterDescriptor:
-    """Return the cluster of a name, a path, a descriptor, or a mapping with a base and what differs. Raises InputError."""
+    """Return the cluster of a name, a path, or a mapping with a base and what differs. Raises InputError."""
     if isinstance(cluster, ClusterDescriptor):
         return cluster
     return load_cluster(str(named(cluster, changes or {})))

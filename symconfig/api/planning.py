@@ -182,12 +182,13 @@ def solve(
     """
     found = Problems(problems)
     given = document
-    document = found.collect(lambda: in_job(given), given) or given
+    with_name = found.collect(lambda: in_job(given), given)
+    document = with_name or replace(given, data={**given.data, "cluster": "unread"})
     job = found.collect(lambda: validate(document, Job))
     names = document.data if isinstance(document.data, dict) else {}
     if model is None and isinstance(names.get("model"), str):
         model = found.collect(lambda: load_model(names["model"], model_base), document)
-    if cluster is None and isinstance(names.get("cluster"), str):
+    if cluster is None and with_name is not None and isinstance(names.get("cluster"), str):
         cluster = found.collect(lambda: load_cluster(names["cluster"], cluster_base), document)
     found.collect(lambda: check_top(top))
     if job is not None:

@@ -90,10 +90,11 @@ def replan(
 ) -> ReplanResult:
     """Solve a plan's recorded inputs again, with those that are given in their place.
 
-    plan: one, its file, or its folder. cluster: as of `plan`; a mapping without a base differs from the recorded one. pins: beside the recorded ones, of which `release` are free now. keep: names of
-    choices whose old values stay. checkpoint: the run's folder. at_step: iterations that it has done (None: as the
-    checkpoint says, else those behind which the plan took over). schedule: keep: the same tokens and the same learning
-    rate of each; as-is: the same iterations. accept_edits: a file whose inputs were edited is solved as it stands.
+    plan: one, its file, or its folder. cluster: as of `plan`; a mapping without a base differs from the recorded one.
+    pins: beside the recorded ones, of which `release` are free now. keep: names of choices whose old values stay.
+    checkpoint: the run's folder. at_step: iterations that it has done (None: as the checkpoint says, else those behind
+    which the plan took over). schedule: keep: the same tokens and the same learning rate of each; as-is: the same
+    iterations. accept_edits: a file whose inputs were edited is solved as it stands.
     Raises InputError (all problems at once) on bad input, InfeasibleError when nothing fits.
     """
     said = {

@@ -131,9 +131,10 @@ def read_size(
     problems: Sequence[Problem] = (),
     changes: Mapping[str, str] | None = None,
 ) -> Question:
-    """The question, of what a person gives; job: fields of a JOB.yaml without cluster and gpus; changes: of all clusters.
+    """The question, of what a person gives; job: fields of a JOB.yaml without cluster and gpus.
 
-    problems: what the caller has found. Raises InputError with those and everything found here.
+    changes: of all clusters. problems: what the caller has found. Raises InputError with those and everything found
+    here.
     """
     found = Problems(problems)
     deadline_s = found.collect(lambda: time_s("deadline", deadline))

@@ -6,6 +6,7 @@ import argparse
 import re
 from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from symconfig.cli.shared import whole
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from symconfig.api.planning import Problems, Wanted
     from symconfig.runs.sweep.engines import Wanted as Engine
 
+# A field of a problem that is about a cluster, or of one among several, and what of it is changed.
+_CLUSTER = re.compile(r"cluster(?:\.(?P<field>.+))?|(?:job|sweep)\.cluster(?:\[\d+\])?(?:: (?P<swept>.+))?", re.DOTALL)
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z_0-9]*\Z")
 
 
@@ -67,11 +70,14 @@ def changes(arguments: argparse.Namespace) -> dict[str, str]:
 
 def as_changes(problem: Problem, changed: Iterable[str], named: str = "--cluster") -> Problem:
     """A problem of the cluster in the words of the options. named: the option that names it."""
-    head, dot, field = (problem.field or "").partition(".")
-    if head != "cluster" or problem.file:
+    match = _CLUSTER.fullmatch(problem.field or "")
+    if match is None:
         return problem
+    field = match["field"] or match["swept"] or ""
     by_set = next((name for name in changed if f"{field}.".startswith(f"{name}.")), None)
-    return replace(problem, field=f"--set {by_set}" if by_set else f"{named}: {field}" if dot else named)
+    if by_set is not None:
+        return replace(problem, field=f"--set {by_set}", file=None, line=None, column=None)
+    return problem if problem.file else replace(problem, field=f"{named}: {field}" if field else named)
 
 
 def add_answer(parser: argparse.ArgumentParser) -> None:
@@ -141,11 +147,32 @@ def add_script(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(extra=[])
 
 
-def variables(pairs: list[str]) -> dict[str, str]:
-    """NAME=VALUE, as --set has it. Raises InputError with all that are none."""
+def variables(pairs: list[str], source: str | None) -> dict[str, str]:
+    """NAME=VALUE, as --set of a script has it. source: the script. Raises InputError with all that are none."""
     wrong = [pair for pair in pairs if not _VARIABLE.match(pair.partition("=")[0]) or "=" not in pair]
     if wrong:
         raise InputError(
             [Problem("is no variable with a value", field="--set", got=pair, need="NAME=VALUE") for pair in wrong]
         )
-    return dict(pair.split("=", 1) for pair in pairs)
+    found = dict(pair.split("=", 1) for pair in pairs)
+    if meant := [name for name in found if _of_cluster(name, source)]:
+        raise InputError([_no_variable(name, found[name]) for name in meant])
+    return found
+
+
+def _of_cluster(name: str, source: str | None) -> bool:
+    """Whether a name is a field of a cluster, and no variable of the script."""
+    from symconfig.descriptor.difference import SHORT
+
+    if name not in (*SHORT, "gpus_per_node", "levels"):
+        return False
+    try:
+        text = Path(source or "").read_text(encoding="utf-8", errors="replace")
+    except (OSError, ValueError):  # a line of arguments, or what is said to be no file where it is read
+        text = source or ""
+    return re.search(rf"\$\{{?{name}\b", text) is None
+
+
+def _no_variable(name: str, value: str) -> Problem:
+    what = f"{name} is a field of a cluster, and --set is for variables of the script here"
+    return Problem(what, field="--set", got=f"{name}={value}", hint=f"--cluster 'h100 with {name}={value}'")

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 NAME = "partition"
 DOES = "find a split for every operator and tensor of any graph"
+EXAMPLES = ("symconfig partition --model llama2-7b --cluster h100 --gpus 8 \\\n    --global-batch-size 16",)
 
 _NAMES = (
     "model", "program", "module", "cluster", "gpus", "mesh", "global_batch_size", "seq_length", "solver", "objective",

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from symconfig.cli.options import add_changes, add_engine, engine
+from symconfig.cli.options import add_changes, add_engine, as_changes, engine
 from symconfig.cli.shared import note, print_json, say, whole
 from symconfig.errors import FailedError, InputError, Problem
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 NAME = "size"
 DOES = "how many GPUs of which cluster meet a deadline, at what cost"
+EXAMPLES = ("symconfig size llama3.1-8b --tokens 100B --deadline 30d \\\n    --clusters h100,a100-80gb",)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -97,7 +98,8 @@ def _question(arguments: argparse.Namespace, found: Problems) -> Question:
             changes=asked.changes,
         )
     except InputError as error:
-        raise InputError([_as_option(as_options(problem, asked)) for problem in error.problems]) from None
+        said = (_as_option(as_options(problem, asked)) for problem in error.problems)
+        raise InputError(list(dict.fromkeys(as_changes(each, asked.changes, "--clusters") for each in said))) from None
 
 
 # A comma between clusters; one in a cluster's name is followed by a blank, or by a field that is changed.
@@ -113,9 +115,6 @@ _FIELDS = {
 
 def _as_option(problem: Problem) -> Problem:
     field = problem.field or ""
-    if field.startswith("sweep.cluster"):
-        _, colon, changed = field.partition(": ")
-        return replace(problem, field=f"--clusters: {changed}" if colon else "--clusters")
     if field.startswith("prices."):
         return replace(problem, field="--price", got=problem.got or field.removeprefix("prices."))
     return replace(problem, field=_FIELDS.get(field, problem.field))

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from symconfig.cli.options import add_changes, add_engine, changes, engine
+from symconfig.cli.options import add_changes, add_engine, as_changes, changes, engine
 from symconfig.cli.shared import INTERRUPTED, note, print_json, say, whole
 from symconfig.errors import FailedError, InputError, Problem
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 NAME = "sweep"
 DOES = "plan many combinations of a job's fields, into one table"
+EXAMPLES = ("symconfig sweep sweep.yaml --out results.csv",)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -84,7 +85,7 @@ def _asked(arguments: argparse.Namespace) -> tuple[Points, Path, Wanted]:
             )
         )
     if found.all or asked is None:
-        raise InputError(found.all)
+        raise InputError(list(dict.fromkeys(as_changes(problem, changed, "cluster") for problem in found.all)))
     return asked, out, wanted
 
 

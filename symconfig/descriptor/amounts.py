@@ -32,10 +32,14 @@ class Kind:
 
 SIZE = Kind(_BYTES, "a size as 96GB or 90GiB")
 SPEED = Kind(
-    {f"{unit}{end}": factor for unit, factor in _SPEEDS.items() for end in ("/s", "ps")}, "a speed as 300GB/s or 400Gb/s"
+    {f"{unit}{end}": factor for unit, factor in _SPEEDS.items() for end in ("/s", "ps")},
+    "a speed as 300GB/s or 400Gb/s",
 )
 SPAN = Kind(
-    {unit: Decimal(power) for unit, power in (("s", "1"), ("ms", "1e-3"), ("us", "1e-6"), ("µs", "1e-6"), ("ns", "1e-9"))},
+    {
+        unit: Decimal(power)
+        for unit, power in (("s", "1"), ("ms", "1e-3"), ("us", "1e-6"), ("µs", "1e-6"), ("ns", "1e-9"))
+    },
     "a time as 3.4us",
 )
 PEAK = Kind(

@@ -10,7 +10,6 @@ from pydantic import Field, model_validator
 from symconfig.descriptor.mesh import NETWORK
 from symconfig.descriptor.model import PositiveInt, Strict
 
-
 LONGEST_NAME = 200
 
 

@@ -20,6 +20,7 @@ _WITH = re.compile(rf"(?P<base>.+?) with (?P<changes>{_FIELD}\s*=.*)", re.DOTALL
 _NEXT = re.compile(rf"(?:\s*,\s*|\s+and\s+)(?={_FIELD}\s*=)")
 _CHANGE = re.compile(rf"(?P<field>{_FIELD})\s*=\s*(?P<value>.*\S)\s*", re.DOTALL)
 CLUSTER = "cluster"
+_NEED = "a number or a plain text, or all of it in a file"
 
 
 def split(name: str) -> tuple[str, dict[str, str]]:
@@ -86,7 +87,9 @@ def _flat(value: Any, path: KeyPath) -> Iterator[tuple[str, str]]:
     field = ".".join(map(str, path))
     if split(f"x with {field}={text}") != ("x", {field: text}) or _value(text) != value:
         raise InputError(
-            Problem("wrong value", field=f"{CLUSTER}.{dotted(path)}", got=shorten(value), need="a number or a text, or a file")
+            Problem(
+                "cannot be said in a cluster's name", field=f"{CLUSTER}.{dotted(path)}", got=shorten(value), need=_NEED
+            )
         )
     yield field, text
 

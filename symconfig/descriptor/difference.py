@@ -8,7 +8,8 @@ from functools import partial
 from typing import Any
 
 from symconfig.descriptor.amounts import SIZE, SPEED, Kind, amount
-from symconfig.descriptor.cluster import ClusterDescriptor, Kernels, Level, Quantity
+from symconfig.descriptor.carried import carried
+from symconfig.descriptor.cluster import ClusterDescriptor, Kernels, Level
 from symconfig.descriptor.document import Document, KeyPath, dotted, nearest, shorten
 from symconfig.descriptor.given import Given
 from symconfig.descriptor.levels import Levels, merged, with_gpus_per_node
@@ -35,16 +36,6 @@ AMOUNTS: Mapping[str, tuple[KeyPath, Kind]] = {
 LINKS = ("nvlink", "pcie", "xgmi", "hccs")  # levels within a node, by whose name their speed is given
 SHORT = ("network", "oversubscription", *LINKS, *AMOUNTS)
 FIELDS = frozenset({*SHORT, *(name for name in ClusterDescriptor.model_fields if name != "schema_"), "schema", "base"})
-
-# How sure a constant is that was fitted with other hardware than it is used for: as sure as one of a GPU of which no
-# run was seen (`ANY_GPU` of measured/priors.py; tests/descriptor/test_difference.py holds them to each other).
-CARRIED: Mapping[str, Mapping[str, float]] = {
-    "network": {"network_efficiency": 0.2},
-    "links": {"link_efficiency": 0.25},
-    "peak": {"gemm_efficiency": 0.2, "gemm_efficiency_low": 0.25, "attention_efficiency": 0.3},
-    "memory": {"hbm_efficiency": 0.15},
-}
-_WORDS = {"network": "another network", "links": "other links", "peak": "another peak", "memory": "another memory"}
 
 
 @dataclass(slots=True)
@@ -98,7 +89,7 @@ def changed(
     unread = (*document.unread, *changes.problems, *numbers.problems)
     cluster = _validated(Document(fields, document.file, *_moved(changes), unread), changes)
     stated = frozenset(Kernels.model_fields) if kernels is not None else _names(data.get("kernels"))
-    return _carried(base, _shortly(cluster, changes), stated)
+    return carried(base, _shortly(cluster, changes), stated)
 
 
 def _names(value: Any) -> frozenset[str]:
@@ -232,7 +223,7 @@ def _shortly(cluster: ClusterDescriptor, changes: _Changes) -> ClusterDescriptor
 def _networked(cluster: ClusterDescriptor, text: str, changes: _Changes) -> ClusterDescriptor:
     if not any(level.name in NETWORK for level in cluster.levels):
         need = f"a base with a level {' or '.join(sorted(NETWORK))}"
-        raise InputError(Problem("there is no network between the base's nodes", got=text, need=need))
+        raise InputError(Problem(f"{changes.base.name} has no network between nodes", got=text, need=need))
     return with_network(cluster, text, f"{changes.source}: {text}")
 
 
@@ -262,7 +253,7 @@ def _linked(cluster: ClusterDescriptor, text: str, changes: _Changes, name: str)
     if place is None:
         inner = ", ".join(level.name for level in cluster.levels if level.name in LINKS)
         need = f"one of its links: {inner}" if inner else "a field of it"
-        raise InputError(Problem("the base has no such link", got=text, need=need))
+        raise InputError(Problem(f"{changes.base.name} has no such link", got=text, need=need))
     level = cluster.levels[place]
     try:
         rate = gpu_bytes_per_s(text, cluster.gpus_per_node, "gpu")
@@ -270,41 +261,12 @@ def _linked(cluster: ClusterDescriptor, text: str, changes: _Changes, name: str)
         wrong = error.problems[0]
         raise InputError(replace(wrong, need="a speed of one GPU as 300GB/s", hint=None)) from None
     if not says_direction(text) and rate == 2 * level.bandwidth_bytes_per_s.value:
-        what = f"is twice the base's {rate / 2e9:g} GB/s in one direction; data sheets add both directions up"
+        what = (
+            f"is twice {changes.base.name}'s {rate / 2e9:g} GB/s in one direction; data sheets add both directions up"
+        )
         raise InputError(
             Problem(what, got=text, need="the direction", hint=f"{text} both directions, or {text} one direction")
         )
     levels = list(cluster.levels)
     levels[place] = at_rate(level, rate, f"{changes.source}: {text}")
     return cluster.model_copy(update={"levels": tuple(levels)})
-
-
-def _carried(base: ClusterDescriptor, cluster: ClusterDescriptor, stated: frozenset[str]) -> ClusterDescriptor:
-    """Return the cluster with less trust in the base's constants that belong to hardware which is another one now."""
-    update: dict[str, Quantity] = {}
-    for what, constants in CARRIED.items():
-        if _hardware(base)[what] == _hardware(cluster)[what]:
-            continue
-        for name, least in constants.items():
-            quantity: Quantity | None = getattr(cluster.kernels, name)
-            if quantity is not None and name not in stated:
-                source = f"{quantity.source}; carried over from {base.name} to {_WORDS[what]}"
-                spread = max(quantity.uncertainty, least)
-                update[name] = quantity.model_copy(update={"source": source, "uncertainty": spread})
-    if not update:
-        return cluster
-    kernels: Kernels = cluster.kernels.model_copy(update=update)
-    return cluster.model_copy(update={"kernels": kernels})
-
-
-def _hardware(cluster: ClusterDescriptor) -> dict[str, object]:
-    """Return what the kernels' constants are shares of."""
-    rates = {level.name: level.bandwidth_bytes_per_s.value for level in cluster.levels}
-    gpu = cluster.gpu
-    peaks = {name: getattr(gpu.peak_flops, name) for name in type(gpu.peak_flops).model_fields}
-    return {
-        "network": {name: rate for name, rate in rates.items() if name in NETWORK},
-        "links": {name: rate for name, rate in rates.items() if name not in NETWORK},
-        "peak": {name: peak.value for name, peak in peaks.items() if peak is not None},
-        "memory": gpu.memory_bandwidth_bytes_per_s.value,
-    }

@@ -1,4 +1,4 @@
-"""A person's own numbers, `96e9` or `96GB`, made the quantities that a descriptor holds: with a source, an uncertainty."""
+"""A person's own numbers, `96e9` or `96GB`, made the quantities of a descriptor, with a source and an uncertainty."""
 
 from __future__ import annotations
 
@@ -47,9 +47,7 @@ class Given:
             return value
         inner = {info.alias or name: section(info.annotation) for name, info in model.model_fields.items()}
         return {
-            name: self._field(item, name, kind, (*path, name), model)
-            if (kind := inner.get(name)) is not None
-            else item
+            name: self._field(item, name, kind, (*path, name), model) if (kind := inner.get(name)) is not None else item
             for name, item in value.items()
         }
 

@@ -122,8 +122,9 @@ class _Reading:
         models = self._loaded("model", axes, load_model)
         clusters = self._loaded("cluster", axes, load_cluster)
         rules = tuple(self._rule(number, rule, axes) for number, rule in enumerate(self.file.exclude))
+        named = {value for axis in axes if axis.name == "cluster" for value in axis.values if isinstance(value, str)}
         for name in self.file.prices:
-            if name not in clusters and name not in {known.name for known in clusters.values()}:
+            if name not in {*named, *clusters} and name not in {known.name for known in clusters.values()}:
                 need = "one of " + ", ".join(clusters) if clusters else None
                 self._wrong("is none of the clusters that are asked for", ("prices", name), of_key=True, need=need)
         if self.problems:
