@@ -1,0 +1,35 @@
+"""Models and clusters that come with symconfig, listed; any of them, or one's own, as a whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from symconfig.api.arguments import typed
+from symconfig.api.clusters import AnyCluster
+from symconfig.api.clusters import loaded as load
+from symconfig.descriptor.cluster import ClusterDescriptor
+from symconfig.descriptor.load import load_model, zoo_clusters, zoo_models
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.report.zoo_lines import ClusterLine, ModelLine
+
+
+def clusters() -> tuple[ClusterLine, ...]:
+    """Return every cluster of the zoo in a line."""
+    return tuple(ClusterLine.of(load(name)) for name in zoo_clusters())
+
+
+def models() -> tuple[ModelLine, ...]:
+    """Return every model of the zoo in a line."""
+    return tuple(ModelLine.of(load_model(name)) for name in zoo_models())
+
+
+@typed
+def cluster(of: AnyCluster) -> ClusterDescriptor:
+    """Return a cluster as a whole, by name, path, or what differs from one. Raises InputError."""
+    return load(of)
+
+
+@typed
+def model(of: str | Path) -> ModelDescriptor:
+    """Return a model as a whole, by name or path. Raises InputError."""
+    return load_model(str(of))
