@@ -26,7 +26,8 @@ def add_job(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--seq-length", metavar="S", help="tokens (default: the smaller of the model's and 4096)")
     what.add_argument("--backend", metavar="B", help="megatron (default) or deepspeed (default for adapters)")
     what.add_argument("--megatron-version", metavar="V", help="core_v0.12 to core_v0.19 (default), or dev")
-    what.add_argument("--task", metavar="T", help="pretrain, sft or lora (default: lora for an adapter, else pretrain)")
+    what.add_argument("--task", metavar="T", help="pretrain, sft or lora (default: lora for adapters, else pretrain)")
+    add_lora(parser)
     what.add_argument("--precision", metavar="P", help="bf16, fp16, fp8, mxfp8, nvfp4, or auto for the fastest")
     what.add_argument("--attention", metavar="A", help="flash (default, where the GPU has it) or unfused")
     what.add_argument("--objective", metavar="O", help="time (default) or symtensor")
@@ -42,6 +43,16 @@ def add_job(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--memory-margin", metavar="SHARE", help="share of the GPU's memory left free (default 0.04)")
     what.add_argument("--memory-risk", metavar="P", help="probability of running out of memory (default 0.05)")
     what.add_argument("--expert-imbalance", metavar="X", help="busiest expert rank over the mean (default 1.0)")
+
+
+def add_lora(parser: argparse.ArgumentParser) -> None:
+    """Options of low-rank adapters; each of them means task lora."""
+    add = parser.add_argument_group("low-rank adapters, for --task lora").add_argument
+    add("--lora-r", metavar="R", help="their rank (default 16)")
+    add("--lora-alpha", metavar="A", help="their scale times the rank (default: twice the rank)")
+    add("--lora-targets", metavar="NAMES", help="all-linear (default), attention, mlp, or modules: q_proj,v_proj")
+    add("--lora-dropout", metavar="P", help="before each of them (default 0)")
+    add("--lora-method", metavar="M", help="lora (default), or qlora: frozen weights in 4 bits")
 
 
 def add_answer(parser: argparse.ArgumentParser) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from symconfig.descriptor.model import Count, PositiveInt, Strict
+from symconfig.descriptor.model import Count, PositiveInt, Rate, Strict
 
 Backend = Literal["megatron", "deepspeed"]
 Task = Literal["pretrain", "sft", "lora"]
@@ -57,6 +57,28 @@ class Packing(Strict):
 
     lengths: tuple[PositiveInt, ...] = Field(min_length=1)
     weights: tuple[float, ...] | None = Field(default=None, description="share of documents of each length")
+
+
+ALL_LINEAR, OF_ATTENTION, OF_MLP = TARGET_GROUPS = ("all-linear", "attention", "mlp")
+
+
+def _listed(value: Any) -> Any:
+    """`q_proj,v_proj` as the list that it is."""
+    return tuple(value.split(",")) if isinstance(value, str) else tuple(value) if isinstance(value, list) else value
+
+
+class Lora(Strict):
+    """Low-rank adapters that the job lays over its model, whose own weights stay frozen."""
+
+    method: Literal["lora", "qlora"] = Field(default="lora", description="qlora: the frozen weights in 4 bits")
+    r: PositiveInt = 16
+    alpha: Annotated[float, Field(gt=0)] | None = Field(default=None, description="absent: twice r")
+    targets: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidator(_listed)] = Field(
+        default=(ALL_LINEAR,),
+        min_length=1,
+        description="all-linear, attention, mlp, or names of modules as Hugging Face has them: q_proj, v_proj, …",
+    )
+    dropout: Rate = 0.0
 
 
 class Limits(Strict):
@@ -143,12 +165,12 @@ class Job(Strict):
     seq_length: PositiveInt | None = Field(
         default=None, description="tokens; absent: the smaller of the model's and 4096"
     )
-    backend: Backend = Field(default="megatron", description="absent: megatron, or deepspeed for an adapter")
+    backend: Backend = Field(default="megatron", description="absent: megatron, or deepspeed for adapters")
     megatron_version: str = "core_v0.19.0"
     target: str | None = Field(
         default=None, description="a format that the plan must be told in; absent: any that its framework can"
     )
-    task: Task | None = Field(default=None, description="absent: lora for an adapter, else pretrain")
+    task: Task | None = Field(default=None, description="absent: lora for adapters, else pretrain")
     precision: Literal["bf16", "fp16", "fp8", "mxfp8", "nvfp4", "auto"] | None = Field(
         default=None, description="absent: bf16, or fp16 where the GPU has no bf16; auto: the fastest that the GPU has"
     )
@@ -165,5 +187,13 @@ class Job(Strict):
     )
     without: tuple[str, ...] = Field(default=(), description="options that the site lacks")
     packing: Packing | None = None
+    lora: Lora | None = Field(
+        default=None, description="adapters over the model; absent: its own, or for task lora those of an empty section"
+    )
     limits: Limits = Limits()
     training: Training = Training()
+
+    @property
+    def wants_adapters(self) -> bool:
+        """Whether it trains adapters, also over a model that has none of its own."""
+        return self.task == "lora" or self.lora is not None

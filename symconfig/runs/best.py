@@ -10,6 +10,7 @@ from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.plans.plan import Plan
 from symconfig.render import target_of
+from symconfig.runs.adapted import adapted
 from symconfig.runs.recipes.near import near_recipe
 from symconfig.solve.answer import answer
 
@@ -23,6 +24,7 @@ def best_plan(
     progress: Callable[[str, float], None] | None = None,
 ) -> Plan:
     """Solve a job. Raises InputError for what can never run, InfeasibleError where nothing fits or can be told."""
+    model, job = adapted(model, job)
     plan = answer(model, cluster, job, target_of(model, job), top=top, progress=progress)
     if plan.job.backend != "megatron":
         return plan
