@@ -27,6 +27,7 @@ DEEPSPEED = Backend(
     adapters=True,
     refused_adapters=lambda model: tuple(adapters.refusals(model)),
     fuses=adapters.fuses,
+    extras=False,
     gradient_buckets=False,
     pads_vocabulary=False,
     generators_by_replica=lambda release: False,
