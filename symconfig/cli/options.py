@@ -19,7 +19,9 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z_0-9]*\Z")
 def add_job(parser: argparse.ArgumentParser) -> None:
     """Options that are fields of a job."""
     what = parser.add_argument_group("the job")
-    what.add_argument("--model", metavar="M", help="zoo name, or path of a descriptor or a config.json")
+    what.add_argument(
+        "--model", metavar="M", help="zoo name, id of Hugging Face, or path of a descriptor or config.json"
+    )
     what.add_argument("--cluster", metavar="C", help="zoo name, or path of a descriptor")
     what.add_argument("--gpus", metavar="N", help="how many GPUs, all of them used; auto: the fewest that fit")
     what.add_argument("--global-batch-size", metavar="G", help="sequences per optimizer step")

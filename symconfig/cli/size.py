@@ -23,7 +23,7 @@ DOES = "how many GPUs of which cluster meet a deadline, at what cost"
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `symconfig size`."""
     add = parser.add_argument
-    add("model", metavar="MODEL", help="zoo name, or path of a descriptor or a config.json")
+    add("model", metavar="MODEL", help="zoo name, id of Hugging Face, or path of a descriptor or config.json")
     add("--deadline", metavar="T", required=True, help="the time there is: 30d, 12h, 2w")
     add("--tokens", metavar="N", required=True, help="tokens to train on: 2T, 500B")
     add("--clusters", metavar="A,B", default="all", help="zoo names or paths (default: all of the zoo)")
