@@ -29,6 +29,7 @@ OPTIONS: dict[str, tuple[tuple[str, ...], Callable[[str], Any]]] = {
     "--megatron-version": (("megatron_version",), str),
     "--target": (("target",), str),
     "--task": (("task",), str),
+    "--hf-weights": (("training", "hf_weights"), str),
     "--lora-r": (("lora", "r"), int),
     "--lora-alpha": (("lora", "alpha"), float),
     "--lora-targets": (("lora", "targets"), names),

@@ -129,6 +129,10 @@ class Training(Strict):
     tokenizer_model: str | None = None
     data_path: tuple[str, ...] = ()
     split: str = "949,50,1"
+    hf_weights: Annotated[str, Field(min_length=1)] | None = Field(
+        default=None,
+        description="Hugging Face id or folder to start from; absent: for sft and lora the model's own, else random",
+    )
     save: str | None = None
     load: str | None = None
     save_interval: PositiveInt = 500

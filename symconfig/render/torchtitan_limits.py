@@ -18,6 +18,7 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InfeasibleError, Problem
 from symconfig.frameworks.constraint import other
 from symconfig.plans.plan import Plan
+from symconfig.render.weights import unread
 
 DATA = Path(__file__).parent / "data" / "torchtitan_flavors.json"
 _CHECKPOINT = re.compile(r"(/|\w+://).*step-\d+/?")  # checkpointer/base.py: neither is taken relative
@@ -60,7 +61,14 @@ def _field(model: ModelDescriptor, name: str) -> Any:
 def refuse(plan: Plan) -> Flavor:
     """The plan's model in torchtitan. Raises InfeasibleError with everything that torchtitan cannot be told."""
     found = flavor_of(plan.model)
-    problems = [*_model(plan), *_axes(plan), *_pipeline(plan), *_options(plan), *_run(plan)]
+    problems = [
+        *_model(plan),
+        *_axes(plan),
+        *_pipeline(plan),
+        *_options(plan),
+        *_run(plan),
+        *unread(plan, "torchtitan"),
+    ]
     if problems or found is None:
         raise InfeasibleError(problems)
     return found
