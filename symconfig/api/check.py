@@ -16,7 +16,7 @@ from symconfig.api.fallback import fallback_files
 from symconfig.api.planning import Wanted, files
 from symconfig.descriptor.json_strict import load_json_strict
 from symconfig.descriptor.load import find, find_cluster, load_cluster, load_model
-from symconfig.descriptor.model import Strict
+from symconfig.descriptor.model import ModelDescriptor, Strict
 from symconfig.descriptor.validate import validate
 from symconfig.errors import InputError, Problem, SymconfigError
 from symconfig.plans.file import load_plan, read_plan
@@ -26,6 +26,7 @@ from symconfig.render.fallback import folder as subfolder
 from symconfig.render.files import sh
 from symconfig.render.manifest import NAME
 from symconfig.render.summary import duration, short
+from symconfig.runs.adapted import adapted
 from symconfig.runs.best import best_plan
 from symconfig.runs.replan.check import (
     Checked,
@@ -245,7 +246,10 @@ def _inputs(plan: Plan, notes: list[str]) -> dict[Input, Finding]:
         except InputError:
             notes.append(f"the {kind} {name} is not found from here: whether it has changed is not known")
             continue
-        for each in of_input(plan, kind, load(name)):
+        now = load(name)
+        if isinstance(now, ModelDescriptor):
+            now, _ = adapted(now, plan.job)
+        for each in of_input(plan, kind, now):
             found[kind] = each
     return found
 

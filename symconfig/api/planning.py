@@ -16,7 +16,7 @@ from symconfig.api.problems import Problems as Problems
 from symconfig.api.problems import check_free as check_free
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.document import Document
-from symconfig.descriptor.job import Backend, Job, Limits, Packing, Training
+from symconfig.descriptor.job import Backend, Job, Limits, Lora, Packing, Training
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.validate import validate
@@ -137,6 +137,7 @@ def plan(
     without: Sequence[str] | None = None,
     edited: Sequence[str] | None = None,
     packing: Packing | Mapping[str, Any] | None = None,
+    lora: Lora | Mapping[str, Any] | None = None,
     limits: Limits | Mapping[str, Any] | None = None,
     training: Training | Mapping[str, Any] | None = None,
     top: int = TOP,
@@ -162,6 +163,7 @@ def plan(
         "objective": objective,
         "pins": pins,
         "packing": packing,
+        "lora": lora,
         "allow": allow,
         "without": without,
         "edited": edited,

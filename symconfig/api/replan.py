@@ -14,7 +14,7 @@ from symconfig.api.planning import AnyPlan, PlanResult, Problems, as_field, chec
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.cluster_name import changes_of
 from symconfig.descriptor.document import Document
-from symconfig.descriptor.job import Backend, Job, Limits, Training
+from symconfig.descriptor.job import Backend, Job, Limits, Lora, Training
 from symconfig.descriptor.load import load_model, with_changes
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.validate import validate
@@ -22,6 +22,7 @@ from symconfig.errors import InputError, Problem
 from symconfig.plans.digests import ANSWER
 from symconfig.plans.file import edited, loaded
 from symconfig.plans.plan import Plan
+from symconfig.runs.adapted import adapted, bare
 from symconfig.runs.best import best_plan
 from symconfig.runs.checkpoint import Checkpoint, read
 from symconfig.runs.replan import keep as kept_pins
@@ -78,6 +79,7 @@ def replan(
     release: Iterable[str] = (),
     allow: Sequence[str] | None = None,
     without: Sequence[str] | None = None,
+    lora: Lora | Mapping[str, Any] | None = None,
     limits: Limits | Mapping[str, Any] | None = None,
     training: Training | Mapping[str, Any] | None = None,
     keep: Iterable[str] = (),
@@ -113,6 +115,7 @@ def replan(
         "pins": pins,
         "allow": allow,
         "without": without,
+        "lora": lora,
         "limits": limits,
         "training": training,
     }
@@ -189,6 +192,7 @@ def again(
                 found.add(Problem("is pinned and kept", field="keep", got=name, need="one of both"))
     if found.all or job is None or model is None or cluster is None:
         raise InputError(found.all)
+    laid, laid_job = adapted(model, job)
     before = old
     if set(changed) & set(ANSWER):  # then nothing but the inputs says what the run was
         solved = best_plan(old.model, old.cluster, old.job, top=1, progress=progress)
@@ -197,9 +201,9 @@ def again(
         replanned(
             before,
             Again(
-                model=model,
+                model=laid,
                 cluster=cluster,
-                job=job,
+                job=laid_job,
                 keep=kept,
                 step=wanted.at_step,
                 mode=wanted.schedule,
@@ -229,7 +233,7 @@ def _edited(plan: AnyPlan) -> tuple[str, ...]:
 
 def _model(old: Plan, wanted: Wanted) -> ModelDescriptor:
     name = wanted.asked.get("model")
-    return wanted.model or (old.model if name is None else load_model(str(name)))
+    return wanted.model or (bare(old.model, old.job) if name is None else load_model(str(name)))
 
 
 def _cluster(old: Plan, wanted: Wanted) -> ClusterDescriptor:

@@ -40,7 +40,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--out", metavar="PROFILE.yaml", help="write the cluster with its fitted constants, for `plan --cluster`")
     add("--force", action="store_true", help="replace PROFILE.yaml if it exists")
     log = parser.add_argument_group("what a log does not say (Megatron-LM's says all)")
-    log.add_argument("--model", metavar="M", help="zoo name, or path of a descriptor or a config.json")
+    log.add_argument(
+        "--model", metavar="M", help="zoo name, id of Hugging Face, or path of a descriptor or config.json"
+    )
     log.add_argument("--gpus", metavar="N", help="how many GPUs it ran on")
     log.add_argument("--micro-batch-size", metavar="B", help="sequences of one GPU at a time")
     log.add_argument("--global-batch-size", metavar="G", help="sequences per optimizer step")

@@ -20,7 +20,9 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z_0-9]*\Z")
 def add_job(parser: argparse.ArgumentParser) -> None:
     """Options that are fields of a job."""
     what = parser.add_argument_group("the job")
-    what.add_argument("--model", metavar="M", help="zoo name, or path of a descriptor or a config.json")
+    what.add_argument(
+        "--model", metavar="M", help="zoo name, id of Hugging Face, or path of a descriptor or config.json"
+    )
     what.add_argument("--cluster", metavar="C", help="zoo name, or path of a descriptor")
     add_changes(what)
     what.add_argument("--gpus", metavar="N", help="how many GPUs, all of them used; auto: the fewest that fit")
@@ -28,7 +30,11 @@ def add_job(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--seq-length", metavar="S", help="tokens (default: the smaller of the model's and 4096)")
     what.add_argument("--backend", metavar="B", help="megatron (default) or deepspeed (default for adapters)")
     what.add_argument("--megatron-version", metavar="V", help="core_v0.12 to core_v0.19 (default), or dev")
-    what.add_argument("--task", metavar="T", help="pretrain, sft or lora (default: lora for an adapter, else pretrain)")
+    what.add_argument("--task", metavar="T", help="pretrain, sft or lora (default: lora for adapters, else pretrain)")
+    what.add_argument(
+        "--hf-weights", metavar="W", help="Hugging Face id or folder to start from (sft, lora: the model)"
+    )
+    add_lora(parser)
     what.add_argument("--precision", metavar="P", help="bf16, fp16, fp8, mxfp8, nvfp4, or auto for the fastest")
     what.add_argument("--attention", metavar="A", help="flash (default, where the GPU has it) or unfused")
     what.add_argument("--objective", metavar="O", help="time (default) or symtensor")
@@ -63,6 +69,16 @@ def changes(arguments: argparse.Namespace) -> dict[str, str]:
     from symconfig.descriptor.cluster_name import pairs
 
     return pairs(arguments.set, "--set")
+
+
+def add_lora(parser: argparse.ArgumentParser) -> None:
+    """Options of low-rank adapters; each of them means task lora."""
+    add = parser.add_argument_group("low-rank adapters, for --task lora").add_argument
+    add("--lora-r", metavar="R", help="their rank (default 16)")
+    add("--lora-alpha", metavar="A", help="their scale times the rank (default: twice the rank)")
+    add("--lora-targets", metavar="NAMES", help="all-linear (default), attention, mlp, or modules: q_proj,v_proj")
+    add("--lora-dropout", metavar="P", help="before each of them (default 0)")
+    add("--lora-method", metavar="M", help="lora (default), or qlora: frozen weights in 4 bits")
 
 
 def add_answer(parser: argparse.ArgumentParser) -> None:

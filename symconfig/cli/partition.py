@@ -34,7 +34,7 @@ MOST_TOP = 1000
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `symconfig partition`."""
     what = parser.add_argument_group("the graph: one of these").add_argument
-    what("--model", metavar="M", help="zoo name, or path of a descriptor or a config.json")
+    what("--model", metavar="M", help="zoo name, id of Hugging Face, or path of a descriptor or config.json")
     what("--program", metavar="FILE.yaml", help="operators over named dims, or a program of the zoo (docs/programs.md)")
     what("--module", metavar="PKG:FACTORY", help="a PyTorch module that the factory makes; needs symconfig[module]")
     where_group = parser.add_argument_group("where and how it runs")

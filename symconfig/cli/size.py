@@ -24,7 +24,9 @@ EXAMPLES = ("symconfig size llama3.1-8b --tokens 100B --deadline 30d \\\n    --c
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `symconfig size`."""
-    parser.add_argument("model", metavar="MODEL", help="zoo name, or path of a descriptor or a config.json")
+    parser.add_argument(
+        "model", metavar="MODEL", help="zoo name, id of Hugging Face, or path of a descriptor or config.json"
+    )
     asked = parser.add_argument_group("what is asked")
     add = asked.add_argument
     add("--deadline", metavar="T", required=True, help="the time there is: 30d, 12h, 2w")

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from symconfig.descriptor.model import Count, PositiveInt, Strict
+from symconfig.descriptor.model import Count, PositiveInt, Rate, Strict
 
 Backend = Literal["megatron", "deepspeed"]
 Task = Literal["pretrain", "sft", "lora"]
@@ -59,6 +59,28 @@ class Packing(Strict):
     weights: tuple[float, ...] | None = Field(default=None, description="share of documents of each length")
 
 
+ALL_LINEAR, OF_ATTENTION, OF_MLP = TARGET_GROUPS = ("all-linear", "attention", "mlp")
+
+
+def _listed(value: Any) -> Any:
+    """`q_proj,v_proj` as the list that it is."""
+    return tuple(value.split(",")) if isinstance(value, str) else tuple(value) if isinstance(value, list) else value
+
+
+class Lora(Strict):
+    """Low-rank adapters that the job lays over its model, whose own weights stay frozen."""
+
+    method: Literal["lora", "qlora"] = Field(default="lora", description="qlora: the frozen weights in 4 bits")
+    r: PositiveInt = 16
+    alpha: Annotated[float, Field(gt=0)] | None = Field(default=None, description="absent: twice r")
+    targets: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidator(_listed)] = Field(
+        default=(ALL_LINEAR,),
+        min_length=1,
+        description="all-linear, attention, mlp, or names of modules as Hugging Face has them: q_proj, v_proj, …",
+    )
+    dropout: Rate = 0.0
+
+
 class Limits(Strict):
     memory_margin: Annotated[float, Field(ge=0.0, lt=0.9)] = Field(
         default=0.04, description="share of the GPU's memory that a plan must leave free"
@@ -107,6 +129,10 @@ class Training(Strict):
     tokenizer_model: str | None = None
     data_path: tuple[str, ...] = ()
     split: str = "949,50,1"
+    hf_weights: Annotated[str, Field(min_length=1)] | None = Field(
+        default=None,
+        description="Hugging Face id or folder to start from; absent: for sft and lora the model's own, else random",
+    )
     save: str | None = None
     load: str | None = None
     save_interval: PositiveInt = 500
@@ -143,12 +169,12 @@ class Job(Strict):
     seq_length: PositiveInt | None = Field(
         default=None, description="tokens; absent: the smaller of the model's and 4096"
     )
-    backend: Backend = Field(default="megatron", description="absent: megatron, or deepspeed for an adapter")
+    backend: Backend = Field(default="megatron", description="absent: megatron, or deepspeed for adapters")
     megatron_version: str = "core_v0.19.0"
     target: str | None = Field(
         default=None, description="a format that the plan must be told in; absent: any that its framework can"
     )
-    task: Task | None = Field(default=None, description="absent: lora for an adapter, else pretrain")
+    task: Task | None = Field(default=None, description="absent: lora for adapters, else pretrain")
     precision: Literal["bf16", "fp16", "fp8", "mxfp8", "nvfp4", "auto"] | None = Field(
         default=None, description="absent: bf16, or fp16 where the GPU has no bf16; auto: the fastest that the GPU has"
     )
@@ -168,5 +194,13 @@ class Job(Strict):
         default=(), description="fields of the model that your copy of the framework was changed to know"
     )
     packing: Packing | None = None
+    lora: Lora | None = Field(
+        default=None, description="adapters over the model; absent: its own, or for task lora those of an empty section"
+    )
     limits: Limits = Limits()
     training: Training = Training()
+
+    @property
+    def wants_adapters(self) -> bool:
+        """Whether it trains adapters, also over a model that has none of its own."""
+        return self.task == "lora" or self.lora is not None

@@ -10,6 +10,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from symconfig.descriptor import hub
 from symconfig.descriptor.cluster import LONGEST_NAME, ClusterDescriptor, Kernels, KernelsFile
 from symconfig.descriptor.cluster_name import CLUSTER, as_document, joined, split
 from symconfig.descriptor.difference import SHORT, changed
@@ -30,7 +31,7 @@ class AdapterModel(Strict):
     """A model file that names another model as its `base` and adds an adapter."""
 
     schema_: ModelSchema = Field(alias="schema")
-    base: str = Field(min_length=1, description="zoo name, or a path relative to this file")
+    base: str = Field(min_length=1, description="zoo name, id of Hugging Face, or a path relative to this file")
     name: str = Field(min_length=1, max_length=200)
     source: str = Field(min_length=1)
     huggingface_id: str | None = None
@@ -54,8 +55,17 @@ def zoo_programs() -> list[str]:
 
 
 def load_model(name_or_path: str, base: Path | None = None) -> ModelDescriptor:
-    """A zoo name, a descriptor, a `config.json` or a folder with one; paths start at `base`. Raises InputError."""
-    return _load_model(find(name_or_path, "models", base), adapters=True)
+    """A zoo name, a descriptor, a `config.json` or a folder with one, an id of Hugging Face; paths start at `base`.
+
+    Raises InputError.
+    """
+    return _model_named(name_or_path, base, adapters=True)
+
+
+def _model_named(name: str, base: Path | None, *, adapters: bool) -> ModelDescriptor:
+    path = find(name, "models", base)
+    model = _load_model(path, adapters=adapters)
+    return hub.named(model, name) if hub.is_id(name) and path == hub.cached(name) else model
 
 
 def _load_model(path: Path, *, adapters: bool) -> ModelDescriptor:
@@ -183,7 +193,7 @@ def _with_adapter(document: Document, path: Path) -> ModelDescriptor:
     """The base model with this file's adapter over it."""
     added = validate(document, AdapterModel)
     try:
-        base = _load_model(find(added.base, "models", path.parent), adapters=False)
+        base = _model_named(added.base, path.parent, adapters=False)
     except InputError as error:
         first = document.problem("the base model cannot be loaded", ("base",), got=shorten(added.base))
         raise InputError([first, *error.problems]) from None
@@ -210,7 +220,9 @@ def _lies(name: str, base: Path | None) -> Literal["file", "folder"] | None:
 
 
 def find(name: str, kind: str, base: Path | None) -> Path:
-    """The file or folder that `name` means. A zoo name comes first; write ./name for a file of the same name."""
+    """The file or folder that `name` means. A zoo name comes first; write ./name for a file of the same name. A model's
+    id on Hugging Face is the zoo's model, else what huggingface_hub has in its cache.
+    """
     zoo = _zoo(kind)
     if name in zoo:
         return data_dir("model_zoo") / kind / f"{name}.yaml"
@@ -228,17 +240,24 @@ def find(name: str, kind: str, base: Path | None) -> Path:
     if found:
         return path
     what = kind.removesuffix("s")
+    if kind == "models" and hub.is_id(name):
+        if (own := hub.in_zoo(name)) is not None:
+            return data_dir("model_zoo") / kind / f"{own}.yaml"
+        if (config := hub.cached(name)) is not None:
+            return config
+        raise hub.absent(name)
     close = difflib.get_close_matches(name.lower()[:200], zoo, n=3, cutoff=0.5)
     if not close and (name.endswith(suffixes) or "/" in name):
         raise InputError(Problem(f"there is no such {what} file", shorten(name, 200)))
     if not name:
         raise InputError(Problem(f"the {what} has no name", field=what, need=f"a path, or one of {', '.join(zoo)}"))
+    ways = "a path, an id of Hugging Face, or" if kind == "models" else "a path, or"
     raise InputError(
         Problem(
             f"unknown {what}",
             field=what,
             got=shorten(name),
-            need=f"a path, or one of {', '.join(zoo)}",
+            need=f"{ways} one of {', '.join(zoo)}",
             hint=" or ".join(close) or None,
         )
     )

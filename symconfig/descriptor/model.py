@@ -135,10 +135,14 @@ class LatentAttention(Strict):
 
 AdapterTarget = Literal[
     "q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "c_attn", "c_proj", "w1", "w2",
-    "qkv_proj", "gate_up_proj",
+    "qkv_proj", "gate_up_proj", "q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj",
 ]  # fmt: skip
-FUSED_TARGETS = frozenset(("qkv_proj", "gate_up_proj"))
-_QWEN_TARGETS = frozenset(("c_attn", "c_proj", "w1", "w2"))  # modeling_qwen.py; every other model has the *_proj names
+# A fused layer and the names of what it computes at once.
+FUSED_TARGETS: dict[AdapterTarget, tuple[AdapterTarget, ...]] = {
+    "qkv_proj": ("q_proj", "k_proj", "v_proj", "c_attn"),
+    "gate_up_proj": ("gate_proj", "up_proj", "w1", "w2"),
+}
+QWEN_TARGETS = frozenset(("c_attn", "c_proj", "w1", "w2"))  # modeling_qwen.py; every other model has the *_proj names
 
 
 class Adapter(Strict):
@@ -275,12 +279,16 @@ class ModelDescriptor(Strict):
         if self.intermediate_size == 0 and any(not moe for moe in self.moe_layers):
             problems.append("intermediate_size is 0 but some layers have a dense MLP")
         if self.adapter is not None:
-            foreign = [t for t in self.adapter.target_modules if (t in _QWEN_TARGETS) != (self.model_type == "qwen")]
+            foreign = [t for t in self.adapter.target_modules if not self.names_target(t)]
             if foreign:
                 problems.append(f"adapter.target_modules {', '.join(foreign)} is no module of {self.model_type}")
         if problems:
             raise ValueError("; ".join(problems))
         return self
+
+    def names_target(self, target: AdapterTarget) -> bool:
+        """Return whether modules of such models have a name. A fused layer is the framework's, so any model may."""
+        return target in FUSED_TARGETS or (target in QWEN_TARGETS) == (self.model_type == "qwen")
 
     @cached_property
     def moe_layers(self) -> tuple[bool, ...]:

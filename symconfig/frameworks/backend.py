@@ -13,7 +13,7 @@ from enum import Enum, auto
 from symconfig.cost.framework import Framework
 from symconfig.descriptor.job import Backend as Name
 from symconfig.descriptor.job import Job
-from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.model import AdapterTarget, ModelDescriptor
 from symconfig.frameworks.checkpoint import Kind
 from symconfig.plans.choices import Precision, ZeroStage
 
@@ -71,6 +71,8 @@ class Backend:
     low_precisions: words beside bf16 and fp16 that `precision: auto` tries.
     adapters: its own program trains them; else another one does, of which `refused_adapters` speaks.
     refused_adapters: what keeps a model's adapters from being trained, as sentences.
+    fuses: the fused layers of a model there, beside each of which lies one adapter.
+    extras: its runs may have what `frameworks.extras` lists beside their degrees.
     gradient_buckets: where gradient buffers close their buckets decides which rank has which part of the optimizer.
     pads_vocabulary: the embedding's rows depend on tp.
     generators_by_replica: whether each replica of a release saves its own random generators' states where ep > 1.
@@ -89,6 +91,8 @@ class Backend:
     low_precisions: tuple[Precision, ...]
     adapters: bool
     refused_adapters: Callable[[ModelDescriptor], tuple[str, ...]]
+    fuses: Callable[[ModelDescriptor], frozenset[AdapterTarget]]
+    extras: bool
     gradient_buckets: bool
     pads_vocabulary: bool
     generators_by_replica: Callable[[str], bool]

@@ -34,7 +34,8 @@ class Maturity(StrEnum):
 class Standing:
     """What is known of an option in some releases. why: a sentence without its full stop, of what was found where.
 
-    source: release notes, an issue, a file of the code. since, until: the first and the last release it is known of.
+    source: release notes, an issue, a file of the code. since, until: the first and the last release it is known of,
+    of Megatron-LM; of DeepSpeed files are written for one release.
     """
 
     maturity: Maturity
@@ -45,9 +46,8 @@ class Standing:
 
     def in_force(self, release: str) -> bool:
         """Return whether it is so in a release."""
-        number = megatron_release(release)
-        return (self.since is None or number >= megatron_release(self.since)) and (
-            self.until is None or number <= megatron_release(self.until)
+        return (self.since is None or megatron_release(release) >= megatron_release(self.since)) and (
+            self.until is None or megatron_release(release) <= megatron_release(self.until)
         )
 
 

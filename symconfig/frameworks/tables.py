@@ -6,11 +6,15 @@ from collections.abc import Mapping
 
 from symconfig.frameworks.constraint import Constraint, in_force
 from symconfig.frameworks.deepspeed import constraints as deepspeed
+from symconfig.frameworks.deepspeed import maturity as deepspeed_maturity
 from symconfig.frameworks.maturity import Option
 from symconfig.frameworks.megatron import constraints as megatron
 from symconfig.frameworks.megatron import maturity as megatron_maturity
 
-_OPTIONS: Mapping[str, tuple[Option, ...]] = {"megatron": megatron_maturity.OPTIONS, "deepspeed": ()}
+_OPTIONS: Mapping[str, tuple[Option, ...]] = {
+    "megatron": megatron_maturity.OPTIONS,
+    "deepspeed": deepspeed_maturity.OPTIONS,
+}
 
 
 def options(backend: str) -> tuple[Option, ...]:

@@ -62,7 +62,7 @@ def target_of(model: ModelDescriptor, job: Job) -> Source:
     """
     if job.target is not None:
         return named(job.target)
-    if model.adapter is None:
+    if model.adapter is None and not job.wants_adapters:
         return named(job.backend)
     return named("bridge" if "backend" in job.model_fields_set and job.backend == "megatron" else "deepspeed")
 

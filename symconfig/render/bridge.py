@@ -12,7 +12,6 @@ from symconfig.render import going_on, megatron, preflight, summary
 from symconfig.render.bridge_config import (
     PRETRAINED,
     RECIPES,
-    fine_tuned,
     overrides,
     peft,
     provider,
@@ -20,6 +19,7 @@ from symconfig.render.bridge_config import (
     version,
 )
 from symconfig.render.files import File, sh
+from symconfig.render.weights import fine_tuned, hf_weights
 
 NAME = "bridge"
 DOES = "Megatron-Bridge's YAML, its overrides as a command line, train.py; adapters, too"
@@ -67,6 +67,7 @@ def variables(plan: Plan) -> dict[str, object]:
         "adapter_class": targets.kind if targets else None,
         "peft": peft(plan),
         "pretrained": PRETRAINED,
+        "weights": hf_weights(plan),
         "predicted_for": summary.predicted_for(plan, megatron.NAME),
     }
 
@@ -81,6 +82,18 @@ def words(plan: Plan) -> list[str]:
     return overrides(sections(plan))
 
 
+def _start(plan: Plan) -> str:
+    """Where the first weights are."""
+    where = (
+        f"The weights that it starts from are a Megatron checkpoint in PRETRAINED_CHECKPOINT (default: {PRETRAINED})"
+    )
+    if (weights := hf_weights(plan)) is None:
+        return f"{where}. HF_WEIGHTS names Hugging Face weights, of which launch.sh then makes it"
+    return (
+        f"{where}. Where there is none, launch.sh makes it of {weights}, or of what HF_WEIGHTS names, on the first node"
+    )
+
+
 def _notes(plan: Plan, target: str) -> tuple[str, ...]:
     found = [note for note in megatron.notes(plan) if "pretrain_gpt.py" not in note]
     planned = megatron.version(plan)
@@ -91,11 +104,9 @@ def _notes(plan: Plan, target: str) -> tuple[str, ...]:
             "plans for it"
         )
     if plan.model.adapter is not None:
-        found.append(
-            "Adapters are Megatron-Bridge's, each of two parallel layers beside a frozen one. The frozen "
-            f"weights come from a Megatron checkpoint in PRETRAINED_CHECKPOINT (default: {PRETRAINED})"
-        )
+        found.append("Adapters are Megatron-Bridge's, each of two parallel layers beside a frozen one")
     if fine_tuned(plan):
+        found.append(_start(plan))
         # FinetuningDatasetConfig without packed_sequence_specs (data/samplers.py, data/datasets/sft.py)
         found.append(
             "Examples of a folder with training.jsonl are neither packed nor padded to seq_length, but to the "

@@ -16,6 +16,7 @@ from symconfig.plans.plan import Plan
 from symconfig.render import bridge_rope, megatron
 from symconfig.render.bridge_fields import LISTS, PATHS, SAID_OTHERWISE
 from symconfig.render.refused import refused
+from symconfig.render.weights import fine_tuned
 
 Sections = dict[str, dict[str, Any]]
 
@@ -146,11 +147,6 @@ def _always(plan: Plan) -> dict[str, Any]:
         if best.parallel.cp > 1:  # some ranks may have no token of a loss (training/config.py, validate)
             found |= {"model.calculate_per_token_loss": True, "ddp.average_in_collective": False}
     return found
-
-
-def fine_tuned(plan: Plan) -> bool:
-    """Whether it starts from weights that exist."""
-    return plan.model.adapter is not None or plan.job.task == "sft"
 
 
 def peft(plan: Plan) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from symconfig.plans.plan import Plan
 from symconfig.render import summary
 from symconfig.render.deepspeed_model import hf_config, target_modules
 from symconfig.render.files import File
+from symconfig.render.weights import hf_weights
 from symconfig.resources import data_dir
 
 
@@ -120,11 +121,9 @@ def recompute_layers(plan: Plan) -> int:
 
 
 def default_model(plan: Plan) -> str:
-    """Pretrained weights unless the environment says otherwise: an adapter's; else none, and weights are random."""
-    task = plan.job.task or ("lora" if plan.model.adapter is not None else "pretrain")
-    if task == "pretrain" or _qwen1(plan):
-        return ""
-    return plan.model.huggingface_id or ""
+    """Return the weights to start from unless the environment says otherwise; empty: random ones. Of Qwen-7B's own
+    they must be converted first."""
+    return plan.job.training.hf_weights or ("" if _qwen1(plan) else hf_weights(plan) or "")
 
 
 def environment_variables(plan: Plan) -> tuple[Variable, ...]:

@@ -13,8 +13,9 @@ from typing import Any
 from symconfig.descriptor.document import shorten
 from symconfig.descriptor.huggingface import import_config
 from symconfig.descriptor.meaning import TRAINED, flat, meaning
-from symconfig.descriptor.model import FUSED_TARGETS, Experts, LatentAttention, ModelDescriptor
+from symconfig.descriptor.model import Experts, LatentAttention, ModelDescriptor
 from symconfig.errors import InfeasibleError, InputError, Problem
+from symconfig.frameworks.deepspeed import adapters
 
 Json = dict[str, Any]
 
@@ -24,14 +25,6 @@ _ACTIVATION = {
     "gelu_tanh": "gelu_pytorch_tanh",
     "relu": "relu",
     "clamped_swiglu": "silu",
-}
-
-# PEFT's names of Qwen-7B's own modules -> those of the Qwen2 class, which is the same architecture with q, k, v apart.
-QWEN1_TARGETS = {
-    "c_attn": ("q_proj", "k_proj", "v_proj"),
-    "c_proj": ("o_proj", "down_proj"),
-    "w1": ("up_proj",),
-    "w2": ("gate_proj",),
 }
 
 
@@ -88,24 +81,11 @@ def _short(value: object) -> str:
 def target_modules(model: ModelDescriptor) -> tuple[str, ...]:
     """The adapter's modules, in the names of the class that `hf_config` names.
 
-    Raises InfeasibleError for an adapter on a fused layer: the classes have a layer of their own for each part.
+    Raises InfeasibleError for an adapter on what is no layer of its own there.
     """
-    if model.adapter is None:
-        return ()
-    names: tuple[str, ...] = model.adapter.target_modules
-    fused = [name for name in names if name in FUSED_TARGETS]
-    if fused:
-        raise InfeasibleError(
-            Problem(
-                "Transformers' classes have no fused layers",
-                field="adapter.target_modules",
-                got=", ".join(fused),
-                hint="q_proj, k_proj, v_proj; gate_proj, up_proj",
-            )
-        )
-    if model.model_type == "qwen":
-        names = tuple(new for old in names for new in QWEN1_TARGETS.get(old, (old,)))
-    return tuple(dict.fromkeys(names))
+    if problems := [Problem(reason, field="adapter.target_modules") for reason in adapters.refusals(model)]:
+        raise InfeasibleError(problems)
+    return adapters.modules(model)
 
 
 def _common(model: ModelDescriptor, model_type: str) -> Json:

@@ -18,6 +18,7 @@ from symconfig.render import deepspeed, deepspeed_launch, deepspeed_limits, trai
 from symconfig.render.deepspeed_model import target_modules
 from symconfig.render.files import File
 from symconfig.render.summary import predicted_for
+from symconfig.render.weights import fine_tuned
 
 NAME = "llamafactory"
 DOES = "LLaMA-Factory's YAML for pre-training, fine-tuning, LoRA and QLoRA, the DeepSpeed JSON, launch.sh"
@@ -75,8 +76,8 @@ def sections(plan: Plan) -> dict[str, dict[str, Any]]:
     output = {name: arguments.pop(name) for name in ("output_dir", "logging_steps", "save_steps")}
     return {
         "model": {
-            "model_name_or_path": plan.model.huggingface_id,
-            **({"train_from_scratch": True} if stage(plan) == "pt" else {}),
+            "model_name_or_path": _name(plan),
+            **({} if fine_tuned(plan) else {"train_from_scratch": True}),
             "flash_attn": _ATTENTION[deepspeed_launch.attention(plan)],
             "disable_gradient_checkpointing": not recomputes,
             **_quantised(plan),
@@ -86,6 +87,11 @@ def sections(plan: Plan) -> dict[str, dict[str, Any]]:
         "output": output,
         "train": arguments,
     }
+
+
+def _name(plan: Plan) -> str | None:
+    """The name or folder of the model, whose weights are left out where they are to be random."""
+    return plan.job.training.hf_weights or plan.model.huggingface_id
 
 
 def _relative_output(plan: Plan) -> str | None:
@@ -172,10 +178,11 @@ def _problems(plan: Plan) -> Iterator[Problem]:
                 got=str(getattr(parallel, name)),
                 pins=(f"{name}=1",),
             )
-    if model.huggingface_id is None:
+    if _name(plan) is None:
         yield Problem(
             "LLaMA-Factory loads a model, its configuration and its tokenizer by name, and this one has none",
             field="huggingface_id",
+            hint="--hf-weights ID, or a folder",
         )
     if model.model_type == "qwen":
         yield Problem("Qwen-7B's own classes do not load in current Transformers", field="model_type")

@@ -26,6 +26,7 @@ from symconfig.render.megatron_run import (
     training_args,
 )
 from symconfig.render.refused import refused
+from symconfig.render.weights import unread
 
 NAME = "megatron"
 DOES = "arguments of Megatron-LM's pretrain_gpt.py, launch.sh with torchrun"
@@ -100,6 +101,8 @@ def groups_at(plan: Plan, target: str) -> tuple[Group, ...]:
 def variables(plan: Plan) -> dict[str, object]:
     """What its templates see. Raises InfeasibleError with all that cannot be expressed, InputError."""
     done, target = groups(plan), version(plan)
+    if problems := list(unread(plan, "Megatron-LM")):
+        raise InfeasibleError(problems)
     training = plan.job.training
     tokenizer = training.tokenizer_model or plan.model.huggingface_id
     for name, value in (

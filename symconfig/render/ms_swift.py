@@ -155,7 +155,8 @@ def _last_checkpoint(plan: Plan) -> str | None:
 
 
 def _model(plan: Plan) -> Values:
-    named = {"model": plan.model.huggingface_id, "use_hf": True} if plan.model.huggingface_id else {}
+    name = plan.job.training.hf_weights or plan.model.huggingface_id
+    named = {"model": name, "use_hf": True} if name else {}
     return {**named, "model_type": plan.model.model_type, "template": template(plan.model)}
 
 

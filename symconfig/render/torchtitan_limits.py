@@ -19,6 +19,7 @@ from symconfig.errors import InfeasibleError, Problem
 from symconfig.frameworks.constraint import other
 from symconfig.plans.plan import Plan
 from symconfig.render.deepspeed_model import unsaid
+from symconfig.render.weights import unread
 
 DATA = Path(__file__).parent / "data" / "torchtitan_flavors.json"
 _CHECKPOINT = re.compile(r"(/|\w+://).*step-\d+/?")  # checkpointer/base.py: neither is taken relative
@@ -61,7 +62,14 @@ def _field(model: ModelDescriptor, name: str) -> Any:
 def refuse(plan: Plan) -> Flavor:
     """The plan's model in torchtitan. Raises InfeasibleError with everything that torchtitan cannot be told."""
     found = flavor_of(plan.model)
-    problems = [*_model(plan), *_axes(plan), *_pipeline(plan), *_options(plan), *_run(plan)]
+    problems = [
+        *_model(plan),
+        *_axes(plan),
+        *_pipeline(plan),
+        *_options(plan),
+        *_run(plan),
+        *unread(plan, "torchtitan"),
+    ]
     if problems or found is None:
         raise InfeasibleError(problems)
     return found

@@ -20,6 +20,7 @@ from symconfig.render.deepspeed_launch import attention
 from symconfig.render.deepspeed_model import target_modules
 from symconfig.render.files import File
 from symconfig.render.summary import Row
+from symconfig.render.weights import hf_weights
 
 Json = dict[str, Any]
 
@@ -192,7 +193,7 @@ def adapter_files(plan: Plan) -> Iterator[File]:
         {
             "peft_type": "LORA",
             "task_type": "CAUSAL_LM",
-            "base_model_name_or_path": plan.model.huggingface_id,
+            "base_model_name_or_path": hf_weights(plan),
             "r": lora.r,
             "lora_alpha": lora.lora_alpha,
             "lora_dropout": lora.lora_dropout,
@@ -224,6 +225,8 @@ def script_rows(plan: Plan) -> Iterator[Row]:
         yield Row(
             "epochs", (f"one, of {sequences:,} sequences or more: DeepSpeed's loader for Ulysses starts no second one",)
         )
+    if (weights := hf_weights(plan)) is not None:
+        yield Row("weights", (f"AutoModelForCausalLM.from_pretrained({weights!r})",))
     if plan.model.adapter is not None:
         yield Row("adapter", ("peft.LoraConfig.from_pretrained(FOLDER) reads adapter_config.json",))
     if plan.model.adapter is not None and plan.model.adapter.method == "qlora":

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from symconfig.format import count, gib, percent, seconds, words
 from symconfig.frameworks.known import BACKENDS
+from symconfig.graph.count import parameters
 from symconfig.plans.beside import beside, opened
 from symconfig.plans.pipeline_layout import is_uneven
 from symconfig.plans.plan import Candidate, Plan, Recompute
@@ -41,8 +42,19 @@ def headline(plan: Plan) -> str:
         f"{plan.model.name} on {count(best.parallel.world_size)} x {plan.cluster.gpu.product} "
         f"({plan.cluster.name}), for {runs}\n"
         f"global batch {count(batch.global_)} sequences of {count(batch.seq_length)} tokens, "
-        f"{best.options.precision}"
+        f"{best.options.precision}{_adapters(plan)}"
     )
+
+
+def _adapters(plan: Plan) -> str:
+    """What the job's adapters are; those of a model of its own are in its name."""
+    adapter = plan.model.adapter
+    if adapter is None or plan.job.lora is None:
+        return ""
+    method = {"lora": "LoRA", "qlora": "QLoRA"}[adapter.method]
+    where = ", ".join(plan.job.lora.targets) + (" outside the experts" if plan.model.experts is not None else "")
+    trained = count(parameters(plan.model).trainable)
+    return f"\n{method} of rank {adapter.r}, alpha {adapter.lora_alpha:g}, on {where}: {trained} parameters are trained"
 
 
 def ranking(plan: Plan) -> Grid:

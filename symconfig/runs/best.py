@@ -11,6 +11,7 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.plans.plan import Plan
 from symconfig.render import target_of
 from symconfig.runs import sayable
+from symconfig.runs.adapted import adapted
 from symconfig.runs.recipes.near import near_recipe
 from symconfig.solve.answer import answer
 
@@ -29,6 +30,7 @@ def best_plan(
     Raises InputError for what can never run, InfeasibleError where nothing fits or can be told; what no plan can be
     told before the search.
     """
+    model, job = adapted(model, job)
     told = sayable.check(model, cluster, job, writes=writes)
     plan = answer(model, cluster, told, target_of(model, job), top=top, progress=progress)
     plan = replace(plan, job=plan.job.model_copy(update={"edited": job.edited}))

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from symconfig.errors import InputError, Problem
 from symconfig.frameworks.extras import NOTHING_ON, Extras
-from symconfig.frameworks.tables import options
+from symconfig.frameworks.known import BACKENDS
 from symconfig.solve.limits import Limits
 from symconfig.solve.pins import EXTRA_PINS
 from symconfig.solve.space import Request
@@ -63,7 +63,7 @@ def switched_on(request: Request, extras: Extras | None = None, architecture: st
     whole, framework = request.whole or request.limits, request.framework
     if extras is None:
         extras = Extras.of(framework)
-    if not options(request.job.backend):
+    if not BACKENDS[request.job.backend].extras:
         return replace(request, extras=Extras(grad_bytes=extras.grad_bytes))
     if extras != Extras.of(framework):
         framework = extras.put_on(framework, architecture)
@@ -79,7 +79,7 @@ def requests(plain: Request, architecture: str, usual: bool) -> tuple[Request, .
     """
     plain = replace(plain, limits=plain.whole or plain.limits)
     _refuse_pins(plain)
-    if not options(plain.job.backend):
+    if not BACKENDS[plain.job.backend].extras:
         return (plain,)
     now = Extras.of(plain.framework)
     names = [extra.name for extra in EXTRAS]
@@ -163,7 +163,7 @@ def _refuse_pins(plain: Request) -> None:
         named, got = f"pins.{extra.pin}", plain.job.pins[extra.pin]
         if lacks := plain.limits.lacking(**extra.columns(extra.values[word]), precision=plain.precision):
             raise InputError(Problem(lacks[0].rule, field=named, got=got, hint=lacks[0].hint))
-        if not options(plain.job.backend):
+        if not BACKENDS[plain.job.backend].extras:
             raise InputError(Problem("is no option of this framework", field=named, got=got, hint="--backend megatron"))
 
 

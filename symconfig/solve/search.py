@@ -117,7 +117,7 @@ def resolved(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Jo
     task = job.task or ("lora" if model.adapter else "pretrain")
     if (task == "lora") != (model.adapter is not None):
         hint = (
-            "a model with an adapter, such as qwen2.5-7b-lora"
+            "a model with adapters, or the section lora"
             if task == "lora"
             else "--task lora, or the model without its adapter"
         )
@@ -127,7 +127,10 @@ def resolved(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Jo
             Problem("is not there for this GPU", field="attention", got="flash", need="unfused, or none said")
         )
     if reasons := BACKENDS[job.backend].refused_adapters(model):
-        raise InfeasibleError([Problem(reason, field="adapter", hint="--backend deepspeed") for reason in reasons])
+        others = [f"--backend {name}" for name, other in BACKENDS.items() if other.adapters and name != job.backend]
+        raise InfeasibleError(
+            [Problem(reason, field="adapter", hint=" or ".join(others) or None) for reason in reasons]
+        )
     problems += opened.problems(job)
     pins = parse(job.pins)
     problems += pinned.problems(model, job, pins, space(model, cluster, job, pins))

@@ -1,9 +1,11 @@
-"""Every option of Megatron-LM says where its standing is known from, and is used at its example."""
+"""Every option of a framework says where its standing is known from, and is used at its example."""
 
 from __future__ import annotations
 
 import pytest
 
+from symconfig.frameworks.deepspeed import maturity as deepspeed
+from symconfig.frameworks.deepspeed.constraints import DEEPSPEED
 from symconfig.frameworks.facts import FIXED, Fixed
 from symconfig.frameworks.maturity import Maturity, Option
 from symconfig.frameworks.megatron.constraints import MEGATRON
@@ -25,7 +27,10 @@ FLAGS = {
 }
 
 
-@pytest.mark.parametrize("option", OPTIONS, ids=[option.name for option in OPTIONS])
+EVERY = (*OPTIONS, *deepspeed.OPTIONS)
+
+
+@pytest.mark.parametrize("option", EVERY, ids=[option.name for option in EVERY])
 def test_an_option_is_used_at_its_example_and_says_its_source(option: Option) -> None:
     fixed = Fixed(**{name: value for name, value in option.example.items() if name in FIXED})
     point = Columns(**{name: value for name, value in option.example.items() if name not in FIXED})
@@ -39,9 +44,9 @@ def test_an_option_is_used_at_its_example_and_says_its_source(option: Option) ->
 
 
 def test_names_are_unique_and_no_constraint_has_one() -> None:
-    names = [option.name for option in OPTIONS]
+    names = [option.name for option in EVERY]
     assert len(set(names)) == len(names)
-    assert not set(names) & {constraint.name for constraint in MEGATRON}
+    assert not set(names) & {constraint.name for constraint in (*MEGATRON, *DEEPSPEED)}
 
 
 @pytest.mark.parametrize("name", FLAGS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 
@@ -70,6 +71,40 @@ def test_a_pin_opens_what_every_plan_of_it_uses() -> None:
     assert [(one.name, one.pinned) for one in plan.search.opened] == [("short_shares", True)]
     wider = search(model, sample_cluster("h100"), job(8, 16, **PLAIN, pins={"cp": "1..2"}))
     assert wider.best.parallel.cp == 1
+
+
+SHORT = {"backend": "deepspeed", "allow": (), "seq_length": 2048}
+
+
+@pytest.mark.parametrize(("model", "gpus", "gib"), [("llama2-13b", 8, 2.0), ("llama2-13b", 4, 4.0)])
+def test_ulysses_splits_no_short_sequences_unless_it_is_asked_to(model: str, gpus: int, gib: float) -> None:
+    small = tiny(model)
+    plan = search(small, tight(small, gib), job(gpus, 16, **SHORT))
+    assert {each.parallel.cp for each in (plan.best, *plan.alternatives)} == {1}
+    allowed = search(small, tight(small, gib), job(gpus, 16, **SHORT | {"allow": ("short_ulysses",)}))
+    assert max(each.parallel.cp for each in (allowed.best, *allowed.alternatives)) > 1
+    pinned = search(small, tight(small, gib), job(gpus, 16, **SHORT, pins={"cp": "2"}))
+    assert [(one.name, one.pinned) for one in pinned.search.opened] == [("short_ulysses", True)]
+
+
+def test_ulysses_splits_long_sequences_unasked() -> None:
+    small = tiny("llama2-13b")
+    plan = search(small, tight(small, 20.0), job(8, 16, **SHORT | {"seq_length": 8192}, pins={"cp": "2"}))
+    assert plan.search.opened == ()
+
+
+@pytest.mark.parametrize(("model", "cluster", "gpus", "task"), [
+    ("qwen2.5-7b-lora", "a100-80gb", 8, "lora"), ("llama2-70b-lora", "h100", 8, "lora"),
+    ("llama2-70b-lora", "a100-80gb", 8, "lora"), ("llama3.1-8b", "h100", 16, "sft"),
+])  # fmt: skip
+def test_tuning_at_2k_tokens_is_planned_as_data_parallel_with_zero(
+    model: str, cluster: str, gpus: int, task: Literal["lora", "sft"]
+) -> None:
+    asked = {"gpus": gpus, "global_batch_size": 64, "seq_length": 2048, "task": task, "backend": "deepspeed"}
+    plan = search(load_model(model), load_cluster(cluster), Job(model=model, cluster=cluster, **asked))
+    first = (plan.best, *plan.alternatives)[:2]
+    assert all(each.parallel.dp == gpus and each.options.zero_stage in (1, 2, 3) for each in first)
+    assert not any(each.options.optimizer_offload for each in first)
 
 
 def test_where_nothing_fits_the_least_is_opened_and_said() -> None:

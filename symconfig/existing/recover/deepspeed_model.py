@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
+from symconfig.descriptor import hub
 from symconfig.descriptor.load import load_model, zoo_models
 from symconfig.descriptor.model import Adapter, AdapterTarget, ModelDescriptor
 from symconfig.errors import InfeasibleError, InputError, Problem
@@ -19,7 +19,6 @@ from symconfig.existing.recover.asked import Asked
 from symconfig.existing.recover.run import Assumed, Described
 from symconfig.existing.recover.zoo import zoo_match, zoo_near
 from symconfig.render.deepspeed_model import target_modules
-from symconfig.resources import data_dir
 
 Validated = TypeVar("Validated", bound=BaseModel)
 
@@ -35,8 +34,6 @@ _LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down
 _LINEAR_QWEN = ("c_attn", "c_proj", "w1", "w2")
 _PEFT_RANK = 8  # peft/tuners/lora/config.py; its default modules of Llama-like models are the next
 _PEFT_TARGETS = ("q_proj", "v_proj")
-# Endings of names whose weights have the same architecture as those without.
-_TUNED = re.compile(r"[-_](instruct|chat|base|it|hf|sft|dpo)(?=$|[-_])", re.IGNORECASE)
 
 
 def described(reading: Reading, arguments: Arguments, asked: Asked, problems: list[Problem]) -> Described | None:
@@ -68,11 +65,11 @@ def _base(reading: Reading, arguments: Arguments, asked: Asked) -> tuple[ModelDe
         return load_model(str(Path(reading.model_config).absolute())), []
     given = arguments.text(*NAMES)
     if given:
-        for name, hub in _hub_names():
-            if _same(given, hub):
-                exact = given == hub
+        for name, known in hub.of_zoo():
+            if hub.same(given, known):
+                exact = given == known
                 why = f"of the name {given}; its weights were not looked at"
-                return load_model(name), [] if exact else [Assumed("model", hub, why, arguments.place(*NAMES))]
+                return load_model(name), [] if exact else [Assumed("model", known, why, arguments.place(*NAMES))]
     place, got = arguments.place(*NAMES), given or None
     raise InputError(
         Problem(
@@ -84,24 +81,6 @@ def _base(reading: Reading, arguments: Arguments, asked: Asked) -> tuple[ModelDe
             hint="--model NAME, or --model FOLDER with its config.json",
         )
     )
-
-
-@cache
-def _hub_names() -> tuple[tuple[str, str], ...]:
-    """(name in the zoo, name on Hugging Face's hub) of models without an adapter, from the files' own lines."""
-    found = []
-    for name in zoo_models():
-        text = (data_dir("model_zoo") / "models" / f"{name}.yaml").read_text(encoding="utf-8")
-        hub = re.search(r"^huggingface_id: (\S+)$", text, re.MULTILINE)
-        if hub and not re.search(r"^base:", text, re.MULTILINE):
-            found.append((name, hub[1]))
-    return tuple(found)
-
-
-def _same(given: str, hub: str) -> bool:
-    """Whether the last parts of both are one name but for case and a word for how the weights were tuned."""
-    one, other = (_TUNED.sub("", name.rstrip("/").rpartition("/")[2]).lower() for name in (given, hub))
-    return one == other
 
 
 def _adapter(
@@ -196,7 +175,7 @@ def _adapted_zoo() -> tuple[ModelDescriptor, ...]:
 
 
 def _with_base(names: Iterable[str]) -> list[str]:
-    known = {name for name, _ in _hub_names()}
+    known = {name for name, _ in hub.of_zoo()}
     return [name for name in names if name not in known]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from symconfig.frameworks.backend import Backend, Releases, Told, numbers
 from symconfig.frameworks.checkpoint import Kind
+from symconfig.frameworks.deepspeed import adapters
 from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED as USUAL
 from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
 
@@ -24,7 +25,9 @@ DEEPSPEED = Backend(
     usual=USUAL,
     low_precisions=(),
     adapters=True,
-    refused_adapters=lambda model: (),  # PEFT's are Transformers' own
+    refused_adapters=lambda model: tuple(adapters.refusals(model)),
+    fuses=adapters.fuses,
+    extras=False,
     gradient_buckets=False,
     pads_vocabulary=False,
     generators_by_replica=lambda release: False,

@@ -19,6 +19,11 @@ _PARTS = {
 }  # fmt: skip
 # Row-parallel layers, under either. Of Qwen-7B c_proj is the name of both.
 _ROWS = {"o_proj": ("linear_proj",), "down_proj": ("linear_fc2",), "c_proj": ("linear_proj", "linear_fc2")}
+# Latent attention's, which has no parts and no whole.
+_LATENT = {
+    "q_a_proj": "linear_q_down_proj", "q_b_proj": "linear_q_up_proj",
+    "kv_a_proj_with_mqa": "linear_kv_down_proj", "kv_b_proj": "linear_kv_up_proj",
+}  # fmt: skip
 _WHOLE = ({"linear_q", "linear_k", "linear_v"}, {"linear_fc1_gate", "linear_fc1_up"})
 _OF_THE_MLP = ("linear_fc1", "linear_fc1_gate", "linear_fc1_up", "linear_fc2")
 
@@ -47,8 +52,8 @@ def targets(model: ModelDescriptor) -> Targets | None:
         elif name in _ROWS:
             found += _ROWS[name]
         else:
-            found.append((_FUSED | _PARTS)[name])
-    order = ("linear_qkv", "linear_q", "linear_k", "linear_v", "linear_proj", *_OF_THE_MLP)
+            found.append((_FUSED | _PARTS | _LATENT)[name])
+    order = ("linear_qkv", "linear_q", "linear_k", "linear_v", *_LATENT.values(), "linear_proj", *_OF_THE_MLP)
     parts = any(name in found for name in _PARTS.values())
     return Targets("CanonicalLoRA" if parts else "LoRA", tuple(name for name in order if name in found))
 

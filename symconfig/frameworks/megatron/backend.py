@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from symconfig.cost.machine import LOW_PRECISION
-from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.model import FUSED_TARGETS, ModelDescriptor
 from symconfig.frameworks.backend import Backend, Releases, Told
 from symconfig.frameworks.megatron import adapters, flags
 from symconfig.frameworks.megatron.behaviour import MEGATRON as USUAL
@@ -43,6 +43,8 @@ MEGATRON = Backend(
     low_precisions=LOW_PRECISION,
     adapters=False,
     refused_adapters=_refused_adapters,
+    fuses=lambda model: frozenset(FUSED_TARGETS),  # transformer/attention.py and mlp.py: linear_qkv, linear_fc1
+    extras=True,
     gradient_buckets=True,
     pads_vocabulary=True,
     generators_by_replica=_generators_by_replica,

@@ -83,7 +83,7 @@ def _projections(ctx: Context, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     k = Tensor("k", (*rows, d.KV_HEADS, d.HEAD_DIM), storage=storage)
     v = Tensor("v", (*rows, d.KV_HEADS, d.HEAD_DIM), storage=storage)
     bias = ctx.model.qkv_bias
-    if not ctx.separate(("q_proj", "k_proj", "v_proj")):
+    if not ctx.separate("qkv_proj", ("q_proj", "k_proj", "v_proj")):
         fused = [Use(q, ((d.HEADS, d.QKV),)), Use(k, ((d.KV_HEADS, d.QKV),)), Use(v, ((d.KV_HEADS, d.QKV),))]
         linear(ctx, "qkv_proj", x, inner=(d.HIDDEN,), width=(d.QKV,), outputs=fused, bias=bias, aliases=("c_attn",))
         q, k, v = (with_adapter(ctx, "qkv_proj", t, ("c_attn",)) for t in (q, k, v))

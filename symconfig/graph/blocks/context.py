@@ -39,6 +39,9 @@ class Context:
     def adapted(self, names: Sequence[str]) -> bool:
         return self.model.adapter is not None and any(name in self.model.adapter.target_modules for name in names)
 
-    def separate(self, aliases: Sequence[str]) -> bool:
-        """A fused linear falls apart when one of its parts has an adapter of its own, unless adapters lie beside it."""
+    def separate(self, whole: str, aliases: Sequence[str]) -> bool:
+        """A fused linear falls apart when one of its parts has an adapter of its own, unless adapters lie beside it.
+        With an adapter beside the whole it is fused, whatever the implementation does with others."""
+        if self.adapted((whole,)):
+            return False
         return not self.how.linear.joined or (self.adapted(aliases) and self.how.adapters is Adapters.PLAIN)

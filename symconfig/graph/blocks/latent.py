@@ -5,10 +5,13 @@ from __future__ import annotations
 from symconfig.descriptor.model import Attention, ModelDescriptor
 from symconfig.graph import dims as d
 from symconfig.graph.blocks.attention import copied, core, rotation
-from symconfig.graph.blocks.common import IN_LINEAR, linear, norm
+from symconfig.graph.blocks.common import IN_LINEAR, linear, norm, with_adapter
 from symconfig.graph.blocks.context import Context
 from symconfig.graph.operator import Tensor, Use
 from symconfig.graph.parts import Mixer
+
+# Names of the projections in Transformers' classes, by which adapters target them.
+_Q_DOWN, _Q_UP, _KV_DOWN, _KV_UP = ("q_a_proj",), ("q_b_proj",), ("kv_a_proj_with_mqa",), ("kv_b_proj",)
 
 Q_RANK, KV_RANK, KV_DOWN = "q_lora_rank", "kv_lora_rank", "kv_down_width"
 QK_DIM, V_DIM, KV_UP = "qk_head_dim", "v_head_dim", "kv_up_head_width"
@@ -20,11 +23,11 @@ def latent_attention(ctx: Context, x: Tensor, window: bool) -> Tensor:
     rows = (d.BATCH, d.SEQUENCE)
     latent = ctx.model.latent
     assert latent is not None
-    q_source, q_inner = x, d.HIDDEN
+    q_source, q_inner, q_names = x, d.HIDDEN, ("q_proj",)
     if latent.q_lora_rank is not None:
-        low = Tensor("q_low", (*rows, Q_RANK))
-        linear(ctx, "q_down_proj", x, inner=(d.HIDDEN,), width=(Q_RANK,), outputs=[Use(low)], bias=ctx.model.qkv_bias)
-        q_source, q_inner = low, Q_RANK
+        low, bias = Tensor("q_low", (*rows, Q_RANK)), ctx.model.qkv_bias
+        linear(ctx, "q_down_proj", x, (d.HIDDEN,), (Q_RANK,), [Use(low)], bias, aliases=_Q_DOWN)
+        q_source, q_inner, q_names = with_adapter(ctx, "q_down_proj", low, _Q_DOWN), Q_RANK, _Q_UP
     storage = "kv_down" if ctx.how.linear.views else ""
     kv_low = Tensor("kv_low", (*rows, KV_RANK), storage=storage)
     shared = Tensor("k_rope_shared", (*rows, ROPE_DIM), storage=storage)
@@ -36,7 +39,9 @@ def latent_attention(ctx: Context, x: Tensor, window: bool) -> Tensor:
         width=(KV_DOWN,),
         outputs=[Use(kv_low, ((KV_RANK, KV_DOWN),)), Use(shared, ((ROPE_DIM, KV_DOWN),))],
         bias=ctx.model.qkv_bias,
+        aliases=_KV_DOWN,
     )
+    kv_low, shared = (with_adapter(ctx, "kv_down_proj", part, _KV_DOWN) for part in (kv_low, shared))
     if not ctx.how.linear.norm_inside:
         q_source, kv_low = _low_norms(ctx, q_source, kv_low, "latent_norm")
     q, k, v = (
@@ -49,7 +54,8 @@ def latent_attention(ctx: Context, x: Tensor, window: bool) -> Tensor:
         if ctx.how.linear.norm_inside:
             q_source, kv_low = _low_norms(ctx, q_source, kv_low, IN_LINEAR)
         raw = Tensor("q_unrotated", q.dims)
-        linear(ctx, "q_up_proj", q_source, (q_inner,), (d.HEADS, QK_DIM), [Use(raw)])
+        linear(ctx, "q_up_proj", q_source, (q_inner,), (d.HEADS, QK_DIM), [Use(raw)], aliases=q_names)
+        raw = with_adapter(ctx, "q_up_proj", raw, q_names)
         linear(
             ctx,
             "kv_up_proj",
@@ -57,7 +63,9 @@ def latent_attention(ctx: Context, x: Tensor, window: bool) -> Tensor:
             (KV_RANK,),
             (d.HEADS, KV_UP),
             [Use(k_part, ((NOPE_DIM, KV_UP),)), Use(v, ((V_DIM, KV_UP),))],
+            aliases=_KV_UP,
         )
+        k_part, v = (with_adapter(ctx, "kv_up_proj", part, _KV_UP) for part in (k_part, v))
         ctx.build.elementwise("rope_q", [raw], q, saves=rotation(ctx, "rope_q", ROPE_DIM), whole=(QK_DIM,), linear=True)
         ctx.build.elementwise(
             "rope_k",

@@ -28,7 +28,7 @@ def mlp(
     up = Tensor(f"{prefix}up", (*rows, width))
     gate = Tensor(f"{prefix}gate", (*rows, width))
     gated = ctx.model.gated_mlp
-    if gated and not ctx.separate(("gate_proj", "up_proj", "w1", "w2")):
+    if gated and not ctx.separate(f"{prefix}gate_up_proj", ("gate_proj", "up_proj", "w1", "w2")):
         fused = FUSED[width]
         linear(
             ctx,

@@ -10,7 +10,7 @@ from symconfig.descriptor.job import Job
 from symconfig.frameworks.known import BACKENDS, usual_backend
 from symconfig.plans.plan import Plan
 
-_SECTIONS = ("pins", "limits", "training")  # of which single names are asked for anew
+_SECTIONS = ("pins", "limits", "training", "lora")  # of which single names are asked for anew
 
 
 def revised(old: Plan, asked: Mapping[str, Any], released: Sequence[str] = ()) -> dict[str, Any]:
@@ -38,7 +38,9 @@ def _resolved(old: Plan, asked: Mapping[str, Any]) -> list[str]:
     adapter = old.model.adapter is not None
     usual: dict[str, Any] = {}
     if "model" in asked:
-        usual |= {"task": "lora" if adapter else "pretrain", "backend": usual_backend(adapter).name}
+        usual["backend"] = usual_backend(adapter).name
+        if old.job.lora is None:  # else the adapters were the job's, and lie over the other model, too
+            usual["task"] = "lora" if adapter else "pretrain"
     if "target" in asked:
         usual["backend"] = old.job.backend  # the target's own
     if "cluster" in asked:

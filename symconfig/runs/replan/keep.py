@@ -11,7 +11,7 @@ from symconfig.descriptor.job import PIN_NAMES, Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError, Problem, SymconfigError
 from symconfig.frameworks.extras import Extras
-from symconfig.frameworks.tables import options
+from symconfig.frameworks.known import BACKENDS
 from symconfig.plans.plan import Candidate, Recompute
 from symconfig.solve.extras import EXTRAS, Extra
 from symconfig.solve.run import fits
@@ -28,7 +28,7 @@ def _degree(name: str, candidate: Candidate) -> str:
 def _extra(extra: Extra, candidate: Candidate) -> str | None:
     """Return the word of an option beside the degrees; None where the framework has none."""
     value = getattr(Extras.planned(candidate), extra.name)
-    if extra.pin != "moe_overlap" and not options(candidate.target.backend):
+    if extra.pin != "moe_overlap" and not BACKENDS[candidate.target.backend].extras:
         return None
     return next((word for word, meant in extra.values.items() if meant == value), None)
 

@@ -149,7 +149,7 @@ class _Reading:
         for path in places:
             if path[-1] not in known:
                 hint = nearest(str(path[-1]), known)
-                need = None if hint else "a field of JOB.yaml, or limits.NAME or pins.NAME"
+                need = None if hint else "a field of JOB.yaml, or limits.NAME, lora.NAME or pins.NAME"
                 self._wrong("cannot be swept", path, of_key=True, need=need, hint=hint)
             elif path[0] == "sweep" and get(self.file.job, str(path[-1])) is not None:
                 self._wrong("stands in `job`, too", path, of_key=True, hint="one of them")

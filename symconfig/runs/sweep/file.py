@@ -22,7 +22,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from symconfig.descriptor.job import PIN_NAMES, Job, Limits
+from symconfig.descriptor.job import PIN_NAMES, Job, Limits, Lora
 from symconfig.descriptor.model import PositiveInt, Strict
 
 NOT_SWEPT = ("schema", "training")  # a plan passes the training on and never looks at it
@@ -34,7 +34,8 @@ Price = Annotated[float, Field(ge=0)]
 def swept() -> tuple[str, ...]:
     """Names that `sweep` and `exclude` may use."""
     whole = [name for name, field in Job.model_fields.items() if (field.alias or name) not in NOT_SWEPT]
-    return (*whole, *(f"limits.{name}" for name in Limits.model_fields), *(f"pins.{name}" for name in PIN_NAMES))
+    limits, lora = (f"limits.{name}" for name in Limits.model_fields), (f"lora.{name}" for name in Lora.model_fields)
+    return (*whole, *limits, *lora, *(f"pins.{name}" for name in PIN_NAMES))
 
 
 class Series(Strict):

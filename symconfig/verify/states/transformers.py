@@ -14,7 +14,7 @@ from symconfig.graph import dims as d
 from symconfig.graph.model import blocks, dim_sizes
 from symconfig.graph.operator import Weight
 
-Rows = dict[str, tuple[str, ...]]  # a module of a layer -> the graph's weights that it holds, by their stems
+Rows = dict[str, tuple[str, ...]]  # a module of a layer -> the graph's weights that it may hold, by their stems
 
 _ATTENTION: Rows = {
     "self_attn.sinks": ("sinks",),
@@ -74,13 +74,15 @@ _PLAIN = Names(_LLAMA)
 _QWEN2_MOE: Rows = {**_ATTENTION, **_MLP, **_GATE, **_EXPERTS, **_shared("mlp.shared_expert"),
                     "mlp.shared_expert_gate": ("shared_gate",), **_NORMS}  # fmt: skip
 _GEMMA = Names({**_ATTENTION, **_MLP, **_FOUR_NORMS})
-_PHI3: Rows = {"self_attn.o_proj": ("o_proj",), "self_attn.qkv_proj": ("q_proj", "k_proj", "v_proj"),
-               "mlp.gate_up_proj": ("gate_proj", "up_proj"), "mlp.down_proj": ("down_proj",), **_NORMS}  # fmt: skip
-_GPT_NEOX: Rows = {**_NORMS, "attention.query_key_value": ("q_proj", "k_proj", "v_proj"),
+_PHI3: Rows = {"self_attn.o_proj": ("o_proj",), "self_attn.qkv_proj": ("qkv_proj", "q_proj", "k_proj", "v_proj"),
+               "mlp.gate_up_proj": ("gate_up_proj", "gate_proj", "up_proj"), "mlp.down_proj": ("down_proj",),
+               **_NORMS}  # fmt: skip
+_GPT_NEOX: Rows = {**_NORMS, "attention.query_key_value": ("qkv_proj", "q_proj", "k_proj", "v_proj"),
                    "attention.dense": ("o_proj",), "mlp.dense_h_to_4h": ("up_proj",),
                    "mlp.dense_4h_to_h": ("down_proj",)}  # fmt: skip
-_GPT2: Rows = {"ln_1": ("input_norm",), "attn.c_attn": ("q_proj", "k_proj", "v_proj"), "attn.c_proj": ("o_proj",),
-               "ln_2": ("mlp_norm",), "mlp.c_fc": ("up_proj",), "mlp.c_proj": ("down_proj",)}  # fmt: skip
+_GPT2: Rows = {"ln_1": ("input_norm",), "attn.c_attn": ("qkv_proj", "q_proj", "k_proj", "v_proj"),
+               "attn.c_proj": ("o_proj",), "ln_2": ("mlp_norm",), "mlp.c_fc": ("up_proj",),
+               "mlp.c_proj": ("down_proj",)}  # fmt: skip
 _GPT2_NAMES = Names(_GPT2, "transformer.h", ("transformer.wte", "transformer.wpe"), "transformer.ln_f")
 _OF_TYPE: Mapping[str, Names] = {
     "mixtral": Names({**_ATTENTION, **_GATE, **_EXPERTS, **_NORMS}),

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from symconfig.descriptor.huggingface import import_config
+from symconfig.descriptor.job import Job, Lora
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError
 from symconfig.render.deepspeed_model import hf_config, target_modules
+from symconfig.runs.adapted import adapted
 from symconfig.verify.states.transformers import registered
 from tests.descriptor.tiny_configs import KINDS, tiny_config
 from tests.sample_plans import sample_model
@@ -74,6 +76,23 @@ def test_an_adapter_is_peft_s(model_type: str, targets: list[str], tmp_path: Pat
     adapter = {"r": 3, "lora_alpha": 8.0, "target_modules": targets}
     model = sample_model("qwen2.5-7b", model_type=model_type, adapter=adapter, **tiny)
     assert _ours(model) == _real(model, tmp_path)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_adapters_on_all_linear_layers_are_peft_s(kind: str, tmp_path: Path) -> None:
+    compared = 0
+    for seed in range(SEEDS):
+        try:
+            model = import_config(tiny_config(kind, seed), "config.json", "tiny")
+        except InputError:
+            continue
+        job = Job(model="tiny", cluster="h100", gpus=8, global_batch_size=8, backend="deepspeed", lora=Lora(r=3))
+        model, _ = adapted(model, job)
+        ours = _ours(model)
+        assert any(trained for *_, trained in ours)
+        assert ours == _real(model, tmp_path)
+        compared += 1
+    assert compared
 
 
 def test_a_zoo_model_of_full_size(tmp_path: Path) -> None:

@@ -1,0 +1,95 @@
+"""Models by their ids on Hugging Face's hub: those of the zoo, and what huggingface_hub has on this machine.
+
+Nothing is downloaded, and huggingface_hub is not needed: folders are those of its cache (huggingface_hub 1.x,
+constants.py and file_download.py: models--OWNER--NAME, refs/main, snapshots/REVISION).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from functools import cache
+from pathlib import Path
+
+from symconfig.descriptor.document import shorten
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.errors import InputError, Problem
+from symconfig.resources import data_dir
+
+CONFIG = "config.json"
+HUB = "https://huggingface.co"
+# OWNER/NAME of letters, digits, `-`, `_` and `.`, at most 96 characters (huggingface_hub, utils/_validators.py).
+_ID = re.compile(r"(?=.{3,96}\Z)[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
+# Endings of names whose weights have the same architecture as those without.
+_TUNED = re.compile(r"[-_](instruct|chat|base|it|hf|sft|dpo)(?=$|[-_])", re.IGNORECASE)
+_REVISION = re.compile(r"[0-9a-f]{40}")
+
+
+def is_id(name: str) -> bool:
+    """Return whether a name may be an id of the hub, and is not the name of a descriptor's file."""
+    return _ID.fullmatch(name) is not None and not name.endswith((".yaml", ".yml", ".json"))
+
+
+@cache
+def of_zoo() -> tuple[tuple[str, str], ...]:
+    """Return (name in the zoo, id on the hub) of models without an adapter, from the files' own lines."""
+    found = []
+    for path in sorted((data_dir("model_zoo") / "models").glob("*.yaml")):
+        text = path.read_text(encoding="utf-8")
+        hub = re.search(r"^huggingface_id: (\S+)$", text, re.MULTILINE)
+        if hub and not re.search(r"^base:", text, re.MULTILINE):
+            found.append((path.stem, hub[1]))
+    return tuple(found)
+
+
+def in_zoo(name: str) -> str | None:
+    """Return the zoo's name of an id, whose case the hub does not mind."""
+    return next((own for own, hub in of_zoo() if hub.lower() == name.lower()), None)
+
+
+def same(given: str, known: str) -> bool:
+    """Return whether the last parts of both are one name but for case and a word for how the weights were tuned."""
+    one, other = (_TUNED.sub("", name.rstrip("/").rpartition("/")[2]).lower() for name in (given, known))
+    return one == other
+
+
+def cached(name: str) -> Path | None:
+    """Return the config.json of an id's main branch in the cache of huggingface_hub; None where it has none."""
+    model = folder() / f"models--{name.replace('/', '--')}"
+    try:
+        revision = (model / "refs" / "main").read_text(encoding="utf-8").strip()
+        config = model / "snapshots" / revision / CONFIG
+        return config if _REVISION.fullmatch(revision) and config.is_file() else None
+    except (OSError, ValueError):
+        return None
+
+
+def folder() -> Path:
+    """Return the cache of huggingface_hub, whether or not there is one."""
+    env = os.environ
+    for variable in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
+        if env.get(variable):
+            return Path(env[variable]).expanduser()
+    usual = Path(env.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface"
+    return (Path(env["HF_HOME"]) if env.get("HF_HOME") else usual).expanduser() / "hub"
+
+
+def named(model: ModelDescriptor, name: str) -> ModelDescriptor:
+    """Return an imported model as the hub knows it, the same wherever the cache lies."""
+    told = {"name": name.rpartition("/")[2], "huggingface_id": name, "source": f"imported from {HUB}/{name}"}
+    return model.model_copy(update=told)
+
+
+def absent(name: str) -> InputError:
+    """Say where the config.json of an id comes from."""
+    alike = next((own for own, known in of_zoo() if same(name, known)), None)
+    similar = f", or --model {alike}, which is tuned otherwise" if alike else ""
+    file = f"{HUB}/{name}/resolve/main/{CONFIG}"
+    return InputError(
+        Problem(
+            f"there is no such file, the zoo has no model with this id, and no {CONFIG} of it is in {folder()}",
+            field="model",
+            got=shorten(name, 100),
+            hint=f"hf download {name} {CONFIG}, or --model FOLDER with {file} in it{similar}",
+        )
+    )

@@ -1,0 +1,142 @@
+"""The adapters that a job asks for, laid over its model."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+
+from symconfig.descriptor.document import nearest
+from symconfig.descriptor.job import ALL_LINEAR, OF_ATTENTION, OF_MLP, TARGET_GROUPS, Job, Lora
+from symconfig.descriptor.model import Adapter, AdapterTarget, ModelDescriptor
+from symconfig.errors import InputError, Problem
+from symconfig.frameworks.known import BACKENDS
+from symconfig.graph.adaptable import ATTENTION, MLP, Targets, layers, targets
+from symconfig.render import target_of
+
+# Megatron-Bridge's names of the layers that it adapts by default (megatron-bridge 0.3.1, peft/lora.py, LoRA).
+_OF_BRIDGE = {
+    "linear_qkv": ("qkv_proj",), "linear_proj": ("o_proj",), "linear_fc1": ("gate_up_proj", "up_proj"),
+    "linear_fc2": ("down_proj",),
+}  # fmt: skip
+ALPHA_OVER_R = 2.0  # where a job says none
+
+
+def adapted(model: ModelDescriptor, job: Job) -> tuple[ModelDescriptor, Job]:
+    """Return the model with the job's adapters, and the job with what it left open about them.
+
+    A model that has them already stays as it is. Raises InputError for what the model lacks, and where the job and the
+    model's own adapter say two things.
+    """
+    if job.lora is not None and job.task not in (None, "lora"):
+        raise InputError(
+            Problem("trains no adapters, and the job asks for some", field="task", got=job.task, need="lora")
+        )
+    if not job.wants_adapters or (job.lora is None and model.adapter is not None):
+        return model, job
+    lora = job.lora or Lora()
+    asked = _adapter(lora, model, job)
+    if model.adapter is None:
+        model = model.model_copy(update={"adapter": asked})
+    elif problems := list(_against(model, asked, lora)):
+        raise InputError(problems)
+    return model, job.model_copy(update={"task": "lora", "lora": lora})
+
+
+def bare(model: ModelDescriptor, job: Job) -> ModelDescriptor:
+    """Return the model of a plan as it was before its job's adapters were laid over it."""
+    return model if job.lora is None else model.model_copy(update={"adapter": None})
+
+
+def _adapter(lora: Lora, model: ModelDescriptor, job: Job) -> Adapter:
+    return Adapter(
+        method=lora.method,
+        r=lora.r,
+        lora_alpha=ALPHA_OVER_R * lora.r if lora.alpha is None else lora.alpha,
+        lora_dropout=lora.dropout,
+        target_modules=_modules(lora, model, job),
+    )
+
+
+def _against(model: ModelDescriptor, asked: Adapter, lora: Lora) -> Iterator[Problem]:
+    """Yield where what a job says is not what the model's own adapter says."""
+    own = model.adapter
+    assert own is not None
+    told = {
+        "method": (own.method, asked.method),
+        "r": (own.r, asked.r),
+        "alpha": (own.lora_alpha, asked.lora_alpha),
+        "targets": (own.target_modules, asked.target_modules),
+        "dropout": (own.lora_dropout, asked.lora_dropout),
+    }
+    for name, (mine, other) in told.items():
+        same = set(mine) == set(other) if isinstance(mine, tuple) and isinstance(other, tuple) else mine == other
+        if name in lora.model_fields_set and not same:
+            yield Problem(
+                f"{model.name} has adapters of its own, with other {name}",
+                field=f"lora.{name}",
+                got=_shown(other),
+                need=_shown(mine),
+                hint="the model without its adapters, or leave this out",
+            )
+
+
+def _shown(value: object) -> str:
+    return (
+        ", ".join(map(str, value))
+        if isinstance(value, tuple)
+        else f"{value:g}"
+        if isinstance(value, float)
+        else str(value)
+    )
+
+
+def _modules(lora: Lora, model: ModelDescriptor, job: Job) -> Targets:
+    """Return the modules that a job's targets are of this model. Raises InputError with all that are none."""
+    known = targets(model.model_copy(update={"adapter": None}))
+    fuses = BACKENDS[_backend(model, job)].fuses(model)
+    named, problems = list[str](), list[Problem]()
+    for target in lora.targets:
+        found, problem = _found(target, known, model, fuses)
+        named += found
+        problems += [problem] if problem else []
+    if problems:
+        raise InputError(problems)
+    chosen = set(named)
+    return tuple(name for name in known if name in chosen)
+
+
+def _backend(model: ModelDescriptor, job: Job) -> str:
+    """Return the framework that a job's target assumes, where it names none itself."""
+    if "backend" in job.model_fields_set:
+        return job.backend
+    return target_of(model, job).assumes.get("backend", job.backend)
+
+
+def _found(
+    target: str, known: Targets, model: ModelDescriptor, fuses: Collection[AdapterTarget]
+) -> tuple[Iterable[str], Problem | None]:
+    """Return the modules that one target means, or what is wrong about it. fuses: the framework's fused layers."""
+    usual = layers(known, fuses)
+    groups = {
+        ALL_LINEAR: usual if model.experts is None else [name for name in usual if name not in MLP],
+        OF_ATTENTION: [name for name in usual if name in ATTENTION],
+        OF_MLP: [name for name in usual if name in MLP],
+    }
+    meant = groups.get(target) or [name for name in _OF_BRIDGE.get(target, (target,)) if name in known][:1]
+    if model.experts is not None and set(meant) & MLP:
+        return (), Problem(
+            "adapters beside experts are not planned: Transformers keeps experts as one tensor, and Megatron-Bridge "
+            "gives all experts of a rank one adapter",
+            field="lora.targets",
+            got=target,
+            hint=OF_ATTENTION,
+        )
+    if meant:
+        return meant, None
+    able = [*(name for name in groups if groups[name]), *usual, *layers(known)]
+    return (), Problem(
+        f"{model.name} has no such linear layers",
+        field="lora.targets",
+        got=target,
+        need=f"some of {', '.join(dict.fromkeys(able))}",
+        hint=nearest(target, (*TARGET_GROUPS, *known)),
+    )
