@@ -11,9 +11,10 @@ from symconfig.api.arguments import typed
 from symconfig.api.planning import AnyPlan, PlanResult, Problems, as_field, check_top
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.document import Document
-from symconfig.descriptor.job import Backend, Job, Limits, Training
+from symconfig.descriptor.job import Backend, Job, Limits
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.training import Training
 from symconfig.descriptor.validate import validate
 from symconfig.errors import InputError, Problem
 from symconfig.plans.digests import ANSWER

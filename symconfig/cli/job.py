@@ -37,6 +37,12 @@ OPTIONS: dict[str, tuple[tuple[str, ...], Callable[[str], Any]]] = {
     "--memory-margin": (("limits", "memory_margin"), float),
     "--memory-risk": (("limits", "memory_risk"), float),
     "--expert-imbalance": (("limits", "expert_imbalance"), float),
+    "--save": (("training", "save"), str),
+    "--load": (("training", "load"), str),
+    "--data-path": (("training", "data_path"), list),
+    "--tokenizer": (("training", "tokenizer_model"), str),
+    "--train-iters": (("training", "train_iters"), int),
+    "--lr": (("training", "lr"), float),
 }
 _WHOLE = re.compile(r"[-+]?[0-9]{1,100}")
 
@@ -153,7 +159,7 @@ def _put(data: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
     data[path[-1]] = value
 
 
-def _read(text: str, kind: Callable[[str], Any]) -> Any:
+def _read(text: Any, kind: Callable[[str], Any]) -> Any:
     """The value of an option; text that is no number stays text, and the job's check says so."""
     try:
         return kind(text) if kind is not int or _WHOLE.fullmatch(text) else text

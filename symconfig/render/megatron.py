@@ -25,6 +25,7 @@ from symconfig.render.megatron_run import (
     training_args,
 )
 from symconfig.render.refused import refused
+from symconfig.render.unsaid import Saving
 
 NAME = "megatron"
 DOES = "arguments of Megatron-LM's pretrain_gpt.py, launch.sh with torchrun"
@@ -32,6 +33,7 @@ ASSUMES = {"backend": "megatron"}
 COUNTS = counting.MEGATRON
 goes_on = going_on.launched
 OLDEST = "core_v0.12.1"
+SAVING = Saving("--save", "bash launch.sh --save DIR --save-interval 500")
 
 
 def version(plan: Plan) -> str:
@@ -99,7 +101,7 @@ def groups_at(plan: Plan, target: str) -> tuple[Group, ...]:
 def variables(plan: Plan) -> dict[str, object]:
     """What its templates see. Raises InfeasibleError with all that cannot be expressed, InputError."""
     done, target = groups(plan), version(plan)
-    training = plan.job.training
+    training = plan.training
     tokenizer = training.tokenizer_model or plan.model.huggingface_id
     for name, value in (
         ("tokenizer_model", tokenizer),
