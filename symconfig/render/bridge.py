@@ -25,7 +25,7 @@ from symconfig.render.unsaid import Saving
 NAME = "bridge"
 DOES = "Megatron-Bridge's YAML, its overrides as a command line, train.py; adapters, too"
 ASSUMES = {"backend": "megatron", "megatron_version": BRIDGE_MEGATRON[-1]}
-SAVING = Saving("checkpoint.save=", "bash launch.sh checkpoint.save=DIR")
+SAVING = Saving("checkpoint.save", "bash launch.sh checkpoint.save=DIR")
 COUNTS = counting.MEGATRON
 # Of megatron-bridge 0.3.1, training/config.py: Hydra's overrides, which come last.
 goes_on = going_on.translated(

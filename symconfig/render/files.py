@@ -52,11 +52,6 @@ class Files:
         return tuple(item.path for item in self.items)
 
 
-def within_quotes(text: str) -> str:
-    """Escape a text for bash between double quotes, also as a default in braces."""
-    return re.sub(r'([\\"$`}])', r"\\\1", text)
-
-
 def sh(value: object) -> str:
     """Quote one shell word. Bare only when nothing could be read into it; never empty."""
     text = str(value)

@@ -11,7 +11,6 @@ from typing import Any
 
 from symconfig.frameworks.megatron.environment import Variable
 from symconfig.plans.plan import Plan
-from symconfig.render.files import within_quotes
 
 SECONDS = 60  # of a minute
 JOB = "what the job asks for"
@@ -77,4 +76,4 @@ def trainer_variables(plan: Plan) -> Iterator[Variable]:
 
 
 def _variable(name: str, value: str, what: str) -> Variable:
-    return Variable(name, within_quotes(value), f"{what}: {JOB}")
+    return Variable(name, value, f"{what}: {JOB}", literal=True)

@@ -83,4 +83,6 @@ def words(plan: Plan) -> tuple[str, ...]:
 
 
 def _word(value: Any) -> str:
+    if isinstance(value, list):  # HfArgumentParser takes one name for report_to, or all that are installed
+        return str(value[0]) if len(value) == 1 else "all"
     return json.dumps(value) if isinstance(value, dict) else str(value)
