@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from posixpath import normpath
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
 from symconfig.descriptor.model import Count, PositiveInt, Strict
 
 Task = Literal["pretrain", "sft", "lora"]
 Rate = Annotated[float, Field(gt=0)]
 Share = Annotated[float, Field(ge=0)]
-_SPLITS = ("training", "validation", "test")
+_NUMBER = re.compile(r"[.0-9]+")
 Line = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
 
 
@@ -22,14 +23,6 @@ def _is_number(text: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _shares(text: str) -> str:
-    """Check what Megatron-LM reads (core/datasets/blended_megatron_dataset_config.py, parse_and_normalize_split)."""
-    parts = text.split(",")
-    if len(parts) > len(_SPLITS) or not all(map(_is_number, parts)) or not float(parts[0]) > 0:
-        raise ValueError(f"not the shares of {', '.join(_SPLITS)}, such as 949,50,1")
-    return text
 
 
 class Training(Strict):
@@ -55,9 +48,7 @@ class Training(Strict):
     )
     tokenizer_model: str | None = None
     data_path: tuple[str, ...] = Field(default=(), description="prefixes or files; with weights: WEIGHT PREFIX in turn")
-    split: Annotated[str, AfterValidator(_shares)] = Field(
-        default="949,50,1", description="shares of training, validation and test"
-    )
+    split: str = Field(default="949,50,1", description="shares of training, validation and test")
     save: str | None = None
     load: str | None = None
     save_interval: PositiveInt = 500
@@ -94,9 +85,10 @@ class Training(Strict):
 
     @property
     def held_out(self) -> float:
-        """The share of the data that is evaluated on: the second number of `split`."""
-        _, *others = shares = [float(part) for part in self.split.split(",")]
-        return round(others[0] / sum(shares), 6) if others else 0.0
+        """The share of the data that is evaluated on: the second number of `split`, which Megatron-LM reads like this
+        (core/datasets/blended_megatron_dataset_config.py, parse_and_normalize_split)."""
+        shares = [float(part) for part in _NUMBER.findall(self.split) if _is_number(part)]
+        return round(shares[1] / sum(shares), 6) if len(shares) > 1 and sum(shares) else 0.0
 
     @property
     def loads_its_own(self) -> bool:

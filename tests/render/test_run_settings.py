@@ -97,8 +97,8 @@ def test_deepspeed_is_told_in_its_json_and_by_variables() -> None:
     assert config["wandb"] == {"enabled": True, "project": "big runs"}
     assert not {"tensorboard", "wandb"} & set(json.loads(files["ds_config_hf.json"]))
     assert "tensorboard\nwandb\n" in files["requirements.txt"]
-    assert ' || export WANDB_NAME=first\n' in files["launch.sh"]
-    assert ' || export DEEPSPEED_TIMEOUT=30\n' in files["launch.sh"]
+    assert " || export WANDB_NAME=first\n" in files["launch.sh"]
+    assert " || export DEEPSPEED_TIMEOUT=30\n" in files["launch.sh"]
 
 
 def test_a_trainer_is_told_by_arguments_and_variables() -> None:
@@ -107,7 +107,7 @@ def test_a_trainer_is_told_by_arguments_and_variables() -> None:
     assert said["report_to"] == ["tensorboard", "wandb"]
     assert (said["run_name"], said["ddp_timeout"]) == ("first", 1800)
     assert (said["eval_strategy"], said["eval_steps"]) == ("steps", 50)
-    assert ' || export TENSORBOARD_LOGGING_DIR=tb\n' in files["launch.sh"]
+    assert " || export TENSORBOARD_LOGGING_DIR=tb\n" in files["launch.sh"]
     assert "an eval_dataset for Trainer" in files["REPORT.md"]
 
 
@@ -142,7 +142,7 @@ def test_torchtitan_is_told_in_its_sections() -> None:
     }
     assert config["comm"] == {"init_timeout_seconds": 1800, "train_timeout_seconds": 1800}
     assert config["training"]["gc_freq"] == 20
-    assert ' || export WANDB_RUN_NAME=first\n' in files["launch.sh"]
+    assert " || export WANDB_RUN_NAME=first\n" in files["launch.sh"]
 
 
 @pytest.mark.parametrize("target", sorted(targets()))

@@ -26,16 +26,16 @@ SETTINGS = (
         pattern=r"[A-Za-z0-9_.,:@/+#-]+",
         need="letters, digits and any of _ . , : @ / + # -",
     ),
-    Setting("container-mounts", "folders that the container sees besides, HOST:CONTAINER with commas between"),
     *(Setting(name, f"sbatch's --{name}", **(_TIME if name == "time" else {})) for name in OPTIONS),
+    Setting("container-mounts", "folders that the container sees besides, HOST:CONTAINER with commas between"),
 )
 
 
 def variables(plan: Plan, files: Files, chosen: Chosen) -> dict[str, object]:
-    """The options of sbatch that were set. Raises InputError for mounts of no container. A container is the step's (Pyxis): the script itself runs outside of it.
+    """The options of sbatch that were set. A container is the step's (Pyxis): the script itself runs outside of it.
 
     least: the fewest nodes that launch.sh takes, where that is another number than the plan's; a plan's own takes no
-    other (`render.fallback` has one that does).
+    other (`render.fallback` has one that does). Raises InputError for mounts of no container.
     """
     if chosen.values["container-mounts"] and not chosen.values["container-image"]:
         raise InputError(
