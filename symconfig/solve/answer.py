@@ -50,10 +50,9 @@ def answer(
     """
     from symconfig.solve.faster import faster
     from symconfig.solve.search import search
-    from symconfig.solve.whole import whole
 
     assumed = {name: value for name, value in target.assumes.items() if name not in job.model_fields_set}
-    job = whole(model, job.model_copy(update=assumed))
+    job = job.model_copy(update=assumed)
 
     def solved(pins: Pins) -> Plan:
         found = search(model, cluster, job.model_copy(update={"pins": dict(pins)}), top=top, progress=progress)

@@ -83,5 +83,5 @@ def _named(descriptor: Any) -> dict[str, Any]:
 
 def training(job: Job) -> dict[str, Any]:
     """The schedule as plain data."""
-    data: dict[str, Any] = job.training.model_dump(mode="json", by_alias=True)
+    data: dict[str, Any] = job.training.model_dump(mode="json", by_alias=True, exclude={"derived"})
     return data
