@@ -42,6 +42,9 @@ The whole text stands in `manifest.json`, and so `symconfig check` renders the s
 | `MASTER_ADDR`, `MASTER_PORT` | where all meet | `localhost`, 29500 |
 | `PER_RANK=1` | be one process, as a launcher of processes starts it, with `RANK`, `LOCAL_RANK` and `WORLD_SIZE` | |
 | `DRY_RUN=1` | print the command, one argument a line, quoted for bash, and stop | |
+| `LOG_DIR` | a folder: what each rank prints goes there, too: into `TIME-nodeN/`, or `rankR-TIME.log` with `PER_RANK=1`; programs without torchrun have one file per node | none |
+| `PROFILE=nsys` | record with Nsight Systems into `PROFILE_DIR` (`profiles`): steps `PROFILE_START` to `PROFILE_END` (10 to 12) of Megatron-LM, Megatron-Bridge and train.py; else `PROFILE_DURATION_S` (30) seconds, `PROFILE_DELAY_S` (120) behind the start | |
+| `PROFILE=torch` | record those steps with PyTorch's profiler, where the program has a switch for it | |
 | `SKIP_PREFLIGHT=1` | do not look for the Python modules that a Megatron plan's options want | |
 
 All scripts take `DRY_RUN=1`, and what follows their names goes to the training program. To write a launcher of
@@ -70,8 +73,9 @@ is preferred to it. The step that a new run still needs is told, and not taken: 
 """
 NOTES = {
     "slurm": (
-        "Run it from its folder: `sbatch sbatch.sh`. With `container-image` each task runs in it (Pyxis), and "
-        "the folder has to be mounted there."
+        "Run it from its folder: `sbatch sbatch.sh`. With `container-image` each task runs in it (Pyxis), "
+        "which sees this folder, the one of the submission and those of `container-mounts`: "
+        "`--launcher slurm:container-image=nvcr.io#nvidia/pytorch:26.01-py3,container-mounts=/data:/data`."
     ),
     "torchrun": (
         "`./rendezvous.sh HOST` on every node, with the same HOST; `HOST:PORT` and `[IPv6]:PORT` name a port, too. "

@@ -43,7 +43,7 @@ HABITS: dict[Task, Habit] = {
         name="pretraining",
         rates=(
             Published(125e6, 6e-4, "GPT-3 125M (arXiv:2005.14165, table 2.1)"),
-            Published(1.1e9, 4e-4, "TinyLlama 1.1B (arXiv:2401.02385, section 2.2)"),
+            Published(1.1e9, 4e-4, "TinyLlama 1.1B (arXiv:2401.02385, pretraining)"),
             Published(7e9, 3e-4, f"Llama 2 7B ({_LLAMA2}), Llama 3 8B ({_LLAMA3})"),
             Published(13e9, 3e-4, f"Llama 2 13B ({_LLAMA2})"),
             Published(70e9, 1.5e-4, f"Llama 2 70B ({_LLAMA2}), Llama 3 70B ({_LLAMA3})"),
@@ -53,21 +53,22 @@ HABITS: dict[Task, Habit] = {
         warmup=0.1,
         most_warmup=2000,
         weight_decay=0.1,
-        source="Llama 2 (arXiv:2307.09288, section 2.2): 2,000 steps of warm-up, decay to a tenth, weight decay 0.1",
+        source="Llama 2 (arXiv:2307.09288, section 2.2): 2,000 steps of warm-up, decay to a tenth, weight decay 0.1; a run "
+        "of less than 20,000 steps warms up over a tenth of them",
     ),
     "sft": Habit(
         name="full fine-tuning",
         rates=(
-            Published(7e9, 2e-5, "Tülu 2 7B (arXiv:2311.10702, appendix B)"),
-            Published(13e9, 2e-5, "Tülu 2 13B (arXiv:2311.10702, appendix B)"),
-            Published(70e9, 1e-5, "Tülu 2 70B (arXiv:2311.10702, appendix B)"),
+            Published(7e9, 2e-5, "Tülu 2 7B (arXiv:2311.10702, hyperparameters of instruction tuning)"),
+            Published(13e9, 2e-5, "Tülu 2 13B (arXiv:2311.10702, hyperparameters of instruction tuning)"),
+            Published(70e9, 1e-5, "Tülu 2 70B (arXiv:2311.10702, hyperparameters of instruction tuning)"),
             Published(405e9, 1e-5, "Llama 3 405B (arXiv:2407.21783, section 4.1.3)"),
         ),
         floor=0.0,
         warmup=0.03,
         most_warmup=None,
         weight_decay=0.0,
-        source="Tülu 2 (arXiv:2311.10702, appendix B): 3 % of warm-up, decay to 0, no weight decay",
+        source="Tülu 2 (arXiv:2311.10702, hyperparameters of instruction tuning): 3 % of warm-up, decay to 0, no weight decay",
     ),
     "lora": Habit(
         name="LoRA",

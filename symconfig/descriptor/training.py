@@ -32,29 +32,33 @@ class Training(Strict):
     min_lr: Share | None = Field(default=None, description="absent: a tenth of lr in pretraining, else 0")
     lr_decay_style: Literal["constant", "linear", "cosine", "inverse-square-root", "WSD"] = "cosine"
     lr_warmup_iters: Count | None = Field(default=None, description="absent: a share of the decay, by task")
-    lr_decay_iters: PositiveInt | None = None
+    lr_decay_iters: PositiveInt | None = Field(
+        default=None, description="iterations until the lowest rate; absent: train_iters"
+    )
     lr_wsd_decay_iters: PositiveInt | None = Field(
         default=None, description="iterations of the decay that ends WSD; absent: a tenth of lr_decay_iters"
     )
-    train_iters: PositiveInt = 1000
+    train_iters: PositiveInt = Field(default=1000, description="optimizer steps of the whole run")
     weight_decay: Share | None = Field(default=None, description="absent: by task")
     adam_beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
     adam_beta2: Annotated[float, Field(ge=0, lt=1)] = 0.95
     adam_eps: Annotated[float, Field(gt=0)] = 1.0e-8
-    clip_grad: Annotated[float, Field(ge=0)] = 1.0
+    clip_grad: Annotated[float, Field(ge=0, description="largest norm of the gradient; 0: any")] = 1.0
     seed: Count = 1234
     tokenizer_type: str | None = Field(
         default=None, description="Megatron's name; absent: HuggingFaceTokenizer with real data"
     )
-    tokenizer_model: str | None = None
+    tokenizer_model: str | None = Field(
+        default=None, description="its folder or Hugging Face name; absent: the model's"
+    )
     data_path: tuple[str, ...] = Field(default=(), description="prefixes or files; with weights: WEIGHT PREFIX in turn")
     split: str = Field(default="949,50,1", description="shares of training, validation and test")
-    save: str | None = None
-    load: str | None = None
-    save_interval: PositiveInt = 500
-    eval_interval: PositiveInt = 1000
-    eval_iters: Count = 0
-    log_interval: PositiveInt = 1
+    save: str | None = Field(default=None, description="folder for checkpoints; absent: most targets write none")
+    load: str | None = Field(default=None, description="folder of the checkpoint to start from or to go on from")
+    save_interval: PositiveInt = Field(default=500, description="steps between checkpoints")
+    eval_interval: PositiveInt = Field(default=1000, description="steps between evaluations")
+    eval_iters: Count = Field(default=0, description="batches of an evaluation; 0: none")
+    log_interval: PositiveInt = Field(default=1, description="steps between lines of the log")
     tensorboard_dir: Line | None = Field(default=None, description="folder of TensorBoard's files; absent: none")
     wandb_project: Line | None = Field(default=None, description="project in Weights & Biases; absent: none")
     wandb_name: Line | None = Field(default=None, description="the run's name there; absent: the model's")
@@ -104,9 +108,9 @@ class Training(Strict):
 class WholeTraining(Training):
     """The same with nothing left open, as every plan has it."""
 
-    lr: Rate
-    min_lr: Share
-    lr_warmup_iters: Count
+    lr: Rate = Field(description="the highest learning rate")
+    min_lr: Share = Field(description="the lowest one, at the end of the decay")
+    lr_warmup_iters: Count = Field(description="iterations until the highest one")
     weight_decay: Share
 
     @staticmethod

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -98,3 +100,13 @@ def test_a_name_that_a_log_cannot_have_is_refused(field: str) -> None:
     for text in ("", "a\nb", "a\0b"):
         with pytest.raises(ValidationError):
             Training(**{field: text})
+
+
+def test_the_page_of_rates_is_as_it_is_generated() -> None:
+    path = Path(__file__).parents[2] / "docs" / "rates.py"
+    spec = importlib.util.spec_from_file_location("docs_rates", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert module.PAGE.read_text(encoding="utf-8") == module.page(), "make rates"

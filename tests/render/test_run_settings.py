@@ -290,7 +290,7 @@ def test_each_process_of_a_launcher_of_processes_has_a_log_of_its_own(tmp_path: 
         LOG_DIR="logs",
     )
     assert done.stdout.decode() == "printed by 3\n", done.stderr
-    (log,) = (tmp_path / "logs").glob("*-node0/rank3.log")
+    (log,) = (tmp_path / "logs").glob("rank3-*.log")
     assert log.read_text(encoding="utf-8") == "printed by 3\n"
 
 

@@ -206,7 +206,8 @@ COMMAND=(
     "${PROGRAM[@]}"
 )
 process=node$NODE_RANK
-logs=${LOG_DIR:+$LOG_DIR/$(date +%Y%m%d-%H%M%S)-$process}
+started=$(date +%Y%m%d-%H%M%S)
+logs=${LOG_DIR:+$LOG_DIR/$started-$process}
 if [[ -n "$logs" ]]; then
     COMMAND=(torchrun --log-dir "$logs" --tee 3 "${COMMAND[@]:1}")
     export TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE="[rank\${rank}]:" # torchrun puts the rank in
@@ -217,7 +218,7 @@ if [[ "${PER_RANK:-0}" == 1 ]]; then
     export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}" # as torchrun has it
     COMMAND=(python3 -u "${PROGRAM[@]}")
     process=rank$RANK
-    logs=${logs:+$logs/$process.log}
+    logs=${LOG_DIR:+$LOG_DIR/$process-$started.log} # processes of a node may start in different seconds
 fi
 runner=${COMMAND[0]}
 if [[ "${PROFILE:-}" == nsys ]]; then
@@ -248,7 +249,7 @@ if [[ "${PROGRAM[*]} " != *' --save'[=\ ]* && "$NODE_RANK" == 0 && "${RANK:-0}" 
 fi
 if [[ -n "$logs" ]]; then
     if [[ "${PER_RANK:-0}" == 1 ]]; then
-        mkdir -p "$(dirname -- "$logs")"
+        mkdir -p "$LOG_DIR"
         exec > >(exec tee -a "$logs") 2>&1
     fi
 fi
