@@ -42,9 +42,11 @@ The whole text stands in `manifest.json`, and so `symconfig check` renders the s
 | `MASTER_ADDR`, `MASTER_PORT` | where all meet | `localhost`, 29500 |
 | `PER_RANK=1` | be one process, as a launcher of processes starts it, with `RANK`, `LOCAL_RANK` and `WORLD_SIZE` | |
 | `DRY_RUN=1` | print the command, one argument a line, quoted for bash, and stop | |
-| `LOG_DIR` | a folder: what each rank prints goes there, too: into `TIME-nodeN/`, or `rankR-TIME.log` with `PER_RANK=1`; programs without torchrun have one file per node | none |
-| `PROFILE=nsys` | record with Nsight Systems into `PROFILE_DIR` (`profiles`): steps `PROFILE_START` to `PROFILE_END` (10 to 12) of Megatron-LM, Megatron-Bridge and train.py; else `PROFILE_DURATION_S` (30) seconds, `PROFILE_DELAY_S` (120) behind the start | |
-| `PROFILE=torch` | record those steps with PyTorch's profiler, where the program has a switch for it | |
+| `LOG_DIR` | a folder: what is printed goes there, too, a file per rank and start (per node without torchrun) | |
+| `PROFILE=nsys`, `torch` | record with Nsight Systems, or PyTorch's profiler where the program has a switch for it | |
+| `PROFILE_DIR` | the folder of what is recorded | `profiles` |
+| `PROFILE_START`, `PROFILE_END` | the steps, of Megatron-LM, Megatron-Bridge and DeepSpeed's train.py | 10, 12 |
+| `PROFILE_DELAY_S`, `PROFILE_DURATION_S` | seconds behind the start and after that, of other programs | 120, 30 |
 | `SKIP_PREFLIGHT=1` | do not look for the Python modules that a Megatron plan's options want | |
 
 All scripts take `DRY_RUN=1`, and what follows their names goes to the training program. To write a launcher of

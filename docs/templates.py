@@ -56,10 +56,10 @@ any target can be extended by their path, so that one block is replaced and the 
 ```jinja
 {override}```
 
-The blocks of every launch.sh are `usage`, `here`, `setup`, `program`, `cuda_range` and `torch_profiler` (what they add
-to `PROGRAM` for `PROFILE=nsys` and `PROFILE=torch`), `command`, `ready` and `install`, those of REPORT.md `batch`,
-`start` and `more` (`templates/shared/`). Filters: `sh` quotes a word for bash, `line` makes one printable line, `slug` a
-job's name, `yaml` writes a value as YAML.
+The blocks of every launch.sh are `usage`, `here`, `setup`, `program`, `cuda_range` and `torch_profiler` (what they
+add to `PROGRAM` for `PROFILE=nsys` and `PROFILE=torch`), `command`, `ready` and `install`, those of REPORT.md `batch`,
+`start` and `more` (`templates/shared/`). Filters: `sh` quotes a word for bash, `line` makes one printable line, `slug`
+a job's name, `yaml` writes a value as YAML.
 
 They run in a sandbox. A name that there is none of is an error, with the file, the line and the name that is like it.
 Nothing can be called but filters, macros and the functions of `summary`; no file but a template can be read, no link is

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -78,7 +78,7 @@ def request(arguments: argparse.Namespace) -> Request:
             given.add(option)
             text = _base(text, arguments) if option == "--target" else text
             _put(data, path, _read(text, kind))
-    problems: list[Problem] = []
+    problems = list(_swallowed(arguments))
     pins = _pins(arguments.pin, problems)
     if pins and isinstance(data.get("pins", {}), dict):
         data["pins"] = {**data.get("pins", {}), **pins}
@@ -93,6 +93,15 @@ def request(arguments: argparse.Namespace) -> Request:
         problems=tuple(problems),
         unsaid=unsaid,
     )
+
+
+def _swallowed(arguments: argparse.Namespace) -> Iterator[Problem]:
+    """Find a job's file among the data: --data-path takes all words up to the next option."""
+    words = arguments.data_path or ()
+    if arguments.job is None and words and words[-1].endswith((".yaml", ".yml")):
+        yield Problem(
+            "takes all words up to the next option", field="--data-path", got=words[-1], hint="the file first"
+        )
 
 
 def _recipe(name: str | None) -> tuple[dict[str, Any], tuple[str, ...]]:

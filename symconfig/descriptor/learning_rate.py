@@ -38,6 +38,7 @@ class Habit:
 
 
 _LLAMA2, _LLAMA3 = "arXiv:2307.09288, table 1", "arXiv:2407.21783, table 3"
+_TULU2 = "arXiv:2311.10702, hyperparameters of instruction tuning"
 HABITS: dict[Task, Habit] = {
     "pretrain": Habit(
         name="pretraining",
@@ -53,22 +54,22 @@ HABITS: dict[Task, Habit] = {
         warmup=0.1,
         most_warmup=2000,
         weight_decay=0.1,
-        source="Llama 2 (arXiv:2307.09288, section 2.2): 2,000 steps of warm-up, decay to a tenth, weight decay 0.1; a run "
-        "of less than 20,000 steps warms up over a tenth of them",
+        source="Llama 2 (arXiv:2307.09288, section 2.2): decay to a tenth, weight decay 0.1, 2,000 steps of warm-up, "
+        "or a tenth of a run of less than 20,000",
     ),
     "sft": Habit(
         name="full fine-tuning",
         rates=(
-            Published(7e9, 2e-5, "Tülu 2 7B (arXiv:2311.10702, hyperparameters of instruction tuning)"),
-            Published(13e9, 2e-5, "Tülu 2 13B (arXiv:2311.10702, hyperparameters of instruction tuning)"),
-            Published(70e9, 1e-5, "Tülu 2 70B (arXiv:2311.10702, hyperparameters of instruction tuning)"),
+            Published(7e9, 2e-5, f"Tülu 2 7B ({_TULU2})"),
+            Published(13e9, 2e-5, f"Tülu 2 13B ({_TULU2})"),
+            Published(70e9, 1e-5, f"Tülu 2 70B ({_TULU2})"),
             Published(405e9, 1e-5, "Llama 3 405B (arXiv:2407.21783, section 4.1.3)"),
         ),
         floor=0.0,
         warmup=0.03,
         most_warmup=None,
         weight_decay=0.0,
-        source="Tülu 2 (arXiv:2311.10702, hyperparameters of instruction tuning): 3 % of warm-up, decay to 0, no weight decay",
+        source=f"Tülu 2 ({_TULU2}): 3 % of warm-up, decay to 0, no weight decay",
     ),
     "lora": Habit(
         name="LoRA",

@@ -92,7 +92,8 @@ class Training(Strict):
         """The share of the data that is evaluated on: the second number of `split`, which Megatron-LM reads like this
         (core/datasets/blended_megatron_dataset_config.py, parse_and_normalize_split)."""
         shares = [float(part) for part in _NUMBER.findall(self.split) if _is_number(part)]
-        return round(shares[1] / sum(shares), 6) if len(shares) > 1 and sum(shares) else 0.0
+        whole = sum(shares, 0.0)
+        return round(shares[1] / whole, 6) if len(shares) > 1 and whole else 0.0
 
     @property
     def loads_its_own(self) -> bool:

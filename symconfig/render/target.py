@@ -75,8 +75,7 @@ class Source:
 
         Raises InfeasibleError for what cannot be expressed, InputError for a template that is wrong.
         """
-        told = {"saving": self.saving, "passed_on": (*whole.why(plan), *self.remarks(plan))}
-        values = {**common(plan, starts), **told, **self.variables(plan, *of)}
+        values = {**common(plan, starts, self), **self.variables(plan, *of)}
         if self.foreign:
             from symconfig.render.bounded import bounded
 
@@ -109,8 +108,8 @@ class Source:
         return tuple(sorted(names))
 
 
-def common(plan: Plan, starts: Sequence[str] = ()) -> dict[str, object]:
-    """What every template may use."""
+def common(plan: Plan, starts: Sequence[str] = (), source: Source | None = None) -> dict[str, object]:
+    """What every template may use. source: whose templates they are."""
     return {
         "plan": plan,
         "best": plan.best,
@@ -120,6 +119,8 @@ def common(plan: Plan, starts: Sequence[str] = ()) -> dict[str, object]:
         "nodes": summary.nodes(plan),
         "summary": summary.FUNCTIONS,
         "starts": tuple(starts),
+        "passed_on": (*whole.why(plan), *(source.remarks(plan) if source else ())),
+        "saving": source.saving if source else None,
     }
 
 

@@ -138,6 +138,15 @@ def test_the_fields_that_every_run_sets_have_options(run: Run, asked: Asked) -> 
     assert training.blended
 
 
+def test_a_job_file_behind_the_data_is_not_taken_for_data(run: Run) -> None:
+    outcome = run("plan", *JOB, "--data-path", "web", "job.yaml")
+    assert outcome.code == 2
+    assert (
+        'error: --data-path: takes all words up to the next option (got "job.yaml"). Try: the file first.'
+        in outcome.err
+    )
+
+
 def test_a_wrong_rate_or_length_is_named_by_its_option(run: Run) -> None:
     outcome = run("plan", *JOB, "--lr", "fast", "--train-iters", "0")
     assert outcome.code == 2
