@@ -42,6 +42,11 @@ The whole text stands in `manifest.json`, and so `symconfig check` renders the s
 | `MASTER_ADDR`, `MASTER_PORT` | where all meet | `localhost`, 29500 |
 | `PER_RANK=1` | be one process, as a launcher of processes starts it, with `RANK`, `LOCAL_RANK` and `WORLD_SIZE` | |
 | `DRY_RUN=1` | print the command, one argument a line, quoted for bash, and stop | |
+| `LOG_DIR` | a folder: what is printed goes there, too, a file per rank and start (per node without torchrun) | |
+| `PROFILE=nsys`, `torch` | record with Nsight Systems, or PyTorch's profiler where the program has a switch for it | |
+| `PROFILE_DIR` | the folder of what is recorded | `profiles` |
+| `PROFILE_START`, `PROFILE_END` | the steps, of Megatron-LM, Megatron-Bridge and DeepSpeed's train.py | 10, 12 |
+| `PROFILE_DELAY_S`, `PROFILE_DURATION_S` | seconds behind the start and after that, of other programs | 120, 30 |
 | `SKIP_PREFLIGHT=1` | do not look for the Python modules that a Megatron plan's options want | |
 
 All scripts take `DRY_RUN=1`, and what follows their names goes to the training program. To write a launcher of
@@ -70,8 +75,9 @@ is preferred to it. The step that a new run still needs is told, and not taken: 
 """
 NOTES = {
     "slurm": (
-        "Run it from its folder: `sbatch sbatch.sh`. With `container-image` each task runs in it (Pyxis), and "
-        "the folder has to be mounted there."
+        "Run it from its folder: `sbatch sbatch.sh`. With `container-image` each task runs in it (Pyxis), "
+        "which sees this folder, the one of the submission and those of `container-mounts`: "
+        "`--launcher slurm:container-image=nvcr.io#nvidia/pytorch:26.01-py3,container-mounts=/data:/data`."
     ),
     "torchrun": (
         "`./rendezvous.sh HOST` on every node, with the same HOST; `HOST:PORT` and `[IPv6]:PORT` name a port, too. "

@@ -10,8 +10,9 @@ import yaml
 from pydantic import BaseModel
 
 from symconfig.descriptor.cluster import ClusterDescriptor, Gpu
-from symconfig.descriptor.job import Job, Limits, Training
+from symconfig.descriptor.job import Job, Limits
 from symconfig.descriptor.model import Adapter, ModelDescriptor
+from symconfig.descriptor.training import WholeTraining
 from symconfig.render import targets
 from symconfig.resources import data_dir
 
@@ -23,7 +24,7 @@ Table = Mapping[str, tuple[str, str]]
 DESCRIPTORS: Mapping[str, type[BaseModel]] = {
     "Job": Job,
     "Limits": Limits,
-    "Training": Training,
+    "Training": WholeTraining,
     "Model": ModelDescriptor,
     "Adapter": Adapter,
     "Cluster": ClusterDescriptor,
@@ -55,9 +56,10 @@ any target can be extended by their path, so that one block is replaced and the 
 ```jinja
 {override}```
 
-The blocks of every launch.sh are `usage`, `here`, `setup`, `program`, `command`, `ready` and `install`, those of
-REPORT.md `batch`, `start` and `more` (`templates/shared/`). Filters: `sh` quotes a word for bash, `line` makes one
-printable line, `slug` a job's name, `yaml` writes a value as YAML.
+The blocks of every launch.sh are `usage`, `here`, `setup`, `program`, `cuda_range` and `torch_profiler` (what they
+add to `PROGRAM` for `PROFILE=nsys` and `PROFILE=torch`), `command`, `ready` and `install`, those of REPORT.md `batch`,
+`start` and `more` (`templates/shared/`). Filters: `sh` quotes a word for bash, `line` makes one printable line, `slug`
+a job's name, `yaml` writes a value as YAML.
 
 They run in a sandbox. A name that there is none of is an error, with the file, the line and the name that is like it.
 Nothing can be called but filters, macros and the functions of `summary`; no file but a template can be read, no link is

@@ -14,7 +14,7 @@ from symconfig import install
 from symconfig.api.arguments import typed
 from symconfig.api.planning import AnyPlan
 from symconfig.errors import InputError, Problem
-from symconfig.render import deepspeed, trainer
+from symconfig.render import deepspeed, monitors, trainer
 from symconfig.runs.embed.start import OnMismatch, started
 
 if TYPE_CHECKING:
@@ -40,4 +40,6 @@ def training_arguments(
     trainer.refuse(ready, *trainer.schedule_problems(ready), *loads)
     fields = trainer.arguments(ready, "") | {"deepspeed": deepspeed.config_auto(ready), "output_dir": output_dir}
     os.environ.update((variable.name, variable.value) for variable in trainer.ulysses_variables(ready))
+    for variable in monitors.trainer_variables(ready):
+        os.environ.setdefault(variable.name, variable.value)
     return TrainingArguments(**{**fields, **more})

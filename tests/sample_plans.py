@@ -24,6 +24,7 @@ from symconfig.plans.plan import (
     Stage,
     Target,
 )
+from symconfig.solve.whole import whole
 from tests.sample_models import sample_cluster as sample_cluster
 from tests.sample_models import sample_model as sample_model
 
@@ -93,6 +94,7 @@ def sample_plan(
             **({"megatron_version": version} if backend == "megatron" else {}),
         )
     )
+    job = whole(model, job)
     options = _options(model, parallel, cluster, overrides)
     recompute = options.recompute.granularity
     memory = {"weights": 12e9, "gradients": 12e9, "optimizer": 9e9, "activations": 15e9, "framework": 2e9}

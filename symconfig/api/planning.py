@@ -16,9 +16,10 @@ from symconfig.api.problems import Problems as Problems
 from symconfig.api.problems import check_free as check_free
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.document import Document
-from symconfig.descriptor.job import Backend, Job, Limits, Lora, Packing, Training
+from symconfig.descriptor.job import Backend, Job, Limits, Lora, Packing
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.training import Training
 from symconfig.descriptor.validate import validate
 from symconfig.errors import InputError, Problem
 from symconfig.plans.file import WARNINGS
@@ -277,6 +278,17 @@ def files(plan: Plan, wanted: Wanted) -> Files:
     items = [replace(item, text=f"{item.text}\n{section}") if item.path == "REPORT.md" else item for item in rendered]
     done = Files((*items, *([File(TRACE, traced)] if traced is not None else [])))
     return Files((*done, manifest.manifest(done, target, launchers, wanted.templates)))
+
+
+def remarks(plan: Plan, wanted: Wanted) -> tuple[str, ...]:
+    """Say what a person should know of the run that the files start, a line each: the rates that were chosen for it,
+    what of its training the files do not pass on, and that it writes no checkpoint."""
+    from symconfig.render import sources
+    from symconfig.solve import whole
+
+    chosen = whole.short(plan)
+    (target,) = sources(wanted.of_plan(plan), (), wanted.templates)
+    return (*([chosen] if chosen else []), *target.remarks(plan))
 
 
 def write(plan: Plan, out: Path, wanted: Wanted, *, force: bool) -> list[Path]:

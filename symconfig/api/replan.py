@@ -14,9 +14,10 @@ from symconfig.api.planning import AnyPlan, PlanResult, Problems, as_field, chec
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.cluster_name import changes_of
 from symconfig.descriptor.document import Document
-from symconfig.descriptor.job import Backend, Job, Limits, Lora, Training
+from symconfig.descriptor.job import Backend, Job, Limits, Lora
 from symconfig.descriptor.load import load_model, with_changes
 from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.training import Training
 from symconfig.descriptor.validate import validate
 from symconfig.errors import InputError, Problem
 from symconfig.plans.digests import ANSWER

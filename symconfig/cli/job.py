@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,12 @@ OPTIONS: dict[str, tuple[tuple[str, ...], Callable[[str], Any]]] = {
     "--memory-margin": (("limits", "memory_margin"), float),
     "--memory-risk": (("limits", "memory_risk"), float),
     "--expert-imbalance": (("limits", "expert_imbalance"), float),
+    "--save": (("training", "save"), str),
+    "--load": (("training", "load"), str),
+    "--data-path": (("training", "data_path"), list),
+    "--tokenizer": (("training", "tokenizer_model"), str),
+    "--train-iters": (("training", "train_iters"), int),
+    "--lr": (("training", "lr"), float),
 }
 _WHOLE = re.compile(r"[-+]?[0-9]{1,100}")
 
@@ -83,7 +89,7 @@ def request(arguments: argparse.Namespace) -> Request:
             given.add(option)
             text = _base(text, arguments) if option == "--target" else text
             _put(data, path, _read(text, kind))
-    problems: list[Problem] = []
+    problems = list(_swallowed(arguments))
     pins = _pins(arguments.pin, problems)
     if pins and isinstance(data.get("pins", {}), dict):
         data["pins"] = {**data.get("pins", {}), **pins}
@@ -106,6 +112,15 @@ def request(arguments: argparse.Namespace) -> Request:
         changes=changed,
         unsaid=unsaid,
     )
+
+
+def _swallowed(arguments: argparse.Namespace) -> Iterator[Problem]:
+    """Find a job's file among the data: --data-path takes all words up to the next option."""
+    words = arguments.data_path or ()
+    if arguments.job is None and words and words[-1].endswith((".yaml", ".yml")):
+        yield Problem(
+            "takes all words up to the next option", field="--data-path", got=words[-1], hint="the file first"
+        )
 
 
 def _recipe(name: str | None) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -176,7 +191,7 @@ def _put(data: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
     data[path[-1]] = value
 
 
-def _read(text: str, kind: Callable[[str], Any]) -> Any:
+def _read(text: Any, kind: Callable[[str], Any]) -> Any:
     """The value of an option; text that is no number stays text, and the job's check says so."""
     try:
         return kind(text) if kind is not int or _WHOLE.fullmatch(text) else text

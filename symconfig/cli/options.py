@@ -50,6 +50,7 @@ def add_job(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--edited", metavar="NAMES", help="fields of the model that your framework was changed to know")
     what.add_argument("--memory-margin", metavar="SHARE", help="share of the GPU's memory left free (default 0.04)")
     what.add_argument("--memory-risk", metavar="P", help="probability of running out of memory (default 0.05)")
+    add_training(parser)
     what.add_argument("--expert-imbalance", metavar="X", help="busiest expert rank over the mean (default 1.0)")
 
 
@@ -79,6 +80,23 @@ def add_lora(parser: argparse.ArgumentParser) -> None:
     add("--lora-targets", metavar="NAMES", help="all-linear (default), attention, mlp, or modules: q_proj,v_proj")
     add("--lora-dropout", metavar="P", help="before each of them (default 0)")
     add("--lora-method", metavar="M", help="lora (default), or qlora: frozen weights in 4 bits")
+
+
+def add_training(parser: argparse.ArgumentParser) -> None:
+    """Options that are fields of a job's `training`, of those that every run sets."""
+    add = parser.add_argument_group("the run; a JOB.yaml has more in `training`").add_argument
+    add("--save", metavar="DIR", help="folder for checkpoints (default: none are written)")
+    add("--load", metavar="DIR", help="folder of the checkpoint to start from")
+    add(
+        "--data-path",
+        metavar="DATA",
+        nargs="+",
+        action="extend",
+        help="prefixes or files, with a weight before each or none: 0.7 web 0.3 code (default: random tokens)",
+    )
+    add("--tokenizer", metavar="NAME", help="its folder or Hugging Face name (default: the model's)")
+    add("--train-iters", metavar="N", help="optimizer steps (default 1000)")
+    add("--lr", metavar="LR", help="highest learning rate (default: by task and size, as published)")
 
 
 def add_answer(parser: argparse.ArgumentParser) -> None:

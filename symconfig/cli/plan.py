@@ -66,6 +66,6 @@ def run(arguments: argparse.Namespace) -> int:
         from symconfig.report.table import blocks
 
         say(blocks(result.plan))
-    if out is not None:
-        wrote(out, written, arguments.json)
+    if out is not None and files is not None:
+        wrote(out, written, arguments.json, api.remarks(result.plan, files))
     return 0

@@ -45,5 +45,5 @@ def run(arguments: argparse.Namespace) -> int:
             }
         )
     else:
-        wrote(out, written, False)
+        wrote(out, written, False, api.remarks(loaded, files))
     return 0

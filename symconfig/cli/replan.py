@@ -86,8 +86,8 @@ def run(arguments: argparse.Namespace) -> int:
         from symconfig.report.replan import blocks
 
         say(blocks(result.found))
-    if out is not None:
-        wrote(out, written, arguments.json)
+    if out is not None and files is not None:
+        wrote(out, written, arguments.json, api.remarks(result.found.new, files))
     return 0
 
 

@@ -121,15 +121,18 @@ def write_bytes(path: Path, content: bytes, force: bool) -> None:
         raise InputError(Problem(f"cannot be written: {error.strerror}", file=str(path))) from None
 
 
-def wrote(out: Path, written: Sequence[Path], as_json: bool) -> None:
-    """Name the files that were written."""
+def wrote(out: Path, written: Sequence[Path], as_json: bool, remarks: Sequence[str] = ()) -> None:
+    """Name the files that were written, and say what a person should know of them."""
     names = ", ".join(str(path.relative_to(out)) for path in written)
     text = f"wrote {len(written)} files into {out}: {names}"
     if as_json:
-        note(text)
+        for line in (text, *remarks):
+            note(line)
     else:
         sys.stdout.write("\n")
         say([text])
+        for line in remarks:
+            say([line])
 
 
 def write_data(text: str) -> None:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import difflib
-from posixpath import normpath
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from symconfig.descriptor.model import Count, PositiveInt, Rate, Strict
+from symconfig.descriptor.model import ModelDescriptor, PositiveInt, Rate, Strict
+from symconfig.descriptor.training import Task, Training
 
 Backend = Literal["megatron", "deepspeed"]
-Task = Literal["pretrain", "sft", "lora"]
 PIN_NAMES = (
     "tp",
     "pp",
@@ -97,67 +96,6 @@ class Limits(Strict):
         return memory_bytes * (1 - self.memory_margin)
 
 
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
-class Training(Strict):
-    """What the planner passes on and never decides."""
-
-    lr: Annotated[float, Field(gt=0)] = 3.0e-4
-    min_lr: Annotated[float, Field(ge=0)] = 3.0e-5
-    lr_decay_style: Literal["constant", "linear", "cosine", "inverse-square-root", "WSD"] = "cosine"
-    lr_warmup_iters: Count = 100
-    lr_decay_iters: PositiveInt | None = None
-    lr_wsd_decay_iters: PositiveInt | None = Field(
-        default=None, description="iterations of the decay that ends WSD; absent: a tenth of lr_decay_iters"
-    )
-    train_iters: PositiveInt = 1000
-    weight_decay: Annotated[float, Field(ge=0)] = 0.1
-    adam_beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
-    adam_beta2: Annotated[float, Field(ge=0, lt=1)] = 0.95
-    adam_eps: Annotated[float, Field(gt=0)] = 1.0e-8
-    clip_grad: Annotated[float, Field(ge=0)] = 1.0
-    seed: Count = 1234
-    tokenizer_type: str | None = Field(
-        default=None, description="Megatron's name; absent: HuggingFaceTokenizer with real data"
-    )
-    tokenizer_model: str | None = None
-    data_path: tuple[str, ...] = ()
-    split: str = "949,50,1"
-    hf_weights: Annotated[str, Field(min_length=1)] | None = Field(
-        default=None,
-        description="Hugging Face id or folder to start from; absent: for sft and lora the model's own, else random",
-    )
-    save: str | None = None
-    load: str | None = None
-    save_interval: PositiveInt = 500
-    eval_interval: PositiveInt = 1000
-    eval_iters: Count = 0
-    log_interval: PositiveInt = 1
-
-    @property
-    def wsd_decay_iters(self) -> int:
-        """Iterations of the decay behind WSD's stable phase: Megatron-LM demands a number; a tenth is common."""
-        return self.lr_wsd_decay_iters or max(1, (self.lr_decay_iters or self.train_iters) // 10)
-
-    @property
-    def blended(self) -> bool:
-        """Whether data_path has weights and prefixes in turn, as Megatron-LM reads it (core/datasets/utils.py,
-        get_blend_from_list)."""
-        paths = self.data_path
-        return bool(paths) and len(paths) % 2 == 0 and all(map(_is_number, paths[::2]))
-
-    @property
-    def loads_its_own(self) -> bool:
-        """Whether it goes on from what it saved itself, and starts where there is nothing yet."""
-        return None not in (self.load, self.save) and normpath(str(self.load)) == normpath(str(self.save))
-
-
 class Job(Strict):
     """JOB.yaml. `model` and `cluster` are zoo names or paths (relative to the job's file)."""
 
@@ -204,3 +142,7 @@ class Job(Strict):
     def wants_adapters(self) -> bool:
         """Whether it trains adapters, also over a model that has none of its own."""
         return self.task == "lora" or self.lora is not None
+
+    def task_of(self, model: ModelDescriptor) -> Task:
+        """Return what is done with this model: adapters are trained whatever the job calls it."""
+        return "lora" if model.adapter is not None else self.task or "pretrain"

@@ -22,6 +22,7 @@ from symconfig.descriptor.document import Document, KeyPath, shorten
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.json_strict import parse_json_strict
 from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.training import WholeTraining
 from symconfig.descriptor.validate import problems as descriptor_problems
 from symconfig.errors import InputError, Problem
 from symconfig.plans import shape
@@ -159,6 +160,10 @@ class _Reader:
                 self._add((name,), "this field is missing")
         model, cluster = self._input("model", ModelDescriptor), self._input("cluster", ClusterDescriptor)
         job = self._input("job", Job)
+        for name in job.training.left_open if job is not None else ():
+            self._add(("inputs", "job", "training", name), "this field is missing")
+        if job is not None and not self.problems:
+            job = job.model_copy(update={"training": WholeTraining.of(job.training)})
         best = self._part(("best",), Candidate.from_dict)
         others = [self._part(("alternatives", place), Candidate.from_dict) for place in range(self._alternatives())]
         beside = self._part(("beside",), Beside.from_dict)

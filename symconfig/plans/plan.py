@@ -13,6 +13,7 @@ from pydantic import ConfigDict, TypeAdapter
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Backend, Job
 from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.training import Task, WholeTraining
 from symconfig.plans.choices import Precision, ZeroStage
 from symconfig.plans.degrees import Degrees
 from symconfig.plans.digests import digests
@@ -331,6 +332,16 @@ class Plan:
     def fastest(self) -> Candidate:
         """The fastest plan found under the model, of which the search's gaps speak: most often the best one."""
         return self.beside.fastest or self.best
+
+    @property
+    def training(self) -> WholeTraining:
+        """What the run is told beside the plan, with every value that the job left open."""
+        return WholeTraining.of(self.job.training)
+
+    @property
+    def task(self) -> Task:
+        """What is done with the model."""
+        return self.job.task_of(self.model)
 
     @property
     def usable_bytes(self) -> float:

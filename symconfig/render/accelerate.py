@@ -12,7 +12,7 @@ from typing import Any
 from symconfig.frameworks import counting
 from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
 from symconfig.plans.plan import Plan
-from symconfig.render import deepspeed, deepspeed_launch, trainer
+from symconfig.render import deepspeed, deepspeed_launch, monitors, trainer
 from symconfig.render.files import File
 from symconfig.render.summary import Row, nodes, predicted_for
 
@@ -21,6 +21,10 @@ DOES = "Accelerate's configuration file with the DeepSpeed JSON, and launch.sh, 
 ASSUMES = {"backend": "deepspeed"}
 COUNTS = counting.STEPS
 RELEASE = "1.15.0"
+_SCRIPT = "the training script decides it"
+UNSAID = dict.fromkeys(
+    ("data_path", "tokenizer_model", "tokenizer_type", "save", "load", "eval_iters", "manual_gc_interval"), _SCRIPT
+)
 CONFIG, DEEPSPEED = "accelerate_config.yaml", "ds_config.json"
 
 
@@ -30,7 +34,7 @@ def variables(plan: Plan) -> dict[str, object]:
     return {
         "framework": f"Accelerate {RELEASE} and DeepSpeed {DEEPSPEED_RELEASE}",
         "config": config(plan),
-        "variables": deepspeed_launch.environment_variables(plan),
+        "variables": (*deepspeed_launch.environment_variables(plan), *monitors.deepspeed_variables(plan)),
         "notes": deepspeed_launch.notes(plan),
         "predicted_for": predicted_for(plan, "deepspeed"),
         "script": (*_loop(plan), *trainer.script_rows(plan)),
@@ -69,7 +73,7 @@ def config(plan: Plan) -> dict[str, Any]:
 
 def _loop(plan: Plan) -> Iterator[Row]:
     """What the loop of a script with Accelerate does itself."""
-    training, batch = plan.job.training, plan.best.batch
+    training, batch = plan.training, plan.best.batch
     yield Row(
         "DataLoader",
         (

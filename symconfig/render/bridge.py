@@ -19,11 +19,13 @@ from symconfig.render.bridge_config import (
     version,
 )
 from symconfig.render.files import File, sh
+from symconfig.render.unsaid import Saving
 from symconfig.render.weights import fine_tuned, hf_weights
 
 NAME = "bridge"
 DOES = "Megatron-Bridge's YAML, its overrides as a command line, train.py; adapters, too"
 ASSUMES = {"backend": "megatron", "megatron_version": BRIDGE_MEGATRON[-1]}
+SAVING = Saving("checkpoint.save", "bash launch.sh checkpoint.save=DIR")
 COUNTS = counting.MEGATRON
 # Of megatron-bridge 0.3.1, training/config.py: Hydra's overrides, which come last.
 goes_on = going_on.translated(

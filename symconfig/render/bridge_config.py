@@ -120,7 +120,7 @@ def _defaults(plan: Plan) -> dict[str, Any]:
 
 def _always(plan: Plan) -> dict[str, Any]:
     """What other options of Megatron-LM say, or the model by itself."""
-    model, best, training = plan.model, plan.best, plan.job.training
+    model, best, training = plan.model, plan.best, plan.training
     rows = MEGATRON.padded_vocab(model.vocab_size, best.parallel.tp)
     gelu = model.hidden_act in ("gelu", "gelu_tanh") and not model.gated_mlp
     found: dict[str, Any] = {

@@ -38,7 +38,8 @@ SECTIONS: dict[str, str] = {
     "mixed_precision": """fp8_recipe fp8_amax_history_len fp8_amax_compute_algo fp4_recipe fp8_param_gather
         reuse_grad_buf_for_mxfp8_param_ag""",
     "tokenizer": "tokenizer_type tokenizer_model",
-    "logger": "log_interval log_throughput",
+    "dist": "distributed_timeout_minutes",
+    "logger": "log_interval log_throughput tensorboard_dir wandb_project wandb_exp_name wandb_save_dir",
     "checkpoint": "ckpt_format save save_interval load",
 }
 

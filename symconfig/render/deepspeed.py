@@ -11,15 +11,23 @@ from typing import Any
 
 from symconfig.frameworks import counting
 from symconfig.plans.plan import Plan
-from symconfig.render import deepspeed_launch, going_on
+from symconfig.render import deepspeed_launch, going_on, monitors
 from symconfig.render.deepspeed_limits import data_problems, refuse
 from symconfig.render.files import File
+from symconfig.render.unsaid import Saving
 
 NAME = "deepspeed"
 DOES = 'DeepSpeed\'s JSON, native and with "auto", a training script for it, launch.sh'
 ASSUMES = {"backend": "deepspeed"}
 COUNTS = counting.RENUMBERED
 goes_on = going_on.launched
+SAVING = Saving("--save", "SAVE=DIR bash launch.sh")
+_NO_EVALUATION = "train.py does not evaluate"
+UNSAID = {
+    "eval_iters": _NO_EVALUATION,
+    "manual_gc_interval": "train.py leaves garbage collection to Python",
+    "tokenizer_type": "train.py takes Hugging Face's tokenizers",
+}
 
 Json = dict[str, Any]
 
@@ -55,7 +63,7 @@ def words(plan: Plan) -> list[str]:
 def config(plan: Plan) -> Json:
     """ds_config.json with native numbers: integers are integers, and nothing is left to a default that matters."""
     refuse(plan)
-    batch, training, options = plan.best.batch, plan.job.training, plan.best.options
+    batch, training, options = plan.best.batch, plan.training, plan.best.options
     data: Json = {
         "train_batch_size": train_batch_size(plan),
         "train_micro_batch_size_per_gpu": batch.micro,
@@ -80,7 +88,7 @@ def config(plan: Plan) -> Json:
     if options.zero_stage > 0:
         data["data_types"] = {"grad_accum_dtype": "fp32" if options.grad_bytes == 4 else options.precision}
     data.update(_parallel(plan))
-    return data
+    return data | monitors.deepspeed_sections(plan)
 
 
 def config_auto(plan: Plan) -> Json:
@@ -90,6 +98,8 @@ def config_auto(plan: Plan) -> Json:
     (`transformers/integrations/deepspeed.py`, 5.23).
     """
     data = config(plan)
+    for key in monitors.deepspeed_sections(plan):  # Trainer has callbacks of its own
+        del data[key]
     for key in (
         "train_batch_size",
         "train_micro_batch_size_per_gpu",
@@ -208,7 +218,7 @@ def _largest_layer(plan: Plan) -> int:
 
 def _adam(plan: Plan) -> Json:
     """AdamW's parameters. torch's fused kernel needs no compiler on the cluster; offload needs DeepSpeed's own."""
-    training = plan.job.training
+    training = plan.training
     params: Json = {
         "lr": training.lr,
         "betas": [training.adam_beta1, training.adam_beta2],

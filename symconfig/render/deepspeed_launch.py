@@ -13,7 +13,7 @@ from symconfig.frameworks.deepspeed.releases import (
 )
 from symconfig.frameworks.megatron.environment import Variable
 from symconfig.plans.plan import Plan
-from symconfig.render import summary
+from symconfig.render import monitors, summary
 from symconfig.render.deepspeed_model import hf_config, target_modules
 from symconfig.render.files import File
 from symconfig.render.weights import hf_weights
@@ -25,9 +25,9 @@ def variables(plan: Plan) -> dict[str, object]:
     return {
         "framework": f"DeepSpeed {DEEPSPEED_RELEASE}" + (" with PEFT" if plan.model.adapter else ""),
         "groups": arguments(plan),
-        "variables": environment_variables(plan),
+        "variables": (*environment_variables(plan), *monitors.deepspeed_variables(plan)),
         "default_model": default_model(plan),
-        "default_data": plan.job.training.data_path,
+        "default_data": plan.training.data_path,
         "qwen1": _qwen1(plan),
         "notes": notes(plan),
         "predicted_for": summary.predicted_for(plan, "deepspeed"),
@@ -62,7 +62,7 @@ def notes(plan: Plan) -> tuple[str, ...]:
             "ZeRO-1 with fp32 gradients runs DeepSpeed's BF16_Optimizer, which reduces the gradients once a "
             "step and does not overlap it with backward"
         )
-    if plan.best.parallel.cp > 1 and plan.job.training.clip_grad:
+    if plan.best.parallel.cp > 1 and plan.training.clip_grad:
         found.append(
             "Under Ulysses, ZeRO-1 and 2 of this release measure the gradient norm on the first sequence rank "
             "of each group only, so clipping is approximate"
@@ -74,7 +74,7 @@ def notes(plan: Plan) -> tuple[str, ...]:
 
 def arguments(plan: Plan) -> dict[str, list[str]]:
     """Arguments of train.py by group, each one word, so that a value may begin with a dash."""
-    training, batch, model = plan.job.training, plan.best.batch, plan.model
+    training, batch, model = plan.training, plan.best.batch, plan.model
     groups = {
         "MODEL_ARGS": [f"--attn-implementation={attention(plan)}", f"--recompute-layers={recompute_layers(plan)}"],
         "TRAINING_ARGS": [
@@ -155,4 +155,7 @@ def requirements(plan: Plan) -> tuple[str, ...]:
         pins |= ADAPTER_REQUIREMENTS
         if plan.model.adapter.method == "qlora":
             pins |= QLORA_REQUIREMENTS
+    for name, asked in (("tensorboard", plan.training.tensorboard_dir), ("wandb", plan.training.wandb_project)):
+        if asked is not None:
+            pins[name] = name
     return tuple(pins.values())

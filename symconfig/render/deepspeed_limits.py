@@ -19,12 +19,12 @@ def refuse(plan: Plan, *others: Problem) -> None:
 
 def data_problems(plan: Plan, reader: str) -> Iterator[Problem]:
     """Data that only Megatron-LM reads."""
-    if plan.job.training.blended:
+    if plan.training.blended:
         yield Problem(
             f"{reader} takes files without weights",
             field="training.data_path",
-            got=" ".join(plan.job.training.data_path),
-            need=" ".join(plan.job.training.data_path[1::2]),
+            got=" ".join(plan.training.data_path),
+            need=" ".join(plan.training.data_path[1::2]),
         )
 
 

@@ -14,7 +14,7 @@ from symconfig.errors import Problem
 from symconfig.frameworks import counting
 from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
 from symconfig.plans.plan import Plan
-from symconfig.render import deepspeed, deepspeed_launch, deepspeed_limits, trainer
+from symconfig.render import deepspeed, deepspeed_launch, deepspeed_limits, monitors, trainer
 from symconfig.render.deepspeed_model import target_modules
 from symconfig.render.files import File
 from symconfig.render.summary import predicted_for
@@ -25,6 +25,11 @@ DOES = "LLaMA-Factory's YAML for pre-training, fine-tuning, LoRA and QLoRA, the 
 ASSUMES = {"backend": "deepspeed"}
 COUNTS = counting.STEPS
 RELEASE = "0.9.5"
+UNSAID = {
+    "tokenizer_model": "LLaMA-Factory takes the model's tokenizer",
+    "tokenizer_type": "LLaMA-Factory takes the model's tokenizer",
+    "manual_gc_interval": "LLaMA-Factory leaves garbage collection to Python",
+}
 CONFIG, DEEPSPEED, DATASETS = "train.yaml", "ds_config_hf.json", "dataset_info.json"
 
 # model_type -> the chat template of its family.
@@ -56,7 +61,7 @@ def variables(plan: Plan) -> dict[str, object]:
         "framework": f"LLaMA-Factory {RELEASE} and DeepSpeed {DEEPSPEED_RELEASE}",
         "sections": sections(plan),
         "relative_output": _relative_output(plan),
-        "variables": deepspeed_launch.environment_variables(plan),
+        "variables": (*deepspeed_launch.environment_variables(plan), *monitors.trainer_variables(plan)),
         "notes": tuple(_notes(plan)),
         "predicted_for": predicted_for(plan, "deepspeed"),
     }
@@ -65,7 +70,7 @@ def variables(plan: Plan) -> dict[str, object]:
 def texts(plan: Plan) -> Iterator[File]:
     """The DeepSpeed JSON, and the list of the job's data files."""
     yield trainer.json_file(DEEPSPEED, deepspeed.config_auto(plan))
-    if plan.job.training.data_path:
+    if plan.training.data_path:
         yield trainer.json_file(DATASETS, _datasets(plan))
 
 
@@ -142,6 +147,7 @@ def _data(plan: Plan) -> dict[str, Any]:
         "dataset": ",".join(own) or _DEMO[kind],
         "dataset_dir": "." if own else _DEMO_FOLDER,
         "cutoff_len": plan.best.batch.seq_length,
+        **({"val_size": plan.training.held_out} if plan.training.eval_iters else {}),
     }
     # Pre-training packs by itself; said aloud, it would cut every sequence by a token (`data_args.py`, 0.9.5).
     return found if kind == "pt" else {**found, "template": template(plan.model)}
@@ -163,7 +169,7 @@ def _datasets(plan: Plan) -> dict[str, Any]:
     text = {"columns": {"prompt": "text"}}
     return {
         f"data_{place}": {"file_name": path, **(text if stage(plan) == "pt" else messages)}
-        for place, path in enumerate(plan.job.training.data_path, 1)
+        for place, path in enumerate(plan.training.data_path, 1)
     }
 
 
@@ -193,11 +199,11 @@ def _problems(plan: Plan) -> Iterator[Problem]:
             "LLaMA-Factory takes a whole number", field="adapter.lora_alpha", got=str(model.adapter.lora_alpha)
         )
     yield from deepspeed_limits.data_problems(plan, "LLaMA-Factory")
-    if plan.best.target.backend == "megatron" and plan.job.training.data_path:
+    if plan.best.target.backend == "megatron" and plan.training.data_path:
         yield Problem(
             "LLaMA-Factory reads no dataset of Megatron-LM",
             field="training.data_path",
-            got=", ".join(plan.job.training.data_path),
+            got=", ".join(plan.training.data_path),
         )
 
 

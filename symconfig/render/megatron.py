@@ -26,6 +26,7 @@ from symconfig.render.megatron_run import (
     training_args,
 )
 from symconfig.render.refused import refused
+from symconfig.render.unsaid import Saving
 from symconfig.render.weights import unread
 
 NAME = "megatron"
@@ -34,6 +35,7 @@ ASSUMES = {"backend": "megatron"}
 COUNTS = counting.MEGATRON
 goes_on = going_on.launched
 OLDEST = "core_v0.12.1"
+SAVING = Saving("--save", "bash launch.sh --save DIR --save-interval 500")
 
 
 def version(plan: Plan) -> str:
@@ -103,7 +105,7 @@ def variables(plan: Plan) -> dict[str, object]:
     done, target = groups(plan), version(plan)
     if problems := list(unread(plan, "Megatron-LM")):
         raise InfeasibleError(problems)
-    training = plan.job.training
+    training = plan.training
     tokenizer = training.tokenizer_model or plan.model.huggingface_id
     for name, value in (
         ("tokenizer_model", tokenizer),

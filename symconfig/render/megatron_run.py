@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from symconfig.descriptor.job import Training
 from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.training import WholeTraining
 from symconfig.errors import InputError, Problem
 from symconfig.frameworks.megatron.releases import LAYOUT_MTP_ALONE_SINCE, LAYOUT_MTP_SINCE, RECOMPUTE_SINCE
 from symconfig.plans.plan import Candidate, Plan
@@ -19,7 +19,7 @@ FSDP_GRADIENTS = "--megatron-fsdp-main-grads-dtype"  # by default bf16, whatever
 
 def training_args(out: Arguments, plan: Plan) -> None:
     """Batch, optimizer and schedule, as the job says, and what runs each step faster."""
-    training, batch = plan.job.training, plan.best.batch
+    training, batch = plan.training, plan.best.batch
     out.group = "TRAINING_ARGS"
     out.put("--micro-batch-size", batch.micro)
     out.put("--global-batch-size", batch.global_)
@@ -31,6 +31,8 @@ def training_args(out: Arguments, plan: Plan) -> None:
     out.put("--weight-decay", training.weight_decay)
     out.put("--clip-grad", training.clip_grad)
     out.put("--seed", training.seed)
+    if training.distributed_timeout_minutes is not None:
+        out.put("--distributed-timeout-minutes", training.distributed_timeout_minutes)
     _schedule(out, training)
     switched_args(out, plan)
 
@@ -39,15 +41,15 @@ def _length(out: Arguments, plan: Plan) -> None:
     """Megatron-LM makes --train-iters x --global-batch-size samples (training.py, get_train_valid_test_num_samples,
     core_v0.12 to core_v0.19) and goes on behind those that its checkpoint has seen: after steps of a larger batch they
     would run out, so that it is told of more iterations and where to exit."""
-    end = plan.job.training.train_iters
+    end = plan.training.train_iters
     sampled = plan.history.spanned(end, plan.best.batch.global_)
     out.put("--train-iters", max(end, sampled))
     if sampled > end:  # a multiple of it is the end alone: the run goes on before it and does not come to twice as many
         out.put("--exit-interval", end)
 
 
-def _schedule(out: Arguments, training: Training) -> None:
-    decay = training.lr_decay_iters or training.train_iters
+def _schedule(out: Arguments, training: WholeTraining) -> None:
+    decay = training.decay_iters
     if training.lr_warmup_iters >= decay:
         raise InputError(
             Problem(
@@ -231,7 +233,7 @@ def _has_module(out: Arguments, plan: Plan, module: str) -> bool:
 
 def data_args(out: Arguments, plan: Plan) -> None:
     """Mock data, unless the job names real data."""
-    training = plan.job.training
+    training = plan.training
     out.group = "DATA_ARGS"
     if training.data_path:
         out.put("--data-path", *training.data_path)
@@ -258,12 +260,13 @@ def data_args(out: Arguments, plan: Plan) -> None:
 
 def logging_args(out: Arguments, plan: Plan) -> None:
     """Evaluation, logs, checkpoints."""
-    training = plan.job.training
+    training = plan.training
     out.group = "EVAL_AND_LOGGING_ARGS"
     out.put("--eval-iters", training.eval_iters)
     out.put("--eval-interval", training.eval_interval)
     out.put("--log-interval", training.log_interval)
     out.put("--log-throughput")
+    _monitored(out, plan)
     fsdp = plan.best.options.zero_stage >= 2 and out.known("--use-megatron-fsdp")
     out.put("--ckpt-format", "fsdp_dtensor" if fsdp else "torch_dist")
     if training.save is not None:
@@ -271,3 +274,17 @@ def logging_args(out: Arguments, plan: Plan) -> None:
         out.put("--save-interval", training.save_interval)
     if training.load is not None:
         out.put("--load", training.load)
+
+
+def _monitored(out: Arguments, plan: Plan) -> None:
+    """TensorBoard and Weights & Biases. Megatron-LM logs to the second only where it has a folder for the first, and
+    puts its files into --save unless it is told another folder (core_v0.12.1 to core_v0.19.0: training_log of
+    training.py, _set_wandb_writer of global_vars.py)."""
+    training = plan.training
+    beside = f"{training.save.rstrip('/')}/" if training.save else ""
+    if training.tensorboard_dir is not None or training.wandb_project is not None:
+        out.put("--tensorboard-dir", training.tensorboard_dir or f"{beside}tensorboard")
+    if training.wandb_project is not None:
+        out.put("--wandb-project", training.wandb_project)
+        out.put("--wandb-exp-name", training.wandb_name or plan.model.name)
+        out.put("--wandb-save-dir", f"{beside}wandb")

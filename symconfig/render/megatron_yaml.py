@@ -18,10 +18,12 @@ from symconfig.plans.plan import Plan
 from symconfig.render import going_on, megatron
 from symconfig.render.megatron_fields import Field, fields
 from symconfig.render.megatron_namespace import namespace
+from symconfig.render.unsaid import Saving
 
 NAME = "megatron-yaml"
 DOES = "the YAML file of Megatron-LM's --yaml-cfg, with what starts pretrain_gpt.py on it"
 ASSUMES = {"backend": "megatron"}
+SAVING = Saving(None, "save and save_interval in megatron.yaml")
 COUNTS = counting.MEGATRON
 SECTIONS = ("language_model", "model_parallel")
 # Attributes that validate_args makes, and the loader does not, with the version that first reads them.

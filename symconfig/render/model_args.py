@@ -22,6 +22,7 @@ from symconfig.render import going_on, megatron
 NAME = "model-args"
 DOES = "model_config.yaml with ENV_VARS and MODEL_ARGS, as Megatron-LM's functional tests have it, and its launch.sh"
 ASSUMES = {"backend": "megatron"}
+SAVING = megatron.SAVING
 COUNTS = counting.MEGATRON
 goes_on = going_on.launched
 QUOTES_SINCE = "core_v0.13.0"

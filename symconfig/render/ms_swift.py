@@ -16,7 +16,7 @@ from symconfig.frameworks import counting
 from symconfig.frameworks.megatron import environment, flags
 from symconfig.plans.history import History
 from symconfig.plans.plan import Plan
-from symconfig.render import going_on, megatron, preflight, summary
+from symconfig.render import going_on, megatron, monitors, preflight, summary
 from symconfig.render import ms_swift_options as table
 from symconfig.render.megatron_args import Group
 from symconfig.render.megatron_namespace import namespace
@@ -35,6 +35,10 @@ _GOES_ON = going_on.translated(
     }
 )
 RELEASE, BRIDGE_RELEASE = "4.6.0", "1.6.5"
+UNSAID = {
+    "tokenizer_model": "ms-swift takes the model's tokenizer",
+    "tokenizer_type": "ms-swift takes the model's tokenizer",
+}
 OLDEST = "core_v0.16.1"  # mcore-bridge 1.6.5 asks for megatron-core>=0.16,<0.20
 # The model_types that mcore-bridge loads (model/constant.py), which ms-swift calls by the same names, and the chat
 # template of each family's first models (swift/model/models/).
@@ -106,7 +110,7 @@ def sections(plan: Plan) -> dict[str, Values]:
             heading = group.name.removesuffix("_ARGS")
             found[heading] = {**found.get(heading, {}), **said}
     _as_megatron_has_it(plan, found)
-    found["EVAL_AND_LOGGING"] |= _checkpoints(plan)
+    found["EVAL_AND_LOGGING"] |= _checkpoints(plan) | _monitors(plan)
     if extra:
         found["PASSED ON TO MEGATRON-CORE"] = {"megatron_extra_kwargs": extra}
     return found
@@ -142,15 +146,22 @@ def loaded_as(plan: Plan) -> str:
 def _checkpoints(plan: Plan) -> Values:
     """Where it goes on from. A folder of several checkpoints is none: launch.sh finds the last of its own, for which
     they must lie where they did at the last start (sft_args.py, add_version)."""
-    load = plan.job.training.load
+    load = plan.training.load
     if load is None:
         return {}
-    return {"add_version": False} if plan.job.training.loads_its_own else {loaded_as(plan): load, "finetune": False}
+    return {"add_version": False} if plan.training.loads_its_own else {loaded_as(plan): load, "finetune": False}
+
+
+def _monitors(plan: Plan) -> Values:
+    """TensorBoard, Weights & Biases and the timeout, whose words are Trainer's."""
+    said = monitors.trainer_arguments(plan)
+    said.pop("run_name", None)  # wandb_exp_name says it
+    return said
 
 
 def _last_checkpoint(plan: Plan) -> str | None:
     """Of those that the run saves, if it goes on from them: a link that ms-swift renews (utils/io_utils.py)."""
-    training = plan.job.training
+    training = plan.training
     return f"{(training.save or '').rstrip('/')}/last-checkpoint" if training.loads_its_own else None
 
 
@@ -220,11 +231,11 @@ def _problems(plan: Plan) -> Iterator[Problem]:
             version,
             "--megatron-version core_v0.19",
         )
-    if plan.job.training.blended:
+    if plan.training.blended:
         yield _refused(
             "training.data_path",
             "its datasets have no weights; NAME#COUNT takes so many examples of one",
-            " ".join(plan.job.training.data_path),
+            " ".join(plan.training.data_path),
         )
     if model.model_type not in TEMPLATES:
         yield _refused("model_type", f"mcore-bridge {BRIDGE_RELEASE} loads no such model", model.model_type)
@@ -271,7 +282,7 @@ def _notes(plan: Plan) -> Iterator[str]:
             "One adapter lies on q, k and v together, and one on gate and up, as mcore-bridge has it: the first "
             f"matrix, of rank {lora.r}, is theirs in common, so that there are fewer weights than with one for each"
         )
-    if plan.job.training.load is not None and not plan.job.training.loads_its_own:
+    if plan.training.load is not None and not plan.training.loads_its_own:
         yield (
             f"`{loaded_as(plan)}` is the folder of one checkpoint, with latest_checkpointed_iteration.txt in it, "
             "and must be there: of a run of ms-swift, last-checkpoint in its output_dir"

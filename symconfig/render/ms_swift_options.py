@@ -71,6 +71,9 @@ SAME = frozenset(
         "--fp8-param-gather",
         "--cross-entropy-loss-fusion",
         "--cross-entropy-fusion-impl",
+        "--tensorboard-dir",
+        "--wandb-project",
+        "--wandb-exp-name",
     )
 )
 RENAMED = {
@@ -166,6 +169,8 @@ NOT_NEEDED = {
     "--no-rope-fusion": "it fuses rope only when told to",
     "--no-create-attention-mask-in-dataloader": "packed sequences have no mask",
     "--log-throughput": "it is always logged",
+    "--wandb-save-dir": "it puts the files of Weights & Biases into its output folder",
+    "--distributed-timeout-minutes": "ddp_timeout says it in seconds",
     "--load": "what it goes on from is one checkpoint, of adapters or of all weights: ms_swift.py says which",
     "--ckpt-format": "torch_dist, or fsdp_dtensor with Megatron-FSDP, whatever is asked for",
     "--init-model-with-meta-device": "it loads the weights of a checkpoint in its own way",

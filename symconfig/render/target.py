@@ -4,7 +4,8 @@ A module of this package with `NAME`, `DOES` and `variables(plan)` is a target, 
 `SETTINGS` and `variables(plan, files, chosen)` a launcher. Both may have `texts(plan)`: files that no template makes.
 A target's `ASSUMES` are fields of a job that are so where the job does not say otherwise: whose framework it runs on.
 Its `COUNTS` is how the program that it starts counts a run that goes on from a checkpoint (`frameworks.counting`), its
-`goes_on(plan, words)` what starts such a run (`render.going_on`).
+`goes_on(plan, words)` what starts such a run (`render.going_on`). `UNSAID` names the fields of `training` that its
+files do not pass on and why, `SAVING` how its program is told to save (`render.unsaid`); without it, it saves unasked.
 Every `*.j2` of the folder makes the file of its name without `.j2`; one that gives nothing but white space makes none.
 """
 
@@ -26,7 +27,9 @@ from symconfig.render import summary
 from symconfig.render.files import ENDING, File, Files
 from symconfig.render.going_on import GoesOn
 from symconfig.render.settings import Setting, choose
+from symconfig.render.unsaid import Saving, unsaid, unsaved
 from symconfig.resources import data_dir
+from symconfig.solve import whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +39,7 @@ class Source:
     `foreign`: there are templates of a user's own among them; `start`: how a person starts it, of a launcher;
     `assumes`: fields of a job that a target takes for granted; `base`: the target whose variables a user's own has, and
     with them what it can be told; `counts`: how its program counts a run that goes on; `goes_on`: what
-    a person then does."""
+    a person then does; `unsaid`: fields of training that it does not pass on; `saving`: how it is told to save."""
 
     name: str
     does: str
@@ -51,6 +54,8 @@ class Source:
     base: str = ""
     goes_on: GoesOn | None = None
     counts: Counting = counting.MEGATRON
+    unsaid: Mapping[str, str] = field(default_factory=dict)
+    saving: Saving | None = None
 
     def with_settings(self, given: Mapping[str, str]) -> Source:
         """A launcher as somebody wants it: its templates have `settings` and `environment` (for launch.sh), too.
@@ -70,7 +75,7 @@ class Source:
 
         Raises InfeasibleError for what cannot be expressed, InputError for a template that is wrong.
         """
-        values = {**common(plan, starts), **self.variables(plan, *of)}
+        values = {**common(plan, starts, self), **self.variables(plan, *of)}
         if self.foreign:
             from symconfig.render.bounded import bounded
 
@@ -88,6 +93,10 @@ class Source:
         made = ((name, env.filled(name, values)) for name in self.templates())
         return [File(name.removesuffix(ENDING), text, text.startswith("#!")) for name, text in made if text.strip()]
 
+    def remarks(self, plan: Plan) -> tuple[str, ...]:
+        """Say what of the job's training the files do not pass on, and where no checkpoint is written."""
+        return (*unsaid(plan, self.unsaid), *unsaved(plan, self.saving))
+
     def template_of(self, path: str) -> str | None:
         """Where the template of this file lies; None of a file that no template makes."""
         places = (folder / f"{path}{ENDING}" for folder in self.folders)
@@ -99,17 +108,19 @@ class Source:
         return tuple(sorted(names))
 
 
-def common(plan: Plan, starts: Sequence[str] = ()) -> dict[str, object]:
-    """What every template may use."""
+def common(plan: Plan, starts: Sequence[str] = (), source: Source | None = None) -> dict[str, object]:
+    """What every template may use. source: whose templates they are."""
     return {
         "plan": plan,
         "best": plan.best,
         "model": plan.model,
         "cluster": plan.cluster,
-        "training": plan.job.training,
+        "training": plan.training,
         "nodes": summary.nodes(plan),
         "summary": summary.FUNCTIONS,
         "starts": tuple(starts),
+        "passed_on": (*whole.why(plan), *(source.remarks(plan) if source else ())),
+        "saving": source.saving if source else None,
     }
 
 
@@ -139,4 +150,6 @@ def source(package: ModuleType, module_name: str, folder: Path) -> Source | None
         goes_on=getattr(module, "goes_on", None),
         base=module.NAME,
         counts=getattr(module, "COUNTS", counting.MEGATRON),
+        unsaid=getattr(module, "UNSAID", {}),
+        saving=getattr(module, "SAVING", None),
     )

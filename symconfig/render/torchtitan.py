@@ -12,10 +12,12 @@ from typing import Any
 from symconfig.frameworks import counting
 from symconfig.frameworks.megatron.environment import Variable
 from symconfig.plans.plan import Plan
+from symconfig.render import monitors
 from symconfig.render.files import File
 from symconfig.render.summary import PACKING
 from symconfig.render.torchtitan_limits import Flavor, refuse
 from symconfig.render.trainer import json_file
+from symconfig.render.unsaid import Saving
 from symconfig.resources import data_dir
 
 NAME = "torchtitan"
@@ -23,6 +25,12 @@ DOES = "torchtitan's configuration function with the plan's values, and launch.s
 ASSUMES = {"backend": "megatron"}
 COUNTS = counting.STEPS
 RELEASE = "0.3.0"
+SAVING = Saving("--checkpoint.enable", "bash launch.sh --checkpoint.enable --dump_folder DIR")
+UNSAID = {
+    "data_path": "torchtitan reads datasets that are registered with it, here c4",
+    "eval_iters": "torchtitan evaluates on registered datasets too, and the plan's configuration does not ask for it",
+    "tokenizer_type": "torchtitan takes Hugging Face's tokenizers",
+}
 CONFIG, FUNCTION = "torchtitan.json", "plan_config.py"
 
 OTHER = (
@@ -57,9 +65,9 @@ def texts(plan: Plan) -> Iterator[File]:
 
 def config(plan: Plan, flavor: Flavor) -> dict[str, Any]:
     """Fields of torchtitan's own configuration classes, by section; `model` is for its model_registry."""
-    training, options = plan.job.training, plan.best.options
+    training, options = plan.training, plan.best.options
     where = plan.model.huggingface_id or plan.model.name
-    save = training.save or "./outputs"
+    save, tensorboard = training.save or "./outputs", training.tensorboard_dir is not None
     return {
         "module": flavor.module,
         "model": {"flavor": flavor.name, **({"attn_backend": "flex"} if plan.best.parallel.cp > 1 else {})},
@@ -86,7 +94,12 @@ def config(plan: Plan, flavor: Flavor) -> dict[str, Any]:
                 else {}
             ),
         },
-        "metrics": {"log_freq": training.log_interval},
+        "metrics": {
+            "log_freq": training.log_interval,
+            **({"enable_tensorboard": True, "save_tb_folder": training.tensorboard_dir} if tensorboard else {}),
+            **({"enable_wandb": True} if training.wandb_project else {}),
+        },
+        "comm": _timeouts(plan),
         "debug": {"seed": training.seed},
     }
 
@@ -131,22 +144,31 @@ def model_parts(plan: Plan) -> list[list[str]]:
     return parts
 
 
+def _timeouts(plan: Plan) -> dict[str, int]:
+    """CommConfig. Its own default is 100 seconds behind the first step."""
+    minutes = plan.training.distributed_timeout_minutes
+    if minutes is None:
+        return {}
+    return dict.fromkeys(("init_timeout_seconds", "train_timeout_seconds"), minutes * monitors.SECONDS)
+
+
 def _training(plan: Plan) -> dict[str, Any]:
     """A local batch is what a data rank takes in one pass of the pipeline; without one, a micro-batch."""
-    parallel, batch, training = plan.best.parallel, plan.best.batch, plan.job.training
+    parallel, batch, training = plan.best.parallel, plan.best.batch, plan.training
     return {
         "local_batch_size": batch.micro * (batch.num_microbatches if parallel.pp > 1 else 1),
         "global_batch_size": batch.global_,
         "seq_len": batch.seq_length,
         "max_norm": training.clip_grad,
         "steps": training.train_iters,
+        **({"gc_freq": training.manual_gc_interval} if training.manual_gc_interval else {}),
         "enable_cpu_offload": plan.best.options.param_offload,
         "disable_cuda_graphs": True,  # they go with neither a pipeline nor experts over ranks, and no plan has them
     }
 
 
 def _schedule(plan: Plan) -> dict[str, Any]:
-    training = plan.job.training
+    training = plan.training
     style = training.lr_decay_style
     found: dict[str, Any] = {"warmup_steps": training.lr_warmup_iters}
     if style == "constant":
@@ -172,11 +194,11 @@ def _environment(plan: Plan) -> tuple[Variable, ...]:
                 "less fragmentation, as torchtitan's run_train.sh has it",
             )
         )
-    return tuple(found)
+    return (*found, *monitors.wandb_variables(plan, "WANDB_RUN_NAME"))
 
 
 def _notes(plan: Plan) -> Iterator[str]:
-    if plan.job.training.lr_warmup_iters:
+    if plan.training.lr_warmup_iters:
         yield WARM_UP
     if plan.best.options.zero_stage == 1:
         yield (
@@ -188,8 +210,6 @@ def _notes(plan: Plan) -> Iterator[str]:
             "torchtitan gathers keys and values at once where the plan passes them round: the same bytes, hidden "
             "otherwise"
         )
-    if plan.job.training.data_path:
-        yield "The job's data is not passed on: torchtitan reads datasets that are registered with it, here c4"
     if plan.model.experts is not None and plan.model.experts.router_aux_loss_coef:
         yield "torchtitan balances the experts by a bias of the router, not by the auxiliary loss of the descriptor"
     if plan.job.packing:

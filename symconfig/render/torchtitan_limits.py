@@ -235,7 +235,7 @@ def _kernels(plan: Plan) -> Iterator[Problem]:
 
 
 def _run(plan: Plan) -> Iterator[Problem]:
-    training = plan.job.training
+    training = plan.training
     if training.lr_decay_style == "inverse-square-root":
         yield Problem(
             "torchtitan has no such schedule",

@@ -15,7 +15,7 @@ from typing import Any
 from symconfig.errors import InfeasibleError, Problem
 from symconfig.frameworks.megatron.environment import Variable
 from symconfig.plans.plan import Plan
-from symconfig.render import deepspeed_limits
+from symconfig.render import deepspeed_limits, monitors
 from symconfig.render.deepspeed_launch import attention
 from symconfig.render.deepspeed_model import target_modules
 from symconfig.render.files import File
@@ -55,7 +55,7 @@ def problems(plan: Plan) -> Iterator[Problem]:
 
 def schedule_problems(plan: Plan) -> Iterator[Problem]:
     """Learning-rate schedules that Trainer has none of: its own end with the run."""
-    training = plan.job.training
+    training = plan.training
     decays = training.lr_decay_style != "constant"
     if decays and training.lr_decay_iters not in (None, training.train_iters):
         yield Problem(
@@ -84,7 +84,7 @@ def schedule_problems(plan: Plan) -> Iterator[Problem]:
 
 def load_problems(plan: Plan) -> Iterator[Problem]:
     """resume_from_checkpoint is one checkpoint; the last of a folder is found in output_dir alone."""
-    training = plan.job.training
+    training = plan.training
     if training.load and not training.loads_its_own and not _CHECKPOINT.fullmatch(basename(normpath(training.load))):
         yield Problem(
             "Trainer goes on from one checkpoint, or from the last that the run itself saved",
@@ -96,7 +96,7 @@ def load_problems(plan: Plan) -> Iterator[Problem]:
 
 def arguments(plan: Plan, deepspeed: str) -> Json:
     """TrainingArguments as JSON. With them Trainer fills the "auto" values of the file `deepspeed` in to the plan's."""
-    training, batch, options = plan.job.training, plan.best.batch, plan.best.options
+    training, batch, options = plan.training, plan.best.batch, plan.best.options
     return {
         "output_dir": output_dir(plan),
         "deepspeed": deepspeed,
@@ -115,13 +115,26 @@ def arguments(plan: Plan, deepspeed: str) -> Json:
         "seed": training.seed,
         "logging_steps": training.log_interval,
         "save_steps": training.save_interval,
+        **monitors.trainer_arguments(plan),
+        **_evaluated(plan),
         **({"resume_from_checkpoint": training.load} if training.load and not training.loads_its_own else {}),
+    }
+
+
+def _evaluated(plan: Plan) -> Json:
+    """When a Trainer evaluates; on what, its script says."""
+    if not plan.training.eval_iters:
+        return {}
+    return {
+        "eval_strategy": "steps",
+        "eval_steps": plan.training.eval_interval,
+        "per_device_eval_batch_size": plan.best.batch.micro,
     }
 
 
 def output_dir(plan: Plan) -> str:
     """The folder of the checkpoints: Trainer makes it even where nothing is to be saved."""
-    return plan.job.training.save or "checkpoints"
+    return plan.training.save or "checkpoints"
 
 
 def schedule(plan: Plan) -> Json:
@@ -129,7 +142,7 @@ def schedule(plan: Plan) -> Json:
 
     But for the warm-up before WSD, which Trainer begins at the smallest rate and the others at 0.
     """
-    training = plan.job.training
+    training = plan.training
     floor, style = training.min_lr, training.lr_decay_style
     found: Json = {"warmup_steps": training.lr_warmup_iters}
     if style == "constant":
@@ -221,12 +234,14 @@ def script_rows(plan: Plan) -> Iterator[Row]:
     yield Row("attention", (f'attn_implementation="{attention(plan)}"',))
     if plan.best.parallel.cp > 1:
         yield Row("position_ids", ("torch.arange(len(input_ids)) in every sample: Ulysses stops at a batch without",))
-        sequences = plan.job.training.train_iters * plan.best.batch.global_
+        sequences = plan.training.train_iters * plan.best.batch.global_
         yield Row(
             "epochs", (f"one, of {sequences:,} sequences or more: DeepSpeed's loader for Ulysses starts no second one",)
         )
     if (weights := hf_weights(plan)) is not None:
         yield Row("weights", (f"AutoModelForCausalLM.from_pretrained({weights!r})",))
+    if plan.training.eval_iters:
+        yield Row("evaluation", ("an eval_dataset for Trainer, which stops without one where it is to evaluate",))
     if plan.model.adapter is not None:
         yield Row("adapter", ("peft.LoraConfig.from_pretrained(FOLDER) reads adapter_config.json",))
     if plan.model.adapter is not None and plan.model.adapter.method == "qlora":

@@ -12,7 +12,7 @@ from typing import Any
 from symconfig.frameworks import counting
 from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
 from symconfig.plans.plan import Plan
-from symconfig.render import deepspeed, deepspeed_launch, trainer
+from symconfig.render import deepspeed, deepspeed_launch, monitors, trainer
 from symconfig.render.deepspeed_model import hf_config
 from symconfig.render.files import File
 from symconfig.render.summary import Row, predicted_for
@@ -22,6 +22,13 @@ DOES = 'TrainingArguments for a script with Transformers\' Trainer, the DeepSpee
 ASSUMES = {"backend": "deepspeed"}
 COUNTS = counting.STEPS
 RELEASE = "5.23.0"
+_SCRIPT = "the training script reads the data"
+UNSAID = {
+    "data_path": _SCRIPT,
+    "tokenizer_model": _SCRIPT,
+    "tokenizer_type": _SCRIPT,
+    "manual_gc_interval": "a script with a Trainer leaves garbage collection to Python",
+}
 ARGUMENTS, DEEPSPEED = "training_args.json", "ds_config_hf.json"
 
 BUCKETS = (
@@ -38,7 +45,7 @@ def variables(plan: Plan) -> dict[str, object]:
         "framework": f"Transformers {RELEASE} and DeepSpeed {DEEPSPEED_RELEASE}",
         "arguments": words(plan),
         "deepspeed_config": DEEPSPEED,
-        "variables": (*own, *trainer.ulysses_variables(plan)),
+        "variables": (*own, *monitors.trainer_variables(plan), *trainer.ulysses_variables(plan)),
         "notes": (*deepspeed_launch.notes(plan), BUCKETS),
         "script": (*_resuming(plan), *trainer.script_rows(plan)),
         "predicted_for": predicted_for(plan, "deepspeed"),
@@ -55,7 +62,7 @@ def texts(plan: Plan) -> Iterator[File]:
 
 def _resuming(plan: Plan) -> Iterator[Row]:
     """Trainer.train goes on from what it is given, not from its arguments."""
-    training = plan.job.training
+    training = plan.training
     if training.loads_its_own:
         yield Row(
             "checkpoint",
@@ -76,4 +83,6 @@ def words(plan: Plan) -> tuple[str, ...]:
 
 
 def _word(value: Any) -> str:
+    if isinstance(value, list):  # HfArgumentParser takes one name for report_to, or all that are installed
+        return str(value[0]) if len(value) == 1 else "all"
     return json.dumps(value) if isinstance(value, dict) else str(value)

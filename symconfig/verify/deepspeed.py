@@ -164,7 +164,7 @@ def _native_request(native: Json, plan: Plan) -> Json:
 
 
 def _trainer_request(auto: Json, plan: Plan) -> Json:
-    batch, training, parallel = plan.best.batch, plan.job.training, plan.best.parallel
+    batch, training, parallel = plan.best.batch, plan.training, plan.best.parallel
     arguments = {
         "world_size": parallel.world_size // parallel.cp,
         "per_device_train_batch_size": batch.micro,

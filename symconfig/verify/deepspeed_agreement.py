@@ -12,7 +12,7 @@ Json = dict[str, Any]
 
 def disagreements(config: Json, plan: Plan, file: str) -> list[Problem]:
     """Values that are not those of the plan."""
-    best, training = plan.best, plan.job.training
+    best, training = plan.best, plan.training
     options, parallel, batch = best.options, best.parallel, best.batch
     offload = _path(config, "zero_optimization.offload_optimizer") or {}
     pairs: dict[str, tuple[Any, Any]] = {

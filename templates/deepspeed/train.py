@@ -61,6 +61,10 @@ def arguments() -> argparse.Namespace:
     add("--consumed-sequences", type=int, help="that the loaded run has seen; absent: as its checkpoint says")
     add("--seed", type=int, default=1234)
     add("--log-interval", type=int, default=1)
+    add("--profile", choices=("cuda", "torch"), help="on rank 0: a range for nsys, or PyTorch's profiler")
+    add("--profile-step-start", type=int, default=10)
+    add("--profile-step-end", type=int, default=12)
+    add("--profile-dir", default="profiles", help="folder for the traces of PyTorch's profiler")
     add("--report-states", help="file for the bytes that each rank's parameters, gradients and optimizer state take")
     args = parser.parse_args()
     if not args.model and not args.model_config:
@@ -178,6 +182,37 @@ def lr_factor(args: argparse.Namespace, step: int) -> float:
     return floor + (1 - floor) * shape
 
 
+class Profile:
+    """Records steps on rank 0, from the first one on up to and without the last one, as Megatron-LM does."""
+
+    def __init__(self, args: argparse.Namespace, rank: int) -> None:
+        self.kind = args.profile if rank == 0 else None
+        self.first, self.last, self.folder = args.profile_step_start, args.profile_step_end, args.profile_dir
+        self.recorder = None
+
+    def before(self, step: int) -> None:
+        """Start with the first step that is recorded."""
+        if self.kind is None or step != self.first:
+            return
+        if self.kind == "cuda":
+            torch.cuda.profiler.start()
+        else:
+            self.recorder = torch.profiler.profile(
+                on_trace_ready=torch.profiler.tensorboard_trace_handler(self.folder), record_shapes=True
+            )
+            self.recorder.start()
+
+    def after(self, step: int) -> None:
+        """Stop before the last step."""
+        if self.kind is None or step + 1 != self.last:
+            return
+        if self.kind == "cuda":
+            torch.cuda.profiler.stop()
+        elif self.recorder is not None:
+            self.recorder.stop()
+            self.recorder = None
+
+
 def loss_of(engine, ids: torch.Tensor, labels: torch.Tensor, cp: int, cp_rank: int) -> torch.Tensor:
     """Mean loss per predicted token. With Ulysses each rank takes its stretch of the sequence."""
     count = (labels != IGNORE).sum().clamp(min=1)
@@ -276,7 +311,9 @@ def main() -> None:
             flush=True,
         )
 
+    profile = Profile(args, rank)
     for step in range(start, args.train_iters):
+        profile.before(step)
         get_accelerator().synchronize()
         began, total, rate = time.perf_counter(), 0.0, scheduler.get_last_lr()[0]
         # With a part of the optimizer offloaded, DeepSpeed's second optimizer on the GPU never hears of the schedule.
@@ -301,6 +338,9 @@ def main() -> None:
                 f"time {seconds:.4f} s tokens/s/GPU {tokens / seconds / world:.1f} peak {peak:.3f} GiB",
                 flush=True,
             )
+            if engine.monitor.enabled:  # it writes the learning rate by itself
+                engine.monitor.write_events([("Train/loss", total.item() / world, step + 1)])
+        profile.after(step)
         if args.report_states and step + 1 == args.train_iters:
             report(args.report_states, {**moments, "between steps": held(engine)})
         if args.save and ((step + 1) % args.save_interval == 0 or step + 1 == args.train_iters):

@@ -13,7 +13,7 @@ from torchtitan.components.checkpoint import CheckpointManager
 from torchtitan.components.loss import ChunkedLossWrapper, CrossEntropyLoss
 from torchtitan.components.metrics import MetricsProcessor
 from torchtitan.components.optimizer import LRSchedulersContainer, default_adamw
-from torchtitan.config import CompileConfig, DebugConfig, ParallelismConfig, TrainingConfig
+from torchtitan.config import CommConfig, CompileConfig, DebugConfig, ParallelismConfig, TrainingConfig
 from torchtitan.distributed.activation_checkpoint import FullAC
 from torchtitan.hf_datasets.text_datasets import HuggingFaceTextDataLoader
 from torchtitan.models.common.config_utils import decoder_vocab_size
@@ -44,5 +44,6 @@ def plan() -> Trainer.Config:
         compile=CompileConfig(**values["compile"]),
         checkpoint=CheckpointManager.Config(**values["checkpoint"]),
         metrics=MetricsProcessor.Config(**values["metrics"]),
+        comm=CommConfig(**values["comm"]),
         debug=DebugConfig(**values["debug"]),
     )

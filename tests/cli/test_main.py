@@ -126,6 +126,34 @@ def test_a_job_file_says_the_same_and_options_override_it(run: Run, asked: Asked
     assert asked.job.training.lr == 1e-4
 
 
+def test_the_fields_that_every_run_sets_have_options(run: Run, asked: Asked) -> None:
+    words = ["--save", "/s", "--load", "/l", "--tokenizer", "t", "--train-iters", "50", "--lr", "1e-5"]
+    data = ["--data-path", "0.7", "web", "--data-path", "0.3", "code"]
+    assert run("plan", *JOB, *words, *data).code == 0
+    assert asked.job is not None
+    training = asked.job.training
+    assert (training.save, training.load, training.tokenizer_model) == ("/s", "/l", "t")
+    assert (training.train_iters, training.lr) == (50, 1e-5)
+    assert training.data_path == ("0.7", "web", "0.3", "code")
+    assert training.blended
+
+
+def test_a_job_file_behind_the_data_is_not_taken_for_data(run: Run) -> None:
+    outcome = run("plan", *JOB, "--data-path", "web", "job.yaml")
+    assert outcome.code == 2
+    assert (
+        'error: --data-path: takes all words up to the next option (got "job.yaml"). Try: the file first.'
+        in outcome.err
+    )
+
+
+def test_a_wrong_rate_or_length_is_named_by_its_option(run: Run) -> None:
+    outcome = run("plan", *JOB, "--lr", "fast", "--train-iters", "0")
+    assert outcome.code == 2
+    assert 'error: --lr: wrong value (got "fast", need a number).' in outcome.err
+    assert "error: --train-iters: out of range (got 0, need > 0)." in outcome.err
+
+
 def test_a_job_file_may_leave_to_the_options_what_it_does_not_know(run: Run, asked: Asked, tmp_path: Path) -> None:
     job = tmp_path / "job.yaml"
     job.write_text("model: llama2-13b\ncluster: a100-80gb\n", encoding="utf-8")

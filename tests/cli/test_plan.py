@@ -197,3 +197,32 @@ def test_an_adapter_goes_to_deepspeed_unless_told_otherwise(run: Run) -> None:
     )
     assert outcome.code == 0
     assert outcome.json()["best"]["target"]["backend"] == "deepspeed"
+
+
+def test_what_was_chosen_for_the_run_and_what_is_missing_stands_behind_the_files(run: Run, tmp_path: Path) -> None:
+    small = ["--model", "llama3.1-8b", "--cluster", "h100", "--gpus", "8", "--global-batch-size", "64"]
+    outcome = run("plan", *small, "--task", "sft", "--out", tmp_path / "a")
+    assert outcome.out.splitlines()[-2:] == [
+        "lr 2e-05, min_lr 0, lr_warmup_iters 30, weight_decay 0: chosen for full fine-tuning of 8.03B parameters "
+        "(REPORT.md says from what)",
+        "No checkpoint is written. Try: --save DIR, training.save in the job, or bash launch.sh --save DIR "
+        "--save-interval 500",
+    ]
+    recorded = json.loads((tmp_path / "a" / "plan.json").read_text(encoding="utf-8"))["inputs"]["job"]["training"]
+    assert (recorded["lr"], recorded["weight_decay"], recorded["lr_warmup_iters"]) == (2e-5, 0.0, 30)
+    said = run("plan", *small, "--save", "ckpt", "--lr", "1e-4", "--out", tmp_path / "b").out
+    assert "No checkpoint" not in said
+    assert "min_lr 1e-05, lr_warmup_iters 100, weight_decay 0.1: chosen for pretraining" in said
+
+
+def test_fields_that_a_target_cannot_be_told_are_named_for_programs_too(run: Run, tmp_path: Path) -> None:
+    job = tmp_path / "job.yaml"
+    job.write_text(
+        "model: llama3.1-8b\ncluster: h100\ngpus: 8\nglobal_batch_size: 64\nbackend: deepspeed\n"
+        "training: {eval_iters: 5, save: x}\n",
+        encoding="utf-8",
+    )
+    outcome = run("plan", job, "--json", "--out", tmp_path / "out")
+    assert outcome.code == 0
+    assert "training.eval_iters 5 is not passed on: train.py does not evaluate" in outcome.err
+    assert outcome.json()["inputs"]["job"]["training"]["eval_iters"] == 5

@@ -327,3 +327,16 @@ def test_a_plan_that_does_not_hold_its_model_is_refused_and_verify_fails(
     details = {check["name"]: check["detail"] for check in verified.json()["checks"]}
     assert said in details["stages of plan.json"]
     assert not any("itself broke" in detail for detail in details.values())
+
+
+def test_a_plan_whose_rates_are_open_is_refused() -> None:
+    data = sample_plan().to_dict()
+    data["inputs"]["job"]["training"]["lr"] = None
+    with pytest.raises(InputError, match=r"inputs\.job\.training\.lr: this field is missing"):
+        parse_plan(signed(data))
+
+
+def test_what_was_derived_is_read_back() -> None:
+    plan = sample_plan(training={"lr": 1e-4})
+    assert parse_plan(plan.to_json()).job.training == plan.job.training
+    assert plan.job.training.derived == ("min_lr", "lr_warmup_iters", "weight_decay")

@@ -214,3 +214,10 @@ def test_a_run_goes_on_with_another_batch_where_it_was(tmp_path: Path, launcher:
     )
     assert "at step 3 of 8" in said
     assert len(again) == 1
+
+
+def test_steps_are_recorded_where_launch_sh_is_asked_to(launcher: Launcher, tmp_path: Path) -> None:
+    asked = {"PROFILE": "torch", "PROFILE_START": "1", "PROFILE_END": "2", "PROFILE_DIR": str(tmp_path / "traces")}
+    train(tmp_path / "out", {**launcher.quick, **asked}, dp=2, zero_stage=2)
+    (trace,) = (tmp_path / "traces").iterdir()  # of rank 0 alone
+    assert "traceEvents" in trace.read_text(encoding="utf-8")

@@ -18,7 +18,7 @@ from symconfig.plans import history as plan_history
 from symconfig.plans import plan as plan_room
 from symconfig.plans.degrees import Degrees
 from symconfig.plans.plan import Plan
-from symconfig.render import megatron, megatron_args, preflight, render, summary, targets
+from symconfig.render import megatron, megatron_args, preflight, render, summary, targets, unsaid
 from symconfig.render.target import common
 from tests.sample_plans import sample_plan
 
@@ -27,6 +27,7 @@ ELSEWHERE = {
     "Nodes": summary.Nodes,
     "Row": summary.Row,
     "Variable": environment.Variable,
+    "Saving": unsaid.Saving,
     "Group": megatron_args.Group,
     "Degrees": Degrees,
     "History": plan_history.History,

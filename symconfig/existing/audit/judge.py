@@ -15,6 +15,7 @@ from symconfig.plans.plan import Plan, Search
 from symconfig.solve import candidate
 from symconfig.solve.found import Found
 from symconfig.solve.predict import as_found
+from symconfig.solve.whole import whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,8 @@ class Judged:
 
 def judge(run: Run, cluster: ClusterDescriptor, limits: Limits) -> Judged:
     """Raises InputError where the degrees do not fit the model."""
-    job, found = job_of(run, cluster, limits), as_found(run.described.model, cluster, run.configuration)
+    model = run.described.model
+    job, found = whole(model, job_of(run, cluster, limits)), as_found(model, cluster, run.configuration)
     if wrong := list(_undivided(found)):
         raise InputError(wrong)
     found = replace(found, request=replace(found.request, job=job))

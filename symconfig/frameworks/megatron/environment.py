@@ -21,13 +21,15 @@ DATA = Path(__file__).with_name("environment.json")
 @dataclass(frozen=True, slots=True)
 class Variable:
     """One of launch.sh. `value`: as bash would have it between double quotes, a default that the caller's environment
-    overrides; `forced`: the run fails or is wrong with another one, so the caller's own is overwritten."""
+    overrides; `forced`: the run fails or is wrong with another one, so the caller's own is overwritten; `literal`: the
+    value is a text as it stands, of which bash reads nothing."""
 
     name: str
     value: str
     reason: str
     source: str = ""
     forced: bool = False
+    literal: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from symconfig.errors import InputError, Problem
 from symconfig.plans.plan import Plan
 from symconfig.render.files import Files
 from symconfig.render.settings import Chosen, Setting
@@ -18,8 +19,15 @@ NAME = "slurm"
 DOES = "sbatch.sh: one task per node, which starts launch.sh"
 START = "sbatch sbatch.sh    # under Slurm"
 SETTINGS = (
-    Setting("container-image", "srun's --container-image, of Pyxis"),
+    Setting(
+        "container-image",
+        "the image that launch.sh runs in: srun's --container-image, of Pyxis; the folders of launch.sh and of the "
+        "submission are mounted",
+        pattern=r"[A-Za-z0-9_.,:@/+#-]+",
+        need="letters, digits and any of _ . , : @ / + # -",
+    ),
     *(Setting(name, f"sbatch's --{name}", **(_TIME if name == "time" else {})) for name in OPTIONS),
+    Setting("container-mounts", "folders that the container sees besides, HOST:CONTAINER with commas between"),
 )
 
 
@@ -27,6 +35,12 @@ def variables(plan: Plan, files: Files, chosen: Chosen) -> dict[str, object]:
     """The options of sbatch that were set. A container is the step's (Pyxis): the script itself runs outside of it.
 
     least: the fewest nodes that launch.sh takes, where that is another number than the plan's; a plan's own takes no
-    other (`render.fallback` has one that does).
+    other (`render.fallback` has one that does). Raises InputError for mounts of no container.
     """
+    if chosen.values["container-mounts"] and not chosen.values["container-image"]:
+        raise InputError(
+            Problem(
+                "needs a container to mount them in", field="slurm:container-mounts", hint="slurm:container-image=IMAGE"
+            )
+        )
     return {"options": {name: chosen.values[name] for name in OPTIONS if chosen.values[name]}, "least": None}

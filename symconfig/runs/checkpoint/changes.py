@@ -238,15 +238,15 @@ def _schedule(old: Plan, new: Plan) -> str:
 
 def _schedules(old: Plan, new: Plan) -> Iterator[str]:
     """What OptimizerParamScheduler compares when it loads (optimizer_param_scheduler.py, _check_and_set)."""
-    mine, theirs = old.job.training, new.job.training
+    mine, theirs = old.training, new.training
     for name in ("lr", "min_lr", "lr_decay_style", "weight_decay"):
         if said := _other(name, getattr(mine, name), getattr(theirs, name)):
             yield said
     for name in ("lr_warmup_iters", "lr_decay_iters", "train_iters"):  # the last one: where weight decay has its end
         counted = [
-            (getattr(plan.job.training, name) or plan.job.training.train_iters) * plan.best.batch.global_
+            (getattr(plan.training, name) or plan.training.train_iters) * plan.best.batch.global_
             if name == "lr_decay_iters"
-            else getattr(plan.job.training, name) * plan.best.batch.global_
+            else getattr(plan.training, name) * plan.best.batch.global_
             for plan in (old, new)
         ]
         if said := _other(f"{name} x global batch", *counted):

@@ -19,7 +19,7 @@ def resumed(plan: Plan, fresh: Plan) -> Loadable:
     Raises MismatchError where it does not load as it lies with the options that are on the command line, so that no run
     starts from nothing because its cluster is another one; InputError where it is damaged.
     """
-    named = plan.job.training.load
+    named = plan.training.load
     folder = Path(named) if named is not None else None
     if folder is None or not exists(folder):  # the first start of a run that saves there
         return loadable(plan, fresh)

@@ -9,6 +9,7 @@ from math import isclose
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.training import WholeTraining
 from symconfig.errors import InfeasibleError, InputError, Problem, SymconfigError
 from symconfig.format import count
 from symconfig.plans.history import History
@@ -28,6 +29,7 @@ from symconfig.solve.answer import TOP
 from symconfig.solve.candidate import degrees, predicted
 from symconfig.solve.detail import detail
 from symconfig.solve.restore import restore, retraced
+from symconfig.solve.whole import whole
 
 Progress = Callable[[str, float], None]
 
@@ -142,7 +144,7 @@ def _scheduled(old: Plan, again: Again, run: History, anew: bool = False, past: 
     length = job.seq_length or min(again.model.max_position_embeddings, 4096)
     counts = target_of(again.model, job).counts
     return scheduled(
-        job.training,
+        WholeTraining.of(whole(again.model, job).training),
         old.best.batch,
         batch=job.global_batch_size,
         seq_length=length,

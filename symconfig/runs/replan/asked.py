@@ -22,6 +22,7 @@ def revised(old: Plan, asked: Mapping[str, Any], released: Sequence[str] = ()) -
     fields = old.job.model_dump(mode="json", by_alias=True, exclude_none=True)
     for name in _resolved(old, asked):
         fields.pop(name, None)
+    fields["training"] = _training(old, asked)
     merged = {
         name: {**fields.get(name, {}), **asked[name]} for name in _SECTIONS if isinstance(asked.get(name), Mapping)
     }
@@ -31,6 +32,16 @@ def revised(old: Plan, asked: Mapping[str, Any], released: Sequence[str] = ()) -
     if isinstance(fields["pins"], dict):
         fields["pins"] = {name: value for name, value in fields["pins"].items() if name not in released}
     return fields
+
+
+def _training(old: Plan, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """The old training without what is derived anew: rates are by task and size. What is asked for was not derived."""
+    data = old.job.training.model_dump(mode="json", exclude_none=True)
+    derived, given = data.pop("derived"), asked.get("training")
+    if asked.keys() & {"model", "task"}:
+        return {name: value for name, value in data.items() if name not in derived}
+    left = [name for name in derived if not isinstance(given, Mapping) or name not in given]
+    return {**data, **({"derived": left} if left else {})}
 
 
 def _resolved(old: Plan, asked: Mapping[str, Any]) -> list[str]:
@@ -84,5 +95,5 @@ def _stated(value: Any) -> Any:
 
 def training(job: Job) -> dict[str, Any]:
     """The schedule as plain data."""
-    data: dict[str, Any] = job.training.model_dump(mode="json", by_alias=True)
+    data: dict[str, Any] = job.training.model_dump(mode="json", by_alias=True, exclude={"derived"})
     return data

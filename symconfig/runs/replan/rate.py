@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from math import cos, pi, sqrt
 
-from symconfig.descriptor.job import Training
+from symconfig.descriptor.training import WholeTraining
 
 
-def rate(training: Training, sequences: float, batch: int) -> float:
+def rate(training: WholeTraining, sequences: float, batch: int) -> float:
     """After so many sequences, of a run whose iterations have `batch` of them."""
     decay = (training.lr_decay_iters or training.train_iters) * batch
     warmup = training.lr_warmup_iters * batch
@@ -22,7 +22,7 @@ def rate(training: Training, sequences: float, batch: int) -> float:
     return training.min_lr + _coefficient(training, sequences, warmup, decay, batch) * (training.lr - training.min_lr)
 
 
-def _coefficient(training: Training, sequences: float, warmup: int, decay: int, batch: int) -> float:
+def _coefficient(training: WholeTraining, sequences: float, warmup: int, decay: int, batch: int) -> float:
     """Between the lowest rate and the peak's."""
     done = (sequences - warmup) / (decay - warmup)
     if training.lr_decay_style == "linear":

@@ -11,7 +11,7 @@ from fractions import Fraction
 from math import ceil, sqrt
 from typing import Literal
 
-from symconfig.descriptor.job import Training
+from symconfig.descriptor.training import WholeTraining
 from symconfig.errors import InputError, Problem
 from symconfig.format import count
 from symconfig.frameworks.counting import Counting
@@ -47,7 +47,7 @@ class Schedule:
     notes: sentences. lost: the step that the old run had come to, where the new one starts from its first.
     """
 
-    training: Training
+    training: WholeTraining
     rescaled: tuple[Rescaled, ...] = ()
     run: History = field(default_factory=History)
     history: History = field(default_factory=History)
@@ -67,7 +67,7 @@ class Schedule:
 
 
 def scheduled(
-    training: Training, old: Batch, batch: int, seq_length: int, counting: Counting, run: History = _NONE,
+    training: WholeTraining, old: Batch, batch: int, seq_length: int, counting: Counting, run: History = _NONE,
     mode: Mode = "keep", anew: bool = False, past: History = _NONE,
 ) -> Schedule:  # fmt: skip
     """The schedule of a run of `old` that goes on behind `run` with steps of `batch` sequences of `seq_length` tokens.
@@ -169,7 +169,7 @@ class _Clock:
         return iteration * self.ratio if again else self.schedule(iteration)
 
 
-def _converted(training: Training, done: History, clock: _Clock) -> Iterator[Rescaled]:
+def _converted(training: WholeTraining, done: History, clock: _Clock) -> Iterator[Rescaled]:
     """Every number of iterations, in those of the new run."""
 
     def exactly(name: str) -> Fraction:
@@ -195,7 +195,7 @@ def _converted(training: Training, done: History, clock: _Clock) -> Iterator[Res
         yield Rescaled(name, getattr(training, name) or unsaid.get(name, 0), after, value)
 
 
-def _as_is(training: Training, old: Batch, new: Batch, run: History, counting: Counting) -> str:
+def _as_is(training: WholeTraining, old: Batch, new: Batch, run: History, counting: Counting) -> str:
     """Tokens of the whole run. train.py of DeepSpeed's files counts what was seen in steps of the new batch."""
     seen, left = (0, training.train_iters) if counting.renumbers else (run.tokens, training.train_iters - run.step)
     tokens, now = (seen + left * batch.global_ * batch.seq_length for batch in (old, new))
@@ -213,8 +213,8 @@ class _Kept:
     new: Batch
     run: History
     past: History
-    before: Training
-    after: Training
+    before: WholeTraining
+    after: WholeTraining
     counting: Counting
     anew: bool
 

@@ -6,6 +6,9 @@
 #   DRY_RUN=1        print the command, one argument per line, quoted for bash, and stop
 #   NNODES, GPUS_PER_NODE, NODE_RANK, MASTER_ADDR, MASTER_PORT
 #   PER_RANK=1       be one process of a launcher that starts them all; RANK, LOCAL_RANK and WORLD_SIZE come from it
+#   LOG_DIR          a folder: what each rank prints goes there, too, under the time of the start
+#   PROFILE=nsys     record steps PROFILE_START (10) to PROFILE_END (12) with Nsight Systems, into PROFILE_DIR (profiles)
+#   PROFILE=torch    the same with PyTorch's profiler
 #   MEGATRON_PATH    the Megatron-LM checkout, version core_v0.19.0 (default: the current folder)
 #   DATA_PATH        one dataset prefix: real data instead of the default below (used as it stands)
 #   DATA_SPLIT, TOKENIZER_TYPE, TOKENIZER_MODEL    with DATA_PATH
@@ -110,8 +113,8 @@ TRAINING_ARGS=(
     --weight-decay 0.1
     --clip-grad 1.0
     --seed 1234
-    --lr 0.0003
-    --min-lr 3e-05
+    --lr 0.00019
+    --min-lr 1.9e-05
     --lr-decay-style cosine
     --lr-decay-iters 1000
     --lr-warmup-iters 100
@@ -180,6 +183,19 @@ PROGRAM=(
     "${EVAL_AND_LOGGING_ARGS[@]}"
     "$@"
 )
+case "${PROFILE:-}" in
+"" | nsys | torch) ;;
+*) fail "PROFILE must be nsys or torch, got '$PROFILE'" ;;
+esac
+PROFILE_DIR=${PROFILE_DIR:-profiles}
+PROFILE_START=${PROFILE_START:-10}
+PROFILE_END=${PROFILE_END:-12}
+if [[ "${PROFILE:-}" == nsys ]]; then
+    PROGRAM+=(--profile --profile-step-start "$PROFILE_START" --profile-step-end "$PROFILE_END")
+elif [[ "${PROFILE:-}" == torch ]]; then
+    PROGRAM+=(--profile --use-pytorch-profiler --profile-step-start "$PROFILE_START" --profile-step-end "$PROFILE_END")
+    [[ " ${PROGRAM[*]}" == *" --tensorboard-dir"* ]] || PROGRAM+=(--tensorboard-dir "$PROFILE_DIR/tensorboard")
+fi
 COMMAND=(
     torchrun
     --nnodes "$NNODES"
@@ -189,11 +205,29 @@ COMMAND=(
     --master-port "$MASTER_PORT"
     "${PROGRAM[@]}"
 )
+process=node$NODE_RANK
+started=$(date +%Y%m%d-%H%M%S)
+logs=${LOG_DIR:+$LOG_DIR/$started-$process}
+if [[ -n "$logs" ]]; then
+    COMMAND=(torchrun --log-dir "$logs" --tee 3 "${COMMAND[@]:1}")
+    export TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE="[rank\${rank}]:" # torchrun puts the rank in
+fi
 if [[ "${PER_RANK:-0}" == 1 ]]; then
     [[ "${WORLD_SIZE:-}" == 2048 ]] || fail "this plan is for 2048 processes, got WORLD_SIZE='${WORLD_SIZE:-}'"
     [[ -n "${RANK:-}" && -n "${LOCAL_RANK:-}" ]] || fail "PER_RANK=1 is for launchers that set RANK and LOCAL_RANK"
     export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}" # as torchrun has it
     COMMAND=(python3 -u "${PROGRAM[@]}")
+    process=rank$RANK
+    logs=${LOG_DIR:+$LOG_DIR/$process-$started.log} # processes of a node may start in different seconds
+fi
+runner=${COMMAND[0]}
+if [[ "${PROFILE:-}" == nsys ]]; then
+    COMMAND=(
+        nsys profile --sample none --trace "cuda,nvtx" --force-overwrite true
+        --capture-range cudaProfilerApi --capture-range-end stop
+        --output "$PROFILE_DIR/$process"
+        "${COMMAND[@]}"
+    )
 fi
 
 if [[ "${DRY_RUN:-0}" == 1 ]]; then
@@ -205,5 +239,18 @@ if ((NNODES > 1)) && [[ "$MASTER_ADDR" == localhost && "${PER_RANK:-0}" != 1 ]];
     fail "MASTER_ADDR must name the first of the $NNODES nodes (launchers set it)"
 fi
 [[ -f "$MEGATRON_PATH/pretrain_gpt.py" ]] || fail "no pretrain_gpt.py in '$MEGATRON_PATH'; set MEGATRON_PATH to a Megatron-LM checkout"
-command -v "${COMMAND[0]}" >/dev/null || fail "${COMMAND[0]} is not on the PATH; install PyTorch or start the container"
+command -v "$runner" >/dev/null || fail "$runner is not on the PATH; install PyTorch or start the container"
+if [[ -n "${PROFILE:-}" ]]; then
+    command -v "${COMMAND[0]}" >/dev/null || fail "PROFILE=nsys needs Nsight Systems, and nsys is not on the PATH"
+    mkdir -p "$PROFILE_DIR"
+fi
+if [[ "${PROGRAM[*]} " != *' --save'[=\ ]* && "$NODE_RANK" == 0 && "${RANK:-0}" == 0 ]]; then
+    printf 'launch.sh: %s\n' 'no checkpoint is written; to change that: bash launch.sh --save DIR --save-interval 500' >&2
+fi
+if [[ -n "$logs" ]]; then
+    if [[ "${PER_RANK:-0}" == 1 ]]; then
+        mkdir -p "$LOG_DIR"
+        exec > >(exec tee -a "$logs") 2>&1
+    fi
+fi
 exec "${COMMAND[@]}"

@@ -43,7 +43,11 @@ def _found() -> Diff:
 def test_every_section_has_what_differs_and_nothing_else() -> None:
     found = _found()
     assert {each.field for each in found.parallel} == {"tp", "pp"}
-    assert [(each.field, each.before, each.after) for each in found.training] == [("lr", 3e-4, 1e-4)]
+    changes = [(each.field, each.before, each.after) for each in found.training]
+    assert changes == [
+        ("lr", 3e-4, 1e-4),
+        ("min_lr", 3e-5, 1e-5),
+    ]  # the second is a tenth of the first, unless it is said
     assert "zero_stage" in {each.field for each in found.options}
     assert [each.field for each in found.stages] == ["stage 0", "stage 1"]
     assert found.stages[0].before == "embedding + 20 dense"

@@ -287,3 +287,15 @@ def test_a_new_plan_is_written_as_every_plan_is(tmp_path: Path) -> None:
     assert isinstance(found, ReplanResult)
     found.new.write(tmp_path / "new")
     assert load_plan(tmp_path / "new").to_json() == found.found.new.to_json()
+
+
+def test_rates_of_a_run_that_goes_on_stay_and_those_of_another_task_are_derived_again() -> None:
+    old = plan()
+    assert old.job.training.derived == ("lr", "min_lr", "lr_warmup_iters", "weight_decay")
+    assert revised(old, {"gpus": 4})["training"]["lr"] == old.training.lr
+    tuned = revised(old, {"task": "sft"})["training"]
+    assert not {"lr", "min_lr", "lr_warmup_iters", "weight_decay", "derived"} & set(tuned)
+    assert tuned["train_iters"] == old.training.train_iters
+    asked = revised(old, {"training": {"lr": 1e-5}})["training"]
+    assert (asked["lr"], asked["min_lr"]) == (1e-5, old.training.min_lr)
+    assert asked["derived"] == ["min_lr", "lr_warmup_iters", "weight_decay"]

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from symconfig.descriptor.job import Training
+from symconfig.descriptor.learning_rate import derived
+from symconfig.descriptor.training import Training, WholeTraining
 from symconfig.errors import InputError
 from symconfig.frameworks.counting import MEGATRON, RENUMBERED
 from symconfig.plans.history import History, Segment
@@ -27,11 +28,11 @@ def ran(steps: int) -> History:
     return History().until(steps, OLD.global_, OLD.seq_length)
 
 
-def training(**fields: Any) -> Training:
-    return Training(**{"train_iters": 1000, "lr_warmup_iters": 100, **fields})
+def training(**fields: Any) -> WholeTraining:
+    return derived(Training(**{"train_iters": 1000, "lr_warmup_iters": 100, **fields}), "pretrain", 7e9)
 
 
-def after(old: Training, batch: int, seq_length: int = 4096, **more: Any) -> Training:
+def after(old: WholeTraining, batch: int, seq_length: int = 4096, **more: Any) -> WholeTraining:
     return scheduled(old, OLD, batch, seq_length, more.pop("backend", MEGATRON), **more).training
 
 
@@ -122,7 +123,7 @@ def test_nothing_is_rounded_to_nothing(iterations: int, old: int, new: int) -> N
         1,
         MEGATRON,
     ).training
-    assert Training.model_validate(found.model_dump()) == found
+    assert WholeTraining.model_validate(found.model_dump()) == found
     assert found.lr_warmup_iters < found.train_iters
 
 

@@ -1,0 +1,159 @@
+"""Learning rate, warm-up and weight decay that a job leaves open: by its task and the model's size, as published.
+
+A rate between two published sizes lies on the straight line through both in the logarithms of size and rate; beyond
+the smallest and the largest size it is theirs. The size is the number of parameters that work on a token: DeepSeek-V2
+(21B of 236B, 2.4e-4; arXiv:2405.04434) and DeepSeek-V3 (37B of 671B, 2.2e-4; arXiv:2412.19437) were pretrained with
+the rates of dense models of that size. A batch changes no rate here: the published ones had those of their papers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import exp, log
+
+from symconfig.descriptor.training import DERIVED, Task, Training, WholeTraining
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A learning rate that somebody trained with."""
+
+    parameters: float
+    lr: float
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Habit:
+    """How a task is trained. floor: min_lr over lr. warmup: share of the decay, at most `most_warmup` iterations."""
+
+    name: str
+    rates: Sequence[Published]  # by size
+    floor: float
+    warmup: float
+    most_warmup: int | None
+    weight_decay: float
+    source: str
+
+
+_LLAMA2, _LLAMA3 = "arXiv:2307.09288, table 1", "arXiv:2407.21783, table 3"
+_TULU2 = "arXiv:2311.10702, hyperparameters of instruction tuning"
+HABITS: dict[Task, Habit] = {
+    "pretrain": Habit(
+        name="pretraining",
+        rates=(
+            Published(125e6, 6e-4, "GPT-3 125M (arXiv:2005.14165, table 2.1)"),
+            Published(1.1e9, 4e-4, "TinyLlama 1.1B (arXiv:2401.02385, pretraining)"),
+            Published(7e9, 3e-4, f"Llama 2 7B ({_LLAMA2}), Llama 3 8B ({_LLAMA3})"),
+            Published(13e9, 3e-4, f"Llama 2 13B ({_LLAMA2})"),
+            Published(70e9, 1.5e-4, f"Llama 2 70B ({_LLAMA2}), Llama 3 70B ({_LLAMA3})"),
+            Published(405e9, 8e-5, f"Llama 3 405B ({_LLAMA3})"),
+        ),
+        floor=0.1,
+        warmup=0.1,
+        most_warmup=2000,
+        weight_decay=0.1,
+        source="Llama 2 (arXiv:2307.09288, section 2.2): decay to a tenth, weight decay 0.1, 2,000 steps of warm-up, "
+        "or a tenth of a run of less than 20,000",
+    ),
+    "sft": Habit(
+        name="full fine-tuning",
+        rates=(
+            Published(7e9, 2e-5, f"Tülu 2 7B ({_TULU2})"),
+            Published(13e9, 2e-5, f"Tülu 2 13B ({_TULU2})"),
+            Published(70e9, 1e-5, f"Tülu 2 70B ({_TULU2})"),
+            Published(405e9, 1e-5, "Llama 3 405B (arXiv:2407.21783, section 4.1.3)"),
+        ),
+        floor=0.0,
+        warmup=0.03,
+        most_warmup=None,
+        weight_decay=0.0,
+        source=f"Tülu 2 ({_TULU2}): 3 % of warm-up, decay to 0, no weight decay",
+    ),
+    "lora": Habit(
+        name="LoRA",
+        rates=(
+            Published(7e9, 2e-4, "QLoRA 7B (arXiv:2305.14314, table 9)"),
+            Published(13e9, 2e-4, "QLoRA 13B (arXiv:2305.14314, table 9)"),
+            Published(33e9, 1e-4, "QLoRA 33B (arXiv:2305.14314, table 9)"),
+            Published(65e9, 1e-4, "QLoRA 65B (arXiv:2305.14314, table 9)"),
+        ),
+        floor=0.0,
+        warmup=0.03,
+        most_warmup=None,
+        weight_decay=0.0,
+        source="QLoRA (arXiv:2305.14314, appendix B; github.com/artidoro/qlora): 3 % of warm-up, no weight decay",
+    ),
+}
+_DIGITS = 2  # of a derived rate: a published one has no more
+
+
+def derived(training: Training, task: Task, parameters: float) -> WholeTraining:
+    """Fill in what the job leaves open. parameters: those of the base model that work on a token."""
+    if not (left := training.left_open):
+        return WholeTraining.of(training)
+    habit = HABITS[task]
+    lr = training.lr if training.lr is not None else rate(habit, parameters)
+    found = {
+        "lr": lr,
+        "min_lr": _rounded(lr * habit.floor),
+        "lr_warmup_iters": _warmup(habit, training.decay_iters),
+        "weight_decay": habit.weight_decay,
+    }
+    open_fields = {name: found[name] for name in left}
+    return WholeTraining.model_validate({**dict(training), **open_fields, "derived": left})
+
+
+def rate(habit: Habit, parameters: float) -> float:
+    """The learning rate of a size."""
+    below, above = neighbours(habit, parameters)
+    if below.parameters == above.parameters:
+        return below.lr
+    part = log(parameters / below.parameters) / log(above.parameters / below.parameters)
+    return _rounded(exp(log(below.lr) + part * log(above.lr / below.lr)))
+
+
+def neighbours(habit: Habit, parameters: float) -> tuple[Published, Published]:
+    """The published sizes next to this one; the same one twice at and beyond the ends."""
+    below = [each for each in habit.rates if each.parameters <= parameters]
+    above = [each for each in habit.rates if each.parameters >= parameters]
+    return (below or above)[-1 if below else 0], (above or below)[0 if above else -1]
+
+
+def why(training: Training, task: Task, parameters: float) -> tuple[str, ...]:
+    """Say which values were derived, from what, as sentences; none where the job says them all."""
+    names = [name for name in DERIVED if name in training.derived]
+    if not names:
+        return ()
+    habit, said = HABITS[task], ", ".join(f"{name} {getattr(training, name):g}" for name in names)
+    by = f"{habit.name} of {_size(parameters)} parameters"
+    sources = ""
+    if "lr" in names:
+        near = neighbours(habit, parameters)
+        between = "that" if near[0].lr == near[1].lr else "between those"
+        named = " and ".join(dict.fromkeys(each.source for each in near))
+        sources = f" The learning rate is {between} of {named}."
+    return (f"Chosen for {by}, since the job does not say them: {said}.{sources} The rest is as in {habit.source}.",)
+
+
+def short(training: Training, task: Task, parameters: float) -> str:
+    """The same in a line, for a terminal; nothing where the job says them all."""
+    names = [name for name in DERIVED if name in training.derived]
+    if not names:
+        return ""
+    said = ", ".join(f"{name} {getattr(training, name):g}" for name in names)
+    return f"{said}: chosen for {HABITS[task].name} of {_size(parameters)} parameters (REPORT.md says from what)"
+
+
+def _warmup(habit: Habit, decay: int) -> int:
+    """A share of the decay: shorter than it, whatever its length."""
+    return min(int(habit.warmup * decay), decay if habit.most_warmup is None else habit.most_warmup)
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.{_DIGITS - 1}e}")
+
+
+def _size(parameters: float) -> str:
+    return f"{parameters / 1e9:.3g}B" if parameters >= 1e9 else f"{parameters / 1e6:.3g}M"

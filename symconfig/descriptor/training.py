@@ -1,0 +1,130 @@
+"""The section `training` of a job: what the planner passes on and never decides."""
+
+from __future__ import annotations
+
+import re
+from posixpath import normpath
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from symconfig.descriptor.model import Count, PositiveInt, Strict
+
+Task = Literal["pretrain", "sft", "lora"]
+Rate = Annotated[float, Field(gt=0)]
+Share = Annotated[float, Field(ge=0)]
+_NUMBER = re.compile(r"[.0-9]+")
+Line = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+class Training(Strict):
+    """What a person says of the run. Fields that may be absent are derived from task and size (`learning_rate`)."""
+
+    lr: Rate | None = Field(default=None, description="the highest learning rate; absent: by task and size")
+    min_lr: Share | None = Field(default=None, description="absent: a tenth of lr in pretraining, else 0")
+    lr_decay_style: Literal["constant", "linear", "cosine", "inverse-square-root", "WSD"] = "cosine"
+    lr_warmup_iters: Count | None = Field(default=None, description="absent: a share of the decay, by task")
+    lr_decay_iters: PositiveInt | None = Field(
+        default=None, description="iterations until the lowest rate; absent: train_iters"
+    )
+    lr_wsd_decay_iters: PositiveInt | None = Field(
+        default=None, description="iterations of the decay that ends WSD; absent: a tenth of lr_decay_iters"
+    )
+    train_iters: PositiveInt = Field(default=1000, description="optimizer steps of the whole run")
+    weight_decay: Share | None = Field(default=None, description="absent: by task")
+    adam_beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    adam_beta2: Annotated[float, Field(ge=0, lt=1)] = 0.95
+    adam_eps: Annotated[float, Field(gt=0)] = 1.0e-8
+    clip_grad: Annotated[float, Field(ge=0, description="largest norm of the gradient; 0: any")] = 1.0
+    seed: Count = 1234
+    tokenizer_type: str | None = Field(
+        default=None, description="Megatron's name; absent: HuggingFaceTokenizer with real data"
+    )
+    tokenizer_model: str | None = Field(
+        default=None, description="its folder or Hugging Face name; absent: the model's"
+    )
+    data_path: tuple[str, ...] = Field(default=(), description="prefixes or files; with weights: WEIGHT PREFIX in turn")
+    split: str = Field(default="949,50,1", description="shares of training, validation and test")
+    hf_weights: Annotated[str, Field(min_length=1)] | None = Field(
+        default=None,
+        description="Hugging Face id or folder to start from; absent: for sft and lora the model's own, else random",
+    )
+    save: str | None = Field(default=None, description="folder for checkpoints; absent: most targets write none")
+    load: str | None = Field(default=None, description="folder of the checkpoint to start from or to go on from")
+    save_interval: PositiveInt = Field(default=500, description="steps between checkpoints")
+    eval_interval: PositiveInt = Field(default=1000, description="steps between evaluations")
+    eval_iters: Count = Field(default=0, description="batches of an evaluation; 0: none")
+    log_interval: PositiveInt = Field(default=1, description="steps between lines of the log")
+    tensorboard_dir: Line | None = Field(default=None, description="folder of TensorBoard's files; absent: none")
+    wandb_project: Line | None = Field(default=None, description="project in Weights & Biases; absent: none")
+    wandb_name: Line | None = Field(default=None, description="the run's name there; absent: the model's")
+    distributed_timeout_minutes: PositiveInt | None = Field(
+        default=None, description="how long a collective may wait; absent: the framework's own"
+    )
+    manual_gc_interval: Count | None = Field(
+        default=None, description="steps between garbage collections on all ranks at once; 0: Python's own. Absent: 100"
+    )
+    derived: tuple[str, ...] = Field(default=(), description="fields that the job left open, as a plan records them")
+
+    @property
+    def wsd_decay_iters(self) -> int:
+        """Iterations of the decay behind WSD's stable phase: Megatron-LM demands a number; a tenth is common."""
+        return self.lr_wsd_decay_iters or max(1, self.decay_iters // 10)
+
+    @property
+    def decay_iters(self) -> int:
+        """Iterations until the learning rate is at its lowest."""
+        return self.lr_decay_iters or self.train_iters
+
+    @property
+    def blended(self) -> bool:
+        """Whether data_path has weights and prefixes in turn, as Megatron-LM reads it (core/datasets/utils.py,
+        get_blend_from_list)."""
+        paths = self.data_path
+        return bool(paths) and len(paths) % 2 == 0 and all(map(_is_number, paths[::2]))
+
+    @property
+    def held_out(self) -> float:
+        """The share of the data that is evaluated on: the second number of `split`, which Megatron-LM reads like this
+        (core/datasets/blended_megatron_dataset_config.py, parse_and_normalize_split)."""
+        shares = [float(part) for part in _NUMBER.findall(self.split) if _is_number(part)]
+        whole = sum(shares, 0.0)
+        return round(shares[1] / whole, 6) if len(shares) > 1 and whole else 0.0
+
+    @property
+    def loads_its_own(self) -> bool:
+        """Whether it goes on from what it saved itself, and starts where there is nothing yet."""
+        return None not in (self.load, self.save) and normpath(str(self.load)) == normpath(str(self.save))
+
+    @property
+    def left_open(self) -> tuple[str, ...]:
+        """Names of the fields that are still to be derived."""
+        return tuple(name for name in DERIVED if getattr(self, name) is None)
+
+
+class WholeTraining(Training):
+    """The same with nothing left open, as every plan has it."""
+
+    lr: Rate = Field(description="the highest learning rate")
+    min_lr: Share = Field(description="the lowest one, at the end of the decay")
+    lr_warmup_iters: Count = Field(description="iterations until the highest one")
+    weight_decay: Share
+
+    @staticmethod
+    def of(training: Training) -> WholeTraining:
+        """Return the training of a plan; nothing of it may be open."""
+        if isinstance(training, WholeTraining):
+            return training
+        assert not training.left_open, f"training was not derived: {', '.join(training.left_open)}"
+        return WholeTraining.model_construct(**dict(training))
+
+
+DERIVED = ("lr", "min_lr", "lr_warmup_iters", "weight_decay")

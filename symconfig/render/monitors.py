@@ -1,0 +1,79 @@
+"""TensorBoard, Weights & Biases and the timeout of collectives, where they are said in variables of launch.sh.
+
+DeepSpeed 0.19.8: `monitor/config.py`, `constants.py`. Transformers 5.23: `integrations/integration_utils.py`.
+torchtitan 0.3: `components/metrics.py`. W&B itself reads WANDB_PROJECT and WANDB_NAME.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from symconfig.frameworks.megatron.environment import Variable
+from symconfig.plans.plan import Plan
+
+SECONDS = 60  # of a minute
+JOB = "what the job asks for"
+
+
+def run_name(plan: Plan) -> str:
+    """The run's name in Weights & Biases."""
+    return plan.training.wandb_name or plan.model.name
+
+
+def wandb_variables(plan: Plan, name: str = "WANDB_NAME") -> Iterator[Variable]:
+    """Say project and run to a program that asks the environment; `name`: where it looks for the run's."""
+    if plan.training.wandb_project is not None:
+        yield _variable("WANDB_PROJECT", plan.training.wandb_project, "the project in Weights & Biases")
+        yield _variable(name, run_name(plan), "the run's name in Weights & Biases")
+
+
+def deepspeed_variables(plan: Plan) -> Iterator[Variable]:
+    """Say to DeepSpeed what its JSON cannot."""
+    yield from wandb_variables(plan)
+    if plan.training.distributed_timeout_minutes is not None:
+        minutes = str(plan.training.distributed_timeout_minutes)
+        yield _variable("DEEPSPEED_TIMEOUT", minutes, "minutes that a collective may wait")
+
+
+def deepspeed_sections(plan: Plan) -> dict[str, Any]:
+    """DeepSpeed's own monitors, which write on rank 0."""
+    training, found = plan.training, dict[str, Any]()
+    if training.tensorboard_dir is not None:
+        found["tensorboard"] = {
+            "enabled": True,
+            "output_path": training.tensorboard_dir,
+            "job_name": run_name(plan),
+        }
+    if training.wandb_project is not None:
+        found["wandb"] = {"enabled": True, "project": training.wandb_project}
+    return found
+
+
+def trainer_arguments(plan: Plan) -> dict[str, Any]:
+    """TrainingArguments for them; the folder and the project are variables."""
+    training, found = plan.training, dict[str, Any]()
+    to = [
+        name
+        for name, asked in (("tensorboard", training.tensorboard_dir), ("wandb", training.wandb_project))
+        if asked is not None
+    ]
+    if to:
+        found["report_to"] = to
+    if training.wandb_project is not None:
+        found["run_name"] = run_name(plan)
+    if training.distributed_timeout_minutes is not None:
+        found["ddp_timeout"] = training.distributed_timeout_minutes * SECONDS
+    return found
+
+
+def trainer_variables(plan: Plan) -> Iterator[Variable]:
+    """Say to Transformers' callbacks what its arguments cannot."""
+    if plan.training.tensorboard_dir is not None:
+        yield _variable("TENSORBOARD_LOGGING_DIR", plan.training.tensorboard_dir, "the folder of TensorBoard's files")
+    if plan.training.wandb_project is not None:
+        yield _variable("WANDB_PROJECT", plan.training.wandb_project, "the project in Weights & Biases")
+
+
+def _variable(name: str, value: str, what: str) -> Variable:
+    return Variable(name, value, f"{what}: {JOB}", literal=True)

@@ -1,0 +1,30 @@
+"""A job with what its training leaves open: the only place where a model's size meets the table of learning rates."""
+
+from __future__ import annotations
+
+from symconfig.descriptor import learning_rate
+from symconfig.descriptor.job import Job
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.graph.count import parameters
+from symconfig.plans.plan import Plan
+
+
+def whole(model: ModelDescriptor, job: Job) -> Job:
+    """Fill in the training's open fields by the job's task and the model's size."""
+    training = learning_rate.derived(job.training, job.task_of(model), _size(model))
+    return job.model_copy(update={"training": training})
+
+
+def why(plan: Plan) -> tuple[str, ...]:
+    """Say what of a plan's training was derived, and from what, as sentences."""
+    return learning_rate.why(plan.training, plan.task, _size(plan.model))
+
+
+def short(plan: Plan) -> str:
+    """Say the same in a line; nothing where the job says all of it."""
+    return learning_rate.short(plan.training, plan.task, _size(plan.model))
+
+
+def _size(model: ModelDescriptor) -> float:
+    """Count the parameters that work on a token, without adapters: those beside which these are trained."""
+    return parameters(model.model_copy(update={"adapter": None})).active

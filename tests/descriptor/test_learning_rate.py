@@ -1,0 +1,112 @@
+"""Rates that a job leaves open: those of published runs at their sizes, and a warm-up that is never too long."""
+
+from __future__ import annotations
+
+import importlib.util
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from symconfig.descriptor.learning_rate import HABITS, derived, neighbours, rate, short, why
+from symconfig.descriptor.training import DERIVED, Task, Training
+
+TASKS = st.sampled_from(sorted(HABITS))
+
+
+def of(task: Task, parameters: float, **said: Any) -> Any:
+    return derived(Training(**said), task, parameters)
+
+
+@pytest.mark.parametrize("task", sorted(HABITS))
+def test_a_published_size_has_its_own_rate_and_every_rate_a_source(task: Task) -> None:
+    for row in HABITS[task].rates:
+        assert of(task, row.parameters).lr == row.lr
+        assert "arXiv" in row.source
+
+
+@pytest.mark.parametrize(
+    ("name", "active", "published"), [("DeepSeek-V2", 21e9, 2.4e-4), ("DeepSeek-V3", 37e9, 2.2e-4)]
+)
+def test_experts_that_work_on_a_token_are_the_size_that_decides(name: str, active: float, published: float) -> None:
+    """Rates that the table was not made from."""
+    assert of("pretrain", active).lr == pytest.approx(published, rel=0.15)
+
+
+@given(TASKS, st.floats(1e6, 1e13), st.floats(1e6, 1e13))
+def test_a_larger_model_is_never_trained_with_a_higher_rate(task: Task, one: float, other: float) -> None:
+    small, large = sorted((one, other))
+    assert of(task, large).lr <= of(task, small).lr
+
+
+@given(TASKS, st.floats(1e6, 1e13))
+def test_a_rate_lies_between_those_of_its_neighbours(task: Task, parameters: float) -> None:
+    below, above = neighbours(HABITS[task], parameters)
+    assert above.lr <= rate(HABITS[task], parameters) <= below.lr
+    sizes = [row.parameters for row in HABITS[task].rates]
+    assert all(one < other for one, other in pairwise(sizes))
+
+
+@given(TASKS, st.integers(1, 10**7), st.none() | st.integers(1, 10**7))
+def test_a_derived_warm_up_is_shorter_than_the_decay(task: Task, iterations: int, decay: int | None) -> None:
+    found = of(task, 7e9, train_iters=iterations, lr_decay_iters=decay)
+    assert found.lr_warmup_iters < found.decay_iters
+
+
+def test_a_long_run_warms_up_for_as_many_steps_as_published_and_a_short_one_for_a_share() -> None:
+    assert of("pretrain", 7e9, train_iters=500_000).lr_warmup_iters == 2000
+    assert of("pretrain", 7e9, train_iters=1000).lr_warmup_iters == 100
+    assert of("sft", 7e9, train_iters=1000).lr_warmup_iters == 30
+
+
+def test_the_task_decides_by_an_order_of_magnitude() -> None:
+    rates = {task: of(task, 70e9).lr for task in HABITS}
+    assert rates == {"pretrain": 1.5e-4, "sft": 1e-5, "lora": 1e-4}
+    assert (of("sft", 70e9).weight_decay, of("pretrain", 70e9).weight_decay) == (0.0, 0.1)
+
+
+def test_what_the_job_says_stays_and_the_lowest_rate_follows_a_given_one() -> None:
+    found = of("pretrain", 7e9, lr=1e-5, lr_warmup_iters=0, weight_decay=0.3)
+    assert (found.lr, found.min_lr, found.lr_warmup_iters, found.weight_decay) == (1e-5, 1e-6, 0, 0.3)
+    assert found.derived == ("min_lr",)
+
+
+def test_what_was_derived_is_said_with_its_source_and_nothing_of_a_job_that_says_all() -> None:
+    found = of("sft", 8.03e9)
+    assert found.derived == DERIVED
+    (said,) = why(found, "sft", 8.03e9)
+    assert said.startswith(
+        "Chosen for full fine-tuning of 8.03B parameters, since the job does not say them: lr 2e-05,"
+    )
+    assert "Tülu 2 7B" in said
+    assert "Tülu 2 13B" in said
+    assert short(found, "sft", 8.03e9).startswith("lr 2e-05, min_lr 0, lr_warmup_iters 30, weight_decay 0: chosen for")
+    given_all = of("sft", 8.03e9, lr=1e-4, min_lr=0.0, lr_warmup_iters=1, weight_decay=0.0)
+    assert (why(given_all, "sft", 8.03e9), short(given_all, "sft", 8.03e9)) == ((), "")
+
+
+def test_the_share_that_is_evaluated_on_is_the_second() -> None:
+    assert Training().held_out == 0.05
+    assert Training(split="90, 10, 0").held_out == 0.1
+    assert [Training(split=text).held_out for text in ("1", "", "0,0", "a")] == [0.0] * 4
+
+
+@pytest.mark.parametrize("field", ["wandb_project", "wandb_name", "tensorboard_dir"])
+def test_a_name_that_a_log_cannot_have_is_refused(field: str) -> None:
+    for text in ("", "a\nb", "a\0b"):
+        with pytest.raises(ValidationError):
+            Training(**{field: text})
+
+
+def test_the_page_of_rates_is_as_it_is_generated() -> None:
+    path = Path(__file__).parents[2] / "docs" / "rates.py"
+    spec = importlib.util.spec_from_file_location("docs_rates", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert module.PAGE.read_text(encoding="utf-8") == module.page(), "make rates"
