@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from math import exp, log
 
 from symconfig.descriptor.training import DERIVED, Task, Training, WholeTraining
+from symconfig.errors import InputError, Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +104,26 @@ def derived(training: Training, task: Task, parameters: float) -> WholeTraining:
     }
     open_fields = {name: found[name] for name in left}
     return WholeTraining.model_validate({**dict(training), **open_fields, "derived": left})
+
+
+def check(training: WholeTraining) -> None:
+    """Raise InputError for a schedule that no program can run."""
+    warmup, decay, problems = training.lr_warmup_iters, training.decay_iters, list[Problem]()
+    if warmup >= decay:
+        problems.append(
+            Problem(
+                "the warm-up does not end before the learning rate is at its lowest",
+                field="training.lr_warmup_iters",
+                got=str(warmup),
+                need=f"less than {decay} iterations",
+                hint=f"a longer run (training.train_iters), or training.lr_warmup_iters: {decay // 10}",
+            )
+        )
+    if training.min_lr > training.lr:
+        what, need = "the lowest learning rate is above the highest", f"at most {training.lr:g}"
+        problems.append(Problem(what, field="training.min_lr", got=f"{training.min_lr:g}", need=need))
+    if problems:
+        raise InputError(problems)
 
 
 def rate(habit: Habit, parameters: float) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from symconfig.descriptor import learning_rate
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.training import WholeTraining
 from symconfig.errors import InputError, Problem
@@ -49,24 +50,11 @@ def _length(out: Arguments, plan: Plan) -> None:
 
 
 def _schedule(out: Arguments, training: WholeTraining) -> None:
-    decay = training.decay_iters
-    if training.lr_warmup_iters >= decay:
-        raise InputError(
-            Problem(
-                "must be less than the decay iterations, or Megatron stops at the start",
-                field="training.lr_warmup_iters",
-                got=str(training.lr_warmup_iters),
-                need=f"< {decay}",
-            )
-        )
-    if training.min_lr > training.lr:
-        raise InputError(
-            Problem("is more than lr", field="training.min_lr", got=repr(training.min_lr), need=f"<= {training.lr!r}")
-        )
+    learning_rate.check(training)
     out.put("--lr", training.lr)
     out.put("--min-lr", training.min_lr)
     out.put("--lr-decay-style", training.lr_decay_style)
-    out.put("--lr-decay-iters", decay)
+    out.put("--lr-decay-iters", training.decay_iters)
     out.put("--lr-warmup-iters", training.lr_warmup_iters)
     if training.lr_decay_style == "WSD":
         out.put("--lr-wsd-decay-iters", training.wsd_decay_iters)

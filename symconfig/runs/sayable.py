@@ -15,6 +15,7 @@ from symconfig.plans.sketch import sketch
 from symconfig.render import target_of, targets
 from symconfig.render.target import Source
 from symconfig.solve.pins import narrowed
+from symconfig.solve.whole import whole
 
 # Fields of a job that the planner never decides. A model's own fields are such, too.
 _GIVEN = (
@@ -31,7 +32,7 @@ def unsayable(
     """
     target = target or target_of(model, job)
     assumed = {name: value for name, value in target.assumes.items() if name not in job.model_fields_set}
-    job = job.model_copy(update=assumed)
+    job = whole(model, job.model_copy(update=assumed))
     try:
         target.variables(sketch(model, cluster, job, BACKENDS[job.backend].releases.of(job)))
     except InfeasibleError as error:

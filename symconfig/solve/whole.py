@@ -10,8 +10,10 @@ from symconfig.plans.plan import Plan
 
 
 def whole(model: ModelDescriptor, job: Job) -> Job:
-    """Fill in the training's open fields by the job's task and the model's size."""
+    """Fill in the training's open fields by the job's task and the model's size. Raises InputError for a schedule that
+    cannot be."""
     training = learning_rate.derived(job.training, job.task_of(model), _size(model))
+    learning_rate.check(training)
     return job.model_copy(update={"training": training})
 
 
