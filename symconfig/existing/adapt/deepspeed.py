@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any
 
@@ -12,7 +12,8 @@ from symconfig.descriptor.document import KeyPath, dotted
 from symconfig.errors import InputError, Problem
 from symconfig.existing.adapt import launcher, trees, words
 from symconfig.existing.adapt.draft import Draft
-from symconfig.existing.adapt.outcome import Change, Unplaced
+from symconfig.existing.adapt.mending import mended
+from symconfig.existing.adapt.outcome import Change, Flaw, Unplaced
 from symconfig.existing.adapt.progress import Progress
 from symconfig.existing.adapt.runs import several, why_apart
 from symconfig.existing.adapt.same import check_program
@@ -21,6 +22,8 @@ from symconfig.existing.launch.text import Edit, Place
 from symconfig.existing.recover.arguments import Arguments
 from symconfig.existing.recover.asked import Asked
 from symconfig.existing.recover.deepspeed import run
+from symconfig.existing.recover.run import Run
+from symconfig.existing.rules.rule import Finding
 from symconfig.plans.plan import Plan
 from symconfig.render import deepspeed
 
@@ -96,6 +99,29 @@ def adapt(draft: Draft, plan: Plan) -> Progress:
             for wish in _wishes(progress.draft.reading, config, keys):
                 progress = _granted(progress, wish)
     return launcher.numbers(progress, plan)
+
+
+def audited(progress: Progress, original: Reading, plan: Plan) -> tuple[Progress, tuple[Flaw, ...]]:
+    """Mend what an audit finds in the result; return what is left of it."""
+    config = deepspeed.config(plan)
+    apart = _differing(progress.draft.reading, plan)
+
+    def repairs(now: Progress, finding: Finding) -> Iterator[Progress]:
+        tree = now.draft.reading.deepspeed
+        path = next((each for each in tree.spans if dotted(each) == finding.problem.field), ()) if tree else ()
+        for value in (_get(config, path), None) if path else ():
+            after = _granted(now, KeyWish(path, value))
+            if len(after.changes) > len(now.changes):
+                why = f"{finding.problem.what} [{finding.rule}]"
+                yield replace(after, changes=(*after.changes[:-1], replace(after.changes[-1], why=why)))
+
+    return mended(progress, plan, original, repairs, lambda draft: set(_differing(draft.reading, plan)) <= set(apart))
+
+
+def original(reading: Reading, plan: Plan) -> Run:
+    """The configuration in the planner's terms. Raises InputError."""
+    asked = _asked(plan)
+    return run(reading, plan.cluster, replace(asked, gpus=reading.world.gpus or asked.gpus))
 
 
 def _asked(plan: Plan) -> Asked:
