@@ -59,7 +59,9 @@ def fated(fate: Fate, plan: str) -> str:
     source = "what lies there" if fate.seen else "what this configuration saved"
     lines = [f"  {head} ({answer.kind}, by {source}): {checkpoint.sentence(answer.verdict)}"]
     if not fate.loads:
-        lines.append("  Nothing here loads it: without an option for that the run starts anew and saves beside it.")
+        lines.append(
+            "  Nothing in these files loads it: unless its program does, the run starts anew and saves beside it."
+        )
     lines += (_filled(line, fate.folder) for step in checkpoint.steps(answer.how) for line in _indented(step))
     if answer.verdict is Verdict.CONVERTED:
         lines.append(f"  {checkpoint.OTHERWISE[answer.otherwise]}")

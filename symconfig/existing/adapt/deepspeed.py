@@ -10,7 +10,7 @@ from typing import Any
 
 from symconfig.descriptor.document import KeyPath, dotted
 from symconfig.errors import InputError, Problem
-from symconfig.existing.adapt import launcher, trees, words
+from symconfig.existing.adapt import launcher, trainer, trees
 from symconfig.existing.adapt.draft import Draft
 from symconfig.existing.adapt.mending import mended
 from symconfig.existing.adapt.outcome import Change, Flaw, Unplaced
@@ -29,11 +29,6 @@ from symconfig.render import deepspeed
 
 AUTO = "auto"
 _ROUNDS = 4  # what one key means may depend on another that was changed
-# What Transformers' Trainer puts for "auto" (transformers/integrations/deepspeed.py); the rest it derives.
-TRAINER: dict[KeyPath, str] = {
-    ("train_micro_batch_size_per_gpu",): "per_device_train_batch_size",
-    ("gradient_accumulation_steps",): "gradient_accumulation_steps",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +40,12 @@ class Keys:
     needed: tuple[KeyPath, ...] = ()
 
 
+BF16, FP16 = ("bf16", "enabled"), ("fp16", "enabled")
 _MICRO, _STEPS, _BATCH = (("train_micro_batch_size_per_gpu",), ("gradient_accumulation_steps",), ("train_batch_size",))
 RECOMPUTE = Keys(("options.recompute",), ())
 KEYS = (
     Keys(("configuration.micro", "configuration.global_batch"), (_BATCH, _MICRO, _STEPS), (_MICRO, _BATCH)),
-    Keys(("options.precision",), (("bf16", "enabled"), ("fp16", "enabled"))),
+    Keys(("options.precision",), (BF16, FP16)),
     Keys(("options.zero_stage",), (("zero_optimization", "stage"),)),
     Keys(("options.overlap.grad_reduce",), (("zero_optimization", "overlap_comm"),)),
     Keys(("options.optimizer_offload",), (("zero_optimization", "offload_optimizer"),)),
@@ -86,7 +82,7 @@ def adapt(draft: Draft, plan: Plan) -> Progress:
             Problem("the plan is for DeepSpeed, and no DeepSpeed configuration was found here", file=reading.file)
         )
     check_program(reading, plan)
-    if several(reading, tuple(TRAINER.values())):
+    if several(reading, trainer.NAMES):
         return Progress(draft).lacking(Unplaced("the plan, all of it,", "", why_apart(reading)))
     progress, config, before = Progress(draft), deepspeed.config(plan), None
     for _ in range(_ROUNDS):
@@ -134,7 +130,9 @@ def _recompute(progress: Progress, plan: Plan) -> Progress:
     full = recompute.granularity == "full"
     now = "0" if not full else str(recompute.num_layers) if recompute.method == "block" else "-1"
     if Arguments(reading.settings).given("recompute_layers"):
-        return _value(progress, "recompute_layers", now)
+        return trainer.valued(progress, "recompute_layers", now)
+    if recompute.method != "block" and trainer.used(reading):
+        return trainer.recomputed(progress, full)
     words = {"0": "nothing", "-1": "every layer"}.get(now, f"the first {now} layers")
     if not reading.settings:
         return progress.noted(f"The plan recomputes {words}; the training program's own arguments say that.")
@@ -176,7 +174,7 @@ def _wishes(reading: Reading, config: dict[str, Any], keys: Keys) -> Iterator[Ke
 
 
 def _by_argument(reading: Reading, path: KeyPath) -> bool:
-    return path in TRAINER and Arguments(reading.settings).given(TRAINER[path])
+    return trainer.name_of(reading, path) is not None
 
 
 def _get(config: Any, path: KeyPath) -> Any:
@@ -198,7 +196,10 @@ def _granted(progress: Progress, wish: KeyWish) -> Progress:
         return progress.lacking(Unplaced(wish.name, wish.now, why, _where(tree, wish.path)))
     was = None if have is None else trees.spelled(have, "json")
     place = _where(after.reading.deepspeed if have is None else tree, wish.path)
-    return progress.went(after, Change(wish.name, was, wish.now, place))
+    progress = progress.went(after, Change(wish.name, was, wish.now, place))
+    # The Trainer stops where its argument and the JSON say different numbers.
+    name = trainer.name_of(after.reading, wish.path)
+    return trainer.valued(progress, name, trainer.spelled(wish.value)) if name and wish.now is not None else progress
 
 
 def _where(tree: Tree, path: KeyPath) -> Place:
@@ -242,28 +243,17 @@ def _with(data: Any, wish: KeyWish) -> Any:
 
 def _argument(progress: Progress, wish: KeyWish) -> Progress:
     """What is "auto" the training program's own argument says; what it derives from others needs no words."""
-    name, reading = TRAINER.get(wish.path), progress.draft.reading
-    if name is None or wish.now is None:
+    reading = progress.draft.reading
+    if wish.path not in trainer.ARGUMENTS or wish.now is None:
         return progress
-    if not _by_argument(reading, wish.path):
-        why = f'it is "auto" here, and --{name}, which Transformers takes for it, is not given'
-        place = _where(reading.deepspeed, wish.path) if reading.deepspeed is not None else None
-        return progress.lacking(Unplaced(wish.name, wish.now, why, place))
-    return _value(progress, name, wish.now)
-
-
-def _value(progress: Progress, name: str, now: str) -> Progress:
-    """Another value for an argument of the training program, named with underscores."""
-    draft = progress.draft
-    setting = Arguments(draft.reading.settings).find(name)
-    assert setting is not None, "it has been asked for"
-    said = [word.text for word in setting.values]
-    if said == [now]:
-        return progress
-    index = next(index for index, each in enumerate(draft.reading.settings) if each is setting)
-    goal = draft.said.setting(index, (now,))
-    after = draft.tried(words.changed(setting.values[0], now, draft.texts), goal.__eq__) if len(said) == 1 else None
-    if after is None:
-        why = "to write it there would change something else as well"
-        return progress.lacking(Unplaced(setting.name, now, why, setting.place))
-    return progress.went(after, Change(setting.name, " ".join(said), now, setting.place))
+    name = trainer.name_of(reading, wish.path)
+    if name is not None:
+        return trainer.valued(progress, name, trainer.spelled(wish.value))
+    name = trainer.ARGUMENTS[wish.path][0]
+    if wish.value is False:
+        return progress  # as it is without the argument
+    if trainer.used(reading):
+        return trainer.given(progress, name, trainer.spelled(wish.value))
+    why = f'it is "auto" here, and --{name}, which Transformers takes for it, is not given'
+    place = _where(reading.deepspeed, wish.path) if reading.deepspeed is not None else None
+    return progress.lacking(Unplaced(wish.name, wish.now, why, place))

@@ -33,6 +33,7 @@ _TOKEN = re.compile(
     rf"(?<![A-Za-z])(?:({_WORDS})[-_]?(\d+)(?![\d.])|(?<![\d.])(\d+)[-_]?(nodes?|gpus?)(?![A-Za-z]))", re.IGNORECASE
 )
 _ASSIGNED = re.compile(r"\s*(?:export\s+|local\s+|readonly\s+|declare\s+-\w+\s+)*([A-Za-z_]\w*)=")
+_LONGEST = 4096  # characters of a name; a program in a word is none
 _COMMENT = re.compile(r"(?:^|(?<=\s))(?:#|//).*")
 SAVES = ("save", "save_dir", "save_path", "output_dir", "checkpoint_dir", "save_checkpoint_path")
 LOADS = ("load", "load_dir", "resume_from_checkpoint", "pretrained_checkpoint", "load_checkpoint_path")
@@ -102,13 +103,10 @@ def _of_word(option: str, word: Word, reading: Reading, changed: Mapping[str, tu
     if word.unknown is not None or len(word.text) > _LONGEST:
         return
     texts = {text.file: text for text in reading.texts}
-    for token, start, name in _tokens(word.text, changed):
+    for token, start, now in _tokens(word.text, changed):
         place = _place(word, start, texts)
         if place is not None:
-            yield _Carried(option, word.text, token, _now(name, changed), place)
-
-
-_LONGEST = 4096  # characters of a name; a program in a word is none
+            yield _Carried(option, word.text, token, now, place)
 
 
 def _place(word: Word, start: int, texts: Mapping[str, Text]) -> Place | None:
@@ -129,23 +127,20 @@ def _of_text(text: Text, changed: Mapping[str, tuple[int, int]]) -> Iterator[_Ca
     start = 0
     for line in text.data.splitlines(keepends=True):
         said = _COMMENT.sub("", line.decode("utf-8", "replace"))
-        for token, at, name in _tokens(said, changed):
+        for token, at, now in _tokens(said, changed):
             begin = start + len(said[:at].encode())
             place = text.place(begin, begin + len(token.encode()))
-            yield _Carried("", said.strip(), token, _now(name, changed), place)
+            yield _Carried("", said.strip(), token, now, place)
         start += len(line)
 
 
 def _tokens(text: str, changed: Mapping[str, tuple[int, int]]) -> Iterator[tuple[str, int, str]]:
-    """Yield the parts of a text that say a number as it was, where each starts, and the number's name."""
+    """Yield the parts of a text that say a number as it was, where each starts, and what the run has now."""
     for match in _TOKEN.finditer(text):
-        name = SPELLED[(match[1] or match[4]).lower()]
+        said = (match[1] or match[4]).lower()
+        name = SPELLED[said]
         if name in changed and int(match[2] or match[3]) == changed[name][0]:
-            yield match[0], match.start(), name
-
-
-def _now(name: str, changed: Mapping[str, tuple[int, int]]) -> str:
-    return f"{name} {changed[name][1]}"
+            yield match[0], match.start(), f"{said} {changed[name][1]}"
 
 
 def _line(text: Text, mine: Sequence[_Carried]) -> Stale:
