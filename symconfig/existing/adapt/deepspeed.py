@@ -85,6 +85,8 @@ def adapt(draft: Draft, plan: Plan) -> Progress:
     if several(reading, trainer.NAMES):
         return Progress(draft).lacking(Unplaced("the plan, all of it,", "", why_apart(reading)))
     progress, config, before = Progress(draft), deepspeed.config(plan), None
+    for wish in _unsaid(reading, config):
+        progress = _granted(progress, wish)
     for _ in range(_ROUNDS):
         differing = _differing(progress.draft.reading, plan)
         if not differing or differing == before:
@@ -118,6 +120,14 @@ def original(reading: Reading, plan: Plan) -> Run:
     """The configuration in the planner's terms. Raises InputError."""
     asked = _asked(plan)
     return run(reading, plan.cluster, replace(asked, gpus=reading.world.gpus or asked.gpus))
+
+
+def _unsaid(reading: Reading, config: dict[str, Any]) -> Iterator[KeyWish]:
+    """Yield what of the batch is "auto" while the Trainer's argument for it is missing: without it nothing else can be
+    compared."""
+    for path in (_MICRO, _STEPS) if trainer.used(reading) and reading.deepspeed is not None else ():
+        if reading.deepspeed.get(*path) == AUTO and not _by_argument(reading, path):
+            yield KeyWish(path, _get(config, path))
 
 
 def _asked(plan: Plan) -> Asked:
