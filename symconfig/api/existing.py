@@ -17,6 +17,7 @@ from symconfig.descriptor.load import load_model
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.validate import validate
 from symconfig.errors import InputError, Problem
+from symconfig.existing.adapt.outcome import Best
 from symconfig.existing.audit.audit import Audit
 from symconfig.existing.audit.audit import audit as judge
 from symconfig.existing.launch.read import read
@@ -25,7 +26,7 @@ from symconfig.frameworks.megatron.flags import resolve
 from symconfig.plans.file import loaded
 
 if TYPE_CHECKING:
-    from symconfig.existing.adapt.outcome import Adapted
+    from symconfig.runs.adapting.adaptation import Adaptation
 
 
 @typed
@@ -79,12 +80,15 @@ def adapt(
     *,
     variables: Mapping[str, str] | None = None,
     arguments: Sequence[str] = (),
-) -> Adapted:
+    best: Best = "fewest-changes",
+) -> Adaptation:
     """A person's own files with a plan's values in them: `files` has their new bytes, `diff` what changes.
 
-    plan: a plan, its file, or the folder that holds it. variables, arguments: as for `audit`. Nothing is written.
+    plan: a plan, its file, or the folder that holds it. variables, arguments: as for `audit`. best: of plans that the
+    model cannot tell apart, the one with the fewest changes, the fastest, or the one that was planned. Nothing is
+    written: `done` says whether all of the plan is in them and an audit finds no error.
     Raises InputError where the plan is for another model, or where the source cannot be read.
     """
-    from symconfig.existing.adapt.files import adapted
+    from symconfig.runs.adapting.adaptation import adaptation
 
-    return adapted(str(source), loaded(plan), dict(variables or {}), tuple(arguments))
+    return adaptation(str(source), loaded(plan), dict(variables or {}), tuple(arguments), best)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from symconfig.cli.options import add_script, variables
-from symconfig.cli.shared import note, print_json, write_data
+from symconfig.cli.shared import print_json, write_data
 from symconfig.errors import InputError, Problem
 
 if TYPE_CHECKING:
-    from symconfig.existing.adapt.outcome import Adapted
+    from symconfig.runs.adapting.adaptation import Adaptation
 
 NAME = "adapt"
 DOES = "put a plan's values into an existing launch script or config"
@@ -30,15 +31,27 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="launch script, YAML, DeepSpeed JSON, or a line of arguments; nothing of it is executed",
     )
     add("--plan", metavar="PLAN.json", required=True, help="a plan, or the folder that holds it")
+    add(
+        "--best",
+        choices=("fewest-changes", "fastest", "planned"),
+        default="fewest-changes",
+        help="of plans that the model cannot tell apart: the one that changes the fewest lines (default), the fastest, "
+        "or the file's own choice",
+    )
     add("--in-place", action="store_true", help="write the files, all or none (default: only show what would change)")
-    add("--partial", action="store_true", help="with --in-place: write what could be placed where not all could")
+    add(
+        "--partial",
+        action="store_true",
+        help="with --in-place: write also where something is left to do by hand, or an audit finds an error",
+    )
     add_script(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Exit 0: all that the plan decides is in the files, or would be; 1: something has to be put in by hand."""
+    """Exit 0: all that the plan decides is in the files, or would be, and an audit of them finds no error; 1: something
+    has to be put in by hand, or an error is left."""
+    from symconfig.api import existing
     from symconfig.api.planning import Problems
-    from symconfig.existing.adapt.files import adapted
     from symconfig.plans.file import load_plan
 
     found = Problems()
@@ -48,8 +61,10 @@ def run(arguments: argparse.Namespace) -> int:
         raise InputError(found.all)
     if arguments.partial and not arguments.in_place:
         raise InputError(Problem("says what to write, and nothing is written", field="--partial", need="--in-place"))
-    outcome = adapted(arguments.source, plan, given, tuple(arguments.extra))
-    written = arguments.in_place and bool(outcome.files) and (not outcome.unplaced or arguments.partial)
+    outcome = existing.adapt(
+        arguments.source, plan, variables=given, arguments=tuple(arguments.extra), best=arguments.best
+    )
+    written = arguments.in_place and bool(outcome.files) and (outcome.done or arguments.partial)
     if written:
         _write(outcome)
     if arguments.json:
@@ -57,10 +72,10 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         write_data(outcome.diff)
     _say(outcome, arguments, written)
-    return 1 if outcome.unplaced else 0
+    return 0 if outcome.done else 1
 
 
-def _write(outcome: Adapted) -> None:
+def _write(outcome: Adaptation) -> None:
     from symconfig.existing.adapt.write import write
     from symconfig.existing.launch.read import ARGUMENTS
 
@@ -70,19 +85,21 @@ def _write(outcome: Adapted) -> None:
     write(outcome.files, {text.file: text for text in outcome.reading.texts}, Path(file).parent)
 
 
-def _say(outcome: Adapted, arguments: argparse.Namespace, written: bool) -> None:
-    """What was done, on standard error: standard output is the diff."""
-    for change in outcome.changes:
-        note(f"{change}.")
-    for item in outcome.unplaced:
-        note(f"not done: {item}.")
-    for text in outcome.notes:
-        note(text)
+def _say(outcome: Adaptation, arguments: argparse.Namespace, written: bool) -> None:
+    """Say on standard error what was done: standard output is the diff."""
+    from symconfig.report.adapt import blocks
+    from symconfig.report.grid import show
+
+    show([*blocks(outcome, arguments.plan), _end(outcome, arguments.in_place, written)], sys.stderr)
+
+
+def _end(outcome: Adaptation, in_place: bool, written: bool) -> str:
+    """Say what became of the files."""
     if not outcome.changes and not outcome.unplaced:
-        note(f"{outcome.reading.file} says already what the plan decides; nothing was changed.")
-    elif written:
-        note(f"wrote {', '.join(outcome.files)}")
-    elif arguments.in_place and outcome.files:
-        note("Nothing was written, because not all could be placed; --partial writes what could.")
-    elif outcome.files:
-        note("Nothing was written; --in-place does.")
+        return f"{outcome.reading.file} says already what the plan decides; nothing was changed."
+    if written:
+        return f"Wrote {', '.join(outcome.files)}."
+    if in_place and outcome.files:
+        why = "an audit of the result finds errors" if outcome.flaws else "not all could be placed"
+        return f"Nothing was written, because {why}; --partial writes what could be placed."
+    return "Nothing was written; --in-place does." if outcome.files else "Nothing was written."

@@ -15,7 +15,7 @@ _SENTENCES = {
     Verdict.WEIGHTS: "Its weights load, and nothing else.",
     Verdict.NO: "It does not load.",
 }
-_OTHERWISE = {
+OTHERWISE = {
     Verdict.WEIGHTS: "Without the conversion its weights load, and nothing else:",
     Verdict.NO: "Without the conversion nothing loads.",
 }
@@ -38,11 +38,16 @@ def found(checkpoint: Checkpoint) -> list[Block]:
     return [head, *([Grid(("of the run", "value"), tuple(rows), left=(0,))] if rows else []), *checkpoint.notes]
 
 
+def sentence(verdict: Verdict) -> str:
+    """Say a verdict of the checkpoint, which is `it`."""
+    return _SENTENCES[verdict]
+
+
 def verdict(loadable: Loadable) -> list[Block]:
     """Whether it loads, how, what is lost and why."""
-    blocks = [f"{loadable.verdict.value.capitalize()}: {_SENTENCES[loadable.verdict]}", *steps(loadable.how)]
+    blocks = [f"{loadable.verdict.value.capitalize()}: {sentence(loadable.verdict)}", *steps(loadable.how)]
     if loadable.verdict is Verdict.CONVERTED:
-        blocks += [_OTHERWISE[loadable.otherwise], *steps(loadable.otherwise_how)]
+        blocks += [OTHERWISE[loadable.otherwise], *steps(loadable.otherwise_how)]
     if loadable.lost:
         blocks.append("\n".join(("Starts anew:", *(f"- {what}" for what in loadable.lost))))
     if loadable.reasons:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any
 
 from symconfig.descriptor.document import KeyPath, dotted
 from symconfig.errors import InputError, Problem
-from symconfig.existing.adapt import launcher, trees, words
+from symconfig.existing.adapt import launcher, trainer, trees
 from symconfig.existing.adapt.draft import Draft
-from symconfig.existing.adapt.outcome import Change, Unplaced
+from symconfig.existing.adapt.mending import mended
+from symconfig.existing.adapt.outcome import Change, Flaw, Unplaced
 from symconfig.existing.adapt.progress import Progress
 from symconfig.existing.adapt.runs import several, why_apart
 from symconfig.existing.adapt.same import check_program
@@ -21,16 +22,13 @@ from symconfig.existing.launch.text import Edit, Place
 from symconfig.existing.recover.arguments import Arguments
 from symconfig.existing.recover.asked import Asked
 from symconfig.existing.recover.deepspeed import run
+from symconfig.existing.recover.run import Run
+from symconfig.existing.rules.rule import Finding
 from symconfig.plans.plan import Plan
 from symconfig.render import deepspeed
 
 AUTO = "auto"
 _ROUNDS = 4  # what one key means may depend on another that was changed
-# What Transformers' Trainer puts for "auto" (transformers/integrations/deepspeed.py); the rest it derives.
-TRAINER: dict[KeyPath, str] = {
-    ("train_micro_batch_size_per_gpu",): "per_device_train_batch_size",
-    ("gradient_accumulation_steps",): "gradient_accumulation_steps",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +40,12 @@ class Keys:
     needed: tuple[KeyPath, ...] = ()
 
 
+BF16, FP16 = ("bf16", "enabled"), ("fp16", "enabled")
 _MICRO, _STEPS, _BATCH = (("train_micro_batch_size_per_gpu",), ("gradient_accumulation_steps",), ("train_batch_size",))
 RECOMPUTE = Keys(("options.recompute",), ())
 KEYS = (
     Keys(("configuration.micro", "configuration.global_batch"), (_BATCH, _MICRO, _STEPS), (_MICRO, _BATCH)),
-    Keys(("options.precision",), (("bf16", "enabled"), ("fp16", "enabled"))),
+    Keys(("options.precision",), (BF16, FP16)),
     Keys(("options.zero_stage",), (("zero_optimization", "stage"),)),
     Keys(("options.overlap.grad_reduce",), (("zero_optimization", "overlap_comm"),)),
     Keys(("options.optimizer_offload",), (("zero_optimization", "offload_optimizer"),)),
@@ -83,9 +82,11 @@ def adapt(draft: Draft, plan: Plan) -> Progress:
             Problem("the plan is for DeepSpeed, and no DeepSpeed configuration was found here", file=reading.file)
         )
     check_program(reading, plan)
-    if several(reading, tuple(TRAINER.values())):
+    if several(reading, trainer.NAMES):
         return Progress(draft).lacking(Unplaced("the plan, all of it,", "", why_apart(reading)))
     progress, config, before = Progress(draft), deepspeed.config(plan), None
+    for wish in _unsaid(reading, config):
+        progress = _granted(progress, wish)
     for _ in range(_ROUNDS):
         differing = _differing(progress.draft.reading, plan)
         if not differing or differing == before:
@@ -98,6 +99,37 @@ def adapt(draft: Draft, plan: Plan) -> Progress:
     return launcher.numbers(progress, plan)
 
 
+def audited(progress: Progress, original: Reading, plan: Plan) -> tuple[Progress, tuple[Flaw, ...]]:
+    """Mend what an audit finds in the result; return what is left of it."""
+    config = deepspeed.config(plan)
+    apart = _differing(progress.draft.reading, plan)
+
+    def repairs(now: Progress, finding: Finding) -> Iterator[Progress]:
+        tree = now.draft.reading.deepspeed
+        path = next((each for each in tree.spans if dotted(each) == finding.problem.field), ()) if tree else ()
+        for value in (_get(config, path), None) if path else ():
+            after = _granted(now, KeyWish(path, value))
+            if len(after.changes) > len(now.changes):
+                why = f"{finding.problem.what} [{finding.rule}]"
+                yield replace(after, changes=(*after.changes[:-1], replace(after.changes[-1], why=why)))
+
+    return mended(progress, plan, original, repairs, lambda draft: set(_differing(draft.reading, plan)) <= set(apart))
+
+
+def original(reading: Reading, plan: Plan) -> Run:
+    """The configuration in the planner's terms. Raises InputError."""
+    asked = _asked(plan)
+    return run(reading, plan.cluster, replace(asked, gpus=reading.world.gpus or asked.gpus))
+
+
+def _unsaid(reading: Reading, config: dict[str, Any]) -> Iterator[KeyWish]:
+    """Yield what of the batch is "auto" while the Trainer's argument for it is missing: without it nothing else can be
+    compared."""
+    for path in (_MICRO, _STEPS) if trainer.used(reading) and reading.deepspeed is not None else ():
+        if reading.deepspeed.get(*path) == AUTO and not _by_argument(reading, path):
+            yield KeyWish(path, _get(config, path))
+
+
 def _asked(plan: Plan) -> Asked:
     return Asked(model=plan.model, gpus=plan.best.parallel.world_size, seq_length=plan.best.batch.seq_length)
 
@@ -108,7 +140,9 @@ def _recompute(progress: Progress, plan: Plan) -> Progress:
     full = recompute.granularity == "full"
     now = "0" if not full else str(recompute.num_layers) if recompute.method == "block" else "-1"
     if Arguments(reading.settings).given("recompute_layers"):
-        return _value(progress, "recompute_layers", now)
+        return trainer.valued(progress, "recompute_layers", now)
+    if recompute.method != "block" and trainer.used(reading):
+        return trainer.recomputed(progress, full)
     words = {"0": "nothing", "-1": "every layer"}.get(now, f"the first {now} layers")
     if not reading.settings:
         return progress.noted(f"The plan recomputes {words}; the training program's own arguments say that.")
@@ -150,7 +184,7 @@ def _wishes(reading: Reading, config: dict[str, Any], keys: Keys) -> Iterator[Ke
 
 
 def _by_argument(reading: Reading, path: KeyPath) -> bool:
-    return path in TRAINER and Arguments(reading.settings).given(TRAINER[path])
+    return trainer.name_of(reading, path) is not None
 
 
 def _get(config: Any, path: KeyPath) -> Any:
@@ -172,7 +206,10 @@ def _granted(progress: Progress, wish: KeyWish) -> Progress:
         return progress.lacking(Unplaced(wish.name, wish.now, why, _where(tree, wish.path)))
     was = None if have is None else trees.spelled(have, "json")
     place = _where(after.reading.deepspeed if have is None else tree, wish.path)
-    return progress.went(after, Change(wish.name, was, wish.now, place))
+    progress = progress.went(after, Change(wish.name, was, wish.now, place))
+    # The Trainer stops where its argument and the JSON say different numbers.
+    name = trainer.name_of(after.reading, wish.path)
+    return trainer.valued(progress, name, trainer.spelled(wish.value)) if name and wish.now is not None else progress
 
 
 def _where(tree: Tree, path: KeyPath) -> Place:
@@ -216,28 +253,17 @@ def _with(data: Any, wish: KeyWish) -> Any:
 
 def _argument(progress: Progress, wish: KeyWish) -> Progress:
     """What is "auto" the training program's own argument says; what it derives from others needs no words."""
-    name, reading = TRAINER.get(wish.path), progress.draft.reading
-    if name is None or wish.now is None:
+    reading = progress.draft.reading
+    if wish.path not in trainer.ARGUMENTS or wish.now is None:
         return progress
-    if not _by_argument(reading, wish.path):
-        why = f'it is "auto" here, and --{name}, which Transformers takes for it, is not given'
-        place = _where(reading.deepspeed, wish.path) if reading.deepspeed is not None else None
-        return progress.lacking(Unplaced(wish.name, wish.now, why, place))
-    return _value(progress, name, wish.now)
-
-
-def _value(progress: Progress, name: str, now: str) -> Progress:
-    """Another value for an argument of the training program, named with underscores."""
-    draft = progress.draft
-    setting = Arguments(draft.reading.settings).find(name)
-    assert setting is not None, "it has been asked for"
-    said = [word.text for word in setting.values]
-    if said == [now]:
-        return progress
-    index = next(index for index, each in enumerate(draft.reading.settings) if each is setting)
-    goal = draft.said.setting(index, (now,))
-    after = draft.tried(words.changed(setting.values[0], now, draft.texts), goal.__eq__) if len(said) == 1 else None
-    if after is None:
-        why = "to write it there would change something else as well"
-        return progress.lacking(Unplaced(setting.name, now, why, setting.place))
-    return progress.went(after, Change(setting.name, " ".join(said), now, setting.place))
+    name = trainer.name_of(reading, wish.path)
+    if name is not None:
+        return trainer.valued(progress, name, trainer.spelled(wish.value))
+    name = trainer.ARGUMENTS[wish.path][0]
+    if wish.value is False:
+        return progress  # as it is without the argument
+    if trainer.used(reading):
+        return trainer.given(progress, name, trainer.spelled(wish.value))
+    why = f'it is "auto" here, and --{name}, which Transformers takes for it, is not given'
+    place = _where(reading.deepspeed, wish.path) if reading.deepspeed is not None else None
+    return progress.lacking(Unplaced(wish.name, wish.now, why, place))

@@ -81,6 +81,11 @@ class Said:
             runs=tuple(run.exported(name, value) for run in self.runs),
         )
 
+    def without(self, name: str) -> Self:
+        """Without this variable, in all runs."""
+        environment = tuple(item for item in self.environment if item[0] != name)
+        return replace(self, environment=environment, runs=tuple(run.without(name) for run in self.runs))
+
     def configured(self, data: Any) -> Self:
         """With this DeepSpeed configuration for all runs that had the same."""
         runs = (run.configured(data) if run.deepspeed == self.deepspeed else run for run in self.runs)

@@ -176,18 +176,18 @@ def _wishes(now: Namespace, wanted: Namespace, family: Family) -> Iterator[Wish]
             yield Wish(dest, have.name, None)
 
 
-def neighbours(dest: str, sections: bool = False) -> tuple[str, ...]:
+def neighbours(dest: str, sections: bool = False, families: Sequence[Family] = FAMILIES) -> tuple[str, ...]:
     """Destinations beside which an option of this one belongs, the nearest first: its family's, then those of the
-    families before it, then those after; of a file with sections those in the same only."""
-    at = next(index for index, family in enumerate(FAMILIES) if dest in family.dests)
-    mine = FAMILIES[at].dests
+    families before it, then those after; of a file with sections those in the same only. families: all, in order."""
+    at = next(index for index, family in enumerate(families) if dest in family.dests)
+    mine = families[at].dests
     own = mine.index(dest)
-    section = FAMILIES[at].section
+    section = families[at].section
     if sections and section is None:
         return ()
-    others = [family for family in FAMILIES if not sections or family.section == section]
-    before = [name for family in reversed(others) if family in FAMILIES[:at] for name in reversed(family.dests)]
-    after = [name for family in others if family in FAMILIES[at + 1 :] for name in family.dests]
+    others = [family for family in families if not sections or family.section == section]
+    before = [name for family in reversed(others) if family in families[:at] for name in reversed(family.dests)]
+    after = [name for family in others if family in families[at + 1 :] for name in family.dests]
     return (*reversed(mine[:own]), *mine[own + 1 :], *before, *after)
 
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 from symconfig.errors import InputError, Problem
 from symconfig.existing.adapt import deepspeed, megatron
 from symconfig.existing.adapt.draft import Draft
-from symconfig.existing.adapt.outcome import Adapted
+from symconfig.existing.adapt.names import numbers, stale
+from symconfig.existing.adapt.outcome import Adapted, Flaw, Stale
+from symconfig.existing.adapt.progress import Progress
 from symconfig.existing.adapt.runs import noted
 from symconfig.existing.launch.files import instead
 from symconfig.existing.launch.read import ARGUMENTS, read
 from symconfig.existing.launch.reading import Reading
+from symconfig.existing.recover.run import Run
 from symconfig.frameworks.backend import Told
 from symconfig.frameworks.known import BACKENDS
 from symconfig.plans.plan import Plan
@@ -21,6 +25,16 @@ def adapted(source: str, plan: Plan, variables: Mapping[str, str], extra: Sequen
     """source: a path, or a line of arguments. variables, extra: what the script would find in its environment, and be
     given. Raises InputError where it cannot be read, is of another model or framework than the plan."""
 
+    draft, side = opened(source, variables, extra), _side(plan)
+    reading = draft.reading
+    progress, flaws = side.audited(placed(draft, plan), reading, plan)
+    progress = noted(progress)
+    names = _stale(reading, progress.draft.reading, plan) if progress.changes else ()
+    return Adapted(reading, progress.draft.files, progress.changes, progress.unplaced, progress.notes, flaws, names)
+
+
+def opened(source: str, variables: Mapping[str, str], extra: Sequence[str] = ()) -> Draft:
+    """Read files to edit. Arguments and errors as of `adapted`."""
     reading = read(source, variables=variables, extra=extra)
     first = reading.texts[0]
 
@@ -30,14 +44,43 @@ def adapted(source: str, plan: Plan, variables: Mapping[str, str], extra: Sequen
         with instead(files):
             return read(source, variables=variables, extra=extra)
 
-    draft = Draft(again, reading, {})
-    if BACKENDS[plan.best.target.backend].told_by is Told.JSON:
-        progress = deepspeed.adapt(draft, plan)
-    else:
-        _check_megatron(reading)
-        progress = megatron.adapt(draft, plan)
-    progress = noted(progress)
-    return Adapted(reading, progress.draft.files, progress.changes, progress.unplaced, progress.notes)
+    return Draft(again, reading, {})
+
+
+def placed(draft: Draft, plan: Plan) -> Progress:
+    """Put a plan's values into files, not audited yet. Raises InputError as `adapted` does."""
+    side = _side(plan)
+    if side is megatron:
+        _check_megatron(draft.reading)
+    return side.adapt(draft, plan)
+
+
+def was(reading: Reading, plan: Plan) -> Run:
+    """A configuration as it was, in the planner's terms; what it hides is taken to be as in the plan. Raises InputError
+    for one that means nothing."""
+    return _side(plan).original(reading, plan)
+
+
+class _Side(Protocol):
+    """How a framework's configurations are adapted: a module."""
+
+    def adapt(self, draft: Draft, plan: Plan) -> Progress: ...
+    def audited(self, progress: Progress, original: Reading, plan: Plan) -> tuple[Progress, tuple[Flaw, ...]]: ...
+    def original(self, reading: Reading, plan: Plan) -> Run: ...
+
+
+def _side(plan: Plan) -> _Side:
+    return deepspeed if BACKENDS[plan.best.target.backend].told_by is Told.JSON else megatron
+
+
+def _stale(before: Reading, after: Reading, plan: Plan) -> tuple[Stale, ...]:
+    """Names that carry the old run's numbers; none where these cannot be known."""
+    try:
+        old, new = was(before, plan), was(after, plan)
+    except InputError:
+        return ()
+    mine, theirs = (numbers(run.configuration, each.world.nodes) for run, each in ((old, before), (new, after)))
+    return stale(before, after, mine, theirs)
 
 
 def _check_megatron(reading: Reading) -> None:

@@ -91,9 +91,9 @@ class Goal:
     def differing(self, names: Namespace, gpus: int) -> list[Family]:
         """Families that mean something else than the plan. Where the options mean nothing together, as degrees that do
         not divide the GPUs, only their values can be compared."""
-        goal = self._meaning(self.wanted, self.gpus)
+        goal = self.meaning(self.wanted, self.gpus)
         try:
-            have = self._meaning(names, gpus)
+            have = self.meaning(names, gpus)
         except InputError:
             return unequal(names, self.wanted)
         return [
@@ -102,7 +102,7 @@ class Goal:
             if family.meaning(have) != family.meaning(goal) or sum(names[dest] is True for dest in family.exclusive) > 1
         ]
 
-    def _meaning(self, names: Namespace, gpus: int) -> Run:
+    def meaning(self, names: Namespace, gpus: int) -> Run:
         asked = Asked(
             model=self.plan.model, seq_length=self.plan.best.batch.seq_length, vocab_size=self.plan.model.vocab_size
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from symconfig.existing.adapt import guard, words
@@ -97,6 +98,23 @@ def _export_lines(draft: Draft, line: str) -> Iterator[tuple[Edit, ...]]:
         if end >= 0 and text.data[start:end].startswith(b"export ") and b"\n" not in text.data[start:end]:
             newline = "\r\n" if text.data[:end].endswith(b"\r") else "\n"
             yield (Edit(text.place(end + 1, end + 1), f"{line}{newline}"),)
+
+
+def unset(progress: Progress, name: str, why: str) -> Iterator[Progress]:
+    """Yield the progress without this variable, where a line of its own exports it. why: a clause."""
+    draft = progress.draft
+    word = draft.reading.environment[name]
+    place = _written(word)
+    text = draft.texts.get(place.file)
+    if text is None:
+        return
+    start, end = text.data.rfind(b"\n", 0, place.start) + 1, text.data.find(b"\n", place.end)
+    line = text.data[start : max(end, 0)]
+    if re.fullmatch(rb"[ \t]*export[ \t]+%s=\S+[ \t]*(#.*)?\r?" % re.escape(name.encode()), line) is None:
+        return
+    after = draft.tried([(Edit(text.place(start, end + 1), ""),)], draft.said.without(name).__eq__)
+    if after is not None:
+        yield progress.went(after, Change(name, word.text, None, place, why))
 
 
 def _variable(progress: Progress, row: environment.Variable, word: Word) -> Progress:

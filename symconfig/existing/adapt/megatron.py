@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 
+from symconfig.errors import InputError
 from symconfig.existing.adapt import launcher
+from symconfig.existing.adapt.companions import demanded
 from symconfig.existing.adapt.draft import Draft
 from symconfig.existing.adapt.families import DECIDED, FAMILIES, Family, Wish, having, wishes
 from symconfig.existing.adapt.goal import Goal
-from symconfig.existing.adapt.outcome import Change, Unplaced
+from symconfig.existing.adapt.mending import mended
+from symconfig.existing.adapt.outcome import Change, Flaw, Unplaced
 from symconfig.existing.adapt.progress import Progress
+from symconfig.existing.adapt.repairs import repairs
 from symconfig.existing.adapt.runs import apart, why_apart
 from symconfig.existing.adapt.same import check
 from symconfig.existing.adapt.ways import granted
 from symconfig.existing.launch.reading import Reading, Setting
 from symconfig.existing.recover.namespace import Namespace
+from symconfig.existing.recover.run import Run
 from symconfig.plans.plan import Plan
 
 _ROUNDS = 4  # one option's default may depend on another that was changed
@@ -48,9 +54,52 @@ def adapt(draft: Draft, plan: Plan) -> Progress:
         before, differing = differing, goal.differing(goal.known(reading, hidden), goal.gpus)
         if not differing or differing == before:
             break
+    progress = _demanded(progress, goal, goal.names(draft.reading))
     progress = launcher.variables(launcher.numbers(progress, plan), plan)
     progress = _recipe(progress, goal)
     return _checked(progress, goal, [family for family in differing if family not in blocked])
+
+
+def audited(progress: Progress, original: Reading, plan: Plan) -> tuple[Progress, tuple[Flaw, ...]]:
+    """Mend what an audit finds in the result; return what is left of it."""
+    goal = Goal.of(plan, original)
+    apart = _other_meanings(progress.draft, goal)
+
+    def sound(draft: Draft) -> bool:
+        try:
+            check(goal.known(draft.reading, goal.hidden(draft.reading)), plan)
+        except InputError:
+            return False
+        return _other_meanings(draft, goal) <= apart
+
+    return mended(progress, plan, original, lambda now, finding: repairs(now, goal, finding), sound)
+
+
+def original(reading: Reading, plan: Plan) -> Run:
+    """The configuration in the planner's terms, with the plan's values for what it hides. Raises InputError."""
+    goal = Goal.of(plan, reading)
+    return goal.meaning(goal.known(reading, goal.hidden(reading)), reading.world.gpus or goal.gpus)
+
+
+def _other_meanings(draft: Draft, goal: Goal) -> set[Family]:
+    """Return the families that mean something else than the plan."""
+    reading = draft.reading
+    return set(goal.differing(goal.known(reading, goal.hidden(reading)), goal.gpus))
+
+
+def _demanded(progress: Progress, goal: Goal, before: Namespace) -> Progress:
+    """Add what the change of layout asks for of options that no plan decides."""
+    for demand in demanded(before, goal.names(progress.draft.reading)):
+        names, wish = goal.names(progress.draft.reading), demand.wish
+        setting = having(names, wish.dest)
+        after = granted(progress.draft, names, wish)
+        if after is None or setting is None:
+            place = None if setting is None else setting.place
+            progress = progress.lacking(Unplaced(wish.option, wish.now, demand.why, place))
+        else:
+            change = _change(wish, setting, before, goal.names(after.reading))
+            progress = progress.went(after, replace(change, why=demand.why))
+    return progress
 
 
 def _recipe(progress: Progress, goal: Goal) -> Progress:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
+from symconfig.errors import Problem
 from symconfig.existing.launch.reading import Reading
 from symconfig.existing.launch.text import Place
 
 SCHEMA = "symconfig.adapt/1"
+# Of plans that the cost model cannot tell apart: the one that changes least, the fastest, or the plan's own choice.
+Best = Literal["fewest-changes", "fastest", "planned"]
+BESTS: tuple[Best, ...] = get_args(Best)
 
 NO_NEWLINE = "\\ No newline at end of file\n"
 
@@ -20,20 +24,23 @@ class Change:
     """One option, launcher number, variable or key that says something else now.
 
     was, now: its value; None: it was not there, or is not any more; "" for a switch. place: where it stood; of what was
-    added, where it stands now.
+    added, where it stands now. why: of what no plan decides, what asks for it, as a clause.
     """
 
     option: str
     was: str | None
     now: str | None
     place: Place
+    why: str = ""
 
     def __str__(self) -> str:
         if self.was is None:
-            return f"{self.place}: {f'{self.option} {self.now}'.strip()} added"
-        if self.now is None:
-            return f"{self.place}: {f'{self.option} {self.was}'.strip()} removed"
-        return f"{self.place}: {self.option} {self.was} -> {self.now}"
+            done = f"{f'{self.option} {self.now}'.strip()} added"
+        elif self.now is None:
+            done = f"{f'{self.option} {self.was}'.strip()} removed"
+        else:
+            done = f"{self.option} {self.was} -> {self.now}"
+        return f"{self.place}: {done}{f', since {self.why}' if self.why else ''}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +62,46 @@ class Unplaced:
 
 
 @dataclass(frozen=True, slots=True)
+class Flaw:
+    """An error that `symconfig audit` finds in the result, and that no change was found to mend.
+
+    rule: of the audit, by its name. before: the configuration had it as it was.
+    """
+
+    rule: str
+    problem: Problem
+    before: bool
+
+    def __str__(self) -> str:
+        whose = "It was there before." if self.before else "The plan's values bring it."
+        return f"{self.problem} [{self.rule}] {whose}"
+
+
+@dataclass(frozen=True, slots=True)
+class Stale:
+    """A name or path that carries a number that the plan changes.
+
+    option: what has the value: an option, a variable, a scheduler's word. token: the part with the number ("tp8"). now:
+    that part as it would be. place: where the number stands. advice: what to think about, a sentence.
+    """
+
+    option: str
+    value: str
+    token: str
+    now: str
+    place: Place
+    advice: str
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.option} says {self.token}, and the run has {self.now} now. {self.advice}"
+
+
+@dataclass(frozen=True, slots=True)
 class Adapted:
     """reading: the configuration as it was. files: the bytes of every file that changes, by its name.
 
-    notes: what a person should know of the result, as sentences.
+    notes: what a person should know of the result, as sentences. flaws: what an audit of the result calls errors.
+    stale: what carries old numbers in its name.
     """
 
     reading: Reading
@@ -66,6 +109,13 @@ class Adapted:
     changes: tuple[Change, ...]
     unplaced: tuple[Unplaced, ...]
     notes: tuple[str, ...] = ()
+    flaws: tuple[Flaw, ...] = ()
+    stale: tuple[Stale, ...] = ()
+
+    @property
+    def done(self) -> bool:
+        """Whether all that the plan decides is in the files, and nothing is known that keeps them from running."""
+        return not self.unplaced and not self.flaws
 
     @property
     def diff(self) -> str:
@@ -88,6 +138,7 @@ class Adapted:
                     "to": change.now,
                     "file": change.place.file,
                     "line": change.place.line,
+                    **({"why": change.why} if change.why else {}),
                 }
                 for change in self.changes
             ],
@@ -100,6 +151,31 @@ class Adapted:
                     "line": None if item.place is None else item.place.line,
                 }
                 for item in self.unplaced
+            ],
+            "errors": [
+                {
+                    "rule": flaw.rule,
+                    "option": flaw.problem.field,
+                    "what": flaw.problem.what,
+                    "got": flaw.problem.got,
+                    "need": flaw.problem.need,
+                    "file": flaw.problem.file,
+                    "line": flaw.problem.line,
+                    "before": flaw.before,
+                }
+                for flaw in self.flaws
+            ],
+            "names": [
+                {
+                    "option": item.option,
+                    "value": item.value,
+                    "carries": item.token,
+                    "now": item.now,
+                    "advice": item.advice,
+                    "file": item.place.file,
+                    "line": item.place.line,
+                }
+                for item in self.stale
             ],
             "notes": list(self.notes),
             "diff": self.diff,

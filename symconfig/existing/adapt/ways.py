@@ -8,8 +8,9 @@ from itertools import chain
 
 from symconfig.descriptor.document import KeyPath
 from symconfig.existing.adapt import trees, words
+from symconfig.existing.adapt.companions import COMPANIONS
 from symconfig.existing.adapt.draft import Draft, Said
-from symconfig.existing.adapt.families import Wish, having, neighbours
+from symconfig.existing.adapt.families import FAMILIES, Wish, having, neighbours
 from symconfig.existing.adapt.runs import alike, together
 from symconfig.existing.launch.reading import Setting, Tree
 from symconfig.existing.launch.text import Edit, Place
@@ -35,6 +36,7 @@ AT_TOP = (
     "num_layers_per_virtual_pipeline_stage",
 )
 UNREAD = ("num_virtual_stages_per_pipeline_rank",)
+EVERY = (*FAMILIES, *COMPANIONS)
 MOST_ANCHORS = 6  # of places to put a new option, beyond which no other is likelier to do
 
 
@@ -205,7 +207,7 @@ def _tree(draft: Draft, place: Place) -> Tree | None:
 def _anchors(draft: Draft, names: Namespace, wish: Wish) -> Sequence[Setting]:
     """Options beside which a new one belongs, the best first: of the nearest family, then the last of all."""
     sections = draft.reading.format == "overrides"
-    found = [setting for dest in neighbours(wish.dest, sections) if (setting := names.setting(dest)) is not None]
+    found = [setting for dest in neighbours(wish.dest, sections, EVERY) if (setting := names.setting(dest)) is not None]
     return [*found[:MOST_ANCHORS], *(() if sections else draft.reading.settings[-1:])]
 
 

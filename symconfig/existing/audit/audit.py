@@ -67,7 +67,20 @@ def audit(
     progress: Callable[[str], None] = lambda _: None,
 ) -> Audit:
     """plan: look for a better one, too. Raises InputError for a framework's version that is not known."""
-    found = side(reading, asked)
+    return audited(side(reading, asked), asked, cluster, limits, plan=plan, progress=progress)
+
+
+def audited(
+    found: Side,
+    asked: Asked,
+    cluster: ClusterDescriptor | None,
+    limits: Limits,
+    *,
+    plan: bool = True,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Audit:
+    """Audit a configuration that its framework has read. plan: as of `audit`."""
+    reading = found.reading
     findings, unpredicted = (*_launcher(reading, asked, cluster), *found.findings(cluster)), _dark(found, cluster)
     if unpredicted or cluster is None:
         return Audit(found, findings, unpredicted=tuple(unpredicted))

@@ -12,6 +12,7 @@ from symconfig.frameworks.behaviour import usual
 from symconfig.plans.plan import Plan
 from symconfig.solve.search import search
 
+TOP = 5  # plans that are kept, of which `symconfig adapt` takes what changes least where they are close
 _PIECES = (
     "tp_forward",
     "tp_backward",
@@ -22,7 +23,7 @@ _PIECES = (
 def best(run: Run, cluster: ClusterDescriptor, job: Job) -> Plan:
     """Search the fastest plan for `job`, which the run answers. Raises InfeasibleError, or InputError."""
     framework = willing(run.configuration.framework, cluster.gpu.architecture)
-    return search(run.described.model, cluster, job, top=1, framework=framework)
+    return search(run.described.model, cluster, job, top=TOP, framework=framework)
 
 
 def willing(framework: Framework, architecture: str) -> Framework:

@@ -41,7 +41,10 @@ SEQUENCE = (
     "block_size",
     "max_length",
 )
-_RECOMPUTE = ("gradient_checkpointing", "use_gradient_checkpointing")
+RECOMPUTE = ("gradient_checkpointing", "use_gradient_checkpointing")
+# LLaMA-Factory recomputes unless it is told otherwise (hparams/model_args.py, disable_gradient_checkpointing). What it
+# alone has among programs around Transformers says that it is the one.
+LLAMAFACTORY, RECOMPUTE_OFF = ("finetuning_type",), "disable_gradient_checkpointing"
 _KERNELS = ("attn_implementation", "attention_implementation")
 
 
@@ -198,7 +201,9 @@ def _recompute(arguments: Arguments) -> Recompute:
     if layers is not None and layers not in ("0", "-1"):
         count = arguments.whole("recompute_layers")
         return Recompute("full", method="block", num_layers=count) if count else whole
-    return whole if layers == "-1" or arguments.switch(*_RECOMPUTE) else Recompute("none")
+    if layers is None and arguments.given(*LLAMAFACTORY) and not arguments.given(*RECOMPUTE):
+        return Recompute("none") if arguments.switch(RECOMPUTE_OFF) else whole
+    return whole if layers == "-1" or arguments.switch(*RECOMPUTE) else Recompute("none")
 
 
 def _kernels(arguments: Arguments, model: ModelDescriptor) -> dict[str, Any]:

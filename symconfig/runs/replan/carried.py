@@ -92,6 +92,13 @@ def carried(candidate: Candidate, plan: Plan) -> Configuration:
     return replace(c, degrees=replace(p, dp=max(1, plan.best.parallel.world_size // (p.tp * p.pp * p.cp))))
 
 
+def candidate(plan: Plan, c: Configuration) -> Candidate:
+    """Predict a configuration that runs under the plan's inputs."""
+    found = as_found(plan.model, plan.cluster, c)
+    wanted = _request(plan, c.precision, Extras.of(c.framework))
+    return candidates.detail(replace(found, request=wanted), plan.cluster, plan.job, best=True)
+
+
 def judged(plan: Plan, c: Configuration) -> Verdict:
     """The configuration under the plan's inputs, by the functions that the search uses."""
     wanted = _request(plan, c.precision, Extras.of(c.framework))

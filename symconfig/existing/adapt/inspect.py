@@ -1,0 +1,63 @@
+"""What an audit finds in a configuration, as a run of a plan's job in the plan's release."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from symconfig.existing.adapt.outcome import Flaw
+from symconfig.existing.audit.audit import Audit, audited
+from symconfig.existing.audit.sides import MegatronSide, side
+from symconfig.existing.launch.reading import Reading
+from symconfig.existing.recover.asked import Asked
+from symconfig.existing.rules.rule import Finding, Severity
+from symconfig.frameworks.backend import Told
+from symconfig.frameworks.known import BACKENDS
+from symconfig.plans.plan import Plan
+from symconfig.render import megatron
+
+Key = tuple[str, str | None]  # a finding's rule and field: lines move under an edit
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """errors, warnings: what the audit finds, in its order; the same rule about the same field once."""
+
+    audit: Audit
+    errors: dict[Key, Finding]
+    warnings: dict[Key, Finding]
+
+    def new(self, before: Inspection) -> dict[Key, Finding]:
+        """Return the warnings that the configuration before had not."""
+        return {key: found for key, found in self.warnings.items() if key not in before.warnings}
+
+    def flaws(self, before: Inspection) -> tuple[Flaw, ...]:
+        """Return the errors, each with whether the configuration before had it."""
+        return tuple(Flaw(found.rule, found.problem, key in before.errors) for key, found in self.errors.items())
+
+
+def inspect(reading: Reading, plan: Plan, gpus: int | None = None) -> Inspection:
+    """Audit a configuration with the plan's model, cluster, release and margin of memory. gpus: None: the plan's.
+
+    The release counts as one that nobody has said, so that options of a fork are judged as an audit without it does.
+    """
+    release = None if BACKENDS[plan.best.target.backend].told_by is Told.JSON else megatron.version(plan)
+    asked = Asked(
+        model=plan.model,
+        gpus=gpus or plan.best.parallel.world_size,
+        seq_length=plan.best.batch.seq_length,
+        vocab_size=plan.model.vocab_size,
+        megatron_version=release,
+    )
+    found = side(reading, asked)
+    if isinstance(found, MegatronSide):
+        found.version_given = False
+    done = audited(found, asked, plan.cluster, plan.job.limits, plan=False)
+    return Inspection(done, _by_key(done, "error"), _by_key(done, "warning"))
+
+
+def _by_key(done: Audit, severity: Severity) -> dict[Key, Finding]:
+    found: dict[Key, Finding] = {}
+    for finding in done.findings:
+        if finding.severity == severity:
+            found.setdefault((finding.rule, finding.problem.field), finding)
+    return found

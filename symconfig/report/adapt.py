@@ -1,0 +1,83 @@
+"""What adapting somebody's files came to, beside the diff."""
+
+from __future__ import annotations
+
+from symconfig.format import percent, things
+from symconfig.report import checkpoint
+from symconfig.report.grid import Block
+from symconfig.runs.adapting.adaptation import Adaptation
+from symconfig.runs.adapting.closest import Pick
+from symconfig.runs.adapting.fate import Fate
+from symconfig.runs.checkpoint import Verdict
+
+LEAST_SHOWN = 5e-4  # of a step: less is 0.0 %
+_PLACEHOLDER = "CHECKPOINT"  # of a folder, in the steps of a checkpoint's rules
+
+
+def blocks(outcome: Adaptation, plan: str) -> list[Block]:
+    """Return all that is told, in order. plan: the plan's file as it was named."""
+    shown = [
+        _listed("Changed", [f"{change}." for change in outcome.changes]),
+        _listed("Not done", [f"{item}." for item in outcome.unplaced]),
+        _listed("An audit of the result finds errors", list(map(str, outcome.flaws))),
+        "" if outcome.pick is None else _picked(outcome.pick, plan),
+        _listed("Names that say the old layout are left as they are", list(map(str, outcome.stale))),
+        *(fated(fate, plan) for fate in outcome.fates),
+        _listed("Worth knowing", list(outcome.notes)),
+    ]
+    return [block for block in shown if block]
+
+
+def _listed(title: str, lines: list[str]) -> str:
+    return "\n".join((title, *(f"  {line}" for line in lines))) if lines else ""
+
+
+def _picked(pick: Pick, plan: str) -> str:
+    """Say which of close plans it is, and what that costs."""
+    if not pick.others:
+        return ""
+    close = f"{things(pick.others + 1, 'plan')} that the model cannot tell apart"
+    if pick.slower < LEAST_SHOWN:
+        return f"The plan is the fastest of {close}."
+    whose = f"the plan of {plan} with more of the old run" if pick.kept else f"one of the plans of {plan}"
+    lines = f"{things(pick.lines, 'line')} changed rather than {pick.fastest_lines}"
+    return (
+        f"Of {close} this one changes the fewest lines. It is {whose}: {percent(pick.slower)} slower than the fastest, "
+        f"{lines}. Try: --best fastest for the fastest, --best planned for what the file recommends."
+    )
+
+
+def fated(fate: Fate, plan: str) -> str:
+    """Say what becomes of one folder's checkpoint, and what to do."""
+    head = f"{fate.place}: {fate.option} {fate.folder}"
+    if fate.answer is None:
+        return (
+            f"The old checkpoint\n  {head}: whether the run goes on from it is not known, because {fate.why}. "
+            f"Try: symconfig checkpoint {fate.folder or 'DIR'} --plan {plan}."
+        )
+    answer = fate.answer
+    source = "what lies there" if fate.seen else "what this configuration saved"
+    lines = [f"  {head} ({answer.kind}, by {source}): {checkpoint.sentence(answer.verdict)}"]
+    if not fate.loads:
+        lines.append(
+            "  Nothing in these files loads it: unless its program does, the run starts anew and saves beside it."
+        )
+    lines += (_filled(line, fate.folder) for step in checkpoint.steps(answer.how) for line in _indented(step))
+    if answer.verdict is Verdict.CONVERTED:
+        lines.append(f"  {checkpoint.OTHERWISE[answer.otherwise]}")
+        lines += (
+            _filled(line, fate.folder) for step in checkpoint.steps(answer.otherwise_how) for line in _indented(step)
+        )
+    if answer.verdict is Verdict.NO:
+        lines.append("  What to do: start anew with an empty folder, or keep the old layout until the run is over.")
+    lines += (f"  Starts anew: {what}." for what in answer.lost)
+    lines += (f"  Why: {reason.text}." for reason in answer.reasons)
+    return "\n".join(("The old checkpoint", *lines))
+
+
+def _indented(step: str) -> list[str]:
+    return [f"  {line}" for line in step.split("\n")]
+
+
+def _filled(line: str, folder: str) -> str:
+    return line.replace(_PLACEHOLDER, folder)

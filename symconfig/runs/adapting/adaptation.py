@@ -1,0 +1,59 @@
+"""A person's files with the values of a plan in them, with all that a person should know before they start the run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from symconfig.errors import InputError, Problem
+from symconfig.existing.adapt.files import adapted, opened
+from symconfig.existing.adapt.outcome import BESTS, Adapted, Best
+from symconfig.plans.plan import Plan
+from symconfig.runs.adapting.closest import Pick, picks
+from symconfig.runs.adapting.fate import Fate, fates
+from symconfig.runs.adapting.was import ran
+
+
+@dataclass(frozen=True, slots=True)
+class Adaptation(Adapted):
+    """pick: the plan whose values are in the files. fates: what becomes of each checkpoint that the files name."""
+
+    pick: Pick | None = None
+    fates: tuple[Fate, ...] = ()
+
+    def to_dict(self, written: bool) -> dict[str, Any]:
+        """The contract of --json."""
+        return {
+            **Adapted.to_dict(self, written),
+            "plan": None if self.pick is None else self.pick.to_dict(),
+            "checkpoints": [fate.to_dict() for fate in self.fates],
+        }
+
+
+def adaptation(
+    source: str, plan: Plan, variables: Mapping[str, str], extra: Sequence[str] = (), best: Best = "fewest-changes"
+) -> Adaptation:
+    """Adapt files to the plan, or to another one that the model cannot tell from it. best: which of them: the one with
+    the fewest changes, the fastest, or the plan's own choice.
+
+    Raises InputError where the files cannot be read, or are of another model or framework than the plan.
+    """
+    if best not in BESTS:
+        raise InputError(Problem("wrong value", field="best", got=repr(best), need=f"one of {', '.join(BESTS)}"))
+    draft = opened(source, variables, extra)
+    old = ran(draft.reading, plan)
+    tried: list[tuple[Pick, Adapted]] = []
+    for pick in picks(draft, plan, old, best):
+        try:
+            outcome = adapted(source, pick.plan, variables, extra)
+        except InputError:
+            if pick.plan.best == plan.best:
+                raise
+            continue
+        tried.append((pick, outcome))
+        if outcome.done:
+            break
+    pick, outcome = tried[-1] if tried[-1][1].done else tried[0]
+    values = {field.name: getattr(outcome, field.name) for field in fields(Adapted)}
+    return Adaptation(**values, pick=pick, fates=fates(outcome, pick.plan, old))

@@ -1,0 +1,117 @@
+"""What becomes of the checkpoints that a person's files name, under the layout that they have now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from symconfig.errors import InputError
+from symconfig.existing.adapt.names import LOADS, SAVES
+from symconfig.existing.adapt.outcome import Adapted
+from symconfig.existing.launch.read import ARGUMENTS
+from symconfig.existing.launch.reading import Reading, Setting
+from symconfig.existing.launch.text import Place
+from symconfig.existing.recover.arguments import Arguments
+from symconfig.existing.recover.namespace import Namespace
+from symconfig.frameworks.backend import Told
+from symconfig.frameworks.known import BACKENDS
+from symconfig.frameworks.megatron import flags
+from symconfig.plans.plan import Plan
+from symconfig.render import megatron
+from symconfig.runs.checkpoint import Loadable, loadable, of_folder, read
+
+_RESHARDABLE = "fully_reshardable"
+
+
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """One folder that an option names. loads: whether a run starts from it; else it only saves there. seen: the folder
+    was looked into; else it holds what the files as they were would have saved. answer: None: `why` says why not."""
+
+    option: str
+    folder: str
+    place: Place
+    loads: bool
+    seen: bool = False
+    answer: Loadable | None = None
+    why: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "option": self.option,
+            "folder": self.folder,
+            "file": self.place.file,
+            "line": self.place.line,
+            "loads": self.loads,
+            "seen": self.seen,
+            "loadable": None if self.answer is None else self.answer.to_dict(),
+            "why": self.why or None,
+        }
+
+
+def fates(outcome: Adapted, plan: Plan, old: Plan | None) -> tuple[Fate, ...]:
+    """Return the fate of what the run loads, and of what it would write beside. old: the run as it was; None: it is not
+    known. Nothing where nothing changes."""
+    if not outcome.changes:
+        return ()
+    return tuple(
+        _fate(setting, loads, outcome.reading, plan, old)
+        for setting, loads in _folders(outcome.reading)
+        if setting.values
+    )
+
+
+def _folders(reading: Reading) -> Iterator[tuple[Setting, bool]]:
+    """Yield the option that a run loads from, or else the one that it saves by."""
+    arguments = Arguments(reading.settings)
+    load, save = arguments.find(*LOADS), arguments.find(*SAVES)
+    if load is not None and load.values and load.values[-1].text.lower() not in ("true", "false"):
+        yield load, True
+    elif save is not None:
+        yield save, load is not None
+
+
+def _fate(setting: Setting, loads: bool, reading: Reading, plan: Plan, old: Plan | None) -> Fate:
+    word = setting.values[-1]
+    fate = Fate(setting.spelled, word.text, setting.place, loads)
+    if word.unknown is not None:
+        return Fate(setting.spelled, word.text, setting.place, loads, why=f"its value {word.unknown}")
+    folder = _folder(word.text, reading)
+    if folder is not None:
+        try:
+            found = read(folder)
+        except InputError as error:
+            return Fate(*_of(fate), why=str(error.problems[0]).rstrip("."))
+        return Fate(*_of(fate), seen=True, answer=of_folder(found, plan, old))
+    if old is None:
+        return Fate(*_of(fate), why="what the files say as they were is no run that is known")
+    try:
+        return Fate(*_of(fate), answer=loadable(old, plan, _kind(reading, plan, old)))
+    except InputError as error:
+        return Fate(*_of(fate), why=str(error.problems[0]).rstrip("."))
+
+
+def _of(fate: Fate) -> tuple[str, str, Place, bool]:
+    return fate.option, fate.folder, fate.place, fate.loads
+
+
+def _folder(name: str, reading: Reading) -> Path | None:
+    """Return the folder where it is on this machine, from the script's place or from here."""
+    bases = [Path()] if reading.file == ARGUMENTS else [Path(reading.file).parent, Path()]
+    try:
+        return next((base / name for base in bases if name and (base / name).is_dir()), None)
+    except (OSError, ValueError):
+        return None
+
+
+def _kind(reading: Reading, plan: Plan, old: Plan) -> str | None:
+    """Return what the files as they were save, by the name of the checkpoint's kind; None: what is usual."""
+    if BACKENDS[plan.best.target.backend].told_by is Told.JSON:
+        return None
+    names = Namespace(reading.settings, flags.flags(megatron.version(plan)))
+    kind = str(names["ckpt_format"])
+    if kind == "torch_dist" and names["dist_ckpt_optim_fully_reshardable"] and old.best.options.zero_stage:
+        return f"{kind}:{_RESHARDABLE}"
+    return kind
