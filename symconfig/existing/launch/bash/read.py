@@ -10,6 +10,7 @@ from pathlib import Path
 
 from symconfig.errors import InputError, Problem
 from symconfig.existing.launch.bash import training
+from symconfig.existing.launch.bash.hidden import hidden
 from symconfig.existing.launch.bash.interpret import Interpreter
 from symconfig.existing.launch.bash.log import Leave, Log, shortened
 from symconfig.existing.launch.bash.settings import Arguments, arguments, dark, holds_options
@@ -18,7 +19,8 @@ from symconfig.existing.launch.bash.source import FileSource
 from symconfig.existing.launch.bash.statements import HANDLERS
 from symconfig.existing.launch.bash.training import Split
 from symconfig.existing.launch.bash.values import Field, Part, Parts, plain, text_of, unknown_of
-from symconfig.existing.launch.reading import Piece, Reading, Unread, Word
+from symconfig.existing.launch.harmless import NOTHING_HARMLESS, Harmless
+from symconfig.existing.launch.reading import Hides, Piece, Reading, Unread, Word
 from symconfig.existing.launch.text import Place, Text
 from symconfig.existing.launch.world import world
 
@@ -55,12 +57,17 @@ class Bash:
 
 
 def read_bash(
-    text: Text, *, folder: Path | None = None, variables: Mapping[str, str] | None = None, extra: Sequence[str] = ()
+    text: Text,
+    *,
+    folder: Path | None = None,
+    variables: Mapping[str, str] | None = None,
+    extra: Sequence[str] = (),
+    harmless: Harmless = NOTHING_HARMLESS,
 ) -> Bash:
     """The training command of a script, its options and what was not understood. Executes nothing.
 
     folder: the script's, where files that it sources lie; None: none are opened. variables: the environment. extra: the
-    script's arguments. Raises InputError where nothing is a training command, or sourced files cannot be read.
+    script's arguments. harmless: files that are taken to change nothing. Raises InputError where nothing is a training command, or sourced files cannot be read.
     """
     longest = max(map(len, text.data.split(b"\n")))
     if longest > LINE_BYTES:
@@ -72,7 +79,7 @@ def read_bash(
                 need=f"at most {LINE_BYTES:,}",
             )
         )
-    log = Log([text], folder)
+    log = Log([text], folder, assumed=harmless)
     shell = Interpreter(_state(text, folder, variables or {}, extra), Budget(), log, HANDLERS)
     path = folder / Path(text.file).name if folder is not None else None
     shell.sourcing = (str(path.resolve()),) if path is not None else ()
@@ -129,6 +136,7 @@ def _result(text: Text, folder: Path | None, log: Log, state: State) -> Bash:
     reading = replace(
         _reading(text, log, best, made), unread=tuple(dict.fromkeys(unread)), others=others, stops=tuple(log.stops)
     )
+    reading = replace(reading, hidden=tuple(hidden(reading, log.covers)))
     again = tuple(_reading(text, log, run, arguments(run.arguments, source)) for run in runs)
     known = {name: parts for name, parts in files.items() if not unknown_of(parts)}
     return Bash(
@@ -156,6 +164,7 @@ def _reading(text: Text, log: Log, found: Split, made: Arguments) -> Reading:
         world=world(launcher, scheduler, environment),
         unread=tuple(made.unread),
         scheduler=scheduler,
+        possible=tuple(made.possible),
     )
 
 
@@ -218,7 +227,7 @@ def _around(best: Split, log: Log, splits: Sequence[Split], source: Callable[[Pl
     for other in splits:
         if other is not best:
             name = other.program.text if other.program is not None else "a command"
-            found.append(Unread(other.command.place, name, "is another program that the script starts", False))
+            found.append(Unread(other.command.place, name, "is another program that the script starts", Hides.NOTHING))
     for command in log.commands:
         if command.words[0].text.startswith("-") and best.program is not None:
             what = shortened(" ".join(word.text for word in command.words))
@@ -245,18 +254,18 @@ def _idle(text: Text, state: State) -> Iterator[Unread]:
                 text.place(0, 0),
                 name,
                 "is given from outside, and nothing in the script reads it: only the programs that it starts get it",
-                False,
+                Hides.NOTHING,
             )
         else:
             yield Unread(
                 own or text.place(0, 0),
                 name,
                 "is given from outside, and the script sets it itself before it reads it",
-                False,
+                Hides.NOTHING,
             )
     for argument in state.arguments:
         if argument.place.file == GIVEN and argument.place not in state.taken:
-            yield Unread(text.place(0, 0), argument.text, "is an argument that nothing in the script takes", False)
+            yield Unread(text.place(0, 0), argument.text, "is an argument that nothing in the script takes", Hides.NOTHING)
 
 
 def _dark_files(made: Arguments, files: Mapping[str, Parts]) -> list[Unread]:
