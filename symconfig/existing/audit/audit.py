@@ -14,7 +14,7 @@ from symconfig.existing.audit.judge import Judged, job_of, judge
 from symconfig.existing.audit.sides import Side, side
 from symconfig.existing.launch.reading import Assumption, Hides, Reading
 from symconfig.existing.recover.asked import Asked
-from symconfig.existing.recover.run import Run
+from symconfig.existing.recover.run import Impossible, Run
 from symconfig.existing.rules import launcher
 from symconfig.existing.rules.launcher import LauncherFacts
 from symconfig.existing.rules.rule import Finding
@@ -87,7 +87,7 @@ def audit(
     found = side(reading, asked)
     findings, unpredicted = (*_launcher(reading, asked, cluster), *found.findings(cluster)), _dark(found, cluster)
     if unpredicted or cluster is None:
-        return _unpredicted(Audit(found, findings), unpredicted)
+        return Audit(found, findings, unpredicted=tuple(unpredicted))
     progress("predicting what is there")
     try:
         run = found.run(cluster)
@@ -98,8 +98,15 @@ def audit(
 
 
 def _unpredicted(done: Audit, problems: Sequence[Problem]) -> Audit:
-    """With why nothing is predicted, and what would help."""
-    return replace(done, unpredicted=tuple(remedies.helped(problem, done.reading) for problem in problems))
+    """With why nothing is predicted, and what would help. Numbers that no run has are errors of the configuration."""
+    known = {finding.rule for finding in done.findings if finding.severity == "error"}
+    impossible = (
+        Finding(problem.rule, "error", problem if problem.file else replace(problem, file=done.reading.file))
+        for problem in problems
+        if isinstance(problem, Impossible) and problem.rule not in known
+    )
+    helped = tuple(remedies.helped(problem, done.reading) for problem in problems)
+    return replace(done, unpredicted=helped, findings=(*done.findings, *impossible))
 
 
 def _judged(done: Audit, run: Run, cluster: ClusterDescriptor, limits: Limits) -> Audit:
@@ -142,7 +149,7 @@ def _dark(found: Side, cluster: ClusterDescriptor | None) -> list[Problem]:
     if cluster is None:
         result.append(Problem("is needed to predict memory and time", field="--cluster", hint="--cluster h100"))
     if found.gpus is None:
-        result.append(_uncounted(found.reading))
+        result.append(remedies.helped(_uncounted(found.reading), found.reading))
     return result
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job, Limits
 from symconfig.errors import InputError, Problem
-from symconfig.existing.recover.run import Run
+from symconfig.existing.recover.run import Impossible, Run
 from symconfig.frameworks.known import BACKENDS
 from symconfig.install import VERSION
 from symconfig.plans.plan import Plan, Search
@@ -64,7 +64,15 @@ def _undivided(found: Found) -> Iterator[Problem]:
     """Yield what cannot be divided like this, so that a figure for it would be one for nothing."""
     for constraint in found.refused():
         if constraint.divides:
-            yield Problem(f"is not divided like this: {constraint.rule}", field=constraint.name)
+            limits = found.request.limits
+            yield Impossible(what=constraint.said(limits.fixed, found.columns().at(0)), rule=_rule(constraint))
+
+
+def _rule(constraint: Constraint) -> str:
+    """The name of the audit's rule that says the constraint."""
+    from symconfig.existing.audit.catalogue import rules
+
+    return next((rule.name for rule in rules() if constraint in rule.constraints), "deepspeed-grid")
 
 
 def job_of(run: Run, cluster: ClusterDescriptor, limits: Limits) -> Job:

@@ -15,8 +15,8 @@ from symconfig.existing.launch.reading import Hides, Reading, Unread
 
 _UNSET = re.compile(r"depends on \$(\w+), which is not set in the script")
 _ARGUMENT = re.compile(r"depends on the script's argument \$(\d+)")
-_COVERED = re.compile(r"depends on \$(\w+), which ((?:\S+|this code) may set \([^)]*\)(?: or )?)+")
-_COVER = re.compile(r"(?:which|or) (\S+|this code) may set \(")
+_COVERED = re.compile(r"depends on \$(\w+), which (\S+ may set \([^)]*\)(?: or )?)+")
+_COVER = re.compile(r"(?:which|or) (\S+) may set \(")
 _FILE = re.compile(r"names a file|is a script that is not there|is a configuration of Accelerate")
 _SHORT = 40  # characters of a value that a hint shows
 
@@ -50,11 +50,13 @@ def _for_options(item: Unread) -> str | None:
     """What says the options that a place hides."""
     if _FILE.search(item.why) and item.what.startswith("-"):
         return "the file where the script names it" if "not there" in item.why else None
-    empty = f"{OPTION} {_name(item)}, if it brings none"
+    empty = f"{OPTION} {_name(item)}, if it brings none that matters"
     if unset := _UNSET.search(item.why):
         return f"--set {unset[1]}='OPTIONS', or {empty}"
     if _ARGUMENT.search(item.why):
         return f"the script's own arguments after a lone --, or {empty}"
+    if item.options:
+        return f"the options themselves in its place, in a copy of the script, or {empty}"
     return empty
 
 
@@ -71,9 +73,9 @@ def _remedy(problem: Problem, reading: Reading) -> str | None:
         value = f"--set {covered[1]}=VALUE"
         files = dict.fromkeys(_of_cover(name) for name in _COVER.findall(covered[0]))
         values = {item.option: item.otherwise for item in reading.hidden if item.variable == covered[1]}
-        known = values.get(problem.field or "", next(iter(values.values()), None))
-        if known is None:
+        if not any(known is not None for known in ([values[problem.field]] if problem.field in values else values.values())):
             return value
+        known = values.get(problem.field or "") or ""
         then = f" (then {known})" if 0 < len(known) <= _SHORT else ""
         return f"{' '.join(f'{OPTION} {file}' for file in files)}{then}, or {value}"
     if unset := _UNSET.search(why):
@@ -85,6 +87,4 @@ def _remedy(problem: Problem, reading: Reading) -> str | None:
 
 def _of_cover(name: str) -> str:
     """The name of a file for a command line: without variables that only the script has."""
-    if name == "this code":
-        return EVERYTHING
     return shlex.quote(basename(name) if "$" in name else name)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from symconfig.errors import InputError, Problem
 from symconfig.existing.launch.harmless import EVERYTHING, NOTHING_HARMLESS, Harmless
-from symconfig.existing.launch.reading import Assumption, Hidden, Hides, Reading, Setting, Unread
+from symconfig.existing.launch.reading import Assumption, Hidden, Hides, Reading, Unread
 
 OPTION = "--assume-harmless"
 
@@ -60,11 +60,9 @@ def _harmless(reading: Reading, harmless: Harmless) -> Reading:
 
 def _compared(hidden: Sequence[Hidden], every: Reading) -> Iterator[Hidden]:
     """Yield each hidden value with the one that it has if nothing that is not read changes it."""
-    said: dict[tuple[str, int], Setting] = {(one.spelled, one.place.start): one for one in every.settings}
-    words = {word.place: word for one in said.values() for word in one.values}
-    words |= {word.place: word for word in (*every.launcher, *every.environment.values())}
+    words = {(name, word.place): word for name, word in every.words()}
     for item in hidden:
-        word = words.get(item.place)
+        word = words.get((item.option, item.place))
         yield item if word is None or word.unknown else replace(item, otherwise=word.text)
 
 

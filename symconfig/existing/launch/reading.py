@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final, Literal
@@ -262,6 +262,16 @@ class Reading:
     def dark(self) -> bool:
         """Whether something was not understood on which the training may depend."""
         return any(item.matters for item in self.unread)
+
+    def words(self) -> Iterator[tuple[str, Word]]:
+        """Yield the values that are given, each under the name of what has it: an option of the program or of its
+        launcher, or a variable of the environment."""
+        for setting in self.settings:
+            yield from ((setting.spelled, word) for word in setting.values)
+        for before, word in zip(("", *(word.text for word in self.launcher)), self.launcher, strict=False):
+            joined = word.text.partition("=")[0] if word.text.startswith("-") else before
+            yield (joined if joined.startswith("-") else word.text), word
+        yield from self.environment.items()
 
     def variables_of(self, item: Unread) -> tuple[str, ...]:
         """Variables that an unread place may set, and on which a value depends."""

@@ -40,7 +40,8 @@ def _program(shell: Interpreter, words: Words, place: Place) -> Truth:
     shell.budget.spend(8)  # it is looked through for launchers, programs and options
     if nested.shell_code(shell, words, place):
         return STARTED
-    name = words[0].text or "a program"
+    script = next((word.text for word in words[1:3] if word.text.endswith(".py")), None)
+    name = " ".join(filter(None, (words[0].text or "a program", script)))
     if shell.output is not None:
         shell.output.append(hole(f"depends on the output of {name}", place))
     if shell.captured:

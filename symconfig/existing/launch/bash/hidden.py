@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from symconfig.existing.launch.bash.shell import Cover
-from symconfig.existing.launch.reading import Hidden, Reading, Word
+from symconfig.existing.launch.reading import Hidden, Reading
 from symconfig.existing.launch.text import Place
 
 _VARIABLE = re.compile(r"depends on \$(\w+), which ([^;]*)")
@@ -25,18 +25,6 @@ def hidden(reading: Reading, covers: Sequence[Cover]) -> tuple[Hidden, ...]:
 
 
 def _dark(reading: Reading) -> Iterator[tuple[str, Place, str]]:
-    """Yield whatever has a value that is not known: its name, its place and why."""
-    for setting in reading.settings:
-        yield from _words(setting.spelled, setting.values)
-    for item in reading.unread:
-        if item.options:
-            yield item.what, item.place, item.why
-    for index, word in enumerate(reading.launcher):
-        before = reading.launcher[index - 1].text if index else ""
-        yield from _words(before if before.startswith("-") else word.text, (word,))
-    for name, word in reading.environment.items():
-        yield from _words(name, (word,))
-
-
-def _words(option: str, words: Sequence[Word]) -> Iterator[tuple[str, Place, str]]:
-    yield from ((option, word.place, word.unknown) for word in words if word.unknown)
+    """Yield whatever is not known: its name, its place and why."""
+    yield from ((name, word.place, word.unknown) for name, word in reading.words() if word.unknown)
+    yield from ((item.what, item.place, item.why) for item in reading.unread if item.options)

@@ -26,6 +26,11 @@ _ACTIVATION = re.compile(
     r"(^|/)(activate|conda\.sh|mamba\.sh|\.?bashrc|\.?(bash_)?profile|\.zshrc"
     r"|modules?(\.sh)?|init/(bash|sh))$|^/(usr|opt)/.*/(set_?env|setvars)\.sh$|/etc/profile"
 )
+# Options with a value of what runs code on another machine: the manuals of OpenSSH and pdsh.
+_REMOTE = {
+    "ssh": frozenset(f"-{letter}" for letter in "BbcDEeFIiJLlmOopQRSWw"),
+    "pdsh": frozenset(f"-{letter}" for letter in "wxglftuR"),
+}
 _DEPTH = 20  # of files that source each other
 
 
@@ -139,7 +144,7 @@ def run_code(shell: Interpreter, words: Sequence[Field], place: Place) -> Truth:
     first = next((part for part in parts if part.unknown or part.text.strip()), None)
     if first is not None and first.unknown:
         shown = shortened(shell.log.written(place) or "eval")
-        cover(shell, place, shown, "this code", f"runs code that is not known, which may set any variable: it {first.unknown}")
+        cover(shell, place, shown, "eval", f"runs code that is not known, which may set any variable: it {first.unknown}")
     shell.budget.enter()
     try:
         return shell.program(CodeSource(tuple(parts), place))
@@ -159,6 +164,8 @@ def shell_code(shell: Interpreter, words: Sequence[Field], place: Place) -> bool
         if shell.stdin is not None and all(word.text.startswith("-") for word in words[1:]):
             _code(shell, [words[0], Field(shell.stdin, place)], 0, 1, place)
             return True
+    if _remote(shell, words, place):
+        return True
     for index, word in enumerate(words):
         if word.unknown or word.text.endswith(".py"):
             if word.text.endswith(".py"):
@@ -177,6 +184,30 @@ def shell_code(shell: Interpreter, words: Sequence[Field], place: Place) -> bool
         if at < len(words) and not words[at].unknown and words[at].text.endswith(".sh"):
             return _script(shell, words, at, place)
     return False
+
+
+def _remote(shell: Interpreter, words: Sequence[Field], place: Place) -> bool:
+    """`ssh HOST CODE`: the words behind the host are code of a shell there, which has none of this one's variables."""
+    name = posixpath.basename(words[0].text)
+    if name not in _REMOTE:
+        return False
+    at = 1
+    while at < len(words) and words[at].text.startswith("-"):
+        at += 2 if words[at].text in _REMOTE[name] else 1
+    at += name == "ssh"  # the host; pdsh has them as an option
+    if at >= len(words):
+        return False
+    code = tuple(part for word in words[at:] for part in (*word.parts, Part(" ")))
+    inside = replace(_inside(shell, words, at), captured=False)
+    inside.state.variables, inside.state.exported = {}, set()
+    shell.budget.enter()
+    try:
+        inside.program(CodeSource(code, place))
+    except Leave:
+        pass
+    finally:
+        shell.budget.leave()
+    return True
 
 
 def _inside(shell: Interpreter, words: Sequence[Field], index: int) -> Interpreter:

@@ -13,7 +13,7 @@ from symconfig.existing.launch.bash import training
 from symconfig.existing.launch.bash.hidden import hidden
 from symconfig.existing.launch.bash.interpret import Interpreter
 from symconfig.existing.launch.bash.log import Leave, Log, shortened
-from symconfig.existing.launch.bash.settings import Arguments, arguments, dark, holds_options
+from symconfig.existing.launch.bash.settings import Arguments, arguments, dark, may_be_options
 from symconfig.existing.launch.bash.shell import Budget, Exhausted, State
 from symconfig.existing.launch.bash.source import FileSource
 from symconfig.existing.launch.bash.statements import HANDLERS
@@ -26,6 +26,7 @@ from symconfig.existing.launch.world import world
 
 GIVEN = "(arguments given to the script)"  # the file of words that `extra` adds
 LINE_BYTES = 1 << 16  # of one line: columns are counted from its start
+_SHOWN = 5  # commands that a message names
 MOST_RUNS = 16  # of one program that are read as runs of their own
 _VARIABLE = re.compile(r"([A-Za-z_]\w*)=")
 _DIRECTIVE = re.compile(rb"^#(?:SBATCH|PBS|BSUB|FLUX:)[ \t]+(.*)$", re.MULTILINE)
@@ -219,7 +220,7 @@ def _around(best: Split, log: Log, splits: Sequence[Split], source: Callable[[Pl
     found = []
     for index, word in enumerate(best.launcher):
         value = index > 0 and best.launcher[index - 1].text.startswith("-")
-        if word.several and (not value or holds_options(word)):
+        if word.several and (not value or may_be_options(word)):
             found.append(dark(word, source))
     if best.command.maybe:
         why = best.command.maybe.replace("is set under", "runs under", 1).replace("is set in", "runs in", 1)
@@ -279,16 +280,23 @@ def _dark_files(made: Arguments, files: Mapping[str, Parts]) -> list[Unread]:
 
 
 def _nothing(text: Text, log: Log) -> Problem:
+    names = list(dict.fromkeys(command.words[0].text for command in log.commands if command.words[0].text))
+    shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
     first = next((item for item in log.unread if item.matters), None)
-    names = dict.fromkeys(command.words[0].text for command in log.commands if command.words[0].text)
-    got = f"commands {', '.join(list(names)[:5])}" if names else "no command that starts a program"
-    why = f"; {first.place}: {first.what} {first.why}" if first else ""
+    why, hint = "", "the script that holds the training command, or its arguments as one line"
+    if log.covers:
+        cover = log.covers[0]
+        own = next((name for name in reversed(names) if name.isidentifier()), None)
+        why = f", and {cover.name} ({cover.where}) is not read"
+        hint = f"{cover.name} beside the script, if {own or 'the training'} is a function of it, or {hint}"
+    elif first is not None:
+        why = f"; {first.place}: {first.what} {first.why}"
     return Problem(
         "starts no training program that can be recognised" + why,
         file=text.file,
-        got=got,
+        got=f"commands {shown}" if names else "no command that starts a program",
         need="a command such as torchrun ... pretrain_gpt.py --num-layers 32 ...",
-        hint="name the script that holds the training command, or give its arguments as one line",
+        hint=hint,
     )
 
 

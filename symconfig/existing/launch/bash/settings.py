@@ -6,12 +6,10 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from symconfig.existing.launch.bash.values import Field, cover, is_option
+from symconfig.existing.launch.bash.values import Field, cover, holds_options, is_option
 from symconfig.existing.launch.reading import Hides, Setting, Unread, Word
 from symconfig.existing.launch.text import Place
 
-# A name that says that the variable holds options, and not the value of one.
-_OPTIONS = re.compile(r"ARG|OPT|FLAG|EXTRA|CMD|PARAM|CONFIG$", re.IGNORECASE)
 _BRANCHES = re.compile(r"is set (under a condition|in a loop)")
 
 
@@ -38,7 +36,7 @@ def arguments(words: Sequence[Field], source: Callable[[Place], str]) -> Argumen
 
     for word in words:
         text = word.text
-        if word.several and (word.brings != () if name is None or values else holds_options(word)):
+        if word.several and (word.brings != () if name is None or values else may_be_options(word)):
             found.unread.append(dark(word, source))
             found.possible += [_possible(name, word) for name in word.brings or ()]
         elif is_option(text):
@@ -58,12 +56,12 @@ def arguments(words: Sequence[Field], source: Callable[[Place], str]) -> Argumen
     return found
 
 
-def holds_options(word: Field) -> bool:
+def may_be_options(word: Field) -> bool:
     """Whether a word that is not known is likely to be options, by its name or as a branch may have added it."""
     if word.brings is not None:
         return bool(word.brings)
     names = [part.variables[-1] for part in word.parts if part.variables]
-    return any(_OPTIONS.search(name) for name in names) or any(
+    return any(map(holds_options, names)) or any(
         _BRANCHES.match(part.unknown or "") for part in word.parts
     )
 

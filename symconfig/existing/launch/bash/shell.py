@@ -17,6 +17,7 @@ from symconfig.existing.launch.bash.values import (
     Value,
     fields,
     hole,
+    holds_options,
     is_option,
     options_of,
     text_of,
@@ -216,7 +217,7 @@ def merged(states: Iterable[State], why: str, place: Place) -> State:
         if covered and all(same(rest[0], value) for value in rest[1:]):
             first.variables[name] = covered[0]
         elif not all(same(values[0], value) for value in values[1:]):
-            first.variables[name] = _common(values, f"{why}", place)
+            first.variables[name] = _common(name, values, why, place)
         elif name not in first.variables:
             first.variables[name] = next(state.variables[name] for state in alternatives if name in state.variables)
     for state in alternatives[1:]:
@@ -290,7 +291,7 @@ def _meaning(parts: Parts) -> list[str]:
     return found
 
 
-def _common(values: list[Value | str], why: str, place: Place) -> Value:
+def _common(name: str, values: list[Value | str], why: str, place: Place) -> Value:
     arrays = [value for value in values if isinstance(value, Array)]
     if len(arrays) == len(values) and not any(value.keyed for value in arrays):
         return _common_items([list(value.items.values()) for value in arrays], why, place)
@@ -299,7 +300,9 @@ def _common(values: list[Value | str], why: str, place: Place) -> Value:
         return _common_parts(texts, why, place)
     if arrays:
         return Array({0: Field((hole(why, place, loose=True),), place)})
-    return (hole(why, place),)
+    # What the environment has instead is a value, unless the name says that it is options.
+    brings = None if holds_options(name) else _brought(texts, place)
+    return (hole(why, place, brings=brings),)
 
 
 def _common_items(items: list[list[Field]], why: str, place: Place) -> Array:
@@ -342,12 +345,13 @@ def _common_parts(values: list[Parts], why: str, place: Place) -> Parts:
             whole = True
     places = [part.written or part.place for rest in rests for part in rest]
     there = next((each for each in places if each is not None), place)
-    brings = options_of(Field(words, place) for rest in rests for words in fields(map(_loosened, rest), " \t\n"))
-    return (*head, *((Part(" "),) if head else ()), hole(why, there, brings=brings))
+    return (*head, *((Part(" "),) if head else ()), hole(why, there, brings=_brought(rests, place)))
 
 
-def _loosened(part: Part) -> Part:
-    return part if part.unknown else replace(part, loose=True)
+def _brought(values: Iterable[Parts], place: Place) -> tuple[str, ...] | None:
+    """The options among the words of values; None where there may be any."""
+    loose = ([part if part.unknown else replace(part, loose=True) for part in value] for value in values)
+    return options_of(Field(words, place) for value in loose for words in fields(value, " \t\n"))
 
 
 def visible(state: State) -> State:

@@ -10,6 +10,8 @@ from typing import TypeAlias
 from symconfig.existing.launch.reading import Piece, Word
 from symconfig.existing.launch.text import Place
 
+# A name that says that the variable holds options, and not the value of one.
+_OPTIONS = re.compile(r"ARG|OPT|FLAG|EXTRA|CMD|PARAM|CONFIG$", re.IGNORECASE)
 _NUMBER = re.compile(r"-\d+$|-\d*\.\d+$|-\d+(\.\d*)?[eE][-+]?\d+$")
 
 
@@ -155,6 +157,11 @@ def options_of(words: Iterable[Field]) -> tuple[str, ...] | None:
 def option_of(word: str) -> tuple[str, ...]:
     """The option that a word is, if it is one: `--x=1` is --x."""
     return (word.partition("=")[0],) if is_option(word) else ()
+
+
+def holds_options(name: str) -> bool:
+    """Whether a variable is likely to hold options, by its name."""
+    return _OPTIONS.search(name) is not None
 
 
 def is_option(word: str) -> bool:
