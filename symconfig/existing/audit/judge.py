@@ -9,6 +9,9 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job, Limits
 from symconfig.errors import InputError, Problem
 from symconfig.existing.recover.run import Impossible, Run
+from symconfig.existing.rules.catalogue import GROUPS
+from symconfig.existing.rules.deepspeed_batch import GRID
+from symconfig.frameworks.constraint import Constraint
 from symconfig.frameworks.known import BACKENDS
 from symconfig.install import VERSION
 from symconfig.plans.plan import Plan, Search
@@ -70,9 +73,8 @@ def _undivided(found: Found) -> Iterator[Problem]:
 
 def _rule(constraint: Constraint) -> str:
     """The name of the audit's rule that says the constraint."""
-    from symconfig.existing.audit.catalogue import rules
-
-    return next((rule.name for rule in rules() if constraint in rule.constraints), "deepspeed-grid")
+    named = (rule.name for group in GROUPS for rule in group.rules if constraint in rule.constraints)
+    return next(named, GRID)
 
 
 def job_of(run: Run, cluster: ClusterDescriptor, limits: Limits) -> Job:

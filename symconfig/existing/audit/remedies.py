@@ -73,7 +73,8 @@ def _remedy(problem: Problem, reading: Reading) -> str | None:
         value = f"--set {covered[1]}=VALUE"
         files = dict.fromkeys(_of_cover(name) for name in _COVER.findall(covered[0]))
         values = {item.option: item.otherwise for item in reading.hidden if item.variable == covered[1]}
-        if not any(known is not None for known in ([values[problem.field]] if problem.field in values else values.values())):
+        own = {problem.field: values[problem.field]} if problem.field in values else values
+        if all(known is None for known in own.values()):
             return value
         known = values.get(problem.field or "") or ""
         then = f" (then {known})" if 0 < len(known) <= _SHORT else ""

@@ -41,9 +41,17 @@ def _idle(plain: Reading, names: Sequence[str]) -> Iterator[Problem]:
     need = ", ".join(dict.fromkeys(item.what for item in dark)) or None
     for name in names:
         if not dark:
-            yield Problem("has nothing to assume: all of the configuration was read", plain.file, field=OPTION, got=name)
+            yield Problem(
+                "has nothing to assume: all of the configuration was read", plain.file, field=OPTION, got=name
+            )
         elif name != EVERYTHING and not any(Harmless((name,)).names(f"{item.what} {item.why}") for item in dark):
-            yield Problem("is no file that could not be read", plain.file, field=OPTION, got=name, need=f"a file of: {need}, or all")
+            yield Problem(
+                "is none of the files that could not be read",
+                plain.file,
+                field=OPTION,
+                got=name,
+                need=f"a file of {need}, or {EVERYTHING}",
+            )
 
 
 def _harmless(reading: Reading, harmless: Harmless) -> Reading:

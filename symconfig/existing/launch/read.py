@@ -19,6 +19,7 @@ from symconfig.existing.launch.reading import JSON_ALONE, Hides, Reading, Unread
 from symconfig.existing.launch.text import Text
 
 ARGUMENTS = "<arguments>"  # the name of a line of arguments in messages
+_IDLE = "is given from outside, and nothing in the file names it"
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
@@ -72,7 +73,7 @@ def _unmentioned(reading: Reading, variables: Mapping[str, str]) -> Reading:
         reading,
         unread=(
             *reading.unread,
-            *(Unread(top, name, "is given from outside, and nothing in the file names it", Hides.NOTHING) for name in idle),
+            *(Unread(top, name, _IDLE, Hides.NOTHING) for name in idle),
         ),
     )
 

@@ -42,10 +42,12 @@ def source(shell: Interpreter, words: Sequence[Field], place: Place) -> Truth:
     if _ACTIVATION.search(written):
         shell.log.add(place, shown, "is a file of the machine that it runs on", Hides.NOTHING)
         return EXPECTED
-    if words[0].unknown and (believed := _believed(shell, words[0])) is None:
-        cover(shell, place, shown, shown.partition(" ")[2], f"is read only where it runs: its name {words[0].unknown}")
-        return EXPECTED
-    elif words[0].unknown:
+    if words[0].unknown:
+        believed = _believed(shell, words[0])
+        if believed is None:
+            why = f"is read only where it runs: its name {words[0].unknown}"
+            cover(shell, place, shown, shown.partition(" ")[2], why)
+            return EXPECTED
         written = believed
     path, why = _found(shell, written)
     if path is None:
@@ -144,7 +146,9 @@ def run_code(shell: Interpreter, words: Sequence[Field], place: Place) -> Truth:
     first = next((part for part in parts if part.unknown or part.text.strip()), None)
     if first is not None and first.unknown:
         shown = shortened(shell.log.written(place) or "eval")
-        cover(shell, place, shown, "eval", f"runs code that is not known, which may set any variable: it {first.unknown}")
+        cover(
+            shell, place, shown, "eval", f"runs code that is not known, which may set any variable: it {first.unknown}"
+        )
     shell.budget.enter()
     try:
         return shell.program(CodeSource(tuple(parts), place))

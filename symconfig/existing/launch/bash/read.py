@@ -68,7 +68,8 @@ def read_bash(
     """The training command of a script, its options and what was not understood. Executes nothing.
 
     folder: the script's, where files that it sources lie; None: none are opened. variables: the environment. extra: the
-    script's arguments. harmless: files that are taken to change nothing. Raises InputError where nothing is a training command, or sourced files cannot be read.
+    script's arguments. harmless: files that are taken to change nothing. Raises InputError where nothing is a training
+    command, or sourced files cannot be read.
     """
     longest = max(map(len, text.data.split(b"\n")))
     if longest > LINE_BYTES:
@@ -266,7 +267,9 @@ def _idle(text: Text, state: State) -> Iterator[Unread]:
             )
     for argument in state.arguments:
         if argument.place.file == GIVEN and argument.place not in state.taken:
-            yield Unread(text.place(0, 0), argument.text, "is an argument that nothing in the script takes", Hides.NOTHING)
+            yield Unread(
+                text.place(0, 0), argument.text, "is an argument that nothing in the script takes", Hides.NOTHING
+            )
 
 
 def _dark_files(made: Arguments, files: Mapping[str, Parts]) -> list[Unread]:

@@ -61,9 +61,7 @@ def may_be_options(word: Field) -> bool:
     if word.brings is not None:
         return bool(word.brings)
     names = [part.variables[-1] for part in word.parts if part.variables]
-    return any(map(holds_options, names)) or any(
-        _BRANCHES.match(part.unknown or "") for part in word.parts
-    )
+    return any(map(holds_options, names)) or any(_BRANCHES.match(part.unknown or "") for part in word.parts)
 
 
 def dark(word: Field, source: Callable[[Place], str]) -> Unread:
