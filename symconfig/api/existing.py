@@ -41,6 +41,7 @@ def audit(
     megatron_version: str | None = None,
     variables: Mapping[str, str] | None = None,
     arguments: Sequence[str] = (),
+    assume_harmless: Sequence[str] = (),
     limits: Limits | Mapping[str, Any] | None = None,
     plan: bool = True,
     problems: Sequence[Problem] = (),
@@ -50,7 +51,8 @@ def audit(
 
     source: a file, or a line of arguments; nothing of it is executed. cluster: None: nothing is predicted. gpus: None:
     as its launcher says. model, seq_length, vocab_size: where it does not say. variables, arguments: what the script
-    takes from its environment and its command line. plan: look for a better one. problems: what the caller has found.
+    takes from its environment and its command line. assume_harmless: files that cannot be read and change nothing that
+    the script says itself, or "all". plan: look for a better one. problems: what the caller has found.
     Raises InputError (all problems at once) on bad input.
     """
     found = Problems(problems)
@@ -67,10 +69,17 @@ def audit(
         else found.collect(lambda: validate(Document(dict(limits or {}), file=""), Limits))
     )
     version = None if megatron_version is None else found.collect(partial(resolve, megatron_version))
-    reading = found.collect(lambda: read(str(source), variables=dict(variables or {}), extra=tuple(arguments)))
+    given = dict(variables or {})
+    reading = found.collect(
+        lambda: read(str(source), variables=given, extra=tuple(arguments), harmless=tuple(assume_harmless))
+    )
     if found.all or reading is None or kept is None:
         raise InputError(found.all)
-    return judge(reading, Asked(said, gpus, seq_length, vocab_size, version), known, kept, plan=plan, progress=progress)
+    asked = Asked(said, gpus, seq_length, vocab_size, version)
+    done = judge(reading, asked, known, kept, plan=plan, progress=progress)
+    if assume_harmless and done.runs and done.unset:  # what the files would have said is asked for
+        raise InputError(done.unset)
+    return done
 
 
 @typed

@@ -42,6 +42,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--vocab-size", metavar="V", help="tokens of the vocabulary, where the configuration does not say")
     add("--megatron-version", metavar="V", help="core_v0.12.1 to core_v0.19.0, dev (default: the newest that fits)")
     add("--memory-margin", metavar="X", help="share of the GPU's memory that must stay free (default 0.04)")
+    add(
+        "--assume-harmless",
+        metavar="FILE|all",
+        action="append",
+        default=[],
+        help="take it that this file, which cannot be read, changes nothing that the script says; may be repeated",
+    )
     add("--no-plan", action="store_true", help="do not look for a better plan")
     add("--best", metavar="PLAN.json", help="write the best plan there, for `symconfig adapt`")
     add("--sarif", metavar="FILE.sarif", help="write what is wrong there, for code review")
@@ -83,6 +90,7 @@ def run(arguments: argparse.Namespace) -> int:
             megatron_version=arguments.megatron_version,
             variables=given,
             arguments=arguments.extra,
+            assume_harmless=arguments.assume_harmless,
             limits=limits,
             plan=not arguments.no_plan,
             problems=found.all,
@@ -90,7 +98,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
     _write(done, outputs, arguments.force)
     _print(done, arguments.json)
-    bad = not done.runs or (arguments.strict and (done.findings or not done.reading.complete or done.unpredicted))
+    bad = not done.runs or (arguments.strict and (done.findings or done.reading.dark or done.unpredicted))
     return 1 if bad else 0
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from symconfig.descriptor.document import shorten
 from symconfig.existing.audit.audit import Audit
 from symconfig.existing.audit.judge import Judged
-from symconfig.existing.launch.reading import Reading
+from symconfig.existing.launch.reading import Assumption, Hides, Reading, Unread
 from symconfig.existing.recover.run import Described
 from symconfig.existing.rules.rule import Finding
 from symconfig.format import count, gib, percent, seconds
@@ -35,6 +35,9 @@ def blocks(audit: Audit) -> list[Block]:
     shown: list[Block] = [read(audit)]
     if _unknown(audit.reading):
         shown.append(unread(audit.reading))
+    shown += hidden(audit.reading)
+    if audit.assumptions:
+        shown.append(assumed(audit))
     if audit.judged is not None:
         shown.append(understood(audit.judged))
     if audit.findings:
@@ -84,16 +87,66 @@ def _version(audit: Audit) -> str:
 def unread(reading: Reading) -> Grid:
     """Every place that was not understood, and every option whose value is not known."""
     items = sorted(reading.unread, key=lambda item: (not item.matters, item.place))
-    rows = [(str(item.place), shorten(item.what, 60), item.why, "yes" if item.matters else "no") for item in items]
+    rows = [(str(item.place), shorten(item.what, 60), item.why, _hides(item, reading)) for item in items]
+    covered = {item.place for item in reading.hidden}
     rows += [
-        (str(setting.place), setting.spelled, f"its value {word.unknown}", "no")
+        (str(setting.place), setting.spelled, f"its value {word.unknown}", "its value")
         for setting in reading.settings
         for word in setting.values
-        if word.unknown
+        if word.unknown and word.place not in covered
     ]
     if len(rows) > _SHOWN:
         rows[_SHOWN:] = [("", f"and {count(len(rows) - _SHOWN)} more (--json has all)", "", "")]
-    return Grid(("where", "what", "why", "may hide options"), tuple(rows), left=(0, 1, 2), title="Not understood")
+    return Grid(("where", "what", "why", "hides"), tuple(rows), left=(0, 1, 2, 3), title="Not understood")
+
+
+def _hides(item: Unread, reading: Reading) -> str:
+    """What may be otherwise because of it."""
+    match item.hides:
+        case Hides.OPTIONS:
+            return "any option"
+        case Hides.NAMED:
+            return ", ".join(one.spelled for one in reading.possible if one.place == item.place)
+        case Hides.VARIABLES:
+            return "values, see below" if reading.variables_of(item) else "no value that is used"
+        case _:
+            return "nothing, as assumed" if item.assumed else "nothing"
+
+
+def hidden(reading: Reading) -> Iterator[str]:
+    """Each variable that unread places may set, with what has its value and where."""
+    by_uses: dict[tuple[str, ...], list[Unread]] = {}
+    for item in reading.unread:
+        if item.hides is Hides.VARIABLES:
+            by_uses.setdefault(tuple(_uses(item, reading)), []).append(item)
+    for uses, items in by_uses.items():
+        if uses:
+            whose = ", ".join(f"{item.what} (line {item.place.line})" for item in items)
+            yield "\n".join([f"What {whose} may set, which is not read:", *(f"  {use}" for use in uses)])
+
+
+def _uses(item: Unread, reading: Reading) -> Iterator[str]:
+    """Each variable that a place may set, with what has its value."""
+    used: dict[str, dict[str, None]] = {}
+    for one in reading.hidden:
+        if one.by == item.place:
+            said = "" if one.otherwise is None else f", else {shorten(one.otherwise, 40)}"
+            used.setdefault(one.variable, {})[f"{shorten(one.option, 40)} (line {one.place.line}{said})"] = None
+    yield from (f"{name}: {', '.join(uses)}" for name, uses in used.items())
+
+
+def assumed(audit: Audit) -> str:
+    """What the figures take for granted of places that were not read."""
+    return "\n".join(map(_assumption, audit.assumptions))
+
+
+def _assumption(item: Assumption) -> str:
+    where = f"{item.what} (line {item.place.line})"
+    if not item.asked:
+        rest = f", though it may set {', '.join(item.variables)}" if item.variables else ""
+        return f"Predicted without {where}: no figure depends on it{rest}."
+    sets = f"sets nothing of {', '.join(item.variables)}" if item.variables else "changes nothing of the training"
+    return f"Assuming that {where} {sets}."
 
 
 def _unknown(reading: Reading) -> bool:
@@ -246,6 +299,10 @@ def verdict(audit: Audit) -> str:
         head = f"It cannot run as it is: {told}."
     elif not audit.reading.complete:
         head = f"Not all of it was understood, so that nothing is said of whether it runs: {told}."
+    elif audit.judged is None and audit.reading.dark:
+        head = f"Nothing in what was read keeps it from running, and nothing was predicted: {told}."
+    elif audit.reading.dark:
+        head = f"Nothing in what was read keeps it from running: {told}."
     elif audit.judged is None:
         head = f"Nothing was found that keeps it from running, and nothing was predicted: {told}."
     else:

@@ -41,7 +41,22 @@ def to_dict(audit: Audit) -> dict[str, Any]:
         "environment": {name: word.text for name, word in reading.environment.items() if not word.unknown},
         "unread": [
             {**_place(item.place), "what": item.what, "why": item.why, "matters": item.matters}
+            | {"hides": item.hides.value, "assumed": item.assumed}
             for item in reading.unread
+        ],
+        "hidden": [
+            {
+                **_place(item.place),
+                "option": item.option,
+                "variable": item.variable,
+                "otherwise": item.otherwise,
+                "by": _place(item.by),
+            }
+            for item in reading.hidden
+        ],
+        "assumptions": [
+            {**_place(item.place), "what": item.what, "variables": list(item.variables), "asked": item.asked}
+            for item in audit.assumptions
         ],
         "model": None
         if described is None

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Limits
 from symconfig.errors import InfeasibleError, InputError, Problem
-from symconfig.existing.audit import memory_rules
+from symconfig.existing.audit import memory_rules, remedies
 from symconfig.existing.audit.judge import Judged, job_of, judge
 from symconfig.existing.audit.sides import Side, side
-from symconfig.existing.launch.reading import Reading
+from symconfig.existing.launch.reading import Assumption, Hides, Reading
 from symconfig.existing.recover.asked import Asked
-from symconfig.existing.recover.run import Run
+from symconfig.existing.recover.run import Impossible, Run
 from symconfig.existing.rules import launcher
 from symconfig.existing.rules.launcher import LauncherFacts
 from symconfig.existing.rules.rule import Finding
@@ -48,6 +48,23 @@ class Audit:
     def runs(self) -> bool:
         """Whether nothing is known that keeps it from running."""
         return not any(finding.severity == "error" for finding in self.findings)
+
+    @property
+    def assumptions(self) -> tuple[Assumption, ...]:
+        """What is taken of places that were not read: as a person says, and where no figure depends on them."""
+        reading = self.reading
+        if self.judged is None:
+            return reading.assumptions
+        idle = (item for item in reading.unread if item.hides in (Hides.VARIABLES, Hides.NAMED))
+        return (
+            *reading.assumptions,
+            *(Assumption(item.place, item.what, reading.variables_of(item), asked=False) for item in idle),
+        )
+
+    @property
+    def unset(self) -> tuple[Problem, ...]:
+        """Why a prediction needs the value of variables that nothing sets."""
+        return tuple(problem for problem in self.unpredicted if remedies.needs_a_value(problem))
 
     @property
     def gain(self) -> float | None:
@@ -88,9 +105,21 @@ def audited(
     try:
         run = found.run(cluster)
     except InputError as error:
-        return Audit(found, findings, unpredicted=error.problems)
+        return _unpredicted(Audit(found, findings), error.problems)
     done = _judged(Audit(found, findings), run, cluster, limits)
     return _planned(done, run, cluster, limits, progress) if plan else done
+
+
+def _unpredicted(done: Audit, problems: Sequence[Problem]) -> Audit:
+    """With why nothing is predicted, and what would help. Numbers that no run has are errors of the configuration."""
+    known = {finding.rule for finding in done.findings if finding.severity == "error"}
+    impossible = (
+        Finding(problem.rule, "error", problem if problem.file else replace(problem, file=done.reading.file))
+        for problem in problems
+        if isinstance(problem, Impossible) and problem.rule not in known
+    )
+    helped = tuple(remedies.helped(problem, done.reading) for problem in problems)
+    return replace(done, unpredicted=helped, findings=(*done.findings, *impossible))
 
 
 def _judged(done: Audit, run: Run, cluster: ClusterDescriptor, limits: Limits) -> Audit:
@@ -98,7 +127,7 @@ def _judged(done: Audit, run: Run, cluster: ClusterDescriptor, limits: Limits) -
     try:
         judged = judge(run, cluster, limits)
     except InputError as error:
-        return replace(done, unpredicted=error.problems)
+        return _unpredicted(done, error.problems)
     return replace(done, judged=judged, findings=(*done.findings, *memory_rules.findings(judged, done.reading)))
 
 
@@ -129,20 +158,19 @@ def _launcher(reading: Reading, asked: Asked, cluster: ClusterDescriptor | None)
 
 def _dark(found: Side, cluster: ClusterDescriptor | None) -> list[Problem]:
     """Why no prediction is made, whatever the options say."""
-    result = []
-    if not found.reading.complete:
-        dark = sum(item.matters for item in found.reading.unread)
-        what = "is not predicted: not all of its arguments are known"
-        result.append(
-            Problem(
-                what,
-                file=found.reading.file,
-                got=f"{dark} unread place{'s' * (dark != 1)}",
-                hint='--set NAME=VALUE for the variables, or -- OPTIONS for what "$@" brings',
-            )
-        )
+    result = list(remedies.of_unread(found.reading))
     if cluster is None:
         result.append(Problem("is needed to predict memory and time", field="--cluster", hint="--cluster h100"))
     if found.gpus is None:
-        result.append(Problem("is not said by the launcher", field="the number of GPUs", hint="--gpus N"))
+        result.append(remedies.helped(_uncounted(found.reading), found.reading))
     return result
+
+
+def _uncounted(reading: Reading) -> Problem:
+    """Why the number of GPUs is not known."""
+    field, hint = "the number of GPUs", "--gpus N"
+    if not reading.world.dark:
+        return Problem("is not said by the launcher", field=field, hint=hint)
+    word = reading.world.dark[0]
+    place = word.place
+    return Problem(f"its value {word.unknown}", place.file, place.line, place.column, field=field, hint=hint)

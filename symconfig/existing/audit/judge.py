@@ -8,7 +8,10 @@ from dataclasses import dataclass, replace
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job, Limits
 from symconfig.errors import InputError, Problem
-from symconfig.existing.recover.run import Run
+from symconfig.existing.recover.run import Impossible, Run
+from symconfig.existing.rules.catalogue import GROUPS
+from symconfig.existing.rules.deepspeed_batch import GRID
+from symconfig.frameworks.constraint import Constraint
 from symconfig.frameworks.known import BACKENDS
 from symconfig.install import VERSION
 from symconfig.plans.plan import Plan, Search
@@ -66,7 +69,14 @@ def _undivided(found: Found) -> Iterator[Problem]:
     """Yield what cannot be divided like this, so that a figure for it would be one for nothing."""
     for constraint in found.refused():
         if constraint.divides:
-            yield Problem(f"is not divided like this: {constraint.rule}", field=constraint.name)
+            limits = found.request.limits
+            yield Impossible(what=constraint.said(limits.fixed, found.columns().at(0)), rule=_rule(constraint))
+
+
+def _rule(constraint: Constraint) -> str:
+    """The name of the audit's rule that says the constraint."""
+    named = (rule.name for group in GROUPS for rule in group.rules if constraint in rule.constraints)
+    return next(named, GRID)
 
 
 def job_of(run: Run, cluster: ClusterDescriptor, limits: Limits) -> Job:

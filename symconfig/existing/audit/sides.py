@@ -89,7 +89,7 @@ class MegatronSide:
         # What names a recipe is no option of Megatron-LM.
         settings = [item for item in reading.settings if reading.recipe is None or reading.recipe not in item.values]
         self.version = resolve(asked.megatron_version or version_of([item.name for item in settings]))
-        self.settings: Sequence[Setting] = settings
+        self.settings: Sequence[Setting] = [*settings, *reading.possible]
         self.gpus = asked.gpus or reading.world.gpus
 
     @property
@@ -119,6 +119,7 @@ class MegatronSide:
             program=program.text if program is not None else None,
             # What overrides leave out, a recipe or a base says.
             complete=self.reading.complete and self.reading.format != "overrides",
+            environment_known=self.reading.environment_known and self.reading.format != "overrides",
             fork=not own,
         )
         return megatron_rules.findings(facts, megatron_rules.RULES if own else megatron_rules.MEANING)
@@ -197,7 +198,7 @@ class DeepSpeedSide:
         """Those that compare with the model, too, where it is known."""
         if self.reading.deepspeed is None:
             return []
-        model = described(self.reading, Arguments(self.reading.settings), self.asked, [])
+        model = described(self.reading, Arguments(self.reading.options), self.asked, [])
         facts = DeepSpeedFacts.of_reading(self.reading, self.gpus, model.model if model is not None else None)
         return deepspeed_rules.findings(facts)
 

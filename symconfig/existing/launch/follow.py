@@ -13,7 +13,7 @@ from symconfig.existing.launch.dialects.documents import read_document, read_sec
 from symconfig.existing.launch.dialects.override import RECIPE, entries_of, group, is_key, parted, short
 from symconfig.existing.launch.files import open_text
 from symconfig.existing.launch.origins import traced
-from symconfig.existing.launch.reading import Piece, Reading, Setting, Tree, Unread, Word, World
+from symconfig.existing.launch.reading import Hides, Piece, Reading, Setting, Tree, Unread, Word, World
 from symconfig.existing.launch.text import Text
 
 _DEEPSPEED = ("--deepspeed-config", "--deepspeed", "--ds-config", "--deepspeed-config-file", "--ds-config-path")
@@ -85,7 +85,7 @@ def followed(reading: Reading, around: Around) -> Reading:
     called = reading.program is not None and Path(reading.program.text).name in _SHELLS
     why = "is a script that is not there" if called else "is an argument that belongs to no option"
     idle = (
-        Unread(word.place, word.text, why, matters=called)
+        Unread(word.place, word.text, why, Hides.OPTIONS if called else Hides.NOTHING)
         for word in loose
         if not (word.unknown or any(file.endswith(word.text) for file in files))
     )
@@ -197,7 +197,7 @@ def _megatron_yaml(reading: Reading, around: Around) -> Reading:
         return _unread(reading, _dark(setting, "names a file without anything of Megatron-LM's"))
     why = "does nothing beside --yaml-cfg, which replaces it"
     beside = tuple(
-        Unread(other.place, other.spelled, why, matters=False)
+        Unread(other.place, other.spelled, why, Hides.NOTHING)
         for other in reading.settings
         if other is not setting and other.name
     )
@@ -288,4 +288,4 @@ def _both(launcher: World, trainer: World) -> World:
     """What the training program is told goes before what its launcher starts."""
     nodes, each = trainer.nodes or launcher.nodes, trainer.gpus_per_node or launcher.gpus_per_node
     gpus = trainer.gpus or (nodes * each if nodes and each else launcher.gpus)
-    return World(gpus, nodes, each, (*launcher.said, *trainer.said))
+    return World(gpus, nodes, each, (*launcher.said, *trainer.said), (*launcher.dark, *trainer.dark))

@@ -8,37 +8,51 @@ from pathlib import Path
 from types import MappingProxyType
 
 from symconfig.errors import InputError, Problem
+from symconfig.existing.launch.assumed import assuming
 from symconfig.existing.launch.bash.read import read_bash
 from symconfig.existing.launch.detect import folder_refused, is_arguments, is_deepspeed, parse, refused, syntax_of
 from symconfig.existing.launch.dialects.documents import read_document
 from symconfig.existing.launch.files import open_text
 from symconfig.existing.launch.follow import Around, followed
-from symconfig.existing.launch.reading import JSON_ALONE, Reading, Unread
+from symconfig.existing.launch.harmless import Harmless
+from symconfig.existing.launch.reading import JSON_ALONE, Hides, Reading, Unread
 from symconfig.existing.launch.text import Text
 
 ARGUMENTS = "<arguments>"  # the name of a line of arguments in messages
+_IDLE = "is given from outside, and nothing in the file names it"
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
-def read(source: str, *, variables: Mapping[str, str] = _NOTHING, extra: Sequence[str] = ()) -> Reading:
+def read(
+    source: str,
+    *,
+    variables: Mapping[str, str] = _NOTHING,
+    extra: Sequence[str] = (),
+    harmless: Sequence[str] = (),
+) -> Reading:
     """What a configuration says. source: the path of a file, or a line of arguments.
 
-    variables: the environment in which it is started. extra: the arguments that its script gets. Raises InputError:
-    what is no launch configuration, cannot be opened safely, or starts no training.
+    variables: the environment in which it is started. extra: the arguments that its script gets. harmless: files that
+    are taken to change nothing, or "all". Raises InputError: what is no launch configuration, cannot be opened safely,
+    or starts no training; a harmless file that is none that could not be read.
     """
+    return assuming(lambda taken: _read(source, variables, extra, taken), harmless)
+
+
+def _read(source: str, variables: Mapping[str, str], extra: Sequence[str], harmless: Harmless) -> Reading:
     path = Path(source)
     try:
         exists = path.exists()
     except (OSError, ValueError):  # a line longer than a file name may be
         exists = False
     if not exists and is_arguments(source):
-        return _bash(Text(ARGUMENTS, source.encode()), None, variables, extra)
+        return _bash(Text(ARGUMENTS, source.encode()), None, variables, extra, harmless)
     if exists and path.is_dir():
         raise folder_refused(path)
     text = open_text(path, root=path.parent)
     syntax = syntax_of(text)
     if syntax == "bash":
-        return _bash(text, path.parent, variables, extra)
+        return _bash(text, path.parent, variables, extra, harmless)
     if extra:
         raise InputError(Problem("takes no arguments", file=source, got=" ".join(extra), need="a script for them"))
     tree = parse(text, syntax)
@@ -59,13 +73,15 @@ def _unmentioned(reading: Reading, variables: Mapping[str, str]) -> Reading:
         reading,
         unread=(
             *reading.unread,
-            *(Unread(top, name, "is given from outside, and nothing in the file names it", False) for name in idle),
+            *(Unread(top, name, _IDLE, Hides.NOTHING) for name in idle),
         ),
     )
 
 
-def _bash(text: Text, folder: Path | None, variables: Mapping[str, str], extra: Sequence[str]) -> Reading:
-    bash = read_bash(text, folder=folder, variables=variables, extra=extra)
+def _bash(
+    text: Text, folder: Path | None, variables: Mapping[str, str], extra: Sequence[str], harmless: Harmless
+) -> Reading:
+    bash = read_bash(text, folder=folder, variables=variables, extra=extra, harmless=harmless)
     written = {name: Text(f"{name} (written by {text.file})", one.data) for name, one in bash.virtual.items()}
     around = Around(bash.folder, variables, written, bash.origins)
     reading = followed(bash.reading, around)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any, Final, Literal
 
 from symconfig.descriptor.document import KeyPath, dotted
@@ -66,19 +67,61 @@ class Setting:
     joined: bool = False
 
 
+class Hides(Enum):
+    """What an unread place may change: nothing of the training, variables that the script does not set itself after
+    it, options whose names are known, or any option.
+    """
+
+    NOTHING = "nothing"
+    VARIABLES = "variables"
+    NAMED = "named options"
+    OPTIONS = "options"
+
+
 @dataclass(frozen=True, slots=True)
 class Unread:
     """Something that was not understood. what: the source, shortened. why: a clause, "depends on the output of curl".
 
-    matters: an argument, the environment or the number of GPUs may depend on it: what was read may be incomplete.
-    options: it stands among the program's words, and may be any number of its options.
+    options: it stands among the program's words, and may be any number of its options. assumed: a person says that it
+    changes nothing.
     """
 
     place: Place
     what: str
     why: str
-    matters: bool = True
+    hides: Hides = Hides.OPTIONS
     options: bool = False
+    assumed: bool = False
+
+    @property
+    def matters(self) -> bool:
+        """Whether an argument, the environment or the number of GPUs may depend on it."""
+        return self.hides is not Hides.NOTHING
+
+
+@dataclass(frozen=True, slots=True)
+class Hidden:
+    """A value that an unread place may set. by: that place; variable: which it may set; option: what has the value,
+    where it stands at `place`. otherwise: the value as the script says it; None: the script says none.
+    """
+
+    by: Place
+    variable: str
+    option: str
+    place: Place
+    otherwise: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Assumption:
+    """What was taken of an unread place: that it sets none of these variables, and brings no options. asked: a person
+    says so; else nothing that is predicted depends on it.
+    """
+
+    place: Place
+    what: str
+    variables: tuple[str, ...]
+    asked: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,12 +190,15 @@ class Tree:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """The GPUs that a launcher starts, as far as the file says. Each number has the word it is from, where one is."""
+    """The GPUs that a launcher starts, as far as the file says. Each number has the word it is from, where one is.
+    dark: words that would say one, and whose value is not known.
+    """
 
     gpus: int | None = None
     nodes: int | None = None
     gpus_per_node: int | None = None
     said: tuple[Word, ...] = ()
+    dark: tuple[Word, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +212,8 @@ class Reading:
     model_config: path of a model's config.json that the program is given, where it can be read.
     scheduler: options of `#SBATCH` comments without their dashes. runs: the same program, started by this script with
     other words. others: words of all else that it starts. stops: conditions under which it would end in an error.
+    possible: options that the program gets under a condition that is not known, their values not known either.
+    hidden: values that unread places may set. assumptions: what a person says of unread places.
     recipe: of Megatron-Bridge or NeMo, "llama3_8b_pretrain_config".
     """
 
@@ -185,10 +233,18 @@ class Reading:
     runs: tuple[Reading, ...] = ()
     others: tuple[tuple[str, ...], ...] = ()
     stops: tuple[Place, ...] = ()
+    possible: tuple[Setting, ...] = ()
+    hidden: tuple[Hidden, ...] = ()
+    assumptions: tuple[Assumption, ...] = ()
 
     @property
     def file(self) -> str:
         return self.texts[0].file
+
+    @property
+    def options(self) -> tuple[Setting, ...]:
+        """All options, those last of which nobody knows whether they are given."""
+        return (*self.settings, *self.possible)
 
     @property
     def json_alone(self) -> bool:
@@ -197,5 +253,31 @@ class Reading:
 
     @property
     def complete(self) -> bool:
-        """Whether all options are known: nothing that was not understood may hide one. A value may still be unknown."""
-        return not any(item.matters for item in self.unread)
+        """Whether all options are known: nothing that was not understood may hide one. A value may still be unknown,
+        and whether one of `possible` is given.
+        """
+        return not any(item.hides is Hides.OPTIONS for item in self.unread)
+
+    @property
+    def dark(self) -> bool:
+        """Whether something was not understood on which the training may depend."""
+        return any(item.matters for item in self.unread)
+
+    def words(self) -> Iterator[tuple[str, Word]]:
+        """Yield the values that are given, each under the name of what has it: an option of the program or of its
+        launcher, or a variable of the environment."""
+        for setting in self.settings:
+            yield from ((setting.spelled, word) for word in setting.values)
+        for before, word in zip(("", *(word.text for word in self.launcher)), self.launcher, strict=False):
+            joined = word.text.partition("=")[0] if word.text.startswith("-") else before
+            yield (joined if joined.startswith("-") else word.text), word
+        yield from self.environment.items()
+
+    def variables_of(self, item: Unread) -> tuple[str, ...]:
+        """Variables that an unread place may set, and on which a value depends."""
+        return tuple(dict.fromkeys(one.variable for one in self.hidden if one.by == item.place))
+
+    @property
+    def environment_known(self) -> bool:
+        """Whether a variable that is not in `environment` is one that no file of it sets."""
+        return self.complete and not any(item.hides is Hides.VARIABLES for item in self.unread)

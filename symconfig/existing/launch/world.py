@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from posixpath import basename
 
 from symconfig.existing.launch.reading import Piece, Word, World
@@ -17,8 +18,10 @@ def world(launcher: Sequence[Word], directives: Mapping[str, Word], environment:
     """The numbers that are said. directives: of `#SBATCH` comments, by option without dashes: "gpus-per-node"."""
     spoken = _spoken(launcher)
     counts: dict[str, tuple[int, Word]] = {}
+    dark: list[Word] = []
     for name, known in LAUNCHERS.items():
         for key, word in spoken.get(name, ()):
+            dark += [word] if word.unknown and key in known.counts else []
             _take(counts, known.counts, key, word, tasks=name in ("srun", "sbatch") and len(spoken) > 1)
             if key in known.includes and not word.unknown:
                 for what, number in _included(word.text).items():
@@ -30,7 +33,7 @@ def world(launcher: Sequence[Word], directives: Mapping[str, Word], environment:
         devices = [item for item in visible.text.split(",") if item.strip()]
         if devices and "-1" not in devices and any(LAUNCHERS[name].visible for name in spoken):
             counts["per_node"] = len(devices), visible
-    return _world(counts, spoken)
+    return replace(_world(counts, spoken), dark=tuple(dark))
 
 
 def _world(counts: Mapping[str, tuple[int, Word]], spoken: Mapping[str, Sequence[tuple[str, Word]]]) -> World:

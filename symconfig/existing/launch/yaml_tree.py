@@ -12,7 +12,7 @@ from symconfig.descriptor.document import KeyPath, shorten
 from symconfig.descriptor.yaml_strict import MAX_NODES, Builder, Open, build, plain
 from symconfig.errors import InputError, Problem
 from symconfig.existing.launch.json_tree import BOM, checked_utf8
-from symconfig.existing.launch.reading import Span, Tree, Unread
+from symconfig.existing.launch.reading import Hides, Span, Tree, Unread
 from symconfig.existing.launch.text import Place, Text
 
 _CORE = "tag:yaml.org,2002:"
@@ -35,7 +35,7 @@ def parse_yaml(text: Text, wanted: Callable[[Any], bool] = lambda data: data is 
         raise InputError(Problem("the file is empty", file=text.file))
     chosen = next((document for document in documents if wanted(document.data)), documents[0])
     others = tuple(
-        Unread(other.spans[()].value, "another document", "one document is read", matters=False)
+        Unread(other.spans[()].value, "another document", "one document is read", Hides.NOTHING)
         for other in documents
         if other is not chosen
     )
@@ -117,7 +117,7 @@ class _TreeBuilder(Builder):
     def repeated(self, path: KeyPath, event: Any) -> None:
         """Most programs take the last, and say nothing."""
         why = f"stands for the second time, first on line {self.keys[path].line}: the last one counts"
-        self.unread.append(Unread(self.place(event), shorten(event.value), why, matters=False))
+        self.unread.append(Unread(self.place(event), shorten(event.value), why, Hides.NOTHING))
 
     def close(self, done: Open, event: Any) -> None:
         span = self.spans[done.path]

@@ -104,7 +104,9 @@ class Arguments:
             self.problems.append(problem)
 
     @staticmethod
-    def problem(setting: Setting | None, what: str, *, got: str | None = None, need: str | None = None) -> Problem:
+    def problem(
+        setting: Setting | None, what: str, *, got: str | None = None, need: str | None = None, hint: str | None = None
+    ) -> Problem:
         """A Problem about this setting, where it stands."""
         place = setting.place if setting else None
         return Problem(
@@ -115,6 +117,7 @@ class Arguments:
             field=setting.spelled if setting else None,
             got=got,
             need=need,
+            hint=hint,
         )
 
 

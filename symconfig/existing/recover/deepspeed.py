@@ -60,7 +60,7 @@ def run(reading: Reading, cluster: ClusterDescriptor, asked: Asked) -> Run:
         raise InputError(tree.problem((), "is not a JSON object"))
     if megatron_deepspeed.applies(reading):
         return megatron_deepspeed.run(reading, tree, cluster, asked)
-    return _Reader(reading, tree, cluster, asked, Arguments(reading.settings)).run()
+    return _Reader(reading, tree, cluster, asked, Arguments(reading.options)).run()
 
 
 @dataclass(slots=True)

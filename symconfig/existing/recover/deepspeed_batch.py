@@ -56,7 +56,8 @@ def sizes(
     told = len(problems)
     micro, accumulated = (_size(tree, arguments, key, problems) for key in (MICRO, ACCUMULATION))
     train = None if tree.get(TRAIN) == AUTO else _number(tree, TRAIN, problems)
-    if train is None and micro is None and len(problems) == told:
+    dark = uses_trainer(arguments) and arguments.given(*MICRO_ARGUMENTS)  # its value is what is wrong then
+    if train is None and micro is None and len(problems) == told and not dark:
         problems.append(
             tree.problem((), f"has neither {TRAIN} nor {MICRO}", hint=f"--{MICRO_ARGUMENTS[0]} N, or {MICRO} in it")
         )

@@ -15,7 +15,7 @@ from symconfig.existing.recover.asked import Asked
 from symconfig.existing.recover.bounds import out_of_bounds
 from symconfig.existing.recover.model import described
 from symconfig.existing.recover.namespace import Namespace
-from symconfig.existing.recover.run import Assumed, Described, Run
+from symconfig.existing.recover.run import Assumed, Described, Impossible, Run
 from symconfig.existing.recover.stages import Said, dealt, stages
 from symconfig.frameworks.extras import Extras
 from symconfig.frameworks.megatron import options
@@ -79,11 +79,12 @@ class Reader:
             return
         tp, pp, cp = (names.whole(dest) for dest in _DEGREES)
         if self.gpus % (tp * pp * cp):
-            yield self._problem(
+            problem = self._problem(
                 "tensor_model_parallel_size",
                 "these degrees do not divide the GPUs",
                 got=f"{self.gpus} GPUs for tp {tp} x pp {pp} x cp {cp}",
             )
+            yield Impossible.of(problem, "gpus-over-degrees")
             return
         yield from self._batch_problems(self.gpus // (tp * pp * cp))
         yield from self._experts_problems(self.gpus // pp, tp)
@@ -108,12 +109,13 @@ class Reader:
         if not isinstance(micro, int) or micro < 1:
             yield self._problem("micro_batch_size", "the micro-batch is not said", need="a number")
         elif self._global(dp) % (dp * micro):
-            yield self._problem(
+            problem = self._problem(
                 "global_batch_size",
                 "the global batch does not divide",
                 got=str(self._global(dp)),
                 need=f"a multiple of micro-batch x dp = {micro} x {dp}",
             )
+            yield Impossible.of(problem, "batch-over-replicas")
 
     def _experts_problems(self, stage: int, tp: int) -> Iterator[Problem]:
         """stage: its GPUs."""
@@ -121,13 +123,17 @@ class Reader:
         experts = names.whole("num_experts", named.num_experts if named is not None else 0)
         ep, etp = names.whole("expert_model_parallel_size"), names.whole("expert_tensor_parallel_size", tp)
         if experts and stage % (ep * etp):
-            yield self._problem(
+            problem = self._problem(
                 "expert_model_parallel_size",
                 "these degrees do not divide a stage",
                 got=f"{stage} GPUs for ep {ep} x etp {etp}",
             )
+            yield Impossible.of(problem, "stage-over-expert-grid")
         elif experts % ep:
-            yield self._problem("expert_model_parallel_size", "the experts do not divide", got=f"{experts} on ep {ep}")
+            problem = self._problem(
+                "expert_model_parallel_size", "the experts do not divide", got=f"{experts} on ep {ep}"
+            )
+            yield Impossible.of(problem, "experts-over-ep")
 
     def _problem(self, dest: str, what: str, **detail: str | None) -> Problem:
         setting = self.names.setting(dest)

@@ -67,7 +67,7 @@ def run(reading: Reading, tree: Tree, cluster: ClusterDescriptor, asked: Asked) 
 
 def settings(reading: Reading, tree: Tree) -> tuple[Setting, ...]:
     """The options as Megatron-LM has them; what only the JSON says is before them, in its own place."""
-    translated = [item for setting in reading.settings for item in _translated(setting)]
+    translated = [item for setting in reading.options for item in _translated(setting)]
     given = {setting.name for setting in translated}
     layers = () if "--transformer-impl" in given else (_like(reading.settings[0], "--transformer-impl", "local"),)
     return (*layers, *(item for item in _of_json(tree) if item.name not in given), *translated)
@@ -102,7 +102,7 @@ def _like(setting: Setting, name: str, *values: str) -> Setting:
 
 
 def _problems(reading: Reading, tree: Tree, asked: Asked) -> Iterator[Problem]:
-    arguments = Arguments(reading.settings)
+    arguments = Arguments(reading.options)
     experts = arguments.words("num_experts")
     if len(set(experts)) > 1:
         yield arguments.problem(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from symconfig.descriptor.model import ModelDescriptor
+from symconfig.errors import Problem
 from symconfig.existing.launch.text import Place
 from symconfig.plans.plan import Options, Target
 from symconfig.solve.configuration import Configuration
@@ -18,6 +19,20 @@ class Assumed:
     value: str
     why: str
     place: Place | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Impossible(Problem):
+    """Numbers that no run has, because they do not divide. rule: of the audit, that says so."""
+
+    rule: str
+
+    @classmethod
+    def of(cls, problem: Problem, rule: str) -> Impossible:
+        return cls(**{item.name: getattr(problem, item.name) for item in fields(problem)}, rule=rule)
+
+    def __str__(self) -> str:
+        return Problem.__str__(self)
 
 
 @dataclass(frozen=True, slots=True)

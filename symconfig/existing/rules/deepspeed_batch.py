@@ -16,6 +16,7 @@ from symconfig.frameworks.shared import EXPERTS
 
 TENSOR = ("tensor_parallel", "autotp_size")
 EXPERT = ("expert_parallel", "autoep_size")
+GRID = "deepspeed-grid"  # the rule of degrees that do not divide
 
 
 def _no_batch(facts: DeepSpeedFacts) -> Iterator[Problem]:
@@ -127,7 +128,7 @@ RULES: tuple[Rule[DeepSpeedFacts], ...] = (
         _product,
     ),
     Rule(
-        "deepspeed-grid",
+        GRID,
         "error",
         "The GPUs do not divide by the degrees",
         "AutoTP and Ulysses make groups of equal size of all ranks (deepspeed/utils/groups.py).",

@@ -43,14 +43,14 @@ class DeepSpeedFacts:
         """Of a configuration that was read. Raises ValueError where it has no DeepSpeed JSON."""
         if reading.deepspeed is None:
             raise ValueError("there is no DeepSpeed JSON")
-        arguments = Arguments(reading.settings)
+        arguments = Arguments(reading.options)
         return cls.of_tree(
             reading.deepspeed,
             uses_trainer(arguments),
             arguments=arguments,
             gpus=gpus,
             model=model,
-            environment=None if reading.json_alone else reading.environment,
+            environment=reading.environment if reading.environment_known and not reading.json_alone else None,
             launcher=tuple(word.text for word in reading.launcher),
         )
 

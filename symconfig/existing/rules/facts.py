@@ -30,7 +30,8 @@ class MegatronFacts:
     names: the options, of the version to judge by. version_given: by the user; else it was inferred from the options.
     world_size: GPUs. gpus_per_node, near, architecture: of the user's cluster; near: GPUs that its fastest links join.
     environment: what the program inherits from the script; None: not known. program: "pretrain_gpt.py". complete: an
-    option that was not read is not there. fork: another program than Megatron-LM's own reads the options.
+    option that was not read is not there. environment_known: so is a variable. fork: another program than Megatron-LM's
+    own reads the options.
 
     Whatever is not known raises NotKnown when it is asked for, so that no rule is broken by a guess.
     """
@@ -44,6 +45,7 @@ class MegatronFacts:
     environment: Mapping[str, Word] | None = None
     program: str | None = None
     complete: bool = True
+    environment_known: bool = True
     fork: bool = False
 
     @property
@@ -192,7 +194,7 @@ class MegatronFacts:
             raise NotKnown(name)
         word = self.environment.get(name)
         if word is None:
-            if not self.complete:
+            if not (self.complete and self.environment_known):
                 raise NotKnown(name)
             return None
         if word.unknown is not None:

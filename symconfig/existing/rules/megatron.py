@@ -53,6 +53,8 @@ FILES = (
     machine,
     environment,
 )
+# GPUs, sequences and heads come whole, whichever program deals them out. Layers and vocabularies may be dealt unevenly.
+UNDIVIDED = frozenset(("not-positive", "gpus-over-degrees", "batch-over-replicas", "heads-over-tp"))
 # Constraints that are one reason of a rule that has others, which it asks for by itself.
 REASONS: Mapping[Constraint, str] = {EXPERT_BIAS: "biases-of-experts", GATHER_FORMAT: "gathered-without-format"}
 WRITTEN: tuple[Rule[MegatronFacts], ...] = tuple(rule for file in FILES for rule in file.MEGATRON.entered)
@@ -74,13 +76,15 @@ MEANING = tuple(rule for rule in RULES if rule not in PARSED)
 def findings(facts: MegatronFacts, rules: Sequence[Rule[MegatronFacts]] | None = None) -> list[Finding]:
     """Every rule that is broken, with its places, in the order of the file.
 
-    A fork or an older release may take what Megatron-LM refuses: errors of its launch are warnings.
+    A fork or an older release may take what Megatron-LM refuses: errors of its launch are warnings, but for numbers
+    that no program can divide.
     """
     released = facts.released
     found = [
-        Finding(rule.name, rule.severity if released or rule.severity != "error" else "warning", problem)
+        Finding(rule.name, "warning" if rule.severity == "error" and not stays else rule.severity, problem)
         for rule in (every() if rules is None else rules)
         if applies(rule, facts.version)
+        for stays in (released or rule.name in UNDIVIDED,)
         for problem in broken(rule, facts)
     ]
     return sorted(found, key=lambda finding: (finding.problem.line or 0, finding.problem.column or 0))

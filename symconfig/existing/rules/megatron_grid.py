@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 
 from symconfig.errors import Problem
 from symconfig.existing.rules.facts import MegatronFacts, NotKnown
@@ -97,16 +98,25 @@ def _positive(facts: MegatronFacts) -> Iterator[Problem]:
     "--tensor-model-parallel-size 2 --sequence-parallel --pipeline-model-parallel-size 3 --num-layers 24",
 )
 def _world(facts: MegatronFacts) -> Iterator[Problem]:
+    degrees = {name: size for name, dest in (("tp", TP), ("pp", PP), ("cp", CP)) if (size := _degree(facts, dest))}
     yield from divides(
         facts,
         "the number of GPUs",
         TP,
         facts.gpus,
-        by=facts.tp * facts.pp * facts.cp,
-        named="tp x pp x cp",
+        by=prod(degrees.values()),  # a degree that is not known makes no groups smaller
+        named=" x ".join(degrees),
         related=(PP, CP),
         field="world size",
     )
+
+
+def _degree(facts: MegatronFacts, dest: str) -> int | None:
+    """A degree; None where it is not known."""
+    try:
+        return max(1, facts.number(dest))
+    except NotKnown:
+        return None
 
 
 @MEGATRON.rule(

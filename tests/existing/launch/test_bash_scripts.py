@@ -142,7 +142,8 @@ def test_options_under_an_unknown_condition_are_named_and_not_taken() -> None:
     assert options(bash) == {"--a": ["1"], "--c": ["3"], "--e": ["5"]}
     assert [what for what, _ in dark(bash)] == ["--b 2", "--d"]
     assert all("condition that is not known" in why for _, why in dark(bash))
-    assert not bash.reading.complete
+    assert [setting.name for setting in bash.reading.possible] == ["--b", "--d"]
+    assert bash.reading.complete
 
 
 def test_what_is_not_known_is_only_the_word_that_it_is_in() -> None:
@@ -233,8 +234,8 @@ def test_sourced_files_are_read(tmp_path: Path) -> None:
     (tmp_path / "conf").mkdir()
     (tmp_path / "conf" / "more.sh").write_text("PP=2\n")
     script = (
-        'DIR=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)\nsource "$DIR/env.sh"\n'
-        "source ~/venv/bin/activate\n. gone.sh\n"
+        'DIR=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)\n. gone.sh\nsource "$DIR/env.sh"\n'
+        "source ~/venv/bin/activate\n"
         "python train.py --tp $TP --pp $PP"
     )
     bash = read(script, folder=tmp_path)
@@ -398,7 +399,8 @@ def test_what_the_script_takes_is_not_idle(script: str) -> None:
 @pytest.mark.parametrize("line", ['eval "$(python options.py)"', "export $(cat .env | xargs)", "declare $(options)"])
 def test_code_that_is_not_known_may_set_anything(line: str) -> None:
     bash = read(f"TP=2\n{line}\npython train.py --tp $TP")
-    assert not bash.reading.complete
+    assert [(item.variable, item.option) for item in bash.reading.hidden] == [("TP", "--tp")]
+    assert options(bash) == {"--tp": [""]}
     assert len(dark(bash)) == 1
 
 

@@ -178,8 +178,10 @@ def test_of_an_option_without_a_likeness_nothing_is_guessed(option: str) -> None
     ],
 )
 def test_a_fork_may_take_what_is_refused(options: str, given: bool, severity: str) -> None:
-    found = findings(facts(f"{TP} 8 --sequence-parallel --num-attention-heads 20 {options}", version_given=given))
-    assert {finding.severity for finding in found if finding.rule == "heads-over-tp"} == {severity}
+    layers = "--pipeline-model-parallel-size 4 --num-layers 30 --num-attention-heads 20"
+    found = findings(facts(f"{TP} 8 --sequence-parallel {layers} {options}", world_size=32, version_given=given))
+    assert {finding.severity for finding in found if finding.rule == "layers-over-stages"} == {severity}
+    assert {finding.severity for finding in found if finding.rule == "heads-over-tp"} == {"error"}
 
 
 @pytest.mark.parametrize("name", OLD)

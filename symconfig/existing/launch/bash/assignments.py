@@ -12,10 +12,11 @@ from symconfig.existing.launch.bash.commands import declare
 from symconfig.existing.launch.bash.conditions import TRUE, Truth
 from symconfig.existing.launch.bash.expand import Expander
 from symconfig.existing.launch.bash.interpret import Interpreter
+from symconfig.existing.launch.bash.nested import cover
 from symconfig.existing.launch.bash.nodes import value_end, word_ranges
 from symconfig.existing.launch.bash.shell import bounded
 from symconfig.existing.launch.bash.source import Source
-from symconfig.existing.launch.bash.values import Array, Field, Part, Parts, Value, text_of
+from symconfig.existing.launch.bash.values import Array, Field, Part, Parts, Value, hole, text_of
 from symconfig.existing.launch.text import Place
 
 
@@ -46,6 +47,8 @@ def assign(shell: Interpreter, source: Source, node: Node, keyed: bool = False) 
     added = source.data[at - 2 : at - 1] == b"+"
     place = source.place(node.start_byte, max(node.end_byte, at))
     expander = shell.expander(source)
+    if added and shell.state.open(name):
+        shell.state.variables[name] = (hole(shell.state.missing(name), place, name, loose=True),)
     old = shell.state.variables.get(name)
     if source.data[at : at + 1] == b"(":
         close = lexer.closing(source.data, at, len(source.data))
@@ -76,7 +79,8 @@ def assign(shell: Interpreter, source: Source, node: Node, keyed: bool = False) 
 def _started(shell: Interpreter, name: str, parts: Parts) -> Parts:
     """`X="$X --more"` of a variable that nothing sets begins with nothing."""
     first = parts[0]
-    own = first.unknown and first.variables == (name,) and name not in shell.state.variables
+    unset = name not in shell.state.variables and not shell.state.open(name)
+    own = first.unknown and first.variables == (name,) and unset
     return parts[1:] if own and len(parts) > 1 and parts[1].text[:1].isspace() else parts
 
 
@@ -126,7 +130,7 @@ def run_declaration(shell: Interpreter, source: Source, node: Node) -> Truth:
             if item.text.startswith("-") and not item.unknown:
                 flags += item.text[1:]
             elif item.several:
-                shell.log.add(item.place, keyword, f"sets variables that are not known: it {item.unknown}")
+                cover(shell, item.place, keyword, keyword, f"sets variables that are not known: it {item.unknown}")
             elif not item.unknown or "=" in item.text:
                 name, equals, _ = item.text.partition("=")
                 declare(shell, keyword, flags, name, item.cut(len(name) + 1).parts if equals else None, after=True)

@@ -40,7 +40,8 @@ def _program(shell: Interpreter, words: Words, place: Place) -> Truth:
     shell.budget.spend(8)  # it is looked through for launchers, programs and options
     if nested.shell_code(shell, words, place):
         return STARTED
-    name = words[0].text or "a program"
+    script = next((word.text for word in words[1:3] if word.text.endswith(".py")), None)
+    name = " ".join(filter(None, (words[0].text or "a program", script)))
     if shell.output is not None:
         shell.output.append(hole(f"depends on the output of {name}", place))
     if shell.captured:
@@ -105,6 +106,9 @@ def _read(shell: Interpreter, words: Words, place: Place) -> Truth:
         elif not word.text.startswith("-"):
             names.append(word.text)
     text = shell.stdin
+    if text is not None and unknown_of(text) and len(names) == 1 and "a" not in flags:
+        shell.state.variables[names[0]] = bounded(_first(text, delimiter), place)
+        return Truth(None, "depends on what is read while the script runs", status=True)
     if text is None or unknown_of(text):
         for name in names or ["REPLY"]:
             shell.state.variables[name] = (hole("is read while the script runs", place),)
@@ -127,6 +131,21 @@ def _read(shell: Interpreter, words: Words, place: Place) -> Truth:
             shell.state.variables[name] = parts
     shell.stdin = None
     return TRUE
+
+
+def _first(parts: Parts, delimiter: str) -> Parts:
+    """A value up to the first delimiter that is known, without blanks around it. Holes on the way stay."""
+    made: list[Part] = []
+    for part in parts:
+        end = -1 if part.unknown else part.text.find(delimiter)
+        made.append(part if end < 0 else part.cut(0, end))
+        if end >= 0:
+            break
+    if made and not made[0].unknown:
+        made[0] = made[0].cut(len(made[0].text) - len(made[0].text.lstrip()), len(made[0].text))
+    if made and not made[-1].unknown:
+        made[-1] = made[-1].cut(0, len(made[-1].text.rstrip()))
+    return tuple(made)
 
 
 def _mapfile(shell: Interpreter, words: Words, place: Place) -> Truth:

@@ -122,6 +122,8 @@ class _Test:
         if operator in "nzv":
             if operator == "v" and not why:
                 name = text_of(operand)
+                if self.expander.state.open(name):
+                    return Truth(None, self.expander.state.missing(name))
                 known = name in self.expander.state.variables
                 return Truth(self.expander.state.read(name) is not None, "", () if known else (name,))
             if why:
@@ -139,6 +141,7 @@ class _Test:
         if (
             only
             and name not in self.expander.state.variables
+            and not self.expander.state.open(name)
             and why.startswith("depends on")
             and (name.isidentifier() or name.isdigit())
         ):

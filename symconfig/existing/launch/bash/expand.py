@@ -311,7 +311,7 @@ class Expander:
             return through(found, name, place, loose=loose)
         if name in self.state.variables or (subscript and subscript != "0") or (self._deciding and name.isdigit()):
             return ()
-        return (hole(missing(name), place, name, loose=loose),)
+        return (hole(self.state.missing(name), place, name, loose=loose),)
 
     def find(self, name: str, place: Place, subscript: str | None = None) -> Parts | None:
         """The value; None where it is unset or not known to be set."""
@@ -368,7 +368,7 @@ class Expander:
         if found is None:
             if base in self.state.variables:
                 return 0
-            raise Dark(missing(base))
+            raise Dark(self.state.missing(base))
         why = unknown_of(found)
         if why:
             raise Dark(why)
@@ -395,12 +395,3 @@ class Expander:
         if braced.subscript is not None:
             subscript = text_of(self._one(self.scan(*braced.subscript, quoted=True, doubles=False)))
         return operated(self, braced, subscript, place, quoted, loose)
-
-
-def missing(name: str) -> str:
-    """Why a name that nobody set has no known value."""
-    if name.isdigit():
-        return f"depends on the script's argument ${name}, which is not given"
-    if name in ("?", "$", "!", "-", "_"):
-        return f"depends on ${name}"
-    return f"depends on ${name}, which is not set in the script"

@@ -16,6 +16,7 @@ from symconfig.existing.launch.bash.nodes import errors_of, statements_of
 from symconfig.existing.launch.bash.shell import Budget, Outcome, State, merged, one_of
 from symconfig.existing.launch.bash.source import Source, parse
 from symconfig.existing.launch.bash.values import Field, Part, Parts, Value
+from symconfig.existing.launch.reading import Hides
 from symconfig.existing.launch.text import Place
 
 Handler: TypeAlias = "Callable[[Interpreter, Source, Node], Truth]"
@@ -55,9 +56,9 @@ class Interpreter:
                 self.unread(source, node, "is not understood as bash")
         return self.statements(source, statements_of(root))
 
-    def unread(self, source: Source, node: Node, why: str, matters: bool = True) -> None:
+    def unread(self, source: Source, node: Node, why: str, hides: Hides = Hides.OPTIONS) -> None:
         what = source.data[node.start_byte : node.end_byte].decode("utf-8", "replace")
-        self.log.add(source.place(node.start_byte, node.end_byte), what, why, matters)
+        self.log.add(source.place(node.start_byte, node.end_byte), what, why, hides)
 
     def expander(self, source: Source, deciding: bool = False) -> Expander:
         return Expander(source, self.state, self.budget, self.capture, deciding and not self.state.arguments)

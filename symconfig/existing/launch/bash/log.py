@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from symconfig.existing.launch.bash.shell import Cover
 from symconfig.existing.launch.bash.values import Field, Parts
-from symconfig.existing.launch.reading import Unread
+from symconfig.existing.launch.harmless import NOTHING_HARMLESS, Harmless
+from symconfig.existing.launch.reading import Hides, Unread
 from symconfig.existing.launch.text import Place, Text
 
 SHOWN = 80  # characters of the source in a message
@@ -41,7 +43,8 @@ class Command:
 @dataclass
 class Log:
     """What the reading finds. aside: programs that prepare, or whose output is all that is wanted. stops: conditions of
-    checks that do not pass."""
+    checks that do not pass. assumed: files of which a person says that they change nothing. covers: code that was not
+    read, in its order."""
 
     texts: list[Text]
     folder: Path | None
@@ -49,9 +52,18 @@ class Log:
     unread: list[Unread] = field(default_factory=list)
     aside: list[tuple[Field, ...]] = field(default_factory=list)
     stops: list[Place] = field(default_factory=list)
+    assumed: Harmless = NOTHING_HARMLESS
+    covers: list[Cover] = field(default_factory=list)
 
-    def add(self, place: Place, what: str, why: str, matters: bool = True) -> None:
-        item = Unread(place, shortened(what), why, matters)
+    def harmless(self, said: str) -> bool:
+        return self.assumed.names(said)
+
+    def written(self, place: Place) -> str:
+        """What stands at a place; empty where it is in no file."""
+        return next((text.at(place) for text in self.texts if text.file == place.file), "")
+
+    def add(self, place: Place, what: str, why: str, hides: Hides = Hides.OPTIONS, *, assumed: bool = False) -> None:
+        item = Unread(place, shortened(what), why, hides, assumed=assumed)
         if item not in self.unread and len(self.unread) < MESSAGES:
             self.unread.append(item)
 

@@ -14,6 +14,7 @@ from symconfig.existing.launch.bash.nodes import statements_of, word_ranges
 from symconfig.existing.launch.bash.shell import merged
 from symconfig.existing.launch.bash.source import Source
 from symconfig.existing.launch.bash.values import hole
+from symconfig.existing.launch.reading import Hides
 from symconfig.existing.launch.text import Place
 
 ROUNDS = 2_000  # of one loop
@@ -105,7 +106,7 @@ def _loop(shell: Interpreter, source: Source, node: Node, body: Node, condition:
         shell.resume(("break",), place)
         shell.pending += outer
     why = f"is set in a loop of more than {ROUNDS:,} rounds"
-    shell.unread(source, node.children[0], f"starts a loop of more than {ROUNDS:,} rounds", matters=False)
+    shell.unread(source, node.children[0], f"starts a loop of more than {ROUNDS:,} rounds", Hides.NOTHING)
     shell.state = merged([before, shell.state], why, place)
     return TRUE
 

@@ -12,19 +12,25 @@ from pathlib import Path
 from symconfig.errors import InputError, Problem
 from symconfig.existing.launch.bash.conditions import EXPECTED, TRUE, Truth, ended
 from symconfig.existing.launch.bash.interpret import Interpreter
-from symconfig.existing.launch.bash.log import Leave
-from symconfig.existing.launch.bash.shell import visible
+from symconfig.existing.launch.bash.log import Leave, shortened
+from symconfig.existing.launch.bash.shell import Cover, visible
 from symconfig.existing.launch.bash.source import CodeSource, FileSource
 from symconfig.existing.launch.bash.values import Field, Part, Parts, plain, text_of, unknown_of
 from symconfig.existing.launch.files import open_text
+from symconfig.existing.launch.reading import Hides
 from symconfig.existing.launch.text import Place
 
 _SHELLS = ("bash", "sh", "zsh", "dash")
 # What is sourced to have programs at hand, and sets nothing that a training command is given.
 _ACTIVATION = re.compile(
-    r"(^|/)(activate|conda\.sh|mamba\.sh|\.?bashrc|\.?(bash_)?profile|\.zshrc|set_?env\.sh"
-    r"|setvars\.sh|modules?(\.sh)?|init/(bash|sh))$|/etc/profile"
+    r"(^|/)(activate|conda\.sh|mamba\.sh|\.?bashrc|\.?(bash_)?profile|\.zshrc"
+    r"|modules?(\.sh)?|init/(bash|sh))$|^/(usr|opt)/.*/(set_?env|setvars)\.sh$|/etc/profile"
 )
+# Options with a value of what runs code on another machine: the manuals of OpenSSH and pdsh.
+_REMOTE = {
+    "ssh": frozenset(f"-{letter}" for letter in "BbcDEeFIiJLlmOopQRSWw"),
+    "pdsh": frozenset(f"-{letter}" for letter in "wxglftuR"),
+}
 _DEPTH = 20  # of files that source each other
 
 
@@ -32,15 +38,20 @@ def source(shell: Interpreter, words: Sequence[Field], place: Place) -> Truth:
     """`source FILE ARGUMENTS`. Raises InputError for files that source each other in a circle, or cannot be text."""
     if not words:
         return TRUE
-    written = words[0].text
+    written, shown = words[0].text, f"source {shell.log.written(words[0].place) or words[0].text}"
     if _ACTIVATION.search(written):
-        shell.log.add(place, f"source {written}", "is a file of the machine that it runs on", matters=False)
+        shell.log.add(place, shown, "is a file of the machine that it runs on", Hides.NOTHING)
         return EXPECTED
     if words[0].unknown:
-        shell.log.add(place, f"source {written}", f"is read only where it runs: its name {words[0].unknown}")
-        return EXPECTED
-    path = _found(shell, written, place, "source")
+        believed = _believed(shell, words[0])
+        if believed is None:
+            why = f"is read only where it runs: its name {words[0].unknown}"
+            cover(shell, place, shown, shown.partition(" ")[2], why)
+            return EXPECTED
+        written = believed
+    path, why = _found(shell, written)
     if path is None:
+        cover(shell, place, shown, shown.partition(" ")[2], why)
         return EXPECTED
     saved = shell.state.arguments
     if len(words) > 1:
@@ -56,12 +67,40 @@ def source(shell: Interpreter, words: Sequence[Field], place: Place) -> Truth:
             shell.state.arguments = saved
 
 
-def _found(shell: Interpreter, written: str, place: Place, verb: str) -> Path | None:
-    """The file, where it may be read from here; otherwise it is noted why not."""
+def cover(shell: Interpreter, place: Place, shown: str, name: str, why: str) -> None:
+    """Note code that is not read, which may set any variable; unless a person says that it does not.
+
+    shown: the statement, "source env.sh". name: what may set it, "env.sh".
+    """
+    if shell.log.harmless(f"{shown} {why}"):
+        shell.log.add(place, shown, why, Hides.NOTHING, assumed=True)
+        return
+    shell.log.add(place, shown, why, Hides.VARIABLES)
+    main = shell.log.texts[0].file
+    where = f"line {place.line}" if place.file == main else f"{place.file}:{place.line}"
+    found = Cover(place, name.strip("\"'"), where)
+    shell.log.covers.append(found)
+    shell.state.cover(found)
+
+
+def _believed(shell: Interpreter, word: Field) -> str | None:
+    """The name of a file that is there, if code that is not read leaves the variables in it as they were: a folder that
+    the script has found for itself."""
+    text = ""
+    for part in word.parts:
+        before = (cover.before.get(part.variables[-1]) for cover in shell.state.covers if part.variables)
+        found = part.text if not part.unknown else next((each for each in before if each is not None), None)
+        if found is None:
+            return None
+        text += found
+    return text if _found(shell, text)[0] is not None else None
+
+
+def _found(shell: Interpreter, written: str) -> tuple[Path | None, str]:
+    """The file, where it may be read from here; otherwise why not."""
     root = shell.log.folder
     if root is None:
-        shell.log.add(place, f"{verb} {written}", "names a file, and where it lies is not known")
-        return None
+        return None, "names a file, and where it lies is not known"
     base = shell.state.folder
     inside = str(root) if base is None or unknown_of(base) else text_of(base)
     mine = written.startswith(f"{root}/")  # spelled from the script's own folder, as pwd says it
@@ -70,12 +109,10 @@ def _found(shell: Interpreter, written: str, place: Place, verb: str) -> Path | 
         if path.is_symlink() or path.exists():
             if posixpath.isabs(written) and not mine and not path.resolve().is_relative_to(root.resolve()):
                 break
-            return path
+            return path, ""
     else:
-        shell.log.add(place, f"{verb} {written}", "names a file that is not there")
-        return None
-    shell.log.add(place, f"{verb} {written}", "names a file outside of the script's folder, of the machine it runs on")
-    return None
+        return None, "names a file that is not there"
+    return None, "names a file outside of the script's folder, of the machine it runs on"
 
 
 def run_file(shell: Interpreter, path: Path) -> Truth:
@@ -108,7 +145,10 @@ def run_code(shell: Interpreter, words: Sequence[Field], place: Place) -> Truth:
         parts += [*((Part(" "),) if index else ()), *word.parts]
     first = next((part for part in parts if part.unknown or part.text.strip()), None)
     if first is not None and first.unknown:
-        shell.log.add(place, "eval", f"runs code that is not known, which may set any variable: it {first.unknown}")
+        shown = shortened(shell.log.written(place) or "eval")
+        cover(
+            shell, place, shown, "eval", f"runs code that is not known, which may set any variable: it {first.unknown}"
+        )
     shell.budget.enter()
     try:
         return shell.program(CodeSource(tuple(parts), place))
@@ -128,6 +168,8 @@ def shell_code(shell: Interpreter, words: Sequence[Field], place: Place) -> bool
         if shell.stdin is not None and all(word.text.startswith("-") for word in words[1:]):
             _code(shell, [words[0], Field(shell.stdin, place)], 0, 1, place)
             return True
+    if _remote(shell, words, place):
+        return True
     for index, word in enumerate(words):
         if word.unknown or word.text.endswith(".py"):
             if word.text.endswith(".py"):
@@ -146,6 +188,30 @@ def shell_code(shell: Interpreter, words: Sequence[Field], place: Place) -> bool
         if at < len(words) and not words[at].unknown and words[at].text.endswith(".sh"):
             return _script(shell, words, at, place)
     return False
+
+
+def _remote(shell: Interpreter, words: Sequence[Field], place: Place) -> bool:
+    """`ssh HOST CODE`: the words behind the host are code of a shell there, which has none of this one's variables."""
+    name = posixpath.basename(words[0].text)
+    if name not in _REMOTE:
+        return False
+    at = 1
+    while at < len(words) and words[at].text.startswith("-"):
+        at += 2 if words[at].text in _REMOTE[name] else 1
+    at += name == "ssh"  # the host; pdsh has them as an option
+    if at >= len(words):
+        return False
+    code = tuple(part for word in words[at:] for part in (*word.parts, Part(" ")))
+    inside = replace(_inside(shell, words, at), captured=False)
+    inside.state.variables, inside.state.exported = {}, set()
+    shell.budget.enter()
+    try:
+        inside.program(CodeSource(code, place))
+    except Leave:
+        pass
+    finally:
+        shell.budget.leave()
+    return True
 
 
 def _inside(shell: Interpreter, words: Sequence[Field], index: int) -> Interpreter:
@@ -172,8 +238,9 @@ def _script(shell: Interpreter, words: Sequence[Field], at: int, place: Place) -
     root = shell.log.folder
     if root is None or not ((root / written).exists() or (root / written).is_symlink()):
         return False
-    path = _found(shell, written, place, "bash")
+    path, why = _found(shell, written)
     if path is None:
+        shell.log.add(place, f"bash {written}", why)
         return False
     shells = at - 1 if at and posixpath.basename(words[at - 1].text) in _SHELLS else at
     inside = _inside(shell, words, shells)

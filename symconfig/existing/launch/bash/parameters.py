@@ -123,7 +123,7 @@ def _of_all(expander: Words, braced: Braced, which: str, place: Place, quoted: b
     arguments = name in ("@", "*")
     table: dict[int | str, Field] = {**dict(enumerate(state.arguments, 1))} if arguments else state.items(name, place)
     if not arguments and name not in state.variables and braced.operator not in ("-", ":-", "+", ":+"):
-        return [hole(f"depends on ${name}, which is not set in the script", place, name, loose=True)]
+        return [hole(state.missing(name), place, name, loose=True)]
     items = list(table.values())
     if braced.sign == "#":
         dark = next((item.unknown for item in items if item.several), None)
@@ -131,6 +131,8 @@ def _of_all(expander: Words, braced: Braced, which: str, place: Place, quoted: b
     if braced.sign == "!":
         items = [Field(plain(str(key), name, place=place), place) for key in table]
     elif braced.operator in ("-", ":-", "+", ":+"):
+        if not arguments and state.open(name):
+            return [hole(state.missing(name), place, name, loose=True)]
         if bool(items) == (braced.operator in ("+", ":+")):
             return _default(expander, braced, quoted, loose)
         items = [] if braced.operator in ("+", ":+") else items
@@ -181,6 +183,8 @@ def _with_default(
     tight = quoted or not loose
     unset = found is None or (braced.operator.startswith(":") and not unknown_of(found) and not text_of(found))
     kind = braced.operator[-1]
+    if found is None and expander.state.open(braced.name):
+        return [hole(expander.state.missing(braced.name), place, braced.name, loose=not tight)]
     if kind == "+":
         return [] if unset else _default(expander, braced, quoted, loose)
     if kind == "?" or not unset:

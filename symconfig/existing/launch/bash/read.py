@@ -10,20 +10,23 @@ from pathlib import Path
 
 from symconfig.errors import InputError, Problem
 from symconfig.existing.launch.bash import training
+from symconfig.existing.launch.bash.hidden import hidden
 from symconfig.existing.launch.bash.interpret import Interpreter
 from symconfig.existing.launch.bash.log import Leave, Log, shortened
-from symconfig.existing.launch.bash.settings import Arguments, arguments, dark, holds_options
+from symconfig.existing.launch.bash.settings import Arguments, arguments, dark, may_be_options
 from symconfig.existing.launch.bash.shell import Budget, Exhausted, State
 from symconfig.existing.launch.bash.source import FileSource
 from symconfig.existing.launch.bash.statements import HANDLERS
 from symconfig.existing.launch.bash.training import Split
 from symconfig.existing.launch.bash.values import Field, Part, Parts, plain, text_of, unknown_of
-from symconfig.existing.launch.reading import Piece, Reading, Unread, Word
+from symconfig.existing.launch.harmless import NOTHING_HARMLESS, Harmless
+from symconfig.existing.launch.reading import Hides, Piece, Reading, Unread, Word
 from symconfig.existing.launch.text import Place, Text
 from symconfig.existing.launch.world import world
 
 GIVEN = "(arguments given to the script)"  # the file of words that `extra` adds
 LINE_BYTES = 1 << 16  # of one line: columns are counted from its start
+_SHOWN = 5  # commands that a message names
 MOST_RUNS = 16  # of one program that are read as runs of their own
 _VARIABLE = re.compile(r"([A-Za-z_]\w*)=")
 _DIRECTIVE = re.compile(rb"^#(?:SBATCH|PBS|BSUB|FLUX:)[ \t]+(.*)$", re.MULTILINE)
@@ -55,12 +58,18 @@ class Bash:
 
 
 def read_bash(
-    text: Text, *, folder: Path | None = None, variables: Mapping[str, str] | None = None, extra: Sequence[str] = ()
+    text: Text,
+    *,
+    folder: Path | None = None,
+    variables: Mapping[str, str] | None = None,
+    extra: Sequence[str] = (),
+    harmless: Harmless = NOTHING_HARMLESS,
 ) -> Bash:
     """The training command of a script, its options and what was not understood. Executes nothing.
 
     folder: the script's, where files that it sources lie; None: none are opened. variables: the environment. extra: the
-    script's arguments. Raises InputError where nothing is a training command, or sourced files cannot be read.
+    script's arguments. harmless: files that are taken to change nothing. Raises InputError where nothing is a training
+    command, or sourced files cannot be read.
     """
     longest = max(map(len, text.data.split(b"\n")))
     if longest > LINE_BYTES:
@@ -72,7 +81,7 @@ def read_bash(
                 need=f"at most {LINE_BYTES:,}",
             )
         )
-    log = Log([text], folder)
+    log = Log([text], folder, assumed=harmless)
     shell = Interpreter(_state(text, folder, variables or {}, extra), Budget(), log, HANDLERS)
     path = folder / Path(text.file).name if folder is not None else None
     shell.sourcing = (str(path.resolve()),) if path is not None else ()
@@ -129,6 +138,7 @@ def _result(text: Text, folder: Path | None, log: Log, state: State) -> Bash:
     reading = replace(
         _reading(text, log, best, made), unread=tuple(dict.fromkeys(unread)), others=others, stops=tuple(log.stops)
     )
+    reading = replace(reading, hidden=tuple(hidden(reading, log.covers)))
     again = tuple(_reading(text, log, run, arguments(run.arguments, source)) for run in runs)
     known = {name: parts for name, parts in files.items() if not unknown_of(parts)}
     return Bash(
@@ -156,6 +166,7 @@ def _reading(text: Text, log: Log, found: Split, made: Arguments) -> Reading:
         world=world(launcher, scheduler, environment),
         unread=tuple(made.unread),
         scheduler=scheduler,
+        possible=tuple(made.possible),
     )
 
 
@@ -210,7 +221,7 @@ def _around(best: Split, log: Log, splits: Sequence[Split], source: Callable[[Pl
     found = []
     for index, word in enumerate(best.launcher):
         value = index > 0 and best.launcher[index - 1].text.startswith("-")
-        if word.several and (not value or holds_options(word)):
+        if word.several and (not value or may_be_options(word)):
             found.append(dark(word, source))
     if best.command.maybe:
         why = best.command.maybe.replace("is set under", "runs under", 1).replace("is set in", "runs in", 1)
@@ -218,7 +229,7 @@ def _around(best: Split, log: Log, splits: Sequence[Split], source: Callable[[Pl
     for other in splits:
         if other is not best:
             name = other.program.text if other.program is not None else "a command"
-            found.append(Unread(other.command.place, name, "is another program that the script starts", False))
+            found.append(Unread(other.command.place, name, "is another program that the script starts", Hides.NOTHING))
     for command in log.commands:
         if command.words[0].text.startswith("-") and best.program is not None:
             what = shortened(" ".join(word.text for word in command.words))
@@ -245,18 +256,20 @@ def _idle(text: Text, state: State) -> Iterator[Unread]:
                 text.place(0, 0),
                 name,
                 "is given from outside, and nothing in the script reads it: only the programs that it starts get it",
-                False,
+                Hides.NOTHING,
             )
         else:
             yield Unread(
                 own or text.place(0, 0),
                 name,
                 "is given from outside, and the script sets it itself before it reads it",
-                False,
+                Hides.NOTHING,
             )
     for argument in state.arguments:
         if argument.place.file == GIVEN and argument.place not in state.taken:
-            yield Unread(text.place(0, 0), argument.text, "is an argument that nothing in the script takes", False)
+            yield Unread(
+                text.place(0, 0), argument.text, "is an argument that nothing in the script takes", Hides.NOTHING
+            )
 
 
 def _dark_files(made: Arguments, files: Mapping[str, Parts]) -> list[Unread]:
@@ -270,16 +283,23 @@ def _dark_files(made: Arguments, files: Mapping[str, Parts]) -> list[Unread]:
 
 
 def _nothing(text: Text, log: Log) -> Problem:
+    names = list(dict.fromkeys(command.words[0].text for command in log.commands if command.words[0].text))
+    shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
     first = next((item for item in log.unread if item.matters), None)
-    names = dict.fromkeys(command.words[0].text for command in log.commands if command.words[0].text)
-    got = f"commands {', '.join(list(names)[:5])}" if names else "no command that starts a program"
-    why = f"; {first.place}: {first.what} {first.why}" if first else ""
+    why, hint = "", "the script that holds the training command, or its arguments as one line"
+    if log.covers:
+        cover = log.covers[0]
+        own = next((name for name in reversed(names) if name.isidentifier()), None)
+        why = f", and {cover.name} ({cover.where}) is not read"
+        hint = f"{cover.name} beside the script, if {own or 'the training'} is a function of it, or {hint}"
+    elif first is not None:
+        why = f"; {first.place}: {first.what} {first.why}"
     return Problem(
         "starts no training program that can be recognised" + why,
         file=text.file,
-        got=got,
+        got=f"commands {shown}" if names else "no command that starts a program",
         need="a command such as torchrun ... pretrain_gpt.py --num-layers 32 ...",
-        hint="name the script that holds the training command, or give its arguments as one line",
+        hint=hint,
     )
 
 

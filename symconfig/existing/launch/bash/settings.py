@@ -6,23 +6,21 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from symconfig.existing.launch.bash.values import Field, cover
-from symconfig.existing.launch.reading import Setting, Unread
+from symconfig.existing.launch.bash.values import Field, cover, holds_options, is_option
+from symconfig.existing.launch.reading import Hides, Setting, Unread, Word
 from symconfig.existing.launch.text import Place
 
-_NUMBER = re.compile(r"-\d+$|-\d*\.\d+$|-\d+(\.\d*)?[eE][-+]?\d+$")
-# A name that says that the variable holds options, and not the value of one.
-_OPTIONS = re.compile(r"ARG|OPT|FLAG|EXTRA|CMD|PARAM|CONFIG$", re.IGNORECASE)
 _BRANCHES = re.compile(r"is set (under a condition|in a loop)")
 
 
 @dataclass(slots=True)
 class Arguments:
     """settings: words that belong to no option (overrides, a configuration's file) are the values of one without a
-    name, the first. unread: words that may be any number of options."""
+    name, the first. unread: words that may be any number of options. possible: options that such a word may be."""
 
     settings: list[Setting] = field(default_factory=list)
     unread: list[Unread] = field(default_factory=list)
+    possible: list[Setting] = field(default_factory=list)
 
 
 def arguments(words: Sequence[Field], source: Callable[[Place], str]) -> Arguments:
@@ -38,9 +36,10 @@ def arguments(words: Sequence[Field], source: Callable[[Place], str]) -> Argumen
 
     for word in words:
         text = word.text
-        if word.several and (name is None or values or holds_options(word)):
+        if word.several and (word.brings != () if name is None or values else may_be_options(word)):
             found.unread.append(dark(word, source))
-        elif text.startswith("-") and len(text) > 1 and not _NUMBER.match(text) and text != "--":
+            found.possible += [_possible(name, word) for name in word.brings or ()]
+        elif is_option(text):
             close()
             name, values = word, []
             if "=" in text:
@@ -57,20 +56,27 @@ def arguments(words: Sequence[Field], source: Callable[[Place], str]) -> Argumen
     return found
 
 
-def holds_options(word: Field) -> bool:
+def may_be_options(word: Field) -> bool:
     """Whether a word that is not known is likely to be options, by its name or as a branch may have added it."""
+    if word.brings is not None:
+        return bool(word.brings)
     names = [part.variables[-1] for part in word.parts if part.variables]
-    return any(_OPTIONS.search(name) for name in names) or any(
-        _BRANCHES.match(part.unknown or "") for part in word.parts
-    )
+    return any(map(holds_options, names)) or any(_BRANCHES.match(part.unknown or "") for part in word.parts)
 
 
 def dark(word: Field, source: Callable[[Place], str]) -> Unread:
     """A word that may be any number of options."""
     place = next((part.written for part in word.parts if part.written is not None), word.place)
-    return Unread(
-        place, " ".join(source(place).split())[:80] or word.text, word.unknown or "is not known", options=True
-    )
+    hides = Hides.OPTIONS if word.brings is None else Hides.NAMED
+    what = " ".join(source(place).split())[:80] or word.text
+    return Unread(place, what, word.unknown or "is not known", hides, options=True)
+
+
+def _possible(name: str, word: Field) -> Setting:
+    """An option that a word may be."""
+    place = next((part.written for part in word.parts if part.written is not None), word.place)
+    why = word.unknown or "is not known"
+    return Setting(name, name, (Word((), word.place, why),), place)
 
 
 def _setting(name: Field, values: Sequence[Field]) -> Setting:

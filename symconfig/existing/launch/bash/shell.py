@@ -4,11 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeGuard
 
 import tree_sitter
 
 from symconfig.existing.launch.bash.source import Source
-from symconfig.existing.launch.bash.values import Array, Field, Part, Parts, Value, hole, text_of
+from symconfig.existing.launch.bash.values import (
+    Array,
+    Field,
+    Part,
+    Parts,
+    Value,
+    fields,
+    holds_options,
+    hole,
+    is_option,
+    options_of,
+    text_of,
+)
 from symconfig.existing.launch.text import Place
 
 STEPS = 150_000  # commands, words and parts of values; a script of 300 lines takes a few thousand
@@ -52,12 +65,30 @@ class Function:
     body: tree_sitter.Node
 
 
+@dataclass(frozen=True, slots=True)
+class Cover:
+    """Code that is not read: any variable that the script does not set after it may be of its setting.
+
+    name: how a person would name it, "env.sh". where: "line 3". before: what variables had until then, as far as they
+    had a text.
+    """
+
+    place: Place
+    name: str
+    where: str
+    before: Mapping[str, str] = field(default_factory=dict, compare=False)
+
+    def __str__(self) -> str:
+        return f"{self.name} may set ({self.where})"
+
+
 @dataclass
 class State:
     """Variables, functions and arguments. A copy is independent: all that is in it is immutable.
 
     given: the variables that come from outside. taken: which of them were read, and the places of the arguments that
-    were: of all copies together.
+    were: of all copies together. covers: code before this that was not read. A function of the script is taken to stay
+    as the script has it, and so is what a person gives.
     """
 
     variables: dict[str, Value] = field(default_factory=dict)
@@ -68,6 +99,7 @@ class State:
     files: dict[str, Parts] = field(default_factory=dict)
     given: Mapping[str, Parts] = field(default_factory=dict)
     taken: set[str | Place] = field(default_factory=set)
+    covers: tuple[Cover, ...] = ()
 
     def copy(self) -> State:
         return replace(
@@ -96,6 +128,40 @@ class State:
         """Becomes the other."""
         self.variables, self.exported, self.functions = other.variables, other.exported, other.functions
         self.arguments, self.folder, self.files = other.arguments, other.folder, other.files
+        self.covers = other.covers
+
+    def missing(self, name: str) -> str:
+        """Why a name that the script has not set has no known value."""
+        if name.isdigit():
+            return f"depends on the script's argument ${name}, which is not given"
+        if not name.isidentifier() or name == "_":
+            return f"depends on ${name}"
+        if self.open(name):
+            return may_set(name, self.covers)
+        return f"depends on ${name}, which is not set in the script"
+
+    def open(self, name: str) -> bool:
+        """Whether code that was not read may have set a name that the script has not."""
+        return bool(self.covers) and name not in self.variables and _is_settable(name)
+
+    def cover(self, cover: Cover) -> None:
+        """Forget what code that is not read may have set: every variable that the script set so far."""
+        earlier = self.covers
+        before = {name: text for name in self.variables if (text := self.text(name)) is not None}
+        cover = replace(cover, before=before)
+        self.covers = (*earlier, cover)
+        for name, value in self.variables.items():
+            if not _is_settable(name):
+                continue
+            if name in self.given:
+                self.variables[name] = self.given[name]
+                continue
+            whose = [each for each in earlier if str(each) in (_why(value) or "")]
+            why = may_set(name, (*whose, cover))
+            if isinstance(value, Array):
+                self.variables[name] = Array({0: Field((hole(why, cover.place, name, loose=True),), cover.place)})
+            else:
+                self.variables[name] = (hole(why, cover.place, name),)
 
     def items(self, name: str, place: Place) -> dict[int | str, Field]:
         """A variable's items; of a scalar, the one at 0, which is written at `place`."""
@@ -112,6 +178,26 @@ class State:
         return text_of(value)
 
 
+# What a shell and its scheduler keep for themselves: a file that is sourced has no reason to set them.
+_OWN = frozenset(("IFS", "0", "BASH_SOURCE", "OPTARG", "OPTIND", "PWD", "OLDPWD", "RANDOM", "REPLY", "_"))
+
+
+def _is_settable(name: str) -> bool:
+    return name.isidentifier() and name not in _OWN and not name.startswith("SLURM_")
+
+
+def may_set(name: str, covers: Sequence[Cover]) -> str:
+    """Why a variable has no known value after code that was not read."""
+    return f"depends on ${name}, which {' or '.join(map(str, covers))}"
+
+
+def _why(value: Value) -> str | None:
+    """Why a value is not known; None where it is."""
+    if isinstance(value, Array):
+        return next((item.unknown for item in value.items.values() if item.unknown), None)
+    return next((part.unknown for part in value or () if part.unknown), None)
+
+
 def bounded(value: Value, place: Place) -> Value:
     """The value; a hole where it is too long to be kept."""
     if isinstance(value, tuple) and sum(len(part.text) for part in value) > VALUE_LENGTH:
@@ -123,10 +209,15 @@ def merged(states: Iterable[State], why: str, place: Place) -> State:
     """One state for several of which nobody knows which one it is. What differs becomes a hole."""
     alternatives = list(states)
     first = alternatives[0].copy()
+    first.covers = tuple(dict.fromkeys(cover for state in alternatives for cover in state.covers))
     for name in dict.fromkeys(name for state in alternatives for name in state.variables):
-        values = [_of(state, name) for state in alternatives]
-        if not all(same(values[0], value) for value in values[1:]):
-            first.variables[name] = _common(values, f"{why}", place)
+        values = [_of(state, name, place) for state in alternatives]
+        covered = [value for value in values if _covered(value, first.covers)]
+        rest = [value for value in values if not _covered(value, first.covers)]
+        if covered and all(same(rest[0], value) for value in rest[1:]):
+            first.variables[name] = covered[0]
+        elif not all(same(values[0], value) for value in values[1:]):
+            first.variables[name] = _common(name, values, why, place)
         elif name not in first.variables:
             first.variables[name] = next(state.variables[name] for state in alternatives if name in state.variables)
     for state in alternatives[1:]:
@@ -138,6 +229,15 @@ def merged(states: Iterable[State], why: str, place: Place) -> State:
         if [item.text for item in state.arguments] != [item.text for item in first.arguments]:
             first.arguments = (Field((hole(why, place, loose=True),), place),)
     return first
+
+
+def _covered(value: Value | str, covers: Sequence[Cover]) -> TypeGuard[Value]:
+    """Whether all of it is not known because code was not read."""
+    if isinstance(value, str) or value is None:
+        return False
+    parts = [part for item in value.items.values() for part in item.parts] if isinstance(value, Array) else value
+    why = parts[0].unknown if len(parts) == 1 else None
+    return why is not None and any(str(cover) in why for cover in covers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,8 +263,10 @@ def one_of(outcomes: Sequence[Outcome], why: str, place: Place) -> Outcome:
     )
 
 
-def _of(state: State, name: str) -> Value | str:
+def _of(state: State, name: str, place: Place) -> Value | str:
     """A name that a state does not have stands for what the environment has: a text that no value equals."""
+    if state.open(name):
+        return (hole(state.missing(name), place, name),)
     return state.variables.get(name, f"${name}")
 
 
@@ -189,7 +291,7 @@ def _meaning(parts: Parts) -> list[str]:
     return found
 
 
-def _common(values: list[Value | str], why: str, place: Place) -> Value:
+def _common(name: str, values: list[Value | str], why: str, place: Place) -> Value:
     arrays = [value for value in values if isinstance(value, Array)]
     if len(arrays) == len(values) and not any(value.keyed for value in arrays):
         return _common_items([list(value.items.values()) for value in arrays], why, place)
@@ -198,7 +300,9 @@ def _common(values: list[Value | str], why: str, place: Place) -> Value:
         return _common_parts(texts, why, place)
     if arrays:
         return Array({0: Field((hole(why, place, loose=True),), place)})
-    return (hole(why, place),)
+    # What the environment has instead is a value, unless the name says that it is options.
+    brings = None if holds_options(name) else _brought(texts, place)
+    return (hole(why, place, brings=brings),)
 
 
 def _common_items(items: list[list[Field]], why: str, place: Place) -> Array:
@@ -212,9 +316,14 @@ def _common_items(items: list[list[Field]], why: str, place: Place) -> Array:
         ),
         shortest,
     )
+    while count and any(len(each) > count and not is_option(each[count].text) for each in items):
+        count -= 1  # an option's name stays with its value
+        if is_option(items[0][count].text):
+            break
     rest = next((each[count] for each in items if len(each) > count), None)
     there = rest.place if rest is not None else place
-    unknown = Field((hole(why, there, loose=True),), there)
+    brings = options_of(item for each in items for item in each[count:])
+    unknown = Field((hole(why, there, loose=True, brings=brings),), there)
     return Array(dict(enumerate((*items[0][:count], unknown))))
 
 
@@ -236,7 +345,13 @@ def _common_parts(values: list[Parts], why: str, place: Place) -> Parts:
             whole = True
     places = [part.written or part.place for rest in rests for part in rest]
     there = next((each for each in places if each is not None), place)
-    return (*head, *((Part(" "),) if head else ()), hole(why, there))
+    return (*head, *((Part(" "),) if head else ()), hole(why, there, brings=_brought(rests, place)))
+
+
+def _brought(values: Iterable[Parts], place: Place) -> tuple[str, ...] | None:
+    """The options among the words of values; None where there may be any."""
+    loose = ([part if part.unknown else replace(part, loose=True) for part in value] for value in values)
+    return options_of(Field(words, place) for value in loose for words in fields(value, " \t\n"))
 
 
 def visible(state: State) -> State:

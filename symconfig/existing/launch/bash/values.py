@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from symconfig.existing.launch.reading import Piece, Word
 from symconfig.existing.launch.text import Place
+
+# A name that says that the variable holds options, and not the value of one.
+_OPTIONS = re.compile(r"ARG|OPT|FLAG|EXTRA|CMD|PARAM|CONFIG$", re.IGNORECASE)
+_NUMBER = re.compile(r"-\d+$|-\d*\.\d+$|-\d+(\.\d*)?[eE][-+]?\d+$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +21,7 @@ class Part:
 
     place, variables, overridden_by: as of a Piece. loose: the result of an expansion without quotes, which is split
     where it is used. written: where it stands as source, `$TP` or `8`, in the innermost text that holds it as a word.
+    brings: options that a hole may hold as words; None: any.
     """
 
     text: str
@@ -25,6 +31,7 @@ class Part:
     unknown: str | None = None
     loose: bool = False
     written: Place | None = None
+    brings: tuple[str, ...] | None = None
 
     def cut(self, start: int, end: int) -> Part:
         """Its characters [start, end)."""
@@ -59,6 +66,14 @@ class Field:
     def several(self) -> bool:
         """Whether all of it is a hole without quotes, which may be any number of words."""
         return bool(self.parts) and all(part.unknown and part.loose for part in self.parts)
+
+    @property
+    def brings(self) -> tuple[str, ...] | None:
+        """Options that its holes may hold as words; None: any."""
+        known = [part.brings for part in self.parts if part.unknown]
+        if any(each is None for each in known):
+            return None
+        return tuple(dict.fromkeys(name for each in known for name in each or ()))
 
     def word(self) -> Word:
         pieces = (Piece(part.text, part.place, part.variables, part.overridden_by) for part in joined(self.parts))
@@ -123,8 +138,34 @@ def plain(text: str, *variables: str, place: Place | None = None) -> Parts:
     return (Part(text, None, variables, written=place),)
 
 
-def hole(why: str, place: Place | None, *variables: str, loose: bool = False) -> Part:
-    return Part("", None, variables, unknown=why, loose=loose, written=place)
+def hole(
+    why: str, place: Place | None, *variables: str, loose: bool = False, brings: tuple[str, ...] | None = None
+) -> Part:
+    return Part("", None, variables, unknown=why, loose=loose, written=place, brings=brings)
+
+
+def options_of(words: Iterable[Field]) -> tuple[str, ...] | None:
+    """The options among words; None where a word may be any."""
+    found: dict[str, None] = {}
+    for word in words:
+        if word.several and word.brings is None:
+            return None
+        found |= dict.fromkeys(word.brings or () if word.several else option_of(word.text))
+    return tuple(found)
+
+
+def option_of(word: str) -> tuple[str, ...]:
+    """The option that a word is, if it is one: `--x=1` is --x."""
+    return (word.partition("=")[0],) if is_option(word) else ()
+
+
+def holds_options(name: str) -> bool:
+    """Whether a variable is likely to hold options, by its name."""
+    return _OPTIONS.search(name) is not None
+
+
+def is_option(word: str) -> bool:
+    return word.startswith("-") and len(word) > 1 and not _NUMBER.match(word) and word != "--"
 
 
 def through(parts: Parts, name: str, place: Place, *, loose: bool, default: bool = False) -> Parts:
@@ -142,6 +183,7 @@ def through(parts: Parts, name: str, place: Place, *, loose: bool, default: bool
             unknown=part.unknown,
             loose=loose,
             written=part.written if several and part.written else place,
+            brings=part.brings,
         )
         for part in parts
     )

@@ -16,7 +16,7 @@ from symconfig.existing.launch.dialects.entry import Entry, entries, word
 from symconfig.existing.launch.dialects.interpolation import expanded
 from symconfig.existing.launch.dialects.options import table_with
 from symconfig.existing.launch.dialects.translate import by_path, translated
-from symconfig.existing.launch.reading import Format, Piece, Reading, Setting, Tree, Unread, Word
+from symconfig.existing.launch.reading import Format, Hides, Piece, Reading, Setting, Tree, Unread, Word
 from symconfig.existing.launch.text import Place
 
 SECTION = "MODEL_ARGS"
@@ -92,4 +92,4 @@ def _later_runs(tree: Tree) -> Iterator[Unread]:
         if key.startswith(SECTION + "_"):
             path: KeyPath = (key,)
             place: Place = tree.spans[path].key or tree.spans[path].value
-            yield Unread(place, key, f"is of another run of the same test; {SECTION} is read", matters=False)
+            yield Unread(place, key, f"is of another run of the same test; {SECTION} is read", Hides.NOTHING)

@@ -19,7 +19,7 @@ from symconfig.existing.launch.dialects.fields import (
     Near,
 )
 from symconfig.existing.launch.dialects.options import settings, table_with
-from symconfig.existing.launch.reading import Setting, Unread
+from symconfig.existing.launch.reading import Hides, Setting, Unread
 
 Path = tuple[str, ...]
 
@@ -85,7 +85,8 @@ def _empty(value: Any) -> bool:
 
 
 def _unread(entry: Entry, why: str, matters: bool) -> Unread:
-    return Unread(entry.place, shorten(f"{entry.spelled}: {' '.join(word.text for word in entry.words)}"), why, matters)
+    hides = Hides.OPTIONS if matters else Hides.NOTHING
+    return Unread(entry.place, shorten(f"{entry.spelled}: {' '.join(word.text for word in entry.words)}"), why, hides)
 
 
 def _settings(entry: Entry, entries: Mapping[Path, Entry]) -> Iterator[Setting]:

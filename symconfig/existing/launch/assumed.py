@@ -1,0 +1,78 @@
+"""What a person says of files that cannot be read: a configuration as it is if they change nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+from symconfig.errors import InputError, Problem
+from symconfig.existing.launch.harmless import EVERYTHING, NOTHING_HARMLESS, Harmless
+from symconfig.existing.launch.reading import Assumption, Hidden, Hides, Reading, Unread
+
+OPTION = "--assume-harmless"
+
+
+def assuming(read: Callable[[Harmless], Reading], names: Sequence[str]) -> Reading:
+    """Read a configuration, and take it that the named files change nothing that it says itself.
+
+    names: files as the configuration or a person names them, or "all". Values that stay hidden get the one that the
+    script says. Raises InputError for names of nothing that was not read.
+    """
+    plain = read(NOTHING_HARMLESS)
+    if wrong := list(_idle(plain, names)):
+        raise InputError(wrong)
+    if not names and not plain.hidden:
+        return plain
+    every = _harmless(read(Harmless(everything=True)), Harmless(everything=True))
+    if not names:
+        return replace(plain, hidden=tuple(_compared(plain.hidden, every)))
+    harmless = Harmless.of(names)
+    found = _harmless(read(harmless), harmless)
+    return replace(
+        found,
+        hidden=tuple(_compared(found.hidden, every)),
+        assumptions=tuple(_assumption(item, plain) for item in found.unread if item.assumed),
+    )
+
+
+def _idle(plain: Reading, names: Sequence[str]) -> Iterator[Problem]:
+    """Yield the names of nothing that was not read."""
+    dark = [item for item in plain.unread if item.matters]
+    need = ", ".join(dict.fromkeys(item.what for item in dark)) or None
+    for name in names:
+        if not dark:
+            yield Problem(
+                "has nothing to assume: all of the configuration was read", plain.file, field=OPTION, got=name
+            )
+        elif name != EVERYTHING and not any(Harmless((name,)).names(f"{item.what} {item.why}") for item in dark):
+            yield Problem(
+                "is none of the files that could not be read",
+                plain.file,
+                field=OPTION,
+                got=name,
+                need=f"a file of {need}, or {EVERYTHING}",
+            )
+
+
+def _harmless(reading: Reading, harmless: Harmless) -> Reading:
+    """The reading without what the named files could bring as options."""
+    unread = tuple(
+        replace(item, hides=Hides.NOTHING, assumed=True)
+        if item.assumed or (item.matters and harmless.names(f"{item.what} {item.why}"))
+        else item
+        for item in reading.unread
+    )
+    still = {item.place for item in unread if item.options and item.matters}
+    return replace(reading, unread=unread, possible=tuple(one for one in reading.possible if one.place in still))
+
+
+def _compared(hidden: Sequence[Hidden], every: Reading) -> Iterator[Hidden]:
+    """Yield each hidden value with the one that it has if nothing that is not read changes it."""
+    words = {(name, word.place): word for name, word in every.words()}
+    for item in hidden:
+        word = words.get((item.option, item.place))
+        yield item if word is None or word.unknown else replace(item, otherwise=word.text)
+
+
+def _assumption(item: Unread, plain: Reading) -> Assumption:
+    return Assumption(item.place, item.what, plain.variables_of(item))
