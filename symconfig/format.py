@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Iterator, Sequence
 
 from symconfig.units import GIB, MIB
+
+LONGEST_WORD = 40  # letters that are kept together in a table; a name's parts, where it is longer than the next
+_LONG_NAME = 20
+_SEAMS = r"(?<=\s)(?=\S)|(?<=[\w)]\+)(?=\w)"  # behind blanks, and behind the + of core_attn+mlp
 
 
 def gib(value_bytes: float) -> str:
@@ -69,3 +74,49 @@ def clean(text: str) -> str:
 def general(name: str) -> str:
     """`layers.*.up_proj` of `layers.3.up_proj`."""
     return re.sub(r"(?<![^._])\d+(?![^._])", "*", name)
+
+
+def whole(text: str, *, heads: bool = False) -> list[str]:
+    """Return the parts between which a cell of a table is broken, blanks at their ends; of a header also behind /."""
+    return re.split(_SEAMS + r"|(?<=/)(?=\w)" * heads, text)
+
+
+def parts(word: str) -> list[str]:
+    """Return the parts of a long name, between which it is broken where it fits no line."""
+    long = len(word.rstrip()) > _LONG_NAME and "/" not in word
+    return re.split(r"(?<=\w[_.])(?=\w)", word) if long else [word]
+
+
+def wrap(line: str, width: int) -> list[str]:
+    """Return one line as several that are no longer than `width`, indented as it is; a word that is longer stays whole.
+
+    A command, or its options alone, is broken as a shell reads it on: with a backslash, before an option.
+    """
+    if len(line) <= width:
+        return [line]
+    indent = line[: len(line) - len(line.lstrip())]
+    if line.lstrip().startswith(("--", "symconfig ")):
+        return _command(line, indent, width)
+    return textwrap.wrap(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+
+def _command(line: str, indent: str, width: int) -> list[str]:
+    lines: list[str] = []
+    for part in _options(line.strip()):
+        if lines and len(lines[-1]) + 1 + len(part) + len(" \\") <= width:
+            lines[-1] += f" {part}"
+        else:
+            lines.append(indent + ("  " if lines else "") + part)
+    return [f"{each} \\" for each in lines[:-1]] + lines[-1:]
+
+
+def _options(command: str) -> Iterator[str]:
+    """Yield the words of a command, an option with its value as one; what is quoted is one word."""
+    words = re.findall(r"""(?:"(?:[^"\\]|\\.)*"|'[^']*'|\\.|[^\s"'])+|\S""", command)
+    part: list[str] = []
+    for word in words:
+        if part and (word.startswith("-") or not part[0].startswith("-") or len(part) > 1):
+            yield " ".join(part)
+            part = []
+        part.append(word)
+    yield " ".join(part)

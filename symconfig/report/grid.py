@@ -3,29 +3,31 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
-import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import TextIO
 
-from symconfig.format import clean
+from symconfig.format import LONGEST_WORD, clean, parts, whole, wrap
 
 LEAST_WIDTH = 80  # narrower terminals break lines themselves
-_LONGEST_WORD = 40  # letters that are kept together in a column of words
-_GAP = "  "
+_GAPS = ("  ", " ")  # between columns: the second where a table would not fit otherwise
+_ENOUGH = 3  # rows from which on a column of equal cells is said once
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Headers and rows of strings. `left`: indices of the columns that hold words; `marked`: the row to stress."""
+    """Headers and rows of strings. `left`: indices of the columns that hold words; `marked`: the row to stress;
+    `fixed`: indices of the columns that stay, also where all their cells are equal."""
 
     headers: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     left: tuple[int, ...] = ()
     title: str = ""
     marked: int | None = None
+    fixed: tuple[int, ...] = ()
 
 
 Span = tuple[str, str]
@@ -61,19 +63,30 @@ def wrapped(text: str, width: int | None) -> str:
     """Break lines that are longer than `width` between words; what follows is indented as its line is."""
     if width is None:
         return text
-    return "\n".join(part for line in text.split("\n") for part in _broken(line, width))
+    return "\n".join(part for line in text.split("\n") for part in wrap(line, width))
 
 
-def _broken(line: str, width: int) -> list[str]:
-    """One line as several; a command or its options stay one, to be copied."""
-    if len(line) <= width or line.lstrip().startswith(("--", "symconfig ")):
-        return [line]
-    indent = line[: len(line) - len(line.lstrip())]
-    return textwrap.wrap(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+def telling(grid: Grid) -> Grid:
+    """Return the table without columns that are empty; what is equal in all of many rows is said below the title."""
+    columns = dict(enumerate(_columns(grid)))
+    empty = {index for index, (header, *cells) in columns.items() if header and cells and not any(cells)}
+    equal = {
+        index
+        for index, (header, *cells) in columns.items()
+        if header and index and len(cells) >= _ENOUGH and len(set(cells)) == 1 and index not in grid.fixed
+    } - empty
+    if not empty | equal or len(empty | equal) >= len(columns):
+        return grid
+    kept = _only(grid, [index for index in columns if index not in empty | equal])
+    if not equal:
+        return kept
+    alike = "In all rows: " + ", ".join(f"{columns[index][0]} {columns[index][1]}" for index in sorted(equal)) + "."
+    return replace(kept, title="\n".join(part for part in (grid.title, alike) if part))
 
 
 def _laid(grid: Grid, width: int | None) -> Iterator[Span]:
     """Yield the lines of a table, each with its style."""
+    grid = telling(grid)
     if grid.title:
         yield from ((line, "bold") for line in wrapped(clean(grid.title), width).split("\n"))
     headers = tuple(clean(header) for header in grid.headers)
@@ -91,14 +104,15 @@ def _narrow(grid: Grid, width: int) -> Iterator[Span]:
     least = [
         min(
             natural[index],
-            max(_least_words(header), *(_least_words(cell) if index in grid.left else len(cell) for cell in cells), 0),
+            max(_least(header, heads=True), *(_least(cell) if index in grid.left else len(cell) for cell in cells), 0),
             width,
         )
         for index, (header, *cells) in enumerate(_columns(grid))
     ]
-    if _total(least) <= width:
-        yield from _lines(grid, _shared(natural, least, width))
-        return
+    for gap in _GAPS:
+        if _total(least, gap) <= width:
+            yield from _lines(grid, _shared(natural, least, width, gap), gap)
+            return
     bands = _bands(least, width)
     for band in bands[:-1]:
         yield from _narrow(_only(grid, band), width)
@@ -106,37 +120,48 @@ def _narrow(grid: Grid, width: int) -> Iterator[Span]:
     yield from _narrow(_only(grid, bands[-1]), width)
 
 
-def _lines(grid: Grid, widths: Sequence[int]) -> Iterator[Span]:
+def _lines(grid: Grid, widths: Sequence[int], gap: str = _GAPS[0]) -> Iterator[Span]:
     """Yield headers, a rule and the rows."""
     if any(grid.headers):
-        yield from ((line, "bold") for line in _row(grid, grid.headers, widths))
-        yield _GAP.join("-" * width for width in widths).rstrip(), "bold"
+        yield from ((line, "bold") for line in _row(grid, grid.headers, widths, gap, heads=True))
+        yield gap.join("-" * width for width in widths).rstrip(), "bold"
     for number, row in enumerate(grid.rows):
         style = "bold green" if number == grid.marked else ""
-        yield from ((line, style) for line in _row(grid, row, widths))
+        yield from ((line, style) for line in _row(grid, row, widths, gap))
 
 
-def _row(grid: Grid, row: Sequence[str], widths: Sequence[int]) -> Iterator[str]:
+def _row(
+    grid: Grid, row: Sequence[str], widths: Sequence[int], gap: str, *, heads: bool = False
+) -> Iterator[str]:
     """Yield one line, or several where words are wrapped."""
-    cells = [_fitted(cell, width) for cell, width in zip(row, widths, strict=True)]
+    cells = [_fitted(cell, width, heads=heads) for cell, width in zip(row, widths, strict=True)]
     for parts in zip_longest(*cells, fillvalue=""):
         padded = (
             text.ljust(width) if index in grid.left else text.rjust(width)
             for index, (text, width) in enumerate(zip(parts, widths, strict=True))
         )
-        yield _GAP.join(padded).rstrip()
+        yield gap.join(padded).rstrip()
 
 
-def _fitted(cell: str, width: int) -> list[str]:
+def _fitted(cell: str, width: int, *, heads: bool) -> list[str]:
+    """Return the lines of a cell; a cell has no newline of its own."""
     if len(cell) <= width:
         return [cell]
-    return textwrap.wrap(cell, width, break_on_hyphens=False) or [""]
+    lines = [""]
+    for word in whole(cell, heads=heads):
+        for piece in [word] if len(word.rstrip()) <= width else parts(word):
+            if lines[-1] and len(lines[-1]) + len(piece.rstrip()) > width:
+                lines.append("")
+            lines[-1] += piece
+            while len(lines[-1].rstrip()) > width:  # longer than its column, and without a seam
+                lines[-1:] = [lines[-1][:width], lines[-1][width:]]
+    return [line.rstrip() for line in lines]
 
 
-def _shared(natural: Sequence[int], least: Sequence[int], width: int) -> list[int]:
+def _shared(natural: Sequence[int], least: Sequence[int], width: int, gap: str) -> list[int]:
     """Return widths of columns: what is left beyond the least goes where most is wanted, evenly."""
     widths = list(least)
-    for _ in range(width - _total(least)):
+    for _ in range(width - _total(least, gap)):
         wanting = [index for index, number in enumerate(widths) if number < natural[index]]
         if wanting:
             widths[min(wanting, key=lambda index: widths[index])] += 1
@@ -160,6 +185,7 @@ def _only(grid: Grid, kept: Sequence[int]) -> Grid:
         headers=tuple(grid.headers[index] for index in kept),
         rows=tuple(tuple(row[index] for index in kept) for row in grid.rows),
         left=tuple(place for place, index in enumerate(kept) if index in grid.left),
+        fixed=tuple(place for place, index in enumerate(kept) if index in grid.fixed),
     )
 
 
@@ -171,13 +197,14 @@ def _natural(grid: Grid) -> list[int]:
     return [max(map(len, column)) for column in _columns(grid)]
 
 
-def _total(widths: Sequence[int]) -> int:
-    return sum(widths) + len(_GAP) * (len(widths) - 1)
+def _total(widths: Sequence[int], gap: str = _GAPS[0]) -> int:
+    return sum(widths) + len(gap) * (len(widths) - 1)
 
 
-def _least_words(text: str) -> int:
+def _least(text: str, *, heads: bool = False) -> int:
     """Return the width at which a text can be wrapped without its words being cut."""
-    return max((min(len(word), _LONGEST_WORD) for word in text.split()), default=0)
+    words = (part.rstrip() for word in whole(text, heads=heads) for part in parts(word))
+    return max((min(len(word), LONGEST_WORD) for word in words), default=0)
 
 
 def plain(blocks: Sequence[Block], width: int | None = None) -> str:
