@@ -10,6 +10,7 @@ from symconfig.units import GIB, MIB
 
 LONGEST_WORD = 40  # letters that are kept together in a table; a name's parts, where it is longer than the next
 _LONG_NAME = 20
+_PERCENT = "\1%"  # a sign that stays with its number
 _SEAMS = r"(?<=\s)(?=\S)|(?<=[\w)]\+)(?=\w)"  # behind blanks, and behind the + of core_attn+mlp
 
 
@@ -87,8 +88,10 @@ def parts(word: str) -> list[str]:
     return re.split(r"(?<=\w[_.])(?=\w)", word) if long else [word]
 
 
-def wrap(line: str, width: int) -> list[str]:
-    """Return one line as several that are no longer than `width`, indented as it is; a word that is longer stays whole.
+def wrap(line: str, width: int, further: str | None = None) -> list[str]:
+    """Return one line as several that are no longer than `width`; a word that is longer stays whole.
+
+    further: the indent of those that follow, where it is not the line's own.
 
     A command, or its options alone, is broken as a shell reads it on: with a backslash, before an option.
     """
@@ -97,7 +100,14 @@ def wrap(line: str, width: int) -> list[str]:
     indent = line[: len(line) - len(line.lstrip())]
     if line.lstrip().startswith(("--", "symconfig ")):
         return _command(line, indent, width)
-    return textwrap.wrap(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    lines = textwrap.wrap(
+        line.replace(" %", _PERCENT),
+        width,
+        subsequent_indent=indent if further is None else further,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return [each.replace(_PERCENT, " %") for each in lines]
 
 
 def _command(line: str, indent: str, width: int) -> list[str]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from symconfig.format import count, gib, percent, seconds
 from symconfig.plans.alike import Alike, stages_alike
+from symconfig.plans.beside import beside
 from symconfig.plans.plan import Plan
 from symconfig.report import strategies
 from symconfig.report.formula import broken, listed
@@ -132,6 +133,8 @@ def blocks(plan: Plan, explanation: Explanation, schedules: Compared, *, every: 
         shown += compared.blocks(schedules, plan, plan.best, every=every)
     if plan.alternatives:
         shown.append(losses(plan))
+    if told := "\n".join(beside(plan)):
+        shown.append(told)
     layer = [formula_text(explanation), *tables(explanation)]
     return [*shown, *layer, *strategies.tables(explanation.strategies, every=every), footer(plan)]
 

@@ -80,7 +80,7 @@ def telling(grid: Grid) -> Grid:
     kept = _only(grid, [index for index in columns if index not in empty | equal])
     if not equal:
         return kept
-    alike = "In all rows: " + ", ".join(f"{columns[index][0]} {columns[index][1]}" for index in sorted(equal)) + "."
+    alike = "In all rows: " + "; ".join(f"{columns[index][0]} {columns[index][1]}" for index in sorted(equal)) + "."
     return replace(kept, title="\n".join(part for part in (grid.title, alike) if part))
 
 

@@ -97,7 +97,7 @@ def _changes(found: Replan) -> Iterator[Block]:
     if changes.follows:
         yield "\n".join(("What follows from it", *(f"  {text}" for text in changes.follows)))
     if changes.decisions:
-        yield f"Under what is asked for now the old choice as a whole {changes.stayed}."
+        yield f"The old plan as a whole {changes.stayed}."
     elif found.kept is None:
         yield "The old choice is still the best: nothing that the planner decides changes."
     else:

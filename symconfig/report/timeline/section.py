@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from symconfig.errors import InputError
 from symconfig.plans.plan import Plan
-from symconfig.report.grid import LEAST_WIDTH, Grid, telling
+from symconfig.report.grid import LEAST_WIDTH, Grid
 from symconfig.report.timeline.chart import Chart
 from symconfig.report.timeline.compared import most_bytes, refusals, runnable, table
 from symconfig.report.timeline.seen import compared, seen
@@ -33,7 +33,7 @@ def section(chart: Chart, found: Compared, budget_bytes: float) -> str:
     where = "`trace.json` holds it for https://ui.perfetto.dev, and `symconfig timeline` draws it as a picture."
     parts = ["## Schedule", *chart.notes, drawn, where]
     if found.able:
-        parts += [_markdown(telling(table(found.able, budget_bytes))), *refusals(found)]
+        parts += [_markdown(table(found.able, budget_bytes)), *refusals(found)]
     return "\n\n".join(parts) + "\n"
 
 
