@@ -10,6 +10,7 @@ from symconfig.units import GIB, MIB
 
 LONGEST_WORD = 40  # letters that are kept together in a table; a name's parts, where it is longer than the next
 _LONG_NAME = 20
+_ITEM = "  "  # as wide as the sign of an item
 _PERCENT = "\1%"  # a sign that stays with its number
 _SEAMS = r"(?<=\s)(?=\S)|(?<=[\w)]\+)(?=\w)"  # behind blanks, and behind the + of core_attn+mlp
 
@@ -88,22 +89,21 @@ def parts(word: str) -> list[str]:
     return re.split(r"(?<=\w[_.])(?=\w)", word) if long else [word]
 
 
-def wrap(line: str, width: int, further: str | None = None) -> list[str]:
+def wrap(line: str, width: int) -> list[str]:
     """Return one line as several that are no longer than `width`; a word that is longer stays whole.
-
-    further: the indent of those that follow, where it is not the line's own.
 
     A command, or its options alone, is broken as a shell reads it on: with a backslash, before an option.
     """
     if len(line) <= width:
         return [line]
-    indent = line[: len(line) - len(line.lstrip())]
-    if line.lstrip().startswith(("--", "symconfig ")):
+    text = line.lstrip()
+    indent = line[: len(line) - len(text)]
+    if text.startswith(("--", "symconfig ")):
         return _command(line, indent, width)
     lines = textwrap.wrap(
         line.replace(" %", _PERCENT),
         width,
-        subsequent_indent=indent if further is None else further,
+        subsequent_indent=indent + _ITEM * text.startswith("- "),
         break_long_words=False,
         break_on_hyphens=False,
     )

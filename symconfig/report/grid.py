@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
@@ -49,9 +48,17 @@ Block = Grid | Painted | str
 def page_width(stream: TextIO) -> int | None:
     """Return the letters of a line: what COLUMNS says, or the terminal; None: as many as there are, where neither
     says it, so that a program that reads the output finds whole lines."""
-    if not (stream.isatty() or os.environ.get("COLUMNS", "").isdecimal()):
-        return None
-    return max(LEAST_WIDTH, shutil.get_terminal_size().columns)
+    said = os.environ.get("COLUMNS", "")
+    if said.isdecimal() and int(said):
+        return max(LEAST_WIDTH, int(said))
+    return max(LEAST_WIDTH, _columns_of(stream)) if stream.isatty() else None
+
+
+def _columns_of(terminal: TextIO) -> int:
+    try:
+        return os.get_terminal_size(terminal.fileno()).columns
+    except OSError:  # it does not say
+        return LEAST_WIDTH
 
 
 def to_text(grid: Grid, width: int | None = None) -> str:

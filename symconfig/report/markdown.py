@@ -34,9 +34,8 @@ def narrow(page: str, width: int = LEAST_WIDTH) -> str:
 
 def _text(line: str, width: int) -> list[str]:
     """Wrap a paragraph or an item of a list."""
-    indent = "  " if line.startswith("- ") else ""
     glued = _CODE.sub(lambda code: code[0].replace(" ", _GLUE), _MEANS.sub(_GLUE, line))
-    return [part.replace(_GLUE, " ") for part in wrap(glued, width, indent)]
+    return [part.replace(_GLUE, " ") for part in wrap(glued, width)]
 
 
 def _table(lines: Sequence[str], width: int) -> Iterator[str]:
