@@ -80,13 +80,15 @@ def general(name: str) -> str:
 
 def whole(text: str, *, heads: bool = False) -> list[str]:
     """Return the parts between which a cell of a table is broken, blanks at their ends; of a header also behind /."""
-    return re.split(_SEAMS + r"|(?<=/)(?=\w)" * heads, text)
+    start = len(text) - len(text.lstrip())
+    first, *others = re.split(_SEAMS + r"|(?<=/)(?=\w\w)" * heads, text[start:])
+    return [text[:start] + first, *others]
 
 
 def parts(word: str) -> list[str]:
     """Return the parts of a long name, between which it is broken where it fits no line."""
     long = len(word.rstrip()) > _LONG_NAME and "/" not in word
-    return re.split(r"(?<=\w[_.])(?=\w)", word) if long else [word]
+    return re.split(r"(?<=[a-zA-Z][_.])(?=[a-zA-Z])", word) if long else [word]
 
 
 def wrap(line: str, width: int) -> list[str]:

@@ -6,13 +6,14 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import zip_longest
+from itertools import product, zip_longest
 from typing import TextIO
 
 from symconfig.format import LONGEST_WORD, clean, parts, whole, wrap
 
 LEAST_WIDTH = 80  # narrower terminals break lines themselves
 _GAPS = ("  ", " ")  # between columns: the second where a table would not fit otherwise
+_SPLIT = 1.3  # lines that a table with its names broken counts as: whole names are worth some
 _ENOUGH = 3  # rows from which on a column of equal cells is said once
 
 
@@ -108,18 +109,18 @@ def _laid(grid: Grid, width: int | None) -> Iterator[Span]:
 def _narrow(grid: Grid, width: int) -> Iterator[Span]:
     """Yield a table with its words wrapped; where its numbers alone are too wide, with columns one below another."""
     natural = _natural(grid)
-    least = [
-        min(
-            natural[index],
-            max(_least(header, heads=True), *(_least(cell) if index in grid.left else len(cell) for cell in cells), 0),
-            width,
-        )
-        for index, (header, *cells) in enumerate(_columns(grid))
-    ]
-    for gap in _GAPS:
+    fitting: list[tuple[float, list[Span]]] = []
+    for split, gap in product((False, True), _GAPS):
+        least = [
+            min(natural[index], _least_of(column, split=split, words=index in grid.left), width)
+            for index, column in enumerate(_columns(grid))
+        ]
         if _total(least, gap) <= width:
-            yield from _lines(grid, _shared(natural, least, width, gap), gap)
-            return
+            lines = list(_lines(grid, _shared(natural, least, width, gap), gap))
+            fitting.append((len(lines) * (_SPLIT if split else 1.0), lines))
+    if fitting:
+        yield from min(fitting, key=lambda each: each[0])[1]
+        return
     bands = _bands(least, width)
     for band in bands[:-1]:
         yield from _narrow(_only(grid, band), width)
@@ -166,12 +167,12 @@ def _fitted(cell: str, width: int, *, heads: bool) -> list[str]:
 
 
 def _shared(natural: Sequence[int], least: Sequence[int], width: int, gap: str) -> list[int]:
-    """Return widths of columns: what is left beyond the least goes where most is wanted, evenly."""
+    """Return widths of columns: what is left beyond the least goes where cells have the most lines."""
     widths = list(least)
     for _ in range(width - _total(least, gap)):
         wanting = [index for index, number in enumerate(widths) if number < natural[index]]
         if wanting:
-            widths[min(wanting, key=lambda index: widths[index])] += 1
+            widths[max(wanting, key=lambda index: natural[index] / widths[index])] += 1
     return widths
 
 
@@ -208,10 +209,19 @@ def _total(widths: Sequence[int], gap: str = _GAPS[0]) -> int:
     return sum(widths) + len(gap) * (len(widths) - 1)
 
 
-def _least(text: str, *, heads: bool = False) -> int:
-    """Return the width at which a text can be wrapped without its words being cut."""
-    words = (part.rstrip() for word in whole(text, heads=heads) for part in parts(word))
-    return max((min(len(word), LONGEST_WORD) for word in words), default=0)
+def _least_of(column: Sequence[str], *, split: bool, words: bool) -> int:
+    """Return the width at which a column can be wrapped without its words being cut; of numbers only the header can."""
+    header, *cells = column
+    return max(
+        _least(header, split=split, heads=True),
+        *((_least(cell, split=split) if words else len(cell)) for cell in cells),
+        0,
+    )
+
+
+def _least(text: str, *, split: bool, heads: bool = False) -> int:
+    words = (word.rstrip() for word in whole(text, heads=heads))
+    return max((min(len(part), LONGEST_WORD) for word in words for part in (parts(word) if split else [word])), default=0)
 
 
 def plain(blocks: Sequence[Block], width: int | None = None) -> str:
