@@ -14,7 +14,11 @@ DOES = "the formulas of a plan, what binds, the runner-up, how every tensor is s
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `symconfig explain`."""
     parser.add_argument("plan", metavar="PLAN.json", help="a plan, or the folder that holds it")
-    parser.add_argument("--all", action="store_true", help="also schedules that the plan's framework does not run, and each tensor of each block")
+    parser.add_argument(
+        "--all",
+        action="store_true",
+        help="also schedules that the plan's framework does not run, and each tensor of each block",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -38,7 +38,7 @@ def _proved(plan: Plan) -> str:
         return f"{found[0].upper()}{found[1:]}."
     slower = plan.best.predicted.step_s / fastest.predicted.step_s - 1
     return (
-        f"The fastest plan takes {fastest.predicted.step_s:.3f} s: {_how_good(plan, 'it is')}. Plan 1 takes "
+        f"The fastest plan takes {fastest.predicted.step_s:.3f} s: {_how_good(plan, 'it is')}. This plan takes "
         f"{100 * slower:.1f} % longer; it is plainer, or loses less where the model is off."
     )
 

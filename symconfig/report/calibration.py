@@ -32,9 +32,7 @@ def blocks(calibrations: Sequence[Calibration], remarks: Sequence[str]) -> list[
     for found in calibrations:
         title = f"Constants of {found.cluster.name}, from {found.rows} run{'s' if found.rows > 1 else ''}"
         result += [constants(title, found.parameters, found.fit), _errors(found), _summary(found)]
-        result += (
-            ["\n".join(left_priors(found))] if found.left else []
-        )
+        result += ["\n".join(left_priors(found))] if found.left else []
     return [*result, *(["\n".join(remarks)] if remarks else [])]
 
 

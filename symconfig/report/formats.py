@@ -67,9 +67,7 @@ def blocks(found: tuple[Carried, ...]) -> list[Block]:
     sharing: dict[str, list[str]] = {}
     for text, names in told.items():
         sharing.setdefault(", ".join(names), []).append(text)
-    why = tuple(
-        ("" if place else names, text) for names, texts in sharing.items() for place, text in enumerate(texts)
-    )
+    why = tuple(("" if place else names, text) for names, texts in sharing.items() for place, text in enumerate(texts))
     if any(item.another for item in found):
         grids.insert(
             1,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product, zip_longest
 from typing import TextIO
 
-from symconfig.format import LONGEST_WORD, clean, parts, whole, wrap
+from symconfig.format import clean
+from symconfig.report.lines import LONGEST_WORD, name_parts, pieces, wrap
 
 LEAST_WIDTH = 80  # narrower terminals break lines themselves
 _GAPS = ("  ", " ")  # between columns: the second where a table would not fit otherwise
@@ -138,9 +138,7 @@ def _lines(grid: Grid, widths: Sequence[int], gap: str = _GAPS[0]) -> Iterator[S
         yield from ((line, style) for line in _row(grid, row, widths, gap))
 
 
-def _row(
-    grid: Grid, row: Sequence[str], widths: Sequence[int], gap: str, *, heads: bool = False
-) -> Iterator[str]:
+def _row(grid: Grid, row: Sequence[str], widths: Sequence[int], gap: str, *, heads: bool = False) -> Iterator[str]:
     """Yield one line, or several where words are wrapped."""
     cells = [_fitted(cell, width, heads=heads) for cell, width in zip(row, widths, strict=True)]
     for parts in zip_longest(*cells, fillvalue=""):
@@ -156,8 +154,8 @@ def _fitted(cell: str, width: int, *, heads: bool) -> list[str]:
     if len(cell) <= width:
         return [cell]
     lines = [""]
-    for word in whole(cell, heads=heads):
-        for piece in [word] if len(word.rstrip()) <= width else parts(word):
+    for word in pieces(cell, heads=heads):
+        for piece in [word] if len(word.rstrip()) <= width else name_parts(word):
             if lines[-1] and len(lines[-1]) + len(piece.rstrip()) > width:
                 lines.append("")
             lines[-1] += piece
@@ -220,8 +218,10 @@ def _least_of(column: Sequence[str], *, split: bool, words: bool) -> int:
 
 
 def _least(text: str, *, split: bool, heads: bool = False) -> int:
-    words = (word.rstrip() for word in whole(text, heads=heads))
-    return max((min(len(part), LONGEST_WORD) for word in words for part in (parts(word) if split else [word])), default=0)
+    words = [word.rstrip() for word in pieces(text, heads=heads)]
+    if split:
+        words = [part for word in words for part in name_parts(word)]
+    return max((min(len(word), LONGEST_WORD) for word in words), default=0)
 
 
 def plain(blocks: Sequence[Block], width: int | None = None) -> str:

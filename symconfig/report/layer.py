@@ -1,4 +1,4 @@
-"""What one layer does on one GPU with one microbatch, as tables: operators, collectives, and what the backward needs."""
+"""What one layer does on one GPU with one microbatch, as tables: operators, collectives, what the backward needs."""
 
 from __future__ import annotations
 

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from symconfig.format import wrap
 from symconfig.report.grid import LEAST_WIDTH, Grid, to_text
+from symconfig.report.lines import wrap
 
 _FENCE = "```"
 _GLUE = "\0"  # stands for a blank at which no line is broken

@@ -12,12 +12,15 @@ Told = Mapping[str, Any]  # a recipe as `symconfig recipes --json` has it
 
 
 def listed(found: Sequence[Told]) -> list[Block]:
-    """Return each name on a line of its own, to be copied, and below it what job the recipe has and how it is laid out."""
+    """Return each name on a line of its own, to be copied, and below it the recipe's job and its layout."""
     count = f"{len(found)} recipe{'s' * (len(found) != 1)}"
     if not found:
         return [f"{count}. Fewer filters find more."]
     lines = (line for one in found for line in (one["id"], f"  {job_words(one)}: {layout_words(one['layout'])}"))
-    return ["\n".join(lines), f"{count}. `symconfig recipes NAME` shows one, `symconfig plan --like NAME` plans from it."]
+    return [
+        "\n".join(lines),
+        f"{count}. `symconfig recipes NAME` shows one, `symconfig plan --like NAME` plans from it.",
+    ]
 
 
 def shown(one: Told) -> list[Block]:

@@ -203,8 +203,10 @@ def loss(best: Candidate, other: Candidate) -> tuple[str, str]:
     better = [(name, value) for name, value in reversed(parts) if value < -1e-3 * base]
     text = ", ".join(f"{words(name)} +{seconds(value)} s" for name, value in worse[:2])
     saved = f"{words(better[0][0])} {seconds(better[0][1])} s" if better else ""
-    if saved:  # alone only where another objective than time ranks
-        text = f"{text} (but {saved})" if worse else saved + _memory_difference(best, other)
+    if saved and worse:
+        text = f"{text} (but {saved})" if delta >= 0 else f"{saved} (but {text})"
+    elif saved:  # only where another objective than time ranks, or where the model is not all that counts
+        text = saved + _memory_difference(best, other)
     if not text:
         text = "no part by more than 0.1 % of a step" + _memory_difference(best, other)
     return f"{100 * delta / base:+.1f} %" if base else "", text

@@ -96,8 +96,8 @@ ANSWERS = {
     "adapt": "adapt {train.sh} --plan {plan.json}",
     "partition": "partition --model llama2-7b --cluster h100 --gpus 8 --solver adaptive --global-batch-size 8 "
     "--num-microbatches 1 --baselines",
-    "partition explained": "partition --model llama2-7b --cluster h100 --gpus 8 --solver adaptive --global-batch-size 8 "
-    "--num-microbatches 1 --explain layers.*.gate_up_proj",
+    "partition explained": "partition --model llama2-7b --cluster h100 --gpus 8 --solver adaptive "
+    "--global-batch-size 8 --num-microbatches 1 --explain layers.*.gate_up_proj",
     "verify": "verify {dense}",
     "measure": "measure {small} --rank 3",
     "measure kernels": f"measure --kernels --times {KERNEL_TIMES} --cluster a100-80gb --out {{profile.yaml}}",

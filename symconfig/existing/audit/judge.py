@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
 
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job, Limits
@@ -11,6 +13,7 @@ from symconfig.errors import InputError, Problem
 from symconfig.existing.recover.run import Run
 from symconfig.frameworks.known import BACKENDS
 from symconfig.install import VERSION
+from symconfig.plans.columns import Columns
 from symconfig.plans.plan import Plan, Search
 from symconfig.solve import candidate
 from symconfig.solve.found import Found
@@ -62,9 +65,18 @@ def judge(run: Run, cluster: ClusterDescriptor, limits: Limits) -> Judged:
 
 def _undivided(found: Found) -> Iterator[Problem]:
     """Yield what cannot be divided like this, so that a figure for it would be one for nothing."""
+    fixed, point = found.request.limits.fixed, _one(found.columns())
     for constraint in found.refused():
         if constraint.divides:
-            yield Problem(f"is not divided like this: {constraint.rule}", field=constraint.name)
+            yield Problem(constraint.said(fixed, point), field=constraint.about, hint=constraint.hint)
+
+
+def _one(points: Columns) -> Columns:
+    """Return the only point of columns, its numbers plain."""
+    arrays = {
+        each.name: value for each in fields(points) if isinstance(value := getattr(points, each.name), np.ndarray)
+    }
+    return replace(points, **{name: value.item() for name, value in arrays.items()})
 
 
 def job_of(run: Run, cluster: ClusterDescriptor, limits: Limits) -> Job:

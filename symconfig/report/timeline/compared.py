@@ -55,7 +55,7 @@ def refusals(found: Compared) -> list[str]:
 
 
 def blocks(found: Compared, plan: Plan, candidate: Candidate, *, every: bool = False) -> list[Block]:
-    """Return the table, and below it what is not in it. every: also schedules that the plan's framework does not run."""
+    """Return the table, and below it what is not in it. every: also schedules that its framework does not run."""
     if not found.able:
         return ["A single stage has no schedule to choose."]
     backend = candidate.target.backend
