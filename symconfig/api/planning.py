@@ -269,13 +269,16 @@ def files(plan: Plan, wanted: Wanted) -> Files:
     report has a section), and manifest.json, which says what they were when they were written."""
     from symconfig.render import manifest, render
     from symconfig.render.files import File, Files
+    from symconfig.report.markdown import narrow
     from symconfig.report.timeline.section import TRACE, written
 
     target = wanted.of_plan(plan)
     launchers = wanted.to_start(target)
     rendered = render(plan, target, launchers, wanted.templates)
     section, traced = written(plan)
-    items = [replace(item, text=f"{item.text}\n{section}") if item.path == "REPORT.md" else item for item in rendered]
+    items = [
+        replace(item, text=narrow(f"{item.text}\n{section}")) if item.path == "REPORT.md" else item for item in rendered
+    ]
     done = Files((*items, *([File(TRACE, traced)] if traced is not None else [])))
     return Files((*done, manifest.manifest(done, target, launchers, wanted.templates)))
 

@@ -15,6 +15,11 @@ EXAMPLES = ("symconfig explain out",)
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `symconfig explain`."""
     parser.add_argument("plan", metavar="PLAN.json", help="a plan, or the folder that holds it")
+    parser.add_argument(
+        "--all",
+        action="store_true",
+        help="also schedules that the plan's framework does not run, and each tensor of each block",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -31,5 +36,5 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(to_dict(loaded, found, schedules))
     else:
-        say(blocks(loaded, found, schedules))
+        say(blocks(loaded, found, schedules, every=arguments.all))
     return 0

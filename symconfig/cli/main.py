@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import NoReturn, Protocol, cast
 
-from symconfig.cli.shared import INTERRUPTED, print_json
+from symconfig.cli.shared import INTERRUPTED, note, print_json
 from symconfig.errors import InputError, Problem, SymconfigError
 from symconfig.install import VERSION
 
@@ -159,11 +159,9 @@ def _unknown(word: str, parser: argparse.ArgumentParser) -> Problem:
 
 def _fail(problems: Sequence[Problem], code: int, as_json: bool) -> int:
     """Say what is wrong on standard error, and as JSON on standard output where JSON was asked for."""
-    from symconfig.format import clean
-
     try:
         for problem in problems:
-            print(f"error: {clean(str(problem))}", file=sys.stderr)
+            note(f"error: {problem}")
         if as_json:
             found = [{name: getattr(problem, name) for name in Problem.__slots__} for problem in problems]
             print_json({"schema": "symconfig.error/1", "exit_code": code, "problems": found})

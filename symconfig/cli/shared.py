@@ -31,10 +31,11 @@ def say(blocks: Sequence[Block]) -> None:
 
 
 def note(text: str) -> None:
-    """A message beside the answer."""
+    """Write a message beside the answer, as wide as the page."""
     from symconfig.format import clean
+    from symconfig.report.grid import page_width, wrapped
 
-    print(clean(text), file=sys.stderr)
+    print(wrapped(clean(text), page_width(sys.stderr)), file=sys.stderr)
 
 
 def as_changes(problem: Problem, changed: Iterable[str], named: str = "--cluster") -> Problem:

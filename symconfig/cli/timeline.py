@@ -34,7 +34,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("plan", metavar="PLAN.json", help="a plan, or the folder that holds it")
     add("--candidate", metavar="N", help="which one of the plan's ranking (default 1, the best)")
     add("--schedule", metavar="NAME", help="as another schedule would run it, also one that no framework has")
-    add("--compare", action="store_true", help="also a table of all schedules: step, idle share, memory, where it runs")
+    add("--compare", action="store_true", help="also a table of schedules: step, idle share, memory, where each runs")
+    add("--all", action="store_true", help="with --compare: also schedules that the plan's framework does not run")
     add("--svg", metavar="FILE.svg", help="draw it as a picture")
     add("--png", metavar="FILE.png", help="the same as PNG; needs matplotlib")
     add("--force", action="store_true", help="replace pictures that exist")
@@ -71,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
                 chart.title,
                 *chart.notes,
                 terminal.drawing(chart, width or PLAIN_WIDTH, ascii_only),
-                *(compared.blocks(schedules, compared.most_bytes(plan, candidate)) if schedules is not None else ()),
+                *(compared.blocks(schedules, plan, candidate, every=arguments.all) if schedules is not None else ()),
             ]
         )
     return 0

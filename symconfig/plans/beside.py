@@ -37,20 +37,23 @@ def _reason(one: Opened) -> str:
     return "A pin asks for it." if one.pinned else "Nothing fits without it."
 
 
-def beside(plan: Plan) -> Iterator[str]:
-    """Yield a sentence for the simplest plan, the nearest recipe, and what all options would give."""
+def beside(plan: Plan, *, brief: bool = False) -> Iterator[str]:
+    """Yield a sentence for the simplest plan, the nearest recipe, and what all options would give.
+
+    brief: without what each difference of the recipe costs by itself.
+    """
     shown = plan.beside
     if (simplest := shown.simplest) is not None:
         same = (place for place, one in enumerate(plan.alternatives, 2) if _alike(one, simplest))
         which = next((f"plan {place}" for place in same), layout(simplest))
         yield f"Simplest within {percent(shown.within)} of the fastest: {which}, {_against(plan, simplest)}."
     if (recipe := shown.recipe) is not None:
-        yield _recipe(recipe)
+        yield _recipe(recipe, brief=brief)
     if (free := shown.free) is not None:
         names = ",".join(shown.free_uses)
         yield (
-            f"With every option allowed, other layouts of stages aside, the fastest found is {_against(plan, free)}: "
-            f"{layout(free)}; it needs --allow {names or 'all'}, which is not stable."
+            f"With options that are not stable, --allow {names or 'all'}, the fastest plan found takes "
+            f"{_against(plan, free)}: {layout(free)}."
         )
 
 
@@ -71,12 +74,14 @@ def _slower(loss: float) -> str:
     return f"{percent(abs(loss))} {'slower' if loss > 0 else 'faster'}"
 
 
-def _recipe(recipe: NearRecipe) -> str:
+def _recipe(recipe: NearRecipe, *, brief: bool) -> str:
     """The recipe, what its layout would take here, and what each difference costs by itself."""
     head = f"Nearest published recipe: {recipe.id} ({recipe.title}; {recipe.job})."
     if not recipe.differences:
         return f"{head} The plan is laid out as it is."
     whole = "its layout " + (recipe.why if recipe.loss is None else "is " + _slower(recipe.loss))
+    if brief:
+        return f"{head} On this job {whole}."
     each = [_difference(one) for one in recipe.differences[:TOLD]]
     if len(recipe.differences) > TOLD:
         each.append(f"{len(recipe.differences) - TOLD} more")

@@ -5,30 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import ceil
 
-from symconfig.format import count
+from symconfig.format import count, several
 from symconfig.plans.plan import Plan
 
 
 def searched(plan: Plan) -> tuple[str, ...]:
     """How much was weighed and simulated, what is known of all else, and of other layouts of the best plan's stages."""
     search = plan.search
-    weighed = f"{count(search.candidates)} candidates weighed, {count(search.feasible)} fit"
+    weighed = f"Searched: {count(search.candidates)} candidates, of which {count(search.feasible)} fit"
     if search.layouts:
-        weighed += (
-            f"; {count(search.layouts)} {'layout' if search.layouts == 1 else 'layouts'} of stages tried, "
-            f"{count(search.simulated)} {'candidate' if search.simulated == 1 else 'candidates'} simulated"
-        )
-    return (f"{weighed}; {_others(plan)}.", *_fastest(plan), *_stages(search.stage_gap), *_narrowed(plan))
-
-
-def _fastest(plan: Plan) -> Iterator[str]:
-    """What it costs under the model that another plan was picked than the fastest one, of which the search speaks."""
-    if (fastest := plan.beside.fastest) is not None:
-        slower = plan.best.predicted.step_s / fastest.predicted.step_s - 1
-        yield (
-            f"That is said of the fastest plan under the model, {fastest.predicted.step_s:.3f} s; the one picked takes "
-            f"{100 * slower:.1f} % longer: it is plainer, or loses less where the model is off."
-        )
+        layouts, simulated = several(search.layouts, "layout"), several(search.simulated, "candidate")
+        weighed += f"; {layouts} of stages tried, {simulated} simulated"
+    return (f"{weighed}.", _proved(plan), *_stages(search.stage_gap), *_narrowed(plan))
 
 
 def _narrowed(plan: Plan) -> Iterator[str]:
@@ -38,23 +26,37 @@ def _narrowed(plan: Plan) -> Iterator[str]:
         pins = ", ".join(f"{name}={value}" for name, value in search.narrowed.items())
         slower = plan.best.predicted.step_s / search.free_step_s - 1
         cost = f"takes {100 * slower:.1f} % longer than" if slower >= 0.0005 else "is as fast as"
-        yield f"Held to what {own} can be told, {pins}, it {cost} the best plan of its framework."
+        yield f"{own} can only be told {pins}: the plan {cost} the best one of its framework."
 
 
-def _others(plan: Plan) -> str:
+def _proved(plan: Plan) -> str:
+    """How good the plan is under the model, and no better than what was proved; where it is not the fastest one, of
+    which the search speaks, what that costs."""
+    fastest = plan.beside.fastest
+    if fastest is None:
+        found = _how_good(plan, "this plan is")
+        return f"{found[0].upper()}{found[1:]}."
+    slower = plan.best.predicted.step_s / fastest.predicted.step_s - 1
+    return (
+        f"The fastest plan takes {fastest.predicted.step_s:.3f} s: {_how_good(plan, 'it is')}. This plan takes "
+        f"{100 * slower:.1f} % longer; it is plainer, or loses less where the model is off."
+    )
+
+
+def _how_good(plan: Plan, subject: str) -> str:
     search = plan.search
     if search.gap > 0:
-        return f"the search stopped early, and what was left out could be faster by at most {_at_most(search.gap)}"
+        return f"the search stopped early, and what it left out could be faster by at most {_at_most(search.gap)}"
     if plan.job.objective == "symtensor":
-        return "no other one that fits has a lower relative cost"
+        return f"{subject} optimal, no other one that fits has a lower relative cost"
     if search.layout_gap > 0:
         return (
-            "no other one is better under the model in any layout tried, nor by more than "
-            f"{_at_most(search.layout_gap)} in one that was not"
+            f"{subject} optimal under the model within {_at_most(search.layout_gap)}, as layouts that were not tried "
+            "could gain at most that"
         )
     if not search.optimal:
         return "the search stopped early, so a better one may exist"
-    return "no other one is better under the model"
+    return f"{subject} optimal under the model, no other one is faster"
 
 
 def _stages(gap: float | None) -> tuple[str, ...]:
@@ -62,10 +64,10 @@ def _stages(gap: float | None) -> tuple[str, ...]:
     if gap is None:
         return ()
     if gap == 0:
-        return ("Stages: no layout has a faster slowest stage (proved).",)
+        return ("Stages: no other layout has a faster slowest stage (proved).",)
     return (
-        f"Stages: no layout's slowest stage is faster by more than {_at_most(gap)} (proved); the simulated step "
-        "decides, not the slowest stage alone.",
+        f"Stages: no other layout makes the slowest stage faster by more than {_at_most(gap)} (proved); the simulated "
+        "step decides, not the slowest stage alone.",
     )
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import groupby
 from types import SimpleNamespace
 
+from symconfig.plans.alike import Alike, stages_alike
 from symconfig.plans.beside import beside, opened
 from symconfig.plans.plan import Candidate, Overlap, Plan, Recompute
 from symconfig.plans.searched import searched
@@ -104,13 +104,6 @@ def share(part: float, whole: float) -> str:
     return f"{100 * part / whole:.1f} %" if whole else ""
 
 
-def kinds(chunk: Iterable[str]) -> str:
-    """Runs of equal layers: embedding + 20 dense."""
-    runs = [(kind, len(list(run))) for kind, run in groupby(chunk)]
-    words = [kind if kind in ("embedding", "head") else f"{count} {kind}" for kind, count in runs]
-    return " + ".join(words) or "no layers"
-
-
 def recompute(value: Recompute) -> str:
     if value.granularity == "none":
         return "none"
@@ -177,11 +170,13 @@ def wants(found: Iterable[Want]) -> tuple[Row, ...]:
 
 
 def stages(best: Candidate) -> tuple[Row, ...]:
-    """Stage: its layers (virtual stages apart), recompute, peak allocation."""
-    return tuple(
-        Row(str(index), (" / ".join(kinds(chunk) for chunk in stage.chunks), stage.recompute, gib(stage.peak_bytes)))
-        for index, stage in enumerate(best.stages)
-    )
+    """Stages that are alike: their layers (virtual stages apart), recompute, peak allocation."""
+    return tuple(Row(each.name, (each.holds, each.recompute, _peak(each))) for each in stages_alike(best.stages))
+
+
+def _peak(each: Alike) -> str:
+    least, most = gib(each.least_bytes), gib(each.most_bytes)
+    return most if least == most else f"{least} to {most}"
 
 
 def memory(plan: Plan) -> tuple[Row, ...]:

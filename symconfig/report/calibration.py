@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from textwrap import fill
 from typing import Any
 
 from symconfig.descriptor.cluster import Kernels
@@ -24,19 +23,16 @@ _WORDS = {
     "network_efficiency": "large collectives across nodes: share of the bandwidth",
 }
 assert _WORDS.keys() == Kernels.model_fields.keys()
-WIDTH = 120  # columns of a text
 HARDLY = 0.9  # of the error before: a fit that leaves more has found no constant that explains it
 
 
 def blocks(calibrations: Sequence[Calibration], remarks: Sequence[str]) -> list[Block]:
-    """For each GPU type its constants and its errors; then what was left out, and why. Fits 120 columns."""
+    """For each GPU type its constants and its errors; then what was left out, and why."""
     result: list[Block] = []
     for found in calibrations:
         title = f"Constants of {found.cluster.name}, from {found.rows} run{'s' if found.rows > 1 else ''}"
         result += [constants(title, found.parameters, found.fit), _errors(found), _summary(found)]
-        result += (
-            ["\n".join(fill(text, WIDTH, break_on_hyphens=False) for text in left_priors(found))] if found.left else []
-        )
+        result += ["\n".join(left_priors(found))] if found.left else []
     return [*result, *(["\n".join(remarks)] if remarks else [])]
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import groupby
 from typing import Any
 
 from symconfig.format import gib, seconds, words
@@ -28,7 +30,8 @@ def blocks(found: Diff) -> list[Block]:
     if found.same:
         return ["The plans are the same."]
     both = table.compared((("before", found.before.best), ("after", found.after.best)))
-    titled = [values(title, found.sections[name]) for name, title in _TITLES.items() if found.sections[name]]
+    sections = {**found.sections, "stages": _joined(found.sections["stages"])}
+    titled = [values(title, sections[name]) for name, title in _TITLES.items() if sections[name]]
     shown: list[Block] = [table.headline(found.before), table.headline(found.after), both, *titled]
     shown += _predicted(found)
     if found.arguments:
@@ -36,6 +39,15 @@ def blocks(found: Diff) -> list[Block]:
     elif found.before.best.target.backend != found.after.best.target.backend:
         shown.append("They are for two frameworks, whose options have nothing in common.")
     return shown
+
+
+def _joined(stages: Sequence[Difference]) -> list[Difference]:
+    """Return neighbours with the same difference as one, `stage 1 to 14`."""
+    runs = [list(same) for _, same in groupby(stages, lambda each: (each.before, each.after))]
+    return [
+        run[0] if len(run) == 1 else replace(run[0], field=f"{run[0].field} to {run[-1].field.removeprefix('stage ')}")
+        for run in runs
+    ]
 
 
 def _predicted(found: Diff) -> Iterator[Block]:

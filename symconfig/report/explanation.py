@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from symconfig.format import count, gib, mib, milliseconds, percent, seconds
-from symconfig.plans.plan import Plan, Stage
+from symconfig.format import count, gib, percent, seconds
+from symconfig.plans.alike import Alike, stages_alike
+from symconfig.plans.beside import beside
+from symconfig.plans.plan import Plan
 from symconfig.report import strategies
-from symconfig.report.grid import Block, Grid
+from symconfig.report.formula import broken, listed
+from symconfig.report.grid import LEAST_WIDTH, Block, Grid
+from symconfig.report.layer import tables
 from symconfig.report.table import footer, headline, loss, losses, parts, ranking
 from symconfig.report.timeline import compared
 
 if TYPE_CHECKING:
     from symconfig.solve.explain import Explanation
     from symconfig.solve.schedules import Compared
+
+_ROOM = LEAST_WIDTH - 4  # of a formula's lines, behind their indent
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,89 +95,48 @@ def arithmetic(plan: Plan) -> Grid:
 
 
 def stages(plan: Plan) -> Grid:
-    """What every pipeline stage holds."""
-    rows = tuple(
-        (str(number), _layers(stage), stage.recompute, gib(stage.peak_bytes))
-        for number, stage in enumerate(plan.best.stages)
-    )
+    """Return what pipeline stages hold, a row for neighbours that are alike."""
+    rows = tuple((each.name, each.holds, each.recompute, _peak(each)) for each in stages_alike(plan.best.stages))
     return Grid(
-        ("stage", "holds, one virtual stage after the other", "recompute", "peak GiB"),
+        ("stage", "holds, virtual stages apart by |", "recompute", "peak GiB"),
         rows,
         left=(1, 2),
         title="Pipeline stages",
     )
 
 
-def _layers(stage: Stage) -> str:
-    return " | ".join(", ".join(f"{times} {kind}" for kind, times in Counter(chunk).items()) for chunk in stage.chunks)
+def _peak(each: Alike) -> str:
+    least, most = gib(each.least_bytes), gib(each.most_bytes)
+    return most if least == most else f"{least} to {most}"
 
 
 def formula_text(explanation: Explanation) -> str:
-    """The step's own formulas, as they were solved, each with its arguments and its source."""
+    """Return the step's own formulas, as they were solved, each with its arguments and its source."""
     found = ["The formulas of the step and of the fullest stage, as they were solved"]
     for line in explanation.formulas:
-        arguments = ", ".join(f"{name} = {value:,.6g}" for name, value in line.numbers)
+        arguments = [f"{name} = {value:,.6g}" for name, value in line.numbers]
         value = f"{gib(line.value)} GiB" if line.unit == "bytes" else f"{line.value:.6g} {line.unit}".rstrip()
-        found += [f"  {line.name} = {line.expression}", f"    with {arguments}", f"    gives {value} ({line.source})"]
+        found += _indented(2, broken(f"{line.name} = {line.expression}", _ROOM))
+        found += _indented(4, listed([f"with {arguments[0]}", *arguments[1:]], _ROOM))
+        found += _indented(4, [f"gives {value} ({line.source})"])
     return "\n".join(found)
 
 
-def behind(explanation: Explanation) -> list[Block]:
-    """What one layer does on one GPU with one microbatch: operators, collectives, and what waits for the backward."""
-    kind = explanation.kind
-    shown: list[Block] = [
-        formula_text(explanation),
-        Grid(
-            ("operator", "phase", "shape on a GPU", "with its numbers", "ms"),
-            tuple(
-                (line.name, line.phase, line.shape, line.numbers, milliseconds(line.seconds))
-                for line in explanation.operators
-            ),
-            left=(0, 1, 2, 3),
-            title=f"Operators of one {kind} layer, one microbatch",
-        ),
-    ]
-    if explanation.collectives:
-        shown.append(
-            Grid(
-                ("tensor", "collective", "over", "phase", "size", "MiB", "ms", "not hidden ms"),
-                tuple(
-                    (
-                        line.tensor,
-                        line.kind,
-                        line.axes,
-                        line.phase,
-                        line.size,
-                        mib(line.bytes),
-                        milliseconds(line.seconds),
-                        milliseconds(line.exposed_s),
-                    )
-                    for line in explanation.collectives
-                ),
-                left=(0, 1, 2, 3, 4),
-                title="Its collectives, derived from the layouts",
-            )
-        )
-    if explanation.tensors:
-        shown.append(
-            Grid(
-                ("tensor", "size", "MiB", "fate"),
-                tuple((line.name, line.size, mib(line.bytes), line.fate) for line in explanation.tensors),
-                left=(0, 1, 3),
-                title="Its tensors that the backward pass needs",
-            )
-        )
-    return shown
+def _indented(letters: int, lines: Sequence[str]) -> list[str]:
+    return [" " * letters + line for line in lines]
 
 
-def blocks(plan: Plan, explanation: Explanation, schedules: Compared) -> list[Block]:
-    """The explanation for a person."""
+def blocks(plan: Plan, explanation: Explanation, schedules: Compared, *, every: bool = False) -> list[Block]:
+    """Return the explanation for a person. every: also schedules that the plan's framework does not run."""
     shown: list[Block] = [headline(plan), ranking(plan), arithmetic(plan), parts(plan), stages(plan)]
     if schedules.able:
-        shown += compared.blocks(schedules, compared.most_bytes(plan, plan.best))
+        shown += compared.blocks(schedules, plan, plan.best, every=every)
     if plan.alternatives:
         shown.append(losses(plan))
-    return [*shown, *behind(explanation), *strategies.tables(explanation.strategies), footer(plan)]
+    if told := "\n".join(beside(plan)):
+        shown.append(told)
+    layer = [formula_text(explanation), *tables(explanation)]
+    return [*shown, *layer, *strategies.tables(explanation.strategies, every=every), footer(plan)]
 
 
 def to_dict(plan: Plan, explanation: Explanation, schedules: Compared) -> dict[str, Any]:

@@ -76,13 +76,13 @@ def advice(found: Fallback, start: str = "") -> list[str]:
     if advised is None:
         if not short:
             return ["Every plan here goes on from what the run on all nodes saves, without a conversion."]
-        return [f"No option of the run on all nodes spares the smaller ones what is said of its checkpoint ({rest})."]
+        return [f"No option for saving lets the smaller clusters go on without a conversion ({rest})."]
     command = f" with `{start} {advised.options}`" if start else f" with {advised.options}"
     well = [nodes for nodes, _ in loads if nodes not in dict(short)]
     whom = f"{_either(well)} can go on" if short else "every plan here goes on"
     return [
         f"Start the run on all nodes{command}, from its first save on: then {whom} from its checkpoint without a "
-        f"conversion{f' (not so {rest})' if rest else ''}.",
+        f"conversion{f' (except {rest})' if rest else ''}.",
         f"What that costs: {advised.costs} [{advised.source}].",
     ]
 

@@ -60,11 +60,14 @@ def blocks(found: tuple[Carried, ...]) -> list[Block]:
         Grid(headers, rows, left=(0, 1, 2), title="Formats (--target)"),
         Grid(("launcher", "writes"), starts, left=(0, 1), title="Launchers (--launcher)"),
     ]
-    why = tuple(
-        (item.name if not place else "", str(problem))
-        for item in found
-        for place, problem in enumerate(item.problems or ())
-    )
+    told: dict[str, list[str]] = {}
+    for item in found:
+        for problem in item.problems or ():
+            told.setdefault(str(problem), []).append(item.name)
+    sharing: dict[str, list[str]] = {}
+    for text, names in told.items():
+        sharing.setdefault(", ".join(names), []).append(text)
+    why = tuple(("" if place else names, text) for names, texts in sharing.items() for place, text in enumerate(texts))
     if any(item.another for item in found):
         grids.insert(
             1,

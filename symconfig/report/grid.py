@@ -3,29 +3,31 @@
 from __future__ import annotations
 
 import os
-import shutil
-import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import zip_longest
+from itertools import product, zip_longest
 from typing import TextIO
 
 from symconfig.format import clean
+from symconfig.report.lines import LONGEST_WORD, name_parts, pieces, wrap
 
 LEAST_WIDTH = 80  # narrower terminals break lines themselves
-_LONGEST_WORD = 40  # letters that are kept together in a column of words
-_GAP = "  "
+_GAPS = ("  ", " ")  # between columns: the second where a table would not fit otherwise
+_SPLIT = 1.3  # lines that a table with its names broken counts as: whole names are worth some
+_ENOUGH = 3  # rows from which on a column of equal cells is said once
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Headers and rows of strings. `left`: indices of the columns that hold words; `marked`: the row to stress."""
+    """Headers and rows of strings. `left`: indices of the columns that hold words; `marked`: the row to stress;
+    `fixed`: indices of the columns that stay, also where all their cells are equal."""
 
     headers: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     left: tuple[int, ...] = ()
     title: str = ""
     marked: int | None = None
+    fixed: tuple[int, ...] = ()
 
 
 Span = tuple[str, str]
@@ -47,9 +49,17 @@ Block = Grid | Painted | str
 def page_width(stream: TextIO) -> int | None:
     """Return the letters of a line: what COLUMNS says, or the terminal; None: as many as there are, where neither
     says it, so that a program that reads the output finds whole lines."""
-    if not (stream.isatty() or os.environ.get("COLUMNS", "").isdecimal()):
-        return None
-    return max(LEAST_WIDTH, shutil.get_terminal_size().columns)
+    said = os.environ.get("COLUMNS", "")
+    if said.isdecimal() and int(said):
+        return max(LEAST_WIDTH, int(said))
+    return max(LEAST_WIDTH, _columns_of(stream)) if stream.isatty() else None
+
+
+def _columns_of(terminal: TextIO) -> int:
+    try:
+        return os.get_terminal_size(terminal.fileno()).columns
+    except OSError:  # it does not say
+        return LEAST_WIDTH
 
 
 def to_text(grid: Grid, width: int | None = None) -> str:
@@ -61,19 +71,30 @@ def wrapped(text: str, width: int | None) -> str:
     """Break lines that are longer than `width` between words; what follows is indented as its line is."""
     if width is None:
         return text
-    return "\n".join(part for line in text.split("\n") for part in _broken(line, width))
+    return "\n".join(part for line in text.split("\n") for part in wrap(line, width))
 
 
-def _broken(line: str, width: int) -> list[str]:
-    """One line as several; a command or its options stay one, to be copied."""
-    if len(line) <= width or line.lstrip().startswith(("--", "symconfig ")):
-        return [line]
-    indent = line[: len(line) - len(line.lstrip())]
-    return textwrap.wrap(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+def telling(grid: Grid) -> Grid:
+    """Return the table without columns that are empty; what is equal in all of many rows is said below the title."""
+    columns = dict(enumerate(_columns(grid)))
+    empty = {index for index, (header, *cells) in columns.items() if header and cells and not any(cells)}
+    equal = {
+        index
+        for index, (header, *cells) in columns.items()
+        if header and index and len(cells) >= _ENOUGH and len(set(cells)) == 1 and index not in grid.fixed
+    } - empty
+    if not empty | equal or len(empty | equal) >= len(columns):
+        return grid
+    kept = _only(grid, [index for index in columns if index not in empty | equal])
+    if not equal:
+        return kept
+    alike = "In all rows: " + "; ".join(f"{columns[index][0]} {columns[index][1]}" for index in sorted(equal)) + "."
+    return replace(kept, title="\n".join(part for part in (grid.title, alike) if part))
 
 
 def _laid(grid: Grid, width: int | None) -> Iterator[Span]:
     """Yield the lines of a table, each with its style."""
+    grid = telling(grid)
     if grid.title:
         yield from ((line, "bold") for line in wrapped(clean(grid.title), width).split("\n"))
     headers = tuple(clean(header) for header in grid.headers)
@@ -88,16 +109,17 @@ def _laid(grid: Grid, width: int | None) -> Iterator[Span]:
 def _narrow(grid: Grid, width: int) -> Iterator[Span]:
     """Yield a table with its words wrapped; where its numbers alone are too wide, with columns one below another."""
     natural = _natural(grid)
-    least = [
-        min(
-            natural[index],
-            max(_least_words(header), *(_least_words(cell) if index in grid.left else len(cell) for cell in cells), 0),
-            width,
-        )
-        for index, (header, *cells) in enumerate(_columns(grid))
-    ]
-    if _total(least) <= width:
-        yield from _lines(grid, _shared(natural, least, width))
+    fitting: list[tuple[float, list[Span]]] = []
+    for split, gap in product((False, True), _GAPS):
+        least = [
+            min(natural[index], _least_of(column, split=split, words=index in grid.left), width)
+            for index, column in enumerate(_columns(grid))
+        ]
+        if _total(least, gap) <= width:
+            lines = list(_lines(grid, _shared(natural, least, width, gap), gap))
+            fitting.append((len(lines) * (_SPLIT if split else 1.0), lines))
+    if fitting:
+        yield from min(fitting, key=lambda each: each[0])[1]
         return
     bands = _bands(least, width)
     for band in bands[:-1]:
@@ -106,40 +128,49 @@ def _narrow(grid: Grid, width: int) -> Iterator[Span]:
     yield from _narrow(_only(grid, bands[-1]), width)
 
 
-def _lines(grid: Grid, widths: Sequence[int]) -> Iterator[Span]:
+def _lines(grid: Grid, widths: Sequence[int], gap: str = _GAPS[0]) -> Iterator[Span]:
     """Yield headers, a rule and the rows."""
     if any(grid.headers):
-        yield from ((line, "bold") for line in _row(grid, grid.headers, widths))
-        yield _GAP.join("-" * width for width in widths).rstrip(), "bold"
+        yield from ((line, "bold") for line in _row(grid, grid.headers, widths, gap, heads=True))
+        yield gap.join("-" * width for width in widths).rstrip(), "bold"
     for number, row in enumerate(grid.rows):
         style = "bold green" if number == grid.marked else ""
-        yield from ((line, style) for line in _row(grid, row, widths))
+        yield from ((line, style) for line in _row(grid, row, widths, gap))
 
 
-def _row(grid: Grid, row: Sequence[str], widths: Sequence[int]) -> Iterator[str]:
+def _row(grid: Grid, row: Sequence[str], widths: Sequence[int], gap: str, *, heads: bool = False) -> Iterator[str]:
     """Yield one line, or several where words are wrapped."""
-    cells = [_fitted(cell, width) for cell, width in zip(row, widths, strict=True)]
+    cells = [_fitted(cell, width, heads=heads) for cell, width in zip(row, widths, strict=True)]
     for parts in zip_longest(*cells, fillvalue=""):
         padded = (
             text.ljust(width) if index in grid.left else text.rjust(width)
             for index, (text, width) in enumerate(zip(parts, widths, strict=True))
         )
-        yield _GAP.join(padded).rstrip()
+        yield gap.join(padded).rstrip()
 
 
-def _fitted(cell: str, width: int) -> list[str]:
+def _fitted(cell: str, width: int, *, heads: bool) -> list[str]:
+    """Return the lines of a cell; a cell has no newline of its own."""
     if len(cell) <= width:
         return [cell]
-    return textwrap.wrap(cell, width, break_on_hyphens=False) or [""]
+    lines = [""]
+    for word in pieces(cell, heads=heads):
+        for piece in [word] if len(word.rstrip()) <= width else name_parts(word):
+            if lines[-1] and len(lines[-1]) + len(piece.rstrip()) > width:
+                lines.append("")
+            lines[-1] += piece
+            while len(lines[-1].rstrip()) > width:  # longer than its column, and without a seam
+                lines[-1:] = [lines[-1][:width], lines[-1][width:]]
+    return [line.rstrip() for line in lines]
 
 
-def _shared(natural: Sequence[int], least: Sequence[int], width: int) -> list[int]:
-    """Return widths of columns: what is left beyond the least goes where most is wanted, evenly."""
+def _shared(natural: Sequence[int], least: Sequence[int], width: int, gap: str) -> list[int]:
+    """Return widths of columns: what is left beyond the least goes where cells have the most lines."""
     widths = list(least)
-    for _ in range(width - _total(least)):
+    for _ in range(width - _total(least, gap)):
         wanting = [index for index, number in enumerate(widths) if number < natural[index]]
         if wanting:
-            widths[min(wanting, key=lambda index: widths[index])] += 1
+            widths[max(wanting, key=lambda index: natural[index] / widths[index])] += 1
     return widths
 
 
@@ -160,6 +191,7 @@ def _only(grid: Grid, kept: Sequence[int]) -> Grid:
         headers=tuple(grid.headers[index] for index in kept),
         rows=tuple(tuple(row[index] for index in kept) for row in grid.rows),
         left=tuple(place for place, index in enumerate(kept) if index in grid.left),
+        fixed=tuple(place for place, index in enumerate(kept) if index in grid.fixed),
     )
 
 
@@ -171,13 +203,25 @@ def _natural(grid: Grid) -> list[int]:
     return [max(map(len, column)) for column in _columns(grid)]
 
 
-def _total(widths: Sequence[int]) -> int:
-    return sum(widths) + len(_GAP) * (len(widths) - 1)
+def _total(widths: Sequence[int], gap: str = _GAPS[0]) -> int:
+    return sum(widths) + len(gap) * (len(widths) - 1)
 
 
-def _least_words(text: str) -> int:
-    """Return the width at which a text can be wrapped without its words being cut."""
-    return max((min(len(word), _LONGEST_WORD) for word in text.split()), default=0)
+def _least_of(column: Sequence[str], *, split: bool, words: bool) -> int:
+    """Return the width at which a column can be wrapped without its words being cut; of numbers only the header can."""
+    header, *cells = column
+    return max(
+        _least(header, split=split, heads=True),
+        *((_least(cell, split=split) if words else len(cell)) for cell in cells),
+        0,
+    )
+
+
+def _least(text: str, *, split: bool, heads: bool = False) -> int:
+    words = [word.rstrip() for word in pieces(text, heads=heads)]
+    if split:
+        words = [part for word in words for part in name_parts(word)]
+    return max((min(len(word), LONGEST_WORD) for word in words), default=0)
 
 
 def plain(blocks: Sequence[Block], width: int | None = None) -> str:

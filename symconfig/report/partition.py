@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import isfinite, prod
-from textwrap import fill
 
 from symconfig.cost.partition.costs import Keep
 from symconfig.format import count, general, gib, percent, seconds
@@ -22,7 +21,6 @@ KEPT = {
     Keep.SHARDS: "activations kept as shards and gathered again",
     Keep.BORDERS: "repeated parts run forward again",
 }
-WIDTH = 118
 _NAME, _WORDS = 40, 36  # letters of a cell
 
 
@@ -37,7 +35,7 @@ def blocks(said: Said) -> list[Block]:
     if said.compared:
         shown += baselines(said)
     shown += meeting(said)
-    notes = "\n".join(fill(f"Note: {note}", WIDTH, subsequent_indent="  ") for note in said.notes)
+    notes = "\n".join(f"Note: {note}" for note in said.notes)
     return [*shown, notes] if notes else shown
 
 
@@ -161,7 +159,7 @@ def _is_dim(node: Node, name: str) -> bool:
 def legend(said: Said) -> list[Block]:
     """What the letters of dims stand for."""
     used = [f"{sign} {dim}" for dim, sign in said.names.items()]
-    return [fill("Dims: " + ", ".join(used), WIDTH, subsequent_indent="  ")] if used else []
+    return ["Dims: " + ", ".join(used)] if used else []
 
 
 def _over(parts: Sequence[Part]) -> str:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from textwrap import fill
 
 from symconfig.format import gib
 from symconfig.report.grid import Block, Grid
-from symconfig.report.partition_said import Said, Telling, short
+from symconfig.report.partition_said import Said, Telling
 from symconfig.solve.partition.degrees import AXES, Way
 
 MOST = 6  # differences that are shown
-WIDTH = 118
 
 
 def meeting(said: Said) -> list[Block]:
@@ -26,7 +24,7 @@ def meeting(said: Said) -> list[Block]:
         shown.append(_cheapest(said, other))
         shown.append(_departing(other[0]) + ("" if exact else _pinned(other[0])))
     for name, why in said.untold.items():
-        shown.append(fill(f"{name} can be told no split of this over these GPUs{f': {why}' if why else ''}.", WIDTH))
+        shown.append(f"{name} can be told no split of this over these GPUs{f': {why}' if why else ''}.")
     return shown
 
 
@@ -55,7 +53,7 @@ def _cheapest(said: Said, tellings: Sequence[Telling]) -> Grid:
 def _departing(telling: Telling) -> str:
     every, told = telling.one.differences, telling.one.told
     lines = [f"What this partition does instead of {told.framework.label}'s {words(told.way)}:"]
-    lines += [f"  {short(str(difference), WIDTH - 2)}" for difference in every[:MOST]]
+    lines += [f"  {difference}" for difference in every[:MOST]]
     if len(every) > MOST:
         lines.append(f"  and {len(every) - MOST} others")
     return "\n".join(lines)
@@ -65,6 +63,4 @@ def _pinned(telling: Telling) -> str:
     if not telling.pins:
         return ""
     pins = [f"--pin {name}={value}" for name, value in telling.pins.items()]
-    text = " ".join(["symconfig plan … --backend", telling.one.told.framework.value, *pins])
-    indent = "  "
-    return "\n" + fill(text, WIDTH, initial_indent=indent, subsequent_indent=2 * indent, break_on_hyphens=False)
+    return "\n  " + " ".join(["symconfig plan … --backend", telling.one.told.framework.value, *pins])

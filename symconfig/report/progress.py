@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable
 from types import TracebackType
@@ -36,6 +37,7 @@ class Progress:
         self._drawn = now
         text = clean(phase)
         if self._terminal:
+            text = text[: shutil.get_terminal_size().columns - 1]  # a line that is broken is never cleared
             self._stream.write("\r" + text.ljust(self._width))
             self._width = len(text)
         else:

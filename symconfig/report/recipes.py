@@ -12,13 +12,15 @@ Told = Mapping[str, Any]  # a recipe as `symconfig recipes --json` has it
 
 
 def listed(found: Sequence[Told]) -> list[Block]:
-    """One line a recipe."""
-    rows = tuple((one["id"], job_words(one), layout_words(one["layout"])) for one in found)
+    """Return each name on a line of its own, to be copied, and below it the recipe's job and its layout."""
     count = f"{len(found)} recipe{'s' * (len(found) != 1)}"
     if not found:
         return [f"{count}. Fewer filters find more."]
-    grid = Grid(("name", "job", "layout"), rows, left=(0, 1, 2))
-    return [grid, f"{count}. `symconfig recipes NAME` shows one, `symconfig plan --like NAME` plans from it."]
+    lines = (line for one in found for line in (one["id"], f"  {job_words(one)}: {layout_words(one['layout'])}"))
+    return [
+        "\n".join(lines),
+        f"{count}. `symconfig recipes NAME` shows one, `symconfig plan --like NAME` plans from it.",
+    ]
 
 
 def shown(one: Told) -> list[Block]:

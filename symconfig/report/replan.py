@@ -43,17 +43,17 @@ def _inputs(found: Replan) -> Iterator[Block]:
     if found.inputs:
         yield values("What is asked for", found.inputs)
     else:
-        yield "Nothing else is asked for than before."
+        yield "The job is the same as before."
     if found.edited:
         yield (
-            f"Edited in the file: {', '.join(found.edited)}. Of what was there before nothing is known but what the "
-            "old answer says (degrees, batch); the verdict on its checkpoint takes all else to be as it stands now."
+            f"Edited in the file: {', '.join(found.edited)}. The values before that are known only as far as the old "
+            "answer shows them (degrees, batch); the verdict on the checkpoint takes all others as they stand now."
         )
     if found.drift is not None:
         d = found.drift
         yield (
-            f"This symconfig predicts the old plan otherwise than it says of itself: a step of {seconds(d.now_s)} s "
-            f"and not {seconds(d.said_s)} s, {gib(d.now_bytes)} GiB and not {gib(d.said_bytes)} GiB."
+            f"This symconfig predicts the old plan anew: a step of {seconds(d.now_s)} s instead of "
+            f"{seconds(d.said_s)} s, {gib(d.now_bytes)} GiB instead of {gib(d.said_bytes)} GiB."
         )
 
 
@@ -97,11 +97,11 @@ def _changes(found: Replan) -> Iterator[Block]:
     if changes.follows:
         yield "\n".join(("What follows from it", *(f"  {text}" for text in changes.follows)))
     if changes.decisions:
-        yield f"Under what is asked for now the old choice as a whole {changes.stayed}."
+        yield f"Kept whole, the old plan {changes.stayed}."
     elif found.kept is None:
-        yield "The old choice is still the best: nothing that the planner decides changes."
+        yield "The old plan is still the best: the planner changes nothing."
     else:
-        yield "Nothing that the planner decides changes."
+        yield "The planner changes nothing."
 
 
 def _kept(new: Any, kept: Kept) -> Iterator[Block]:
@@ -123,7 +123,7 @@ def _near(near: Near, new: Verdict) -> str:
     step = f"{seconds(near.plan.best.predicted.step_s)} s a step"
     takes = f"costs nothing ({step})" if near.free else f"takes {percent(near.slower)} longer, {step},"
     return (
-        f"A plan near the old one: --keep {','.join(near.pins)} ({pins}) {takes} and loads the checkpoint: "
+        f"A plan nearer to the old one: --keep {','.join(near.pins)} ({pins}) {takes} and loads the checkpoint: "
         f"{near.verdict}, where this one loads it: {new}."
     )
 

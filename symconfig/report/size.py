@@ -203,7 +203,7 @@ def footer(found: Size) -> str:
     met = [(one.name, tried) for one in found.clusters for tried in one.planned if tried.run_s <= asked.deadline_s]
     if met:
         name, cheapest = min(met, key=lambda pair: (pair[1].cost is None, pair[1].cost or pair[1].gpu_hours))
-        lines.append(f"Next: {command(asked, name, cheapest.gpus)}")
+        lines.append(f"Next:\n  {command(asked, name, cheapest.gpus)}")
     return "\n".join(lines)
 
 

@@ -5,49 +5,76 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from symconfig.format import several
 from symconfig.report.grid import Block, Grid
 
 if TYPE_CHECKING:
     from symconfig.solve.strategies import Exchanged, Strategies, Strategy, StrategyLine
 
 
-def tables(found: Strategies) -> list[Block]:
-    """Tensors that lie and travel alike share a row."""
+def tables(found: Strategies, *, every: bool = False) -> list[Block]:
+    """Return a table for each kind of block, in which tensors that lie and travel alike share a row; one that an
+    earlier block has, too, is left out unless `every`."""
     if not found.axes:
         return []
     over = ", ".join(f"{axis.name} {axis.ranks} over {axis.level}" for axis in found.axes)
-    first = f"How every tensor lies: into how many parts its dims are cut, and by which axes ({over})"
-    return [first, *(_table(block.kind, block.times, block.lines) for block in found.blocks)]
+    first = (
+        "How every tensor lies: behind each of its dims the axes that cut it, and into how many parts; "
+        f"a dim with none is whole ({over})"
+    )
+    shown: list[Block] = [first]
+    known: set[StrategyLine] = set()
+    for block in found.blocks:
+        new = [line for line in block.lines if every or line not in known]
+        shown.append(_table(block.kind, block.times, new, len(block.lines) - len(new)))
+        known |= set(block.lines)
+    return shown
 
 
-def _table(kind: str, times: int, lines: Sequence[StrategyLine]) -> Grid:
+def _table(kind: str, times: int, lines: Sequence[StrategyLine], above: int) -> Grid:
     rows: dict[tuple[str, ...], list[str]] = {}
     for line in lines:
-        rows.setdefault((_dims(line), _tuple(line.made), _used(line), _collectives(line)), []).append(line.tensor)
+        rows.setdefault((_made(line), _travels(line)), []).append(line.tensor)
+    title = f"Block {kind}" + (f" (x {times})" if times > 1 else "")
     return Grid(
-        ("tensor", "dims", "made as", "used as", "collectives"),
+        ("tensor", "made as", "used otherwise, and exchanged"),
         tuple((", ".join(names), *cells) for cells, names in rows.items()),
-        left=(0, 1, 2, 3, 4),
-        title=f"Block {kind}" + (f" (x {times})" if times > 1 else ""),
+        left=(0, 1, 2),
+        title=f"{title}; {several(above, 'tensor')} as in a block above (--all)" if above else title,
     )
 
 
-def _dims(line: StrategyLine) -> str:
-    return ", ".join(line.dims)
+def _travels(line: StrategyLine) -> str:
+    return ": ".join(part for part in (_used(line), _collectives(line)) if part)
 
 
-def _tuple(strategy: Strategy) -> str:
-    """(dp 4, cp.tp 16, 1) + over tp, flat over dp."""
-    cells = (
-        f"{'.'.join(axes)} {parts}" if axes else "1" for parts, axes in zip(strategy.parts, strategy.axes, strict=True)
-    )
-    partial = f" + over {'.'.join(strategy.partial)}" if strategy.partial else ""
-    flat = f" flat over {'.'.join(strategy.flat)}" if strategy.flat else ""
-    return f"({', '.join(cells)}){partial}{flat}"
+def _made(line: StrategyLine) -> str:
+    """Return `batch dp 4, sequence cp.tp 16, hidden_size; a sum over tp; flat over dp`."""
+    cells = zip(line.dims, line.made.axes, line.made.parts, strict=True)
+    dims = ", ".join(f"{dim} {'.'.join(axes)} {parts}" if axes else dim for dim, axes, parts in cells)
+    return "; ".join(part for part in (dims, *_others(line.made)) if part)
 
 
 def _used(line: StrategyLine) -> str:
-    return "; ".join(_tuple(strategy) for strategy, _ in line.used)
+    """Return the dims that operators read otherwise than they were made: `sequence whole`, `sequence tp 2`."""
+    return " or ".join(dict.fromkeys(_change(line, strategy) for strategy, _ in line.used))
+
+
+def _change(line: StrategyLine, strategy: Strategy) -> str:
+    cells = zip(line.dims, strategy.axes, strategy.parts, line.made.axes, line.made.parts, strict=True)
+    dims = ", ".join(
+        f"{dim} {'.'.join(axes)} {parts}" if axes else f"{dim} whole"
+        for dim, axes, parts, before, made in cells
+        if (axes, parts) != (before, made)
+    )
+    summed = "summed" if line.made.partial and not strategy.partial else ""
+    return ", ".join(part for part in (dims, summed, *_others(strategy)) if part)
+
+
+def _others(strategy: Strategy) -> list[str]:
+    """Return what no dim says: over which axes only the sum is the tensor, and which cut it regardless of dims."""
+    partial = [f"a sum over {'.'.join(strategy.partial)}"] if strategy.partial else []
+    return [*partial, *([f"flat over {'.'.join(strategy.flat)}"] if strategy.flat else [])]
 
 
 def _collectives(line: StrategyLine) -> str:

@@ -1,8 +1,8 @@
-"""The answer of `symconfig plan`: the ranked candidates, what the others lose and why, where the best one spends."""
+"""The answer of `symconfig plan`: the ranked candidates, why the first is the first, and how sure that is."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from symconfig.format import count, gib, percent, seconds, words
 from symconfig.frameworks.known import BACKENDS
@@ -19,18 +19,46 @@ _WORDS = ("recompute", "precision", "others")  # columns that are not numbers
 _PLAIN = {**dict.fromkeys(("tp", "pp", "vpp", "cp", "ep", "etp", "zero"), "1"), "sp": "no", "precision": None}
 
 
+# Columns that stay where all rows are equal: they are the answer.
+_ANSWER = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp", "step s", "tokens/s/GPU", "MFU", "GPU GiB")
 _JUDGED = ("fastest in", "loses", "at most", "fits")
-SURE = "What the alternatives lose to the first, and how each stands in draws of what is uncertain"
+SURE = (
+    "What the alternatives lose to plan 1. Fastest in, loses, at most: in draws of what the model is not sure of, "
+    "against the fastest plan of each; fits: how likely it is that memory does not run out"
+)
+_SHOWN = 0.01  # of the step or of the memory: a smaller part is one of the others
 
 
 def blocks(plan: Plan) -> list[Block]:
-    """Everything that is shown of a plan, in order."""
+    """Return what a person decides by, in order; `symconfig explain` has the rest."""
     shown: list[Block] = [headline(plan), *opened(plan), ranking(plan)]
-    if plan.alternatives:
-        shown.append(losses(plan))
-    if told := "\n".join(beside(plan)):
+    if told := "\n".join([*why(plan), *beside(plan, brief=True)]):
         shown.append(told)
-    return [*shown, parts(plan), footer(plan)]
+    return [*shown, footer(plan, brief=True)]
+
+
+def why(plan: Plan) -> Iterator[str]:
+    """Yield why the first plan is the first: against the second one, under the model and where the model is off."""
+    if not plan.alternatives:
+        return
+    best, second = plan.best, plan.alternatives[0]
+    slower, because = loss(best, second)
+    lead = "takes as long" if slower[1:] == "0.0 %" else f"is {slower[1:]} {'slower' if slower[0] == '+' else 'faster'}"
+    yield f"Plan 2 {lead}: {because}."
+    if best.judged is not None and second.judged is not None:
+        one, other = (f"{100 * each.expected_loss:.0f} %" for each in (best.judged, second.judged))
+        most = (f"{100 * each.worst_loss:.0f} %" for each in (best.judged, second.judged))
+        yield (
+            f"Where the model is off, plan 1 loses {one} on average and {next(most)} at most to the fastest plan, "
+            f"plan 2 {other} and {next(most)}."
+        )
+
+
+def _shares(values: dict[str, float], whole: float) -> str:
+    large = [(name, value) for name, value in _sorted(values) if value >= _SHOWN * whole]
+    rest = whole - sum(value for _, value in large)
+    listed = [f"{words(name)} {percent(value / whole)}" for name, value in large]
+    return ", ".join([*listed, *([f"others {percent(rest / whole)}"] if rest >= 0.0005 * whole else [])])
 
 
 def headline(plan: Plan) -> str:
@@ -72,6 +100,7 @@ def compared(candidates: Sequence[tuple[str, Candidate]], marked: int = 0) -> Gr
         tuple(tuple(row[name] for name in names) for row in rows),
         left=tuple(index for index, name in enumerate(names) if name in _WORDS),
         marked=marked,
+        fixed=tuple(index for index, name in enumerate(names) if name in _ANSWER),
     )
 
 
@@ -186,8 +215,10 @@ def loss(best: Candidate, other: Candidate) -> tuple[str, str]:
     better = [(name, value) for name, value in reversed(parts) if value < -1e-3 * base]
     text = ", ".join(f"{words(name)} +{seconds(value)} s" for name, value in worse[:2])
     saved = f"{words(better[0][0])} {seconds(better[0][1])} s" if better else ""
-    if saved:  # alone only where another objective than time ranks
-        text = f"{text} (but {saved})" if worse else saved + _memory_difference(best, other)
+    if saved and worse:
+        text = f"{text} (but {saved})" if delta >= 0 else f"{saved} (but {text})"
+    elif saved:  # only where another objective than time ranks, or where the model is not all that counts
+        text = saved + _memory_difference(best, other)
     if not text:
         text = "no part by more than 0.1 % of a step" + _memory_difference(best, other)
     return f"{100 * delta / base:+.1f} %" if base else "", text
@@ -207,7 +238,7 @@ def _memory_difference(best: Candidate, other: Candidate) -> str:
     return f"; memory {'+' if delta > 0 else ''}{gib(delta)} GiB"
 
 
-def parts(plan: Plan, title: str = "Where the best plan spends") -> Grid:
+def parts(plan: Plan, title: str = "Where plan 1 spends") -> Grid:
     """Time and memory of the best plan by part, side by side, the largest first."""
     predicted = plan.best.predicted
     left = [(words(name), seconds(value), percent(value / predicted.step_s)) for name, value in _sorted(predicted.time)]
@@ -234,15 +265,25 @@ def _sorted(values: dict[str, float]) -> list[tuple[str, float]]:
     return sorted(((name, value) for name, value in values.items() if value), key=lambda item: (-item[1], item[0]))
 
 
-def footer(plan: Plan) -> str:
-    """How full the GPU is, how sure the step time is, what binds, and how much was weighed and proved."""
+def footer(plan: Plan, *, brief: bool = False) -> str:
+    """Return how sure the step time is, how full the GPU, what binds, and how much was weighed and proved.
+
+    brief: with the shares of both, where no table has them.
+    """
     predicted = plan.best.predicted
-    lines = [
+    interval = predicted.interval
+    time = f"Step time: {seconds(predicted.step_s)} s"
+    if "step_s" in interval:
+        low, high = interval["step_s"]
+        time += f", likely between {seconds(low)} and {seconds(high)} s{predicted.basis('time')}"
+    lines = [f"{time}."]
+    if brief:
+        lines.append(f"It goes to {_shares(predicted.time, predicted.step_s)}.")
+    lines.append(
         f"Memory: {gib(predicted.device_bytes)} of {gib(plan.usable_bytes)} GiB usable "
         f"({percent(predicted.device_bytes / plan.usable_bytes)}; "
         f"{percent(plan.job.limits.memory_margin)} of the GPU is left free, --memory-margin)."
-    ]
-    interval = predicted.interval
+    )
     if "device_bytes" in interval:
         low, high = interval["device_bytes"]
         likely = f"ikely between {gib(low)} and {gib(high)} GiB{predicted.basis('memory')}"
@@ -253,12 +294,8 @@ def footer(plan: Plan) -> str:
             if plan.may_not_fit
             else f"L{likely}, within the {has}."
         )
-    if "step_s" in interval:
-        low, high = interval["step_s"]
-        lines.append(
-            f"Step time: {seconds(predicted.step_s)} s, likely between {seconds(low)} and {seconds(high)} s"
-            f"{predicted.basis('time')}."
-        )
+    if brief:
+        lines.append(f"It goes to {_shares(predicted.memory, predicted.device_bytes)}.")
     if plan.job.precision == "auto":
         lines.append(
             f"Precision: {plan.best.options.precision} is the fastest that the GPU has; whether the model "
@@ -272,5 +309,5 @@ def footer(plan: Plan) -> str:
         lines.append("Expert imbalance (tokens on the busiest rank over the mean): " + "; ".join(shown) + ".")
     if predicted.host_bytes:
         lines.append(f"Host memory: {gib(predicted.host_bytes)} GiB for each GPU, pinned.")
-    lines.append(f"Binding: {plan.binding.rstrip('.')}.")
+    lines.append(f"What binds: {plan.binding.rstrip('.')}.")
     return "\n".join([*lines, *searched(plan)])

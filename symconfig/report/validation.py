@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 from symconfig.format import count, percent
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
     from symconfig.measured.score import Scored, Source
 
 _NOTHING = "-"
-WIDTH = 120
 
 
 def blocks(scores: Sequence[Source]) -> list[Block]:
@@ -152,12 +150,12 @@ def _counts(scores: Sequence[Source]) -> str:
     if judged:
         text += (
             "\nMAPE: mean of the absolute errors, relative to what was measured. bias: their mean with the sign, "
-            "+ where too\nmuch is predicted. in 10 %: share of the rows that are off by less."
+            "+ where too much is predicted. in 10 %: share of the rows that are off by less."
         )
     if assumed:
         text += (
             f"\n* {_rows(assumed)} leave{'s' * (assumed == 1)} out options that change the prediction; these are "
-            "assumed for the whole source.\n  `--explain ID` names them and the reason."
+            "assumed for the whole source. `--explain ID` names them and the reason."
         )
     return text
 
@@ -172,7 +170,7 @@ def _ignored(scores: Sequence[Source]) -> list[Block]:
     for source in scores:
         found = Counter(option for item in source.rows for option in item.case.ignored)
         text = "; ".join(f"{option} ({_rows(rows)})" for option, rows in found.most_common())
-        lines += [_line(f"{source.name}, {text}")] if found else []
+        lines += [f"{source.name}, {text}"] if found else []
     return ["\n".join(["Stated, and not predicted with", *lines])] if lines else []
 
 
@@ -183,12 +181,8 @@ def _skipped(scores: Sequence[Source]) -> list[Block]:
         for reason in dict.fromkeys(why for _, why in source.skipped):
             ids = [row for row, why in source.skipped if why == reason]
             which = ", ".join(ids[:3]) + (", …" if len(ids) > 3 else "")
-            lines.append(_line(f"{source.name}, {_rows(len(ids))}: {reason.rstrip('.')} ({which})"))
+            lines.append(f"{source.name}, {_rows(len(ids))}: {reason.rstrip('.')} ({which})")
     return ["\n".join(["Skipped", *lines])] if lines else []
-
-
-def _line(text: str) -> str:
-    return fill(text, WIDTH, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False)
 
 
 def to_dict(scores: Sequence[Source]) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 from symconfig.format import gib, percent, seconds
@@ -13,8 +12,6 @@ from symconfig.solve.candidate import tidy
 if TYPE_CHECKING:
     from symconfig.measured.breakdown import Breakdown, Part
 
-WIDTH = 100
-_INDENT = 13
 _STAGES = 10  # a longer pipeline is shown by its ends and its fullest stage
 _FROM = {
     "step_s": "",
@@ -40,15 +37,12 @@ def blocks(found: Breakdown) -> list[Block]:
 def _headline(found: Breakdown) -> str:
     row = found.item.row
     text = f"{row.id} of {found.source}: {row.task}"
-    return fill(text + (f". Note: {row.note}" if row.note else ""), WIDTH)
+    return text + (f". Note: {row.note}" if row.note else "")
 
 
-def _stated(found: Breakdown) -> str:
-    return "\n".join(["Stated by the row", *(_entry(name, _words(values)) for name, values in found.stated)])
-
-
-def _entry(name: str, text: str) -> str:
-    return fill(text, WIDTH, initial_indent=f"  {name:{_INDENT - 2}}", subsequent_indent=" " * _INDENT)
+def _stated(found: Breakdown) -> Grid:
+    rows = tuple((name, _words(values)) for name, values in found.stated)
+    return Grid(("", ""), rows, left=(0, 1), title="Stated by the row")
 
 
 def _words(values: Mapping[str, Any]) -> str:
@@ -73,14 +67,14 @@ def _assumed(found: Breakdown) -> str:
     else:
         lines.append("Assumed: nothing that changes the prediction")
     if case.taken or case.documented:
-        lines.append(_entry("because", " ".join(case.reason.split())))
+        lines.append(f"  because: {' '.join(case.reason.split())}")
     if case.ignored:
-        lines.append(_entry("not predicted with", "; ".join(case.ignored)))
+        lines.append(f"  not predicted with: {'; '.join(case.ignored)}")
     return "\n".join(lines)
 
 
 def _list(values: tuple[tuple[str, str], ...]) -> list[str]:
-    return [fill(f"{name}: {value}", WIDTH, initial_indent="  ", subsequent_indent="    ") for name, value in values]
+    return [f"  {name}: {value}" for name, value in values]
 
 
 def _time(found: Breakdown) -> Grid:
@@ -180,7 +174,7 @@ def _verdict(found: Breakdown) -> str:
     used, limit = item.prediction.predicted.device_bytes, gpu.memory_bytes.value
     said = "it ran out of memory" if item.row.measured.oom else "it ran"
     word = "does not fit" if item.oom else "fits"
-    return fill(f"Predicted: {gib(used)} of {gib(limit)} GiB of a {gpu.product}: it {word}. Measured: {said}.", WIDTH)
+    return f"Predicted: {gib(used)} of {gib(limit)} GiB of a {gpu.product}: it {word}. Measured: {said}."
 
 
 def to_dict(found: Breakdown) -> dict[str, Any]:

@@ -193,8 +193,8 @@ def binding(best: Candidate, found: Found, weighed: Weighed, job: Job) -> str:
         if gamma
         else ""
     )
-    what = "memory" if used > FULL * limit else "not memory"
+    what = "memory," if used > FULL * limit else "time, not memory;"
     return (
-        f"{relative}{what}: {memory}. Beside computation the largest cost is {name.replace('_', ' ')} "
+        f"{relative}{what} {memory}. After computation, {name.replace('_', ' ')} costs most "
         f"({100 * parts[name] / best.predicted.step_s:.1f} % of the step)"
     )

@@ -33,7 +33,7 @@ def infeasible(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, wei
     largest = max(lean.predicted.memory, key=lambda name: lean.predicted.memory[name])
     what = (
         f"nothing fits in memory: the leanest of {weighed.candidates} candidates ({candidate.degrees(lean)}) needs "
-        f"{need / GIB:.{digits}f} GiB of {limit / GIB:.{digits}f} GiB usable on a GPU, most of it {largest} "
+        f"{need / GIB:.{digits}f} GiB on a GPU with {limit / GIB:.{digits}f} GiB usable, most of it {largest} "
         f"({lean.predicted.memory[largest] / GIB:.1f} GiB)" + _stage_over(weighed.leanest, limit)
     )
     if need <= limit:  # what it moves off the GPU is too much for the host

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.format import count
+from symconfig.format import count, several
 from symconfig.graph.count import parameters
 from symconfig.solve.kin import Relative, posterior
 
@@ -140,8 +140,7 @@ def _basis(seen: Sequence[Ratios], gpu: str, kind_of_model: str) -> str:
     where = f"{models} on {gpu} GPUs" if same else f"{models} on other GPUs" if alike else "other models"
     runs = same or alike or seen
     n, sources = sum(len(each.measured) for each in runs), len({each.source for each in runs})
-    by = "1 source shows" if sources == 1 else f"{sources} sources show"
-    return f"runs by others, as {count(n)} of {where} by {by}"
+    return f"runs by others: {count(n)} of {where}, from {several(sources, 'source')}"
 
 
 def interval(quantity: Quantity, cluster: ClusterDescriptor, model: ModelDescriptor) -> Interval:

@@ -47,7 +47,10 @@ def program(tmp_path: Path) -> Path:
     return path
 
 
-def test_it_says_how_each_operator_is_split_what_moves_and_what_is_held(run: Run) -> None:
+def test_it_says_how_each_operator_is_split_what_moves_and_what_is_held(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
     outcome = run(*MODEL)
     assert outcome.code == 0, outcome.err
     assert outcome.out.startswith("llama2-7b on 8 x NVIDIA H100")
@@ -190,7 +193,10 @@ def test_files_are_written_whole_or_not_at_all(run: Run, program: Path, tmp_path
     assert run(*words, "--out", out, "--placements", table, "--force").code == 0
 
 
-def test_instead_of_what_no_framework_can_be_told_the_cheapest_that_it_can_is_planned(run: Run, tmp_path: Path) -> None:
+def test_instead_of_what_no_framework_can_be_told_the_cheapest_that_it_can_is_planned(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
     outcome = run("partition", "--model", "mixtral-8x7b", "--cluster", "h100", "--gpus", "64", "--solver", "adaptive",
                   "--global-batch-size", "128", "--num-microbatches", "2", "--recompute", "none",
                   "--out", tmp_path / "out")  # fmt: skip

@@ -49,8 +49,8 @@ def test_a_step_that_is_lost_is_no_step_to_go_on_at(old: Path, run: Run) -> None
 def test_nothing_new_is_nothing_to_do(old: Path, run: Run) -> None:
     done = run("replan", old / "plan.json", "--top", "2")
     assert done.code == 0
-    assert "Nothing else is asked for than before." in done.out
-    assert "The old choice is still the best: nothing that the planner decides changes." in done.out
+    assert "The job is the same as before." in done.out
+    assert "The old plan is still the best: the planner changes nothing." in done.out
     assert "No file of the old plan changes but plan.json." in done.out
 
 
@@ -129,7 +129,7 @@ def test_a_plan_that_was_edited_is_solved_only_when_told(old: Path, tmp_path: Pa
     assert run("replan", edited).code == 2
     shown = run("replan", edited, "--accept-edits").out
     assert "Edited in the file: model, job." in shown
-    assert "predicts the old plan otherwise" not in shown
+    assert "predicts the old plan anew" not in shown
     found = run("replan", edited, "--accept-edits", "--json").json()
     assert {each["field"]: each["after"] for each in found["inputs"]}["global_batch_size"] == 64
     assert found["plan"]["inputs"]["model"]["num_hidden_layers"] == 24

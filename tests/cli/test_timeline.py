@@ -141,14 +141,22 @@ def test_a_schedule_that_needs_more_microbatches_is_refused(run: Run, tmp_path: 
 
 
 def test_all_schedules_are_compared(run: Run, plan: Path) -> None:
-    shown = run("timeline", plan, "--compare").out
-    assert "The same plan under every schedule" in shown
+    shown = run("timeline", plan, "--compare", "--all").out
+    assert "The same plan under other schedules" in shown
     assert "1F1B (planned)" in shown
+    assert "GPipe" in shown
     rows = run("timeline", plan, "--compare", "--json").json()["schedules"]
     assert [row["schedule"] for row in rows if row.get("planned")] == ["1f1b"]
     by_name = {row["schedule"]: row for row in rows}
     assert by_name["gpipe"]["runs_in"] == []
     assert by_name["gpipe"]["peak_bytes"] > by_name["1f1b"]["peak_bytes"]
+
+
+def test_schedules_that_its_framework_does_not_run_are_counted_unless_all_are_asked_for(run: Run, plan: Path) -> None:
+    shown = run("timeline", plan, "--compare").out
+    assert "GPipe" not in shown
+    assert "not in Megatron-LM/DeepSpeed" not in shown
+    assert "8 schedules that Megatron-LM does not run: --all." in shown
 
 
 @pytest.mark.parametrize("degrees", [{"tp": 2, "pp": 4, "dp": 2}, {"backend": "deepspeed", "dp": 16}])
@@ -163,7 +171,8 @@ def test_a_written_plan_has_its_schedule_in_the_report_and_as_a_trace(
     assert {event["cat"] for event in traced["traceEvents"] if event["ph"] == "X"} >= {"forward", "backward"}
     report = (out / "REPORT.md").read_text()
     assert report.count("## Schedule\n") == 1
-    assert ("not in Megatron-LM/DeepSpeed" in report) == ("pp" in degrees)
+    assert ("1F1B (planned)" in report) == ("pp" in degrees)
+    assert "not in Megatron-LM/DeepSpeed" not in report
     again = tmp_path / "again"
     assert run("render", out / "plan.json", "--out", again).code == 0
     assert (again / "trace.json").read_bytes() == (out / "trace.json").read_bytes()

@@ -180,7 +180,10 @@ def test_a_folder_stands_for_its_runs(run: Run, measured: Path, tmp_path: Path) 
     assert "none: this folder holds no measurements" in run("calibrate", tmp_path / "none").err
 
 
-def test_every_constant_says_what_it_is_within_120_columns(run: Run, measured: Path) -> None:
+def test_every_constant_says_what_it_is_within_120_columns(
+    run: Run, measured: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
     text = run("calibrate", measured).out
     assert "large matrix products: share of the peak FLOP/s" in text
     assert max(map(len, text.splitlines())) <= 120

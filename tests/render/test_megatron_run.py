@@ -245,7 +245,7 @@ def test_the_report_says_what_was_chosen_and_why() -> None:
         "76.8 GiB",
         "+5.0 %",
         "129280",
-        "no other one is better",
+        "optimal under the model, no other one is faster",
     ):
         assert said in text
 

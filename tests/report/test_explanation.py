@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import symconfig
+from symconfig.plans.alike import layers
 from symconfig.report.explanation import blocks, formula_text, lines, stages, to_dict
 from symconfig.report.grid import plain
 from symconfig.report.timeline.seen import compared
@@ -38,10 +40,27 @@ def test_the_step_is_the_sum_of_what_is_shown() -> None:
 
 def test_every_stage_is_listed_with_its_layers() -> None:
     plan = sample_plan("llama3.1-70b", "h100")
-    rows = stages(plan).rows
-    assert len(rows) == 4
-    assert rows[0][1].startswith("1 embedding, 4 dense | 4 dense")
-    assert rows[3][1].endswith("4 dense, 1 head")
+    assert [row[:2] for row in stages(plan).rows] == [
+        ("0", "embedding + 4 dense | 4 x (4 dense)"),
+        ("1 to 2", "5 x (4 dense)"),
+        ("3", "4 x (4 dense) | 4 dense + head"),
+    ]
+
+
+def test_stages_that_are_alike_say_between_which_peaks_they_lie() -> None:
+    plan = sample_plan("llama3.1-70b", "h100")
+    peaks = (50e9, 48e9, 46e9, 44e9)
+    every = tuple(replace(stage, peak_bytes=peak) for stage, peak in zip(plan.best.stages, peaks, strict=True))
+    rows = stages(replace(plan, best=replace(plan.best, stages=every))).rows
+    assert [row[3] for row in rows] == ["46.57", "42.84 to 44.70", "40.98"]
+
+
+def test_eighty_layers_that_take_turns_are_no_row_of_eighty_words() -> None:
+    assert layers(("embedding", *("attention", "mamba") * 40, "head")) == (
+        "embedding + 40 x (1 attention + 1 mamba) + head"
+    )
+    assert layers(("a", "b", "a", "a", "b", "b", "a", "b")) == "4 a, 4 b in turns"
+    assert layers(()) == "no layers"
 
 
 def test_the_runner_up_and_what_binds_are_there() -> None:
@@ -61,7 +80,9 @@ def test_formulas_come_with_numbers_and_source() -> None:
 def test_every_table_of_a_real_plan_is_shown() -> None:
     pins = {"tp": 2, "pp": 2}
     plan = symconfig.plan(model="llama2-7b", cluster="a100-80gb", gpus=8, global_batch_size=64, pins=pins).plan
-    text = plain(blocks(plan, explain(plan), compared(plan, plan.best)))
+    schedules = compared(plan, plan.best)
+    text = plain(blocks(plan, explain(plan), schedules, every=True))
+    assert "GPipe" not in plain(blocks(plan, explain(plan), schedules))  # that Megatron-LM does not run
     for expected in (
         "qkv_proj",
         "flash_attention",
@@ -71,7 +92,7 @@ def test_every_table_of_a_real_plan_is_shown() -> None:
         "q_rotated",
         "pipeline_s = ",
         "states_bytes = ",
-        "The same plan under every schedule",
+        "The same plan under other schedules",
         "GPipe",
         "How every tensor lies",
         "tp 2 over nvlink",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shlex
 from collections import Counter
 
 import pytest
@@ -61,6 +62,7 @@ def test_no_line_is_longer_than_the_page_and_no_word_is_lost(
         tuple(tuple(data.draw(column) for column in columns) for _ in range(rows)),
         left=tuple(range(numbers, numbers + words)),
         title=data.draw(WORDS),
+        fixed=tuple(range(numbers + words)),  # what is said once is tested below
     )
     text = to_text(grid, width)
     assert max(map(len, text.split("\n"))) <= width
@@ -68,6 +70,37 @@ def test_no_line_is_longer_than_the_page_and_no_word_is_lost(
     for word, times in Counter(word for row in grid.rows for cell in row for word in cell.split()).items():
         assert said[word] >= times
     assert to_text(grid) == to_text(grid, 10**6)
+
+
+def test_what_is_equal_in_all_rows_is_said_once_and_what_is_empty_not_at_all() -> None:
+    rows = tuple((name, "8", "", "yes", "1") for name in "abc")
+    grid = Grid(("name", "tp", "others", "sp", "step"), rows, left=(0, 2, 3), fixed=(4,))
+    assert to_text(grid).split("\n") == ["In all rows: tp 8; sp yes.", "name  step", "----  ----", *(
+        f"{name}        1" for name in "abc")]  # fmt: skip
+    two = to_text(Grid(grid.headers, rows[:2], grid.left))
+    assert "In all rows" not in two  # of two rows there is nothing to gain
+    assert "others" not in two
+
+
+def test_a_table_is_first_broken_in_its_words_then_at_its_gaps_and_never_within_a_name() -> None:
+    headers = tuple(f"number{index}" for index in range(8))
+    rows = tuple((*(str(index + row) for index in range(8)), "core_attn+mla_up_proj+moe_act") for row in range(2))
+    text = to_text(Grid((*headers, "recompute"), rows, left=(8,)), 80)
+    assert max(map(len, text.split("\n"))) <= 80
+    assert [line[64:].strip() for line in text.split("\n")[2:5]] == ["core_attn+", "mla_up_proj+", "moe_act"]
+
+
+def test_a_command_is_broken_so_that_a_shell_reads_it_on() -> None:
+    command = "symconfig plan --model llama2-13b --set 'name=--a b' --gpus 64 --pin tp=8 --global-batch-size 1024"
+    lines = wrapped(f"  {command}", 40).split("\n")
+    assert max(map(len, lines)) <= 40
+    assert all(line.endswith(" \\") for line in lines[:-1])
+    assert shlex.split("\n".join(lines).replace("\\\n", "")) == shlex.split(command)
+
+
+def test_a_percent_sign_stays_with_its_number() -> None:
+    assert wrapped("it takes 12.5 % longer", 13) == "it takes\n12.5 % longer"
+    assert wrapped("it takes 12.5 % longer", 14).split("\n")[0] == "it takes"
 
 
 @given(WORDS, st.integers(20, 100))

@@ -110,7 +110,10 @@ def test_what_stands_beside_says_what_it_costs(plan: Plan) -> None:
     )
     assert "10.0 % faster" in free
     assert "--allow activation_offload" in free
-    assert "\n".join((simplest, near, free)) in blocks(shown)
+    first, *others = (str(block) for block in blocks(shown) if simplest in str(block))
+    assert not others
+    assert "On this job its layout cannot run: 3 do not share 40 layers.\n" in first  # `explain` has each difference
+    assert first.endswith(free)
 
 
 def test_how_sure_each_plan_is_stands_beside_what_it_loses(plan: Plan) -> None:
@@ -185,8 +188,8 @@ def test_the_whole_answer_holds_what_a_person_asks_for(plan: Plan) -> None:
         "compute",
         "81.1 %",
         "activations",
-        "123,456 candidates weighed, 789 fit",
-        "no other one is better",
+        "123,456 candidates, of which 789 fit",
+        "optimal under the model, no other one is faster",
         "memory of stage 0",
         "likely between 10.323 and 11.877",
     ):
@@ -221,7 +224,7 @@ def test_the_interval_of_the_memory_is_said_and_whether_it_crosses_the_limit(pla
 def test_a_search_that_stopped_early_never_claims_to_be_optimal(plan: Plan) -> None:
     text = plain(blocks(replace(plan, search=replace(plan.search, optimal=False))))
     assert "stopped early" in text
-    assert "no other one is better" not in text
+    assert "optimal" not in text
 
 
 def test_the_order_of_parts_does_not_change_the_text(plan: Plan) -> None:
@@ -232,8 +235,8 @@ def test_the_order_of_parts_does_not_change_the_text(plan: Plan) -> None:
     assert plain(blocks(plan)) == plain(blocks(replace(plan, best=replace(plan.best, predicted=turned))))
 
 
-def test_one_candidate_alone_has_no_table_of_losses(plan: Plan) -> None:
-    assert "alternatives lose" not in plain(blocks(replace(plan, alternatives=())))
+def test_one_candidate_alone_is_held_against_none(plan: Plan) -> None:
+    assert "Plan 2" not in plain(blocks(replace(plan, alternatives=())))
 
 
 @pytest.mark.parametrize(
@@ -241,12 +244,12 @@ def test_one_candidate_alone_has_no_table_of_losses(plan: Plan) -> None:
     [
         (
             {"layouts": 3, "simulated": 1},
-            "3 layouts of stages tried, 1 candidate simulated; no other one is better under",
+            "3 layouts of stages tried, 1 candidate simulated.",
         ),
         ({"layouts": 3, "simulated": 9, "optimal": False, "gap": 0.0121}, "left out could be faster by at most 1.3 %."),
-        ({"layouts": 3, "layout_gap": 0.0121}, "in any layout tried, nor by more than 1.3 % in one that was not."),
-        ({"stage_gap": 0.0}, "Stages: no layout has a faster slowest stage (proved)."),
-        ({"stage_gap": 0.0121}, "Stages: no layout's slowest stage is faster by more than 1.3 % (proved)"),
+        ({"layouts": 3, "layout_gap": 0.0121}, "within 1.3 %, as layouts that were not tried could gain at most that."),
+        ({"stage_gap": 0.0}, "Stages: no other layout has a faster slowest stage (proved)."),
+        ({"stage_gap": 0.0121}, "Stages: no other layout makes the slowest stage faster by more than 1.3 % (proved)"),
     ],
 )
 def test_what_the_search_tried_and_proved_is_said(plan: Plan, search: dict[str, Any], said: str) -> None:

@@ -1,15 +1,16 @@
-"""All schedules beside each other: what each would make of the same plan, and where it can be run."""
+"""Schedules beside each other: what each would make of the same plan, and where it can be run."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from symconfig.format import gib, percent, seconds
+from symconfig.format import gib, percent, seconds, several
 from symconfig.frameworks.known import BACKENDS
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.report.grid import Block, Grid
 from symconfig.schedule.schedule import Schedule
-from symconfig.solve.schedules import Compared
+from symconfig.solve.schedules import Compared, Scheduled
 
 NOWHERE = "not in Megatron-LM/DeepSpeed"
 
@@ -19,8 +20,8 @@ def runs_in(schedule: Schedule) -> str:
     return " and ".join(BACKENDS[name].label for name in schedule.runs_in) or NOWHERE
 
 
-def table(found: Compared, most_bytes: float) -> Grid:
-    """The fastest first; the plan's own is marked. most_bytes: that a GPU has for it. stale: by how many optimizer
+def table(found: Sequence[Scheduled], most_bytes: float) -> Grid:
+    """Return a row for each, the plan's own marked. most_bytes: that a GPU has for it. stale: by how many optimizer
     steps the weights of a gradient are older than those that it is applied to."""
     cells = tuple(
         (
@@ -33,11 +34,19 @@ def table(found: Compared, most_bytes: float) -> Grid:
             str(row.staleness),
             runs_in(row.schedule),
         )
-        for row in found.able
+        for row in found
     )
-    marked = next((number for number, row in enumerate(found.able) if row.own), None)
+    marked = next((number for number, row in enumerate(found) if row.own), None)
     headers = ("schedule", "chunks", "step s", "idle", "peak GiB", "fits", "stale", "runs in")
-    return Grid(headers, cells, left=(0, 5, 7), marked=marked, title="The same plan under every schedule")
+    return Grid(headers, cells, left=(0, 5, 7), marked=marked, title="The same plan under other schedules")
+
+
+def runnable(found: Compared, backend: str) -> Compared:
+    """Return the schedules that this framework has, and the plan's own."""
+    return Compared(
+        tuple(row for row in found.able if row.own or backend in row.schedule.runs_in),
+        tuple(each for each in found.refused if backend in each.schedule.runs_in),
+    )
 
 
 def refusals(found: Compared) -> list[str]:
@@ -45,11 +54,16 @@ def refusals(found: Compared) -> list[str]:
     return [f"{each.schedule.title} cannot run it: {each.why}." for each in found.refused]
 
 
-def blocks(found: Compared, most_bytes: float) -> list[Block]:
-    """The table, and below it what is not in it."""
+def blocks(found: Compared, plan: Plan, candidate: Candidate, *, every: bool = False) -> list[Block]:
+    """Return the table, and below it what is not in it. every: also schedules that its framework does not run."""
     if not found.able:
         return ["A single stage has no schedule to choose."]
-    return [table(found, most_bytes), *(["\n".join(said)] if (said := refusals(found)) else [])]
+    backend = candidate.target.backend
+    shown = found if every else runnable(found, backend)
+    said = refusals(shown)
+    if left := len(found.able) + len(found.refused) - len(shown.able) - len(shown.refused):
+        said.append(f"{several(left, 'schedule')} that {BACKENDS[backend].label} does not run: --all.")
+    return [table(shown.able, most_bytes(plan, candidate)), *(["\n".join(said)] if said else [])]
 
 
 def most_bytes(plan: Plan, candidate: Candidate) -> float:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from symconfig.errors import InputError
 from symconfig.plans.plan import Plan
-from symconfig.report.grid import Grid
+from symconfig.report.grid import LEAST_WIDTH, Grid
 from symconfig.report.timeline.chart import Chart
-from symconfig.report.timeline.compared import most_bytes, refusals, table
+from symconfig.report.timeline.compared import most_bytes, refusals, runnable, table
 from symconfig.report.timeline.seen import compared, seen
 from symconfig.report.timeline.terminal import drawing
 from symconfig.report.timeline.trace import trace
 from symconfig.solve.restore import retraced
 from symconfig.solve.schedules import Compared
 
-WIDTH = 120
 TRACE = "trace.json"
 
 
@@ -24,16 +23,17 @@ def written(plan: Plan) -> tuple[str, str | None]:
             chart, found = seen(plan, plan.best), compared(plan, plan.best)
     except InputError as error:
         return "\n\n".join(("## Schedule", "It could not be simulated:", *map(str, error.problems))) + "\n", None
-    return section(chart, found, most_bytes(plan, plan.best)), trace(chart)
+    shown = runnable(found, plan.best.target.backend)
+    return section(chart, shown, most_bytes(plan, plan.best)), trace(chart)
 
 
 def section(chart: Chart, found: Compared, budget_bytes: float) -> str:
-    """Markdown. found: all schedules."""
-    drawn = f"```\n{drawing(chart, WIDTH)}\n```"
+    """Markdown. found: the schedules that are shown beside the plan's."""
+    drawn = f"```\n{drawing(chart, LEAST_WIDTH)}\n```"
     where = "`trace.json` holds it for https://ui.perfetto.dev, and `symconfig timeline` draws it as a picture."
     parts = ["## Schedule", *chart.notes, drawn, where]
     if found.able:
-        parts += [_markdown(table(found, budget_bytes)), *refusals(found)]
+        parts += [_markdown(table(found.able, budget_bytes)), *refusals(found)]
     return "\n\n".join(parts) + "\n"
 
 

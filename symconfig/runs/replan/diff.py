@@ -10,6 +10,7 @@ from typing import Any
 from symconfig.errors import SymconfigError
 from symconfig.frameworks.backend import Told
 from symconfig.frameworks.known import BACKENDS
+from symconfig.plans.alike import held
 from symconfig.plans.plan import Plan
 from symconfig.render import deepspeed, megatron
 from symconfig.runs.replan.asked import inputs, training
@@ -94,17 +95,9 @@ def _parts(before: Mapping[str, float], after: Mapping[str, float]) -> tuple[Dif
 def _stages(before: Plan, after: Plan) -> Iterator[Difference]:
     """A stage is the kinds of its layers, chunk by chunk, and its peak."""
     for number, (one, other) in enumerate(zip_longest(before.best.stages, after.best.stages)):
-        held = [None if stage is None else " | ".join(map(_layers, stage.chunks)) for stage in (one, other)]
-        if held[0] != held[1]:
-            yield Difference(f"stage {number}", *held)
-
-
-def _layers(chunk: tuple[str, ...]) -> str:
-    """`embedding + 20 dense`"""
-    runs: list[tuple[str, int]] = []
-    for kind in chunk:
-        runs[-1:] = [(kind, runs[-1][1] + 1)] if runs and runs[-1][0] == kind else [*runs[-1:], (kind, 1)]
-    return " + ".join(kind if kind in ("embedding", "head") else f"{count} {kind}" for kind, count in runs)
+        holds = [None if stage is None else held(stage) for stage in (one, other)]
+        if holds[0] != holds[1]:
+            yield Difference(f"stage {number}", *holds)
 
 
 def _arguments(before: Plan, after: Plan) -> tuple[Difference, ...]:

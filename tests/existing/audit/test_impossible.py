@@ -55,6 +55,14 @@ def test_experts_that_do_not_divide_are_not_predicted(options: str, predicted: b
     assert (found.judged is not None) == predicted
 
 
+def test_what_does_not_divide_is_said_of_this_run_with_its_numbers() -> None:
+    found = run(f"{SEVENTY} --context-parallel-size 2 --cp-comm-type a2a")
+    assert found.judged is None
+    said = [str(problem) for problem in found.unpredicted]
+    assert any("heads do not divide over tp " in each and "cp 2" in each for each in said), said
+    assert not any("is not divided like this" in each for each in said)
+
+
 @pytest.mark.parametrize(
     ("options", "what"),
     [

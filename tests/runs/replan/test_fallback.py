@@ -293,7 +293,7 @@ def test_where_no_option_helps_that_is_said(grids: FallbackResult) -> None:
     assert found.advised is None
     (said,) = advice(found)
     assert said == (
-        "No option of the run on all nodes spares the smaller ones what is said of its checkpoint "
+        "No option for saving lets the smaller clusters go on without a conversion "
         f"(1 node: {loadable(plan, other).verdict.value})."
     )
 

@@ -1,0 +1,64 @@
+"""Stages of a pipeline that are alike, in words: `2 to 15`, each `4 x (1 dense)`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from symconfig.plans.plan import Stage
+
+_ENDS = ("embedding", "head")  # there is one of each
+_MOST_RUNS = 4  # of equal layers, that a chunk is written with
+
+
+@dataclass(frozen=True, slots=True)
+class Alike:
+    """Stages one after the other with the same layers and the same recompute, and the least and the most bytes that
+    one of them holds."""
+
+    first: int
+    last: int
+    holds: str
+    recompute: str
+    least_bytes: float
+    most_bytes: float
+
+    @property
+    def name(self) -> str:
+        return str(self.first) if self.first == self.last else f"{self.first} to {self.last}"
+
+
+def stages_alike(stages: Sequence[Stage]) -> list[Alike]:
+    """Join neighbours that are alike."""
+    found = []
+    for (holds, recompute), same in groupby(enumerate(stages), lambda each: (held(each[1]), each[1].recompute)):
+        numbers, mine = zip(*same, strict=True)
+        peaks = [stage.peak_bytes for stage in mine]
+        found.append(Alike(numbers[0], numbers[-1], holds, recompute, min(peaks), max(peaks)))
+    return found
+
+
+def held(stage: Stage) -> str:
+    """Return what a stage holds, its virtual stages apart: `embedding + 4 dense | 7 x (4 dense)`."""
+    runs = [(layers(chunk), len(list(same))) for chunk, same in groupby(stage.chunks)]
+    return " | ".join(text if times == 1 else f"{times} x ({text})" for text, times in runs)
+
+
+def layers(chunk: Sequence[str]) -> str:
+    """Return the layers of a chunk in order: `embedding + 20 dense`; those that take turns as often as they do."""
+    first = [kind for kind in chunk[:1] if kind in _ENDS]
+    last = [kind for kind in chunk[len(first) :][-1:] if kind in _ENDS]
+    between = _runs(chunk[len(first) : len(chunk) - len(last)])
+    return " + ".join([*first, *between, *last]) or "no layers"
+
+
+def _runs(kinds: Sequence[str]) -> list[str]:
+    runs = [f"{len(list(same))} {kind}" for kind, same in groupby(kinds)]
+    if len(runs) <= _MOST_RUNS:
+        return runs
+    for period in range(2, len(kinds) // 2 + 1):
+        if all(kind == kinds[index % period] for index, kind in enumerate(kinds)) and len(kinds) % period == 0:
+            return [f"{len(kinds) // period} x ({' + '.join(_runs(kinds[:period]))})"]
+    return [", ".join(f"{times} {kind}" for kind, times in Counter(kinds).items()) + " in turns"]
