@@ -118,9 +118,8 @@ def _swallowed(arguments: argparse.Namespace) -> Iterator[Problem]:
     """Find a job's file among the data: --data-path takes all words up to the next option."""
     words = arguments.data_path or ()
     if arguments.job is None and words and words[-1].endswith((".yaml", ".yml")):
-        yield Problem(
-            "takes all words up to the next option", field="--data-path", got=words[-1], hint="the file first"
-        )
+        what = "takes all words up to the next option, and this one is the file of a job"
+        yield Problem(what, field="--data-path", got=words[-1], hint="the file before the options")
 
 
 def _recipe(name: str | None) -> tuple[dict[str, Any], tuple[str, ...]]:

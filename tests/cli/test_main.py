@@ -141,9 +141,9 @@ def test_the_fields_that_every_run_sets_have_options(run: Run, asked: Asked) -> 
 def test_a_job_file_behind_the_data_is_not_taken_for_data(run: Run) -> None:
     outcome = run("plan", *JOB, "--data-path", "web", "job.yaml")
     assert outcome.code == 2
-    assert (
-        'error: --data-path: takes all words up to the next option (got "job.yaml"). Try: the file first.'
-        in outcome.err
+    assert outcome.err == (
+        "error: --data-path: takes all words up to the next option, and this one is the file of a job (got job.yaml). "
+        "Try: the file before the options.\n"
     )
 
 
