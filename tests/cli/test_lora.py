@@ -1,0 +1,147 @@
+"""LoRA on any model, as a person asks for it: options, a job's file, Python; and plans made again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import symconfig
+from symconfig.descriptor.job import Lora
+from symconfig.errors import InfeasibleError, InputError
+from tests.cli.support import Asked, Run, asked, run
+
+__all__ = ["asked", "run"]
+
+JOB = ("--cluster", "h100", "--gpus", "8", "--global-batch-size", "64", "--seq-length", "2048", "--top", "2")
+PARTS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
+
+def test_one_option_is_enough(run: Run, tmp_path: Path) -> None:
+    outcome = run("plan", "--model", "llama3.1-8b", "--task", "lora", *JOB, "--out", tmp_path / "out")
+    assert outcome.code == 0
+    assert "LoRA of rank 16, alpha 32, on all-linear: 41,943,040 parameters are trained\n" in outcome.out
+    launch = (tmp_path / "out" / "launch.sh").read_text()
+    assert f"--lora-target-modules={','.join(PARTS)}" in launch
+    assert "DEFAULT_MODEL=meta-llama/Llama-3.1-8B\n" in launch
+    plan = json.loads((tmp_path / "out" / "plan.json").read_text())
+    assert plan["inputs"]["model"]["adapter"]["r"] == 16
+    assert (plan["best"]["target"]["backend"], plan["inputs"]["job"]["task"]) == ("deepspeed", "lora")
+
+
+def test_options_reach_the_search_as_the_section_does(run: Run, asked: Asked, tmp_path: Path) -> None:
+    job = tmp_path / "job.yaml"
+    job.write_text(
+        "model: llama2-7b\ncluster: h100\ngpus: 8\nglobal_batch_size: 64\n"
+        "lora: {r: 8, alpha: 4, targets: [q_proj, v_proj], dropout: 0.1}\n"
+    )
+    assert run("plan", job).code == 0
+    section = asked.model
+    options = ("--lora-r", "8", "--lora-alpha", "4", "--lora-targets", "q_proj,v_proj", "--lora-dropout", "0.1")
+    assert run("plan", "--model", "llama2-7b", *JOB, *options).code == 0
+    assert section is not None
+    assert asked.model == section
+    assert section.adapter is not None
+    assert section.adapter.model_dump() == {
+        "method": "lora", "r": 8, "lora_alpha": 4.0, "lora_dropout": 0.1, "target_modules": ("q_proj", "v_proj")
+    }  # fmt: skip
+    assert run("plan", job, "--lora-r", "2").code == 0  # an option over the file's section
+    assert asked.model.adapter is not None
+    assert (asked.model.adapter.r, asked.model.adapter.lora_alpha) == (2, 4.0)
+
+
+def test_qlora_is_deepspeed_s(run: Run, asked: Asked) -> None:
+    assert run("plan", "--model", "llama2-7b", *JOB, "--lora-method", "qlora").code == 0
+    assert asked.model is not None
+    assert asked.model.adapter is not None
+    assert asked.model.adapter.method == "qlora"
+
+
+def test_megatron_plans_them_for_bridge(run: Run, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    outcome = run("plan", "--model", "llama3.1-8b", "--task", "lora", "--backend", "megatron", *JOB, "--out", out)
+    assert outcome.code == 0
+    train = (out / "train.py").read_text()
+    assert "from megatron.bridge.peft.lora import LoRA\n" in train
+    assert "target_modules=['linear_qkv', 'linear_proj', 'linear_fc1', 'linear_fc2']" in train
+    assert all(f"            {name},\n" in train for name in ("dim=16", "alpha=32", "dropout=0.0"))
+    apart = run(
+        "plan", "--model", "llama3.1-8b", "--lora-targets", ",".join(PARTS), "--target", "bridge", *JOB,
+        "--out", tmp_path / "apart",
+    )  # fmt: skip
+    assert apart.code == 0
+    assert "import CanonicalLoRA" in (tmp_path / "apart" / "train.py").read_text()
+
+
+@pytest.mark.parametrize(("words", "message"), [
+    (("--task", "lora", "--target", "megatron"),
+     "Megatron-LM has no LoRA or other adapters (got lora). Try: --target bridge or ms-swift, or --backend deepspeed."),
+    (("--lora-targets", "q_proj", "--backend", "megatron"), "CanonicalLoRA calls an adapter of each part"),
+    (("--lora-method", "qlora", "--backend", "megatron"),
+     "adapter: Megatron-Bridge keeps no base weights in 4 bits. Try: --backend deepspeed."),
+    (("--lora-targets", "q_porj"), "--lora-targets: llama2-7b has no such linear layers (got q_porj, need some of"),
+    (("--task", "sft", "--lora-r", "8"),
+     "--task: trains no adapters, and the job asks for some (got sft, need lora)."),
+    (("--lora-r", "0"), "--lora-r: out of range (got 0, need > 0)."),
+    (("--lora-dropout", "half"), '--lora-dropout: wrong value (got "half", need a number).'),
+    (("--lora-targets", ""), "--lora-targets: wrong length"),
+    (("--hf-weights", ""), "--hf-weights: wrong length"),
+    (("--hf-weights", "x", "--task", "pretrain"), "--hf-weights: Megatron-LM does not start from Hugging Face weights"),
+])  # fmt: skip
+def test_what_cannot_be_is_said_in_the_words_of_the_command_line(
+    words: tuple[str, ...], message: str, run: Run
+) -> None:
+    outcome = run("plan", "--model", "llama2-7b", *JOB, *words)
+    assert outcome.code in (1, 2)
+    assert message in outcome.err
+
+
+def test_a_model_with_its_own_adapters_is_contradicted_by_name(run: Run) -> None:
+    outcome = run("plan", "--model", "qwen2.5-7b-lora", "--lora-r", "16", *JOB)
+    assert outcome.err == (
+        "error: --lora-r: qwen2.5-7b-lora has adapters of its own, with other r (got 16, need 64). Try: the model "
+        "without its adapters, or leave this out.\n"
+    )
+
+
+def test_python_plans_them_too() -> None:
+    asked = {"cluster": "h100", "gpus": 8, "global_batch_size": 64, "seq_length": 2048, "top": 1}
+    section = symconfig.plan("llama3.1-8b", task="lora", lora={"r": 32, "targets": "attention"}, **asked)
+    same = symconfig.plan("llama3.1-8b", lora=Lora(r=32, targets=("attention",)), **asked)
+    assert section.to_dict()["inputs"] == same.to_dict()["inputs"]
+    assert section.plan.model.adapter is not None
+    assert section.plan.model.adapter.target_modules == ("q_proj", "k_proj", "v_proj", "o_proj")
+    with pytest.raises(InputError, match=r"lora\.rank: unknown field"):
+        symconfig.plan("llama3.1-8b", lora={"rank": 32}, **asked)
+    with pytest.raises(InfeasibleError, match="no LoRA"):
+        symconfig.plan("llama3.1-8b", lora={}, target="megatron", **asked)
+
+
+def test_plans_are_made_again_with_other_adapters_or_over_another_model(run: Run, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert run("plan", "--model", "llama2-7b", "--task", "lora", *JOB, "--out", out).code == 0
+    unchanged = symconfig.replan(out, top=1).new
+    assert unchanged.plan.model.adapter is not None
+    assert unchanged.to_dict()["inputs"] == json.loads((out / "plan.json").read_text())["inputs"]
+    wider = symconfig.replan(out, lora={"r": 32}, top=1).new.plan
+    assert wider.model.adapter is not None
+    assert (wider.model.adapter.r, wider.model.adapter.lora_alpha) == (32, 64.0)
+    other = symconfig.replan(out, model="llama2-13b", top=1).new.plan
+    assert other.model.adapter is not None
+    assert (other.model.name, other.job.task, other.best.target.backend) == ("llama2-13b", "lora", "deepspeed")
+    fused = symconfig.replan(out, backend="megatron", top=1).new.plan
+    assert fused.model.adapter is not None
+    assert "qkv_proj" in fused.model.adapter.target_modules
+    assert "Nothing is edited or stale" in run("check", out).out
+
+
+def test_ranks_are_swept(run: Run, tmp_path: Path) -> None:
+    sweep = tmp_path / "SWEEP.yaml"
+    sweep.write_text(
+        "job: {model: llama2-7b, cluster: h100, gpus: 8, global_batch_size: 64, seq_length: 2048, task: lora}\n"
+        "sweep: {lora.r: [8, 512]}\n"
+    )
+    outcome = run("sweep", sweep, "--out", tmp_path / "t.csv", "--jobs", "1")
+    assert outcome.code == 0, outcome.err
+    assert len((tmp_path / "t.csv").read_text().splitlines()) == 3
