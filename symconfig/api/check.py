@@ -15,7 +15,7 @@ from symconfig.api.fallback import NAME as FALLBACK
 from symconfig.api.fallback import fallback_files
 from symconfig.api.planning import Wanted, files
 from symconfig.descriptor.json_strict import load_json_strict
-from symconfig.descriptor.load import find, load_cluster, load_model
+from symconfig.descriptor.load import find, find_cluster, load_cluster, load_model
 from symconfig.descriptor.model import Strict
 from symconfig.descriptor.validate import validate
 from symconfig.errors import InputError, Problem, SymconfigError
@@ -241,7 +241,7 @@ def _inputs(plan: Plan, notes: list[str]) -> dict[Input, Finding]:
     for kind, load in loads.items():
         name: str = getattr(plan.job, kind)
         try:
-            find(name, f"{kind}s", None)
+            find(name, f"{kind}s", None) if kind == "model" else find_cluster(name)
         except InputError:
             notes.append(f"the {kind} {name} is not found from here: whether it has changed is not known")
             continue

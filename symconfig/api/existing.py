@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from symconfig.api.arguments import typed
+from symconfig.api.clusters import AnyCluster
+from symconfig.api.clusters import loaded as cluster_of
 from symconfig.api.planning import AnyPlan, Problems
-from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.document import Document
 from symconfig.descriptor.job import Limits
-from symconfig.descriptor.load import load_cluster, load_model
+from symconfig.descriptor.load import load_model
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.validate import validate
 from symconfig.errors import InputError, Problem
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 @typed
 def audit(
     source: str | Path,
-    cluster: str | Path | ClusterDescriptor | None = None,
+    cluster: AnyCluster | None = None,
     gpus: int | None = None,
     *,
     model: str | Path | ModelDescriptor | None = None,
@@ -52,11 +53,7 @@ def audit(
     Raises InputError (all problems at once) on bad input.
     """
     found = Problems(problems)
-    known = (
-        cluster
-        if isinstance(cluster, ClusterDescriptor) or cluster is None
-        else found.collect(lambda: load_cluster(str(cluster)))
-    )
+    known = None if cluster is None else found.collect(lambda: cluster_of(cluster))
     said = (
         model if isinstance(model, ModelDescriptor) or model is None else found.collect(lambda: load_model(str(model)))
     )

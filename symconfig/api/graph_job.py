@@ -10,10 +10,11 @@ from functools import cache
 from math import gcd, isqrt, log
 from typing import Any, TypeVar
 
+from symconfig.api.clusters import loaded
 from symconfig.api.problems import Problems
 from symconfig.cost.partition.costs import Keep, Objective
 from symconfig.descriptor.cluster import ClusterDescriptor
-from symconfig.descriptor.load import load_cluster, load_model
+from symconfig.descriptor.load import load_model
 from symconfig.descriptor.mesh import Mesh
 from symconfig.descriptor.mesh_source import load_mesh, of_cluster
 from symconfig.descriptor.model import ModelDescriptor
@@ -94,7 +95,7 @@ def _cluster(given: Mapping[str, Any]) -> ClusterDescriptor:
     if value is None:
         hint = "a zoo name: what a GPU can do is the cluster's, also where a file gives the mesh"
         raise InputError(Problem("this option is missing", field="cluster", hint=hint))
-    return value if isinstance(value, ClusterDescriptor) else load_cluster(str(value))
+    return loaded(value, given.get("changes"))
 
 
 def _mesh(given: Mapping[str, Any], cluster: ClusterDescriptor | None) -> Callable[[int], Mesh]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from pydantic import BaseModel
 
 from symconfig.api.arguments import typed
+from symconfig.api.clusters import AnyCluster, in_job
 from symconfig.api.problems import Problems as Problems
 from symconfig.api.problems import check_free as check_free
 from symconfig.descriptor.cluster import ClusterDescriptor
@@ -111,7 +112,7 @@ AnyPlan = Plan | PlanResult | str | Path
 @typed
 def plan(
     model: str | Path | ModelDescriptor,
-    cluster: str | Path | ClusterDescriptor,
+    cluster: AnyCluster,
     gpus: int | Literal["auto"],
     global_batch_size: int,
     seq_length: int | None = None,
@@ -134,6 +135,7 @@ def plan(
 ) -> PlanResult:
     """The fastest configuration that fits in memory. Arguments mean what the fields of JOB.yaml mean.
 
+    cluster: also what differs from another one, {"base": "h100", "network": "4x200Gb/s"}.
     Raises InputError (all problems at once) on bad input, InfeasibleError when nothing fits.
     """
     fields = {
@@ -158,7 +160,7 @@ def plan(
     }
     document = Document({name: as_field(value) for name, value in fields.items() if value is not None}, file="")
     given_model = None if isinstance(model, str | Path) else model
-    given_cluster = None if isinstance(cluster, str | Path) else cluster
+    given_cluster = cluster if isinstance(cluster, ClusterDescriptor) else None
     return solve(document, given_model, given_cluster, top=top, progress=progress)
 
 
@@ -179,11 +181,14 @@ def solve(
     here, InfeasibleError when nothing fits or the framework cannot express the model.
     """
     found = Problems(problems)
+    given = document
+    with_name = found.collect(lambda: in_job(given), given)
+    document = with_name or replace(given, data={**given.data, "cluster": "unread"})
     job = found.collect(lambda: validate(document, Job))
     names = document.data if isinstance(document.data, dict) else {}
     if model is None and isinstance(names.get("model"), str):
         model = found.collect(lambda: load_model(names["model"], model_base), document)
-    if cluster is None and isinstance(names.get("cluster"), str):
+    if cluster is None and with_name is not None and isinstance(names.get("cluster"), str):
         cluster = found.collect(lambda: load_cluster(names["cluster"], cluster_base), document)
     found.collect(lambda: check_top(top))
     if job is not None:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from symconfig.api.arguments import typed
+from symconfig.api.clusters import AnyCluster, named
+from symconfig.api.clusters import loaded as cluster_of
 from symconfig.api.planning import AnyPlan, PlanResult, Problems, as_field, check_top
 from symconfig.descriptor.cluster import ClusterDescriptor
+from symconfig.descriptor.cluster_name import changes_of
 from symconfig.descriptor.document import Document
 from symconfig.descriptor.job import Backend, Job, Limits, Training
-from symconfig.descriptor.load import load_cluster, load_model
+from symconfig.descriptor.load import load_model, with_changes
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.validate import validate
 from symconfig.errors import InputError, Problem
@@ -60,7 +63,7 @@ def replan(
     plan: AnyPlan,
     *,
     model: str | Path | ModelDescriptor | None = None,
-    cluster: str | Path | ClusterDescriptor | None = None,
+    cluster: AnyCluster | None = None,
     gpus: int | Literal["auto"] | None = None,
     global_batch_size: int | None = None,
     seq_length: int | None = None,
@@ -87,10 +90,11 @@ def replan(
 ) -> ReplanResult:
     """Solve a plan's recorded inputs again, with those that are given in their place.
 
-    plan: one, its file, or its folder. pins: beside the recorded ones, of which `release` are free now. keep: names of
-    choices whose old values stay. checkpoint: the run's folder. at_step: iterations that it has done (None: as the
-    checkpoint says, else those behind which the plan took over). schedule: keep: the same tokens and the same learning
-    rate of each; as-is: the same iterations. accept_edits: a file whose inputs were edited is solved as it stands.
+    plan: one, its file, or its folder. cluster: as of `plan`; a mapping without a base differs from the recorded one.
+    pins: beside the recorded ones, of which `release` are free now. keep: names of choices whose old values stay.
+    checkpoint: the run's folder. at_step: iterations that it has done (None: as the checkpoint says, else those behind
+    which the plan took over). schedule: keep: the same tokens and the same learning rate of each; as-is: the same
+    iterations. accept_edits: a file whose inputs were edited is solved as it stands.
     Raises InputError (all problems at once) on bad input, InfeasibleError when nothing fits.
     """
     said = {
@@ -113,6 +117,11 @@ def replan(
         "training": training,
     }
     asked = {name: as_field(value) for name, value in said.items() if value is not None}
+    changes = changes_of(cluster) if isinstance(cluster, Mapping) else {}
+    if isinstance(cluster, Mapping):
+        asked["cluster"] = cluster.get("base")
+        if asked["cluster"] is None:
+            del asked["cluster"]
     wanted = Wanted(
         asked=asked,
         release=tuple(release),
@@ -123,6 +132,7 @@ def replan(
         top=top,
         model=model if isinstance(model, ModelDescriptor) else None,
         cluster=cluster if isinstance(cluster, ClusterDescriptor) else None,
+        changes=changes,
         accept_edits=accept_edits,
     )
     return again(plan, wanted, progress=progress)
@@ -130,7 +140,8 @@ def replan(
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """asked: fields of a job. model, cluster: where they are not to be looked up by these names."""
+    """asked: fields of a job. model, cluster: where they are not to be looked up by these names. changes: of the
+    cluster that is asked for, else of the recorded one."""
 
     asked: Mapping[str, Any]
     release: tuple[str, ...] = ()
@@ -141,6 +152,7 @@ class Wanted:
     top: int = TOP
     model: ModelDescriptor | None = None
     cluster: ClusterDescriptor | None = None
+    changes: Mapping[str, str] = field(default_factory=dict)
     accept_edits: bool = False
 
 
@@ -166,7 +178,7 @@ def again(
                 found.add(Problem("is not pinned in the old plan", field="release", got=name, need=need))
     if old is None or kept is None or released is None:
         raise InputError(found.all)
-    document = Document(revised(old, wanted.asked, released), file="")
+    document = Document(revised(old, _asked(old, wanted), released), file="")
     job = found.collect(lambda: validate(document, Job))
     model = found.collect(lambda: _model(old, wanted))
     cluster = found.collect(lambda: _cluster(old, wanted))
@@ -221,8 +233,19 @@ def _model(old: Plan, wanted: Wanted) -> ModelDescriptor:
 
 
 def _cluster(old: Plan, wanted: Wanted) -> ClusterDescriptor:
+    """The cluster that is asked for; else the recorded one, whose file may be gone."""
     name = wanted.asked.get("cluster")
-    return wanted.cluster or (old.cluster if name is None else load_cluster(str(name)))
+    if wanted.cluster is None and name is not None:
+        return cluster_of(str(name), wanted.changes)
+    cluster = wanted.cluster or old.cluster
+    return with_changes(cluster, wanted.changes) if wanted.changes else cluster
+
+
+def _asked(old: Plan, wanted: Wanted) -> Mapping[str, Any]:
+    """The fields that are asked for, with the name of a cluster that has changes."""
+    if not wanted.changes:
+        return wanted.asked
+    return {**wanted.asked, "cluster": named(wanted.asked.get("cluster", old.job.cluster), wanted.changes)}
 
 
 def _check(wanted: Wanted) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from symconfig.api.arguments import typed
+from symconfig.api.clusters import in_sweep
 from symconfig.api.planning import Problems
 from symconfig.descriptor.document import Document
 from symconfig.descriptor.json_strict import load_json_strict
@@ -53,13 +54,17 @@ def sweep(
     return run(read.points, table, read.prices, Wanted(engine, jobs, address), fresh, progress)
 
 
-def read_sweep(source: str | Path | Mapping[str, Any], limit: int = LIMIT) -> Points:
-    """Every combination that is asked for. Raises InputError."""
+def read_sweep(
+    source: str | Path | Mapping[str, Any], limit: int = LIMIT, changes: Mapping[str, str] | None = None
+) -> Points:
+    """Every combination that is asked for; changes: of all its clusters. Raises InputError."""
     if isinstance(source, Mapping):
-        return points(asked(Document(json.loads(as_json(Document(dict(source), file=""))), file=""), None), limit)
-    path = Path(source)
-    document = load_json_strict(path) if path.suffix == ".json" else load_yaml_strict(path)
-    return points(asked(document, path.parent), limit)
+        document, folder = Document(json.loads(as_json(Document(dict(source), file=""))), file=""), None
+    else:
+        path = Path(source)
+        document = load_json_strict(path) if path.suffix == ".json" else load_yaml_strict(path)
+        folder = path.parent
+    return points(asked(in_sweep(document, changes or {}), folder), limit)
 
 
 def table_of(source: str | Path | Mapping[str, Any], out: str | Path | None) -> Path:
@@ -124,10 +129,12 @@ def read_size(
     goodput: float,
     prices: Mapping[str, float],
     problems: Sequence[Problem] = (),
+    changes: Mapping[str, str] | None = None,
 ) -> Question:
     """The question, of what a person gives; job: fields of a JOB.yaml without cluster and gpus.
 
-    problems: what the caller has found. Raises InputError with those and everything found here.
+    changes: of all clusters. problems: what the caller has found. Raises InputError with those and everything found
+    here.
     """
     found = Problems(problems)
     deadline_s = found.collect(lambda: time_s("deadline", deadline))
@@ -140,7 +147,7 @@ def read_size(
     if not 1 <= most_gpus <= MOST_ASKED:
         found.add(Problem("out of range", field="most_gpus", got=f"{most_gpus}", need=f"1 to {MOST_ASKED:,}"))
     names = zoo_clusters() if clusters == ALL else [clusters] if isinstance(clusters, str) else list(clusters)
-    known = found.collect(lambda: _known(job, names, prices))
+    known = found.collect(lambda: _known(job, names, prices, changes or {}))
     if found.all or known is None or deadline_s is None or total is None:
         raise InputError(found.all)
     model = known.models[job["model"]]
@@ -155,11 +162,13 @@ def read_size(
         deadline_s=deadline_s,
         goodput=goodput,
         most_gpus=most_gpus,
-        prices=prices,
+        prices=known.prices,
     )
 
 
-def _known(job: Mapping[str, Any], clusters: Sequence[str], prices: Mapping[str, float]) -> Asked:
+def _known(
+    job: Mapping[str, Any], clusters: Sequence[str], prices: Mapping[str, float], changes: Mapping[str, str]
+) -> Asked:
     """The same as a sweep over the clusters, whose fields and descriptors are checked as any sweep's are."""
     data = {
         "job": {"global_batch_size": 1, **job},
@@ -167,7 +176,7 @@ def _known(job: Mapping[str, Any], clusters: Sequence[str], prices: Mapping[str,
         "prices": dict(prices),
     }
     try:
-        return asked(Document(data, file=""), None)
+        return asked(in_sweep(Document(data, file=""), changes), None)
     except InputError as error:
         raise InputError(
             [replace(problem, field=(problem.field or "").removeprefix("job.")) for problem in error.problems]

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 
 NAME = "adapt"
 DOES = "put a plan's values into an existing launch script or config"
+EXAMPLES = (
+    "symconfig adapt train.sh --plan out",
+    "symconfig adapt train.sh --plan out --in-place",
+)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -39,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     found = Problems()
     plan = found.collect(lambda: load_plan(Path(arguments.plan)))
-    given = found.collect(lambda: variables(arguments.set))
+    given = found.collect(lambda: variables(arguments.set, arguments.source))
     if plan is None or given is None or found.all:
         raise InputError(found.all)
     if arguments.partial and not arguments.in_place:

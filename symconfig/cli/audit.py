@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 
 NAME = "audit"
 DOES = "read an existing launch script or config: what it will do, what is wrong, what would be better"
+EXAMPLES = (
+    "symconfig audit train.sh --cluster h100",
+    'symconfig audit train.sh --cluster "h100 with network=4x200Gb/s" --set TP=4',
+)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -65,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
         found.collect(partial(whole, f"--{name.replace('_', '-')}", getattr(arguments, name)))
         for name in ("gpus", "seq_length", "vocab_size")
     )
-    given = found.collect(lambda: variables(arguments.set))
+    given = found.collect(lambda: variables(arguments.set, arguments.source))
     if arguments.source is None:
         raise InputError(found.all)
     with Progress(sys.stderr) as progress:

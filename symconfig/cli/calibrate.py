@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 NAME = "calibrate"
 DOES = "fit the constants of a GPU type to measured runs"
+EXAMPLES = ("symconfig calibrate runs.yaml --cluster h100 --out mine.yaml",)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -8,6 +8,10 @@ from symconfig.cli.shared import print_json, say
 
 NAME = "check"
 DOES = "whether the files of a plan were edited or are stale, for CI: exit 1 when they are"
+EXAMPLES = (
+    "symconfig check out",
+    "symconfig check out --solve",
+)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -11,6 +11,10 @@ from symconfig.errors import InputError, Problem
 
 NAME = "checkpoint"
 DOES = "what kind of checkpoint a folder holds, and whether a plan's run can go on from it"
+EXAMPLES = (
+    "symconfig checkpoint checkpoints",
+    "symconfig checkpoint checkpoints --plan out",
+)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -8,6 +8,7 @@ from symconfig.cli.shared import print_json, say
 
 NAME = "diff"
 DOES = "in what two plans differ"
+EXAMPLES = ("symconfig diff out again",)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

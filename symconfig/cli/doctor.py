@@ -8,6 +8,7 @@ from symconfig.cli.shared import print_json, say
 
 NAME = "doctor"
 DOES = "versions, data folders, and what can be verified on this machine"
+EXAMPLES = ("symconfig doctor",)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -9,6 +9,7 @@ from symconfig.cli.shared import print_json, say
 
 NAME = "explain"
 DOES = "the formulas of a plan, what binds, the runner-up, how every tensor is split"
+EXAMPLES = ("symconfig explain out",)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -5,16 +5,23 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from symconfig.cli.options import add_files, wanted
+from symconfig.cli.options import add_changes, add_files, as_changes, changes, wanted
 from symconfig.cli.shared import note, print_json, say
 from symconfig.errors import InputError, Problem
 
+if TYPE_CHECKING:
+    from symconfig.plans.plan import Plan
+    from symconfig.report.progress import Progress
+
 NAME = "fallback"
 DOES = "plan beforehand for a cluster that loses nodes, with a launch script that takes the plan that fits"
+EXAMPLES = ("symconfig fallback out --lose-nodes 1..2 --out smaller",)
 
 _OPTIONS = {"lose_nodes": "--lose-nodes"}
 
@@ -23,6 +30,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `symconfig fallback`."""
     add = parser.add_argument
     add("plan", metavar="PLAN.json", help="a plan, or the folder that holds it")
+    add_changes(parser)
     add("--lose-nodes", metavar="N", default="1..4", help="how many nodes fewer: 2, or 1..4 (default)")
     add("--out", metavar="DIR", help="write nodes-N/ for every plan there, and the launch.sh above them")
     add("--force", action="store_true", help="write into a folder that exists")
@@ -47,15 +55,15 @@ def run(arguments: argparse.Namespace) -> int:
     lost = found.collect(partial(_range, arguments.lose_nodes))
     asked = found.collect(partial(wanted, arguments))
     plan = found.collect(partial(load_plan, Path(arguments.plan)))
+    changed = found.collect(lambda: changes(arguments)) or {}
     if found.all or lost is None or asked is None or plan is None:
         raise InputError(found.all)
     try:
         with Progress(sys.stderr) as progress:
+            plan = _on_changed(plan, changed, progress)
             result = solve(plan, lost, top=TOP, progress=progress)
     except InputError as error:
-        raise InputError(
-            [replace(problem, field=_OPTIONS.get(problem.field or "", problem.field)) for problem in error.problems]
-        ) from None
+        raise InputError([_as_option(as_changes(problem, changed)) for problem in error.problems]) from None
     written = write(result, out, asked, force=arguments.force) if out is not None else []
     if arguments.json:
         print_json(FallbackResult(result).to_dict())
@@ -66,6 +74,20 @@ def run(arguments: argparse.Namespace) -> int:
         picks = "launch.sh takes the plan that fits, of " if out / LAUNCH in written else ""
         note(f"wrote {len(written)} files into {out}: {picks}{folders}")
     return 0 if any(each.plan for each in result.smaller) else 1
+
+
+def _on_changed(plan: Plan, changed: Mapping[str, str], progress: Progress) -> Plan:
+    """The plan made again for its cluster with the changes, where the smaller plans run, too."""
+    from symconfig.api import replan as api_replan
+
+    if not changed:
+        return plan
+    note(f"note: the plan itself is made again with {', '.join(f'{name}={value}' for name, value in changed.items())}")
+    return api_replan.again(plan, api_replan.Wanted(asked={}, changes=changed), progress=progress).found.new
+
+
+def _as_option(problem: Problem) -> Problem:
+    return replace(problem, field=_OPTIONS.get(problem.field or "", problem.field))
 
 
 def _range(text: str) -> range:

@@ -9,6 +9,10 @@ from symconfig.cli.shared import print_json, say
 
 NAME = "formats"
 DOES = "what a plan can be written as, what can start it, and which of it can carry a certain plan"
+EXAMPLES = (
+    "symconfig formats",
+    "symconfig formats out",
+)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -10,6 +10,7 @@ from symconfig.errors import InputError, Problem
 
 NAME = "import"
 DOES = "turn a Hugging Face config.json into a descriptor"
+EXAMPLES = ("symconfig import config.json --out mine.yaml",)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

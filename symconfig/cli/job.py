@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from symconfig.api.clusters import named
+from symconfig.cli.options import as_changes, changes
 from symconfig.descriptor.document import Document
 from symconfig.errors import InputError, Problem
 
@@ -52,6 +54,7 @@ class Request:
     model_base: Path | None
     cluster_base: Path | None
     problems: tuple[Problem, ...]
+    changes: Mapping[str, str] = field(default_factory=dict)  # of the cluster, in its name already where there is one
     unsaid: tuple[str, ...] = ()  # of a recipe, what its pins cannot say
 
 
@@ -76,6 +79,13 @@ def request(arguments: argparse.Namespace) -> Request:
     pins = _pins(arguments.pin, problems)
     if pins and isinstance(data.get("pins", {}), dict):
         data["pins"] = {**data.get("pins", {}), **pins}
+    changed: dict[str, str] = {}
+    try:
+        changed = changes(arguments)
+        if data.get("cluster") is not None:
+            data["cluster"] = named(data["cluster"], changed)
+    except InputError as error:
+        problems += error.problems
     base = Path(arguments.job).parent if arguments.job else None
     return Request(
         document=replace(document, data=data),
@@ -85,6 +95,7 @@ def request(arguments: argparse.Namespace) -> Request:
         model_base=None if "--model" in given else base,
         cluster_base=None if "--cluster" in given else base,
         problems=tuple(problems),
+        changes=changed,
         unsaid=unsaid,
     )
 
@@ -122,6 +133,8 @@ def as_options(problem: Problem, asked: Request) -> Problem:
     name = problem.field or ""
     if name.startswith("pins.") and name[5:] in asked.pinned:
         return replace(problem, file=None, line=None, column=None, field=f"--pin {name[5:]}")
+    if name.startswith("cluster.") and (asked.changes or not asked.from_file or "--cluster" in asked.given):
+        return as_changes(replace(problem, file=None, line=None, column=None), asked.changes)
     option = next((option for option, (path, _) in OPTIONS.items() if ".".join(path) == name), None)
     if option is None or (asked.from_file and option not in asked.given):
         return problem

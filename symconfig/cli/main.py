@@ -10,8 +10,9 @@ import argparse
 import difflib
 import gc
 import os
+import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import NoReturn, Protocol, cast
 
@@ -23,39 +24,78 @@ BROKEN_PIPE, DEFECT = 141, 70
 # New objects between two looks for cycles among them. A command makes few cycles, and Python's own 700 take 4 % of it.
 COLLECT_AFTER = 100_000
 _DESCRIPTION = "Plans how a large model is split over a cluster, and writes the files that start it."
+_MORE = "`symconfig COMMAND --help` shows a command's options and an example; `symconfig --version` the version."
+_EXAMPLES = "example"  # with which their title begins
 DEBUG_VARIABLE = "SYMCONFIG_DEBUG"
 
 
 class Command(Protocol):
-    """A module of this package that is a command: its name, its line in the list of commands, its options, its run."""
+    """A module of this package that is a command: its name, its line in the list of commands, command lines to begin
+    with, its options, its run."""
 
     NAME: str
     DOES: str
+    EXAMPLES: Sequence[str]
 
     def add_options(self, parser: argparse.ArgumentParser) -> None: ...
 
     def run(self, arguments: argparse.Namespace) -> int: ...
 
 
-# Modules beside this one, in the order of `symconfig --help`. A command has its module's name, but for `import`.
-COMMANDS = (
-    "plan", "replan", "diff", "fallback", "audit", "adapt", "partition", "render", "args", "check", "formats",
-    "checkpoint", "verify", "measure", "explain", "timeline", "validate", "calibrate", "sweep", "size", "recipes",
-    "importing", "doctor",
-)  # fmt: skip
+# Modules beside this one, by what a person is about to do, as `symconfig --help` shows them. A command has its module's
+# name, but for `import`.
+GROUPS = {
+    "before training": ("plan", "size", "sweep", "partition", "render", "formats"),
+    "in an existing pipeline": ("audit", "adapt", "args", "check"),
+    "when something changes": ("replan", "diff", "fallback", "checkpoint"),
+    "look closer": ("explain", "timeline", "verify", "validate"),
+    "what there is to plan with": ("models", "clusters", "recipes", "importing"),
+    "this machine": ("doctor", "measure", "calibrate"),
+}
+COMMANDS = tuple(name for names in GROUPS.values() for name in names)
+_NAMES = {"importing": "import"}
+_NO_COMMAND = re.compile(r"argument COMMAND: invalid choice: '(.*?)'", re.DOTALL)
+_COLUMN = 14  # where the words beside a command's name start
 
 
 def commands(words: Sequence[str]) -> list[Command]:
     """Load the command that comes first of some words; all commands where none does."""
-    first = "importing" if words[:1] == ["import"] else "".join(words[:1])
-    names = (first,) if first in COMMANDS and words[0] != "importing" else COMMANDS
+    by_name = {_NAMES.get(module, module): module for module in COMMANDS}
+    module = by_name.get("".join(words[:1]))
+    names = COMMANDS if module is None else (module,)
     return [cast(Command, import_module(f"symconfig.cli.{name}")) for name in names]
+
+
+class _Formatter(argparse.HelpFormatter):
+    """Breaks lines as argparse does, but those of examples, which are to be copied."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return text if text.startswith(_EXAMPLES) else super()._fill_text(text, width, indent)
 
 
 class _Parser(argparse.ArgumentParser):
     """Says what is wrong in the words of every other error, without the wall of usage."""
 
+    groups: Mapping[str, Sequence[argparse.Action]] = {}  # commands by their title
+
+    def format_help(self) -> str:
+        """Return the help; of all commands, in groups."""
+        if not self.groups:
+            return super().format_help()
+        formatter = _Formatter(self.prog, max_help_position=_COLUMN)
+        formatter.add_text(self.description)
+        for title, actions in self.groups.items():
+            formatter.start_section(title)
+            formatter.add_arguments(actions)
+            formatter.end_section()
+        formatter.add_text(self.epilog)
+        return formatter.format_help()
+
     def error(self, message: str) -> NoReturn:
+        if wrong := _NO_COMMAND.match(message):
+            near = difflib.get_close_matches(wrong[1], [_NAMES.get(module, module) for module in COMMANDS], n=1)
+            hint = f"symconfig {near[0]}" if near else f"{self.prog} --help"
+            raise InputError(Problem("there is no such command", field=wrong[1], hint=hint))
         raise InputError(Problem(message, hint=f"{self.prog} --help"))
 
 
@@ -147,12 +187,27 @@ def _silence() -> None:
 
 
 def _parser(words: Sequence[str]) -> _Parser:
-    parser = _Parser(prog="symconfig", allow_abbrev=False, description=_DESCRIPTION)
+    parser = _Parser(prog="symconfig", allow_abbrev=False, description=_DESCRIPTION, epilog=_MORE)
     parser.add_argument("--version", action="version", version=f"symconfig {VERSION}")
-    parsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_Parser)
+    parsers = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=_Parser)
+    named = {}
     for each in commands(words):
-        command = parsers.add_parser(each.NAME, help=each.DOES, description=each.DOES, allow_abbrev=False)
+        title = f"{_EXAMPLES}{'s' * (len(each.EXAMPLES) > 1)}:"
+        examples = "\n  ".join((title, *(line for one in each.EXAMPLES for line in one.split("\n"))))
+        command = parsers.add_parser(
+            each.NAME,
+            help=each.DOES,
+            description=each.DOES,
+            epilog=examples,
+            allow_abbrev=False,
+            formatter_class=_Formatter,
+        )
         each.add_options(command)
         command.add_argument("--json", action="store_true", help="JSON on standard output, messages on standard error")
         command.set_defaults(command=each.run, command_parser=command)
+        named[each.NAME] = parsers._choices_actions[-1]
+    parser.groups = {
+        title: [named[name] for module in modules if (name := _NAMES.get(module, module)) in named]
+        for title, modules in GROUPS.items()
+    }
     return parser

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 NAME = "measure"
 DOES = "run one rank of a plan, or a GPU's kernels, on one GPU and time it"
+EXAMPLES = ("symconfig measure out --out runs.yaml",)
 
 OF_KERNELS = ("budget", "raw", "times")
 

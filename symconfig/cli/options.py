@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from symconfig.cli.shared import whole
@@ -13,6 +16,8 @@ if TYPE_CHECKING:
     from symconfig.api.planning import Problems, Wanted
     from symconfig.runs.sweep.engines import Wanted as Engine
 
+# A field of a problem that is about a cluster, or of one among several, and what of it is changed.
+_CLUSTER = re.compile(r"cluster(?:\.(?P<field>.+))?|(?:job|sweep)\.cluster(?:\[\d+\])?(?:: (?P<swept>.+))?", re.DOTALL)
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z_0-9]*\Z")
 
 
@@ -21,6 +26,7 @@ def add_job(parser: argparse.ArgumentParser) -> None:
     what = parser.add_argument_group("the job")
     what.add_argument("--model", metavar="M", help="zoo name, or path of a descriptor or a config.json")
     what.add_argument("--cluster", metavar="C", help="zoo name, or path of a descriptor")
+    add_changes(what)
     what.add_argument("--gpus", metavar="N", help="how many GPUs, all of them used; auto: the fewest that fit")
     what.add_argument("--global-batch-size", metavar="G", help="sequences per optimizer step")
     what.add_argument("--seq-length", metavar="S", help="tokens (default: the smaller of the model's and 4096)")
@@ -42,6 +48,36 @@ def add_job(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--memory-margin", metavar="SHARE", help="share of the GPU's memory left free (default 0.04)")
     what.add_argument("--memory-risk", metavar="P", help="probability of running out of memory (default 0.05)")
     what.add_argument("--expert-imbalance", metavar="X", help="busiest expert rank over the mean (default 1.0)")
+
+
+def add_changes(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+    """--set: what differs from the cluster that is named."""
+    parser.add_argument(
+        "--set",
+        metavar="FIELD=VALUE",
+        action="append",
+        default=[],
+        help="a field of the cluster that differs: network=4x200Gb/s, gpu_memory=96GB; may be repeated",
+    )
+
+
+def changes(arguments: argparse.Namespace) -> dict[str, str]:
+    """What --set changes of the cluster, `field: value`. Raises InputError."""
+    from symconfig.descriptor.cluster_name import pairs
+
+    return pairs(arguments.set, "--set")
+
+
+def as_changes(problem: Problem, changed: Iterable[str], named: str = "--cluster") -> Problem:
+    """A problem of the cluster in the words of the options. named: the option that names it."""
+    match = _CLUSTER.fullmatch(problem.field or "")
+    if match is None:
+        return problem
+    field = match["field"] or match["swept"] or ""
+    by_set = next((name for name in changed if f"{field}.".startswith(f"{name}.")), None)
+    if by_set is not None:
+        return replace(problem, field=f"--set {by_set}", file=None, line=None, column=None)
+    return problem if problem.file else replace(problem, field=f"{named}: {field}" if field else named)
 
 
 def add_answer(parser: argparse.ArgumentParser) -> None:
@@ -111,11 +147,32 @@ def add_script(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(extra=[])
 
 
-def variables(pairs: list[str]) -> dict[str, str]:
-    """NAME=VALUE, as --set has it. Raises InputError with all that are none."""
+def variables(pairs: list[str], source: str | None) -> dict[str, str]:
+    """NAME=VALUE, as --set of a script has it. source: the script. Raises InputError with all that are none."""
     wrong = [pair for pair in pairs if not _VARIABLE.match(pair.partition("=")[0]) or "=" not in pair]
     if wrong:
         raise InputError(
             [Problem("is no variable with a value", field="--set", got=pair, need="NAME=VALUE") for pair in wrong]
         )
-    return dict(pair.split("=", 1) for pair in pairs)
+    found = dict(pair.split("=", 1) for pair in pairs)
+    if meant := [name for name in found if _of_cluster(name, source)]:
+        raise InputError([_no_variable(name, found[name]) for name in meant])
+    return found
+
+
+def _of_cluster(name: str, source: str | None) -> bool:
+    """Whether a name is a field of a cluster, and no variable of the script."""
+    from symconfig.descriptor.difference import SHORT
+
+    if name not in (*SHORT, "gpus_per_node", "levels"):
+        return False
+    try:
+        text = Path(source or "").read_text(encoding="utf-8", errors="replace")
+    except (OSError, ValueError):  # a line of arguments, or what is said to be no file where it is read
+        text = source or ""
+    return re.search(rf"\$\{{?{name}\b", text) is None
+
+
+def _no_variable(name: str, value: str) -> Problem:
+    what = f"{name} is a field of a cluster, and --set is for variables of the script here"
+    return Problem(what, field="--set", got=f"{name}={value}", hint=f"--cluster 'h100 with {name}={value}'")

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from symconfig.cli.options import add_changes, as_changes, changes
 from symconfig.cli.shared import check_output, note, print_json, say, write_text
 from symconfig.errors import InfeasibleError, InputError, Problem, SymconfigError
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 NAME = "partition"
 DOES = "find a split for every operator and tensor of any graph"
+EXAMPLES = ("symconfig partition --model llama2-7b --cluster h100 --gpus 8 \\\n    --global-batch-size 16",)
 
 _NAMES = (
     "model", "program", "module", "cluster", "gpus", "mesh", "global_batch_size", "seq_length", "solver", "objective",
@@ -35,8 +37,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     what("--model", metavar="M", help="zoo name, or path of a descriptor or a config.json")
     what("--program", metavar="FILE.yaml", help="operators over named dims, or a program of the zoo (docs/programs.md)")
     what("--module", metavar="PKG:FACTORY", help="a PyTorch module that the factory makes; needs symconfig[module]")
-    where = parser.add_argument_group("where and how it runs").add_argument
+    where_group = parser.add_argument_group("where and how it runs")
+    where = where_group.add_argument
     where("--cluster", metavar="C", help="zoo name, or path of a descriptor")
+    add_changes(where_group)
     where("--gpus", metavar="N", help="how many of its GPUs")
     where("--mesh", metavar="FILE.yaml", help="levels instead of the cluster's")
     where("--global-batch-size", metavar="G", help="sequences, or examples, per optimizer step")
@@ -76,10 +80,11 @@ def run(arguments: argparse.Namespace) -> int:
         found.collect(lambda: check_output("--placements", table, arguments.force, ("Python", ".py")))
     top = found.collect(lambda: _top(arguments.top))
     given = {name: getattr(arguments, name) for name in _NAMES}
-    given |= {"flat": not arguments.no_flat, "limit_s": arguments.timeout}
+    changed = found.collect(lambda: changes(arguments)) or {}
+    given |= {"flat": not arguments.no_flat, "limit_s": arguments.timeout, "changes": changed}
     request = found.collect(lambda: asked(given))
     if found.all or request is None or top is None:
-        raise InputError([_as_option(problem) for problem in found.all])
+        raise InputError([_as_option(as_changes(problem, changed)) for problem in found.all])
     try:
         with Progress(sys.stderr) as progress:
             progress.say("partitioning")

@@ -12,6 +12,10 @@ from symconfig.errors import InputError, SymconfigError
 
 NAME = "plan"
 DOES = "find the fastest configuration that fits, and write its files"
+EXAMPLES = (
+    "symconfig plan --model llama2-13b --cluster h100 --gpus 64 \\\n    --global-batch-size 1024 --out out",
+    "symconfig plan job.yaml --set network=4x200Gb/s --pin tp=8",
+)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

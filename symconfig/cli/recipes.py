@@ -10,6 +10,7 @@ from symconfig.errors import InputError
 
 NAME = "recipes"
 DOES = "list published training layouts, or show one; `plan --like NAME` starts from it"
+EXAMPLES = ("symconfig recipes --model llama3.1-70b --cluster h100",)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -11,6 +11,7 @@ from symconfig.errors import InputError
 
 NAME = "render"
 DOES = "write the files of a plan for a target"
+EXAMPLES = ("symconfig render out --target deepspeed --out deepspeed",)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -15,6 +15,10 @@ from symconfig.errors import InputError, Problem, SymconfigError
 
 NAME = "replan"
 DOES = "solve a plan's inputs again: what changes and why, and whether its checkpoint still loads"
+EXAMPLES = (
+    "symconfig replan out --gpus 32",
+    "symconfig replan out --global-batch-size 2048 --keep tp,pp --out again",
+)
 
 _STEP = re.compile(r"[0-9]{1,9}")
 _OPTIONS = {"keep": "--keep", "release": "--release", "at_step": "--at-step", "schedule": "--schedule"}
@@ -67,6 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
         at_step=step,
         schedule=arguments.schedule or "keep",
         top=top or 1,
+        changes=asked.changes,
         accept_edits=arguments.accept_edits,
     )
     try:

@@ -6,7 +6,6 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,15 +33,15 @@ def note(text: str) -> None:
     print(clean(text), file=sys.stderr)
 
 
-def named_cluster(name: str) -> ClusterDescriptor:
+def named_cluster(name: str, option: str = "--cluster") -> ClusterDescriptor:
     """The cluster that the option names; a name that is none is the option's mistake."""
+    from symconfig.cli.options import as_changes
     from symconfig.descriptor.load import load_cluster
 
     try:
         return load_cluster(name)
     except InputError as error:
-        said = (replace(each, field="--cluster") if each.field == "cluster" else each for each in error.problems)
-        raise InputError(list(said)) from None
+        raise InputError([as_changes(each, (), option) for each in error.problems]) from None
 
 
 def span_s(field: str, text: str, least_s: float, most_s: float) -> float:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from symconfig.cli.options import add_engine, engine
+from symconfig.cli.options import add_changes, add_engine, as_changes, engine
 from symconfig.cli.shared import note, print_json, say, whole
 from symconfig.errors import FailedError, InputError, Problem
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 NAME = "size"
 DOES = "how many GPUs of which cluster meet a deadline, at what cost"
+EXAMPLES = ("symconfig size llama3.1-8b --tokens 100B --deadline 30d \\\n    --clusters h100,a100-80gb",)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -27,6 +29,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--deadline", metavar="T", required=True, help="the time there is: 30d, 12h, 2w")
     add("--tokens", metavar="N", required=True, help="tokens to train on: 2T, 500B")
     add("--clusters", metavar="A,B", default="all", help="zoo names or paths (default: all of the zoo)")
+    add_changes(parser)
     add("--global-batch-size", metavar="G", help="sequences per optimizer step (default: 4 Mi tokens)")
     add("--batch-tokens", metavar="N", help="the same in tokens: 4M; rounded to an even number of sequences")
     add("--seq-length", metavar="S", help="tokens (default: the smaller of the model's and 4096)")
@@ -80,7 +83,7 @@ def _question(arguments: argparse.Namespace, found: Problems) -> Question:
     goodput = found.collect(lambda: _share("--goodput", arguments.goodput))
     prices = found.collect(lambda: _prices(arguments.price))
     asked = request(arguments)
-    clusters = arguments.clusters if arguments.clusters == api_sweep.ALL else arguments.clusters.split(",")
+    clusters = arguments.clusters if arguments.clusters == api_sweep.ALL else _BETWEEN.split(arguments.clusters)
     try:
         return api_sweep.read_size(
             asked.document.data,
@@ -92,11 +95,15 @@ def _question(arguments: argparse.Namespace, found: Problems) -> Question:
             goodput=1.0 if goodput is None else goodput,
             prices=prices or {},
             problems=(*found.all, *asked.problems),
+            changes=asked.changes,
         )
     except InputError as error:
-        raise InputError([_as_option(as_options(problem, asked)) for problem in error.problems]) from None
+        said = (_as_option(as_options(problem, asked)) for problem in error.problems)
+        raise InputError(list(dict.fromkeys(as_changes(each, asked.changes, "--clusters") for each in said))) from None
 
 
+# A comma between clusters; one in a cluster's name is followed by a blank, or by a field that is changed.
+_BETWEEN = re.compile(r",(?!\s|[A-Za-z_.]+=)")
 _FIELDS = {
     "deadline": "--deadline",
     "tokens": "--tokens",
@@ -108,8 +115,6 @@ _FIELDS = {
 
 def _as_option(problem: Problem) -> Problem:
     field = problem.field or ""
-    if field.startswith("sweep.cluster"):
-        return replace(problem, field="--clusters")
     if field.startswith("prices."):
         return replace(problem, field="--price", got=problem.got or field.removeprefix("prices."))
     return replace(problem, field=_FIELDS.get(field, problem.field))

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from symconfig.cli.options import add_engine, engine
+from symconfig.cli.options import add_changes, add_engine, as_changes, changes, engine
 from symconfig.cli.shared import INTERRUPTED, note, print_json, say, whole
 from symconfig.errors import FailedError, InputError, Problem
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 NAME = "sweep"
 DOES = "plan many combinations of a job's fields, into one table"
+EXAMPLES = ("symconfig sweep sweep.yaml --out results.csv",)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -32,6 +33,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="the table, .csv or .parquet (default: SWEEP.csv, here); what is done stays done "
         "in FILE.journal, and the same command goes on from there",
     )
+    add_changes(parser)
     add_engine(parser)
     add("--limit", metavar="N", help="most combinations (default 10,000)")
     add("--force", action="store_true", help="start again, and replace a table that exists")
@@ -72,7 +74,8 @@ def _asked(arguments: argparse.Namespace) -> tuple[Points, Path, Wanted]:
     found.collect(lambda: table.check(out))
     limit = found.collect(lambda: whole("--limit", arguments.limit)) or LIMIT
     wanted = engine(arguments, found)
-    asked = found.collect(lambda: api_sweep.read_sweep(arguments.sweep, limit))
+    changed = found.collect(lambda: changes(arguments)) or {}
+    asked = found.collect(lambda: api_sweep.read_sweep(arguments.sweep, limit, changed))
     if out.exists() and not path_of(out).exists() and not arguments.force:
         found.add(
             Problem(
@@ -82,7 +85,7 @@ def _asked(arguments: argparse.Namespace) -> tuple[Points, Path, Wanted]:
             )
         )
     if found.all or asked is None:
-        raise InputError(found.all)
+        raise InputError(list(dict.fromkeys(as_changes(problem, changed, "cluster") for problem in found.all)))
     return asked, out, wanted
 
 

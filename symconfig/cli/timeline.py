@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 
 NAME = "timeline"
 DOES = "draw the schedule of a plan, stage by stage, with its memory"
+EXAMPLES = (
+    "symconfig timeline out --svg step.svg",
+    "symconfig timeline out --compare",
+)
 
 PLAIN_WIDTH = 120  # where no terminal says how wide it is
 LEAST_WIDTH, MOST_WIDTH = 60, 2000

@@ -11,6 +11,7 @@ from symconfig.errors import InputError, Problem
 
 NAME = "validate"
 DOES = "predictions against measured runs"
+EXAMPLES = ("symconfig validate runs.yaml",)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -12,6 +12,7 @@ from symconfig.errors import InputError, Problem
 
 NAME = "verify"
 DOES = "hold rendered files against the real frameworks"
+EXAMPLES = ("symconfig verify out",)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -10,6 +10,8 @@ from pydantic import Field, model_validator
 from symconfig.descriptor.mesh import NETWORK
 from symconfig.descriptor.model import PositiveInt, Strict
 
+LONGEST_NAME = 200
+
 
 class Quantity(Strict):
     """A number, where it comes from, and how far off it may be (relative, one standard deviation)."""
@@ -119,7 +121,7 @@ class ClusterDescriptor(Strict):
     """A homogeneous cluster."""
 
     schema_: Literal["symconfig.cluster/1"] = Field(alias="schema")
-    name: str = Field(min_length=1, max_length=200)
+    name: str = Field(min_length=1, max_length=LONGEST_NAME)
     aliases: tuple[str, ...] = Field(default=(), description="other spellings of this GPU in measurement files")
     source: str
     gpus_per_node: PositiveInt
@@ -136,16 +138,18 @@ class ClusterDescriptor(Strict):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        sizes = [level.size for level in self.levels]
+        names, sizes = [level.name for level in self.levels], [level.size for level in self.levels]
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise ValueError(f"levels have two of the name {twice}")
         if sizes[-1] is not None:
-            raise ValueError("the outermost level must have size: null (the whole cluster)")
+            raise ValueError("levels must end with one of size: null (the whole cluster)")
         inner = sizes[:-1]
         if any(size is None for size in inner):
-            raise ValueError("only the outermost level may have size: null")
+            raise ValueError("levels may have size: null in the last place only")
         known = [size for size in inner if size is not None]
         if 1 in known:
-            raise ValueError("a level of one GPU joins nothing: leave it out")
+            raise ValueError("levels have one that joins nothing, of one GPU: leave it out")
         for small, large in pairwise(known):
             if large % small or large <= small:
-                raise ValueError(f"level sizes must grow by whole factors, got {small} then {large}")
+                raise ValueError(f"levels must grow by whole factors in size, got {small} then {large}")
         return self

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import difflib
-import re
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
 
-from symconfig.descriptor.cluster import ClusterDescriptor, KernelsFile
+from symconfig.descriptor.cluster import LONGEST_NAME, ClusterDescriptor, Kernels, KernelsFile
+from symconfig.descriptor.cluster_name import CLUSTER, as_document, joined, split
+from symconfig.descriptor.difference import changed
 from symconfig.descriptor.document import Document, shorten
+from symconfig.descriptor.given import given_in, quantified
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.json_strict import load_json_strict
 from symconfig.descriptor.model import Adapter, ModelDescriptor, ModelSchema, Strict
-from symconfig.descriptor.network import with_network
 from symconfig.descriptor.validate import validate
 from symconfig.descriptor.yaml_strict import load_yaml_strict
 from symconfig.errors import InputError, Problem
@@ -33,16 +36,6 @@ class AdapterModel(Strict):
     huggingface_id: str | None = None
     adapter: Adapter
     notes: tuple[str, ...] = ()
-
-
-class OtherNetwork(Strict):
-    """A cluster file that names another cluster as its `base` and the network between its nodes."""
-
-    schema_: Literal["symconfig.cluster/1"] = Field(alias="schema")
-    base: str = Field(min_length=1, description="zoo name, or a path relative to this file")
-    name: str = Field(min_length=1, max_length=200)
-    source: str = Field(min_length=1)
-    network: str = Field(min_length=1, description="ports and their speed, or the speed of a GPU: `4x100 Gb/s`")
 
 
 def zoo_models() -> list[str]:
@@ -84,61 +77,92 @@ def _load_model(path: Path, *, adapters: bool) -> ModelDescriptor:
 
 
 def load_cluster(name_or_path: str, base: Path | None = None) -> ClusterDescriptor:
-    """A zoo name or a descriptor file, after an @ the network between its nodes: `h100@4x100 Gb/s`.
+    """A zoo name or a descriptor file, and what differs: `h100 with network=4x100Gb/s`, or `h100@4x100Gb/s`.
 
     Paths are relative to `base`. Raises InputError.
     """
-    name, at, network = name_or_path.rpartition("@")
-    if not at or _lies(name_or_path, base):
-        return _load_cluster(find(name_or_path, "clusters", base), changes=True)
-    cluster = _load_cluster(find(name, "clusters", base), changes=True)
-    changed = with_network(cluster, network, f"stated with the cluster's name: {network}")
-    plain = re.sub(r"[^a-z0-9.]+", "-", network.lower()).strip("-")
-    source = f"{cluster.source}; the network between nodes as stated with its name"
-    return changed.model_copy(update={"name": f"{cluster.name}-{plain}", "aliases": (), "source": source})
+    return _load_cluster(name_or_path, base, ())
 
 
-def _load_cluster(path: Path, *, changes: bool) -> ClusterDescriptor:
+def find_cluster(name_or_path: str, base: Path | None = None) -> Path:
+    """The file of a cluster, or of what it differs from. Raises InputError."""
+    return find(_split(name_or_path, base)[0], "clusters", base)
+
+
+def with_changes(cluster: ClusterDescriptor, changes: Mapping[str, str]) -> ClusterDescriptor:
+    """Return the cluster with other values of some fields, and a name that says so. Raises InputError."""
+    name = shorten(joined(cluster.name, changes), LONGEST_NAME)
+    try:
+        return _changed(cluster, as_document(changes), name, "given by the user", None)
+    except InputError as error:
+        raise InputError(
+            [
+                replace(one, field=f"{CLUSTER}.{one.field}" if one.field else CLUSTER) if one.file == "" else one
+                for one in error.problems
+            ]
+        ) from None
+
+
+def _split(name: str, base: Path | None) -> tuple[str, dict[str, str]]:
+    """A cluster's name and what differs; a file may have a name that looks like both."""
+    return (name, {}) if _lies(name, base) else split(name)
+
+
+def _load_cluster(name: str, folder: Path | None, above: tuple[Path, ...]) -> ClusterDescriptor:
+    """above: the files that have it as their base, the outermost first."""
+    plain, changes = _split(name, folder)
+    cluster = _cluster_file(find(plain, "clusters", folder), above)
+    return with_changes(cluster, changes) if changes else cluster
+
+
+def _cluster_file(path: Path, above: tuple[Path, ...]) -> ClusterDescriptor:
     document = load_json_strict(path) if path.suffix == ".json" else load_yaml_strict(path)
     if isinstance(document.data, dict) and "base" in document.data:
-        if not changes:
-            raise InputError(document.problem("the base of a network must be a whole cluster", ("base",)))
-        return _with_network(document, path)
-    if isinstance(document.data, dict) and isinstance(document.data.get("kernels"), str):
-        document = _with_kernels(document, path)
-    return validate(document, ClusterDescriptor)
+        stated, chain = document.data["base"], (*above, path.resolve())
+        if not isinstance(stated, str) or not stated:
+            raise InputError(document.problem("wrong value", ("base",), got=shorten(stated), need="a cluster's name"))
+        try:
+            file = find_cluster(stated, path.parent).resolve()
+            if file in chain:
+                names = " -> ".join(one.name for one in (*chain[chain.index(file) :], file))
+                raise InputError(Problem("the bases go round in a circle", got=names))
+            base = _load_cluster(stated, path.parent, chain)
+        except InputError as error:
+            first = document.problem("the base cluster cannot be loaded", ("base",), got=shorten(stated))
+            raise InputError([first, *error.problems]) from None
+        return _changed(base, document, path.stem, given_in(path.name), path.parent)
+    if not isinstance(document.data, dict):
+        return validate(document, ClusterDescriptor)
+    data = {"name": path.stem, "source": given_in(path.name), **document.data}
+    if isinstance(data.get("kernels"), str):
+        constants = _kernels(document, path.parent)
+        data["kernels"] = constants.model_dump(mode="json", exclude_unset=True)
+    source = data["source"] if isinstance(data["source"], str) else given_in(path.name)
+    document = Document(data, document.file, document.keys, document.values, document.unread)
+    return validate(quantified(document, ClusterDescriptor, source), ClusterDescriptor)
 
 
-def _with_network(document: Document, path: Path) -> ClusterDescriptor:
-    """The base cluster with this file's network between its nodes."""
-    stated = validate(document, OtherNetwork)
-    try:
-        base = _load_cluster(find(stated.base, "clusters", path.parent), changes=False)
-    except InputError as error:
-        first = document.problem("the base cluster cannot be loaded", ("base",), got=shorten(stated.base))
-        raise InputError([first, *error.problems]) from None
-    try:
-        cluster = with_network(base, stated.network, f"{stated.source}: {stated.network}")
-    except InputError as error:
-        wrong = error.problems[0]
-        raise InputError(
-            document.problem(wrong.what, ("network",), got=wrong.got, need=wrong.need, hint=wrong.hint)
-        ) from None
-    source = f"{stated.source}; all but the network: {base.source}"
-    return cluster.model_copy(update={"name": stated.name, "aliases": (), "source": source})
+def _changed(
+    base: ClusterDescriptor, document: Document, name: str, given: str, folder: Path | None
+) -> ClusterDescriptor:
+    """The base with the document's fields over it, and the constants of the file that it may name."""
+    constants = None
+    if isinstance(document.data.get("kernels"), str):
+        constants = _kernels(document, folder)
+        data = {k: value for k, value in document.data.items() if k != "kernels"}
+        document = Document(data, document.file, document.keys, document.values, document.unread)
+    return changed(base, document, name, given, constants)
 
 
-def _with_kernels(document: Document, path: Path) -> Document:
-    """The cluster with the constants of the GPU type that it names."""
+def _kernels(document: Document, folder: Path | None) -> Kernels:
+    """The constants of the GPU type that the cluster names."""
     name = document.data["kernels"]
     try:
-        file = load_yaml_strict(find(name, "kernels", path.parent))
-        constants = validate(file, KernelsFile).constants
+        path = find(name, "kernels", folder)
+        return validate(quantified(load_yaml_strict(path), KernelsFile, given_in(path.name)), KernelsFile).constants
     except InputError as error:
         first = document.problem("the constants of the GPU type cannot be loaded", ("kernels",), got=shorten(name))
         raise InputError([first, *error.problems]) from None
-    fields = document.data | {"kernels": constants.model_dump(mode="json", exclude_unset=True)}
-    return Document(fields, document.file, document.keys, document.values)
 
 
 def load_job(path: str | Path) -> Job:

@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import re
 
+from symconfig.descriptor.amounts import SPEED, amount
 from symconfig.descriptor.cluster import ClusterDescriptor, Level, Quantity
 from symconfig.descriptor.mesh import NETWORK
 from symconfig.errors import InputError, Problem
 
-_BYTES = {"Gb": 1e9 / 8, "Gbit": 1e9 / 8, "GB": 1e9, "Tb": 1e12 / 8, "Tbit": 1e12 / 8, "TB": 1e12}  # a bit is no byte
-_SPEED = re.compile(r"(?P<number>\d+(?:\.\d+)?) ?(?P<unit>[GT](?:b|bit|B))(?:/s|ps)(?!\w)")
+_SPEED = re.compile(r"\d+(?:\.\d+)? ?[A-Za-z]+(?:/s|ps)(?!\w)")
 _PORTS = re.compile(r"\A(?P<ports>\d+) ?[x×] ?")
-_OVER = re.compile(r"(?:oversubscribed )?\b(?P<over>\d+(?:\.\d+)?):1(?: oversubscribed)?(?![\w.])")
+_OVER = re.compile(
+    r"(?:oversubscri(?:bed|ption) )?\b(?P<ratio>\d+(?:\.\d+)?):1(?: oversubscribed)?(?![\w.])"
+    r"|\boversubscription (?P<number>\d+(?:\.\d+)?)(?![\w.:])"
+)
 _SHARE = re.compile(r"\b(?:per|a) (?P<owner>gpu|node)\b", re.IGNORECASE)
 # Words that say what kind of link it is and change no speed.
 _KINDS = re.compile(
     r"(?:InfiniBand|IB|[EHNX]DR|RoCE(?:v2)?|RDMA|Ethernet|EFA|Omni-Path|Slingshot|NVLink\d?|NVSwitch|xGMI|HCCS|PCIe"
-    r"|per direction|one direction|unidirectional)\b",
+    r"|per direction|(?:in )?one direction|unidirectional)\b",
     re.IGNORECASE,
 )
+# Data sheets print NVLink with both directions added.
+_BOTH = re.compile(r"\b(?:(?:in )?both directions|bidirectional)\b", re.IGNORECASE)
+# The fastest port that is sold (NVIDIA ConnectX-8 data sheet: 800 Gb/s). Above it a port in bytes is one meant in bits.
+FASTEST_PORT_BYTES_PER_S = 100e9
 
 
 def gpu_bytes_per_s(text: str, gpus_per_node: int, alone: str | None = None) -> float:
@@ -32,17 +39,42 @@ def gpu_bytes_per_s(text: str, gpus_per_node: int, alone: str | None = None) -> 
     ports, rest = _taken(_PORTS, rest)
     speed, rest = _taken(_SPEED, rest)
     share, rest = _taken(_SHARE, rest)
+    both, rest = _taken(_BOTH, rest)
     unknown = re.sub(r"[\s,;/+]+", " ", _KINDS.sub(" ", rest)).strip()
     if speed is None or unknown:
         what = f"{unknown!r} is not understood" if unknown else "states no speed"
         raise InputError(_problem(what, text))
+    try:
+        rate = amount(speed[0], SPEED) / (2 if both else 1)
+    except ValueError as error:
+        raise InputError(_problem(str(error), text)) from None
     owner = share["owner"].lower() if share else "node" if ports else alone
     if owner is None:
         raise InputError(_problem("does not say whether this is of a GPU or of a node", text))
-    rate = float(speed["number"]) * _BYTES[speed["unit"]] * (int(ports["ports"]) if ports else 1)
+    if ports and "B" in speed[0] and rate > FASTEST_PORT_BYTES_PER_S:
+        in_bits = speed[0].replace("B", "b")
+        what = f"a port of {speed[0]} (bytes) is faster than any, {in_bits} (bits) is meant"
+        raise InputError(_problem(what, text, hint=text.replace(speed[0], in_bits)))
+    rate *= int(ports["ports"]) if ports else 1
     if rate <= 0:
         raise InputError(_problem("is no speed", text))
     return rate / gpus_per_node if owner == "node" else rate
+
+
+def says_direction(text: str) -> bool:
+    """Whether a stated speed says of which directions it is."""
+    return bool(_BOTH.search(text) or re.search(r"direction", text))
+
+
+def oversubscription(text: str) -> float | None:
+    """Return the oversubscription that a stated network has, `2:1` or `oversubscription 2`. Raises InputError."""
+    over = _OVER.search(text)
+    if over is None:
+        return None
+    ratio = float(over["ratio"] or over["number"])
+    if ratio < 1:
+        raise InputError(_problem("is no oversubscription", text))
+    return ratio
 
 
 def with_network(
@@ -52,13 +84,15 @@ def with_network(
     stated oversubscription is that of the outermost.
     """
     rate = gpu_bytes_per_s(text, gpus_per_node or cluster.gpus_per_node)
-    levels = [at_rate(level, rate, source) if level.name in NETWORK else level for level in cluster.levels]
-    if over := _OVER.search(text):
-        ratio = Quantity(value=float(over["over"]), source=source)
-        if ratio.value < 1:
-            raise InputError(_problem("is no oversubscription", text))
-        levels[-1] = levels[-1].model_copy(update={"oversubscription": ratio})
-    return cluster.model_copy(update={"levels": tuple(levels)})
+    levels = tuple(at_rate(level, rate, source) if level.name in NETWORK else level for level in cluster.levels)
+    ratio, changed = oversubscription(text), cluster.model_copy(update={"levels": levels})
+    return changed if ratio is None else oversubscribed(changed, ratio, source)
+
+
+def oversubscribed(cluster: ClusterDescriptor, ratio: float, source: str) -> ClusterDescriptor:
+    """Return the cluster with this oversubscription of its outermost level."""
+    outer = cluster.levels[-1].model_copy(update={"oversubscription": Quantity(value=ratio, source=source)})
+    return cluster.model_copy(update={"levels": (*cluster.levels[:-1], outer)})
 
 
 def at_rate(level: Level, bytes_per_s: float, source: str) -> Level:
@@ -72,6 +106,6 @@ def _taken(pattern: re.Pattern[str], text: str) -> tuple[re.Match[str] | None, s
     return found, text if found is None else f"{text[: found.start()]} {text[found.end() :]}"
 
 
-def _problem(what: str, text: str) -> Problem:
+def _problem(what: str, text: str, hint: str = "4x100 Gb/s, or 400 Gb/s per GPU") -> Problem:
     need = "ports and their speed, or the speed of a GPU or a node"
-    return Problem(what, field="network", got=text, need=need, hint="4x100 Gb/s, or 400 Gb/s per GPU")
+    return Problem(what, field="network", got=text, need=need, hint=hint)

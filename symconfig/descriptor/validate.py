@@ -170,17 +170,17 @@ def field_names(model: type[BaseModel], path: KeyPath) -> set[str]:
             key = False
             continue
         field = next((f for name, f in current.model_fields.items() if (f.alias or name) == part), None)
-        nested = _section(field.annotation) if field else None
+        nested = section(field.annotation) if field else None
         if field is None or nested is None:
             return set()
         current, key = nested, get_origin(field.annotation) is dict
     return {field.alias or name for name, field in current.model_fields.items()}
 
 
-def _section(annotation: Any) -> type[BaseModel] | None:
+def section(annotation: Any) -> type[BaseModel] | None:
     """The descriptor class inside `X | None`, `tuple[X, ...]`, `Annotated[X, …]`, `dict[str, X]`."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     if get_origin(annotation) in (Union, types.UnionType, tuple, list, dict):
-        return next((found for inner in get_args(annotation) if (found := _section(inner))), None)
+        return next((found for inner in get_args(annotation) if (found := section(inner))), None)
     return None

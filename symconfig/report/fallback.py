@@ -22,7 +22,8 @@ def blocks(found: Fallback) -> list[Block]:
     """Everything that is shown of it, in order."""
     plan, nodes = found.plan, found.nodes
     head = (
-        f"{plan.model.name} on {things(nodes.count, 'node')} of {count(nodes.gpus)} x {plan.cluster.gpu.product}, "
+        f"{plan.model.name} on {things(nodes.count, 'node')} of {count(nodes.gpus)} x {plan.cluster.gpu.product} "
+        f"({plan.cluster.name}), "
         f"and on fewer, with the same global batch of {count(plan.best.batch.global_)} sequences"
     )
     rows = [_row(found, nodes.count, plan.best, "", ("", ""))]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
 from symconfig.frameworks.known import BACKENDS, usual_backend
 from symconfig.plans.plan import Plan
@@ -65,9 +66,18 @@ def inputs(plan: Plan) -> dict[str, Any]:
 
 
 def _named(descriptor: Any) -> dict[str, Any]:
-    """A descriptor without what names and documents it only."""
+    """A descriptor without what names and documents it only; a cluster's levels by their names."""
     data: dict[str, Any] = descriptor.model_dump(mode="json", by_alias=True, exclude_none=True)
-    return {name: value for name, value in data.items() if name not in ("schema", "aliases", "source")}
+    if isinstance(descriptor, ClusterDescriptor):
+        data["levels"] = {level["name"]: level for level in data["levels"]}
+    return {name: _stated(value) for name, value in data.items() if name not in ("schema", "aliases", "source")}
+
+
+def _stated(value: Any) -> Any:
+    """A field without the sources of its numbers."""
+    if not isinstance(value, dict):
+        return value
+    return {name: _stated(item) for name, item in value.items() if not (name == "source" and "value" in value)}
 
 
 def training(job: Job) -> dict[str, Any]:

@@ -122,8 +122,9 @@ class _Reading:
         models = self._loaded("model", axes, load_model)
         clusters = self._loaded("cluster", axes, load_cluster)
         rules = tuple(self._rule(number, rule, axes) for number, rule in enumerate(self.file.exclude))
+        named = {value for axis in axes if axis.name == "cluster" for value in axis.values if isinstance(value, str)}
         for name in self.file.prices:
-            if name not in clusters and name not in {known.name for known in clusters.values()}:
+            if name not in {*named, *clusters} and name not in {known.name for known in clusters.values()}:
                 need = "one of " + ", ".join(clusters) if clusters else None
                 self._wrong("is none of the clusters that are asked for", ("prices", name), of_key=True, need=need)
         if self.problems:
@@ -242,10 +243,16 @@ class _Reading:
         found = {}
         for value, path in places:
             if isinstance(value, str) and value:
-                made = self._collect(partial(load, value, self.folder), partial(self._at, path))
+                made = self._collect(partial(load, value, self.folder), partial(self._of_descriptor, path))
                 if made is not None:
                     found[value] = made
         return found
+
+    def _of_descriptor(self, path: KeyPath, problem: Problem) -> Problem:
+        """A descriptor's problem where the sweep names the descriptor, with the field that is changed in its name."""
+        placed = self._at(path, problem)
+        _, dot, changed = (problem.field or "").partition(".")
+        return replace(placed, field=f"{placed.field}: {changed}") if dot and placed is not problem else placed
 
     def _rule(self, number: int, rule: Fields, axes: Iterable[Axis]) -> Rule:
         values: dict[str, tuple[Any, ...]] = {}

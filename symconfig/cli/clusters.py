@@ -1,0 +1,42 @@
+"""`symconfig clusters`."""
+
+from __future__ import annotations
+
+import argparse
+
+from symconfig.cli.shared import named_cluster, print_json, say
+
+NAME = "clusters"
+DOES = "list the clusters that come with it, or show one with its sources"
+EXAMPLES = (
+    "symconfig clusters",
+    'symconfig clusters "h100 with network=4x200Gb/s and gpus_per_node=4"',
+)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `symconfig clusters`."""
+    parser.add_argument(
+        "name", nargs="?", metavar="NAME", help="show this one: a zoo name, a path, or with what differs"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the list, or one cluster as a whole. Exit 0."""
+    from symconfig.report.zoo import cluster_list, cluster_shown
+
+    if arguments.name is not None:
+        one = named_cluster(arguments.name, "NAME")
+        if arguments.json:  # a descriptor, which --cluster takes
+            print_json(one.model_dump(mode="json", by_alias=True, exclude_unset=True))
+        else:
+            say(cluster_shown(one))
+        return 0
+    from symconfig.api.zoo import clusters
+
+    found = clusters()
+    if arguments.json:
+        print_json({"schema": "symconfig.clusters/1", "clusters": [one.to_dict() for one in found]})
+    else:
+        say(cluster_list(found))
+    return 0

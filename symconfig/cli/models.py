@@ -1,0 +1,42 @@
+"""`symconfig models`."""
+
+from __future__ import annotations
+
+import argparse
+
+from symconfig.cli.shared import print_json, say
+
+NAME = "models"
+DOES = "list the models that come with it, or show one"
+EXAMPLES = (
+    "symconfig models",
+    "symconfig models llama3.1-70b",
+)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `symconfig models`."""
+    parser.add_argument("name", nargs="?", metavar="NAME", help="show this one: a zoo name, or a path")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the list, or one model as a whole. Exit 0."""
+    from symconfig.report.zoo import model_list, model_shown
+
+    if arguments.name is not None:
+        from symconfig.api.zoo import model
+
+        one = model(arguments.name)
+        if arguments.json:  # a descriptor, which --model takes
+            print_json(one.model_dump(mode="json", by_alias=True, exclude_defaults=True))
+        else:
+            say(model_shown(one))
+        return 0
+    from symconfig.api.zoo import models
+
+    found = models()
+    if arguments.json:
+        print_json({"schema": "symconfig.models/1", "models": [one.to_dict() for one in found]})
+    else:
+        say(model_list(found))
+    return 0

@@ -1,0 +1,118 @@
+"""A cluster's name with what differs from it: `h100 with network=4x200Gb/s and gpu_memory=96GB`.
+
+Every way of changing a cluster without a file ends in such a name, which a job records and from which the cluster is
+made again: `--set`, a mapping from Python or in a job, `h100@4x200 Gb/s`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from symconfig.descriptor.document import Document, KeyPath, dotted, shorten
+from symconfig.descriptor.yaml_strict import plain
+from symconfig.errors import InputError, Problem
+
+_FIELD = r"[A-Za-z_][A-Za-z_0-9.]*"
+_WITH = re.compile(rf"(?P<base>.+?) with (?P<changes>{_FIELD}\s*=.*)", re.DOTALL)
+_NEXT = re.compile(rf"(?:\s*,\s*|\s+and\s+)(?={_FIELD}\s*=)")
+_CHANGE = re.compile(rf"(?P<field>{_FIELD})\s*=\s*(?P<value>.*\S)\s*", re.DOTALL)
+CLUSTER = "cluster"
+_NEED = "a number or a plain text, or all of it in a file"
+
+
+def split(name: str) -> tuple[str, dict[str, str]]:
+    """Return a name's base and its changes, `field: value`; none where it is a plain name. Raises InputError."""
+    match = _WITH.fullmatch(name)
+    if match is not None:
+        return match["base"], pairs(_NEXT.split(match["changes"]), CLUSTER)
+    base, at, network = name.rpartition("@")
+    return (base, {"network": network}) if at else (name, {})
+
+
+def pairs(words: list[str], field: str) -> dict[str, str]:
+    """Return `FIELD=VALUE` words as a mapping. field: what the words were given as. Raises InputError."""
+    found: dict[str, str] = {}
+    problems = []
+    for word in words:
+        match = _CHANGE.fullmatch(word.strip())
+        if match is None:
+            need = "FIELD=VALUE as network=4x200Gb/s"
+            problems.append(Problem("is no field of a cluster with a value", field=field, got=shorten(word), need=need))
+        elif found.setdefault(match["field"], match["value"]) != match["value"]:
+            got = f"{found[match['field']]} and {match['value']}"
+            problems.append(Problem(f"{match['field']} is given twice", field=field, got=got, need="one value"))
+    if problems:
+        raise InputError(problems)
+    return found
+
+
+def joined(base: str, changes: Mapping[str, str]) -> str:
+    """Return the name of a base with changes; those that the name has already give way."""
+    if not changes:
+        return base
+    plain_name, before = split(base)
+    every = {**before, **changes}
+    return f"{plain_name} with {' and '.join(f'{field}={value}' for field, value in every.items())}"
+
+
+def spelled(fields: Mapping[str, Any], base: str | None = None) -> str:
+    """Return the name of a cluster that is given as fields, as a file has them. base: where they name none.
+
+    Raises InputError where there is no base, or for what no name can hold.
+    """
+    named = fields.get("base", base)
+    if not isinstance(named, str) or not named:
+        need = "the name of the cluster that they differ from"
+        raise InputError(Problem("this field is missing", field=f"{CLUSTER}.base", need=need))
+    return joined(named, changes_of(fields))
+
+
+def changes_of(fields: Mapping[str, Any]) -> dict[str, str]:
+    """Return what differs, of fields as a file has them, as `field: value`. Raises InputError."""
+    return dict(_flat({name: value for name, value in fields.items() if name not in ("base", "schema")}, ()))
+
+
+def _flat(value: Any, path: KeyPath) -> Iterator[tuple[str, str]]:
+    """Yield each field with its value, sections by dots: `levels.rail.size=128`."""
+    if isinstance(value, list | tuple) and path == ("levels",) and all(isinstance(one, Mapping) for one in value):
+        value = {str(one.get("name")): {k: v for k, v in one.items() if k != "name"} for one in value}
+    if isinstance(value, Mapping):
+        for name, item in value.items():
+            yield from _flat(item, (*path, str(name)))
+        return
+    text = value if isinstance(value, str) else json.dumps(value, default=str)
+    field = ".".join(map(str, path))
+    if split(f"x with {field}={text}") != ("x", {field: text}) or _value(text) != value:
+        raise InputError(
+            Problem(
+                "cannot be said in a cluster's name", field=f"{CLUSTER}.{dotted(path)}", got=shorten(value), need=_NEED
+            )
+        )
+    yield field, text
+
+
+def as_document(changes: Mapping[str, str]) -> Document:
+    """Return the changes as a file would hold them. Raises InputError where two of them stand in each other's way."""
+    data: dict[str, Any] = {}
+    for field, text in changes.items():
+        *above, last = field.split(".")
+        section = data
+        for name in above:
+            section = section.setdefault(name, {})
+            if not isinstance(section, dict):
+                raise InputError(Problem(f"{name} is a value and a section", field=f"{CLUSTER}.{field}"))
+        if last in section:
+            raise InputError(Problem(f"{last} is a value and a section", field=f"{CLUSTER}.{field}"))
+        section[last] = _value(text)
+    return Document(data, file="")
+
+
+def _value(text: str) -> Any:
+    """The value of a field, as YAML reads it; what it refuses stays text."""
+    try:
+        return plain(text)
+    except ValueError:
+        return text

@@ -1,0 +1,272 @@
+"""A cluster as the difference from another one: the fields that a person changes, laid over those of a base."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from symconfig.descriptor.amounts import SIZE, SPEED, Kind, amount
+from symconfig.descriptor.carried import carried
+from symconfig.descriptor.cluster import ClusterDescriptor, Kernels, Level
+from symconfig.descriptor.document import Document, KeyPath, dotted, nearest, shorten
+from symconfig.descriptor.given import Given
+from symconfig.descriptor.levels import Levels, merged, with_gpus_per_node
+from symconfig.descriptor.mesh import NETWORK
+from symconfig.descriptor.network import (
+    at_rate,
+    gpu_bytes_per_s,
+    oversubscribed,
+    oversubscription,
+    says_direction,
+    with_network,
+)
+from symconfig.descriptor.validate import validate
+from symconfig.errors import InputError, Problem
+
+SCHEMA = "symconfig.cluster/1"
+# What people call a field, and where the descriptor has it.
+AMOUNTS: Mapping[str, tuple[KeyPath, Kind]] = {
+    "gpu_memory": (("gpu", "memory_bytes"), SIZE),
+    "gpu_memory_bandwidth": (("gpu", "memory_bandwidth_bytes_per_s"), SPEED),
+    "host_memory": (("host", "memory_bytes"), SIZE),
+    "host_link": (("host", "link_bytes_per_s"), SPEED),
+}
+LINKS = ("nvlink", "pcie", "xgmi", "hccs")  # levels within a node, by whose name their speed is given
+SHORT = ("network", "oversubscription", *LINKS, *AMOUNTS)
+FIELDS = frozenset({*SHORT, *(name for name in ClusterDescriptor.model_fields if name != "schema_"), "schema", "base"})
+
+
+@dataclass(slots=True)
+class _Changes:
+    """A document of changes being read. short: what is given by the short names; problems: all so far."""
+
+    base: ClusterDescriptor
+    document: Document
+    source: str
+    fields: dict[str, Any]
+    places: dict[KeyPath, KeyPath] = field(default_factory=dict)  # of the cluster's fields, in the document
+    short: dict[str, Any] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+
+    def wrong(self, what: str, path: KeyPath, *, of_key: bool = False, **said: str | None) -> None:
+        self.problems.append(self.document.problem(what, path, of_key=of_key, **said))
+
+    def collect(self, make: Callable[[], ClusterDescriptor], name: str) -> ClusterDescriptor | None:
+        """Return what is made of a short field; what is wrong with it is kept, at its place."""
+        try:
+            return make()
+        except InputError as error:
+            for one in error.problems:
+                self.wrong(one.what, (name,), got=one.got, need=one.need, hint=one.hint)
+            return None
+
+
+def changed(
+    base: ClusterDescriptor, document: Document, name: str, given: str, kernels: Kernels | None = None
+) -> ClusterDescriptor:
+    """Return the base with the document's fields over its own.
+
+    name: where the document states none. given: the source of numbers, where it states none. kernels: of the file that
+    the document names, which is not among its fields then. Raises InputError with all that is wrong, at its lines.
+    """
+    data = document.data
+    own = data.get("source")
+    source = own if isinstance(own, str) else given
+    changes = _Changes(base, document, source, {k: v for k, v in data.items() if k not in ("schema", "base")})
+    _unknown_names(changes)
+    _short_names(changes)
+    fields = base.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    fields |= {"schema": data.get("schema", SCHEMA), "name": name, "source": given, "aliases": []}
+    if kernels is not None:
+        fields["kernels"] = kernels.model_dump(mode="json", exclude_unset=True)
+    fields["levels"] = _levels(changes, fields["levels"])
+    numbers = Given(document, source)
+    fields = merged(fields, numbers.section(changes.fields, ClusterDescriptor))
+    if isinstance(fields["source"], str):
+        fields["source"] = f"{fields['source']}; what that leaves as it was: {base.source}"
+    unread = (*document.unread, *changes.problems, *numbers.problems)
+    cluster = _validated(Document(fields, document.file, *_moved(changes), unread), changes)
+    stated = frozenset(Kernels.model_fields) if kernels is not None else _names(data.get("kernels"))
+    return carried(base, _shortly(cluster, changes), stated)
+
+
+def _names(value: Any) -> frozenset[str]:
+    return frozenset(value) if isinstance(value, dict) else frozenset()
+
+
+def _unknown_names(changes: _Changes) -> None:
+    for name in [name for name in changes.fields if name not in FIELDS]:
+        hint = nearest(name, FIELDS)
+        need = None if hint else f"one of {', '.join(sorted(FIELDS - {'schema', 'base'}))}"
+        changes.wrong("unknown field", (name,), of_key=True, need=need, hint=hint)
+        del changes.fields[name]
+
+
+def _short_names(changes: _Changes) -> None:
+    """Take the short fields out: amounts go where the descriptor has them, links and network wait for its levels."""
+    for name in [name for name in SHORT if name in changes.fields]:
+        value = changes.fields.pop(name)
+        if name in AMOUNTS:
+            _amount(changes, name, value)
+        elif isinstance(value, str) or (name == "oversubscription" and type(value) in (int, float)):
+            changes.short[name] = value
+            _stated_once(changes, name)
+        else:
+            changes.wrong("has no unit", (name,), got=shorten(value), need=_need(name))
+
+
+def _need(name: str) -> str:
+    return "ports and their speed as 4x200Gb/s" if name == "network" else "a speed as 300GB/s"
+
+
+def _amount(changes: _Changes, name: str, value: Any) -> None:
+    path, kind = AMOUNTS[name]
+    above, last = path
+    section = changes.fields.get(str(above), {})
+    if not isinstance(section, dict):
+        return  # refused as a section
+    if last in section:
+        changes.wrong(f"says what {above}.{last} says, too", (name,), of_key=True, hint="one of them")
+        return
+    try:
+        if not isinstance(value, str):
+            raise ValueError("has no unit")
+        section = {**section, last: amount(value, kind)}
+    except ValueError as error:
+        changes.wrong(str(error), (name,), got=shorten(value), need=kind.need)
+        return
+    changes.fields[str(above)] = section
+    changes.places[path] = (name,)
+
+
+def _stated_once(changes: _Changes, name: str) -> None:
+    """Refuse a short field of levels whose long one is there, too."""
+    levels = changes.fields.get("levels")
+    stated = levels if isinstance(levels, dict) else {}
+    what = "oversubscription" if name == "oversubscription" else "bandwidth_bytes_per_s"
+    named = [one for one in stated if one == name or (name in ("network", "oversubscription") and one in NETWORK)]
+    for one in named:
+        if isinstance(stated[one], dict) and what in stated[one]:
+            changes.wrong(f"says what levels.{one}.{what} says, too", (name,), of_key=True, hint="one of them")
+
+
+def _levels(changes: _Changes, of_base: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the base's levels, for nodes of as many GPUs as are stated, with those of the document merged by name."""
+    gpus = changes.fields.get("gpus_per_node")
+    if type(gpus) is int and gpus > 0:
+        of_base = with_gpus_per_node(of_base, changes.base.gpus_per_node, gpus, changes.source)
+    stated = changes.fields.pop("levels", None)
+    if stated is None:
+        return of_base
+    numbers = Given(changes.document, changes.source)
+    levels = Levels(of_base, changes.document, changes.problems)
+    every = levels.by_name(stated)
+    for name, (value, path) in every.items():
+        levels.put(name, numbers.section(value, Level, path), path)
+    called = {dotted(path): f"levels.{name}" for name, (_, path) in every.items()}
+    changes.problems += [_called(problem, called) for problem in numbers.problems]
+    changes.places |= {("levels", i): levels.paths[each["name"]] for i, each in enumerate(levels.merged)
+                       if each["name"] in levels.paths}  # fmt: skip
+    return levels.merged
+
+
+def _moved(changes: _Changes) -> tuple[dict[KeyPath, Any], dict[KeyPath, Any]]:
+    """Return the document's places, also under the paths that its fields have in the cluster."""
+
+    def moved(places: Mapping[KeyPath, Any]) -> dict[KeyPath, Any]:
+        found = {path: place for path, place in places.items() if path[:1] != ("levels",) or len(path) == 1}
+        for there, here in changes.places.items():
+            found |= {(*there, *path[len(here):]): place for path, place in places.items()
+                      if path[: len(here)] == here}  # fmt: skip
+        return found
+
+    return moved(changes.document.keys), moved(changes.document.values)
+
+
+def _validated(document: Document, changes: _Changes) -> ClusterDescriptor:
+    """Return the cluster; where something is wrong, levels are called by their names, and the short fields' mistakes
+    are said in the same go."""
+    try:
+        return validate(document, ClusterDescriptor)
+    except InputError as error:
+        called = {f"levels[{i}]": f"levels.{level.get('name')}" for i, level in enumerate(document.data["levels"])}
+        found = [_called(problem, called) for problem in error.problems]
+        known = {level.name for level in changes.base.levels}
+        changes.problems.clear()
+        changes.short = {k: value for k, value in changes.short.items() if k not in LINKS or k in known}
+        try:
+            _shortly(changes.base, changes)
+        except InputError as other:
+            found += other.problems
+        first = {(problem.line, problem.field): problem for problem in reversed(found)}
+        raise InputError([problem for problem in found if first[problem.line, problem.field] is problem]) from None
+
+
+def _called(problem: Problem, names: Mapping[str, str]) -> Problem:
+    """The problem with another name for the section that its field is in."""
+    head, bracket, rest = (problem.field or "").partition("]")
+    return replace(problem, field=names[head + bracket] + rest) if head + bracket in names else problem
+
+
+def _shortly(cluster: ClusterDescriptor, changes: _Changes) -> ClusterDescriptor:
+    """Return the cluster with its short fields: links within nodes, the network between them."""
+    for name, value in changes.short.items():
+        make = partial(_linked, name=name) if name in LINKS else _SHORTLY[name]
+        cluster = changes.collect(partial(make, cluster, value, changes), name) or cluster
+    if changes.problems:
+        raise InputError(changes.problems)
+    return cluster
+
+
+def _networked(cluster: ClusterDescriptor, text: str, changes: _Changes) -> ClusterDescriptor:
+    if not any(level.name in NETWORK for level in cluster.levels):
+        need = f"a base with a level {' or '.join(sorted(NETWORK))}"
+        raise InputError(Problem(f"{changes.base.name} has no network between nodes", got=text, need=need))
+    return with_network(cluster, text, f"{changes.source}: {text}")
+
+
+def _oversubscribed(cluster: ClusterDescriptor, value: Any, changes: _Changes) -> ClusterDescriptor:
+    text = str(value)
+    if "oversubscription" in changes.short and oversubscription(str(changes.short.get("network", ""))) is not None:
+        raise InputError(Problem("stands in network, too", got=text, hint="one of them"))
+    need = "a ratio from 1 on, as 2 or 2:1"
+    try:
+        ratio = float(text.removesuffix(":1"))
+    except ValueError:
+        raise InputError(Problem("is no ratio", got=text, need=need)) from None
+    if not 1 <= ratio < float("inf"):
+        raise InputError(Problem("is no oversubscription", got=text, need=need))
+    return oversubscribed(cluster, ratio, f"{changes.source}: oversubscription {text}")
+
+
+_SHORTLY: Mapping[str, Callable[..., ClusterDescriptor]] = {
+    "network": _networked,
+    "oversubscription": _oversubscribed,
+}
+
+
+def _linked(cluster: ClusterDescriptor, text: str, changes: _Changes, name: str) -> ClusterDescriptor:
+    """Return the cluster with another speed of a link within its nodes."""
+    place = next((i for i, level in enumerate(cluster.levels) if level.name == name), None)
+    if place is None:
+        inner = ", ".join(level.name for level in cluster.levels if level.name in LINKS)
+        need = f"one of its links: {inner}" if inner else "a field of it"
+        raise InputError(Problem(f"{changes.base.name} has no such link", got=text, need=need))
+    level = cluster.levels[place]
+    try:
+        rate = gpu_bytes_per_s(text, cluster.gpus_per_node, "gpu")
+    except InputError as error:
+        wrong = error.problems[0]
+        raise InputError(replace(wrong, need="a speed of one GPU as 300GB/s", hint=None)) from None
+    if not says_direction(text) and rate == 2 * level.bandwidth_bytes_per_s.value:
+        what = (
+            f"is twice {changes.base.name}'s {rate / 2e9:g} GB/s in one direction; data sheets add both directions up"
+        )
+        raise InputError(
+            Problem(what, got=text, need="the direction", hint=f"{text} both directions, or {text} one direction")
+        )
+    levels = list(cluster.levels)
+    levels[place] = at_rate(level, rate, f"{changes.source}: {text}")
+    return cluster.model_copy(update={"levels": tuple(levels)})

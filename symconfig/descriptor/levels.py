@@ -1,0 +1,108 @@
+"""A network's levels, changed by name, or for nodes of another number of GPUs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any
+
+from symconfig.descriptor.document import Document, KeyPath, shorten
+from symconfig.descriptor.mesh import NETWORK
+from symconfig.errors import Problem
+
+
+@dataclass(slots=True)
+class Levels:
+    """A base's levels with a document's merged into them. paths: where the document has them, by name."""
+
+    merged: list[dict[str, Any]]
+    document: Document
+    problems: list[Problem]
+    paths: dict[str, KeyPath] = field(default_factory=dict)
+
+    def by_name(self, stated: Any) -> dict[str, tuple[Any, KeyPath]]:
+        """Return the stated levels by name, each with its path: a section of `name: fields`, or a list."""
+        if isinstance(stated, dict):
+            return {name: (value, ("levels", name)) for name, value in stated.items()}
+        if not isinstance(stated, list):
+            self._wrong("wrong value", ("levels",), got=shorten(stated), need="a section of `level: fields`")
+            return {}
+        found: dict[str, tuple[Any, KeyPath]] = {}
+        for index, entry in enumerate(stated):
+            name = entry.get("name") if isinstance(entry, dict) else None
+            if not isinstance(name, str):
+                need = f"the name of a level: {', '.join(each['name'] for each in self.merged)}, or a new one"
+                self._wrong("the level has no name", ("levels", index), need=need)
+            elif name in found:
+                self._wrong(f"{name} stands there twice", ("levels", index, "name"))
+            else:
+                found[name] = (entry, ("levels", index))
+        return found
+
+    def put(self, name: str, value: Any, path: KeyPath) -> None:
+        """Merge one level: null takes it out, a name that the base does not have goes where its size belongs."""
+        here = next((index for index, each in enumerate(self.merged) if each["name"] == name), None)
+        if value is None:
+            if here is None:
+                need = f"one of {', '.join(each['name'] for each in self.merged)}"
+                self._wrong("the base has no such level", path, of_key=True, need=need)
+            else:
+                del self.merged[here]
+            return
+        if not isinstance(value, dict):
+            self._wrong("wrong value", path, got=shorten(value), need="the fields of a level, or null for none")
+            return
+        self.paths[name] = path
+        if here is not None:
+            self.merged[here] = {**merged(self.merged[here], value), "name": name}
+            return
+        size = value.get("size")
+        own = size if isinstance(size, int) else inf
+        later = (i for i, each in enumerate(self.merged) if each["size"] is None or each["size"] > own)
+        self.merged.insert(next(later, len(self.merged)), {**value, "name": name})
+
+    def _wrong(self, what: str, path: KeyPath, *, of_key: bool = False, **said: str | None) -> None:
+        self.problems.append(self.document.problem(what, path, of_key=of_key, **said))
+
+
+def merged(base: Any, over: Any) -> Any:
+    """Return `over` laid over the base, field by field; a number with its source is one field."""
+    if not isinstance(over, dict) or not isinstance(base, dict) or "value" in over:
+        return over
+    return {**base, **{name: merged(base.get(name), value) for name, value in over.items()}}
+
+
+def with_gpus_per_node(levels: list[dict[str, Any]], before: int, now: int, source: str) -> list[dict[str, Any]]:
+    """Return the levels of a cluster whose nodes have `now` GPUs and had `before`.
+
+    The level that joins a node's GPUs joins as many as there are, one within the node at most so many, and switches
+    join as many nodes as they did. Racks with a fast link across nodes stay as they are. A level that joins no more
+    than the one inside it is left out. Bandwidths are of one GPU and stay; of links to each peer there are fewer.
+    """
+    if now == before or any((each["size"] or 0) > before for each in levels if each["name"] not in NETWORK):
+        return levels
+    found: list[dict[str, Any]] = []
+    for level in levels:
+        size = _size(level, before, now)
+        if size is None or size > max([each["size"] for each in found], default=1):
+            found.append(_fewer_links({**level, "size": size}, level["size"], source))
+    return found
+
+
+def _size(level: dict[str, Any], before: int, now: int) -> int | None:
+    size: int | None = level["size"]
+    if size is None:
+        return None
+    if level["name"] in NETWORK:
+        return size * now // before
+    return now if size == before else min(size, now)
+
+
+def _fewer_links(level: dict[str, Any], before: int | None, source: str) -> dict[str, Any]:
+    """Return a level of links between all pairs with the links that its GPUs have left."""
+    now = level["size"]
+    if not level.get("mesh") or before is None or now is None or now >= before:
+        return level
+    old = level["bandwidth_bytes_per_s"]
+    rate = {**old, "value": old["value"] * (now - 1) / (before - 1), "source": f"{source}: {now} GPUs; {old['source']}"}
+    return {**level, "bandwidth_bytes_per_s": rate}

@@ -1,0 +1,163 @@
+"""`symconfig clusters` and `symconfig models`: the lists, and one as a whole with its sources."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from pydantic import BaseModel
+
+from symconfig.descriptor.cluster import ClusterDescriptor, Quantity
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.format import count, gib, words
+from symconfig.graph.count import parameters
+from symconfig.report.grid import Block, Grid
+
+if TYPE_CHECKING:
+    from symconfig.api.zoo import ClusterLine, ModelLine
+
+_GIGA, _TERA, _MICRO = 1e9, 1e12, 1e-6
+_BILLION, _MILLION = 1e9, 1e6
+_SHOWN = ("name", "source", "aliases", "schema_")  # in the title, or below it
+
+
+def cluster_list(found: Sequence[ClusterLine]) -> list[Block]:
+    """One line a cluster."""
+    rows = tuple(
+        (
+            one.name,
+            one.gpu,
+            f"{one.memory_bytes / 2**30:.1f}",
+            f"{one.peak_flops / _TERA:,.0f}",
+            str(one.gpus_per_node),
+            f"{one.link_bytes_per_s / _GIGA:.4g}",
+            f"{one.network_bytes_per_s / _GIGA:.3g}" if one.network_bytes_per_s is not None else "none",
+        )
+        for one in found
+    )
+    headers = ("name", "GPU", "GiB", "TFLOP/s", "a node", "link", "network")
+    return [
+        Grid(headers, rows, left=(0, 1)),
+        "TFLOP/s: dense, bf16 (fp16 where there is no bf16). a node: GPUs of it. link, network: GB/s of a GPU in one "
+        "direction, of the fastest link in its node or rack, and between them.",
+        "`symconfig clusters NAME` shows one with its sources. A cluster of your own in a few lines: docs/clusters.md, "
+        "or `--set network=4x200Gb/s` beside `--cluster`.",
+    ]
+
+
+def model_list(found: Sequence[ModelLine]) -> list[Block]:
+    """One line a model."""
+    rows = tuple(
+        (
+            one.name,
+            _parameters(one.parameters),
+            _parameters(one.active_parameters),
+            str(one.num_hidden_layers),
+            count(one.hidden_size),
+            count(one.max_position_embeddings),
+            str(one.num_experts or ""),
+            "" if one.task == "pretrain" else one.task,
+        )
+        for one in found
+    )
+    headers = ("name", "parameters", "active", "layers", "hidden", "tokens", "experts", "adapter")
+    return [
+        Grid(headers, rows, left=(0, 7)),
+        "active: parameters that one token meets. tokens: the longest sequence.",
+        "`symconfig models NAME` shows one. A model of your own: `--model PATH` of its config.json, or of what "
+        "`symconfig import` makes of it.",
+    ]
+
+
+def cluster_shown(cluster: ClusterDescriptor) -> list[Block]:
+    """All that a cluster states, each number with its uncertainty and source."""
+    plain = tuple(
+        (words(name), _text(value))
+        for name, value in _fields(cluster)
+        if name not in _SHOWN and not isinstance(value, BaseModel | tuple) and value is not None
+    )
+    sections: list[tuple[str, BaseModel]] = [("gpu", cluster.gpu), ("host", cluster.host)]
+    sections += [(f"level {level.name}, {_joined(level.size)}", level) for level in cluster.levels]
+    sections.append(("kernels", cluster.kernels))
+    grids = [_section(title, section) for title, section in sections]
+    return [Grid(("", ""), plain, left=(0, 1), title=cluster.name), f"source: {cluster.source}", *grids]
+
+
+def model_shown(model: ModelDescriptor) -> list[Block]:
+    """All that a model states, and its parameters."""
+    counted = parameters(model)
+    rows = [(words(name), _text(value)) for name, value in _stated(model) if name not in _SHOWN]
+    sizes = [
+        ("parameters", f"{count(counted.total)} ({_parameters(counted.total)})"),
+        ("active for a token", count(counted.active)),
+        *([("trained", count(counted.trainable))] if counted.trainable != counted.total else []),
+    ]
+    grid = Grid(("", ""), (*sizes, *rows), left=(0, 1), title=model.name)
+    return [grid, f"source: {model.source}"]
+
+
+def _section(title: str, section: BaseModel) -> Grid:
+    rows = tuple(_rows(section))
+    return Grid(("", "value", "+-", "source"), rows, left=(0, 1, 3), title=title)
+
+
+def _rows(section: BaseModel, prefix: str = "") -> Iterator[tuple[str, str, str, str]]:
+    for name, value in _fields(section):
+        called = f"{prefix}{words(name)}"
+        if isinstance(value, Quantity):
+            off = f"{100 * value.uncertainty:.2g} %" if value.uncertainty else ""
+            number, called = _amount(name if not prefix else "peak_flops", called, value.value)
+            yield called, number, off, value.source
+        elif isinstance(value, BaseModel):
+            yield from _rows(value, f"{called} ")
+        elif value is not None and name not in ("name", "size") and value is not False:
+            yield called, _text(value), "", ""
+
+
+def _amount(name: str, called: str, value: float) -> tuple[str, str]:
+    """A number with its unit, and the field's name without it."""
+    scales = (
+        ("peak_flops", "", f"{value / _TERA:,.5g} TFLOP/s"),
+        ("_bytes_per_s", " bytes per s", f"{value / _GIGA:,.5g} GB/s"),
+        ("_bytes", " bytes", f"{gib(value)} GiB"),
+        ("_s", " s", f"{value / _MICRO:.4g} us"),
+        ("_w", " w", f"{value:g} W"),
+    )
+    for end, spelled, text in scales:
+        if name.endswith(end):
+            return text, called.removesuffix(spelled)
+    return f"{value:g}", called
+
+
+def _fields(section: BaseModel) -> Iterator[tuple[str, object]]:
+    for name in type(section).model_fields:
+        yield name, getattr(section, name)
+
+
+def _stated(section: BaseModel, prefix: str = "") -> Iterator[tuple[str, object]]:
+    """The fields that differ from their defaults, those of sections with the section's name."""
+    for name, field in type(section).model_fields.items():
+        value = getattr(section, name)
+        if isinstance(value, BaseModel):
+            yield from _stated(value, f"{prefix}{name}: ")
+        elif value != field.default:
+            yield f"{prefix}{name}", value
+
+
+def _text(value: object) -> str:
+    if isinstance(value, tuple):
+        same = len(set(value)) == 1 and len(value) > 1
+        return f"{len(value)} x {_text(value[0])}" if same else ", ".join(map(_text, value))
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:g}"
+    return str(value)
+
+
+def _joined(size: int | None) -> str:
+    return f"{count(size)} GPUs" if size is not None else "the whole cluster"
+
+
+def _parameters(number: int) -> str:
+    return f"{number / _BILLION:.2f} B" if number >= _BILLION / 10 else f"{number / _MILLION:.0f} M"
