@@ -15,10 +15,7 @@ if TYPE_CHECKING:
 
 NAME = "args"
 DOES = "print the words of a plan's program, for $(...) in a script of your own"
-EXAMPLES = (
-    "torchrun --nproc-per-node 8 pretrain_gpt.py $(symconfig args out)",
-    "symconfig args out --check --world-size 64",
-)
+EXAMPLES = ("torchrun --nproc-per-node 8 pretrain_gpt.py $(symconfig args out)",)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

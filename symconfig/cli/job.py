@@ -133,8 +133,10 @@ def as_options(problem: Problem, asked: Request) -> Problem:
     name = problem.field or ""
     if name.startswith("pins.") and name[5:] in asked.pinned:
         return replace(problem, file=None, line=None, column=None, field=f"--pin {name[5:]}")
-    if name.startswith("cluster.") and (asked.changes or not asked.from_file or "--cluster" in asked.given):
-        return as_changes(replace(problem, file=None, line=None, column=None), asked.changes)
+    if name.startswith("cluster."):
+        named_here = "--cluster" in asked.given
+        there = replace(problem, file=None, line=None, column=None) if named_here else problem
+        return as_changes(there, asked.changes)
     option = next((option for option, (path, _) in OPTIONS.items() if ".".join(path) == name), None)
     if option is None or (asked.from_file and option not in asked.given):
         return problem

@@ -58,9 +58,14 @@ _NO_COMMAND = re.compile(r"argument COMMAND: invalid choice: '(.*?)'", re.DOTALL
 _COLUMN = 14  # where the words beside a command's name start
 
 
+def name_of(module: str) -> str:
+    """Return the name of a module's command."""
+    return _NAMES.get(module, module)
+
+
 def commands(words: Sequence[str]) -> list[Command]:
     """Load the command that comes first of some words; all commands where none does."""
-    by_name = {_NAMES.get(module, module): module for module in COMMANDS}
+    by_name = {name_of(module): module for module in COMMANDS}
     module = by_name.get("".join(words[:1]))
     names = COMMANDS if module is None else (module,)
     return [cast(Command, import_module(f"symconfig.cli.{name}")) for name in names]
@@ -93,7 +98,7 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         if wrong := _NO_COMMAND.match(message):
-            near = difflib.get_close_matches(wrong[1], [_NAMES.get(module, module) for module in COMMANDS], n=1)
+            near = difflib.get_close_matches(wrong[1], map(name_of, COMMANDS), n=1)
             hint = f"symconfig {near[0]}" if near else f"{self.prog} --help"
             raise InputError(Problem("there is no such command", field=wrong[1], hint=hint))
         raise InputError(Problem(message, hint=f"{self.prog} --help"))
@@ -207,7 +212,7 @@ def _parser(words: Sequence[str]) -> _Parser:
         command.set_defaults(command=each.run, command_parser=command)
         named[each.NAME] = parsers._choices_actions[-1]
     parser.groups = {
-        title: [named[name] for module in modules if (name := _NAMES.get(module, module)) in named]
+        title: [named[name] for module in modules if (name := name_of(module)) in named]
         for title, modules in GROUPS.items()
     }
     return parser

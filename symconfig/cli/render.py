@@ -11,7 +11,7 @@ from symconfig.errors import InputError
 
 NAME = "render"
 DOES = "write the files of a plan for a target"
-EXAMPLES = ("symconfig render out --target deepspeed --out deepspeed",)
+EXAMPLES = ("symconfig render out --target bridge --out bridge",)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

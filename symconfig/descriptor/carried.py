@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from symconfig.descriptor.cluster import ClusterDescriptor, Kernels, Quantity
+from symconfig.descriptor.cluster import ClusterDescriptor, Kernels, Level, Precisions, Quantity
 from symconfig.descriptor.mesh import NETWORK
 
 # How sure a constant is that was fitted with other hardware than it is used for: as sure as one of a GPU of which no
@@ -21,8 +21,9 @@ _WORDS = {"network": "another network", "links": "other links", "peak": "another
 def carried(base: ClusterDescriptor, cluster: ClusterDescriptor, stated: frozenset[str]) -> ClusterDescriptor:
     """Return the cluster with less trust in the base's constants that belong to hardware which is another one now."""
     update: dict[str, Quantity] = {}
+    before, now = _hardware(base), _hardware(cluster)
     for what, constants in CARRIED.items():
-        if _hardware(base)[what] == _hardware(cluster)[what]:
+        if all(now[what][name] == rate for name, rate in before[what].items() if name in now[what]):
             continue
         for name, least in constants.items():
             quantity: Quantity | None = getattr(cluster.kernels, name)
@@ -36,14 +37,20 @@ def carried(base: ClusterDescriptor, cluster: ClusterDescriptor, stated: frozens
     return cluster.model_copy(update={"kernels": kernels})
 
 
-def _hardware(cluster: ClusterDescriptor) -> dict[str, object]:
-    """Return what the kernels' constants are shares of."""
-    rates = {level.name: level.bandwidth_bytes_per_s.value for level in cluster.levels}
+def _hardware(cluster: ClusterDescriptor) -> dict[str, dict[str, float]]:
+    """Return what the kernels' constants are shares of, by name."""
+    rates = {level.name: _link(level) for level in cluster.levels}
     gpu = cluster.gpu
-    peaks = {name: getattr(gpu.peak_flops, name) for name in type(gpu.peak_flops).model_fields}
+    peaks: dict[str, Quantity | None] = {name: getattr(gpu.peak_flops, name) for name in Precisions.model_fields}
     return {
         "network": {name: rate for name, rate in rates.items() if name in NETWORK},
         "links": {name: rate for name, rate in rates.items() if name not in NETWORK},
         "peak": {name: peak.value for name, peak in peaks.items() if peak is not None},
-        "memory": gpu.memory_bandwidth_bytes_per_s.value,
+        "memory": {"bandwidth": gpu.memory_bandwidth_bytes_per_s.value},
     }
+
+
+def _link(level: Level) -> float:
+    """Return the bandwidth of a level's port, or of one of its links to each peer."""
+    rate = level.bandwidth_bytes_per_s.value
+    return rate / (level.size - 1) if level.mesh and level.size else rate

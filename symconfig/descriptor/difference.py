@@ -192,7 +192,7 @@ def _validated(document: Document, changes: _Changes) -> ClusterDescriptor:
         return validate(document, ClusterDescriptor)
     except InputError as error:
         called = {f"levels[{i}]": f"levels.{level.get('name')}" for i, level in enumerate(document.data["levels"])}
-        found = [_called(problem, called) for problem in error.problems]
+        found = [one if one in document.unread else _called(one, called) for one in error.problems]
         known = {level.name for level in changes.base.levels}
         changes.problems.clear()
         changes.short = {k: value for k, value in changes.short.items() if k not in LINKS or k in known}
@@ -201,7 +201,8 @@ def _validated(document: Document, changes: _Changes) -> ClusterDescriptor:
         except InputError as other:
             found += other.problems
         first = {(problem.line, problem.field): problem for problem in reversed(found)}
-        raise InputError([problem for problem in found if first[problem.line, problem.field] is problem]) from None
+        once = [problem for problem in found if first[problem.line, problem.field] is problem]
+        raise InputError(sorted(once, key=lambda problem: (problem.line or 0, problem.column or 0))) from None
 
 
 def _called(problem: Problem, names: Mapping[str, str]) -> Problem:

@@ -95,12 +95,12 @@ def with_changes(cluster: ClusterDescriptor, changes: Mapping[str, str]) -> Clus
     try:
         return _changed(cluster, as_document(changes), name, "given by the user", None)
     except InputError as error:
-        raise InputError(
-            [
-                replace(one, field=f"{CLUSTER}.{one.field}" if one.field else CLUSTER) if one.file == "" else one
-                for one in error.problems
-            ]
-        ) from None
+        raise InputError([_of_name(one) if one.file == "" else one for one in error.problems]) from None
+
+
+def _of_name(problem: Problem) -> Problem:
+    """A problem of a field that differs, where a cluster's name is given and not a file."""
+    return replace(problem, field=f"{CLUSTER}.{problem.field}" if problem.field else CLUSTER, file=None)
 
 
 def _split(name: str, base: Path | None) -> tuple[str, dict[str, str]]:
@@ -120,7 +120,11 @@ def _cluster_file(path: Path, above: tuple[Path, ...]) -> ClusterDescriptor:
     if isinstance(document.data, dict) and "base" in document.data:
         stated, chain = document.data["base"], (*above, path.resolve())
         if not isinstance(stated, str) or not stated:
-            raise InputError(document.problem("wrong value", ("base",), got=shorten(stated), need="a cluster's name"))
+            raise InputError(
+                document.problem(
+                    "wrong value", ("base",), got="null" if stated is None else shorten(stated), need="a cluster's name"
+                )
+            )
         try:
             file = find_cluster(stated, path.parent).resolve()
             if file in chain:

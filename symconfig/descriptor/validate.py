@@ -88,11 +88,17 @@ def problems(error: ValidationError, document: Document, model: type[BaseModel])
     grouped: dict[KeyPath, list[Mapping[str, Any]]] = {}
     for item in error.errors(include_url=False):
         loc = item["loc"]
-        path = loc if item["type"] in ("missing", "extra_forbidden") else _known(loc, document)
+        path = loc if item["type"] in ("missing", "extra_forbidden") else _written(_known(loc, document), document)
         grouped.setdefault(path, []).append(item)
     few = list(grouped.items())[:MAX_PROBLEMS]
     found = [problem for path, items in few for problem in _problem(path, items, document, model)]
     return sorted(found, key=lambda problem: (problem.line or 0, problem.column or 0))
+
+
+def _written(path: KeyPath, document: Document) -> KeyPath:
+    """The path as the file has it: a plain number is no section with a value (descriptor/given.py made it one)."""
+    plain = path[-1:] == ("value",) and path not in document.keys and path[:-1] in document.keys
+    return path[:-1] if plain else path
 
 
 def _known(loc: KeyPath, document: Document) -> KeyPath:
@@ -157,7 +163,7 @@ def _from_sentence(sentence: str, path: KeyPath, document: Document) -> Problem:
     word, _, rest = sentence.partition(" ")
     named = (*path, *word.split("."))
     if rest and len(_known(named, document)) == len(named):
-        return document.problem(rest, named)
+        return document.problem(rest, _written(named, document))
     return document.problem(sentence, path)
 
 

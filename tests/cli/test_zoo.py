@@ -1,0 +1,91 @@
+"""`symconfig models` and `symconfig clusters`: the lists, and one as a whole."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from symconfig.descriptor.load import load_cluster, load_model, zoo_clusters, zoo_models
+from tests.cli.support import Run, run
+
+__all__ = ["run"]
+
+
+def test_every_cluster_of_the_zoo_is_a_line_with_its_rates(run: Run) -> None:
+    told = run("clusters")
+    lines = {line.split("  ")[0]: line.split() for line in told.out.splitlines() if line}
+    assert set(zoo_clusters()) <= set(lines)
+    assert lines["h100"] == ["h100", "NVIDIA", "H100", "80GB", "HBM3", "79.1", "989", "8", "450", "50"]
+    assert lines["v100-16gb"][-5:] == ["15.8", "125", "8", "150", "0.391"]
+    found = run("clusters", "--json").json()
+    assert found["schema"] == "symconfig.clusters/1"
+    one = next(one for one in found["clusters"] if one["name"] == "gb200-nvl72")
+    assert one == {
+        "name": "gb200-nvl72",
+        "gpu": "NVIDIA GB200",
+        "gpus_per_node": 4,
+        "memory_bytes": load_cluster("gb200-nvl72").gpu.memory_bytes.value,
+        "peak_flops": 2.5e15,
+        "link": "nvlink",
+        "link_bytes_per_s": 900e9,
+        "network_bytes_per_s": 50e9,
+    }
+
+
+def test_one_cluster_is_shown_with_its_sources_and_with_what_differs(run: Run) -> None:
+    told = run("clusters", "h100 with network=4x200Gb/s").out
+    assert told.startswith("h100 with network=4x200Gb/s\n")
+    assert "12.5 GB/s" in told
+    assert "given by the user: 4x200Gb/s" in told
+    assert "fitted: make accuracy; carried over from h100 to another network" in told
+    assert "NVIDIA/nccl src/graph/tuning.cc" in told
+    assert "989.4 TFLOP/s" in told
+    assert "9.6 us" in told
+
+
+def test_the_json_of_one_is_a_file_that_is_loaded_again(run: Run, tmp_path: Path) -> None:
+    name = "h100 with network=4x200Gb/s and gpus_per_node=4"
+    cluster, model = tmp_path / "cluster.json", tmp_path / "model.json"
+    cluster.write_text(run("clusters", name, "--json").out, encoding="utf-8")
+    assert load_cluster(str(cluster)) == load_cluster(name)
+    model.write_text(run("models", "qwen2.5-7b-lora", "--json").out, encoding="utf-8")
+    assert load_model(str(model)) == load_model("qwen2.5-7b-lora")
+
+
+def test_every_model_of_the_zoo_is_a_line_with_its_sizes(run: Run) -> None:
+    told = run("models")
+    lines = {line.split("  ")[0]: line.split() for line in told.out.splitlines() if line}
+    assert set(zoo_models()) <= set(lines)
+    assert lines["mixtral-8x7b"] == ["mixtral-8x7b", "46.70", "B", "12.88", "B", "32", "4,096", "32,768", "8"]
+    assert lines["llama2-70b-lora"][-1] == "lora"
+    found = run("models", "--json").json()
+    assert found["schema"] == "symconfig.models/1"
+    one = next(one for one in found["models"] if one["name"] == "llama2-70b-lora")
+    assert (one["task"], one["trainable_parameters"], one["num_experts"]) == ("lora", 65_536_000, None)
+    assert one["huggingface_id"] == "meta-llama/Llama-2-70b-hf"
+
+
+def test_one_model_is_shown_with_its_parameters_and_its_source(run: Run) -> None:
+    told = run("models", "qwen3-30b-a3b").out
+    assert re.search(r"^parameters +30,532,122,624 \(30.53 B\)$", told, re.MULTILINE)
+    assert re.search(r"^active for a token +3,353,032,704$", told, re.MULTILINE)
+    assert "experts: num experts" in told
+    assert "source: https://huggingface.co/Qwen/Qwen3-30B-A3B/blob/main/config.json" in told
+    assert "\ntrained " not in told
+    assert re.search(r"^trained +65,536,000$", run("models", "llama2-70b-lora").out, re.MULTILINE)
+
+
+@pytest.mark.parametrize("kind", ["models", "clusters"])
+def test_a_name_that_is_none_is_refused_with_the_nearest(run: Run, kind: str) -> None:
+    ended = run(kind, {"models": "llama2-7", "clusters": "h10"}[kind])
+    assert (ended.code, ended.out) == (2, "")
+    assert {"models": "Try: llama2-7b", "clusters": "Try: h100"}[kind] in ended.err
+
+
+@pytest.mark.parametrize("words", [("clusters",), ("clusters", "gb300-nvl72"), ("models",), ("models", "deepseek-v3")])
+def test_no_line_is_longer_than_the_page(run: Run, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = run(*words).out.splitlines()
+    assert [line for line in lines if len(line) > 80] == []

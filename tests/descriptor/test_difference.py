@@ -1,0 +1,312 @@
+"""A cluster file that states what differs from a base: merging, short spellings, messages with their lines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from symconfig.descriptor.cluster import ClusterDescriptor
+from symconfig.descriptor.load import load_cluster, zoo_clusters
+from symconfig.descriptor.mesh import NETWORK
+from symconfig.descriptor.write import cluster_yaml
+from symconfig.errors import InputError
+from symconfig.resources import data_dir
+
+GIGA = 1e9
+Write = Callable[..., ClusterDescriptor]
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Write:
+    """The cluster of a file with these lines."""
+
+    def make(text: str, name: str = "ours.yaml") -> ClusterDescriptor:
+        (tmp_path / name).write_text(text, encoding="utf-8")
+        return load_cluster(str(tmp_path / name))
+
+    return make
+
+
+def refusal(made: Write, text: str) -> str:
+    with pytest.raises(InputError) as error:
+        made(text)
+    return str(error.value).replace("\n", " | ")
+
+
+# --- what a person writes ------------------------------------------------------------------------------------------
+
+
+def test_two_lines_are_a_cluster(made: Write) -> None:
+    mine, base = made("base: h100\nnetwork: 4x200Gb/s\n"), load_cluster("h100")
+    assert (mine.name, mine.aliases) == ("ours", ())
+    assert [level.bandwidth_bytes_per_s.value for level in mine.levels] == [450 * GIGA, 12.5 * GIGA, 12.5 * GIGA]
+    assert mine.levels[1].bandwidth_bytes_per_s.source == "given by the user in ours.yaml: 4x200Gb/s"
+    assert mine.source.startswith("given by the user in ours.yaml; what that leaves as it was: NVIDIA H100 datasheet")
+    assert (mine.gpu, mine.host, mine.levels[0]) == (base.gpu, base.host, base.levels[0])
+
+
+def test_ten_lines_are_the_cluster_that_a_whole_file_describes(made: Write) -> None:
+    mine = made(
+        "base: h100\nnetwork: 4x200Gb/s, oversubscription 2\nnvlink: 300GB/s\ngpu_memory: 96GB\nhost_memory: 1TB\n"
+        "gpus_per_node: 4\ngpu_memory_bandwidth: 3TB/s\nhost_link: 32GB/s\nkernels: {launch_s: 5us}\n"
+        "gpu: {power_w: 500}\n"
+    )
+    by_hand = yaml.safe_load(cluster_yaml(load_cluster("h100")))
+    by_hand["gpus_per_node"] = 4
+    by_hand["gpu"]["memory_bytes"]["value"] = 96e9
+    by_hand["gpu"]["memory_bandwidth_bytes_per_s"]["value"] = 3e12
+    by_hand["gpu"]["power_w"]["value"] = 500
+    by_hand["host"]["memory_bytes"]["value"] = 1e12
+    by_hand["host"]["link_bytes_per_s"]["value"] = 32e9
+    by_hand["kernels"]["launch_s"]["value"] = 5e-6
+    for level, size, rate in zip(by_hand["levels"], (4, 128, None), (300e9, 25e9, 25e9), strict=True):
+        level["size"] = size
+        level["bandwidth_bytes_per_s"]["value"] = rate
+    by_hand["levels"][2]["oversubscription"]["value"] = 2.0
+    whole = made(yaml.safe_dump(by_hand, sort_keys=False), "whole.yaml")
+    assert numbers(mine) == numbers(whole)
+
+
+def numbers(value: object) -> object:
+    """A descriptor without its sources, uncertainties and names."""
+    if isinstance(value, ClusterDescriptor):
+        value = value.model_dump(mode="json", exclude={"name", "aliases", "source"})
+    if isinstance(value, dict):
+        return {k: numbers(v) for k, v in value.items() if k not in ("source", "uncertainty")}
+    return [numbers(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def test_a_plain_number_has_the_file_as_its_source_and_the_usual_uncertainty(made: Write) -> None:
+    mine = made(
+        "base: h100\ngpu: {memory_bytes: 80e9, context_bytes: 3GB}\nhost: {link_bytes_per_s: {value: 30GB/s}}\n"
+        "kernels: {gemm_efficiency: 0.7, hbm_efficiency: {value: 0.8, source: measured, uncertainty: 0.02}}\n"
+    )
+    for number, value, uncertainty in (
+        (mine.gpu.memory_bytes, 80e9, 0.0),
+        (mine.gpu.context_bytes, 3e9, 0.1),
+        (mine.host.link_bytes_per_s, 30e9, 0.0),
+        (mine.kernels.gemm_efficiency, 0.7, 0.1),
+    ):
+        assert (number.value, number.source, number.uncertainty) == (
+            value,
+            "given by the user in ours.yaml",
+            uncertainty,
+        )
+    assert mine.kernels.hbm_efficiency.source == "measured"
+    assert mine.kernels.hbm_efficiency.uncertainty == 0.02
+
+
+def test_the_source_of_the_file_is_that_of_its_numbers(made: Write) -> None:
+    mine = made("base: h100\nname: pit\nsource: our data centre\ngpu_memory: 80GB\n")
+    assert mine.name == "pit"
+    assert mine.gpu.memory_bytes.source == "our data centre"
+    assert mine.source.startswith("our data centre; what that leaves as it was: ")
+
+
+def test_a_part_of_a_number_leaves_the_rest_of_it(made: Write) -> None:
+    mine, base = made("base: h100\ngpu: {context_bytes: {uncertainty: 0.1}}\n"), load_cluster("h100")
+    assert mine.gpu.context_bytes == base.gpu.context_bytes.model_copy(update={"uncertainty": 0.1})
+
+
+def test_null_takes_away_what_a_gpu_need_not_have(made: Write) -> None:
+    assert made("base: h100\ngpu: {peak_flops: {fp8: null}}\n").gpu.peak_flops.fp8 is None
+
+
+def test_constants_may_come_from_a_file_beside_it(made: Write, tmp_path: Path) -> None:
+    constants = (data_dir("model_zoo") / "kernels" / "b200.yaml").read_text(encoding="utf-8")
+    (tmp_path / "mine-kernels.yaml").write_text(constants, encoding="utf-8")
+    mine = made("base: h100\nnetwork: 4x200Gb/s\nkernels: mine-kernels.yaml\n")
+    assert mine.kernels == load_cluster("b200").kernels
+
+
+def test_a_whole_file_of_ones_own_needs_no_sources_either(made: Write) -> None:
+    text = yaml.safe_load(cluster_yaml(load_cluster("h100")))
+    bare = without_sources(text)
+    del bare["name"], bare["aliases"]
+    mine = made(yaml.safe_dump(bare, sort_keys=False))
+    assert numbers(mine) == numbers(load_cluster("h100"))
+    assert (mine.name, mine.source) == ("ours", "given by the user in ours.yaml")
+    assert mine.levels[0].latency_s.source == "given by the user in ours.yaml"
+    assert mine.levels[0].latency_s.uncertainty == 0.1
+
+
+def without_sources(value: object) -> object:
+    """A file's data with plain numbers where it has their sources."""
+    if isinstance(value, dict):
+        if "value" in value:
+            return value["value"]
+        return {k: without_sources(v) for k, v in value.items() if k != "source"}
+    return [without_sources(item) for item in value] if isinstance(value, list) else value
+
+
+def test_the_zoo_takes_no_number_without_a_source() -> None:
+    for path in (data_dir("model_zoo") / "clusters").glob("*.yaml"):
+        assert "given by the user" not in cluster_yaml(load_cluster(path.stem)), path
+
+
+@pytest.mark.parametrize("name", zoo_clusters())
+def test_a_changed_cluster_written_out_is_read_back(made: Write, name: str) -> None:
+    mine = load_cluster(f"{name} with network=2x100Gb/s and gpu_memory=20GB")
+    assert made(cluster_yaml(mine)) == mine
+
+
+# --- bases ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_base_is_a_path_beside_the_file_and_may_have_a_base_itself(made: Write, tmp_path: Path) -> None:
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "node.yaml").write_text("base: h100\ngpu_memory: 80GB\nnvlink: 300GB/s\n", encoding="utf-8")
+    mine = made("base: site/node.yaml\ngpu_memory: 70GB\n")
+    assert (mine.gpu.memory_bytes.value, mine.levels[0].bandwidth_bytes_per_s.value) == (70e9, 300e9)
+    assert made("base: h100 with gpu_memory=70GB\nnvlink: 300GB/s\n").gpu.memory_bytes.value == 70e9
+
+
+def test_bases_that_go_round_are_refused_with_the_round(made: Write, tmp_path: Path) -> None:
+    (tmp_path / "other.yaml").write_text("base: ours.yaml\n", encoding="utf-8")
+    said = refusal(made, "base: other.yaml\n")
+    assert "ours.yaml:1:7: base: the base cluster cannot be loaded (got other.yaml)." in said
+    assert "the bases go round in a circle (got ours.yaml -> other.yaml -> ours.yaml)." in said
+
+
+# --- levels ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "levels: {rail: {size: 64, bandwidth_bytes_per_s: 25GB/s}}",
+        "levels:\n  - name: rail\n    size: 64\n    bandwidth_bytes_per_s: 25e9",
+    ],
+)
+def test_levels_are_merged_by_their_names(made: Write, text: str) -> None:
+    mine, base = made(f"base: h100\n{text}\n"), load_cluster("h100")
+    assert [level.name for level in mine.levels] == ["nvlink", "rail", "spine"]
+    assert (mine.levels[1].size, mine.levels[1].bandwidth_bytes_per_s.value) == (64, 25e9)
+    assert mine.levels[1].latency_s == base.levels[1].latency_s
+    assert (mine.levels[0], mine.levels[2]) == (base.levels[0], base.levels[2])
+
+
+def test_a_level_with_a_new_name_goes_where_its_size_belongs(made: Write) -> None:
+    mine = made(
+        "base: h100\nlevels:\n  nvlink: {size: 4}\n  node: {size: 8, bandwidth_bytes_per_s: 20GB/s, latency_s: 6us}\n"
+    )
+    assert [(level.name, level.size) for level in mine.levels] == [
+        ("nvlink", 4), ("node", 8), ("rail", 256), ("spine", None)]  # fmt: skip
+
+
+def test_null_takes_a_level_out(made: Write) -> None:
+    assert [level.name for level in made("base: h100\nlevels: {rail: null}\n").levels] == ["nvlink", "spine"]
+
+
+@pytest.mark.parametrize(
+    ("base", "gpus", "levels"),
+    [
+        ("h100", 4, [("nvlink", 4), ("rail", 128), ("spine", None)]),
+        ("h100", 16, [("nvlink", 16), ("rail", 512), ("spine", None)]),
+        ("h100", 1, [("rail", 32), ("spine", None)]),
+        ("l40s", 4, [("pcie", 4), ("spine", None)]),
+        ("l40s", 2, [("pcie", 2), ("spine", None)]),
+        ("l40s", 16, [("pcie", 4), ("node", 16), ("spine", None)]),
+        ("gb200-nvl72", 8, [("nvlink", 72), ("rail", 576), ("spine", None)]),
+    ],
+)
+def test_levels_follow_the_gpus_of_a_node(made: Write, base: str, gpus: int, levels: list[tuple[str, int]]) -> None:
+    mine = made(f"base: {base}\ngpus_per_node: {gpus}\n")
+    assert mine.gpus_per_node == gpus
+    assert [(level.name, level.size) for level in mine.levels] == levels
+
+
+def test_fewer_gpus_with_a_link_to_each_peer_have_fewer_links(made: Write) -> None:
+    mine, base = made("base: mi300x\ngpus_per_node: 4\n"), load_cluster("mi300x")
+    assert mine.levels[0].bandwidth_bytes_per_s.value == base.levels[0].bandwidth_bytes_per_s.value * 3 / 7
+    assert mine.kernels == base.kernels
+
+
+def test_ports_are_shared_by_the_gpus_that_the_node_has_now(made: Write) -> None:
+    mine = made("network: 4x200Gb/s\ngpus_per_node: 4\nbase: h100\n")
+    assert {level.bandwidth_bytes_per_s.value for level in mine.levels if level.name in NETWORK} == {25e9}
+
+
+# --- messages -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("netwrok: 4x200Gb/s", "ours.yaml:2:1: netwrok: unknown field. Try: network."),
+        ("colour: green", "ours.yaml:2:1: colour: unknown field (need one of aliases, gpu, gpu_memory,"),
+        ("gpu_memory: 96", "ours.yaml:2:13: gpu_memory: has no unit (got 96, need a size as 96GB or 90GiB)."),
+        ("gpu_memory: 96Gb", "gpu_memory: Gb counts bits, and a memory is counted in bytes (got 96Gb,"),
+        ("network: 200", "network: has no unit (got 200, need ports and their speed as 4x200Gb/s)."),
+        ("network: 4x200", "ours.yaml:2:10: network: '200' is not understood (got 4x200,"),
+        ("network: 4x200GB/s", "network: a port of 200GB/s (bytes) is faster than any, 200Gb/s (bits) is meant (got "),
+        ("network: 200Gb/s", "network: does not say whether this is of a GPU or of a node (got 200Gb/s,"),
+        ("nvlink: 900GB/s", "nvlink: is twice h100's 450 GB/s in one direction; data sheets add both directions up"),
+        ("xgmi: 300GB/s", "xgmi: h100 has no such link (got 300GB/s, need one of its links: nvlink)."),
+        ("nvlink: fast", "nvlink: 'fast' is not understood (got fast, need a speed of one GPU as 300GB/s)."),
+        ("oversubscription: 0.5", "oversubscription: is no oversubscription (got 0.5, need a ratio from 1 on,"),
+        ("oversubscription: half", "oversubscription: is no ratio (got half, need a ratio from 1 on, as 2 or 2:1)."),
+        (
+            "oversubscription: 2\nnetwork: 8x400Gb/s, 2:1",
+            "ours.yaml:2:19: oversubscription: stands in network, too (got 2). Try: one of them.",
+        ),
+        (
+            "gpu_memory: 96GB\ngpu: {memory_bytes: 96e9}",
+            "ours.yaml:2:1: gpu_memory: says what gpu.memory_bytes says, too. Try: one of them.",
+        ),
+        (
+            "network: 4x200Gb/s\nlevels: {rail: {bandwidth_bytes_per_s: 1e9}}",
+            "network: says what levels.rail.bandwidth_bytes_per_s says, too. Try: one of them.",
+        ),
+        ("gpu: {memory_bytes: 96Gb}", "ours.yaml:2:21: gpu.memory_bytes: Gb counts bits"),
+        ("gpu: {compute_units: many}", '2:22: gpu.compute_units: wrong value (got "many", need a whole number)'),
+        ("gpu: {memmory_bytes: 1e9}", "ours.yaml:2:7: gpu.memmory_bytes: unknown field. Try: memory_bytes."),
+        ("kernels: {link_efficiency: 7}", "kernels.link_efficiency: is a share of the peak, above 0 and at most 1"),
+        ("kernels: {link_efficiency: high}", "kernels.link_efficiency: wrong value (got high, need a number)."),
+        ("levels:\n  rail: {size: 12}", "ours.yaml:3:3: levels: must grow by whole factors in size, got 8 then 12."),
+        ("levels:\n  rail: {size: many}", 'ours.yaml:3:16: levels.rail.size: wrong value (got "many", need a whole'),
+        ("levels:\n  - size: 12", "ours.yaml:3:5: levels[0]: the level has no name (need the name of a level: nvlink,"),
+        ("levels: [{name: rail}, {name: rail}]", "levels[1].name: rail stands there twice."),
+        ("levels: {node: null}", "levels.node: the base has no such level (need one of nvlink, rail, spine)."),
+        ("levels: {rail: 3}", "levels.rail: wrong value (got 3, need the fields of a level, or null for none)."),
+        ("levels: 3", "levels: wrong value (got 3, need a section of `level: fields`)."),
+        ("levels: {node: {size: 16}}", "levels.node.latency_s: this field is missing."),
+        ("levels:\n  - {name: rail, latency_s: soon}", "3:29: levels.rail.latency_s: is no number with a unit"),
+        ("gpus_per_node: 0", "ours.yaml:2:16: gpus_per_node: out of range (got 0, need > 0)."),
+        ("kernels: h100-sxn", "2:10: kernels: the constants of the GPU type cannot be loaded (got h100-sxn)."),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_said_at_its_line(made: Write, text: str, said: str) -> None:
+    told = refusal(made, f"base: h100\n{text}\n")
+    assert said in told
+    assert told.count("error") == 0
+
+
+def test_everything_that_is_wrong_is_said_at_once_and_once(made: Write) -> None:
+    told = refusal(made, "base: h100\nnetwork: fast\ngpu_memory: 3\ngpu: {vendor: apple}\nlevels: {rail: {size: x}}\n")
+    assert told.count(" | ") == 3
+    for field in ("network: ", "gpu_memory: ", "gpu.vendor: ", "levels.rail.size: "):
+        assert told.count(f": {field}") == 1
+
+
+def test_a_network_needs_switches(made: Write, tmp_path: Path) -> None:
+    alone = yaml.safe_load(cluster_yaml(load_cluster("h100")))
+    alone["levels"] = [{**alone["levels"][0], "size": None}]
+    (tmp_path / "alone.yaml").write_text(yaml.safe_dump(alone), encoding="utf-8")
+    said = refusal(made, "base: alone.yaml\nnetwork: 4x200Gb/s\n")
+    assert "network: h100 has no network between nodes (got 4x200Gb/s, need a base with a level rail or spine)." in said
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("base: h1000\n", "Try: h100"),
+        ("base: 7\n", "base: wrong value (got 7, need a cluster's name)"),
+        ("base:\n", "null"),
+    ],
+)
+def test_a_base_that_is_none_is_refused(made: Write, text: str, said: str) -> None:
+    assert said in refusal(made, text)
