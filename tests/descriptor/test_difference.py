@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 import yaml
 
 from symconfig.descriptor.cluster import ClusterDescriptor
+from symconfig.descriptor.difference import SHORT
 from symconfig.descriptor.load import load_cluster, zoo_clusters
 from symconfig.descriptor.mesh import NETWORK
 from symconfig.descriptor.write import cluster_yaml
@@ -151,6 +153,16 @@ def test_the_zoo_takes_no_number_without_a_source() -> None:
 def test_a_changed_cluster_written_out_is_read_back(made: Write, name: str) -> None:
     mine = load_cluster(f"{name} with network=2x100Gb/s and gpu_memory=20GB")
     assert made(cluster_yaml(mine)) == mine
+
+
+def test_the_file_on_the_page_of_clusters_is_a_cluster_in_at_most_ten_lines(made: Write) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "clusters.md").read_text(encoding="utf-8")
+    text = page.split("This is a whole file:\n\n")[1].split("\n\n")[0]
+    assert 2 <= len(text.splitlines()) <= 10
+    mine = made(textwrap.dedent(text))
+    assert (mine.gpus_per_node, mine.levels[-1].bandwidth_bytes_per_s.value) == (4, 25e9)
+    for name in SHORT:
+        assert f"`{name}`" in page
 
 
 # --- bases ----------------------------------------------------------------------------------------------------------
