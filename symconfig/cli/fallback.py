@@ -11,8 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from symconfig.cli.options import add_changes, add_files, as_changes, changes, wanted
-from symconfig.cli.shared import note, print_json, say
+from symconfig.cli.options import add_changes, add_files, changes, wanted
+from symconfig.cli.shared import as_changes, note, print_json, say
 from symconfig.errors import InputError, Problem
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from symconfig.api.clusters import named
-from symconfig.cli.options import as_changes, changes
+from symconfig.cli.options import changes
+from symconfig.cli.shared import as_changes
 from symconfig.descriptor.document import Document
 from symconfig.errors import InputError, Problem
 

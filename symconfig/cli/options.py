@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,8 +14,6 @@ if TYPE_CHECKING:
     from symconfig.api.planning import Problems, Wanted
     from symconfig.runs.sweep.engines import Wanted as Engine
 
-# A field of a problem that is about a cluster, or of one among several, and what of it is changed.
-_CLUSTER = re.compile(r"cluster(?:\.(?P<field>.+))?|(?:job|sweep)\.cluster(?:\[\d+\])?(?:: (?P<swept>.+))?", re.DOTALL)
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z_0-9]*\Z")
 
 
@@ -66,18 +62,6 @@ def changes(arguments: argparse.Namespace) -> dict[str, str]:
     from symconfig.descriptor.cluster_name import pairs
 
     return pairs(arguments.set, "--set")
-
-
-def as_changes(problem: Problem, changed: Iterable[str], named: str = "--cluster") -> Problem:
-    """A problem of the cluster in the words of the options. named: the option that names it."""
-    match = _CLUSTER.fullmatch(problem.field or "")
-    if match is None:
-        return problem
-    field = match["field"] or match["swept"] or ""
-    by_set = next((name for name in changed if f"{field}.".startswith(f"{name}.")), None)
-    if by_set is not None:
-        return replace(problem, field=f"--set {by_set}", file=None, line=None, column=None)
-    return problem if problem.file else replace(problem, field=f"{named}: {field}" if field else named)
 
 
 def add_answer(parser: argparse.ArgumentParser) -> None:

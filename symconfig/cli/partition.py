@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from symconfig.cli.options import add_changes, as_changes, changes
-from symconfig.cli.shared import check_output, note, print_json, say, write_text
+from symconfig.cli.options import add_changes, changes
+from symconfig.cli.shared import as_changes, check_output, note, print_json, say, write_text
 from symconfig.errors import InfeasibleError, InputError, Problem, SymconfigError
 
 if TYPE_CHECKING:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
     from symconfig.descriptor.cluster import ClusterDescriptor
     from symconfig.report.grid import Block
 
+# A field of a problem that is about a cluster, or of one among several, and what of it is changed.
+_CLUSTER = re.compile(r"cluster(?:\.(?P<field>.+))?|(?:job|sweep)\.cluster(?:\[\d+\])?(?:: (?P<swept>.+))?", re.DOTALL)
 INTERRUPTED = 130  # exit code
 LEAST_TIMEOUT_S, MOST_TIMEOUT_S = 1.0, 86400.0
 
@@ -33,9 +37,20 @@ def note(text: str) -> None:
     print(clean(text), file=sys.stderr)
 
 
+def as_changes(problem: Problem, changed: Iterable[str], named: str = "--cluster") -> Problem:
+    """A problem of the cluster in the words of the options. named: the option that names it."""
+    match = _CLUSTER.fullmatch(problem.field or "")
+    if match is None:
+        return problem
+    field = match["field"] or match["swept"] or ""
+    by_set = next((name for name in changed if f"{field}.".startswith(f"{name}.")), None)
+    if by_set is not None:
+        return replace(problem, field=f"--set {by_set}", file=None, line=None, column=None)
+    return problem if problem.file else replace(problem, field=f"{named}: {field}" if field else named)
+
+
 def named_cluster(name: str, option: str = "--cluster") -> ClusterDescriptor:
     """The cluster that the option names; a name that is none is the option's mistake."""
-    from symconfig.cli.options import as_changes
     from symconfig.descriptor.load import load_cluster
 
     try:

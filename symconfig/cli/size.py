@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from symconfig.cli.options import add_changes, add_engine, as_changes, engine
-from symconfig.cli.shared import note, print_json, say, whole
+from symconfig.cli.options import add_changes, add_engine, engine
+from symconfig.cli.shared import as_changes, note, print_json, say, whole
 from symconfig.errors import FailedError, InputError, Problem
 
 if TYPE_CHECKING:

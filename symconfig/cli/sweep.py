@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from symconfig.cli.options import add_changes, add_engine, as_changes, changes, engine
-from symconfig.cli.shared import INTERRUPTED, note, print_json, say, whole
+from symconfig.cli.options import add_changes, add_engine, changes, engine
+from symconfig.cli.shared import INTERRUPTED, as_changes, note, print_json, say, whole
 from symconfig.errors import FailedError, InputError, Problem
 
 if TYPE_CHECKING:

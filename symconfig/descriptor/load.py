@@ -12,7 +12,7 @@ from pydantic import Field
 
 from symconfig.descriptor.cluster import LONGEST_NAME, ClusterDescriptor, Kernels, KernelsFile
 from symconfig.descriptor.cluster_name import CLUSTER, as_document, joined, split
-from symconfig.descriptor.difference import changed
+from symconfig.descriptor.difference import SHORT, changed
 from symconfig.descriptor.document import Document, shorten
 from symconfig.descriptor.given import given_in, quantified
 from symconfig.descriptor.job import Job
@@ -137,6 +137,9 @@ def _cluster_file(path: Path, above: tuple[Path, ...]) -> ClusterDescriptor:
         return _changed(base, document, path.stem, given_in(path.name), path.parent)
     if not isinstance(document.data, dict):
         return validate(document, ClusterDescriptor)
+    if short := [name for name in SHORT if name in document.data]:
+        what = "changes a base, and the file names none"
+        raise InputError([document.problem(what, (name,), of_key=True, hint="base: h100") for name in short])
     data = {"name": path.stem, "source": given_in(path.name), **document.data}
     if isinstance(data.get("kernels"), str):
         constants = _kernels(document, path.parent)

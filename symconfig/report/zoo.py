@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from pydantic import BaseModel
 
@@ -12,9 +11,7 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.format import count, gib, words
 from symconfig.graph.count import parameters
 from symconfig.report.grid import Block, Grid
-
-if TYPE_CHECKING:
-    from symconfig.api.zoo import ClusterLine, ModelLine
+from symconfig.report.zoo_lines import ClusterLine, ModelLine
 
 _GIGA, _TERA, _MICRO = 1e9, 1e12, 1e-6
 _BILLION, _MILLION = 1e9, 1e6

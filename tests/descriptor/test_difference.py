@@ -304,6 +304,11 @@ def test_everything_that_is_wrong_is_said_at_once_and_once(made: Write) -> None:
         assert told.count(f": {field}") == 1
 
 
+def test_a_short_field_needs_a_base(made: Write) -> None:
+    told = refusal(made, "network: 4x200Gb/s\n")
+    assert told.endswith("ours.yaml:1:1: network: changes a base, and the file names none. Try: base: h100.")
+
+
 def test_a_network_needs_switches(made: Write, tmp_path: Path) -> None:
     alone = yaml.safe_load(cluster_yaml(load_cluster("h100")))
     alone["levels"] = [{**alone["levels"][0], "size": None}]
