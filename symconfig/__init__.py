@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from symconfig.api.replan import replan as replan
     from symconfig.api.sweep import size as size
     from symconfig.api.sweep import sweep as sweep
+    from symconfig.api.zoo import clusters as clusters
+    from symconfig.api.zoo import models as models
     from symconfig.runs import checkpoint as checkpoint
     from symconfig.runs.embed.mismatch import MismatchError as MismatchError
 
@@ -38,6 +40,7 @@ _HOMES = {
     "api.recipes": ("recipes",),
     "api.replan": ("replan", "diff", "ReplanResult"),
     "api.fallback": ("fallback", "FallbackResult"),
+    "api.zoo": ("models", "clusters"),
     "runs.embed.mismatch": ("MismatchError",),
 }
 # For scripts of one's own, and what a folder of checkpoints holds.

@@ -24,25 +24,27 @@ EXAMPLES = ("symconfig size llama3.1-8b --tokens 100B --deadline 30d \\\n    --c
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `symconfig size`."""
-    add = parser.add_argument
-    add("model", metavar="MODEL", help="zoo name, or path of a descriptor or a config.json")
+    parser.add_argument("model", metavar="MODEL", help="zoo name, or path of a descriptor or a config.json")
+    asked = parser.add_argument_group("what is asked")
+    add = asked.add_argument
     add("--deadline", metavar="T", required=True, help="the time there is: 30d, 12h, 2w")
     add("--tokens", metavar="N", required=True, help="tokens to train on: 2T, 500B")
     add("--clusters", metavar="A,B", default="all", help="zoo names or paths (default: all of the zoo)")
-    add_changes(parser)
-    add("--global-batch-size", metavar="G", help="sequences per optimizer step (default: 4 Mi tokens)")
-    add("--batch-tokens", metavar="N", help="the same in tokens: 4M; rounded to an even number of sequences")
-    add("--seq-length", metavar="S", help="tokens (default: the smaller of the model's and 4096)")
+    add_changes(asked)
     add("--gpus-max", metavar="N", help="most GPUs (default 16384, or what the cluster has)")
     add("--goodput", metavar="X", default="1", help="share of the time in which steps run (default 1)")
     add("--price", metavar="C=P", action="append", default=[], help="price of a GPU-hour: h100=2.5; may be repeated")
+    add = parser.add_argument_group("the job").add_argument
+    add("--global-batch-size", metavar="G", help="sequences per optimizer step (default: 4 Mi tokens)")
+    add("--batch-tokens", metavar="N", help="the same in tokens: 4M; rounded to an even number of sequences")
+    add("--seq-length", metavar="S", help="tokens (default: the smaller of the model's and 4096)")
     add("--backend", metavar="B", help="megatron (default) or deepspeed (default for adapters)")
     add("--megatron-version", metavar="V", help="core_v0.12 to core_v0.19 (default), or dev")
     add("--precision", metavar="P", help="bf16, fp16, fp8, mxfp8, nvfp4, or auto for the fastest")
     add("--pin", metavar="NAME=VALUE", action="append", default=[], help="as for plan: tp=8, pp=2..8; may be repeated")
     add("--memory-margin", metavar="SHARE", help="share of the GPU's memory left free (default 0.04)")
     add_engine(parser)
-    add("--plot", metavar="FILE.png", help="draw cost against time (png, svg or pdf); needs matplotlib")
+    parser.add_argument("--plot", metavar="FILE.png", help="draw cost against time (png, svg or pdf); needs matplotlib")
 
 
 def run(arguments: argparse.Namespace) -> int:

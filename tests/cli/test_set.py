@@ -231,3 +231,15 @@ def test_python_takes_what_differs_as_a_mapping(asked: Asked) -> None:
     assert asked.job.cluster == "h200 with gpu_memory=70GB"
     with pytest.raises(InputError, match=r"^cluster.base: this field is missing"):
         symconfig.plan("llama2-13b", {"network": "4x200Gb/s"}, 64, 1024)
+
+
+def test_check_sees_that_the_file_below_the_changes_is_another_one(run: Run, tmp_path: Path) -> None:
+    ours, out = tmp_path / "ours.yaml", tmp_path / "out"
+    ours.write_text("base: a100-80gb\ngpu_memory: 75GB\n", encoding="utf-8")
+    words = ("--model", "llama2-7b", "--cluster", ours, "--gpus", "8", "--global-batch-size", "16", "--pin", "tp=1")
+    assert run("plan", *words, "--set", NETWORK, "--out", out).code == 0
+    assert run("check", out).code == 0
+    ours.write_text("base: a100-80gb\ngpu_memory: 70GB\n", encoding="utf-8")
+    ended = run("check", out)
+    assert ended.code == 1
+    assert "cluster" in ended.out

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import symconfig
 from symconfig.descriptor.load import load_cluster, load_model, zoo_clusters, zoo_models
 from tests.cli.support import Run, run
 
@@ -89,3 +90,8 @@ def test_no_line_is_longer_than_the_page(run: Run, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("COLUMNS", "80")
     lines = run(*words).out.splitlines()
     assert [line for line in lines if len(line) > 80] == []
+
+
+def test_python_lists_both() -> None:
+    assert [one.name for one in symconfig.clusters()] == zoo_clusters()
+    assert [one.name for one in symconfig.models()] == zoo_models()
