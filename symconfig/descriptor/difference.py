@@ -114,7 +114,11 @@ def _short_names(changes: _Changes) -> None:
             changes.short[name] = value
             _stated_once(changes, name)
         else:
-            changes.wrong("has no unit", (name,), got=shorten(value), need=_need(name))
+            changes.wrong("has no unit", (name,), got=_shown(value), need=_need(name))
+
+
+def _shown(value: Any) -> str:
+    return "null" if value is None else shorten(value)
 
 
 def _need(name: str) -> str:
@@ -135,7 +139,7 @@ def _amount(changes: _Changes, name: str, value: Any) -> None:
             raise ValueError("has no unit")
         section = {**section, last: amount(value, kind)}
     except ValueError as error:
-        changes.wrong(str(error), (name,), got=shorten(value), need=kind.need)
+        changes.wrong(str(error), (name,), got=_shown(value), need=kind.need)
         return
     changes.fields[str(above)] = section
     changes.places[path] = (name,)
@@ -144,6 +148,8 @@ def _amount(changes: _Changes, name: str, value: Any) -> None:
 def _stated_once(changes: _Changes, name: str) -> None:
     """Refuse a short field of levels whose long one is there, too."""
     levels = changes.fields.get("levels")
+    if isinstance(levels, list):
+        levels = {str(each.get("name")): each for each in levels if isinstance(each, dict)}
     stated = levels if isinstance(levels, dict) else {}
     what = "oversubscription" if name == "oversubscription" else "bandwidth_bytes_per_s"
     named = [one for one in stated if one == name or (name in ("network", "oversubscription") and one in NETWORK)]

@@ -273,6 +273,10 @@ def test_ports_are_shared_by_the_gpus_that_the_node_has_now(made: Write) -> None
             "network: 4x200Gb/s\nlevels: {rail: {bandwidth_bytes_per_s: 1e9}}",
             "network: says what levels.rail.bandwidth_bytes_per_s says, too. Try: one of them.",
         ),
+        (
+            "oversubscription: 2\nlevels: [{name: spine, oversubscription: 4}]",
+            "ours.yaml:2:1: oversubscription: says what levels.spine.oversubscription says, too. Try: one of them.",
+        ),
         ("gpu: {memory_bytes: 96Gb}", "ours.yaml:2:21: gpu.memory_bytes: Gb counts bits"),
         ("gpu: {compute_units: many}", '2:22: gpu.compute_units: wrong value (got "many", need a whole number)'),
         ("gpu: {memmory_bytes: 1e9}", "ours.yaml:2:7: gpu.memmory_bytes: unknown field. Try: memory_bytes."),

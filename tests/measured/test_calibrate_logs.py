@@ -143,3 +143,17 @@ def test_a_run_that_no_constant_explains_says_so(run: Run, tmp_path: Path) -> No
     slow = text.replace(f"(ms): {1e3 * SLOWER * seconds:.1f}", f"(ms): {1e5 * seconds:.1f}")
     assert slow != text
     assert "The fit hardly helps" in run("calibrate", write(tmp_path, slow, "slow.log"), "--cluster", "a100-80gb").out
+
+
+def test_a_cluster_that_differs_from_one_of_the_zoo_is_sharpened_as_itself(run: Run, tmp_path: Path) -> None:
+    log, _ = log_of_a_slower_machine(tmp_path)
+    profile, name = tmp_path / "ours.yaml", "a100-80gb with network=4x100Gb/s"
+    outcome = run("calibrate", log, "--cluster", name, "--out", profile, "--json")
+    assert outcome.code == 0, outcome.err
+    assert outcome.json()["clusters"][0]["cluster"] == name
+    ours, before = load_cluster(str(profile)), load_cluster(name)
+    assert ours.levels == before.levels
+    assert ours.kernels != before.kernels
+    again = load_cluster(f"{profile} with network=8x200Gb/s").kernels.network_efficiency
+    assert again is not None
+    assert again.uncertainty >= 0.2
