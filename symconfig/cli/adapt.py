@@ -43,7 +43,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     found = Problems()
     plan = found.collect(lambda: load_plan(Path(arguments.plan)))
-    given = found.collect(lambda: variables(arguments.set, arguments.source))
+    instead = f"symconfig replan {arguments.plan} --set {{}} --out DIR, then --plan DIR"
+    given = found.collect(lambda: variables(arguments.set, arguments.source, instead))
     if plan is None or given is None or found.all:
         raise InputError(found.all)
     if arguments.partial and not arguments.in_place:

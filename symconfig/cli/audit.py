@@ -69,7 +69,9 @@ def run(arguments: argparse.Namespace) -> int:
         found.collect(partial(whole, f"--{name.replace('_', '-')}", getattr(arguments, name)))
         for name in ("gpus", "seq_length", "vocab_size")
     )
-    given = found.collect(lambda: variables(arguments.set, arguments.source))
+    given = found.collect(
+        lambda: variables(arguments.set, arguments.source, f"--cluster '{arguments.cluster or 'h100'} with {{}}'")
+    )
     if arguments.source is None:
         raise InputError(found.all)
     with Progress(sys.stderr) as progress:

@@ -131,8 +131,11 @@ def add_script(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(extra=[])
 
 
-def variables(pairs: list[str], source: str | None) -> dict[str, str]:
-    """NAME=VALUE, as --set of a script has it. source: the script. Raises InputError with all that are none."""
+def variables(pairs: list[str], source: str | None, instead: str) -> dict[str, str]:
+    """NAME=VALUE, as --set of a script has it. Raises InputError with all that are none.
+
+    source: the script. instead: where a field of a cluster goes, with `{}` for the field and its value.
+    """
     wrong = [pair for pair in pairs if not _VARIABLE.match(pair.partition("=")[0]) or "=" not in pair]
     if wrong:
         raise InputError(
@@ -140,7 +143,7 @@ def variables(pairs: list[str], source: str | None) -> dict[str, str]:
         )
     found = dict(pair.split("=", 1) for pair in pairs)
     if meant := [name for name in found if _of_cluster(name, source)]:
-        raise InputError([_no_variable(name, found[name]) for name in meant])
+        raise InputError([_no_variable(f"{name}={found[name]}", instead) for name in meant])
     return found
 
 
@@ -157,6 +160,6 @@ def _of_cluster(name: str, source: str | None) -> bool:
     return re.search(rf"\$\{{?{name}\b", text) is None
 
 
-def _no_variable(name: str, value: str) -> Problem:
-    what = f"{name} is a field of a cluster, and --set is for variables of the script here"
-    return Problem(what, field="--set", got=f"{name}={value}", hint=f"--cluster 'h100 with {name}={value}'")
+def _no_variable(pair: str, instead: str) -> Problem:
+    what = f"{pair.partition('=')[0]} is a field of a cluster, and --set is for variables of the script here"
+    return Problem(what, field="--set", got=pair, hint=instead.replace("{}", pair))

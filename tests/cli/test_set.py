@@ -190,12 +190,16 @@ def test_partition_takes_it(run: Run) -> None:
 def test_audit_and_adapt_say_where_a_field_of_the_cluster_goes(run: Run, plan_file: Path, tmp_path: Path) -> None:
     said = (
         "error: --set: network is a field of a cluster, and --set is for variables of the script here "
-        "(got network=4x200Gb/s). Try: --cluster 'h100 with network=4x200Gb/s'.\n"
+        "(got network=4x200Gb/s). Try: "
     )
     script = tmp_path / "train.sh"
     script.write_text("python pretrain_gpt.py --num-layers $LAYERS\n", encoding="utf-8")
-    assert run("audit", script, "--cluster", "h100", "--set", NETWORK).err == said
-    assert run("adapt", script, "--plan", plan_file, "--set", NETWORK).err == said
+    assert (
+        run("audit", script, "--cluster", "h200", "--set", NETWORK).err == f"{said}--cluster 'h200 with {NETWORK}'.\n"
+    )
+    assert run("adapt", script, "--plan", plan_file, "--set", NETWORK).err == (
+        f"{said}symconfig replan {plan_file} --set {NETWORK} --out DIR, then --plan DIR.\n"
+    )
     script.write_text("python pretrain_gpt.py --num-layers ${network}\n", encoding="utf-8")  # then it is the script's
     assert "is a field of a cluster" not in run("audit", script, "--set", "network=4").err
 
