@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import symconfig
+from symconfig.api.replan import replan  # before the stub of the search is there, which has not all that it imports
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.load import load_cluster
@@ -229,9 +230,9 @@ def test_python_takes_what_differs_as_a_mapping(asked: Asked) -> None:
     assert asked.cluster == load_cluster(asked.job.cluster)
     symconfig.plan("llama2-13b", f"h100 with {NETWORK}", 64, 1024)
     assert asked.job.cluster == f"h100 with {NETWORK}"
-    symconfig.replan(sample_plan("llama2-13b"), cluster={"gpu_memory": "70GB"})
+    replan(sample_plan("llama2-13b"), cluster={"gpu_memory": "70GB"})
     assert asked.cluster.gpu.memory_bytes.value == 70e9
-    symconfig.replan(sample_plan("llama2-13b"), cluster={"base": "h200", "gpu_memory": "70GB"})
+    replan(sample_plan("llama2-13b"), cluster={"base": "h200", "gpu_memory": "70GB"})
     assert asked.job.cluster == "h200 with gpu_memory=70GB"
     with pytest.raises(InputError, match=r"^cluster.base: this field is missing"):
         symconfig.plan("llama2-13b", {"network": "4x200Gb/s"}, 64, 1024)
@@ -247,3 +248,18 @@ def test_check_sees_that_the_file_below_the_changes_is_another_one(run: Run, tmp
     ended = run("check", out)
     assert ended.code == 1
     assert "cluster" in ended.out
+
+
+def test_diff_names_the_level_and_not_its_sources(run: Run, tmp_path: Path) -> None:
+    plan, other = (
+        sample_plan("llama2-13b", load_cluster("h100")),
+        sample_plan("llama2-13b", load_cluster("h100 with nvlink=300GB/s")),
+    )
+    for name, each in (("a.json", plan), ("b.json", other)):
+        (tmp_path / name).write_text(each.to_json(), encoding="utf-8")
+    changes = {one["field"] for one in run("diff", tmp_path / "a.json", tmp_path / "b.json", "--json").json()["inputs"]}
+    assert changes == {
+        "cluster.name",
+        "cluster.levels.nvlink.bandwidth_bytes_per_s.value",
+        "cluster.kernels.link_efficiency.uncertainty",
+    }
