@@ -125,8 +125,9 @@ def original(reading: Reading, plan: Plan) -> Run:
 def _unsaid(reading: Reading, config: dict[str, Any]) -> Iterator[KeyWish]:
     """Yield what of the batch is "auto" while the Trainer's argument for it is missing: without it nothing else can be
     compared."""
-    for path in (_MICRO, _STEPS) if trainer.used(reading) and reading.deepspeed is not None else ():
-        if reading.deepspeed.get(*path) == AUTO and not _by_argument(reading, path):
+    tree = reading.deepspeed
+    for path in (_MICRO, _STEPS) if trainer.used(reading) and tree is not None else ():
+        if tree is not None and tree.get(*path) == AUTO and not _by_argument(reading, path):
             yield KeyWish(path, _get(config, path))
 
 
