@@ -26,7 +26,7 @@ INDEX = JOBS / "README.md"
 WIDTH = 80
 BLOCK = re.compile(r"^(?:<!-- writes: (?P<file>\S+) -->\n)?```(?P<kind>\w+)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE)
 TABLE = re.compile(r"(<!-- table -->\n).*?(<!-- end -->)", re.DOTALL)
-SAID = ("error: ", "warning: ", "note: ", "wrote ")  # on standard error; the rest of it is progress
+PROGRESS = re.compile(r".*: \d+ %|trying .* GPUs.*")  # on standard error, where a command takes long
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +103,7 @@ def _printed(command: str, folder: Path) -> str:
             "COLUMNS": str(WIDTH),
         },
     )
-    said = list[str]()
-    for line in ended.stderr.splitlines():
-        if line.startswith(SAID) or (said and line.startswith("  ")):
-            said.append(line)
+    said = [line for line in ended.stderr.splitlines() if not PROGRESS.fullmatch(line)]
     text = ended.stdout.rstrip("\n") + "\n" * bool(ended.stdout) + "".join(f"{line}\n" for line in said)
     if ended.returncode and "|" not in command:
         text += f"[exit status {ended.returncode}]\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TypeVar, get_args
@@ -74,17 +75,21 @@ def _base(reading: Reading, arguments: Arguments, asked: Asked) -> tuple[ModelDe
                 exact = given == known
                 why = f"of the name {given}; its weights were not looked at"
                 return load_model(name), [] if exact else [Assumed("model", known, why, arguments.place(*NAMES))]
-    place, got = arguments.place(*NAMES), given or None
-    raise InputError(
-        Problem(
-            "the model is not one that is known by its name" if given else "nothing says which model is trained",
-            file=place.file if place else reading.file,
-            line=place.line if place else None,
-            column=place.column if place else None,
-            got=got,
-            hint="--model NAME, or --model FOLDER with its config.json",
-        )
-    )
+        if hub.is_id(given) and hub.cached(given) is not None:
+            return load_model(given), []
+    place = arguments.place(*NAMES)
+    where = Problem("", file=reading.file) if place is None else Problem("", place.file, place.line, place.column)
+    raise InputError(_unnamed(given, where))
+
+
+def _unnamed(given: str | None, where: Problem) -> Problem:
+    """Say that a script names no model whose shapes are known, and where they come from."""
+    what, got, hint = "nothing says which model is trained", None, "--model NAME, or --model FOLDER with its config.json"
+    if given:
+        what, got = "the model is not one that is known by its name", given
+    if given and hub.is_id(given):
+        hint = str(hub.absent(given).problems[0].hint)
+    return replace(where, what=what, got=got, hint=hint)
 
 
 def _adapter(
