@@ -31,9 +31,7 @@ def add_job(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--backend", metavar="B", help="megatron (default) or deepspeed (default for adapters)")
     what.add_argument("--megatron-version", metavar="V", help="core_v0.12 to core_v0.19 (default), or dev")
     what.add_argument("--task", metavar="T", help="pretrain, sft or lora (default: lora for adapters, else pretrain)")
-    what.add_argument(
-        "--hf-weights", metavar="W", help="Hugging Face id or folder to start from (sft, lora: the model)"
-    )
+    what.add_argument("--hf-weights", metavar="W", help="Hugging Face weights to start from (sft, lora: the model's)")
     add_lora(parser)
     what.add_argument("--precision", metavar="P", help="bf16, fp16, fp8, mxfp8, nvfp4, or auto for the fastest")
     what.add_argument("--attention", metavar="A", help="flash (default, where the GPU has it) or unfused")

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.model import Adapter, ModelDescriptor
 from symconfig.errors import InfeasibleError, Problem
 from symconfig.frameworks import counting
 from symconfig.frameworks.megatron import environment, flags
@@ -60,6 +60,8 @@ FUSED = {
     "linear_proj": ("o_proj",),
     "linear_fc2": ("down_proj",),
 }
+
+_WHOLE = {"qkv_proj": FUSED["linear_qkv"], "gate_up_proj": FUSED["linear_fc1"]}  # adapters' names of the first two
 
 Values = dict[str, Any]
 
@@ -186,8 +188,13 @@ def _adapter(plan: Plan) -> Values:
         "lora_rank": lora.r,
         "lora_alpha": lora.lora_alpha,
         "lora_dropout": lora.lora_dropout,
-        "target_modules": [fused for fused, parts in FUSED.items() if set(parts) <= set(lora.target_modules)],
+        "target_modules": [fused for fused, parts in FUSED.items() if set(parts) <= _parts(lora)],
     }
+
+
+def _parts(lora: Adapter) -> set[str]:
+    """The layers that have adapters, fused ones by their parts."""
+    return {part for name in lora.target_modules for part in _WHOLE.get(name, (name,))}
 
 
 def _as_megatron_has_it(plan: Plan, found: dict[str, Values]) -> None:
@@ -246,7 +253,7 @@ def _problems(plan: Plan) -> Iterator[Problem]:
 def _adapter_problems(plan: Plan) -> Iterator[Problem]:
     lora = plan.model.adapter
     assert lora is not None
-    targets = set(lora.target_modules)
+    targets = _parts(lora)
     if lora.method != "lora":
         yield _refused("adapter.method", "it keeps the frozen weights of Megatron-Core in bf16", lora.method)
     if plan.best.options.zero_stage > 1:

@@ -115,6 +115,9 @@ def test_adapters_lie_on_the_fused_layers() -> None:
     assert found["target_modules"] == list(FUSED)
     assert "megatron sft" in " ".join(render(lora(), NAME)["launch.sh"].split())
     assert said(lora(target_modules=("o_proj",)))["target_modules"] == ["linear_proj"]
+    whole = lora(target_modules=("qkv_proj", "o_proj", "gate_up_proj", "down_proj"))
+    assert said(whole)["target_modules"] == list(FUSED)
+    assert "One adapter lies on q, k and v together" not in render(whole, NAME)["REPORT.md"]
 
 
 @pytest.mark.parametrize(
