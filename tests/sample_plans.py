@@ -9,7 +9,9 @@ from typing import Any
 
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
+from symconfig.descriptor.learning_rate import derived
 from symconfig.descriptor.model import ModelDescriptor
+from symconfig.errors import InputError
 from symconfig.plans.degrees import Degrees
 from symconfig.plans.digests import digests
 from symconfig.plans.plan import (
@@ -94,7 +96,7 @@ def sample_plan(
             **({"megatron_version": version} if backend == "megatron" else {}),
         )
     )
-    job = whole(model, job)
+    job = _whole(model, job)
     options = _options(model, parallel, cluster, overrides)
     recompute = options.recompute.granularity
     memory = {"weights": 12e9, "gradients": 12e9, "optimizer": 9e9, "activations": 15e9, "framework": 2e9}
@@ -122,6 +124,15 @@ def sample_plan(
         binding="memory of stage 0: 55.0 GB of 82.0 GB",
         symconfig_version="0.1.0",
     )
+
+
+def _whole(model: ModelDescriptor, job: Job) -> Job:
+    """Derive what the training leaves open. A model with a field that only a test gives it, of which no graph can be
+    built, has the rates of 7 billion parameters."""
+    try:
+        return whole(model, job)
+    except (InputError, AttributeError):
+        return job.model_copy(update={"training": derived(job.training, "pretrain", 7e9)})
 
 
 def signed(data: dict[str, Any]) -> str:

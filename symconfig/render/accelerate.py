@@ -23,7 +23,8 @@ COUNTS = counting.STEPS
 RELEASE = "1.15.0"
 _SCRIPT = "the training script decides it"
 UNSAID = dict.fromkeys(
-    ("data_path", "tokenizer_model", "tokenizer_type", "save", "load", "eval_iters", "manual_gc_interval"), _SCRIPT
+    ("data_path", "split", "tokenizer_model", "tokenizer_type", "save", "load", "eval_iters", "manual_gc_interval"),
+    _SCRIPT,
 )
 CONFIG, DEEPSPEED = "accelerate_config.yaml", "ds_config.json"
 

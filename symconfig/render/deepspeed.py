@@ -22,9 +22,9 @@ ASSUMES = {"backend": "deepspeed"}
 COUNTS = counting.RENUMBERED
 goes_on = going_on.launched
 SAVING = Saving("--save", "SAVE=DIR bash launch.sh")
-_NO_EVALUATION = "train.py does not evaluate"
 UNSAID = {
-    "eval_iters": _NO_EVALUATION,
+    "eval_iters": "train.py does not evaluate",
+    "split": "train.py trains on all of its files",
     "manual_gc_interval": "train.py leaves garbage collection to Python",
     "tokenizer_type": "train.py takes Hugging Face's tokenizers",
 }

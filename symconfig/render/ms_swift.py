@@ -113,6 +113,8 @@ def sections(plan: Plan) -> dict[str, Values]:
             found[heading] = {**found.get(heading, {}), **said}
     _as_megatron_has_it(plan, found)
     found["EVAL_AND_LOGGING"] |= _checkpoints(plan) | _monitors(plan)
+    if plan.training.eval_iters:
+        found["EVAL_AND_LOGGING"]["split_dataset_ratio"] = plan.training.held_out
     if extra:
         found["PASSED ON TO MEGATRON-CORE"] = {"megatron_extra_kwargs": extra}
     return found

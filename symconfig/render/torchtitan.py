@@ -28,6 +28,7 @@ RELEASE = "0.3.0"
 SAVING = Saving("--checkpoint.enable", "bash launch.sh --checkpoint.enable --dump_folder DIR")
 UNSAID = {
     "data_path": "torchtitan reads datasets that are registered with it, here c4",
+    "split": "torchtitan's datasets are split already",
     "eval_iters": "torchtitan evaluates on registered datasets too, and the plan's configuration does not ask for it",
     "tokenizer_type": "torchtitan takes Hugging Face's tokenizers",
 }

@@ -25,6 +25,7 @@ RELEASE = "5.23.0"
 _SCRIPT = "the training script reads the data"
 UNSAID = {
     "data_path": _SCRIPT,
+    "split": _SCRIPT,
     "tokenizer_model": _SCRIPT,
     "tokenizer_type": _SCRIPT,
     "manual_gc_interval": "a script with a Trainer leaves garbage collection to Python",

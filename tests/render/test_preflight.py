@@ -19,6 +19,7 @@ from symconfig.render.preflight import wants
 from tests.render.bash import after_script, bash, dry_run, shellcheck
 from tests.sample_plans import sample_plan
 
+SAVED = {"training": {"save": "checkpoints"}}  # a run that saves none says so when it starts
 HYBRIDEP: dict[str, Any] = {"moe_dispatcher": "flex", "moe_flex_backend": "hybridep"}
 ENGINE, EXPERTS = "transformer_engine", "deep_ep"
 INSTALLED = {ENGINE: "", EXPERTS: "from .hybrid_ep_buffer import HybridEPBuffer\n"}
@@ -27,7 +28,7 @@ INSTALLED = {ENGINE: "", EXPERTS: "from .hybrid_ep_buffer import HybridEPBuffer\
 def planned(**overrides: Any) -> Plan:
     """Of two nodes, with an option that wants deep_ep and one that wants Transformer Engine."""
     shape = {"tp": 2, "pp": 1, "ep": 8, "dp": 8}
-    return sample_plan("qwen3-30b-a3b", "h100", **{**shape, **HYBRIDEP, "cuda_graphs": "router", **overrides})
+    return sample_plan("qwen3-30b-a3b", "h100", **{**shape, **HYBRIDEP, "cuda_graphs": "router", **SAVED, **overrides})
 
 
 def started(files: Files, folder: Path, modules: dict[str, str], **env: str) -> subprocess.CompletedProcess[bytes]:

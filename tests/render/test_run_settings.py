@@ -88,6 +88,7 @@ def test_ms_swift_is_told_in_trainers_words() -> None:
     assert config["report_to"] == ["tensorboard", "wandb"]
     assert (config["wandb_project"], config["wandb_exp_name"], config["ddp_timeout"]) == ("big runs", "first", 1800)
     assert "run_name" not in config
+    assert (config["split_dataset_ratio"], config["eval_iters"], config["eval_steps"]) == (0.05, 5, 50)
 
 
 def test_deepspeed_is_told_in_its_json_and_by_variables() -> None:
