@@ -49,7 +49,7 @@ def _picked(pick: Pick, plan: str) -> str:
 
 def fated(fate: Fate, plan: str) -> str:
     """Say what becomes of one folder's checkpoint, and what to do."""
-    head = f"{fate.place}: {fate.option} {fate.folder}"
+    head = f"{fate.place}: {fate.option} {fate.folder}".rstrip()
     if fate.answer is None:
         return (
             f"The old checkpoint\n  {head}: whether the run goes on from it is not known, because {fate.why}. "

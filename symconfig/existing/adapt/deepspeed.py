@@ -17,6 +17,7 @@ from symconfig.existing.adapt.outcome import Change, Flaw, Unplaced
 from symconfig.existing.adapt.progress import Progress
 from symconfig.existing.adapt.runs import several, why_apart
 from symconfig.existing.adapt.same import check_program
+from symconfig.existing.launch.follow import ACCELERATE
 from symconfig.existing.launch.reading import Reading, Tree
 from symconfig.existing.launch.text import Edit, Place
 from symconfig.existing.recover.arguments import Arguments
@@ -78,9 +79,7 @@ def adapt(draft: Draft, plan: Plan) -> Progress:
     """Every change that can be made. Raises InputError where there is no JSON, or the model is another one."""
     reading = draft.reading
     if reading.deepspeed is None:
-        raise InputError(
-            Problem("the plan is for DeepSpeed, and no DeepSpeed configuration was found here", file=reading.file)
-        )
+        raise InputError(_no_json(reading))
     check_program(reading, plan)
     if several(reading, trainer.NAMES):
         return Progress(draft).lacking(Unplaced("the plan, all of it,", "", why_apart(reading)))
@@ -97,6 +96,21 @@ def adapt(draft: Draft, plan: Plan) -> Progress:
             for wish in _wishes(progress.draft.reading, config, keys):
                 progress = _granted(progress, wish)
     return launcher.numbers(progress, plan)
+
+
+def _no_json(reading: Reading) -> Problem:
+    """Say what is missing: where Accelerate's file may have it, that this is not read."""
+    for item in reading.unread:
+        if ACCELERATE in item.why:
+            return Problem(
+                f"names {ACCELERATE}, which is not read: what it says of DeepSpeed cannot be changed",
+                item.place.file,
+                item.place.line,
+                item.place.column,
+                field=item.what,
+                hint="symconfig render PLAN.json --target accelerate --out DIR, which writes one with the plan's values",
+            )
+    return Problem("the plan is for DeepSpeed, and no DeepSpeed configuration was found here", file=reading.file)
 
 
 def audited(progress: Progress, original: Reading, plan: Plan) -> tuple[Progress, tuple[Flaw, ...]]:
@@ -125,8 +139,9 @@ def original(reading: Reading, plan: Plan) -> Run:
 def _unsaid(reading: Reading, config: dict[str, Any]) -> Iterator[KeyWish]:
     """Yield what of the batch is "auto" while the Trainer's argument for it is missing: without it nothing else can be
     compared."""
-    for path in (_MICRO, _STEPS) if trainer.used(reading) and reading.deepspeed is not None else ():
-        if reading.deepspeed.get(*path) == AUTO and not _by_argument(reading, path):
+    tree = reading.deepspeed
+    for path in (_MICRO, _STEPS) if tree is not None and trainer.used(reading) else ():
+        if tree is not None and tree.get(*path) == AUTO and not _by_argument(reading, path):
             yield KeyWish(path, _get(config, path))
 
 

@@ -27,7 +27,7 @@ _RESHARDABLE = "fully_reshardable"
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """One folder that an option names. loads: whether a run starts from it; else it only saves there. seen: the folder
+    """One folder that an option names; "": its name is not known. loads: whether a run starts from it; else it only saves there. seen: the folder
     was looked into; else it holds what the files as they were would have saved. answer: None: `why` says why not."""
 
     option: str
@@ -77,7 +77,7 @@ def _fate(setting: Setting, loads: bool, reading: Reading, plan: Plan, old: Plan
     word = setting.values[-1]
     fate = Fate(setting.spelled, word.text, setting.place, loads)
     if word.unknown is not None:
-        return Fate(setting.spelled, word.text, setting.place, loads, why=f"its value {word.unknown}")
+        return Fate(setting.spelled, "", setting.place, loads, why=f"its value {word.unknown}")
     folder = _folder(word.text, reading)
     if folder is not None:
         try:
