@@ -108,7 +108,7 @@ def _no_json(reading: Reading) -> Problem:
                 item.place.line,
                 item.place.column,
                 field=item.what,
-                hint="symconfig render PLAN.json --target accelerate --out DIR, which writes one with the plan's values",
+                hint="symconfig render PLAN.json --target accelerate --out DIR, which writes one with its values",
             )
     return Problem("the plan is for DeepSpeed, and no DeepSpeed configuration was found here", file=reading.file)
 

@@ -27,8 +27,11 @@ _RESHARDABLE = "fully_reshardable"
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """One folder that an option names; "": its name is not known. loads: whether a run starts from it; else it only saves there. seen: the folder
-    was looked into; else it holds what the files as they were would have saved. answer: None: `why` says why not."""
+    """One folder that an option names; "": its name is not known.
+
+    loads: whether a run starts from it; else it only saves there. seen: the folder was looked into; else it holds what
+    the files as they were would have saved. answer: None: `why` says why not.
+    """
 
     option: str
     folder: str

@@ -172,5 +172,6 @@ def test_values_of_yaml_change_where_they_stand(tmp_path: Path) -> None:
 def test_a_configuration_of_accelerate_is_named_where_it_stands(tmp_path: Path) -> None:
     script = tmp_path / "train.sh"
     script.write_text("accelerate launch --config_file acc.yaml train.py --learning_rate 1e-5\n")
-    with pytest.raises(InputError, match=r"train.sh:1:19: --config_file: names a configuration of Accelerate.*--target accelerate"):
+    said = r"train.sh:1:19: --config_file: names a configuration of Accelerate.*--target accelerate"
+    with pytest.raises(InputError, match=said):
         adapted(str(script), plan(), {})
