@@ -78,9 +78,9 @@ def _folders(reading: Reading) -> Iterator[tuple[Setting, bool]]:
 
 def _fate(setting: Setting, loads: bool, reading: Reading, plan: Plan, old: Plan | None) -> Fate:
     word = setting.values[-1]
-    fate = Fate(setting.spelled, word.text, setting.place, loads)
+    fate = Fate(setting.label, word.text, setting.place, loads)
     if word.unknown is not None:
-        return Fate(setting.spelled, "", setting.place, loads, why=f"its value {word.unknown}")
+        return Fate(setting.label, "", setting.place, loads, why=f"its value {word.unknown}")
     folder = _folder(word.text, reading)
     if folder is not None:
         try:
@@ -89,7 +89,7 @@ def _fate(setting: Setting, loads: bool, reading: Reading, plan: Plan, old: Plan
             return Fate(*_of(fate), why=str(error.problems[0]).rstrip("."))
         return Fate(*_of(fate), seen=True, answer=of_folder(found, plan, old))
     if old is None:
-        return Fate(*_of(fate), why="what the files say as they were is no run that is known")
+        return Fate(*_of(fate), why="not all of what ran before is known from these files")
     try:
         return Fate(*_of(fate), answer=loadable(old, plan, _kind(reading, plan, old)))
     except InputError as error:
