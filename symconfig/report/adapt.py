@@ -10,6 +10,7 @@ from symconfig.runs.adapting.closest import Pick
 from symconfig.runs.adapting.fate import Fate
 from symconfig.runs.checkpoint import Verdict
 
+MOST_REASONS = 3  # of a checkpoint, the worst first; `symconfig checkpoint` says all
 LEAST_SHOWN = 5e-4  # of a step: less is 0.0 %
 _PLACEHOLDER = "CHECKPOINT"  # of a folder, in the steps of a checkpoint's rules
 
@@ -71,7 +72,7 @@ def fated(fate: Fate, plan: str) -> str:
     if answer.verdict is Verdict.NO:
         lines.append("  What to do: start anew with an empty folder, or keep the old layout until the run is over.")
     lines += (f"  Starts anew: {what}." for what in answer.lost)
-    lines += (f"  Why: {reason.text}." for reason in answer.reasons)
+    lines += (f"  Why: {reason.text}." for reason in answer.reasons[:MOST_REASONS])
     return "\n".join(("The old checkpoint", *lines))
 
 

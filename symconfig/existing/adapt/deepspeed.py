@@ -12,7 +12,7 @@ from symconfig.descriptor.document import KeyPath, dotted
 from symconfig.errors import InputError, Problem
 from symconfig.existing.adapt import launcher, trainer, trees
 from symconfig.existing.adapt.draft import Draft
-from symconfig.existing.adapt.mending import mended
+from symconfig.existing.adapt.mending import because, mended
 from symconfig.existing.adapt.outcome import Change, Flaw, Unplaced
 from symconfig.existing.adapt.progress import Progress
 from symconfig.existing.adapt.runs import several, why_apart
@@ -124,8 +124,7 @@ def audited(progress: Progress, original: Reading, plan: Plan) -> tuple[Progress
         for value in (_get(config, path), None) if path else ():
             after = _granted(now, KeyWish(path, value))
             if len(after.changes) > len(now.changes):
-                why = f"{finding.problem.what} [{finding.rule}]"
-                yield replace(after, changes=(*after.changes[:-1], replace(after.changes[-1], why=why)))
+                yield replace(after, changes=(*after.changes[:-1], replace(after.changes[-1], why=because(finding))))
 
     return mended(progress, plan, original, repairs, lambda draft: set(_differing(draft.reading, plan)) <= set(apart))
 
