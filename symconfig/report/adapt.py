@@ -10,6 +10,7 @@ from symconfig.runs.adapting.closest import Pick
 from symconfig.runs.adapting.fate import Fate
 from symconfig.runs.checkpoint import Verdict
 
+MOST_REASONS = 3  # of a checkpoint, the worst first; `symconfig checkpoint` says all
 LEAST_SHOWN = 5e-4  # of a step: less is 0.0 %
 _PLACEHOLDER = "CHECKPOINT"  # of a folder, in the steps of a checkpoint's rules
 
@@ -49,7 +50,7 @@ def _picked(pick: Pick, plan: str) -> str:
 
 def fated(fate: Fate, plan: str) -> str:
     """Say what becomes of one folder's checkpoint, and what to do."""
-    head = f"{fate.place}: {fate.option} {fate.folder}"
+    head = f"{fate.place}: {fate.option} {fate.folder}".rstrip()
     if fate.answer is None:
         return (
             f"The old checkpoint\n  {head}: whether the run goes on from it is not known, because {fate.why}. "
@@ -71,7 +72,7 @@ def fated(fate: Fate, plan: str) -> str:
     if answer.verdict is Verdict.NO:
         lines.append("  What to do: start anew with an empty folder, or keep the old layout until the run is over.")
     lines += (f"  Starts anew: {what}." for what in answer.lost)
-    lines += (f"  Why: {reason.text}." for reason in answer.reasons)
+    lines += (f"  Why: {reason.text}." for reason in answer.reasons[:MOST_REASONS])
     return "\n".join(("The old checkpoint", *lines))
 
 

@@ -116,3 +116,51 @@ def test_a_line_has_no_file_to_write(run: Run, tmp_path: Path) -> None:
     outcome = run("adapt", line, "--plan", goal, "--in-place")
     assert outcome.code == 2
     assert "given as a line" in outcome.err
+
+
+def test_an_error_that_an_audit_finds_keeps_the_file_as_it_was(run: Run, script: Path, tmp_path: Path) -> None:
+    script.write_text(script.read_text().replace("    --micro", "    --save /ckpt/tp4\n    --micro", 1))
+    before, goal = script.read_text(), saved(tmp_path, plan(tp=2, dp=4))
+    shown = run("adapt", script, "--plan", goal, "--json")
+    assert shown.code == 1
+    error = shown.json()["errors"][0]
+    line = script.read_text().splitlines().index("    --save /ckpt/tp4") + 1
+    assert (error["rule"], error["line"], error["before"]) == ("save-without-interval", line, True)
+    refused = run("adapt", script, "--plan", goal, "--in-place")
+    assert refused.code == 1
+    assert "An audit of the result finds errors" in refused.err
+    assert "Nothing was written, because an audit of the result finds errors; --partial writes" in refused.err
+    assert script.read_text() == before
+    assert run("adapt", script, "--plan", goal, "--in-place", "--partial").code == 1
+    assert f"{TP} 2" in script.read_text()
+
+
+def test_names_the_checkpoint_and_the_reasons_are_told_beside_the_diff(run: Run, script: Path, tmp_path: Path) -> None:
+    more = "    --save /ckpt/tp4\n    --save-interval 10\n    --load /ckpt/tp4\n    --micro"
+    text = script.read_text().replace("    --micro", more, 1).replace("torch_dist", "torch")
+    script.write_text(text)
+    outcome = run("adapt", script, "--plan", saved(tmp_path, plan(tp=2, dp=4)))
+    assert outcome.code == 0
+    assert "-    --ckpt-format torch\n+    --ckpt-format torch_dist\n" in outcome.out
+    assert "since the format torch has a file for every rank" in outcome.err
+    assert "--load says tp4, and the run has tp 2 now" in outcome.err
+    assert "--load /ckpt/tp4 (torch, by what this configuration saved): It loads after a conversion." in outcome.err
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_what_is_told_is_no_wider_than_the_page(
+    run: Run, script: Path, tmp_path: Path, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    outcome = run("adapt", script, "--plan", saved(tmp_path, plan(tp=2, dp=4)))
+    told = [line for line in outcome.err.splitlines() if str(tmp_path) not in line]
+    assert max(map(len, told)) <= width
+
+
+def test_best_takes_its_three_words(run: Run, script: Path, tmp_path: Path) -> None:
+    goal = saved(tmp_path, plan(tp=2, dp=4))
+    for best in ("fewest-changes", "fastest", "planned"):
+        assert run("adapt", script, "--plan", goal, "--best", best).code == 0
+    outcome = run("adapt", script, "--plan", goal, "--best", "quick")
+    assert outcome.code == 2
+    assert "fewest-changes" in outcome.err

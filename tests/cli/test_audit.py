@@ -61,6 +61,7 @@ def test_json_has_the_run_the_best_plan_and_the_steps(run: Run, tmp_path: Path) 
     assert {result["ruleId"] for result in told["results"]} <= known
     places = [where["physicalLocation"] for result in told["results"] for where in result["locations"]]
     assert all(place["artifactLocation"]["uri"].endswith("train_13b.sh") for place in places)
+    assert json.loads((tmp_path / "best.json").read_text(encoding="utf-8"))["alternatives"]  # for adapt to choose from
     copy = tmp_path / "mine.sh"
     copy.write_bytes(EXAMPLE.read_bytes())
     assert run("adapt", copy, "--plan", tmp_path / "best.json", "--in-place").code == 0

@@ -12,11 +12,12 @@ from symconfig.descriptor.document import KeyPath, dotted
 from symconfig.errors import InputError, Problem
 from symconfig.existing.adapt import launcher, trainer, trees
 from symconfig.existing.adapt.draft import Draft
-from symconfig.existing.adapt.mending import mended
+from symconfig.existing.adapt.mending import because, mended
 from symconfig.existing.adapt.outcome import Change, Flaw, Unplaced
 from symconfig.existing.adapt.progress import Progress
 from symconfig.existing.adapt.runs import several, why_apart
 from symconfig.existing.adapt.same import check_program
+from symconfig.existing.launch.follow import ACCELERATE
 from symconfig.existing.launch.reading import Reading, Tree
 from symconfig.existing.launch.text import Edit, Place
 from symconfig.existing.recover.arguments import Arguments
@@ -78,9 +79,7 @@ def adapt(draft: Draft, plan: Plan) -> Progress:
     """Every change that can be made. Raises InputError where there is no JSON, or the model is another one."""
     reading = draft.reading
     if reading.deepspeed is None:
-        raise InputError(
-            Problem("the plan is for DeepSpeed, and no DeepSpeed configuration was found here", file=reading.file)
-        )
+        raise InputError(_no_json(reading))
     check_program(reading, plan)
     if several(reading, trainer.NAMES):
         return Progress(draft).lacking(Unplaced("the plan, all of it,", "", why_apart(reading)))
@@ -99,6 +98,21 @@ def adapt(draft: Draft, plan: Plan) -> Progress:
     return launcher.numbers(progress, plan)
 
 
+def _no_json(reading: Reading) -> Problem:
+    """Say what is missing: where Accelerate's file may have it, that this is not read."""
+    for item in reading.unread:
+        if ACCELERATE in item.why:
+            return Problem(
+                f"names {ACCELERATE}, which is not read: what it says of DeepSpeed cannot be changed",
+                item.place.file,
+                item.place.line,
+                item.place.column,
+                field=item.what,
+                hint="symconfig render PLAN.json --target accelerate --out DIR, which writes one with its values",
+            )
+    return Problem("the plan is for DeepSpeed, and no DeepSpeed configuration was found here", file=reading.file)
+
+
 def audited(progress: Progress, original: Reading, plan: Plan) -> tuple[Progress, tuple[Flaw, ...]]:
     """Mend what an audit finds in the result; return what is left of it."""
     config = deepspeed.config(plan)
@@ -110,8 +124,7 @@ def audited(progress: Progress, original: Reading, plan: Plan) -> tuple[Progress
         for value in (_get(config, path), None) if path else ():
             after = _granted(now, KeyWish(path, value))
             if len(after.changes) > len(now.changes):
-                why = f"{finding.problem.what} [{finding.rule}]"
-                yield replace(after, changes=(*after.changes[:-1], replace(after.changes[-1], why=why)))
+                yield replace(after, changes=(*after.changes[:-1], replace(after.changes[-1], why=because(finding))))
 
     return mended(progress, plan, original, repairs, lambda draft: set(_differing(draft.reading, plan)) <= set(apart))
 
@@ -126,7 +139,7 @@ def _unsaid(reading: Reading, config: dict[str, Any]) -> Iterator[KeyWish]:
     """Yield what of the batch is "auto" while the Trainer's argument for it is missing: without it nothing else can be
     compared."""
     tree = reading.deepspeed
-    for path in (_MICRO, _STEPS) if trainer.used(reading) and tree is not None else ():
+    for path in (_MICRO, _STEPS) if tree is not None and trainer.used(reading) else ():
         if tree is not None and tree.get(*path) == AUTO and not _by_argument(reading, path):
             yield KeyWish(path, _get(config, path))
 

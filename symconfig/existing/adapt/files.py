@@ -8,7 +8,7 @@ from typing import Protocol
 from symconfig.errors import InputError, Problem
 from symconfig.existing.adapt import deepspeed, megatron
 from symconfig.existing.adapt.draft import Draft
-from symconfig.existing.adapt.names import numbers, stale
+from symconfig.existing.adapt.names import numbers, numbers_of, stale
 from symconfig.existing.adapt.outcome import Adapted, Flaw, Stale
 from symconfig.existing.adapt.progress import Progress
 from symconfig.existing.adapt.runs import noted
@@ -29,7 +29,7 @@ def adapted(source: str, plan: Plan, variables: Mapping[str, str], extra: Sequen
     reading = draft.reading
     progress, flaws = side.audited(placed(draft, plan), reading, plan)
     progress = noted(progress)
-    names = _stale(reading, progress.draft.reading, plan) if progress.changes else ()
+    names = _stale(reading, progress, plan) if progress.changes else ()
     return Adapted(reading, progress.draft.files, progress.changes, progress.unplaced, progress.notes, flaws, names)
 
 
@@ -73,12 +73,13 @@ def _side(plan: Plan) -> _Side:
     return deepspeed if BACKENDS[plan.best.target.backend].told_by is Told.JSON else megatron
 
 
-def _stale(before: Reading, after: Reading, plan: Plan) -> tuple[Stale, ...]:
-    """Names that carry the old run's numbers; none where these cannot be known."""
+def _stale(before: Reading, progress: Progress, plan: Plan) -> tuple[Stale, ...]:
+    """Return names that carry the old run's numbers; where a recipe hides the run, those of the changes themselves."""
+    after = progress.draft.reading
     try:
         old, new = was(before, plan), was(after, plan)
     except InputError:
-        return ()
+        return stale(before, after, *numbers_of(progress.changes))
     mine, theirs = (numbers(run.configuration, each.world.nodes) for run, each in ((old, before), (new, after)))
     return stale(before, after, mine, theirs)
 

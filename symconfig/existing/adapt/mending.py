@@ -43,6 +43,12 @@ def mended(
     return progress, now.flaws(before)
 
 
+def because(finding: Finding) -> str:
+    """Say what a change mends, as a clause behind "since"."""
+    said = ": ".join(filter(None, (finding.problem.field, finding.problem.what)))
+    return f'an audit finds "{said}" [{finding.rule}]'
+
+
 def _no_worse(then: Inspection, now: Inspection, before: Inspection) -> bool:
     """Whether nothing is found that was not found already."""
     return not (then.errors.keys() - now.errors.keys() or then.new(before).keys() - now.new(before).keys())

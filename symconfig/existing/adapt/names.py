@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from symconfig.existing.adapt.outcome import Stale
+from symconfig.existing.adapt.outcome import Change, Stale
 from symconfig.existing.launch.reading import Reading, Word
 from symconfig.existing.launch.text import Place, Text
 from symconfig.existing.recover.arguments import plain
@@ -27,6 +27,19 @@ SPELLED: Mapping[str, str] = {
     "node": "nodes",
     "gpu": "gpus",
     "z": "zero",
+}
+# Options whose values are numbers of `numbers`.
+_OPTIONS: Mapping[str, str] = {
+    "tensor_model_parallel_size": "tp",
+    "pipeline_model_parallel_size": "pp",
+    "num_virtual_stages_per_pipeline_rank": "vpp",
+    "context_parallel_size": "cp",
+    "expert_model_parallel_size": "ep",
+    "expert_tensor_parallel_size": "etp",
+    "micro_batch_size": "mbs",
+    "global_batch_size": "gbs",
+    "per_device_train_batch_size": "mbs",
+    "gradient_accumulation_steps": "accumulation",
 }
 _WORDS = "|".join(sorted(SPELLED, key=len, reverse=True))
 _TOKEN = re.compile(
@@ -71,6 +84,17 @@ def numbers(c: Configuration, nodes: int | None) -> dict[str, int]:
     return found if nodes is None else {**found, "nodes": nodes}
 
 
+def numbers_of(changes: Sequence[Change]) -> tuple[dict[str, int], dict[str, int]]:
+    """Return the numbers that changes take away and put in their places."""
+    was: dict[str, int] = {}
+    now: dict[str, int] = {}
+    for change in changes:
+        name = _OPTIONS.get(plain(change.option))
+        if name and change.was and change.now and change.was.isdecimal() and change.now.isdecimal():
+            was[name], now[name] = int(change.was), int(change.now)
+    return was, now
+
+
 def stale(before: Reading, after: Reading, was: Mapping[str, int], now: Mapping[str, int]) -> tuple[Stale, ...]:
     """Return each line that carries an old number in a name that stays. was, now: the numbers of the runs."""
     changed = {name: (was[name], now[name]) for name in was if name in now and was[name] != now[name]}
@@ -94,7 +118,7 @@ def stale(before: Reading, after: Reading, was: Mapping[str, int], now: Mapping[
 def _words(reading: Reading) -> Iterator[tuple[str, Word]]:
     """Yield the values of all that is read, with what has them; a repeated run's once."""
     for run in (reading, *reading.runs):
-        yield from ((setting.spelled, word) for setting in run.settings for word in setting.values)
+        yield from ((setting.label, word) for setting in run.settings for word in setting.values)
         yield from run.environment.items()
     yield from ((f"#SBATCH --{name}", word) for name, word in reading.scheduler.items())
 

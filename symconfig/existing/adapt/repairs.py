@@ -10,6 +10,7 @@ from symconfig.existing.adapt.companions import TOUCHED
 from symconfig.existing.adapt.families import Wish, having
 from symconfig.existing.adapt.goal import Goal
 from symconfig.existing.adapt.launcher import unset
+from symconfig.existing.adapt.mending import because
 from symconfig.existing.adapt.outcome import Change
 from symconfig.existing.adapt.progress import Progress
 from symconfig.existing.adapt.ways import granted
@@ -23,7 +24,7 @@ _OPTION = re.compile(r"--[A-Za-z][\w-]*")
 def repairs(progress: Progress, goal: Goal, finding: Finding) -> Iterator[Progress]:
     """Yield the progress with one option otherwise, of those that the finding is about or names: as the plan's own
     files have it, without it, or with a value that the finding asks for."""
-    why = f"{finding.problem.what} [{finding.rule}]"
+    why = because(finding)
     variable = finding.problem.field or ""
     if variable in progress.draft.reading.environment:
         yield from unset(progress, variable, why)

@@ -30,6 +30,7 @@ _MOST_LEVELS = 4  # from a script up to the folder in which it is started
 _MODEL_FILE = "config.json"
 _HYDRA_FOLDER, _HYDRA_NAME = ("--config-path", "--config-dir"), ("--config-name",)
 _FILE = ("--config-file", "--yaml-file", "--yaml-config")
+ACCELERATE = "a configuration of Accelerate"
 _SHELLS = ("bash", "sh", "zsh", "dash", "ksh")  # what they run is read with the script that starts it
 _RECIPE_RUNNERS = re.compile(r"(run_recipe|setup_experiment|run_script|run_performance)\w*\.py")
 _NAMED_RECIPE = re.compile(r"(?:pretrain|finetune|sft)_(\w+)\.py")
@@ -130,7 +131,7 @@ def _accelerate(reading: Reading, around: Around) -> Reading:
     if not any(Path(name).name == "accelerate" for name in names):
         return reading
     given = (word for word, name in zip(reading.launcher, names, strict=True) if name.startswith("--config_file"))
-    why = "is a configuration of Accelerate, which decides processes, precision and ZeRO, and is not read"
+    why = f"is {ACCELERATE}, which decides processes, precision and ZeRO, and is not read"
     return _unread(reading, *(Unread(word.place, word.text, why) for word in given))
 
 

@@ -66,6 +66,12 @@ class Setting:
     place: Place
     joined: bool = False
 
+    @property
+    def label(self) -> str:
+        """What a person calls it: an option by its name, a key by its path."""
+        option = self.spelled.rpartition(".")[2]
+        return option if option.startswith("--") else self.spelled
+
 
 class Hides(Enum):
     """What an unread place may change: nothing of the training, variables that the script does not set itself after

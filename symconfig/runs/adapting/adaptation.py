@@ -52,8 +52,8 @@ def adaptation(
                 raise
             continue
         tried.append((pick, outcome))
-        if outcome.done:
+        if not outcome.harmed:
             break
-    pick, outcome = tried[-1] if tried[-1][1].done else tried[0]
+    pick, outcome = tried[0] if tried[-1][1].harmed else tried[-1]
     values = {field.name: getattr(outcome, field.name) for field in fields(Adapted)}
     return Adaptation(**values, pick=pick, fates=fates(outcome, pick.plan, old))

@@ -27,8 +27,11 @@ _RESHARDABLE = "fully_reshardable"
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """One folder that an option names. loads: whether a run starts from it; else it only saves there. seen: the folder
-    was looked into; else it holds what the files as they were would have saved. answer: None: `why` says why not."""
+    """One folder that an option names; "": its name is not known.
+
+    loads: whether a run starts from it; else it only saves there. seen: the folder was looked into; else it holds what
+    the files as they were would have saved. answer: None: `why` says why not.
+    """
 
     option: str
     folder: str
@@ -75,9 +78,9 @@ def _folders(reading: Reading) -> Iterator[tuple[Setting, bool]]:
 
 def _fate(setting: Setting, loads: bool, reading: Reading, plan: Plan, old: Plan | None) -> Fate:
     word = setting.values[-1]
-    fate = Fate(setting.spelled, word.text, setting.place, loads)
+    fate = Fate(setting.label, word.text, setting.place, loads)
     if word.unknown is not None:
-        return Fate(setting.spelled, word.text, setting.place, loads, why=f"its value {word.unknown}")
+        return Fate(setting.label, "", setting.place, loads, why=f"its value {word.unknown}")
     folder = _folder(word.text, reading)
     if folder is not None:
         try:
@@ -86,7 +89,7 @@ def _fate(setting: Setting, loads: bool, reading: Reading, plan: Plan, old: Plan
             return Fate(*_of(fate), why=str(error.problems[0]).rstrip("."))
         return Fate(*_of(fate), seen=True, answer=of_folder(found, plan, old))
     if old is None:
-        return Fate(*_of(fate), why="what the files say as they were is no run that is known")
+        return Fate(*_of(fate), why="not all of what ran before is known from these files")
     try:
         return Fate(*_of(fate), answer=loadable(old, plan, _kind(reading, plan, old)))
     except InputError as error:

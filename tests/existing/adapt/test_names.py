@@ -81,3 +81,14 @@ def test_the_scheduler_s_job_name_is_a_name(tmp_path: Path) -> None:
 def test_nothing_is_said_where_nothing_changes(tmp_path: Path) -> None:
     source = array(MINE, [*options(MINE), "--save /ckpt/tp4", SAVING])
     assert adapted(written(tmp_path, source), MINE, {}).stale == ()
+
+
+def test_where_a_recipe_hides_the_run_the_changes_say_the_numbers(tmp_path: Path) -> None:
+    text = (
+        "torchrun --nnodes 2 --nproc_per_node 8 scripts/run_recipe.py --recipe llama2_13b_pretrain_config \\\n"
+        "  model.tensor_model_parallel_size=4 model.pipeline_model_parallel_size=2 model.seq_length=4096 \\\n"
+        "  train.micro_batch_size=2 train.global_batch_size=32 checkpoint.save=/ckpt/tp4pp2\n"
+    )
+    found = only(adapted(written(tmp_path, text), GOAL, {}))
+    assert (found.option, found.token, found.now, found.place.line) == ("checkpoint.save", "tp4", "tp 2", 3)
+    assert "another folder to save to" in found.advice

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from symconfig.errors import InputError
 from symconfig.existing.adapt.files import adapted
 from symconfig.existing.adapt.outcome import Adapted
 from symconfig.existing.audit.audit import audit
@@ -166,3 +167,11 @@ def test_values_of_yaml_change_where_they_stand(tmp_path: Path) -> None:
         "+per_device_train_batch_size: 2",
         "+gradient_accumulation_steps: 4",
     ]
+
+
+def test_a_configuration_of_accelerate_is_named_where_it_stands(tmp_path: Path) -> None:
+    script = tmp_path / "train.sh"
+    script.write_text("accelerate launch --config_file acc.yaml train.py --learning_rate 1e-5\n")
+    said = r"train.sh:1:19: --config_file: names a configuration of Accelerate.*--target accelerate"
+    with pytest.raises(InputError, match=said):
+        adapted(str(script), plan(), {})
