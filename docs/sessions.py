@@ -20,7 +20,7 @@ says, in this order:
 - what is asked for now and was not before, and whether this symconfig predicts the old plan as that predicted itself;
 - with `--keep tp,pp`: what it costs to leave those choices as they were;
 - every choice that changes, and what it would cost if it alone had stayed: evaluated under the new inputs, not guessed;
-- what the old choice as a whole would be now: refused, too large by so many bytes, or slower by so much;
+- what the old plan, kept whole, would be now: refused, too large by so many bytes, or slower by so much;
 - a plan near the old one, where there is one within 1 % whose checkpoint is loaded with less ado;
 - the schedule: iterations, warmup, decay and the intervals of saving and evaluation, so that the run sees the same
   tokens and every token the same learning rate (`--schedule as-is` leaves the iterations). The learning rate itself is

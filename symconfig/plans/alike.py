@@ -59,6 +59,7 @@ def _runs(kinds: Sequence[str]) -> list[str]:
     if len(runs) <= _MOST_RUNS:
         return runs
     for period in range(2, len(kinds) // 2 + 1):
-        if all(kind == kinds[index % period] for index, kind in enumerate(kinds)) and len(kinds) % period == 0:
-            return [f"{len(kinds) // period} x ({' + '.join(_runs(kinds[:period]))})"]
+        if all(kind == kinds[index % period] for index, kind in enumerate(kinds)):
+            times, rest = divmod(len(kinds), period)
+            return [f"{times} x ({' + '.join(_runs(kinds[:period]))})", *_runs(kinds[:rest])]
     return [", ".join(f"{times} {kind}" for kind, times in Counter(kinds).items()) + " in turns"]

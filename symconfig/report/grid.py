@@ -122,6 +122,11 @@ def _narrow(grid: Grid, width: int) -> Iterator[Span]:
         yield from min(fitting, key=lambda each: each[0])[1]
         return
     bands = _bands(least, width)
+    if len(bands) == 1:  # two columns that do not fit beside each other: the wider one is cut
+        while _total(least, _GAPS[-1]) > width:
+            least[least.index(max(least))] -= 1
+        yield from _lines(grid, least, _GAPS[-1])
+        return
     for band in bands[:-1]:
         yield from _narrow(_only(grid, band), width)
         yield "", ""

@@ -49,8 +49,8 @@ def why(plan: Plan) -> Iterator[str]:
         one, other = (f"{100 * each.expected_loss:.0f} %" for each in (best.judged, second.judged))
         most = (f"{100 * each.worst_loss:.0f} %" for each in (best.judged, second.judged))
         yield (
-            f"Where the model is off, plan 1 loses {one} on average and {next(most)} at most to the fastest plan, "
-            f"plan 2 {other} and {next(most)}."
+            f"Where the model is off, plan 1 loses {one} on average and {next(most)} at most to the plan that is then "
+            f"the fastest; plan 2 loses {other} and {next(most)}."
         )
 
 
@@ -278,7 +278,7 @@ def footer(plan: Plan, *, brief: bool = False) -> str:
         time += f", likely between {seconds(low)} and {seconds(high)} s{predicted.basis('time')}"
     lines = [f"{time}."]
     if brief:
-        lines.append(f"It goes to {_shares(predicted.time, predicted.step_s)}.")
+        lines.append(f"It is spent on {_shares(predicted.time, predicted.step_s)}.")
     lines.append(
         f"Memory: {gib(predicted.device_bytes)} of {gib(plan.usable_bytes)} GiB usable "
         f"({percent(predicted.device_bytes / plan.usable_bytes)}; "
@@ -295,7 +295,7 @@ def footer(plan: Plan, *, brief: bool = False) -> str:
             else f"L{likely}, within the {has}."
         )
     if brief:
-        lines.append(f"It goes to {_shares(predicted.memory, predicted.device_bytes)}.")
+        lines.append(f"In use by {_shares(predicted.memory, predicted.device_bytes)}.")
     if plan.job.precision == "auto":
         lines.append(
             f"Precision: {plan.best.options.precision} is the fastest that the GPU has; whether the model "

@@ -59,6 +59,7 @@ def test_eighty_layers_that_take_turns_are_no_row_of_eighty_words() -> None:
     assert layers(("embedding", *("attention", "mamba") * 40, "head")) == (
         "embedding + 40 x (1 attention + 1 mamba) + head"
     )
+    assert layers(("window", "full") * 3 + ("window",)) == "3 x (1 window + 1 full) + 1 window"
     assert layers(("a", "b", "a", "a", "b", "b", "a", "b")) == "4 a, 4 b in turns"
     assert layers(()) == "no layers"
 

@@ -12,7 +12,7 @@ from symconfig.plans.plan import Beside, Candidate, Difference, Judged, NearReci
 from symconfig.plans.searched import searched
 from symconfig.render.summary import intervals
 from symconfig.report.grid import plain
-from symconfig.report.table import blocks, loss, losses, others_text, ranking, recompute_text
+from symconfig.report.table import blocks, loss, losses, others_text, ranking, recompute_text, why
 from tests.sample_plans import sample_plan
 
 
@@ -122,6 +122,26 @@ def test_how_sure_each_plan_is_stands_beside_what_it_loses(plan: Plan) -> None:
     grid = losses(sure)
     assert grid.headers[2:6] == ("fastest in", "loses", "at most", "fits")
     assert grid.rows[0] == ("1", "", "62 %", "4 %", "11 %", "98 %", "")
+
+
+def test_why_the_first_plan_is_the_first_is_said_against_the_second(plan: Plan) -> None:
+    assert list(why(plan)) == ["Plan 2 is 5.0 % slower: no part by more than 0.1 % of a step."]
+    first = replace(plan.best, judged=Judged(best=0.62, expected_loss=0.036, worst_loss=0.114, fits=0.98))
+    faster = with_time(plan.best, **{"pipeline bubble": 0.3, "tp communication": 1.3})
+    second = replace(faster, judged=Judged(best=0.38, expected_loss=0.06, worst_loss=0.3, fits=1.0))
+    assert list(why(replace(plan, best=first, alternatives=(second,)))) == [
+        "Plan 2 is 3.6 % faster: pipeline bubble -0.500 s (but tp communication +0.100 s).",
+        "Where the model is off, plan 1 loses 4 % on average and 11 % at most to the plan that is then the fastest; "
+        "plan 2 loses 6 % and 30 %.",
+    ]
+    assert list(why(replace(plan, alternatives=()))) == []
+
+
+def test_the_plan_says_where_time_and_memory_go_and_explain_has_the_table(plan: Plan) -> None:
+    text = plain(blocks(plan))
+    assert "It is spent on compute 81.1 %, tp communication 10.8 %, pipeline bubble 7.2 %, others 0.9 %." in text
+    assert "In use by activations 27.3 %, " in text
+    assert "Where plan 1 spends" not in text
 
 
 def test_a_loss_names_the_part_that_grew_most(plan: Plan) -> None:

@@ -28,7 +28,7 @@ def refusal(*args: object, **fields: object) -> Problem:
 
 def test_too_little_memory_names_the_leanest_candidate_and_what_fills_it() -> None:
     problem = refusal(MODEL, tight(MODEL, 0.5), job(1, 4))
-    assert re.search(r"needs [\d.]+ GiB of [\d.]+ GiB usable", problem.what)
+    assert re.search(r"needs [\d.]+ GiB on a GPU with [\d.]+ GiB usable", problem.what)
     assert "most of it" in problem.what
     assert "micro-batch 1" in problem.what
 
