@@ -165,7 +165,7 @@ def _sequence(facts: MegatronFacts) -> Iterator[Problem]:
 )
 def _etp(facts: MegatronFacts) -> Iterator[Problem]:
     if facts.experts and facts.tp > 1 and not facts.given(ETP):
-        yield facts.problem("is tp by default: every expert is cut", ETP, TP, got=facts.tp, hint="1, and a larger ep")
+        yield facts.problem("is tp by default: every expert is cut", ETP, TP, got=facts.tp, hint="1" + ", and a larger ep" * (facts.ep < facts.experts))
 
 
 @MEGATRON.rule(
