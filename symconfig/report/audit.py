@@ -145,6 +145,8 @@ def _assumption(item: Assumption) -> str:
     if not item.asked:
         rest = f", though it may set {', '.join(item.variables)}" if item.variables else ""
         return f"Predicted without {where}: no figure depends on it{rest}."
+    if item.options:
+        return f"Assuming that {where} brings no option."
     sets = f"sets nothing of {', '.join(item.variables)}" if item.variables else "changes nothing of the training"
     return f"Assuming that {where} {sets}."
 

@@ -55,7 +55,8 @@ def to_dict(audit: Audit) -> dict[str, Any]:
             for item in reading.hidden
         ],
         "assumptions": [
-            {**_place(item.place), "what": item.what, "variables": list(item.variables), "asked": item.asked}
+            {**_place(item.place), "what": item.what, "variables": list(item.variables)}
+            | {"options": item.options, "asked": item.asked}
             for item in audit.assumptions
         ],
         "model": None

@@ -71,6 +71,16 @@ def test_json_has_the_run_the_best_plan_and_the_steps(run: Run, tmp_path: Path) 
     assert {**again["run"], "judged": None} == {**data["best"], "judged": None}
 
 
+SEVEN = (
+    "--num-layers 32 --hidden-size 4096 --ffn-hidden-size 11008 --num-attention-heads 32 --seq-length 4096 "
+    "--max-position-embeddings 4096 --position-embedding-type rope --normalization RMSNorm --swiglu "
+    "--disable-bias-linear --untie-embeddings-and-output-weights --vocab-size 32000 --bf16 --micro-batch-size 1 "
+    "--global-batch-size 64 --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather"
+)
+CALM = "--attention-dropout 0 --hidden-dropout 0 --lr 1e-4 --train-iters 9 --mock-data --tokenizer-type NullTokenizer"
+CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS=1"
+
+
 def test_variables_and_arguments_reach_the_script(run: Run, tmp_path: Path) -> None:
     script = tmp_path / "train.sh"
     line = 'torchrun --nproc-per-node ${GPUS:-8} pretrain_gpt.py --bf16 --tensor-model-parallel-size $TP "$@"\n'
@@ -155,3 +165,45 @@ def test_rules_are_listed(run: Run) -> None:
 
 def test_what_follows_two_dashes_is_for_a_script_only(run: Run) -> None:
     assert run("doctor", "--", "--x").code == 2
+
+
+def test_a_file_that_cannot_be_read_is_assumed_harmless_and_marked(run: Run, tmp_path: Path) -> None:
+    script = tmp_path / "train.sh"
+    line = f"torchrun --nproc_per_node 8 pretrain_gpt.py {SEVEN} --tensor-model-parallel-size ${{TP:-2}} --lr $LR"
+    script.write_text(f"source /site/env.sh\n{line}\n", encoding="utf-8")
+    given = ("audit", script, "--cluster", "h100", "--no-plan")
+    before = run(*given)
+    assert before.code == 0
+    assert "TP: --tensor-model-parallel-size (line 2, else 2)" in before.out
+    assert "Try: --assume-harmless /site/env.sh (then 2), or --set TP=VALUE" in before.out.replace("\n  ", " ")
+    after = run(*given, "--assume-harmless", "/site/env.sh")
+    assert after.code == 0
+    assert "Assuming that source /site/env.sh (line 1) sets nothing of TP, LR." in after.out
+    data = run(*given, "--assume-harmless", "all", "--json").json()
+    assert [(item["what"], item["variables"], item["asked"]) for item in data["assumptions"]] == [
+        ("source /site/env.sh", ["TP", "LR"], True)
+    ]
+    assert data["run"]["parallel"]["tp"] == 2
+    assert run(*given, "--set", "TP=4", "--json").json()["run"]["parallel"]["tp"] == 4
+
+
+def test_what_an_assumed_file_would_have_set_is_asked_for(run: Run, tmp_path: Path) -> None:
+    script = tmp_path / "train.sh"
+    line = f"torchrun --nproc_per_node 8 pretrain_gpt.py {SEVEN} --tensor-model-parallel-size $TP"
+    script.write_text(f". ./env.sh\n{line}\n", encoding="utf-8")
+    outcome = run("audit", script, "--cluster", "h100", "--assume-harmless", "env.sh")
+    assert outcome.code == 2
+    assert "Try: --set TP=VALUE." in outcome.err
+    wrong = run("audit", script, "--cluster", "h100", "--assume-harmless", "other.sh")
+    assert wrong.code == 2
+    assert "--assume-harmless: is none of the files that could not be read (got other.sh" in wrong.err
+    too_many = run("audit", script, "--cluster", "h100", "--assume-harmless", "all", "--set", "TP=16")
+    assert too_many.code == 1
+
+
+def test_strict_is_not_content_with_what_was_not_read(run: Run, tmp_path: Path) -> None:
+    script = tmp_path / "train.sh"
+    given = f"torchrun --nproc_per_node 8 pretrain_gpt.py {SEVEN} {CALM}"
+    script.write_text(f"export {CONNECTIONS}\n. ./env.sh\n{given}\n", encoding="utf-8")
+    strict = ("audit", script, "--cluster", "h100", "--no-plan", "--strict")
+    assert run(*strict).code == 1

@@ -5,7 +5,7 @@ HERE="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 [ -f "$HERE/secrets.env" ] && source "$HERE/secrets.env"
 . /nfs/tools/cuda_paths.sh
 
-MODEL=${MODEL:-mistralai/Mistral-7B-v0.3}
+MODEL=${MODEL:-Qwen/Qwen2.5-7B}
 STAGE=3
 LR=1e-5
 OUT=/nfs/runs/$(basename $MODEL)-z$STAGE-$(date +%F)

@@ -58,7 +58,10 @@ class Audit:
         idle = (item for item in reading.unread if item.hides in (Hides.VARIABLES, Hides.NAMED))
         return (
             *reading.assumptions,
-            *(Assumption(item.place, item.what, reading.variables_of(item), asked=False) for item in idle),
+            *(
+                Assumption(item.place, item.what, reading.variables_of(item), item.options, asked=False)
+                for item in idle
+            ),
         )
 
     @property

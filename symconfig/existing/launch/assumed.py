@@ -75,4 +75,4 @@ def _compared(hidden: Sequence[Hidden], every: Reading) -> Iterator[Hidden]:
 
 
 def _assumption(item: Unread, plain: Reading) -> Assumption:
-    return Assumption(item.place, item.what, plain.variables_of(item))
+    return Assumption(item.place, item.what, plain.variables_of(item), item.options)

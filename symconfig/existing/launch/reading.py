@@ -120,13 +120,14 @@ class Hidden:
 
 @dataclass(frozen=True, slots=True)
 class Assumption:
-    """What was taken of an unread place: that it sets none of these variables, and brings no options. asked: a person
+    """What was taken of an unread place: that it sets none of these variables, or brings no options. asked: a person
     says so; else nothing that is predicted depends on it.
     """
 
     place: Place
     what: str
     variables: tuple[str, ...]
+    options: bool
     asked: bool = True
 
 

@@ -131,7 +131,9 @@ class _Reader:
             why = f'{left[0]}.enabled is "auto", and the GPU has it'
             return name, (Assumed("precision", name, why, self.tree.place((left[0], "enabled"))),)
         what = "neither bf16 nor fp16 is on, and training in 32 bits cannot be predicted"
-        hint = '"bf16": {"enabled": true}' + (" or --bf16 True" if left else "")
+        hint = '"bf16": {"enabled": true}' + (
+            " or --bf16 True" if left and uses_trainer(self.arguments) and self.arguments.settings else ""
+        )
         self.problems.append(self.tree.problem((left[0], "enabled") if left else (), what, hint=hint))
         return "bf16", ()
 

@@ -59,7 +59,7 @@ def sizes(
     dark = uses_trainer(arguments) and arguments.given(*MICRO_ARGUMENTS)  # its value is what is wrong then
     if train is None and micro is None and len(problems) == told and not dark:
         problems.append(
-            tree.problem((), f"has neither {TRAIN} nor {MICRO}", hint=f"--{MICRO_ARGUMENTS[0]} N, or {MICRO} in it")
+            tree.problem((), f"has neither {TRAIN} nor {MICRO}", hint=_said_by(f"{MICRO} in it", MICRO, arguments))
         )
     assumed: list[Assumed] = []
     gpus = grid.gpus
@@ -124,8 +124,14 @@ def _size(tree: Tree, arguments: Arguments, key: str, problems: list[Problem]) -
         return arguments.whole(*_SAID_BY[key])
     if value == AUTO and not (trainer and key == ACCUMULATION and arguments.settings):
         what = 'is "auto", and no argument says it' if trainer else 'is "auto", which only the Trainer fills in'
-        problems.append(tree.problem((key,), what, hint=f"--{_SAID_BY[key][0]} N beside it, or a number"))
+        problems.append(tree.problem((key,), what, hint=_said_by("a number", key, arguments)))
     return None
+
+
+def _said_by(in_json: str, key: str, arguments: Arguments) -> str:
+    """What gives a size: the JSON, and an argument where a program reads one."""
+    read = uses_trainer(arguments) and arguments.settings
+    return f"{in_json}, or --{_SAID_BY[key][0]} N beside it" if read else in_json
 
 
 def _number(tree: Tree, key: str, problems: list[Problem]) -> int | None:

@@ -30,7 +30,9 @@ def settled(out: Fields, *, agree: bool = False) -> ModelDescriptor:
         values = flat(base) | values
     missing = [
         out.said.problem(
-            f"the options do not say the model's {what}", *out.sources[field], hint="name the model, --model M"
+            f"the options do not say the model's {what}",
+            *out.sources[field],
+            hint="name the model, --model M" if base is None else None,
         )
         for field, what in _NEEDED.items()
         if field not in values

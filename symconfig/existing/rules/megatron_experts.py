@@ -165,7 +165,8 @@ def _sequence(facts: MegatronFacts) -> Iterator[Problem]:
 )
 def _etp(facts: MegatronFacts) -> Iterator[Problem]:
     if facts.experts and facts.tp > 1 and not facts.given(ETP):
-        yield facts.problem("is tp by default: every expert is cut", ETP, TP, got=facts.tp, hint="1, and a larger ep")
+        hint = "1, and a larger ep" if facts.ep < facts.experts else "1"
+        yield facts.problem("is tp by default: every expert is cut", ETP, TP, got=facts.tp, hint=hint)
 
 
 @MEGATRON.rule(

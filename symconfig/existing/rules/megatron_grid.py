@@ -231,8 +231,17 @@ def _bubble(facts: MegatronFacts) -> Iterator[Problem]:
             "micro_batch_size",
             PP,
             got=f"{facts.microbatches} microbatches on {facts.pp} stages",
-            hint="a smaller --micro-batch-size, fewer stages, or virtual stages",
+            hint=", or ".join(_fewer_waits(facts)),
         )
+
+
+def _fewer_waits(facts: MegatronFacts) -> Iterator[str]:
+    """Yield what makes a pipeline wait less here."""
+    if facts.number("micro_batch_size") > 1:
+        yield "a smaller --micro-batch-size"
+    yield "fewer stages"
+    if facts.chunks == 1:
+        yield "virtual stages"
 
 
 @MEGATRON.rule(

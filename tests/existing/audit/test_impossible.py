@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
+from symconfig.api import existing as api
 from symconfig.descriptor.load import load_model
 from symconfig.existing.audit.audit import Audit
 from tests.existing.audit.support import OVERLAPS, SEVENTY, audited
@@ -80,3 +84,106 @@ def test_what_megatron_refuses_is_predicted_as_if(options: str, what: str | None
     layers = sum(chunk.count("dense") for stage in judged.plan.best.stages for chunk in stage.chunks)
     assert layers == load_model("llama3.1-70b").num_hidden_layers
     assert judged.plan.best.options.grad_bytes == 4
+
+
+MODEL = (
+    "--num-layers 32 --hidden-size 4096 --ffn-hidden-size 11008 --num-attention-heads 32 --seq-length 4096 "
+    "--max-position-embeddings 4096 --position-embedding-type rope --swiglu --disable-bias-linear --bf16 "
+    "--vocab-size 32000 --micro-batch-size 1"
+)
+TORCHRUN = f"torchrun --nproc_per_node 8 pretrain_gpt.py {MODEL} --global-batch-size 64 "
+FORK = (
+    f"deepspeed --num_gpus 8 pretrain_gpt.py {MODEL} --global-batch-size 64 --deepspeed --deepspeed_config ds.json "
+    "--no-pipeline-parallel "
+)
+TRAINER = (
+    "torchrun --nproc_per_node 8 train.py --model_name_or_path meta-llama/Llama-2-7b-hf --max_seq_length 2048 "
+    "--bf16 True --deepspeed ds.json "
+)
+RECIPE = (
+    "torchrun --nproc_per_node 8 run_recipe.py --recipe llama3_8b_pretrain_config train.micro_batch_size=1 "
+    "train.global_batch_size=64 "
+)
+YAML = """language_model: {num_layers: 32, hidden_size: 4096, num_attention_heads: 32}
+micro_batch_size: 1
+global_batch_size: 64
+seq_length: 4096
+"""
+JSON = '{"bf16": {"enabled": true}, "zero_optimization": {"stage": 2}, %s}'
+MICRO = '"train_micro_batch_size_per_gpu": 1'
+
+GRIDS = {
+    "tp": (TORCHRUN + "--tensor-model-parallel-size 16", r"got 8, need a multiple of tp x pp x cp = 16"),
+    "pp": (TORCHRUN + "--pipeline-model-parallel-size 3", r"got 8, need a multiple of tp x pp x cp = 3"),
+    "cp": (TORCHRUN + "--context-parallel-size 16", r"got 8, need a multiple of tp x pp x cp = 16"),
+    "batch": (TORCHRUN + "--global-batch-size 63", r"got 63, need a multiple of micro batch x dp = 8"),
+    "heads": (TORCHRUN + "--tensor-model-parallel-size 8 --num-attention-heads 36", r"got 36, need .* tp = 8"),
+    "options unknown": (TORCHRUN + "$EXTRA_ARGS --tensor-model-parallel-size 16", r"got 8, need a multiple of tp = 16"),
+    "file unread": (
+        f". gone.sh\n{TORCHRUN}--pipeline-model-parallel-size $PP --tensor-model-parallel-size 16",
+        r"got 8, need a multiple of tp x cp = 16",
+    ),
+    "fork": (FORK + "--tensor-model-parallel-size 16", r"got 8, need a multiple of tp x pp x cp = 16"),
+    "fork's batch": (FORK + "--global-batch-size 63", r"got 63, need a multiple of micro batch x dp = 8"),
+    "recipe": (RECIPE + "model.tensor_model_parallel_size=16", r"got 8, need a multiple of tp = 16"),
+    "yaml": (
+        "torchrun --nproc_per_node 8 pretrain_gpt.py --yaml-cfg job.yaml",
+        r"need a multiple of tp x pp x cp = 16",
+    ),
+}
+JSONS = {
+    "AutoTP": (f'{MICRO}, "tensor_parallel": {{"autotp_size": 16}}', "8 GPUs do not divide by 16"),
+    "Ulysses": (f'{MICRO}, "sequence_parallel_size": 3', "8 GPUs do not divide by 3"),
+    "batch": (f'{MICRO}, "train_batch_size": 63', "63 does not divide by micro-batch 1 x 8 ranks"),
+    "all sizes": (
+        f'{MICRO}, "train_batch_size": 64, "gradient_accumulation_steps": 3',
+        "64 is not micro-batch 1 x accumulation 3 x 8 ranks",
+    ),
+}
+
+
+def written(folder: Path, command: str, config: str = MICRO) -> Path:
+    (folder / "ds.json").write_text(JSON % config)
+    (folder / "job.yaml").write_text(YAML + "tensor_model_parallel_size: 16\n")
+    path = folder / "run.sh"
+    path.write_text(command + "\n")
+    return path
+
+
+def errors(done: Audit) -> str:
+    return "\n".join(str(finding.problem) for finding in done.findings if finding.severity == "error")
+
+
+@pytest.mark.parametrize("cluster", [None, "h100"])
+@pytest.mark.parametrize("gpus", [None, 8])
+@pytest.mark.parametrize(("command", "numbers"), GRIDS.values(), ids=GRIDS)
+def test_a_grid_that_does_not_divide_is_an_error_with_its_numbers(
+    tmp_path: Path, command: str, numbers: str, gpus: int | None, cluster: str | None
+) -> None:
+    done = api.audit(written(tmp_path, command), cluster, gpus, plan=False)
+    assert not done.runs
+    assert re.search(numbers, errors(done)), errors(done)
+
+
+@pytest.mark.parametrize("cluster", [None, "h100"])
+@pytest.mark.parametrize("model", [None, "llama2-7b"])
+@pytest.mark.parametrize(("config", "numbers"), JSONS.values(), ids=JSONS)
+def test_a_json_that_does_not_divide_is_an_error_alone_and_with_a_trainer(
+    tmp_path: Path, config: str, numbers: str, model: str | None, cluster: str | None
+) -> None:
+    path = written(tmp_path, TRAINER, config)
+    for source in (path, path.with_name("ds.json")):
+        done = api.audit(source, cluster, 8, model=model, plan=False)
+        assert not done.runs
+        assert numbers in errors(done)
+
+
+def test_heads_of_a_model_that_only_the_person_names_are_divided_too(tmp_path: Path) -> None:
+    rest = (
+        "model.pipeline_model_parallel_size=1 model.context_parallel_size=1 model.seq_length=4096 model.bf16=true "
+        "ddp.use_distributed_optimizer=true ddp.overlap_grad_reduce=true model.sequence_parallel=true "
+        "model.recompute_granularity=full model.tensor_model_parallel_size=16"
+    )
+    done = api.audit(written(tmp_path, RECIPE + rest), "h100", 16, model="llama2-13b", plan=False)
+    assert not done.runs
+    assert "40 attention heads cannot be split over tp 16" in errors(done)
