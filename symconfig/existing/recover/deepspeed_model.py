@@ -84,7 +84,11 @@ def _base(reading: Reading, arguments: Arguments, asked: Asked) -> tuple[ModelDe
 
 def _unnamed(given: str | None, where: Problem) -> Problem:
     """Say that a script names no model whose shapes are known, and where they come from."""
-    what, got, hint = "nothing says which model is trained", None, "--model NAME, or --model FOLDER with its config.json"
+    what, got, hint = (
+        "nothing says which model is trained",
+        None,
+        "--model NAME, or --model FOLDER with its config.json",
+    )
     if given:
         what, got = "the model is not one that is known by its name", given
     if given and hub.is_id(given):
