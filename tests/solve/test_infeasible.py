@@ -151,7 +151,8 @@ def test_a_pin_of_modules_that_the_model_does_not_have_names_those_that_it_has()
 @pytest.mark.parametrize("vpp", ["1", "2"])
 def test_of_a_pipeline_the_stage_that_exceeds_is_named(vpp: str) -> None:
     what = refusal(MODEL, tight(MODEL, 0.1), job(4, 4, 4096, pins={"pp": "2", "vpp": vpp})).what
-    found = re.search(r"needs ([\d.]+) GiB of ([\d.]+) .*stage [01] of 2 exceeds what is usable by ([\d.]+)", what)
+    words = r"needs ([\d.]+) GiB on a GPU with ([\d.]+) .*stage [01] of 2 exceeds what is usable by ([\d.]+)"
+    found = re.search(words, what)
     assert found, what
     need, usable, over = map(float, found.groups())
     assert 0 < over <= need - usable + 0.1
