@@ -64,6 +64,8 @@ def dark(folder: Path, text: str, **given: str) -> list[str]:
         ("if [ -f gone.sh ]; then . gone.sh; else TP=4; fi\nPP=2\npython train.py --tp $TP --pp $PP", ["--tp"]),
         ("TP=4\n[ -f gone.sh ] && . gone.sh\nPP=2\npython train.py --tp $TP --pp $PP", ["--tp"]),
         ("f() { echo 2; }\n. gone.sh\npython train.py --tp $(f)", []),
+        ("TP=4\nset -a; source .env; set +a\nPP=1\npython train.py --tp $TP --pp $PP", ["--tp"]),
+        ('TP=4\nwhile read -r line; do export "$line"; done < .env\npython train.py --tp $TP', ["--tp"]),
         ("(. gone.sh)\npython train.py --tp ${TP:-4}", []),  # a shell of its own keeps what it sets
         ("TP=4\neval $(python make.py)\nPP=2\npython train.py --tp $TP --pp $PP", ["--tp"]),
         ("TP=4\nsource ~/.bashrc\nconda activate x\nmodule load y\npython train.py --tp $TP --pp ${PP:-2}", []),

@@ -179,4 +179,4 @@ def test_a_bare_json_says_all_that_it_needs_at_once(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         run(read(str(path)), H100, Asked())
     text = str(caught.value)
-    assert all(hint in text for hint in ("--model", "--seq-length", "--gpus", "--per_device_train_batch_size"))
+    assert all(hint in text for hint in ("--model", "--seq-length", "--gpus", "Try: a number."))

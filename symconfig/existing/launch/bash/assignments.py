@@ -129,7 +129,7 @@ def run_declaration(shell: Interpreter, source: Source, node: Node) -> Truth:
         for item in shell.expander(source).fields(*word_ranges(source.data, [child])[0]):
             if item.text.startswith("-") and not item.unknown:
                 flags += item.text[1:]
-            elif item.several:
+            elif item.several or (item.unknown and not item.text.partition("=")[0].isidentifier()):
                 cover(shell, item.place, keyword, keyword, f"sets variables that are not known: it {item.unknown}")
             elif not item.unknown or "=" in item.text:
                 name, equals, _ = item.text.partition("=")

@@ -75,7 +75,8 @@ def cover(shell: Interpreter, place: Place, shown: str, name: str, why: str) -> 
     if shell.log.harmless(f"{shown} {why}"):
         shell.log.add(place, shown, why, Hides.NOTHING, assumed=True)
         return
-    shell.log.add(place, shown, why, Hides.VARIABLES)
+    if place not in {each.place for each in shell.log.covers}:  # a loop comes by it again
+        shell.log.add(place, shown, why, Hides.VARIABLES)
     main = shell.log.texts[0].file
     where = f"line {place.line}" if place.file == main else f"{place.file}:{place.line}"
     found = Cover(place, name.strip("\"'"), where)

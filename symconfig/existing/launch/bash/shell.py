@@ -149,7 +149,7 @@ class State:
         earlier = self.covers
         before = {name: text for name in self.variables if (text := self.text(name)) is not None}
         cover = replace(cover, before=before)
-        self.covers = (*earlier, cover)
+        self.covers = tuple(dict.fromkeys((*earlier, cover)))
         for name, value in self.variables.items():
             if not _is_settable(name):
                 continue
@@ -157,7 +157,7 @@ class State:
                 self.variables[name] = self.given[name]
                 continue
             whose = [each for each in earlier if str(each) in (_why(value) or "")]
-            why = may_set(name, (*whose, cover))
+            why = may_set(name, tuple(dict.fromkeys((*whose, cover))))
             if isinstance(value, Array):
                 self.variables[name] = Array({0: Field((hole(why, cover.place, name, loose=True),), cover.place)})
             else:
