@@ -57,6 +57,7 @@ class _Reason(Strict):
     need: str | None
     hint: str | None
     pins: tuple[str, ...] = ()
+    edit: str | None = None
 
 
 class _Lost(BaseModel):

@@ -107,6 +107,10 @@ ANSWERS = {
     "sweep": "sweep {SWEEP.yaml} --out {table.csv}",
     "size": "size llama2-13b --clusters a100-80gb,h100 --tokens 1e10 --deadline 9d --gpus-max 64",
     "recipes": "recipes --model deepseek-v3",
+    "clusters": "clusters",
+    "cluster": "clusters h100",
+    "models": "models",
+    "model": "models deepseek-v3",
     "recipes of one": "recipes mb-0.4.0-perf-llama3-70b-pretrain-h100-64gpu-bf16-v1",
     "doctor": "doctor",
 }

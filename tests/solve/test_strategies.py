@@ -120,7 +120,7 @@ def test_the_tables_share_rows_and_say_the_levels_once(dense: Plan) -> None:
     text = plain(tables(of(dense)))
     assert text.count("tp 4 over nvlink, cp 2 over nvlink, dp 2 over rail") == 1
     assert "gate, up, mlp_hidden" in text
-    assert "(dp 2, cp 2, 1) + over tp" in text
+    assert "batch dp 2, sequence cp 2, hidden_size; a sum over tp" in text
     assert len(text.splitlines()) < 45
 
 

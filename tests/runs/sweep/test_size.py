@@ -101,7 +101,7 @@ def test_a_table_for_people(run: Run, given: list[Task]) -> None:
     assert outcome.code == 0
     assert "h100: 48 GPUs, 2.53 days; 56 to be in time also at the slow end of what is likely" in outcome.out
     assert "Of all clusters the numbers of GPUs that no other beats in both time and cost" in outcome.out
-    assert "Next: symconfig plan --model llama2-7b --cluster h100 --gpus 48 --global-batch-size 1024" in outcome.out
+    assert "Next:\n  symconfig plan --model llama2-7b --cluster h100 --gpus 48 --global-batch-size 1024" in outcome.out
     assert "nothing is counted for failures" in outcome.out
 
 
@@ -116,7 +116,7 @@ def test_the_fewest_that_another_number_beats_are_told_so(
     )
     assert re.search(said, outcome.out)
     assert "Of each cluster the fewest GPUs that are in time, and the numbers that no other beats" in outcome.out
-    assert "Next: symconfig plan --model llama2-7b --cluster h100 --gpus 96 " in outcome.out
+    assert "Next:\n  symconfig plan --model llama2-7b --cluster h100 --gpus 96 " in outcome.out
 
 
 def test_one_is_told_as_one(run: Run, given: list[Task]) -> None:
