@@ -2,8 +2,8 @@
 
 A page is what one person writes and types. A fenced block below `<!-- writes: FILE -->` is a file of theirs. A block
 marked `console` holds commands, each with what it printed; they run in a folder of the page's own, in which the files
-of docs/jobs/scripts lie, too. docs/jobs/README.md lists all pages with the lines that a person writes and the seconds from
-the first command to its plan.
+of docs/jobs/scripts lie, too. docs/jobs/README.md lists all pages with the lines that a person writes and the seconds of
+the first command.
 """
 
 from __future__ import annotations
@@ -24,17 +24,20 @@ JOBS = ROOT / "docs" / "jobs"
 FILES = JOBS / "scripts"  # scripts and configurations that a person has already
 INDEX = JOBS / "README.md"
 WIDTH = 80
-BLOCK = re.compile(r"^(?:<!-- writes: (?P<file>\S+) -->\n)?```(?P<kind>\w+)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE)
+BLOCK = re.compile(
+    r"^(?:<!-- writes: (?P<file>\S+) -->\n)?```(?P<kind>\w+)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE
+)
 TABLE = re.compile(r"(<!-- table -->\n).*?(<!-- end -->)", re.DOTALL)
 PROGRESS = re.compile(r".*: \d+ %|trying .* GPUs.*")  # on standard error, where a command takes long
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page as it was run. lines: that a person writes. first_s: what the first command took."""
+    """A page as it was run. lines: of files that a person writes. typed: of the first command. first_s: what it took."""
 
     text: str
     lines: int
+    typed: int
     first_s: float
 
 
@@ -45,13 +48,15 @@ def pages() -> list[Path]:
 
 def run(path: Path) -> Page:
     """Run a page's commands in a new folder, and put what they print now into its text."""
-    lines, first = 0, 0.0
+    lines, typed, first = 0, 0, 0.0
 
     def block(match: re.Match[str]) -> str:
-        nonlocal lines, first
+        nonlocal lines, typed, first
         if match["file"]:
             (folder / match["file"]).write_text(match["text"], encoding="utf-8")
-            lines += sum(bool(line.strip()) and not line.lstrip().startswith("#") for line in match["text"].splitlines())
+            lines += sum(
+                bool(line.strip()) and not line.lstrip().startswith("#") for line in match["text"].splitlines()
+            )
             return match[0]
         if match["kind"] != "console":
             return match[0]
@@ -60,6 +65,7 @@ def run(path: Path) -> Page:
             started_s = time.perf_counter()
             printed = _printed(command, folder)
             first = first or time.perf_counter() - started_s
+            typed = typed or len(command.splitlines())
             shown.append(f"$ {command}\n{printed}")
         return f"```console\n{''.join(shown)}```"
 
@@ -67,7 +73,7 @@ def run(path: Path) -> Page:
         folder = Path(name) / "job"
         copytree(FILES, folder)
         text = BLOCK.sub(block, path.read_text(encoding="utf-8"))
-    return Page(text, lines, first)
+    return Page(text, lines, typed, first)
 
 
 def _commands(block: str) -> Iterator[str]:
@@ -117,7 +123,7 @@ def title(path: Path) -> str:
 
 def row(path: Path, page: Page) -> str:
     """Return the row of a page in the list of all."""
-    return f"| [{title(path)}]({path.name}) | {page.lines or 'none'} | {page.first_s:.1f} |"
+    return f"| [{title(path)}]({path.name}) | {page.lines or 'none'} | {page.typed} | {page.first_s:.1f} |"
 
 
 def main(names: Sequence[str]) -> None:
@@ -129,7 +135,7 @@ def main(names: Sequence[str]) -> None:
         rows.append(row(path, page))
         print(rows[-1])
     if not names:
-        head = ["| job | lines that a person writes | seconds to the first answer |", "|---|---|---|"]
+        head = ["| job | lines of files | lines of the first command | seconds to its answer |", "|---|---|---|---|"]
         text = INDEX.read_text(encoding="utf-8")
         INDEX.write_text(TABLE.sub(lambda m: m[1] + "\n".join([*head, *rows]) + "\n" + m[2], text), encoding="utf-8")
 
