@@ -2,8 +2,8 @@
 
 A page is what one person writes and types. A fenced block below `<!-- writes: FILE -->` is a file of theirs. A block
 marked `console` holds commands, each with what it printed; they run in a folder of the page's own, in which the files
-of docs/jobs/scripts lie, too. docs/jobs/README.md lists all pages with the lines that a person writes and the seconds of
-the first command.
+of docs/jobs/scripts lie, too. docs/jobs/README.md lists all pages with the lines that a person writes and the seconds
+of the first command.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PROGRESS = re.compile(r".*: \d+ %|trying .* GPUs.*")  # on standard error, where
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page as it was run. lines: of files that a person writes. typed: of the first command. first_s: what it took."""
+    """A page as it was run. lines: of files that a person writes. typed: of the first command, which took first_s."""
 
     text: str
     lines: int
