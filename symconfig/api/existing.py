@@ -89,15 +89,17 @@ def adapt(
     *,
     variables: Mapping[str, str] | None = None,
     arguments: Sequence[str] = (),
+    assume_harmless: Sequence[str] = (),
     best: Best = "fewest-changes",
 ) -> Adaptation:
     """A person's own files with a plan's values in them: `files` has their new bytes, `diff` what changes.
 
-    plan: a plan, its file, or the folder that holds it. variables, arguments: as for `audit`. best: of plans that the
-    model cannot tell apart, the one with the fewest changes, the fastest, or the one that was planned. Nothing is
-    written: `done` says whether all of the plan is in them and an audit finds no error.
+    plan: a plan, its file, or the folder that holds it. variables, arguments, assume_harmless: as for `audit`. best: of
+    plans that the model cannot tell apart, the one with the fewest changes, the fastest, or the one that was planned.
+    Nothing is written: `done` says whether all of the plan is in them and an audit finds no error.
     Raises InputError where the plan is for another model, or where the source cannot be read.
     """
     from symconfig.runs.adapting.adaptation import adaptation
 
-    return adaptation(str(source), loaded(plan), dict(variables or {}), tuple(arguments), best)
+    given, extra, harmless = dict(variables or {}), tuple(arguments), tuple(assume_harmless)
+    return adaptation(str(source), loaded(plan), given, extra, best, harmless=harmless)

@@ -14,6 +14,7 @@ from symconfig.api.arguments import typed
 from symconfig.api.clusters import AnyCluster, in_job
 from symconfig.api.problems import Problems as Problems
 from symconfig.api.problems import check_free as check_free
+from symconfig.api.problems import stated
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.document import Document
 from symconfig.descriptor.job import Backend, Job, Limits, Lora, Packing
@@ -21,7 +22,7 @@ from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.training import Training
 from symconfig.descriptor.validate import validate
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError, Problem, SymconfigError
 from symconfig.plans.file import WARNINGS
 from symconfig.plans.plan import Candidate, Plan, Search
 from symconfig.runs.best import best_plan
@@ -209,7 +210,10 @@ def solve(
         found.collect(lambda: pin_values.parse(job.pins), document)
     if job is None or model is None or cluster is None or found.all:
         raise InputError(found.all)
-    return PlanResult(best_plan(model, cluster, job, top=top, writes=writes, progress=progress))
+    try:
+        return PlanResult(best_plan(model, cluster, job, top=top, writes=writes, progress=progress))
+    except SymconfigError as error:
+        raise type(error)([stated(problem, document) for problem in error.problems]) from None
 
 
 def check_top(top: int) -> None:

@@ -49,6 +49,12 @@ def _placed(problem: Problem, document: Document | None) -> Problem:
     )
 
 
+def stated(problem: Problem, document: Document) -> Problem:
+    """Return a problem with the line of its field, if the document has it."""
+    there = problem.field is not None and document.place(tuple(problem.field.split("."))) is not None
+    return _placed(problem, document) if there else problem
+
+
 def check_free(out: Path, force: bool) -> None:
     """Raises InputError when the folder `out` may not be written. Asked before the search, not after it."""
     try:

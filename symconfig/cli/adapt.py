@@ -63,7 +63,12 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.partial and not arguments.in_place:
         raise InputError(Problem("says what to write, and nothing is written", field="--partial", need="--in-place"))
     outcome = existing.adapt(
-        arguments.source, plan, variables=given, arguments=tuple(arguments.extra), best=arguments.best
+        arguments.source,
+        plan,
+        variables=given,
+        arguments=tuple(arguments.extra),
+        assume_harmless=tuple(arguments.assume_harmless),
+        best=arguments.best,
     )
     written = arguments.in_place and bool(outcome.files) and (outcome.done or arguments.partial)
     if written:

@@ -35,6 +35,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         help="launch script, YAML, DeepSpeed JSON, or a line of arguments; nothing of it is executed",
     )
+    add_script(parser)
+    add = parser.add_argument_group("what it does not say itself").add_argument
     add("--cluster", metavar="C", help="zoo name, or path of a descriptor; without it nothing is predicted")
     add("--gpus", metavar="N", help="how many GPUs it runs on (default: what its launcher says)")
     add("--model", metavar="M", help="zoo name, descriptor or config.json, where the configuration names no model")
@@ -42,20 +44,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--vocab-size", metavar="V", help="tokens of the vocabulary, where the configuration does not say")
     add("--megatron-version", metavar="V", help="core_v0.12.1 to core_v0.19.0, dev (default: the newest that fits)")
     add("--memory-margin", metavar="X", help="share of the GPU's memory that must stay free (default 0.04)")
-    add(
-        "--assume-harmless",
-        metavar="FILE|all",
-        action="append",
-        default=[],
-        help="take it that this file, which cannot be read, changes nothing that the script says; may be repeated",
-    )
+    add = parser.add_argument_group("the answer").add_argument
     add("--no-plan", action="store_true", help="do not look for a better plan")
     add("--best", metavar="PLAN.json", help="write the best plan there, for `symconfig adapt`")
     add("--sarif", metavar="FILE.sarif", help="write what is wrong there, for code review")
     add("--force", action="store_true", help="replace files that exist")
     add("--strict", action="store_true", help="exit 1 on warnings, notes, and where not all was understood, too")
     add("--rules", action="store_true", help="list every rule, and do nothing else")
-    add_script(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:

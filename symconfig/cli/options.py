@@ -153,13 +153,21 @@ def engine(arguments: argparse.Namespace, found: Problems) -> Engine:
 
 
 def add_script(parser: argparse.ArgumentParser) -> None:
-    """What a script takes from outside."""
-    parser.add_argument(
+    """Add what a script finds where it runs, as a person says it."""
+    script = parser.add_argument_group("what its script finds where it runs")
+    script.add_argument(
         "--set",
         metavar="NAME=VALUE",
         action="append",
         default=[],
         help="a variable of the script's environment; what follows a lone -- are its arguments",
+    )
+    script.add_argument(
+        "--assume-harmless",
+        metavar="FILE|all",
+        action="append",
+        default=[],
+        help="take it that this file, which cannot be read, changes nothing that the script says; may be repeated",
     )
     parser.set_defaults(extra=[])
 

@@ -52,8 +52,9 @@ def check(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, *, write
     by_hand = unsayable(model, cluster, job.model_copy(update={"edited": ()}))
     names = tuple(problem.field or "" for problem in by_hand if problem.edit)
     if unknown := [name for name in job.edited if name not in names]:
-        what = f"{target_of(model, job).name} needs no such change of its framework for this model"
-        need = " or ".join(names) or "nothing"
+        target = target_of(model, job).name
+        what = f"is no field that {target} has to be changed for"
+        need = " or ".join(names) or f"nothing: {target} can be told this model as it is"
         raise InputError([Problem(what, field="edited", got=name, need=need) for name in unknown])
     left = [problem for problem in by_hand if problem.field not in job.edited]
     if any(problem.edit is None for problem in left) or (left and writes):

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import symconfig
+from symconfig.api import planning
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.load import load_cluster, load_model, zoo_models
 from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.yaml_strict import load_yaml_strict
 from symconfig.errors import InfeasibleError, InputError
 from symconfig.plans.plan import Plan
 from symconfig.render import render, target_of, targets
@@ -132,7 +135,8 @@ def test_a_field_that_needs_no_change_is_not_said_to_be_changed() -> None:
     with pytest.raises(InputError) as caught:
         best.best_plan(load_model("llama3.1-8b"), H100, _job(edited=("rope_scaling.factor",)), top=1)
     assert str(caught.value) == (
-        "edited: megatron needs no such change of its framework for this model (got rope_scaling.factor, need nothing)."
+        "edited: is no field that megatron has to be changed for "
+        "(got rope_scaling.factor, need nothing: megatron can be told this model as it is)."
     )
 
 
@@ -140,3 +144,19 @@ def test_the_release_that_can_say_it_is_named() -> None:
     model = _changed("llama3.1-8b", rope_scaling={"rope_type": "linear", "factor": 4.0})
     (problem,) = sayable.unsayable(model, H100, _job(megatron_version="core_v0.18.2"))
     assert problem.hint == "megatron_version: core_v0.19.0 or later"
+
+
+def test_what_is_wrong_with_a_schedule_is_said_at_its_line_of_the_job(tmp_path: Path) -> None:
+    job = tmp_path / "job.yaml"
+    lines = (
+        "model: llama3.1-8b",
+        "cluster: h100",
+        "gpus: 8",
+        "global_batch_size: 8",
+        "training: {lr: 1e-5, min_lr: 1}",
+    )
+    job.write_text("\n".join(lines))
+    with pytest.raises(
+        InputError, match=rf"^{job}:5:30: training\.min_lr: the lowest learning rate is above the highest"
+    ):
+        planning.solve(load_yaml_strict(job))

@@ -21,11 +21,14 @@ from symconfig.frameworks.known import BACKENDS
 from symconfig.plans.plan import Plan
 
 
-def adapted(source: str, plan: Plan, variables: Mapping[str, str], extra: Sequence[str] = ()) -> Adapted:
+def adapted(
+    source: str, plan: Plan, variables: Mapping[str, str], extra: Sequence[str] = (), harmless: Sequence[str] = ()
+) -> Adapted:
     """source: a path, or a line of arguments. variables, extra: what the script would find in its environment, and be
-    given. Raises InputError where it cannot be read, is of another model or framework than the plan."""
+    given. harmless: files that cannot be read and change nothing. Raises InputError where it cannot be read, is of
+    another model or framework than the plan."""
 
-    draft, side = opened(source, variables, extra), _side(plan)
+    draft, side = opened(source, variables, extra, harmless), _side(plan)
     reading = draft.reading
     progress, flaws = side.audited(placed(draft, plan), reading, plan)
     progress = noted(progress)
@@ -33,16 +36,20 @@ def adapted(source: str, plan: Plan, variables: Mapping[str, str], extra: Sequen
     return Adapted(reading, progress.draft.files, progress.changes, progress.unplaced, progress.notes, flaws, names)
 
 
-def opened(source: str, variables: Mapping[str, str], extra: Sequence[str] = ()) -> Draft:
+def opened(source: str, variables: Mapping[str, str], extra: Sequence[str] = (), harmless: Sequence[str] = ()) -> Draft:
     """Read files to edit. Arguments and errors as of `adapted`."""
-    reading = read(source, variables=variables, extra=extra)
+
+    def taken(source: str) -> Reading:
+        return read(source, variables=variables, extra=extra, harmless=harmless)
+
+    reading = taken(source)
     first = reading.texts[0]
 
     def again(files: Mapping[str, bytes]) -> Reading:
         if first.file == ARGUMENTS:  # a line, which is in no file
-            return read(files.get(first.file, first.data).decode(), variables=variables, extra=extra)
+            return taken(files.get(first.file, first.data).decode())
         with instead(files):
-            return read(source, variables=variables, extra=extra)
+            return taken(source)
 
     return Draft(again, reading, {})
 

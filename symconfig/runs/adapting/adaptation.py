@@ -32,7 +32,13 @@ class Adaptation(Adapted):
 
 
 def adaptation(
-    source: str, plan: Plan, variables: Mapping[str, str], extra: Sequence[str] = (), best: Best = "fewest-changes"
+    source: str,
+    plan: Plan,
+    variables: Mapping[str, str],
+    extra: Sequence[str] = (),
+    best: Best = "fewest-changes",
+    *,
+    harmless: Sequence[str] = (),
 ) -> Adaptation:
     """Adapt files to the plan, or to another one that the model cannot tell from it. best: which of them: the one with
     the fewest changes, the fastest, or the plan's own choice.
@@ -41,12 +47,12 @@ def adaptation(
     """
     if best not in BESTS:
         raise InputError(Problem("wrong value", field="best", got=repr(best), need=f"one of {', '.join(BESTS)}"))
-    draft = opened(source, variables, extra)
+    draft = opened(source, variables, extra, harmless)
     old = ran(draft.reading, plan)
     tried: list[tuple[Pick, Adapted]] = []
     for pick in picks(draft, plan, old, best):
         try:
-            outcome = adapted(source, pick.plan, variables, extra)
+            outcome = adapted(source, pick.plan, variables, extra, harmless)
         except InputError:
             if pick.plan.best == plan.best:
                 raise
