@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from symconfig.existing.adapt.families import DECIDED, Family, Wish, having
+from symconfig.existing.adapt.families import DECIDED, STAGES, Family, Wish, having
 from symconfig.existing.recover.namespace import Namespace
 
 # Families without a meaning of their own in a plan: of them only what an audit names is touched, and what `demanded`
@@ -104,19 +104,7 @@ COMPANIONS = (
 )
 TOUCHED = DECIDED | {dest for family in COMPANIONS for dest in family.dests}
 # What a checkpoint's files are cut by: another value of one of these, and files by rank cannot be read.
-LAYOUT = (
-    "tensor_model_parallel_size",
-    "pipeline_model_parallel_size",
-    "num_layers_per_virtual_pipeline_stage",
-    "num_virtual_stages_per_pipeline_rank",
-    "pipeline_model_parallel_layout",
-    "decoder_first_pipeline_num_layers",
-    "decoder_last_pipeline_num_layers",
-    "account_for_embedding_in_pipeline_split",
-    "account_for_loss_in_pipeline_split",
-    "expert_model_parallel_size",
-    "expert_tensor_parallel_size",
-)
+LAYOUT = ("tensor_model_parallel_size", *STAGES, "expert_model_parallel_size", "expert_tensor_parallel_size")
 FORMAT, SHARDS_SAVED = "ckpt_format", "ckpt_fully_parallel_save"
 
 

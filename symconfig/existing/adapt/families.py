@@ -28,6 +28,18 @@ class Family:
         return tuple(attrgetter(field)(run) for field in self.fields)
 
 
+# Options that say which layers a pipeline's stages have.
+STAGES = (
+    "pipeline_model_parallel_size",
+    "num_layers_per_virtual_pipeline_stage",
+    "num_virtual_stages_per_pipeline_rank",
+    "pipeline_model_parallel_layout",
+    "decoder_first_pipeline_num_layers",
+    "decoder_last_pipeline_num_layers",
+    "account_for_embedding_in_pipeline_split",
+    "account_for_loss_in_pipeline_split",
+)
+
 # In the order in which a person would look for them, which is also where a new option goes: after the options of its
 # own family, or of the nearest one before it.
 FAMILIES = (
@@ -59,16 +71,7 @@ FAMILIES = (
             "options.account_for_embedding",
             "options.account_for_loss",
         ),
-        (
-            "pipeline_model_parallel_size",
-            "num_layers_per_virtual_pipeline_stage",
-            "num_virtual_stages_per_pipeline_rank",
-            "pipeline_model_parallel_layout",
-            "decoder_first_pipeline_num_layers",
-            "decoder_last_pipeline_num_layers",
-            "account_for_embedding_in_pipeline_split",
-            "account_for_loss_in_pipeline_split",
-        ),
+        STAGES,
     ),
     Family(("options.microbatch_group_size",), ("microbatch_group_size_per_vp_stage",)),
     Family(("options.overlap.pp_p2p",), ("overlap_p2p_comm",)),

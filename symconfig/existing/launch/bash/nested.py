@@ -205,13 +205,7 @@ def _remote(shell: Interpreter, words: Sequence[Field], place: Place) -> bool:
     code = tuple(part for word in words[at:] for part in (*word.parts, Part(" ")))
     inside = replace(_inside(shell, words, at), captured=False)
     inside.state.variables, inside.state.exported = {}, set()
-    shell.budget.enter()
-    try:
-        inside.program(CodeSource(code, place))
-    except Leave:
-        pass
-    finally:
-        shell.budget.leave()
+    _run(inside, code, place)
     return True
 
 
@@ -219,17 +213,21 @@ def _inside(shell: Interpreter, words: Sequence[Field], index: int) -> Interpret
     return replace(shell, state=visible(shell.state), launcher=(*shell.launcher, *words[:index]), pending=[], locals=[])
 
 
-def _code(shell: Interpreter, words: Sequence[Field], index: int, at: int, place: Place) -> None:
-    inside = _inside(shell, words, index)
-    inside.state.arguments = tuple(words[at + 2 :])
-    code: Parts = words[at].parts
-    shell.budget.enter()
+def _run(inside: Interpreter, code: Parts, place: Place) -> None:
+    """Run code in a shell of its own, which may leave it."""
+    inside.budget.enter()
     try:
         inside.program(CodeSource(code, place))
     except Leave:
         pass
     finally:
-        shell.budget.leave()
+        inside.budget.leave()
+
+
+def _code(shell: Interpreter, words: Sequence[Field], index: int, at: int, place: Place) -> None:
+    inside = _inside(shell, words, index)
+    inside.state.arguments = tuple(words[at + 2 :])
+    _run(inside, words[at].parts, place)
     shell.state.files = inside.state.files
 
 
