@@ -6,26 +6,27 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.install import VERSION
+from symconfig.plans.choices import Precision
 from symconfig.plans.degrees import Degrees
 from symconfig.plans.plan import Batch, Candidate, Options, Overlap, Plan, Predicted, Recompute, Search, Stage, Target
 
 
 def sketch(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, release: str) -> Plan:
-    """Lay a job over data alone, for a release of its framework; one node where the number of GPUs is asked for."""
+    """Lay a job with its defaults written out over data alone, for a release of its framework; on one node where the
+    number of GPUs is asked for, in bf16 where the precision is."""
     gpus = cluster.gpus_per_node if job.gpus == "auto" else job.gpus
-    seq_length = job.seq_length or min(model.max_position_embeddings, 4096)
+    assert job.seq_length is not None, "the job has no defaults yet"
+    precision: Precision = "bf16" if job.precision is None or job.precision == "auto" else job.precision
     kinds = ("embedding", *model.layer_kinds, *["mtp"] * model.num_nextn_predict_layers, "head")
-    precision = job.precision if job.precision not in (None, "auto") else None
-    usual = "bf16" if cluster.gpu.peak_flops.bf16 is not None else "fp16"
     best = Candidate(
         target=Target(job.backend, release),
         parallel=Degrees(tp=1, pp=1, vpp=1, cp=1, ep=1, etp=1, dp=gpus),
-        batch=Batch(1, job.global_batch_size, max(1, job.global_batch_size // gpus), seq_length),
+        batch=Batch(1, job.global_batch_size, max(1, job.global_batch_size // gpus), job.seq_length),
         options=Options(
             sequence_parallel=False,
             recompute=Recompute("none"),
             zero_stage=1,
-            precision=precision or usual,  # type: ignore[arg-type]
+            precision=precision,
             cp_comm=None,
             overlap=Overlap(False, False, False, False),
             optimizer_offload=0.0,
@@ -42,5 +43,5 @@ def sketch(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, release
         stages=(Stage((kinds,), "none", 0.0),),
         predicted=Predicted(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, {}, {}, {}),
     )
-    known = job.model_copy(update={"gpus": gpus, "seq_length": seq_length})
+    known = job.model_copy(update={"gpus": gpus})
     return Plan(model, cluster, known, best, (), Search(0, 0, 0.0, False), "nothing was weighed", VERSION)

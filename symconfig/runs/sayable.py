@@ -15,7 +15,7 @@ from symconfig.plans.sketch import sketch
 from symconfig.render import target_of, targets
 from symconfig.render.target import Source
 from symconfig.solve.pins import narrowed
-from symconfig.solve.whole import whole
+from symconfig.solve.whole import filled
 
 # Fields of a job that the planner never decides. A model's own fields are such, too.
 _GIVEN = (
@@ -26,13 +26,13 @@ _GIVEN = (
 def unsayable(
     model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, target: Source | None = None
 ) -> tuple[Problem, ...]:
-    """Return what a target (None: the job's) can be told of no plan of a job, as an input's fault is raised.
+    """Return why a target (None: the job's) can be told no plan of a job.
 
-    Some of it a person can change in the framework's code: `Problem.edit`. Raises InputError.
+    What a person can change in the framework's code has an `edit`. Raises InputError where the job itself is wrong.
     """
     target = target or target_of(model, job)
     assumed = {name: value for name, value in target.assumes.items() if name not in job.model_fields_set}
-    job = whole(model, job.model_copy(update=assumed))
+    job = filled(model, cluster, job.model_copy(update=assumed))
     try:
         target.variables(sketch(model, cluster, job, BACKENDS[job.backend].releases.of(job)))
     except InfeasibleError as error:

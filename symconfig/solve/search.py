@@ -25,7 +25,7 @@ from symconfig.solve.pins import parse
 from symconfig.solve.refine import THOROUGH, Effort, Proof
 from symconfig.solve.run import Outcome, Progress, facts_of, fits, run, space, too_large, weigh_all
 from symconfig.solve.settle import stage_gap
-from symconfig.solve.whole import whole
+from symconfig.solve.whole import filled
 
 FRONTS = 8  # families near the best one that are judged
 
@@ -137,10 +137,7 @@ def resolved(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Jo
     problems += pinned.problems(model, job, pins, space(model, cluster, job, pins))
     if problems:
         raise InputError(problems)
-    peaks = cluster.gpu.peak_flops
-    precision = job.precision or ("bf16" if peaks.bf16 is not None else "fp16")
-    seq_length = job.seq_length or min(model.max_position_embeddings, 4096)
-    return whole(model, job.model_copy(update={"task": task, "precision": precision, "seq_length": seq_length}))
+    return filled(model, cluster, job)
 
 
 def _plan(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, outcome: Outcome, top: int) -> Plan:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from symconfig.descriptor import learning_rate
+from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph.count import parameters
 from symconfig.plans.plan import Plan
+
+USUAL_LENGTH = 4096  # tokens, where a job says none and the model takes as many
 
 
 def whole(model: ModelDescriptor, job: Job) -> Job:
@@ -15,6 +18,14 @@ def whole(model: ModelDescriptor, job: Job) -> Job:
     training = learning_rate.derived(job.training, job.task_of(model), _size(model))
     learning_rate.check(training)
     return job.model_copy(update={"training": training})
+
+
+def filled(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Job:
+    """Write out a job's defaults: task, precision, sequence length and training. Raises InputError as `whole` does."""
+    precision = job.precision or ("bf16" if cluster.gpu.peak_flops.bf16 is not None else "fp16")
+    seq_length = job.seq_length or min(model.max_position_embeddings, USUAL_LENGTH)
+    fields = {"task": job.task_of(model), "precision": precision, "seq_length": seq_length}
+    return whole(model, job.model_copy(update=fields))
 
 
 def why(plan: Plan) -> tuple[str, ...]:

@@ -29,7 +29,7 @@ from symconfig.solve.answer import TOP
 from symconfig.solve.candidate import degrees, predicted
 from symconfig.solve.detail import detail
 from symconfig.solve.restore import restore, retraced
-from symconfig.solve.whole import whole
+from symconfig.solve.whole import filled
 
 Progress = Callable[[str, float], None]
 
@@ -141,13 +141,14 @@ def _reached(old: Plan, again: Again) -> tuple[History, tuple[str, ...]]:
 def _scheduled(old: Plan, again: Again, run: History, anew: bool = False, past: History | None = None) -> Schedule:
     """In tokens as it was; with another length of sequences than the old job's where one is asked for."""
     job = again.job
-    length = job.seq_length or min(again.model.max_position_embeddings, 4096)
+    known = filled(again.model, again.cluster, job)
+    assert known.seq_length is not None
     counts = target_of(again.model, job).counts
     return scheduled(
-        WholeTraining.of(whole(again.model, job).training),
+        WholeTraining.of(known.training),
         old.best.batch,
         batch=job.global_batch_size,
-        seq_length=length,
+        seq_length=known.seq_length,
         counting=counts,
         run=run,
         mode=again.mode,
