@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -23,12 +24,17 @@ def _load() -> ModuleType:
 
 
 jobs = _load()
+CHECKED_S = re.compile(r"^((?:passed|failed|skipped) .*?)\b\d+\.\d{3}\b", re.MULTILINE)  # differ from run to run
+
+
+def _steady(text: str) -> str:
+    return CHECKED_S.sub(r"\1#.###", text)
 
 
 @pytest.mark.parametrize("path", jobs.pages(), ids=lambda path: path.stem)
 def test_a_page_prints_what_it_says(path: Path) -> None:
     page = jobs.run(path)
-    assert page.text == path.read_text(encoding="utf-8")
+    assert _steady(page.text) == _steady(path.read_text(encoding="utf-8"))
     row = jobs.row(path, page).rpartition("| ")[0].rpartition("| ")[0]
     assert row in jobs.INDEX.read_text(encoding="utf-8")
 
