@@ -22,7 +22,7 @@ UNSAID = {"gemma2-9b", "gemma3-27b", "llama3.2-1b", "llama3.2-3b"}  # and what n
 TOO_NEW = {"gpt-oss-120b": "core_v0.19.0", "deepseek-v3": "core_v0.12.1"}
 
 
-@pytest.mark.parametrize("name", UNSAID)
+@pytest.mark.parametrize("name", sorted(UNSAID))
 def test_what_no_option_says_is_rendered_for_no_version(name: str) -> None:
     assert all(rendered(load_model(name), version) is None for version in versions())
 
