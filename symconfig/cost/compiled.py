@@ -152,3 +152,8 @@ def states_bytes(dense_parameters: Any, expert_parameters: Any, weight_bytes: An
 def optimizer_s(parameters: Any, shards: Any, touched_bytes: Any, hbm_bytes_per_s: Any, launch_s: Any) -> Any:
     """s: memory-bound: master weight and both moments read and written, gradient read, weight written."""
     return launch_s + parameters*touched_bytes/(hbm_bytes_per_s*shards)
+
+
+def dealt(whole: Any, ranks: Any, chunks: Any, largest: Any) -> Any:
+    """: of whole pieces, dealt out anew in each chunk to whoever has least: an even share, or the largest piece."""
+    return np.minimum(whole, np.maximum(whole/ranks, chunks*largest))

@@ -299,6 +299,17 @@ def _optimizer() -> Formula:
     )
 
 
+def _dealt() -> Formula:
+    whole, ranks, chunks, largest = _symbols("whole ranks chunks largest")
+    return Formula(
+        "dealt",
+        _names(whole, ranks, chunks, largest),
+        minimum(whole, maximum(whole / ranks, chunks * largest)),
+        "",
+        "of whole pieces, dealt out anew in each chunk to whoever has least: an even share, or the largest piece",
+    )
+
+
 def _names(*symbols: Any) -> tuple[str, ...]:
     return tuple(symbol.name for symbol in symbols)
 
@@ -320,5 +331,6 @@ def formulas() -> dict[str, Formula]:
         _in_flight(),
         _states(),
         _optimizer(),
+        _dealt(),
     )
     return {formula.name: formula for formula in made}

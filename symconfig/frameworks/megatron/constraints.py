@@ -6,6 +6,7 @@ from typing import Any
 
 from symconfig.frameworks.constraint import Constraint
 from symconfig.frameworks.megatron.option_constraints import OPTION_CONSTRAINTS
+from symconfig.frameworks.megatron.optimizer_constraints import OPTIMIZER_CONSTRAINTS
 from symconfig.frameworks.shared import (
     BATCH,
     CONTEXT_KERNEL,
@@ -407,4 +408,5 @@ MEGATRON: tuple[Constraint, ...] = (
     ADAPTER_COLUMNS,
     ADAPTER_HEADS,
     *OPTION_CONSTRAINTS,
+    *OPTIMIZER_CONSTRAINTS,
 )

@@ -1,0 +1,144 @@
+"""The optimizer's step: what a rank keeps for it and how long it takes, element by element or by whole matrices.
+
+Axes of the arrays: s stage shape, o offload, n point.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from symconfig.cost import compiled
+from symconfig.cost.lattice import Array
+from symconfig.cost.stages import Setting, Stages
+from symconfig.plans.columns import Columns
+
+# Host memory rate that one rank's share of CPU Adam reaches: half a socket's 200 GB/s over four ranks.
+HOST_ADAM_BYTES_PER_S = 25e9
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Of dense and of experts' weights, [s, n] each: a quantity that a rank has."""
+
+    dense: Array
+    expert: Array
+
+    @property
+    def sum(self) -> Array:
+        return self.dense + self.expert
+
+
+def shards(points: Columns, setting: Setting, sharded: bool) -> tuple[Array | float, Array | float]:
+    """Count the ranks that share one state of the dense and of the experts' parameters."""
+    instances = setting.framework.optimizer_instances
+    return (points.shards / instances, points.edp / instances) if sharded else (1.0, 1.0)
+
+
+def dense_shared(sums: Stages, points: Columns, setting: Setting) -> Array:
+    """[s, n]: trained parameters outside the experts as many as the ranks of `shards` share out."""
+    if setting.zero < 3 or not setting.framework.shards_over_tensor:
+        return sums.dense
+    shared: Array = sums.dense - sums.whole * (1 - 1 / points.tp)
+    return shared
+
+
+def by_matrices(sums: Stages, points: Columns, setting: Setting) -> tuple[Share, Share]:
+    """Return the elements of matrices that are made orthogonal on the rank with most of them, and the seconds that they
+    take on that with most.
+
+    At ZeRO 1 a chunk's matrices are dealt out whole, largest first to whoever has least (Megatron-LM core_v0.18 to
+    0.19, optimizer/layer_wise_optimizer.py, _compute_per_buffer_param_layout), each chunk anew.
+    """
+    over, over_experts = shards(points, setting, setting.zero >= 1)
+    chunks = setting.pipelines.vpp
+
+    def most(name: str) -> Share:
+        return Share(
+            *(
+                compiled.dealt(getattr(sums, f"matrix{kind}"), ranks, chunks, getattr(sums, f"largest_matrix{kind}"))
+                for kind, ranks in ((name, over), (f"_expert{name}", over_experts))
+            )
+        )
+
+    return most(""), most("_s")
+
+
+def padding(sums: Stages, points: Columns, setting: Setting) -> Share:
+    """Return the elements by which buffers of gradients and of weights are longer than what is in them.
+
+    Where matrices are dealt out whole every rank's part is as long as the longest one.
+    """
+    if setting.framework.orthogonal is None or setting.zero < 1:
+        nothing = np.zeros_like(sums.dense)
+        return Share(nothing, nothing)
+    over, over_experts = shards(points, setting, True)
+    held, _ = by_matrices(sums, points, setting)
+    return Share(held.dense * over - sums.matrix, held.expert * over_experts - sums.matrix_expert)
+
+
+def elementwise(sums: Stages, points: Columns, setting: Setting) -> Share:
+    """Return the parameters that are stepped element by element, before they are shared out."""
+    dense = dense_shared(sums, points, setting)
+    if setting.framework.orthogonal is None:
+        return Share(dense, sums.expert)
+    return Share(dense - sums.matrix, sums.expert - sums.matrix_expert)
+
+
+def state_of_matrices(sums: Stages, points: Columns, setting: Setting) -> Array:
+    """[s, n]: bytes of the state of matrices that are made orthogonal."""
+    if setting.framework.orthogonal is None:
+        return np.zeros_like(sums.dense)
+    result: Array = by_matrices(sums, points, setting)[0].sum * setting.framework.orthogonal.state
+    return result
+
+
+def _of_matrices_s(sums: Stages, points: Columns, setting: Setting) -> Array | float:
+    """[s, n]: seconds of orthogonalising a rank's matrices and of stepping them."""
+    how = setting.framework.orthogonal
+    if how is None:
+        return 0.0
+    held, seconds = by_matrices(sums, points, setting)
+    return seconds.sum + held.sum * how.touched / setting.machine.hbm_bytes_per_s
+
+
+def optimizer_s(sums: Stages, points: Columns, setting: Setting) -> Array:
+    """[o, n]: the part on the GPU, then the part in host memory with its transfers."""
+    machine, sizes = setting.machine, setting.bytes
+    over, over_experts = shards(points, setting, setting.zero >= 1)
+    stepped = elementwise(sums, points, setting)
+    of_stage = stepped.dense / over + stepped.expert / over_experts
+    reduced = (  # gradients that the rank has
+        of_stage.max(axis=0) if setting.zero >= 2 else (sums.dense + sums.expert).max(axis=0)
+    )
+    matrices_s = _of_matrices_s(sums, points, setting)
+    around_s = reduced * setting.framework.stepped_bytes / machine.hbm_bytes_per_s
+    rows = []
+    for offload in setting.offload:
+        here = compiled.optimizer_s(
+            of_stage * (1 - offload.optimizer),
+            1.0,
+            setting.framework.adam_bytes,
+            machine.hbm_bytes_per_s,
+            machine.launch_s,
+        )
+        away = of_stage * offload.optimizer
+        moved = away * (sizes.gradient + sizes.weight) / machine.host_bytes_per_s
+        row = (here + moved + away * setting.framework.adam_bytes / HOST_ADAM_BYTES_PER_S + matrices_s).max(axis=0)
+        if offload.weights:
+            # Each microbatch brings every weight over twice, forward and backward.
+            row = row + held_weights(sums, points, setting) * 2 * points.num_microbatches / machine.host_bytes_per_s
+        rows.append(row + around_s)
+    return np.array(rows)
+
+
+def held_weights(sums: Stages, points: Columns, setting: Setting) -> Array:
+    """[n]: bytes of one rank's share of all weights at ZeRO-3, frozen ones included, on the stage that has most."""
+    sizes = setting.bytes
+    trained = dense_shared(sums, points, setting) * sizes.weight
+    dense = trained + sums.frozen * sizes.frozen + sums.quantised * sizes.quantised
+    expert = sums.expert * sizes.weight + sums.frozen_expert * sizes.frozen
+    over, over_experts = shards(points, setting, True)
+    result: Array = (dense / over + expert / over_experts).max(axis=0)
+    return result
