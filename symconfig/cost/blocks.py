@@ -55,15 +55,13 @@ class Weights:
     widest_vector: Array  # of `vectors`, those of the largest
     widest_expert: Array  # of `expert`, those of the largest parameter
     workspaces: Array  # bytes that the libraries of its kernels keep, beside those that every block's have
-    # Elements, and seconds of a step, of matrices that are made orthogonal: of all, and of the largest; 0 where none is.
+    # Elements of matrices that are made orthogonal, and seconds that it takes; elements of the largest. 0: there is none.
     matrix: Array
     matrix_expert: Array
     matrix_s: Array
     matrix_expert_s: Array
     largest_matrix: Array
     largest_matrix_expert: Array
-    largest_matrix_s: Array
-    largest_matrix_expert_s: Array
 
 
 @dataclass(frozen=True, slots=True)

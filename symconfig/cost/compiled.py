@@ -154,6 +154,11 @@ def optimizer_s(parameters: Any, shards: Any, touched_bytes: Any, hbm_bytes_per_
     return launch_s + parameters*touched_bytes/(hbm_bytes_per_s*shards)
 
 
-def dealt(whole: Any, ranks: Any, chunks: Any, largest: Any) -> Any:
-    """: of whole pieces, dealt out anew in each chunk to whoever has least: an even share, or the largest piece."""
-    return np.minimum(whole, np.maximum(whole/ranks, chunks*largest))
+def dealt(whole: Any, ranks: Any, largest: Any, chunks: Any, bucket: Any) -> Any:
+    """: pieces of each chunk dealt out whole, bucket by bucket, to whoever has least: of each bucket an even share in halves of the largest piece, or that piece."""
+    x0 = chunks**(-1.0)
+    x1 = np.floor(whole*x0/bucket)
+    x2 = np.maximum(largest, 0.001)
+    x3 = ranks**(-1.0)
+    x4 = -bucket*x1 + whole*x0
+    return chunks*(x1*np.maximum((1.0/2.0)*x2*np.ceil(2*bucket*x3/x2 - 1.0e-9), largest) + np.maximum(x3*x4, np.minimum(x4, largest)))

@@ -16,6 +16,7 @@ maximum = sp.Function("maximum")
 minimum = sp.Function("minimum")
 greater = sp.Function("greater")  # 1.0 where the first is larger, else 0.0
 LEVELS = 4
+GRAIN = 1e-3  # element: of what can be cut as one likes
 ROUNDING = 1e-9  # whole numbers must stay whole in floating point before they are rounded up or down
 
 
@@ -300,13 +301,21 @@ def _optimizer() -> Formula:
 
 
 def _dealt() -> Formula:
-    whole, ranks, chunks, largest = _symbols("whole ranks chunks largest")
+    whole, ranks, largest, chunks, bucket = _symbols("whole ranks largest chunks bucket")
+    chunk = whole / chunks
+    full = sp.floor(chunk / bucket)
+    rest = chunk - full * bucket
+    # The smaller pieces beside the largest ones: a gated MLP's second matrix is half as large as its first.
+    piece = maximum(largest, GRAIN) / 2
+    even = piece * sp.ceiling(bucket / ranks / piece - ROUNDING)
+    part = full * maximum(even, largest) + maximum(rest / ranks, minimum(rest, largest))
     return Formula(
         "dealt",
-        _names(whole, ranks, chunks, largest),
-        minimum(whole, maximum(whole / ranks, chunks * largest)),
+        _names(whole, ranks, largest, chunks, bucket),
+        chunks * part,
         "",
-        "of whole pieces, dealt out anew in each chunk to whoever has least: an even share, or the largest piece",
+        "pieces of each chunk dealt out whole, bucket by bucket, to whoever has least: of each bucket an even share in "
+        "halves of the largest piece, or that piece",
     )
 
 

@@ -44,12 +44,16 @@ class Orthogonal:
     """How matrices of layers are stepped that an optimizer makes orthogonal (Muon), and not element by element.
 
     state: bytes of an element, the master weight included. touched: bytes moved for it, as `Framework.adam_bytes`. At
-    ZeRO 1 ranks have whole matrices, and no parts of one.
+    ZeRO 1 matrices are dealt out whole, bucket by bucket. bucket, bucket_of_rank: elements of one at least, for all
+    and for each rank; filled: the share of a bucket with its largest matrix on every rank from which it is closed.
     """
 
     state: float
     touched: float
     iterations: int
+    bucket: float
+    bucket_of_rank: float
+    filled: float
     over_tensor: OverTensor = OverTensor.BLOCKWISE
 
 

@@ -44,25 +44,27 @@ def dense_shared(sums: Stages, points: Columns, setting: Setting) -> Array:
     return shared
 
 
-def by_matrices(sums: Stages, points: Columns, setting: Setting) -> tuple[Share, Share]:
-    """Return the elements of matrices that are made orthogonal on the rank with most of them, and the seconds that they
-    take on that with most.
+def dealt(sums: Stages, points: Columns, setting: Setting) -> Share:
+    """Return the elements of matrices that are made orthogonal on the rank with most of them.
 
-    At ZeRO 1 a chunk's matrices are dealt out whole, largest first to whoever has least (Megatron-LM core_v0.18 to
-    0.19, optimizer/layer_wise_optimizer.py, _compute_per_buffer_param_layout), each chunk anew.
+    At ZeRO 1 a chunk's matrices are dealt out whole, bucket by bucket, largest first to whoever has least (Megatron-LM
+    core_v0.18 to 0.19, optimizer/layer_wise_optimizer.py, _compute_per_buffer_param_layout).
     """
-    over, over_experts = shards(points, setting, setting.zero >= 1)
-    chunks = setting.pipelines.vpp
+    how = setting.framework.orthogonal
+    if how is None or setting.zero < 1:
+        return Share(sums.matrix, sums.matrix_expert)
 
-    def most(name: str) -> Share:
-        return Share(
-            *(
-                compiled.dealt(getattr(sums, f"matrix{kind}"), ranks, chunks, getattr(sums, f"largest_matrix{kind}"))
-                for kind, ranks in ((name, over), (f"_expert{name}", over_experts))
-            )
-        )
+    def part(whole: Array, ranks: Array | float, largest: Array) -> Array:
+        least = np.maximum(how.bucket, how.bucket_of_rank * ranks)
+        bucket = np.maximum(np.maximum(least, how.filled * ranks * largest), largest)
+        result: Array = compiled.dealt(whole, ranks, largest, sums.chunks, bucket)
+        return result
 
-    return most(""), most("_s")
+    over, over_experts = shards(points, setting, True)
+    return Share(
+        part(sums.matrix, over, sums.largest_matrix),
+        part(sums.matrix_expert, over_experts, sums.largest_matrix_expert),
+    )
 
 
 def padding(sums: Stages, points: Columns, setting: Setting) -> Share:
@@ -74,7 +76,7 @@ def padding(sums: Stages, points: Columns, setting: Setting) -> Share:
         nothing = np.zeros_like(sums.dense)
         return Share(nothing, nothing)
     over, over_experts = shards(points, setting, True)
-    held, _ = by_matrices(sums, points, setting)
+    held = dealt(sums, points, setting)
     return Share(held.dense * over - sums.matrix, held.expert * over_experts - sums.matrix_expert)
 
 
@@ -90,7 +92,7 @@ def state_of_matrices(sums: Stages, points: Columns, setting: Setting) -> Array:
     """[s, n]: bytes of the state of matrices that are made orthogonal."""
     if setting.framework.orthogonal is None:
         return np.zeros_like(sums.dense)
-    result: Array = by_matrices(sums, points, setting)[0].sum * setting.framework.orthogonal.state
+    result: Array = dealt(sums, points, setting).sum * setting.framework.orthogonal.state
     return result
 
 
@@ -99,8 +101,15 @@ def _of_matrices_s(sums: Stages, points: Columns, setting: Setting) -> Array | f
     how = setting.framework.orthogonal
     if how is None:
         return 0.0
-    held, seconds = by_matrices(sums, points, setting)
-    return seconds.sum + held.sum * how.touched / setting.machine.hbm_bytes_per_s
+    held = dealt(sums, points, setting)
+    iterated = _part(held.dense, sums.matrix) * sums.matrix_s + _part(held.expert, sums.matrix_expert) * sums.matrix_expert_s
+    result: Array = iterated + held.sum * how.touched / setting.machine.hbm_bytes_per_s
+    return result
+
+
+def _part(some: Array, whole: Array) -> Array:
+    """Return the share of a whole; nothing of nothing."""
+    return np.where(whole > 0, some / np.where(whole > 0, whole, 1.0), 0.0)
 
 
 def optimizer_s(sums: Stages, points: Columns, setting: Setting) -> Array:

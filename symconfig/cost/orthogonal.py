@@ -23,10 +23,10 @@ from symconfig.graph.operator import Place
 
 PRODUCT_BYTES = 2.0  # of an element in the products: both torch.optim.Muon and emerging_optimizers multiply in bf16
 GATHERED_BYTES = 4.0  # of an element that tensor-parallel ranks gather: the momentum, in fp32
-# Rows of a table of weights, and the sums that a stage has of them: elements and seconds of all matrices of layers, and
+# Rows of a table of weights, and what a stage has of them: elements and seconds of all matrices of layers, and elements
 # of the largest one, of dense weights and of experts'.
 SUMMED = ("matrix", "matrix_expert", "matrix_s", "matrix_expert_s")
-LARGEST = ("largest_matrix", "largest_matrix_expert", "largest_matrix_s", "largest_matrix_expert_s")
+LARGEST = ("largest_matrix", "largest_matrix_expert")
 NAMES = (*SUMMED, *LARGEST)
 
 
@@ -72,10 +72,9 @@ def rows(block: DerivedBlock, lattice: Lattice, machine: Machine, framework: Fra
         each = sides(shard, lattice)
         one = each.rows * each.columns
         seconds = iterations_s(each, shard.expert, lattice, machine, framework)
-        for name, value, all_of in (("", one, each.count), ("_s", seconds, each.count)):
-            total, largest = f"matrix{kind}{name}", f"largest_matrix{kind}{name}"
-            found[total] = found[total] + all_of * value
-            found[largest] = np.maximum(found[largest], value)
+        found[f"matrix{kind}"] = found[f"matrix{kind}"] + each.count * one
+        found[f"matrix{kind}_s"] = found[f"matrix{kind}_s"] + each.count * seconds
+        found[f"largest_matrix{kind}"] = np.maximum(found[f"largest_matrix{kind}"], one)
     return found
 
 

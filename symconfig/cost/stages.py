@@ -132,8 +132,7 @@ class Stages:
     matrix_expert_s: Array
     largest_matrix: Array
     largest_matrix_expert: Array
-    largest_matrix_s: Array
-    largest_matrix_expert_s: Array
+    chunks: Array  # [n]: of a stage
     boundary: Array  # [n]
     replicated: Array  # [n]: 1 where every tensor-parallel rank has the whole stream at a stage's border
 
@@ -152,9 +151,10 @@ class Stages:
         return replace(self, **passes)
 
     def shared(self, parts: Array | int) -> Stages:
-        """An equal share of everything. parts: [n], or of all points."""
-        whole = ("boundary", "replicated")
-        return Stages(*(getattr(self, name) / (1 if name in whole else parts) for name in Stages.__slots__))
+        """An equal share of everything, of matrices as of what can be cut. parts: [n], or of all points."""
+        whole = ("chunks", "boundary", "replicated")
+        parted = Stages(*(getattr(self, name) / (1 if name in whole else parts) for name in Stages.__slots__))
+        return parted.divisible()
 
     def divisible(self) -> Stages:
         """Return the same where matrices can be dealt out in parts: no rank steps less than its even share."""
@@ -223,6 +223,7 @@ def stages(table: Table, pipelines: Pipelines, points: NDArray[np.intp], tied: b
         hidden=summed(counts, table.hidden[..., points].sum(axis=0)),
         **{name: summed(counts, of[name]) for name in orthogonal.SUMMED},
         **{name: _most(has, of[name]) for name in orthogonal.LARGEST},
+        chunks=np.broadcast_to(pipelines.vpp, points.shape),
         boundary=table.boundary[points],
         replicated=np.full(points.size, 0.0 if table.blocks[0].derived.scheme.sequence_parallel else 1.0),
     )
