@@ -155,7 +155,7 @@ def optimizer_s(parameters: Any, shards: Any, touched_bytes: Any, hbm_bytes_per_
 
 
 def dealt(whole: Any, ranks: Any, largest: Any, chunks: Any, bucket: Any) -> Any:
-    """: pieces of each chunk dealt out whole, bucket by bucket, to whoever has least: of each bucket an even share in halves of the largest piece, or that piece."""
+    """elements: pieces of each chunk dealt out whole, bucket by bucket, to whoever has least: of each bucket an even share in halves of the largest piece, or that piece."""
     x0 = chunks**(-1.0)
     x1 = np.floor(whole*x0/bucket)
     x2 = np.maximum(largest, 0.001)

@@ -313,7 +313,7 @@ def _dealt() -> Formula:
         "dealt",
         _names(whole, ranks, largest, chunks, bucket),
         chunks * part,
-        "",
+        "elements",
         "pieces of each chunk dealt out whole, bucket by bucket, to whoever has least: of each bucket an even share in "
         "halves of the largest piece, or that piece",
     )

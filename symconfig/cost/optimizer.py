@@ -57,8 +57,7 @@ def dealt(sums: Stages, points: Columns, setting: Setting) -> Share:
     def part(whole: Array, ranks: Array | float, largest: Array) -> Array:
         least = np.maximum(how.bucket, how.bucket_of_rank * ranks)
         bucket = np.maximum(np.maximum(least, how.filled * ranks * largest), largest)
-        result: Array = compiled.dealt(whole, ranks, largest, sums.chunks, bucket)
-        return result
+        return np.where(np.greater(ranks, 1), compiled.dealt(whole, ranks, largest, sums.chunks, bucket), whole)
 
     over, over_experts = shards(points, setting, True)
     return Share(
