@@ -26,8 +26,12 @@ ORTHOGONAL_BYTES = 18.0
 BUCKET, BUCKET_OF_RANK, FILLED = 40e6, 1e6, 0.9
 
 
-def stepping(framework: Framework, optimizer: Optimizer, precision: str | None = None) -> Framework:
-    """Return a framework that runs AdamW in fp32 with another optimizer. precision: of the products, for narrow states.
+def stepping(
+    framework: Framework, optimizer: Optimizer, precision: str | None = None, *, precise: bool = False
+) -> Framework:
+    """Return a framework that runs AdamW in fp32 with another optimizer.
+
+    precision: of the products. precise: Megatron-LM's precision-aware optimizer runs, which narrow states need.
 
     A step reads and writes all of its state, and moves gradient and weight as AdamW does.
     """
@@ -45,7 +49,7 @@ def stepping(framework: Framework, optimizer: Optimizer, precision: str | None =
             over_tensor=OverTensor(optimizer.tp_mode),
         )
         return replace(framework, orthogonal=found)
-    state = usual - ADAM_MOMENTS + moments(optimizer) + _master(optimizer, precision) - FP32_BYTES
+    state = usual - ADAM_MOMENTS + moments(optimizer) + _master(optimizer, precision, precise) - FP32_BYTES
     if state == usual:
         return framework
     return replace(
@@ -64,8 +68,8 @@ def moments(optimizer: Optimizer) -> float:
     return {"adam8bit": EIGHT_BIT_MOMENTS, "adafactor": FP32_BYTES, "sgd": FP32_BYTES}[optimizer.name]
 
 
-def _master(optimizer: Optimizer, precision: str | None) -> float:
-    if not optimizer.narrow:
+def _master(optimizer: Optimizer, precision: str | None, precise: bool) -> float:
+    if not (optimizer.narrow or precise):
         return FP32_BYTES
     remainder = optimizer.main_params == "fp32" and precision not in ("mxfp8", "fp16")
     return REMAINDER_BYTES if remainder else WIDTHS[optimizer.main_params]
