@@ -55,7 +55,7 @@ class Weights:
     widest_vector: Array  # of `vectors`, those of the largest
     widest_expert: Array  # of `expert`, those of the largest parameter
     workspaces: Array  # bytes that the libraries of its kernels keep, beside those that every block's have
-    # Elements of matrices that are made orthogonal, and seconds that it takes; elements of the largest. 0: there is none.
+    # Of matrices that are made orthogonal their elements, and the seconds of it; elements of the largest. 0: no such.
     matrix: Array
     matrix_expert: Array
     matrix_s: Array

@@ -101,7 +101,9 @@ def _of_matrices_s(sums: Stages, points: Columns, setting: Setting) -> Array | f
     if how is None:
         return 0.0
     held = dealt(sums, points, setting)
-    iterated = _part(held.dense, sums.matrix) * sums.matrix_s + _part(held.expert, sums.matrix_expert) * sums.matrix_expert_s
+    iterated = (
+        _part(held.dense, sums.matrix) * sums.matrix_s + _part(held.expert, sums.matrix_expert) * sums.matrix_expert_s
+    )
     result: Array = iterated + held.sum * how.touched / setting.machine.hbm_bytes_per_s
     return result
 

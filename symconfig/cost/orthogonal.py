@@ -1,7 +1,7 @@
 """Matrices of layers that an optimizer orthogonalises whole (Muon): which they are, and what that takes of a rank.
 
-Newton-Schulz, the quintic iteration of Muon (github.com/KellerJordan/Muon): of X with k rows and l >= k columns, G = X X',
-H = b G + c G G, X = a X + H X.
+Newton-Schulz, the quintic iteration of Muon (github.com/KellerJordan/Muon): of X with k rows and l >= k columns,
+G = X X', H = b G + c G G, X = a X + H X.
 """
 
 from __future__ import annotations

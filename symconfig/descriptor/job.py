@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, SerializerFunctionWrapHandler, model_serializer
 
 from symconfig.descriptor.model import ModelDescriptor, PositiveInt, Rate, Strict
-from symconfig.descriptor.optimizer import Optimizer
+from symconfig.descriptor.optimizer import ADAM, Optimizer
 from symconfig.descriptor.training import Task, Training
 
 Backend = Literal["megatron", "deepspeed"]
@@ -121,7 +121,7 @@ class Job(Strict):
         default=None, description="the kernel; unfused keeps its scores in memory. Absent: flash, where the GPU has it"
     )
     optimizer: Optimizer = Field(
-        default=Optimizer(),
+        default=ADAM,
         description="adam (default), adam8bit, adafactor, muon or sgd, or a section with its name and settings",
     )
     objective: Literal["time", "symtensor"] = "time"
@@ -147,7 +147,7 @@ class Job(Strict):
     def _said(self, data: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leave the usual optimizer out: jobs and plans without another one read as before there were others."""
         found: dict[str, Any] = data(self)
-        if self.optimizer == Optimizer():
+        if self.optimizer == ADAM:
             found.pop("optimizer", None)
         return found
 

@@ -17,7 +17,6 @@ NAMES: dict[str, str] = {
     "muon": "Muon for the matrices of layers, AdamW for everything else",
     "sgd": "stochastic gradient descent with momentum",
 }
-_FP32 = "fp32"
 # Fields that belong to some of the optimizers only.
 _BELONGS = {
     "main_params": ("adam",),
@@ -37,9 +36,9 @@ class Optimizer(Strict):
     """What steps the weights. Learning rate, Adam's betas and weight decay stand in `training`."""
 
     name: Name = "adam"
-    main_params: Literal["fp32", "fp16"] = Field(default=_FP32, description="of adam: the master weights")
-    exp_avg: Width = Field(default=_FP32, description="of adam: the first moment as it is kept")
-    exp_avg_sq: Width = Field(default=_FP32, description="of adam: the second moment as it is kept")
+    main_params: Literal["fp32", "fp16"] = Field(default="fp32", description="of adam: the master weights")
+    exp_avg: Width = Field(default="fp32", description="of adam: the first moment as it is kept")
+    exp_avg_sq: Width = Field(default="fp32", description="of adam: the second moment as it is kept")
     momentum: Rate | None = Field(default=None, description="of muon and sgd; absent: 0.95 and 0.9")
     nesterov: bool = Field(default=True, description="of muon: a step along gradient and momentum")
     ns_steps: Annotated[int, Field(ge=1, le=99)] = Field(default=5, description="of muon: Newton-Schulz iterations")
@@ -61,7 +60,9 @@ class Optimizer(Strict):
         if isinstance(name, str) and name not in NAMES:
             close = difflib.get_close_matches(name, NAMES, n=1)
             need = "one of " + ", ".join(NAMES)
-            raise ValueError(f"{name} is no optimizer that is known, need {need}" + (f" (Try: {close[0]})" if close else ""))
+            raise ValueError(
+                f"{name} is no optimizer that is known, need {need}" + (f" (Try: {close[0]})" if close else "")
+            )
         return found
 
     @model_validator(mode="after")
@@ -84,7 +85,7 @@ class Optimizer(Strict):
     @property
     def narrow(self) -> bool:
         """Whether something that it keeps is narrower than fp32 by a setting of its own."""
-        return (self.main_params, self.exp_avg, self.exp_avg_sq) != (_FP32, _FP32, _FP32)
+        return (self.main_params, self.exp_avg, self.exp_avg_sq) != ("fp32", "fp32", "fp32")
 
     @property
     def speed(self) -> float:
@@ -92,6 +93,8 @@ class Optimizer(Strict):
         return {"muon": 0.95}.get(self.name, 0.9) if self.momentum is None else self.momentum
 
 
+ADAM = Optimizer()
+
+
 def _default(field: str) -> Any:
     return Optimizer.model_fields[field].default
-

@@ -7,15 +7,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from symconfig.cost.framework import Framework
-from symconfig.descriptor.optimizer import Optimizer
+from symconfig.descriptor.optimizer import ADAM, Optimizer
 from symconfig.frameworks.facts import flash
 from symconfig.frameworks.kernels import changed
 from symconfig.frameworks.known import FRAMEWORKS, OWN_LAYERS
 from symconfig.frameworks.megatron.behaviour import USER_BUFFERS, TransformerImpl, beside_another
 from symconfig.frameworks.optimizers import stepping
 from symconfig.graph.implementation import Kernel
-
-ADAM = Optimizer()
 
 # torch.compile fuses chains of element-wise kernels: options of `changed`.
 COMPILED: Mapping[str, Any] = {"fused_norm": True, "fused_activation": True, "fused_rope": True, "fused_yarn": True}

@@ -24,8 +24,8 @@ class Fixed:
 
     sliding_window: tokens; 0: none. column_rank: of adapters beside column-parallel layers, where tp splits the rank.
     head_adapters: whether queries, keys and values have one each. flash: whether flash attention runs. near: GPUs
-    that the fastest links join. architecture: of the GPU (`descriptor.cluster.Gpu`). optimizer: its name; narrow_states:
-    whether it keeps something narrower than fp32 by a setting of its own (`descriptor.optimizer.Optimizer`).
+    that the fastest links join. architecture: of the GPU (`descriptor.cluster.Gpu`). optimizer: its name.
+    narrow_states: whether it keeps something narrower than fp32 by a setting of its own.
     """
 
     model_type: Any = UNKNOWN

@@ -52,9 +52,7 @@ def stepping(
     state = usual - ADAM_MOMENTS + moments(optimizer) + _master(optimizer, precision, precise) - FP32_BYTES
     if state == usual:
         return framework
-    return replace(
-        framework, bytes=replace(framework.bytes, optimizer=state), adam_bytes=_touched(framework, state)
-    )
+    return replace(framework, bytes=replace(framework.bytes, optimizer=state), adam_bytes=_touched(framework, state))
 
 
 def moments(optimizer: Optimizer) -> float:

@@ -74,7 +74,11 @@ def sections(plan: Plan) -> Sections:
         if flag.dest not in PATHS:
             why = UNSAYABLE.get(flag.dest)
             what = f"Megatron-Bridge: {why}" if why else "Megatron-Bridge has no field for it"
-            problems.append(Problem(what, field="optimizer" if why else name, got=" ".join((name, *words) if why else words) or None))
+            problems.append(
+                Problem(
+                    what, field="optimizer" if why else name, got=" ".join((name, *words) if why else words) or None
+                )
+            )
             continue
         found |= dict.fromkeys(PATHS[flag.dest], _value(flag, words))
     if problems:

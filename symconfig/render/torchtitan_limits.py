@@ -172,7 +172,7 @@ def _options(plan: Plan) -> Iterator[Problem]:
     options, recompute = plan.best.options, plan.best.options.recompute
     if not (plan.job.optimizer.usual or narrow_moments(plan)):
         yield Problem(
-            "torchtitan's AdamW has its moments in fp32 or both in bf16, and its Muon shares matrices in a way of its own",
+            "torchtitan's AdamW has its moments in fp32 or both in bf16, and its Muon shares matrices otherwise",
             field="optimizer",
             got=plan.job.optimizer.name,
             need="adam, in fp32 or with exp_avg and exp_avg_sq in bf16",

@@ -198,9 +198,7 @@ def facts_of(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Fi
 def usual_of(cluster: ClusterDescriptor, job: Job, precision: str | None = None) -> Framework:
     """Return the job's framework with its usual habits on this GPU, and with what the job asks of it."""
     architecture = cluster.gpu.architecture
-    return usual(
-        job.backend, architecture, attention=job.attention, optimizer=job.optimizer, precision=precision
-    )
+    return usual(job.backend, architecture, attention=job.attention, optimizer=job.optimizer, precision=precision)
 
 
 def fits(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 from symconfig.cost.stages import Offload
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.optimizer import Optimizer
 from symconfig.errors import InputError, Problem
 from symconfig.existing.recover import uncounted
 from symconfig.existing.recover.asked import Asked

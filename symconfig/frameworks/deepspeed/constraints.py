@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from symconfig.frameworks.constraint import Constraint
-from symconfig.frameworks.deepspeed.releases import AUTOEP_MODELS, AUTOTP_MODELS
 from symconfig.frameworks.deepspeed.optimizer_constraints import OPTIMIZER_CONSTRAINTS
+from symconfig.frameworks.deepspeed.releases import AUTOEP_MODELS, AUTOTP_MODELS
 from symconfig.frameworks.shared import (
     BATCH,
     CONTEXT_KERNEL,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from symconfig.frameworks.constraint import Constraint
-from symconfig.frameworks.megatron.option_constraints import OPTION_CONSTRAINTS
 from symconfig.frameworks.megatron.optimizer_constraints import OPTIMIZER_CONSTRAINTS
+from symconfig.frameworks.megatron.option_constraints import OPTION_CONSTRAINTS
 from symconfig.frameworks.shared import (
     BATCH,
     CONTEXT_KERNEL,

@@ -37,7 +37,10 @@ def optimizer(names: Mapping[str, Value]) -> Optimizer | None:
     if name == "sgd":
         said["momentum"] = names.get("sgd_momentum")
     if name in MUON:
-        found = {field: next((names[d] for d in dests if names.get(d) is not None), None) for field, dests in _OF_MUON.items()}
+        found = {
+            field: next((names[d] for d in dests if names.get(d) is not None), None)
+            for field, dests in _OF_MUON.items()
+        }
         said |= {field: value for field, value in found.items() if value is not None}
     try:
         return Optimizer.model_validate(said) if name in ("adam", "sgd", *MUON) else None
