@@ -33,7 +33,7 @@ from symconfig.plans.unknown import UNKNOWN, no
 from symconfig.render.refused import refused
 from symconfig.solve.configuration import Configuration
 from symconfig.solve.predict import as_found
-from tests.sample_plans import sample_model, sample_plan
+from tests.sample_plans import sample_model, sample_plan, with_optimizer
 from tests.solve.naive import limits_of
 
 DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp")
@@ -119,7 +119,7 @@ def plan_of(backend: str, constraint: Constraint) -> Plan:
     if "optimizer" in example or "narrow_states" in example:
         narrow = {"exp_avg": "bf16"} if example.get("narrow_states") else {}
         optimizer = Optimizer(name=example.get("optimizer", "adam"), **narrow)
-        plan = replace(plan, job=plan.job.model_copy(update={"optimizer": optimizer}))
+        plan = with_optimizer(plan, optimizer)
     if recompute:
         now = replace(
             plan.best.options.recompute,

@@ -9,7 +9,7 @@ from symconfig.frameworks.constraint import Constraint
 from symconfig.plans.unknown import among
 
 # Before it the ranks reduce every gradient to all, without overlap, and gather whole lists of weights: not priced.
-MUON_SINCE = "core_v0.18.0"
+MUON_SINCE = "core_v0.18.2"
 _VALIDATED = "megatron/training/arguments.py, validate_args"
 _BUILT = "megatron/core/optimizer/__init__.py, _get_megatron_emerging_optimizer"
 _CONFIG = "megatron/core/optimizer/optimizer_config.py, __post_init__"
@@ -29,8 +29,8 @@ UNKNOWN_OPTIMIZER = Constraint(
 MUON_RELEASE = Constraint(
     name="muon's release",
     predicate=lambda f, p: f.optimizer == "muon",
-    rule="Muon is planned from core_v0.18 on",
-    sentence="Muon is planned from core_v0.18 on, whose ranks share it with the distributed optimizer",
+    rule="Muon is planned from core_v0.18.2 on",
+    sentence="Muon is planned from core_v0.18.2 on, whose ranks share it with the distributed optimizer",
     about="optimizer",
     got="{f.optimizer}",
     hint="--megatron-version core_v0.19",
