@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from symconfig.cost import compiled
+from symconfig.cost.framework import Orthogonal
 from symconfig.cost.lattice import Array
 from symconfig.cost.stages import Setting, Stages
 from symconfig.plans.columns import Columns
@@ -44,6 +45,35 @@ def dense_shared(sums: Stages, points: Columns, setting: Setting) -> Array:
     return shared
 
 
+def _bucket(ranks: Array | float, largest: Array, how: Orthogonal) -> Array:
+    """Return the elements from which on a bucket of whole matrices is closed."""
+    least = np.maximum(how.bucket, how.bucket_of_rank * ranks)
+    result: Array = np.maximum(np.maximum(least, how.filled * ranks * largest), largest)
+    return result
+
+
+def dealing(sums: Stages, points: Columns, setting: Setting, stage: int) -> dict[str, float]:
+    """Return the arguments of the formula `dealt` for the dense matrices of a stage at the first point."""
+    how = setting.framework.orthogonal
+    assert how is not None
+    ranks = float(np.asarray(shards(points, setting, setting.zero >= 1)[0]).flat[0])
+    largest = sums.largest_matrix[stage]
+    return {
+        "whole": sums.matrix[stage, 0],
+        "ranks": ranks,
+        "largest": largest[0],
+        "chunks": sums.chunks[0],
+        "bucket": _bucket(ranks, largest, how)[0],
+    }
+
+
+def elements_of_rank(sums: Stages, points: Columns, setting: Setting) -> Array:
+    """[s, n]: parameters whose state a rank keeps, were all shared out evenly."""
+    over, over_experts = shards(points, setting, setting.zero >= 1)
+    result: Array = dense_shared(sums, points, setting) / over + sums.expert / over_experts
+    return result
+
+
 def dealt(sums: Stages, points: Columns, setting: Setting) -> Share:
     """Return the elements of matrices that are made orthogonal on the rank with most of them.
 
@@ -55,9 +85,8 @@ def dealt(sums: Stages, points: Columns, setting: Setting) -> Share:
         return Share(sums.matrix, sums.matrix_expert)
 
     def part(whole: Array, ranks: Array | float, largest: Array) -> Array:
-        least = np.maximum(how.bucket, how.bucket_of_rank * ranks)
-        bucket = np.maximum(np.maximum(least, how.filled * ranks * largest), largest)
-        return np.where(np.greater(ranks, 1), compiled.dealt(whole, ranks, largest, sums.chunks, bucket), whole)
+        several = compiled.dealt(whole, ranks, largest, sums.chunks, _bucket(ranks, largest, how))
+        return np.where(np.greater(ranks, 1), several, whole)
 
     over, over_experts = shards(points, setting, True)
     return Share(

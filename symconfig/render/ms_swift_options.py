@@ -222,5 +222,11 @@ REFUSED_WITH = frozenset(
         "--cuda-graph-modules",
         "--cuda-graph-warmup-steps",
         "--te-rng-tracker",
+        "--muon-momentum",
+        "--muon-nesterov",
+        "--muon-num-ns-steps",
+        "--muon-scale-mode",
+        "--muon-extra-scale-factor",
+        "--muon-tp-mode",
     )
 )

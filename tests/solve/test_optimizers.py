@@ -12,7 +12,16 @@ from symconfig.errors import SymconfigError
 from symconfig.plans.file import parse_plan
 from symconfig.plans.plan import Candidate
 
-PINS: dict[str, Any] = {"tp": 2, "pp": 1, "dp": 8, "mbs": 1, "recompute": "none", "user_buffers": "off", "cuda_graphs": "none", "grad_dtype": "fp32"}
+PINS: dict[str, Any] = {
+    "tp": 2,
+    "pp": 1,
+    "dp": 8,
+    "mbs": 1,
+    "recompute": "none",
+    "user_buffers": "off",
+    "cuda_graphs": "none",
+    "grad_dtype": "fp32",
+}
 TP = 2
 # Llama 3.1 8B: each layer's qkv_proj, o_proj, gate_up_proj and down_proj on one of two ranks.
 LARGEST = 4096 * 28672 // TP
