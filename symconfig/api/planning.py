@@ -20,6 +20,7 @@ from symconfig.descriptor.document import Document
 from symconfig.descriptor.job import Backend, Job, Limits, Lora, Packing
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.optimizer import Optimizer
 from symconfig.descriptor.training import Training
 from symconfig.descriptor.validate import validate
 from symconfig.errors import InputError, Problem, SymconfigError
@@ -133,6 +134,7 @@ def plan(
     task: Literal["pretrain", "sft", "lora"] | None = None,
     precision: str | None = None,
     attention: Literal["flash", "unfused"] | None = None,
+    optimizer: str | Optimizer | Mapping[str, Any] | None = None,
     objective: Literal["time", "symtensor"] = "time",
     pins: Mapping[str, str | int] | None = None,
     allow: Sequence[str] | None = None,
@@ -162,6 +164,7 @@ def plan(
         "task": task,
         "precision": precision,
         "attention": attention,
+        "optimizer": optimizer,
         "objective": objective,
         "pins": pins,
         "packing": packing,

@@ -40,6 +40,7 @@ OPTIONS: dict[str, tuple[tuple[str, ...], Callable[[str], Any]]] = {
     "--lora-method": (("lora", "method"), str),
     "--precision": (("precision",), str),
     "--attention": (("attention",), str),
+    "--optimizer": (("optimizer",), str),
     "--objective": (("objective",), str),
     "--allow": (("allow",), names),
     "--without": (("without",), names),

@@ -35,6 +35,7 @@ def add_job(parser: argparse.ArgumentParser) -> None:
     add_lora(parser)
     what.add_argument("--precision", metavar="P", help="bf16, fp16, fp8, mxfp8, nvfp4, or auto for the fastest")
     what.add_argument("--attention", metavar="A", help="flash (default, where the GPU has it) or unfused")
+    what.add_argument("--optimizer", metavar="O", help="adam (default), adam8bit, adafactor, muon or sgd")
     what.add_argument("--objective", metavar="O", help="time (default) or symtensor")
     what.add_argument(
         "--pin",

@@ -5,9 +5,10 @@ from __future__ import annotations
 import difflib
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, SerializerFunctionWrapHandler, model_serializer
 
 from symconfig.descriptor.model import ModelDescriptor, PositiveInt, Rate, Strict
+from symconfig.descriptor.optimizer import ADAM, Optimizer
 from symconfig.descriptor.training import Task, Training
 
 Backend = Literal["megatron", "deepspeed"]
@@ -119,6 +120,10 @@ class Job(Strict):
     attention: Literal["flash", "unfused"] | None = Field(
         default=None, description="the kernel; unfused keeps its scores in memory. Absent: flash, where the GPU has it"
     )
+    optimizer: Optimizer = Field(
+        default=ADAM,
+        description="adam (default), adam8bit, adafactor, muon or sgd, or a section with its name and settings",
+    )
     objective: Literal["time", "symtensor"] = "time"
     pins: Annotated[dict[str, str], BeforeValidator(_pins)] = Field(
         default_factory=dict, description="degree -> value, 'a..b', '..b' or 'a..'"
@@ -137,6 +142,14 @@ class Job(Strict):
     )
     limits: Limits = Limits()
     training: Training = Training()
+
+    @model_serializer(mode="wrap")
+    def _said(self, data: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave the usual optimizer out: jobs and plans without another one read as before there were others."""
+        found: dict[str, Any] = data(self)
+        if self.optimizer == ADAM:
+            found.pop("optimizer", None)
+        return found
 
     @property
     def wants_adapters(self) -> bool:

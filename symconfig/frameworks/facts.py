@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Self
 
 from symconfig.descriptor.model import Attention, ModelDescriptor
+from symconfig.descriptor.optimizer import Optimizer
 from symconfig.frameworks.megatron import adapters
 from symconfig.plans.unknown import UNKNOWN
 
@@ -23,7 +24,8 @@ class Fixed:
 
     sliding_window: tokens; 0: none. column_rank: of adapters beside column-parallel layers, where tp splits the rank.
     head_adapters: whether queries, keys and values have one each. flash: whether flash attention runs. near: GPUs
-    that the fastest links join. architecture: of the GPU (`descriptor.cluster.Gpu`).
+    that the fastest links join. architecture: of the GPU (`descriptor.cluster.Gpu`). optimizer: its name.
+    narrow_states: whether it keeps something narrower than fp32 by a setting of its own.
     """
 
     model_type: Any = UNKNOWN
@@ -49,9 +51,19 @@ class Fixed:
     flash: Any = UNKNOWN
     near: Any = UNKNOWN
     architecture: Any = UNKNOWN
+    optimizer: Any = UNKNOWN
+    narrow_states: Any = UNKNOWN
 
     @classmethod
-    def of(cls, model: ModelDescriptor, flash: Any = UNKNOWN, near: Any = UNKNOWN, architecture: Any = UNKNOWN) -> Self:
+    def of(
+        cls,
+        model: ModelDescriptor,
+        flash: Any = UNKNOWN,
+        near: Any = UNKNOWN,
+        architecture: Any = UNKNOWN,
+        *,
+        optimizer: Any = UNKNOWN,
+    ) -> Self:
         """Return a model's facts, on GPUs of an architecture of which so many are `near`."""
         experts, put = model.experts, adapters.targets(model)
         return cls(
@@ -78,6 +90,8 @@ class Fixed:
             flash=flash,
             near=near,
             architecture=architecture,
+            optimizer=optimizer.name if isinstance(optimizer, Optimizer) else optimizer,
+            narrow_states=optimizer.narrow if isinstance(optimizer, Optimizer) else optimizer,
         )
 
 

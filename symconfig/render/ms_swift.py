@@ -240,6 +240,13 @@ def _problems(plan: Plan) -> Iterator[Problem]:
             version,
             "--megatron-version core_v0.19",
         )
+    if plan.job.optimizer.name == "muon":
+        yield _refused(
+            "optimizer",
+            "it runs Muon without the distributed optimizer, and without overlap unless as dist_muon",
+            "muon",
+            "--target megatron",
+        )
     if plan.training.blended:
         yield _refused(
             "training.data_path",
