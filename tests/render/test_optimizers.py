@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
 from symconfig.descriptor.load import load_cluster, load_model
-from symconfig.descriptor.optimizer import Optimizer
+from symconfig.descriptor.optimizer import NAMES, Optimizer
 from symconfig.errors import InfeasibleError
 from symconfig.plans.plan import Plan
 from symconfig.render import render
@@ -90,3 +91,11 @@ def test_muon_needs_the_release_that_shares_it() -> None:
     plan = with_optimizer(sample_plan("llama2-13b", load_cluster("h100"), version="core_v0.16.1"), OPTIMIZERS["muon"])
     with pytest.raises(InfeasibleError, match="from core_v0.18.2 on"):
         render(plan, "megatron")
+
+
+def test_the_page_says_what_each_target_is_told() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "optimizers.md").read_text(encoding="utf-8")
+    rows = (line.strip("|").split("|") for line in page.partition("## Which target says it")[2].splitlines())
+    found = {cells[0].strip(): set(cells[1].replace(",", " ").split()) for cells in rows if len(cells) == 2}
+    assert {target: found.get(target) for target in EVERY} == EVERY
+    assert all(f"`{name}`" in page for name in NAMES)
