@@ -35,7 +35,9 @@ def plan_of(target: str, name: str) -> Plan:
     if target in OF_DEEPSPEED:
         return with_optimizer(sample_plan(load_model("qwen2.5-7b"), "h100", "deepspeed", zero_stage=2), optimizer)
     if target == "torchtitan":
-        return with_optimizer(sample_plan(load_model("llama3.1-8b"), "h100", tp=1, dp=8, sequence_parallel=False), optimizer)
+        return with_optimizer(
+            sample_plan(load_model("llama3.1-8b"), "h100", tp=1, dp=8, sequence_parallel=False), optimizer
+        )
     return with_optimizer(sample_plan(load_model("qwen2.5-7b"), "h100"), optimizer)
 
 
@@ -89,7 +91,7 @@ def test_torchtitan_is_told_of_narrow_moments_on_its_command_line() -> None:
 
 def test_muon_needs_the_release_that_shares_it() -> None:
     plan = with_optimizer(sample_plan("llama2-13b", load_cluster("h100"), version="core_v0.16.1"), OPTIMIZERS["muon"])
-    with pytest.raises(InfeasibleError, match="from core_v0.18.2 on"):
+    with pytest.raises(InfeasibleError, match=r"from core_v0\.18\.2 on"):
         render(plan, "megatron")
 
 
