@@ -18,7 +18,7 @@ from symconfig.cost.lattice import Array, Lattice
 from symconfig.cost.machine import Machine
 from symconfig.graph import dims as d
 from symconfig.graph.derived import DerivedBlock, WeightShard
-from symconfig.graph.monomial import ONE, Monomial
+from symconfig.graph.monomial import Monomial
 from symconfig.graph.operator import Place
 
 PRODUCT_BYTES = 2.0  # of an element in the products: both torch.optim.Muon and emerging_optimizers multiply in bf16
@@ -48,8 +48,8 @@ class Sides:
 
 
 def orthogonalised(shard: WeightShard, place: Place) -> bool:
-    """Return whether a weight is a matrix of a layer: of two dims beside the experts', trained, and no table."""
-    return not (shard.frozen or shard.table or shard.row == ONE or place.outermost)
+    """Return whether a weight is a trained matrix of a layer, and neither a table nor one of the model's ends."""
+    return shard.matrix and not (shard.frozen or shard.table or place.outermost)
 
 
 def products(short: Array, long: Array) -> Iterator[tuple[Array, Array, Array]]:

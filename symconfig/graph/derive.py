@@ -361,6 +361,7 @@ def _weights(op: Operator, scheme: Scheme) -> list[WeightShard]:
                 row=_row(op, weight, layout),
                 table=weight.table,
                 joined=weight.joined,
+                matrix=op.kind is OpKind.MATMUL and len(set(weight.dims) - {d.EXPERTS}) > 1,
             )
         )
     return result

@@ -108,7 +108,7 @@ class WeightShard:
     """A weight on one rank. Its gradient is partial over `data_axes` (ZeRO cuts along them) and `other_axes`.
 
     row: of its elements on one rank, those that make one element of the output; 1 for a vector. table, joined: see
-    Weight.
+    Weight. matrix: a product's operand, each expert's for itself; no bias, and no kernel of a convolution.
     """
 
     name: str
@@ -122,6 +122,7 @@ class WeightShard:
     row: Monomial
     table: bool
     joined: bool
+    matrix: bool
 
 
 @dataclass(frozen=True, slots=True)

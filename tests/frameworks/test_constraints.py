@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -117,8 +117,8 @@ def plan_of(backend: str, constraint: Constraint) -> Plan:
     if not example.get("flash", True):
         plan = replace(plan, job=plan.job.model_copy(update={"attention": "unfused"}))
     if "optimizer" in example or "narrow_states" in example:
-        narrow = {"exp_avg": "bf16"} if example.get("narrow_states") else {}
-        optimizer = Optimizer(name=example.get("optimizer", "adam"), **narrow)
+        width: Literal["bf16", "fp32"] = "bf16" if example.get("narrow_states") else "fp32"
+        optimizer = Optimizer(name=example.get("optimizer", "adam"), exp_avg=width)
         plan = with_optimizer(plan, optimizer)
     if recompute:
         now = replace(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
 from symconfig.descriptor.load import load_cluster, load_model
-from symconfig.descriptor.optimizer import Optimizer
+from symconfig.descriptor.optimizer import NAMES, Optimizer
 from symconfig.errors import InfeasibleError
 from symconfig.plans.plan import Plan
 from symconfig.render import render
@@ -34,7 +35,9 @@ def plan_of(target: str, name: str) -> Plan:
     if target in OF_DEEPSPEED:
         return with_optimizer(sample_plan(load_model("qwen2.5-7b"), "h100", "deepspeed", zero_stage=2), optimizer)
     if target == "torchtitan":
-        return with_optimizer(sample_plan(load_model("llama3.1-8b"), "h100", tp=1, dp=8, sequence_parallel=False), optimizer)
+        return with_optimizer(
+            sample_plan(load_model("llama3.1-8b"), "h100", tp=1, dp=8, sequence_parallel=False), optimizer
+        )
     return with_optimizer(sample_plan(load_model("qwen2.5-7b"), "h100"), optimizer)
 
 
@@ -88,5 +91,13 @@ def test_torchtitan_is_told_of_narrow_moments_on_its_command_line() -> None:
 
 def test_muon_needs_the_release_that_shares_it() -> None:
     plan = with_optimizer(sample_plan("llama2-13b", load_cluster("h100"), version="core_v0.16.1"), OPTIMIZERS["muon"])
-    with pytest.raises(InfeasibleError, match="from core_v0.18.2 on"):
+    with pytest.raises(InfeasibleError, match=r"from core_v0\.18\.2 on"):
         render(plan, "megatron")
+
+
+def test_the_page_says_what_each_target_is_told() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "optimizers.md").read_text(encoding="utf-8")
+    rows = (line.strip("|").split("|") for line in page.partition("## Which target says it")[2].splitlines())
+    found = {cells[0].strip(): set(cells[1].replace(",", " ").split()) for cells in rows if len(cells) == 2}
+    assert {target: found.get(target) for target in EVERY} == EVERY
+    assert all(f"`{name}`" in page for name in NAMES)

@@ -50,7 +50,7 @@ def test_muon_keeps_four_bytes_less_of_each_matrix_of_a_layer() -> None:
     assert {name for name in adam.time if adam.time[name] != muon.time[name]} == {"optimizer"}
     # Five iterations on every matrix, of 4 k^2 l + 2 k^3 each, at less than the GPU's 989 TFLOP/s.
     sides = [(3072, 4096), (2048, 4096), (4096, 14336), (4096, 7168)]
-    flops = 32 * 5 * sum(4 * k * k * l + 2 * k**3 for k, l in sides)
+    flops = 32 * 5 * sum(4 * short**2 * long + 2 * short**3 for short, long in sides)
     assert flops / 989e12 < muon.time["optimizer"] < 2.5 * flops / 989e12
 
 
