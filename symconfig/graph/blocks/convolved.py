@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import StrEnum
 from fractions import Fraction
 
 from symconfig.graph import dims as d
 from symconfig.graph.blocks.context import Context
 from symconfig.graph.implementation import NormKernel
 from symconfig.graph.operator import Element, Tensor
-
-Pass = int | Fraction
-
 
 def convolution(
     ctx: Context, name: str, given: Sequence[Tensor], channels: str, kernel: str, bias: bool = False
@@ -37,41 +35,54 @@ def convolution(
     return results
 
 
-def gated_norm(
-    ctx: Context,
-    name: str,
-    x: Tensor,
-    gate: Tensor,
-    *,
-    weight: Sequence[str],
-    by: Sequence[str],
-    gate_norm: bool = False,
-    whole: Sequence[str] = (),
-) -> Tensor:
-    """RMSNorm times an activation of a gate.
+class Activation(StrEnum):
+    """What a gate goes through."""
 
-    by: dims of its statistics. gate_norm: Kimi's, whose weight meets the normed values in fp32.
-    A fused kernel keeps what it reads and the statistics. An eager chain (Transformers' RMSNormGated) widens both inputs
-    and keeps the wide input, its normed narrow copy, the wide gate, the gate's activation and the product's other factor
-    in fp32.
+    SILU = "silu"
+    SIGMOID = "sigmoid"
+
+
+def gated_norm(
+    ctx: Context, name: str, x: Tensor, gate: Tensor, activation: Activation, module: str = "scan_norm"
+) -> Tensor:
+    """RMSNorm over the channels of each head, times an activation of a gate. It stands on the scan's side of what cp
+    exchanges, as Megatron-LM's gated delta net has it (_gated_norm_and_a2a)."""
+    with ctx.build.module(module):
+        if ctx.how.norm is not NormKernel.FUSED:
+            return _in_turn(ctx, name, x, gate, activation)
+        statistics = Tensor(f"{name}.statistics", x.dims[:-1], Element.FP32)
+        normed, result = Tensor(f"{name}.normed", x.dims), Tensor(name, x.dims)
+        weights, over = [ctx.weight(f"{name}.weight", x.dims[-1])], {x.dims[-1]: 1}
+        whole = (d.SEQUENCE,)
+        saves = [x, statistics]
+        ctx.build.elementwise(name, [x], normed, saves=saves, weights=weights, reduces=over, whole=whole)
+        return ctx.build.elementwise(f"{name}_gate", [normed, gate], result, saves=[normed, gate], whole=whole)
+
+
+def _in_turn(ctx: Context, name: str, x: Tensor, gate: Tensor, activation: Activation) -> Tensor:
+    """Transformers' RMSNormGated, each step a kernel in fp32: both inputs are widened, one is squared, averaged and
+    scaled, the other activated. A SiLU keeps its input, a sigmoid its result. Behind a SiLU the normed values are
+    narrowed before they meet the weight (modeling_qwen3_next.py), behind a sigmoid they are not (modeling_kimi_linear.py).
     """
-    result, statistics = Tensor(name, x.dims), Tensor(f"{name}.statistics", tuple(by), Element.FP32)
-    saves, traffic = [x, gate, statistics], (Fraction(1), Fraction(1))
-    if ctx.how.norm is not NormKernel.FUSED:
-        wide = [
-            Tensor(f"{name}.{part}", x.dims, Element.FP32) for part in ("fp32", "gate_fp32", "gate_active", "scaled")
-        ]
-        narrow = Tensor(f"{name}.normed", x.dims, Element.FP32 if gate_norm else Element.ACTIVATION)
-        scaled = wide[3] if gate_norm else Tensor(f"{name}.scaled", x.dims)
-        saves, traffic = [*wide[:3], scaled, narrow, statistics], (Fraction(3), Fraction(2))
-    ctx.build.elementwise(
+
+    def kept(part: str, element: Element) -> Tensor:
+        return Tensor(f"{name}.{part}", x.dims, element)
+
+    silu = activation is Activation.SILU
+    middle = Element.ACTIVATION if silu else Element.FP32
+    saves = [kept("fp32", Element.FP32), kept("gate_active", Element.FP32), kept("normed", middle), kept("scaled", middle)]
+    if silu:
+        saves.append(kept("gate_fp32", Element.FP32))
+    saves.append(Tensor(f"{name}.statistics", x.dims[:-1], Element.FP32))
+    return ctx.build.elementwise(
         name,
         [x, gate],
-        result,
+        Tensor(name, x.dims),
         saves=saves,
-        weights=[ctx.weight(f"{name}.weight", *weight)],
-        traffic=traffic,
+        weights=[ctx.weight(f"{name}.weight", x.dims[-1])],
+        # Passes over tensors of 16 and 32 bits, as multiples of reading both and writing the result, and what is kept.
+        traffic=(2, Fraction(5, 2)),
         reduces={x.dims[-1]: 1},
-        whole=whole,
+        whole=(d.SEQUENCE,),
+        launches=(8, 10),
     )
-    return result
