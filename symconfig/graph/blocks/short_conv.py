@@ -6,7 +6,6 @@ Transformers' Lfm2ShortConv; its size is spelled as Lfm2Config has it. Both prod
 from __future__ import annotations
 
 from symconfig.descriptor.layers import LayerKind
-from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph import dims as d
 from symconfig.graph.blocks import stated
 from symconfig.graph.blocks.common import linear, with_adapter
