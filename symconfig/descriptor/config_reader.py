@@ -221,10 +221,11 @@ _POSITIVE = words(
     """vocab_size hidden_size n_embd intermediate_size n_inner num_hidden_layers n_layer num_attention_heads n_head
     num_key_value_heads head_dim kv_channels max_position_embeddings n_positions moe_intermediate_size num_experts
     num_local_experts n_routed_experts num_experts_per_tok kv_lora_rank qk_nope_head_dim qk_rope_head_dim v_head_dim
-    rms_norm_eps layer_norm_eps layer_norm_epsilon rope_theta rotary_emb_base initializer_range
-    decoder_sparse_step sliding_window_pattern attn_layer_period expert_layer_period full_attention_interval mamba_n_heads
-    linear_num_key_heads block_multiple_of attention_multiplier logits_scaling hybrid_override_pattern
-    conv_kernel state_size ssm_state_size chunk_size n_groups num_heads mamba_num_heads mamba_head_dim mamba_d_state
-    mamba_d_conv mamba_chunk_size mamba_n_groups mamba_expand expand linear_num_value_heads linear_key_head_dim
-    linear_value_head_dim linear_conv_kernel_dim linear_num_heads linear_head_dim block_size conv_L_cache"""
+    rms_norm_eps layer_norm_eps layer_norm_epsilon rope_theta rotary_emb_base initializer_range decoder_sparse_step
+    sliding_window_pattern attn_layer_period expert_layer_period full_attention_interval mamba_n_heads
+    linear_num_key_heads block_multiple_of attention_multiplier logits_scaling hybrid_override_pattern conv_kernel
+    state_size ssm_state_size chunk_size n_groups num_heads mamba_num_heads mamba_head_dim mamba_d_state mamba_d_conv
+    mamba_chunk_size mamba_n_groups mamba_expand expand linear_num_value_heads linear_key_head_dim linear_value_head_dim
+    linear_conv_kernel_dim linear_num_heads linear_head_dim block_size conv_L_cache
+    """
 )

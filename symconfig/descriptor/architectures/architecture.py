@@ -69,7 +69,8 @@ class Architecture:
     and the mixer (as in the descriptor) that such layers have. reads: keys that `rule` reads, which fills in what no
     table holds. gate_and_up_in_one: intermediate_size counts both halves of the gated MLP. groups_with: n_group and
     topk_group apply with this topk_method only. kinds: of keys whose default is null or text, and that hold something
-    else. may_be_zero: keys that say by 0 that there is none. text_of: the model is this section of the file, of this type.
+    else. may_be_zero: keys that say by 0 that there is none. text_of: the model is this section of the file, of this
+    type.
     """
 
     constants: Mapping[str, Any] = field(default_factory=dict)

@@ -1,11 +1,11 @@
-"""Lightning attention (MiniMax-Text-01, arXiv 2501.08313): linear attention with a fixed decay for each head, by blocks.
+"""Lightning attention (MiniMax-Text-01, arXiv 2501.08313): linear attention by blocks, with a decay for each head.
 
 q, k and v pass through an activation; inside a block scores are made as in attention, and the blocks before it are a
 state of K x V channels a head: four products. Behind it stand a norm over all heads and a gate from the layer's input.
 Transformers' MiniMaxLightningAttention; the block's size is spelled as MiniMaxConfig has it.
 
-The scan is taken as one kernel that keeps q, k and v (arXiv 2401.04658, algorithms 1 and 2). Transformers itself runs it
-block after block with products in memory, which takes longer and keeps each block's scores and states.
+The scan is taken as one kernel that keeps q, k and v (arXiv 2401.04658, algorithms 1 and 2). Transformers itself runs
+it block after block with products in memory, which takes longer and keeps each block's scores and states.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def lightning_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
 
 
 def _scan(ctx: Context, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """The backward reads q, k, v and the result's gradient twice: forwards for the queries, backwards for the others."""
+    """Scan in one kernel, whose backward reads all twice: forwards for the queries, backwards for the others."""
     inside, state = (*_ROWS, d.HEADS, d.CHUNK), (*_ROWS, d.HEADS, d.HEAD_DIM, VALUE_DIM)
     out = Tensor("scanned", v.dims)
     return ctx.build.elementwise(

@@ -1,6 +1,7 @@
 """A gated short convolution (LFM2): C times the convolution of B times x, each a third of one projection.
 
-Transformers' Lfm2ShortConv; its size is spelled as Lfm2Config has it. Both products are element-wise kernels of PyTorch.
+Transformers' Lfm2ShortConv; its size is spelled as Lfm2Config has it. Both products are element-wise kernels of
+PyTorch.
 """
 
 from __future__ import annotations
