@@ -54,6 +54,7 @@ def mamba2(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
         saves=[*mixed, dt, *([z] if gated_inside else []), scanned],
         weights=[ctx.weight(name, HEADS) for name in ("dt_bias", "A_log", "D")],
         whole=(d.SEQUENCE, HEAD_DIM, STATE),
+        together=[(HEADS, GROUPS)],
         launches=_SCAN_KERNELS,
         products=_products(),
         scratch=_scratch(convolved, scanned),
