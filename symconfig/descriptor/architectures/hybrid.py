@@ -13,6 +13,7 @@ from symconfig.descriptor.architectures.architecture import (
     FULL,
     LINEAR,
     OLDER_TYPES,
+    SLIDING,
     Architecture,
     Derived,
     Kind,
@@ -29,7 +30,7 @@ STARTS = (
     "rescale_prenorm_residual", "residual_in_fp32", "use_mamba_kernels", "use_mambapy", "use_associative_scan",
     "num_logits_to_keep", "mamba_dt_min", "mamba_dt_max", "mamba_dt_limit", "mamba_dt_init_floor",
 )  # fmt: skip
-# A state space has no positions, and a class without attention no number of them.
+# Positions of a class that states no number of them: a state space has none, RecurrentGemma's attention sees a window.
 UNLIMITED = 1_048_576
 SCALES = "is a factor of activations that changes no shape and no cost, and is left out"
 
@@ -188,6 +189,17 @@ def _nemotron_layers(values: Values, layers: int) -> list[str]:
 def _lfm2_layers(values: Values, layers: int) -> list[str]:
     attending = values["full_attn_idxs"]
     return [FULL if attending is None or i in attending else "conv" for i in range(layers)]
+
+
+def _rg_lru(values: Values) -> dict[str, Any]:
+    width = values["lru_width"] or values["hidden_size"]
+    return {"block": "rg_lru", "sizes": {"lru_width": width, "conv1d_width": values["conv1d_width"]}}
+
+
+def _recurrent_gemma_layers(values: Values, layers: int) -> list[str]:
+    """The file's pattern, over and over."""
+    pattern = values["block_types"]
+    return [LINEAR if pattern[i % len(pattern)] == "recurrent" else SLIDING for i in range(layers)]
 
 
 def _only_scans(reader: Reading) -> None:
@@ -426,5 +438,17 @@ ARCHITECTURES: dict[str, Architecture] = {
         layers=_by(lambda values, i, layers: (i + 1) % 2 == 1),
         blocks={LINEAR: lambda values: {"block": "lightning_attention", "sizes": {"block_size": values["block_size"]}}},
         reads=("block_size",),
+    ),
+    "recurrent_gemma": Architecture(
+        constants={"attention_out_bias": True, "mlp_bias": True, "norm_zero_centered": True, "scale_embeddings": True,
+                   "max_position_embeddings": UNLIMITED},
+        names={"attention_bias": ("qkv_bias",), "logits_soft_cap": ("final_logit_softcapping",)},
+        ignored=("w_init_variance_scale", "final_w_init_variance_scale"),
+        same_as={**TYPES_ALIKE, "attention_window_size": "sliding_window"},
+        layers=_recurrent_gemma_layers,
+        blocks={LINEAR: _rg_lru},
+        reads=("block_types", "conv1d_width", "lru_width"),
+        kinds={"lru_width": Kind.COUNT, "block_types": Kind.WORDS},
+        gate_and_up_in_one=True,
     ),
 }  # fmt: skip
