@@ -1,12 +1,11 @@
 """A real-gated linear recurrent unit (Griffin, arXiv 2402.19427; RecurrentGemma).
 
-x[B, S, D] -> a gate y, and x, which a causal convolution and the recurrence mix; two gates of the recurrence are block by
-block, a matrix for each of H num_attention_heads blocks of lru_width / H channels. Transformers'
+x[B, S, D] -> a gate y, and x, which a causal convolution and the recurrence mix; two gates of the recurrence are block
+by block, a matrix for each of H num_attention_heads blocks of lru_width / H channels. Transformers'
 RecurrentGemmaRecurrentBlock.
 
-The recurrence is element-wise in fp32, and taken as one kernel that keeps what it reads and its result. Transformers itself
-runs it token after token, each step a few kernels.
-"""
+The recurrence is element-wise in fp32, and taken as one kernel that keeps what it reads and its result. Transformers
+itself runs it token after token, each step a few kernels."""
 
 from __future__ import annotations
 
