@@ -9,6 +9,8 @@ from typing import Any, Protocol
 
 Values = Mapping[str, Any]  # config.json's values by key, with the class's defaults
 FULL, SLIDING, CHUNKED = "full_attention", "sliding_attention", "chunked_attention"
+LINEAR = "linear_attention"  # any block in attention's place
+OLDER_TYPES = {"attention": FULL, "mamba": LINEAR}  # spellings of before transformers 5 (remap_legacy_layer_types)
 
 
 class Derived(Enum):
@@ -17,6 +19,26 @@ class Derived(Enum):
     HEADS = "num_attention_heads"
     HEAD_DIM = "hidden_size / num_attention_heads"
     FOUR_TIMES_HIDDEN = "4 x hidden_size"
+    LAYERS = "as many as layer_types or hybrid_override_pattern lists"
+
+
+class Kind(Enum):
+    """What a key may hold whose default does not say it."""
+
+    COUNT = "a whole number > 0, or nothing"
+    LAYERS = "a list of layers, or nothing"
+    WORDS = "a list of words, or nothing"
+    SECTION = "an object, or nothing"
+
+    def fits(self, value: Any) -> bool:
+        """Return whether a value that is not the default is of this kind."""
+        if self is Kind.COUNT:
+            return type(value) is int and 0 < value < 2**63
+        if self is Kind.LAYERS:
+            return isinstance(value, list) and all(type(item) is int for item in value)
+        if self is Kind.WORDS:
+            return isinstance(value, list) and bool(value) and all(isinstance(item, str) for item in value)
+        return isinstance(value, Mapping)
 
 
 class Reading(Protocol):
@@ -49,7 +71,9 @@ class Architecture:
     spelling of another key. layers: the type of each layer, where the file does not list them. blocks: a type of layer,
     and the mixer (as in the descriptor) that such layers have. reads: keys that `rule` reads, which fills in what no
     table holds. gate_and_up_in_one: intermediate_size counts both halves of the gated MLP. groups_with: n_group and
-    topk_group apply with this topk_method only. text_of: the model is this section of the file, of this type.
+    topk_group apply with this topk_method only. kinds: of keys whose default is null or text, and that hold something
+    else. may_be_zero: keys that say by 0 that there is none. text_of: the model is this section of the file, of this
+    type.
     """
 
     constants: Mapping[str, Any] = field(default_factory=dict)
@@ -63,6 +87,8 @@ class Architecture:
     blocks: Mapping[str, Callable[[Values], Mapping[str, Any]]] = field(default_factory=dict)
     reads: tuple[str, ...] = ()
     rule: Callable[[Reading], None] | None = None
+    kinds: Mapping[str, Kind] = field(default_factory=dict)
+    may_be_zero: tuple[str, ...] = ()
     gate_and_up_in_one: bool = False
     groups_with: str | None = None
     text_of: tuple[str, str] | None = None

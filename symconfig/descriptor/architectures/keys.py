@@ -79,6 +79,7 @@ ACTIVATIONS: Mapping[str, str] = MappingProxyType(
         "gelu_pytorch_tanh": "gelu_tanh",
         "gelu_fast": "gelu_tanh",
         "relu": "relu",
+        "relu2": "relu2",
     }
 )
 
