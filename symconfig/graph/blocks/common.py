@@ -63,7 +63,7 @@ def beside_fused(
     """A part of a fused linear's result, after the sum of an adapter that this part has of its own."""
     if not ctx.adapted((name, *aliases)):
         return part
-    adapter(ctx, name, x, (d.HIDDEN,), width, [Use(part)])
+    adapter(ctx, name, x, x.dims[-1:], width, [Use(part)])
     return Tensor(f"{part.name}.sum", part.dims)
 
 
