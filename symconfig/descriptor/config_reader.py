@@ -19,11 +19,11 @@ from symconfig.descriptor.architectures.keys import (
     words,
 )
 from symconfig.descriptor.document import Document, KeyPath, shorten
-from symconfig.descriptor.model import MAX_LAYERS, Experts, LatentAttention, ModelDescriptor, Strict
+from symconfig.descriptor.model import MAX_LAYERS, Experts, Indexer, LatentAttention, ModelDescriptor, Strict
 from symconfig.errors import Problem
 
 DTYPE_KEYS = ("torch_dtype", "dtype")
-_SECTIONS: Mapping[str, type[Strict]] = {"experts": Experts, "latent": LatentAttention}
+_SECTIONS: Mapping[str, type[Strict]] = {"experts": Experts, "latent": LatentAttention, "indexer": Indexer}
 
 
 class ConfigReader:

@@ -95,7 +95,7 @@ def _layer_types(reader: Reading) -> list[str] | None:
         return None
     if listed is None:
         return None if rule is None else list(rule(values, number))
-    known = (FULL, SLIDING, CHUNKED, *reader.architecture.blocks)
+    known = (*reader.architecture.kinds, *reader.architecture.blocks)
     if not isinstance(listed, list) or len(listed) != number or any(str(kind) not in known for kind in listed):
         need = f"{number} times " + " or ".join(repr(kind) for kind in known)
         reader.problem("wrong value", "layer_types", got=listed, need=need)

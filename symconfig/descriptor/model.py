@@ -82,13 +82,8 @@ class ModelDescriptor(Sparse):
     rare: ClassVar[tuple[str, ...]] = (
         "mixers", "mlp_layers", "norm_bias", "norm_weight", "norm_before_sublayer", "shared_input_norm",
         "embedding_norm", "residual_multiplier", "logits_multiplier", "rope_layers", "qk_norm_of", "v_norm",
-<<<<<<< HEAD
-        "attention_gate", "v_head_dim", "chunked_attention", "indexer", "embedding_multiplier",
-        "particulars",
-=======
         "attention_gate", "v_head_dim", "chunked_attention", "indexer", "embedding_multiplier", "norm_after_residual",
-        "final_norm", "inner_norm", "qk_norm_bias", "extra_positions",
->>>>>>> dense
+        "final_norm", "inner_norm", "qk_norm_bias", "extra_positions", "particulars",
     )  # fmt: skip
 
     schema_: ModelSchema = Field(alias="schema")
@@ -145,7 +140,7 @@ class ModelDescriptor(Sparse):
     qk_norm_of: Literal["head", "each_head", "all_heads", "unit"] = Field(
         default="head",
         description="its weights: one vector for all heads (Qwen3), one for each (Cohere), over all heads at once "
-        "(OLMo 2), or none (Llama 4)",
+        "(OLMo 2), or none (Llama 4, on layers with rope)",
     )
     qk_norm_bias: bool = Field(default=False, description="that norm has a bias, too (Persimmon)")
     v_norm: bool = Field(default=False, description="a norm without weights on values, too (Gemma 4)")

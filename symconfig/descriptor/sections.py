@@ -50,7 +50,7 @@ class Experts(Sparse):
     """Mixture of experts: what replaces the dense MLP on the layers that `ModelDescriptor.layer_kinds` names."""
 
     rare: ClassVar[tuple[str, ...]] = (
-        "layers", "zero_experts", "latent_size", "latent_bias", "input_scaled", "shortcut",
+        "layers", "zero_experts", "latent_size", "latent_bias", "input_scaled", "shortcut", "result_norm",
     )  # fmt: skip
 
     num_experts: PositiveInt
@@ -87,6 +87,8 @@ class Experts(Sparse):
         default=False,
         description="their result joins the stream at the next layer's end, the shared expert's here (LongCat)",
     )
+
+    result_norm: bool = Field(default=False, description="a norm of what all experts give together (A.X K1)")
 
     @property
     def computing_per_tok(self) -> float:

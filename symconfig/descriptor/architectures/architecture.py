@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 Values = Mapping[str, Any]  # config.json's values by key, with the class's defaults
 FULL, SLIDING, CHUNKED = "full_attention", "sliding_attention", "chunked_attention"
+INDEXED = "indexed_attention"
 
 
 class Derived(Enum):
@@ -50,6 +51,7 @@ class Architecture:
     and the mixer (as in the descriptor) that such layers have. reads: keys that `rule` reads, which fills in what no
     table holds. gate_and_up_in_one: intermediate_size counts both halves of the gated MLP. groups_with: n_group and
     topk_group apply with this topk_method only. text_of: the model is this section of the file, of this type.
+    of_class: the model_type whose class it is, where its own has none. kinds: types of layers, if not the usual ones.
     """
 
     constants: Mapping[str, Any] = field(default_factory=dict)
@@ -66,3 +68,5 @@ class Architecture:
     gate_and_up_in_one: bool = False
     groups_with: str | None = None
     text_of: tuple[str, str] | None = None
+    of_class: str | None = None
+    kinds: tuple[str, ...] = (FULL, SLIDING, CHUNKED)

@@ -23,7 +23,7 @@ def attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     q, k, v = _projections(ctx, x)
     if _repeated(ctx, k):
         q = ctx.build.elementwise("copy_queries", [q], Tensor("q_copied", q.dims), linear=True)
-    if ctx.model.qk_norm:
+    if ctx.model.qk_norm and (kind.rope or ctx.model.qk_norm_of != "unit"):
         q, k = _head_norm(ctx, "q_norm", q), _head_norm(ctx, "k_norm", k)
     if ctx.model.v_norm:
         v = norm(ctx, "v_norm", v, v.dims[-1], "qk_norm", weight=())

@@ -7,7 +7,7 @@ are. A choice that computes nothing (LongCat) takes no slot: its token comes bac
 from __future__ import annotations
 
 from symconfig.graph import dims as d
-from symconfig.graph.blocks.common import linear
+from symconfig.graph.blocks.common import linear, norm
 from symconfig.graph.blocks.context import Context
 from symconfig.graph.blocks.mlp import mlp
 from symconfig.graph.blocks.routing import CHOICES, ROUTES, choice, sorting
@@ -44,9 +44,9 @@ def experts(ctx: Context, x: Tensor) -> Tensor:
         combined = _combined(ctx, tokens, done, probabilities, indices)
     if moe.latent_size is not None:
         combined = _projected(ctx, combined, "latent_up_proj", d.HIDDEN)
-    if not moe.shared_expert_intermediate_size:
-        return combined
-    return _shared(ctx, x, combined, moe.shared_expert_gate)
+    if moe.shared_expert_intermediate_size:
+        combined = _shared(ctx, x, combined, moe.shared_expert_gate)
+    return norm(ctx, "experts_norm", combined) if moe.result_norm else combined
 
 
 def _router(ctx: Context, x: Tensor) -> tuple[Tensor, Tensor]:
