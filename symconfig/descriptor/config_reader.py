@@ -141,7 +141,8 @@ class ConfigReader:
         value = self.data[key]
         if value is None and (key in NULL_IS_NONE or default is None or isinstance(default, Derived)):
             return default if isinstance(default, Derived) or key == "rope_scaling" else None
-        if (key in RULED and key not in _TYPED_RULES) or key in self.architecture.reads or default is None:
+        untyped = key in self.architecture.reads and not isinstance(default, bool | float | int)
+        if (key in RULED and key not in _TYPED_RULES) or untyped or default is None:
             return value
         if isinstance(default, bool):
             right, need = isinstance(value, bool), "true or false"
@@ -213,5 +214,5 @@ _POSITIVE = words(
     num_key_value_heads head_dim kv_channels max_position_embeddings n_positions moe_intermediate_size num_experts
     num_local_experts n_routed_experts num_experts_per_tok kv_lora_rank qk_nope_head_dim qk_rope_head_dim v_head_dim
     rms_norm_eps layer_norm_eps layer_norm_epsilon rope_theta rotary_emb_base initializer_range
-    decoder_sparse_step sliding_window_pattern"""
+    decoder_sparse_step sliding_window_pattern window_size"""
 )

@@ -38,6 +38,8 @@ def config_dict(model: ModelDescriptor) -> dict[str, Any]:
         if key in config:
             config[key] = _ACTIVATIONS.get(config[key], config[key])
     config |= _rope(model, architecture) | _window(model, architecture) | _experts(model, architecture)
+    if architecture.writes is not None:
+        config |= architecture.writes(model)
     _check_round_trip(model, config)
     return config
 

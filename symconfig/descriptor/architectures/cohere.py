@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from symconfig.descriptor.architectures.architecture import Architecture
 from symconfig.descriptor.architectures.layer_rules import every
 from symconfig.descriptor.architectures.structure_rules import rope_with_window, rules, scale
+from symconfig.descriptor.model import ModelDescriptor
 
 COHERE = {"norm": "layernorm", "norm_bias": False, "parallel_residual": True, "shared_input_norm": True}
 logits = scale("logits_multiplier", "logit_scale")
+
+
+def _keys(model: ModelDescriptor) -> dict[str, Any]:
+    return {"logit_scale": model.logits_multiplier or 1.0}
+
+
 # Of files published before transformers had the class; each says what the class does.
 _PUBLISHED = {
     "position_embedding_type": ("rope_gptj",),
@@ -28,6 +37,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         ignored=("model_max_length",),
         reads=("logit_scale",),
         rule=logits,
+        writes=_keys,
     ),
     "cohere2": Architecture(
         constants=COHERE,
@@ -37,5 +47,6 @@ ARCHITECTURES: dict[str, Architecture] = {
         layers=every(4),
         reads=("logit_scale",),
         rule=rules(logits, rope_with_window),
+        writes=_keys,
     ),
 }

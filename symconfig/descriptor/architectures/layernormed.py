@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from symconfig.descriptor.architectures.architecture import Architecture
+from symconfig.descriptor.architectures.gpt import BIASED, GPT2_IGNORED
 from symconfig.descriptor.architectures.layer_rules import all_sliding
-from symconfig.descriptor.architectures.structure_rules import rotary_channels
+from symconfig.descriptor.architectures.structure_rules import rotary_channels, rotary_dim_of
 
 LAYERNORM = {"norm": "layernorm"}
-BIASED = {**LAYERNORM, "gated_mlp": False, "qkv_bias": True, "attention_out_bias": True, "mlp_bias": True}
 PARALLEL = {"parallel_residual": True, "shared_input_norm": True}
 EMBEDDING_DROPOUT = {
     name: f"{name} (dropout of the embeddings) is not modelled" for name in ("embd_pdrop", "embedding_dropout")
@@ -19,8 +19,15 @@ _GPTJ = {
     "mlp_bias": True,
     "lm_head_bias": True,
 }
-_OLD_GPT = ("n_ctx", "summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels",
-            "summary_first_dropout", "scale_attn_weights", "gradient_checkpointing", "rotary")  # fmt: skip
+_ROTARY = Architecture(
+    constants=_GPTJ,
+    only={"scale_attn_weights": (True,), "rotary": (True,)},
+    noted=EMBEDDING_DROPOUT,
+    ignored=GPT2_IGNORED,
+    reads=("rotary_dim",),
+    rule=rotary_channels(),
+    writes=rotary_dim_of,
+)
 
 ARCHITECTURES: dict[str, Architecture] = {
     "starcoder2": Architecture(
@@ -46,7 +53,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         noted=EMBEDDING_DROPOUT,
     ),
     "persimmon": Architecture(
-        constants=BIASED, names={"qk_layernorm": ("qk_norm", "qk_norm_bias")}, ignored=("num_key_value_heads",)
+        constants=BIASED, names={"qk_layernorm": ("qk_norm", "qk_norm_bias")}, ignored=("head_dim",)
     ),
     "stablelm": Architecture(
         constants={**LAYERNORM, "qk_norm_of": "each_head"},
@@ -56,14 +63,11 @@ ARCHITECTURES: dict[str, Architecture] = {
             "use_parallel_residual": ("parallel_residual", "shared_input_norm"),
         },
         only={"rotary_scaling_factor": (1.0,)},
+        ignored=("head_dim",),
         same_as={"rope_pct": "partial_rotary_factor"},
     ),
     "nemotron": Architecture(constants={**LAYERNORM, "norm_zero_centered": True, "gated_mlp": False}),
     "jais2": Architecture(constants={**LAYERNORM, "gated_mlp": False}),
-    "gptj": Architecture(
-        constants=_GPTJ, reads=("rotary_dim",), rule=rotary_channels(), noted=EMBEDDING_DROPOUT, ignored=_OLD_GPT
-    ),
-    "codegen": Architecture(
-        constants=_GPTJ, reads=("rotary_dim",), rule=rotary_channels(), noted=EMBEDDING_DROPOUT, ignored=_OLD_GPT
-    ),
+    "gptj": _ROTARY,
+    "codegen": _ROTARY,
 }

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from symconfig.descriptor.architectures.architecture import FULL, SLIDING, Architecture, Reading, Values
 from symconfig.descriptor.architectures.layer_rules import all_sliding, but_first_of
-from symconfig.descriptor.architectures.structure_rules import heads_fill_hidden, rope_by_layer, rope_with_window
+from symconfig.descriptor.architectures.structure_rules import (
+    heads_fill_hidden,
+    rope_by_layer,
+    rope_layers_of,
+    rope_with_window,
+)
 
 _ALL_BIASES = ("qkv_bias", "attention_out_bias", "mlp_bias")
 _QKV = {"attention_bias": ("qkv_bias",)}
@@ -19,11 +24,12 @@ def smollm3(values: Values, layers: int) -> list[str]:
 def exaone4(values: Values, layers: int) -> list[str]:
     """All but every n-th layer, or a word such as LLLG; none without a window."""
     pattern = values["sliding_window_pattern"]
+    pattern = 4 if pattern is None else pattern
     if values["sliding_window"] is None or not pattern:
         return [FULL] * layers
     if isinstance(pattern, str):
         return [SLIDING if pattern[i % len(pattern)] == "L" else FULL for i in range(layers)]
-    return [SLIDING if (i + 1) % pattern else FULL for i in range(layers)]
+    return [SLIDING if (i + 1) % pattern else FULL for i in range(layers)] if isinstance(pattern, int) else []
 
 
 def rope_if_window(reader: Reading) -> None:
@@ -48,6 +54,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         ignored=("max_window_layers",),
         reads=("no_rope_layers", "no_rope_layer_interval"),
         rule=rope_by_layer,
+        writes=rope_layers_of,
     ),
     "arcee": Architecture(constants={"gated_mlp": False}),
     "apertus": Architecture(constants={"gated_mlp": False, "qk_norm": True}),
@@ -63,12 +70,13 @@ ARCHITECTURES: dict[str, Architecture] = {
     "exaone4": Architecture(
         constants={"qk_norm": True, "norm_before_sublayer": False, "norm_after_sublayer": True},
         layers=exaone4,
+        defaults={"sliding_window_pattern": None},
         reads=("sliding_window_pattern",),
         rule=exaone_pattern,
     ),
     "glm": Architecture(names=_QKV),
     "glm4": Architecture(constants={"norm_after_sublayer": True}, names=_QKV),
-    "bitnet": Architecture(constants={"inner_norm": True}),
+    "bitnet": Architecture(constants={"inner_norm": True}, rule=heads_fill_hidden),
     "nanochat": Architecture(
         constants={
             "gated_mlp": False,

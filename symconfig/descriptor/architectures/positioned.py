@@ -5,14 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from symconfig.descriptor.architectures.architecture import FULL, SLIDING, Architecture, Derived, Reading, Values
-from symconfig.descriptor.architectures.gpt import GPT2_IGNORED
-from symconfig.descriptor.architectures.layernormed import BIASED, EMBEDDING_DROPOUT, LAYERNORM
-from symconfig.descriptor.architectures.structure_rules import one_or_all_heads
+from symconfig.descriptor.architectures.architecture import Architecture, Derived, Reading
+from symconfig.descriptor.architectures.gpt import BIASED, GPT2_IGNORED
+from symconfig.descriptor.architectures.keys import COMMON_IGNORED
+from symconfig.descriptor.architectures.layernormed import EMBEDDING_DROPOUT, LAYERNORM
+from symconfig.descriptor.architectures.structure_rules import (
+    attention_scale_of,
+    four_times_hidden,
+    one_or_all_heads,
+    rules,
+    short,
+)
+from symconfig.descriptor.model import ModelDescriptor, Position
 
 _LEARNED = {**BIASED, "position": "learned"}
 _LAYERDROP = {"layerdrop": "layerdrop leaves out whole layers at random, which is not modelled"}
-_NO_EMBEDDING_SCALE = "scale_embedding"
 
 
 def falcon(reader: Reading) -> None:
@@ -64,14 +71,14 @@ def mpt(reader: Reading) -> None:
         if key in _MPT_ONLY and value not in _MPT_ONLY[key]:
             need = " or ".join(map(repr, _MPT_ONLY[key]))
             reader.problem("not supported for mpt", "attn_config", key, got=repr(value), need=need)
-        elif key not in _MPT_ONLY and key not in _MPT_IDLE and value not in (None, False):
+        elif key not in (*_MPT_ONLY, *_MPT_IDLE, *COMMON_IGNORED) and value not in (None, False):
             reader.problem("this key is not known and may change the architecture", "attn_config", key, got=repr(value))
     dropped, scale = section.get("attn_pdrop") or 0.0, section.get("softmax_scale")
     if not isinstance(dropped, int | float) or not isinstance(scale, int | float | None):
         return reader.problem("wrong value", "attn_config", got=repr(section), need="numbers")
     reader.fields["attention_dropout"] = reader.fields["hidden_dropout"] = float(dropped)
     if scale is not None and scale > 0:
-        reader.fields["query_pre_attn_scalar"] = float(scale) ** -2
+        reader.fields["query_pre_attn_scalar"] = short(float(scale) ** -2)
 
 
 def opt(reader: Reading) -> None:
@@ -92,25 +99,58 @@ def scaled(reader: Reading) -> None:
     reader.fields["scale_embeddings"] = reader.values["scale_embedding"]
 
 
-def gpt_neo_layers(values: Values, layers: int) -> list[str]:
-    """attention_types lists kinds and how often they come: [[["global", "local"], 12]]."""
-    kinds = {"global": FULL, "local": SLIDING}
-    listed = values["attention_types"]
-    if listed is None:
-        listed = [[["global", "local"], layers // 2 + 1]]
-        return [kinds[kind] for kinds_, times in listed for kind in kinds_ * times][:layers]
-    try:
-        return [kinds[kind] for names, times in listed for kind in names * times]
-    except (TypeError, ValueError, KeyError):
-        return []
-
-
 def gpt_neo(reader: Reading) -> None:
-    """attention_types must say a kind for each layer."""
-    layers = reader.fields["num_hidden_layers"]
-    if len(gpt_neo_layers(reader.values, layers)) != layers:
-        got, need = reader.values["attention_types"], f"global or local for each of {layers} layers"
-        reader.problem("wrong value", "attention_types", got=repr(got), need=need)
+    """attention_types lists kinds and how often they come, as [[["global", "local"], 12]]; local layers have a window.
+
+    Without it every other layer is local, the first one global.
+    """
+    layers, listed, window = reader.fields["num_hidden_layers"], reader.values["attention_types"], "window_size"
+    local = [index % 2 == 1 for index in range(layers)]
+    if listed is not None:
+        try:
+            local = [("global", "local").index(kind) == 1 for names, times in listed for kind in names * times]
+        except (TypeError, ValueError):
+            local = []
+    if len(local) != layers:
+        need = f"global or local for each of {layers} layers"
+        return reader.problem("wrong value", "attention_types", got=repr(listed), need=need)
+    if any(local):
+        reader.fields["sliding_window"], reader.key_of["sliding_window"] = reader.values[window], window
+        reader.fields |= {} if all(local) else {"sliding_window_pattern": local}
+
+
+def _falcon_keys(model: ModelDescriptor) -> dict[str, Any]:
+    """Return a model's generation: the first shares one norm, and one key and value or none between heads."""
+    heads, kv = model.num_attention_heads, model.num_key_value_heads
+    new = kv not in (1, heads) or (model.parallel_residual and not model.shared_input_norm)
+    return {
+        "alibi": model.position is Position.ALIBI,
+        "multi_query": kv == 1,
+        "new_decoder_architecture": new,
+        "num_kv_heads": kv,
+        "num_ln_in_parallel_attn": 1 if model.shared_input_norm else 2 if new else None,
+        "parallel_attn": model.parallel_residual,
+    }
+
+
+def _mpt_keys(model: ModelDescriptor) -> dict[str, Any]:
+    scale = attention_scale_of(model) if model.query_pre_attn_scalar else None
+    return {"attn_config": {"attn_pdrop": model.hidden_dropout, "softmax_scale": scale}}
+
+
+def _opt_keys(model: ModelDescriptor) -> dict[str, Any]:
+    before = model.norm_before_sublayer
+    return {
+        "word_embed_proj_dim": model.hidden_size,
+        "do_layer_norm_before": before,
+        "_remove_final_layer_norm": before and not model.final_norm,
+    }
+
+
+def _gpt_neo_keys(model: ModelDescriptor) -> dict[str, Any]:
+    kinds = [["local" if window else "global"] for window in model.sliding_layers]
+    own = {"window_size": model.sliding_window} if model.sliding_window else {}
+    return {"attention_types": [[kind, 1] for kind in kinds], **own}
 
 
 ARCHITECTURES: dict[str, Architecture] = {
@@ -123,24 +163,27 @@ ARCHITECTURES: dict[str, Architecture] = {
             "ffn_hidden_size": ("intermediate_size",),
         },
         only={"apply_residual_connection_post_layernorm": (False,)},
-        ignored=("ff_factor",),
+        ignored=("ff_factor", "head_dim"),
         same_as={"n_embed": "hidden_size"},
         reads=("alibi", "multi_query", "new_decoder_architecture", "num_kv_heads", "num_ln_in_parallel_attn",
                "parallel_attn"),
         rule=falcon,
+        writes=_falcon_keys,
     ),
     "bloom": Architecture(
         constants={**BIASED, "position": "alibi", "embedding_norm": True, "hidden_act": "gelu_tanh"},
-        defaults={"seq_length": 2048, "n_inner": Derived.FOUR_TIMES_HIDDEN},
-        ignored=("slow_but_exact", "attention_softmax_in_fp32", "bias_dropout_fusion", "masked_softmax_fusion",
+        defaults={"seq_length": 2048},
+        ignored=("slow_but_exact", "n_inner", "attention_softmax_in_fp32", "bias_dropout_fusion",
+                 "masked_softmax_fusion",
                  "offset_alibi", "skip_bias_add", "skip_bias_add_qkv"),
         same_as={"n_embed": "hidden_size", "num_attention_heads": "n_head", "num_hidden_layers": "n_layer"},
         reads=("seq_length",),
-        rule=bloom,
+        rule=rules(bloom, four_times_hidden),
+        writes=lambda model: {"seq_length": model.max_position_embeddings},
     ),
     "mpt": Architecture(
         constants={**LAYERNORM, "norm_bias": False, "gated_mlp": False, "position": "alibi", "hidden_act": "gelu"},
-        defaults={"attn_config": None, "intermediate_size": Derived.FOUR_TIMES_HIDDEN},
+        defaults={"attn_config": None},
         names={"max_seq_len": ("max_position_embeddings",)},
         only={"no_bias": (True,), "logit_scale": (None,), "fc_type": ("torch",)},
         noted={"emb_pdrop": "emb_pdrop (dropout of the embeddings) is not modelled"},
@@ -148,10 +191,11 @@ ARCHITECTURES: dict[str, Architecture] = {
                  "resid_pdrop", "tokenizer_name", "verbose", "ffn_config", "use_pad_tok_in_ffn"),
         same_as={"d_model": "hidden_size", "n_layers": "num_hidden_layers", "n_heads": "num_attention_heads"},
         reads=("attn_config",),
-        rule=mpt,
+        rule=rules(mpt, four_times_hidden),
+        writes=_mpt_keys,
     ),
     "opt": Architecture(
-        constants={**_LEARNED, "extra_positions": 2},
+        constants={**LAYERNORM, "gated_mlp": False, "position": "learned", "extra_positions": 2},
         names={
             "ffn_dim": ("intermediate_size",),
             "dropout": ("hidden_dropout",),
@@ -163,6 +207,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         ignored=("activation_dropout",),
         reads=("word_embed_proj_dim", "do_layer_norm_before", "_remove_final_layer_norm"),
         rule=opt,
+        writes=_opt_keys,
     ),
     "xglm": Architecture(
         constants={**BIASED, "position": "sinusoidal"},
@@ -174,15 +219,17 @@ ARCHITECTURES: dict[str, Architecture] = {
         noted={**_LAYERDROP, "activation_dropout": "activation_dropout is not modelled"},
         same_as={"d_model": "hidden_size", "num_layers": "num_hidden_layers",
                  "attention_heads": "num_attention_heads"},
-        reads=(_NO_EMBEDDING_SCALE,),
+        reads=("scale_embedding",),
         rule=scaled,
+        writes=lambda model: {"scale_embedding": model.scale_embeddings},
     ),
     "biogpt": Architecture(
         constants={**_LEARNED, "extra_positions": 2},
         names={"attention_probs_dropout_prob": ("attention_dropout",), "hidden_dropout_prob": ("hidden_dropout",)},
         noted={**_LAYERDROP, "activation_dropout": "activation_dropout is not modelled"},
-        reads=(_NO_EMBEDDING_SCALE,),
+        reads=("scale_embedding",),
         rule=scaled,
+        writes=lambda model: {"scale_embedding": model.scale_embeddings},
     ),
     "ctrl": Architecture(
         constants={**BIASED, "position": "sinusoidal", "scale_embeddings": True, "lm_head_bias": True,
@@ -193,10 +240,10 @@ ARCHITECTURES: dict[str, Architecture] = {
     ),
     "openai-gpt": Architecture(
         constants={**_LEARNED, "norm_before_sublayer": False, "norm_after_residual": True, "final_norm": False},
-        defaults={"n_inner": Derived.FOUR_TIMES_HIDDEN},
         names={"afn": ("hidden_act",)},
         noted=EMBEDDING_DROPOUT,
         ignored=(*GPT2_IGNORED, "predict_special_tokens"),
+        rule=four_times_hidden,
     ),
     "gpt-sw3": Architecture(
         constants=_LEARNED,
@@ -208,10 +255,12 @@ ARCHITECTURES: dict[str, Architecture] = {
         constants=_LEARNED,
         only={"scale_attn_weights": (True,)},
         noted=EMBEDDING_DROPOUT,
-        ignored=(*GPT2_IGNORED, "attention_softmax_in_fp32", "scale_attention_softmax_in_fp32", "inference_runner",
-                 "validate_runner_input", "pre_allocate_kv_cache", "max_sequence_length", "max_batch_size"),
+        ignored=(*GPT2_IGNORED, "num_key_value_heads", "attention_softmax_in_fp32", "inference_runner",
+                 "scale_attention_softmax_in_fp32", "validate_runner_input", "pre_allocate_kv_cache",
+                 "max_sequence_length", "max_batch_size"),
         reads=("multi_query",),
         rule=one_or_all_heads,
+        writes=lambda model: {"multi_query": model.num_key_value_heads == 1},
     ),
     "gpt_neo": Architecture(
         constants={**LAYERNORM, "gated_mlp": False, "attention_out_bias": True, "mlp_bias": True,
@@ -220,10 +269,9 @@ ARCHITECTURES: dict[str, Architecture] = {
         names={"resid_dropout": ("hidden_dropout",)},
         noted={"embed_dropout": "embed_dropout (dropout of the embeddings) is not modelled"},
         ignored=(*GPT2_IGNORED, "attention_layers", "classifier_dropout"),
-        same_as={"num_layers": "num_hidden_layers", "num_heads": "num_attention_heads",
-                 "window_size": "sliding_window"},
-        layers=gpt_neo_layers,
-        reads=("attention_types",),
+        same_as={"num_layers": "num_hidden_layers", "num_heads": "num_attention_heads"},
+        reads=("attention_types", "window_size"),
         rule=gpt_neo,
+        writes=_gpt_neo_keys,
     ),
 }  # fmt: skip

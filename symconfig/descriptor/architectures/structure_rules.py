@@ -6,8 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from symconfig.descriptor.architectures.architecture import Reading
+from symconfig.descriptor.model import ModelDescriptor, Position
 
 Rule = Callable[[Reading], None]
+_MOST = 1e12  # beyond which no factor is meant
 
 
 def rules(*parts: Rule) -> Rule:
@@ -27,9 +29,9 @@ def scale(field: str, key: str, of: Callable[[float], float] = lambda value: val
         value = reader.values[key]
         if value is None or value == 1:
             return
-        if not _number(value) or value <= 0:
-            return reader.problem("out of range", key, got=repr(value), need="a number > 0")
-        reader.fields[field] = of(float(value))
+        if not _factor(value):
+            return reader.problem("out of range", key, got=repr(value), need=f"a number > 0, < {_MOST:g}")
+        reader.fields[field] = short(of(float(value)))
         reader.key_of[field] = key
 
     return rule
@@ -42,10 +44,12 @@ def attention_scale(key: str = "attention_multiplier") -> Rule:
         value = reader.values[key]
         if value is None:
             return
-        if not _number(value) or value <= 0:
-            return reader.problem("out of range", key, got=repr(value), need="a number > 0")
-        reader.fields["query_pre_attn_scalar"] = float(value) ** -2
-        reader.key_of["query_pre_attn_scalar"] = key
+        if not _factor(value):
+            return reader.problem("out of range", key, got=repr(value), need=f"a number > 0, < {_MOST:g}")
+        scalar = short(float(value) ** -2)
+        if scalar != reader.fields.get("head_dim"):  # which is the usual one
+            reader.fields["query_pre_attn_scalar"] = scalar
+            reader.key_of["query_pre_attn_scalar"] = key
 
     return rule
 
@@ -96,6 +100,11 @@ def one_or_all_heads(reader: Reading) -> None:
     reader.fields["num_key_value_heads"] = 1 if reader.values["multi_query"] else reader.fields["num_attention_heads"]
 
 
+def four_times_hidden(reader: Reading) -> None:
+    """The MLP is four times as wide as the model, whatever the file says of it."""
+    reader.fields["intermediate_size"] = 4 * reader.fields["hidden_size"]
+
+
 def heads_fill_hidden(reader: Reading) -> None:
     """The output projection reads hidden_size channels, so heads are as wide together."""
     fields = reader.fields
@@ -114,5 +123,26 @@ def where(key: str, then: Sequence[tuple[str, Any]], otherwise: Sequence[tuple[s
     return rule
 
 
-def _number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def short(value: float) -> float:
+    """Return a number without the last digits, so that its inverse's inverse is itself."""
+    return float(f"{value:.12g}")
+
+
+def attention_scale_of(model: ModelDescriptor) -> float:
+    """Return the factor of a model's attention logits."""
+    return float((model.query_pre_attn_scalar or model.head_dim) ** -0.5)
+
+
+def rotary_dim_of(model: ModelDescriptor) -> dict[str, Any]:
+    """Return the number of a head's channels that rope turns, as GPT-J names it."""
+    return {"rotary_dim": model.rotary_dim}
+
+
+def rope_layers_of(model: ModelDescriptor) -> dict[str, Any]:
+    """Return a 1 for each layer with rope, as SmolLM3 has it."""
+    turns = model.rope_layers or (model.position is Position.ROPE,) * model.num_hidden_layers
+    return {"no_rope_layers": [int(one) for one in turns]}
+
+
+def _factor(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 1 / _MOST < value < _MOST
