@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from symconfig.descriptor.model import ModelDescriptor
 
 Values = Mapping[str, Any]  # config.json's values by key, with the class's defaults
 FULL, SLIDING, CHUNKED = "full_attention", "sliding_attention", "chunked_attention"
@@ -44,12 +47,13 @@ class Architecture:
 
     constants: descriptor's fields that the class fixes. defaults: the keys of its class with their defaults, from
     transformers' own class where there is one; those given here come on top. names: where a key goes, if not as in
-    NAMES. only: understood with these values only (a key of the class that goes nowhere is understood with its default
-    only). noted: left out with a note, when set. ignored: without effect on the trained model. same_as: a second
-    spelling of another key. layers: the type of each layer, where the file does not list them. blocks: a type of layer,
-    and the mixer (as in the descriptor) that such layers have. reads: keys that `rule` reads, which fills in what no
-    table holds. gate_and_up_in_one: intermediate_size counts both halves of the gated MLP. groups_with: n_group and
-    topk_group apply with this topk_method only. text_of: the model is this section of the file, of this type.
+    NAMES. only: understood with these values only (a key of the class that goes nowhere is understood with its
+    default only). noted: left out with a note, when set. ignored: without effect on the trained model. same_as: a
+    second spelling of another key. layers: the type of each layer, where the file does not list them. blocks: a
+    type of layer, and the mixer (as in the descriptor) that such layers have. reads: keys that `rule` reads, which
+    fills in what no table holds. writes: the inverse of `rule`, for keys that asking it does not find.
+    gate_and_up_in_one: intermediate_size counts both halves of the gated MLP. groups_with: n_group and topk_group
+    apply with this topk_method only. text_of: the model is this section of the file, of this type.
     """
 
     constants: Mapping[str, Any] = field(default_factory=dict)
@@ -63,6 +67,7 @@ class Architecture:
     blocks: Mapping[str, Callable[[Values], Mapping[str, Any]]] = field(default_factory=dict)
     reads: tuple[str, ...] = ()
     rule: Callable[[Reading], None] | None = None
+    writes: Callable[[ModelDescriptor], Mapping[str, Any]] | None = None
     gate_and_up_in_one: bool = False
     groups_with: str | None = None
     text_of: tuple[str, str] | None = None
