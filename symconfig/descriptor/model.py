@@ -61,6 +61,7 @@ class Norm(StrEnum):
 class Position(StrEnum):
     ROPE = "rope"
     LEARNED = "learned"
+    SINUSOIDAL = "sinusoidal"  # a fixed table, added to the embedding (XGLM)
     ALIBI = "alibi"
     NONE = "none"
 
@@ -79,7 +80,8 @@ class ModelDescriptor(Sparse):
     rare: ClassVar[tuple[str, ...]] = (
         "mixers", "mlp_layers", "norm_bias", "norm_weight", "norm_before_sublayer", "shared_input_norm",
         "embedding_norm", "residual_multiplier", "logits_multiplier", "rope_layers", "qk_norm_of", "v_norm",
-        "attention_gate", "v_head_dim", "chunked_attention", "indexer", "embedding_multiplier",
+        "attention_gate", "v_head_dim", "chunked_attention", "indexer", "embedding_multiplier", "norm_after_residual",
+        "final_norm", "inner_norm", "qk_norm_bias", "extra_positions",
     )  # fmt: skip
 
     schema_: ModelSchema = Field(alias="schema")
@@ -112,6 +114,9 @@ class ModelDescriptor(Sparse):
     norm_weight: bool = Field(default=True, description="norms of the stream have weights (not OLMo 1's)")
     norm_before_sublayer: bool = Field(default=True, description="attention and MLP read a norm (not OLMo 2's)")
     norm_after_sublayer: bool = Field(default=False, description="a norm after attention and MLP (Gemma 2, 3, OLMo 2)")
+    norm_after_residual: bool = Field(default=False, description="the stream is normed after each sum (GPT-1)")
+    final_norm: bool = Field(default=True, description="a norm between the last layer and the head")
+    inner_norm: bool = Field(default=False, description="a norm before each sublayer's last projection (BitNet)")
     parallel_residual: bool = Field(default=False, description="attention and MLP read one input (GPT-NeoX)")
     shared_input_norm: bool = Field(default=False, description="and both the same norm of it (Cohere, Phi)")
     embedding_norm: bool = Field(default=False, description="a norm behind the embedding (BLOOM)")
@@ -119,6 +124,7 @@ class ModelDescriptor(Sparse):
     logits_multiplier: float | None = Field(default=None, description="logit_scale, or 1 / logits_scaling")
 
     position: Position = Position.ROPE
+    extra_positions: Count = Field(default=0, description="rows of the position table that no token has (OPT)")
     rope_theta: float = Field(default=10000.0, gt=0)
     rope_scaling: RopeScaling | None = None
     rope_local_base_freq: float | None = Field(default=None, description="rope base of sliding-window layers (Gemma 3)")
@@ -134,6 +140,7 @@ class ModelDescriptor(Sparse):
         description="its weights: one vector for all heads (Qwen3), one for each (Cohere), over all heads at once "
         "(OLMo 2), or none (Llama 4)",
     )
+    qk_norm_bias: bool = Field(default=False, description="that norm has a bias, too (Persimmon)")
     v_norm: bool = Field(default=False, description="a norm without weights on values, too (Gemma 4)")
     attention_gate: Literal["channel", "head"] | None = Field(
         default=None,

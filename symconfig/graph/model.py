@@ -66,7 +66,7 @@ def _ends(model: ModelDescriptor) -> list[End]:
 _NUMBERS = frozenset(
     {"name", "source", "huggingface_id", "notes", "hidden_size", "intermediate_size", "num_hidden_layers",
      "num_attention_heads", "num_key_value_heads", "head_dim", "vocab_size", "max_position_embeddings",
-     "num_nextn_predict_layers", "sliding_window_pattern", "mixers", "mlp_layers", "rope_layers"}
+     "extra_positions", "num_nextn_predict_layers", "sliding_window_pattern", "mixers", "mlp_layers", "rope_layers"}
 )  # fmt: skip
 
 
@@ -126,7 +126,7 @@ def dim_sizes(model: ModelDescriptor) -> dict[str, float]:
         d.QKV: (heads + kv) * width + kv * value,
         d.FFN: model.intermediate_size,
         d.FFN_FUSED: 2 * model.intermediate_size,
-        d.POSITIONS: model.max_position_embeddings,
+        d.POSITIONS: model.max_position_embeddings + model.extra_positions,
         "mtp_width": 2 * model.hidden_size,
         d.MTP_COLUMNS: model.hidden_size,
     }

@@ -79,6 +79,8 @@ ACTIVATIONS: Mapping[str, str] = MappingProxyType(
         "gelu_pytorch_tanh": "gelu_tanh",
         "gelu_fast": "gelu_tanh",
         "relu": "relu",
+        "relu2": "relu2",
+        "xielu": "xielu",
     }
 )
 

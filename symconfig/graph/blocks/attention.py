@@ -40,6 +40,8 @@ def attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
         q, k = rotated, turned
     o = copied(ctx, core(ctx, q, k, v, keys_of(kind)))
     o, out = _gated(ctx, x, o), Tensor("attention_out", x.dims)
+    if ctx.model.inner_norm:
+        o = norm(ctx, "attention_inner_norm", o, module="inner_norm", weight=o.dims[-2:], over=o.dims[-2:])
     linear(
         ctx,
         "o_proj",
@@ -57,7 +59,8 @@ def _head_norm(ctx: Context, name: str, x: Tensor) -> Tensor:
     """x[B, S, A, C] normed by head, or over all heads, with the weights that the model has."""
     of, heads = ctx.model.qk_norm_of, x.dims[-2:]
     weight = {"head": heads[1:], "unit": ()}.get(of, heads)
-    return norm(ctx, name, x, d.HEAD_DIM, "qk_norm", weight=weight, over=heads if of == "all_heads" else heads[1:])
+    over, bias = heads if of == "all_heads" else heads[1:], ctx.model.qk_norm_bias
+    return norm(ctx, name, x, d.HEAD_DIM, "qk_norm", weight=weight, over=over, bias=bias)
 
 
 def _gated(ctx: Context, x: Tensor, o: Tensor) -> Tensor:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from fractions import Fraction
 
 from symconfig.graph import dims as d
-from symconfig.graph.blocks.common import beside_fused, linear, with_adapter
+from symconfig.graph.blocks.common import beside_fused, linear, norm, with_adapter
 from symconfig.graph.blocks.context import Context
 from symconfig.graph.builder import in_eight_bits
 from symconfig.graph.implementation import ExpertKernels
 from symconfig.graph.operator import Element, Tensor, Use
 
+SLOPES = ("alpha_p", "alpha_n")  # of xIELU: a number each, learned (arXiv:2411.13010)
 FUSED = {d.FFN: d.FFN_FUSED, d.SHARED_FFN: d.SHARED_FFN_FUSED, d.EXPERT_FFN: d.EXPERT_FFN_FUSED}
 
 
@@ -88,9 +89,14 @@ def mlp(
             kept = map(in_eight_bits, inputs) if ctx.how.fp8_activation_store else inputs
             saves = [*kept, *_slot_weights(ctx, width)]
             turns = (d.EXPERTS,) if ctx.how.experts.kernels is ExpertKernels.IN_TURN and d.EXPERTS in rows else ()
-            ctx.build.elementwise(f"{prefix}activation", inputs, active, saves=saves, traffic=traffic, per=turns)
+            slopes = [ctx.weight(f"{prefix}{name}") for name in SLOPES] if ctx.model.hidden_act == "xielu" else []
+            ctx.build.elementwise(
+                f"{prefix}activation", inputs, active, saves=saves, weights=slopes, traffic=traffic, per=turns
+            )
             if weighted:
                 ctx.build.elementwise(f"{prefix}weighting", [active], middle, saves=[active])
+    if ctx.model.inner_norm:
+        middle = norm(ctx, f"{prefix}mlp_inner_norm", middle, width, "inner_norm", weight=(width,))
     out = Tensor(f"{prefix}mlp_out", x.dims)
     linear(
         ctx,

@@ -1,0 +1,58 @@
+"""IBM's Granite and what has its multipliers: embedding, attention, what a sublayer adds, and logits."""
+
+from __future__ import annotations
+
+from symconfig.descriptor.architectures.architecture import Architecture, Reading
+from symconfig.descriptor.architectures.layer_rules import but_first_of
+from symconfig.descriptor.architectures.structure_rules import attention_scale, rules, scale, where
+
+MULTIPLIERS = ("embedding_multiplier", "attention_multiplier", "residual_multiplier", "logits_scaling")
+_SCALES = (
+    scale("embedding_multiplier", "embedding_multiplier"),
+    scale("residual_multiplier", "residual_multiplier"),
+    attention_scale(),
+)
+granite = rules(*_SCALES, scale("logits_multiplier", "logits_scaling", lambda value: 1 / value))
+
+
+def rope_bases(reader: Reading) -> None:
+    """layer_rope_theta has a base for each layer; 0: no rope. Windows and the others may differ."""
+    listed, fields = reader.values["layer_rope_theta"], reader.fields
+    layers = fields["num_hidden_layers"]
+    if listed is None:
+        return
+    if not isinstance(listed, list) or len(listed) != layers or any(type(one) not in (int, float) for one in listed):
+        return reader.problem("wrong value", "layer_rope_theta", got=listed, need=f"{layers} numbers")
+    window = fields.get("sliding_window_pattern") or [bool(fields.get("sliding_window"))] * layers
+    local = {base for base, here in zip(listed, window, strict=True) if base and here}
+    whole = {base for base, here in zip(listed, window, strict=True) if base and not here}
+    if len(local) > 1 or len(whole) > 1:
+        need = "one base for layers with a window, and one for the others"
+        return reader.problem("not supported", "layer_rope_theta", got=sorted({*local, *whole}), need=need)
+    if not local and not whole:
+        fields["position"] = "none"
+        return
+    if not all(listed):
+        fields["rope_layers"] = [bool(base) for base in listed]
+    fields["rope_theta"] = float(next(iter(whole or local)))
+    if local and whole and local != whole:
+        fields["rope_local_base_freq"] = float(next(iter(local)))
+
+
+ARCHITECTURES: dict[str, Architecture] = {
+    "granite": Architecture(reads=MULTIPLIERS, rule=granite),
+    "granite_swa": Architecture(
+        constants={"attention_sinks": True},
+        layers=but_first_of(4),
+        reads=(*MULTIPLIERS, "layer_rope_theta"),
+        rule=rules(granite, rope_bases),
+    ),
+    "hyperclovax": Architecture(
+        reads=(*MULTIPLIERS, "use_post_norm"),
+        rule=rules(
+            *_SCALES,
+            scale("logits_multiplier", "logits_scaling"),
+            where("use_post_norm", [("norm_after_sublayer", True)]),
+        ),
+    ),
+}

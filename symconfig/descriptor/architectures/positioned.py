@@ -1,0 +1,229 @@
+"""Families without rope: ALiBi (BLOOM, MPT, Falcon's first), learned tables (OPT, GPT), and fixed ones (XGLM, CTRL)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from symconfig.descriptor.architectures.architecture import FULL, SLIDING, Architecture, Derived, Reading, Values
+from symconfig.descriptor.architectures.gpt import GPT2_IGNORED
+from symconfig.descriptor.architectures.layernormed import BIASED, EMBEDDING_DROPOUT, LAYERNORM
+from symconfig.descriptor.architectures.structure_rules import one_or_all_heads
+
+_LEARNED = {**BIASED, "position": "learned"}
+_LAYERDROP = {"layerdrop": "layerdrop leaves out whole layers at random, which is not modelled"}
+_NO_EMBEDDING_SCALE = "scale_embedding"
+
+
+def falcon(reader: Reading) -> None:
+    """Key/value heads by generation; one norm for both branches, two, or one after the other; rope or ALiBi."""
+    values, fields = reader.values, reader.fields
+    new, heads = values["new_decoder_architecture"], fields["num_attention_heads"]
+    grouped = values["num_kv_heads"] if values["num_kv_heads"] is not None else heads
+    if type(grouped) is not int or grouped < 1:
+        return reader.problem("wrong value", "num_kv_heads", got=repr(grouped), need="a whole number")
+    fields["num_key_value_heads"] = grouped if new else 1 if values["multi_query"] else heads
+    norms = values["num_ln_in_parallel_attn"] or (2 if new else 1)
+    if norms not in (1, 2):
+        return reader.problem("wrong value", "num_ln_in_parallel_attn", got=repr(norms), need="1 or 2")
+    parallel = bool(values["parallel_attn"] or new)
+    if new and not values["parallel_attn"]:
+        reader.problem("the new architecture's branches are parallel", "parallel_attn", got="false", need="true")
+    fields["parallel_residual"] = parallel
+    fields["shared_input_norm"] = parallel and not (new and norms == 2)
+    if values["alibi"]:
+        fields["position"] = "alibi"
+
+
+def bloom(reader: Reading) -> None:
+    """ALiBi has no longest sequence; seq_length is what the model was trained with."""
+    length = reader.values["seq_length"]
+    if type(length) is not int or length < 1:
+        return reader.problem("wrong value", "seq_length", got=repr(length), need="a whole number")
+    reader.fields["max_position_embeddings"] = length
+
+
+_MPT_ONLY: Mapping[str, tuple[Any, ...]] = {
+    "attn_type": ("multihead_attention",),
+    "prefix_lm": (False,),
+    "qk_ln": (False,),
+    "attn_uses_sequence_id": (False,),
+    "alibi": (True,),  # its modules add ALiBi's bias in any case
+}
+_MPT_IDLE = ("attn_impl", "alibi_bias_max", "clip_qkv", "softmax_scale", "attn_pdrop", "model_type")
+
+
+def mpt(reader: Reading) -> None:
+    """attn_config holds what of attention may differ; only the dropout of what sublayers add is read from it."""
+    section = reader.values["attn_config"]
+    if section is None:
+        return
+    if not isinstance(section, Mapping):
+        return reader.problem("wrong value", "attn_config", got=repr(section), need="an object")
+    for key, value in section.items():
+        if key in _MPT_ONLY and value not in _MPT_ONLY[key]:
+            need = " or ".join(map(repr, _MPT_ONLY[key]))
+            reader.problem("not supported for mpt", "attn_config", key, got=repr(value), need=need)
+        elif key not in _MPT_ONLY and key not in _MPT_IDLE and value not in (None, False):
+            reader.problem("this key is not known and may change the architecture", "attn_config", key, got=repr(value))
+    dropped, scale = section.get("attn_pdrop") or 0.0, section.get("softmax_scale")
+    if not isinstance(dropped, int | float) or not isinstance(scale, int | float | None):
+        return reader.problem("wrong value", "attn_config", got=repr(section), need="numbers")
+    reader.fields["attention_dropout"] = reader.fields["hidden_dropout"] = float(dropped)
+    if scale is not None and scale > 0:
+        reader.fields["query_pre_attn_scalar"] = float(scale) ** -2
+
+
+def opt(reader: Reading) -> None:
+    """Norms stand before sublayers, or after their sums; the embedding may not be narrower than the model."""
+    values, fields = reader.values, reader.fields
+    narrow = values["word_embed_proj_dim"]
+    if narrow not in (None, fields["hidden_size"]):
+        what = "an embedding narrower than the model is not supported"
+        reader.problem(what, "word_embed_proj_dim", got=repr(narrow), need=str(fields["hidden_size"]))
+    if not values["do_layer_norm_before"]:
+        fields |= {"norm_before_sublayer": False, "norm_after_residual": True, "final_norm": False}
+    if values["_remove_final_layer_norm"]:
+        fields["final_norm"] = False
+
+
+def scaled(reader: Reading) -> None:
+    """scale_embedding multiplies embeddings by the root of the model's width."""
+    reader.fields["scale_embeddings"] = reader.values["scale_embedding"]
+
+
+def gpt_neo_layers(values: Values, layers: int) -> list[str]:
+    """attention_types lists kinds and how often they come: [[["global", "local"], 12]]."""
+    kinds = {"global": FULL, "local": SLIDING}
+    listed = values["attention_types"]
+    if listed is None:
+        listed = [[["global", "local"], layers // 2 + 1]]
+        return [kinds[kind] for kinds_, times in listed for kind in kinds_ * times][:layers]
+    try:
+        return [kinds[kind] for names, times in listed for kind in names * times]
+    except (TypeError, ValueError, KeyError):
+        return []
+
+
+def gpt_neo(reader: Reading) -> None:
+    """attention_types must say a kind for each layer."""
+    layers = reader.fields["num_hidden_layers"]
+    if len(gpt_neo_layers(reader.values, layers)) != layers:
+        got, need = reader.values["attention_types"], f"global or local for each of {layers} layers"
+        reader.problem("wrong value", "attention_types", got=repr(got), need=need)
+
+
+ARCHITECTURES: dict[str, Architecture] = {
+    "falcon": Architecture(
+        constants={**LAYERNORM, "gated_mlp": False},
+        defaults={"ffn_hidden_size": Derived.FOUR_TIMES_HIDDEN},
+        names={
+            "activation": ("hidden_act",),
+            "bias": ("qkv_bias", "attention_out_bias", "mlp_bias"),
+            "ffn_hidden_size": ("intermediate_size",),
+        },
+        only={"apply_residual_connection_post_layernorm": (False,)},
+        ignored=("ff_factor",),
+        same_as={"n_embed": "hidden_size"},
+        reads=("alibi", "multi_query", "new_decoder_architecture", "num_kv_heads", "num_ln_in_parallel_attn",
+               "parallel_attn"),
+        rule=falcon,
+    ),
+    "bloom": Architecture(
+        constants={**BIASED, "position": "alibi", "embedding_norm": True, "hidden_act": "gelu_tanh"},
+        defaults={"seq_length": 2048, "n_inner": Derived.FOUR_TIMES_HIDDEN},
+        ignored=("slow_but_exact", "attention_softmax_in_fp32", "bias_dropout_fusion", "masked_softmax_fusion",
+                 "offset_alibi", "skip_bias_add", "skip_bias_add_qkv"),
+        same_as={"n_embed": "hidden_size", "num_attention_heads": "n_head", "num_hidden_layers": "n_layer"},
+        reads=("seq_length",),
+        rule=bloom,
+    ),
+    "mpt": Architecture(
+        constants={**LAYERNORM, "norm_bias": False, "gated_mlp": False, "position": "alibi", "hidden_act": "gelu"},
+        defaults={"attn_config": None, "intermediate_size": Derived.FOUR_TIMES_HIDDEN},
+        names={"max_seq_len": ("max_position_embeddings",)},
+        only={"no_bias": (True,), "logit_scale": (None,), "fc_type": ("torch",)},
+        noted={"emb_pdrop": "emb_pdrop (dropout of the embeddings) is not modelled"},
+        ignored=("expansion_ratio", "embedding_fraction", "init_config", "init_device", "learned_pos_emb", "norm_type",
+                 "resid_pdrop", "tokenizer_name", "verbose", "ffn_config", "use_pad_tok_in_ffn"),
+        same_as={"d_model": "hidden_size", "n_layers": "num_hidden_layers", "n_heads": "num_attention_heads"},
+        reads=("attn_config",),
+        rule=mpt,
+    ),
+    "opt": Architecture(
+        constants={**_LEARNED, "extra_positions": 2},
+        names={
+            "ffn_dim": ("intermediate_size",),
+            "dropout": ("hidden_dropout",),
+            "init_std": ("initializer_range",),
+            "enable_bias": ("qkv_bias", "attention_out_bias", "mlp_bias"),
+            "layer_norm_elementwise_affine": ("norm_weight",),
+        },
+        noted=_LAYERDROP,
+        ignored=("activation_dropout",),
+        reads=("word_embed_proj_dim", "do_layer_norm_before", "_remove_final_layer_norm"),
+        rule=opt,
+    ),
+    "xglm": Architecture(
+        constants={**BIASED, "position": "sinusoidal"},
+        names={
+            "ffn_dim": ("intermediate_size",),
+            "dropout": ("hidden_dropout",),
+            "init_std": ("initializer_range",),
+        },
+        noted={**_LAYERDROP, "activation_dropout": "activation_dropout is not modelled"},
+        same_as={"d_model": "hidden_size", "num_layers": "num_hidden_layers",
+                 "attention_heads": "num_attention_heads"},
+        reads=(_NO_EMBEDDING_SCALE,),
+        rule=scaled,
+    ),
+    "biogpt": Architecture(
+        constants={**_LEARNED, "extra_positions": 2},
+        names={"attention_probs_dropout_prob": ("attention_dropout",), "hidden_dropout_prob": ("hidden_dropout",)},
+        noted={**_LAYERDROP, "activation_dropout": "activation_dropout is not modelled"},
+        reads=(_NO_EMBEDDING_SCALE,),
+        rule=scaled,
+    ),
+    "ctrl": Architecture(
+        constants={**BIASED, "position": "sinusoidal", "scale_embeddings": True, "lm_head_bias": True,
+                   "hidden_act": "relu"},
+        names={"dff": ("intermediate_size",)},
+        noted=EMBEDDING_DROPOUT,
+        ignored=GPT2_IGNORED,
+    ),
+    "openai-gpt": Architecture(
+        constants={**_LEARNED, "norm_before_sublayer": False, "norm_after_residual": True, "final_norm": False},
+        defaults={"n_inner": Derived.FOUR_TIMES_HIDDEN},
+        names={"afn": ("hidden_act",)},
+        noted=EMBEDDING_DROPOUT,
+        ignored=(*GPT2_IGNORED, "predict_special_tokens"),
+    ),
+    "gpt-sw3": Architecture(
+        constants=_LEARNED,
+        only={"scale_attn_weights": (True,), "scale_attn_by_inverse_layer_idx": (False,)},
+        noted=EMBEDDING_DROPOUT,
+        ignored=(*GPT2_IGNORED, "reorder_and_upcast_attn"),
+    ),
+    "gpt_bigcode": Architecture(
+        constants=_LEARNED,
+        only={"scale_attn_weights": (True,)},
+        noted=EMBEDDING_DROPOUT,
+        ignored=(*GPT2_IGNORED, "attention_softmax_in_fp32", "scale_attention_softmax_in_fp32", "inference_runner",
+                 "validate_runner_input", "pre_allocate_kv_cache", "max_sequence_length", "max_batch_size"),
+        reads=("multi_query",),
+        rule=one_or_all_heads,
+    ),
+    "gpt_neo": Architecture(
+        constants={**LAYERNORM, "gated_mlp": False, "attention_out_bias": True, "mlp_bias": True,
+                   "position": "learned", "query_pre_attn_scalar": 1.0},
+        defaults={"intermediate_size": Derived.FOUR_TIMES_HIDDEN},
+        names={"resid_dropout": ("hidden_dropout",)},
+        noted={"embed_dropout": "embed_dropout (dropout of the embeddings) is not modelled"},
+        ignored=(*GPT2_IGNORED, "attention_layers", "classifier_dropout"),
+        same_as={"num_layers": "num_hidden_layers", "num_heads": "num_attention_heads",
+                 "window_size": "sliding_window"},
+        layers=gpt_neo_layers,
+        reads=("attention_types",),
+        rule=gpt_neo,
+    ),
+}  # fmt: skip
