@@ -30,7 +30,7 @@ def _windows(model: ModelDescriptor, architecture: Architecture, values: Mapping
     yield from own.items()
     types = list(_types(model, architecture, values))
     usual = _usual(architecture, {**values, **own}, model.num_hidden_layers)
-    if "layer_types" in defaults and not types == usual == [FULL] * len(types):
+    if "layer_types" in defaults and (architecture.blocks or not types == usual == [FULL] * len(types)):
         yield "layer_types", types
 
 
