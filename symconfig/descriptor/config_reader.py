@@ -7,13 +7,13 @@ from typing import Any, get_args
 
 from symconfig.descriptor import config_rules as rules
 from symconfig.descriptor.architectures.architecture import Architecture, Derived
+from symconfig.descriptor.architectures.fields import goes_to, is_read
 from symconfig.descriptor.architectures.keys import (
     ACTIVATIONS,
     COMMON_IGNORED,
     COMMON_NOTED,
     COMMON_ONLY,
     FRACTIONS,
-    NAMES,
     NULL_IS_NONE,
     RULED,
     words,
@@ -46,13 +46,15 @@ class ConfigReader:
         """Descriptor fields by dotted name. With problems the result is incomplete."""
         self._check_keys()
         defaults = self.architecture.defaults
-        values = {key: self._value(key, default) for key, default in defaults.items() if self._means(key)}
+        values = {
+            key: self._value(key, default) for key, default in defaults.items() if is_read(self.architecture, key)
+        }
         if self.problems:
             return {}
         self.values = values = {key: self.derive(value, values) for key, value in values.items()}
         self.fields = fields = {"model_type": self.data["model_type"]}
         for key, value in values.items():
-            for field in self._goes_to(key):
+            for field in goes_to(self.architecture, key):
                 if value is not None or not _needs_value(field):
                     fields[field] = value
                     self.key_of[field] = key
@@ -80,19 +82,6 @@ class ConfigReader:
         """Say in the descriptor what of the file it leaves out."""
         self.notes.append(sentence)
 
-    def _goes_to(self, key: str) -> tuple[str, ...]:
-        """Return the descriptor's fields that a key gives as it stands."""
-        if key in self.architecture.ignored:
-            return ()
-        own = self.architecture.names.get(key)
-        if own is not None or key in RULED or key in self.architecture.reads:
-            return own or ()
-        return NAMES.get(key) or ((key,) if key in ModelDescriptor.model_fields else ())
-
-    def _means(self, key: str) -> bool:
-        """Whether a key is read at all; of the others nothing but the class's default is understood."""
-        return key in RULED or key in self.architecture.reads or bool(self._goes_to(key))
-
     def problem(self, what: str, key: str, *more: str | int, got: object = None, need: str | None = None) -> None:
         shown = None if got is None else shorten(got)
         self.problems.append(self.document.problem(what, (*self.prefix, key, *more), got=shown, need=need))
@@ -114,7 +103,7 @@ class ConfigReader:
         if "rope_scaling" in table.defaults:
             known.add("rope_parameters")
         left_out = {*table.ignored, *table.noted, *COMMON_IGNORED, *COMMON_NOTED}
-        classed = {k: (v,) for k, v in table.defaults.items() if k not in left_out and not self._means(k)}
+        classed = {k: (v,) for k, v in table.defaults.items() if k not in left_out and not is_read(table, k)}
         common = {key: need for key, need in COMMON_ONLY.items() if key not in table.defaults}
         only: dict[str, tuple[Any, ...]] = {**common, **classed, **table.only}
         for key, value in self.data.items():
@@ -135,7 +124,7 @@ class ConfigReader:
     def _value(self, key: str, default: Any) -> Any:
         """The key's value, of the type that its default has."""
         if key not in self.data:
-            if default is None and any(_needs_value(field) for field in self._goes_to(key)):
+            if default is None and any(_needs_value(field) for field in goes_to(self.architecture, key)):
                 self.problem("this key is missing", key)
             return default
         value = self.data[key]

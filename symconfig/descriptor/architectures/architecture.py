@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 Values = Mapping[str, Any]  # config.json's values by key, with the class's defaults
 FULL, SLIDING, CHUNKED = "full_attention", "sliding_attention", "chunked_attention"
 INDEXED = "indexed_attention"
+LINEAR = "linear_attention"  # any block in attention's place
+OLDER_TYPES = {"attention": FULL, "mamba": LINEAR}  # spellings of before transformers 5 (remap_legacy_layer_types)
 
 
 class Derived(Enum):
