@@ -12,7 +12,7 @@ from typing import Any
 
 from symconfig.descriptor.architectures import architectures
 from symconfig.descriptor.architectures.architecture import Architecture
-from symconfig.descriptor.architectures.class_defaults import class_of
+from symconfig.descriptor.architectures.class_defaults import class_of, defaults
 from symconfig.descriptor.architectures.fields import goes_to
 from symconfig.descriptor.architectures.keys import ACTIVATIONS, NULL_IS_NONE
 from symconfig.descriptor.config_search import Wanted, searched
@@ -24,8 +24,9 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InfeasibleError, InputError, Problem
 
 Json = dict[str, Any]
-# Qwen-7B's code is not part of transformers: Qwen2 is the same network. GPT-3 is GPT-2 with other sizes.
-_SAME_NETWORK = {"qwen": "qwen2", "gpt3": "gpt2"}
+# Qwen-7B's code is not part of transformers: Qwen2 is the same network. GPT-3 is GPT-2 with other sizes, and Kimi-K2
+# DeepSeek-V3.
+_SAME_NETWORK = {"qwen": "qwen2", "gpt3": "gpt2", "kimi_k2": "deepseek_v3"}
 # Left unset: they are a tokenizer's, and a padding token would have to lie inside a tiny model's vocabulary.
 _TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id")
 
@@ -39,7 +40,15 @@ def config_json(model: ModelDescriptor) -> Json:
         values |= architecture.writes(model)
     head = {"architectures": [class_of(kind)], "model_type": kind}
     tail = {"torch_dtype": model.torch_dtype, "use_cache": False, **dict.fromkeys(_TOKENS)}
-    return searched({**head, **values, **tail}, architecture, _wanted(model), _read)
+    found = searched({**head, **values, **tail}, architecture, _wanted(model), _read)
+    return _as_the_class_spells(kind, architecture, found)
+
+
+def _as_the_class_spells(kind: str, architecture: Architecture, config: Json) -> Json:
+    """Return the file with the class's own spelling of keys that the import reads under another."""
+    own = defaults(kind)
+    other = {key: name for name, key in architecture.same_as.items() if name in own and key not in own}
+    return {other.get(key, key): value for key, value in config.items()}
 
 
 def unsaid(model: ModelDescriptor) -> Iterator[Problem]:
@@ -112,18 +121,18 @@ def _activation(name: str, default: object) -> str:
 
 def _rope(model: ModelDescriptor, architecture: Architecture) -> Json:
     """Return rope's scaling, in the spelling of before transformers 5, which all releases read."""
-    defaults, found = architecture.defaults, Json()
-    if "rope_scaling" not in defaults:
+    keys, found = architecture.defaults, Json()
+    if "rope_scaling" not in keys:
         return found
     scaling = model.rope_scaling.model_dump(mode="json", exclude_none=True) if model.rope_scaling else None
     if scaling is not None:
         found["rope_scaling"] = scaling
-    elif defaults["rope_scaling"] is not None:
+    elif keys["rope_scaling"] is not None:
         found["rope_scaling"] = {"rope_type": "default"}  # null would mean the class's own scaling
-    if "original_max_position_embeddings" in defaults:
+    if "original_max_position_embeddings" in keys:
         original = (scaling or {}).get("original_max_position_embeddings", model.max_position_embeddings)
         found["original_max_position_embeddings"] = original
-    if "rope_local_base_freq" in defaults:
+    if "rope_local_base_freq" in keys:
         found["rope_local_base_freq"] = model.rope_local_base_freq or model.rope_theta
     return found
 

@@ -23,7 +23,8 @@ def _windows(model: ModelDescriptor, architecture: Architecture, values: Mapping
     defaults, windows = architecture.defaults, any(model.sliding_layers)
     width = "attention_chunk_size" if model.chunked_attention else "sliding_window"
     own: Json = {}
-    if width in defaults and (windows or defaults[width] is not None):
+    unless = _usual(architecture, values, model.num_hidden_layers)
+    if width in defaults and (windows or (defaults[width] is not None and unless != [FULL] * len(unless))):
         own[width] = model.sliding_window
     if "use_sliding_window" in defaults:
         own["use_sliding_window"] = windows

@@ -52,5 +52,7 @@ def turned_channels(reader: Reading) -> None:
     """rotary_dim counts the channels of a head that rope turns, where the fraction is not given."""
     turned, fields = reader.values["rotary_dim"], reader.fields
     if turned is not None and "partial_rotary_factor" not in reader.data:
+        if not isinstance(turned, int) or isinstance(turned, bool) or not 0 < turned <= fields["head_dim"]:
+            return reader.problem("out of range", "rotary_dim", got=turned, need=f"1 to {fields['head_dim']}")
         fields["partial_rotary_factor"] = turned / fields["head_dim"]
         reader.key_of["partial_rotary_factor"] = "rotary_dim"

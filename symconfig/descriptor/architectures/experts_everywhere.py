@@ -30,7 +30,7 @@ _SHARED_WIDTH = "experts.shared_expert_intermediate_size"
 def _minimax(reader: Reading) -> None:
     """Layers of linear attention, which MiniMax-Text-01 has and attn_type_list could name, are not this class's."""
     listed = reader.values["attn_type_list"]
-    if listed is not None and any(one != 1 for one in listed):
+    if listed is not None and (not isinstance(listed, list) or any(one != 1 for one in listed)):
         reader.problem("MiniMax-M2's layers all have full attention", "attn_type_list", got=listed, need="1 for each layer")
     turned_channels(reader)
 
@@ -39,10 +39,10 @@ def _hunyuan(reader: Reading) -> None:
     """moe_topk and num_experts may be lists with an entry for each layer; then all must be alike."""
     for key, field in (("moe_topk", "experts.num_experts_per_tok"), ("num_experts", "experts.num_experts")):
         value = reader.values[key]
-        alike = set(value) if isinstance(value, list) else {value}
+        alike = set(map(str, value)) if isinstance(value, list) else {value}
         if len(alike) != 1:
             reader.problem("layers with different experts are not described", key, got=value, need="one number")
-        reader.fields[field] = next(iter(alike))
+        reader.fields[field] = value[0] if isinstance(value, list) else value
         reader.key_of[field] = key
 
 
@@ -56,6 +56,9 @@ _DBRX_EXPERTS = {
 def _section(reader: Reading, name: str, defaults: Mapping[str, Any]) -> dict[str, Any]:
     """A section of DBRX's file with the defaults of its class."""
     given = reader.values[name] or {}
+    if not isinstance(given, Mapping):
+        reader.problem("wrong value", name, got=given, need="an object")
+        given = {}
     for key in (key for key in given if key not in defaults and key not in COMMON_IGNORED and given[key]):
         reader.problem("this key is not known and may change the architecture", name, key, got=given[key])
     return {**defaults, **given}

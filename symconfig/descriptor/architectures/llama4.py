@@ -10,12 +10,14 @@ from symconfig.descriptor.architectures.structure_rules import rope_by_layer, ru
 def _chunks(values: Values, layers: int) -> list[str]:
     """Layers with rope see a chunk."""
     listed, step = values["no_rope_layers"], values["no_rope_layer_interval"]
-    return [CHUNKED if (listed[i] if listed else (i + 1) % step) else FULL for i in range(layers)]
+    if not isinstance(listed, list) or len(listed) != layers:  # by the step, or refused by the rule for rope
+        listed = [(index + 1) % (step or 1) for index in range(layers)]
+    return [CHUNKED if one else FULL for one in listed]
 
 
 def _sparse(values: Values, layers: int) -> list[bool]:
     listed, step = values["moe_layers"], values["interleave_moe_layer_step"]
-    return [index in listed if listed is not None else (index + 1) % step == 0 for index in range(layers)]
+    return [index in listed if isinstance(listed, list) else (index + 1) % (step or 1) == 0 for index in range(layers)]
 
 
 def _tuned(reader: Reading) -> None:

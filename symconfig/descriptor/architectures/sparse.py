@@ -17,9 +17,9 @@ def _shared_choices(reader: Reading) -> None:
     values, layers = reader.values, reader.fields["num_hidden_layers"]
     listed: Any = values["indexer_types"] or values["index_topk_pattern"]
     if listed is None:
-        step, offset = max(values["index_topk_freq"], 1), values["index_skip_topk_offset"]
+        step, offset = max(values["index_topk_freq"] or 1, 1), values["index_skip_topk_offset"] or 0
         listed = ["full" if max(index - offset + 1, 0) % step == 0 else "shared" for index in range(layers)]
-    kinds = [_LETTERS.get(one, one) for one in listed]
+    kinds = [_LETTERS.get(str(one), str(one)) for one in listed] if isinstance(listed, list | str) else []
     if len(kinds) != layers or not {"full", "shared"}.issuperset(kinds):
         return reader.problem("wrong value", "indexer_types", got=listed, need=f"{layers} times full or shared")
     if "shared" in kinds:
