@@ -102,7 +102,7 @@ def _layer_types(reader: Reading) -> list[str] | None:
         return None
     if listed is None:
         return None if rule is None else list(rule(values, number))
-    known = (*reader.architecture.kinds, *reader.architecture.blocks)
+    known = (*reader.architecture.known_layers, *reader.architecture.blocks)
     if isinstance(listed, list):
         listed = [OLDER_TYPES.get(kind, kind) if isinstance(kind, str) else kind for kind in listed]
     if not isinstance(listed, list) or len(listed) != number or any(str(kind) not in known for kind in listed):

@@ -26,10 +26,10 @@ class Mixer:
 
     name: as a model's descriptor names it. build: y[B, S, D] from the normed stream x[B, S, D], in a layer of a kind.
     sizes: of the dims that are its own, for a model that has it; those that the descriptor gives under `mixers.sizes`
-    are known without it. tensor_dims: its own dims that tensor parallelism may split; exchanged_dims: of them, those that
-    context parallelism splits in the sequence's place, where that must be whole. pieces: sizes that a rank has whole
-    pieces of. norm_apart: the norm before it is never one module with its first linear layer. check: what is wrong with
-    what a descriptor says of it, in sentences.
+    are known without it. tensor_dims: its own dims that tensor parallelism may split; exchanged_dims: of them, those
+    that context parallelism splits in the sequence's place, where that must be whole. pieces: sizes that a rank has
+    whole pieces of. norm_apart: the norm before it is never one module with its first linear layer. check: what is
+    wrong with what a descriptor says of it, in sentences.
     """
 
     name: str

@@ -9,7 +9,16 @@ from collections.abc import Callable, Mapping, Sequence
 from math import ceil
 from typing import Any
 
-from symconfig.descriptor.architectures.architecture import FULL, LINEAR, OLDER_TYPES, Architecture, Reading, Values
+from symconfig.descriptor.architectures.architecture import (
+    FULL,
+    LINEAR,
+    OLDER_TYPES,
+    Architecture,
+    Derived,
+    Kind,
+    Reading,
+    Values,
+)
 from symconfig.descriptor.architectures.deepseek import LATENT_IGNORED, V3
 from symconfig.descriptor.layers import NO_MIXER
 
@@ -33,7 +42,7 @@ def _switches(values: Values, **named: str) -> list[str]:
 def _rank(values: Values, key: str) -> int:
     """The width of the steps' projection; auto: a sixteenth of the stream."""
     given = values[key]
-    return ceil(values["hidden_size"] / 16) if given == "auto" else given
+    return ceil(values["hidden_size"] / 16) if given == "auto" else int(given)
 
 
 def _mamba(values: Values) -> dict[str, Any]:
@@ -160,7 +169,11 @@ def _by(attends: Callable[[Values, int, int], bool]) -> Callable[[Values, int], 
 
 def _kimi_layers(values: Values, layers: int) -> list[str]:
     listed = (values["linear_attn_config"] or {}).get("full_attn_layers")
-    attends = {i - 1 for i in listed} if listed else {i for i in range(1, layers) if i % 4 == 0}
+    attends = (
+        {i - 1 for i in listed if type(i) is int}
+        if isinstance(listed, list)
+        else {i for i in range(1, layers) if i % 4 == 0}
+    )
     return [FULL if i in attends else LINEAR for i in range(layers)]
 
 
@@ -168,9 +181,8 @@ NEMOTRON_TYPES = {"M": LINEAR, "*": FULL, "E": "moe", "-": "mlp"}
 
 
 def _nemotron_layers(values: Values, layers: int) -> list[str]:
-    """One letter a layer, or the class's four."""
-    pattern = values["hybrid_override_pattern"] or "ME*-"
-    return [NEMOTRON_TYPES.get(letter, letter) for letter in pattern]
+    """One letter a layer."""
+    return [NEMOTRON_TYPES.get(letter, letter) for letter in values["hybrid_override_pattern"]]
 
 
 def _lfm2_layers(values: Values, layers: int) -> list[str]:
@@ -183,7 +195,7 @@ def _only_scans(reader: Reading) -> None:
     fields = reader.fields
     (mixer,) = fields["mixers"]
     sizes, number = mixer["sizes"], fields["num_hidden_layers"]
-    heads = sizes.get("mamba_num_heads") or sizes["ssm_intermediate_size"]
+    heads = sizes.get("mamba_num_heads", sizes.get("ssm_intermediate_size"))
     fields |= {"num_attention_heads": heads, "num_key_value_heads": heads}
     fields |= {"head_dim": sizes.get("mamba_head_dim", 1), "mlp_layers": [False] * number}
 
@@ -234,13 +246,14 @@ def _nemotron_rule(reader: Reading) -> None:
     """A layer has one of a scan, attention, an MLP or experts."""
     values, fields = reader.values, reader.fields
     listed = [
-        OLDER_TYPES.get(kind, kind) for kind in values["layer_types"] or _nemotron_layers(values, fields["num_hidden_layers"])
+        OLDER_TYPES.get(kind, kind)
+        for kind in values["layer_types"] or _nemotron_layers(values, fields["num_hidden_layers"])
     ]
     fields["mlp_layers"] = [kind in ("moe", "mlp") for kind in listed]
     moe = [kind == "moe" for kind in listed]
     if not any(moe):
         return _without_experts(reader)
-    fields |= {"experts.layers": moe, "experts.latent_bias": bool(values["mlp_bias"] and values["moe_latent_size"])}
+    fields["experts.layers"] = moe
     fields["experts.shared_expert_intermediate_size"] = values["moe_shared_expert_intermediate_size"]
     return None
 
@@ -274,7 +287,8 @@ QWEN: dict[str, Any] = {
 QWEN_EXPERTS = QWEN["constants"] | {"experts.shared_expert_gate": True}
 SCANS: dict[str, Any] = {
     "constants": {"position": "none", "intermediate_size": 0, "max_position_embeddings": UNLIMITED},
-    "ignored": (*STARTS, "mixer_rms_eps"),
+    "ignored": (*STARTS, "mixer_rms_eps", "intermediate_size"),
+    "kinds": {"time_step_rank": Kind.COUNT},
     "layers": _all_linear,
     "rule": _only_scans,
 }
@@ -282,6 +296,7 @@ BAMBA = (
     "mamba_chunk_size", "mamba_conv_bias", "mamba_d_conv", "mamba_d_head", "mamba_d_state", "mamba_expand",
     "mamba_n_groups", "mamba_n_heads", "mamba_proj_bias",
 )  # fmt: skip
+AUTO_HEADS = {"mamba_d_head": Kind.COUNT}
 MAMBA = ("conv_kernel", "expand", "state_size", "time_step_rank", "use_bias", "use_conv_bias")
 MAMBA2 = ("chunk_size", "conv_kernel", "expand", "head_dim", "n_groups", "num_heads", "state_size", "use_bias")
 LFM2_IGNORED = (
@@ -303,6 +318,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         blocks={LINEAR: _jamba},
         reads=("attn_layer_period", "attn_layer_offset", "expert_layer_period", "expert_layer_offset", "mamba_d_state",
                "mamba_d_conv", "mamba_expand", "mamba_dt_rank", "mamba_conv_bias", "mamba_proj_bias"),
+        kinds={"mamba_dt_rank": Kind.COUNT},
         rule=_jamba_rule,
     ),
     "bamba": Architecture(
@@ -311,15 +327,20 @@ ARCHITECTURES: dict[str, Architecture] = {
         layers=_by(lambda values, i, layers: i in (values["attn_layer_indices"] or ())),
         blocks={LINEAR: _bamba},
         reads=(*BAMBA, "attn_layer_indices"),
+        kinds={**AUTO_HEADS, "attn_layer_indices": Kind.LAYERS},
     ),
     "granitemoehybrid": Architecture(
         constants={"experts.norm_topk_prob": True},
         names={"intermediate_size": ("experts.moe_intermediate_size",),
+               "num_local_experts": ("experts.num_experts",), "num_experts_per_tok": ("experts.num_experts_per_tok",),
                "shared_intermediate_size": ("experts.shared_expert_intermediate_size",)},
         ignored=(*STARTS, "init_method", "normalization_function"),
         layers=_all_linear,
         blocks={LINEAR: _bamba},
-        reads=(*BAMBA, "logits_scaling", "attention_multiplier", "position_embedding_type"),
+        reads=(*BAMBA, "logits_scaling", "attention_multiplier", "position_embedding_type", "num_local_experts",
+               "num_experts_per_tok"),
+        kinds=AUTO_HEADS,
+        may_be_zero=("num_local_experts", "num_experts_per_tok"),
         rule=_granite_rule,
     ),
     "falcon_h1": Architecture(
@@ -331,15 +352,16 @@ ARCHITECTURES: dict[str, Architecture] = {
         layers=_all_linear,
         blocks={LINEAR: _falcon_h1},
         reads=(*BAMBA, "mamba_d_ssm", "mamba_rms_norm", "projectors_bias", "lm_head_multiplier"),
+        kinds={**AUTO_HEADS, "mamba_d_ssm": Kind.COUNT},
         rule=_falcon_rule,
     ),
     "nemotron_h": Architecture(
         constants={"position": "none", "gated_mlp": False, "experts.scoring_func": "sigmoid",
                    "experts.e_score_correction_bias": True},
-        defaults={"num_hidden_layers": 4, "hybrid_override_pattern": None, "rms_norm_eps": 1e-5},
-        names={"mlp_hidden_act": ("hidden_act",), "moe_latent_size": ("experts.latent_size",), "rms_norm_eps": ()},
+        defaults={"num_hidden_layers": Derived.LAYERS, "hybrid_override_pattern": "ME*-", "rms_norm_eps": 1e-5},
+        names={"mlp_hidden_act": ("hidden_act",), "rms_norm_eps": ()},
         only={"attention_bias": (False,), "mamba_hidden_act": ("silu",), "num_nextn_predict_layers": (0,),
-              "mamba_proj_bias": (False,)},
+              "mamba_proj_bias": (False,), "moe_latent_size": (None,)},
         ignored=(*STARTS, "expand", "mamba_ssm_cache_dtype", "moe_shared_expert_overlap", "mtp_layers_block_type",
                  "rms_norm_eps", "sliding_window"),
         same_as={**TYPES_ALIKE, "mamba_n_groups": "n_groups", "mamba_d_conv": "conv_kernel",
@@ -362,6 +384,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         layers=_by(lambda values, i, layers: i % 4 == 3 or (layers < 4 and i == layers - 1)),
         blocks={LINEAR: _olmo_hybrid},
         reads=DELTA,
+        kinds=dict.fromkeys(DELTA[:-1], Kind.COUNT),
         rule=_olmo_rule,
     ),
     "kimi_linear": Architecture(
@@ -371,6 +394,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         ignored=LATENT_IGNORED,
         layers=_kimi_layers,
         blocks={LINEAR: _kimi},
+        kinds={"linear_attn_config": Kind.SECTION},
         reads=("linear_attn_config", "linear_num_heads", "linear_head_dim", "linear_conv_kernel_dim"),
     ),
     "lfm2": Architecture(
@@ -381,6 +405,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         blocks={"conv": _short_conv},
         reads=("conv_L_cache", "conv_bias", "full_attn_idxs", "block_auto_adjust_ff_dim", "block_multiple_of",
                "block_ffn_dim_multiplier"),
+        kinds={"full_attn_idxs": Kind.LAYERS},
         rule=_lfm2_rule,
     ),
     "lfm2_moe": Architecture(

@@ -34,7 +34,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         only=ROUTED_AS_V3,
         ignored=_IDLE,
         same_as={"num_experts": "n_routed_experts"},
-        kinds=(INDEXED,),
+        known_layers=(INDEXED,),
     ),
     "glm_moe_dsa": Architecture(
         constants=V3,
@@ -47,7 +47,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         only=ROUTED_AS_V3,
         ignored=_IDLE,
         same_as={"num_experts": "n_routed_experts"},
-        kinds=(INDEXED,),
+        known_layers=(INDEXED,),
         reads=("indexer_types", "index_topk_freq", "index_skip_topk_offset", "index_topk_pattern"),
         rule=_shared_choices,
     ),
