@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from symconfig.descriptor.architectures.architecture import CHUNKED, FULL, SLIDING, Derived, Reading
+from symconfig.descriptor.architectures.architecture import CHUNKED, FULL, OLDER_TYPES, SLIDING, Derived, Reading
 from symconfig.descriptor.meaning import leading_and_every
 from symconfig.descriptor.model import RopeScaling
 
@@ -102,7 +102,9 @@ def _layer_types(reader: Reading) -> list[str] | None:
         return None
     if listed is None:
         return None if rule is None else list(rule(values, number))
-    known = (FULL, SLIDING, CHUNKED, *reader.architecture.blocks)
+    known = (*reader.architecture.known_layers, *reader.architecture.blocks)
+    if isinstance(listed, list):
+        listed = [OLDER_TYPES.get(kind, kind) if isinstance(kind, str) else kind for kind in listed]
     if not isinstance(listed, list) or len(listed) != number or any(str(kind) not in known for kind in listed):
         need = f"{number} times " + " or ".join(repr(kind) for kind in known)
         reader.problem("wrong value", "layer_types", got=listed, need=need)

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from symconfig.descriptor.layers import NO_MIXER, LayerKind, Mixer, Mlp
+from symconfig.descriptor.layers import NO_MIXER, Keys, LayerKind, Mixer, Mlp
 from symconfig.descriptor.sections import (
     FUSED_TARGETS,
     QWEN_TARGETS,
@@ -18,6 +18,7 @@ from symconfig.descriptor.sections import (
     Experts,
     Indexer,
     LatentAttention,
+    Particular,
     RopeScaling,
 )
 from symconfig.descriptor.strict import MAX_LAYERS, Count, LayerCount, PositiveInt, Rate, Sparse, Strict
@@ -39,6 +40,7 @@ __all__ = [
     "ModelDescriptor",
     "ModelSchema",
     "Norm",
+    "Particular",
     "Position",
     "PositiveInt",
     "Rate",
@@ -81,7 +83,7 @@ class ModelDescriptor(Sparse):
         "mixers", "mlp_layers", "norm_bias", "norm_weight", "norm_before_sublayer", "shared_input_norm",
         "embedding_norm", "residual_multiplier", "logits_multiplier", "rope_layers", "qk_norm_of", "v_norm",
         "attention_gate", "v_head_dim", "chunked_attention", "indexer", "embedding_multiplier", "norm_after_residual",
-        "final_norm", "inner_norm", "qk_norm_bias", "extra_positions",
+        "final_norm", "inner_norm", "qk_norm_bias", "extra_positions", "particulars",
     )  # fmt: skip
 
     schema_: ModelSchema = Field(alias="schema")
@@ -138,7 +140,7 @@ class ModelDescriptor(Sparse):
     qk_norm_of: Literal["head", "each_head", "all_heads", "unit"] = Field(
         default="head",
         description="its weights: one vector for all heads (Qwen3), one for each (Cohere), over all heads at once "
-        "(OLMo 2), or none (Llama 4)",
+        "(OLMo 2), or none (Llama 4, on layers with rope)",
     )
     qk_norm_bias: bool = Field(default=False, description="that norm has a bias, too (Persimmon)")
     v_norm: bool = Field(default=False, description="a norm without weights on values, too (Gemma 4)")
@@ -169,6 +171,7 @@ class ModelDescriptor(Sparse):
     num_nextn_predict_layers: Count = Field(
         default=0, le=100, description="multi-token-prediction layers (DeepSeek-V3)"
     )
+    particulars: tuple[Particular, ...] = Field(default=(), description="what its class computes besides, by name")
     initializer_range: float = Field(default=0.02, gt=0)
     adapter: Adapter | None = None
     notes: tuple[str, ...] = Field(
@@ -234,6 +237,12 @@ class ModelDescriptor(Sparse):
                 return [f"mixers: layer {index} has {' and '.join(own)}, need one at most"]
             if own == [NO_MIXER] and not (self.mlp_layers or everywhere)[index]:
                 return [f"layer {index} has neither a mixer nor an MLP"]
+        if self.indexer and (self.latent is None or self.latent.q_lora_rank is None):
+            problems.append("indexer needs latent attention with q_lora_rank: it reads the low-rank queries")
+        if self.indexer and self.indexer.layers:
+            seeing = (own for own, window in zip(self.indexer.layers, self.sliding_layers, strict=False) if not window)
+            if not next(seeing, True):
+                problems.append("indexer.layers: the first layer without a window takes a choice that none made before")
         sizes: dict[str, int] = {}
         for mixer in self.mixers:
             for name, size in mixer.sizes.items():
@@ -282,7 +291,13 @@ class ModelDescriptor(Sparse):
             rope=not attends or self.rope_layers is None or self.rope_layers[index],
             beside=own.block if own is not None and attends else None,
             attends=attends,
+            keys=self._keys(index) if attends else Keys.ALL,
         )
+
+    def _keys(self, index: int) -> Keys:
+        if self.indexer is None or self.sliding_layers[index]:
+            return Keys.ALL
+        return Keys.CHOSEN if self.indexer.layers is None or self.indexer.layers[index] else Keys.AS_BEFORE
 
     def mixer(self, block: str) -> Mixer:
         """Return what the model says of a block that it has in place of attention."""

@@ -12,6 +12,7 @@ from functools import lru_cache
 
 from symconfig.graph import dims as d
 from symconfig.graph.derived import (
+    GRADIENTS,
     AttentionWork,
     Collective,
     DerivedBlock,
@@ -106,10 +107,15 @@ class Flow:
         result: list[Collective] = []
         for name, tensor in self.tensors.items():
             result.extend(self._forward(name, tensor))
-            if tensor.element is not Element.INDEX and tensor not in self.block.losses:
+            if self._has_gradient(name, tensor):
                 result.extend(self._backward(name, tensor))
                 result.extend(self._again(name, tensor))
         return result
+
+    def _has_gradient(self, name: str, tensor: Tensor) -> bool:
+        producer, _ = self.produced[name]
+        detached = producer is not None and producer.forward_only
+        return not detached and tensor.element is not Element.INDEX and tensor not in self.block.losses
 
     def _forward(self, name: str, tensor: Tensor) -> list[Collective]:
         """One change of layout for each distinct layout in which the tensor is used."""
@@ -130,6 +136,8 @@ class Flow:
         wanted = produced.summed()
         sources: dict[tuple[Layout, str], Operator | None] = {}
         for op, layout in self.uses[name]:
+            if op and op.forward_only:
+                continue
             given = layout if op is None else _gradient_layout(op, self._use(op, name), self.scheme)
             sources.setdefault((given, op.name if op and op.apart and wanted.where("tp") is None else ""), op)
         result = []
@@ -254,6 +262,11 @@ def _extent(dims: list[str], parts: Mapping[str, tuple[str, ...]]) -> Monomial:
 
 
 def _work(op: Operator, scheme: Scheme) -> list[Work]:
+    work = _both_ways(op, scheme)
+    return [each for each in work if each.phase is Phase.FORWARD] if op.forward_only else work
+
+
+def _both_ways(op: Operator, scheme: Scheme) -> list[Work]:
     if op.kind is OpKind.MATMUL:
         return _matmuls(op, scheme)
     if op.kind is OpKind.ATTENTION:
@@ -301,15 +314,28 @@ def _traffic(op: Operator, scheme: Scheme) -> list[Work]:
     saved = [next((use for use in (*ins, *outs) if use.tensor == tensor), Use(tensor)) for tensor in op.saves]
     extra = [use for use in saved if use not in ins and use not in outs]
     forward, backward = op.traffic
-    turns = _extent(list(op.per), scheme.parts(op))
+    parts = scheme.parts(op)
+    turns = _extent(list(op.per), parts)
+    between = [tuple(moved([Use(each.tensor)], Fraction(each.passes[way]))[0] for each in op.scratch) for way in (0, 1)]
+    products = [(_extent(list(product.loops), parts), product.again) for product in op.products]
     return [
-        Traffic(op.name, Phase.FORWARD, moved([*ins, *outs, *extra], forward), turns * op.launches[0]),
+        Traffic(
+            op=op.name,
+            phase=Phase.FORWARD,
+            moved=(*moved([*ins, *outs, *extra], forward), *between[0]),
+            turns=turns * op.launches[0],
+            products=tuple((each, 1) for each, _ in products),
+        ),
         # gradient of the output and what was kept are read, gradients of the inputs are written
         Traffic(
-            op.name,
-            Phase.INPUT,
-            moved([*outs, *saved, *(use for use in ins if use.tensor.element is not Element.INDEX)], backward),
-            turns * op.launches[1],
+            op=op.name,
+            phase=Phase.INPUT,
+            moved=(
+                *moved([*outs, *saved, *(use for use in ins if use.tensor.element is not Element.INDEX)], backward),
+                *between[1],
+            ),
+            turns=turns * op.launches[1],
+            products=tuple((each, GRADIENTS + again) for each, again in products),
         ),
         *_sorting(op, scheme),
     ]
@@ -379,7 +405,9 @@ def weight_layout(op: Operator, weight: Weight, scheme: Scheme) -> tuple[Layout,
     places, summed = {}, []
     for axis, splits in scheme.assign(op).items():
         mine = [dim for dim in splits if dim in weight.dims]
-        if mine:
+        if (
+            mine and axis != "cp"
+        ):  # every context-parallel rank holds the weights of all heads, and uses those of its own
             places[axis] = mine[0]
         elif not set(splits) <= set(op.contracted) or _alone(op.outputs[0].tensor, scheme).where(axis):
             summed.append(axis)

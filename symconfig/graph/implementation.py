@@ -27,6 +27,13 @@ class RotationKernel(StrEnum):
     FUSED_STRETCHED = "fused_stretched"  # and where rope is scaled so that it lengthens queries and keys
 
 
+class ScanKernel(StrEnum):
+    """What is one function with a state space's scan, which keeps what it reads and makes the rest again backward."""
+
+    GATED = "gated"  # the convolution before it and the gate behind it; a norm is another (Megatron-LM's MambaMixer)
+    WHOLE = "whole"  # its norm and its output projection, too (Transformers with mamba-ssm)
+
+
 class LossKernel(StrEnum):
     """How cross-entropy follows from logits."""
 
@@ -66,13 +73,15 @@ class Attention:
     copies_result: into the order that the projection wants. copies_shared_heads: where query heads share keys and
     values, those are copied for each of them before the products. in_fp8: queries, keys and values are cast for a
     fused kernel, and it keeps those copies and its result's (Transformer Engine's --fp8-dpa,
-    pytorch/attention/dot_product_attention/backends.py).
+    pytorch/attention/dot_product_attention/backends.py). masks_choice: where an indexer chooses keys, attention reads
+    all of them under a mask, and PyTorch's products make the indexer's scores.
     """
 
     kernel: Kernel = Kernel.FLASH
     copies_result: bool = False
     copies_shared_heads: bool = False
     in_fp8: bool = False
+    masks_choice: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,6 +164,7 @@ class Implementation:
     attention: Attention = field(default_factory=Attention)
     linear: Linear = field(default_factory=Linear)
     norm: NormKernel = NormKernel.FUSED
+    scan: ScanKernel = ScanKernel.GATED
     rotation: Rotation = field(default_factory=Rotation)
     fused_activation: bool = True
     fp8_activation_store: bool = False

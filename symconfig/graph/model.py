@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from math import gcd
 from types import MappingProxyType
 
 from symconfig.descriptor.layers import NO_MIXER
@@ -57,6 +58,14 @@ def blocks_of(model: ModelDescriptor) -> tuple[str, ...]:
     return tuple(name for name in dict.fromkeys(names) if name is not None and name != NO_MIXER)
 
 
+def mixer_pieces(model: ModelDescriptor) -> int:
+    """Return the greatest number of ranks over which the heads and groups of all blocks in attention's place divide; 0
+    where there are none."""
+    found = [parts().mixer(name) for name in blocks_of(model)]
+    sizes = dim_sizes(model) if any(mixer.pieces for mixer in found) else {}
+    return gcd(*(int(sizes[name]) for mixer in found for name in mixer.pieces))
+
+
 def _ends(model: ModelDescriptor) -> list[End]:
     """Blocks before and behind the layers of this model."""
     return [end for end in parts().ends.values() if end.count(model)]
@@ -66,7 +75,8 @@ def _ends(model: ModelDescriptor) -> list[End]:
 _NUMBERS = frozenset(
     {"name", "source", "huggingface_id", "notes", "hidden_size", "intermediate_size", "num_hidden_layers",
      "num_attention_heads", "num_key_value_heads", "head_dim", "vocab_size", "max_position_embeddings",
-     "extra_positions", "num_nextn_predict_layers", "sliding_window_pattern", "mixers", "mlp_layers", "rope_layers"}
+     "extra_positions", "num_nextn_predict_layers", "sliding_window_pattern", "mixers", "mlp_layers", "rope_layers",
+     "particulars"}
 )  # fmt: skip
 
 
@@ -137,6 +147,7 @@ def dim_sizes(model: ModelDescriptor) -> dict[str, float]:
             "router_width": moe.num_experts + moe.zero_experts,
             d.EXPERT_LATENT: moe.latent_size or 0,
             "num_experts_per_tok": moe.num_experts_per_tok,
+            "expert_copies": moe.computing_per_tok,
             "expert_groups": moe.n_group or 1,
             "chosen_expert_groups": moe.topk_group or 1,
             d.EXPERT_FFN: moe.moe_intermediate_size,

@@ -6,9 +6,12 @@ import random
 from typing import Any
 
 from symconfig.descriptor.architectures import architectures
+from symconfig.descriptor.architectures.hybrid import ARCHITECTURES as HYBRID
 
-# Qwen-7B's code lies beside its weights; gemma3 is gemma3_text inside a section of its own.
-KINDS = tuple(kind for kind in architectures() if kind not in ("qwen", "gemma3"))
+# Qwen-7B's code lies beside its weights; gemma3 is gemma3_text inside a section of its own; test_hybrid.py has the
+# rest.
+_ELSEWHERE = {"qwen", "gemma3", *HYBRID}
+KINDS = tuple(kind for kind in architectures() if kind not in _ELSEWHERE and architectures()[kind].text_of is None)
 _MLA = ("deepseek_v2", "deepseek_v3")
 _FACTORS = ("embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling", "logit_scale")
 _SWITCHES = (

@@ -183,12 +183,16 @@ CASES: dict[str, Case] = {
     "attention_gate": (DENSE, {"attention_gate": "channel"}, "attention_gate"),
     "v_head_dim": (DENSE, {"v_head_dim": 64}, "v_head_dim"),
     "chunked_attention": (DENSE, {"chunked_attention": True}, "chunked_attention"),
-    "indexer": (DENSE, {"indexer": {"index_n_heads": 4, "index_head_dim": 64, "index_topk": 256}}, "indexer"),
+    "indexer": (LATENT, {"indexer": {"index_n_heads": 4, "index_head_dim": 64, "index_topk": 256}}, "indexer"),
     "experts.layers": (SPARSE, _experts(layers=(False, *(True,) * 31)), None),
+    "experts.input_scaled": (SPARSE, _experts(input_scaled=True), "experts.input_scaled"),
+    "experts.shortcut": (SPARSE, _experts(shortcut=True), "experts.shortcut"),
+    "experts.result_norm": (SPARSE, _experts(result_norm=True), "experts.result_norm"),
+    "particulars": (DENSE, {"particulars": ({"name": "clip_qkv", "value": 8.0},)}, "particulars"),
     "experts.zero_experts": (SPARSE, _experts(zero_experts=4), "experts.zero_experts"),
     "experts.latent_size": (SPARSE, _experts(latent_size=512), "experts.latent_size"),
     "experts.latent_bias": (SPARSE, _experts(latent_bias=True), "experts.latent_bias"),
-    "mixers": (DENSE, {"mixers": [{"block": "short_conv", "sizes": {"short_conv_kernel": 3}}]}, "mixers"),
+    "mixers": (DENSE, {"mixers": [{"block": "short_conv", "sizes": {"conv_L_cache": 3}}]}, "mixers"),
 }
 
 

@@ -52,6 +52,7 @@ def _around(known: Mapping[str, Architecture]) -> Iterator[tuple[str, Architectu
 
 def _complete(kind: str, table: Architecture) -> Architecture:
     """Return a table with the defaults and the spellings of its class."""
+    kind = table.of_class or kind
     if kind not in families():
         return table
     keys = defaults(kind) | dict(table.defaults)

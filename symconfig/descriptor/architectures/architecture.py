@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 
 Values = Mapping[str, Any]  # config.json's values by key, with the class's defaults
 FULL, SLIDING, CHUNKED = "full_attention", "sliding_attention", "chunked_attention"
+INDEXED = "indexed_attention"
+LINEAR = "linear_attention"  # any block in attention's place
+OLDER_TYPES = {"attention": FULL, "mamba": LINEAR}  # spellings of before transformers 5 (remap_legacy_layer_types)
 
 
 class Derived(Enum):
@@ -20,6 +23,23 @@ class Derived(Enum):
     HEADS = "num_attention_heads"
     HEAD_DIM = "hidden_size / num_attention_heads"
     FOUR_TIMES_HIDDEN = "4 x hidden_size"
+    LAYERS = "as many as layer_types or hybrid_override_pattern lists"
+
+
+class Kind(Enum):
+    """What a key may hold whose default does not say it."""
+
+    COUNT = "a whole number > 0, or nothing"
+    LAYERS = "a list of layers, or nothing"
+    SECTION = "an object, or nothing"
+
+    def fits(self, value: Any) -> bool:
+        """Return whether a value that is not the default is of this kind."""
+        if self is Kind.COUNT:
+            return type(value) is int and 0 < value < 2**63
+        if self is Kind.LAYERS:
+            return isinstance(value, list) and all(type(item) is int for item in value)
+        return isinstance(value, Mapping)
 
 
 class Reading(Protocol):
@@ -53,7 +73,9 @@ class Architecture:
     and the mixer (as in the descriptor) that such layers have. reads: keys that `rule` reads, which fills in what no
     table holds. writes: the inverse of `rule`, for keys that asking it does not find. gate_and_up_in_one:
     intermediate_size counts both halves of the gated MLP. groups_with: n_group and topk_group apply with this
-    topk_method only. text_of: the model is this section of the file, of this type.
+    topk_method only. text_of: the model is this section of the file, of this type. of_class: the model_type whose class
+    it is, where its own has none. known_layers: types of layers, if not the usual ones. kinds: of keys whose default is
+    null or text, and that hold something else. may_be_zero: keys that say by 0 that there is none.
     """
 
     constants: Mapping[str, Any] = field(default_factory=dict)
@@ -68,6 +90,10 @@ class Architecture:
     reads: tuple[str, ...] = ()
     rule: Callable[[Reading], None] | None = None
     writes: Callable[[ModelDescriptor], Mapping[str, Any]] | None = None
+    kinds: Mapping[str, Kind] = field(default_factory=dict)
+    may_be_zero: tuple[str, ...] = ()
     gate_and_up_in_one: bool = False
     groups_with: str | None = None
     text_of: tuple[str, str] | None = None
+    of_class: str | None = None
+    known_layers: tuple[str, ...] = (FULL, SLIDING, CHUNKED)

@@ -32,20 +32,20 @@ def exaone4(values: Values, layers: int) -> list[str]:
     return [SLIDING if (i + 1) % pattern else FULL for i in range(layers)] if isinstance(pattern, int) else []
 
 
-def _exaone4_rope(reader: Reading) -> None:
+def rope_if_window(reader: Reading) -> None:
     """With a window, only layers that have it turn queries and keys."""
     if reader.values["sliding_window"] is not None:
         rope_with_window(reader)
 
 
-def _pattern(reader: Reading) -> None:
+def exaone_pattern(reader: Reading) -> None:
     """sliding_window_pattern is a number, a word of L and G, or null."""
     pattern = reader.values["sliding_window_pattern"]
     word = isinstance(pattern, str) and bool(pattern) and set(pattern) <= {"L", "G"}
     if not (pattern is None or word or (type(pattern) is int and pattern >= 0)):
         need = "a whole number, or a word of L and G"
         return reader.problem("wrong value", "sliding_window_pattern", got=repr(pattern), need=need)
-    _exaone4_rope(reader)
+    rope_if_window(reader)
 
 
 ARCHITECTURES: dict[str, Architecture] = {
@@ -72,7 +72,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         layers=exaone4,
         defaults={"sliding_window_pattern": None},
         reads=("sliding_window_pattern",),
-        rule=_pattern,
+        rule=exaone_pattern,
     ),
     "glm": Architecture(names=_QKV),
     "glm4": Architecture(constants={"norm_after_sublayer": True}, names=_QKV),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from symconfig.cost.framework import Bytes, Framework, Hide, Together
 from symconfig.graph.implementation import (
+    Attention,
     Experts,
     Implementation,
     Linear,
@@ -12,6 +13,7 @@ from symconfig.graph.implementation import (
     NormKernel,
     Rotation,
     RotationKernel,
+    ScanKernel,
     Vocabulary,
 )
 
@@ -19,8 +21,10 @@ DEEPSPEED = Framework(
     name="deepspeed",
     implementation=Implementation(
         # Transformers' modules, each operator a kernel of PyTorch's.
+        attention=Attention(masks_choice=True),
         linear=Linear(joined=False, norm_inside=False),
         norm=NormKernel.EAGER,
+        scan=ScanKernel.WHOLE,
         rotation=Rotation(kernel=RotationKernel.EAGER),
         fused_activation=False,
         loss=Loss(kernel=LossKernel.WIDE),  # PyTorch's cross_entropy, while a variable holds the logits

@@ -38,6 +38,10 @@ NEVER: Mapping[str, str] = MappingProxyType(
         "final_logit_softcapping": "it does not cap logits",
         "experts.zero_experts": "every expert computes",
         "experts.latent_size": "experts read tokens as wide as they are",
+        "experts.input_scaled": "a choice's weight scales what its expert gives",
+        "experts.shortcut": "what experts give joins the stream in their own layer",
+        "experts.result_norm": "it has no norm of what experts give",
+        "particulars": "its modules compute nothing besides",
         "experts.latent_bias": "experts read tokens as wide as they are",
     }
 )

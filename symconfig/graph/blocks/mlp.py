@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+from symconfig.descriptor.model import Experts
 from symconfig.graph import dims as d
 from symconfig.graph.blocks.common import beside_fused, linear, norm, with_adapter
 from symconfig.graph.blocks.context import Context
@@ -23,7 +24,7 @@ def mlp(
     bias: bool | None = None,
     activation_module: str = "mlp_act",
 ) -> Tensor:
-    """y[…, D] from x[…, D] through `width`."""
+    """y[…, D] from x[…, D] through `width`, where D is what x has."""
     bias = ctx.model.mlp_bias if bias is None else bias
     rows = x.dims[:-1]
     up = Tensor(f"{prefix}up", (*rows, width))
@@ -35,7 +36,7 @@ def mlp(
             ctx,
             f"{prefix}gate_up_proj",
             x,
-            inner=(d.HIDDEN,),
+            inner=x.dims[-1:],
             width=(fused,),
             outputs=[Use(gate, ((width, fused),)), Use(up, ((width, fused),))],
             bias=bias,
@@ -49,7 +50,7 @@ def mlp(
             ctx,
             f"{prefix}up_proj",
             x,
-            inner=(d.HIDDEN,),
+            inner=x.dims[-1:],
             width=(width,),
             outputs=[Use(up)],
             bias=bias,
@@ -63,7 +64,7 @@ def mlp(
                 ctx,
                 f"{prefix}gate_proj",
                 x,
-                inner=(d.HIDDEN,),
+                inner=x.dims[-1:],
                 width=(width,),
                 outputs=[Use(gate)],
                 bias=bias,
@@ -82,7 +83,7 @@ def mlp(
             ctx.build.elementwise(f"{prefix}activation", [active, up], middle, saves=[active, up])
         else:
             inputs = [gate, up] if gated else [up]
-            weighted = width == d.EXPERT_FFN and ctx.how.experts.weighted_inside and not gated
+            weighted = bool(_weighing(ctx, width)) and ctx.how.experts.weighted_inside and not gated
             active = Tensor(f"{prefix}active", up.dims) if weighted else middle
             # A fused kernel works on what its products have in registers.
             traffic = (0, 0) if ctx.how.experts.kernels is ExpertKernels.FUSED and width == d.EXPERT_FFN else (1, 1)
@@ -103,7 +104,7 @@ def mlp(
         f"{prefix}down_proj",
         middle,
         inner=(width,),
-        width=(d.HIDDEN,),
+        width=x.dims[-1:],
         outputs=[Use(out)],
         bias=bias,
         aliases=("down_proj", "c_proj"),
@@ -111,10 +112,16 @@ def mlp(
     return with_adapter(ctx, f"{prefix}down_proj", out, ("down_proj", "c_proj"))
 
 
+def _weighing(ctx: Context, width: str) -> Experts | None:
+    """The model's experts, where this is their body and what they give is weighed."""
+    moe = ctx.model.experts
+    return None if moe is None or moe.input_scaled or width != d.EXPERT_FFN else moe
+
+
 def _slot_weights(ctx: Context, width: str) -> list[Tensor]:
     """The probabilities of an expert's slots, where the activation weighs by them. Sigmoid scores stay in fp32."""
-    moe = ctx.model.experts
-    if moe is None or width != d.EXPERT_FFN or not ctx.how.experts.eager_routing:
+    moe = _weighing(ctx, width)
+    if moe is None or not ctx.how.experts.eager_routing:
         return []
     element = Element.FP32 if moe.scoring_func == "sigmoid" else Element.ACTIVATION
     return [Tensor("slot_probabilities", (d.EXPERTS, d.SLOTS), element)]
