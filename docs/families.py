@@ -60,9 +60,11 @@ def row(kind: str) -> dict[str, Any]:
             defaults[field.name] = value
     if "qk_rope_head_dim" in defaults:
         defaults.pop("head_dim", None)  # of rope's part, or of none
-    elif _READS_HEAD_DIM.search(_modules(made)):
+    elif _READS_HEAD_DIM.search(_modules(made)) and not hasattr(made, "head_dim"):  # nor is it computed there
         defaults.setdefault("head_dim", None)  # read by the modules where the class does not name it
+    names = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[kind]
     found: dict[str, Any] = {"defaults": defaults, "aliases": dict(made.attribute_map)}
+    found["class"] = names if isinstance(names, str) else names[0]
     rope = getattr(made(), "rope_parameters", None) if "rope_parameters" in defaults else None
     if rope:
         found["rope"] = rope

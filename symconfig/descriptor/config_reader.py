@@ -7,23 +7,23 @@ from typing import Any, get_args
 
 from symconfig.descriptor import config_rules as rules
 from symconfig.descriptor.architectures.architecture import Architecture, Derived
+from symconfig.descriptor.architectures.fields import goes_to, is_read
 from symconfig.descriptor.architectures.keys import (
     ACTIVATIONS,
     COMMON_IGNORED,
     COMMON_NOTED,
     COMMON_ONLY,
     FRACTIONS,
-    NAMES,
     NULL_IS_NONE,
     RULED,
     words,
 )
 from symconfig.descriptor.document import Document, KeyPath, shorten
-from symconfig.descriptor.model import MAX_LAYERS, Experts, LatentAttention, ModelDescriptor, Strict
+from symconfig.descriptor.model import MAX_LAYERS, Experts, Indexer, LatentAttention, ModelDescriptor, Strict
 from symconfig.errors import Problem
 
 DTYPE_KEYS = ("torch_dtype", "dtype")
-_SECTIONS: Mapping[str, type[Strict]] = {"experts": Experts, "latent": LatentAttention}
+_SECTIONS: Mapping[str, type[Strict]] = {"experts": Experts, "latent": LatentAttention, "indexer": Indexer}
 
 
 class ConfigReader:
@@ -46,13 +46,15 @@ class ConfigReader:
         """Descriptor fields by dotted name. With problems the result is incomplete."""
         self._check_keys()
         defaults = self.architecture.defaults
-        values = {key: self._value(key, default) for key, default in defaults.items() if self._means(key)}
+        values = {
+            key: self._value(key, default) for key, default in defaults.items() if is_read(self.architecture, key)
+        }
         if self.problems:
             return {}
         self.values = values = {key: self.derive(value, values) for key, value in values.items()}
         self.fields = fields = {"model_type": self.data["model_type"]}
         for key, value in values.items():
-            for field in self._goes_to(key):
+            for field in goes_to(self.architecture, key):
                 if value is not None or not _needs_value(field):
                     fields[field] = value
                     self.key_of[field] = key
@@ -80,19 +82,6 @@ class ConfigReader:
         """Say in the descriptor what of the file it leaves out."""
         self.notes.append(sentence)
 
-    def _goes_to(self, key: str) -> tuple[str, ...]:
-        """Return the descriptor's fields that a key gives as it stands."""
-        if key in self.architecture.ignored:
-            return ()
-        own = self.architecture.names.get(key)
-        if own is not None or key in RULED or key in self.architecture.reads:
-            return own or ()
-        return NAMES.get(key) or ((key,) if key in ModelDescriptor.model_fields else ())
-
-    def _means(self, key: str) -> bool:
-        """Whether a key is read at all; of the others nothing but the class's default is understood."""
-        return key in RULED or key in self.architecture.reads or bool(self._goes_to(key))
-
     def problem(self, what: str, key: str, *more: str | int, got: object = None, need: str | None = None) -> None:
         shown = None if got is None else shorten(got)
         self.problems.append(self.document.problem(what, (*self.prefix, key, *more), got=shown, need=need))
@@ -114,7 +103,7 @@ class ConfigReader:
         if "rope_scaling" in table.defaults:
             known.add("rope_parameters")
         left_out = {*table.ignored, *table.noted, *COMMON_IGNORED, *COMMON_NOTED}
-        classed = {k: (v,) for k, v in table.defaults.items() if k not in left_out and not self._means(k)}
+        classed = {k: (v,) for k, v in table.defaults.items() if k not in left_out and not is_read(table, k)}
         common = {key: need for key, need in COMMON_ONLY.items() if key not in table.defaults}
         only: dict[str, tuple[Any, ...]] = {**common, **classed, **table.only}
         for key, value in self.data.items():
@@ -135,7 +124,7 @@ class ConfigReader:
     def _value(self, key: str, default: Any) -> Any:
         """The key's value, of the type that its default has."""
         if key not in self.data:
-            if default is None and any(_needs_value(field) for field in self._goes_to(key)):
+            if default is None and any(_needs_value(field) for field in goes_to(self.architecture, key)):
                 self.problem("this key is missing", key)
             return default
         value = self.data[key]
@@ -146,7 +135,8 @@ class ConfigReader:
             return default if value is None else value
         if value is None and (key in NULL_IS_NONE or default is None or isinstance(default, Derived)):
             return default if isinstance(default, Derived) or key == "rope_scaling" else None
-        if (key in RULED and key not in _TYPED_RULES) or default is None:
+        untyped = key in self.architecture.reads and not isinstance(default, bool | float | int)
+        if (key in RULED and key not in _TYPED_RULES) or untyped or default is None:
             return value
         if isinstance(default, bool):
             right, need = isinstance(value, bool), "true or false"
@@ -222,7 +212,7 @@ _POSITIVE = words(
     num_key_value_heads head_dim kv_channels max_position_embeddings n_positions moe_intermediate_size num_experts
     num_local_experts n_routed_experts num_experts_per_tok kv_lora_rank qk_nope_head_dim qk_rope_head_dim v_head_dim
     rms_norm_eps layer_norm_eps layer_norm_epsilon rope_theta rotary_emb_base initializer_range decoder_sparse_step
-    sliding_window_pattern attn_layer_period expert_layer_period full_attention_interval mamba_n_heads
+    sliding_window_pattern window_size attn_layer_period expert_layer_period full_attention_interval mamba_n_heads
     linear_num_key_heads block_multiple_of attention_multiplier logits_scaling hybrid_override_pattern conv_kernel
     state_size ssm_state_size chunk_size n_groups num_heads mamba_num_heads mamba_head_dim mamba_d_state mamba_d_conv
     mamba_chunk_size mamba_n_groups mamba_expand expand linear_num_value_heads linear_key_head_dim linear_value_head_dim

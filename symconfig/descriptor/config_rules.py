@@ -9,7 +9,12 @@ from symconfig.descriptor.architectures.architecture import CHUNKED, FULL, OLDER
 from symconfig.descriptor.meaning import leading_and_every
 from symconfig.descriptor.model import RopeScaling
 
-_ROPE_KEYS = {*RopeScaling.model_fields, "type", "rope_theta", "partial_rotary_factor", "finetuned"}
+_ROPE_KEYS = {*RopeScaling.model_fields, "type", "rope_theta", "partial_rotary_factor"}
+_ROPE_IDLE = {
+    "finetuned": None,
+    "max_position_embeddings": None,  # of the file again
+    "llama_4_scaling_beta": "llama_4_scaling_beta scales queries by their position, which changes no shape and no cost",
+}
 _MOE_LAYERS = {"dense": False, "sparse": True}
 
 
@@ -24,7 +29,9 @@ def rope(reader: Reading) -> None:
         return reader.problem("wrong value", key, got=repr(raw), need="an object")
     if "rope_local_base_freq" in fields and (FULL in raw or SLIDING in raw):
         raw = _rope_by_layer_type(reader, key, raw)
-    for unknown in (k for k in raw if k not in _ROPE_KEYS and raw[k] is not None):
+    for sentence in (note for k, note in _ROPE_IDLE.items() if note is not None and (data.get(key) or {}).get(k)):
+        reader.note(sentence)
+    for unknown in (k for k in raw if k not in _ROPE_KEYS and k not in _ROPE_IDLE and raw[k] is not None):
         reader.problem("this key is not known and may change the architecture", key, unknown, got=raw[unknown])
     for field in ("rope_theta", "partial_rotary_factor"):
         if raw.get(field) is not None:
@@ -95,7 +102,7 @@ def _layer_types(reader: Reading) -> list[str] | None:
         return None
     if listed is None:
         return None if rule is None else list(rule(values, number))
-    known = (FULL, SLIDING, CHUNKED, *reader.architecture.blocks)
+    known = (*reader.architecture.known_layers, *reader.architecture.blocks)
     if isinstance(listed, list):
         listed = [OLDER_TYPES.get(kind, kind) if isinstance(kind, str) else kind for kind in listed]
     if not isinstance(listed, list) or len(listed) != number or any(str(kind) not in known for kind in listed):

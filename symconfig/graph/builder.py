@@ -35,6 +35,7 @@ class Builder:
     parts: list[str] = field(default_factory=list)
     legs: list[Leg] = field(default_factory=lambda: [Leg.APART])
     stops_early: bool = False
+    detached: bool = False
 
     @contextmanager
     def module(self, *names: str) -> Iterator[None]:
@@ -57,9 +58,18 @@ class Builder:
         yield
         self.legs.pop()
 
+    @contextmanager
+    def no_gradient(self) -> Iterator[None]:
+        """Operators made inside run forward only."""
+        self.detached = True
+        yield
+        self.detached = False
+
     def _add(self, operator: Operator) -> None:
         modules, part = tuple(self.modules), ".".join(self.parts)
-        self.operators.append(replace(operator, modules=modules, part=part, leg=self.legs[-1]))
+        self.operators.append(
+            replace(operator, modules=modules, part=part, leg=self.legs[-1], forward_only=self.detached)
+        )
 
     def matmul(
         self,
@@ -194,11 +204,14 @@ class Builder:
         keys: str,
         weights: Sequence[Weight] = (),
         in_fp8: bool = False,
+        beside: Sequence[Use] = (),
+        keeps: Sequence[Tensor] = (),
     ) -> Tensor:
         """Fused (flash) attention: nothing of size sequence x keys is kept, only the softmax statistics.
 
         Its kernel runs all keys of a query and all channels of a head. Heads are the last dim but one. in_fp8: it
-        casts what it reads, and keeps those copies and its result's.
+        casts what it reads, and keeps those copies and its result's. beside: which keys it reads, or a mask over them;
+        keeps: of these, what it keeps.
         """
         heads, shared = q.dims()[-2], k.dims()[-2]
         kept = (q.tensor, k.tensor, v.tensor, output)
@@ -208,11 +221,11 @@ class Builder:
                 name=name,
                 kind=OpKind.ATTENTION,
                 loops=tuple(loops),
-                inputs=(q, k, v),
+                inputs=(q, k, v, *beside),
                 outputs=(Use(output),),
                 contracted=(d.KEYS,),
                 weights=tuple(weights),
-                saves=(*(map(in_eight_bits, kept) if in_fp8 else kept), statistics),
+                saves=(*(map(in_eight_bits, kept) if in_fp8 else kept), statistics, *keeps),
                 keys=keys,
                 whole=tuple(dict.fromkeys((d.KEYS, q.dims()[-1], v.dims()[-1]))),
                 together=((heads, shared),) if heads != shared else (),

@@ -107,10 +107,15 @@ class Flow:
         result: list[Collective] = []
         for name, tensor in self.tensors.items():
             result.extend(self._forward(name, tensor))
-            if tensor.element is not Element.INDEX and tensor not in self.block.losses:
+            if self._has_gradient(name, tensor):
                 result.extend(self._backward(name, tensor))
                 result.extend(self._again(name, tensor))
         return result
+
+    def _has_gradient(self, name: str, tensor: Tensor) -> bool:
+        producer, _ = self.produced[name]
+        detached = producer is not None and producer.forward_only
+        return not detached and tensor.element is not Element.INDEX and tensor not in self.block.losses
 
     def _forward(self, name: str, tensor: Tensor) -> list[Collective]:
         """One change of layout for each distinct layout in which the tensor is used."""
@@ -131,6 +136,8 @@ class Flow:
         wanted = produced.summed()
         sources: dict[tuple[Layout, str], Operator | None] = {}
         for op, layout in self.uses[name]:
+            if op and op.forward_only:
+                continue
             given = layout if op is None else _gradient_layout(op, self._use(op, name), self.scheme)
             sources.setdefault((given, op.name if op and op.apart and wanted.where("tp") is None else ""), op)
         result = []
@@ -255,6 +262,11 @@ def _extent(dims: list[str], parts: Mapping[str, tuple[str, ...]]) -> Monomial:
 
 
 def _work(op: Operator, scheme: Scheme) -> list[Work]:
+    work = _both_ways(op, scheme)
+    return [each for each in work if each.phase is Phase.FORWARD] if op.forward_only else work
+
+
+def _both_ways(op: Operator, scheme: Scheme) -> list[Work]:
     if op.kind is OpKind.MATMUL:
         return _matmuls(op, scheme)
     if op.kind is OpKind.ATTENTION:

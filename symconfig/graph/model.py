@@ -75,7 +75,8 @@ def _ends(model: ModelDescriptor) -> list[End]:
 _NUMBERS = frozenset(
     {"name", "source", "huggingface_id", "notes", "hidden_size", "intermediate_size", "num_hidden_layers",
      "num_attention_heads", "num_key_value_heads", "head_dim", "vocab_size", "max_position_embeddings",
-     "num_nextn_predict_layers", "sliding_window_pattern", "mixers", "mlp_layers", "rope_layers"}
+     "extra_positions", "num_nextn_predict_layers", "sliding_window_pattern", "mixers", "mlp_layers", "rope_layers",
+     "particulars"}
 )  # fmt: skip
 
 
@@ -135,7 +136,7 @@ def dim_sizes(model: ModelDescriptor) -> dict[str, float]:
         d.QKV: (heads + kv) * width + kv * value,
         d.FFN: model.intermediate_size,
         d.FFN_FUSED: 2 * model.intermediate_size,
-        d.POSITIONS: model.max_position_embeddings,
+        d.POSITIONS: model.max_position_embeddings + model.extra_positions,
         "mtp_width": 2 * model.hidden_size,
         d.MTP_COLUMNS: model.hidden_size,
     }
@@ -146,6 +147,7 @@ def dim_sizes(model: ModelDescriptor) -> dict[str, float]:
             "router_width": moe.num_experts + moe.zero_experts,
             d.EXPERT_LATENT: moe.latent_size or 0,
             "num_experts_per_tok": moe.num_experts_per_tok,
+            "expert_copies": moe.computing_per_tok,
             "expert_groups": moe.n_group or 1,
             "chosen_expert_groups": moe.topk_group or 1,
             d.EXPERT_FFN: moe.moe_intermediate_size,

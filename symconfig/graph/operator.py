@@ -157,6 +157,7 @@ class Operator:
         input's gradient by itself where the input is whole.
     part: the module it is written in, as people name it.
     leg: where it stands on the tokens' way to their experts.
+    forward_only: no gradient flows back through it, nor into its weights: it finds positions, or runs detached.
     products, scratch: of an operator that is a chain of kernels with products inside them, such as a chunked scan.
     """
 
@@ -189,15 +190,18 @@ class Operator:
     apart: bool = False
     part: str = ""
     leg: Leg = Leg.APART
+    forward_only: bool = False
     products: tuple[Product, ...] = ()
     scratch: tuple[Scratch, ...] = ()
 
     @property
     def trainable(self) -> bool:
-        return any(not weight.frozen for weight in self.weights)
+        return not self.forward_only and any(not weight.frozen for weight in self.weights)
 
     def needed(self) -> tuple[Tensor, ...]:
         """Tensors that must exist when this operator's backward runs."""
+        if self.forward_only:
+            return ()
         if self.kind is not OpKind.MATMUL:
             return (*self.saves, *self.holds)
         if len(self.inputs) == 2:

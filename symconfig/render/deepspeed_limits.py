@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from symconfig.descriptor.config_writer import unsaid
 from symconfig.errors import InfeasibleError, Problem
 from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
 from symconfig.plans.plan import Plan
-from symconfig.render.deepspeed_model import unsaid
 from symconfig.render.refused import refused
 
 

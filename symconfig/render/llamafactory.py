@@ -12,10 +12,10 @@ from typing import Any
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import Problem
 from symconfig.frameworks import counting
+from symconfig.frameworks.deepspeed.adapters import target_modules
 from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
 from symconfig.plans.plan import Plan
 from symconfig.render import deepspeed, deepspeed_launch, deepspeed_limits, monitors, trainer
-from symconfig.render.deepspeed_model import target_modules
 from symconfig.render.files import File
 from symconfig.render.summary import predicted_for
 from symconfig.render.weights import fine_tuned

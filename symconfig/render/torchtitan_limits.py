@@ -14,11 +14,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from symconfig.descriptor.config_writer import unsaid
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InfeasibleError, Problem
 from symconfig.frameworks.constraint import other
 from symconfig.plans.plan import Plan
-from symconfig.render.deepspeed_model import unsaid
 from symconfig.render.weights import unread
 
 DATA = Path(__file__).parent / "data" / "torchtitan_flavors.json"

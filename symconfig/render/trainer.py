@@ -13,11 +13,11 @@ from posixpath import basename, normpath
 from typing import Any
 
 from symconfig.errors import InfeasibleError, Problem
+from symconfig.frameworks.deepspeed.adapters import target_modules
 from symconfig.frameworks.megatron.environment import Variable
 from symconfig.plans.plan import Plan
 from symconfig.render import deepspeed_limits, monitors, trainer_optimizer
 from symconfig.render.deepspeed_launch import attention
-from symconfig.render.deepspeed_model import target_modules
 from symconfig.render.files import File
 from symconfig.render.summary import Row
 from symconfig.render.weights import hf_weights

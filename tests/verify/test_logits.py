@@ -203,7 +203,7 @@ def _joined(args: list[str]) -> list[str]:
 
 def _case(fields: dict[str, Any]) -> tuple[dict[str, Any], Any]:
     """The worker's request for one model, and transformers' logits[B, T, V]."""
-    from symconfig.verify.transformers_config import to_transformers_config
+    from tests.descriptor.transformers_classes import to_transformers_config
 
     descriptor = ModelDescriptor.model_validate_json(json.dumps({**TINY, **fields}))
     torch.manual_seed(0)

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from symconfig.descriptor.model import ModelDescriptor
 
 Values = Mapping[str, Any]  # config.json's values by key, with the class's defaults
 FULL, SLIDING, CHUNKED = "full_attention", "sliding_attention", "chunked_attention"
+INDEXED = "indexed_attention"
 LINEAR = "linear_attention"  # any block in attention's place
 OLDER_TYPES = {"attention": FULL, "mamba": LINEAR}  # spellings of before transformers 5 (remap_legacy_layer_types)
 
@@ -70,10 +74,11 @@ class Architecture:
     only). noted: left out with a note, when set. ignored: without effect on the trained model. same_as: a second
     spelling of another key. layers: the type of each layer, where the file does not list them. blocks: a type of layer,
     and the mixer (as in the descriptor) that such layers have. reads: keys that `rule` reads, which fills in what no
-    table holds. gate_and_up_in_one: intermediate_size counts both halves of the gated MLP. groups_with: n_group and
-    topk_group apply with this topk_method only. kinds: of keys whose default is null or text, and that hold something
-    else. may_be_zero: keys that say by 0 that there is none. text_of: the model is this section of the file, of this
-    type.
+    table holds. writes: the inverse of `rule`, for keys that asking it does not find. gate_and_up_in_one:
+    intermediate_size counts both halves of the gated MLP. groups_with: n_group and topk_group apply with this
+    topk_method only. text_of: the model is this section of the file, of this type. of_class: the model_type whose class
+    it is, where its own has none. known_layers: types of layers, if not the usual ones. kinds: of keys whose default is
+    null or text, and that hold something else. may_be_zero: keys that say by 0 that there is none.
     """
 
     constants: Mapping[str, Any] = field(default_factory=dict)
@@ -87,8 +92,11 @@ class Architecture:
     blocks: Mapping[str, Callable[[Values], Mapping[str, Any]]] = field(default_factory=dict)
     reads: tuple[str, ...] = ()
     rule: Callable[[Reading], None] | None = None
+    writes: Callable[[ModelDescriptor], Mapping[str, Any]] | None = None
     kinds: Mapping[str, Kind] = field(default_factory=dict)
     may_be_zero: tuple[str, ...] = ()
     gate_and_up_in_one: bool = False
     groups_with: str | None = None
     text_of: tuple[str, str] | None = None
+    of_class: str | None = None
+    known_layers: tuple[str, ...] = (FULL, SLIDING, CHUNKED)

@@ -35,6 +35,11 @@ def defaults(kind: str) -> dict[str, Any]:
     return found
 
 
+def class_of(kind: str) -> str | None:
+    """Return the name of a family's class for causal modelling; None: transformers has none."""
+    return families()[kind]["class"] if kind in families() else None
+
+
 def aliases(kind: str) -> dict[str, str]:
     """Return other spellings of a class's keys, as its attribute_map has them."""
     return dict(families()[kind]["aliases"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from symconfig.cost.framework import Bytes, Framework, Hide, Together
 from symconfig.graph.implementation import (
+    Attention,
     Experts,
     Implementation,
     Linear,
@@ -20,6 +21,7 @@ DEEPSPEED = Framework(
     name="deepspeed",
     implementation=Implementation(
         # Transformers' modules, each operator a kernel of PyTorch's.
+        attention=Attention(masks_choice=True),
         linear=Linear(joined=False, norm_inside=False),
         norm=NormKernel.EAGER,
         scan=ScanKernel.WHOLE,

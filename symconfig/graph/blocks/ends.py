@@ -35,6 +35,8 @@ def embedding(ctx: Context) -> Block:
     if ctx.model.position is Position.LEARNED:
         table = ctx.weight("position_embedding.weight", d.POSITIONS, d.HIDDEN)
         x = ctx.build.elementwise("position_embedding", [x], Tensor("positioned", _STREAM), weights=[table])
+    if ctx.model.position is Position.SINUSOIDAL:
+        x = ctx.build.elementwise("add_positions", [x], Tensor("positioned", _STREAM), linear=True)
     if ctx.model.hidden_dropout:
         mask = Tensor("embedding_mask", _STREAM, Element.MASK)
         x = ctx.build.elementwise("embedding_dropout", [x], Tensor("embedding_out", _STREAM), saves=[mask])
@@ -46,12 +48,13 @@ def _unsplit(vocab: str) -> tuple[str, ...]:
 
 
 def head(ctx: Context) -> Block:
-    """loss from x[B, S, D]: final norm, logits over the vocabulary, cross-entropy.
+    """loss from x[B, S, D]: final norm where there is one, logits over the vocabulary, cross-entropy.
 
     Over a split vocabulary the loss reduces three partial results a token: maximum, target logit, sum.
     """
     x = Tensor("last_hidden", _STREAM)
-    loss = logits_and_loss(ctx, norm(ctx, "final_norm", x, module="final_norm"))
+    normed = norm(ctx, "final_norm", x, module="final_norm") if ctx.model.final_norm else x
+    loss = logits_and_loss(ctx, normed)
     return ctx.build.block("head", [x], [loss], Place.LAST)
 
 
