@@ -19,8 +19,8 @@ from symconfig.runs.families import TORCHTITAN, Family, every
 PAGE = Path(__file__).with_suffix(".md")
 INTRO = """# Models
 
-A model is a `config.json`: `symconfig plan --model FOLDER` reads one, `symconfig import` writes it as a descriptor. What
-is read goes by structure: keys and defaults of a family are those of its class in transformers, and what its class
+A model is a `config.json`: `symconfig plan --model FOLDER` reads one, `symconfig import` writes it as a descriptor. It
+is read by its structure: keys and defaults of a family are those of its class in transformers, and what its class
 computes (how tokens are mixed, how positions are told, where norms stand) is written down once in
 `symconfig/descriptor/architectures`. A key that may change the model and is not understood is refused by its name.
 

@@ -13,12 +13,12 @@ from symconfig.descriptor.architectures.keys import (
     COMMON_IGNORED,
     COMMON_NOTED,
     COMMON_ONLY,
-    FRACTIONS,
     NULL_IS_NONE,
     RULED,
     words,
 )
 from symconfig.descriptor.document import Document, KeyPath, shorten
+from symconfig.descriptor.key_types import fits, spoken, type_of
 from symconfig.descriptor.model import MAX_LAYERS, Experts, Indexer, LatentAttention, ModelDescriptor, Strict
 from symconfig.errors import Problem
 
@@ -135,21 +135,18 @@ class ConfigReader:
             return default if value is None else value
         if value is None and (key in NULL_IS_NONE or default is None or isinstance(default, Derived)):
             return default if isinstance(default, Derived) or key == "rope_scaling" else None
-        untyped = key in self.architecture.reads and not isinstance(default, bool | float | int)
-        if (key in RULED and key not in _TYPED_RULES) or untyped or default is None:
+        if key in RULED and key not in _TYPED_RULES:
             return value
-        if isinstance(default, bool):
-            right, need = isinstance(value, bool), "true or false"
-        elif isinstance(default, float) or key in FRACTIONS:
-            right, need = isinstance(value, int | float) and not isinstance(value, bool), "a number"
-        elif isinstance(default, str):
-            right, need = isinstance(value, str), "text"
-        else:
-            right, need = isinstance(value, int) and not isinstance(value, bool), "a whole number"
+        types = type_of(key, default, self.architecture.types.get(key))
+        if not types:
+            return value
+        if not fits(value, types):
+            self.problem("wrong value", key, got=repr(value), need=spoken(types))
+            return value
+        if not isinstance(value, int | float):
+            return value
         positive = key in _POSITIVE and key not in self.architecture.may_be_zero
-        if not right:
-            self.problem("wrong value", key, got=repr(value), need=need)
-        elif value is not False and not isinstance(value, str) and (value < 0 or (value == 0 and positive)):
+        if value is not False and (value < 0 or (value == 0 and positive)):
             self.problem("out of range", key, got=repr(value), need="> 0" if positive else ">= 0")
         elif key in _LAYERS and value > MAX_LAYERS:
             self.problem("out of range", key, got=repr(value), need=f"<= {MAX_LAYERS:,}")

@@ -91,17 +91,24 @@ def _candidates(key: str, config: Json, architecture: Architecture, asked: _Aske
     if theirs is None or isinstance(default, str | list | dict):
         return
     numbers = [asked.wanted.get(name) for name in asked.wanted.missing(theirs)]
-    yield from dict.fromkeys(one for one in map(_number, numbers) if one is not None)
+    whole = type(default) is int
+    for one in dict.fromkeys(one for one in map(_number, numbers) if one is not None):
+        yield one
+        if one > 0 and not whole:  # of factors, some are stated as divisors or by their square
+            yield from (_round(1 / one), _round(one**-0.5))
+    if isinstance(default, float):
+        yield 1.0  # such a factor is none
     if default is None or isinstance(default, Derived):
         yield from (None, True)
         return
     yield from _linear(key, config.get(key, default), config, theirs, asked)
 
 
-def _linear(key: str, value: float, config: Json, theirs: Fields, asked: _Asked) -> Iterator[float]:
+def _linear(key: str, value: object, config: Json, theirs: Fields, asked: _Asked) -> Iterator[float]:
     """Yield what a number has to be where a field that is missing goes up with it, or down as its inverse."""
-    twice = asked.fields({**config, key: 2 * value})
-    if twice is None or not value:
+    value = _number(value)
+    twice = asked.fields({**config, key: 2 * value}) if value else None
+    if value is None or twice is None:
         return
     for name in asked.wanted.missing(theirs):
         low, high, goal = (_number(fields.get(name)) for fields in (theirs, twice, asked.wanted))
@@ -113,6 +120,11 @@ def _linear(key: str, value: float, config: Json, theirs: Fields, asked: _Asked)
 
 def _number(value: object) -> float | None:
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _round(number: float) -> float:
+    """Return a number without the last digits, in which a computed one differs from a stated one."""
+    return float(f"{number:.12g}")
 
 
 def _whole(number: float, kind: type) -> Iterator[float]:

@@ -27,8 +27,6 @@ Json = dict[str, Any]
 # Qwen-7B's code is not part of transformers: Qwen2 is the same network. GPT-3 is GPT-2 with other sizes, and Kimi-K2
 # DeepSeek-V3.
 _SAME_NETWORK = {"qwen": "qwen2", "gpt3": "gpt2", "kimi_k2": "deepseek_v3"}
-# Left unset: they are a tokenizer's, and a padding token would have to lie inside a tiny model's vocabulary.
-_TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id")
 
 
 def config_json(model: ModelDescriptor) -> Json:
@@ -39,7 +37,8 @@ def config_json(model: ModelDescriptor) -> Json:
     if architecture.writes is not None:
         values |= architecture.writes(model)
     head = {"architectures": [class_of(kind)], "model_type": kind}
-    tail = {"torch_dtype": model.torch_dtype, "use_cache": False, **dict.fromkeys(_TOKENS)}
+    # A padding token is a tokenizer's, and would have to lie inside a tiny model's vocabulary.
+    tail = {"torch_dtype": model.torch_dtype, "use_cache": False, "pad_token_id": None}
     found = searched({**head, **values, **tail}, architecture, _wanted(model), _read)
     return _as_the_class_spells(kind, architecture, found)
 

@@ -63,9 +63,7 @@ def _position(model: ModelDescriptor) -> str:
     if not any(kind.attends for kind in model.kind_of_layer):
         return ""
     if model.position is not Position.ROPE:
-        return _POSITIONS.get(
-            model.position, "no positions" if model.position == "none" else f"{model.position} positions"
-        )
+        return _POSITIONS.get(model.position, f"{model.position} positions")
     part = f" on {model.partial_rotary_factor:.0%} of a head" if model.partial_rotary_factor < 1 else ""
     scaled = f" ({model.rope_scaling.rope_type})" if model.rope_scaling else ""
     some = model.rope_layers

@@ -22,8 +22,13 @@ from symconfig.runs.sayable import unsayable
 
 # A small job on any cluster: what a target can be told of a model does not depend on either.
 _CLUSTER, _GPUS, _SEQ_LENGTH = "h100", 8, 64
-# Keys without which a class makes no model: its default is null. Of deepseek-ai/DeepSeek-V2's config.json.
-_NEEDED: Mapping[str, Mapping[str, Any]] = {"deepseek_v2": {"num_experts_per_tok": 6}}
+# Keys without which a class makes no model, from config.json of deepseek-ai/DeepSeek-V2, rednote-hilab/dots.llm1.base
+# and zai-org/GLM-4.5-Air: its default is null, or heads of no whole width.
+_NEEDED: Mapping[str, Mapping[str, Any]] = {
+    "deepseek_v2": {"num_experts_per_tok": 6},
+    "dots1": {"n_routed_experts": 128, "num_experts_per_tok": 6},
+    "glm4_moe": {"head_dim": 128},
+}
 TORCHTITAN = "torchtitan"
 
 

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any
 
 from symconfig.descriptor.architectures.architecture import Architecture
-from symconfig.descriptor.architectures.class_defaults import aliases, defaults, families
+from symconfig.descriptor.architectures.class_defaults import aliases, around, defaults, families, types
 
 
 @cache
@@ -48,6 +48,9 @@ def _around(known: Mapping[str, Architecture]) -> Iterator[tuple[str, Architectu
         section, inner = row.get("text") or ("", "")
         if inner in known and kind != inner:
             yield kind, Architecture(text_of=(section, inner))
+    for kind, (section, inner) in around().items():
+        if inner in known and kind not in known:
+            yield kind, Architecture(text_of=(section, inner))
 
 
 def _complete(kind: str, table: Architecture) -> Architecture:
@@ -64,7 +67,9 @@ def _complete(kind: str, table: Architecture) -> Architecture:
         if key in keys and name not in keys:
             other.setdefault(name, key)
     _rename(keys, other)
-    return replace(table, defaults=keys, same_as=other)
+    said = types(kind)
+    _rename(said, other)
+    return replace(table, defaults=keys, same_as=other, types={**said, **table.types})
 
 
 def _rename(keys: dict[str, Any], other: Mapping[str, str]) -> None:

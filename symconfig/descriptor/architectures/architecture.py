@@ -69,20 +69,22 @@ class Architecture:
     """How one `model_type` is read. Keys on the left are config.json's, names on the right the descriptor's.
 
     constants: descriptor's fields that the class fixes. defaults: the keys of its class with their defaults, from
-    transformers' own class where there is one; those given here come on top. names: where a key goes, if not as in
-    NAMES. only: understood with these values only (a key of the class that goes nowhere is understood with its default
-    only). noted: left out with a note, when set. ignored: without effect on the trained model. same_as: a second
-    spelling of another key. layers: the type of each layer, where the file does not list them. blocks: a type of layer,
-    and the mixer (as in the descriptor) that such layers have. reads: keys that `rule` reads, which fills in what no
-    table holds. writes: the inverse of `rule`, for keys that asking it does not find. gate_and_up_in_one:
-    intermediate_size counts both halves of the gated MLP. groups_with: n_group and topk_group apply with this
-    topk_method only. text_of: the model is this section of the file, of this type. of_class: the model_type whose class
-    it is, where its own has none. known_layers: types of layers, if not the usual ones. kinds: of keys whose default is
-    null or text, and that hold something else. may_be_zero: keys that say by 0 that there is none.
+    transformers' own class where there is one; those given here come on top. types: of keys whose default does not say
+    it. names: where a key goes, if not as in NAMES. only: understood with these values only (a key of the class that
+    goes nowhere is understood with its default only). noted: left out with a note, when set. ignored: without effect on
+    the trained model. same_as: a second spelling of another key. layers: the type of each layer, where the file does
+    not list them. blocks: a type of layer, and the mixer (as in the descriptor) that such layers have. reads: keys that
+    `rule` reads, which fills in what no table holds. writes: the inverse of `rule`, for keys that asking it does not
+    find. gate_and_up_in_one: intermediate_size counts both halves of the gated MLP. groups_with: n_group and topk_group
+    apply with this topk_method only. text_of: the model is this section of the file, of this type. of_class: the
+    model_type whose class it is, where its own has none. known_layers: types of layers, if not the usual ones. kinds:
+    of keys whose default is null or text, and that hold something else. may_be_zero: keys that say by 0 that there is
+    none.
     """
 
     constants: Mapping[str, Any] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    types: Mapping[str, str] = field(default_factory=dict)
     names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     only: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     noted: Mapping[str, str] = field(default_factory=dict)

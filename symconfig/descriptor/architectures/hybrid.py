@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from math import ceil
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from symconfig.descriptor.architectures.architecture import (
     FULL,
@@ -21,7 +21,10 @@ from symconfig.descriptor.architectures.architecture import (
     Values,
 )
 from symconfig.descriptor.architectures.deepseek import LATENT_IGNORED, V3
-from symconfig.descriptor.layers import NO_MIXER
+from symconfig.descriptor.layers import NO_MIXER, Mlp
+
+if TYPE_CHECKING:
+    from symconfig.descriptor.model import ModelDescriptor
 
 Block = Callable[[Values], Mapping[str, Any]]
 # How a class starts, and how it steps at inference: neither changes a shape or a cost.
@@ -286,6 +289,24 @@ def _olmo_rule(reader: Reading) -> None:
     reader.note("layers with attention have their norms behind attention and MLP; all are taken to have them before")
 
 
+def _nemotron_keys(model: ModelDescriptor) -> dict[str, Any]:
+    alone = {Mlp.MOE: "moe", Mlp.DENSE: "mlp"}
+    kinds = model.kind_of_layer
+    return {"layer_types": [FULL if k.attends else alone.get(k.mlp, LINEAR) for k in kinds]}
+
+
+def _expand(key: str) -> Callable[[ModelDescriptor], dict[str, Any]]:
+    """Make the inverse of a class that wants its heads as wide together as the stream, times a factor."""
+
+    def writes(model: ModelDescriptor) -> dict[str, Any]:
+        blocks = [mixer.sizes for mixer in model.mixers if mixer.block == "mamba2"]
+        factors = [sizes["mamba_num_heads"] * sizes["mamba_head_dim"] / model.hidden_size for sizes in blocks]
+        factor = factors[0] if factors else 0.0
+        return {key: int(factor)} if factor and factor.is_integer() else {}
+
+    return writes
+
+
 QWEN: dict[str, Any] = {
     "constants": {"qk_norm": True, "norm_zero_centered": True, "attention_gate": "channel"},
     "defaults": {"full_attention_interval": 4},
@@ -321,7 +342,12 @@ TYPES_ALIKE = {"layers_block_type": "layer_types"}
 ARCHITECTURES: dict[str, Architecture] = {
     "mamba": Architecture(**SCANS, blocks={LINEAR: _mamba}, reads=MAMBA),
     "falcon_mamba": Architecture(**SCANS, blocks={LINEAR: _mamba}, reads=MAMBA),
-    "mamba2": Architecture(**SCANS, blocks={LINEAR: _mamba2}, reads=(*MAMBA2, "use_conv_bias", "time_step_rank")),
+    "mamba2": Architecture(
+        **SCANS,
+        blocks={LINEAR: _mamba2},
+        reads=(*MAMBA2, "use_conv_bias", "time_step_rank"),
+        writes=_expand("expand"),
+    ),
     "jamba": Architecture(
         constants={"position": "none", "experts.norm_topk_prob": False},
         names={"intermediate_size": ("intermediate_size", "experts.moe_intermediate_size")},
@@ -340,6 +366,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         blocks={LINEAR: _bamba},
         reads=(*BAMBA, "attn_layer_indices"),
         kinds={**AUTO_HEADS, "attn_layer_indices": Kind.LAYERS},
+        writes=_expand("mamba_expand"),
     ),
     "granitemoehybrid": Architecture(
         constants={"experts.norm_topk_prob": True},
@@ -354,6 +381,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         kinds=AUTO_HEADS,
         may_be_zero=("num_local_experts", "num_experts_per_tok"),
         rule=_granite_rule,
+        writes=_expand("mamba_expand"),
     ),
     "falcon_h1": Architecture(
         noted={name: f"{name} {SCALES}" for name in (
@@ -383,6 +411,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         reads=("mamba_num_heads", "mamba_head_dim", "n_groups", "ssm_state_size", "conv_kernel", "chunk_size",
                "use_bias", "use_conv_bias", "hybrid_override_pattern", "moe_shared_expert_intermediate_size"),
         rule=_nemotron_rule,
+        writes=_nemotron_keys,
     ),
     "qwen3_next": Architecture(**QWEN | {"constants": QWEN_EXPERTS}),
     "qwen3_5_text": Architecture(**QWEN),

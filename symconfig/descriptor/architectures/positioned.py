@@ -135,7 +135,8 @@ def _falcon_keys(model: ModelDescriptor) -> dict[str, Any]:
 
 def _mpt_keys(model: ModelDescriptor) -> dict[str, Any]:
     scale = attention_scale_of(model) if model.query_pre_attn_scalar else None
-    return {"attn_config": {"attn_pdrop": model.hidden_dropout, "softmax_scale": scale}}
+    dropped = model.hidden_dropout or 0  # the class takes no fraction where it is none
+    return {"attn_config": {"attn_pdrop": dropped, "softmax_scale": scale}}
 
 
 def _opt_keys(model: ModelDescriptor) -> dict[str, Any]:
