@@ -11,6 +11,8 @@ from symconfig.verify.megatron_session import Result
 ACTIVATIONS = {  # (hidden_act, gated_mlp) -> (function, gated, fused with the bias: the tanh form of GELU)
     ("silu", True): ("torch.nn.functional.silu", True, None),
     ("clamped_swiglu", True): ("megatron.core.fusions.fused_bias_geglu.quick_gelu", True, None),
+    ("gelu_sigmoid", True): ("megatron.core.fusions.fused_bias_geglu.quick_gelu", True, None),
+    ("relu2", False): ("megatron.core.activations.squared_relu", False, None),
     ("gelu", False): ("torch._C._nn.gelu", False, False),
     ("gelu_tanh", False): ("torch._C._nn.gelu", False, True),
 }
@@ -58,6 +60,10 @@ def mla(model: ModelDescriptor) -> bool:
 
 def moe(model: ModelDescriptor) -> bool:
     return model.experts is not None
+
+
+def latent_experts(model: ModelDescriptor) -> bool:
+    return model.experts is not None and model.experts.latent_size is not None
 
 
 def dense(model: ModelDescriptor) -> bool:
@@ -179,3 +185,27 @@ def padded(model: ModelDescriptor, r: Resolved) -> int:
 
 def all_biased(model: ModelDescriptor, r: Resolved) -> bool:
     return bool(r("add_bias_linear"))
+
+
+def turned_got(model: ModelDescriptor, r: Resolved) -> list[bool]:
+    """transformer_config.py, __post_init__: every n-th layer has no rope, or those of a list."""
+    skip, layers = r("no_rope_freq"), range(1, model.num_hidden_layers + 1)
+    if not skip:
+        return [True for _ in layers]
+    return [layer % skip != 0 if isinstance(skip, int) else not skip[layer - 1] for layer in layers]
+
+
+def factor_of(r: Resolved, name: str) -> float:
+    """A factor that counts with --use-mup only."""
+    return float(r(name, 1.0)) if r("use_mup", False) else 1.0
+
+
+def softmax_scale_need(model: ModelDescriptor, r: Resolved) -> float | None:
+    """None: by the root of the head dimension, as without an option."""
+    scalar = model.query_pre_attn_scalar
+    return None if mla(model) else float(scalar or model.head_dim) ** -0.5
+
+
+def softmax_scale_got(model: ModelDescriptor, r: Resolved) -> float | None:
+    scale = r("softmax_scale")
+    return None if mla(model) else float(model.head_dim) ** -0.5 if scale is None else float(scale)

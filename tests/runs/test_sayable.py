@@ -39,8 +39,8 @@ BY_HAND = [
     ("llama3.1-8b", {"rope_scaling__factor": 32.0}, {}),
     ("llama3.1-8b", {"rope_scaling__low_freq_factor": 2.0}, {}),
     ("llama3.1-8b", {"rope_scaling__original_max_position_embeddings": 4096}, {}),
-    ("llama3.1-8b", {"query_pre_attn_scalar": 144.0}, {}),
-    ("llama3.1-8b", {"scale_embeddings": True}, {}),
+    ("llama3.1-8b", {"query_pre_attn_scalar": 144.0}, {"megatron_version": "core_v0.16.1"}),
+    ("llama3.1-8b", {"scale_embeddings": True}, {"megatron_version": "core_v0.16.1"}),
     ("deepseek-v3", {"rope_scaling__beta_fast": 64.0}, {"cluster": "h200", "gpus": 512, "global_batch_size": 4096}),
 ]
 
