@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from symconfig.descriptor.architectures import ARCHITECTURES
+from symconfig.descriptor.architectures import architectures
 from symconfig.descriptor.architectures.architecture import Architecture
 from symconfig.descriptor.config_reader import DTYPE_KEYS, ConfigReader
 from symconfig.descriptor.document import MAX_PROBLEMS, Document, KeyPath, Place, nearest, shorten
@@ -36,7 +36,7 @@ def import_config(
     prefix: KeyPath = ()
     original = data.get("_name_or_path")
     if architecture.text_of is not None:
-        data, prefix = _text_section(data, architecture.text_of, document), (architecture.text_of,)
+        data, prefix = _text_section(data, architecture.text_of, document), architecture.text_of[:1]
         architecture = _architecture(data, document)
         notes.append(f"only the text model ({prefix[0]}) is described; the vision tower is left out")
     reader = ConfigReader(data, architecture, document, prefix)
@@ -54,23 +54,25 @@ def import_config(
 
 def _architecture(data: Mapping[str, Any], document: Document) -> Architecture:
     kind = data.get("model_type")
-    if isinstance(kind, str) and kind in ARCHITECTURES:
-        return ARCHITECTURES[kind]
-    known = ", ".join(ARCHITECTURES)
+    known_kinds = architectures()
+    if isinstance(kind, str) and kind in known_kinds:
+        return known_kinds[kind]
+    known = ", ".join(known_kinds)
     if "model_type" not in data:
         raise InputError(document.problem("model_type is missing, so the architecture is not known", need=known))
-    hint = nearest(kind, ARCHITECTURES) if isinstance(kind, str) else None
+    hint = nearest(kind, known_kinds) if isinstance(kind, str) else None
     what = "this architecture is not known, and is not guessed"
     raise InputError(document.problem(what, ("model_type",), got=shorten(kind), need=f"one of {known}", hint=hint))
 
 
-def _text_section(data: Mapping[str, Any], section: str, document: Document) -> dict[str, Any]:
-    """The nested text model, with what it inherits from the file around it."""
+def _text_section(data: Mapping[str, Any], where: tuple[str, str], document: Document) -> dict[str, Any]:
+    """The nested text model, with what it inherits from the file around it. where: its section, and its type."""
+    section, kind = where
     text = data.get(section)
     if not isinstance(text, dict):
         raise InputError(document.problem("this section is missing or not an object", (section,)))
     inherited = {key: data[key] for key in (*DTYPE_KEYS, "tie_word_embeddings", "quantization_config") if key in data}
-    return {"model_type": "gemma3_text", **inherited, **text}
+    return {"model_type": kind, **inherited, **text}
 
 
 def _name(original: object, file: str) -> str:
