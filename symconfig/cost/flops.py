@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from symconfig.graph.derived import AttentionWork, DerivedBlock, Matmul, Phase
+from symconfig.graph.derived import GRADIENTS, AttentionWork, DerivedBlock, Matmul, Phase, Work
 
 _ONE = dict.fromkeys(("tp", "cp", "dp", "ep", "etp", "micro_batch", "expert_imbalance"), 1.0)
 
@@ -14,7 +14,8 @@ def flops_per_token(
 ) -> float:
     """Sum over the blocks of one sequence, divided by its tokens. `numbers`: dims, seq_length, keys_full, keys_window.
 
-    Attention's backward counts as four products, although flash attention makes the scores again.
+    Attention's backward counts as four products, although flash attention makes the scores again; that of a product
+    inside a scan as two, whatever its kernels make again.
     """
     per_kind = block_flops(blocks, numbers)
     return sum(per_kind[kind] for kind in sequence) / numbers["seq_length"]
@@ -29,14 +30,14 @@ def block_flops(
 
 
 def _block(block: DerivedBlock, values: Mapping[str, float], phases: Collection[Phase]) -> float:
-    total = 0.0
-    for work in block.work:
-        if not isinstance(work, Matmul | AttentionWork) or work.phase not in phases:
-            continue
-        if isinstance(work, Matmul):
-            total += 2 * work.batch.value(values) * work.m.value(values) * work.n.value(values) * work.k.value(values)
-        else:
-            products = 1 if work.phase is Phase.FORWARD else 2
-            channels = sum(values[name] for name in work.channels)
-            total += products * 2 * work.queries.value(values) * values[work.keys] * channels
-    return total
+    return sum(_flops(work, values) for work in block.work if work.phase in phases)
+
+
+def _flops(work: Work, values: Mapping[str, float]) -> float:
+    if isinstance(work, Matmul):
+        return 2 * work.batch.value(values) * work.m.value(values) * work.n.value(values) * work.k.value(values)
+    times = 1 if work.phase is Phase.FORWARD else GRADIENTS
+    if isinstance(work, AttentionWork):
+        channels = sum(values[name] for name in work.channels)
+        return times * 2 * work.queries.value(values) * values[work.keys] * channels
+    return sum(times * 2 * size.value(values) for size, _ in work.products)

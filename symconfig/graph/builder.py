@@ -18,6 +18,8 @@ from symconfig.graph.operator import (
     Operator,
     OpKind,
     Place,
+    Product,
+    Scratch,
     Tensor,
     Use,
     Weight,
@@ -134,6 +136,8 @@ class Builder:
         together: Sequence[Sequence[str]] = (),
         reduces: Mapping[str, int] | None = None,
         linear: bool = False,
+        products: Sequence[Product] = (),
+        scratch: Sequence[Scratch] = (),
     ) -> Tensor:
         """An operator bound by memory traffic: norms, activations, permutations, look-ups, losses.
 
@@ -173,6 +177,8 @@ class Builder:
                 together=tuple(tuple(group) for group in together),
                 reduces=tuple(reduces.items()) if reduces is not None else _inside(contracted, sums, linear),
                 linear=linear,
+                products=tuple(products),
+                scratch=tuple(scratch),
             )
         )
         return output

@@ -12,6 +12,7 @@ from functools import lru_cache
 
 from symconfig.graph import dims as d
 from symconfig.graph.derived import (
+    GRADIENTS,
     AttentionWork,
     Collective,
     DerivedBlock,
@@ -301,15 +302,30 @@ def _traffic(op: Operator, scheme: Scheme) -> list[Work]:
     saved = [next((use for use in (*ins, *outs) if use.tensor == tensor), Use(tensor)) for tensor in op.saves]
     extra = [use for use in saved if use not in ins and use not in outs]
     forward, backward = op.traffic
-    turns = _extent(list(op.per), scheme.parts(op))
+    parts = scheme.parts(op)
+    turns = _extent(list(op.per), parts)
+    between = [
+        tuple(moved([Use(each.tensor)], Fraction(each.passes[way]))[0] for each in op.scratch) for way in (0, 1)
+    ]
+    products = [(_extent(list(product.loops), parts), product.again) for product in op.products]
     return [
-        Traffic(op.name, Phase.FORWARD, moved([*ins, *outs, *extra], forward), turns * op.launches[0]),
+        Traffic(
+            op=op.name,
+            phase=Phase.FORWARD,
+            moved=(*moved([*ins, *outs, *extra], forward), *between[0]),
+            turns=turns * op.launches[0],
+            products=tuple((each, 1) for each, _ in products),
+        ),
         # gradient of the output and what was kept are read, gradients of the inputs are written
         Traffic(
-            op.name,
-            Phase.INPUT,
-            moved([*outs, *saved, *(use for use in ins if use.tensor.element is not Element.INDEX)], backward),
-            turns * op.launches[1],
+            op=op.name,
+            phase=Phase.INPUT,
+            moved=(
+                *moved([*outs, *saved, *(use for use in ins if use.tensor.element is not Element.INDEX)], backward),
+                *between[1],
+            ),
+            turns=turns * op.launches[1],
+            products=tuple((each, GRADIENTS + again) for each, again in products),
         ),
         *_sorting(op, scheme),
     ]
@@ -379,7 +395,7 @@ def weight_layout(op: Operator, weight: Weight, scheme: Scheme) -> tuple[Layout,
     places, summed = {}, []
     for axis, splits in scheme.assign(op).items():
         mine = [dim for dim in splits if dim in weight.dims]
-        if mine:
+        if mine and axis != "cp":  # every context-parallel rank holds the weights of all heads, and uses those of its own
             places[axis] = mine[0]
         elif not set(splits) <= set(op.contracted) or _alone(op.outputs[0].tensor, scheme).where(axis):
             summed.append(axis)

@@ -12,6 +12,9 @@ from symconfig.graph.operator import Element, Leg, Place
 from symconfig.graph.scheme import Scheme
 
 
+GRADIENTS = 2  # of a product of two activations, one for each of them
+
+
 class Phase(StrEnum):
     FORWARD = "forward"
     INPUT = "backward"  # gradient of the inputs, and whatever is not a weight gradient
@@ -48,7 +51,8 @@ class AttentionWork:
 class Traffic:
     """A memory-bound operator on one rank: elements moved, by element type. turns: how often the host launches it.
 
-    among: how many there are of what it puts in order; one alone is in order.
+    among: how many there are of what it puts in order; one alone is in order. products: multiply-adds inside its
+    kernels, with how often they are made.
     """
 
     op: str
@@ -56,6 +60,7 @@ class Traffic:
     moved: tuple[tuple[Monomial, Element], ...]
     turns: Monomial
     among: Monomial | None = None
+    products: tuple[tuple[Monomial, int], ...] = ()
 
 
 Work = Matmul | AttentionWork | Traffic

@@ -13,6 +13,8 @@ from functools import lru_cache
 from symconfig.graph.monomial import Monomial, product
 
 BATCH = "batch"
+CHUNK = "chunk_size"  # tokens of a sequence that a chunked scan takes at once
+CHUNKS = "chunks"
 SEQUENCE = "sequence"
 KEYS = "keys"
 HIDDEN = "hidden_size"
@@ -70,6 +72,7 @@ _SIZES = {
     BATCH: Monomial.of("micro_batch", "dp"),
     SEQUENCE: Monomial.of("seq_length"),
     KEYS: Monomial.of("seq_length"),
+    CHUNKS: Monomial.of("seq_length") / Monomial.of("chunk_size"),
     WHOLE_VOCAB: Monomial.of(VOCAB),
     SHARED_KV_HEADS: Monomial.of("tp"),
     GATHERED_QKV: Monomial.of(QKV),

@@ -27,6 +27,13 @@ class RotationKernel(StrEnum):
     FUSED_STRETCHED = "fused_stretched"  # and where rope is scaled so that it lengthens queries and keys
 
 
+class ScanKernel(StrEnum):
+    """What is one function with a state space's scan, which keeps what it reads and makes the rest again backward."""
+
+    GATED = "gated"  # the convolution before it and the gate behind it; a norm is another (Megatron-LM's MambaMixer)
+    WHOLE = "whole"  # its norm and its output projection, too (Transformers with mamba-ssm)
+
+
 class LossKernel(StrEnum):
     """How cross-entropy follows from logits."""
 
@@ -155,6 +162,7 @@ class Implementation:
     attention: Attention = field(default_factory=Attention)
     linear: Linear = field(default_factory=Linear)
     norm: NormKernel = NormKernel.FUSED
+    scan: ScanKernel = ScanKernel.GATED
     rotation: Rotation = field(default_factory=Rotation)
     fused_activation: bool = True
     fp8_activation_store: bool = False

@@ -110,6 +110,28 @@ class Use:
 
 
 @dataclass(frozen=True, slots=True)
+class Product:
+    """A product of two activations inside an operator's kernels, of which memory sees nothing.
+
+    loops: a multiply-add for each turn. again: how often the backward makes its result once more, beside the gradients
+    of both factors.
+    """
+
+    name: str
+    loops: tuple[str, ...]
+    again: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Scratch:
+    """What one kernel of an operator hands to the next through memory. passes: how often kernels read or write it
+    forward and backward, beyond the operator's own reading of inputs and writing of outputs."""
+
+    tensor: Tensor
+    passes: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
 class Operator:
     """One operator: a loop nest over `loops`, of which `contracted` are summed away.
 
@@ -135,6 +157,7 @@ class Operator:
         input's gradient by itself where the input is whole.
     part: the module it is written in, as people name it.
     leg: where it stands on the tokens' way to their experts.
+    products, scratch: of an operator that is a chain of kernels with products inside them, such as a chunked scan.
     """
 
     name: str
@@ -166,6 +189,8 @@ class Operator:
     apart: bool = False
     part: str = ""
     leg: Leg = Leg.APART
+    products: tuple[Product, ...] = ()
+    scratch: tuple[Scratch, ...] = ()
 
     @property
     def trainable(self) -> bool:
@@ -207,4 +232,4 @@ LAYER = "layer"  # the recompute module that every operator of a transformer lay
 # All of a layer but its attention and every other matrix product: torchtitan's selective recompute by operator
 # (_apply_ac_to_transformer_block: every second product's output is saved, and that of the attention).
 OPERATORS = "operators"
-DISCARDING = frozenset({"layernorm", "moe_act", "mla_up_proj", OPERATORS})
+DISCARDING = frozenset({"layernorm", "moe_act", "mla_up_proj", "gdn_norm_out", OPERATORS})

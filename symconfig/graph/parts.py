@@ -26,14 +26,18 @@ class Mixer:
 
     name: as a model's descriptor names it. build: y[B, S, D] from the normed stream x[B, S, D], in a layer of a kind.
     sizes: of the dims that are its own, for a model that has it; those that the descriptor gives under `mixers.sizes`
-    are known without it. tensor_dims: its own dims that tensor parallelism may split. norm_apart: the norm before it is
-    never one module with its first linear layer. check: what is wrong with what a descriptor says of it, in sentences.
+    are known without it. tensor_dims: its own dims that tensor parallelism may split; exchanged_dims: of them, those that
+    context parallelism splits in the sequence's place, where that must be whole. pieces: sizes that a rank has whole
+    pieces of. norm_apart: the norm before it is never one module with its first linear layer. check: what is wrong with
+    what a descriptor says of it, in sentences.
     """
 
     name: str
     build: Callable[[Context, Tensor, LayerKind], Tensor]
     sizes: Callable[[ModelDescriptor], Mapping[str, float]] = _none
     tensor_dims: tuple[str, ...] = ()
+    exchanged_dims: tuple[str, ...] = ()
+    pieces: tuple[str, ...] = ()
     norm_apart: bool = False
     check: Callable[[Said], Sequence[str]] = lambda mixer: ()
 
@@ -50,11 +54,13 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """All of them, by name. ends: from the first to the last. tensor_dims: the graph's, then those of mixers."""
+    """All of them, by name. ends: from the first to the last. tensor_dims: the graph's, then those of mixers.
+    exchanged_dims: those of mixers."""
 
     mixers: Mapping[str, Mixer]
     ends: Mapping[str, End]
     tensor_dims: tuple[str, ...]
+    exchanged_dims: tuple[str, ...]
 
     def mixer(self, name: str) -> Mixer:
         """The mixer that a model names."""
@@ -72,7 +78,8 @@ def parts() -> Parts:
     order = tuple(Place)
     ends = sorted((part for part in found if isinstance(part, End)), key=lambda end: order.index(end.place))
     own = tuple(dim for mixer in mixers.values() for dim in mixer.tensor_dims)
-    return Parts(mixers, {end.kind: end for end in ends}, (*dims.TENSOR_DIMS, *own))
+    exchanged = tuple(dim for mixer in mixers.values() for dim in mixer.exchanged_dims)
+    return Parts(mixers, {end.kind: end for end in ends}, (*dims.TENSOR_DIMS, *own), exchanged)
 
 
 def _listed() -> Iterator[Mixer | End]:

@@ -21,7 +21,8 @@ class Scheme:
     """A template of a strategy.
 
     sequence_parallel: between the tensor-parallel regions the sequence is split over tp.
-    cp_comm: inside attention the keys travel (p2p, all_gather) or the heads are split instead (a2a, Ulysses).
+    cp_comm: inside attention the keys travel (p2p, all_gather) or the heads are split instead (a2a, Ulysses). Where an
+    operator needs a whole sequence, its block says which of its dims are split instead, if any.
     keeps_gathered: what is gathered over tp stays whole for the backward; else its shard stays and is gathered again.
     shared_heads: tensor-parallel ranks share key/value heads, since there are fewer heads than ranks.
     """
@@ -38,7 +39,10 @@ class Scheme:
         core = d.KEYS in loops
         split = _present(free, parts().tensor_dims)
         heads = _present(loops, (d.HEADS, d.KV_HEADS))
-        axes["cp"] = heads if core and self.cp_comm == "a2a" else _present(free, (d.SEQUENCE,))
+        if d.SEQUENCE in op.whole:
+            axes["cp"] = _present(free, parts().exchanged_dims)
+        else:
+            axes["cp"] = heads if core and self.cp_comm == "a2a" else _present(free, (d.SEQUENCE,))
         if split:
             axes["tp"] = split
         elif self.sequence_parallel and not loops & {d.WHOLE_VOCAB, d.GATHERED}:

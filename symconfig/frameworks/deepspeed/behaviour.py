@@ -12,6 +12,7 @@ from symconfig.graph.implementation import (
     NormKernel,
     Rotation,
     RotationKernel,
+    ScanKernel,
     Vocabulary,
 )
 
@@ -21,6 +22,7 @@ DEEPSPEED = Framework(
         # Transformers' modules, each operator a kernel of PyTorch's.
         linear=Linear(joined=False, norm_inside=False),
         norm=NormKernel.EAGER,
+        scan=ScanKernel.WHOLE,
         rotation=Rotation(kernel=RotationKernel.EAGER),
         fused_activation=False,
         loss=Loss(kernel=LossKernel.WIDE),  # PyTorch's cross_entropy, while a variable holds the logits

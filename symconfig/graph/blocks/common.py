@@ -26,10 +26,12 @@ def linear(
     aliases: Sequence[str] = (),
     shared: bool = False,
     joined: bool = False,
+    keeps: Tensor | None = None,
 ) -> None:
     """outputs = x * W[inner, width] (+ bias), and a low-rank adapter beside it when the model has one here.
 
     `width` names the weight's output dims; `aliases` are other names under which an adapter may target it.
+    keeps: what it is made from again in its backward, in x's place.
     """
     batch = (d.EXPERTS,) if d.EXPERTS in x.dims else ()
     weight = ctx.weight(f"{name}.weight", *batch, *inner, *width, shared=shared, joined=joined)
@@ -44,6 +46,7 @@ def linear(
         low_precision=low,
         sums_bias=not ctx.how.linear.bias_inside,
         per=() if ctx.how.experts.kernels is ExpertKernels.FUSED else batch,
+        keeps=keeps,
     )
     if ctx.adapted((name, *aliases)):
         adapter(ctx, name, x, inner, width, outputs)

@@ -1,0 +1,87 @@
+"""Kimi delta attention (Kimi Linear, arXiv 2510.26692): the delta rule with a decay for each channel of a key.
+
+Sizes are spelled as KimiLinearConfig has them; Transformers' KimiLinearDeltaAttention. Decays and output gates come
+through narrow projections of one head's width, which no axis splits.
+"""
+
+from __future__ import annotations
+
+from symconfig.descriptor.layers import LayerKind
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.graph import dims as d
+from symconfig.graph.blocks import stated
+from symconfig.graph.blocks.common import linear, with_adapter
+from symconfig.graph.blocks.context import Context
+from symconfig.graph.blocks.convolved import Activation, convolution, gated_norm
+from symconfig.graph.blocks.delta import CHUNK_SIZE, delta_rule, normalised
+from symconfig.graph.operator import Element, Tensor, Use
+from symconfig.graph.parts import Mixer
+
+NAME = "kimi_delta_attention"
+HEADS, HEAD_DIM, KERNEL = "linear_num_heads", "linear_head_dim", "linear_conv_kernel_dim"
+NEEDS = (HEADS, HEAD_DIM, KERNEL)
+VALUE_DIM, LOW, CHANNELS = "linear_value_channels", "linear_low_width", "kda_conv_channels"
+_ROWS = (d.BATCH, d.SEQUENCE)
+
+
+def kimi_delta_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
+    """y[B, S, D] from x[B, S, D]."""
+    q, k, v = (
+        _projected(ctx, x, f"{part}_proj", Tensor(f"delta_{part}", (*_ROWS, HEADS, channels)))
+        for part, channels in (("q", HEAD_DIM), ("k", HEAD_DIM), ("v", VALUE_DIM))
+    )
+    q, k, v = convolution(ctx, "conv1d", [q, k, v], CHANNELS, KERNEL)
+    q, k = normalised(ctx, q, k)
+    scanned = delta_rule(ctx, q, k, v, _decay(ctx, x), _beta(ctx, x))
+    gate = _narrowed(ctx, x, "g", Tensor("delta_gate", (*_ROWS, HEADS, VALUE_DIM)))
+    normed = gated_norm(ctx, "o_norm", scanned, gate, Activation.SIGMOID)
+    out = Tensor("attention_out", x.dims)
+    linear(ctx, "o_proj", normed, (HEADS, VALUE_DIM), (d.HIDDEN,), [Use(out)])
+    return with_adapter(ctx, "o_proj", out)
+
+
+def _projected(ctx: Context, x: Tensor, name: str, out: Tensor, inner: str = d.HIDDEN) -> Tensor:
+    linear(ctx, name, x, (inner,), out.dims[2:], [Use(out)])
+    return with_adapter(ctx, name, out)
+
+
+def _narrowed(ctx: Context, x: Tensor, name: str, out: Tensor) -> Tensor:
+    low = _projected(ctx, x, f"{name}_a_proj", Tensor(f"{name}_low", (*_ROWS, LOW)))
+    return _projected(ctx, low, f"{name}_b_proj", out, LOW)
+
+
+def _decay(ctx: Context, x: Tensor) -> Tensor:
+    """-exp(A_log) softplus(f + dt_bias) in fp32, whose softplus is made of an exponential, a logarithm and a choice
+    (KimiLinearForgetGate)."""
+    f = _narrowed(ctx, x, "f", Tensor("delta_f", (*_ROWS, HEADS, HEAD_DIM)))
+    decay = Tensor("decay", f.dims, Element.FP32)
+    kept = [Tensor(name, f.dims, Element.FP32) for name in ("decay_exp", "decay_sum", "decay_softplus")]
+    chosen = Tensor("decay_linear", f.dims, Element.MASK)
+    weights = [ctx.weight("A_log", HEADS), ctx.weight("dt_bias", HEADS, HEAD_DIM)]
+    return ctx.build.elementwise(
+        "forget_gate", [f], decay, saves=[*kept, chosen], weights=weights, traffic=(2, 1), launches=(7, 8)
+    )
+
+
+def _beta(ctx: Context, x: Tensor) -> Tensor:
+    b, beta = _projected(ctx, x, "b_proj", Tensor("delta_b", (*_ROWS, HEADS))), Tensor("beta", (*_ROWS, HEADS))
+    return ctx.build.elementwise("beta", [b], beta, saves=[beta])
+
+
+def _sizes(model: ModelDescriptor) -> dict[str, float]:
+    given = model.mixer(NAME).sizes
+    width = given[HEAD_DIM]
+    return {VALUE_DIM: width, LOW: width, CHANNELS: 3 * given[HEADS] * width, d.CHUNK: CHUNK_SIZE}
+
+
+PARTS = (
+    Mixer(
+        name=NAME,
+        build=kimi_delta_attention,
+        sizes=_sizes,
+        tensor_dims=(CHANNELS, HEADS),
+        exchanged_dims=(CHANNELS, HEADS),
+        pieces=(HEADS,),
+        check=stated.check(NEEDS),
+    ),
+)

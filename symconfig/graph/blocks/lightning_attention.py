@@ -1,0 +1,89 @@
+"""Lightning attention (MiniMax-Text-01, arXiv 2501.08313): linear attention with a fixed decay for each head, by blocks.
+
+q, k and v pass through an activation; inside a block scores are made as in attention, and the blocks before it are a
+state of K x V channels a head: four products. Behind it stand a norm over all heads and a gate from the layer's input.
+Transformers' MiniMaxLightningAttention; the block's size is spelled as MiniMaxConfig has it.
+
+The scan is taken as one kernel that keeps q, k and v (arXiv 2401.04658, algorithms 1 and 2). Transformers itself runs it
+block after block with products in memory, which takes longer and keeps each block's scores and states.
+"""
+
+from __future__ import annotations
+
+from symconfig.descriptor.layers import LayerKind
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.graph import dims as d
+from symconfig.graph.blocks import stated
+from symconfig.graph.blocks.common import linear, norm, with_adapter
+from symconfig.graph.blocks.context import Context
+from symconfig.graph.operator import Product, Scratch, Tensor, Use
+from symconfig.graph.parts import Mixer
+
+NAME = "lightning_attention"
+BLOCK = "block_size"
+QKV, VALUE_DIM, INNER = "lightning_qkv_width", "lightning_value_channels", "lightning_width"
+_ROWS = (d.BATCH, d.SEQUENCE)
+
+
+def lightning_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
+    """y[B, S, D] from x[B, S, D]."""
+    raw = [
+        Tensor(f"raw_{name}", (*_ROWS, d.HEADS, channels))
+        for name, channels in (("q", d.HEAD_DIM), ("k", d.HEAD_DIM), ("v", VALUE_DIM))
+    ]
+    linear(ctx, "qkv_proj", x, (d.HIDDEN,), (QKV,), [Use(part, ((d.HEADS, QKV),)) for part in raw])
+    raw = [with_adapter(ctx, "qkv_proj", part) for part in raw]
+    q, k, v = (Tensor(part.name.removeprefix("raw_"), part.dims) for part in raw)
+    ctx.build.elementwise("qkv_activation", raw, q, beside=[k, v], saves=raw)
+    scanned = _scan(ctx, q, k, v)
+    flat = Tensor("scanned_heads", (*_ROWS, INNER))
+    given = Use(scanned, ((d.HEADS, INNER),))
+    ctx.build.elementwise("join_heads", [given], flat, traffic=(0, 0), launches=(0, 0), linear=True)
+    normed = norm(ctx, "out_norm", flat, INNER, "scan_norm")
+    gate = Tensor("lightning_gate", flat.dims)
+    linear(ctx, "output_gate", x, (d.HIDDEN,), (INNER,), [Use(gate)])
+    gate = with_adapter(ctx, "output_gate", gate)
+    active, gated = (Tensor(name, flat.dims) for name in ("gate_active", "lightning_gated"))
+    ctx.build.elementwise("gate_activation", [gate], active, saves=[active])
+    ctx.build.elementwise("gating", [active, normed], gated, saves=[active, normed])
+    out = Tensor("attention_out", x.dims)
+    linear(ctx, "out_proj", gated, (INNER,), (d.HIDDEN,), [Use(out)], aliases=("o_proj",))
+    return with_adapter(ctx, "out_proj", out, ("o_proj",))
+
+
+def _scan(ctx: Context, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """The backward reads q, k, v and the result's gradient twice: forwards for the queries, backwards for the others."""
+    inside, state = (*_ROWS, d.HEADS, d.CHUNK), (*_ROWS, d.HEADS, d.HEAD_DIM, VALUE_DIM)
+    out = Tensor("scanned", v.dims)
+    return ctx.build.elementwise(
+        "scan",
+        [q, k, v],
+        out,
+        saves=[q, k, v],
+        whole=(d.SEQUENCE, d.HEAD_DIM, VALUE_DIM),
+        launches=(1, 2),
+        products=[
+            Product("q_k", (*inside, d.HEAD_DIM), again=1),
+            Product("scores_v", (*inside, VALUE_DIM)),
+            Product("q_state", state),
+            Product("k_v", state, again=1),
+        ],
+        scratch=[Scratch(tensor, (0, 1)) for tensor in (q, k, v, out)],
+    )
+
+
+def _sizes(model: ModelDescriptor) -> dict[str, float]:
+    inner = model.num_attention_heads * model.head_dim
+    given = model.mixer(NAME).sizes
+    return {QKV: 3 * inner, VALUE_DIM: model.head_dim, INNER: inner, d.CHUNK: given[BLOCK]}
+
+
+PARTS = (
+    Mixer(
+        name=NAME,
+        build=lightning_attention,
+        sizes=_sizes,
+        tensor_dims=(QKV, INNER),
+        check=stated.check((BLOCK,)),
+    ),
+)

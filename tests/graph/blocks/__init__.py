@@ -1,0 +1,1 @@
+"""Blocks that stand in the place of attention."""
