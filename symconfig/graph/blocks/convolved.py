@@ -11,6 +11,7 @@ from symconfig.graph.blocks.context import Context
 from symconfig.graph.implementation import NormKernel
 from symconfig.graph.operator import Element, Tensor
 
+
 def convolution(
     ctx: Context, name: str, given: Sequence[Tensor], channels: str, kernel: str, bias: bool = False
 ) -> list[Tensor]:
@@ -70,7 +71,12 @@ def _in_turn(ctx: Context, name: str, x: Tensor, gate: Tensor, activation: Activ
 
     silu = activation is Activation.SILU
     middle = Element.ACTIVATION if silu else Element.FP32
-    saves = [kept("fp32", Element.FP32), kept("gate_active", Element.FP32), kept("normed", middle), kept("scaled", middle)]
+    saves = [
+        kept("fp32", Element.FP32),
+        kept("gate_active", Element.FP32),
+        kept("normed", middle),
+        kept("scaled", middle),
+    ]
     if silu:
         saves.append(kept("gate_fp32", Element.FP32))
     saves.append(Tensor(f"{name}.statistics", x.dims[:-1], Element.FP32))

@@ -42,7 +42,9 @@ def counted(case: Case) -> tuple[Mapping[str, int], Mapping[str, int]]:
 
 
 def built(case: Case) -> Block:
-    (block,) = (block for kind, block in blocks(case.descriptor, DEEPSPEED.implementation).items() if case.block in kind)
+    (block,) = (
+        block for kind, block in blocks(case.descriptor, DEEPSPEED.implementation).items() if case.block in kind
+    )
     return block
 
 
