@@ -27,7 +27,6 @@ from symconfig.render.files import sh
 from symconfig.render.manifest import NAME
 from symconfig.render.summary import duration, short
 from symconfig.runs.adapted import adapted
-from symconfig.runs.imaged import imaged
 from symconfig.runs.best import best_plan
 from symconfig.runs.replan.check import (
     Checked,
@@ -250,7 +249,7 @@ def _inputs(plan: Plan, notes: list[str]) -> dict[Input, Finding]:
             continue
         now = load(name)
         if isinstance(now, ModelDescriptor):
-            now = imaged(adapted(now, plan.job)[0], plan.job)
+            now, _ = adapted(now, plan.job)
         for each in of_input(plan, kind, now):
             found[kind] = each
     return found

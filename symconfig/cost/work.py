@@ -18,13 +18,14 @@ from symconfig.graph.operator import ELEMENT_BYTES, Element
 MERGE_BYTES = (2.0 + 4.0 + 4.0, 4.0 + 2.0)
 ADD_BYTES = (2.0 + 2.0 + 2.0, 0.0)
 CACHEFUL = 2**14  # seconds worked out together: what they are made from stays in the cache
-# Multiply-adds, times two, that an SM makes a second in chunked scans (Triton: flash-linear-attention, mamba-ssm), beside
-# the time that their memory traffic takes. From the gated delta rule of flash-linear-attention 0.5 with heads of 128
-# channels: forward and backward 7.6 ms on H200 and 8.0 ms on GB200 for 32 heads and 32,768 tokens (QwenLM/FlashQLA,
-# benchmark/benchmark_results_H200.txt and _GB200.txt), forward 3.2 ms on H20 for 96 heads and 8,192 tokens
-# (MoonshotAI/FlashKDA, BENCHMARK_H20.md). This gives 1.15, 0.81 and 0.92 of these times: neither the tensor cores nor the
-# memory of a newer GPU make such kernels faster by as much.
-_SCAN_FLOPS_PER_UNIT = 1.1e12
+# FLOP of products that an SM makes a second in chunked scans (Triton: flash-linear-attention, mamba-ssm), whose kernels do
+# as much between their products as in them, beside their traffic. From the gated delta rule of flash-linear-attention
+# 0.5, forward and backward, 32 heads of 128 channels and 32,768 tokens: 7.6 ms on H200, 8.0 ms on GB200 (QwenLM/FlashQLA,
+# benchmark/benchmark_results_H200.txt, _GB200.txt); forward, 96 heads and 8,192 tokens, 3.2 ms on H20 (MoonshotAI/FlashKDA,
+# BENCHMARK_H20.md). This gives 1.11, 0.90 and 0.87 of these times (1.25 and 1.06 of the forward and the backward alone on
+# H200); neither tensor cores nor memory of a newer GPU make such kernels faster by as much. With 16 heads it gives 0.85
+# and 0.65, since chunks then wait for each other, which is left out. Mamba-2's kernels are taken to be as fast; no public measurement of theirs was found.
+_SCAN_FLOPS_PER_UNIT = 0.65e12
 _CHANNELS = 128.0  # at which the attention's rates are given
 # Keys that a kernel looks at beyond a query's sliding window: it works on whole tiles, 256 queries by 128 keys. cuDNN
 # takes 202 and 442 us forward and backward with a window of 128 on GB300, where 128 keys would take a third of that
@@ -84,13 +85,13 @@ def _each(
             moved = sum((lattice.value(m) * ELEMENT_BYTES[e] for m, e in work.moved), np.zeros(lattice.points))
             seconds = compiled.traffic_s(moved, machine.hbm_bytes_per_s, machine.launch_s)
             if work.products:
-                seconds = seconds + _scanned(work, lattice, machine)
+                seconds = np.maximum(seconds, _scanned(work, lattice, machine))
             several = True if work.among is None else lattice.value(work.among) > 1
             yield (work.op, work.phase), np.where(several, seconds, 0.0)
 
 
 def _scanned(work: Traffic, lattice: Lattice, machine: Machine) -> Array:
-    """[points]: seconds of the products inside an operator's kernels, one after the other with its memory traffic."""
+    """[points]: seconds of the products inside an operator's kernels, which run beside its memory traffic."""
     amount = sum((2.0 * times * lattice.value(size) for size, times in work.products), np.zeros(lattice.points))
     result: Array = amount / np.minimum(machine.high_peak_flops, _SCAN_FLOPS_PER_UNIT * machine.compute_units)
     return result

@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from symconfig.descriptor.model import Attention, ModelDescriptor
 from symconfig.frameworks.megatron import adapters
+from symconfig.graph.model import mixer_pieces
 from symconfig.plans.unknown import UNKNOWN
 
 # Transformer Engine 2.x, pytorch/attention/dot_product_attention/utils.py, get_attention_backend: flash and fused
@@ -23,7 +24,8 @@ class Fixed:
 
     sliding_window: tokens; 0: none. column_rank: of adapters beside column-parallel layers, where tp splits the rank.
     head_adapters: whether queries, keys and values have one each. flash: whether flash attention runs. near: GPUs
-    that the fastest links join. architecture: of the GPU (`descriptor.cluster.Gpu`).
+    that the fastest links join. mixer_pieces: of what ranks hold whole pieces of in blocks in attention's place, the
+    greatest common divisor; 0 without such blocks. architecture: of the GPU (`descriptor.cluster.Gpu`).
     """
 
     model_type: Any = UNKNOWN
@@ -43,6 +45,7 @@ class Fixed:
     moe_intermediate_size: Any = UNKNOWN
     shared_expert_intermediate_size: Any = UNKNOWN
     expert_bias: Any = UNKNOWN
+    mixer_pieces: Any = UNKNOWN
     adapted: Any = UNKNOWN
     column_rank: Any = UNKNOWN
     head_adapters: Any = UNKNOWN
@@ -72,6 +75,7 @@ class Fixed:
             moe_intermediate_size=experts.moe_intermediate_size if experts else 0,
             shared_expert_intermediate_size=experts.shared_expert_intermediate_size if experts else 0,
             expert_bias=experts is not None and experts.expert_bias,
+            mixer_pieces=mixer_pieces(model),
             adapted=model.adapter is not None,
             column_rank=0 if put is None or model.adapter is None or not put.by_columns else model.adapter.r,
             head_adapters=put is not None and "linear_q" in put.modules,

@@ -96,6 +96,7 @@ def changed(how: Implementation, **changes: Any) -> Implementation:
             views=given["viewed_values"],
         ),
         norm=_norm(given),
+        scan=how.scan,
         rotation=Rotation(kernel=_rotation(given), keeps_angles=given["own_rotations"]),
         fused_activation=given["fused_activation"],
         fp8_activation_store=given["fp8_activation_store"],

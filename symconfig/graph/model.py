@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from math import gcd
 from types import MappingProxyType
 
 from symconfig.descriptor.layers import NO_MIXER
@@ -55,6 +56,14 @@ def blocks_of(model: ModelDescriptor) -> tuple[str, ...]:
     """Return the building blocks that mix a model's tokens, each once."""
     names = [name for kind in dict.fromkeys(model.kind_of_layer) for name in (kind.mixer, kind.beside)]
     return tuple(name for name in dict.fromkeys(names) if name is not None and name != NO_MIXER)
+
+
+def mixer_pieces(model: ModelDescriptor) -> int:
+    """Return the greatest number of ranks over which the heads and groups of all blocks in attention's place divide; 0
+    where there are none."""
+    found = [parts().mixer(name) for name in blocks_of(model)]
+    sizes = dim_sizes(model) if any(mixer.pieces for mixer in found) else {}
+    return gcd(*(int(sizes[name]) for mixer in found for name in mixer.pieces))
 
 
 def _ends(model: ModelDescriptor) -> list[End]:

@@ -184,7 +184,7 @@ CASES: dict[str, Case] = {
     "experts.zero_experts": (SPARSE, _experts(zero_experts=4), "experts.zero_experts"),
     "experts.latent_size": (SPARSE, _experts(latent_size=512), None),
     "experts.latent_bias": (SPARSE, _experts(latent_size=512, latent_bias=True), "experts.latent_bias"),
-    "mixers": (DENSE, {"mixers": [{"block": "short_conv", "sizes": {"short_conv_kernel": 3}}]}, "mixers"),
+    "mixers": (DENSE, {"mixers": [{"block": "short_conv", "sizes": {"conv_L_cache": 3}}]}, "mixers"),
 }
 
 

@@ -75,41 +75,41 @@ def test_a_cluster_is_one_yaml_file(zoo: Path) -> None:
 
 
 HIDDEN, FFN, LAYERS, KERNEL = 512, 1536, 4, 3
-CONV: dict[str, Any] = {"block": "short_conv", "sizes": {"short_conv_kernel": KERNEL}}
+CONV: dict[str, Any] = {"block": "own_conv", "sizes": {"own_conv_kernel": KERNEL}}
 CONV_WEIGHTS = 3 * HIDDEN * HIDDEN + HIDDEN * HIDDEN + HIDDEN * KERNEL
 
 
 @pytest.fixture
-def short_conv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def own_conv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """One more file in graph/blocks, and nothing else."""
-    shutil.copy(Path(__file__).parent / "short_conv.py", tmp_path)
+    shutil.copy(Path(__file__).parent / "own_conv.py", tmp_path)
     monkeypatch.setattr(building_blocks, "__path__", [*building_blocks.__path__, str(tmp_path)])
     parts.cache_clear()
     yield
-    sys.modules.pop(f"{building_blocks.__name__}.short_conv", None)
+    sys.modules.pop(f"{building_blocks.__name__}.own_conv", None)
     parts.cache_clear()
 
 
-@pytest.mark.usefixtures("short_conv")
+@pytest.mark.usefixtures("own_conv")
 def test_a_building_block_is_one_file() -> None:
     model = tiny(mixers=[CONV])
-    assert set(model.layer_kinds) == {"dense_short_conv"}
-    assert sequence(model) == ("embedding", *("dense_short_conv",) * LAYERS, "head")
+    assert set(model.layer_kinds) == {"dense_own_conv"}
+    assert sequence(model) == ("embedding", *("dense_own_conv",) * LAYERS, "head")
     per_layer = CONV_WEIGHTS + 3 * HIDDEN * FFN + 2 * HIDDEN
     assert parameters(model).total == LAYERS * per_layer + 2 * 32000 * HIDDEN + HIDDEN
 
     plan = search(model, sample_cluster(), job(8, 16))
     assert plan.best.predicted.step_s > 0
     partly = tiny(mixers=[CONV | {"layers": (True, True, False, True)}])
-    assert set(partly.layer_kinds) == {"dense", "dense_short_conv"}
+    assert set(partly.layer_kinds) == {"dense", "dense_own_conv"}
     mixed = search(partly, sample_cluster(), job(8, 16))
     assert mixed.best.predicted.step_s > 0
 
 
-@pytest.mark.usefixtures("short_conv")
+@pytest.mark.usefixtures("own_conv")
 def test_collectives_and_weights_of_a_building_block_follow_from_its_dims() -> None:
     model = tiny(mixers=[CONV])
-    block = derive(blocks(model)["dense_short_conv"], Scheme(True))
+    block = derive(blocks(model)["dense_own_conv"], Scheme(True))
     talk = [(c.tensor, str(c.kind)) for c in block.collectives if c.axes == ("tp",) and c.phase is Phase.FORWARD]
     assert talk == [
         ("input_norm", "all-gather"),
@@ -124,14 +124,14 @@ def test_collectives_and_weights_of_a_building_block_follow_from_its_dims() -> N
     values = numbers(model, tp=2)
     shards = {weight.name: weight.elements.value(values) for weight in block.weights}
     assert shards["conv_in_proj.weight"] == 3 * HIDDEN * HIDDEN / 2
-    assert shards["short_conv.weight"] == HIDDEN * KERNEL / 2
+    assert shards["own_conv.weight"] == HIDDEN * KERNEL / 2
     assert shards["conv_out_proj.weight"] == HIDDEN * HIDDEN / 2
 
 
-@pytest.mark.usefixtures("short_conv")
+@pytest.mark.usefixtures("own_conv")
 def test_costs_of_a_building_block_follow_from_its_operators() -> None:
     model = tiny(mixers=[CONV])
-    block = derive(blocks(model)["dense_short_conv"], Scheme(True))
+    block = derive(blocks(model)["dense_own_conv"], Scheme(True))
     values = numbers(model, tp=2) | {"keys_full": 1.0}
     tokens = values["seq_length"] * values["micro_batch"]
     products = [work for work in block.work if isinstance(work, Matmul) and work.op.startswith("conv_")]
@@ -145,7 +145,7 @@ def test_costs_of_a_building_block_follow_from_its_operators() -> None:
     saved = {"conv_gate", "conv_inner", "conv_value", "conv_gated"}
     assert inside | saved <= kept(block, plain)
     assert kept(block, core) & (inside | saved) == saved
-    assert core.again == {"conv_multiply", "short_conv", "conv_gating"}
+    assert core.again == {"conv_multiply", "own_conv", "conv_gating"}
 
     priced = evaluate(block, Lattice(values, 1), machine(sample_cluster(), "bf16"), MEGATRON)
     assert {work.op for work in products} | core.again <= {op for op, _ in priced.work_s}
@@ -154,16 +154,16 @@ def test_costs_of_a_building_block_follow_from_its_operators() -> None:
     assert before - after == 2 * 2 * tokens * HIDDEN / 2  # two tensors in 16 bits, split over tp
 
 
-@pytest.mark.usefixtures("short_conv")
+@pytest.mark.usefixtures("own_conv")
 def test_adapters_reach_the_linear_layers_of_a_building_block() -> None:
     rank = 8
     adapter = {"r": rank, "lora_alpha": 16.0, "target_modules": ["o_proj"]}
     assert parameters(tiny(mixers=[CONV], adapter=adapter)).trainable == LAYERS * 2 * rank * HIDDEN
 
 
-@pytest.mark.usefixtures("short_conv")
+@pytest.mark.usefixtures("own_conv")
 def test_a_block_that_is_no_file_is_refused() -> None:
-    with pytest.raises(InputError, match=r"no building block long_conv \(need .*short_conv"):
+    with pytest.raises(InputError, match=r"no building block long_conv \(need .*own_conv"):
         blocks(tiny(mixers=[{"block": "long_conv"}]))
 
 

@@ -14,6 +14,7 @@ from symconfig.frameworks.shared import (
     EXPERTS,
     FFN,
     HEADS,
+    MIXER_PIECES,
     SHARED_EXPERT,
 )
 from symconfig.plans.unknown import among, has, looked_up, no
@@ -379,6 +380,7 @@ MEGATRON: tuple[Constraint, ...] = (
     OVERLAP_MTP_ALONE,
     OVERLAP_DISPATCHER,
     HEADS,
+    MIXER_PIECES,
     KV_HEADS_ALONE,
     KV_HEADS,
     KV_WIDTH,

@@ -12,10 +12,10 @@ from symconfig.graph.blocks.context import Context
 from symconfig.graph.operator import Tensor, Use
 from symconfig.graph.parts import Mixer
 
-WIDTH, JOINED, KERNEL = "short_conv_width", "joined_short_conv_width", "short_conv_kernel"
+WIDTH, JOINED, KERNEL = "own_conv_width", "joined_own_conv_width", "own_conv_kernel"
 
 
-def short_conv(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
+def own_conv(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     """y[B, S, D] from x[B, S, D]. The convolution mixes what lies along the sequence, so nothing splits that there."""
     rows = x.dims[:-1]
     gate, inner, value = (Tensor(name, (*rows, WIDTH)) for name in ("conv_gate", "conv_inner", "conv_value"))
@@ -24,8 +24,8 @@ def short_conv(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     with ctx.build.module("core_attn"):
         product, mixed, gated = (Tensor(name, (*rows, WIDTH)) for name in ("conv_product", "conv_mixed", "conv_gated"))
         ctx.build.elementwise("conv_multiply", [inner, value], product, saves=[inner, value])
-        kernel, whole = ctx.weight("short_conv.weight", WIDTH, KERNEL), (d.SEQUENCE, KERNEL)
-        ctx.build.elementwise("short_conv", [product], mixed, saves=[product], weights=[kernel], whole=whole)
+        kernel, whole = ctx.weight("own_conv.weight", WIDTH, KERNEL), (d.SEQUENCE, KERNEL)
+        ctx.build.elementwise("own_conv", [product], mixed, saves=[product], weights=[kernel], whole=whole)
         ctx.build.elementwise("conv_gating", [gate, mixed], gated, saves=[gate, mixed])
     out = Tensor("attention_out", x.dims)
     linear(ctx, "conv_out_proj", gated, (WIDTH,), (d.HIDDEN,), [Use(out)], aliases=("o_proj",))
@@ -34,8 +34,8 @@ def short_conv(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
 
 PARTS = (
     Mixer(
-        name="short_conv",
-        build=short_conv,
+        name="own_conv",
+        build=own_conv,
         sizes=lambda model: {WIDTH: model.hidden_size, JOINED: 3 * model.hidden_size},
         tensor_dims=(JOINED, WIDTH),
     ),
