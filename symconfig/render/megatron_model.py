@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from symconfig.descriptor.model import Attention, ModelDescriptor, Norm, Position, RopeScaling
 from symconfig.frameworks.megatron.behaviour import MEGATRON
+from symconfig.frameworks.megatron.hybrid import known, layer_count, of_mixers
 from symconfig.frameworks.megatron.releases import MEGATRON_VOCAB_MULTIPLE
 from symconfig.frameworks.megatron.unsayable import NEVER
 from symconfig.render.megatron_args import Arguments, pattern, whole
+from symconfig.render.megatron_mixers import mixer_args
 from symconfig.render.megatron_structure import CONFIG_EDIT, attention_structure, multipliers
 
 # The clamped SwiGLU of gpt-oss: gate * sigmoid(1.702 gate) * (up + 1), both clamped (transformers, modeling_gpt_oss).
@@ -34,12 +36,13 @@ def model_args(out: Arguments, model: ModelDescriptor, seq_length: int, tp: int)
     """Everything of the architecture but the mixture of experts, into MODEL_ARGS."""
     out.group = "MODEL_ARGS"
     out.put("--transformer-impl", "transformer_engine")
-    out.put("--num-layers", model.num_hidden_layers)
+    out.put("--num-layers", layer_count(model) if known(model) else model.num_hidden_layers)
     out.put("--hidden-size", model.hidden_size)
     # Unused when every layer is MoE, but the parser would fill in a size of its own.
     dense = model.intermediate_size or (model.experts.moe_intermediate_size if model.experts else 0)
     out.put("--ffn-hidden-size", dense)
     _attention(out, model)
+    mixer_args(out, model)
     attention_structure(out, model)
     out.put("--seq-length", seq_length)
     _position(out, model, seq_length)
@@ -284,7 +287,7 @@ def _windows(out: Arguments, model: ModelDescriptor, seq_length: int) -> None:
             # Left, right: tokens beside the query itself. Hugging Face's number counts the query.
             out.put("--window-size", f"{window - 1},0")
             if not all(model.sliding_layers):
-                out.put("--window-attn-skip-freq", pattern(model.sliding_layers))
+                out.put("--window-attn-skip-freq", pattern(of_mixers(model, model.sliding_layers, False)))
         elif window < seq_length:  # a longer window masks nothing
             out.needs("sliding_window", "--window-size", "it has no sliding window", window)
     if model.attention_sinks and out.needs("attention_sinks", "--softmax-type", "its softmax has no learned sink"):
@@ -324,4 +327,4 @@ def _never(out: Arguments, model: ModelDescriptor) -> None:
             continue
         value, plain = getattr(holder, leaf), type(holder).model_fields[leaf].default
         if value != plain:
-            out.refuse(name, why, ", ".join(one.block for one in value) if name == "mixers" else value)
+            out.refuse(name, why, value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from symconfig.descriptor.model import Experts, ModelDescriptor
+from symconfig.frameworks.megatron.hybrid import hybrid
 from symconfig.plans.plan import Candidate
 from symconfig.render.megatron_args import Arguments, pattern
 from symconfig.render.megatron_extras import dispatcher_args
@@ -20,7 +21,7 @@ def moe_args(out: Arguments, model: ModelDescriptor, best: Candidate, grouped_ge
     out.group = "MOE_ARGS"
     out.put("--num-experts", experts.num_experts)
     out.put("--moe-ffn-hidden-size", experts.moe_intermediate_size)
-    if not all(model.moe_layers):
+    if not all(model.moe_layers) and not hybrid(model):
         out.put("--moe-layer-freq", pattern(model.moe_layers))
     if experts.shared_expert_intermediate_size:
         out.put("--moe-shared-expert-intermediate-size", experts.shared_expert_intermediate_size)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 
 from symconfig.descriptor.model import ModelDescriptor, Position
+from symconfig.frameworks.megatron.hybrid import of_mixers
 from symconfig.render.megatron_args import Arguments, pattern
 
 # Of --use-mup: without --mup-base-hidden-size the width counts as the base's, so that learning rates, epsilons and
@@ -62,7 +63,7 @@ def _layers_without_rope(out: Arguments, model: ModelDescriptor, turned: tuple[b
         why = "multi-token prediction takes rope from the first layers of the list, and not from the last layer"
         out.refuse("rope_layers", why, pattern(turned))
     elif out.needs("rope_layers", "--no-rope-freq", "every layer has rope, or none", pattern(turned)):
-        out.put("--no-rope-freq", pattern(tuple(not layer for layer in turned)))
+        out.put("--no-rope-freq", pattern(of_mixers(model, [not layer for layer in turned], False)))
 
 
 def embedding_factor(model: ModelDescriptor) -> float:

@@ -1,4 +1,5 @@
-"""Fields of a model for which Megatron-LM's GPTModel has one value, core_v0.12 to core_v0.19, and no option."""
+"""Fields of a model for which Megatron-LM's GPTModel and HybridModel have one value, core_v0.12 to core_v0.19, and no
+option."""
 
 from __future__ import annotations
 
@@ -8,8 +9,6 @@ from types import MappingProxyType
 # By field, dotted; each has its default there.
 NEVER: Mapping[str, str] = MappingProxyType(
     {
-        "mixers": "every layer of GPTModel has attention",
-        "mlp_layers": "every layer of GPTModel has an MLP",
         "lm_head_bias": "its output layer has no bias",
         "norm_bias": "its LayerNorm has a bias",
         "norm_weight": "its norms have weights",

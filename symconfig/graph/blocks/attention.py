@@ -61,7 +61,7 @@ def _head_norm(ctx: Context, name: str, x: Tensor) -> Tensor:
 
 
 def _gated(ctx: Context, x: Tensor, o: Tensor, gate: Tensor | None) -> Tensor:
-    """o times the sigmoid of a gate for each channel or head, from the layer's input: made with the queries, or here."""
+    """o times the sigmoid of a gate for each channel or head, from the layer's input; None: it is made here."""
     if ctx.model.attention_gate is None:
         return o
     if gate is None:

@@ -87,7 +87,10 @@ def test_the_delta_rule_takes_what_was_measured(
     [
         ({"block": "mamba2", "sizes": SSD | {"chunk_size": 0}}, "needs chunk_size under sizes"),
         ({"block": "mamba2", "sizes": SSD | {"n_groups": 3}}, "mamba_num_heads 8 is not divisible by n_groups 3"),
-        ({"block": "mamba2", "sizes": SSD | {"state_size": 4}}, "has no size state_size; its sizes are mamba_num_heads"),
+        (
+            {"block": "mamba2", "sizes": SSD | {"state_size": 4}},
+            "has no size state_size; its sizes are mamba_num_heads",
+        ),
         ({"block": "mamba2", "sizes": SSD, "switches": ("bias",)}, "has no switch bias; it knows conv_bias"),
         ({"block": "gated_delta_net", "sizes": {}}, "needs linear_num_key_heads, linear_num_value_heads"),
     ],
