@@ -27,7 +27,7 @@ from symconfig.errors import InputError, Problem, SymconfigError
 from symconfig.plans.file import WARNINGS
 from symconfig.plans.plan import Candidate, Plan, Search
 from symconfig.runs.best import best_plan
-from symconfig.runs.sayable import by_hand
+from symconfig.runs.sayable import by_hand, instead
 from symconfig.solve import pins as pin_values
 from symconfig.solve.answer import TOP
 
@@ -41,9 +41,10 @@ _MAX_TOP = 1000
 
 @dataclass(frozen=True, slots=True)
 class PlanResult:
-    """A plan, and what is done with it."""
+    """A plan, and what is done with it. instead: why it is for another target than its framework's own, if it is."""
 
     plan: Plan
+    instead: str | None = None
 
     @property
     def best(self) -> Candidate:
@@ -109,7 +110,7 @@ class PlanResult:
         """The JSON contract of `symconfig plan --json`: the plan, and how long the search took."""
         data = self.plan.to_dict()
         data["search"] = {**data["search"], "seconds": round(self.plan.search.seconds, 6)}
-        data[WARNINGS] = [str(problem) for problem in self.warnings]
+        data[WARNINGS] = [*([self.instead] if self.instead else []), *map(str, self.warnings)]
         return data
 
     def to_json(self) -> str:
@@ -214,7 +215,8 @@ def solve(
     if job is None or model is None or cluster is None or found.all:
         raise InputError(found.all)
     try:
-        return PlanResult(best_plan(model, cluster, job, top=top, writes=writes, progress=progress))
+        plan = best_plan(model, cluster, job, top=top, writes=writes, progress=progress)
+        return PlanResult(plan, instead(job, plan))
     except SymconfigError as error:
         raise type(error)([stated(problem, document) for problem in error.problems]) from None
 

@@ -55,6 +55,8 @@ def run(arguments: argparse.Namespace) -> int:
             )
     except SymconfigError as error:
         raise type(error)([as_options(problem, asked) for problem in error.problems]) from None
+    if result.instead is not None:
+        note(f"note: {result.instead}")
     for warning in result.warnings:
         note(f"warning: {warning}")
     if asked.unsaid:

@@ -41,6 +41,11 @@ def meaning(model: ModelDescriptor) -> dict[str, object]:
         placed = leading_and_every(model.moe_layers)
         if placed is not None:
             found["experts.first_k_dense_replace"], found["experts.moe_layer_freq"] = placed
+            found.pop("experts.layers", None)
+        else:  # a list of every layer goes before both
+            found["experts.layers"] = model.moe_layers
+            found.pop("experts.first_k_dense_replace", None)
+            found.pop("experts.moe_layer_freq", None)
     if model.adapter is not None:
         found["adapter.target_modules"] = tuple(sorted(model.adapter.target_modules))
     if any(model.sliding_layers):
@@ -58,6 +63,14 @@ def _idle(model: ModelDescriptor) -> Iterator[str]:
         yield from (name for name in flat(model) if name.startswith("rope_scaling."))
     if model.attention is Attention.MLA:
         yield from ("head_dim", "num_key_value_heads", "partial_rotary_factor", "qk_norm")
+    if not model.qk_norm:
+        yield "qk_norm_of"
+    if model.rope_layers is not None and all(model.rope_layers):
+        yield "rope_layers"
+    if model.logits_multiplier == 1.0:
+        yield "logits_multiplier"
+    if model.embedding_multiplier == 1.0:
+        yield "embedding_multiplier"
     if model.query_pre_attn_scalar == model.head_dim:
         yield "query_pre_attn_scalar"
     if not any(model.sliding_layers):

@@ -133,7 +133,7 @@ def dim_sizes(model: ModelDescriptor) -> dict[str, float]:
         d.HEAD_DIM: width,
         d.ROTARY: model.rotary_dim,
         d.VALUE_DIM: value,
-        d.QKV: (heads + kv) * width + kv * value,
+        d.QKV: (heads + kv) * width + kv * value + (heads * value if model.attention_gate == "channel" else 0),
         d.FFN: model.intermediate_size,
         d.FFN_FUSED: 2 * model.intermediate_size,
         d.POSITIONS: model.max_position_embeddings + model.extra_positions,

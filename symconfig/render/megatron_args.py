@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from symconfig.errors import InputError, Problem
 from symconfig.frameworks.megatron.flags import FlagTable, first_with, versions
+from symconfig.frameworks.megatron.hybrid import GPT_SCRIPT
 from symconfig.frameworks.megatron.releases import megatron_release
 from symconfig.render.refused import Refused
 
@@ -41,6 +42,7 @@ class Arguments:
     filled: dict[str, list[tuple[str, ...]]] = field(default_factory=lambda: {name: [] for name in GROUPS})
     problems: list[Problem] = field(default_factory=list)
     group: str = GROUPS[0]
+    program: str = GPT_SCRIPT
 
     def put(self, flag: str, *values: object) -> None:
         """Add an option to the current group. A text value with a leading dash is joined by `=`, as argparse needs."""
@@ -88,7 +90,7 @@ class Arguments:
         """
         if edit is not None and name in self.edited:
             return
-        where = f"Megatron-LM's pretrain_gpt.py cannot express it: {why}"
+        where = f"Megatron-LM's {self.program} cannot express it: {why}"
         if since is not None:
             where = f"Megatron-LM {self.table.version} cannot express it: {why}"
             hint = hint or f"megatron_version: {since} or later"

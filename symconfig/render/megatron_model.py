@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from symconfig.descriptor.model import Attention, ModelDescriptor, Norm, Position, RopeScaling
 from symconfig.frameworks.megatron.behaviour import MEGATRON
+from symconfig.frameworks.megatron.hybrid import known, layer_count, of_mixers
 from symconfig.frameworks.megatron.releases import MEGATRON_VOCAB_MULTIPLE
 from symconfig.frameworks.megatron.unsayable import NEVER
 from symconfig.render.megatron_args import Arguments, pattern, whole
+from symconfig.render.megatron_mixers import mixer_args
+from symconfig.render.megatron_structure import CONFIG_EDIT, attention_structure, multipliers
 
 # The clamped SwiGLU of gpt-oss: gate * sigmoid(1.702 gate) * (up + 1), both clamped (transformers, modeling_gpt_oss).
 CLAMPED_SWIGLU_LIMIT, CLAMPED_SWIGLU_OFFSET = 7.0, 1.0
@@ -26,20 +29,21 @@ _LLAMA3_DEFAULTS = (
     "in megatron/core/models/common/embeddings/rotary_pos_embedding.py, "
     "among the arguments of RotaryEmbedding._apply_scaling"
 )
-_CONFIG = "in megatron/core/transformer/transformer_config.py, among the fields of {}"
-_MLA_DEFAULTS = _CONFIG.format("MLATransformerConfig")
+_MLA_DEFAULTS = CONFIG_EDIT.format("MLATransformerConfig")
 
 
 def model_args(out: Arguments, model: ModelDescriptor, seq_length: int, tp: int) -> None:
     """Everything of the architecture but the mixture of experts, into MODEL_ARGS."""
     out.group = "MODEL_ARGS"
     out.put("--transformer-impl", "transformer_engine")
-    out.put("--num-layers", model.num_hidden_layers)
+    out.put("--num-layers", layer_count(model) if known(model) else model.num_hidden_layers)
     out.put("--hidden-size", model.hidden_size)
     # Unused when every layer is MoE, but the parser would fill in a size of its own.
     dense = model.intermediate_size or (model.experts.moe_intermediate_size if model.experts else 0)
     out.put("--ffn-hidden-size", dense)
     _attention(out, model)
+    mixer_args(out, model)
+    attention_structure(out, model)
     out.put("--seq-length", seq_length)
     _position(out, model, seq_length)
     _norm(out, model)
@@ -51,6 +55,7 @@ def model_args(out: Arguments, model: ModelDescriptor, seq_length: int, tp: int)
     out.put("--attention-dropout", model.attention_dropout)
     out.put("--hidden-dropout", model.hidden_dropout)
     out.put("--init-method-std", model.initializer_range)
+    multipliers(out, model)
     _never(out, model)
 
 
@@ -73,8 +78,6 @@ def _attention(out: Arguments, model: ModelDescriptor) -> None:
     if model.num_key_value_heads != model.num_attention_heads:
         out.put("--group-query-attention")
         out.put("--num-query-groups", model.num_key_value_heads)
-    if model.qk_norm:
-        out.put("--qk-layernorm")
 
 
 def _position(out: Arguments, model: ModelDescriptor, seq_length: int) -> None:
@@ -206,7 +209,7 @@ def _norm(out: Arguments, model: ModelDescriptor) -> None:
     out.put("--norm-epsilon", model.norm_eps)
     if model.norm_zero_centered:
         out.put("--apply-layernorm-1p")
-    if model.qk_norm and model.norm is not Norm.RMSNORM:
+    if model.qk_norm and model.qk_norm_of != "unit" and model.norm is not Norm.RMSNORM:
         out.refuse("qk_norm", "its norms of queries and keys are of the kind of all other norms", model.norm)
 
 
@@ -219,6 +222,15 @@ def _activation(out: Arguments, model: ModelDescriptor) -> None:
             out.put("--quick-geglu")
             out.put("--glu-linear-offset", CLAMPED_SWIGLU_OFFSET)
             out.put("--activation-func-clamp-value", CLAMPED_SWIGLU_LIMIT)
+    elif act == "gelu_sigmoid" and gated:
+        if out.needs("hidden_act", "--quick-geglu", "it has no gated quick GELU", act):
+            out.put("--quick-geglu")
+            if biased:
+                out.put("--no-bias-gelu-fusion")  # a dense MLP refuses the fusion with a bias
+    elif act == "relu2" and not gated:
+        out.put("--squared-relu")
+        if biased:
+            out.put("--no-bias-gelu-fusion")  # the kernel fused with a bias is GELU's
     elif act == "gelu" and not gated:
         if biased:
             out.put("--no-bias-gelu-fusion")  # the fused kernel is the tanh form, the plain one the exact
@@ -237,6 +249,8 @@ def _bias_fields(model: ModelDescriptor) -> dict[str, bool]:
         fields["mlp_bias"] = model.mlp_bias
     if model.experts is not None:
         fields |= {"experts.expert_bias": model.experts.expert_bias, "experts.router_bias": model.experts.router_bias}
+        if model.experts.latent_size is not None:
+            fields["experts.latent_bias"] = model.experts.latent_bias
     return fields
 
 
@@ -274,7 +288,7 @@ def _windows(out: Arguments, model: ModelDescriptor, seq_length: int) -> None:
             # Left, right: tokens beside the query itself. Hugging Face's number counts the query.
             out.put("--window-size", f"{window - 1},0")
             if not all(model.sliding_layers):
-                out.put("--window-attn-skip-freq", pattern(model.sliding_layers))
+                out.put("--window-attn-skip-freq", pattern(of_mixers(model, model.sliding_layers, False)))
         elif window < seq_length:  # a longer window masks nothing
             out.needs("sliding_window", "--window-size", "it has no sliding window", window)
     if model.attention_sinks and out.needs("attention_sinks", "--softmax-type", "its softmax has no learned sink"):
@@ -314,15 +328,4 @@ def _never(out: Arguments, model: ModelDescriptor) -> None:
             continue
         value, plain = getattr(holder, leaf), type(holder).model_fields[leaf].default
         if value != plain:
-            out.refuse(name, why, ", ".join(one.block for one in value) if name == "mixers" else value)
-    if model.scale_embeddings:
-        edit = (
-            "in megatron/core/models/common/embeddings/language_model_embedding.py, LanguageModelEmbedding.forward, "
-            f"write embeddings = word_embeddings * {model.hidden_size} ** 0.5"
-        )
-        out.refuse("scale_embeddings", "it does not scale embeddings", True, edit=edit)
-    scalar = model.query_pre_attn_scalar
-    if scalar not in (None, model.head_dim):
-        edit = f"{_CONFIG.format('TransformerConfig')}, write softmax_scale: Optional[float] = {scalar:g} ** -0.5"
-        why = "queries are always scaled by the head dimension"
-        out.refuse("query_pre_attn_scalar", why, scalar, edit=edit if model.latent is None else None)
+            out.refuse(name, why, value)

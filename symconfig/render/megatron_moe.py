@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from symconfig.descriptor.model import Experts, ModelDescriptor
+from symconfig.frameworks.megatron.hybrid import hybrid
 from symconfig.plans.plan import Candidate
 from symconfig.render.megatron_args import Arguments, pattern
 from symconfig.render.megatron_extras import dispatcher_args
 
+# Activations that the experts' grouped kernels have, each with whether a gate goes with it (moe/experts.py).
+ACTIVATIONS = frozenset((("silu", True), ("clamped_swiglu", True), ("gelu_sigmoid", True), ("relu2", False)))
 BIAS_UPDATE_RATE = 0.001  # DeepSeek-V3, arXiv:2412.19437, section 4.2; also Megatron's default
 
 
@@ -18,7 +21,7 @@ def moe_args(out: Arguments, model: ModelDescriptor, best: Candidate, grouped_ge
     out.group = "MOE_ARGS"
     out.put("--num-experts", experts.num_experts)
     out.put("--moe-ffn-hidden-size", experts.moe_intermediate_size)
-    if not all(model.moe_layers):
+    if not all(model.moe_layers) and not hybrid(model):
         out.put("--moe-layer-freq", pattern(model.moe_layers))
     if experts.shared_expert_intermediate_size:
         out.put("--moe-shared-expert-intermediate-size", experts.shared_expert_intermediate_size)
@@ -26,6 +29,10 @@ def moe_args(out: Arguments, model: ModelDescriptor, best: Candidate, grouped_ge
             "experts.shared_expert_gate", "--moe-shared-expert-gate", "its shared expert has no gate"
         ):
             out.put("--moe-shared-expert-gate")
+    if experts.latent_size is not None and out.needs(
+        "experts.latent_size", "--moe-latent-size", "experts read tokens as wide as they are", experts.latent_size
+    ):
+        out.put("--moe-latent-size", experts.latent_size)
     _router(out, experts)
     _balance(out, experts)
     dispatcher_args(out, best.options)
@@ -34,8 +41,8 @@ def moe_args(out: Arguments, model: ModelDescriptor, best: Candidate, grouped_ge
     # Before core_v0.16 the grouped kernels are for bf16 only.
     if grouped_gemm and best.options.precision != "fp16":
         out.put("--moe-grouped-gemm")
-    if model.hidden_act not in ("silu", "clamped_swiglu") or not model.gated_mlp:
-        out.refuse("hidden_act", "its grouped experts are gated", model.hidden_act)
+    if (model.hidden_act, model.gated_mlp) not in ACTIVATIONS:
+        out.refuse("hidden_act", "its grouped experts have no such activation", model.hidden_act)
 
 
 def _router(out: Arguments, experts: Experts) -> None:

@@ -6,10 +6,12 @@ from symconfig.descriptor import learning_rate
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.training import WholeTraining
 from symconfig.errors import InputError, Problem
+from symconfig.frameworks.megatron.hybrid import DELTA, hybrid, parts_of_layer
 from symconfig.frameworks.megatron.releases import LAYOUT_MTP_ALONE_SINCE, LAYOUT_MTP_SINCE, RECOMPUTE_SINCE
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.render.megatron_args import Arguments
 from symconfig.render.megatron_extras import gathered_args, switched_args
+from symconfig.render.megatron_mixers import stages_args
 from symconfig.render.megatron_optimizer import optimizer_args
 
 # Of --offload-modules, those that every layer has. A dense MLP has none. Norms count only where they stand alone:
@@ -97,14 +99,18 @@ def parallel_args(out: Arguments, plan: Plan) -> None:
         out.put("--sequence-parallel")
         if options.overlap.tp_comm:
             out.put("--tp-comm-overlap")
-    _pipeline(out, best)
+    _pipeline(out, plan)
 
 
-def _pipeline(out: Arguments, best: Candidate) -> None:
-    parallel, options = best.parallel, best.options
+def _pipeline(out: Arguments, plan: Plan) -> None:
+    parallel, options = plan.best.parallel, plan.best.options
+    if hybrid(plan.model):
+        stages_args(out, plan)
     if parallel.pp == 1:
         return
-    if options.pipeline_layout is not None:
+    if hybrid(plan.model):
+        pass  # the pattern says the stages
+    elif options.pipeline_layout is not None:
         _layout(out, options.pipeline_layout)
     else:
         if parallel.vpp > 1:
@@ -187,7 +193,7 @@ def recompute_args(out: Arguments, plan: Plan) -> None:
     if recompute.granularity == "full":
         out.put("--recompute-granularity", "full")
         out.put("--recompute-method", recompute.method or "uniform")
-        out.put("--recompute-num-layers", recompute.num_layers or 1)
+        out.put("--recompute-num-layers", (recompute.num_layers or 1) * (parts_of_layer(plan.model) or 1))
     elif recompute.granularity == "selective":
         out.put("--recompute-granularity", "selective")
         for module in recompute.modules:
@@ -214,6 +220,8 @@ def _has_module(out: Arguments, plan: Plan, module: str) -> bool:
     """Names that TransformerConfig refuses for a model or kernel without them; the others it ignores."""
     if module == "moe_act":
         return ("--moe-grouped-gemm",) in out.filled["MOE_ARGS"]
+    if module == "gdn_norm_out":
+        return any(mixer.block == DELTA for mixer in plan.model.mixers) and not hybrid(plan.model)
     return module != "mla_up_proj" or plan.model.latent is not None
 
 

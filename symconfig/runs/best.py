@@ -25,12 +25,14 @@ def best_plan(
     writes: bool = False,
     progress: Callable[[str, float], None] | None = None,
 ) -> Plan:
-    """Solve a job. writes: its files are wanted, so that nothing may be left to change by hand.
+    """Solve a job. writes: its files are wanted, so that nothing may be left to change by hand. One that names no
+    target is solved for the next that can be told its model, where its framework's own cannot (`sayable.opened`).
 
     Raises InputError for what can never run, InfeasibleError where nothing fits or can be told; what no plan can be
     told before the search.
     """
     model, job = adapted(model, job)
+    job = sayable.opened(model, cluster, job)
     told = sayable.check(model, cluster, job, writes=writes)
     plan = answer(model, cluster, told, target_of(model, job), top=top, progress=progress)
     plan = replace(plan, job=plan.job.model_copy(update={"edited": job.edited}))

@@ -23,6 +23,11 @@ _GIVEN = (
     | ModelDescriptor.model_fields.keys()
 )
 
+# Fields of a job that name whose files it wants.
+_NAMED = frozenset({"target", "backend", "megatron_version"})
+# Targets in the order in which they are taken where a job names none; all others follow by name.
+_NEXT = ("bridge", "deepspeed")
+
 
 def unsayable(
     model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, target: Source | None = None
@@ -63,6 +68,29 @@ def check(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, *, write
     return job.model_copy(update={"edited": names})
 
 
+def opened(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Job:
+    """Return the job for the next target that can be told it, where it names none and its framework's own cannot."""
+    if _NAMED & job.model_fields_set or job.edited:
+        return job
+    try:
+        problems = unsayable(model, cluster, job)
+    except InputError:
+        return job  # what is wrong with it is said of its own target
+    if all(problem.edit for problem in problems):
+        return job
+    able = sorted(_able(model, cluster, job, target_of(model, job).name), key=_place)
+    return _trial(job, targets()[able[0]]) if able else job
+
+
+def instead(asked: Job, plan: Plan) -> str | None:
+    """Return why a plan is for another target than its job's framework's own, in a sentence; None: it is not."""
+    if asked.target is not None or plan.job.target is None:
+        return None
+    own = target_of(plan.model, asked).name
+    fields = dict.fromkeys(problem.field or "" for problem in unsayable(plan.model, plan.cluster, asked))
+    return f"{own} cannot be told this model's {', '.join(fields)}: planned for {plan.job.target}, which can"
+
+
 def by_hand(plan: Plan) -> tuple[Problem, ...]:
     """Return what of a plan's model its files cannot say until the framework is changed by hand."""
     asked = plan.job.model_copy(update={"edited": ()})
@@ -101,9 +129,16 @@ def _able(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, but: str
         backend = target.assumes.get("backend", job.backend)
         if name == but or ("backend" in job.model_fields_set and backend != job.backend):
             continue
-        trial = job.model_copy(update={**target.assumes, "target": name, "edited": ()})
         try:
-            if not unsayable(model, cluster, trial, target):
+            if not unsayable(model, cluster, _trial(job, target), target):
                 yield name
         except InputError:
             continue
+
+
+def _trial(job: Job, target: Source) -> Job:
+    return job.model_copy(update={**target.assumes, "target": target.name, "edited": ()})
+
+
+def _place(name: str) -> tuple[int, str]:
+    return (_NEXT.index(name) if name in _NEXT else len(_NEXT), name)

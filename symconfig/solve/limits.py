@@ -19,6 +19,7 @@ from symconfig.descriptor.model import Attention, ModelDescriptor
 from symconfig.frameworks.constraint import Answers, Constraint, Verdicts, answers
 from symconfig.frameworks.facts import Fixed
 from symconfig.frameworks.megatron import adapters
+from symconfig.frameworks.megatron.hybrid import DELTA, hybrid
 from symconfig.frameworks.megatron.releases import (
     LAYOUT_MTP_ALONE_SINCE,
     LAYOUT_MTP_SINCE,
@@ -255,6 +256,8 @@ def _applies(module: str, model: ModelDescriptor) -> bool:
         return model.experts is not None and model.experts.shared_expert_intermediate_size > 0
     if module == "layernorm":  # else Transformer Engine's linear layers take their norms in
         return model.experts is not None or model.attention is Attention.MLA
+    if module == "gdn_norm_out":  # of GPTModel's (transformer_config.py, __post_init__)
+        return any(mixer.block == DELTA for mixer in model.mixers) and not hybrid(model)
     if module == "mla_up_proj":
         return model.attention is Attention.MLA
     return module != "mlp" or not all(model.moe_layers)

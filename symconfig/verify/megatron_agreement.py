@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import Problem
+from symconfig.frameworks.megatron import hybrid
 from symconfig.frameworks.megatron.flags import Value
 from symconfig.frameworks.megatron.options import graphed, graphs
 from symconfig.frameworks.megatron.releases import SHARDING_STAGES
@@ -229,7 +231,10 @@ def _recompute(plan: Plan, resolved: Resolved, file: str) -> Iterator[Problem]:
     if wanted.granularity == "full":
         pairs = {
             "method": (wanted.method or "uniform", resolved("recompute_method")),
-            "num_layers": (wanted.num_layers or 1, resolved("recompute_num_layers")),
+            "num_layers": (
+                (wanted.num_layers or 1) * (hybrid.parts_of_layer(plan.model) or 1),
+                resolved("recompute_num_layers"),
+            ),
         }
     elif wanted.granularity == "selective":
         # Megatron's default where nothing is named; the order has no meaning.
@@ -252,7 +257,7 @@ def _recompute(plan: Plan, resolved: Resolved, file: str) -> Iterator[Problem]:
 
 def stages(plan: Plan, result: Result, file: str) -> Iterator[Problem]:
     """Layers that Megatron will build on each stage and virtual stage, against the plan's and against the model's."""
-    kinds = plan.model.layer_kinds
+    kinds = _counted(plan.model, plan.model.layer_kinds)
     layers, predictions = range(len(kinds)), plan.model.num_nextn_predict_layers
     held = sorted(
         layer for stage in result.stages for first, count, _ in stage for layer in range(first, first + count)
@@ -276,7 +281,10 @@ def stages(plan: Plan, result: Result, file: str) -> Iterator[Problem]:
             need=str(predictions),
         )
     need = [
-        [[kind for kind in chunk if kind not in BUILT_AT_THE_ENDS] for chunk in stage.chunks]
+        [
+            list(_counted(plan.model, [kind for kind in chunk if kind not in BUILT_AT_THE_ENDS]))
+            for chunk in stage.chunks
+        ]
         for stage in plan.best.stages
     ]
     got = [
@@ -299,6 +307,14 @@ def stages(plan: Plan, result: Result, file: str) -> Iterator[Problem]:
             got=str(len(got)),
             need=str(len(need)),
         )
+
+
+def _counted(model: ModelDescriptor, kinds: Sequence[str]) -> tuple[str, ...]:
+    """The kind of each of Megatron's layers."""
+    if not hybrid.hybrid(model):
+        return tuple(kinds)
+    parts = {kind.name: len(hybrid.symbols(kind)) for kind in model.kind_of_layer}
+    return tuple(kind for kind in kinds for _ in range(parts.get(kind, 1)))
 
 
 def _listed(word: str, layers: list[int]) -> str:

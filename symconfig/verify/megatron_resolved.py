@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import accumulate
 from typing import Any
 
 from symconfig.descriptor.model import Attention, ModelDescriptor, Position
+from symconfig.frameworks.megatron import hybrid
 from symconfig.verify.megatron_session import Result
 
 ACTIVATIONS = {  # (hidden_act, gated_mlp) -> (function, gated, fused with the bias: the tanh form of GELU)
     ("silu", True): ("torch.nn.functional.silu", True, None),
     ("clamped_swiglu", True): ("megatron.core.fusions.fused_bias_geglu.quick_gelu", True, None),
+    ("gelu_sigmoid", True): ("megatron.core.fusions.fused_bias_geglu.quick_gelu", True, None),
+    ("relu2", False): ("megatron.core.activations.squared_relu", False, None),
     ("gelu", False): ("torch._C._nn.gelu", False, False),
     ("gelu_tanh", False): ("torch._C._nn.gelu", False, True),
 }
@@ -58,6 +62,10 @@ def mla(model: ModelDescriptor) -> bool:
 
 def moe(model: ModelDescriptor) -> bool:
     return model.experts is not None
+
+
+def latent_experts(model: ModelDescriptor) -> bool:
+    return model.experts is not None and model.experts.latent_size is not None
 
 
 def dense(model: ModelDescriptor) -> bool:
@@ -129,12 +137,20 @@ def original_length(model: ModelDescriptor, r: Resolved) -> Any:
 
 def windows_got(model: ModelDescriptor, r: Resolved) -> list[bool]:
     """megatron/core/transformer/utils.py, is_layer_window_attention, for every layer."""
-    skip, layers = r("window_attn_skip_freq"), range(1, model.num_hidden_layers + 1)
+    skip, layers = r("window_attn_skip_freq"), places(model)
     if not r("window_size"):
         return [False for _ in layers]
     if skip is None:
         return [True for _ in layers]
     return [layer % skip != 0 if isinstance(skip, int) else bool(skip[layer - 1]) for layer in layers]
+
+
+def places(model: ModelDescriptor) -> list[int]:
+    """The number, from 1, of the layer of Megatron's that is the first part of each of the model's."""
+    if not hybrid.hybrid(model) or not hybrid.known(model):
+        return list(range(1, model.num_hidden_layers + 1))
+    ends = list(accumulate(map(len, hybrid.letters(model))))
+    return [1 + before for before in (0, *ends[:-1])]
 
 
 def masks(model: ModelDescriptor, r: Resolved) -> bool:
@@ -158,7 +174,48 @@ def moe_layers_got(model: ModelDescriptor, r: Resolved) -> list[bool]:
     layers = range(model.num_hidden_layers)
     if not r("num_moe_experts"):
         return [False for _ in layers]
+    if r.arg("hybrid_layer_pattern"):
+        return ["E" in layer for layer in _of_pattern(model, r)]
     return [layer % freq == 0 if isinstance(freq, int) else bool(freq[layer]) for layer in layers]
+
+
+def _of_pattern(model: ModelDescriptor, r: Resolved) -> list[str]:
+    """The letters of each of the model's layers in Megatron's pattern of stages, without predictions."""
+    text = str(r.arg("hybrid_layer_pattern")).partition(hybrid.PREDICTION)[0].replace(hybrid.STAGE, "")
+    starts = places(model)
+    return [text[start - 1 : end - 1] for start, end in zip(starts, (*starts[1:], len(text) + 1), strict=True)]
+
+
+def mixers_need(model: ModelDescriptor, r: Resolved) -> list[str]:
+    return [each.strip("-E").replace("+", "*") for each in hybrid.letters(model)]
+
+
+def mixers_got(model: ModelDescriptor, r: Resolved) -> list[str]:
+    """What mixes tokens in each layer (experimental_attention_variant_module_specs.py, get_linear_attention_pattern)."""
+    if r.arg("hybrid_layer_pattern"):
+        return [each.strip("-E").replace("+", "*") for each in _of_pattern(model, r)]
+    freq, layers = r("linear_attention_freq"), range(1, model.num_hidden_layers + 1)
+    if r("experimental_attention_variant") != hybrid.DELTA or freq is None:
+        return ["*" for _ in layers]
+    return ["G" if (layer % freq if isinstance(freq, int) else freq[layer - 1]) else "*" for layer in layers]
+
+
+def mlps_need(model: ModelDescriptor, r: Resolved) -> list[bool]:
+    return [each[-1:] in ("-", "E") for each in hybrid.letters(model)]
+
+
+def mlps_got(model: ModelDescriptor, r: Resolved) -> list[bool]:
+    if not r.arg("hybrid_layer_pattern"):
+        return [True for _ in range(model.num_hidden_layers)]
+    return [each[-1:] in ("-", "E") for each in _of_pattern(model, r)]
+
+
+def sizes_need(model: ModelDescriptor, r: Resolved) -> list[int]:
+    return [mixer.sizes[name] for mixer in model.mixers for name in hybrid.SIZES.get(mixer.block, {}).values()]
+
+
+def sizes_got(model: ModelDescriptor, r: Resolved) -> list[Any]:
+    return [r(dest) for mixer in model.mixers for dest in hybrid.SIZES.get(mixer.block, {})]
 
 
 def renormalised(model: ModelDescriptor, r: Resolved) -> bool:
@@ -180,3 +237,27 @@ def padded(model: ModelDescriptor, r: Resolved) -> int:
 
 def all_biased(model: ModelDescriptor, r: Resolved) -> bool:
     return bool(r("add_bias_linear"))
+
+
+def turned_got(model: ModelDescriptor, r: Resolved) -> list[bool]:
+    """transformer_config.py, __post_init__: every n-th layer has no rope, or those of a list."""
+    skip, layers = r("no_rope_freq"), places(model)
+    if not skip:
+        return [True for _ in layers]
+    return [layer % skip != 0 if isinstance(skip, int) else not skip[layer - 1] for layer in layers]
+
+
+def factor_of(r: Resolved, name: str) -> float:
+    """A factor that counts with --use-mup only."""
+    return float(r(name, 1.0)) if r("use_mup", False) else 1.0
+
+
+def softmax_scale_need(model: ModelDescriptor, r: Resolved) -> float | None:
+    """None: by the root of the head dimension, as without an option."""
+    scalar = model.query_pre_attn_scalar
+    return None if mla(model) else float(scalar or model.head_dim) ** -0.5
+
+
+def softmax_scale_got(model: ModelDescriptor, r: Resolved) -> float | None:
+    scale = r("softmax_scale")
+    return None if mla(model) else float(model.head_dim) ** -0.5 if scale is None else float(scale)

@@ -100,7 +100,7 @@ def _check(job: dict[str, Any], phases: Phases, result: dict[str, Any]) -> None:
     phases.run("ddp_config", lambda: _ddp_config(args))
     with sys.modules["megatron_shims"].claimed_adam():
         phases.run("optimizer_config", lambda: _optimizer_config(args))
-    result["stages"] = phases.run("stages", lambda: _stages(config))
+    result["stages"] = phases.run("stages", lambda: _stages(args, config))
     result["args"] = {name: plain(value) for name, value in vars(args).items()}
     result["config"] = {field.name: plain(getattr(config, field.name, None)) for field in dataclasses.fields(config)}
     if job["task"] != "check":
@@ -228,9 +228,11 @@ def _groups(args: Any, world_size: int, rank: int) -> None:
     )
 
 
-def _stages(config: Any) -> list[list[list[int]]]:
+def _stages(args: Any, config: Any) -> list[list[list[int]]]:
     """Per pipeline stage and virtual stage: [number of the first layer, number of layers, number of layers that
     predict further tokens], as Megatron will build."""
+    if getattr(args, "hybrid_layer_pattern", None):
+        return _hybrid_stages(args, config)
     state = importlib.import_module("megatron.core.parallel_state")
     build = importlib.import_module("megatron.core.transformer.transformer_block").get_num_layers_to_build
     offset = importlib.import_module("megatron.core.transformer.transformer_layer").get_transformer_layer_offset
@@ -248,6 +250,32 @@ def _stages(config: Any) -> list[list[list[int]]]:
         stages.append(chunks)
     state.set_pipeline_model_parallel_rank(None)  # as it was: of the process group
     state.set_virtual_pipeline_model_parallel_rank(None)
+    return stages
+
+
+def _hybrid_stages(args: Any, config: Any) -> list[list[list[int]]]:
+    """The same of a HybridModel, whose layers Megatron's own function selects for each place of the pipeline."""
+    import torch
+
+    allocation = importlib.import_module("megatron.core.models.hybrid.hybrid_layer_allocation")
+    parsed = allocation.parse_hybrid_pattern(args.hybrid_layer_pattern)
+    pp, virtual = config.pipeline_model_parallel_size, config.virtual_pipeline_model_parallel_size or 1
+    ranks, sizes = torch.distributed.get_rank, torch.distributed.get_world_size
+    stages = []
+    try:
+        for stage in range(pp):
+            torch.distributed.get_rank = lambda group=None, stage=stage: stage
+            torch.distributed.get_world_size = lambda group=None: pp
+            chunks = []
+            for place in range(virtual):
+                chosen, first = allocation.select_pipeline_segment(
+                    parsed.main_pattern or "", object(), place if virtual > 1 else None
+                )
+                last = stage == pp - 1 and place == virtual - 1
+                chunks.append([first, len(chosen), parsed.mtp_num_depths if last else 0])
+            stages.append(chunks)
+    finally:
+        torch.distributed.get_rank, torch.distributed.get_world_size = ranks, sizes
     return stages
 
 

@@ -14,7 +14,9 @@ from typing import Any
 
 from symconfig.descriptor.model import Experts, LatentAttention, ModelDescriptor, Norm, Position, RopeScaling
 from symconfig.errors import Problem
+from symconfig.frameworks.megatron import hybrid
 from symconfig.frameworks.megatron.unsayable import NEVER
+from symconfig.render.megatron_structure import embedding_factor
 from symconfig.verify import megatron_resolved as means
 from symconfig.verify.megatron_resolved import Got, Need, Resolved, dense, descend, gqa, mla, moe, rope, scaled
 from symconfig.verify.megatron_session import Result
@@ -74,6 +76,11 @@ def _bias(field: str, where: str, got: Got, applies: Callable[[ModelDescriptor],
     return Row(field, where, lambda model, _: descend(model, field), got, applies)
 
 
+def _factor(field: str, where: str, need: Callable[[ModelDescriptor], float]) -> Row:
+    """A factor that is 1 where nobody says it."""
+    return Row(field, where, lambda model, _: need(model), lambda _, r: means.factor_of(r, where))
+
+
 def _default(field: str) -> Any:
     section, _, leaf = field.rpartition(".")
     return (Experts if section else ModelDescriptor).model_fields[leaf].default
@@ -82,7 +89,10 @@ def _default(field: str) -> Any:
 ROWS: tuple[Row, ...] = (
     _same("hidden_size", "hidden_size"),
     _same("intermediate_size", "ffn_hidden_size", applies=dense),
-    _same("num_hidden_layers", "num_layers"),
+    Row("num_hidden_layers", "num_layers", lambda m, _: hybrid.layer_count(m), lambda _, r: r("num_layers")),
+    Row("mixers", "hybrid_layer_pattern, linear_attention_freq", means.mixers_need, means.mixers_got),
+    Row("mixers", "sizes of blocks", means.sizes_need, means.sizes_got, lambda m: bool(m.mixers)),
+    Row("mlp_layers", "hybrid_layer_pattern", means.mlps_need, means.mlps_got),
     _same("num_attention_heads", "num_attention_heads"),
     _same("num_key_value_heads", "num_query_groups", applies=gqa),
     _same("head_dim", "kv_channels", applies=gqa),
@@ -107,14 +117,14 @@ ROWS: tuple[Row, ...] = (
         "bias_activation_fusion",
         lambda m, _: m.hidden_act == "gelu_tanh",
         lambda _, r: bool(r("bias_activation_fusion")),
-        lambda m: m.hidden_act.startswith("gelu"),
+        lambda m: m.hidden_act in ("gelu", "gelu_tanh"),
     ),
     Row(
         "hidden_act",
         "activation_func_clamp_value, glu_linear_offset",
-        lambda m, _: list(means.CLAMPED_SWIGLU),
+        lambda m, _: list(means.CLAMPED_SWIGLU) if m.hidden_act == "clamped_swiglu" else [None, 0.0],
         lambda _, r: [r("activation_func_clamp_value"), r("glu_linear_offset")],
-        lambda m: m.hidden_act == "clamped_swiglu",
+        lambda m: m.hidden_act in ("clamped_swiglu", "gelu_sigmoid"),
     ),
     _same("gated_mlp", "gated_linear_unit"),
     _bias("mlp_bias", "add_bias_linear", means.all_biased, dense),
@@ -186,7 +196,7 @@ ROWS: tuple[Row, ...] = (
     Row(
         "qk_norm",
         "qk_layernorm (with MLA: the norms of the low-rank queries and keys)",
-        lambda m, _: m.qk_norm or mla(m),
+        lambda m, _: (m.qk_norm and m.qk_norm_of != "unit") or mla(m),
         lambda _, r: r("qk_layernorm", False),
     ),
     Row("sliding_window", "window_size", means.window_need, lambda _, r: r("window_size")),
@@ -197,13 +207,31 @@ ROWS: tuple[Row, ...] = (
         lambda m, _: "learnable" if m.attention_sinks else "vanilla",
         lambda _, r: r("softmax_type", "vanilla"),
     ),
-    Row(
-        "query_pre_attn_scalar",
-        "softmax_scale",
-        lambda m, _: None if m.query_pre_attn_scalar in (None, m.head_dim) else (m.query_pre_attn_scalar or 1) ** -0.5,
-        lambda _, r: r("softmax_scale"),
+    Row("query_pre_attn_scalar", "softmax_scale", means.softmax_scale_need, means.softmax_scale_got),
+    _factor("scale_embeddings", "mup_embedding_mult", embedding_factor),
+    _factor("embedding_multiplier", "mup_embedding_mult", embedding_factor),
+    _factor(
+        "logits_multiplier", "mup_output_mult", lambda m: 1.0 if m.logits_multiplier is None else m.logits_multiplier
     ),
-    _only("scale_embeddings", False, "embeddings are never scaled"),
+    Row(
+        "rope_layers",
+        "no_rope_freq",
+        lambda m, _: list(m.rope_layers or ()),
+        means.turned_got,
+        lambda m: rope(m) and m.rope_layers is not None,
+    ),
+    Row(
+        "qk_norm_of",
+        "qk_l2_norm",
+        lambda m, _: m.qk_norm and m.qk_norm_of == "unit",
+        lambda _, r: r("qk_l2_norm", False),
+    ),
+    Row(
+        "attention_gate",
+        "attention_output_gate",
+        lambda m, _: m.attention_gate == "channel",
+        lambda _, r: r("attention_output_gate", False),
+    ),
     _same("attention_dropout", "attention_dropout"),
     _same("hidden_dropout", "hidden_dropout"),
     Row(
@@ -262,6 +290,8 @@ ROWS: tuple[Row, ...] = (
         moe,
     ),
     _same("experts.e_score_correction_bias", "moe_router_enable_expert_bias", neutral=False, applies=moe),
+    _same("experts.latent_size", "moe_latent_size", applies=moe),
+    _bias("experts.latent_bias", "add_bias_linear", means.all_biased, means.latent_experts),
     _bias("experts.router_bias", "add_bias_linear", means.all_biased, moe),
     _bias("experts.expert_bias", "add_bias_linear", means.all_biased, moe),
     Row(

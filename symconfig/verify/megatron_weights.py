@@ -36,7 +36,7 @@ GPT2 = {
 
 def convert(config: Any, state: Mapping[str, torch.Tensor], padded_vocab_size: int) -> dict[str, torch.Tensor]:
     """The state dict of GPTModel. `config`: transformers' config of a llama-like model (qwen2, qwen3, mixtral,
-    qwen3_moe, gpt_oss, deepseek_v3 without prediction layers), or of gpt2.
+    qwen3_moe, gpt_oss, deepseek_v3 without prediction layers, qwen3_next with attention alone), or of gpt2.
 
     Raises KeyError for a weight that is missing; a weight that is not used is an error, too (ValueError).
     """
@@ -89,6 +89,8 @@ def _attention(
         if names[0] in left:
             # [G * n * d, ...] -> [G, n * d, ...]
             parts = [left.pop(name).unflatten(0, (groups, -1)) for name in names]
+            gated = parts[0].shape[1] * groups > config.num_attention_heads * config.head_dim
+            parts = [*_gate_apart(parts[0], config.head_dim), *parts[1:]] if gated else parts
             yield f"{ours}linear_qkv.{kind}", _concatenate(parts, 1).flatten(0, 1)
         if f"{theirs}o_proj.{kind}" in left:
             yield f"{ours}linear_proj.{kind}", left.pop(f"{theirs}o_proj.{kind}")
@@ -97,6 +99,12 @@ def _attention(
     for part in "qk":
         if f"{theirs}{part}_norm.weight" in left:
             yield f"{ours}{part}_layernorm.weight", left.pop(f"{theirs}{part}_norm.weight")
+
+
+def _gate_apart(queries: torch.Tensor, width: int) -> list[torch.Tensor]:
+    """queries[G, n * 2d, ...], each head's query before its gate -> all queries of a group, all gates."""
+    heads = queries.unflatten(1, (-1, 2, width))
+    return [heads[:, :, part].flatten(1, 2) for part in (0, 1)]
 
 
 def _mlp(left: dict[str, torch.Tensor], theirs: str, ours: str) -> Iterator[tuple[str, torch.Tensor]]:

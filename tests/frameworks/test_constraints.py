@@ -78,7 +78,10 @@ def model_of(example: dict[str, Any]) -> ModelDescriptor:
     own = {name: example[name] for name in ModelDescriptor.model_fields if name in example}
     if example.get("latent"):
         own["attention"] = Attention.MLA
-    return model.model_copy(update=own)
+    changed = model.model_copy(update=own)
+    for name in ("kind_of_layer", "layer_kinds", "dense_layers", "moe_layers"):  # as they were before
+        changed.__dict__.pop(name, None)
+    return changed
 
 
 def cluster_of(example: dict[str, Any]) -> ClusterDescriptor:

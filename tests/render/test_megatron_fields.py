@@ -9,6 +9,7 @@ import pytest
 
 from symconfig.descriptor.model import Experts, LatentAttention, ModelDescriptor, RopeScaling
 from symconfig.errors import InfeasibleError
+from symconfig.frameworks.megatron.flags import versions
 from symconfig.render import megatron
 from tests.sample_plans import sample_model, sample_plan
 
@@ -94,8 +95,8 @@ CASES: dict[str, Case] = {
     "attention_sinks": (DENSE, {"attention_sinks": True}, None),
     "attn_logit_softcapping": (DENSE, {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping"),
     "final_logit_softcapping": (DENSE, {"final_logit_softcapping": 30.0}, "final_logit_softcapping"),
-    "query_pre_attn_scalar": (DENSE, {"query_pre_attn_scalar": 144.0}, "query_pre_attn_scalar"),
-    "scale_embeddings": (DENSE, {"scale_embeddings": True}, "scale_embeddings"),
+    "query_pre_attn_scalar": (DENSE, {"query_pre_attn_scalar": 144.0}, None),
+    "scale_embeddings": (DENSE, {"scale_embeddings": True}, None),
     "attention_dropout": (DENSE, {"attention_dropout": 0.1}, None),
     "hidden_dropout": (DENSE, {"hidden_dropout": 0.1}, None),
     "num_nextn_predict_layers": (DENSE, {"num_nextn_predict_layers": 1}, None),
@@ -175,23 +176,23 @@ CASES: dict[str, Case] = {
     "shared_input_norm": (DENSE, {"shared_input_norm": True}, "shared_input_norm"),
     "embedding_norm": (DENSE, {"embedding_norm": True}, "embedding_norm"),
     "residual_multiplier": (DENSE, {"residual_multiplier": 0.22}, "residual_multiplier"),
-    "logits_multiplier": (DENSE, {"logits_multiplier": 0.1}, "logits_multiplier"),
-    "embedding_multiplier": (DENSE, {"embedding_multiplier": 12.0}, "embedding_multiplier"),
-    "rope_layers": (DENSE, {"rope_layers": [True] * 39 + [False]}, "rope_layers"),
-    "qk_norm_of": (DENSE, {"qk_norm_of": "all_heads"}, "qk_norm_of"),
+    "logits_multiplier": (DENSE, {"logits_multiplier": 0.1}, None),
+    "embedding_multiplier": (DENSE, {"embedding_multiplier": 12.0}, None),
+    "rope_layers": (DENSE, {"rope_layers": [True] * 39 + [False]}, None),
+    "qk_norm_of": (DENSE, {"qk_norm": True, "qk_norm_of": "all_heads"}, "qk_norm_of"),
     "v_norm": (DENSE, {"v_norm": True}, "v_norm"),
-    "attention_gate": (DENSE, {"attention_gate": "channel"}, "attention_gate"),
+    "attention_gate": (DENSE, {"attention_gate": "channel"}, None),
     "v_head_dim": (DENSE, {"v_head_dim": 64}, "v_head_dim"),
     "chunked_attention": (DENSE, {"chunked_attention": True}, "chunked_attention"),
     "indexer": (LATENT, {"indexer": {"index_n_heads": 4, "index_head_dim": 64, "index_topk": 256}}, "indexer"),
-    "experts.layers": (SPARSE, _experts(layers=(False, *(True,) * 31)), None),
+    "experts.layers": (SPARSE, {**_experts(layers=(False, *(True,) * 31)), "intermediate_size": 14336}, None),
     "experts.input_scaled": (SPARSE, _experts(input_scaled=True), "experts.input_scaled"),
     "experts.shortcut": (SPARSE, _experts(shortcut=True), "experts.shortcut"),
     "experts.result_norm": (SPARSE, _experts(result_norm=True), "experts.result_norm"),
     "particulars": (DENSE, {"particulars": ({"name": "clip_qkv", "value": 8.0},)}, "particulars"),
     "experts.zero_experts": (SPARSE, _experts(zero_experts=4), "experts.zero_experts"),
-    "experts.latent_size": (SPARSE, _experts(latent_size=512), "experts.latent_size"),
-    "experts.latent_bias": (SPARSE, _experts(latent_bias=True), "experts.latent_bias"),
+    "experts.latent_size": (SPARSE, _experts(latent_size=512), None),
+    "experts.latent_bias": (SPARSE, _experts(latent_size=512, latent_bias=True), "experts.latent_bias"),
     "mixers": (DENSE, {"mixers": [{"block": "short_conv", "sizes": {"conv_L_cache": 3}}]}, "mixers"),
 }
 
@@ -266,6 +267,61 @@ def test_sigmoid_scores_are_renormalised_where_there_are_several() -> None:
         assert "sigmoid" in _arguments(model)
         with pytest.raises(InfeasibleError, match="renormalises sigmoid scores"):
             _arguments(sample_model("mixtral-8x7b", **_experts(**changed, norm_topk_prob=not right)))
+
+
+# field and value -> release that is the first to say it, and what it says
+SINCE = {
+    "qk_norm_of": ({"qk_norm": True, "qk_norm_of": "unit"}, "core_v0.13.0", ["--qk-l2-norm"]),
+    "rope_layers": (
+        {"rope_layers": [True, True, True, False] * 10},
+        "core_v0.13.0",
+        ["--no-rope-freq", "([0,0,0,1]*10)"],
+    ),
+    "attention_gate": ({"attention_gate": "channel"}, "core_v0.16.1", ["--attention-output-gate"]),
+    "logits_multiplier": ({"logits_multiplier": 0.0625}, "core_v0.17.1", ["--mup-output-mult", "0.0625"]),
+    "embedding_multiplier": ({"embedding_multiplier": 12.0}, "core_v0.17.1", ["--mup-embedding-mult", "12.0"]),
+    "scale_embeddings": ({"scale_embeddings": True}, "core_v0.17.1", ["--mup-embedding-mult", repr(5120**0.5)]),
+    "query_pre_attn_scalar": ({"query_pre_attn_scalar": 64.0}, "core_v0.17.1", ["--mup-base-head-dim", "2.0"]),
+    "hidden_act": ({"hidden_act": "gelu_sigmoid"}, "core_v0.15.0", ["--quick-geglu"]),
+}
+
+
+@pytest.mark.parametrize("field", SINCE)
+def test_what_a_release_was_the_first_to_say_is_refused_before(field: str) -> None:
+    changed, since, words = SINCE[field]
+    model = sample_model(DENSE, **changed)
+    args = megatron.arguments(sample_plan(model, "h100", version=since))
+    assert args[args.index(words[0]) :][: len(words)] == words
+    older = versions()[versions().index(since) - 1]
+    with pytest.raises(InfeasibleError) as caught:
+        megatron.arguments(sample_plan(model, "h100", version=older))
+    (problem,) = caught.value.problems
+    assert problem.field == field
+    assert problem.edit is not None or problem.hint == f"megatron_version: {since} or later"
+
+
+def test_factors_leave_the_scale_of_scores_as_it_was() -> None:
+    """--use-mup by itself scales them by the head dimension, and not by its root."""
+    args = _arguments(sample_model(DENSE, logits_multiplier=0.5))
+    assert _value(args, "--mup-attn-scale-power") == "0.5"
+    assert "--mup-base-head-dim" not in args
+    assert "--mup-base-hidden-size" not in args
+
+
+@pytest.mark.parametrize(
+    ("changed", "field"),
+    [
+        ({"attention_gate": "head"}, "attention_gate"),
+        ({"qk_norm": True, "qk_norm_of": "each_head"}, "qk_norm_of"),
+        ({"position": "learned", "embedding_multiplier": 2.0}, "embedding_multiplier"),
+        ({"rope_layers": [True] * 39 + [False], "num_nextn_predict_layers": 1}, "rope_layers"),
+        ({"hidden_act": "relu2", "gated_mlp": True}, "hidden_act"),
+    ],
+)
+def test_what_is_near_to_an_option_is_not_said_by_it(changed: dict[str, Any], field: str) -> None:
+    with pytest.raises(InfeasibleError) as caught:
+        _arguments(sample_model(DENSE, **changed))
+    assert [problem.field for problem in caught.value.problems] == [field]
 
 
 def test_the_exact_gelu_is_not_the_fused_one() -> None:

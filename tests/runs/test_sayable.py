@@ -39,8 +39,8 @@ BY_HAND = [
     ("llama3.1-8b", {"rope_scaling__factor": 32.0}, {}),
     ("llama3.1-8b", {"rope_scaling__low_freq_factor": 2.0}, {}),
     ("llama3.1-8b", {"rope_scaling__original_max_position_embeddings": 4096}, {}),
-    ("llama3.1-8b", {"query_pre_attn_scalar": 144.0}, {}),
-    ("llama3.1-8b", {"scale_embeddings": True}, {}),
+    ("llama3.1-8b", {"query_pre_attn_scalar": 144.0}, {"megatron_version": "core_v0.16.1"}),
+    ("llama3.1-8b", {"scale_embeddings": True}, {"megatron_version": "core_v0.16.1"}),
     ("deepseek-v3", {"rope_scaling__beta_fast": 64.0}, {"cluster": "h200", "gpus": 512, "global_batch_size": 4096}),
 ]
 
@@ -64,7 +64,7 @@ def test_a_model_of_the_zoo_can_be_told_to_its_own_target(name: str) -> None:
 def test_a_field_that_no_option_says_is_refused_before_the_search_with_who_can_say_it() -> None:
     model = _changed("llama3.1-8b", rope_scaling={"rope_type": "dynamic", "factor": 2.0})
     with pytest.raises(InfeasibleError) as caught:
-        best.best_plan(model, H100, _job(), top=1)
+        best.best_plan(model, H100, _job(target="megatron"), top=1)
     first, last = caught.value.problems
     assert (first.field, first.edit) == ("rope_scaling.rope_type", None)
     assert str(last) == (
@@ -80,6 +80,19 @@ def test_where_no_target_can_say_it_none_is_named(target: str) -> None:
     with pytest.raises(InfeasibleError) as caught:
         best.best_plan(model, H100, _job(target=target), top=1)
     assert caught.value.problems[-1].what == "no plan of this job can be written for it, nor for any other target"
+
+
+def test_a_job_that_names_no_target_is_planned_for_the_next_that_can_be_told_it() -> None:
+    model = _changed("llama3.1-8b", rope_scaling={"rope_type": "dynamic", "factor": 2.0})
+    found = symconfig.plan(model, "h100", 8, 64, seq_length=4096, top=1)
+    assert (found.plan.job.target, found.best.target.backend) == ("deepspeed", "deepspeed")
+    assert found.instead == (
+        "megatron cannot be told this model's rope_scaling.rope_type: planned for deepspeed, which can"
+    )
+    assert found.to_dict()["warnings"] == [found.instead]
+    assert "ds_config.json" in render(found.plan, target_of(found.plan.model, found.plan.job).name).paths()
+    plain = symconfig.plan("llama3.1-8b", "h100", 8, 64, seq_length=4096, top=1)
+    assert (plain.plan.job.target, plain.instead) == (None, None)
 
 
 @pytest.mark.usefixtures("no_search")

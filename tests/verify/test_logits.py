@@ -169,6 +169,45 @@ MODELS: dict[str, dict[str, Any]] = {
         "hidden_dropout": 0.1,
     },
 }
+# transformers' own names where the family's are not the descriptor's: those of its class's configuration.
+SHAPE = {
+    "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4, "head_dim": 16,
+    "num_key_value_heads": 2, "vocab_size": VOCABULARY, "max_position_embeddings": 128, "rms_norm_eps": 1e-5,
+    "pad_token_id": None, "bos_token_id": None, "eos_token_id": None, "tie_word_embeddings": False,
+}  # fmt: skip
+CONFIGS: dict[str, dict[str, Any]] = {
+    "smollm3: a layer without rope": {
+        "no_rope_layers": [1, 0],
+        "use_sliding_window": False,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+    },
+    "granite: factors": {
+        "embedding_multiplier": 12.0,
+        "logits_scaling": 0.5,
+        "attention_multiplier": 512.0**-0.5,
+        "residual_multiplier": 1.0,
+    },
+    "qwen3 next: a gate, partial rope": {
+        "layer_types": ["full_attention"] * 2,
+        "mlp_only_layers": [0, 1],
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25},
+    },
+}
+MODELS |= {
+    "smollm3: a layer without rope": {"model_type": "smollm3", "rope_layers": [True, False]},
+    "granite: factors": {
+        "model_type": "granite",
+        "embedding_multiplier": 12.0,
+        "logits_multiplier": 2.0,
+        "query_pre_attn_scalar": 512.0,
+    },
+    "qwen3 next: a gate, partial rope": {
+        "model_type": "qwen3_next",
+        "partial_rotary_factor": 0.25,
+        "qk_norm": True,
+        "attention_gate": "channel",
+    },
+}
 # The model on which it must show, a rendered argument, and what it is replaced by.
 WRONG: dict[str, tuple[str, str, str]] = {
     "rope base": ("llama", "--rotary-base=5000", "--rotary-base=10000"),
@@ -186,6 +225,10 @@ WRONG: dict[str, tuple[str, str, str]] = {
         "--mscale-all-dim=1.0",
         "--mscale-all-dim=0.0",
     ),
+    "rope everywhere": ("smollm3: a layer without rope", "--no-rope-freq=([0]*1+[1]*1)", ""),
+    "another scale of scores": ("granite: factors", "--mup-base-head-dim=0.03125", "--mup-base-head-dim=1.0"),
+    "another factor of logits": ("granite: factors", "--mup-output-mult=2.0", "--mup-output-mult=1.0"),
+    "other rotary channels": ("qwen3 next: a gate, partial rope", "--rotary-percent=0.25", "--rotary-percent=0.5"),
     "one expert": ("mixtral", "--moe-router-topk=2", "--moe-router-topk=3"),
 }
 
@@ -201,13 +244,19 @@ def _joined(args: list[str]) -> list[str]:
     return joined
 
 
-def _case(fields: dict[str, Any]) -> tuple[dict[str, Any], Any]:
-    """The worker's request for one model, and transformers' logits[B, T, V]."""
+def _config(name: str, descriptor: ModelDescriptor) -> Any:
     from tests.descriptor.transformers_classes import to_transformers_config
 
+    if name not in CONFIGS:
+        return to_transformers_config(descriptor)
+    return transformers.AutoConfig.for_model(descriptor.model_type, **SHAPE | CONFIGS[name])
+
+
+def _case(name: str, fields: dict[str, Any]) -> tuple[dict[str, Any], Any]:
+    """The worker's request for one model, and transformers' logits[B, T, V]."""
     descriptor = ModelDescriptor.model_validate_json(json.dumps({**TINY, **fields}))
     torch.manual_seed(0)
-    model = transformers.AutoModelForCausalLM.from_config(to_transformers_config(descriptor)).float().eval()
+    model = transformers.AutoModelForCausalLM.from_config(_config(name, descriptor)).float().eval()
     with torch.no_grad():
         for weight in model.parameters():  # norms around 1, and biases that matter
             weight.copy_(torch.randn_like(weight) * 0.1 if weight.dim() > 1 else 1 + 0.3 * torch.randn_like(weight))
@@ -222,7 +271,10 @@ def _case(fields: dict[str, Any]) -> tuple[dict[str, Any], Any]:
         for word in _joined(render.arguments(plan))
         if word not in DROPPED and not word.startswith(("--transformer-impl", "--moe-token-dispatcher-type"))
     ]
-    return {"args": args, "tokens": tokens, "weights": model.state_dict(), "config": model.config}, expected
+    weights = model.state_dict()
+    if descriptor.model_type == "qwen3_next":  # the local layers have no weights around 0
+        weights = {name: weight + 1 if name.endswith("norm.weight") else weight for name, weight in weights.items()}
+    return {"args": args, "tokens": tokens, "weights": weights, "config": model.config}, expected
 
 
 @pytest.fixture(scope="module")
@@ -233,7 +285,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], dict
         pytest.skip(f"Megatron's argument parser is not here: {megatron_source.COMMAND}")
     cases, expected = {}, {}
     for name, fields in MODELS.items():
-        cases[name], expected[name] = _case(fields)
+        cases[name], expected[name] = _case(name, fields)
     for name, (model, right, wrong) in WRONG.items():
         assert right in cases[model]["args"], f"{right} is no longer rendered"
         args = [wrong if word == right else word for word in cases[model]["args"]]

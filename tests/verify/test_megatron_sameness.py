@@ -6,6 +6,7 @@ from dataclasses import fields
 
 import pytest
 
+from symconfig.descriptor.model import ModelDescriptor
 from symconfig.plans.degrees import Degrees
 from symconfig.plans.plan import Batch, Options
 from symconfig.verify import megatron, megatron_agreement, megatron_sameness
@@ -45,6 +46,31 @@ def test_every_number_of_the_plan_is_compared_or_named() -> None:
     assert named - compared - NOT_COMPARED == set()
 
 
+# Structure that no sample has, each as a change of one.
+STRUCTURES = {
+    "gate": ("llama2-13b", {"attention_gate": "channel"}),
+    "unit norms": ("llama2-13b", {"qk_norm": True, "qk_norm_of": "unit"}),
+    "layers without rope": ("llama2-13b", {"rope_layers": [True, True, True, False] * 10}),
+    "factors": ("llama2-13b", {"scale_embeddings": True, "logits_multiplier": 0.5, "query_pre_attn_scalar": 168.0}),
+    "squared ReLU": ("llama2-13b", {"hidden_act": "relu2", "gated_mlp": False}),
+    "quick GELU": ("llama2-13b", {"hidden_act": "gelu_sigmoid"}),
+    "latent experts": ("qwen3-30b-a3b", {"experts": {"latent_size": 512}}),
+    "experts of some layers": (
+        "qwen3-30b-a3b",
+        {"intermediate_size": 6144, "experts": {"layers": [False, True, True] * 16}},
+    ),
+    "experts of squared ReLU": ("qwen3-30b-a3b", {"hidden_act": "relu2", "gated_mlp": False}),
+}
+
+
+def structured(name: str) -> ModelDescriptor:
+    base, changed = STRUCTURES[name]
+    model = sample_model(base)
+    if "experts" in changed and model.experts is not None:
+        changed = {**changed, "experts": {**model.experts.model_dump(), **changed["experts"]}}
+    return sample_model(base, **changed)
+
+
 OVERLAPPED = sample_plan("qwen3-30b-a3b", "h100", tp=1, pp=4, vpp=2, overlap_moe_a2a=True)
 # An accepted list that is another model or another plan: the model, the option, its values, the field that says so.
 WRONG = {
@@ -74,6 +100,39 @@ WRONG = {
     "another batch": ("llama2-13b", "--micro-batch-size", ["2"], "batch.micro"),
     "no distributed optimizer": ("llama2-13b", "--overlap-param-gather", [], None),
     "no expert overlap": (OVERLAPPED, "--overlap-moe-expert-parallel-comm", [], "options.overlap.moe_a2a"),
+    "no gate": (sample_plan(structured("gate"), "h100"), "--attention-output-gate", [], "attention_gate"),
+    "normed with weights": (
+        sample_plan(structured("unit norms"), "h100"),
+        "--qk-l2-norm",
+        [],
+        "qk_norm_of",
+    ),
+    "rope everywhere": (sample_plan(structured("layers without rope"), "h100"), "--no-rope-freq", [], "rope_layers"),
+    "factor of embeddings": (
+        sample_plan(structured("factors"), "h100"),
+        "--mup-embedding-mult",
+        ["2.0"],
+        "scale_embeddings",
+    ),
+    "factor of logits": (sample_plan(structured("factors"), "h100"), "--mup-output-mult", [], "logits_multiplier"),
+    "scale of scores": (
+        sample_plan(structured("factors"), "h100"),
+        "--mup-attn-scale-power",
+        [],
+        "query_pre_attn_scalar",
+    ),
+    "experts as wide as the stream": (
+        sample_plan(structured("latent experts"), "h100"),
+        "--moe-latent-size",
+        [],
+        "experts.latent_size",
+    ),
+    "experts everywhere": (
+        sample_plan(structured("experts of some layers"), "h100"),
+        "--moe-layer-freq",
+        [],
+        "experts.layers",
+    ),
     "stages": ("llama2-13b", "--num-layers", ["40", "--decoder-first-pipeline-num-layers", "18"], "stages.0"),
 }
 
@@ -82,6 +141,7 @@ WRONG = {
 def checked() -> dict[str, list[Check]]:
     """Every sample model and every wrong list, in one process with one import of Megatron."""
     items = {model: rendered(model, cluster="h100") for model in MODELS}
+    items |= {name: rendered(sample_plan(structured(name), "h100")) for name in STRUCTURES}
     items |= {
         name: replaced(rendered(model, cluster="h100"), option, *values)
         for name, (model, option, values, _) in WRONG.items()
@@ -89,7 +149,7 @@ def checked() -> dict[str, list[Check]]:
     return megatron.check_many(items, source())
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", [*MODELS, *STRUCTURES])
 def test_megatron_itself_takes_what_is_rendered_and_builds_the_same_model(
     model: str, checked: dict[str, list[Check]]
 ) -> None:
@@ -111,5 +171,5 @@ def test_a_model_with_what_megatron_has_no_setting_for_is_never_the_same() -> No
     model = sample_model("llama2-13b", final_logit_softcapping=30.0, scale_embeddings=True)
     rows = {row.field: row for row in megatron_sameness.ROWS}
     resolved = Resolved(Result("none"))
-    for field in ("final_logit_softcapping", "scale_embeddings"):
+    for field in ("final_logit_softcapping", "scale_embeddings"):  # the second, as nothing was said of it
         assert rows[field].need(model, resolved) != rows[field].got(model, resolved)

@@ -19,6 +19,7 @@ from symconfig.existing.recover.rope import position_fields
 from symconfig.existing.recover.run import Described
 from symconfig.existing.recover.said import Fields, Said
 from symconfig.existing.recover.settle import settled
+from symconfig.existing.recover.structure import structure_fields
 from symconfig.existing.recover.undescribed import refuse_undescribed
 from symconfig.existing.recover.vocabulary import SOURCES, vocabulary
 from symconfig.frameworks.megatron.flags import Value
@@ -43,6 +44,7 @@ def described(
     refuse_undescribed(out)
     _shape(out)
     _attention(out)
+    structure_fields(out)
     position_fields(out, seq_length)
     _norm(out)
     _activation(out)
@@ -127,7 +129,6 @@ def _attention(out: Fields) -> None:
             )
         )
     out.put("head_dim", width or (hidden // heads if hidden and heads else None), "kv_channels")
-    out.put("qk_norm", said.switch("qk_layernorm"), "qk_layernorm")
 
 
 def _latent(out: Fields, heads: int | None) -> None:
@@ -158,7 +159,12 @@ def _norm(out: Fields) -> None:
     out.put("norm", "rmsnorm" if kind == "RMSNorm" else "layernorm", "normalization")
     out.put("norm_eps", said.number(1e-5, *_EPSILON), *_EPSILON)
     out.put("norm_zero_centered", said.switch(*_ZERO_CENTERED), *_ZERO_CENTERED)
-    if out.values.get("qk_norm") and kind != "RMSNorm" and out.holds("normalization"):
+    if (
+        out.values.get("qk_norm")
+        and out.values.get("qk_norm_of") != "unit"
+        and kind != "RMSNorm"
+        and out.holds("normalization")
+    ):
         out.refuse(
             "norms of queries and keys are of the kind of all norms, and only RMSNorm is described there",
             "qk_layernorm",
@@ -172,13 +178,15 @@ def _activation(out: Fields) -> None:
     clamp = said.number(0.0, "activation_func_clamp_value")
     quick = said.switch("quick_geglu")
     if said.switch("squared_relu"):
-        out.refuse("a squared ReLU is not described", "squared_relu")
+        out.put("hidden_act", "relu2", *_ACTIVATIONS)
     elif quick and (clamp, offset) == (CLAMPED_SWIGLU_LIMIT, CLAMPED_SWIGLU_OFFSET):
         out.put("hidden_act", "clamped_swiglu", *_ACTIVATIONS)
+    elif quick and (clamp, offset) == (0.0, 0.0):
+        out.put("hidden_act", "gelu_sigmoid", *_ACTIVATIONS)
     elif quick:
         out.refuse(
             f"a gated quick GELU is described only with clamp {CLAMPED_SWIGLU_LIMIT:g} and offset "
-            f"{CLAMPED_SWIGLU_OFFSET:g} (gpt-oss)",
+            f"{CLAMPED_SWIGLU_OFFSET:g} (gpt-oss), or with neither",
             "quick_geglu",
             got=f"clamp {clamp:g}, offset {offset:g}",
         )
@@ -196,8 +204,9 @@ def _activation(out: Fields) -> None:
         fused = said.switch("add_bias_linear") and said.switch("bias_gelu_fusion")
         out.put("hidden_act", "gelu_tanh" if fused else "gelu", *_ACTIVATIONS)
     out.put("gated_mlp", said.switch("swiglu") or quick, *_ACTIVATIONS)
-    if has_experts(out) and out.holds(*_ACTIVATIONS) and not (said.switch("swiglu") or quick):
-        out.refuse("experts without a gated activation are not described", *_ACTIVATIONS, hint="--swiglu")
+    known = said.switch("swiglu") or quick or said.switch("squared_relu")
+    if has_experts(out) and out.holds(*_ACTIVATIONS) and not known:
+        out.refuse("experts with GELU are not described", *_ACTIVATIONS, hint="--swiglu")
 
 
 def _biases(out: Fields) -> None:

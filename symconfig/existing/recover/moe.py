@@ -21,6 +21,8 @@ def expert_fields(out: Fields, ffn: int | None) -> None:
     """ffn: of the dense MLP, the experts' size where they have no size of their own."""
     said = out.said
     if not has_experts(out):
+        if said.whole("moe_latent_size"):
+            out.refuse("there are no experts on a smaller hidden size", "moe_latent_size", hint="--num-experts")
         return
     out.put("experts.num_experts", said.whole(*NUMBER), *NUMBER)
     out.put("experts.num_experts_per_tok", said.whole("moe_router_topk"), "moe_router_topk")
@@ -31,6 +33,9 @@ def expert_fields(out: Fields, ffn: int | None) -> None:
     out.put(
         "experts.shared_expert_gate", bool(shared) and said.switch("moe_shared_expert_gate"), "moe_shared_expert_gate"
     )
+    latent = said.whole("moe_latent_size")
+    out.put("experts.latent_size", latent, "moe_latent_size")
+    out.put("experts.latent_bias", bool(latent) and said.switch("add_bias_linear"), "add_bias_linear")
     # Biases of experts and router came with core_v0.15.
     biased = said.switch("add_bias_linear") and said.table.at_least("core_v0.15.0")
     out.put("experts.expert_bias", biased, "add_bias_linear")
@@ -55,11 +60,7 @@ def _layers(out: Fields) -> None:
         return
     found = leading_and_every(moe)
     if found is None:
-        out.refuse(
-            "only dense layers before all others, or every n-th layer after them with experts, are described",
-            "moe_layer_freq",
-            got=said.word("moe_layer_freq"),
-        )
+        out.put("experts.layers", moe, "moe_layer_freq")
         return
     out.put("experts.first_k_dense_replace", found[0], "moe_layer_freq")
     out.put("experts.moe_layer_freq", found[1], "moe_layer_freq")

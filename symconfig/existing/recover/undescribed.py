@@ -31,11 +31,7 @@ _DEFAULTS: dict[str, str] = {
     "mrope_section": "rope of several axes, for images and video, is not described",
     "linear_attention_freq": _LINEAR,
     "experimental_attention_variant": _LINEAR,
-    "attention_output_gate": "a gate on attention's output is not described",
-    "qk_l2_norm": "norms of queries and keys without weights are not described",
     "apply_residual_connection_post_layernorm": "a residual connection from behind the norm is not described",
-    "no_rope_freq": "layers without rope among layers with it are not described",
-    "moe_latent_size": "experts on a smaller hidden size are not described",
     "enable_mhc_connections": "several residual streams (hyper-connections) are not described",
     "use_legacy_models": "Megatron-LM's legacy models are not described",
     "openai_gelu": "this form of GELU is Megatron-LM's legacy models' own",
@@ -44,7 +40,6 @@ _DEFAULTS: dict[str, str] = {
 # What costs nothing and changes no shape: read, and passed over in the prediction.
 _PASSED: dict[str, str] = {
     "rotary_interleaved": "rope turns other pairs of channels, which costs the same",
-    "use_mup": "its factors on weights and logits cost next to nothing",
 }
 
 

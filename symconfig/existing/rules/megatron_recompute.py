@@ -110,7 +110,7 @@ def _modules(facts: MegatronFacts) -> Iterator[Problem]:
     if granularity(facts) != "selective" or not isinstance(given, tuple):
         return
     names = [str(name) for name in given]
-    known = [name for name, since in RECOMPUTE_SINCE.items() if facts.at_least(since)] + ["gdn_norm_out"]
+    known = [name for name, since in RECOMPUTE_SINCE.items() if facts.at_least(since)]
     quantised = facts.value("fp8") is not None and facts.value("fp8_recipe") == "delayed"
     for name in names:
         need = (

@@ -16,6 +16,7 @@ from symconfig.frameworks.shared import (
     FFN,
     HEADS,
     MIXER_PIECES,
+    MIXERS,
     SHARED_EXPERT,
 )
 from symconfig.plans.unknown import among, has, looked_up, no
@@ -370,6 +371,52 @@ ADAPTER_HEADS = Constraint(
     source="megatron-bridge, peft/canonical_lora.py, LoRALinearSplitQKV",
     example={"adapted": True, "head_adapters": True, "column_rank": 8, "num_key_value_heads": 4, "tp": 8},
 )
+MIXER_CONTEXT = Constraint(
+    name="mixer pieces over context",
+    predicate=lambda f, p: (p.cp > 1) & (f.mixer_pieces > 0) & (f.mixer_pieces % (p.tp * p.cp) != 0),
+    rule="heads and groups of a block in attention's place must divide over tp x cp",
+    sentence=(
+        "heads and groups of blocks in attention's place, which come in {f.mixer_pieces}, cannot be split over tp "
+        "{p.tp} x cp {p.cp}"
+    ),
+    about="cp",
+    pins=("tp", "cp"),
+    divides=True,
+    source="megatron/core/transformer/transformer_config.py, __post_init__; core/ssm/mamba_context_parallel.py",
+    example={"mixers": MIXERS, "tp": 1, "cp": 4} | LONG,
+)
+DELTA_CONTEXT = Constraint(
+    name="context of an old gated delta net",
+    predicate=lambda f, p: (p.cp > 1) & (f.mixer_pieces > 0),
+    rule="blocks in attention's place go with context parallelism from core_v0.18 on",
+    sentence="its gated delta net does not know of context parallelism",
+    about="cp",
+    got="{p.cp}",
+    pins=("cp=1",),
+    until="core_v0.17.1",
+    source="megatron/core/ssm/gated_delta_net.py",
+    example={"mixers": MIXERS, "cp": 2} | LONG,
+)
+HYBRID_OVERLAP = Constraint(
+    name="expert overlap of a hybrid model",
+    predicate=lambda f, p: p.moe_overlap & f.hybrid,
+    rule="hiding the experts' all-to-all needs a model whose layers all have attention",
+    sentence="hiding the experts' all-to-all: HybridModel has no schedule for it",
+    about="overlap.moe_a2a",
+    got="layers of the model",
+    source="megatron/core/models/common/model_chunk_schedule_plan.py",
+    example={"mixers": MIXERS} | OVERLAP,
+)
+HYBRID_RECOMPUTE = Constraint(
+    name="full recompute of uneven layers",
+    predicate=lambda f, p: f.hybrid & (f.parts_of_layer == 0) & (p.recompute == "full"),
+    rule="whole layers are recomputed where each has as many parts",
+    sentence="whole layers are not recomputed where some have an MLP and some have none: each part counts as a layer",
+    about="recompute",
+    got="{p.recompute}",
+    source="megatron/core/recompute.py, checkpointed_forward",
+    example={"mlp_layers": (True,) * 39 + (False,), "recompute": "full"},
+)
 
 MEGATRON: tuple[Constraint, ...] = (
     BATCH,
@@ -380,8 +427,12 @@ MEGATRON: tuple[Constraint, ...] = (
     OVERLAP_MTP,
     OVERLAP_MTP_ALONE,
     OVERLAP_DISPATCHER,
+    HYBRID_OVERLAP,
+    HYBRID_RECOMPUTE,
     HEADS,
     MIXER_PIECES,
+    MIXER_CONTEXT,
+    DELTA_CONTEXT,
     KV_HEADS_ALONE,
     KV_HEADS,
     KV_WIDTH,

@@ -14,6 +14,7 @@ RECOMPUTE_SINCE = {
     "mla_up_proj": "core_v0.12.1",
     "moe": "core_v0.12.1",
     "shared_experts": "core_v0.14.0",
+    "gdn_norm_out": "core_v0.19.0",
 }
 # --pipeline-model-parallel-layout, and what it may say: multi-token prediction; that in another chunk than the loss
 # (pipeline_parallel_layer_layout.py, validate_layer_layout).

@@ -20,7 +20,7 @@ _ROWS = {d.KEYS: 2}  # a softmax reduces the maximum and the sum of each row
 
 def attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     """o[B, S, D] from x[B, S, D]."""
-    q, k, v = _projections(ctx, x)
+    (q, k, v), gate = _projections(ctx, x)
     if _repeated(ctx, k):
         q = ctx.build.elementwise("copy_queries", [q], Tensor("q_copied", q.dims), linear=True)
     if ctx.model.qk_norm and (kind.rope or ctx.model.qk_norm_of != "unit"):
@@ -35,7 +35,7 @@ def attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
             ctx.build.elementwise(name, [given], out, traffic=times, saves=kept, whole=given.dims[-1:], linear=True)
         q, k = rotated, turned
     o = copied(ctx, core(ctx, q, k, v, Read(WINDOW if kind.window else FULL)))
-    o, out = _gated(ctx, x, o), Tensor("attention_out", x.dims)
+    o, out = _gated(ctx, x, o, gate), Tensor("attention_out", x.dims)
     if ctx.model.inner_norm:
         o = norm(ctx, "attention_inner_norm", o, module="inner_norm", weight=o.dims[-2:], over=o.dims[-2:])
     linear(
@@ -59,13 +59,14 @@ def _head_norm(ctx: Context, name: str, x: Tensor) -> Tensor:
     return norm(ctx, name, x, d.HEAD_DIM, "qk_norm", weight=weight, over=over, bias=bias)
 
 
-def _gated(ctx: Context, x: Tensor, o: Tensor) -> Tensor:
-    """o times the sigmoid of a gate for each channel or head, from the layer's input."""
+def _gated(ctx: Context, x: Tensor, o: Tensor, gate: Tensor | None) -> Tensor:
+    """o times the sigmoid of a gate for each channel or head, from the layer's input; None: it is made here."""
     if ctx.model.attention_gate is None:
         return o
-    width = o.dims[-2:] if ctx.model.attention_gate == "channel" else o.dims[-2:-1]
-    gate = Tensor("attention_gate", (*o.dims[:-2], *width))
-    linear(ctx, "gate_proj", x, (d.HIDDEN,), width, [Use(gate)], ctx.model.qkv_bias)
+    if gate is None:
+        width = o.dims[-2:] if ctx.model.attention_gate == "channel" else o.dims[-2:-1]
+        gate = Tensor("attention_gate", (*o.dims[:-2], *width))
+        linear(ctx, "gate_proj", x, (d.HIDDEN,), width, [Use(gate)], ctx.model.qkv_bias)
     return ctx.build.elementwise("attention_gating", [o, gate], Tensor("attention_gated", o.dims), saves=[o, gate])
 
 
@@ -103,7 +104,8 @@ def _turning(ctx: Context) -> tuple[int | Fraction, int | Fraction]:
     return 6, Fraction(17, 2)
 
 
-def _projections(ctx: Context, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _projections(ctx: Context, x: Tensor) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor | None]:
+    """Queries, keys and values, and a gate of each channel where it is part of their fused linear."""
     if ctx.shared_heads:
         return _of_shared_heads(ctx, x)
     rows, storage = (d.BATCH, d.SEQUENCE), "qkv" if ctx.how.linear.views else ""
@@ -112,12 +114,13 @@ def _projections(ctx: Context, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     v = Tensor("v", (*rows, d.KV_HEADS, value_dim(ctx.model)), storage=storage)
     bias = ctx.model.qkv_bias
     if not ctx.separate("qkv_proj", ("q_proj", "k_proj", "v_proj")):
-        fused = [Use(q, ((d.HEADS, d.QKV),)), Use(k, ((d.KV_HEADS, d.QKV),)), Use(v, ((d.KV_HEADS, d.QKV),))]
+        gates = _fused_gates(ctx, storage)
+        fused = [Use(t, ((t.dims[-2], d.QKV),)) for t in (q, *gates, k, v)]
         linear(ctx, "qkv_proj", x, inner=(d.HIDDEN,), width=(d.QKV,), outputs=fused, bias=bias, aliases=("c_attn",))
-        q, k, v = (with_adapter(ctx, "qkv_proj", t, ("c_attn",)) for t in (q, k, v))
+        q, k, v, *gates = (with_adapter(ctx, "qkv_proj", t, ("c_attn",)) for t in (q, k, v, *gates))
         parts = (("q_proj", q), ("k_proj", k), ("v_proj", v))
         q, k, v = (beside_fused(ctx, name, x, t.dims[-2:], t) for name, t in parts)
-        return q, k, v
+        return (q, k, v), gates[0] if gates else None
     result = []
     for name, tensor in (("q_proj", q), ("k_proj", k), ("v_proj", v)):
         linear(
@@ -131,10 +134,18 @@ def _projections(ctx: Context, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
             aliases=("c_attn",),
         )
         result.append(with_adapter(ctx, name, tensor, ("c_attn",)))
-    return result[0], result[1], result[2]
+    return (result[0], result[1], result[2]), None
 
 
-def _of_shared_heads(ctx: Context, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _fused_gates(ctx: Context, storage: str) -> list[Tensor]:
+    """The gate that a fused linear gives beside the queries, if any (Megatron-LM, transformer/attention.py)."""
+    if ctx.model.attention_gate != "channel":
+        return []
+    width = (d.HEADS, value_dim(ctx.model))
+    return [Tensor("attention_gate", (d.BATCH, d.SEQUENCE, *width), storage=storage)]
+
+
+def _of_shared_heads(ctx: Context, x: Tensor) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor | None]:
     """Every rank gathers the queries, keys and values of all heads and takes its own: a key/value head, and the queries
     of it that are not another rank's. Their gradients are summed over the ranks that share a head.
 
@@ -161,7 +172,10 @@ def _of_shared_heads(ctx: Context, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     ctx.build.elementwise("take_v", [whole], v, beside=[gathered], traffic=(1, Fraction(3, 2)), linear=True)
     ctx.build.elementwise("take_k", [whole], k, traffic=(0, 0), launches=(0, 0), linear=True)
     ctx.build.elementwise("take_q", [whole], q, traffic=(0, 0), launches=(0, 0), linear=True)
-    return q, k, v
+    for gate in _fused_gates(ctx, storage):
+        ctx.build.elementwise("take_gate", [whole], gate, traffic=(0, 0), launches=(0, 0), linear=True)
+        return (q, k, v), gate
+    return (q, k, v), None
 
 
 def core(ctx: Context, q: Tensor, k: Tensor, v: Tensor, read: Read) -> Tensor:

@@ -105,18 +105,35 @@ def models(draw: st.DrawFn) -> ModelDescriptor:
     }
     fields["qk_norm"] = fields["norm"] == "rmsnorm" and draw(st.booleans())
     fields |= draw(_positions())
+    fields |= draw(_structure(layers, fields))
     if draw(st.booleans()):
         fields["sliding_window"] = draw(st.integers(1, 3000))
         fields["sliding_window_pattern"] = draw(st.lists(st.booleans(), min_size=layers, max_size=layers))
-    acts = [("silu", True), ("clamped_swiglu", True)]
+    acts = [("silu", True), ("clamped_swiglu", True), ("gelu_sigmoid", True), ("relu2", False)]
     if draw(st.booleans()):
         fields["experts"] = draw(_experts(layers, biased))
     else:
         acts += [("gelu", False), ("gelu_tanh", False)] if biased else [("gelu", False)]
     fields["hidden_act"], fields["gated_mlp"] = draw(st.sampled_from(acts))
-    if fields["position"] != "learned" and fields.get("rope_scaling", {}).get("rope_type") != "yarn":
+    turned = fields.get("rope_layers")
+    if fields["position"] != "learned" and fields.get("rope_scaling", {}).get("rope_type") != "yarn" and not turned:
         fields["num_nextn_predict_layers"] = draw(st.integers(0, 2))
     return ModelDescriptor.model_validate(fields, strict=False)
+
+
+@st.composite
+def _structure(draw: st.DrawFn, layers: int, of: dict[str, Any]) -> dict[str, Any]:
+    """Gates, norms without weights, layers without rope, factors. of: the fields that are drawn so far."""
+    fields: dict[str, Any] = {"attention_gate": draw(st.sampled_from((None, "channel")))}
+    if draw(st.booleans()):
+        fields |= {"qk_norm": True, "qk_norm_of": "unit"}
+    if of["position"] == "rope" and draw(st.booleans()):
+        fields["rope_layers"] = draw(st.lists(st.booleans(), min_size=layers, max_size=layers))
+    fields["logits_multiplier"] = draw(st.sampled_from((None, 0.0625, 2.0)))
+    fields["query_pre_attn_scalar"] = draw(st.sampled_from((None, 168.0, 4096.0, float(of["head_dim"]))))
+    if of["position"] != "learned":
+        fields |= draw(st.sampled_from(({}, {"scale_embeddings": True}, {"embedding_multiplier": 12.0})))
+    return fields
 
 
 @st.composite
@@ -164,6 +181,10 @@ def _experts(draw: st.DrawFn, layers: int, biased: bool) -> dict[str, Any]:
         "expert_bias": biased,
         "router_aux_loss_coef": draw(st.sampled_from((0.0, 0.001))),
     }
+    latent = draw(st.sampled_from((None, 256)))
+    fields |= {"latent_size": latent, "latent_bias": biased and latent is not None}
+    if draw(st.booleans()):
+        fields["layers"] = [*draw(st.lists(st.booleans(), min_size=layers - 1, max_size=layers - 1)), True]
     # Of the layers behind the dense ones, one at least has experts.
     fields["moe_layer_freq"] = draw(st.integers(1, layers - fields["first_k_dense_replace"]))
     if not sigmoid and not fields["norm_topk_prob"]:

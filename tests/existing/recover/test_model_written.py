@@ -139,6 +139,40 @@ def test_experts_without_a_size_of_their_own_have_the_dense_ones() -> None:
     assert model(f"{LLAMA} --num-experts 0").experts is None
 
 
+def test_layers_with_experts_in_no_simple_order_are_a_list() -> None:
+    experts = model(f"{MOE} --moe-layer-freq ([1]*2+[0])*8").experts
+    assert experts is not None
+    assert experts.layers == (True, True, False) * 8
+    assert model(f"{MOE} --moe-layer-freq 2").moe_layers == (True, False) * 12
+
+
+def test_experts_of_a_smaller_width_are_read() -> None:
+    experts = model(f"{MOE} --moe-latent-size 256").experts
+    assert experts is not None
+    assert (experts.latent_size, experts.latent_bias) == (256, False)
+
+
+@pytest.mark.parametrize(
+    ("options", "fields"),
+    [
+        ("--squared-relu", {"hidden_act": "relu2", "gated_mlp": False}),
+        ("--quick-geglu", {"hidden_act": "gelu_sigmoid", "gated_mlp": True}),
+        ("--attention-output-gate", {"attention_gate": "channel"}),
+        ("--qk-l2-norm", {"qk_norm": True, "qk_norm_of": "unit"}),
+        ("--position-embedding-type rope --no-rope-freq 4", {"rope_layers": (True, True, True, False) * 6}),
+        ("--mup-embedding-mult 12", {"embedding_multiplier": None}),  # counts for nothing without --use-mup
+        ("--use-mup --mup-embedding-mult 12", {"embedding_multiplier": 12.0, "scale_embeddings": False}),
+        ("--use-mup --mup-embedding-mult 32", {"embedding_multiplier": None, "scale_embeddings": True}),
+        ("--use-mup --mup-base-hidden-size 256", {"logits_multiplier": 0.25, "query_pre_attn_scalar": 4096.0}),
+        ("--use-mup --mup-output-mult 2 --mup-base-head-dim 64", {"logits_multiplier": 2.0}),
+        ("--use-mup --mup-base-head-dim 32 --mup-attn-scale-power 0.5", {"query_pre_attn_scalar": 2.0}),
+    ],
+)
+def test_structure_is_read_from_its_options(options: str, fields: dict[str, Any]) -> None:
+    found = model(f"{SHAPE} {options}")
+    assert {name: getattr(found, name) for name in fields} == fields
+
+
 def test_biases_of_experts_came_with_a_version() -> None:
     options = MOE.replace("--disable-bias-linear", "")
     for version, biased in (("core_v0.14.0", False), ("core_v0.15.0", True)):
@@ -185,8 +219,9 @@ def test_scaling_that_no_version_before_passes_on_is_said_to_be_lost() -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ("--squared-relu", "--squared-relu: cannot be predicted: a squared ReLU"),
-        ("--quick-geglu", "--quick-geglu: cannot be predicted"),
+        ("--quick-geglu --glu-linear-offset 1", "--quick-geglu: cannot be predicted"),
+        ("--no-rope-freq 5", "--no-rope-freq: cannot be predicted: layers without rope are not said"),
+        ("--no-rope-freq [0]*3", "one value for each of 24 layers, not 3"),
         ("--swiglu --glu-linear-offset 1", "--glu-linear-offset: cannot be predicted"),
         ("--hybrid-override-pattern M*-M*-", "--hybrid-override-pattern: cannot be predicted: layers of several kinds"),
         ("--is-hybrid-model", "--is-hybrid-model: cannot be predicted"),
@@ -207,11 +242,7 @@ def test_scaling_that_no_version_before_passes_on_is_said_to_be_lost() -> None:
         ("--experimental-attention-variant gated_delta_net", "--experimental-attention-variant: cannot be predicted"),
         ("--moe-latent-size 64", "--moe-latent-size: cannot be predicted"),
         ("--spec some.module layers", "--spec: cannot be predicted"),
-        ("--num-experts 4", "cannot be predicted: experts without a gated activation"),
-        (
-            "--swiglu --num-experts 4 --moe-layer-freq 2",
-            "--moe-layer-freq: cannot be predicted: only dense layers before",
-        ),
+        ("--num-experts 4", "cannot be predicted: experts with GELU"),
         ("--swiglu --num-experts 4 --moe-layer-freq [1]*3", "one value for each of 24 layers, not 3"),
         ("--swiglu --num-experts 4 --moe-layer-freq [1]*[2]", "need a list times a number"),
         ("--swiglu --num-experts 4 --moe-router-topk 1", "--moe-router-topk: cannot be predicted: a softmax over one"),
@@ -224,11 +255,11 @@ def test_scaling_that_no_version_before_passes_on_is_said_to_be_lost() -> None:
 def test_what_no_descriptor_describes_is_refused_by_its_name(options: str, says: str) -> None:
     found = refused(f"{SHAPE} {options}")
     assert any(says in text for text in found), found
-    assert all(text.startswith("train.sh:1:") for text in found if "experts without" not in text), found
+    assert all(text.startswith("train.sh:1:") for text in found if "experts with GELU" not in text), found
 
 
 def test_everything_that_is_wrong_is_said_at_once() -> None:
-    found = refused("--num-layers 4 --squared-relu --softmax-type off-by-one")
+    found = refused("--num-layers 4 --window-size 127,128 --softmax-type off-by-one")
     assert len(found) == 4, found
     assert any("--hidden-size: the options do not say the model's hidden size" in text for text in found)
     assert any("--num-attention-heads: the options do not say" in text for text in found)

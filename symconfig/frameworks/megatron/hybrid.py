@@ -1,0 +1,103 @@
+"""Megatron-LM's HybridModel: what its pattern of layers spells, and which models need it in GPTModel's place.
+
+A layer of HybridModel is a mixer or an MLP, each behind a norm and beside a residual: a layer of a descriptor is one of
+them or both (core_v0.18.2 and core_v0.19.0, megatron/core/models/hybrid/hybrid_layer_allocation.py, hybrid_block.py).
+Before, MambaModel had a pattern without stages, which is not written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import MappingProxyType
+from typing import TypeVar
+
+from symconfig.descriptor.layers import NO_MIXER, LayerKind, Mlp
+from symconfig.descriptor.model import Attention, ModelDescriptor
+
+T = TypeVar("T")
+
+SINCE = "core_v0.18.2"
+SCRIPT, GPT_SCRIPT = "pretrain_hybrid.py", "pretrain_gpt.py"
+SPEC = ("megatron.core.models.hybrid.hybrid_layer_specs", "hybrid_stack_spec")
+MAMBA2, DELTA = "mamba2", "gated_delta_net"  # blocks by their names in graph/blocks
+
+MIXERS = MappingProxyType({str(Attention.GQA): "*", str(Attention.MLA): "+", MAMBA2: "M", DELTA: "G", NO_MIXER: ""})
+MLPS = MappingProxyType({Mlp.DENSE: "-", Mlp.MOE: "E", Mlp.NONE: ""})
+STAGE, PREDICTION = "|", "/"
+
+# Sizes of blocks by the option's destination. Those of MIXED go with either model, those of STATE with HybridModel.
+DELTA_SIZES = MappingProxyType(
+    {
+        "linear_num_key_heads": "linear_num_key_heads",
+        "linear_num_value_heads": "linear_num_value_heads",
+        "linear_key_head_dim": "linear_key_head_dim",
+        "linear_value_head_dim": "linear_value_head_dim",
+        "linear_conv_kernel_dim": "linear_conv_kernel_dim",
+    }
+)
+MAMBA_SIZES = MappingProxyType(
+    {
+        "mamba_num_heads": "mamba_num_heads",
+        "mamba_head_dim": "mamba_head_dim",
+        "mamba_num_groups": "n_groups",
+        "mamba_state_dim": "ssm_state_size",
+    }
+)
+SIZES = MappingProxyType({DELTA: DELTA_SIZES, MAMBA2: MAMBA_SIZES})
+# What MambaMixer has and no option changes (core/ssm/mamba_mixer.py, __init__).
+MAMBA_KERNEL, MAMBA_CHUNK, MAMBA_NORM_EPS = 4, 128, 1e-5
+MAMBA_SWITCHES = frozenset({"conv_bias", "gated_norm"})
+
+
+def hybrid(model: ModelDescriptor) -> bool:
+    """Return whether some layer is none of GPTModel's: all of them have an MLP, and attention or a gated delta net."""
+    own = (str(Attention.GQA), str(Attention.MLA), DELTA)
+    return any(kind.mlp is Mlp.NONE or kind.mixer not in own for kind in dict.fromkeys(model.kind_of_layer))
+
+
+def symbols(kind: LayerKind) -> str:
+    """Return a layer's letters. Raises KeyError for a block that has none."""
+    return MIXERS[kind.mixer] + MLPS[kind.mlp]
+
+
+def letters(model: ModelDescriptor) -> tuple[str, ...]:
+    """Return the letters of every layer. Raises KeyError."""
+    return tuple(symbols(kind) for kind in model.kind_of_layer)
+
+
+def layer_count(model: ModelDescriptor) -> int:
+    """Return how many layers Megatron-LM counts in a model."""
+    return sum(map(len, letters(model))) if hybrid(model) else model.num_hidden_layers
+
+
+def parts_of_layer(model: ModelDescriptor) -> int | None:
+    """Return of how many of Megatron-LM's layers each layer of a model is; None: some of one, some of two."""
+    if not hybrid(model) or not known(model):
+        return 1
+    counts = {len(each) for each in letters(model)}
+    return counts.pop() if len(counts) == 1 else None
+
+
+def known(model: ModelDescriptor) -> bool:
+    """Return whether every block of a model has a letter."""
+    return all(kind.mixer in MIXERS and kind.beside is None for kind in model.kind_of_layer)
+
+
+def of_mixers(model: ModelDescriptor, values: Sequence[T], otherwise: T) -> tuple[T, ...]:
+    """Return a value for each of Megatron-LM's layers: a layer's own for its mixer, `otherwise` for its MLP."""
+    if not hybrid(model) or not known(model):
+        return tuple(values)
+    pairs = zip(letters(model), values, strict=True)
+    return tuple(value if place == 0 else otherwise for each, value in pairs for place in range(len(each)))
+
+
+def pattern(model: ModelDescriptor, chunks: Sequence[Sequence[str]]) -> str:
+    """Return --hybrid-layer-pattern of chunks of kinds, in model order, with predictions behind them."""
+    kinds = {kind.name: symbols(kind) for kind in model.kind_of_layer}
+    stages = STAGE.join("".join(kinds.get(kind, "") for kind in chunk) for chunk in chunks)
+    return stages + (PREDICTION + symbols(model.kind_of_layer[-1])) * model.num_nextn_predict_layers
+
+
+def script(model: ModelDescriptor) -> str:
+    """Return the program that trains a model."""
+    return SCRIPT if hybrid(model) else GPT_SCRIPT

@@ -1,0 +1,128 @@
+"""Structure of attention and of the stream that not every model has -> Megatron-LM options: gates, layers without rope,
+norms without weights, factors on embeddings, logits and scores.
+
+Read in core_v0.12.1 to core_v0.19.0: transformer/attention.py, transformer_config.py, language_model_embedding.py,
+language_module.py.
+"""
+
+from __future__ import annotations
+
+import math
+
+from symconfig.descriptor.model import ModelDescriptor, Position
+from symconfig.frameworks.megatron.hybrid import of_mixers
+from symconfig.render.megatron_args import Arguments, pattern
+
+# Of --use-mup: without --mup-base-hidden-size the width counts as the base's, so that learning rates, epsilons and
+# initial weights stay as they are, and only its three factors are left (transformer_config.py, __post_init__).
+MUP = "--use-mup"
+ROOT_POWER = 0.5  # queries are scaled by the head dimension to this power, as without --use-mup
+MUP_EDIT = "in megatron/core/models/common/embeddings/language_model_embedding.py, LanguageModelEmbedding.forward, "
+CONFIG_EDIT = "in megatron/core/transformer/transformer_config.py, among the fields of {}"
+
+
+def attention_structure(out: Arguments, model: ModelDescriptor) -> None:
+    """Add the options of normed heads, of a gate on attention's result, and of layers without rope."""
+    if model.qk_norm:
+        _head_norms(out, model)
+    if model.attention_gate is not None:
+        _gate(out, model)
+    if model.rope_layers is not None and not all(model.rope_layers) and model.position is Position.ROPE:
+        _layers_without_rope(out, model, model.rope_layers)
+
+
+def _head_norms(out: Arguments, model: ModelDescriptor) -> None:
+    if model.latent is not None:
+        return  # of its low-rank queries and keys, which --qk-layernorm says
+    if model.qk_norm_of == "unit":
+        if out.needs("qk_norm_of", "--qk-l2-norm", "its norms of queries and keys have weights", model.qk_norm_of):
+            out.put("--qk-l2-norm")
+    elif model.qk_norm_of == "head":
+        out.put("--qk-layernorm")
+    else:
+        why = "its norms of queries and keys have one weight vector for all heads, or none"
+        out.refuse("qk_norm_of", why, model.qk_norm_of)
+
+
+def _gate(out: Arguments, model: ModelDescriptor) -> None:
+    gate = model.attention_gate
+    if gate != "channel":
+        out.refuse("attention_gate", "its gate is one of each channel of the heads", gate)
+    elif model.latent is not None:
+        out.refuse("attention_gate", "multi-latent attention has no gate", gate)
+    elif out.needs("attention_gate", "--attention-output-gate", "attention has no gate", gate):
+        out.put("--attention-output-gate")
+
+
+def _layers_without_rope(out: Arguments, model: ModelDescriptor, turned: tuple[bool, ...]) -> None:
+    # A layer of multi-token prediction asks for the entry of its own number, and not of the last layer.
+    predicted = turned[: model.num_nextn_predict_layers]
+    if model.latent is not None:
+        out.refuse("rope_layers", "every layer of multi-latent attention has rope", pattern(turned))
+    elif any(layer != turned[-1] for layer in predicted):
+        why = "multi-token prediction takes rope from the first layers of the list, and not from the last layer"
+        out.refuse("rope_layers", why, pattern(turned))
+    elif out.needs("rope_layers", "--no-rope-freq", "every layer has rope, or none", pattern(turned)):
+        out.put("--no-rope-freq", pattern(of_mixers(model, [not layer for layer in turned], False)))
+
+
+def embedding_factor(model: ModelDescriptor) -> float:
+    """Return what embeddings are multiplied by."""
+    return (math.sqrt(model.hidden_size) if model.scale_embeddings else 1.0) * (model.embedding_multiplier or 1.0)
+
+
+def multipliers(out: Arguments, model: ModelDescriptor) -> None:
+    """Add the factors on embeddings, logits and scores."""
+    if not _scaled(model):
+        return
+    if not out.known(MUP):
+        _unscaled(out, model)
+        return
+    out.put(MUP)
+    if (factor := embedding_factor(model)) != 1.0:
+        if model.position is Position.LEARNED:
+            out.refuse(_of_embeddings(model), "it scales learned positions with the embeddings", factor)
+        out.put("--mup-embedding-mult", factor)
+    if model.logits_multiplier is not None:
+        out.put("--mup-output-mult", model.logits_multiplier)
+    out.put("--mup-attn-scale-power", ROOT_POWER)
+    if _scalar(model) is None:
+        return
+    if model.latent is not None:
+        out.refuse("query_pre_attn_scalar", "queries are always scaled by the head dimension", _scalar(model))
+        return
+    out.put("--mup-base-head-dim", model.head_dim / (_scalar(model) or model.head_dim))
+
+
+def _scaled(model: ModelDescriptor) -> bool:
+    return embedding_factor(model) != 1.0 or model.logits_multiplier not in (None, 1.0) or _scalar(model) is not None
+
+
+def _scalar(model: ModelDescriptor) -> float | None:
+    """What queries are scaled by the root of, where it is not the head dimension."""
+    return None if model.query_pre_attn_scalar in (None, model.head_dim) else model.query_pre_attn_scalar
+
+
+def _of_embeddings(model: ModelDescriptor) -> str:
+    return "scale_embeddings" if model.scale_embeddings else "embedding_multiplier"
+
+
+def _unscaled(out: Arguments, model: ModelDescriptor) -> None:
+    """Refuse the factors, which no option of an older release has; code can be changed for those that cost nothing."""
+    if (factor := embedding_factor(model)) != 1.0:
+        text = f"{model.hidden_size} ** 0.5" if model.embedding_multiplier is None else f"{factor!r}"
+        edit = f"{MUP_EDIT}write embeddings = word_embeddings * {text}"
+        _older(out, _of_embeddings(model), "it does not scale embeddings", factor, edit)
+    if model.logits_multiplier not in (None, 1.0):
+        _older(out, "logits_multiplier", "it does not scale logits", model.logits_multiplier, None)
+    if (scalar := _scalar(model)) is not None:
+        edit = f"{CONFIG_EDIT.format('TransformerConfig')}, write softmax_scale: Optional[float] = {scalar:g} ** -0.5"
+        why = "queries are always scaled by the head dimension"
+        _older(out, "query_pre_attn_scalar", why, scalar, edit if model.latent is None else None)
+
+
+def _older(out: Arguments, name: str, why: str, got: float | None, edit: str | None) -> None:
+    if edit is None:
+        out.needs(name, MUP, why, got)
+    else:
+        out.refuse(name, why, got, edit=edit)
