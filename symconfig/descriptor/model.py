@@ -16,6 +16,8 @@ from pydantic import (
     model_validator,
 )
 
+from symconfig.descriptor.vision import Vision
+
 ModelSchema = Literal["symconfig.model/1"]
 PositiveInt = Annotated[int, Field(gt=0, lt=2**40)]
 MAX_LAYERS = 10_000  # the deepest published model has 1,000 (DeepNet); a number far above it is a mistake
@@ -248,6 +250,7 @@ class ModelDescriptor(Strict):
     )
     initializer_range: float = Field(default=0.02, gt=0)
     adapter: Adapter | None = None
+    vision: Vision | None = Field(default=None, description="a tower in front that encodes images")
     notes: tuple[str, ...] = Field(
         default=(), description="for people: what of the original model is not described by the fields above"
     )
@@ -282,6 +285,8 @@ class ModelDescriptor(Strict):
             foreign = [t for t in self.adapter.target_modules if not self.names_target(t)]
             if foreign:
                 problems.append(f"adapter.target_modules {', '.join(foreign)} is no module of {self.model_type}")
+        if self.vision is not None:
+            problems += self.vision.against(self.hidden_size)
         if problems:
             raise ValueError("; ".join(problems))
         return self
@@ -323,12 +328,18 @@ class ModelDescriptor(Strict):
         """Name of the kind of every layer, in order: dense, moe, dense_window, moe_window, dense_BLOCK, …"""
         return tuple(kind.name for kind in self.kind_of_layer)
 
+    @property
+    def encoder_kinds(self) -> tuple[str, ...]:
+        """The kinds of the blocks before the embedding: those of the vision tower, where it is trained with images."""
+        return self.vision.kinds if self.vision is not None else ()
+
     @model_serializer(mode="wrap")
-    def _without_mixer(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave the field out where no block stands in the place of attention, as in almost every model."""
+    def _without_rare(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out what almost no model has: a block in the place of attention, a vision tower."""
         fields: dict[str, Any] = handler(self)
-        if self.mixer is None:
-            fields.pop("mixer", None)
+        for name in ("mixer", "vision"):
+            if getattr(self, name) is None:
+                fields.pop(name, None)
         return fields
 
     @property

@@ -38,17 +38,22 @@ class Mixer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class End:
-    """A block before or behind the layers. count: how many of them a model has."""
+    """A block before or behind the layers.
+
+    count: how many of them a model has. sizes, tensor_dims: as of a mixer, of a model that has such blocks.
+    """
 
     kind: str
     place: Place
     build: Callable[[Context], Block]
     count: Callable[[ModelDescriptor], int] = lambda model: 1
+    sizes: Callable[[ModelDescriptor], Mapping[str, float]] = _none
+    tensor_dims: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """All of them, by name. ends: from the first to the last. tensor_dims: the graph's, then those of mixers."""
+    """All of them, by name. ends: from the first to the last. tensor_dims: the graph's, then those of its parts."""
 
     mixers: Mapping[str, Mixer]
     ends: Mapping[str, End]
@@ -69,7 +74,7 @@ def parts() -> Parts:
     mixers = {part.name: part for part in found if isinstance(part, Mixer)}
     order = tuple(Place)
     ends = sorted((part for part in found if isinstance(part, End)), key=lambda end: order.index(end.place))
-    own = tuple(dim for mixer in mixers.values() for dim in mixer.tensor_dims)
+    own = tuple(dict.fromkeys(dim for part in (*mixers.values(), *ends) for dim in part.tensor_dims))
     return Parts(mixers, {end.kind: end for end in ends}, (*dims.TENSOR_DIMS, *own))
 
 

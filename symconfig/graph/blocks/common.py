@@ -10,7 +10,7 @@ from symconfig.graph import dims as d
 from symconfig.graph.blocks.adapter import adapter
 from symconfig.graph.blocks.context import Context
 from symconfig.graph.implementation import ExpertKernels, NormKernel
-from symconfig.graph.operator import LAYER, Element, Tensor, Use
+from symconfig.graph.operator import LAYER, Element, Tensor, Use, Weight
 
 IN_LINEAR = "norm_in_linear"  # the module of a norm that cannot be recomputed alone
 
@@ -74,6 +74,11 @@ def norm(ctx: Context, name: str, x: Tensor, dim: str = d.HIDDEN, module: str = 
     weights = [ctx.weight(f"{name}.weight", dim)]
     if ctx.model.norm is Norm.LAYERNORM and dim == d.HIDDEN:
         weights.append(ctx.weight(f"{name}.bias", dim))
+    return normed(ctx, name, x, dim, weights, module)
+
+
+def normed(ctx: Context, name: str, x: Tensor, dim: str, weights: Sequence[Weight], module: str) -> Tensor:
+    """Normalise over `dim`, with a weight (RMSNorm), or a weight and a bias (LayerNorm); as `norm` does."""
     out = Tensor(name, x.dims)
     statistics = Tensor(f"{name}.statistics", tuple(y for y in x.dims if y != dim), Element.FP32)
     eager = ctx.how.norm is not NormKernel.FUSED and len(weights) == 1
