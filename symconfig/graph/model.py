@@ -121,8 +121,10 @@ def dim_sizes(model: ModelDescriptor) -> dict[str, float]:
             d.SHARED_FFN_FUSED: 2 * moe.shared_expert_intermediate_size,
             "shared_gate_width": 1,
         }
-    for part in (*(parts().mixer(kind.mixer) for kind in dict.fromkeys(model.kind_of_layer)), *_ends(model)):
-        sizes |= part.sizes(model)
+    for kind in dict.fromkeys(model.kind_of_layer):
+        sizes |= parts().mixer(kind.mixer).sizes(model)
+    for end in _ends(model):
+        sizes |= end.sizes(model)
     if model.mixer is not None:
         sizes |= model.mixer.sizes
     if model.adapter is not None:

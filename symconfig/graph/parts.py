@@ -74,7 +74,7 @@ def parts() -> Parts:
     mixers = {part.name: part for part in found if isinstance(part, Mixer)}
     order = tuple(Place)
     ends = sorted((part for part in found if isinstance(part, End)), key=lambda end: order.index(end.place))
-    own = tuple(dict.fromkeys(dim for part in (*mixers.values(), *ends) for dim in part.tensor_dims))
+    own = tuple(dict.fromkeys(dim for part in found for dim in part.tensor_dims))
     return Parts(mixers, {end.kind: end for end in ends}, (*dims.TENSOR_DIMS, *own))
 
 

@@ -144,13 +144,15 @@ def _attention(tower: _Tower, x: Tensor, keys: str) -> Tensor:
     if vision.qk_norm:
         q, k = (tower.norm(f"{t.name}_norm", t, (heads, HEAD_DIM), "rmsnorm") for t in (q, k))
     if vision.rope:
-        for_each = ((name, t, Tensor(f"{name}_rotated", t.dims)) for name, t in (("q", q), ("k", k)))
-        q, k = (
-            build.elementwise(f"rope_{name}", [t], out, whole=(HEAD_DIM,), linear=True) for name, t, out in for_each
-        )
+        q, k = (_rotated(tower, t) for t in (q, k))
     o, out = _core(tower, q, k, v, keys), Tensor("attention_out", x.dims)
     tower.linear("proj", o, (heads, HEAD_DIM), (HIDDEN,), [Use(out)], vision.attention_out_bias)
     return out
+
+
+def _rotated(tower: _Tower, x: Tensor) -> Tensor:
+    out = Tensor(f"{x.name}_rotated", x.dims)
+    return tower.ctx.build.elementwise(f"rope_{x.name}", [x], out, whole=(HEAD_DIM,), linear=True)
 
 
 def _projections(tower: _Tower, x: Tensor) -> list[Tensor]:
