@@ -23,6 +23,7 @@ from symconfig.errors import Problem
 
 DTYPE_KEYS = ("torch_dtype", "dtype")
 _ROPE_KEYS = {*RopeScaling.model_fields, "type", "rope_theta", "partial_rotary_factor", "finetuned"}
+_ROPE_KEYS |= {"mrope_section", "mrope_interleaved"}  # which channels turn by an image's rows and columns: no cost
 
 
 class ConfigReader:
@@ -274,7 +275,7 @@ def _rope_scaling(raw: Mapping[str, Any], longest: int, values: Mapping[str, Any
     phi3 = values.get("original_max_position_embeddings")
     if phi3 and kind in ("su", "yarn"):  # Phi-3's older spellings
         kind = "longrope"
-    if kind == "default":
+    if kind in ("default", "mrope"):
         return None
     scaling = {name: raw[name] for name in RopeScaling.model_fields if raw.get(name) is not None} | {"rope_type": kind}
     if phi3:

@@ -10,12 +10,18 @@ from pydantic import ValidationError
 
 from symconfig.descriptor.architectures import ARCHITECTURES
 from symconfig.descriptor.architectures.architecture import Architecture
+from symconfig.descriptor.architectures.keys import COMMON_IGNORED
+from symconfig.descriptor.architectures.vision import AROUND
 from symconfig.descriptor.config_reader import DTYPE_KEYS, ConfigReader
 from symconfig.descriptor.document import MAX_PROBLEMS, Document, KeyPath, Place, nearest, shorten
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.validate import problems as pydantic_problems
+from symconfig.descriptor.vision_reader import SECTION, VisionReader
 from symconfig.descriptor.write import descriptor_yaml
 from symconfig.errors import InputError
+
+_TIED = "tie_word_embeddings"
+_INHERITED = (*DTYPE_KEYS, _TIED, "quantization_config")
 
 __all__ = ["descriptor_yaml", "import_config"]
 
@@ -35,14 +41,17 @@ def import_config(
     notes: list[str] = []
     prefix: KeyPath = ()
     original = data.get("_name_or_path")
+    tower = VisionReader(data, document)
     if architecture.text_of is not None:
-        data, prefix = _text_section(data, architecture.text_of, document), (architecture.text_of,)
+        data, prefix = _text_section(data, architecture, document)
         architecture = _architecture(data, document)
-        notes.append(f"only the text model ({prefix[0]}) is described; the vision tower is left out")
     reader = ConfigReader(data, architecture, document, prefix)
     fields = reader.read()
-    if reader.problems:
-        problems = sorted(reader.problems, key=lambda problem: (problem.line or 0, problem.column or 0))
+    if tower.data is not data and "hidden_size" in fields:
+        fields["vision"] = tower.read(fields["hidden_size"])
+        notes += tower.notes
+    if found := [*reader.problems, *tower.problems]:
+        problems = sorted(found, key=lambda problem: (problem.line or 0, problem.column or 0))
         raise InputError(problems[:MAX_PROBLEMS])
     fields["name"] = name or _name(original, file)
     fields["source"] = f"imported from {file}"
@@ -64,13 +73,20 @@ def _architecture(data: Mapping[str, Any], document: Document) -> Architecture:
     raise InputError(document.problem(what, ("model_type",), got=shorten(kind), need=f"one of {known}", hint=hint))
 
 
-def _text_section(data: Mapping[str, Any], section: str, document: Document) -> dict[str, Any]:
-    """The nested text model, with what it inherits from the file around it."""
+def _text_section(
+    data: Mapping[str, Any], architecture: Architecture, document: Document
+) -> tuple[dict[str, Any], KeyPath]:
+    """Return the language model of a multimodal file, with what it inherits from the file around it, and its place."""
+    section = architecture.text_of or ""
     text = data.get(section)
+    if text is None and architecture.text_flat:
+        beside = {SECTION, *AROUND} - {*COMMON_IGNORED, *_INHERITED}
+        return {**{key: data[key] for key in data if key not in beside}, "model_type": architecture.text_type}, ()
     if not isinstance(text, dict):
         raise InputError(document.problem("this section is missing or not an object", (section,)))
-    inherited = {key: data[key] for key in (*DTYPE_KEYS, "tie_word_embeddings", "quantization_config") if key in data}
-    return {"model_type": "gemma3_text", **inherited, **text}
+    inherited = {key: data[key] for key in _INHERITED if key in data}
+    tied = data.get(_TIED, architecture.text_tied) or (architecture.text_ties and text.get(_TIED, False))
+    return {"model_type": architecture.text_type, **inherited, **text, _TIED: tied}, (section,)
 
 
 def _name(original: object, file: str) -> str:

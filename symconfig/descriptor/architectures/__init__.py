@@ -10,9 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from symconfig.descriptor.architectures import deepseek, gemma, gpt, llama, qwen
+from symconfig.descriptor.architectures import deepseek, gemma, gpt, llama, multimodal, qwen
 from symconfig.descriptor.architectures.architecture import Architecture
 
-ARCHITECTURES: Mapping[str, Architecture] = MappingProxyType(
-    llama.ARCHITECTURES | qwen.ARCHITECTURES | deepseek.ARCHITECTURES | gpt.ARCHITECTURES | gemma.ARCHITECTURES
+_TEXTS = (
+    llama.ARCHITECTURES
+    | qwen.ARCHITECTURES
+    | deepseek.ARCHITECTURES
+    | gpt.ARCHITECTURES
+    | gemma.ARCHITECTURES
+    | multimodal.TEXTS
 )
+ARCHITECTURES: Mapping[str, Architecture] = MappingProxyType(_TEXTS | multimodal.around(_TEXTS))

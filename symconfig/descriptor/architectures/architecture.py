@@ -41,7 +41,11 @@ class Architecture:
     window: Window | None = None
     gate_and_up_in_one: bool = False  # intermediate_size counts both halves of the gated MLP (Qwen-7B)
     groups_with: str | None = None  # n_group and topk_group apply with this topk_method only
-    text_of: str | None = None  # the model is this section of the file
+    text_of: str | None = None  # the language model is this section of the file
+    text_type: str = ""  # whose model_type this is, where it says none
+    text_flat: bool = False  # or its keys stand in no section of their own
+    text_tied: bool = False  # what the file around it says of tie_word_embeddings where it does not say it
+    text_ties: bool = False  # the section's own tie_word_embeddings counts, too
 
 
 def without(table: Mapping[str, Any], *keys: str) -> dict[str, Any]:

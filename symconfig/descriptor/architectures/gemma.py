@@ -1,4 +1,4 @@
-"""Google's Gemma; of the multimodal `gemma3` its text model."""
+"""Google's Gemma."""
 
 from __future__ import annotations
 
@@ -45,5 +45,4 @@ ARCHITECTURES: dict[str, Architecture] = {
         window=Window.GEMMA3,
         ignored=("hidden_act", "_sliding_window_pattern"),
     ),
-    "gemma3": Architecture({}, text_of="text_config"),
 }

@@ -139,7 +139,7 @@ def _residual(tower: _Tower, name: str, stream: Tensor, branch: Tensor) -> Tenso
 
 
 def _attention(tower: _Tower, x: Tensor, keys: str) -> Tensor:
-    vision, build, heads = tower.vision, tower.ctx.build, tower.dim(HEADS)
+    vision, heads = tower.vision, tower.dim(HEADS)
     q, k, v = _projections(tower, x)
     if vision.qk_norm:
         q, k = (tower.norm(f"{t.name}_norm", t, (heads, HEAD_DIM), "rmsnorm") for t in (q, k))
