@@ -71,6 +71,11 @@ class Vision(_Strict):
     norm_after: bool = Field(default=False, description="a norm behind the last layer")
     hidden_act: str = "gelu"
     gated_mlp: bool = False
+    by_image: bool = Field(
+        default=False,
+        description="images lie one after the other, and patches in the order of their tokens: attention runs image by "
+        "image, and what joins patches copies nothing (Qwen's and GLM's towers)",
+    )
     fused_qkv: bool = Field(default=False, description="query, key and value are one linear layer")
     patch_bias: bool = True
     qkv_bias: bool = True

@@ -103,7 +103,7 @@ _QWEN = {
     "spatial_merge_size": 2,
     "temporal_patch_size": 2,
 }
-_QWEN_FIELDS = {"fused_qkv": True, "rope": True}
+_QWEN_FIELDS = {"by_image": True, "fused_qkv": True, "rope": True}
 
 
 def _wide(tower: Values, hidden: str = "hidden_size") -> int:
@@ -180,6 +180,7 @@ _GLM = Tower(
         "norm_before": True,
         "norm_after": True,
         "gated_mlp": True,
+        "by_image": True,
         "fused_qkv": True,
         "rope": True,
         "mlp_bias": False,

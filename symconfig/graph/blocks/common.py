@@ -74,13 +74,13 @@ def norm(ctx: Context, name: str, x: Tensor, dim: str = d.HIDDEN, module: str = 
     weights = [ctx.weight(f"{name}.weight", dim)]
     if ctx.model.norm is Norm.LAYERNORM and dim == d.HIDDEN:
         weights.append(ctx.weight(f"{name}.bias", dim))
-    return normed(ctx, name, x, dim, weights, module)
+    return normed(ctx, name, x, (dim,), weights, module)
 
 
-def normed(ctx: Context, name: str, x: Tensor, dim: str, weights: Sequence[Weight], module: str) -> Tensor:
-    """Normalise over `dim`, with a weight (RMSNorm), or a weight and a bias (LayerNorm); as `norm` does."""
+def normed(ctx: Context, name: str, x: Tensor, over: Sequence[str], weights: Sequence[Weight], module: str) -> Tensor:
+    """Normalise over some dims together, with a weight (RMSNorm), or a weight and a bias (LayerNorm); as `norm` does."""
     out = Tensor(name, x.dims)
-    statistics = Tensor(f"{name}.statistics", tuple(y for y in x.dims if y != dim), Element.FP32)
+    statistics = Tensor(f"{name}.statistics", tuple(y for y in x.dims if y not in over), Element.FP32)
     eager = ctx.how.norm is not NormKernel.FUSED and len(weights) == 1
     saves = [Tensor(f"{name}.fp32", x.dims, Element.FP32) if eager else x, statistics]
     if eager and not weights[0].frozen:
@@ -94,7 +94,7 @@ def normed(ctx: Context, name: str, x: Tensor, dim: str, weights: Sequence[Weigh
     with ctx.build.module(module):
         # LayerNorm reduces a mean and a variance, RMSNorm a mean of squares.
         return ctx.build.elementwise(
-            name, [x], out, saves=saves, weights=weights, traffic=traffic, reduces={dim: len(weights)}
+            name, [x], out, saves=saves, weights=weights, traffic=traffic, reduces=dict.fromkeys(over, len(weights))
         )
 
 
