@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args
 
-from symconfig.descriptor.architectures.architecture import Architecture, Derived, Window
+from symconfig.descriptor import config_rules as rules
+from symconfig.descriptor.architectures.architecture import Architecture, Derived
 from symconfig.descriptor.architectures.keys import (
     ACTIVATIONS,
     COMMON_IGNORED,
@@ -18,12 +19,11 @@ from symconfig.descriptor.architectures.keys import (
     words,
 )
 from symconfig.descriptor.document import Document, KeyPath, shorten
-from symconfig.descriptor.model import MAX_LAYERS, RopeScaling
+from symconfig.descriptor.model import MAX_LAYERS, Experts, LatentAttention, ModelDescriptor, Strict
 from symconfig.errors import Problem
 
 DTYPE_KEYS = ("torch_dtype", "dtype")
-_ROPE_KEYS = {*RopeScaling.model_fields, "type", "rope_theta", "partial_rotary_factor", "finetuned"}
-_ROPE_KEYS |= {"mrope_section", "mrope_interleaved"}  # which channels turn by an image's rows and columns: no cost
+_SECTIONS: Mapping[str, type[Strict]] = {"experts": Experts, "latent": LatentAttention}
 
 
 class ConfigReader:
@@ -38,27 +38,34 @@ class ConfigReader:
         self.problems: list[Problem] = []
         self.notes: list[str] = []
         self.key_of: dict[str, str] = {}
+        self.values: dict[str, Any] = {}
+        self.fields: dict[str, Any] = {}
         self.data = self._one_spelling(data)
 
     def read(self) -> dict[str, Any]:
         """Descriptor fields by dotted name. With problems the result is incomplete."""
         self._check_keys()
-        values = {key: self._value(key, default) for key, default in self.architecture.defaults.items()}
+        defaults = self.architecture.defaults
+        values = {key: self._value(key, default) for key, default in defaults.items() if self._means(key)}
         if self.problems:
             return {}
-        values = {key: self._derive(value, values) for key, value in values.items()}
-        fields: dict[str, Any] = {"model_type": self.data["model_type"]}
+        self.values = values = {key: self.derive(value, values) for key, value in values.items()}
+        self.fields = fields = {"model_type": self.data["model_type"]}
         for key, value in values.items():
-            if key not in RULED:
-                for field in self.architecture.names.get(key) or NAMES.get(key) or (key,):
+            for field in self._goes_to(key):
+                if value is not None or not _needs_value(field):
                     fields[field] = value
                     self.key_of[field] = key
         fields |= self.architecture.constants
         self._activation(fields)
-        self._rope(fields, values)
-        self._window(fields, values)
-        self._experts(fields, values)
-        self._attention(fields)
+        rules.rope(self)
+        rules.layers(self)
+        rules.experts(self)
+        if self.architecture.rule is not None and not self.problems:
+            self.architecture.rule(self)
+        if self.problems:
+            return {}
+        rules.attention(self)
         self._dtype(fields)
         if self.architecture.gate_and_up_in_one:
             if fields["intermediate_size"] % 2:
@@ -68,6 +75,23 @@ class ConfigReader:
             if self.data.get(key) and self.data[key] != fields.get("hidden_dropout"):
                 self.notes.append(sentence)
         return fields
+
+    def note(self, sentence: str) -> None:
+        """Say in the descriptor what of the file it leaves out."""
+        self.notes.append(sentence)
+
+    def _goes_to(self, key: str) -> tuple[str, ...]:
+        """Return the descriptor's fields that a key gives as it stands."""
+        if key in self.architecture.ignored:
+            return ()
+        own = self.architecture.names.get(key)
+        if own is not None or key in RULED or key in self.architecture.reads:
+            return own or ()
+        return NAMES.get(key) or ((key,) if key in ModelDescriptor.model_fields else ())
+
+    def _means(self, key: str) -> bool:
+        """Whether a key is read at all; of the others nothing but the class's default is understood."""
+        return key in RULED or key in self.architecture.reads or bool(self._goes_to(key))
 
     def problem(self, what: str, key: str, *more: str | int, got: object = None, need: str | None = None) -> None:
         shown = None if got is None else shorten(got)
@@ -89,7 +113,10 @@ class ConfigReader:
         known = {*table.defaults, *table.ignored, *table.noted, *COMMON_IGNORED, *COMMON_NOTED, *DTYPE_KEYS}
         if "rope_scaling" in table.defaults:
             known.add("rope_parameters")
-        only = {**{key: need for key, need in COMMON_ONLY.items() if key not in table.defaults}, **table.only}
+        left_out = {*table.ignored, *table.noted, *COMMON_IGNORED, *COMMON_NOTED}
+        classed = {k: (v,) for k, v in table.defaults.items() if k not in left_out and not self._means(k)}
+        common = {key: need for key, need in COMMON_ONLY.items() if key not in table.defaults}
+        only: dict[str, tuple[Any, ...]] = {**common, **classed, **table.only}
         for key, value in self.data.items():
             if key in only:
                 if value not in only[key]:
@@ -108,13 +135,13 @@ class ConfigReader:
     def _value(self, key: str, default: Any) -> Any:
         """The key's value, of the type that its default has."""
         if key not in self.data:
-            if default is None and key not in NULL_IS_NONE:
+            if default is None and any(_needs_value(field) for field in self._goes_to(key)):
                 self.problem("this key is missing", key)
             return default
         value = self.data[key]
-        if value is None and (key in NULL_IS_NONE or isinstance(default, Derived)):
+        if value is None and (key in NULL_IS_NONE or default is None or isinstance(default, Derived)):
             return default if isinstance(default, Derived) or key == "rope_scaling" else None
-        if key in RULED and key not in _TYPED_RULES:
+        if (key in RULED and key not in _TYPED_RULES) or key in self.architecture.reads or default is None:
             return value
         if isinstance(default, bool):
             right, need = isinstance(value, bool), "true or false"
@@ -134,7 +161,7 @@ class ConfigReader:
             self.problem("out of range", key, got=repr(value), need="< 2^63")
         return value
 
-    def _derive(self, value: Any, values: Mapping[str, Any]) -> Any:
+    def derive(self, value: Any, values: Mapping[str, Any]) -> Any:
         if not isinstance(value, Derived):
             return value
         hidden = values.get("hidden_size") or values["n_embd"]
@@ -164,98 +191,19 @@ class ConfigReader:
                 need="one of " + ", ".join(ACTIVATIONS),
             )
 
-    def _rope(self, fields: dict[str, Any], values: Mapping[str, Any]) -> None:
-        """rope_scaling (before transformers 5) or rope_parameters; both may hold the base and the fraction too."""
-        if fields.get("position", "rope") != "rope":
-            return
-        key = "rope_scaling" if self.data.get("rope_scaling") else "rope_parameters"
-        raw = self.data.get(key) or values.get("rope_scaling") or {}
-        if not isinstance(raw, Mapping):
-            return self.problem("wrong value", key, got=repr(raw), need="an object")
-        if "rope_local_base_freq" in fields and ("full_attention" in raw or "sliding_attention" in raw):
-            raw = self._rope_by_layer_type(fields, key, raw)
-        for unknown in (k for k in raw if k not in _ROPE_KEYS and raw[k] is not None):
-            self.problem("this key is not known and may change the architecture", key, unknown, got=raw[unknown])
-        for field in ("rope_theta", "partial_rotary_factor"):
-            if raw.get(field) is not None:
-                fields[field] = raw[field]
-        if "partial_rotary_factor" not in self.key_of and fields.get("partial_rotary_factor", 1.0) != 1.0:
-            got = fields["partial_rotary_factor"]
-            self.problem(
-                "rope on part of a head is not supported here", key, "partial_rotary_factor", got=got, need="1.0"
-            )
-        scaling = _rope_scaling(raw, fields["max_position_embeddings"], values)
-        if scaling is not None:
-            fields["rope_scaling"] = scaling
-            self.key_of["rope_scaling"] = key
-
-    def _rope_by_layer_type(self, fields: dict[str, Any], key: str, raw: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Gemma 3 in transformers 5: one section for sliding-window layers, one for the others, which is returned."""
-        local, whole = raw.get("sliding_attention") or {}, raw.get("full_attention") or {}
-        if not isinstance(local, Mapping) or not isinstance(whole, Mapping):
-            self.problem("wrong value", key, got=repr(raw), need="an object for each kind of layer")
-            return {}
-        fields["rope_local_base_freq"] = local.get("rope_theta", fields["rope_local_base_freq"])
-        if local.get("rope_type", "default") != "default":
-            self.problem("scaled rope on sliding-window layers is not supported", key, got=local["rope_type"])
-        return whole
-
-    def _window(self, fields: dict[str, Any], values: Mapping[str, Any]) -> None:
-        window, layers = values.get("sliding_window"), fields["num_hidden_layers"]
-        if self.architecture.window is None or not window or values.get("use_sliding_window") is False:
-            return
-        kinds = values.get("layer_types")
-        if kinds is not None:
-            names = {"sliding_attention": True, "full_attention": False}
-            if not isinstance(kinds, list) or len(kinds) != layers or any(str(kind) not in names for kind in kinds):
-                self.problem(
-                    "wrong value",
-                    "layer_types",
-                    got=kinds,
-                    need=f"{layers} times 'full_attention' or 'sliding_attention'",
-                )
-                return
-            pattern = [names[str(kind)] for kind in kinds]
-        else:
-            pattern = _window_pattern(self.architecture.window, values, layers)
-        if any(pattern):
-            fields["sliding_window"] = window
-            if not all(pattern):
-                fields["sliding_window_pattern"] = pattern
-
-    def _experts(self, fields: dict[str, Any], values: Mapping[str, Any]) -> None:
-        if "n_shared_experts" in values:
-            shared = values["n_shared_experts"] or 0
-            if not isinstance(shared, int) or isinstance(shared, bool) or shared < 0:
-                return self.problem("wrong value", "n_shared_experts", got=shared, need="a whole number")
-            fields["experts.shared_expert_intermediate_size"] = shared * fields["experts.moe_intermediate_size"]
-        if self.architecture.groups_with not in (None, self.data.get("topk_method")):
-            fields["experts.n_group"] = fields["experts.topk_group"] = None
-        dense = values.get("mlp_only_layers")
-        if dense:
-            leading = isinstance(dense, list) and sorted(map(str, dense)) == sorted(map(str, range(len(dense))))
-            if not leading or fields["experts.moe_layer_freq"] != 1:
-                self.problem("only leading dense layers are supported", "mlp_only_layers", got=dense, need="[0, 1, …]")
-            else:
-                fields["experts.first_k_dense_replace"] = len(dense)
-
-    def _attention(self, fields: dict[str, Any]) -> None:
-        """Every head has its own key and value, however many the file names, where attention is plain or latent."""
-        fields.setdefault("num_key_value_heads", fields["num_attention_heads"])
-        if fields.get("attention") == "mla":
-            fields["head_dim"] = fields["latent.v_head_dim"]
-            fields["num_key_value_heads"] = fields["num_attention_heads"]
-        elif "head_dim" not in fields:
-            fields["head_dim"] = self._derive(
-                Derived.HEAD_DIM,
-                {"hidden_size": fields["hidden_size"], "num_attention_heads": fields["num_attention_heads"]},
-            )
-
     def _dtype(self, fields: dict[str, Any]) -> None:
         dtype = self.data.get("torch_dtype") or self.data.get("dtype")
         if isinstance(dtype, str) and dtype != "auto":
             fields["torch_dtype"] = dtype.removeprefix("torch.")
             self.key_of["torch_dtype"] = "torch_dtype" if self.data.get("torch_dtype") else "dtype"
+
+
+def _needs_value(field: str) -> bool:
+    """Whether a field of the descriptor is nothing without a value."""
+    section, _, leaf = field.rpartition(".")
+    holder: type[Strict] = _SECTIONS[section] if section else ModelDescriptor
+    info = holder.model_fields.get(leaf)
+    return info is not None and type(None) not in get_args(info.annotation)
 
 
 _TYPED_RULES = ("sliding_window", "max_window_layers", "use_sliding_window", "sliding_window_pattern")
@@ -267,34 +215,3 @@ _POSITIVE = words(
     rms_norm_eps layer_norm_eps layer_norm_epsilon rope_theta rotary_emb_base initializer_range
     decoder_sparse_step sliding_window_pattern"""
 )
-
-
-def _rope_scaling(raw: Mapping[str, Any], longest: int, values: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The scaling with the defaults that transformers fills in; None where rope is not scaled."""
-    kind = raw.get("rope_type", raw.get("type")) or "default"
-    phi3 = values.get("original_max_position_embeddings")
-    if phi3 and kind in ("su", "yarn"):  # Phi-3's older spellings
-        kind = "longrope"
-    if kind in ("default", "mrope"):
-        return None
-    scaling = {name: raw[name] for name in RopeScaling.model_fields if raw.get(name) is not None} | {"rope_type": kind}
-    if phi3:
-        scaling["original_max_position_embeddings"] = phi3
-    if kind in ("llama3", "yarn", "longrope"):
-        scaling.setdefault("original_max_position_embeddings", longest)
-    original = scaling.get("original_max_position_embeddings")
-    if kind == "longrope" and isinstance(original, int) and original > 0:
-        scaling.setdefault("factor", longest / original)
-    return scaling
-
-
-def _window_pattern(rule: Window, values: Mapping[str, Any], layers: int) -> list[bool]:
-    """Per layer: has it the sliding window, where the file does not list it?"""
-    if rule in (Window.ALL, Window.QWEN3_MOE):
-        return [True] * layers
-    if rule is Window.QWEN2:
-        return [i >= values["max_window_layers"] for i in range(layers)]
-    if rule is Window.QWEN2_MOE:
-        return [i % 2 == 0 and i < values["max_window_layers"] for i in range(layers)]
-    every = 2 if rule is Window.ALTERNATE else values["sliding_window_pattern"]
-    return [(i + 1) % every != 0 for i in range(layers)]

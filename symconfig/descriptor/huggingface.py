@@ -8,10 +8,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from symconfig.descriptor.architectures import ARCHITECTURES
+from symconfig.descriptor.architectures import architectures
 from symconfig.descriptor.architectures.architecture import Architecture
 from symconfig.descriptor.architectures.keys import COMMON_IGNORED
-from symconfig.descriptor.architectures.vision import AROUND
+from symconfig.descriptor.architectures.multimodal import AROUND, Around
+from symconfig.descriptor.architectures.vision import BESIDE_TEXT
 from symconfig.descriptor.config_reader import DTYPE_KEYS, ConfigReader
 from symconfig.descriptor.document import MAX_PROBLEMS, Document, KeyPath, Place, nearest, shorten
 from symconfig.descriptor.model import ModelDescriptor
@@ -43,7 +44,7 @@ def import_config(
     original = data.get("_name_or_path")
     tower = VisionReader(data, document)
     if architecture.text_of is not None:
-        data, prefix = _text_section(data, architecture, document)
+        data, prefix = _text_section(data, architecture.text_of, document)
         architecture = _architecture(data, document)
     reader = ConfigReader(data, architecture, document, prefix)
     fields = reader.read()
@@ -63,30 +64,36 @@ def import_config(
 
 def _architecture(data: Mapping[str, Any], document: Document) -> Architecture:
     kind = data.get("model_type")
-    if isinstance(kind, str) and kind in ARCHITECTURES:
-        return ARCHITECTURES[kind]
-    known = ", ".join(ARCHITECTURES)
+    known_kinds = architectures()
+    if isinstance(kind, str) and kind in known_kinds:
+        return known_kinds[kind]
+    known = ", ".join(known_kinds)
     if "model_type" not in data:
         raise InputError(document.problem("model_type is missing, so the architecture is not known", need=known))
-    hint = nearest(kind, ARCHITECTURES) if isinstance(kind, str) else None
+    hint = nearest(kind, known_kinds) if isinstance(kind, str) else None
     what = "this architecture is not known, and is not guessed"
     raise InputError(document.problem(what, ("model_type",), got=shorten(kind), need=f"one of {known}", hint=hint))
 
 
 def _text_section(
-    data: Mapping[str, Any], architecture: Architecture, document: Document
+    data: Mapping[str, Any], where: tuple[str, str], document: Document
 ) -> tuple[dict[str, Any], KeyPath]:
-    """Return the language model of a multimodal file, with what it inherits from the file around it, and its place."""
-    section = architecture.text_of or ""
+    """Return the language model of a multimodal file, with what it inherits from the file around it, and its place.
+
+    where: its section, and its type.
+    """
+    (section, kind), around = where, AROUND.get(data["model_type"], Around())
     text = data.get(section)
-    if text is None and architecture.text_flat:
-        beside = {SECTION, *AROUND} - {*COMMON_IGNORED, *_INHERITED}
-        return {**{key: data[key] for key in data if key not in beside}, "model_type": architecture.text_type}, ()
+    if text is None and around.flat:
+        beside = {SECTION, *BESIDE_TEXT} - {*COMMON_IGNORED, *_INHERITED}
+        return {**{key: data[key] for key in data if key not in beside}, "model_type": kind}, ()
     if not isinstance(text, dict):
         raise InputError(document.problem("this section is missing or not an object", (section,)))
     inherited = {key: data[key] for key in _INHERITED if key in data}
-    tied = data.get(_TIED, architecture.text_tied) or (architecture.text_ties and text.get(_TIED, False))
-    return {"model_type": architecture.text_type, **inherited, **text, _TIED: tied}, (section,)
+    found = {"model_type": kind, **inherited, **text}
+    if data["model_type"] in AROUND:
+        found[_TIED] = data.get(_TIED, around.tied) or (around.ties and text.get(_TIED, False))
+    return found, (section,)
 
 
 def _name(original: object, file: str) -> str:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-Size = Annotated[int, Field(gt=0, lt=2**40)]
-Count = Annotated[int, Field(ge=0, lt=2**40)]
+from symconfig.descriptor.strict import Count, PositiveInt, Strict
+
 MOST_LAYERS = 1_000  # the deepest published tower has 63 (InternViT-6B has 45, Qwen2.5-VL's 32)
 
 EMBEDDING, LAYER, WINDOW_LAYER, DEEPSTACK, PROJECTOR = KINDS = (
@@ -23,11 +23,7 @@ EMBEDDING, LAYER, WINDOW_LAYER, DEEPSTACK, PROJECTOR = KINDS = (
 )
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
-
-
-class Step(_Strict):
+class Step(Strict):
     """One step from a tower's patches to tokens of the language model.
 
     join: the channels of spatial_merge_size x spatial_merge_size neighbours become one token's; pool: their mean does.
@@ -50,18 +46,20 @@ class Step(_Strict):
         return self
 
 
-class Vision(_Strict):
+class Vision(Strict):
     """A tower in front of the language model. Optional fields have the value that most towers share."""
 
     model_type: str = Field(min_length=1, description="of the multimodal model as in config.json: qwen3_vl, gemma3, …")
-    hidden_size: Size
-    intermediate_size: Size
+    hidden_size: PositiveInt
+    intermediate_size: PositiveInt
     num_hidden_layers: Annotated[int, Field(gt=0, le=MOST_LAYERS)] = Field(description="depth")
-    num_attention_heads: Size = Field(description="num_heads")
-    num_channels: Size = 3
-    patch_size: Size = Field(description="pixels along a side")
-    temporal_patch_size: Size = Field(default=1, description="frames of a patch; an image is repeated for as many")
-    image_size: Size = Field(description="pixels along a side of an image that is trained on")
+    num_attention_heads: PositiveInt = Field(description="num_heads")
+    num_channels: PositiveInt = 3
+    patch_size: PositiveInt = Field(description="pixels along a side")
+    temporal_patch_size: PositiveInt = Field(
+        default=1, description="frames; an image is repeated for as many"
+    )
+    image_size: PositiveInt = Field(description="pixels along a side of an image that is trained on")
     any_resolution: bool = Field(default=False, description="image_size is no more than usual: a job may say another")
     num_position_embeddings: Count = Field(default=0, description="rows of a learned table of positions; 0: none")
     rope: bool = Field(default=False, description="queries and keys are turned by their patch's row and column")
@@ -85,7 +83,7 @@ class Vision(_Strict):
     layer_scale: bool = Field(default=False, description="a learned factor of each channel on both branches (InternVL)")
     window_size: Count = Field(default=0, description="pixels along a side, within which patches attend; 0: everywhere")
     fullatt_block_indexes: tuple[Count, ...] = Field(default=(), description="layers that attend everywhere anyway")
-    spatial_merge_size: Size = Field(default=1, description="patches along a side that become one token")
+    spatial_merge_size: PositiveInt = Field(default=1, description="patches along a side that become one token")
     projector: tuple[Step, ...] = Field(min_length=1, description="from patches to tokens of the language model")
     deepstack_visual_indexes: tuple[Count, ...] = Field(
         default=(), description="layers whose patches enter later layers of the language model, too (Qwen3-VL)"

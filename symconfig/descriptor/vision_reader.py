@@ -8,7 +8,15 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from symconfig.descriptor.architectures.vision import AROUND, MULTIMODAL, NAMES, TOWER_IGNORED, Multimodal, Tower, Unfit
+from symconfig.descriptor.architectures.vision import (
+    BESIDE_TEXT,
+    MULTIMODAL,
+    NAMES,
+    TOWER_IGNORED,
+    Multimodal,
+    Tower,
+    Unfit,
+)
 from symconfig.descriptor.document import Document, shorten
 from symconfig.descriptor.vision import Vision
 from symconfig.errors import Problem
@@ -84,7 +92,7 @@ class VisionReader:
         read = {*tower.defaults, *tower.ignored, *TOWER_IGNORED}
         for path, given, known, only in (
             ((SECTION,), section, read, tower.only),
-            ((), self.data, {*AROUND, *multimodal.defaults, *_text_keys(self.data)}, multimodal.only),
+            ((), self.data, {*BESIDE_TEXT, *multimodal.defaults, *_text_keys(self.data)}, multimodal.only),
         ):
             values = {**{key: tower.defaults[key] for key in only if key in tower.defaults}, **given}
             for key, value in values.items():

@@ -3,16 +3,41 @@
 from __future__ import annotations
 
 from symconfig.descriptor.job import Packing
+from symconfig.descriptor.model import ModelDescriptor
+
+FULL, WINDOW, CHOSEN = "keys_full", "keys_window", "keys_chosen"  # of all, of a window or chunk, of an indexer's choice
 
 
-def attended(seq_length: int, window: int | None = None, packing: Packing | None = None) -> float:
-    """Keys of a query in the mean under the causal mask, by document when sequences are packed."""
+def keys(model: ModelDescriptor, seq_length: int, packing: Packing | None = None) -> dict[str, float]:
+    """Return the keys that a query of a model attends to in the mean, by kind of attention."""
+    return {
+        FULL: attended(seq_length, None, packing),
+        WINDOW: attended(seq_length, model.sliding_window, packing, model.chunked_attention),
+        CHOSEN: attended(seq_length, model.indexer.index_topk if model.indexer else None, packing),
+    }
+
+
+def visible(model: ModelDescriptor, seq_length: int) -> dict[str, float]:
+    """Return the keys of the query that sees most, by kind of attention."""
+    nearest = {FULL: None, WINDOW: model.sliding_window, CHOSEN: model.indexer.index_topk if model.indexer else None}
+    return {name: float(min(near or seq_length, seq_length)) for name, near in nearest.items()}
+
+
+def attended(
+    seq_length: int, window: int | None = None, packing: Packing | None = None, chunked: bool = False
+) -> float:
+    """Keys of a query in the mean under the causal mask, by document when sequences are packed.
+
+    chunked: a query sees its own chunk of `window` tokens, as if that were a document.
+    """
     lengths: tuple[int, ...] = packing.lengths if packing else (seq_length,)
     shares = packing.weights if packing and packing.weights else (1.0,) * len(lengths)
     pairs = tokens = 0.0
     for length, share in zip(lengths, shares, strict=True):
         length = min(length, seq_length)
         near = min(window or length, length)
-        pairs += share * (near * near / 2 + (length - near) * near)
+        whole, rest = divmod(length, near)
+        beyond = (whole - 1) * near * near / 2 + rest * rest / 2 if chunked else (length - near) * near
+        pairs += share * (near * near / 2 + beyond)
         tokens += share * length
     return pairs / tokens

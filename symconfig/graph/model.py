@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from types import MappingProxyType
 
+from symconfig.descriptor.layers import NO_MIXER
 from symconfig.descriptor.model import Attention, ModelDescriptor
+from symconfig.errors import InputError, Problem
 from symconfig.graph import dims as d
 from symconfig.graph.blocks.context import Context
 from symconfig.graph.blocks.layer import layer
@@ -26,6 +28,7 @@ def blocks(model: ModelDescriptor, how: Implementation | None = None, shared_hea
     shared_heads: see Scheme.
     """
     how = how or Implementation()
+    _check(model)
 
     def context() -> Context:
         return Context(model, how, Builder(stops_early=how.stops_early), shared_heads)
@@ -34,6 +37,24 @@ def blocks(model: ModelDescriptor, how: Implementation | None = None, shared_hea
     for kind in dict.fromkeys(model.kind_of_layer):
         result[kind.name] = layer(context(), kind)
     return result | {end.kind: end.build(context()) for end in _ends(model) if not end.place.begins}
+
+
+def _check(model: ModelDescriptor) -> None:
+    """Ask each building block what is wrong with what the model says of it. Raises InputError."""
+    problems = [
+        Problem(sentence, field="mixers", got=mixer.block)
+        for mixer in model.mixers
+        if mixer.block != NO_MIXER
+        for sentence in parts().mixer(mixer.block).check(mixer)
+    ]
+    if problems:
+        raise InputError(problems)
+
+
+def blocks_of(model: ModelDescriptor) -> tuple[str, ...]:
+    """Return the building blocks that mix a model's tokens, each once."""
+    names = [name for kind in dict.fromkeys(model.kind_of_layer) for name in (kind.mixer, kind.beside)]
+    return tuple(name for name in dict.fromkeys(names) if name is not None and name != NO_MIXER)
 
 
 def _ends(model: ModelDescriptor) -> list[End]:
@@ -45,7 +66,7 @@ def _ends(model: ModelDescriptor) -> list[End]:
 _NUMBERS = frozenset(
     {"name", "source", "huggingface_id", "notes", "hidden_size", "intermediate_size", "num_hidden_layers",
      "num_attention_heads", "num_key_value_heads", "head_dim", "vocab_size", "max_position_embeddings",
-     "num_nextn_predict_layers", "sliding_window_pattern", "mixer"}
+     "num_nextn_predict_layers", "sliding_window_pattern", "mixers", "mlp_layers", "rope_layers"}
 )  # fmt: skip
 
 
@@ -63,7 +84,7 @@ def structure(model: ModelDescriptor) -> tuple[object, ...]:
     grouped = model.num_attention_heads != model.num_key_value_heads
     last = model.layer_kinds[-1] if extra else None
     rest = (getattr(model, name) for name in type(model).model_fields if name not in _NUMBERS)
-    return (kinds, last, grouped, *rest)
+    return (kinds, last, grouped, tuple(mixer.structure for mixer in model.mixers), *rest)
 
 
 def derived(model: ModelDescriptor, how: Implementation, scheme: Scheme) -> Mapping[str, DerivedBlock]:
@@ -93,6 +114,7 @@ def sequence(model: ModelDescriptor) -> tuple[str, ...]:
 def dim_sizes(model: ModelDescriptor) -> dict[str, float]:
     """Numbers of the model's dims; `padded_vocab_size` is the true vocabulary here, padding is the target's."""
     heads, kv, width = model.num_attention_heads, model.num_key_value_heads, model.head_dim
+    value = model.v_head_dim or width
     sizes: dict[str, float] = {
         d.HIDDEN: model.hidden_size,
         d.VOCAB: model.vocab_size,
@@ -100,7 +122,8 @@ def dim_sizes(model: ModelDescriptor) -> dict[str, float]:
         d.KV_HEADS: kv,
         d.HEAD_DIM: width,
         d.ROTARY: model.rotary_dim,
-        d.QKV: (heads + 2 * kv) * width,
+        d.VALUE_DIM: value,
+        d.QKV: (heads + kv) * width + kv * value,
         d.FFN: model.intermediate_size,
         d.FFN_FUSED: 2 * model.intermediate_size,
         d.POSITIONS: model.max_position_embeddings,
@@ -111,7 +134,8 @@ def dim_sizes(model: ModelDescriptor) -> dict[str, float]:
         moe = model.experts
         sizes |= {
             d.EXPERTS: moe.num_experts,
-            "router_width": moe.num_experts,
+            "router_width": moe.num_experts + moe.zero_experts,
+            d.EXPERT_LATENT: moe.latent_size or 0,
             "num_experts_per_tok": moe.num_experts_per_tok,
             "expert_groups": moe.n_group or 1,
             "chosen_expert_groups": moe.topk_group or 1,
@@ -121,12 +145,12 @@ def dim_sizes(model: ModelDescriptor) -> dict[str, float]:
             d.SHARED_FFN_FUSED: 2 * moe.shared_expert_intermediate_size,
             "shared_gate_width": 1,
         }
-    for kind in dict.fromkeys(model.kind_of_layer):
-        sizes |= parts().mixer(kind.mixer).sizes(model)
+    for block in blocks_of(model):
+        sizes |= parts().mixer(block).sizes(model)
     for end in _ends(model):
         sizes |= end.sizes(model)
-    if model.mixer is not None:
-        sizes |= model.mixer.sizes
+    for mixer in model.mixers:
+        sizes |= mixer.sizes
     if model.adapter is not None:
         sizes[d.RANK] = sizes[d.RANK_COLUMNS] = model.adapter.r
         sizes[d.ADAPTER_COLUMNS] = model.hidden_size

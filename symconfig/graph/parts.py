@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.model import LayerKind, ModelDescriptor
+from symconfig.descriptor.model import Mixer as Said
 from symconfig.errors import InputError, Problem
 from symconfig.graph import blocks, dims
 from symconfig.graph.blocks.context import Context
@@ -23,17 +24,18 @@ def _none(model: ModelDescriptor) -> Mapping[str, float]:
 class Mixer:
     """What mixes the tokens of a sequence: attention, or what stands in its place.
 
-    name: as a model's descriptor names it. build: y[B, S, D] from the normed stream x[B, S, D], and whether a sliding
-    window bounds what a token sees. sizes: of the dims that are its own, for a model that has it; those that the
-    descriptor gives under `mixer.sizes` are known without it. tensor_dims: its own dims that tensor parallelism may
-    split. norm_apart: the norm before it is never one module with its first linear layer.
+    name: as a model's descriptor names it. build: y[B, S, D] from the normed stream x[B, S, D], in a layer of a kind.
+    sizes: of the dims that are its own, for a model that has it; those that the descriptor gives under `mixers.sizes`
+    are known without it. tensor_dims: its own dims that tensor parallelism may split. norm_apart: the norm before it is
+    never one module with its first linear layer. check: what is wrong with what a descriptor says of it, in sentences.
     """
 
     name: str
-    build: Callable[[Context, Tensor, bool], Tensor]
+    build: Callable[[Context, Tensor, LayerKind], Tensor]
     sizes: Callable[[ModelDescriptor], Mapping[str, float]] = _none
     tensor_dims: tuple[str, ...] = ()
     norm_apart: bool = False
+    check: Callable[[Said], Sequence[str]] = lambda mixer: ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +65,7 @@ class Parts:
         """The mixer that a model names."""
         if name not in self.mixers:
             known = ", ".join(sorted(self.mixers))
-            raise InputError(Problem(f"there is no building block {name}", field="mixer.block", need=known))
+            raise InputError(Problem(f"there is no building block {name}", field="mixers.block", need=known))
         return self.mixers[name]
 
 

@@ -11,6 +11,7 @@ from typing import Literal
 from symconfig.cost.flops import block_flops
 from symconfig.descriptor.measurements import Row
 from symconfig.descriptor.model import ModelDescriptor, Strict
+from symconfig.graph.attended import keys, visible
 from symconfig.graph.derived import Phase
 from symconfig.graph.implementation import Implementation
 from symconfig.graph.model import derived, dim_sizes, sequence
@@ -39,25 +40,17 @@ def flops_per_token(model: ModelDescriptor, seq_length: int, counting: Counting,
     """Of one token, forward and backward. again: recomputed modules, for rates that count the recompute pass, too."""
     blocks, kinds = derived(model, Implementation(), Scheme(False)), sequence(model)
     plain = dim_sizes(model) | {"seq_length": float(seq_length)}
-    numbers = plain | {
-        "keys_full": _keys(seq_length, None, counting.causal),
-        "keys_window": _keys(seq_length, model.sliding_window, counting.causal),
-    }
+    attended = keys(model, seq_length) if counting.causal == "half" else visible(model, seq_length)
+    numbers = plain | attended
     flops = block_flops(blocks, numbers)
     if again:
         once = block_flops(blocks, numbers, (Phase.FORWARD,))
-        no_attention = block_flops(blocks, plain | {"keys_full": 0.0, "keys_window": 0.0}, (Phase.FORWARD,))
+        no_attention = block_flops(blocks, plain | dict.fromkeys(attended, 0.0), (Phase.FORWARD,))
         for kind in set(model.layer_kinds):
             flops[kind] += once[kind] - (0.0 if LAYER in again else no_attention[kind])
     matrix = 6 * model.hidden_size * model.vocab_size * seq_length
     total = sum(flops[kind] for kind in kinds) + (counting.vocabulary - 1) * matrix
     return total / seq_length
-
-
-def _keys(seq_length: int, window: int | None, causal: str) -> float:
-    """Keys of a query, on average."""
-    near = min(window or seq_length, seq_length)
-    return near * (1 - near / (2 * seq_length)) if causal == "half" else float(near)
 
 
 def tokens_per_s_per_gpu(

@@ -39,10 +39,10 @@ def hf_config(model: ModelDescriptor) -> Json:
                 need=", ".join(sorted(_WRITERS)),
             )
         )
-    if model.mixer is not None:
-        raise InfeasibleError(
-            Problem("no Transformers class has this block in place of attention", field="mixer", got=model.mixer.block)
-        )
+    if model.mixers:
+        got = ", ".join(mixer.block for mixer in model.mixers)
+        what = "no Transformers class has this block in place of attention"
+        raise InfeasibleError(Problem(what, field="mixers", got=got))
     architecture, fields = writer(model)
     return {"architectures": [architecture], **fields, "torch_dtype": model.torch_dtype, "use_cache": False}
 

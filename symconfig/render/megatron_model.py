@@ -9,6 +9,7 @@ from __future__ import annotations
 from symconfig.descriptor.model import Attention, ModelDescriptor, Norm, Position, RopeScaling
 from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.frameworks.megatron.releases import MEGATRON_VOCAB_MULTIPLE
+from symconfig.frameworks.megatron.unsayable import NEVER
 from symconfig.render.megatron_args import Arguments, pattern, whole
 
 # The clamped SwiGLU of gpt-oss: gate * sigmoid(1.702 gate) * (up + 1), both clamped (transformers, modeling_gpt_oss).
@@ -305,17 +306,14 @@ def _mtp(out: Arguments, model: ModelDescriptor) -> None:
 
 def _never(out: Arguments, model: ModelDescriptor) -> None:
     """What no version's pretrain_gpt.py has an option for."""
-    for name, set_, why in (
-        ("mixer", model.mixer is not None, "every layer has attention"),
-        ("lm_head_bias", model.lm_head_bias, "its output layer has no bias"),
-        ("norm_after_sublayer", model.norm_after_sublayer, "it has no norms after attention and MLP"),
-        ("parallel_residual", model.parallel_residual, "attention and MLP always follow each other"),
-        ("rope_local_base_freq", model.rope_local_base_freq is not None, "all layers share one rope base"),
-        ("attn_logit_softcapping", model.attn_logit_softcapping is not None, "it does not cap attention logits"),
-        ("final_logit_softcapping", model.final_logit_softcapping is not None, "it does not cap logits"),
-    ):
-        if set_:
-            out.refuse(name, why, getattr(model, name))
+    for name, why in NEVER.items():
+        section, _, leaf = name.rpartition(".")
+        holder = getattr(model, section) if section else model
+        if holder is None:
+            continue
+        value, plain = getattr(holder, leaf), type(holder).model_fields[leaf].default
+        if value != plain:
+            out.refuse(name, why, ", ".join(one.block for one in value) if name == "mixers" else value)
     if model.scale_embeddings:
         edit = (
             "in megatron/core/models/common/embeddings/language_model_embedding.py, LanguageModelEmbedding.forward, "

@@ -16,7 +16,7 @@ from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.frameworks.constraint import Constraint
 from symconfig.frameworks.extras import NOTHING_ON, Extras
-from symconfig.graph.attended import attended
+from symconfig.graph.attended import keys
 from symconfig.graph.model import dim_sizes, shares_heads
 from symconfig.graph.scheme import Scheme
 from symconfig.plans.choices import Precision
@@ -199,12 +199,10 @@ def _in_stages(request: Request, candidates: Columns, pp: int) -> Columns:
 
 def constants(request: Request) -> dict[str, float]:
     """Numbers of the model and the job that no degree changes; the vocabulary without padding."""
-    packing = request.job.packing
     return {
         **dim_sizes(request.model),
         "seq_length": float(request.seq_length),
-        "keys_full": attended(request.seq_length, None, packing),
-        "keys_window": attended(request.seq_length, request.model.sliding_window, packing),
+        **keys(request.model, request.seq_length, request.job.packing),
     }
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from symconfig.descriptor.model import Experts, LatentAttention, ModelDescriptor, Norm, Position, RopeScaling
 from symconfig.errors import Problem
+from symconfig.frameworks.megatron.unsayable import NEVER
 from symconfig.verify import megatron_resolved as means
 from symconfig.verify.megatron_resolved import Got, Need, Resolved, dense, descend, gqa, mla, moe, rope, scaled
 from symconfig.verify.megatron_session import Result
@@ -56,7 +57,8 @@ def _same(field: str, where: str, neutral: Any = None, applies: Callable[[ModelD
 
 def _only(field: str, value: Any, why: str) -> Row:
     """A field for which Megatron's code has one value."""
-    return Row(field, why, lambda model, _: descend(model, field), lambda _, __: value)
+    applies = moe if field.startswith("experts.") else _always
+    return Row(field, why, lambda model, _: descend(model, field), lambda _, __: value, applies)
 
 
 def _yarn(name: str, neutral: float) -> Row:
@@ -70,6 +72,11 @@ def _yarn(name: str, neutral: float) -> Row:
 
 def _bias(field: str, where: str, got: Got, applies: Callable[[ModelDescriptor], bool] = _always) -> Row:
     return Row(field, where, lambda model, _: descend(model, field), got, applies)
+
+
+def _default(field: str) -> Any:
+    section, _, leaf = field.rpartition(".")
+    return (Experts if section else ModelDescriptor).model_fields[leaf].default
 
 
 ROWS: tuple[Row, ...] = (
@@ -113,8 +120,6 @@ ROWS: tuple[Row, ...] = (
     _bias("mlp_bias", "add_bias_linear", means.all_biased, dense),
     _bias("attention_out_bias", "add_bias_linear", means.all_biased),
     _bias("qkv_bias", "add_bias_linear or add_qkv_bias", lambda _, r: bool(r("add_bias_linear") or r("add_qkv_bias"))),
-    _only("mixer", None, "every layer of GPTModel has attention"),
-    _only("lm_head_bias", False, "GPTModel's output layer has no bias"),
     Row(
         "norm",
         "normalization",
@@ -123,8 +128,6 @@ ROWS: tuple[Row, ...] = (
     ),
     _same("norm_eps", "layernorm_epsilon"),
     _same("norm_zero_centered", "layernorm_zero_centered_gamma"),
-    _only("norm_after_sublayer", False, "TransformerLayer has no norms behind its sublayers"),
-    _only("parallel_residual", False, "TransformerLayer's MLP reads what attention wrote"),
     Row("position", "position_embedding_type", means.position_type, lambda _, r: r.arg("position_embedding_type")),
     _same("rope_theta", "rotary_base", applies=rope),
     Row(
@@ -173,7 +176,6 @@ ROWS: tuple[Row, ...] = (
         lambda _, r: r.arg("yarn_correction_range_round_to_int") is not False,
         scaled("yarn"),
     ),
-    _only("rope_local_base_freq", None, "all layers share one rope"),
     _same("partial_rotary_factor", "rotary_percent", applies=lambda m: rope(m) and gqa(m)),
     Row("attention", "multi_latent_attention", lambda m, _: mla(m), lambda _, r: r("multi_latent_attention", False)),
     _same("latent.q_lora_rank", "q_lora_rank", applies=mla),
@@ -195,8 +197,6 @@ ROWS: tuple[Row, ...] = (
         lambda m, _: "learnable" if m.attention_sinks else "vanilla",
         lambda _, r: r("softmax_type", "vanilla"),
     ),
-    _only("attn_logit_softcapping", None, "attention logits are never capped"),
-    _only("final_logit_softcapping", None, "logits are never capped"),
     Row(
         "query_pre_attn_scalar",
         "softmax_scale",
@@ -224,6 +224,7 @@ ROWS: tuple[Row, ...] = (
     _same("experts.shared_expert_gate", "moe_shared_expert_gate", neutral=False, applies=moe),
     Row("experts.first_k_dense_replace", "moe_layer_freq", lambda m, _: list(m.moe_layers), means.moe_layers_got),
     Row("experts.moe_layer_freq", "moe_layer_freq", lambda m, _: list(m.moe_layers), means.moe_layers_got),
+    Row("experts.layers", "moe_layer_freq", lambda m, _: list(m.moe_layers), means.moe_layers_got),
     _same("experts.scoring_func", "moe_router_score_function", neutral="softmax", applies=moe),
     Row(
         "experts.norm_topk_prob",
@@ -277,6 +278,7 @@ ROWS: tuple[Row, ...] = (
         lambda _, r: r("mtp_num_layers") or 0,
     ),
     _same("initializer_range", "init_method_std"),
+    *(_only(name, _default(name), why) for name, why in NEVER.items()),
     _only("adapter", None, "Megatron-LM has no adapters"),
 )
 

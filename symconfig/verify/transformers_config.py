@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from symconfig.descriptor.architectures import ARCHITECTURES
-from symconfig.descriptor.architectures.architecture import Architecture, Window
+from symconfig.descriptor.architectures import architectures
+from symconfig.descriptor.architectures.architecture import Architecture
 from symconfig.descriptor.architectures.keys import NAMES
 from symconfig.descriptor.huggingface import import_config
 from symconfig.descriptor.model import ModelDescriptor
@@ -23,7 +23,7 @@ def config_dict(model: ModelDescriptor) -> dict[str, Any]:
     The adapter is not part of it. Importing the result gives the descriptor back; that is checked.
     """
     kind = _SAME_NETWORK.get(model.model_type, model.model_type)
-    architecture = ARCHITECTURES.get(kind)
+    architecture = architectures().get(kind)
     if architecture is None or architecture.text_of is not None:
         raise InputError(Problem("this architecture is not known", field="model_type", got=model.model_type))
     fields = model.model_dump(mode="json", by_alias=True)
@@ -51,7 +51,7 @@ def to_transformers_config(model: ModelDescriptor) -> Any:
 
     config = config_dict(model)
     kind = config.pop("model_type")
-    if "experts.e_score_correction_bias" in ARCHITECTURES[kind].constants:
+    if "experts.e_score_correction_bias" in architectures()[kind].constants:
         config.pop("aux_loss_alpha")  # of DeepSeek's own code; the class knows no such loss
     tokens = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"))
     return AutoConfig.for_model(kind, **config, **tokens)
@@ -70,15 +70,14 @@ def _rope(model: ModelDescriptor, architecture: Architecture) -> dict[str, Any]:
 
 
 def _window(model: ModelDescriptor, architecture: Architecture) -> dict[str, Any]:
-    rule = architecture.window
-    if rule is None:
+    if architecture.layers is None:
         return {}
     config: dict[str, Any] = {"sliding_window": model.sliding_window}
     if "use_sliding_window" in architecture.defaults:
         config["use_sliding_window"] = model.sliding_window is not None
     if "layer_types" in architecture.defaults:
         config["layer_types"] = ["sliding_attention" if on else "full_attention" for on in model.sliding_layers]
-    if rule is Window.GEMMA3:
+    if "sliding_window_pattern" in architecture.defaults:
         config["sliding_window_pattern"] = architecture.defaults["sliding_window_pattern"]
     return config
 

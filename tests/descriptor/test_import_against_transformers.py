@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from symconfig.descriptor.architectures import ARCHITECTURES
+from symconfig.descriptor.architectures import architectures
 from symconfig.descriptor.architectures.architecture import Derived
 from symconfig.descriptor.architectures.keys import FRACTIONS, RULED
 from symconfig.descriptor.huggingface import import_config
@@ -37,7 +37,7 @@ def _fields(config: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_defaults_are_those_of_the_config_class(kind: str) -> None:
     config = transformers.AutoConfig.for_model(kind)
-    for key, default in ARCHITECTURES[kind].defaults.items():
+    for key, default in architectures()[kind].defaults.items():
         if key in RULED or (kind, key) in NOT_IN_CLASS:
             continue
         if key in IN_ROPE or key == "rope_local_base_freq":

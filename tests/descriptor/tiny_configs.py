@@ -5,17 +5,17 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from symconfig.descriptor.architectures import ARCHITECTURES
+from symconfig.descriptor.architectures import architectures
 
 # Qwen-7B's code lies beside its weights; gemma3 is gemma3_text inside a section of its own.
-KINDS = tuple(kind for kind in ARCHITECTURES if kind not in ("qwen", "gemma3"))
+KINDS = tuple(kind for kind in architectures() if kind not in ("qwen", "gemma3"))
 _MLA = ("deepseek_v2", "deepseek_v3")
 
 
 def tiny_config(kind: str, seed: int) -> dict[str, Any]:
     """A valid configuration; some keys are left to their default, some sizes are odd on purpose."""
     draw = random.Random(f"{kind} {seed}")
-    defaults = ARCHITECTURES[kind].defaults
+    defaults = architectures()[kind].defaults
     heads, layers = draw.choice((2, 4, 6)), draw.randint(1, 4)
     values: dict[str, Any] = {
         "vocab_size": draw.randint(50, 99),
@@ -55,8 +55,10 @@ def tiny_config(kind: str, seed: int) -> dict[str, Any]:
     gpt2 = {"n_embd": "hidden_size", "n_layer": "num_hidden_layers", "n_head": "num_attention_heads"}
     gpt2 |= {"n_positions": "max_position_embeddings", "n_inner": "intermediate_size"}
     config = {key: values[gpt2.get(key, key)] for key in defaults if gpt2.get(key, key) in values}
-    if kind == "phi3":
-        config.pop("head_dim")  # not a key of Phi3Config, whose heads always fill hidden_size
+    for key in architectures()[kind].ignored:
+        config.pop(key, None)
+    if kind == "deepseek_v2":
+        config.pop("mlp_bias", None)  # a bias of its shared experts, too, which no descriptor has
     if kind == "gpt_neox" or draw.random() < 0.3:
         for key in ("n_inner", "num_key_value_heads", "tie_word_embeddings"):
             if key in config and (key != "num_key_value_heads" or heads % 8 == 0 or kind in ("llama", "phi3")):

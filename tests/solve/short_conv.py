@@ -5,6 +5,7 @@ As Transformers has it (modeling_lfm2.py, Lfm2ShortConv). Tests copy this file t
 
 from __future__ import annotations
 
+from symconfig.descriptor.layers import LayerKind
 from symconfig.graph import dims as d
 from symconfig.graph.blocks.common import linear, with_adapter
 from symconfig.graph.blocks.context import Context
@@ -14,7 +15,7 @@ from symconfig.graph.parts import Mixer
 WIDTH, JOINED, KERNEL = "short_conv_width", "joined_short_conv_width", "short_conv_kernel"
 
 
-def short_conv(ctx: Context, x: Tensor, window: bool) -> Tensor:
+def short_conv(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     """y[B, S, D] from x[B, S, D]. The convolution mixes what lies along the sequence, so nothing splits that there."""
     rows = x.dims[:-1]
     gate, inner, value = (Tensor(name, (*rows, WIDTH)) for name in ("conv_gate", "conv_inner", "conv_value"))

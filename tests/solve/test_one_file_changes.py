@@ -92,7 +92,7 @@ def short_conv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
 
 @pytest.mark.usefixtures("short_conv")
 def test_a_building_block_is_one_file() -> None:
-    model = tiny(mixer=CONV)
+    model = tiny(mixers=[CONV])
     assert set(model.layer_kinds) == {"dense_short_conv"}
     assert sequence(model) == ("embedding", *("dense_short_conv",) * LAYERS, "head")
     per_layer = CONV_WEIGHTS + 3 * HIDDEN * FFN + 2 * HIDDEN
@@ -100,7 +100,7 @@ def test_a_building_block_is_one_file() -> None:
 
     plan = search(model, sample_cluster(), job(8, 16))
     assert plan.best.predicted.step_s > 0
-    partly = tiny(mixer=CONV | {"layers": (True, True, False, True)})
+    partly = tiny(mixers=[CONV | {"layers": (True, True, False, True)}])
     assert set(partly.layer_kinds) == {"dense", "dense_short_conv"}
     mixed = search(partly, sample_cluster(), job(8, 16))
     assert mixed.best.predicted.step_s > 0
@@ -108,7 +108,7 @@ def test_a_building_block_is_one_file() -> None:
 
 @pytest.mark.usefixtures("short_conv")
 def test_collectives_and_weights_of_a_building_block_follow_from_its_dims() -> None:
-    model = tiny(mixer=CONV)
+    model = tiny(mixers=[CONV])
     block = derive(blocks(model)["dense_short_conv"], Scheme(True))
     talk = [(c.tensor, str(c.kind)) for c in block.collectives if c.axes == ("tp",) and c.phase is Phase.FORWARD]
     assert talk == [
@@ -130,7 +130,7 @@ def test_collectives_and_weights_of_a_building_block_follow_from_its_dims() -> N
 
 @pytest.mark.usefixtures("short_conv")
 def test_costs_of_a_building_block_follow_from_its_operators() -> None:
-    model = tiny(mixer=CONV)
+    model = tiny(mixers=[CONV])
     block = derive(blocks(model)["dense_short_conv"], Scheme(True))
     values = numbers(model, tp=2) | {"keys_full": 1.0}
     tokens = values["seq_length"] * values["micro_batch"]
@@ -158,13 +158,13 @@ def test_costs_of_a_building_block_follow_from_its_operators() -> None:
 def test_adapters_reach_the_linear_layers_of_a_building_block() -> None:
     rank = 8
     adapter = {"r": rank, "lora_alpha": 16.0, "target_modules": ["o_proj"]}
-    assert parameters(tiny(mixer=CONV, adapter=adapter)).trainable == LAYERS * 2 * rank * HIDDEN
+    assert parameters(tiny(mixers=[CONV], adapter=adapter)).trainable == LAYERS * 2 * rank * HIDDEN
 
 
 @pytest.mark.usefixtures("short_conv")
 def test_a_block_that_is_no_file_is_refused() -> None:
     with pytest.raises(InputError, match=r"no building block long_conv \(need .*short_conv"):
-        blocks(tiny(mixer={"block": "long_conv"}))
+        blocks(tiny(mixers=[{"block": "long_conv"}]))
 
 
 def kept(block: DerivedBlock, policy: Policy) -> set[str]:

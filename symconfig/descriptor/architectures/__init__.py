@@ -1,24 +1,64 @@
 """What each architecture's `config.json` means: keys with the defaults of transformers' config classes, as data.
 
-Defaults are those of transformers 5.23's configuration_*.py (a test compares them); `qwen` is the
-configuration_qwen.py beside the weights of Qwen/Qwen-7B. A key that is in none of an architecture's tables is an
-error: it may change the model.
+Each file lists families that are kin, in a table `ARCHITECTURES`. Defaults are those of transformers' own classes
+(`transformers.json`, written by docs/families.py); `qwen` is the configuration_qwen.py beside the weights of
+Qwen/Qwen-7B. A key that is in none of an architecture's tables is an error: it may change the model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import importlib
+import pkgutil
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import cache
 from types import MappingProxyType
+from typing import Any
 
-from symconfig.descriptor.architectures import deepseek, gemma, gpt, llama, multimodal, qwen
 from symconfig.descriptor.architectures.architecture import Architecture
+from symconfig.descriptor.architectures.class_defaults import aliases, defaults, families
+from symconfig.descriptor.architectures.multimodal import AROUND
 
-_TEXTS = (
-    llama.ARCHITECTURES
-    | qwen.ARCHITECTURES
-    | deepseek.ARCHITECTURES
-    | gpt.ARCHITECTURES
-    | gemma.ARCHITECTURES
-    | multimodal.TEXTS
-)
-ARCHITECTURES: Mapping[str, Architecture] = MappingProxyType(_TEXTS | multimodal.around(_TEXTS))
+
+@cache
+def architectures() -> Mapping[str, Architecture]:
+    """Return all that can be read, by model_type: those of the tables, and models around a text model of theirs."""
+    tables: dict[str, Architecture] = {}
+    for module in sorted(pkgutil.iter_modules(__path__), key=lambda module: module.name):
+        tables |= getattr(importlib.import_module(f"{__name__}.{module.name}"), "ARCHITECTURES", {})
+    found = {kind: _complete(kind, table) for kind, table in tables.items()}
+    return MappingProxyType(dict(_around(found)) | found)
+
+
+def _around(known: Mapping[str, Architecture]) -> Iterator[tuple[str, Architecture]]:
+    """Yield the multimodal families whose text model is known."""
+    for kind, row in families().items():
+        section, inner = row.get("text") or ("", "")
+        if inner in known and kind != inner:
+            yield kind, Architecture(text_of=(section, inner))
+    for kind, around in AROUND.items():
+        if around.text in known:
+            yield kind, Architecture(text_of=("text_config", around.text))
+
+
+def _complete(kind: str, table: Architecture) -> Architecture:
+    """Return a table with the defaults and the spellings of its class."""
+    if kind not in families():
+        return table
+    keys = defaults(kind) | dict(table.defaults)
+    other = dict(table.same_as)
+    _rename(keys, other)
+    for name, key in aliases(kind).items():
+        if name in keys and key not in keys:
+            name, key = key, name
+        if key in keys and name not in keys:
+            other.setdefault(name, key)
+    _rename(keys, other)
+    return replace(table, defaults=keys, same_as=other)
+
+
+def _rename(keys: dict[str, Any], other: Mapping[str, str]) -> None:
+    for name, key in other.items():
+        if name in keys:
+            keys.setdefault(key, keys[name])
+            del keys[name]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, Protocol
+
+Values = Mapping[str, Any]  # config.json's values by key, with the class's defaults
+FULL, SLIDING, CHUNKED = "full_attention", "sliding_attention", "chunked_attention"
 
 
 class Derived(Enum):
@@ -16,38 +19,50 @@ class Derived(Enum):
     FOUR_TIMES_HIDDEN = "4 x hidden_size"
 
 
-class Window(Enum):
-    """Which layers have the sliding window, when `layer_types` does not say it."""
+class Reading(Protocol):
+    """What a rule is given: the values, the fields that it fills in, and where problems go.
 
-    ALL = "every layer"
-    QWEN2 = "with use_sliding_window, layers from max_window_layers on"
-    QWEN2_MOE = "with use_sliding_window, every other layer before max_window_layers"
-    QWEN3_MOE = "with use_sliding_window, every layer"
-    ALTERNATE = "every other layer, the first one first"
-    GEMMA3 = "all but every sliding_window_pattern-th layer"
+    data: the file as it is, in one spelling. key_of: the key that a field came from.
+    """
+
+    values: dict[str, Any]
+    fields: dict[str, Any]
+    data: dict[str, Any]
+    key_of: dict[str, str]
+    architecture: Architecture
+
+    def problem(self, what: str, key: str, *more: str | int, got: object = None, need: str | None = None) -> None: ...
+
+    def note(self, sentence: str) -> None: ...
+
+    def derive(self, value: Any, values: Values) -> Any: ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Architecture:
-    """How one `model_type` is read. Keys on the left are config.json's, names on the right the descriptor's."""
+    """How one `model_type` is read. Keys on the left are config.json's, names on the right the descriptor's.
 
-    defaults: Mapping[str, Any]
-    constants: Mapping[str, Any] = field(default_factory=dict)  # descriptor fields that the class fixes
-    names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # where a key goes, if not as in NAMES
-    only: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # understood with these values only
-    noted: Mapping[str, str] = field(default_factory=dict)  # left out with a note, when set
-    ignored: tuple[str, ...] = ()  # no effect on the trained model
-    same_as: Mapping[str, str] = field(default_factory=dict)  # a second spelling of another key
-    window: Window | None = None
-    gate_and_up_in_one: bool = False  # intermediate_size counts both halves of the gated MLP (Qwen-7B)
-    groups_with: str | None = None  # n_group and topk_group apply with this topk_method only
-    text_of: str | None = None  # the language model is this section of the file
-    text_type: str = ""  # whose model_type this is, where it says none
-    text_flat: bool = False  # or its keys stand in no section of their own
-    text_tied: bool = False  # what the file around it says of tie_word_embeddings where it does not say it
-    text_ties: bool = False  # the section's own tie_word_embeddings counts, too
+    constants: descriptor's fields that the class fixes. defaults: the keys of its class with their defaults, from
+    transformers' own class where there is one; those given here come on top. names: where a key goes, if not as in
+    NAMES. only: understood with these values only (a key of the class that goes nowhere is understood with its default
+    only). noted: left out with a note, when set. ignored: without effect on the trained model. same_as: a second
+    spelling of another key. layers: the type of each layer, where the file does not list them. blocks: a type of layer,
+    and the mixer (as in the descriptor) that such layers have. reads: keys that `rule` reads, which fills in what no
+    table holds. gate_and_up_in_one: intermediate_size counts both halves of the gated MLP. groups_with: n_group and
+    topk_group apply with this topk_method only. text_of: the model is this section of the file, of this type.
+    """
 
-
-def without(table: Mapping[str, Any], *keys: str) -> dict[str, Any]:
-    """The defaults of a relative that lacks these keys."""
-    return {key: value for key, value in table.items() if key not in keys}
+    constants: Mapping[str, Any] = field(default_factory=dict)
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    only: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    noted: Mapping[str, str] = field(default_factory=dict)
+    ignored: tuple[str, ...] = ()
+    same_as: Mapping[str, str] = field(default_factory=dict)
+    layers: Callable[[Values, int], Sequence[str]] | None = None
+    blocks: Mapping[str, Callable[[Values], Mapping[str, Any]]] = field(default_factory=dict)
+    reads: tuple[str, ...] = ()
+    rule: Callable[[Reading], None] | None = None
+    gate_and_up_in_one: bool = False
+    groups_with: str | None = None
+    text_of: tuple[str, str] | None = None

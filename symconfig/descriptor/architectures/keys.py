@@ -60,7 +60,7 @@ NAMES: Mapping[str, tuple[str, ...]] = MappingProxyType(
 # Read by a rule of their own in huggingface.py, not copied to a field.
 RULED = words(
     """rope_scaling original_max_position_embeddings use_sliding_window max_window_layers layer_types sliding_window
-    sliding_window_pattern mlp_only_layers n_shared_experts"""
+    sliding_window_pattern mlp_only_layers mlp_layer_types n_shared_experts attention_chunk_size"""
 )
 # With a default of their own, but null means that there is none.
 NULL_IS_NONE = words(

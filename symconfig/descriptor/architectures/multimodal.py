@@ -1,16 +1,20 @@
 """Multimodal models: where their language model stands in the file, and the language models that only they have.
 
-Their vision towers are read by the tables of `vision.py`.
+Their vision towers are read by the tables of `vision.py`. Defaults are those of transformers 5.23's config classes, as
+for every family (a test compares them); these classes are no causal language models of their own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
-from symconfig.descriptor.architectures.architecture import Architecture, Derived, Window, without
-from symconfig.descriptor.architectures.qwen import ARCHITECTURES as QWEN
+from symconfig.descriptor.architectures import layer_rules
+from symconfig.descriptor.architectures.architecture import Architecture, Derived
+from symconfig.descriptor.architectures.class_defaults import defaults
 
-_QWEN2 = dict(QWEN["qwen2"].defaults) | {
+_QWEN2 = defaults("qwen2") | {
     "vocab_size": 152064,
     "hidden_size": 8192,
     "intermediate_size": 29568,
@@ -21,57 +25,66 @@ _QWEN2 = dict(QWEN["qwen2"].defaults) | {
     "rope_theta": 1000000.0,
     "max_window_layers": 80,
 }
-_WINDOWS = ("use_sliding_window", "sliding_window", "max_window_layers", "layer_types")
-_QWEN3 = without(QWEN["qwen3"].defaults, *_WINDOWS) | {"max_position_embeddings": 128000, "rope_theta": 500000.0}
-_QWEN3_MOE = without(QWEN["qwen3_moe"].defaults, *_WINDOWS) | {
+_UNUSED = ("sliding_window", "use_sliding_window", "max_window_layers", "layer_types")
+
+
+def _without_windows(kind: str) -> dict[str, Any]:
+    """Return a family's defaults as Qwen3-VL's language model has them, without sliding windows."""
+    found = {key: value for key, value in defaults(kind).items() if key not in _UNUSED}
+    return found | {"max_position_embeddings": 128000, "rope_theta": 500000.0}
+
+
+_QWEN3_MOE = _without_windows("qwen3_moe") | {
     "intermediate_size": 5632,
     "num_attention_heads": 16,
     "num_key_value_heads": 16,
     "head_dim": Derived.HEAD_DIM,
-    "max_position_embeddings": 128000,
-    "rope_theta": 500000.0,
     "moe_intermediate_size": 1408,
     "num_experts_per_tok": 4,
     "num_experts": 60,
     "tie_word_embeddings": True,
 }
-_UNUSED = ("sliding_window", "use_sliding_window", "max_window_layers", "layer_types")
+_QWEN3_MOE.pop("norm_topk_prob")  # its router always makes the chosen probabilities sum to one
 
-TEXTS: dict[str, Architecture] = {
-    "qwen2_vl_text": Architecture(_QWEN2, {"qkv_bias": True}, window=Window.QWEN2),
-    "qwen2_5_vl_text": Architecture(_QWEN2, {"qkv_bias": True}, window=Window.QWEN2),
-    "qwen3_vl_text": Architecture(_QWEN3, {"qk_norm": True}, ignored=_UNUSED),
-    # Its router's probabilities are always made to sum to one (modeling_qwen3_vl_moe.py).
+ARCHITECTURES: dict[str, Architecture] = {
+    "qwen2_vl_text": Architecture(constants={"qkv_bias": True}, defaults=_QWEN2, layers=layer_rules.qwen2),
+    "qwen2_5_vl_text": Architecture(constants={"qkv_bias": True}, defaults=_QWEN2, layers=layer_rules.qwen2),
+    "qwen3_vl_text": Architecture(constants={"qk_norm": True}, defaults=_without_windows("qwen3"), ignored=_UNUSED),
     "qwen3_vl_moe_text": Architecture(
-        without(_QWEN3_MOE, "norm_topk_prob"),
-        {"qk_norm": True, "experts.norm_topk_prob": True},
+        constants={"qk_norm": True, "experts.norm_topk_prob": True},
+        defaults=_QWEN3_MOE,
         ignored=(*_UNUSED, "norm_topk_prob"),
         same_as={"num_local_experts": "num_experts"},
     ),
 }
-# Of each multimodal model its language model's type, whether its keys may stand in no section of their own, what the
-# file says of tie_word_embeddings where it does not say it, and whether the language model's section says it, too.
-_AROUND = (
-    ("gemma3", "gemma3_text", False, True, False),
-    ("glm4v", "glm4v_text", False, False, True),
-    ("glm4v_moe", "glm4v_moe_text", False, False, True),
-    ("internvl", "qwen2", False, True, False),
-    ("llama4", "llama4_text", False, False, False),
-    ("llava", "llama", False, False, True),
-    ("mistral3", "mistral", False, True, False),
-    ("qwen2_vl", "qwen2_vl_text", True, False, True),
-    ("qwen2_5_vl", "qwen2_5_vl_text", True, False, True),
-    ("qwen3_vl", "qwen3_vl_text", False, False, False),
-    ("qwen3_vl_moe", "qwen3_vl_moe_text", False, False, False),
-    ("qwen3_5", "qwen3_5_text", False, False, False),
-    ("qwen3_5_moe", "qwen3_5_moe_text", False, False, False),
-)
 
 
-def around(texts: Mapping[str, Architecture]) -> dict[str, Architecture]:
-    """Return the multimodal models around these language models."""
-    return {
-        name: Architecture({}, text_of="text_config", text_type=text, text_flat=flat, text_tied=tied, text_ties=ties)
-        for name, text, flat, tied, ties in _AROUND
-        if text in texts
-    }
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Around:
+    """What the file around a language model of some type says.
+
+    text: that type; empty: as the families have it. tied: its tie_word_embeddings where it does not say it; ties: that
+    of the language model's own section counts, too. flat: the language model may stand in no section of its own.
+    """
+
+    text: str = ""
+    tied: bool = False
+    ties: bool = False
+    flat: bool = False
+
+
+AROUND: Mapping[str, Around] = {
+    "gemma3": Around(tied=True),
+    "glm4v": Around(text="glm4v_text", ties=True),
+    "glm4v_moe": Around(text="glm4v_moe_text", ties=True),
+    "internvl": Around(text="qwen2", tied=True),
+    "llama4": Around(),
+    "llava": Around(text="llama", ties=True),
+    "mistral3": Around(text="mistral", tied=True),
+    "qwen2_vl": Around(text="qwen2_vl_text", ties=True, flat=True),
+    "qwen2_5_vl": Around(text="qwen2_5_vl_text", ties=True, flat=True),
+    "qwen3_vl": Around(text="qwen3_vl_text"),
+    "qwen3_vl_moe": Around(text="qwen3_vl_moe_text"),
+    "qwen3_5": Around(),
+    "qwen3_5_moe": Around(),
+}

@@ -59,7 +59,7 @@ class Multimodal:
 
 
 # Around the sections of every multimodal file: ids of tokens, and what the tokenizer and the processor are told.
-AROUND = COMMON_IGNORED | words(
+BESIDE_TEXT = COMMON_IGNORED | words(
     """text_config vision_config image_token_id image_token_index video_token_id vision_start_token_id
     vision_end_token_id vision_token_id boi_token_index eoi_token_index boi_token_id eoi_token_id image_start_token_id
     image_end_token_id video_start_token_id video_end_token_id tie_word_embeddings torch_dtype dtype initializer_range

@@ -4,40 +4,47 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from symconfig.descriptor.model import Attention, Position
+from symconfig.descriptor.model import Attention, LayerKind, ModelDescriptor, Position
 from symconfig.graph import dims as d
+from symconfig.graph.attended import FULL, WINDOW
 from symconfig.graph.blocks.common import beside_fused, linear, norm, with_adapter
 from symconfig.graph.blocks.context import Context
 from symconfig.graph.implementation import Kernel, RotationKernel
 from symconfig.graph.operator import Element, Tensor, Use, Weight
 from symconfig.graph.parts import Mixer
 
-KEYS_OF = {False: "keys_full", True: "keys_window"}
 _TO_KEYS = ((d.SEQUENCE, d.KEYS),)
 _ROWS = {d.KEYS: 2}  # a softmax reduces the maximum and the sum of each row
 
 
-def attention(ctx: Context, x: Tensor, window: bool) -> Tensor:
+def keys_of(kind: LayerKind) -> str:
+    """Return the symbol for the keys that a query attends to, see `graph.attended`."""
+    return WINDOW if kind.window else FULL
+
+
+def attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     """o[B, S, D] from x[B, S, D]."""
     q, k, v = _projections(ctx, x)
     if _repeated(ctx, k):
         q = ctx.build.elementwise("copy_queries", [q], Tensor("q_copied", q.dims), linear=True)
     if ctx.model.qk_norm:
-        q, k = norm(ctx, "q_norm", q, d.HEAD_DIM, "qk_norm"), norm(ctx, "k_norm", k, d.HEAD_DIM, "qk_norm")
-    if ctx.model.position is Position.ROPE:
+        q, k = _head_norm(ctx, "q_norm", q), _head_norm(ctx, "k_norm", k)
+    if ctx.model.v_norm:
+        v = norm(ctx, "v_norm", v, v.dims[-1], "qk_norm", weight=())
+    if ctx.model.position is Position.ROPE and kind.rope:
         times = _turning(ctx)
         rotated, turned = Tensor("q_rotated", q.dims), Tensor("k_rotated", k.dims)
         for name, given, out in (("rope_q", q, rotated), ("rope_k", k, turned)):
             kept = rotation(ctx, name, d.ROTARY)
             ctx.build.elementwise(name, [given], out, traffic=times, saves=kept, whole=given.dims[-1:], linear=True)
         q, k = rotated, turned
-    o = core(ctx, q, k, v, window)
-    o, out = copied(ctx, o), Tensor("attention_out", x.dims)
+    o = copied(ctx, core(ctx, q, k, v, keys_of(kind)))
+    o, out = _gated(ctx, x, o), Tensor("attention_out", x.dims)
     linear(
         ctx,
         "o_proj",
         o,
-        inner=(d.HEADS, d.HEAD_DIM),
+        inner=o.dims[-2:],
         width=(d.HIDDEN,),
         outputs=[Use(out)],
         bias=ctx.model.attention_out_bias,
@@ -46,11 +53,33 @@ def attention(ctx: Context, x: Tensor, window: bool) -> Tensor:
     return with_adapter(ctx, "o_proj", out, ("c_proj",))
 
 
+def _head_norm(ctx: Context, name: str, x: Tensor) -> Tensor:
+    """x[B, S, A, C] normed by head, or over all heads, with the weights that the model has."""
+    of, heads = ctx.model.qk_norm_of, x.dims[-2:]
+    weight = {"head": heads[1:], "unit": ()}.get(of, heads)
+    return norm(ctx, name, x, d.HEAD_DIM, "qk_norm", weight=weight, over=heads if of == "all_heads" else heads[1:])
+
+
+def _gated(ctx: Context, x: Tensor, o: Tensor) -> Tensor:
+    """o times the sigmoid of a gate for each channel or head, from the layer's input."""
+    if ctx.model.attention_gate is None:
+        return o
+    width = o.dims[-2:] if ctx.model.attention_gate == "channel" else o.dims[-2:-1]
+    gate = Tensor("attention_gate", (*o.dims[:-2], *width))
+    linear(ctx, "gate_proj", x, (d.HIDDEN,), width, [Use(gate)], ctx.model.qkv_bias)
+    return ctx.build.elementwise("attention_gating", [o, gate], Tensor("attention_gated", o.dims), saves=[o, gate])
+
+
 def rotation(ctx: Context, name: str, channels: str) -> list[Tensor]:
     """Cosines and sines that a rotation keeps, where every layer makes them again."""
     if not ctx.how.rotation.keeps_angles:
         return []
     return [Tensor(f"{name}.{part}", (d.SEQUENCE, channels)) for part in ("cosines", "sines")]
+
+
+def value_dim(model: ModelDescriptor) -> str:
+    """Return the dim of a value's channels."""
+    return d.HEAD_DIM if model.v_head_dim is None else d.VALUE_DIM
 
 
 def _repeated(ctx: Context, k: Tensor) -> bool:
@@ -81,23 +110,23 @@ def _projections(ctx: Context, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     rows, storage = (d.BATCH, d.SEQUENCE), "qkv" if ctx.how.linear.views else ""
     q = Tensor("q", (*rows, d.HEADS, d.HEAD_DIM), storage=storage)
     k = Tensor("k", (*rows, d.KV_HEADS, d.HEAD_DIM), storage=storage)
-    v = Tensor("v", (*rows, d.KV_HEADS, d.HEAD_DIM), storage=storage)
+    v = Tensor("v", (*rows, d.KV_HEADS, value_dim(ctx.model)), storage=storage)
     bias = ctx.model.qkv_bias
     if not ctx.separate("qkv_proj", ("q_proj", "k_proj", "v_proj")):
         fused = [Use(q, ((d.HEADS, d.QKV),)), Use(k, ((d.KV_HEADS, d.QKV),)), Use(v, ((d.KV_HEADS, d.QKV),))]
         linear(ctx, "qkv_proj", x, inner=(d.HIDDEN,), width=(d.QKV,), outputs=fused, bias=bias, aliases=("c_attn",))
         q, k, v = (with_adapter(ctx, "qkv_proj", t, ("c_attn",)) for t in (q, k, v))
-        parts = (("q_proj", q, d.HEADS), ("k_proj", k, d.KV_HEADS), ("v_proj", v, d.KV_HEADS))
-        q, k, v = (beside_fused(ctx, name, x, (heads, d.HEAD_DIM), t) for name, t, heads in parts)
+        parts = (("q_proj", q), ("k_proj", k), ("v_proj", v))
+        q, k, v = (beside_fused(ctx, name, x, t.dims[-2:], t) for name, t in parts)
         return q, k, v
     result = []
-    for name, tensor, heads in (("q_proj", q, d.HEADS), ("k_proj", k, d.KV_HEADS), ("v_proj", v, d.KV_HEADS)):
+    for name, tensor in (("q_proj", q), ("k_proj", k), ("v_proj", v)):
         linear(
             ctx,
             name,
             x,
             inner=(d.HIDDEN,),
-            width=(heads, d.HEAD_DIM),
+            width=tensor.dims[-2:],
             outputs=[Use(tensor)],
             bias=bias,
             aliases=("c_attn",),
@@ -120,9 +149,14 @@ def _of_shared_heads(ctx: Context, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     joined, bias = Tensor("qkv", (*rows, d.QKV)), ctx.model.qkv_bias
     linear(ctx, "qkv_proj", x, (d.HIDDEN,), (d.QKV,), [Use(joined)], bias=bias, aliases=named)
     whole = Use(with_adapter(ctx, "qkv_proj", joined, named), ((d.QKV, d.GATHERED_QKV),))
+    value = value_dim(ctx.model)
     q, k, v = (
-        Tensor(name, (*rows, heads, d.HEAD_DIM), storage=storage)
-        for name, heads in (("q", d.HEADS), ("k", d.SHARED_KV_HEADS), ("v", d.SHARED_KV_HEADS))
+        Tensor(name, (*rows, heads, width), storage=storage)
+        for name, heads, width in (
+            ("q", d.HEADS, d.HEAD_DIM),
+            ("k", d.SHARED_KV_HEADS, d.HEAD_DIM),
+            ("v", d.SHARED_KV_HEADS, value),
+        )
     )
     gathered = Tensor("qkv_gathered", (*rows, d.GATHERED_QKV), storage=storage)
     ctx.build.elementwise("take_v", [whole], v, beside=[gathered], traffic=(1, Fraction(3, 2)), linear=True)
@@ -131,7 +165,7 @@ def _of_shared_heads(ctx: Context, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return q, k, v
 
 
-def core(ctx: Context, q: Tensor, k: Tensor, v: Tensor, window: bool) -> Tensor:
+def core(ctx: Context, q: Tensor, k: Tensor, v: Tensor, keys: str) -> Tensor:
     """softmax(q k') v, per head. Key and value sequences are dims of their own, so cp splits queries only."""
     sinks = [ctx.weight("sinks", d.HEADS)] if ctx.model.attention_sinks else []
     with ctx.build.module("core_attn"):
@@ -145,7 +179,7 @@ def core(ctx: Context, q: Tensor, k: Tensor, v: Tensor, window: bool) -> Tensor:
                 v=Use(v, _TO_KEYS),
                 output=o,
                 statistics=statistics,
-                keys=KEYS_OF[window],
+                keys=keys,
                 weights=sinks,
                 in_fp8=ctx.how.attention.in_fp8,
             )

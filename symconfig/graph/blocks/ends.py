@@ -32,6 +32,8 @@ def embedding(ctx: Context) -> Block:
         whole=_unsplit(vocab),
         linear=True,
     )
+    if ctx.model.embedding_norm:
+        x = norm(ctx, "embedding_norm", x, module="embedding_norm")
     if ctx.model.position is Position.LEARNED:
         table = ctx.weight("position_embedding.weight", d.POSITIONS, d.HIDDEN)
         x = ctx.build.elementwise("position_embedding", [x], Tensor("positioned", _STREAM), weights=[table])

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from symconfig.descriptor.model import Attention, ModelDescriptor
+from symconfig.descriptor.model import Attention, LayerKind, ModelDescriptor
 from symconfig.graph import dims as d
-from symconfig.graph.blocks.attention import copied, core, rotation
+from symconfig.graph.blocks.attention import copied, core, keys_of, rotation
 from symconfig.graph.blocks.common import IN_LINEAR, linear, norm, with_adapter
 from symconfig.graph.blocks.context import Context
 from symconfig.graph.operator import Tensor, Use
@@ -18,7 +18,7 @@ QK_DIM, V_DIM, KV_UP = "qk_head_dim", "v_head_dim", "kv_up_head_width"
 ROPE_DIM, NOPE_DIM = "qk_rope_head_dim", "qk_nope_head_dim"
 
 
-def latent_attention(ctx: Context, x: Tensor, window: bool) -> Tensor:
+def latent_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     """o[B, S, D] from x[B, S, D]. The down projections have no dim that tp splits, so they stay with the sequence."""
     rows = (d.BATCH, d.SEQUENCE)
     latent = ctx.model.latent
@@ -76,7 +76,7 @@ def latent_attention(ctx: Context, x: Tensor, window: bool) -> Tensor:
             whole=(k_part.dims[-1], ROPE_DIM, QK_DIM),
             linear=True,
         )
-    o = copied(ctx, core(ctx, q, k, v, window))
+    o = copied(ctx, core(ctx, q, k, v, keys_of(kind)))
     out = Tensor("attention_out", x.dims)
     linear(
         ctx,

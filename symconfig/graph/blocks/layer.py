@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from symconfig.descriptor.model import LayerKind
+from symconfig.descriptor.layers import NO_MIXER, LayerKind, Mlp
 from symconfig.graph import dims as d
 from symconfig.graph.blocks.common import IN_LINEAR, linear, norm, residual
 from symconfig.graph.blocks.context import Context
@@ -25,37 +25,58 @@ def layer(ctx: Context, kind: LayerKind) -> Block:
 
 
 def _body(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
-    mixer = parts().mixer(kind.mixer)
-    after = ctx.model.norm_after_sublayer
-    alone = mixer.norm_apart or not ctx.how.linear.norm_inside
-    normed = norm(ctx, "input_norm", x, module="layernorm" if alone else IN_LINEAR)
+    """The stream after both sublayers, or after the one that this layer has."""
+    if kind.mixer == NO_MIXER:
+        return residual(ctx, "mlp_residual", x, _second(ctx, x, kind))
+    normed, attended = _first(ctx, x, kind)
+    if kind.mlp is Mlp.NONE:
+        return residual(ctx, "attention_residual", x, attended)
+    if not ctx.model.parallel_residual:
+        stream = residual(ctx, "attention_residual", x, attended)
+        return residual(ctx, "mlp_residual", stream, _second(ctx, stream, kind))
+    done = _second(ctx, x, kind, normed if ctx.model.shared_input_norm else None)
+    both = ctx.build.elementwise("branches", [attended, done], Tensor("branches", _STREAM), linear=True)
+    return residual(ctx, "mlp_residual", x, both)
+
+
+def _first(ctx: Context, x: Tensor, kind: LayerKind) -> tuple[Tensor, Tensor]:
+    """What the mixer reads, and what it gives: the sum of two where a second block stands beside attention."""
+    mixers = [parts().mixer(name) for name in (kind.mixer, kind.beside) if name is not None]
+    normed = x
+    if ctx.model.norm_before_sublayer:
+        alone = mixers[0].norm_apart or not ctx.how.linear.norm_inside
+        normed = norm(ctx, "input_norm", x, module="layernorm" if alone else IN_LINEAR)
     with ctx.build.part("self_attn"):
-        attended = mixer.build(ctx, normed, kind.window)
-    if after:
+        results = [mixer.build(ctx, normed, kind) for mixer in mixers]
+        attended = results[0]
+        if len(results) > 1:
+            attended = ctx.build.elementwise("mixers_sum", results, Tensor("mixed", _STREAM), linear=True)
+    if ctx.model.norm_after_sublayer:
         attended = norm(ctx, "post_attention_norm", attended, module="post_norm")
-    stream = x if ctx.model.parallel_residual else residual(ctx, "attention_residual", x, attended)
-    done = _experts(ctx, stream) if kind.moe else _mlp(ctx, stream)
-    if after:
-        done = norm(ctx, "post_mlp_norm", done, module="post_norm")
-    if ctx.model.parallel_residual:
-        done = ctx.build.elementwise("branches", [attended, done], Tensor("branches", _STREAM), linear=True)
-    return residual(ctx, "mlp_residual", stream, done)
+    return normed, attended
 
 
-def _experts(ctx: Context, stream: Tensor) -> Tensor:
-    with ctx.build.leg(Leg.CHOICE):
-        normed = norm(ctx, "mlp_norm", stream)
+def _second(ctx: Context, stream: Tensor, kind: LayerKind, normed: Tensor | None = None) -> Tensor:
+    """What the MLP or the experts give. normed: of the stream, where they share the mixer's norm."""
+    if not ctx.model.norm_before_sublayer:
+        normed = stream
+    done = _experts(ctx, stream, normed) if kind.moe else _mlp(ctx, stream, normed)
+    return norm(ctx, "post_mlp_norm", done, module="post_norm") if ctx.model.norm_after_sublayer else done
+
+
+def _experts(ctx: Context, stream: Tensor, normed: Tensor | None) -> Tensor:
+    if normed is None:
+        with ctx.build.leg(Leg.CHOICE):
+            normed = norm(ctx, "mlp_norm", stream)
     with ctx.build.module("moe"), ctx.build.part("mlp"):
         return experts(ctx, normed)
 
 
-def _mlp(ctx: Context, stream: Tensor) -> Tensor:
-    if not ctx.how.linear.norm_inside:
+def _mlp(ctx: Context, stream: Tensor, normed: Tensor | None) -> Tensor:
+    if normed is None and not ctx.how.linear.norm_inside:
         normed = norm(ctx, "mlp_norm", stream)
-        with ctx.build.module("mlp"), ctx.build.part("mlp"):
-            return mlp(ctx, normed)
     with ctx.build.module("mlp"):
-        normed = norm(ctx, "mlp_norm", stream, module=IN_LINEAR)
+        normed = normed or norm(ctx, "mlp_norm", stream, module=IN_LINEAR)
         with ctx.build.part("mlp"):
             return mlp(ctx, normed)
 

@@ -77,9 +77,9 @@ class _Tower:
         )
 
     def norm(self, name: str, x: Tensor, dims: Sequence[str], kind: str | None = None) -> Tensor:
-        names = ("weight", "bias") if (kind or self.vision.norm) == "layernorm" else ("weight",)
-        weights = [self.weight(f"{name}.{part}", *dims) for part in names]
-        return normed(self.ctx, name, x, dims, weights, "vision_norm")
+        centred = (kind or self.vision.norm) == "layernorm"
+        weights = [self.weight(f"{name}.{part}", *dims) for part in ("weight", "bias")[: 1 + centred]]
+        return normed(self.ctx, name, x, dims, weights, centred, "vision_norm")
 
 
 def _vision(model: ModelDescriptor) -> Vision:
@@ -283,7 +283,6 @@ def _step(tower: _Tower, name: str, x: Tensor, step: Step, inner: str, result: s
     elif step.kind == "activation":
         build.elementwise(name, [x], out, saves=[x])
     elif step.kind == "join" and tower.vision.by_image:
-        out = replace(out, storage=x.name)
         build.elementwise(name, [x], out, whole=(inner, outer), traffic=(0, 0), launches=(0, 0), linear=True)
     else:
         build.elementwise(name, [x], out, whole=(inner, outer), linear=True)

@@ -9,7 +9,7 @@ from symconfig.descriptor.job import Packing
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph import dims as d
 from symconfig.graph import operator as g
-from symconfig.graph.attended import attended
+from symconfig.graph.attended import keys
 from symconfig.graph.implementation import Implementation
 from symconfig.graph.model import blocks, dim_sizes
 from symconfig.graph.program.of_block import Numbers, Step, Template, joined, template
@@ -44,16 +44,13 @@ def programs(
     packing: Packing | None = None,
 ) -> Callable[[int], Program]:
     """Return the program by its batch. Layers are unrolled once: what another batch leaves as it is is shared."""
-    keys = {
-        "keys_full": attended(seq_length, None, packing),
-        "keys_window": attended(seq_length, model.sliding_window, packing),
-    }
+    attended = keys(model, seq_length, packing)
     along = {_HEAD: (d.VOCAB, d.HIDDEN)} if model.tie_word_embeddings else {}
     made: list[_Unrolled] = []
 
     def of_batch(batch: int) -> Program:
         sizes, notes = _sizes(model, batch, seq_length, vocab_multiple)
-        numbers = Numbers(sizes, keys, along)
+        numbers = Numbers(sizes, attended, along)
         if not made:
             made.append(_unrolled(model, _Unrolled(blocks(model, how), numbers)))
         unrolled = made[0]

@@ -1,0 +1,98 @@
+"""Writes the defaults of transformers' config classes into symconfig: `python docs/families.py`, with transformers.
+
+One line a family: the keys of its class with their defaults, the other spellings of a key, and the rope that an empty
+config.json means. A later release of transformers is read by running this again; `tests/descriptor/test_families.py`
+then says which families are new.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+import math
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import transformers
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+from symconfig.descriptor.architectures.class_defaults import FILE
+from symconfig.descriptor.architectures.keys import COMMON_IGNORED, words
+
+# Registered for causal modelling, and no decoder of text alone: encoders with a head, two stacks, or other input.
+NO_DECODER = words(
+    """bart beam bert bert-generation big_bird bigbird_pegasus blenderbot blenderbot-small camembert data2vec-text
+    electra ernie fuyu git got_ocr2 emu3 marian mbart megatron-bert mllama moshi musicgen musicgen_melody mvp pegasus
+    plbart prophetnet reformer rembert roberta roberta-prelayernorm roc_bert roformer trocr whisper xlm xlm-roberta
+    xlm-roberta-xl xlnet xmod moss_transcribe_diarize"""
+)
+_READS_HEAD_DIM = re.compile(r'config\.head_dim|config, "head_dim"')
+_BASE = {field.name: field.default for field in dataclasses.fields(transformers.PreTrainedConfig)}
+
+
+def families() -> list[str]:
+    """Return the model types of decoders that transformers has a causal model for, and of their text sections."""
+    kinds = [kind for kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES if kind not in NO_DECODER]
+    inner = [sub.model_type for kind in kinds for sub in _sections(kind).values() if sub.model_type not in NO_DECODER]
+    return sorted({*kinds, *(kind for kind in inner if kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)})
+
+
+def _sections(kind: str) -> Mapping[str, Any]:
+    return {name: sub for name, sub in CONFIG_MAPPING[kind].sub_configs.items() if hasattr(sub, "model_type")}
+
+
+def row(kind: str) -> dict[str, Any]:
+    """Return what the class of a family fills in."""
+    made = CONFIG_MAPPING[kind]
+    defaults: dict[str, Any] = {}
+    for field in dataclasses.fields(made):
+        if field.name in COMMON_IGNORED or field.name in made.sub_configs:
+            continue
+        if field.name in _BASE and _BASE[field.name] == field.default:
+            continue
+        value = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+        if not callable(value) and value is not dataclasses.MISSING and _plain(value):
+            defaults[field.name] = value
+    if "qk_rope_head_dim" in defaults:
+        defaults.pop("head_dim", None)  # of rope's part, or of none
+    elif _READS_HEAD_DIM.search(_modules(made)):
+        defaults.setdefault("head_dim", None)  # read by the modules where the class does not name it
+    found: dict[str, Any] = {"defaults": defaults, "aliases": dict(made.attribute_map)}
+    rope = getattr(made(), "rope_parameters", None) if "rope_parameters" in defaults else None
+    if rope:
+        found["rope"] = rope
+    text = next(([name, sub.model_type] for name, sub in _sections(kind).items() if "text" in name), None)
+    if text:
+        found["text"] = text
+    return found
+
+
+def _modules(made: type) -> str:
+    """Return the source of a family's modules."""
+    path = Path(inspect.getfile(made))
+    path = path.with_name(path.name.replace("configuration_", "modeling_"))
+    return path.read_text(encoding="utf-8") if path.exists() else ""
+
+
+def _plain(value: Any) -> bool:
+    """Whether JSON can say it."""
+    items = value if isinstance(value, list | tuple) else [value]
+    return all(not isinstance(item, float) or math.isfinite(item) for item in items)
+
+
+def main() -> None:
+    """Write the file that symconfig reads."""
+    rows = [f"{json.dumps(kind)}: {json.dumps(row(kind), sort_keys=True)}" for kind in families()]
+    text = f'{{"version": "{transformers.__version__}",\n"families": {{\n' + ",\n".join(rows) + "\n}}\n"
+    Path(FILE).write_text(text, encoding="utf-8")
+    print(f"{len(rows)} families of transformers {transformers.__version__}")
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    main()

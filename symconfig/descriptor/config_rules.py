@@ -1,0 +1,164 @@
+"""What of a `config.json` no table of keys can hold: rope, the layers, experts, and how wide attention is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from symconfig.descriptor.architectures.architecture import CHUNKED, FULL, SLIDING, Derived, Reading
+from symconfig.descriptor.meaning import leading_and_every
+from symconfig.descriptor.model import RopeScaling
+
+_ROPE_KEYS = {*RopeScaling.model_fields, "type", "rope_theta", "partial_rotary_factor", "finetuned"}
+_ROPE_KEYS |= {"mrope_section", "mrope_interleaved"}  # which channels turn by an image's rows and columns: no cost
+_MOE_LAYERS = {"dense": False, "sparse": True}
+
+
+def rope(reader: Reading) -> None:
+    """rope_scaling (before transformers 5) or rope_parameters; both may hold the base and the fraction too."""
+    fields, data = reader.fields, reader.data
+    if fields.get("position", "rope") != "rope":
+        return
+    key = "rope_scaling" if data.get("rope_scaling") else "rope_parameters"
+    raw = data.get(key) or reader.values.get("rope_scaling") or {}
+    if not isinstance(raw, Mapping):
+        return reader.problem("wrong value", key, got=repr(raw), need="an object")
+    if "rope_local_base_freq" in fields and (FULL in raw or SLIDING in raw):
+        raw = _rope_by_layer_type(reader, key, raw)
+    for unknown in (k for k in raw if k not in _ROPE_KEYS and raw[k] is not None):
+        reader.problem("this key is not known and may change the architecture", key, unknown, got=raw[unknown])
+    for field in ("rope_theta", "partial_rotary_factor"):
+        if raw.get(field) is not None:
+            fields[field] = raw[field]
+    if "partial_rotary_factor" not in reader.key_of and fields.get("partial_rotary_factor", 1.0) != 1.0:
+        what, got = "rope on part of a head is not supported here", fields["partial_rotary_factor"]
+        reader.problem(what, key, "partial_rotary_factor", got=got, need="1.0")
+    scaling = _rope_scaling(raw, fields["max_position_embeddings"], reader.values)
+    if scaling is not None:
+        fields["rope_scaling"] = scaling
+        reader.key_of["rope_scaling"] = key
+
+
+def _rope_by_layer_type(reader: Reading, key: str, raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Gemma 3 in transformers 5: one section for sliding-window layers, one for the others, which is returned."""
+    local, whole = raw.get(SLIDING) or {}, raw.get(FULL) or {}
+    if not isinstance(local, Mapping) or not isinstance(whole, Mapping):
+        reader.problem("wrong value", key, got=repr(raw), need="an object for each kind of layer")
+        return {}
+    base = local.get("rope_theta", reader.fields.get("rope_local_base_freq"))
+    if base is not None:
+        reader.fields["rope_local_base_freq"] = base
+    if local.get("rope_type", "default") != "default":
+        reader.problem("scaled rope on sliding-window layers is not supported", key, got=local["rope_type"])
+    return whole
+
+
+def _rope_scaling(raw: Mapping[str, Any], longest: int, values: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The scaling with the defaults that transformers fills in; None where rope is not scaled."""
+    kind = raw.get("rope_type", raw.get("type")) or "default"
+    phi3 = values.get("original_max_position_embeddings")
+    if phi3 and kind in ("su", "yarn"):  # Phi-3's older spellings
+        kind = "longrope"
+    if kind in ("default", "mrope"):
+        return None
+    scaling = {name: raw[name] for name in RopeScaling.model_fields if raw.get(name) is not None} | {"rope_type": kind}
+    if phi3:
+        scaling["original_max_position_embeddings"] = phi3
+    if kind in ("llama3", "yarn", "longrope"):
+        scaling.setdefault("original_max_position_embeddings", longest)
+    original = scaling.get("original_max_position_embeddings")
+    if kind == "longrope" and isinstance(original, int) and original > 0:
+        scaling.setdefault("factor", longest / original)
+    return scaling
+
+
+def layers(reader: Reading) -> None:
+    """Windows, chunks, rope and other blocks by layer."""
+    values, fields = reader.values, reader.fields
+    types = _layer_types(reader)
+    if types is None:
+        return
+    _windows(reader, types)
+    mixers = []
+    for kind, block in reader.architecture.blocks.items():
+        mine = [one == kind for one in types]
+        if any(mine):
+            mixers.append({**block(values), **({} if all(mine) else {"layers": mine})})
+    if mixers:
+        fields["mixers"] = mixers
+
+
+def _layer_types(reader: Reading) -> list[str] | None:
+    """The type of each layer: as the file lists them, or as its class fills them in."""
+    values, number, rule = reader.values, reader.fields["num_hidden_layers"], reader.architecture.layers
+    listed = values.get("layer_types")
+    if values.get("use_sliding_window") is False and not reader.architecture.blocks:
+        return None
+    if listed is None:
+        return None if rule is None else list(rule(values, number))
+    known = (FULL, SLIDING, CHUNKED, *reader.architecture.blocks)
+    if not isinstance(listed, list) or len(listed) != number or any(str(kind) not in known for kind in listed):
+        need = f"{number} times " + " or ".join(repr(kind) for kind in known)
+        reader.problem("wrong value", "layer_types", got=listed, need=need)
+        return None
+    return [str(kind) for kind in listed]
+
+
+def _windows(reader: Reading, types: list[str]) -> None:
+    """Which layers see a window or a chunk only. A list without a width for it has none."""
+    fields, chunked = reader.fields, CHUNKED in types
+    window = reader.values.get("attention_chunk_size" if chunked else "sliding_window")
+    pattern = [kind in (SLIDING, CHUNKED) for kind in types]
+    fields.pop("sliding_window", None)
+    if not window or not any(pattern):
+        return
+    fields["sliding_window"] = window
+    if chunked:
+        fields["chunked_attention"] = True
+    if not all(pattern):
+        fields["sliding_window_pattern"] = pattern
+
+
+def experts(reader: Reading) -> None:
+    """Shared experts by their number, groups where they apply, and the layers that have experts."""
+    values, fields, architecture = reader.values, reader.fields, reader.architecture
+    if "n_shared_experts" in values and "experts.moe_intermediate_size" in fields:
+        shared = values["n_shared_experts"] or 0
+        if not isinstance(shared, int) or isinstance(shared, bool) or shared < 0:
+            return reader.problem("wrong value", "n_shared_experts", got=shared, need="a whole number")
+        fields["experts.shared_expert_intermediate_size"] = shared * fields["experts.moe_intermediate_size"]
+    if architecture.groups_with not in (None, reader.data.get("topk_method")):
+        fields["experts.n_group"] = fields["experts.topk_group"] = None
+    number = fields["num_hidden_layers"]
+    listed, dense = values.get("mlp_layer_types"), values.get("mlp_only_layers")
+    if listed:
+        if not isinstance(listed, list) or len(listed) != number or any(str(one) not in _MOE_LAYERS for one in listed):
+            return reader.problem("wrong value", "mlp_layer_types", got=listed, need=f"{number} times dense or sparse")
+        with_experts(fields, [_MOE_LAYERS[one] for one in listed])
+    elif dense:
+        if not isinstance(dense, list) or not all(type(i) is int and 0 <= i < number for i in dense):
+            return reader.problem("wrong value", "mlp_only_layers", got=dense, need=f"layers from 0 to {number - 1}")
+        every = fields.get("experts.moe_layer_freq", 1)
+        with_experts(fields, [i not in dense and (i + 1) % every == 0 for i in range(number)])
+
+
+def with_experts(fields: dict[str, Any], moe: Iterable[bool]) -> None:
+    """Say which layers have experts: by the leading ones and every n-th where that says it, else by a list."""
+    which = tuple(moe)
+    placed = leading_and_every(which) if any(which) else (len(which), 1)
+    if placed is None:
+        fields["experts.layers"] = which
+    else:
+        fields["experts.first_k_dense_replace"], fields["experts.moe_layer_freq"] = placed
+
+
+def attention(reader: Reading) -> None:
+    """Every head has its own key and value, however many the file names, where attention is plain or latent."""
+    fields = reader.fields
+    fields.setdefault("num_key_value_heads", fields["num_attention_heads"])
+    if fields.get("attention") == "mla":
+        fields["head_dim"] = fields["latent.v_head_dim"]
+        fields["num_key_value_heads"] = fields["num_attention_heads"]
+    elif "head_dim" not in fields:
+        sizes = {name: fields[name] for name in ("hidden_size", "num_attention_heads")}
+        fields["head_dim"] = reader.derive(Derived.HEAD_DIM, sizes)

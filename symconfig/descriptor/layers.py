@@ -1,0 +1,66 @@
+"""What the layers of a model are made of, where they are not all alike: what mixes tokens, and what follows it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from pydantic import Field
+
+from symconfig.descriptor.strict import Count, Strict
+
+NO_MIXER = "none"  # a block's name, for layers of an MLP only
+
+
+class Mlp(StrEnum):
+    """What follows the tokens' mixing in a layer."""
+
+    DENSE = "dense"
+    MOE = "moe"
+    NONE = "none"
+
+
+class Mixer(Strict):
+    """A building block that mixes tokens in place of attention; the planner knows it by its file in `graph/blocks`."""
+
+    block: str = Field(min_length=1, description="its name there; none: nothing mixes tokens in these layers")
+    sizes: dict[str, Count] = Field(default_factory=dict, description="of the dims that are its own")
+    switches: tuple[str, ...] = Field(default=(), description="what of it is there that need not be, such as a bias")
+    layers: tuple[bool, ...] | None = Field(default=None, description="per layer: has it; absent: all layers")
+    beside_attention: bool = Field(
+        default=False, description="attention reads the same input, and both results are added (Falcon-H1)"
+    )
+
+    def __hash__(self) -> int:
+        return hash((self.block, tuple(sorted(self.sizes.items())), self.switches, self.layers, self.beside_attention))
+
+    @property
+    def structure(self) -> tuple[object, ...]:
+        """All that its operators depend on, where its sizes are symbols."""
+        return (self.block, tuple(sorted(name for name, size in self.sizes.items() if size)), self.switches)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerKind:
+    """What a layer is made of. mixer: a block's name. window: attention sees a window or a chunk only. rope: it turns
+    queries and keys. beside: a second block that reads what attention reads."""
+
+    mixer: str
+    mlp: Mlp = Mlp.DENSE
+    window: bool = False
+    rope: bool = True
+    beside: str | None = None
+    attends: bool = True
+
+    @property
+    def moe(self) -> bool:
+        """Whether its MLP is a mixture of experts."""
+        return self.mlp is Mlp.MOE
+
+    @property
+    def name(self) -> str:
+        """dense, moe or mixer (no MLP), then `_window`, `_nope`, then what stands in attention's place or beside it."""
+        first = "mixer" if self.mlp is Mlp.NONE else str(self.mlp)
+        own = "" if self.attends else f"_{'alone' if self.mixer == NO_MIXER else self.mixer}"
+        beside = f"_with_{self.beside}" if self.beside else ""
+        return first + ("_window" if self.window else "") + ("" if self.rope else "_nope") + own + beside

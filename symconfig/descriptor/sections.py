@@ -1,0 +1,141 @@
+"""The sections of a model's descriptor: rope's scaling, experts, latent and sparse attention, adapters."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from symconfig.descriptor.strict import Count, PositiveInt, Rate, Sparse, Strict
+
+_ORIGINAL = "original_max_position_embeddings"
+# Fields that each kind of scaling needs, and those that it may have (transformers' modeling_rope_utils.py).
+ROPE_FIELDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "linear": ((), ()),
+    "dynamic": ((), (_ORIGINAL,)),
+    "llama3": ((_ORIGINAL, "low_freq_factor", "high_freq_factor"), ()),
+    "yarn": ((_ORIGINAL,), ("beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate")),
+    "longrope": ((), (_ORIGINAL, "short_factor", "long_factor")),  # tables that change no shape and no cost
+}
+
+
+class RopeScaling(Strict):
+    """`rope_scaling` of config.json; which fields apply depends on `rope_type`."""
+
+    rope_type: Literal["linear", "dynamic", "llama3", "yarn", "longrope"]
+    factor: float = Field(gt=0)
+    original_max_position_embeddings: PositiveInt | None = None
+    low_freq_factor: float | None = None
+    high_freq_factor: float | None = None
+    beta_fast: float | None = None
+    beta_slow: float | None = None
+    mscale: float | None = None
+    mscale_all_dim: float | None = None
+    truncate: bool | None = None
+    short_factor: tuple[float, ...] | None = None
+    long_factor: tuple[float, ...] | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        needed, optional = ROPE_FIELDS[self.rope_type]
+        given = self.model_dump(exclude_none=True, exclude={"rope_type", "factor"})
+        problems = [f"{name} is missing, rope_type {self.rope_type} needs it" for name in needed if name not in given]
+        problems += [f"{n} has no meaning for rope_type {self.rope_type}" for n in given if n not in needed + optional]
+        if problems:
+            raise ValueError("; ".join(problems))
+        return self
+
+
+class Experts(Sparse):
+    """Mixture of experts: what replaces the dense MLP on the layers that `ModelDescriptor.layer_kinds` names."""
+
+    rare: ClassVar[tuple[str, ...]] = ("layers", "zero_experts", "latent_size", "latent_bias")
+
+    num_experts: PositiveInt
+    num_experts_per_tok: PositiveInt
+    moe_intermediate_size: PositiveInt
+    shared_expert_intermediate_size: Count = Field(default=0, description="summed over shared experts; 0: none")
+    shared_expert_gate: bool = False
+    first_k_dense_replace: Count = Field(default=0, description="leading layers that keep the dense MLP")
+    moe_layer_freq: PositiveInt = Field(default=1, description="every n-th layer after those is MoE")
+    scoring_func: Literal["softmax", "sigmoid"] = "softmax"
+    norm_topk_prob: bool = Field(description="the chosen probabilities are renormalised to sum to one")
+    softmax_after_topk: bool = Field(
+        default=False, description="softmax over the chosen logits only (gpt-oss); Mixtral renormalises instead, equal"
+    )
+    n_group: PositiveInt | None = None
+    topk_group: PositiveInt | None = None
+    routed_scaling_factor: float = 1.0
+    e_score_correction_bias: bool = Field(default=False, description="aux-loss-free bias added for the choice only")
+    router_bias: bool = Field(default=False, description="the router's linear layer has a bias")
+    expert_bias: bool = Field(default=False, description="the experts' linear layers have biases")
+    router_aux_loss_coef: float = 0.0
+    layers: tuple[bool, ...] | None = Field(
+        default=None, description="per layer: has experts; absent: as first_k_dense_replace and moe_layer_freq say"
+    )
+    zero_experts: Count = Field(default=0, description="further choices of the router that compute nothing (LongCat)")
+    latent_size: PositiveInt | None = Field(
+        default=None, description="width that tokens are projected to before their experts, and back (Nemotron 3)"
+    )
+    latent_bias: bool = Field(default=False, description="these two projections have biases")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.num_experts_per_tok > self.num_experts + self.zero_experts:
+            raise ValueError(
+                f"num_experts_per_tok {self.num_experts_per_tok} is more than num_experts {self.num_experts}"
+            )
+        if (self.n_group is None) != (self.topk_group is None):
+            raise ValueError("n_group and topk_group go together")
+        if self.n_group is not None and self.topk_group is not None and self.topk_group > self.n_group:
+            raise ValueError(f"topk_group {self.topk_group} is more than n_group {self.n_group}")
+        if self.n_group is not None and self.num_experts % self.n_group:
+            raise ValueError(f"num_experts {self.num_experts} is not divisible by n_group {self.n_group}")
+        return self
+
+
+class LatentAttention(Strict):
+    """Multi-head latent attention (DeepSeek-V2/V3): low-rank queries, keys and values."""
+
+    q_lora_rank: PositiveInt | None
+    kv_lora_rank: PositiveInt
+    qk_nope_head_dim: PositiveInt
+    qk_rope_head_dim: PositiveInt
+    v_head_dim: PositiveInt
+
+
+class Indexer(Strict):
+    """Sparse attention (DeepSeek-V3.2): a small attention of its own chooses the keys that a query sees."""
+
+    index_n_heads: PositiveInt
+    index_head_dim: PositiveInt
+    index_topk: PositiveInt
+    layers: tuple[bool, ...] | None = Field(
+        default=None, description="per layer: has an indexer of its own, and not the choice of the last one that has"
+    )
+
+
+AdapterTarget = Literal[
+    "q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "c_attn", "c_proj", "w1", "w2",
+    "qkv_proj", "gate_up_proj", "q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj",
+]  # fmt: skip
+# A fused layer and the names of what it computes at once.
+FUSED_TARGETS: dict[AdapterTarget, tuple[AdapterTarget, ...]] = {
+    "qkv_proj": ("q_proj", "k_proj", "v_proj", "c_attn"),
+    "gate_up_proj": ("gate_proj", "up_proj", "w1", "w2"),
+}
+QWEN_TARGETS = frozenset(("c_attn", "c_proj", "w1", "w2"))  # modeling_qwen.py; every other model has the *_proj names
+
+
+class Adapter(Strict):
+    """Low-rank adapters over frozen weights (LoRA), the frozen weights in 4 bits for QLoRA."""
+
+    method: Literal["lora", "qlora"] = "lora"
+    r: PositiveInt
+    lora_alpha: float = Field(gt=0)
+    lora_dropout: Rate = 0.0
+    target_modules: tuple[AdapterTarget, ...] = Field(
+        min_length=1,
+        description="names as PEFT spells them for this model; of Qwen-7B c_attn is fused q, k, v, and c_proj both the "
+        "attention's output and the MLP's; qkv_proj and gate_up_proj: one adapter on a fused layer, as NeMo has it",
+    )

@@ -1,0 +1,33 @@
+"""What every section of a model's descriptor is: frozen, without unknown fields, of numbers within bounds."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
+
+PositiveInt = Annotated[int, Field(gt=0, lt=2**40)]
+MAX_LAYERS = 10_000  # the deepest published model has 1,000 (DeepNet); a number far above it is a mistake
+LayerCount = Annotated[int, Field(gt=0, le=MAX_LAYERS)]
+Count = Annotated[int, Field(ge=0, lt=2**40)]
+Rate = Annotated[float, Field(ge=0.0, le=1.0)]
+
+
+class Strict(BaseModel):
+    """Frozen, no unknown fields, no coercion of types."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
+
+
+class Sparse(Strict):
+    """A section that is written without its `rare` fields, where they are as in most models."""
+
+    rare: ClassVar[tuple[str, ...]] = ()
+
+    @model_serializer(mode="wrap")
+    def _as_most(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields: dict[str, Any] = handler(self)
+        for name in self.rare:
+            if name in fields and getattr(self, name) == type(self).model_fields[name].default:
+                del fields[name]
+        return fields
