@@ -74,3 +74,30 @@ def tower(kind: str, **more: Any) -> Vision:
     found = reader.read(TEXT["hidden_size"])
     assert found is not None, (reader.problems, reader.notes)
     return found
+
+
+def module(kind: str, **more: Any) -> Any:
+    """Return Transformers' model of a small configuration, with random weights in bf16."""
+    import torch
+    from transformers import AutoModelForImageTextToText
+
+    found = config(kind, **more)
+    return AutoModelForImageTextToText.from_config(found, dtype=torch.bfloat16, attn_implementation="sdpa").train()
+
+
+def look(built: Any, kind: str, vision: Vision) -> None:
+    """Send one image through a model's tower and its projector."""
+    import torch
+
+    inner, side = (built if kind == "llama4" else built.model), vision.image_size
+    if vision.by_image:
+        pixels = vision.num_channels * vision.temporal_patch_size * vision.patch_size**2
+        given = torch.zeros((vision.patches, pixels), dtype=torch.bfloat16)
+        inner.get_image_features(given, torch.tensor([[1, vision.side, vision.side]]))
+        return
+    image = torch.zeros((1, vision.num_channels, side, side), dtype=torch.bfloat16)
+    sizes = {"image_sizes": torch.tensor([[side, side]])} if kind == "mistral3" else {}
+    strategy = {"vision_feature_select_strategy": "default"} if kind == "llama4" else {}
+    seen = inner.get_image_features(image, **sizes, **strategy)
+    if kind == "llama4":  # whose last linear layer stands in the model's own forward
+        built.multi_modal_projector(seen.last_hidden_state)
