@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pytest
@@ -143,3 +144,17 @@ def test_windows_at_the_edge_of_an_image_are_smaller() -> None:
     """5 tokens along a side, of 2 x 2 patches, in windows of 2: of 25 tokens 16 see 4, 8 see 2, and one sees itself."""
     vision = tower("qwen2_5_vl").model_copy(update={"image_size": 40})
     assert vision.window_patches == pytest.approx(4 * (16 * 4 + 8 * 2 + 1) / 25)
+
+
+@pytest.mark.parametrize("kind", WHOLE)
+@pytest.mark.parametrize("value", [None, True, "x", -1, 0, 1.5, [], {}, [[]], [3, 3], {"a": {}}, 2**39, 10**400])
+def test_no_value_of_any_key_of_a_tower_crashes_the_import(kind: str, value: Any) -> None:
+    """Either a descriptor or an InputError."""
+    keys = {key for row in MULTIMODAL[kind].towers.values() for key in (*row.defaults, *row.only, "model_type")}
+    made = plain(config(kind))
+    for key in keys:
+        with contextlib.suppress(InputError):
+            import_config({**made, "vision_config": {**made["vision_config"], key: value}}, "config.json", None)
+    for key in (*MULTIMODAL[kind].defaults, *MULTIMODAL[kind].only, "vision_config", "tie_word_embeddings"):
+        with contextlib.suppress(InputError):
+            import_config({**made, key: value}, "config.json", None)
