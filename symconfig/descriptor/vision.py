@@ -56,9 +56,7 @@ class Vision(Strict):
     num_attention_heads: PositiveInt = Field(description="num_heads")
     num_channels: PositiveInt = 3
     patch_size: PositiveInt = Field(description="pixels along a side")
-    temporal_patch_size: PositiveInt = Field(
-        default=1, description="frames; an image is repeated for as many"
-    )
+    temporal_patch_size: PositiveInt = Field(default=1, description="frames; an image is repeated for as many")
     image_size: PositiveInt = Field(description="pixels along a side of an image that is trained on")
     any_resolution: bool = Field(default=False, description="image_size is no more than usual: a job may say another")
     num_position_embeddings: Count = Field(default=0, description="rows of a learned table of positions; 0: none")

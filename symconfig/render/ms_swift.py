@@ -14,6 +14,7 @@ from symconfig.descriptor.model import Adapter, ModelDescriptor
 from symconfig.errors import InfeasibleError, Problem
 from symconfig.frameworks import counting
 from symconfig.frameworks.megatron import environment, flags
+from symconfig.graph.parts import is_layer
 from symconfig.plans.history import History
 from symconfig.plans.plan import Plan
 from symconfig.render import going_on, megatron, monitors, preflight, summary, towers
@@ -272,6 +273,15 @@ def _problems(plan: Plan) -> Iterator[Problem]:
         )
     if model.vision is None and model.model_type not in TEMPLATES:
         yield _refused("model_type", f"mcore-bridge {BRIDGE_RELEASE} loads no such model", model.model_type)
+    if model.vision is not None and plan.best.stages:
+        first = sum(map(is_layer, plan.best.stages[0].chunks[0]))
+        if first < (need := len(model.vision.deepstack_visual_indexes)):
+            yield _refused(
+                "pp",
+                f"the tower's patches enter the first {need} layers, which must be in the first chunk",
+                f"{first} layers there",
+                pins=("vpp=1", "pp=1"),
+            )
     if model.adapter is not None:
         yield from _adapter_problems(plan)
 

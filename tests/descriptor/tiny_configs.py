@@ -10,9 +10,7 @@ from symconfig.descriptor.architectures.multimodal import ARCHITECTURES as INNER
 
 # Qwen-7B's code lies beside its weights; multimodal models, and language models that are only part of one, have no
 # causal model of their own (test_vision.py).
-KINDS = tuple(
-    kind for kind, table in architectures().items() if kind not in ("qwen", *INNER) and table.text_of is None
-)
+KINDS = tuple(kind for kind, table in architectures().items() if kind not in ("qwen", *INNER) and table.text_of is None)
 _MLA = ("deepseek_v2", "deepseek_v3")
 
 

@@ -121,3 +121,9 @@ def test_what_is_rendered_says_what_is_frozen_and_how_large_images_are(tmp_path:
     for line in ("freeze_vision_tower: true", "freeze_multi_modal_projector: false", "image_max_pixels: 802816"):
         assert f"\n{line}\n" in texts["train.yaml"]
     assert "\ntemplate: qwen3_vl\n" in texts["train.yaml"]
+
+
+def test_layers_that_patches_enter_stay_with_the_tower() -> None:
+    """mcore-bridge asserts it (model/mm_gpts/qwen3_vl.py): a later chunk is given no patches."""
+    found = _planned(images={"per_sequence": 2, "size": 896}).plan.best
+    assert sum(map(is_layer, found.stages[0].chunks[0])) >= 3
