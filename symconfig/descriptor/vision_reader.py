@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from symconfig.descriptor.architectures.projectors import Unfit
 from symconfig.descriptor.architectures.vision import (
     BESIDE_TEXT,
     MULTIMODAL,
@@ -15,7 +16,6 @@ from symconfig.descriptor.architectures.vision import (
     TOWER_IGNORED,
     Multimodal,
     Tower,
-    Unfit,
 )
 from symconfig.descriptor.document import Document, shorten
 from symconfig.descriptor.vision import Vision

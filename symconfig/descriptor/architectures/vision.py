@@ -8,21 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from math import isqrt
 from typing import Any
 
+from symconfig.descriptor.architectures import projectors
 from symconfig.descriptor.architectures.keys import COMMON_IGNORED, words
-
-Values = Mapping[str, Any]
-Steps = list[dict[str, Any]]
-
-
-class Unfit(ValueError):
-    """Raised with what is wrong, and the key that says it, where sizes cannot go together."""
-
-    def __init__(self, key: str, what: str) -> None:
-        super().__init__(what)
-        self.key = key
+from symconfig.descriptor.architectures.projectors import Values
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,20 +70,6 @@ def _usual_size(values: Values) -> dict[str, Any]:
     return {"image_size": USUAL_TOKENS * values["patch_size"] * values["spatial_merge_size"], "any_resolution": True}
 
 
-def _linear(width: int, bias: bool = True) -> dict[str, Any]:
-    return {"kind": "linear", "width": width, "bias": bias}
-
-
-_ACT = {"kind": "activation"}
-_JOIN = {"kind": "join"}
-
-
-def _merger(norm: str, wide: int, out: int, joined: bool = False) -> Steps:
-    """Make a merger of the Qwens: a norm in front of the join, or behind it, and two linear layers."""
-    first = [_JOIN, {"kind": norm}] if joined else [{"kind": norm}, _JOIN]
-    return [*first, _linear(wide), _ACT, _linear(out)]
-
-
 _QWEN = {
     "depth": 32,
     "hidden_size": 3584,
@@ -104,10 +80,6 @@ _QWEN = {
     "temporal_patch_size": 2,
 }
 _QWEN_FIELDS = {"by_image": True, "fused_qkv": True, "rope": True}
-
-
-def _wide(tower: Values, hidden: str = "hidden_size") -> int:
-    return int(tower[hidden] * tower["spatial_merge_size"] ** 2)
 
 
 _QWEN2 = Tower(
@@ -281,111 +253,41 @@ _INTERNVL = Tower(
 )
 
 
-def _shuffled(key: str, ratio: float) -> int:
-    """Return how many patches along a side become one token."""
-    side = round(1 / ratio) if 0 < ratio <= 1 else 0
-    if not side or abs(side * ratio - 1) > 1e-9:
-        raise Unfit(key, f"{ratio} is not one over a whole number")
-    return side
-
-
-def _qwen(norm: str, hidden: str = "hidden_size") -> Callable[[Values, Values, int], dict[str, Any]]:
-    return lambda tower, around, out: {
-        "projector": _merger(norm, _wide(tower, hidden), tower["hidden_size" if hidden == "embed_dim" else _OUT])
-    }
-
-
-_OUT = "out_hidden_size"
-
-
-def _qwen3(tower: Values, around: Values, out: int) -> dict[str, Any]:
-    found = _qwen("layernorm")(tower, around, out)
-    if tower.get("deepstack_visual_indexes"):
-        found["deepstack"] = _merger("layernorm", _wide(tower), tower[_OUT], joined=True)
-    return found
-
-
-def _glm(tower: Values, around: Values, out: int) -> dict[str, Any]:
-    width, gated = tower[_OUT], {"kind": "gated", "intermediate": tower["intermediate_size"]}
-    return {"projector": [_JOIN, _linear(width), _linear(width, False), {"kind": "layernorm"}, _ACT, gated]}
-
-
-def _gemma3(tower: Values, around: Values, out: int) -> dict[str, Any]:
-    side, tokens = tower["image_size"] // tower["patch_size"], isqrt(around["mm_tokens_per_image"])
-    if tokens**2 != around["mm_tokens_per_image"] or side % tokens:
-        what = f"{side} x {side} patches cannot be pooled into {around['mm_tokens_per_image']} tokens"
-        raise Unfit("mm_tokens_per_image", what)
-    pool = [{"kind": "pool"}] if side > tokens else []
-    return {"spatial_merge_size": side // tokens, "projector": [*pool, {"kind": "rmsnorm"}, _linear(out, False)]}
-
-
-def _llama4(tower: Values, around: Values, out: int) -> dict[str, Any]:
-    side = _shuffled("pixel_shuffle_ratio", tower["pixel_shuffle_ratio"])
-    joined = tower["hidden_size"] * side**2
-    for key, given, need in (
-        ("intermediate_size", tower["intermediate_size"], joined),
-        ("projector_output_dim", tower["projector_output_dim"], tower["projector_input_dim"]),
-        ("vision_output_dim", tower["vision_output_dim"], tower["projector_output_dim"]),
-    ):
-        if given != need:
-            raise Unfit(key, f"the projector takes {given} channels, and is given {need}")
-    widths = tower["projector_input_dim"], tower["projector_output_dim"]
-    middle = [step for width in widths for step in (_linear(width, False), _ACT)]
-    return {"spatial_merge_size": side, "projector": [_JOIN, *middle, _linear(out, False)]}
-
-
-def _mistral3(tower: Values, around: Values, out: int) -> dict[str, Any]:
-    merge, bias = around["spatial_merge_size"], around["multimodal_projector_bias"]
-    patches = [_JOIN, _linear(tower["hidden_size"], False)] if merge > 1 else [_linear(tower["hidden_size"], False)]
-    steps = [{"kind": "rmsnorm"}, *patches, _linear(out, bias), _ACT, _linear(out, bias)]
-    return {"spatial_merge_size": merge, "projector": steps}
-
-
-def _internvl(tower: Values, around: Values, out: int) -> dict[str, Any]:
-    side = _shuffled("downsample_ratio", around["downsample_ratio"])
-    join = [_JOIN] if side > 1 else []
-    steps = [*join, {"kind": "layernorm"}, _linear(out), _ACT, _linear(out)]
-    return {"spatial_merge_size": side, "projector": steps}
-
-
-def _llava(tower: Values, around: Values, out: int) -> dict[str, Any]:
-    bias = around["multimodal_projector_bias"]
-    return {"projector": [_linear(out, bias), _ACT, _linear(out, bias)]}
-
-
 def _of(tower: Tower, *names: str) -> dict[str, Any]:
     return {"towers": dict.fromkeys(names, tower), "usual": names[0]}
 
 
 _WHOLE_STRATEGY = {"vision_feature_select_strategy": ("default",)}
 MULTIMODAL: Mapping[str, Multimodal] = {
-    "qwen2_vl": Multimodal(**_of(_QWEN2, "qwen2_vl_vision", "qwen2_vl"), projector=_qwen("layernorm", "embed_dim")),
-    "qwen2_5_vl": Multimodal(**_of(_QWEN25, "qwen2_5_vl_vision", "qwen2_5_vl"), projector=_qwen("rmsnorm")),
-    "qwen3_vl": Multimodal(**_of(_QWEN3, "qwen3_vl_vision", "qwen3_vl"), projector=_qwen3),
-    "qwen3_vl_moe": Multimodal(**_of(_QWEN3, "qwen3_vl_moe_vision", "qwen3_vl_moe"), projector=_qwen3),
-    "qwen3_5": Multimodal(**_of(_QWEN35, "qwen3_5_vision", "qwen3_5"), projector=_qwen3),
-    "qwen3_5_moe": Multimodal(**_of(_QWEN35, "qwen3_5_moe_vision", "qwen3_5_moe"), projector=_qwen3),
-    "glm4v": Multimodal(**_of(_GLM, "glm4v_vision", "glm4v"), projector=_glm),
-    "glm4v_moe": Multimodal(**_of(_GLM, "glm4v_moe_vision", "glm4v_moe"), projector=_glm),
-    "gemma3": Multimodal(
-        **_of(_SIGLIP, "siglip_vision_model"), projector=_gemma3, defaults={"mm_tokens_per_image": 256}
+    "qwen2_vl": Multimodal(
+        **_of(_QWEN2, "qwen2_vl_vision", "qwen2_vl"), projector=projectors.qwen("layernorm", "embed_dim")
     ),
-    "llama4": Multimodal(**_of(_LLAMA4, "llama4_vision_model"), projector=_llama4),
+    "qwen2_5_vl": Multimodal(**_of(_QWEN25, "qwen2_5_vl_vision", "qwen2_5_vl"), projector=projectors.qwen("rmsnorm")),
+    "qwen3_vl": Multimodal(**_of(_QWEN3, "qwen3_vl_vision", "qwen3_vl"), projector=projectors.qwen3),
+    "qwen3_vl_moe": Multimodal(**_of(_QWEN3, "qwen3_vl_moe_vision", "qwen3_vl_moe"), projector=projectors.qwen3),
+    "qwen3_5": Multimodal(**_of(_QWEN35, "qwen3_5_vision", "qwen3_5"), projector=projectors.qwen3),
+    "qwen3_5_moe": Multimodal(**_of(_QWEN35, "qwen3_5_moe_vision", "qwen3_5_moe"), projector=projectors.qwen3),
+    "glm4v": Multimodal(**_of(_GLM, "glm4v_vision", "glm4v"), projector=projectors.glm),
+    "glm4v_moe": Multimodal(**_of(_GLM, "glm4v_moe_vision", "glm4v_moe"), projector=projectors.glm),
+    "gemma3": Multimodal(
+        **_of(_SIGLIP, "siglip_vision_model"), projector=projectors.gemma3, defaults={"mm_tokens_per_image": 256}
+    ),
+    "llama4": Multimodal(**_of(_LLAMA4, "llama4_vision_model"), projector=projectors.llama4),
     "mistral3": Multimodal(
         **_of(_PIXTRAL, "pixtral"),
-        projector=_mistral3,
+        projector=projectors.mistral3,
         defaults={"spatial_merge_size": 2, "multimodal_projector_bias": False, "projector_hidden_act": "gelu"},
         only={"vision_feature_layer": (-1,)},
     ),
     "internvl": Multimodal(
         **_of(_INTERNVL, "internvl_vision"),
-        projector=_internvl,
+        projector=projectors.internvl,
         defaults={"downsample_ratio": 0.5, "projector_hidden_act": "gelu"},
         only={**_WHOLE_STRATEGY, "vision_feature_layer": (-1,)},
     ),
     "llava": Multimodal(
         **_of(_CLIP, "clip_vision_model"),
-        projector=_llava,
+        projector=projectors.llava,
         defaults={"multimodal_projector_bias": True, "projector_hidden_act": "gelu", "vision_feature_layer": -2},
         only={**_WHOLE_STRATEGY, "vision_feature_layer": (-2, -1)},
         noted={
