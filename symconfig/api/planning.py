@@ -17,7 +17,7 @@ from symconfig.api.problems import check_free as check_free
 from symconfig.api.problems import stated
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.document import Document
-from symconfig.descriptor.job import Backend, Job, Limits, Lora, Packing
+from symconfig.descriptor.job import Backend, Images, Job, Limits, Lora, Packing
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.optimizer import Optimizer
@@ -143,6 +143,7 @@ def plan(
     edited: Sequence[str] | None = None,
     packing: Packing | Mapping[str, Any] | None = None,
     lora: Lora | Mapping[str, Any] | None = None,
+    images: Images | Mapping[str, Any] | None = None,
     limits: Limits | Mapping[str, Any] | None = None,
     training: Training | Mapping[str, Any] | None = None,
     top: int = TOP,
@@ -170,6 +171,7 @@ def plan(
         "pins": pins,
         "packing": packing,
         "lora": lora,
+        "images": images,
         "allow": allow,
         "without": without,
         "edited": edited,

@@ -185,13 +185,13 @@ def stages(table: Table, pipelines: Pipelines, points: NDArray[np.intp], tied: b
     ends = summed(np.where(head, counts, 0.0), passes[KEPT]).swapaxes(0, 1)
     held = summed(counts, weights[: WEIGHTS.index("buffers")])
     vocabulary = summed(counts, of["vocabulary"] + of["frozen_vocabulary"])
-    more = _look_ups(places, counts, tied)
-    held[WEIGHTS.index("dense")] += more * of["vocabulary"][0]
-    held[WEIGHTS.index("frozen")] += more * of["frozen_vocabulary"][0]
-    vocabulary += more * (of["vocabulary"] + of["frozen_vocabulary"])[0]
+    more, look_up = _look_ups(places, counts, tied), places.index(Place.FIRST)
+    held[WEIGHTS.index("dense")] += more * of["vocabulary"][look_up]
+    held[WEIGHTS.index("frozen")] += more * of["frozen_vocabulary"][look_up]
+    vocabulary += more * (of["vocabulary"] + of["frozen_vocabulary"])[look_up]
     has = counts > 0
     block = of["dense"] + of["expert"] + of["frozen"] + of["frozen_expert"]
-    look_up, matrix, vector, of_experts = _widest(weights, has)
+    widest_table, matrix, vector, of_experts = _widest(weights, has)
     forward, backward, forward_comm, backward_comm, again, away = sums
     dense, expert, frozen, quantised, frozen_expert = held
     return Stages(
@@ -214,12 +214,12 @@ def stages(table: Table, pipelines: Pipelines, points: NDArray[np.intp], tied: b
         matrices=summed(counts, of["matrices"]),
         largest=_most(has, block),
         vectors=summed(counts, of["vectors"]),
-        widest_table=look_up,
+        widest_table=widest_table,
         widest=matrix,
         widest_vector=vector,
         widest_expert=of_experts,
         registered=_most(has, of["registered"]),
-        copied=of["vocabulary"][places.index(Place.FIRST)] * (tied or Place.FURTHER in places),
+        copied=of["vocabulary"][look_up] * (tied or Place.FURTHER in places),
         hidden=summed(counts, table.hidden[..., points].sum(axis=0)),
         **{name: summed(counts, of[name]) for name in orthogonal.SUMMED},
         **{name: _most(has, of[name]) for name in orthogonal.LARGEST},

@@ -153,7 +153,7 @@ def _attention(work: AttentionWork, lattice: Lattice, machine: Machine, framewor
     channels = sum(widths) / 2
     rate = machine.attention_flops if forward else machine.attention_backward_flops
     attended = lattice.numbers[work.keys]
-    everything = lattice.numbers.get("keys_full", attended)
+    everything = lattice.numbers.get(work.among, attended)
     keys = np.minimum(attended + _TILE_KEYS, everything)
     if framework.implementation.attention.in_fp8:
         narrow, wide = machine.eight_bit_attention

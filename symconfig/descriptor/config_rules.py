@@ -13,6 +13,8 @@ _ROPE_KEYS = {*RopeScaling.model_fields, "type", "rope_theta", "partial_rotary_f
 _ROPE_IDLE = {
     "finetuned": None,
     "max_position_embeddings": None,  # of the file again
+    "mrope_section": None,  # which channels turn by an image's rows and columns: no cost
+    "mrope_interleaved": None,
     "llama_4_scaling_beta": "llama_4_scaling_beta scales queries by their position, which changes no shape and no cost",
 }
 _MOE_LAYERS = {"dense": False, "sparse": True}
@@ -65,7 +67,7 @@ def _rope_scaling(raw: Mapping[str, Any], longest: int, values: Mapping[str, Any
     phi3 = values.get("original_max_position_embeddings")
     if phi3 and kind in ("su", "yarn"):  # Phi-3's older spellings
         kind = "longrope"
-    if kind == "default":
+    if kind in ("default", "mrope"):
         return None
     scaling = {name: raw[name] for name in RopeScaling.model_fields if raw.get(name) is not None} | {"rope_type": kind}
     if phi3:

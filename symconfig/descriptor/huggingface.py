@@ -12,12 +12,19 @@ from pydantic import ValidationError
 from symconfig.descriptor.architectures import architectures, refused
 from symconfig.descriptor.architectures.architecture import Architecture
 from symconfig.descriptor.architectures.class_defaults import families
+from symconfig.descriptor.architectures.keys import COMMON_IGNORED
+from symconfig.descriptor.architectures.multimodal import AROUND, Around
+from symconfig.descriptor.architectures.vision import BESIDE_TEXT
 from symconfig.descriptor.config_reader import DTYPE_KEYS, ConfigReader
 from symconfig.descriptor.document import MAX_PROBLEMS, Document, KeyPath, Place, nearest, shorten
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.validate import problems as pydantic_problems
+from symconfig.descriptor.vision_reader import SECTION, VisionReader
 from symconfig.descriptor.write import descriptor_yaml
 from symconfig.errors import InputError, Problem
+
+_TIED = "tie_word_embeddings"
+_INHERITED = (*DTYPE_KEYS, _TIED, "quantization_config")
 
 __all__ = ["descriptor_yaml", "import_config"]
 
@@ -41,14 +48,17 @@ def import_config(
     architecture = _architecture(data, document)
     prefix: KeyPath = ()
     original = data.get("_name_or_path")
+    tower = VisionReader(data, document)
     if architecture.text_of is not None:
-        data, prefix = _text_section(data, architecture.text_of, document), architecture.text_of[:1]
+        data, prefix = _text_section(data, architecture.text_of, document)
         architecture = _architecture(data, document)
-        notes.append(f"only the text model ({prefix[0]}) is described; the vision tower is left out")
     reader = ConfigReader(data, architecture, document, prefix)
     fields = reader.read()
-    if reader.problems:
-        problems = sorted(reader.problems, key=lambda problem: (problem.line or 0, problem.column or 0))
+    if tower.data is not data and "hidden_size" in fields:
+        fields["vision"] = tower.read(fields["hidden_size"])
+        notes += tower.notes
+    if found := [*reader.problems, *tower.problems]:
+        problems = sorted(found, key=lambda problem: (problem.line or 0, problem.column or 0))
         raise InputError(problems[:MAX_PROBLEMS])
     fields["name"] = name or _name(original, file)
     fields["source"] = f"imported from {file}"
@@ -98,14 +108,25 @@ def _meant(kind: object) -> str | None:
     return hint if numbers[0] == numbers[1] else None
 
 
-def _text_section(data: Mapping[str, Any], where: tuple[str, str], document: Document) -> dict[str, Any]:
-    """The nested text model, with what it inherits from the file around it. where: its section, and its type."""
-    section, kind = where
+def _text_section(
+    data: Mapping[str, Any], where: tuple[str, str], document: Document
+) -> tuple[dict[str, Any], KeyPath]:
+    """Return the language model of a multimodal file, with what it inherits from the file around it, and its place.
+
+    where: its section, and its type.
+    """
+    (section, kind), around = where, AROUND.get(data["model_type"], Around())
     text = data.get(section)
+    if text is None and around.flat:
+        beside = {SECTION, *BESIDE_TEXT} - {*COMMON_IGNORED, *_INHERITED}
+        return {**{key: data[key] for key in data if key not in beside}, "model_type": kind}, ()
     if not isinstance(text, dict):
         raise InputError(document.problem("this section is missing or not an object", (section,)))
-    inherited = {key: data[key] for key in (*DTYPE_KEYS, "tie_word_embeddings", "quantization_config") if key in data}
-    return {"model_type": kind, **inherited, **text}
+    inherited = {key: data[key] for key in _INHERITED if key in data}
+    found = {"model_type": kind, **inherited, **text}
+    if data["model_type"] in AROUND:
+        found[_TIED] = data.get(_TIED, around.tied) or (around.ties and text.get(_TIED, False))
+    return found, (section,)
 
 
 def _name(original: object, file: str) -> str:

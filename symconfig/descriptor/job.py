@@ -81,6 +81,22 @@ class Lora(Strict):
     dropout: Rate = 0.0
 
 
+class Images(Strict):
+    """The images among what is trained on, for a model with a vision tower."""
+
+    per_sequence: Annotated[float, Field(ge=0.0, le=1e6)] = Field(
+        default=0.0, description="in the mean; 0: text alone, and the tower is not loaded"
+    )
+    size: PositiveInt | None = Field(
+        default=None, description="pixels along a side, where the tower takes any; absent: what the model says"
+    )
+    frozen: Literal["none", "tower", "all"] | None = Field(
+        default=None,
+        description="what is not trained of the tower: all, or the tower without its projector; absent: as the model "
+        "says, and all beside adapters",
+    )
+
+
 class Limits(Strict):
     memory_margin: Annotated[float, Field(ge=0.0, lt=0.9)] = Field(
         default=0.04, description="share of the GPU's memory that a plan must leave free"
@@ -140,6 +156,7 @@ class Job(Strict):
     lora: Lora | None = Field(
         default=None, description="adapters over the model; absent: its own, or for task lora those of an empty section"
     )
+    images: Images | None = Field(default=None, description="absent: text alone")
     limits: Limits = Limits()
     training: Training = Training()
 

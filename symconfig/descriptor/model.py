@@ -22,6 +22,7 @@ from symconfig.descriptor.sections import (
     RopeScaling,
 )
 from symconfig.descriptor.strict import MAX_LAYERS, Count, LayerCount, PositiveInt, Rate, Sparse, Strict
+from symconfig.descriptor.vision import Vision
 
 __all__ = [
     "FUSED_TARGETS",
@@ -83,7 +84,7 @@ class ModelDescriptor(Sparse):
         "mixers", "mlp_layers", "norm_bias", "norm_weight", "norm_before_sublayer", "shared_input_norm",
         "embedding_norm", "residual_multiplier", "logits_multiplier", "rope_layers", "qk_norm_of", "v_norm",
         "attention_gate", "v_head_dim", "chunked_attention", "indexer", "embedding_multiplier", "norm_after_residual",
-        "final_norm", "inner_norm", "qk_norm_bias", "extra_positions", "particulars",
+        "final_norm", "inner_norm", "qk_norm_bias", "extra_positions", "particulars", "vision",
     )  # fmt: skip
 
     schema_: ModelSchema = Field(alias="schema")
@@ -174,6 +175,7 @@ class ModelDescriptor(Sparse):
     particulars: tuple[Particular, ...] = Field(default=(), description="what its class computes besides, by name")
     initializer_range: float = Field(default=0.02, gt=0)
     adapter: Adapter | None = None
+    vision: Vision | None = Field(default=None, description="a tower in front that encodes images")
     notes: tuple[str, ...] = Field(
         default=(), description="for people: what of the original model is not described by the fields above"
     )
@@ -207,6 +209,8 @@ class ModelDescriptor(Sparse):
             foreign = [t for t in self.adapter.target_modules if not self.names_target(t)]
             if foreign:
                 problems.append(f"adapter.target_modules {', '.join(foreign)} is no module of {self.model_type}")
+        if self.vision is not None:
+            problems += self.vision.against(self.hidden_size)
         if problems:
             raise ValueError("; ".join(problems))
         return self
@@ -307,6 +311,11 @@ class ModelDescriptor(Sparse):
     def layer_kinds(self) -> tuple[str, ...]:
         """Name of the kind of every layer, in order: dense, moe_window, dense_nope, … (`LayerKind.name`)"""
         return tuple(kind.name for kind in self.kind_of_layer)
+
+    @property
+    def encoder_kinds(self) -> tuple[str, ...]:
+        """The kinds of the blocks before the embedding: those of the vision tower, where there is one."""
+        return self.vision.kinds if self.vision is not None else ()
 
     @property
     def rotary_dim(self) -> int:

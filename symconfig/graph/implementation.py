@@ -153,6 +153,17 @@ class Experts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Towers:
+    """split: multimodal models, by their model_type, whose vision tower is the framework's own, and is split over
+    tensor-parallel ranks. Any other is Transformers' module, whole on every rank; recomputed: its layers are where the
+    language model's are.
+    """
+
+    split: frozenset[str] = frozenset()
+    recomputed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Implementation:
     """How each kind of operator is computed.
 
@@ -172,6 +183,7 @@ class Implementation:
     vocabulary: Vocabulary = field(default_factory=Vocabulary)
     experts: Experts = field(default_factory=Experts)
     adapters: Adapters = Adapters.PLAIN
+    towers: Towers = field(default_factory=Towers)
     stops_early: bool = False
 
     def attending(self, kernel: Kernel) -> Implementation:

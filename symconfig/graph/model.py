@@ -18,13 +18,13 @@ from symconfig.graph.builder import Builder
 from symconfig.graph.derive import derive
 from symconfig.graph.derived import DerivedBlock
 from symconfig.graph.implementation import Implementation
-from symconfig.graph.operator import Block, Place
+from symconfig.graph.operator import Block
 from symconfig.graph.parts import End, parts
 from symconfig.graph.scheme import Scheme
 
 
 def blocks(model: ModelDescriptor, how: Implementation | None = None, shared_heads: bool = False) -> dict[str, Block]:
-    """Build each kind of block once: embedding, the layer kinds in order of appearance, mtp, head.
+    """Build each kind of block once: encoders, embedding, the layer kinds in order of appearance, mtp, head.
 
     shared_heads: see Scheme.
     """
@@ -34,10 +34,10 @@ def blocks(model: ModelDescriptor, how: Implementation | None = None, shared_hea
     def context() -> Context:
         return Context(model, how, Builder(stops_early=how.stops_early), shared_heads)
 
-    result = {end.kind: end.build(context()) for end in _ends(model) if end.place is Place.FIRST}
+    result = {end.kind: end.build(context()) for end in _ends(model) if end.place.begins}
     for kind in dict.fromkeys(model.kind_of_layer):
         result[kind.name] = layer(context(), kind)
-    return result | {end.kind: end.build(context()) for end in _ends(model) if end.place is not Place.FIRST}
+    return result | {end.kind: end.build(context()) for end in _ends(model) if not end.place.begins}
 
 
 def _check(model: ModelDescriptor) -> None:
@@ -116,8 +116,8 @@ def shares_heads(model: ModelDescriptor, tp: int) -> bool:
 def sequence(model: ModelDescriptor) -> tuple[str, ...]:
     """The kinds of all blocks from first to last."""
     repeated = [(end.place, (end.kind,) * end.count(model)) for end in _ends(model)]
-    before = [kind for place, kinds in repeated if place is Place.FIRST for kind in kinds]
-    behind = [kind for place, kinds in repeated if place is not Place.FIRST for kind in kinds]
+    before = [kind for place, kinds in repeated if place.begins for kind in kinds]
+    behind = [kind for place, kinds in repeated if not place.begins for kind in kinds]
     return (*before, *model.layer_kinds, *behind)
 
 
@@ -158,6 +158,8 @@ def dim_sizes(model: ModelDescriptor) -> dict[str, float]:
         }
     for block in blocks_of(model):
         sizes |= parts().mixer(block).sizes(model)
+    for end in _ends(model):
+        sizes |= end.sizes(model)
     for mixer in model.mixers:
         sizes |= mixer.sizes
     if model.adapter is not None:

@@ -7,10 +7,11 @@ from typing import Any
 
 from symconfig.descriptor.architectures import architectures
 from symconfig.descriptor.architectures.hybrid import ARCHITECTURES as HYBRID
+from symconfig.descriptor.architectures.multimodal import ARCHITECTURES as INNER
 
-# Qwen-7B's code lies beside its weights; gemma3 is gemma3_text inside a section of its own; test_hybrid.py has the
-# rest.
-_ELSEWHERE = {"qwen", "gemma3", *HYBRID}
+# Qwen-7B's code lies beside its weights; multimodal models, and language models that are only part of one, have no
+# causal model of their own (test_vision.py); test_hybrid.py has the rest.
+_ELSEWHERE = {"qwen", *INNER, *HYBRID}
 KINDS = tuple(kind for kind in architectures() if kind not in _ELSEWHERE and architectures()[kind].text_of is None)
 _MLA = ("deepseek_v2", "deepseek_v3")
 _FACTORS = ("embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling", "logit_scale")

@@ -17,6 +17,7 @@ from typing import Any
 
 from symconfig.descriptor.architectures.architecture import Architecture
 from symconfig.descriptor.architectures.class_defaults import aliases, around, defaults, families, types
+from symconfig.descriptor.architectures.multimodal import AROUND
 
 
 @cache
@@ -51,6 +52,9 @@ def _around(known: Mapping[str, Architecture]) -> Iterator[tuple[str, Architectu
     for kind, (section, inner) in around().items():
         if inner in known and kind not in known:
             yield kind, Architecture(text_of=(section, inner))
+    for kind, table in AROUND.items():
+        if table.text in known:
+            yield kind, Architecture(text_of=("text_config", table.text))
 
 
 def _complete(kind: str, table: Architecture) -> Architecture:

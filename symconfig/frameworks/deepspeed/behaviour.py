@@ -14,6 +14,7 @@ from symconfig.graph.implementation import (
     Rotation,
     RotationKernel,
     ScanKernel,
+    Towers,
     Vocabulary,
 )
 
@@ -29,6 +30,7 @@ DEEPSPEED = Framework(
         fused_activation=False,
         loss=Loss(kernel=LossKernel.WIDE),  # PyTorch's cross_entropy, while a variable holds the logits
         vocabulary=Vocabulary(whole_look_up=True),  # AutoTP, runtime/engine.py, auto_vocab_parallel_lm_head
+        towers=Towers(recomputed=True),
         experts=Experts(weighted_inside=False, joined_weights=True),  # Transformers' gate_up_proj
     ),
     dense_grid=("tp", "cp", "dp", "pp"),

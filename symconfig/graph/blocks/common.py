@@ -10,7 +10,7 @@ from symconfig.graph import dims as d
 from symconfig.graph.blocks.adapter import adapter
 from symconfig.graph.blocks.context import Context
 from symconfig.graph.implementation import ExpertKernels, NormKernel
-from symconfig.graph.operator import LAYER, Element, Tensor, Use
+from symconfig.graph.operator import LAYER, Element, Tensor, Use, Weight
 
 IN_LINEAR = "norm_in_linear"  # the module of a norm that cannot be recomputed alone
 
@@ -90,6 +90,19 @@ def norm(
     weights = [ctx.weight(f"{name}.weight", *weight)] if weight else []
     if weights and (bias or (centred and ctx.model.norm_bias)):
         weights.append(ctx.weight(f"{name}.bias", *weight))
+    return normed(ctx, name, x, over, weights, centred, module)
+
+
+def normed(
+    ctx: Context,
+    name: str,
+    x: Tensor,
+    over: Sequence[str],
+    weights: Sequence[Weight],
+    centred: bool,
+    module: str,
+) -> Tensor:
+    """Normalise over some dims together, as `norm` does. centred: around the mean, too, as LayerNorm."""
     frozen = all(one.frozen for one in weights)
     out = Tensor(name, x.dims)
     statistics = Tensor(f"{name}.statistics", tuple(y for y in x.dims if y not in over), Element.FP32)

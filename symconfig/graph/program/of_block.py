@@ -113,7 +113,7 @@ def template(block: g.Block, flows: Sequence[bool], numbers: Numbers) -> Templat
 
 def _step(known: Template, op: g.Operator, read: set[str], numbers: Numbers) -> Step:
     """What it makes beside its outputs and keeps is another output if someone reads it, else a residue."""
-    flows = [known.tensors[use.tensor.name].gradient and not op.forward_only for use in op.inputs]
+    flows = [known.tensors[use.tensor.name].gradient and op.gradients is g.Gradients.ALL for use in op.inputs]
     backward = any(flows) or op.trainable
     for use in op.outputs:
         known.add(use.tensor, backward)
