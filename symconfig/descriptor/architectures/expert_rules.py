@@ -15,7 +15,9 @@ SHARED = {"num_shared_experts": "n_shared_experts"}
 NO_DENSE = {"intermediate_size": 0}
 
 
-def particulars(off: Mapping[str, Any], fixed: Mapping[str, Callable[[Values], bool | float | str]] | None = None) -> Rule:
+def particulars(
+    off: Mapping[str, Any], fixed: Mapping[str, Callable[[Values], bool | float | str]] | None = None
+) -> Rule:
     """Return the rule for keys that change results, and neither shapes nor costs. off: each with the value that switches
     it off, beside null. fixed: what the class fixes, from the values."""
 

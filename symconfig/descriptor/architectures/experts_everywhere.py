@@ -31,7 +31,9 @@ def _minimax(reader: Reading) -> None:
     """Layers of linear attention, which MiniMax-Text-01 has and attn_type_list could name, are not this class's."""
     listed = reader.values["attn_type_list"]
     if listed is not None and (not isinstance(listed, list) or any(one != 1 for one in listed)):
-        reader.problem("MiniMax-M2's layers all have full attention", "attn_type_list", got=listed, need="1 for each layer")
+        reader.problem(
+            "MiniMax-M2's layers all have full attention", "attn_type_list", got=listed, need="1 for each layer"
+        )
     turned_channels(reader)
 
 
@@ -101,8 +103,12 @@ ARCHITECTURES: dict[str, Architecture] = {
         },
         noted={"num_mtp_modules": "MiniMax's own modules of multi-token prediction (num_mtp_modules) are left out"},
         ignored=(
-            "use_mtp", "mtp_transformer_layers", "mlp_intermediate_size", "layernorm_full_attention_beta",
-            "layernorm_linear_attention_beta", "layernorm_mlp_beta",
+            "use_mtp",
+            "mtp_transformer_layers",
+            "mlp_intermediate_size",
+            "layernorm_full_attention_beta",
+            "layernorm_linear_attention_beta",
+            "layernorm_mlp_beta",
         ),
         reads=("rotary_dim", "attn_type_list"),
         rule=_minimax,
@@ -172,7 +178,9 @@ ARCHITECTURES: dict[str, Architecture] = {
             "moe_k": "num_experts_per_tok",
             "moe_num_shared_experts": "n_shared_experts",
         },
-        noted={"num_nextn_predict_layers": "layers of multi-token prediction are left out: their place is not described"},
+        noted={
+            "num_nextn_predict_layers": "layers of multi-token prediction are left out: their place is not described"
+        },
         ignored=("moe_norm_min",),
         reads=("moe_layer_start_index", "moe_layer_end_index", "moe_layer_interval"),
         rule=experts_at(

@@ -29,9 +29,13 @@ def _flint(values: Values, layers: int) -> list[str]:
 def _laguna(reader: Reading) -> None:
     """A gate for each head or each channel; heads by layer, which must be alike."""
     heads, fields = reader.values["num_attention_heads_per_layer"], reader.fields
-    if heads is not None and (not isinstance(heads, list) or any(one != fields["num_attention_heads"] for one in heads)):
+    if heads is not None and (
+        not isinstance(heads, list) or any(one != fields["num_attention_heads"] for one in heads)
+    ):
         need = f"{fields['num_attention_heads']} on each layer"
-        reader.problem("layers with different heads are not described", "num_attention_heads_per_layer", got=heads, need=need)
+        reader.problem(
+            "layers with different heads are not described", "num_attention_heads_per_layer", got=heads, need=need
+        )
     fields["attention_gate"] = "head" if reader.values["gating"] in (True, "per-head") else "channel"
 
 
