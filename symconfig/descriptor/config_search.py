@@ -100,8 +100,8 @@ def _candidates(key: str, config: Json, architecture: Architecture, asked: _Aske
 
 def _linear(key: str, value: float, config: Json, theirs: Fields, asked: _Asked) -> Iterator[float]:
     """Yield what a number has to be where a field that is missing goes up with it, or down as its inverse."""
-    twice = asked.fields({**config, key: 2 * value})
-    if twice is None or not value:
+    twice = asked.fields({**config, key: 2 * value}) if value else None
+    if twice is None:
         return
     for name in asked.wanted.missing(theirs):
         low, high, goal = (_number(fields.get(name)) for fields in (theirs, twice, asked.wanted))

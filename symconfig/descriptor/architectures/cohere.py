@@ -14,7 +14,7 @@ COHERE = {"norm": "layernorm", "norm_bias": False, "parallel_residual": True, "s
 logits = scale("logits_multiplier", "logit_scale")
 
 
-def _keys(model: ModelDescriptor) -> dict[str, Any]:
+def scaled_logits(model: ModelDescriptor) -> dict[str, Any]:
     return {"logit_scale": model.logits_multiplier or 1.0}
 
 
@@ -53,7 +53,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         ignored=("model_max_length",),
         reads=("logit_scale",),
         rule=logits,
-        writes=_keys,
+        writes=scaled_logits,
     ),
     "cohere2": Architecture(
         constants=COHERE,
@@ -63,7 +63,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         layers=every(4),
         reads=("logit_scale",),
         rule=rules(logits, rope_with_window),
-        writes=_keys,
+        writes=scaled_logits,
     ),
     "cohere_compass_text": Architecture(
         constants=COHERE,
@@ -72,6 +72,6 @@ ARCHITECTURES: dict[str, Architecture] = {
         layers=lambda values, layers: [FULL] * layers,
         reads=("logit_scale",),
         rule=_compass,
-        writes=_keys,
+        writes=scaled_logits,
     ),
 }

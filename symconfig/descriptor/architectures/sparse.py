@@ -30,6 +30,7 @@ def _shared_choices(reader: Reading) -> None:
 ARCHITECTURES: dict[str, Architecture] = {
     "deepseek_v32": Architecture(
         constants=V3,
+        names={"mlp_bias": ()},
         defaults={"num_nextn_predict_layers": 0, "aux_loss_alpha": 0.0},
         only=ROUTED_AS_V3,
         ignored=_IDLE,
@@ -38,6 +39,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     ),
     "glm_moe_dsa": Architecture(
         constants=V3,
+        names={"mlp_bias": ()},
         defaults={
             "num_nextn_predict_layers": 0,
             "index_topk_freq": 1,
