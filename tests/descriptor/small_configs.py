@@ -50,6 +50,12 @@ OWN: dict[str, dict[str, Any]] = {
         "layer_types": ["sliding_attention", "full_attention"] * (LAYERS // 2),
         "rope_parameters": {"sliding_attention": {"rope_theta": 5e4, "rope_type": "default"}, "full_attention": None},
     },
+    "dbrx": {
+        "attn_config": {"kv_n_heads": 2, "rope_theta": 1e4},
+        "ffn_config": {"ffn_hidden_size": 28, "moe_num_experts": _EXPERTS, "moe_top_k": _CHOSEN},
+    },
+    **dict.fromkeys(("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"), {"head_dim": 16}),
+    "longcat_flash": {"zero_expert_num": 0},  # its weights have rows for such experts, which nothing reads
     "helium": {"head_dim": 16},
     "bitnet": {"head_dim": 16},
     "ministral": {"head_dim": 12},
