@@ -81,7 +81,9 @@ def test_a_kernel_of_its_own_runs_the_keys_before_a_query() -> None:
     """arXiv 2512.02556, section 2.1: H C multiply-adds for each query and key before it, and H for the weights."""
     model = sparse()
     with_it, without = (
-        block_flops({"layer": block}, {**numbers(model, seq_length=S), "keys_full": S / 2, "keys_chosen": S / 2})["layer"]
+        block_flops({"layer": block}, {**numbers(model, seq_length=S), "keys_full": S / 2, "keys_chosen": S / 2})[
+            "layer"
+        ]
         for block in (layer(Implementation()), layer(Implementation(), kind="dense", indexer=None))
     )
     projections = 2 * S * (48 * 4 * 32 + 256 * 32 + 256 * 4)

@@ -1,4 +1,4 @@
-"""Models whose layers all have experts and full attention: MiniMax-M2, Phi-3.5-MoE, OLMoE, Hunyuan, Aria, DBRX, Granite."""
+"""Models with experts on all layers, or all but a few: MiniMax-M2, Ernie 4.5, OLMoE, Hunyuan, Aria, DBRX, Granite."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ def _minimax(reader: Reading) -> None:
     """Layers of linear attention, which MiniMax-Text-01 has and attn_type_list could name, are not this class's."""
     listed = reader.values["attn_type_list"]
     if listed is not None and (not isinstance(listed, list) or any(one != 1 for one in listed)):
-        reader.problem("MiniMax-M2's layers all have full attention", "attn_type_list", got=listed, need="1 for each layer")
+        reader.problem(
+            "MiniMax-M2's layers all have full attention", "attn_type_list", got=listed, need="1 for each layer"
+        )
     turned_channels(reader)
 
 
@@ -135,8 +137,12 @@ ARCHITECTURES: dict[str, Architecture] = {
         },
         noted={"num_mtp_modules": "MiniMax's own modules of multi-token prediction (num_mtp_modules) are left out"},
         ignored=(
-            "use_mtp", "mtp_transformer_layers", "mlp_intermediate_size", "layernorm_full_attention_beta",
-            "layernorm_linear_attention_beta", "layernorm_mlp_beta",
+            "use_mtp",
+            "mtp_transformer_layers",
+            "mlp_intermediate_size",
+            "layernorm_full_attention_beta",
+            "layernorm_linear_attention_beta",
+            "layernorm_mlp_beta",
         ),
         reads=("rotary_dim", "attn_type_list"),
         rule=_minimax,
@@ -212,7 +218,9 @@ ARCHITECTURES: dict[str, Architecture] = {
             "moe_num_experts": ("experts.num_experts",),
             "moe_k": ("experts.num_experts_per_tok",),
         },
-        noted={"num_nextn_predict_layers": "layers of multi-token prediction are left out: their place is not described"},
+        noted={
+            "num_nextn_predict_layers": "layers of multi-token prediction are left out: their place is not described"
+        },
         ignored=("moe_norm_min",),
         reads=("moe_layer_start_index", "moe_layer_end_index", "moe_layer_interval", "moe_num_shared_experts"),
         rule=rules(shared_experts("moe_num_shared_experts"), experts_at(_ernie)),
