@@ -17,8 +17,8 @@ NO_DENSE = {"intermediate_size": 0}
 def particulars(
     off: Mapping[str, Any], fixed: Mapping[str, Callable[[Values], bool | float | str]] | None = None
 ) -> Rule:
-    """Return the rule for keys that change results, and neither shapes nor costs. off: each with the value that switches
-    it off, beside null. fixed: what the class fixes, from the values."""
+    """Return the rule for keys that change results, and neither shapes nor costs. off: each with the value that
+    switches it off, beside null. fixed: what the class fixes, from the values."""
 
     def rule(reader: Reading) -> None:
         found = {key: reader.values[key] for key, idle in off.items() if reader.values[key] not in (None, idle)}

@@ -1,4 +1,4 @@
-"""Models whose layers all have experts and full attention: MiniMax-M2, Phi-3.5-MoE, OLMoE, Hunyuan, Aria, DBRX, Granite."""
+"""Models with experts on all layers, or all but a few: MiniMax-M2, Ernie 4.5, OLMoE, Hunyuan, Aria, DBRX, Granite."""
 
 from __future__ import annotations
 

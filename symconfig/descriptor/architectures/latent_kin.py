@@ -1,4 +1,4 @@
-"""Models with DeepSeek's latent attention: Kimi-K2, GLM-4.7-Flash, A.X K1, LongCat-Flash; dense ones, MiniCPM3, Youtu."""
+"""Models with DeepSeek's latent attention: Kimi-K2, GLM-4.7-Flash, A.X K1, LongCat-Flash, and dense ones."""
 
 from __future__ import annotations
 

@@ -30,9 +30,16 @@ def _tuned(reader: Reading) -> None:
         particulars({"attn_scale": None, "floor_scale": None})(reader)
 
 
-def _tuning(model: ModelDescriptor) -> Mapping[str, Any]:
+def _listed(model: ModelDescriptor) -> Mapping[str, Any]:
+    """Layers with experts and with rope by lists, as the class saves them."""
     said = {one.name: one.value for one in model.particulars}
-    return {**said, "attn_temperature_tuning": bool(said)}
+    turned = model.rope_layers or (True,) * model.num_hidden_layers
+    return {
+        **said,
+        "attn_temperature_tuning": bool(said),
+        "moe_layers": [index for index, moe in enumerate(model.moe_layers) if moe],
+        "no_rope_layers": [int(one) for one in turned],
+    }
 
 
 ARCHITECTURES: dict[str, Architecture] = {
@@ -56,6 +63,6 @@ ARCHITECTURES: dict[str, Architecture] = {
             "attn_temperature_tuning", "attn_scale", "floor_scale",
         ),
         rule=rules(rope_by_layer, experts_at(_sparse), _tuned),
-        writes=_tuning,
+        writes=_listed,
     ),
 }  # fmt: skip
