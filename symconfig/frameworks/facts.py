@@ -27,10 +27,10 @@ class Fixed:
     sliding_window: tokens; 0: none. column_rank: of adapters beside column-parallel layers, where tp splits the rank.
     head_adapters: whether queries, keys and values have one each. flash: whether flash attention runs. near: GPUs
     that the fastest links join. mixer_pieces: of what ranks hold whole pieces of in blocks in attention's place, the
-    greatest common divisor; 0 without such blocks. hybrid: whether Megatron-LM's HybridModel is built; parts_of_layer:
-    of how many of its layers one of the model's is, 0 where that differs. architecture: of the GPU
-    (`descriptor.cluster.Gpu`). optimizer: its name. narrow_states: whether it keeps something narrower than fp32 by a
-    setting of its own.
+    greatest common divisor; exchanged_pieces: of what they have where heads are exchanged for the sequence; 0 without
+    such blocks. hybrid: whether Megatron-LM's HybridModel is built; parts_of_layer: of how many of its layers one of
+    the model's is, 0 where that differs. architecture: of the GPU (`descriptor.cluster.Gpu`). optimizer: its name.
+    narrow_states: whether it keeps something narrower than fp32 by a setting of its own.
     """
 
     model_type: Any = UNKNOWN
@@ -53,6 +53,7 @@ class Fixed:
     mixer_pieces: Any = UNKNOWN
     hybrid: Any = UNKNOWN
     parts_of_layer: Any = UNKNOWN
+    exchanged_pieces: Any = UNKNOWN
     adapted: Any = UNKNOWN
     column_rank: Any = UNKNOWN
     head_adapters: Any = UNKNOWN
@@ -95,6 +96,7 @@ class Fixed:
             mixer_pieces=mixer_pieces(model),
             hybrid=hybrid(model),
             parts_of_layer=parts_of_layer(model) or 0,
+            exchanged_pieces=mixer_pieces(model, exchanged=True),
             adapted=model.adapter is not None,
             column_rank=0 if put is None or model.adapter is None or not put.by_columns else model.adapter.r,
             head_adapters=put is not None and "linear_q" in put.modules,

@@ -94,7 +94,12 @@ CONTEXT_KERNEL = Constraint(
     source="transformer_engine/pytorch/attention/dot_product_attention/utils.py, get_attention_backend",
     example={"flash": False, "precision": "fp16", "cp": 2, "seq_length": 8192},
 )
-# Of examples: every layer has Mamba in attention's place.
+SCAN = Mixer(  # of examples
+    block="mamba2",
+    sizes={"mamba_num_heads": 4, "mamba_head_dim": 64, "n_groups": 2, "ssm_state_size": 128}
+    | {"conv_kernel": 4, "chunk_size": 128},
+)
+# Every layer has Mamba in attention's place.
 MIXERS = (
     Mixer(
         block="mamba2",
