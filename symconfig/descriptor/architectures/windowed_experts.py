@@ -135,7 +135,8 @@ ARCHITECTURES: dict[str, Architecture] = {
         layers=_prefixed,
         reads=(
             "prefix_dense_intermediate_size", "logit_scale", "rms_norm_eps", "expert_selection_fn",
-            "num_shared_experts", "shared_expert_combination_strategy", "prefix_dense_sliding_window_pattern", "sliding_window_pattern",
+            "num_shared_experts", "shared_expert_combination_strategy", "prefix_dense_sliding_window_pattern",
+            "sliding_window_pattern",
         ),
         rule=rules(logits, _cohere, shared_experts("num_shared_experts")),
         writes=scaled_logits,
