@@ -128,6 +128,11 @@ class ConfigReader:
                 self.problem("this key is missing", key)
             return default
         value = self.data[key]
+        kind = self.architecture.kinds.get(key)
+        if kind is not None:
+            if value is not None and value != default and not kind.fits(value):
+                self.problem("wrong value", key, got=repr(value), need=kind.value)
+            return default if value is None else value
         if value is None and (key in NULL_IS_NONE or default is None or isinstance(default, Derived)):
             return default if isinstance(default, Derived) or key == "rope_scaling" else None
         untyped = key in self.architecture.reads and not isinstance(default, bool | float | int)
@@ -141,10 +146,11 @@ class ConfigReader:
             right, need = isinstance(value, str), "text"
         else:
             right, need = isinstance(value, int) and not isinstance(value, bool), "a whole number"
+        positive = key in _POSITIVE and key not in self.architecture.may_be_zero
         if not right:
             self.problem("wrong value", key, got=repr(value), need=need)
-        elif value is not False and not isinstance(value, str) and (value < 0 or (value == 0 and key in _POSITIVE)):
-            self.problem("out of range", key, got=repr(value), need="> 0" if key in _POSITIVE else ">= 0")
+        elif value is not False and not isinstance(value, str) and (value < 0 or (value == 0 and positive)):
+            self.problem("out of range", key, got=repr(value), need="> 0" if positive else ">= 0")
         elif key in _LAYERS and value > MAX_LAYERS:
             self.problem("out of range", key, got=repr(value), need=f"<= {MAX_LAYERS:,}")
         elif isinstance(value, int) and value >= 2**63:
@@ -154,6 +160,9 @@ class ConfigReader:
     def derive(self, value: Any, values: Mapping[str, Any]) -> Any:
         if not isinstance(value, Derived):
             return value
+        if value is Derived.LAYERS:
+            listed = values.get("layer_types") or values.get("hybrid_override_pattern")
+            return len(listed) if isinstance(listed, list | str) else 0
         hidden = values.get("hidden_size") or values["n_embd"]
         heads = values.get("num_attention_heads") or values["n_head"]
         if value is Derived.HEADS:
@@ -202,6 +211,11 @@ _POSITIVE = words(
     """vocab_size hidden_size n_embd intermediate_size n_inner num_hidden_layers n_layer num_attention_heads n_head
     num_key_value_heads head_dim kv_channels max_position_embeddings n_positions moe_intermediate_size num_experts
     num_local_experts n_routed_experts num_experts_per_tok kv_lora_rank qk_nope_head_dim qk_rope_head_dim v_head_dim
-    rms_norm_eps layer_norm_eps layer_norm_epsilon rope_theta rotary_emb_base initializer_range
-    decoder_sparse_step sliding_window_pattern window_size"""
+    rms_norm_eps layer_norm_eps layer_norm_epsilon rope_theta rotary_emb_base initializer_range decoder_sparse_step
+    sliding_window_pattern window_size attn_layer_period expert_layer_period full_attention_interval mamba_n_heads
+    linear_num_key_heads block_multiple_of attention_multiplier logits_scaling hybrid_override_pattern conv_kernel
+    state_size ssm_state_size chunk_size n_groups num_heads mamba_num_heads mamba_head_dim mamba_d_state mamba_d_conv
+    mamba_chunk_size mamba_n_groups mamba_expand expand linear_num_value_heads linear_key_head_dim linear_value_head_dim
+    linear_conv_kernel_dim linear_num_heads linear_head_dim block_size conv_L_cache
+    """
 )

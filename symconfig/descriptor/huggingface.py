@@ -2,37 +2,43 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any
 
 from pydantic import ValidationError
 
-from symconfig.descriptor.architectures import architectures
+from symconfig.descriptor.architectures import architectures, refused
 from symconfig.descriptor.architectures.architecture import Architecture
+from symconfig.descriptor.architectures.class_defaults import families
 from symconfig.descriptor.config_reader import DTYPE_KEYS, ConfigReader
 from symconfig.descriptor.document import MAX_PROBLEMS, Document, KeyPath, Place, nearest, shorten
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.validate import problems as pydantic_problems
 from symconfig.descriptor.write import descriptor_yaml
-from symconfig.errors import InputError
+from symconfig.errors import InputError, Problem
 
 __all__ = ["descriptor_yaml", "import_config"]
 
 
 def import_config(
-    data: Mapping[str, Any], file: str, name: str | None, document: Document | None = None
+    data: Mapping[str, Any], file: str, name: str | None, document: Document | None = None, like: str | None = None
 ) -> ModelDescriptor:
     """The descriptor of a parsed `config.json`. Raises InputError: unknown architecture, key or value.
 
     `name` defaults to the file's `_name_or_path`, else its folder. `document` gives line numbers to the messages.
-    What has no effect on training but is left out is listed in the descriptor's `notes`.
+    `like` is the family that the file is read as one of, whatever it says itself. What has no effect on training but
+    is left out is listed in the descriptor's `notes`.
     """
     document = document or Document(dict(data), file)
     if not isinstance(data, Mapping):
         raise InputError(document.problem("a config.json holds one object", got=shorten(data)))
-    architecture = _architecture(data, document)
     notes: list[str] = []
+    if like is not None:
+        notes.append(_read_as(like, data.get("model_type")))
+        data = {**data, "model_type": like}
+    architecture = _architecture(data, document)
     prefix: KeyPath = ()
     original = data.get("_name_or_path")
     if architecture.text_of is not None:
@@ -52,17 +58,44 @@ def import_config(
     return _descriptor(fields, reader)
 
 
+def _read_as(like: str, kind: object) -> str:
+    """Return the note that a file is read as one of another family. Raises InputError where there is no such family."""
+    known = architectures()
+    if like not in known:
+        hint, need = nearest(like, known), f"one of {', '.join(sorted(known))}"
+        raise InputError(Problem("there is no such family", field="--like", got=shorten(like), need=need, hint=hint))
+    said = f" and not of {shorten(kind)}" if isinstance(kind, str) and kind != like else ""
+    return f"read as a model of the family {like}{said}, as the user said; no code beside its weights was run"
+
+
 def _architecture(data: Mapping[str, Any], document: Document) -> Architecture:
     kind = data.get("model_type")
     known_kinds = architectures()
     if isinstance(kind, str) and kind in known_kinds:
         return known_kinds[kind]
-    known = ", ".join(known_kinds)
+    known = ", ".join(sorted(known_kinds))
     if "model_type" not in data:
         raise InputError(document.problem("model_type is missing, so the architecture is not known", need=known))
-    hint = nearest(kind, known_kinds) if isinstance(kind, str) else None
-    what = "this architecture is not known, and is not guessed"
+    if isinstance(kind, str) and (why := refused().get(kind)) is not None:
+        what = f"models of this family cannot be described: {why}"
+        raise InputError(document.problem(what, ("model_type",), got=shorten(kind)))
+    what, hint = "this architecture is not known, and is not guessed", _meant(kind)
+    if kind in families():
+        what = "transformers has this architecture, and its file is not read yet"
+    elif data.get("auto_map"):
+        what += "; the code beside its weights (auto_map) is never run"
+    if hint is None and kind not in families():
+        hint = f"symconfig import {shorten(PurePath(document.file).name)} --like FAMILY, if it is built as one of these"
     raise InputError(document.problem(what, ("model_type",), got=shorten(kind), need=f"one of {known}", hint=hint))
+
+
+def _meant(kind: object) -> str | None:
+    """Return the family whose name was misspelt; another release of a family, as llama4 of llama, is no misspelling."""
+    if not isinstance(kind, str) or kind in families():
+        return None
+    hint = nearest(kind, architectures(), alike=0.8)
+    numbers = [re.findall(r"\d+", name) for name in (kind, hint or "")]
+    return hint if numbers[0] == numbers[1] else None
 
 
 def _text_section(data: Mapping[str, Any], where: tuple[str, str], document: Document) -> dict[str, Any]:

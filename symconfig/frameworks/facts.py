@@ -25,7 +25,8 @@ class Fixed:
     sliding_window: tokens; 0: none. column_rank: of adapters beside column-parallel layers, where tp splits the rank.
     head_adapters: whether queries, keys and values have one each. flash: whether flash attention runs. near: GPUs
     that the fastest links join. mixer_pieces: of what ranks hold whole pieces of in blocks in attention's place, the
-    greatest common divisor; 0 without such blocks. architecture: of the GPU (`descriptor.cluster.Gpu`).
+    greatest common divisor; exchanged_pieces: of what they have where heads are exchanged for the sequence; 0 without
+    such blocks. architecture: of the GPU (`descriptor.cluster.Gpu`).
     """
 
     model_type: Any = UNKNOWN
@@ -46,6 +47,7 @@ class Fixed:
     shared_expert_intermediate_size: Any = UNKNOWN
     expert_bias: Any = UNKNOWN
     mixer_pieces: Any = UNKNOWN
+    exchanged_pieces: Any = UNKNOWN
     adapted: Any = UNKNOWN
     column_rank: Any = UNKNOWN
     head_adapters: Any = UNKNOWN
@@ -76,6 +78,7 @@ class Fixed:
             shared_expert_intermediate_size=experts.shared_expert_intermediate_size if experts else 0,
             expert_bias=experts is not None and experts.expert_bias,
             mixer_pieces=mixer_pieces(model),
+            exchanged_pieces=mixer_pieces(model, exchanged=True),
             adapted=model.adapter is not None,
             column_rank=0 if put is None or model.adapter is None or not put.by_columns else model.adapter.r,
             head_adapters=put is not None and "linear_q" in put.modules,

@@ -94,23 +94,25 @@ CONTEXT_KERNEL = Constraint(
     source="transformer_engine/pytorch/attention/dot_product_attention/utils.py, get_attention_backend",
     example={"flash": False, "precision": "fp16", "cp": 2, "seq_length": 8192},
 )
+SCAN = Mixer(  # of examples
+    block="mamba2",
+    sizes={"mamba_num_heads": 4, "mamba_head_dim": 64, "n_groups": 2, "ssm_state_size": 128}
+    | {"conv_kernel": 4, "chunk_size": 128},
+)
 MIXER_PIECES = Constraint(
     name="mixer pieces",
     predicate=lambda f, p: f.mixer_pieces % p.tp != 0,
     rule="heads and groups of a block in attention's place must divide over tp",
-    sentence="heads and groups of blocks in attention's place, which come in {f.mixer_pieces}, cannot be split over tp {p.tp}",
+    sentence=(
+        "heads and groups of blocks in attention's place divide by {f.mixer_pieces} at most, and cannot be split over "
+        "tp {p.tp}"
+    ),
     about="tp",
     pins=("tp",),
     divides=True,
     source="megatron/core/ssm/mamba_mixer.py, __init__; megatron/core/ssm/gated_delta_net/common.py",
     example={
-        "mixers": (
-            Mixer(
-                block="mamba2",
-                sizes={"mamba_num_heads": 64, "mamba_head_dim": 64, "n_groups": 2, "ssm_state_size": 128}
-                | {"conv_kernel": 4, "chunk_size": 128},
-            ),
-        ),
+        "mixers": (SCAN,),
         "tp": 8,
     },
 )

@@ -316,9 +316,7 @@ def _traffic(op: Operator, scheme: Scheme) -> list[Work]:
     forward, backward = op.traffic
     parts = scheme.parts(op)
     turns = _extent(list(op.per), parts)
-    between = [
-        tuple(moved([Use(each.tensor)], Fraction(each.passes[way]))[0] for each in op.scratch) for way in (0, 1)
-    ]
+    between = [tuple(moved([Use(each.tensor)], Fraction(each.passes[way]))[0] for each in op.scratch) for way in (0, 1)]
     products = [(_extent(list(product.loops), parts), product.again) for product in op.products]
     return [
         Traffic(
@@ -407,7 +405,9 @@ def weight_layout(op: Operator, weight: Weight, scheme: Scheme) -> tuple[Layout,
     places, summed = {}, []
     for axis, splits in scheme.assign(op).items():
         mine = [dim for dim in splits if dim in weight.dims]
-        if mine and axis != "cp":  # every context-parallel rank holds the weights of all heads, and uses those of its own
+        if (
+            mine and axis != "cp"
+        ):  # every context-parallel rank holds the weights of all heads, and uses those of its own
             places[axis] = mine[0]
         elif not set(splits) <= set(op.contracted) or _alone(op.outputs[0].tensor, scheme).where(axis):
             summed.append(axis)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from symconfig.descriptor.architectures.class_defaults import families
@@ -45,14 +44,40 @@ SMALL: dict[str, Any] = {
 }
 
 
+# What a family's class demands of sizes, or cannot be built without.
+OWN: dict[str, dict[str, Any]] = {
+    "cohere_compass_text": {
+        "layer_types": ["sliding_attention", "full_attention"] * (LAYERS // 2),
+        "rope_parameters": {"sliding_attention": {"rope_theta": 5e4, "rope_type": "default"}, "full_attention": None},
+    },
+    "dbrx": {
+        "attn_config": {"kv_n_heads": 2, "rope_theta": 1e4},
+        "ffn_config": {"ffn_hidden_size": 28, "moe_num_experts": _EXPERTS, "moe_top_k": _CHOSEN},
+    },
+    **dict.fromkeys(("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"), {"head_dim": 16}),
+    "longcat_flash": {"zero_expert_num": 0},  # its weights have rows for such experts, which nothing reads
+    "helium": {"head_dim": 16},
+    "bitnet": {"head_dim": 16},
+    "ministral": {"head_dim": 12},
+    "hunyuan_v1_dense": {"head_dim": 12},
+    "hunyuan_v1_moe": {"head_dim": 12},
+    "gemma4_text": {"hidden_size_per_layer_input": 0, "num_global_key_value_heads": 1, "attention_k_eq_v": True},
+    "gemma4_unified_text": {"global_head_dim": 20, "attention_k_eq_v": False},
+    "gpt_neo": {"attention_types": [[["global", "local"], LAYERS // 2]]},
+    "zaya": {"num_experts_per_tok": 1},
+    "mamba2": {"num_heads": 16, "head_dim": 8},
+    "zamba2": {"layers_block_type": (["mamba"] * 3 + ["hybrid"]) * (LAYERS // 4)},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"] * (LAYERS // 2)},
+    "dots3_note_text": {"num_key_value_heads": _HEADS},
+}
+
+
+# Filled in by a class from other sizes, where it has no default.
+_FOLLOWS = ("head_dim", "v_head_dim", "n_inner", "kv_channels", "attention_head_dim", "ffn_hidden_size")
+
+
 def small_config(kind: str) -> dict[str, Any]:
     """Return a `config.json` of a family, without its section around a text model."""
     defaults = families()[kind]["defaults"]
-    return {"model_type": kind, **{key: value for key, value in SMALL.items() if _given(key, defaults)}}
-
-
-def _given(key: str, defaults: dict[str, Any]) -> bool:
-    return key in defaults and (defaults[key] is not None or key not in _DERIVED)
-
-
-_DERIVED: Iterable[str] = ("head_dim", "v_head_dim", "n_inner", "kv_channels", "attention_head_dim")
+    given = [key for key in SMALL if key in defaults and not (defaults[key] is None and key in _FOLLOWS)]
+    return {"model_type": kind, **{key: SMALL[key] for key in given}, **OWN.get(kind, {})}

@@ -6,14 +6,13 @@ import random
 from typing import Any
 
 from symconfig.descriptor.architectures import architectures
+from symconfig.descriptor.architectures.hybrid import ARCHITECTURES as HYBRID
 
 # Qwen-7B's code lies beside its weights, Kimi-K2's class is DeepSeek-V3's, DBRX's has sections, LongCat's weights that
-# nothing reads (test_expert_families.py); multimodal models have their text model inside a section of its own.
-KINDS = tuple(
-    kind
-    for kind, table in architectures().items()
-    if table.text_of is None and kind not in ("qwen", "kimi_k2", "dbrx", "longcat_flash")
-)
+# nothing reads (test_expert_families.py), and test_hybrid.py has its own; multimodal models have their text model
+# inside a section.
+_ELSEWHERE = {"qwen", "kimi_k2", "dbrx", "longcat_flash", *HYBRID}
+KINDS = tuple(kind for kind, table in architectures().items() if table.text_of is None and kind not in _ELSEWHERE)
 _MLA = ("deepseek_v2", "deepseek_v3")
 _FACTORS = ("embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling", "logit_scale")
 _SWITCHES = (

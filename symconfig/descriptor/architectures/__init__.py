@@ -22,11 +22,24 @@ from symconfig.descriptor.architectures.class_defaults import aliases, defaults,
 @cache
 def architectures() -> Mapping[str, Architecture]:
     """Return all that can be read, by model_type: those of the tables, and models around a text model of theirs."""
-    tables: dict[str, Architecture] = {}
-    for module in sorted(pkgutil.iter_modules(__path__), key=lambda module: module.name):
-        tables |= getattr(importlib.import_module(f"{__name__}.{module.name}"), "ARCHITECTURES", {})
+    tables: Mapping[str, Architecture] = _listed("ARCHITECTURES")
     found = {kind: _complete(kind, table) for kind, table in tables.items()}
     return MappingProxyType(dict(_around(found)) | found)
+
+
+@cache
+def refused() -> Mapping[str, str]:
+    """Return why a family of transformers cannot be read, by model_type: for those that no descriptor can say."""
+    known = architectures()
+    return MappingProxyType({kind: why for kind, why in _listed("REFUSED").items() if kind not in known})
+
+
+def _listed(table: str) -> Mapping[str, Any]:
+    """Return what the files of this folder have under that name, together."""
+    found: dict[str, Any] = {}
+    for module in sorted(pkgutil.iter_modules(__path__), key=lambda module: module.name):
+        found |= getattr(importlib.import_module(f"{__name__}.{module.name}"), table, {})
+    return found
 
 
 def _around(known: Mapping[str, Architecture]) -> Iterator[tuple[str, Architecture]]:

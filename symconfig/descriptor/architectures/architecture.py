@@ -23,6 +23,26 @@ class Derived(Enum):
     HEADS = "num_attention_heads"
     HEAD_DIM = "hidden_size / num_attention_heads"
     FOUR_TIMES_HIDDEN = "4 x hidden_size"
+    LAYERS = "as many as layer_types or hybrid_override_pattern lists"
+
+
+class Kind(Enum):
+    """What a key may hold whose default does not say it."""
+
+    COUNT = "a whole number > 0, or nothing"
+    LAYERS = "a list of layers, or nothing"
+    WORDS = "a list of words, or nothing"
+    SECTION = "an object, or nothing"
+
+    def fits(self, value: Any) -> bool:
+        """Return whether a value that is not the default is of this kind."""
+        if self is Kind.COUNT:
+            return type(value) is int and 0 < value < 2**63
+        if self is Kind.LAYERS:
+            return isinstance(value, list) and all(type(item) is int for item in value)
+        if self is Kind.WORDS:
+            return isinstance(value, list) and bool(value) and all(isinstance(item, str) for item in value)
+        return isinstance(value, Mapping)
 
 
 class Reading(Protocol):
@@ -57,7 +77,8 @@ class Architecture:
     table holds. writes: the inverse of `rule`, for keys that asking it does not find. gate_and_up_in_one:
     intermediate_size counts both halves of the gated MLP. groups_with: n_group and topk_group apply with this
     topk_method only. text_of: the model is this section of the file, of this type. of_class: the model_type whose class
-    it is, where its own has none. kinds: types of layers, if not the usual ones.
+    it is, where its own has none. known_layers: types of layers, if not the usual ones. kinds: of keys whose default is
+    null or text, and that hold something else. may_be_zero: keys that say by 0 that there is none.
     """
 
     constants: Mapping[str, Any] = field(default_factory=dict)
@@ -72,8 +93,10 @@ class Architecture:
     reads: tuple[str, ...] = ()
     rule: Callable[[Reading], None] | None = None
     writes: Callable[[ModelDescriptor], Mapping[str, Any]] | None = None
+    kinds: Mapping[str, Kind] = field(default_factory=dict)
+    may_be_zero: tuple[str, ...] = ()
     gate_and_up_in_one: bool = False
     groups_with: str | None = None
     text_of: tuple[str, str] | None = None
     of_class: str | None = None
-    kinds: tuple[str, ...] = (FULL, SLIDING, CHUNKED)
+    known_layers: tuple[str, ...] = (FULL, SLIDING, CHUNKED)

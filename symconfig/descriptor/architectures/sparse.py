@@ -42,7 +42,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         only=ROUTED_AS_V3,
         ignored=_IDLE,
         same_as={"num_experts": "n_routed_experts"},
-        kinds=(INDEXED,),
+        known_layers=(INDEXED,),
     ),
     "glm_moe_dsa": Architecture(
         constants=V3,
@@ -56,9 +56,18 @@ ARCHITECTURES: dict[str, Architecture] = {
         only=ROUTED_AS_V3,
         ignored=_IDLE,
         same_as={"num_experts": "n_routed_experts"},
-        kinds=(INDEXED,),
+        known_layers=(INDEXED,),
         reads=("indexer_types", "index_topk_freq", "index_skip_topk_offset", "index_topk_pattern"),
         rule=_shared_choices,
         writes=_types,
     ),
+}
+
+_STREAMS = "it has several residual streams, mixed by learned weights at each layer (hyper-connections)"
+REFUSED: Mapping[str, str] = {
+    "deepseek_v4": f"{_STREAMS}, and attention over keys that are compressed from several tokens",
+    "hy_v4": f"{_STREAMS}, and gates and sinks on its sparse attention",
+    "axk2": "its norms are gated by a small MLP, and its attention by a gate from both forms of the low-rank queries",
+    "dots3_note_text": "its latent attention has gates by head, and windows on layers beside those with an indexer",
+    "minimax_m3_vl_text": "its indexer chooses blocks of keys for plain attention, with queries of its own",
 }

@@ -11,6 +11,7 @@ from symconfig.graph.blocks.context import Context
 from symconfig.graph.implementation import NormKernel
 from symconfig.graph.operator import Element, Tensor
 
+
 def convolution(
     ctx: Context, name: str, given: Sequence[Tensor], channels: str, kernel: str, bias: bool = False
 ) -> list[Tensor]:
@@ -62,7 +63,8 @@ def gated_norm(
 def _in_turn(ctx: Context, name: str, x: Tensor, gate: Tensor, activation: Activation) -> Tensor:
     """Transformers' RMSNormGated, each step a kernel in fp32: both inputs are widened, one is squared, averaged and
     scaled, the other activated. A SiLU keeps its input, a sigmoid its result. Behind a SiLU the normed values are
-    narrowed before they meet the weight (modeling_qwen3_next.py), behind a sigmoid they are not (modeling_kimi_linear.py).
+    narrowed before they meet the weight (modeling_qwen3_next.py), behind a sigmoid they are not
+    (modeling_kimi_linear.py).
     """
 
     def kept(part: str, element: Element) -> Tensor:
@@ -70,7 +72,12 @@ def _in_turn(ctx: Context, name: str, x: Tensor, gate: Tensor, activation: Activ
 
     silu = activation is Activation.SILU
     middle = Element.ACTIVATION if silu else Element.FP32
-    saves = [kept("fp32", Element.FP32), kept("gate_active", Element.FP32), kept("normed", middle), kept("scaled", middle)]
+    saves = [
+        kept("fp32", Element.FP32),
+        kept("gate_active", Element.FP32),
+        kept("normed", middle),
+        kept("scaled", middle),
+    ]
     if silu:
         saves.append(kept("gate_fp32", Element.FP32))
     saves.append(Tensor(f"{name}.statistics", x.dims[:-1], Element.FP32))

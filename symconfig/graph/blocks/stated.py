@@ -19,9 +19,7 @@ def check(
     return problems
 
 
-def _problems(
-    mixer: Mixer, needs: Sequence[str], switches: Sequence[str], divides: Mapping[str, str]
-) -> Iterator[str]:
+def _problems(mixer: Mixer, needs: Sequence[str], switches: Sequence[str], divides: Mapping[str, str]) -> Iterator[str]:
     sizes = mixer.sizes
     missing = [name for name in needs if not sizes.get(name)]
     if missing:

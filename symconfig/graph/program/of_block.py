@@ -203,6 +203,11 @@ def _traffic(op: g.Operator, numbers: Numbers) -> tuple[float, float]:
         slots = next(use for use in (*op.inputs, *op.outputs) if d.SLOTS in use.tensor.dims)
         more = op.sorts * numbers.bytes(slots.tensor.dims, slots.tensor.element) / moved
         return forward + more, backward + more
+    between = [
+        sum(each.passes[way] * numbers.bytes(each.tensor.dims, each.tensor.element) for each in op.scratch) / moved
+        for way in (0, 1)
+    ]
+    forward, backward = forward + between[0], backward + between[1]
     if op.kind is not g.OpKind.ELEMENTWISE or weights <= written:
         return forward, backward
     return forward * (moved + written) / (moved + weights), backward

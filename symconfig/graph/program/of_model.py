@@ -95,6 +95,8 @@ def _sizes(
         d.WHOLE_VOCAB: padded,
         d.GATHERED: 1,
     }
+    if d.CHUNK in sizes:
+        sizes[d.CHUNKS] = -(-seq_length // sizes[d.CHUNK])
     if model.experts is None:
         return sizes, ()
     tokens, experts = round(batch * seq_length * model.experts.computing_per_tok), model.experts.num_experts
