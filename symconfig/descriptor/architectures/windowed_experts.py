@@ -40,6 +40,11 @@ def _laguna(reader: Reading) -> None:
             "layers with different heads are not described", "num_attention_heads_per_layer", got=heads, need=need
         )
     fields["attention_gate"] = "head" if reader.values["gating"] in (None, True, "per-head") else "channel"
+    sections = reader.data.get("rope_parameters")
+    local = (sections.get(SLIDING) or {}) if isinstance(sections, Mapping) else {}
+    share = local.get("partial_rotary_factor", 1.0)
+    if "sliding_window" in fields and share != fields["partial_rotary_factor"]:
+        fields["particulars"] = [{"name": "sliding_attention.partial_rotary_factor", "value": share}]
 
 
 def _gating(model: ModelDescriptor) -> Mapping[str, Any]:
