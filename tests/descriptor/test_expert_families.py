@@ -95,6 +95,8 @@ def test_keys_that_change_no_shape_are_particulars() -> None:
     assert read("olmoe", head_dim=16).particulars == ()
     assert {one.name for one in read("llama4_text").particulars} == {"attn_scale", "floor_scale"}
     assert read("llama4_text", attn_temperature_tuning=False).particulars == ()
+    windows = {one.name for one in read("laguna", layer_types=["sliding_attention", "full_attention"] * 4).particulars}
+    assert windows == {"gate_activation", "sliding_attention.partial_rotary_factor"}
 
 
 @pytest.mark.parametrize(

@@ -234,3 +234,8 @@ ARCHITECTURES: dict[str, Architecture] = {
         rule=shared_experts("num_shared_experts"),
     ),
 }
+
+REFUSED: Mapping[str, str] = {
+    "jetmoe": "its attention is a mixture, too: a token's router chooses among query and output projections",
+    "zaya": "convolutions mix its queries and keys, its router is an MLP fed by the last layer's, and residuals are scaled",
+}

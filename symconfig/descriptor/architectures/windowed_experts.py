@@ -40,6 +40,11 @@ def _laguna(reader: Reading) -> None:
             "layers with different heads are not described", "num_attention_heads_per_layer", got=heads, need=need
         )
     fields["attention_gate"] = "head" if reader.values["gating"] in (None, True, "per-head") else "channel"
+    sections = reader.data.get("rope_parameters")
+    local = (sections.get(SLIDING) or {}) if isinstance(sections, Mapping) else {}
+    share = local.get("partial_rotary_factor", 1.0)
+    if "sliding_window" in fields and share != fields["partial_rotary_factor"]:
+        fields["particulars"] = [{"name": "sliding_attention.partial_rotary_factor", "value": share}]
 
 
 def _gating(model: ModelDescriptor) -> Mapping[str, Any]:
@@ -135,9 +140,14 @@ ARCHITECTURES: dict[str, Architecture] = {
         layers=_prefixed,
         reads=(
             "prefix_dense_intermediate_size", "logit_scale", "rms_norm_eps", "expert_selection_fn",
-            "num_shared_experts", "shared_expert_combination_strategy", "prefix_dense_sliding_window_pattern", "sliding_window_pattern",
+            "num_shared_experts", "shared_expert_combination_strategy", "prefix_dense_sliding_window_pattern",
+            "sliding_window_pattern",
         ),
         rule=rules(logits, _cohere, shared_experts("num_shared_experts")),
         writes=scaled_logits,
     ),
 }  # fmt: skip
+
+REFUSED: Mapping[str, str] = {
+    "mimo_v2_flash": "layers with a window have twice the key/value heads of the others, and sinks, which those have not",
+}
