@@ -9,9 +9,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from symconfig.descriptor.account import Account, account
 from symconfig.descriptor.architectures import architectures, refused
 from symconfig.descriptor.architectures.architecture import Architecture
 from symconfig.descriptor.architectures.class_defaults import families
+from symconfig.descriptor.architectures.keys import COMMON_IGNORED
 from symconfig.descriptor.config_reader import DTYPE_KEYS, ConfigReader
 from symconfig.descriptor.document import MAX_PROBLEMS, Document, KeyPath, Place, nearest, shorten
 from symconfig.descriptor.model import ModelDescriptor
@@ -19,18 +21,29 @@ from symconfig.descriptor.validate import problems as pydantic_problems
 from symconfig.descriptor.write import descriptor_yaml
 from symconfig.errors import InputError, Problem
 
+# What of a multimodal file is said of its text model, too.
+_INHERITED = (*DTYPE_KEYS, "tie_word_embeddings", "quantization_config")
+_LIST = "a model_type that `symconfig models --families` lists"
+
 __all__ = ["descriptor_yaml", "import_config"]
 
 
 def import_config(
     data: Mapping[str, Any], file: str, name: str | None, document: Document | None = None, like: str | None = None
 ) -> ModelDescriptor:
-    """The descriptor of a parsed `config.json`. Raises InputError: unknown architecture, key or value.
+    """Return the descriptor of a parsed `config.json`. Raises InputError: unknown architecture, key or value.
 
     `name` defaults to the file's `_name_or_path`, else its folder. `document` gives line numbers to the messages.
     `like` is the family that the file is read as one of, whatever it says itself. What has no effect on training but
     is left out is listed in the descriptor's `notes`.
     """
+    return imported(data, file, name, document, like)[0]
+
+
+def imported(
+    data: Mapping[str, Any], file: str, name: str | None, document: Document | None = None, like: str | None = None
+) -> tuple[ModelDescriptor, Account]:
+    """Return the descriptor of a parsed `config.json` like `import_config`, and what became of its keys."""
     document = document or Document(dict(data), file)
     if not isinstance(data, Mapping):
         raise InputError(document.problem("a config.json holds one object", got=shorten(data)))
@@ -41,10 +54,13 @@ def import_config(
     architecture = _architecture(data, document)
     prefix: KeyPath = ()
     original = data.get("_name_or_path")
+    outside: tuple[str, ...] = ()
+    around = {key: value for key, value in data.items() if key in COMMON_IGNORED}
     if architecture.text_of is not None:
+        outside = tuple(key for key in data if key not in (*COMMON_IGNORED, *_INHERITED, architecture.text_of[0]))
         data, prefix = _text_section(data, architecture.text_of, document), architecture.text_of[:1]
         architecture = _architecture(data, document)
-        notes.append(f"only the text model ({prefix[0]}) is described; the vision tower is left out")
+        notes.append(f"only the text model ({prefix[0]}) is described; what stands before it is left out")
     reader = ConfigReader(data, architecture, document, prefix)
     fields = reader.read()
     if reader.problems:
@@ -55,15 +71,15 @@ def import_config(
     if isinstance(original, str) and original.count("/") == 1 and not original.startswith(("/", ".")):
         fields["huggingface_id"] = original
     fields["notes"] = [*notes, *reader.notes]
-    return _descriptor(fields, reader)
+    return _descriptor(fields, reader), account(around | reader.data, reader.values, architecture, outside)
 
 
 def _read_as(like: str, kind: object) -> str:
     """Return the note that a file is read as one of another family. Raises InputError where there is no such family."""
     known = architectures()
     if like not in known:
-        hint, need = nearest(like, known), f"one of {', '.join(sorted(known))}"
-        raise InputError(Problem("there is no such family", field="--like", got=shorten(like), need=need, hint=hint))
+        hint = nearest(like, known)
+        raise InputError(Problem("there is no such family", field="--like", got=shorten(like), need=_LIST, hint=hint))
     said = f" and not of {shorten(kind)}" if isinstance(kind, str) and kind != like else ""
     return f"read as a model of the family {like}{said}, as the user said; no code beside its weights was run"
 
@@ -73,9 +89,8 @@ def _architecture(data: Mapping[str, Any], document: Document) -> Architecture:
     known_kinds = architectures()
     if isinstance(kind, str) and kind in known_kinds:
         return known_kinds[kind]
-    known = ", ".join(sorted(known_kinds))
     if "model_type" not in data:
-        raise InputError(document.problem("model_type is missing, so the architecture is not known", need=known))
+        raise InputError(document.problem("model_type is missing, so the architecture is not known", need=_LIST))
     if isinstance(kind, str) and (why := refused().get(kind)) is not None:
         what = f"models of this family cannot be described: {why}"
         raise InputError(document.problem(what, ("model_type",), got=shorten(kind)))
@@ -85,8 +100,9 @@ def _architecture(data: Mapping[str, Any], document: Document) -> Architecture:
     elif data.get("auto_map"):
         what += "; the code beside its weights (auto_map) is never run"
     if hint is None and kind not in families():
-        hint = f"symconfig import {shorten(PurePath(document.file).name)} --like FAMILY, if it is built as one of these"
-    raise InputError(document.problem(what, ("model_type",), got=shorten(kind), need=f"one of {known}", hint=hint))
+        name = shorten(PurePath(document.file).name)
+        hint = f"symconfig import {name} --like FAMILY, if it is built as one of these"
+    raise InputError(document.problem(what, ("model_type",), got=shorten(kind), need=_LIST, hint=hint))
 
 
 def _meant(kind: object) -> str | None:
@@ -104,7 +120,7 @@ def _text_section(data: Mapping[str, Any], where: tuple[str, str], document: Doc
     text = data.get(section)
     if not isinstance(text, dict):
         raise InputError(document.problem("this section is missing or not an object", (section,)))
-    inherited = {key: data[key] for key in (*DTYPE_KEYS, "tie_word_embeddings", "quantization_config") if key in data}
+    inherited = {key: data[key] for key in _INHERITED if key in data}
     return {"model_type": kind, **inherited, **text}
 
 
