@@ -9,7 +9,6 @@ from symconfig.cli.shared import print_json, say
 NAME = "models"
 DOES = "list the models that come with it, or show one; or what is read of others"
 EXAMPLES = (
-    "symconfig models",
     "symconfig models --families",
     "symconfig models llama3.1-70b",
 )
