@@ -60,7 +60,7 @@ def imported(
         outside = tuple(key for key in data if key not in (*COMMON_IGNORED, *_INHERITED, architecture.text_of[0]))
         data, prefix = _text_section(data, architecture.text_of, document), architecture.text_of[:1]
         architecture = _architecture(data, document)
-        notes.append(f"only the text model ({prefix[0]}) is described; a tower for images or sound (vision, audio) is left out")
+        notes.append(f"only the text model ({prefix[0]}) is described; a tower before it (vision, audio) is left out")
     reader = ConfigReader(data, architecture, document, prefix)
     fields = reader.read()
     if reader.problems:
