@@ -71,6 +71,9 @@ def row(kind: str) -> dict[str, Any]:
     found: dict[str, Any] = {"defaults": defaults, "aliases": dict(made.attribute_map)}
     found["class"] = names if isinstance(names, str) else names[0]
     fields = {field.name: field for field in dataclasses.fields(made)}
+    source = _modules(made)
+    if source and "ALL_ATTENTION_FUNCTIONS" not in source:
+        found["own_attention"] = True  # that no attention_interface replaces
     said = {key: _type(fields[key].type, value) for key, value in defaults.items() if key in fields}
     found["types"] = {key: text for key, text in said.items() if text}
     rope = getattr(made(), "rope_parameters", None) if "rope_parameters" in defaults else None

@@ -25,14 +25,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print the descriptor as YAML, or as JSON with --json. Exit 0."""
     from symconfig.descriptor.huggingface import descriptor_yaml
-    from symconfig.descriptor.load import load_like, load_model
+    from symconfig.descriptor.load import load_config
 
     path = Path(arguments.config)
     if path.suffix != ".json" and not path.is_dir():
         raise InputError(Problem("this is no config.json", file=arguments.config, need="a file that ends in .json"))
-    # "./" keeps a file from being taken for a zoo name
-    path = path if path.is_absolute() else Path.cwd() / path
-    model = load_model(str(path)) if arguments.like is None else load_like(path, arguments.like)
+    model, account = load_config(path, arguments.like)
+    for sentence in account.sentences() if account is not None else ():
+        note(sentence)
     text = descriptor_yaml(model)
     if arguments.out is not None:
         out = Path(arguments.out)

@@ -7,9 +7,8 @@ import argparse
 from symconfig.cli.shared import print_json, say
 
 NAME = "models"
-DOES = "list the models that come with it, or show one; or the families that are read, with their targets"
+DOES = "list the models that come with it, or show one; or what is read of others"
 EXAMPLES = (
-    "symconfig models",
     "symconfig models --families",
     "symconfig models llama3.1-70b",
 )

@@ -68,12 +68,16 @@ def unsaid(model: ModelDescriptor) -> Iterator[Problem]:
         yield Problem(what, field=name, got=_short(wanted.get(name)), need=_short(theirs.get(name)))
 
 
+def class_of_network(model: ModelDescriptor) -> str:
+    """Return the model_type of the class that computes what a model does, of a multimodal one that of its text."""
+    kind = _SAME_NETWORK.get(model.model_type, model.model_type)
+    known = architectures().get(kind)
+    return kind if known is None or known.text_of is None else known.text_of[1]
+
+
 def _family(model: ModelDescriptor) -> tuple[str, Architecture]:
     """Return a model's family in Transformers; of a multimodal one that of its text model."""
-    known = architectures()
-    kind = _SAME_NETWORK.get(model.model_type, model.model_type)
-    if kind in known and (inner := known[kind].text_of) is not None:
-        kind = inner[1]
+    known, kind = architectures(), class_of_network(model)
     if kind not in known or class_of(kind) is None:
         near = nearest(kind, (name for name in known if class_of(name) is not None))
         hint = f"{near}, or symconfig models --families for a list" if near else "symconfig models --families"

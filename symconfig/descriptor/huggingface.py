@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from symconfig.descriptor.account import Account, account
 from symconfig.descriptor.architectures import architectures, refused
 from symconfig.descriptor.architectures.architecture import Architecture
 from symconfig.descriptor.architectures.class_defaults import families
@@ -24,7 +25,9 @@ from symconfig.descriptor.write import descriptor_yaml
 from symconfig.errors import InputError, Problem
 
 _TIED = "tie_word_embeddings"
+# What of a multimodal file is said of its text model, too.
 _INHERITED = (*DTYPE_KEYS, _TIED, "quantization_config")
+_LIST = "a model_type that `symconfig models --families` lists"
 
 __all__ = ["descriptor_yaml", "import_config"]
 
@@ -32,12 +35,19 @@ __all__ = ["descriptor_yaml", "import_config"]
 def import_config(
     data: Mapping[str, Any], file: str, name: str | None, document: Document | None = None, like: str | None = None
 ) -> ModelDescriptor:
-    """The descriptor of a parsed `config.json`. Raises InputError: unknown architecture, key or value.
+    """Return the descriptor of a parsed `config.json`. Raises InputError: unknown architecture, key or value.
 
     `name` defaults to the file's `_name_or_path`, else its folder. `document` gives line numbers to the messages.
     `like` is the family that the file is read as one of, whatever it says itself. What has no effect on training but
     is left out is listed in the descriptor's `notes`.
     """
+    return imported(data, file, name, document, like)[0]
+
+
+def imported(
+    data: Mapping[str, Any], file: str, name: str | None, document: Document | None = None, like: str | None = None
+) -> tuple[ModelDescriptor, Account]:
+    """Return the descriptor of a parsed `config.json` like `import_config`, and what became of its keys."""
     document = document or Document(dict(data), file)
     if not isinstance(data, Mapping):
         raise InputError(document.problem("a config.json holds one object", got=shorten(data)))
@@ -48,9 +58,14 @@ def import_config(
     architecture = _architecture(data, document)
     prefix: KeyPath = ()
     original = data.get("_name_or_path")
+    outside: tuple[str, ...] = ()
+    around = {key: value for key, value in data.items() if key in COMMON_IGNORED}
     tower = VisionReader(data, document)
     if architecture.text_of is not None:
+        read = {*COMMON_IGNORED, *_INHERITED, *BESIDE_TEXT, SECTION, architecture.text_of[0]}
+        outside = tuple(key for key in data if key not in read)
         data, prefix = _text_section(data, architecture.text_of, document)
+        outside = outside if prefix else ()
         architecture = _architecture(data, document)
     reader = ConfigReader(data, architecture, document, prefix)
     fields = reader.read()
@@ -65,15 +80,15 @@ def import_config(
     if isinstance(original, str) and original.count("/") == 1 and not original.startswith(("/", ".")):
         fields["huggingface_id"] = original
     fields["notes"] = [*notes, *reader.notes]
-    return _descriptor(fields, reader)
+    return _descriptor(fields, reader), account(around | reader.data, reader.values, architecture, outside)
 
 
 def _read_as(like: str, kind: object) -> str:
     """Return the note that a file is read as one of another family. Raises InputError where there is no such family."""
     known = architectures()
     if like not in known:
-        hint, need = nearest(like, known), f"one of {', '.join(sorted(known))}"
-        raise InputError(Problem("there is no such family", field="--like", got=shorten(like), need=need, hint=hint))
+        hint = nearest(like, known)
+        raise InputError(Problem("there is no such family", field="--like", got=shorten(like), need=_LIST, hint=hint))
     said = f" and not of {shorten(kind)}" if isinstance(kind, str) and kind != like else ""
     return f"read as a model of the family {like}{said}, as the user said; no code beside its weights was run"
 
@@ -83,9 +98,8 @@ def _architecture(data: Mapping[str, Any], document: Document) -> Architecture:
     known_kinds = architectures()
     if isinstance(kind, str) and kind in known_kinds:
         return known_kinds[kind]
-    known = ", ".join(sorted(known_kinds))
     if "model_type" not in data:
-        raise InputError(document.problem("model_type is missing, so the architecture is not known", need=known))
+        raise InputError(document.problem("model_type is missing, so the architecture is not known", need=_LIST))
     if isinstance(kind, str) and (why := refused().get(kind)) is not None:
         what = f"models of this family cannot be described: {why}"
         raise InputError(document.problem(what, ("model_type",), got=shorten(kind)))
@@ -95,8 +109,9 @@ def _architecture(data: Mapping[str, Any], document: Document) -> Architecture:
     elif data.get("auto_map"):
         what += "; the code beside its weights (auto_map) is never run"
     if hint is None and kind not in families():
-        hint = f"symconfig import {shorten(PurePath(document.file).name)} --like FAMILY, if it is built as one of these"
-    raise InputError(document.problem(what, ("model_type",), got=shorten(kind), need=f"one of {known}", hint=hint))
+        name = shorten(PurePath(document.file).name)
+        hint = f"symconfig import {name} --like FAMILY, if it is built as one of these"
+    raise InputError(document.problem(what, ("model_type",), got=shorten(kind), need=_LIST, hint=hint))
 
 
 def _meant(kind: object) -> str | None:

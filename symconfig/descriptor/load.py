@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
@@ -23,6 +23,9 @@ from symconfig.descriptor.validate import validate
 from symconfig.descriptor.yaml_strict import load_yaml_strict
 from symconfig.errors import InputError, Problem
 from symconfig.resources import data_dir
+
+if TYPE_CHECKING:
+    from symconfig.descriptor.account import Account
 
 _YAML = (".yaml", ".yml")
 
@@ -86,12 +89,16 @@ def _load_model(path: Path, *, adapters: bool) -> ModelDescriptor:
     return validate(document, ModelDescriptor)
 
 
-def load_like(path: Path, family: str) -> ModelDescriptor:
-    """A `config.json`, or a folder with one, read as if it were of that family. Raises InputError."""
-    from symconfig.descriptor.huggingface import import_config
+def load_config(path: Path, family: str | None = None) -> tuple[ModelDescriptor, Account | None]:
+    """A `config.json`, or a folder with one, and what became of its keys. family: that it is read as one of, whatever
+    it says itself. Raises InputError."""
+    from symconfig.descriptor.huggingface import imported
 
-    document = load_json_strict(_config_in(path) if path.is_dir() else path)
-    return import_config(document.data, document.file, None, document, family)
+    path = _config_in(path) if path.is_dir() else path
+    document = load_json_strict(path)
+    if isinstance(document.data, dict) and "schema" in document.data:  # a descriptor already
+        return _load_model(path, adapters=True), None
+    return imported(document.data, document.file, None, document, family)
 
 
 def load_cluster(name_or_path: str, base: Path | None = None) -> ClusterDescriptor:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
+from symconfig.descriptor.architectures.class_defaults import own_attention
+from symconfig.descriptor.layers import NO_MIXER
 from symconfig.descriptor.model import Attention, ModelDescriptor
 from symconfig.descriptor.optimizer import Optimizer
 from symconfig.frameworks.megatron import adapters
@@ -28,9 +30,11 @@ class Fixed:
     head_adapters: whether queries, keys and values have one each. flash: whether flash attention runs. near: GPUs
     that the fastest links join. mixer_pieces: of what ranks hold whole pieces of in blocks in attention's place, the
     greatest common divisor; exchanged_pieces: of what they have where heads are exchanged for the sequence; 0 without
-    such blocks. hybrid: whether Megatron-LM's HybridModel is built; parts_of_layer: of how many of its layers one of
-    the model's is, 0 where that differs. architecture: of the GPU (`descriptor.cluster.Gpu`). optimizer: its name.
-    narrow_states: whether it keeps something narrower than fp32 by a setting of its own.
+    such blocks. scans: whether a block other than attention mixes tokens. own_attention: whether Transformers' modules
+    of the family compute attention in code of their own. hybrid: whether Megatron-LM's HybridModel is built;
+    parts_of_layer: of how many of its layers one of the model's is, 0 where that differs. architecture: of the GPU
+    (`descriptor.cluster.Gpu`). optimizer: its name. narrow_states: whether it keeps something narrower than fp32 by a
+    setting of its own.
     """
 
     model_type: Any = UNKNOWN
@@ -54,6 +58,8 @@ class Fixed:
     hybrid: Any = UNKNOWN
     parts_of_layer: Any = UNKNOWN
     exchanged_pieces: Any = UNKNOWN
+    scans: Any = UNKNOWN
+    own_attention: Any = UNKNOWN
     adapted: Any = UNKNOWN
     column_rank: Any = UNKNOWN
     head_adapters: Any = UNKNOWN
@@ -97,6 +103,8 @@ class Fixed:
             hybrid=hybrid(model),
             parts_of_layer=parts_of_layer(model) or 0,
             exchanged_pieces=mixer_pieces(model, exchanged=True),
+            scans=any(mixer.block != NO_MIXER for mixer in model.mixers),
+            own_attention=own_attention(model.model_type),
             adapted=model.adapter is not None,
             column_rank=0 if put is None or model.adapter is None or not put.by_columns else model.adapter.r,
             head_adapters=put is not None and "linear_q" in put.modules,

@@ -118,7 +118,8 @@ def _elsewhere(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, lef
     if all(problem.edit for problem in left):
         names = ",".join(problem.field or "" for problem in left)
         ways.append(f"--edited {names} once that is changed by hand")
-    what = "no plan of this job can be written for it" + ("" if able else ", nor for any other target")
+    among = f"any other target of {job.backend}" if "backend" in job.model_fields_set else "any other target"
+    what = "no plan of this job can be written for it" + ("" if able else f", nor for {among}")
     return Problem(what, field="target", got=mine, hint=", or ".join(ways) or "a change of what is named above")
 
 

@@ -101,6 +101,7 @@ def test_another_framework_is_not_named_where_the_job_says_which() -> None:
     with pytest.raises(InfeasibleError) as caught:
         best.best_plan(model, H100, _job(backend="megatron"), top=1)
     assert "deepspeed" not in str(caught.value.problems[-1].hint)
+    assert "nor for any other target of megatron" in caught.value.problems[-1].what
 
 
 @pytest.mark.usefixtures("no_search")

@@ -45,6 +45,11 @@ def class_of(kind: str) -> str | None:
     return families()[kind]["class"] if kind in families() else None
 
 
+def own_attention(kind: str) -> bool:
+    """Whether a family's modules compute attention in code of their own, and not by transformers' table of kernels."""
+    return bool(families().get(kind, {}).get("own_attention"))
+
+
 def types(kind: str) -> dict[str, str]:
     """Return the types of a class's keys whose default does not say it, as in int|None."""
     return dict(families()[kind]["types"])

@@ -87,19 +87,35 @@ ACTIVATIONS: Mapping[str, str] = MappingProxyType(
     }
 )
 
-# Keys of every config.json that say nothing about the architecture: identity, generation, output and file format.
-COMMON_IGNORED = words(
-    """_name_or_path name_or_path architectures model_type transformers_version auto_map use_cache pretraining_tp
-    bos_token_id eos_token_id pad_token_id sep_token_id unk_token_id decoder_start_token_id forced_bos_token_id
-    forced_eos_token_id tokenizer_class tokenizer_type task_specific_params problem_type id2label label2id num_labels
-    finetuning_task output_attentions output_hidden_states output_router_logits output_scores return_dict
-    return_dict_in_generate torchscript use_bfloat16 chunk_size_feed_forward prefix do_sample temperature top_k top_p
-    typical_p max_length min_length max_new_tokens num_beams num_beam_groups num_return_sequences repetition_penalty
-    length_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size early_stopping diversity_penalty bad_words_ids
-    begin_suppress_tokens suppress_tokens exponential_decay_length_penalty remove_invalid_values cache_implementation
-    _attn_implementation _attn_implementation_autoset attn_implementation gradient_checkpointing _commit_hash
-    unsloth_version unsloth_fixed transformers.js_config ep_size seq_aux is_decoder"""
+# Keys of every config.json that say nothing about the architecture, by what they say instead.
+IDLE: Mapping[str, frozenset[str]] = MappingProxyType(
+    {
+        "code beside the weights, which is never run": words("auto_map"),
+        "names and releases": words(
+            """_name_or_path name_or_path architectures model_type transformers_version tokenizer_class tokenizer_type
+            _commit_hash unsloth_version unsloth_fixed transformers.js_config torchscript is_decoder"""
+        ),
+        "the tokenizer's tokens": words(
+            """bos_token_id eos_token_id pad_token_id sep_token_id unk_token_id decoder_start_token_id
+            forced_bos_token_id forced_eos_token_id begin_suppress_tokens suppress_tokens bad_words_ids prefix"""
+        ),
+        "generation": words(
+            """do_sample temperature top_k top_p typical_p max_length min_length max_new_tokens num_beams
+            num_beam_groups num_return_sequences repetition_penalty length_penalty no_repeat_ngram_size
+            encoder_no_repeat_ngram_size early_stopping diversity_penalty exponential_decay_length_penalty
+            remove_invalid_values cache_implementation use_cache return_dict_in_generate output_scores"""
+        ),
+        "other tasks, and what a model returns": words(
+            """task_specific_params problem_type id2label label2id num_labels finetuning_task output_attentions
+            output_hidden_states output_router_logits return_dict"""
+        ),
+        "how it is run": words(
+            """pretraining_tp use_bfloat16 chunk_size_feed_forward _attn_implementation
+            _attn_implementation_autoset attn_implementation gradient_checkpointing ep_size seq_aux"""
+        ),
+    }
 )
+COMMON_IGNORED = frozenset[str]().union(*IDLE.values())
 COMMON_ONLY: Mapping[str, tuple[Any, ...]] = MappingProxyType(
     {
         "is_encoder_decoder": (False,),

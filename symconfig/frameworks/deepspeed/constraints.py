@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from symconfig.descriptor.layers import Mixer
 from symconfig.frameworks.constraint import Constraint
 from symconfig.frameworks.deepspeed.optimizer_constraints import OPTIMIZER_CONSTRAINTS
 from symconfig.frameworks.deepspeed.releases import AUTOEP_MODELS, AUTOTP_MODELS
@@ -141,6 +142,26 @@ ULYSSES_WINDOW = Constraint(
     pins=("cp=1",),
     source="deepspeed/runtime/sequence_parallel/ulysses_sp.py",
     example=ULYSSES | {"sliding_window": 1024},
+)
+ULYSSES_BLOCKS = Constraint(
+    name="ulysses blocks",
+    predicate=lambda f, p: (p.cp > 1) & f.scans,
+    rule="Ulysses exchanges attention only, while scans and convolutions need the whole sequence",
+    sentence="Ulysses exchanges the heads of attention only; scans and convolutions would see a part of the sequence",
+    about="cp",
+    pins=("cp=1",),
+    source="deepspeed/runtime/sequence_parallel/ulysses_sp.py, register_with_transformers",
+    example=ULYSSES | {"mixers": (Mixer(block="short_conv", sizes={"conv_L_cache": 3}),)},
+)
+ULYSSES_ATTENTION = Constraint(
+    name="ulysses attention",
+    predicate=lambda f, p: (p.cp > 1) & f.own_attention,
+    rule="Ulysses replaces attention that Transformers takes from its table of kernels",
+    sentence="Transformers' {f.model_type} has attention in code of its own, which Ulysses cannot replace",
+    about="cp",
+    pins=("cp=1",),
+    source="deepspeed/runtime/sequence_parallel/ulysses_sp.py, register_with_transformers",
+    example=ULYSSES | {"model_type": "bloom"},
 )
 ULYSSES_NORM = Constraint(
     name="ulysses norm",
@@ -343,6 +364,8 @@ DEEPSPEED: tuple[Constraint, ...] = (
     ULYSSES_LATENT,
     ULYSSES_SINKS,
     ULYSSES_WINDOW,
+    ULYSSES_BLOCKS,
+    ULYSSES_ATTENTION,
     ULYSSES_NORM,
     AUTOTP_WITH_ULYSSES,
     AUTOEP_WITH_ULYSSES,

@@ -1,6 +1,7 @@
 """A model's parameters as Transformers' classes and PEFT's adapters register them: names, order, what is one tensor.
 
-The rows are those of Transformers 5.23 (models/*/modeling_*.py); sizes come from the weights that the graph declares.
+Names and what stands together are those of the classes (`frameworks.deepspeed.modules`); sizes come from the weights
+that the graph declares. What no module of a class is known to hold comes behind the modules that are.
 """
 
 from __future__ import annotations
@@ -8,95 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from symconfig.descriptor.config_writer import class_of_network
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
+from symconfig.frameworks.deepspeed.modules import Modules, Rows, modules_of
 from symconfig.graph import dims as d
 from symconfig.graph.model import blocks, dim_sizes
 from symconfig.graph.operator import Weight
 
-Rows = dict[str, tuple[str, ...]]  # a module of a layer -> the graph's weights that it may hold, by their stems
-
-_ATTENTION: Rows = {
-    "self_attn.sinks": ("sinks",),
-    "self_attn.q_proj": ("q_proj",),
-    "self_attn.k_proj": ("k_proj",),
-    "self_attn.v_proj": ("v_proj",),
-    "self_attn.o_proj": ("o_proj",),
-    "self_attn.q_norm": ("q_norm",),
-    "self_attn.k_norm": ("k_norm",),
-}
-_MLP: Rows = {"mlp.gate_proj": ("gate_proj",), "mlp.up_proj": ("up_proj",), "mlp.down_proj": ("down_proj",)}
-_NORMS: Rows = {"input_layernorm": ("input_norm",), "post_attention_layernorm": ("mlp_norm",)}
-_LLAMA: Rows = {**_ATTENTION, **_MLP, **_NORMS}
-_FOUR_NORMS: Rows = {
-    "input_layernorm": ("input_norm",),
-    "post_attention_layernorm": ("post_attention_norm",),
-    "pre_feedforward_layernorm": ("mlp_norm",),
-    "post_feedforward_layernorm": ("post_mlp_norm",),
-}
-_EXPERTS: Rows = {
-    "mlp.experts.gate_up_proj": ("expert_gate_proj", "expert_up_proj"),
-    "mlp.experts.down_proj": ("expert_down_proj",),
-}
-_GATE: Rows = {"mlp.gate": ("router",)}
-
-
-def _shared(module: str) -> Rows:
-    return {f"{module}.{part}_proj": (f"shared_{part}_proj",) for part in ("gate", "up", "down")}
-
-
-_LOW_QUERY: Rows = {
-    "self_attn.q_a_proj": ("q_down_proj",),
-    "self_attn.q_a_layernorm": ("q_low_norm",),
-    "self_attn.q_b_proj": ("q_up_proj",),
-}
-_DEEPSEEK: Rows = {
-    "self_attn.kv_a_proj_with_mqa": ("kv_down_proj",),
-    "self_attn.kv_a_layernorm": ("kv_low_norm",),
-    "self_attn.kv_b_proj": ("kv_up_proj",),
-    "self_attn.o_proj": ("o_proj",),
-    **_MLP, **_EXPERTS, **_GATE, **_shared("mlp.shared_experts"), **_NORMS,
-}  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Names:
-    """Of one class: the rows of a layer in order of registration, and what stands around the layers."""
-
-    layer: Rows
-    layers: str = "model.layers"
-    first: tuple[str, ...] = ("model.embed_tokens",)
-    norm: str = "model.norm"
-
-
-_FIRST = (("word_embedding",), ("position_embedding",))
-_PLAIN = Names(_LLAMA)
-_QWEN2_MOE: Rows = {**_ATTENTION, **_MLP, **_GATE, **_EXPERTS, **_shared("mlp.shared_expert"),
-                    "mlp.shared_expert_gate": ("shared_gate",), **_NORMS}  # fmt: skip
-_GEMMA = Names({**_ATTENTION, **_MLP, **_FOUR_NORMS})
-_PHI3: Rows = {"self_attn.o_proj": ("o_proj",), "self_attn.qkv_proj": ("qkv_proj", "q_proj", "k_proj", "v_proj"),
-               "mlp.gate_up_proj": ("gate_up_proj", "gate_proj", "up_proj"), "mlp.down_proj": ("down_proj",),
-               **_NORMS}  # fmt: skip
-_GPT_NEOX: Rows = {**_NORMS, "attention.query_key_value": ("qkv_proj", "q_proj", "k_proj", "v_proj"),
-                   "attention.dense": ("o_proj",), "mlp.dense_h_to_4h": ("up_proj",),
-                   "mlp.dense_4h_to_h": ("down_proj",)}  # fmt: skip
-_GPT2: Rows = {"ln_1": ("input_norm",), "attn.c_attn": ("qkv_proj", "q_proj", "k_proj", "v_proj"),
-               "attn.c_proj": ("o_proj",), "ln_2": ("mlp_norm",), "mlp.c_fc": ("up_proj",),
-               "mlp.c_proj": ("down_proj",)}  # fmt: skip
-_GPT2_NAMES = Names(_GPT2, "transformer.h", ("transformer.wte", "transformer.wpe"), "transformer.ln_f")
-_OF_TYPE: Mapping[str, Names] = {
-    "mixtral": Names({**_ATTENTION, **_GATE, **_EXPERTS, **_NORMS}),
-    "qwen2_moe": Names(_QWEN2_MOE),
-    "qwen3_moe": Names({**_ATTENTION, **_MLP, **_EXPERTS, **_GATE, **_NORMS}),
-    "gpt_oss": Names({**_ATTENTION, "mlp.router": ("router",), **_EXPERTS, **_NORMS}),
-    "gemma2": _GEMMA,
-    "gemma3": _GEMMA,
-    "gemma3_text": _GEMMA,
-    "phi3": Names(_PHI3),
-    "gpt_neox": Names(_GPT_NEOX, "gpt_neox.layers", ("gpt_neox.embed_in",), "gpt_neox.final_layer_norm"),
-    "gpt2": _GPT2_NAMES,
-    "gpt3": _GPT2_NAMES,
-}
+_UNKNOWN = Modules(first={}, prefix="model.layers", layers={}, last={})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,41 +43,56 @@ class Registered:
 
 def registered(model: ModelDescriptor) -> tuple[Registered, ...]:
     """All parameters in the order of `model.parameters()`. A tied head is the embedding."""
-    names = _names(model)
+    names = modules_of(class_of_network(model)) or _UNKNOWN
     kinds = {
         kind: {weight.name: weight for op in block.operators for weight in op.weights if not weight.shared}
         for kind, block in blocks(model, DEEPSPEED.implementation).items()
     }
     sizes = {name: round(size) for name, size in dim_sizes(model).items()}
-    found = list(_of_rows(dict(zip(names.first, _FIRST, strict=False)), kinds["embedding"], sizes))
+    ends = dict(kinds["embedding"] | kinds["head"])
+    if model.tie_word_embeddings:
+        ends.pop("lm_head.weight", None)
+    behind = _whole(names.last, {name: one for name, one in ends.items() if _stem(name) not in _stems(names.first)})
+    found = list(_of_rows("", names.first, ends, sizes, names))
     for index, kind in enumerate(model.layer_kinds):
-        rows = {f"{names.layers}.{index}.{module}": stems for module, stems in names.layer.items()}
-        found += _of_rows(rows, kinds[kind], sizes)
-    last: Rows = {names.norm: ("final_norm",)}
-    if not model.tie_word_embeddings:
-        last["lm_head"] = ("lm_head",)
-    found += _of_rows(last, kinds["head"], sizes)
+        found += _of_rows(f"{names.prefix}.{index}.", _whole(names.layer(kind), kinds[kind]), kinds[kind], sizes, names)
+    found += _of_rows("", behind, ends, sizes, names)
     if model.adapter is None:
         return tuple(found)
     return tuple(replace(parameter, name=f"base_model.model.{parameter.name}") for parameter in found)
 
 
-def _names(model: ModelDescriptor) -> Names:
-    if model.latent is None:
-        return _OF_TYPE.get(model.model_type, _PLAIN)
-    return Names((_LOW_QUERY if model.latent.q_lora_rank else {"self_attn.q_proj": ("q_up_proj",)}) | _DEEPSEEK)
+def _stems(rows: Rows) -> set[str]:
+    return {stem for stems in rows.values() for stem in stems}
 
 
-def _of_rows(rows: Rows, weights: Mapping[str, Weight], sizes: Mapping[str, int]) -> Iterator[Registered]:
-    """The parameters of some modules, each with its weight and bias, then its adapter's two matrices."""
+def _whole(rows: Rows, weights: Mapping[str, Weight]) -> Rows:
+    """Return the modules with those behind them that hold what no row does."""
+    others = dict.fromkeys(_stem(name) for name in weights)
+    return {**rows, **{stem: (stem,) for stem in others if stem not in _stems(rows)}}
+
+
+def _of_rows(
+    prefix: str, rows: Rows, weights: Mapping[str, Weight], sizes: Mapping[str, int], names: Modules
+) -> Iterator[Registered]:
+    """Yield the parameters of some modules, each with its weight and bias, then its adapter's two matrices."""
+    used: set[str] = set()
     for module, stems in rows.items():
         held = {
-            suffix: [weights[f"{stem}{suffix}"] for stem in stems if f"{stem}{suffix}" in weights]
+            suffix: [weights[name] for stem in stems if (name := f"{stem}{suffix}") in weights and name not in used]
             for suffix in ("", ".weight", ".bias", ".lora_A", ".lora_B")
         }
+        used |= {weight.name for parts in held.values() for weight in parts}
         for suffix, parts in held.items():
             if parts:
-                yield _registered(module + _name(suffix, parts[0], bool(held[".lora_A"])), parts, sizes)
+                name = f"{prefix}{module}{_name(suffix, parts[0], bool(held['.lora_A']))}"
+                one = _registered(name, parts, sizes)
+                plain = suffix in ("", ".weight") and bool(names.prefix) and names != _UNKNOWN
+                yield replace(one, vector=module in names.vectors) if plain else one
+
+
+def _stem(name: str) -> str:
+    return name.removesuffix(".lora_A").removesuffix(".lora_B").removesuffix(".weight").removesuffix(".bias")
 
 
 def _name(suffix: str, weight: Weight, adapted: bool) -> str:

@@ -1,0 +1,177 @@
+"""Writes what modules Transformers' classes are made of into symconfig: `python docs/modules.py`, with transformers.
+
+A small model of each family is built on the meta device, and each of its tensors is held against the weights that
+symconfig's graph declares for the same layer: a tensor is one of them, or several that the class has in one. Between
+tensors of one size names decide, and then the order.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from symconfig.descriptor.architectures import architectures
+from symconfig.descriptor.architectures.class_defaults import class_of
+from symconfig.descriptor.config_writer import config_json
+from symconfig.descriptor.huggingface import import_config
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.errors import SymconfigError
+from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
+from symconfig.frameworks.deepspeed.modules import FILE
+from symconfig.graph import dims as d
+from symconfig.graph.model import blocks, dim_sizes
+from tests.descriptor.small_configs import small_config
+
+Rows = dict[str, list[str]]
+Sized = list[tuple[str, int]]
+Layers = dict[str, Rows]  # by the kind of a layer
+_IN_LAYER = re.compile(r"(.+?)\.(\d+)\.(.+)")
+_MOST_IN_ONE = 5
+_HALF = 0.5  # of two names' letters are common
+
+
+def rows(kind: str) -> dict[str, Any]:
+    """Return a family's modules: those before the layers, the layers' name, those of a layer, those behind."""
+    model = import_config(small_config(kind), "config.json", kind)
+    config = config_json(model)
+    made = transformers.AutoConfig.for_model(config.pop("model_type"), **config)
+    with torch.device("meta"):
+        built = transformers.AutoModelForCausalLM.from_config(made)
+    first: Sized = []
+    last: Sized = []
+    layers: dict[int, Sized] = {}
+    prefix, vectors = "", set[str]()
+    for name, tensor in built.named_parameters():
+        inside = _IN_LAYER.fullmatch(name)
+        if tensor.dim() < 2 and not name.endswith(".bias"):
+            vectors.add(_stem(inside[3] if inside else name))
+        if inside:
+            prefix = inside[1]
+            layers.setdefault(int(inside[2]), []).append((inside[3], tensor.numel()))
+        else:
+            (last if layers else first).append((name, tensor.numel()))
+    weights = _weights(model)
+    ends = _matched([*first, *last], weights["embedding"] + weights["head"])
+    if model.tie_word_embeddings:  # no tensor of its own here, where the class need not tie
+        head = next(name for name, module in built.named_modules() if module is built.get_output_embeddings())
+        ends[head] = ["lm_head"]
+    before = {name.removesuffix(".weight").removesuffix(".bias") for name, _ in first}
+    layer: Layers = {}
+    for index, tensors in layers.items():
+        kind = model.layer_kinds[index]
+        if kind not in layer:
+            layer[kind] = _matched(tensors, weights[kind])
+    return {
+        "first": {module: stems for module, stems in ends.items() if module in before},
+        "prefix": prefix,
+        "layers": layer,
+        "last": {module: stems for module, stems in ends.items() if module not in before},
+        "vectors": sorted(vectors),
+    }
+
+
+def _weights(model: ModelDescriptor) -> dict[str, Sized]:
+    sizes = {name: round(size) for name, size in dim_sizes(model).items()}
+    tied = ("lm_head.weight",) if model.tie_word_embeddings else ()
+    return {
+        kind: [
+            (weight.name, d.elements(weight.dims).whole(sizes))
+            for op in block.operators
+            for weight in op.weights
+            if not weight.shared and weight.name not in tied
+        ]
+        for kind, block in blocks(model, DEEPSPEED.implementation).items()
+    }
+
+
+def _matched(tensors: Sized, weights: Sized) -> Rows:
+    """Return the stems of the weights that each module holds."""
+    left, found = list(weights), Rows()
+    for name, size in tensors:
+        module = _stem(name)
+        held = _of_module(found.get(module, ()), size, left) or _held(name, size, left)
+        if held is None:
+            raise ValueError(f"no weights make up {name} of {size} elements among {left}")
+        for weight in held:
+            left.remove(weight)
+        if "experts" in name:
+            module = module.removesuffix("_bias")
+        stems = found.setdefault(module, [])
+        stems += [stem for weight, _ in held if (stem := _stem(weight)) not in stems]
+    if left:
+        raise ValueError(f"no tensor is {left}")
+    return found
+
+
+def _of_module(stems: Sequence[str], size: int, left: Sized) -> Sequence[tuple[str, int]]:
+    """Return the biases of the weights that a module holds, where they are as large together."""
+    mine = [weight for weight in left if weight[0].endswith("bias") and _stem(weight[0]) in stems]
+    return mine if sum(weight[1] for weight in mine) == size else ()
+
+
+def _held(name: str, size: int, left: Sized) -> Sequence[tuple[str, int]] | None:
+    """Return the weights that a tensor is, or None."""
+    fit = [weight for weight in left if _may_be(name, weight[0])]
+    same = [weight for weight in fit if weight[1] == size]
+    if same:
+        return [max(same, key=lambda weight: _alike(name, weight[0]))]
+    for number in range(2, _MOST_IN_ONE + 1):
+        sums = [some for some in combinations(fit, number) if sum(weight[1] for weight in some) == size]
+        if sums:
+            return max(sums, key=lambda some: sum(_alike(name, weight[0]) for weight in some))
+    return None
+
+
+def _may_be(name: str, weight: str) -> bool:
+    """Whether names allow it: biases are biases, and experts, shared ones and norms are called so."""
+    if name.endswith("bias") != weight.endswith("bias"):
+        return False
+    return weight.startswith("expert_") == ("experts." in name and "shared" not in name)
+
+
+def _alike(name: str, weight: str) -> float:
+    mine, theirs = _stem(name), _stem(weight)
+    leaf = mine.rsplit(".", 1)[-1]
+    same = 2.0 * (leaf == theirs) + ("shared" in mine) * ("shared" in theirs)
+    half = difflib.SequenceMatcher(None, leaf, theirs).ratio() >= _HALF  # of less the order knows more
+    return same + half + 0.1 * ("norm" in mine) * ("norm" in theirs)
+
+
+def _stem(weight: str) -> str:
+    return re.sub(r"\.(weight|bias)$", "", weight)
+
+
+def families() -> Iterator[str]:
+    """Yield the families that are read and that transformers has a class of."""
+    for kind, table in architectures().items():
+        if table.text_of is None and class_of(kind) is not None:
+            yield kind
+
+
+def main() -> None:
+    """Write the file that symconfig reads."""
+    lines = []
+    for kind in families():
+        try:
+            lines.append(f"{json.dumps(kind)}: {json.dumps(rows(kind))}")
+        except (AttributeError, SymconfigError, ValueError) as error:
+            print(f"{kind}: {str(error)[:200]}")
+    FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+    print(f"{len(lines)} families of transformers {transformers.__version__}")
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    main()
