@@ -11,7 +11,6 @@ from symconfig.graph.monomial import ONE, Monomial
 from symconfig.graph.operator import Element, Leg, Place
 from symconfig.graph.scheme import Scheme
 
-
 GRADIENTS = 2  # of a product of two activations, one for each of them
 
 

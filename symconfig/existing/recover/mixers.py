@@ -81,6 +81,8 @@ def mixer_fields(out: Fields) -> None:
         _of_pattern(out, text)
     elif said.given(VARIANT) and said.word(VARIANT):
         _variant(out, said.word(VARIANT))
+    elif said.switch("is_hybrid_model"):
+        out.refuse("the layers are not said", "is_hybrid_model", hint="--hybrid-override-pattern")
 
 
 def _of_pattern(out: Fields, text: str) -> None:
