@@ -37,7 +37,7 @@ help:
 	@echo 'make partition   what the tensor solver finds and what it is held against, into docs/partitions.md'
 	@echo 'make rules       every rule of symconfig audit with its example, into docs/rules.md'
 	@echo 'make checkpoints what loads where, by rules and by what the frameworks did, into docs/checkpoints.md'
-	@echo 'make families    the defaults of transformers' config classes, into symconfig, for its import of config.json'
+	@echo "make families    the defaults of transformers' config classes, into symconfig; what is read of them, into docs/models.md"
 	@echo 'make rates       what a job says of its run, and the rates of what it leaves open, into docs/rates.md'
 	@echo 'make jobs        run the twelve jobs of docs/jobs, and put what they print into their pages'
 	@echo 'make templates   every variable of templates, into docs/templates.md'
@@ -173,6 +173,7 @@ rates: $(VENV)/.base
 
 families: $(VENV)/.verify
 	$(BIN)/python docs/families.py
+	$(BIN)/python docs/models.py
 
 jobs: $(VENV)/.base
 	$(BIN)/python docs/jobs.py

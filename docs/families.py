@@ -14,10 +14,12 @@ import math
 import os
 import re
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import transformers
+from huggingface_hub.errors import StrictDataclassError
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
@@ -31,10 +33,13 @@ NO_DECODER = words(
     plbart prophetnet reformer rembert roberta roberta-prelayernorm roc_bert roformer trocr whisper xlm xlm-roberta
     xlm-roberta-xl xlnet xmod moss_transcribe_diarize"""
 )
+_TYPES = {"int", "float", "bool", "str", "None", "list", "dict"}
+_SECTION = "text_config"
 _READS_HEAD_DIM = re.compile(r'config\.head_dim|config, "head_dim"')
 _BASE = {field.name: field.default for field in dataclasses.fields(transformers.PreTrainedConfig)}
 
 
+@cache
 def families() -> list[str]:
     """Return the model types of decoders that transformers has a causal model for, and of their text sections."""
     kinds = [kind for kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES if kind not in NO_DECODER]
@@ -60,9 +65,14 @@ def row(kind: str) -> dict[str, Any]:
             defaults[field.name] = value
     if "qk_rope_head_dim" in defaults:
         defaults.pop("head_dim", None)  # of rope's part, or of none
-    elif _READS_HEAD_DIM.search(_modules(made)):
+    elif _READS_HEAD_DIM.search(_modules(made)) and not hasattr(made, "head_dim"):  # nor is it computed there
         defaults.setdefault("head_dim", None)  # read by the modules where the class does not name it
+    names = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[kind]
     found: dict[str, Any] = {"defaults": defaults, "aliases": dict(made.attribute_map)}
+    found["class"] = names if isinstance(names, str) else names[0]
+    fields = {field.name: field for field in dataclasses.fields(made)}
+    said = {key: _type(fields[key].type, value) for key, value in defaults.items() if key in fields}
+    found["types"] = {key: text for key, text in said.items() if text}
     rope = getattr(made(), "rope_parameters", None) if "rope_parameters" in defaults else None
     if rope:
         found["rope"] = rope
@@ -79,6 +89,30 @@ def _modules(made: type) -> str:
     return path.read_text(encoding="utf-8") if path.exists() else ""
 
 
+def _type(annotation: Any, default: Any) -> str:
+    """Return a key's type where its default does not say it: int|None, list[int]|None; empty: it does, or is rope's."""
+    text = annotation.__name__ if isinstance(annotation, type) and not get_args(annotation) else str(annotation)
+    words = text.replace(" ", "").split("|")
+    same = {type(default).__name__, *(["int"] if isinstance(default, float) else [])}
+    if set(words) <= same or not {word.partition("[")[0] for word in words} <= _TYPES:
+        return ""
+    return "|".join(words)
+
+
+def around() -> dict[str, tuple[str, str]]:
+    """Return multimodal models whose language model is one of the families: its section, and its type by default."""
+    found = {}
+    for kind in CONFIG_MAPPING:
+        try:
+            made = CONFIG_MAPPING[kind]
+            inner = getattr(made(), _SECTION, None) if _SECTION in made.sub_configs else None
+        except (ImportError, KeyError, ValueError, StrictDataclassError):  # not installed, or of no default
+            continue
+        if inner is not None and inner.model_type in families() and kind not in families():
+            found[kind] = (_SECTION, inner.model_type)
+    return found
+
+
 def _plain(value: Any) -> bool:
     """Whether JSON can say it."""
     items = value if isinstance(value, list | tuple) else [value]
@@ -88,7 +122,8 @@ def _plain(value: Any) -> bool:
 def main() -> None:
     """Write the file that symconfig reads."""
     rows = [f"{json.dumps(kind)}: {json.dumps(row(kind), sort_keys=True)}" for kind in families()]
-    text = f'{{"version": "{transformers.__version__}",\n"families": {{\n' + ",\n".join(rows) + "\n}}\n"
+    text = f'{{"version": "{transformers.__version__}",\n"around": {json.dumps(around(), sort_keys=True)},\n'
+    text += '"families": {\n' + ",\n".join(rows) + "\n}}\n"
     Path(FILE).write_text(text, encoding="utf-8")
     print(f"{len(rows)} families of transformers {transformers.__version__}")
 

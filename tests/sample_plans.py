@@ -11,6 +11,7 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.learning_rate import derived
 from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.optimizer import Optimizer
 from symconfig.errors import InputError
 from symconfig.plans.degrees import Degrees
 from symconfig.plans.digests import digests
@@ -59,6 +60,11 @@ def _stages(model: ModelDescriptor, pp: int, vpp: int, recompute: str) -> tuple[
     chunks[0].insert(0, "embedding")
     chunks[-1] += ["mtp"] * model.num_nextn_predict_layers + ["head"]
     return tuple(Stage(tuple(tuple(chunks[rank + pp * v]) for v in range(vpp)), recompute, 50e9) for rank in range(pp))
+
+
+def with_optimizer(plan: Plan, optimizer: Optimizer) -> Plan:
+    """Return a plan whose job asks for another optimizer."""
+    return replace(plan, job=plan.job.model_copy(update={"optimizer": optimizer}))
 
 
 def sample_plan(

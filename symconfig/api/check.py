@@ -28,6 +28,7 @@ from symconfig.render.manifest import NAME
 from symconfig.render.summary import duration, short
 from symconfig.runs.adapted import adapted
 from symconfig.runs.best import best_plan
+from symconfig.runs.imaged import imaged
 from symconfig.runs.replan.check import (
     Checked,
     Finding,
@@ -249,7 +250,7 @@ def _inputs(plan: Plan, notes: list[str]) -> dict[Input, Finding]:
             continue
         now = load(name)
         if isinstance(now, ModelDescriptor):
-            now, _ = adapted(now, plan.job)
+            now = imaged(adapted(now, plan.job)[0], plan.job)
         for each in of_input(plan, kind, now):
             found[kind] = each
     return found

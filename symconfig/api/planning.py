@@ -17,9 +17,10 @@ from symconfig.api.problems import check_free as check_free
 from symconfig.api.problems import stated
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.document import Document
-from symconfig.descriptor.job import Backend, Job, Limits, Lora, Packing
+from symconfig.descriptor.job import Backend, Images, Job, Limits, Lora, Packing
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.optimizer import Optimizer
 from symconfig.descriptor.training import Training
 from symconfig.descriptor.validate import validate
 from symconfig.errors import InputError, Problem, SymconfigError
@@ -134,6 +135,7 @@ def plan(
     task: Literal["pretrain", "sft", "lora"] | None = None,
     precision: str | None = None,
     attention: Literal["flash", "unfused"] | None = None,
+    optimizer: str | Optimizer | Mapping[str, Any] | None = None,
     objective: Literal["time", "symtensor"] = "time",
     pins: Mapping[str, str | int] | None = None,
     allow: Sequence[str] | None = None,
@@ -141,6 +143,7 @@ def plan(
     edited: Sequence[str] | None = None,
     packing: Packing | Mapping[str, Any] | None = None,
     lora: Lora | Mapping[str, Any] | None = None,
+    images: Images | Mapping[str, Any] | None = None,
     limits: Limits | Mapping[str, Any] | None = None,
     training: Training | Mapping[str, Any] | None = None,
     top: int = TOP,
@@ -163,10 +166,12 @@ def plan(
         "task": task,
         "precision": precision,
         "attention": attention,
+        "optimizer": optimizer,
         "objective": objective,
         "pins": pins,
         "packing": packing,
         "lora": lora,
+        "images": images,
         "allow": allow,
         "without": without,
         "edited": edited,

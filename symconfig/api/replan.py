@@ -14,7 +14,7 @@ from symconfig.api.planning import AnyPlan, PlanResult, Problems, as_field, chec
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.cluster_name import changes_of
 from symconfig.descriptor.document import Document
-from symconfig.descriptor.job import Backend, Job, Limits, Lora
+from symconfig.descriptor.job import Backend, Images, Job, Limits, Lora
 from symconfig.descriptor.load import load_model, with_changes
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.training import Training
@@ -26,6 +26,7 @@ from symconfig.plans.plan import Plan
 from symconfig.runs.adapted import adapted, bare
 from symconfig.runs.best import best_plan
 from symconfig.runs.checkpoint import Checkpoint, read
+from symconfig.runs.imaged import imaged
 from symconfig.runs.replan import keep as kept_pins
 from symconfig.runs.replan.again import Again, replanned
 from symconfig.runs.replan.asked import revised
@@ -81,6 +82,7 @@ def replan(
     allow: Sequence[str] | None = None,
     without: Sequence[str] | None = None,
     lora: Lora | Mapping[str, Any] | None = None,
+    images: Images | Mapping[str, Any] | None = None,
     limits: Limits | Mapping[str, Any] | None = None,
     training: Training | Mapping[str, Any] | None = None,
     keep: Iterable[str] = (),
@@ -117,6 +119,7 @@ def replan(
         "allow": allow,
         "without": without,
         "lora": lora,
+        "images": images,
         "limits": limits,
         "training": training,
     }
@@ -194,6 +197,7 @@ def again(
     if found.all or job is None or model is None or cluster is None:
         raise InputError(found.all)
     laid, laid_job = adapted(model, job)
+    laid = imaged(laid, laid_job)
     before = old
     if set(changed) & set(ANSWER):  # then nothing but the inputs says what the run was
         solved = best_plan(old.model, old.cluster, old.job, top=1, progress=progress)

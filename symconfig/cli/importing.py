@@ -10,26 +10,29 @@ from symconfig.errors import InputError, Problem
 
 NAME = "import"
 DOES = "turn a Hugging Face config.json into a descriptor"
-EXAMPLES = ("symconfig import config.json --out mine.yaml",)
+EXAMPLES = ("symconfig import config.json --out mine.yaml", "symconfig import config.json --like llama")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `symconfig import`."""
     parser.add_argument("config", metavar="CONFIG.json")
     parser.add_argument("--out", metavar="FILE", help="write the descriptor there instead of to standard output")
+    does = "read it as a model of this family (model_type), whatever it says itself; no code beside weights is run"
+    parser.add_argument("--like", metavar="FAMILY", help=does)
     parser.add_argument("--force", action="store_true", help="replace FILE if it exists")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the descriptor as YAML, or as JSON with --json. Exit 0."""
     from symconfig.descriptor.huggingface import descriptor_yaml
-    from symconfig.descriptor.load import load_model
+    from symconfig.descriptor.load import load_like, load_model
 
     path = Path(arguments.config)
     if path.suffix != ".json" and not path.is_dir():
         raise InputError(Problem("this is no config.json", file=arguments.config, need="a file that ends in .json"))
     # "./" keeps a file from being taken for a zoo name
-    model = load_model(str(path if path.is_absolute() else Path.cwd() / path))
+    path = path if path.is_absolute() else Path.cwd() / path
+    model = load_model(str(path)) if arguments.like is None else load_like(path, arguments.like)
     text = descriptor_yaml(model)
     if arguments.out is not None:
         out = Path(arguments.out)

@@ -7,20 +7,28 @@ import argparse
 from symconfig.cli.shared import print_json, say
 
 NAME = "models"
-DOES = "list the models that come with it, or show one"
+DOES = "list the models that come with it, or show one; or the families that are read, with their targets"
 EXAMPLES = (
     "symconfig models",
+    "symconfig models --families",
     "symconfig models llama3.1-70b",
 )
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `symconfig models`."""
-    parser.add_argument("name", nargs="?", metavar="NAME", help="show this one: a zoo name, or a path")
+    parser.add_argument("name", nargs="?", metavar="NAME", help="show this one: a zoo name, or a path; a family's name")
+    parser.add_argument(
+        "--families",
+        action="store_true",
+        help="list the families of config.json (model_type) instead: what is read, and which target can be told it",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the list, or one model as a whole. Exit 0."""
+    """Print the list, or one model or family as a whole. Exit 0."""
+    if arguments.families:
+        return _families(arguments)
     from symconfig.report.zoo import model_list, model_shown
 
     if arguments.name is not None:
@@ -39,4 +47,16 @@ def run(arguments: argparse.Namespace) -> int:
         print_json({"schema": "symconfig.models/1", "models": [one.to_dict() for one in found]})
     else:
         say(model_list(found))
+    return 0
+
+
+def _families(arguments: argparse.Namespace) -> int:
+    from symconfig.api.zoo import families, family
+    from symconfig.report.families import family_list, family_shown
+
+    found = families() if arguments.name is None else (family(arguments.name),)
+    if arguments.json:
+        print_json({"schema": "symconfig.families/1", "families": [one.to_dict() for one in found]})
+    else:
+        say(family_list(found) if arguments.name is None else family_shown(found[0]))
     return 0

@@ -33,8 +33,10 @@ def add_job(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--task", metavar="T", help="pretrain, sft or lora (default: lora for adapters, else pretrain)")
     what.add_argument("--hf-weights", metavar="W", help="Hugging Face weights to start from (sft, lora: the model's)")
     add_lora(parser)
+    add_images(parser)
     what.add_argument("--precision", metavar="P", help="bf16, fp16, fp8, mxfp8, nvfp4, or auto for the fastest")
     what.add_argument("--attention", metavar="A", help="flash (default, where the GPU has it) or unfused")
+    what.add_argument("--optimizer", metavar="O", help="adam (default), adam8bit, adafactor, muon or sgd")
     what.add_argument("--objective", metavar="O", help="time (default) or symtensor")
     what.add_argument(
         "--pin",
@@ -78,6 +80,14 @@ def add_lora(parser: argparse.ArgumentParser) -> None:
     add("--lora-targets", metavar="NAMES", help="all-linear (default), attention, mlp, or modules: q_proj,v_proj")
     add("--lora-dropout", metavar="P", help="before each of them (default 0)")
     add("--lora-method", metavar="M", help="lora (default), or qlora: frozen weights in 4 bits")
+
+
+def add_images(parser: argparse.ArgumentParser) -> None:
+    """Options of the images that a multimodal model is trained on."""
+    add = parser.add_argument_group("images, for a model with a vision tower").add_argument
+    add("--images-per-sequence", metavar="I", help="in the mean (default 0: text alone, without the tower)")
+    add("--image-size", metavar="PIXELS", help="along a side, where the tower takes any (default: the model's)")
+    add("--freeze-vision", metavar="WHAT", help="none, tower (not its projector) or all (default: as the model says)")
 
 
 def add_training(parser: argparse.ArgumentParser) -> None:

@@ -6,13 +6,13 @@ The graph's monomials become arrays [points]; the formulas run once per kind of 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from symconfig.cost import compiled
+from symconfig.cost import compiled, orthogonal
 from symconfig.cost.collectives import beside_another, collective_s, exposed
 from symconfig.cost.framework import Framework
 from symconfig.cost.host import graphed, host_seconds, inside_experts, is_dispatch
@@ -55,6 +55,13 @@ class Weights:
     widest_vector: Array  # of `vectors`, those of the largest
     widest_expert: Array  # of `expert`, those of the largest parameter
     workspaces: Array  # bytes that the libraries of its kernels keep, beside those that every block's have
+    # Of matrices that are made orthogonal their elements, and the seconds of it; elements of the largest. 0: no such.
+    matrix: Array
+    matrix_expert: Array
+    matrix_s: Array
+    matrix_expert_s: Array
+    largest_matrix: Array
+    largest_matrix_expert: Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +230,7 @@ def evaluate(block: DerivedBlock, lattice: Lattice, machine: Machine, framework:
             _buffers(block, framework),
             _widest(block.weights, lattice, framework),
             _libraries_of(block, lattice, machine, framework),
+            orthogonal.rows(block, lattice, machine, framework),
         ),
         buffer_bytes=buffers,
         registered_bytes=buffers,
@@ -292,6 +300,7 @@ def _weights(
     buffers: set[Monomial],
     largest: tuple[Array, Array, Array, Array],
     workspaces: Array,
+    stepped: Mapping[str, Array],
 ) -> Weights:
     def total(chosen: list[WeightShard]) -> Array:
         return sum((lattice.value(shard.elements) for shard in chosen), np.zeros(lattice.points))
@@ -315,6 +324,7 @@ def _weights(
         widest_vector=widest_vector,
         widest_expert=widest_expert,
         workspaces=workspaces,
+        **stepped,
     )
 
 

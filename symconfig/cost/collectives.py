@@ -24,6 +24,11 @@ _TAKEN = 0.2
 _REARRANGED = 3
 
 
+def ring(amount: Array, passes: float | Array, ranks: Array, stride: object, machine: Machine) -> Array:
+    """Seconds of a collective over `ranks`; 0 for a group of one."""
+    return np.where(ranks > 1, compiled.ring_s(amount, passes, ranks, stride, **machine.levels), 0.0)
+
+
 def collective_s(c: Collective, lattice: Lattice, machine: Machine, framework: Framework) -> Array:
     """[points], before any overlap; 0 where the group has one rank."""
     if lattice.repeats:

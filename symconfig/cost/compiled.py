@@ -152,3 +152,13 @@ def states_bytes(dense_parameters: Any, expert_parameters: Any, weight_bytes: An
 def optimizer_s(parameters: Any, shards: Any, touched_bytes: Any, hbm_bytes_per_s: Any, launch_s: Any) -> Any:
     """s: memory-bound: master weight and both moments read and written, gradient read, weight written."""
     return launch_s + parameters*touched_bytes/(hbm_bytes_per_s*shards)
+
+
+def dealt(whole: Any, ranks: Any, largest: Any, chunks: Any, bucket: Any) -> Any:
+    """elements: pieces of each chunk dealt out whole, bucket by bucket, to whoever has least: of each bucket an even share in halves of the largest piece, or that piece."""
+    x0 = chunks**(-1.0)
+    x1 = np.floor(whole*x0/bucket)
+    x2 = np.maximum(largest, 0.001)
+    x3 = ranks**(-1.0)
+    x4 = -bucket*x1 + whole*x0
+    return chunks*(x1*np.maximum((1.0/2.0)*x2*np.ceil(2*bucket*x3/x2 - 1.0e-9), largest) + np.maximum(x3*x4, np.minimum(x4, largest)))

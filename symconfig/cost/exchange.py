@@ -7,9 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from symconfig.cost import compiled
+from symconfig.cost.collectives import ring
 from symconfig.cost.framework import CONTENTION, Together
 from symconfig.cost.lattice import Array
 from symconfig.cost.machine import Machine
+from symconfig.cost.optimizer import padding
 from symconfig.cost.stages import Setting, Stages
 from symconfig.plans.columns import Columns
 
@@ -23,11 +25,6 @@ _TOUCHED = 3.0
 # Of the host for each tensor of a list that a collective takes: Python slices it, PyTorch launches its copy. Assumed:
 # two eager operators.
 _LISTED_S = 10e-6
-
-
-def ring(amount: Array, passes: float | Array, ranks: Array, stride: object, machine: Machine) -> Array:
-    """Seconds of a collective over `ranks`; 0 for a group of one."""
-    return np.where(ranks > 1, compiled.ring_s(amount, passes, ranks, stride, **machine.levels), 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +82,16 @@ def exchange(sums: Stages, points: Columns, setting: Setting) -> Exchange:
         reduce = move(passes[:1], reduced * sums.dense[None], reduced * sums.expert[None])[0]
         none = np.zeros_like(reduce)
         return Exchange(none, reduce, none, reduced * (sums.dense + sums.expert))
-    dense, expert = sizes.weight * sums.dense, sizes.weight * sums.expert
+    longer = padding(sums, points, setting)
+    all_dense, all_expert = sums.dense + longer.dense, sums.expert + longer.expert
+    dense, expert = sizes.weight * all_dense, sizes.weight * all_expert
     if zero == 3:  # frozen weights are cut up, too
         dense = dense + sizes.frozen * sums.frozen + sizes.quantised * sums.quantised
         expert = expert + sizes.frozen * sums.frozen_expert
-    both = move(passes, np.stack((reduced * sums.dense, dense)), np.stack((reduced * sums.expert, expert)))
+    both = move(passes, np.stack((reduced * all_dense, dense)), np.stack((reduced * all_expert, expert)))
     if instances > 1:
-        both[0] = both[0] + between(reduced * sums.dense, reduced * sums.expert)
-    return Exchange(both[1], both[0], dense + expert, reduced * (sums.dense + sums.expert))
+        both[0] = both[0] + between(reduced * all_dense, reduced * all_expert)
+    return Exchange(both[1], both[0], dense + expert, reduced * (all_dense + all_expert))
 
 
 def _messages(sums: Stages, setting: Setting) -> Array:

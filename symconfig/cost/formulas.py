@@ -16,6 +16,7 @@ maximum = sp.Function("maximum")
 minimum = sp.Function("minimum")
 greater = sp.Function("greater")  # 1.0 where the first is larger, else 0.0
 LEVELS = 4
+GRAIN = 1e-3  # element: of what can be cut as one likes
 ROUNDING = 1e-9  # whole numbers must stay whole in floating point before they are rounded up or down
 
 
@@ -299,6 +300,25 @@ def _optimizer() -> Formula:
     )
 
 
+def _dealt() -> Formula:
+    whole, ranks, largest, chunks, bucket = _symbols("whole ranks largest chunks bucket")
+    chunk = whole / chunks
+    full = sp.floor(chunk / bucket)
+    rest = chunk - full * bucket
+    # The smaller pieces beside the largest ones: a gated MLP's second matrix is half as large as its first.
+    piece = maximum(largest, GRAIN) / 2
+    even = piece * sp.ceiling(bucket / ranks / piece - ROUNDING)
+    part = full * maximum(even, largest) + maximum(rest / ranks, minimum(rest, largest))
+    return Formula(
+        "dealt",
+        _names(whole, ranks, largest, chunks, bucket),
+        chunks * part,
+        "elements",
+        "pieces of each chunk dealt out whole, bucket by bucket, to whoever has least: of each bucket an even share in "
+        "halves of the largest piece, or that piece",
+    )
+
+
 def _names(*symbols: Any) -> tuple[str, ...]:
     return tuple(symbol.name for symbol in symbols)
 
@@ -320,5 +340,6 @@ def formulas() -> dict[str, Formula]:
         _in_flight(),
         _states(),
         _optimizer(),
+        _dealt(),
     )
     return {formula.name: formula for formula in made}

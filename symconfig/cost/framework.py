@@ -31,6 +31,32 @@ class Together(StrEnum):
     MATRIX = "matrix"  # at ZeRO 3; else the stage's
 
 
+class OverTensor(StrEnum):
+    """What ranks of tensor parallelism do with a matrix of which each holds a part (Megatron-LM, --muon-tp-mode)."""
+
+    BLOCKWISE = "blockwise"  # each takes its part for a matrix of its own
+    DUPLICATED = "duplicated"  # the whole is gathered, and each iterates on it
+    DISTRIBUTED = "distributed"  # each multiplies its part, and every iteration's X X' is summed
+
+
+@dataclass(frozen=True, slots=True)
+class Orthogonal:
+    """How matrices of layers are stepped that an optimizer makes orthogonal (Muon), and not element by element.
+
+    state: bytes of an element, the master weight included. touched: bytes moved for it, as `Framework.adam_bytes`. At
+    ZeRO 1 matrices are dealt out whole, bucket by bucket. bucket, bucket_of_rank: elements of one at least, for all
+    and for each rank; filled: the share of a bucket with its largest matrix on every rank from which it is closed.
+    """
+
+    state: float
+    touched: float
+    iterations: int
+    bucket: float
+    bucket_of_rank: float
+    filled: float
+    over_tensor: OverTensor = OverTensor.BLOCKWISE
+
+
 @dataclass(frozen=True, slots=True)
 class Bytes:
     """Per parameter. weight_cache, frozen_cache: copies for low-precision matmuls, more than the weight itself; the
@@ -146,6 +172,7 @@ class Framework:
     # Bytes touched per parameter by a fused Adam step: master, two moments read and written, gradient read, weight
     # written, and the gradient once more for its norm.
     adam_bytes: float = 34.0
+    orthogonal: Orthogonal | None = None  # None: matrices of layers are stepped as all parameters are
     host_kernel_s: Number = 0.0  # of one host thread to launch an operator: Python, autograd, the driver
     # Each launch waits for its kernel's end (CUDA_LAUNCH_BLOCKING=1), so that the GPU waits for the host at each.
     blocking_launches: bool = False
@@ -155,7 +182,7 @@ class Framework:
     @property
     def evaluated(self) -> tuple[object, ...]:
         """What decides the cost of a block before overlaps and graphs, of frameworks that are else alike."""
-        return self.implementation, self.hide.tp_pieces, self.bytes, self.quantised_weights
+        return self.implementation, self.hide.tp_pieces, self.bytes, self.quantised_weights, self.orthogonal
 
     def padded_vocab(self, vocab_size: int, tp: Degree) -> Degree:
         """Rows of its embedding."""

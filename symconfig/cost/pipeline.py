@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from symconfig.cost import compiled
-from symconfig.cost.exchange import ring
+from symconfig.cost.collectives import ring
 from symconfig.cost.lattice import Array
 from symconfig.cost.stages import Setting, Stages
 from symconfig.plans.columns import Columns

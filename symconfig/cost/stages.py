@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from symconfig.cost import orthogonal
 from symconfig.cost.blocks import KEPT, TRANSIENT
 from symconfig.cost.framework import Bytes, Framework
 from symconfig.cost.lattice import Array
@@ -124,6 +125,14 @@ class Stages:
     registered: Array  # of transient, what libraries hold beside the allocator
     copied: Array  # [n]: parameters of the look-up table where the last stage holds them as the first one does, or 0
     hidden: Array  # seconds of both passes that another microbatch beside them hides, [s, n]
+    # Of matrices that are made orthogonal, as in `Weights`.
+    matrix: Array
+    matrix_expert: Array
+    matrix_s: Array
+    matrix_expert_s: Array
+    largest_matrix: Array
+    largest_matrix_expert: Array
+    chunks: Array  # [n]: of a stage
     boundary: Array  # [n]
     replicated: Array  # [n]: 1 where every tensor-parallel rank has the whole stream at a stage's border
 
@@ -142,9 +151,14 @@ class Stages:
         return replace(self, **passes)
 
     def shared(self, parts: Array | int) -> Stages:
-        """An equal share of everything. parts: [n], or of all points."""
-        whole = ("boundary", "replicated")
-        return Stages(*(getattr(self, name) / (1 if name in whole else parts) for name in Stages.__slots__))
+        """An equal share of everything, of matrices as of what can be cut. parts: [n], or of all points."""
+        whole = ("chunks", "boundary", "replicated")
+        parted = Stages(*(getattr(self, name) / (1 if name in whole else parts) for name in Stages.__slots__))
+        return parted.divisible()
+
+    def divisible(self) -> Stages:
+        """Return the same where matrices can be dealt out in parts: no rank steps less than its even share."""
+        return replace(self, **{name: np.zeros_like(getattr(self, name)) for name in orthogonal.LARGEST})
 
     @property
     def communication(self) -> Array:
@@ -171,13 +185,13 @@ def stages(table: Table, pipelines: Pipelines, points: NDArray[np.intp], tied: b
     ends = summed(np.where(head, counts, 0.0), passes[KEPT]).swapaxes(0, 1)
     held = summed(counts, weights[: WEIGHTS.index("buffers")])
     vocabulary = summed(counts, of["vocabulary"] + of["frozen_vocabulary"])
-    more = _look_ups(places, counts, tied)
-    held[WEIGHTS.index("dense")] += more * of["vocabulary"][0]
-    held[WEIGHTS.index("frozen")] += more * of["frozen_vocabulary"][0]
-    vocabulary += more * (of["vocabulary"] + of["frozen_vocabulary"])[0]
+    more, look_up = _look_ups(places, counts, tied), places.index(Place.FIRST)
+    held[WEIGHTS.index("dense")] += more * of["vocabulary"][look_up]
+    held[WEIGHTS.index("frozen")] += more * of["frozen_vocabulary"][look_up]
+    vocabulary += more * (of["vocabulary"] + of["frozen_vocabulary"])[look_up]
     has = counts > 0
     block = of["dense"] + of["expert"] + of["frozen"] + of["frozen_expert"]
-    look_up, matrix, vector, of_experts = _widest(weights, has)
+    widest_table, matrix, vector, of_experts = _widest(weights, has)
     forward, backward, forward_comm, backward_comm, again, away = sums
     dense, expert, frozen, quantised, frozen_expert = held
     return Stages(
@@ -200,13 +214,16 @@ def stages(table: Table, pipelines: Pipelines, points: NDArray[np.intp], tied: b
         matrices=summed(counts, of["matrices"]),
         largest=_most(has, block),
         vectors=summed(counts, of["vectors"]),
-        widest_table=look_up,
+        widest_table=widest_table,
         widest=matrix,
         widest_vector=vector,
         widest_expert=of_experts,
         registered=_most(has, of["registered"]),
-        copied=of["vocabulary"][places.index(Place.FIRST)] * (tied or Place.FURTHER in places),
+        copied=of["vocabulary"][look_up] * (tied or Place.FURTHER in places),
         hidden=summed(counts, table.hidden[..., points].sum(axis=0)),
+        **{name: summed(counts, of[name]) for name in orthogonal.SUMMED},
+        **{name: _most(has, of[name]) for name in orthogonal.LARGEST},
+        chunks=np.broadcast_to(pipelines.vpp, points.shape),
         boundary=table.boundary[points],
         replicated=np.full(points.size, 0.0 if table.blocks[0].derived.scheme.sequence_parallel else 1.0),
     )

@@ -15,13 +15,21 @@ from symconfig.cost import compiled
 from symconfig.cost.exchange import exchanged_s
 from symconfig.cost.flight import at_peak, in_flight
 from symconfig.cost.lattice import Array
+from symconfig.cost.optimizer import (
+    Share,
+    dense_shared,
+    elementwise,
+    held_weights,
+    optimizer_s,
+    padding,
+    shards,
+    state_of_matrices,
+)
 from symconfig.cost.pipeline import messages, pipelined
 from symconfig.cost.stages import Offload, Setting, Stages
 from symconfig.cost.whole_gradients import whole_gradient_bytes
 from symconfig.plans.columns import Columns
 
-# Host memory rate that one rank's share of CPU Adam reaches: half a socket's 200 GB/s over four ranks.
-HOST_ADAM_BYTES_PER_S = 25e9
 # Of a parameter that is stepped in host memory: its gradient in fp32, pinned (Megatron-LM's hybrid_optimizer.py,
 # cpu_copys_map_grad; deepspeed/runtime/zero/stage_1_and_2.py, single_partition_of_fp32_groups' grad).
 HOST_GRADIENT_BYTES = 4.0
@@ -92,7 +100,7 @@ def time_s(sums: Stages, points: Columns, setting: Setting) -> dict[str, Array]:
     )
     parts = {name: _each_offload(part) for name, part in stages.items()}
     parts["data-parallel communication"] = _each_offload(exchanged_s(sums, points, setting))
-    parts["optimizer"] = _optimizer(sums, points, setting)[None]
+    parts["optimizer"] = optimizer_s(sums, points, setting)[None]
     parts["overhead"] = _overhead(points, setting)[None, None, :]
     return parts
 
@@ -106,44 +114,8 @@ def _overhead(points: Columns, setting: Setting) -> Array:
 
 def apart_s(sums: Stages, points: Columns, setting: Setting) -> Array:
     """[o, n]: of a step, what is neither a pass through a stage nor an exchange: optimizer and overhead."""
-    result: Array = _optimizer(sums, points, setting) + _overhead(points, setting)
+    result: Array = optimizer_s(sums, points, setting) + _overhead(points, setting)
     return result
-
-
-def _shards(points: Columns, setting: Setting, sharded: bool) -> tuple[Array | float, Array | float]:
-    """Ranks that share one state of the dense and of the experts' parameters."""
-    instances = setting.framework.optimizer_instances
-    return (points.shards / instances, points.edp / instances) if sharded else (1.0, 1.0)
-
-
-def _dense(sums: Stages, points: Columns, setting: Setting) -> Array:
-    """[s, n]: trained parameters outside the experts as many as the ranks of `_shards` share out."""
-    if setting.zero < 3 or not setting.framework.shards_over_tensor:
-        return sums.dense
-    shared: Array = sums.dense - sums.whole * (1 - 1 / points.tp)
-    return shared
-
-
-def _optimizer(sums: Stages, points: Columns, setting: Setting) -> Array:
-    """[o, n]: the part on the GPU, then the part in host memory with its transfers."""
-    machine, sizes = setting.machine, setting.bytes
-    over, over_experts = _shards(points, setting, setting.zero >= 1)
-    mine = (_dense(sums, points, setting) / over + sums.expert / over_experts).max(axis=0)
-    reduced = mine if setting.zero >= 2 else (sums.dense + sums.expert).max(axis=0)  # gradients that the rank has
-    stepped = reduced * setting.framework.stepped_bytes / machine.hbm_bytes_per_s
-    rows = []
-    for offload in setting.offload:
-        here = compiled.optimizer_s(
-            mine * (1 - offload.optimizer), 1.0, setting.framework.adam_bytes, machine.hbm_bytes_per_s, machine.launch_s
-        )
-        away = mine * offload.optimizer
-        moved = away * (sizes.gradient + sizes.weight) / machine.host_bytes_per_s
-        row = here + moved + away * setting.framework.adam_bytes / HOST_ADAM_BYTES_PER_S
-        if offload.weights:
-            # Each microbatch brings every weight over twice, forward and backward.
-            row = row + _held_weights(sums, points, setting) * 2 * points.num_microbatches / machine.host_bytes_per_s
-        rows.append(row + stepped)
-    return np.array(rows)
 
 
 def memory_bytes(sums: Stages, points: Columns, setting: Setting) -> dict[str, Array]:
@@ -162,15 +134,19 @@ def memory_bytes(sums: Stages, points: Columns, setting: Setting) -> dict[str, A
 def states(sums: Stages, points: Columns, setting: Setting) -> dict[str, Array]:
     """Weights, gradients and optimizer state: [s, o, n]."""
     sizes, zero, offloads = setting.bytes, setting.zero, setting.offload
-    dense, expert = _each_offload(_dense(sums, points, setting)), _each_offload(sums.expert)
-    shards, stages = _shards(points, setting, True), (float(zero >= 1), float(zero >= 2), float(zero >= 3))
+    dense, expert = dense_shared(sums, points, setting), sums.expert
+    ranks, stages = shards(points, setting, True), (float(zero >= 1), float(zero >= 2), float(zero >= 3))
 
-    def each(weight: float, gradient: Column, optimizer: float, device: Column) -> Array:
+    def each(of: Share, weight: float, gradient: Column, optimizer: float, device: Column) -> Array:
         """device, gradient: [o, 1], or for all offloads."""
-        result: Array = compiled.states_bytes(dense, expert, weight, gradient, optimizer, *shards, *stages, device)
+        dense, expert = _each_offload(of.dense), _each_offload(of.expert)
+        result: Array = compiled.states_bytes(dense, expert, weight, gradient, optimizer, *ranks, *stages, device)
         return result
 
-    over, over_experts = _shards(points, setting, zero >= 3)
+    every, longer = Share(dense, expert), padding(sums, points, setting)
+    buffers = Share(dense + longer.dense, expert + longer.expert)
+
+    over, over_experts = shards(points, setting, zero >= 3)
     held = (
         sums.frozen * sizes.frozen + sums.quantised * sizes.quantised
     ) / over + sums.frozen_expert * sizes.frozen / over_experts
@@ -178,16 +154,18 @@ def states(sums: Stages, points: Columns, setting: Setting) -> dict[str, Array]:
     trained = (sums.dense - (sums.vocabulary - tables)) / over + sums.expert / over_experts
     frozen = (sums.frozen - tables) / over + sums.frozen_expert / over_experts
     copies = sizes.weight_cache * trained + sizes.frozen_cache * frozen
-    whole = each(sizes.weight, 0.0, 0.0, 0.0) + _each_offload(held + copies)
+    whole = each(buffers, sizes.weight, 0.0, 0.0, 0.0) + _each_offload(held + copies)
     # ZeRO-3 gathers a block while it computes it, and the next one ahead of time.
     live = _each_offload(2.0 * sizes.weight * sums.largest) if zero >= 3 else np.zeros_like(whole)
     beside = [whole_gradient_bytes(sums, points, setting, offload) for offload in offloads]
-    gradients = each(0.0, _column(_gradient_bytes(setting, offload) for offload in offloads), 0.0, 0.0)
-    gradients = gradients + setting.framework.beside_bytes * (dense + expert)
+    gradients = each(buffers, 0.0, _column(_gradient_bytes(setting, offload) for offload in offloads), 0.0, 0.0)
+    gradients = gradients + setting.framework.beside_bytes * _each_offload(every.sum)
+    on_device = _column(1.0 - offload.optimizer for offload in offloads)
+    state = each(elementwise(sums, points, setting), 0.0, 0.0, sizes.optimizer, on_device)
     return {
         "weights": np.where(_column(offload.weights for offload in offloads) > 0, live, whole + live),
         "gradients": gradients + np.stack([np.broadcast_to(part, sums.dense.shape) for part in beside], axis=1),
-        "optimizer state": each(0.0, 0.0, sizes.optimizer, _column(1.0 - offload.optimizer for offload in offloads)),
+        "optimizer state": state + _each_offload(state_of_matrices(sums, points, setting)),
     }
 
 
@@ -228,24 +206,13 @@ def bound_bytes(sums: Stages, points: Columns, setting: Setting) -> Array:
     return np.asarray((live + state).max(axis=0))
 
 
-def _held_weights(sums: Stages, points: Columns, setting: Setting) -> Array:
-    """[n]: bytes of one rank's share of all weights at ZeRO-3, frozen ones included, on the stage that has most."""
-    sizes = setting.bytes
-    trained = _dense(sums, points, setting) * sizes.weight
-    dense = trained + sums.frozen * sizes.frozen + sums.quantised * sizes.quantised
-    expert = sums.expert * sizes.weight + sums.frozen_expert * sizes.frozen
-    over, over_experts = _shards(points, setting, True)
-    result: Array = (dense / over + expert / over_experts).max(axis=0)
-    return result
-
-
 def host_bytes(sums: Stages, points: Columns, setting: Setting) -> Array:
     """Pinned host memory of one rank, [r, o, n]: of activations all microbatches in flight, on the stage that has most;
     of an optimizer in host memory its state and its gradients beside.
     """
-    over, over_experts = _shards(points, setting, setting.zero >= 1)
-    mine = (_dense(sums, points, setting) / over + sums.expert / over_experts).max(axis=0)
-    weights = _held_weights(sums, points, setting)
+    over, over_experts = shards(points, setting, setting.zero >= 1)
+    mine = (dense_shared(sums, points, setting) / over + sums.expert / over_experts).max(axis=0)
+    weights = held_weights(sums, points, setting)
     state = setting.bytes.optimizer + HOST_GRADIENT_BYTES
     states = np.array([mine * offload.optimizer * state + weights * offload.weights for offload in setting.offload])
     activations = (sums.away * in_flight(points, setting)[:, None]).max(axis=0)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from symconfig.cost import orthogonal
 from symconfig.cost.blocks import KEPT, PASSES, SECONDS, TRANSIENT, BlockCost, evaluate
 from symconfig.cost.framework import Framework
 from symconfig.cost.lattice import Array, Lattice
@@ -42,6 +43,7 @@ WEIGHTS = (
     "widest_expert",
     "workspaces",
     "registered",
+    *orthogonal.NAMES,
 )
 
 

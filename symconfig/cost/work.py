@@ -18,13 +18,14 @@ from symconfig.graph.operator import ELEMENT_BYTES, Element
 MERGE_BYTES = (2.0 + 4.0 + 4.0, 4.0 + 2.0)
 ADD_BYTES = (2.0 + 2.0 + 2.0, 0.0)
 CACHEFUL = 2**14  # seconds worked out together: what they are made from stays in the cache
-# FLOP of products that an SM makes a second in chunked scans (Triton: flash-linear-attention, mamba-ssm), whose kernels do
-# as much between their products as in them, beside their traffic. From the gated delta rule of flash-linear-attention
-# 0.5, forward and backward, 32 heads of 128 channels and 32,768 tokens: 7.6 ms on H200, 8.0 ms on GB200 (QwenLM/FlashQLA,
-# benchmark/benchmark_results_H200.txt, _GB200.txt); forward, 96 heads and 8,192 tokens, 3.2 ms on H20 (MoonshotAI/FlashKDA,
-# BENCHMARK_H20.md). This gives 1.11, 0.90 and 0.87 of these times (1.25 and 1.06 of the forward and the backward alone on
-# H200); neither tensor cores nor memory of a newer GPU make such kernels faster by as much. With 16 heads it gives 0.85
-# and 0.65, since chunks then wait for each other, which is left out. Mamba-2's kernels are taken to be as fast; no public measurement of theirs was found.
+# FLOP of products that an SM makes a second in chunked scans (Triton: flash-linear-attention, mamba-ssm), whose kernels
+# do as much between their products as in them, beside their traffic. From the gated delta rule of
+# flash-linear-attention 0.5, forward and backward, 32 heads of 128 channels and 32,768 tokens: 7.6 ms on H200, 8.0 ms
+# on GB200 (QwenLM/FlashQLA, benchmark/benchmark_results_H200.txt, _GB200.txt); forward, 96 heads and 8,192 tokens, 3.2
+# ms on H20 (MoonshotAI/FlashKDA, BENCHMARK_H20.md). This gives 1.11, 0.90 and 0.87 of these times (1.25 and 1.06 of the
+# forward and the backward alone on H200); neither tensor cores nor memory of a newer GPU make such kernels faster by as
+# much. With 16 heads it gives 0.85 and 0.65, since chunks then wait for each other, which is left out. Mamba-2's
+# kernels are taken to be as fast; no public measurement of theirs was found.
 _SCAN_FLOPS_PER_UNIT = 0.65e12
 _CHANNELS = 128.0  # at which the attention's rates are given
 # Keys that a kernel looks at beyond a query's sliding window: it works on whole tiles, 256 queries by 128 keys. cuDNN
@@ -152,7 +153,7 @@ def _attention(work: AttentionWork, lattice: Lattice, machine: Machine, framewor
     channels = sum(widths) / 2
     rate = machine.attention_flops if forward else machine.attention_backward_flops
     attended = lattice.numbers[work.keys]
-    everything = lattice.numbers.get("keys_full", attended)
+    everything = lattice.numbers.get(work.among, attended)
     keys = np.minimum(attended + _TILE_KEYS, everything)
     if framework.implementation.attention.in_fp8:
         narrow, wide = machine.eight_bit_attention

@@ -7,23 +7,23 @@ from typing import Any, get_args
 
 from symconfig.descriptor import config_rules as rules
 from symconfig.descriptor.architectures.architecture import Architecture, Derived
+from symconfig.descriptor.architectures.fields import goes_to, is_read
 from symconfig.descriptor.architectures.keys import (
     ACTIVATIONS,
     COMMON_IGNORED,
     COMMON_NOTED,
     COMMON_ONLY,
-    FRACTIONS,
-    NAMES,
     NULL_IS_NONE,
     RULED,
     words,
 )
 from symconfig.descriptor.document import Document, KeyPath, shorten
-from symconfig.descriptor.model import MAX_LAYERS, Experts, LatentAttention, ModelDescriptor, Strict
+from symconfig.descriptor.key_types import fits, spoken, type_of
+from symconfig.descriptor.model import MAX_LAYERS, Experts, Indexer, LatentAttention, ModelDescriptor, Strict
 from symconfig.errors import Problem
 
 DTYPE_KEYS = ("torch_dtype", "dtype")
-_SECTIONS: Mapping[str, type[Strict]] = {"experts": Experts, "latent": LatentAttention}
+_SECTIONS: Mapping[str, type[Strict]] = {"experts": Experts, "latent": LatentAttention, "indexer": Indexer}
 
 
 class ConfigReader:
@@ -46,13 +46,15 @@ class ConfigReader:
         """Descriptor fields by dotted name. With problems the result is incomplete."""
         self._check_keys()
         defaults = self.architecture.defaults
-        values = {key: self._value(key, default) for key, default in defaults.items() if self._means(key)}
+        values = {
+            key: self._value(key, default) for key, default in defaults.items() if is_read(self.architecture, key)
+        }
         if self.problems:
             return {}
         self.values = values = {key: self.derive(value, values) for key, value in values.items()}
         self.fields = fields = {"model_type": self.data["model_type"]}
         for key, value in values.items():
-            for field in self._goes_to(key):
+            for field in goes_to(self.architecture, key):
                 if value is not None or not _needs_value(field):
                     fields[field] = value
                     self.key_of[field] = key
@@ -80,19 +82,6 @@ class ConfigReader:
         """Say in the descriptor what of the file it leaves out."""
         self.notes.append(sentence)
 
-    def _goes_to(self, key: str) -> tuple[str, ...]:
-        """Return the descriptor's fields that a key gives as it stands."""
-        if key in self.architecture.ignored:
-            return ()
-        own = self.architecture.names.get(key)
-        if own is not None or key in RULED or key in self.architecture.reads:
-            return own or ()
-        return NAMES.get(key) or ((key,) if key in ModelDescriptor.model_fields else ())
-
-    def _means(self, key: str) -> bool:
-        """Whether a key is read at all; of the others nothing but the class's default is understood."""
-        return key in RULED or key in self.architecture.reads or bool(self._goes_to(key))
-
     def problem(self, what: str, key: str, *more: str | int, got: object = None, need: str | None = None) -> None:
         shown = None if got is None else shorten(got)
         self.problems.append(self.document.problem(what, (*self.prefix, key, *more), got=shown, need=need))
@@ -114,7 +103,7 @@ class ConfigReader:
         if "rope_scaling" in table.defaults:
             known.add("rope_parameters")
         left_out = {*table.ignored, *table.noted, *COMMON_IGNORED, *COMMON_NOTED}
-        classed = {k: (v,) for k, v in table.defaults.items() if k not in left_out and not self._means(k)}
+        classed = {k: (v,) for k, v in table.defaults.items() if k not in left_out and not is_read(table, k)}
         common = {key: need for key, need in COMMON_ONLY.items() if key not in table.defaults}
         only: dict[str, tuple[Any, ...]] = {**common, **classed, **table.only}
         for key, value in self.data.items():
@@ -135,26 +124,30 @@ class ConfigReader:
     def _value(self, key: str, default: Any) -> Any:
         """The key's value, of the type that its default has."""
         if key not in self.data:
-            if default is None and any(_needs_value(field) for field in self._goes_to(key)):
+            if default is None and any(_needs_value(field) for field in goes_to(self.architecture, key)):
                 self.problem("this key is missing", key)
             return default
         value = self.data[key]
+        kind = self.architecture.kinds.get(key)
+        if kind is not None:
+            if value is not None and value != default and not kind.fits(value):
+                self.problem("wrong value", key, got=repr(value), need=kind.value)
+            return default if value is None else value
         if value is None and (key in NULL_IS_NONE or default is None or isinstance(default, Derived)):
             return default if isinstance(default, Derived) or key == "rope_scaling" else None
-        if (key in RULED and key not in _TYPED_RULES) or key in self.architecture.reads or default is None:
+        if key in RULED and key not in _TYPED_RULES:
             return value
-        if isinstance(default, bool):
-            right, need = isinstance(value, bool), "true or false"
-        elif isinstance(default, float) or key in FRACTIONS:
-            right, need = isinstance(value, int | float) and not isinstance(value, bool), "a number"
-        elif isinstance(default, str):
-            right, need = isinstance(value, str), "text"
-        else:
-            right, need = isinstance(value, int) and not isinstance(value, bool), "a whole number"
-        if not right:
-            self.problem("wrong value", key, got=repr(value), need=need)
-        elif value is not False and not isinstance(value, str) and (value < 0 or (value == 0 and key in _POSITIVE)):
-            self.problem("out of range", key, got=repr(value), need="> 0" if key in _POSITIVE else ">= 0")
+        types = type_of(key, default, self.architecture.types.get(key))
+        if not types:
+            return value
+        if not fits(value, types):
+            self.problem("wrong value", key, got=repr(value), need=spoken(types))
+            return value
+        if not isinstance(value, int | float):
+            return value
+        positive = key in _POSITIVE and key not in self.architecture.may_be_zero
+        if value is not False and (value < 0 or (value == 0 and positive)):
+            self.problem("out of range", key, got=repr(value), need="> 0" if positive else ">= 0")
         elif key in _LAYERS and value > MAX_LAYERS:
             self.problem("out of range", key, got=repr(value), need=f"<= {MAX_LAYERS:,}")
         elif isinstance(value, int) and value >= 2**63:
@@ -164,6 +157,9 @@ class ConfigReader:
     def derive(self, value: Any, values: Mapping[str, Any]) -> Any:
         if not isinstance(value, Derived):
             return value
+        if value is Derived.LAYERS:
+            listed = values.get("layer_types") or values.get("hybrid_override_pattern")
+            return len(listed) if isinstance(listed, list | str) else 0
         hidden = values.get("hidden_size") or values["n_embd"]
         heads = values.get("num_attention_heads") or values["n_head"]
         if value is Derived.HEADS:
@@ -212,6 +208,11 @@ _POSITIVE = words(
     """vocab_size hidden_size n_embd intermediate_size n_inner num_hidden_layers n_layer num_attention_heads n_head
     num_key_value_heads head_dim kv_channels max_position_embeddings n_positions moe_intermediate_size num_experts
     num_local_experts n_routed_experts num_experts_per_tok kv_lora_rank qk_nope_head_dim qk_rope_head_dim v_head_dim
-    rms_norm_eps layer_norm_eps layer_norm_epsilon rope_theta rotary_emb_base initializer_range
-    decoder_sparse_step sliding_window_pattern"""
+    rms_norm_eps layer_norm_eps layer_norm_epsilon rope_theta rotary_emb_base initializer_range decoder_sparse_step
+    sliding_window_pattern window_size attn_layer_period expert_layer_period full_attention_interval mamba_n_heads
+    linear_num_key_heads block_multiple_of attention_multiplier logits_scaling hybrid_override_pattern conv_kernel
+    state_size ssm_state_size chunk_size n_groups num_heads mamba_num_heads mamba_head_dim mamba_d_state mamba_d_conv
+    mamba_chunk_size mamba_n_groups mamba_expand expand linear_num_value_heads linear_key_head_dim linear_value_head_dim
+    linear_conv_kernel_dim linear_num_heads linear_head_dim block_size conv_L_cache
+    """
 )

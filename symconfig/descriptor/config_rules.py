@@ -5,11 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from symconfig.descriptor.architectures.architecture import CHUNKED, FULL, SLIDING, Derived, Reading
+from symconfig.descriptor.architectures.architecture import CHUNKED, FULL, OLDER_TYPES, SLIDING, Derived, Reading
 from symconfig.descriptor.meaning import leading_and_every
 from symconfig.descriptor.model import RopeScaling
 
-_ROPE_KEYS = {*RopeScaling.model_fields, "type", "rope_theta", "partial_rotary_factor", "finetuned"}
+_ROPE_KEYS = {*RopeScaling.model_fields, "type", "rope_theta", "partial_rotary_factor"}
+_ROPE_IDLE = {
+    "finetuned": None,
+    "max_position_embeddings": None,  # of the file again
+    "mrope_section": None,  # which channels turn by an image's rows and columns: no cost
+    "mrope_interleaved": None,
+    "llama_4_scaling_beta": "llama_4_scaling_beta scales queries by their position, which changes no shape and no cost",
+}
 _MOE_LAYERS = {"dense": False, "sparse": True}
 
 
@@ -24,7 +31,9 @@ def rope(reader: Reading) -> None:
         return reader.problem("wrong value", key, got=repr(raw), need="an object")
     if "rope_local_base_freq" in fields and (FULL in raw or SLIDING in raw):
         raw = _rope_by_layer_type(reader, key, raw)
-    for unknown in (k for k in raw if k not in _ROPE_KEYS and raw[k] is not None):
+    for sentence in (note for k, note in _ROPE_IDLE.items() if note is not None and (data.get(key) or {}).get(k)):
+        reader.note(sentence)
+    for unknown in (k for k in raw if k not in _ROPE_KEYS and k not in _ROPE_IDLE and raw[k] is not None):
         reader.problem("this key is not known and may change the architecture", key, unknown, got=raw[unknown])
     for field in ("rope_theta", "partial_rotary_factor"):
         if raw.get(field) is not None:
@@ -58,7 +67,7 @@ def _rope_scaling(raw: Mapping[str, Any], longest: int, values: Mapping[str, Any
     phi3 = values.get("original_max_position_embeddings")
     if phi3 and kind in ("su", "yarn"):  # Phi-3's older spellings
         kind = "longrope"
-    if kind == "default":
+    if kind in ("default", "mrope"):
         return None
     scaling = {name: raw[name] for name in RopeScaling.model_fields if raw.get(name) is not None} | {"rope_type": kind}
     if phi3:
@@ -95,7 +104,9 @@ def _layer_types(reader: Reading) -> list[str] | None:
         return None
     if listed is None:
         return None if rule is None else list(rule(values, number))
-    known = (FULL, SLIDING, CHUNKED, *reader.architecture.blocks)
+    known = (*reader.architecture.known_layers, *reader.architecture.blocks)
+    if isinstance(listed, list):
+        listed = [OLDER_TYPES.get(kind, kind) if isinstance(kind, str) else kind for kind in listed]
     if not isinstance(listed, list) or len(listed) != number or any(str(kind) not in known for kind in listed):
         need = f"{number} times " + " or ".join(repr(kind) for kind in known)
         reader.problem("wrong value", "layer_types", got=listed, need=need)

@@ -2,47 +2,63 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any
 
 from pydantic import ValidationError
 
-from symconfig.descriptor.architectures import architectures
+from symconfig.descriptor.architectures import architectures, refused
 from symconfig.descriptor.architectures.architecture import Architecture
+from symconfig.descriptor.architectures.class_defaults import families
+from symconfig.descriptor.architectures.keys import COMMON_IGNORED
+from symconfig.descriptor.architectures.multimodal import AROUND, Around
+from symconfig.descriptor.architectures.vision import BESIDE_TEXT
 from symconfig.descriptor.config_reader import DTYPE_KEYS, ConfigReader
 from symconfig.descriptor.document import MAX_PROBLEMS, Document, KeyPath, Place, nearest, shorten
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.validate import problems as pydantic_problems
+from symconfig.descriptor.vision_reader import SECTION, VisionReader
 from symconfig.descriptor.write import descriptor_yaml
-from symconfig.errors import InputError
+from symconfig.errors import InputError, Problem
+
+_TIED = "tie_word_embeddings"
+_INHERITED = (*DTYPE_KEYS, _TIED, "quantization_config")
 
 __all__ = ["descriptor_yaml", "import_config"]
 
 
 def import_config(
-    data: Mapping[str, Any], file: str, name: str | None, document: Document | None = None
+    data: Mapping[str, Any], file: str, name: str | None, document: Document | None = None, like: str | None = None
 ) -> ModelDescriptor:
     """The descriptor of a parsed `config.json`. Raises InputError: unknown architecture, key or value.
 
     `name` defaults to the file's `_name_or_path`, else its folder. `document` gives line numbers to the messages.
-    What has no effect on training but is left out is listed in the descriptor's `notes`.
+    `like` is the family that the file is read as one of, whatever it says itself. What has no effect on training but
+    is left out is listed in the descriptor's `notes`.
     """
     document = document or Document(dict(data), file)
     if not isinstance(data, Mapping):
         raise InputError(document.problem("a config.json holds one object", got=shorten(data)))
-    architecture = _architecture(data, document)
     notes: list[str] = []
+    if like is not None:
+        notes.append(_read_as(like, data.get("model_type")))
+        data = {**data, "model_type": like}
+    architecture = _architecture(data, document)
     prefix: KeyPath = ()
     original = data.get("_name_or_path")
+    tower = VisionReader(data, document)
     if architecture.text_of is not None:
-        data, prefix = _text_section(data, architecture.text_of, document), architecture.text_of[:1]
+        data, prefix = _text_section(data, architecture.text_of, document)
         architecture = _architecture(data, document)
-        notes.append(f"only the text model ({prefix[0]}) is described; the vision tower is left out")
     reader = ConfigReader(data, architecture, document, prefix)
     fields = reader.read()
-    if reader.problems:
-        problems = sorted(reader.problems, key=lambda problem: (problem.line or 0, problem.column or 0))
+    if tower.data is not data and "hidden_size" in fields:
+        fields["vision"] = tower.read(fields["hidden_size"])
+        notes += tower.notes
+    if found := [*reader.problems, *tower.problems]:
+        problems = sorted(found, key=lambda problem: (problem.line or 0, problem.column or 0))
         raise InputError(problems[:MAX_PROBLEMS])
     fields["name"] = name or _name(original, file)
     fields["source"] = f"imported from {file}"
@@ -52,27 +68,65 @@ def import_config(
     return _descriptor(fields, reader)
 
 
+def _read_as(like: str, kind: object) -> str:
+    """Return the note that a file is read as one of another family. Raises InputError where there is no such family."""
+    known = architectures()
+    if like not in known:
+        hint, need = nearest(like, known), f"one of {', '.join(sorted(known))}"
+        raise InputError(Problem("there is no such family", field="--like", got=shorten(like), need=need, hint=hint))
+    said = f" and not of {shorten(kind)}" if isinstance(kind, str) and kind != like else ""
+    return f"read as a model of the family {like}{said}, as the user said; no code beside its weights was run"
+
+
 def _architecture(data: Mapping[str, Any], document: Document) -> Architecture:
     kind = data.get("model_type")
     known_kinds = architectures()
     if isinstance(kind, str) and kind in known_kinds:
         return known_kinds[kind]
-    known = ", ".join(known_kinds)
+    known = ", ".join(sorted(known_kinds))
     if "model_type" not in data:
         raise InputError(document.problem("model_type is missing, so the architecture is not known", need=known))
-    hint = nearest(kind, known_kinds) if isinstance(kind, str) else None
-    what = "this architecture is not known, and is not guessed"
+    if isinstance(kind, str) and (why := refused().get(kind)) is not None:
+        what = f"models of this family cannot be described: {why}"
+        raise InputError(document.problem(what, ("model_type",), got=shorten(kind)))
+    what, hint = "this architecture is not known, and is not guessed", _meant(kind)
+    if kind in families():
+        what = "transformers has this architecture, and its file is not read yet"
+    elif data.get("auto_map"):
+        what += "; the code beside its weights (auto_map) is never run"
+    if hint is None and kind not in families():
+        hint = f"symconfig import {shorten(PurePath(document.file).name)} --like FAMILY, if it is built as one of these"
     raise InputError(document.problem(what, ("model_type",), got=shorten(kind), need=f"one of {known}", hint=hint))
 
 
-def _text_section(data: Mapping[str, Any], where: tuple[str, str], document: Document) -> dict[str, Any]:
-    """The nested text model, with what it inherits from the file around it. where: its section, and its type."""
-    section, kind = where
+def _meant(kind: object) -> str | None:
+    """Return the family whose name was misspelt; another release of a family, as llama4 of llama, is no misspelling."""
+    if not isinstance(kind, str) or kind in families():
+        return None
+    hint = nearest(kind, architectures(), alike=0.8)
+    numbers = [re.findall(r"\d+", name) for name in (kind, hint or "")]
+    return hint if numbers[0] == numbers[1] else None
+
+
+def _text_section(
+    data: Mapping[str, Any], where: tuple[str, str], document: Document
+) -> tuple[dict[str, Any], KeyPath]:
+    """Return the language model of a multimodal file, with what it inherits from the file around it, and its place.
+
+    where: its section, and its type.
+    """
+    (section, kind), around = where, AROUND.get(data["model_type"], Around())
     text = data.get(section)
+    if text is None and around.flat:
+        beside = {SECTION, *BESIDE_TEXT} - {*COMMON_IGNORED, *_INHERITED}
+        return {**{key: data[key] for key in data if key not in beside}, "model_type": kind}, ()
     if not isinstance(text, dict):
         raise InputError(document.problem("this section is missing or not an object", (section,)))
-    inherited = {key: data[key] for key in (*DTYPE_KEYS, "tie_word_embeddings", "quantization_config") if key in data}
-    return {"model_type": kind, **inherited, **text}
+    inherited = {key: data[key] for key in _INHERITED if key in data}
+    found = {"model_type": kind, **inherited, **text}
+    if data["model_type"] in AROUND:
+        found[_TIED] = data.get(_TIED, around.tied) or (around.ties and text.get(_TIED, False))
+    return found, (section,)
 
 
 def _name(original: object, file: str) -> str:

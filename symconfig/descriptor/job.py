@@ -5,9 +5,10 @@ from __future__ import annotations
 import difflib
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, SerializerFunctionWrapHandler, model_serializer
 
 from symconfig.descriptor.model import ModelDescriptor, PositiveInt, Rate, Strict
+from symconfig.descriptor.optimizer import ADAM, Optimizer
 from symconfig.descriptor.training import Task, Training
 
 Backend = Literal["megatron", "deepspeed"]
@@ -80,6 +81,22 @@ class Lora(Strict):
     dropout: Rate = 0.0
 
 
+class Images(Strict):
+    """The images among what is trained on, for a model with a vision tower."""
+
+    per_sequence: Annotated[float, Field(ge=0.0, le=1e6)] = Field(
+        default=0.0, description="in the mean; 0: text alone, and the tower is not loaded"
+    )
+    size: PositiveInt | None = Field(
+        default=None, description="pixels along a side, where the tower takes any; absent: what the model says"
+    )
+    frozen: Literal["none", "tower", "all"] | None = Field(
+        default=None,
+        description="what is not trained of the tower: all, or the tower without its projector; absent: as the model "
+        "says, and all beside adapters",
+    )
+
+
 class Limits(Strict):
     memory_margin: Annotated[float, Field(ge=0.0, lt=0.9)] = Field(
         default=0.04, description="share of the GPU's memory that a plan must leave free"
@@ -119,6 +136,10 @@ class Job(Strict):
     attention: Literal["flash", "unfused"] | None = Field(
         default=None, description="the kernel; unfused keeps its scores in memory. Absent: flash, where the GPU has it"
     )
+    optimizer: Optimizer = Field(
+        default=ADAM,
+        description="adam (default), adam8bit, adafactor, muon or sgd, or a section with its name and settings",
+    )
     objective: Literal["time", "symtensor"] = "time"
     pins: Annotated[dict[str, str], BeforeValidator(_pins)] = Field(
         default_factory=dict, description="degree -> value, 'a..b', '..b' or 'a..'"
@@ -135,8 +156,17 @@ class Job(Strict):
     lora: Lora | None = Field(
         default=None, description="adapters over the model; absent: its own, or for task lora those of an empty section"
     )
+    images: Images | None = Field(default=None, description="absent: text alone")
     limits: Limits = Limits()
     training: Training = Training()
+
+    @model_serializer(mode="wrap")
+    def _said(self, data: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave the usual optimizer out: jobs and plans without another one read as before there were others."""
+        found: dict[str, Any] = data(self)
+        if self.optimizer == ADAM:
+            found.pop("optimizer", None)
+        return found
 
     @property
     def wants_adapters(self) -> bool:

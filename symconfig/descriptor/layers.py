@@ -20,6 +20,14 @@ class Mlp(StrEnum):
     NONE = "none"
 
 
+class Keys(StrEnum):
+    """Which keys a layer's attention reads, but for those beyond a window."""
+
+    ALL = ""
+    CHOSEN = "indexed"  # an indexer of this layer's chooses them
+    AS_BEFORE = "as_before"  # those that the last indexer chose
+
+
 class Mixer(Strict):
     """A building block that mixes tokens in place of attention; the planner knows it by its file in `graph/blocks`."""
 
@@ -43,7 +51,7 @@ class Mixer(Strict):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerKind:
     """What a layer is made of. mixer: a block's name. window: attention sees a window or a chunk only. rope: it turns
-    queries and keys. beside: a second block that reads what attention reads."""
+    queries and keys. beside: a second block that reads what attention reads. keys: which ones attention reads."""
 
     mixer: str
     mlp: Mlp = Mlp.DENSE
@@ -51,6 +59,7 @@ class LayerKind:
     rope: bool = True
     beside: str | None = None
     attends: bool = True
+    keys: Keys = Keys.ALL
 
     @property
     def moe(self) -> bool:
@@ -59,8 +68,10 @@ class LayerKind:
 
     @property
     def name(self) -> str:
-        """dense, moe or mixer (no MLP), then `_window`, `_nope`, then what stands in attention's place or beside it."""
+        """dense, moe or mixer (no MLP), then `_window` or `_indexed`, `_nope`, then what stands in attention's place or
+        beside it."""
         first = "mixer" if self.mlp is Mlp.NONE else str(self.mlp)
         own = "" if self.attends else f"_{'alone' if self.mixer == NO_MIXER else self.mixer}"
         beside = f"_with_{self.beside}" if self.beside else ""
-        return first + ("_window" if self.window else "") + ("" if self.rope else "_nope") + own + beside
+        chosen = f"_{self.keys}" if self.keys else ""
+        return first + ("_window" if self.window else "") + chosen + ("" if self.rope else "_nope") + own + beside

@@ -86,6 +86,14 @@ def _load_model(path: Path, *, adapters: bool) -> ModelDescriptor:
     return validate(document, ModelDescriptor)
 
 
+def load_like(path: Path, family: str) -> ModelDescriptor:
+    """A `config.json`, or a folder with one, read as if it were of that family. Raises InputError."""
+    from symconfig.descriptor.huggingface import import_config
+
+    document = load_json_strict(_config_in(path) if path.is_dir() else path)
+    return import_config(document.data, document.file, None, document, family)
+
+
 def load_cluster(name_or_path: str, base: Path | None = None) -> ClusterDescriptor:
     """A zoo name or a descriptor file, and what differs: `h100 with network=4x100Gb/s`, or `h100@4x100Gb/s`.
 

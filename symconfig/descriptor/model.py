@@ -8,7 +8,7 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from symconfig.descriptor.layers import NO_MIXER, LayerKind, Mixer, Mlp
+from symconfig.descriptor.layers import NO_MIXER, Keys, LayerKind, Mixer, Mlp
 from symconfig.descriptor.sections import (
     FUSED_TARGETS,
     QWEN_TARGETS,
@@ -18,9 +18,11 @@ from symconfig.descriptor.sections import (
     Experts,
     Indexer,
     LatentAttention,
+    Particular,
     RopeScaling,
 )
 from symconfig.descriptor.strict import MAX_LAYERS, Count, LayerCount, PositiveInt, Rate, Sparse, Strict
+from symconfig.descriptor.vision import Vision
 
 __all__ = [
     "FUSED_TARGETS",
@@ -39,6 +41,7 @@ __all__ = [
     "ModelDescriptor",
     "ModelSchema",
     "Norm",
+    "Particular",
     "Position",
     "PositiveInt",
     "Rate",
@@ -61,6 +64,7 @@ class Norm(StrEnum):
 class Position(StrEnum):
     ROPE = "rope"
     LEARNED = "learned"
+    SINUSOIDAL = "sinusoidal"  # a fixed table, added to the embedding (XGLM)
     ALIBI = "alibi"
     NONE = "none"
 
@@ -79,7 +83,8 @@ class ModelDescriptor(Sparse):
     rare: ClassVar[tuple[str, ...]] = (
         "mixers", "mlp_layers", "norm_bias", "norm_weight", "norm_before_sublayer", "shared_input_norm",
         "embedding_norm", "residual_multiplier", "logits_multiplier", "rope_layers", "qk_norm_of", "v_norm",
-        "attention_gate", "v_head_dim", "chunked_attention", "indexer", "embedding_multiplier",
+        "attention_gate", "v_head_dim", "chunked_attention", "indexer", "embedding_multiplier", "norm_after_residual",
+        "final_norm", "inner_norm", "qk_norm_bias", "extra_positions", "particulars", "vision",
     )  # fmt: skip
 
     schema_: ModelSchema = Field(alias="schema")
@@ -112,6 +117,9 @@ class ModelDescriptor(Sparse):
     norm_weight: bool = Field(default=True, description="norms of the stream have weights (not OLMo 1's)")
     norm_before_sublayer: bool = Field(default=True, description="attention and MLP read a norm (not OLMo 2's)")
     norm_after_sublayer: bool = Field(default=False, description="a norm after attention and MLP (Gemma 2, 3, OLMo 2)")
+    norm_after_residual: bool = Field(default=False, description="the stream is normed after each sum (GPT-1)")
+    final_norm: bool = Field(default=True, description="a norm between the last layer and the head")
+    inner_norm: bool = Field(default=False, description="a norm before each sublayer's last projection (BitNet)")
     parallel_residual: bool = Field(default=False, description="attention and MLP read one input (GPT-NeoX)")
     shared_input_norm: bool = Field(default=False, description="and both the same norm of it (Cohere, Phi)")
     embedding_norm: bool = Field(default=False, description="a norm behind the embedding (BLOOM)")
@@ -119,6 +127,7 @@ class ModelDescriptor(Sparse):
     logits_multiplier: float | None = Field(default=None, description="logit_scale, or 1 / logits_scaling")
 
     position: Position = Position.ROPE
+    extra_positions: Count = Field(default=0, description="rows of the position table that no token has (OPT)")
     rope_theta: float = Field(default=10000.0, gt=0)
     rope_scaling: RopeScaling | None = None
     rope_local_base_freq: float | None = Field(default=None, description="rope base of sliding-window layers (Gemma 3)")
@@ -132,8 +141,9 @@ class ModelDescriptor(Sparse):
     qk_norm_of: Literal["head", "each_head", "all_heads", "unit"] = Field(
         default="head",
         description="its weights: one vector for all heads (Qwen3), one for each (Cohere), over all heads at once "
-        "(OLMo 2), or none (Llama 4)",
+        "(OLMo 2), or none (Llama 4, on layers with rope)",
     )
+    qk_norm_bias: bool = Field(default=False, description="that norm has a bias, too (Persimmon)")
     v_norm: bool = Field(default=False, description="a norm without weights on values, too (Gemma 4)")
     attention_gate: Literal["channel", "head"] | None = Field(
         default=None,
@@ -162,8 +172,10 @@ class ModelDescriptor(Sparse):
     num_nextn_predict_layers: Count = Field(
         default=0, le=100, description="multi-token-prediction layers (DeepSeek-V3)"
     )
+    particulars: tuple[Particular, ...] = Field(default=(), description="what its class computes besides, by name")
     initializer_range: float = Field(default=0.02, gt=0)
     adapter: Adapter | None = None
+    vision: Vision | None = Field(default=None, description="a tower in front that encodes images")
     notes: tuple[str, ...] = Field(
         default=(), description="for people: what of the original model is not described by the fields above"
     )
@@ -197,6 +209,8 @@ class ModelDescriptor(Sparse):
             foreign = [t for t in self.adapter.target_modules if not self.names_target(t)]
             if foreign:
                 problems.append(f"adapter.target_modules {', '.join(foreign)} is no module of {self.model_type}")
+        if self.vision is not None:
+            problems += self.vision.against(self.hidden_size)
         if problems:
             raise ValueError("; ".join(problems))
         return self
@@ -227,6 +241,12 @@ class ModelDescriptor(Sparse):
                 return [f"mixers: layer {index} has {' and '.join(own)}, need one at most"]
             if own == [NO_MIXER] and not (self.mlp_layers or everywhere)[index]:
                 return [f"layer {index} has neither a mixer nor an MLP"]
+        if self.indexer and (self.latent is None or self.latent.q_lora_rank is None):
+            problems.append("indexer needs latent attention with q_lora_rank: it reads the low-rank queries")
+        if self.indexer and self.indexer.layers:
+            seeing = (own for own, window in zip(self.indexer.layers, self.sliding_layers, strict=False) if not window)
+            if not next(seeing, True):
+                problems.append("indexer.layers: the first layer without a window takes a choice that none made before")
         sizes: dict[str, int] = {}
         for mixer in self.mixers:
             for name, size in mixer.sizes.items():
@@ -275,7 +295,13 @@ class ModelDescriptor(Sparse):
             rope=not attends or self.rope_layers is None or self.rope_layers[index],
             beside=own.block if own is not None and attends else None,
             attends=attends,
+            keys=self._keys(index) if attends else Keys.ALL,
         )
+
+    def _keys(self, index: int) -> Keys:
+        if self.indexer is None or self.sliding_layers[index]:
+            return Keys.ALL
+        return Keys.CHOSEN if self.indexer.layers is None or self.indexer.layers[index] else Keys.AS_BEFORE
 
     def mixer(self, block: str) -> Mixer:
         """Return what the model says of a block that it has in place of attention."""
@@ -285,6 +311,11 @@ class ModelDescriptor(Sparse):
     def layer_kinds(self) -> tuple[str, ...]:
         """Name of the kind of every layer, in order: dense, moe_window, dense_nope, … (`LayerKind.name`)"""
         return tuple(kind.name for kind in self.kind_of_layer)
+
+    @property
+    def encoder_kinds(self) -> tuple[str, ...]:
+        """The kinds of the blocks before the embedding: those of the vision tower, where there is one."""
+        return self.vision.kinds if self.vision is not None else ()
 
     @property
     def rotary_dim(self) -> int:

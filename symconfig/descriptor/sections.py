@@ -49,7 +49,9 @@ class RopeScaling(Strict):
 class Experts(Sparse):
     """Mixture of experts: what replaces the dense MLP on the layers that `ModelDescriptor.layer_kinds` names."""
 
-    rare: ClassVar[tuple[str, ...]] = ("layers", "zero_experts", "latent_size", "latent_bias")
+    rare: ClassVar[tuple[str, ...]] = (
+        "layers", "zero_experts", "latent_size", "latent_bias", "input_scaled", "shortcut", "result_norm",
+    )  # fmt: skip
 
     num_experts: PositiveInt
     num_experts_per_tok: PositiveInt
@@ -78,6 +80,20 @@ class Experts(Sparse):
         default=None, description="width that tokens are projected to before their experts, and back (Nemotron 3)"
     )
     latent_bias: bool = Field(default=False, description="these two projections have biases")
+    input_scaled: bool = Field(
+        default=False, description="a choice's weight scales the token that its expert reads, not the result (Llama 4)"
+    )
+    shortcut: bool = Field(
+        default=False,
+        description="their result joins the stream at the next layer's end, the shared expert's here (LongCat)",
+    )
+
+    result_norm: bool = Field(default=False, description="a norm of what all experts give together (A.X K1)")
+
+    @property
+    def computing_per_tok(self) -> float:
+        """Of a token's choices those that compute something, in the mean: the router is balanced over all of them."""
+        return self.num_experts_per_tok * self.num_experts / (self.num_experts + self.zero_experts)
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -104,8 +120,21 @@ class LatentAttention(Strict):
     v_head_dim: PositiveInt
 
 
+class Particular(Strict):
+    """Something that a model's class computes besides: it changes results, and neither shapes nor costs.
+
+    Frameworks that run the class itself, by its `config.json`, compute it; one with modules of its own cannot be told.
+    """
+
+    name: str = Field(min_length=1, description="config.json's key, or that of an attribute that the class fixes")
+    value: bool | int | float | str
+
+
 class Indexer(Strict):
-    """Sparse attention (DeepSeek-V3.2): a small attention of its own chooses the keys that a query sees."""
+    """Sparse attention (DeepSeek-V3.2): a small attention of its own chooses the keys that a query sees.
+
+    It reads the low-rank queries and the layer's input. Layers with a window have none.
+    """
 
     index_n_heads: PositiveInt
     index_head_dim: PositiveInt

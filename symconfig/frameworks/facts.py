@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Self
 
 from symconfig.descriptor.model import Attention, ModelDescriptor
+from symconfig.descriptor.optimizer import Optimizer
 from symconfig.frameworks.megatron import adapters
 from symconfig.frameworks.megatron.hybrid import hybrid, parts_of_layer
 from symconfig.graph.model import mixer_pieces
@@ -28,7 +29,8 @@ class Fixed:
     that the fastest links join. mixer_pieces: of what ranks hold whole pieces of in blocks in attention's place, the
     greatest common divisor; 0 without such blocks. hybrid: whether Megatron-LM's HybridModel is built; parts_of_layer:
     of how many of its layers one of the model's is, 0 where that differs. architecture: of the GPU
-    (`descriptor.cluster.Gpu`).
+    (`descriptor.cluster.Gpu`). optimizer: its name. narrow_states: whether it keeps something narrower than fp32 by a
+    setting of its own.
     """
 
     model_type: Any = UNKNOWN
@@ -57,9 +59,19 @@ class Fixed:
     flash: Any = UNKNOWN
     near: Any = UNKNOWN
     architecture: Any = UNKNOWN
+    optimizer: Any = UNKNOWN
+    narrow_states: Any = UNKNOWN
 
     @classmethod
-    def of(cls, model: ModelDescriptor, flash: Any = UNKNOWN, near: Any = UNKNOWN, architecture: Any = UNKNOWN) -> Self:
+    def of(
+        cls,
+        model: ModelDescriptor,
+        flash: Any = UNKNOWN,
+        near: Any = UNKNOWN,
+        architecture: Any = UNKNOWN,
+        *,
+        optimizer: Any = UNKNOWN,
+    ) -> Self:
         """Return a model's facts, on GPUs of an architecture of which so many are `near`."""
         experts, put = model.experts, adapters.targets(model)
         return cls(
@@ -89,6 +101,8 @@ class Fixed:
             flash=flash,
             near=near,
             architecture=architecture,
+            optimizer=optimizer.name if isinstance(optimizer, Optimizer) else optimizer,
+            narrow_states=optimizer.narrow if isinstance(optimizer, Optimizer) else optimizer,
         )
 
 

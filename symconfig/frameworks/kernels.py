@@ -115,6 +115,7 @@ def changed(how: Implementation, **changes: Any) -> Implementation:
             joined_weights=how.experts.joined_weights,
         ),
         adapters=Adapters(given["adapters"]),
+        towers=how.towers,
         stops_early=given["stops_early"],
     )
 

@@ -26,10 +26,16 @@ OWN_LAYERS = {MEGATRON_LOCAL.name: MEGATRON_LOCAL}
 
 
 def facts(
-    backend: str, model: ModelDescriptor, architecture: str, attention: str | None = None, near: Any = UNKNOWN
+    backend: str,
+    model: ModelDescriptor,
+    architecture: str,
+    attention: str | None = None,
+    near: Any = UNKNOWN,
+    optimizer: Any = UNKNOWN,
 ) -> Fixed:
     """Return what constraints ask of a model on a kind of GPU, of which so many are `near`."""
-    return Fixed.of(model, flash(architecture, attention, FRAMEWORKS[backend].engine), near, architecture)
+    runs_flash = flash(architecture, attention, FRAMEWORKS[backend].engine)
+    return Fixed.of(model, runs_flash, near, architecture, optimizer=optimizer)
 
 
 def usual_backend(adapted: bool) -> Backend:

@@ -106,7 +106,10 @@ MIXER_PIECES = Constraint(
     name="mixer pieces",
     predicate=lambda f, p: f.mixer_pieces % p.tp != 0,
     rule="heads and groups of a block in attention's place must divide over tp",
-    sentence="heads and groups of blocks in attention's place, which come in {f.mixer_pieces}, cannot be split over tp {p.tp}",
+    sentence=(
+        "heads and groups of blocks in attention's place divide by {f.mixer_pieces} at most, and cannot be split over "
+        "tp {p.tp}"
+    ),
     about="tp",
     pins=("tp",),
     divides=True,

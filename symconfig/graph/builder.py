@@ -7,13 +7,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
-from symconfig.graph import dims as d
 from symconfig.graph.operator import (
     DISCARDING,
+    KEYS_OF_ALL,
     LAYER,
     OPERATORS,
     Block,
     Element,
+    Gradients,
     Leg,
     Operator,
     OpKind,
@@ -35,6 +36,7 @@ class Builder:
     parts: list[str] = field(default_factory=list)
     legs: list[Leg] = field(default_factory=lambda: [Leg.APART])
     stops_early: bool = False
+    detached: bool = False
 
     @contextmanager
     def module(self, *names: str) -> Iterator[None]:
@@ -57,9 +59,17 @@ class Builder:
         yield
         self.legs.pop()
 
+    @contextmanager
+    def no_gradient(self) -> Iterator[None]:
+        """Operators made inside run forward only."""
+        self.detached = True
+        yield
+        self.detached = False
+
     def _add(self, operator: Operator) -> None:
         modules, part = tuple(self.modules), ".".join(self.parts)
-        self.operators.append(replace(operator, modules=modules, part=part, leg=self.legs[-1]))
+        gradients = Gradients.NONE if self.detached else operator.gradients
+        self.operators.append(replace(operator, modules=modules, part=part, leg=self.legs[-1], gradients=gradients))
 
     def matmul(
         self,
@@ -194,13 +204,17 @@ class Builder:
         keys: str,
         weights: Sequence[Weight] = (),
         in_fp8: bool = False,
+        beside: Sequence[Use] = (),
+        keeps: Sequence[Tensor] = (),
+        among: str = KEYS_OF_ALL,
     ) -> Tensor:
         """Fused (flash) attention: nothing of size sequence x keys is kept, only the softmax statistics.
 
         Its kernel runs all keys of a query and all channels of a head. Heads are the last dim but one. in_fp8: it
-        casts what it reads, and keeps those copies and its result's.
+        casts what it reads, and keeps those copies and its result's. keys, among: see Operator. beside: which keys it
+        reads, or a mask over them; keeps: of these, what it keeps.
         """
-        heads, shared = q.dims()[-2], k.dims()[-2]
+        over, heads, shared = k.dims()[-3], q.dims()[-2], k.dims()[-2]
         kept = (q.tensor, k.tensor, v.tensor, output)
         loops = dict.fromkeys((*q.dims(), *k.dims(), *v.dims()))
         self._add(
@@ -208,13 +222,14 @@ class Builder:
                 name=name,
                 kind=OpKind.ATTENTION,
                 loops=tuple(loops),
-                inputs=(q, k, v),
+                inputs=(q, k, v, *beside),
                 outputs=(Use(output),),
-                contracted=(d.KEYS,),
+                contracted=(over,),
                 weights=tuple(weights),
-                saves=(*(map(in_eight_bits, kept) if in_fp8 else kept), statistics),
+                saves=(*(map(in_eight_bits, kept) if in_fp8 else kept), statistics, *keeps),
                 keys=keys,
-                whole=tuple(dict.fromkeys((d.KEYS, q.dims()[-1], v.dims()[-1]))),
+                among=among,
+                whole=tuple(dict.fromkeys((over, q.dims()[-1], v.dims()[-1]))),
                 together=((heads, shared),) if heads != shared else (),
             )
         )
@@ -230,9 +245,16 @@ class Builder:
                 self.operators[index] = replace(op, modules=(*op.modules, OPERATORS))
 
     def block(
-        self, name: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor], place: Place = Place.LAYER
+        self,
+        name: str,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        place: Place = Place.LAYER,
+        leaves: Sequence[Tensor] = (),
     ) -> Block:
-        operators = tuple(self.operators)
+        """leaves: see Block."""
+        unwanted = frozenset(tensor.name for tensor in leaves)
+        operators = tuple(_backward(self.operators, unwanted) if leaves else self.operators)
         return Block(
             name=name,
             inputs=tuple(inputs),
@@ -241,7 +263,27 @@ class Builder:
             discards=DISCARDING,
             stops_early=self.stops_early,
             place=place,
+            leaves=unwanted,
         )
+
+
+def _backward(operators: Sequence[Operator], leaves: frozenset[str]) -> Iterator[Operator]:
+    """Yield operators with what their backwards make, where nobody wants the gradients of some tensors.
+
+    What has no backward is not run again either.
+    """
+    unwanted = set(leaves)
+    for op in operators:
+        if op.gradients is Gradients.NONE:
+            unwanted.update(use.tensor.name for use in op.outputs)
+            yield op
+        elif any(use.tensor.name not in unwanted for use in op.inputs):
+            yield op
+        elif op.trainable:
+            yield replace(op, gradients=Gradients.WEIGHTS)
+        else:
+            unwanted.update(use.tensor.name for use in op.outputs)
+            yield replace(op, gradients=Gradients.NONE, modules=())
 
 
 def in_eight_bits(tensor: Tensor) -> Tensor:

@@ -26,7 +26,7 @@ from symconfig.graph.derived import (
 )
 from symconfig.graph.layout import PARTIAL, Kind, Layout, Move, moves
 from symconfig.graph.monomial import ONE, Monomial
-from symconfig.graph.operator import LAYER, Block, Element, Leg, Operator, OpKind, Tensor, Use, Weight
+from symconfig.graph.operator import LAYER, Block, Element, Gradients, Leg, Operator, OpKind, Tensor, Use, Weight
 from symconfig.graph.scheme import Scheme
 
 
@@ -38,7 +38,7 @@ def derive(block: Block, scheme: Scheme) -> DerivedBlock:
     overwritten = {use.tensor.name for op in block.operators if op.overwrites for use in op.inputs}
     work: list[Work] = []
     for op in block.operators:
-        work.extend(_work(op, scheme))
+        work.extend(item for item in _work(op, scheme) if item.phase in _PHASES[op.gradients])
     return DerivedBlock(
         name=block.name,
         scheme=scheme,
@@ -56,6 +56,11 @@ def derive(block: Block, scheme: Scheme) -> DerivedBlock:
     )
 
 
+_PHASES = {
+    Gradients.ALL: tuple(Phase),
+    Gradients.WEIGHTS: (Phase.FORWARD, Phase.WEIGHT),
+    Gradients.NONE: (Phase.FORWARD,),
+}
 _STREAM = Tensor("residual", (d.BATCH, d.SEQUENCE, d.HIDDEN))
 
 
@@ -105,10 +110,11 @@ class Flow:
 
     def collectives(self) -> list[Collective]:
         result: list[Collective] = []
+        unwanted = self.block.unwanted
         for name, tensor in self.tensors.items():
             result.extend(self._forward(name, tensor))
             if tensor.element is not Element.INDEX and tensor not in self.block.losses:
-                result.extend(self._backward(name, tensor))
+                result.extend(() if name in unwanted else self._backward(name, tensor))
                 result.extend(self._again(name, tensor))
         return result
 
@@ -131,6 +137,8 @@ class Flow:
         wanted = produced.summed()
         sources: dict[tuple[Layout, str], Operator | None] = {}
         for op, layout in self.uses[name]:
+            if op and op.gradients is not Gradients.ALL:
+                continue
             given = layout if op is None else _gradient_layout(op, self._use(op, name), self.scheme)
             sources.setdefault((given, op.name if op and op.apart and wanted.where("tp") is None else ""), op)
         result = []
@@ -259,11 +267,11 @@ def _work(op: Operator, scheme: Scheme) -> list[Work]:
         return _matmuls(op, scheme)
     if op.kind is OpKind.ATTENTION:
         parts = scheme.parts(op)
-        queries = _extent([d.BATCH, d.SEQUENCE, d.HEADS], parts)
+        queries = _extent(list(op.inputs[0].dims()[:-1]), parts)
         channels = (op.inputs[0].dims()[-1], op.inputs[2].dims()[-1])
         steps = Monomial.of(*(axis for axis in parts.get(d.SEQUENCE, ()) if axis == "cp"))
         return [
-            AttentionWork(op.name, phase, queries, op.keys or "", channels, steps)
+            AttentionWork(op.name, phase, queries, op.keys or "", channels, steps, op.among)
             for phase in (Phase.FORWARD, Phase.INPUT)
         ]
     return _traffic(op, scheme)
@@ -375,6 +383,7 @@ def _weights(op: Operator, scheme: Scheme) -> list[WeightShard]:
                 row=_row(op, weight, layout),
                 table=weight.table,
                 joined=weight.joined,
+                matrix=op.kind is OpKind.MATMUL and len(set(weight.dims) - {d.EXPERTS}) > 1,
             )
         )
     return result

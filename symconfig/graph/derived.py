@@ -8,7 +8,7 @@ from typing import Any
 
 from symconfig.graph.layout import Kind
 from symconfig.graph.monomial import ONE, Monomial
-from symconfig.graph.operator import Element, Leg, Place
+from symconfig.graph.operator import KEYS_OF_ALL, Element, Leg, Place
 from symconfig.graph.scheme import Scheme
 
 GRADIENTS = 2  # of a product of two activations, one for each of them
@@ -36,7 +36,7 @@ class Matmul:
 
 @dataclass(frozen=True, slots=True)
 class AttentionWork:
-    """Fused attention on one rank: `queries` rows (batch x sequence x heads), each against `keys` keys."""
+    """Fused attention on one rank: `queries` rows (batch x sequence x heads), each against `keys` of `among` keys."""
 
     op: str
     phase: Phase
@@ -44,6 +44,7 @@ class AttentionWork:
     keys: str
     channels: tuple[str, ...]  # of the query-key product and of the value product
     steps: Monomial  # kernels, one after the other: a ring runs one for each part of the keys
+    among: str = KEYS_OF_ALL
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +113,7 @@ class WeightShard:
     """A weight on one rank. Its gradient is partial over `data_axes` (ZeRO cuts along them) and `other_axes`.
 
     row: of its elements on one rank, those that make one element of the output; 1 for a vector. table, joined: see
-    Weight.
+    Weight. matrix: a product's operand, each expert's for itself; no bias, and no kernel of a convolution.
     """
 
     name: str
@@ -126,6 +127,7 @@ class WeightShard:
     row: Monomial
     table: bool
     joined: bool
+    matrix: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,7 +64,7 @@ EXPERT_TENSOR_DIMS = (EXPERT_FFN_FUSED, EXPERT_FFN)
 # Replicas of an expert: what is left of a stage's ranks on the expert grid.
 EDP = Monomial.of("tp", "cp", "dp") / Monomial.of("ep", "etp")
 
-COPIES = Monomial.of("num_experts_per_tok")  # of each token, one for each of its experts
+COPIES = Monomial.of("expert_copies")  # of each token, one for each of its experts that compute something
 GROUPS, CHOSEN_GROUPS = Monomial.of("expert_groups"), Monomial.of("chosen_expert_groups")  # 1 where a router has none
 
 _SIZES = {
@@ -76,7 +76,7 @@ _SIZES = {
     WHOLE_VOCAB: Monomial.of(VOCAB),
     SHARED_KV_HEADS: Monomial.of("tp"),
     GATHERED_QKV: Monomial.of(QKV),
-    # Every token takes num_experts_per_tok slots; the busiest rank has expert_imbalance times the mean.
+    # Every token takes expert_copies slots; the busiest rank has expert_imbalance times the mean.
     SLOTS: Monomial.of("micro_batch", "dp", "seq_length", "expert_imbalance") * COPIES / Monomial.of("num_experts"),
 }
 

@@ -73,13 +73,15 @@ class Attention:
     copies_result: into the order that the projection wants. copies_shared_heads: where query heads share keys and
     values, those are copied for each of them before the products. in_fp8: queries, keys and values are cast for a
     fused kernel, and it keeps those copies and its result's (Transformer Engine's --fp8-dpa,
-    pytorch/attention/dot_product_attention/backends.py).
+    pytorch/attention/dot_product_attention/backends.py). masks_choice: where an indexer chooses keys, attention reads
+    all of them under a mask, and PyTorch's products make the indexer's scores.
     """
 
     kernel: Kernel = Kernel.FLASH
     copies_result: bool = False
     copies_shared_heads: bool = False
     in_fp8: bool = False
+    masks_choice: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,6 +153,17 @@ class Experts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Towers:
+    """split: multimodal models, by their model_type, whose vision tower is the framework's own, and is split over
+    tensor-parallel ranks. Any other is Transformers' module, whole on every rank; recomputed: its layers are where the
+    language model's are.
+    """
+
+    split: frozenset[str] = frozenset()
+    recomputed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Implementation:
     """How each kind of operator is computed.
 
@@ -170,6 +183,7 @@ class Implementation:
     vocabulary: Vocabulary = field(default_factory=Vocabulary)
     experts: Experts = field(default_factory=Experts)
     adapters: Adapters = Adapters.PLAIN
+    towers: Towers = field(default_factory=Towers)
     stops_early: bool = False
 
     def attending(self, kernel: Kernel) -> Implementation:

@@ -18,13 +18,13 @@ from symconfig.graph.builder import Builder
 from symconfig.graph.derive import derive
 from symconfig.graph.derived import DerivedBlock
 from symconfig.graph.implementation import Implementation
-from symconfig.graph.operator import Block, Place
+from symconfig.graph.operator import Block
 from symconfig.graph.parts import End, parts
 from symconfig.graph.scheme import Scheme
 
 
 def blocks(model: ModelDescriptor, how: Implementation | None = None, shared_heads: bool = False) -> dict[str, Block]:
-    """Build each kind of block once: embedding, the layer kinds in order of appearance, mtp, head.
+    """Build each kind of block once: encoders, embedding, the layer kinds in order of appearance, mtp, head.
 
     shared_heads: see Scheme.
     """
@@ -34,10 +34,10 @@ def blocks(model: ModelDescriptor, how: Implementation | None = None, shared_hea
     def context() -> Context:
         return Context(model, how, Builder(stops_early=how.stops_early), shared_heads)
 
-    result = {end.kind: end.build(context()) for end in _ends(model) if end.place is Place.FIRST}
+    result = {end.kind: end.build(context()) for end in _ends(model) if end.place.begins}
     for kind in dict.fromkeys(model.kind_of_layer):
         result[kind.name] = layer(context(), kind)
-    return result | {end.kind: end.build(context()) for end in _ends(model) if end.place is not Place.FIRST}
+    return result | {end.kind: end.build(context()) for end in _ends(model) if not end.place.begins}
 
 
 def _check(model: ModelDescriptor) -> None:
@@ -75,7 +75,8 @@ def _ends(model: ModelDescriptor) -> list[End]:
 _NUMBERS = frozenset(
     {"name", "source", "huggingface_id", "notes", "hidden_size", "intermediate_size", "num_hidden_layers",
      "num_attention_heads", "num_key_value_heads", "head_dim", "vocab_size", "max_position_embeddings",
-     "num_nextn_predict_layers", "sliding_window_pattern", "mixers", "mlp_layers", "rope_layers"}
+     "extra_positions", "num_nextn_predict_layers", "sliding_window_pattern", "mixers", "mlp_layers", "rope_layers",
+     "particulars"}
 )  # fmt: skip
 
 
@@ -115,8 +116,8 @@ def shares_heads(model: ModelDescriptor, tp: int) -> bool:
 def sequence(model: ModelDescriptor) -> tuple[str, ...]:
     """The kinds of all blocks from first to last."""
     repeated = [(end.place, (end.kind,) * end.count(model)) for end in _ends(model)]
-    before = [kind for place, kinds in repeated if place is Place.FIRST for kind in kinds]
-    behind = [kind for place, kinds in repeated if place is not Place.FIRST for kind in kinds]
+    before = [kind for place, kinds in repeated if place.begins for kind in kinds]
+    behind = [kind for place, kinds in repeated if not place.begins for kind in kinds]
     return (*before, *model.layer_kinds, *behind)
 
 
@@ -135,7 +136,7 @@ def dim_sizes(model: ModelDescriptor) -> dict[str, float]:
         d.QKV: (heads + kv) * width + kv * value + (heads * value if model.attention_gate == "channel" else 0),
         d.FFN: model.intermediate_size,
         d.FFN_FUSED: 2 * model.intermediate_size,
-        d.POSITIONS: model.max_position_embeddings,
+        d.POSITIONS: model.max_position_embeddings + model.extra_positions,
         "mtp_width": 2 * model.hidden_size,
         d.MTP_COLUMNS: model.hidden_size,
     }
@@ -146,6 +147,7 @@ def dim_sizes(model: ModelDescriptor) -> dict[str, float]:
             "router_width": moe.num_experts + moe.zero_experts,
             d.EXPERT_LATENT: moe.latent_size or 0,
             "num_experts_per_tok": moe.num_experts_per_tok,
+            "expert_copies": moe.computing_per_tok,
             "expert_groups": moe.n_group or 1,
             "chosen_expert_groups": moe.topk_group or 1,
             d.EXPERT_FFN: moe.moe_intermediate_size,
@@ -156,6 +158,8 @@ def dim_sizes(model: ModelDescriptor) -> dict[str, float]:
         }
     for block in blocks_of(model):
         sizes |= parts().mixer(block).sizes(model)
+    for end in _ends(model):
+        sizes |= end.sizes(model)
     for mixer in model.mixers:
         sizes |= mixer.sizes
     if model.adapter is not None:

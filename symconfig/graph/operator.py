@@ -37,6 +37,14 @@ class OpKind(StrEnum):
     ELEMENTWISE = "elementwise"
 
 
+class Gradients(StrEnum):
+    """What an operator's backward makes."""
+
+    ALL = "all"
+    WEIGHTS = "weights"  # nothing that is trained lies behind its inputs
+    NONE = "none"  # nor has it a weight that is trained; or it runs detached: it finds positions
+
+
 class Leg(StrEnum):
     """Where an operator stands on the way of tokens to their experts and back."""
 
@@ -50,10 +58,16 @@ class Leg(StrEnum):
 class Place(StrEnum):
     """Where a block stands in the model."""
 
+    ENCODER = "encoder"  # makes of images what the block that makes the stream puts into it
     FIRST = "first"  # makes the stream from token ids, by look-up in the vocabulary's table
     LAYER = "layer"
     FURTHER = "further"  # predicts further tokens behind the last layer, and looks these up itself
     LAST = "last"  # ends the model with the loss
+
+    @property
+    def begins(self) -> bool:
+        """Whether it stands before the layers, in the model's first chunk."""
+        return self in (Place.ENCODER, Place.FIRST)
 
     @property
     def closes(self) -> bool:
@@ -109,6 +123,9 @@ class Use:
         return tuple(names.get(dim, dim) for dim in self.tensor.dims)
 
 
+KEYS_OF_ALL = "keys_full"  # keys of a query without any window
+
+
 @dataclass(frozen=True, slots=True)
 class Product:
     """A product of two activations inside an operator's kernels, of which memory sees nothing.
@@ -141,7 +158,7 @@ class Operator:
     holds: tensors that stay alive until its backward without being read there, since a variable names them.
     overwrites: its backward writes the gradient of its input over what it saved.
     in_place: its backward writes the gradient of its input over that of its output.
-    keys: for attention, the symbol for keys attended per query.
+    keys, among: for attention, the symbols for keys attended per query, and for all that there are.
     low_precision: a matmul that runs in fp8 or fp4 when the plan says so.
     sums_bias: the gradient of a matmul's bias is a kernel of its own, which reads the output's gradient once more.
     buffered: the framework gives it a buffer of its output's size, which it never reads and keeps from then on.
@@ -155,6 +172,7 @@ class Operator:
     linear: the sum of its results for parts of its inputs is its result for their sum.
     apart: a matmul whose input another layer has gathered for both: it keeps that as it reads it, and reduces its
         input's gradient by itself where the input is whole.
+    gradients: what its backward makes.
     part: the module it is written in, as people name it.
     leg: where it stands on the tokens' way to their experts.
     products, scratch: of an operator that is a chain of kernels with products inside them, such as a chunked scan.
@@ -175,6 +193,7 @@ class Operator:
     in_place: bool = False
     holds: tuple[Tensor, ...] = ()
     keys: str | None = None
+    among: str = KEYS_OF_ALL
     low_precision: bool = False
     sums_bias: bool = False
     buffered: bool = False
@@ -187,6 +206,7 @@ class Operator:
     reduces: tuple[tuple[str, int], ...] = ()
     linear: bool = False
     apart: bool = False
+    gradients: Gradients = Gradients.ALL
     part: str = ""
     leg: Leg = Leg.APART
     products: tuple[Product, ...] = ()
@@ -194,10 +214,12 @@ class Operator:
 
     @property
     def trainable(self) -> bool:
-        return any(not weight.frozen for weight in self.weights)
+        return self.gradients is not Gradients.NONE and any(not weight.frozen for weight in self.weights)
 
     def needed(self) -> tuple[Tensor, ...]:
         """Tensors that must exist when this operator's backward runs."""
+        if self.gradients is Gradients.NONE:
+            return ()
         if self.kind is not OpKind.MATMUL:
             return (*self.saves, *self.holds)
         if len(self.inputs) == 2:
@@ -211,7 +233,8 @@ class Block:
     """A piece of the model that repeats: its operators in order, one residual stream in and out.
 
     `discards`: recompute modules whose outputs are thrown away as well and come back just before they are used.
-    `stops_early`: what runs again ends with the last tensor that a backward needs.
+    `stops_early`: what runs again ends with the last tensor that a backward needs. `leaves`: inputs whose gradient
+    nobody wants, since nothing that is trained lies behind them.
     """
 
     name: str
@@ -221,6 +244,13 @@ class Block:
     discards: frozenset[str] = frozenset()
     stops_early: bool = False
     place: Place = Place.LAYER
+    leaves: frozenset[str] = frozenset()
+
+    @property
+    def unwanted(self) -> frozenset[str]:
+        """Tensors whose gradient nobody wants."""
+        silent = (op for op in self.operators if op.gradients is Gradients.NONE)
+        return self.leaves | {use.tensor.name for op in silent for use in op.outputs}
 
     @property
     def losses(self) -> tuple[Tensor, ...]:

@@ -26,10 +26,10 @@ class Mixer:
 
     name: as a model's descriptor names it. build: y[B, S, D] from the normed stream x[B, S, D], in a layer of a kind.
     sizes: of the dims that are its own, for a model that has it; those that the descriptor gives under `mixers.sizes`
-    are known without it. tensor_dims: its own dims that tensor parallelism may split; exchanged_dims: of them, those that
-    context parallelism splits in the sequence's place, where that must be whole. pieces: sizes that a rank has whole
-    pieces of. norm_apart: the norm before it is never one module with its first linear layer. check: what is wrong with
-    what a descriptor says of it, in sentences.
+    are known without it. tensor_dims: its own dims that tensor parallelism may split; exchanged_dims: of them, those
+    that context parallelism splits in the sequence's place, where that must be whole. pieces: sizes that a rank has
+    whole pieces of. norm_apart: the norm before it is never one module with its first linear layer. check: what is
+    wrong with what a descriptor says of it, in sentences.
     """
 
     name: str
@@ -44,17 +44,22 @@ class Mixer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class End:
-    """A block before or behind the layers. count: how many of them a model has."""
+    """A block before or behind the layers.
+
+    count: how many of them a model has. sizes, tensor_dims: as of a mixer, of a model that has such blocks.
+    """
 
     kind: str
     place: Place
     build: Callable[[Context], Block]
     count: Callable[[ModelDescriptor], int] = lambda model: 1
+    sizes: Callable[[ModelDescriptor], Mapping[str, float]] = _none
+    tensor_dims: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """All of them, by name. ends: from the first to the last. tensor_dims: the graph's, then those of mixers.
+    """All of them, by name. ends: from the first to the last. tensor_dims: the graph's, then those of its parts.
     exchanged_dims: those of mixers."""
 
     mixers: Mapping[str, Mixer]
@@ -77,7 +82,7 @@ def parts() -> Parts:
     mixers = {part.name: part for part in found if isinstance(part, Mixer)}
     order = tuple(Place)
     ends = sorted((part for part in found if isinstance(part, End)), key=lambda end: order.index(end.place))
-    own = tuple(dim for mixer in mixers.values() for dim in mixer.tensor_dims)
+    own = tuple(dict.fromkeys(dim for part in found for dim in part.tensor_dims))
     exchanged = tuple(dim for mixer in mixers.values() for dim in mixer.exchanged_dims)
     return Parts(mixers, {end.kind: end for end in ends}, (*dims.TENSOR_DIMS, *own), exchanged)
 

@@ -11,9 +11,11 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
+from symconfig.descriptor.vision import KINDS
 from symconfig.errors import Problem
 
-LETTERS = {"embedding": "E", "head": "L", "mtp": "m"}  # any other kind is a transformer layer, t
+# Any other kind is a transformer layer, t; an encoder has no letter, and is built with the embedding.
+LETTERS = {"embedding": "E", "head": "L", "mtp": "m", **dict.fromkeys(KINDS, "")}
 _GROUP = re.compile(r"\(([^)]+)\)\*(\d{1,6})(?!\d)")
 _LETTER = re.compile(r"(.)\*(\d{1,6})(?!\d)")
 _LONGEST = 100_000  # letters; the largest models have hundreds of layers

@@ -40,7 +40,7 @@ def _candidate(candidate: Candidate, model: ModelDescriptor, file: str, where: s
         return
     chunks = [stage.chunks[chunk] for chunk in range(vpp) for stage in candidate.stages]
     held = tuple(kind for chunk in chunks for kind in chunk)
-    need = ("embedding", *model.layer_kinds, *("mtp",) * model.num_nextn_predict_layers, "head")
+    need = (*model.encoder_kinds, "embedding", *model.layer_kinds, *("mtp",) * model.num_nextn_predict_layers, "head")
     if held != need:
         yield Problem(
             "does not hold the model's layers once and in order",

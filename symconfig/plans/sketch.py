@@ -17,7 +17,8 @@ def sketch(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, release
     gpus = cluster.gpus_per_node if job.gpus == "auto" else job.gpus
     assert job.seq_length is not None, "the job has no defaults yet"
     precision: Precision = "bf16" if job.precision is None or job.precision == "auto" else job.precision
-    kinds = ("embedding", *model.layer_kinds, *["mtp"] * model.num_nextn_predict_layers, "head")
+    ends = *["mtp"] * model.num_nextn_predict_layers, "head"
+    kinds = (*model.encoder_kinds, "embedding", *model.layer_kinds, *ends)
     best = Candidate(
         target=Target(job.backend, release),
         parallel=Degrees(tp=1, pp=1, vpp=1, cp=1, ep=1, etp=1, dp=gpus),

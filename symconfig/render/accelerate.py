@@ -15,6 +15,7 @@ from symconfig.plans.plan import Plan
 from symconfig.render import deepspeed, deepspeed_launch, monitors, trainer
 from symconfig.render.files import File
 from symconfig.render.summary import Row, nodes, predicted_for
+from symconfig.render.trainer_optimizer import script_row
 
 NAME = "accelerate"
 DOES = "Accelerate's configuration file with the DeepSpeed JSON, and launch.sh, for a script with an Accelerator"
@@ -45,7 +46,7 @@ def variables(plan: Plan) -> dict[str, object]:
 def texts(plan: Plan) -> Iterator[File]:
     """The DeepSpeed JSON without an optimizer, which a script with Accelerate makes itself; the adapter's files."""
     native = deepspeed.config(plan)
-    del native["optimizer"]
+    native.pop("optimizer", None)
     yield trainer.json_file(DEEPSPEED, native)
     yield from trainer.adapter_files(plan)
 
@@ -82,13 +83,7 @@ def _loop(plan: Plan) -> Iterator[Row]:
             f"{batch.num_microbatches} micro-batches already",
         ),
     )
-    yield Row(
-        "AdamW",
-        (
-            f"lr={training.lr}, betas=({training.adam_beta1}, {training.adam_beta2}), "
-            f"eps={training.adam_eps}, weight_decay={training.weight_decay}",
-        ),
-    )
+    yield script_row(plan)
     ranks = plan.best.parallel.world_size
     yield Row(
         "schedule",

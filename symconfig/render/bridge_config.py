@@ -15,7 +15,7 @@ from symconfig.frameworks.megatron.bridge import BRIDGE_MEGATRON
 from symconfig.frameworks.megatron.hybrid import DELTA
 from symconfig.plans.plan import Plan
 from symconfig.render import bridge_rope, megatron
-from symconfig.render.bridge_fields import LISTS, PATHS, SAID_OTHERWISE
+from symconfig.render.bridge_fields import LISTS, PATHS, SAID_OTHERWISE, UNSAYABLE
 from symconfig.render.refused import refused
 from symconfig.render.weights import fine_tuned
 
@@ -73,7 +73,13 @@ def sections(plan: Plan) -> Sections:
         if flag.dest in SAID_OTHERWISE:
             continue
         if flag.dest not in PATHS:
-            problems.append(Problem("Megatron-Bridge has no field for it", field=name, got=" ".join(words) or None))
+            why = UNSAYABLE.get(flag.dest)
+            what = f"Megatron-Bridge: {why}" if why else "Megatron-Bridge has no field for it"
+            problems.append(
+                Problem(
+                    what, field="optimizer" if why else name, got=" ".join((name, *words) if why else words) or None
+                )
+            )
             continue
         found |= dict.fromkeys(PATHS[flag.dest], _value(flag, words))
     if problems:

@@ -32,7 +32,7 @@ SECTIONS: dict[str, str] = {
         linear_value_head_dim linear_conv_kernel_dim""",
     "train": """micro_batch_size global_batch_size train_iters exit_interval eval_iters eval_interval manual_gc
         manual_gc_interval""",
-    "optimizer": """optimizer lr min_lr weight_decay adam_beta1 adam_beta2 adam_eps clip_grad
+    "optimizer": """optimizer lr min_lr weight_decay adam_beta1 adam_beta2 adam_eps sgd_momentum clip_grad
         use_precision_aware_optimizer optimizer_cpu_offload optimizer_offload_fraction""",
     "scheduler": "lr_decay_style lr_decay_iters lr_warmup_iters lr_wsd_decay_iters lr_wsd_decay_style",
     "ddp": "data_parallel_sharding_strategy overlap_grad_reduce",
@@ -88,6 +88,11 @@ SAID_OTHERWISE: dict[str, str] = {
     "attention_backend": "an enumeration, set in train.py",
     "create_attention_mask_in_dataloader": "the data set leaves the mask out by itself",
 }
+
+# Options whose field an override cannot fill, and why.
+UNSAYABLE = dict.fromkeys(
+    ("main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype"), "its field is a torch.dtype, which no override can say"
+)
 
 # Fields that are lists; other options of several values are given one here.
 LISTS = frozenset({"recompute_modules", "offload_modules", "cuda_graph_scope"})

@@ -14,6 +14,7 @@ from symconfig.plans.plan import Plan
 from symconfig.render import deepspeed_launch, going_on, monitors
 from symconfig.render.deepspeed_limits import data_problems, refuse
 from symconfig.render.files import File
+from symconfig.render.trainer_optimizer import generated_script, own_optimizer
 from symconfig.render.unsaid import Saving
 
 NAME = "deepspeed"
@@ -43,7 +44,7 @@ MIN_LIVE = 100_000_000
 
 def variables(plan: Plan) -> dict[str, object]:
     """What its templates see. Raises InfeasibleError for what DeepSpeed cannot run."""
-    refuse(plan, *data_problems(plan, TRAIN))
+    refuse(plan, *data_problems(plan, TRAIN), *generated_script(plan))
     return deepspeed_launch.variables(plan)
 
 
@@ -56,7 +57,7 @@ def texts(plan: Plan) -> Iterator[File]:
 
 def words(plan: Plan) -> list[str]:
     """What train.py is given beside the JSON. Raises InfeasibleError for what DeepSpeed cannot run."""
-    refuse(plan, *data_problems(plan, TRAIN))
+    refuse(plan, *data_problems(plan, TRAIN), *generated_script(plan))
     return [word for group in deepspeed_launch.arguments(plan).values() for word in group]
 
 
@@ -72,7 +73,7 @@ def config(plan: Plan) -> Json:
         "steps_per_print": max(100, training.log_interval),
         "wall_clock_breakdown": False,
         "zero_optimization": zero(plan),
-        "optimizer": {"type": "AdamW", "params": _adam(plan)},
+        **_optimizer(plan),
     }
     if options.precision == "fp16":
         data["fp16"] = {
@@ -109,7 +110,7 @@ def config_auto(plan: Plan) -> Json:
         data[key] = "auto"
     precision = "fp16" if "fp16" in data else "bf16"
     data[precision]["enabled"] = "auto"
-    for key in ("lr", "betas", "eps", "weight_decay"):
+    for key in ("lr", "betas", "eps", "weight_decay") if own_optimizer(plan) else ():
         data["optimizer"]["params"][key] = "auto"
     section = data["zero_optimization"]
     for key in ("reduce_bucket_size", "stage3_prefetch_bucket_size", "stage3_param_persistence_threshold"):
@@ -214,6 +215,13 @@ def _largest_layer(plan: Plan) -> int:
             + model.experts.shared_expert_intermediate_size
         )
     return attention + matrices * hidden * max(widths)
+
+
+def _optimizer(plan: Plan) -> Json:
+    """The optimizer that DeepSpeed makes, or its leave to run another one."""
+    if own_optimizer(plan):
+        return {"optimizer": {"type": "AdamW", "params": _adam(plan)}}
+    return {"zero_allow_untested_optimizer": True}
 
 
 def _adam(plan: Plan) -> Json:

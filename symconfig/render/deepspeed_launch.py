@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
+from symconfig.descriptor.config_writer import config_json
+from symconfig.frameworks.deepspeed.adapters import target_modules
 from symconfig.frameworks.deepspeed.releases import (
     ADAPTER_REQUIREMENTS,
     DEEPSPEED_RELEASE,
@@ -14,7 +16,6 @@ from symconfig.frameworks.deepspeed.releases import (
 from symconfig.frameworks.megatron.environment import Variable
 from symconfig.plans.plan import Plan
 from symconfig.render import monitors, summary
-from symconfig.render.deepspeed_model import hf_config, target_modules
 from symconfig.render.files import File
 from symconfig.render.weights import hf_weights
 from symconfig.resources import data_dir
@@ -36,7 +37,7 @@ def variables(plan: Plan) -> dict[str, object]:
 
 def texts(plan: Plan) -> Iterator[File]:
     """What no template makes: the model's config.json, the training script, requirements."""
-    yield File("model/config.json", json.dumps(hf_config(plan.model), indent=2, allow_nan=False) + "\n")
+    yield File("model/config.json", json.dumps(config_json(plan.model), indent=2, allow_nan=False) + "\n")
     yield File("train.py", _script("train.py"), True)
     for name in ("sequences.py", "saving.py", "states.py"):
         yield File(name, _script(name))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from symconfig.descriptor.config_writer import unsaid
 from symconfig.errors import InfeasibleError, Problem
 from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
 from symconfig.plans.plan import Plan
-from symconfig.render.deepspeed_model import unsaid
 from symconfig.render.refused import refused
 
 
@@ -29,5 +29,9 @@ def data_problems(plan: Plan, reader: str) -> Iterator[Problem]:
 
 
 def problems(plan: Plan) -> tuple[Problem, ...]:
-    """Return everything in the plan that DeepSpeed cannot run, and what Transformers cannot be told of its model."""
-    return (*(found.problem() for found in refused(plan, "deepspeed", DEEPSPEED_RELEASE)), *unsaid(plan.model))
+    """Return everything in the plan that DeepSpeed cannot run, and what Transformers cannot be told of its model.
+
+    A model with a vision tower is only ever loaded by name, so that nothing is written of it.
+    """
+    lost = () if plan.model.vision is not None else tuple(unsaid(plan.model))
+    return (*(found.problem() for found in refused(plan, "deepspeed", DEEPSPEED_RELEASE)), *lost)

@@ -12,10 +12,10 @@ from typing import Any
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import Problem
 from symconfig.frameworks import counting
+from symconfig.frameworks.deepspeed.adapters import target_modules
 from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
 from symconfig.plans.plan import Plan
-from symconfig.render import deepspeed, deepspeed_launch, deepspeed_limits, monitors, trainer
-from symconfig.render.deepspeed_model import target_modules
+from symconfig.render import deepspeed, deepspeed_launch, deepspeed_limits, monitors, towers, trainer
 from symconfig.render.files import File
 from symconfig.render.summary import predicted_for
 from symconfig.render.weights import fine_tuned
@@ -47,9 +47,24 @@ _TEMPLATES = {
     "gemma3": "gemma3",
     "phi3": "phi",
 }
+# The same of multimodal models.
+TOWERS = {
+    "qwen2_vl": "qwen2_vl",
+    "qwen2_5_vl": "qwen2_vl",
+    "qwen3_vl": "qwen3_vl",
+    "qwen3_vl_moe": "qwen3_vl",
+    "gemma3": "gemma3",
+    "glm4v": "glm4v",
+    "glm4v_moe": "glm4_5v",
+    "llama4": "llama4",
+    "llava": "llava",
+    "mistral3": "mistral_small",
+    "internvl": "intern_vl",
+}
 _LLAMA3_VOCABULARY = 128256  # the tokenizer tells Llama 3, 3.1 and 3.3 from their forerunners of the same model_type
 # Demonstration data that LLaMA-Factory publishes, by stage.
 _DEMO = {"pt": "c4_demo", "sft": "identity,alpaca_en_demo"}
+_DEMO_IMAGES = "mllm_demo"
 _DEMO_FOLDER = "REMOTE:llamafactory/demo_data"
 _ATTENTION = {"sdpa": "sdpa", "eager": "disabled"}
 
@@ -86,8 +101,9 @@ def sections(plan: Plan) -> dict[str, dict[str, Any]]:
             "flash_attn": _ATTENTION[deepspeed_launch.attention(plan)],
             "disable_gradient_checkpointing": not recomputes,
             **_quantised(plan),
+            **_image_size(plan),
         },
-        "method": {"stage": stage(plan), "do_train": True, **_adapter(plan)},
+        "method": {"stage": stage(plan), "do_train": True, **_adapter(plan), **_tower(plan)},
         "dataset": _data(plan),
         "output": output,
         "train": arguments,
@@ -112,8 +128,10 @@ def stage(plan: Plan) -> str:
 
 def template(model: ModelDescriptor) -> str | None:
     """The chat template of the model's family, if there is one of its name."""
-    if model.model_type == "llama":
+    if model.vision is None and model.model_type == "llama":
         return "llama3" if model.vocab_size == _LLAMA3_VOCABULARY else "llama2"
+    if model.vision is not None:
+        return TOWERS.get(model.vision.model_type)
     return _TEMPLATES.get(model.model_type)
 
 
@@ -130,6 +148,19 @@ def _adapter(plan: Plan) -> dict[str, Any]:
     }
 
 
+def _tower(plan: Plan) -> dict[str, Any]:
+    """What is not trained of the vision tower."""
+    vision = plan.model.vision
+    if vision is None:
+        return {}
+    return {"freeze_vision_tower": vision.frozen, "freeze_multi_modal_projector": vision.projector_frozen}
+
+
+def _image_size(plan: Plan) -> dict[str, Any]:
+    pixels = towers.pixels(plan)
+    return {} if pixels is None else {"image_max_pixels": pixels}
+
+
 def _quantised(plan: Plan) -> dict[str, Any]:
     if plan.model.adapter is None or plan.model.adapter.method != "qlora":
         return {}
@@ -144,7 +175,7 @@ def _quantised(plan: Plan) -> dict[str, Any]:
 def _data(plan: Plan) -> dict[str, Any]:
     own, kind = _datasets(plan), stage(plan)
     found = {
-        "dataset": ",".join(own) or _DEMO[kind],
+        "dataset": ",".join(own) or (_DEMO[kind] if plan.model.vision is None else _DEMO_IMAGES),
         "dataset_dir": "." if own else _DEMO_FOLDER,
         "cutoff_len": plan.best.batch.seq_length,
         **({"val_size": plan.training.held_out} if plan.training.eval_iters else {}),
@@ -157,7 +188,7 @@ def _datasets(plan: Plan) -> dict[str, Any]:
     """dataset_info.json: JSON lines with `text` for pre-training, with `messages` for fine-tuning."""
     messages = {
         "formatting": "sharegpt",
-        "columns": {"messages": "messages"},
+        "columns": {"messages": "messages", **({} if plan.model.vision is None else {"images": "images"})},
         "tags": {
             "role_tag": "role",
             "content_tag": "content",
@@ -190,6 +221,8 @@ def _problems(plan: Plan) -> Iterator[Problem]:
             field="huggingface_id",
             hint="--hf-weights ID, or a folder",
         )
+    if model.vision is not None and stage(plan) == "pt":
+        yield Problem("LLaMA-Factory reads no images in pre-training", field="task", got="pretrain", need="sft or lora")
     if model.model_type == "qwen":
         yield Problem("Qwen-7B's own classes do not load in current Transformers", field="model_type")
     if stage(plan) == "sft" and template(model) is None:
@@ -209,6 +242,7 @@ def _problems(plan: Plan) -> Iterator[Problem]:
 
 def _notes(plan: Plan) -> Iterator[str]:
     yield from deepspeed_launch.notes(plan)
+    yield from towers.notes(plan, "image_max_pixels")
     if stage(plan) == "sft":
         yield (
             "Sequences are padded to the longest of their micro-batch, not to cutoff_len: the prediction, for full "

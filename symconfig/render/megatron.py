@@ -162,6 +162,11 @@ def notes(plan: Plan) -> tuple[str, ...]:
         )
     if plan.cluster.gpu.vendor == "amd":
         found.append("On ROCm, use the Transformer Engine that AMD builds; the options here were not checked on one")
+    if plan.job.optimizer.name == "muon":
+        found.append(
+            "Muon is of the package emerging-optimizers, 0.2 or later, which must be installed where it runs "
+            "(Megatron-LM, core/optimizer/emerging_optimizers.py)"
+        )
     if plan.job.packing:
         found.append(summary.PACKING)
     if plan.job.task == "sft":

@@ -92,8 +92,9 @@ def _position(out: Arguments, model: ModelDescriptor, seq_length: int) -> None:
         out.put("--position-embedding-type", "learned_absolute")
     elif model.position is Position.NONE:
         out.put("--position-embedding-type", "none")
-    elif model.position is Position.ALIBI:
-        out.refuse("position", "it has no ALiBi", model.position)
+    elif model.position in (Position.ALIBI, Position.SINUSOIDAL):
+        named = "ALiBi" if model.position is Position.ALIBI else "fixed table of positions"
+        out.refuse("position", f"it has no {named}", model.position)
     elif model.latent is not None:
         longest = _latent_rope(out, model, seq_length, longest)
     else:

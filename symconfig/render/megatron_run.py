@@ -12,6 +12,7 @@ from symconfig.plans.plan import Candidate, Plan
 from symconfig.render.megatron_args import Arguments
 from symconfig.render.megatron_extras import gathered_args, switched_args
 from symconfig.render.megatron_mixers import stages_args
+from symconfig.render.megatron_optimizer import optimizer_args
 
 # Of --offload-modules, those that every layer has. A dense MLP has none. Norms count only where they stand alone:
 # before MLA and before experts; elsewhere Transformer Engine fuses them into the linear layer behind.
@@ -27,10 +28,7 @@ def training_args(out: Arguments, plan: Plan) -> None:
     out.put("--micro-batch-size", batch.micro)
     out.put("--global-batch-size", batch.global_)
     _length(out, plan)
-    out.put("--optimizer", "adam")
-    out.put("--adam-beta1", training.adam_beta1)
-    out.put("--adam-beta2", training.adam_beta2)
-    out.put("--adam-eps", training.adam_eps)
+    optimizer_args(out, plan)
     out.put("--weight-decay", training.weight_decay)
     out.put("--clip-grad", training.clip_grad)
     out.put("--seed", training.seed)

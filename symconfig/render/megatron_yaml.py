@@ -26,13 +26,14 @@ ASSUMES = {"backend": "megatron"}
 SAVING = Saving(None, "save and save_interval in megatron.yaml")
 COUNTS = counting.MEGATRON
 SECTIONS = ("language_model", "model_parallel")
+LAYER_WISE, LAYER_WISE_SINCE = "use_layer_wise_distributed_optimizer", "core_v0.18.2"
 # Attributes that validate_args makes, and the loader does not, with the version that first reads them.
 MADE = (
     ("use_dist_ckpt", True, "core_v0.12.1"),
     ("skipped_train_samples", 0, "core_v0.12.1"),
     ("gtp_weight_remat_size", 1, "core_v0.19.0"),
     ("expert_gtp_weight_remat_size", 1, "core_v0.19.0"),
-    ("use_layer_wise_distributed_optimizer", False, "core_v0.18.2"),
+    (LAYER_WISE, False, LAYER_WISE_SINCE),
 )
 # Set in every process by pretrain_yaml.py, or by the environment.
 PER_PROCESS = ("local_rank", "yaml_cfg")
@@ -96,7 +97,7 @@ def document(plan: Plan) -> Values:
     sections["language_model"]["bias_swiglu_fusion"] = args["bias_swiglu_fusion"]
     inside = {name for section in sections.values() for name in section}
     top = {name: value for name, value in sorted(args.items()) if name not in inside and name not in PER_PROCESS}
-    made = {name: value for name, value, since in MADE if table.at_least(since) and name not in inside}
+    made = {name: value for name, value, since in MADE if table.at_least(since) and name not in inside | args.keys()}
     return {**{name: sections[name] for name in SECTIONS}, **top, **made}
 
 
@@ -135,6 +136,8 @@ def _validated(plan: Plan, args: Values) -> None:
         args["inprocess_active_world_size"] = parallel.world_size
     if "async_strategy" in args and not args["async_save"]:
         args["async_strategy"] = "mcore"
+    if plan.job.optimizer.name == "muon":  # whole matrices for each rank, in the place of parts of a flat buffer
+        args[LAYER_WISE], args["use_distributed_optimizer"] = args["use_distributed_optimizer"], False
     if parallel.vpp > 1:
         # The loader reads the one that says layers, and none of the others.
         args["num_layers_per_virtual_pipeline_stage"] = model.num_hidden_layers // (parallel.pp * parallel.vpp)

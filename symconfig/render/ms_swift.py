@@ -14,9 +14,10 @@ from symconfig.descriptor.model import Adapter, ModelDescriptor
 from symconfig.errors import InfeasibleError, Problem
 from symconfig.frameworks import counting
 from symconfig.frameworks.megatron import environment, flags
+from symconfig.graph.parts import is_layer
 from symconfig.plans.history import History
 from symconfig.plans.plan import Plan
-from symconfig.render import going_on, megatron, monitors, preflight, summary
+from symconfig.render import going_on, megatron, monitors, preflight, summary, towers
 from symconfig.render import ms_swift_options as table
 from symconfig.render.megatron_args import Group
 from symconfig.render.megatron_namespace import namespace
@@ -51,6 +52,19 @@ TEMPLATES = {
     "deepseek_v2": "deepseek",
     "deepseek_v3": "deepseek_v2_5",
     "gpt_oss": "gpt_oss",
+}
+# The same of multimodal models, whose towers mcore-bridge takes from Transformers (model/mm_gpts).
+TOWERS = {
+    "qwen2_vl": "qwen2_vl",
+    "qwen2_5_vl": "qwen2_5_vl",
+    "qwen3_vl": "qwen3_vl",
+    "qwen3_vl_moe": "qwen3_vl",
+    "qwen3_5": "qwen3_5",
+    "qwen3_5_moe": "qwen3_5",
+    "glm4v": "glm4v",
+    "glm4v_moe": "glm4_5v",
+    "llama4": "llama4",
+    "internvl": "internvl_hf",
 }
 LLAMA3_VOCABULARY, LLAMA3_TEMPLATE = 128256, "llama3_2"  # the tokenizer tells Llama 3 from its forerunners
 # Megatron fuses these layers, and mcore-bridge puts one adapter on each fused layer.
@@ -172,14 +186,25 @@ def _last_checkpoint(plan: Plan) -> str | None:
 def _model(plan: Plan) -> Values:
     name = plan.job.training.hf_weights or plan.model.huggingface_id
     named = {"model": name, "use_hf": True} if name else {}
-    return {**named, "model_type": plan.model.model_type, "template": template(plan.model)}
+    found = {**named, "model_type": towers.outer_type(plan.model), "template": template(plan.model)}
+    return {**found, **_tower(plan)}
+
+
+def _tower(plan: Plan) -> Values:
+    """What is trained of the vision tower, whose activations the plan keeps."""
+    vision, pixels = plan.model.vision, towers.pixels(plan)
+    if vision is None:
+        return {}
+    found: Values = {"freeze_vit": vision.frozen, "freeze_aligner": vision.projector_frozen}
+    found["vit_gradient_checkpointing"] = False
+    return {**found, **({} if pixels is None else {"max_pixels": pixels})}
 
 
 def template(model: ModelDescriptor) -> str:
     """The chat template of the model's family."""
     if model.model_type == "llama" and model.vocab_size == LLAMA3_VOCABULARY:
         return LLAMA3_TEMPLATE
-    return TEMPLATES[model.model_type]
+    return {**TEMPLATES, **TOWERS}[towers.outer_type(model)]
 
 
 def _adapter(plan: Plan) -> Values:
@@ -240,14 +265,30 @@ def _problems(plan: Plan) -> Iterator[Problem]:
             version,
             "--megatron-version core_v0.19",
         )
+    if plan.job.optimizer.name == "muon":
+        yield _refused(
+            "optimizer",
+            "it runs Muon without the distributed optimizer, and without overlap unless as dist_muon",
+            "muon",
+            "--target megatron",
+        )
     if plan.training.blended:
         yield _refused(
             "training.data_path",
             "its datasets have no weights; NAME#COUNT takes so many examples of one",
             " ".join(plan.training.data_path),
         )
-    if model.model_type not in TEMPLATES:
+    if model.vision is None and model.model_type not in TEMPLATES:
         yield _refused("model_type", f"mcore-bridge {BRIDGE_RELEASE} loads no such model", model.model_type)
+    if model.vision is not None and plan.best.stages:
+        first = sum(map(is_layer, plan.best.stages[0].chunks[0]))
+        if first < (need := len(model.vision.deepstack_visual_indexes)):
+            yield _refused(
+                "pp",
+                f"the tower's patches enter the first {need} layers, which must be in the first chunk",
+                f"{first} layers there",
+                pins=("vpp=1", "pp=1"),
+            )
     if model.adapter is not None:
         yield from _adapter_problems(plan)
 
@@ -277,6 +318,7 @@ def _adapter_problems(plan: Plan) -> Iterator[Problem]:
 
 def _notes(plan: Plan) -> Iterator[str]:
     lora = plan.model.adapter
+    yield from towers.notes(plan, "max_pixels")
     yield (
         "Sequences are packed: each of the batch is filled with whole examples up to the sequence length, so that a "
         "step computes what was planned"

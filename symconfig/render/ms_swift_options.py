@@ -51,6 +51,10 @@ SAME = frozenset(
         "--overlap-grad-reduce",
         "--overlap-param-gather",
         "--use-precision-aware-optimizer",
+        "--main-params-dtype",
+        "--exp-avg-dtype",
+        "--exp-avg-sq-dtype",
+        "--sgd-momentum",
         "--optimizer-cpu-offload",
         "--optimizer-offload-fraction",
         "--use-megatron-fsdp",
@@ -218,5 +222,11 @@ REFUSED_WITH = frozenset(
         "--cuda-graph-modules",
         "--cuda-graph-warmup-steps",
         "--te-rng-tracker",
+        "--muon-momentum",
+        "--muon-nesterov",
+        "--muon-num-ns-steps",
+        "--muon-scale-mode",
+        "--muon-extra-scale-factor",
+        "--muon-tp-mode",
     )
 )

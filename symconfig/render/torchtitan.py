@@ -15,7 +15,7 @@ from symconfig.plans.plan import Plan
 from symconfig.render import monitors
 from symconfig.render.files import File
 from symconfig.render.summary import PACKING
-from symconfig.render.torchtitan_limits import Flavor, refuse
+from symconfig.render.torchtitan_limits import Flavor, narrow_moments, refuse
 from symconfig.render.trainer import json_file
 from symconfig.render.unsaid import Saving
 from symconfig.resources import data_dir
@@ -42,6 +42,7 @@ WARM_UP = (
     "torchtitan warms up one step earlier than the other frameworks: its first step has the learning rate that "
     "theirs have in the second; from the end of the warm-up on they are the same"
 )
+BF16_STATES = "fused_opt_states_bf16"  # components/optimizer/optimizer.py, implementation
 _RESHARD = {1: "never", 2: "never", 3: "always", 0: "never"}
 
 
@@ -52,6 +53,7 @@ def variables(plan: Plan) -> dict[str, object]:
         "framework": f"torchtitan {RELEASE}",
         "flavor": flavor.name,
         "module": flavor.module,
+        "optimizer_states": BF16_STATES if narrow_moments(plan) else "",
         "variables": _environment(plan),
         "notes": tuple(_notes(plan)),
         "predicted_for": f"{OTHER}.",
@@ -201,6 +203,8 @@ def _environment(plan: Plan) -> tuple[Variable, ...]:
 def _notes(plan: Plan) -> Iterator[str]:
     if plan.training.lr_warmup_iters:
         yield WARM_UP
+    if narrow_moments(plan):
+        yield "torchtitan keeps weights in fp32 beside moments in bf16: two bytes a parameter more than is predicted"
     if plan.best.options.zero_stage == 1:
         yield (
             "torchtitan has no ZeRO-1: weights and gradients are sharded with the optimizer's state, and gathered "

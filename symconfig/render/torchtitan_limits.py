@@ -14,11 +14,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from symconfig.descriptor.config_writer import unsaid
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InfeasibleError, Problem
 from symconfig.frameworks.constraint import other
 from symconfig.plans.plan import Plan
-from symconfig.render.deepspeed_model import unsaid
 from symconfig.render.weights import unread
 
 DATA = Path(__file__).parent / "data" / "torchtitan_flavors.json"
@@ -157,8 +157,26 @@ def _pipeline(plan: Plan) -> Iterator[Problem]:
         )
 
 
+def narrow_moments(plan: Plan) -> bool:
+    """Return whether AdamW keeps both moments in bf16, and its weights in fp32."""
+    optimizer = plan.job.optimizer
+    return (optimizer.name, optimizer.main_params, optimizer.exp_avg, optimizer.exp_avg_sq) == (
+        "adam",
+        "fp32",
+        "bf16",
+        "bf16",
+    )
+
+
 def _options(plan: Plan) -> Iterator[Problem]:
     options, recompute = plan.best.options, plan.best.options.recompute
+    if not (plan.job.optimizer.usual or narrow_moments(plan)):
+        yield Problem(
+            "torchtitan's AdamW has its moments in fp32 or both in bf16, and its Muon shares matrices otherwise",
+            field="optimizer",
+            got=plan.job.optimizer.name,
+            need="adam, in fp32 or with exp_avg and exp_avg_sq in bf16",
+        )
     if options.precision != "bf16":
         yield Problem(
             "torchtitan's training is in bf16 here; its low precisions scale in ways of their own",

@@ -13,11 +13,11 @@ from posixpath import basename, normpath
 from typing import Any
 
 from symconfig.errors import InfeasibleError, Problem
+from symconfig.frameworks.deepspeed.adapters import target_modules
 from symconfig.frameworks.megatron.environment import Variable
 from symconfig.plans.plan import Plan
-from symconfig.render import deepspeed_limits, monitors
+from symconfig.render import deepspeed_limits, monitors, trainer_optimizer
 from symconfig.render.deepspeed_launch import attention
-from symconfig.render.deepspeed_model import target_modules
 from symconfig.render.files import File
 from symconfig.render.summary import Row
 from symconfig.render.weights import hf_weights
@@ -103,6 +103,7 @@ def arguments(plan: Plan, deepspeed: str) -> Json:
         "per_device_train_batch_size": batch.micro,
         "gradient_accumulation_steps": batch.num_microbatches,
         "max_steps": training.train_iters,
+        **trainer_optimizer.arguments(plan),
         "learning_rate": training.lr,
         **schedule(plan),
         "adam_beta1": training.adam_beta1,

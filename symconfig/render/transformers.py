@@ -9,11 +9,11 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from symconfig.descriptor.config_writer import config_json
 from symconfig.frameworks import counting
 from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
 from symconfig.plans.plan import Plan
 from symconfig.render import deepspeed, deepspeed_launch, monitors, trainer
-from symconfig.render.deepspeed_model import hf_config
 from symconfig.render.files import File
 from symconfig.render.summary import Row, predicted_for
 
@@ -57,7 +57,7 @@ def texts(plan: Plan) -> Iterator[File]:
     """The arguments and the DeepSpeed JSON, the model's config.json for random weights, the adapter's files."""
     yield trainer.json_file(ARGUMENTS, trainer.arguments(plan, DEEPSPEED))
     yield trainer.json_file(DEEPSPEED, deepspeed.config_auto(plan))
-    yield trainer.json_file("model/config.json", hf_config(plan.model))
+    yield trainer.json_file("model/config.json", config_json(plan.model))
     yield from trainer.adapter_files(plan)
 
 

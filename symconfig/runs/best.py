@@ -12,6 +12,7 @@ from symconfig.plans.plan import Plan
 from symconfig.render import target_of
 from symconfig.runs import sayable
 from symconfig.runs.adapted import adapted
+from symconfig.runs.imaged import imaged
 from symconfig.runs.recipes.near import near_recipe
 from symconfig.solve.answer import answer
 
@@ -32,6 +33,7 @@ def best_plan(
     told before the search.
     """
     model, job = adapted(model, job)
+    model = imaged(model, job)
     job = sayable.opened(model, cluster, job)
     told = sayable.check(model, cluster, job, writes=writes)
     plan = answer(model, cluster, told, target_of(model, job), top=top, progress=progress)

@@ -19,7 +19,8 @@ from symconfig.solve.whole import filled
 
 # Fields of a job that the planner never decides. A model's own fields are such, too.
 _GIVEN = (
-    frozenset({"model", "training", "seq_length", "task", "packing", "precision"}) | ModelDescriptor.model_fields.keys()
+    frozenset({"model", "training", "seq_length", "task", "packing", "precision", "optimizer"})
+    | ModelDescriptor.model_fields.keys()
 )
 
 # Fields of a job that name whose files it wants.

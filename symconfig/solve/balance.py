@@ -12,7 +12,6 @@ from functools import cache
 from heapq import heapify, heapreplace
 from itertools import accumulate, pairwise, product
 
-from symconfig.graph.operator import Place
 from symconfig.graph.parts import is_layer, place_of
 from symconfig.plans.pipeline_layout import dealt
 
@@ -33,7 +32,7 @@ class _Loads:
     def of(sequence: Sequence[str], pp: int, weight: Mapping[str, float]) -> _Loads:
         until = tuple(accumulate((weight[kind] for kind in sequence if is_layer(kind)), initial=0.0))
         closing = [kind for kind in reversed(sequence) if place_of(kind).closes]
-        head = sum(weight[kind] for kind in sequence if place_of(kind) is Place.FIRST)
+        head = sum(weight[kind] for kind in sequence if place_of(kind).begins)
         return _Loads(pp, until, head, sum(weight[kind] for kind in closing))
 
     @property

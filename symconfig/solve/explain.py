@@ -10,6 +10,7 @@ import numpy as np
 from symconfig.cost import compiled
 from symconfig.cost.blocks import BlockCost
 from symconfig.cost.lattice import Lattice
+from symconfig.cost.optimizer import dealing, elements_of_rank
 from symconfig.graph.derived import AttentionWork, Matmul, Phase
 from symconfig.graph.operator import ELEMENT_BYTES
 from symconfig.graph.recompute import Policy, apply
@@ -135,6 +136,11 @@ def _formulas(found: Found, parts: Detail) -> Iterator[FormulaLine]:
             "optimizer_on_device": 1 - found.offload.optimizer,
         },
     }
+    if setting.framework.orthogonal is not None:
+        # Of a parameter on average: matrices of layers and the rest keep different states.
+        state = parts.cost.memory["optimizer state"][worst].flat[0]
+        each["states_bytes"]["optimizer_bytes"] = state / float(elements_of_rank(sums, points, setting)[worst, 0])
+        each["dealt"] = dealing(sums, points, setting, worst)
     if found.beside_another:
         each["alone_s"] = {
             "hidden_s": hidden[slowest],

@@ -17,7 +17,7 @@ from symconfig.solve.pieces import recompute_choices
 from symconfig.solve.pins import parse
 from symconfig.solve.run import fits, precisions, requests
 from symconfig.solve.settle import asked
-from symconfig.solve.space import blockers
+from symconfig.solve.space import Request, blockers
 from symconfig.solve.stages.lean import leanest
 from symconfig.solve.weighed import Weighed
 from symconfig.units import GIB
@@ -76,7 +76,7 @@ def _no_division(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, w
             got=job.pins.get("recompute"),
             need="none, full, or selective of " + (", ".join(wanted.limits.modules) or "nothing"),
         )
-    reasons = blockers(wanted)
+    reasons = blockers(wanted) or _stages_refused(wanted)
     if not reasons:
         refused = weighed.refused
         reasons = [f"{refused.reasons[name]} ({count} points)" for name, count in refused.counts.most_common(4)]
@@ -88,6 +88,13 @@ def _no_division(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, w
         hint=("fewer pins, " if pinned else "")
         + "another number of GPUs, a batch that divides by more, or the other backend",
     )
+
+
+def _stages_refused(request: Request) -> list[str]:
+    """Return why the target runs none of the ZeRO stages that the pins leave."""
+    limits = request.limits
+    refused = [limits.lacking(zero=stage) for stage in limits.zero if request.pins.allows("zero", stage)]
+    return list(dict.fromkeys(one.rule for each in refused for one in each)) if all(refused) else []
 
 
 def _nearest(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> str | None:

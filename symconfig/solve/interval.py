@@ -34,9 +34,9 @@ SMALL = 1e9  # parameters, below which what frameworks hold beside the model dec
 # a GPU architecture share, and that each source has by itself. Of several splits the one with the narrowest intervals.
 SHARES = (0.1, 0.2, 0.7)
 _NINE_IN_TEN = NormalDist().inv_cdf(0.95)  # deviations on each side of a normal distribution's middle that hold them
-# Standard deviation of the log time of a step, in addition, where blocks stand in attention's place: their kernels' times
-# are off by a fifth on the GPUs where they were measured (cost/work.py), and are half of a layer's or less; no whole step
-# of such a model was measured.
+# Standard deviation of the log time of a step, in addition, where blocks stand in attention's place: their kernels'
+# times are off by a fifth on the GPUs where they were measured (cost/work.py), and are half of a layer's or less; no
+# whole step of such a model was measured.
 UNMEASURED_BLOCKS = 0.1
 OF_MEDIAN = math.pi / 2  # variance of a median of many normal deviates, over that of their mean
 

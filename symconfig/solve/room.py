@@ -16,7 +16,6 @@ from symconfig.cost.stages import Setting, Stages, stages
 from symconfig.cost.step import HOST_SHARE, host_bytes, states
 from symconfig.cost.table import Choice
 from symconfig.graph.model import sequence
-from symconfig.graph.operator import Place
 from symconfig.graph.parts import place_of
 from symconfig.plans.columns import Columns
 from symconfig.solve.kinds import ROUNDING, Bools, Kinds
@@ -128,7 +127,7 @@ def may_fit(
 def _ends(names: tuple[str, ...]) -> tuple[list[int], list[int]]:
     """Places of the kinds that are sure to lie on the first, and on the last of several stages."""
     places = [place_of(name) for name in names]
-    first = [k for k, place in enumerate(places) if place is Place.FIRST]
+    first = [k for k, place in enumerate(places) if place.begins]
     return first, [k for k, place in enumerate(places) if place.closes]
 
 

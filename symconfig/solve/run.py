@@ -165,7 +165,7 @@ def request(
     asked = Request(
         model=model,
         job=job,
-        framework=framework or usual(job.backend, cluster.gpu.architecture, attention=job.attention),
+        framework=framework or usual_of(cluster, job, precision),
         version=version,
         limits=space(model, cluster, job, pins, framework),
         pins=pins,
@@ -192,7 +192,13 @@ def space(
 
 def facts_of(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Fixed:
     """What constraints ask of a job's model and cluster."""
-    return facts(job.backend, model, cluster.gpu.architecture, job.attention, cluster.near)
+    return facts(job.backend, model, cluster.gpu.architecture, job.attention, cluster.near, job.optimizer)
+
+
+def usual_of(cluster: ClusterDescriptor, job: Job, precision: str | None = None) -> Framework:
+    """Return the job's framework with its usual habits on this GPU, and with what the job asks of it."""
+    architecture = cluster.gpu.architecture
+    return usual(job.backend, architecture, attention=job.attention, optimizer=job.optimizer, precision=precision)
 
 
 def fits(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> bool:
@@ -208,8 +214,10 @@ def too_large(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, fram
     limits = space(model, cluster, job, parse(job.pins), framework)
     moved = {offload for stage in limits.offloads for offload in stage}
     host = HOST_SHARE * cluster.host.memory_bytes.value / cluster.gpus_per_node
-    sizes = (framework or usual(job.backend, cluster.gpu.architecture, attention=job.attention)).bytes
-    least = sizes.optimizer + min(sizes.weight, EIGHT_BIT_BYTES)
+    framework = framework or usual_of(cluster, job)
+    sizes, matrices = framework.bytes, framework.orthogonal
+    state = sizes.optimizer if matrices is None else min(sizes.optimizer, matrices.state)
+    least = state + min(sizes.weight, EIGHT_BIT_BYTES)
     counted = parameters(model, with_mtp=False)
     on_host = any(offload.optimizer or offload.weights for offload in moved)
     held = least * counted.trainable + FOUR_BIT_BYTES * (counted.total - counted.trainable)

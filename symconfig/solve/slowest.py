@@ -6,7 +6,6 @@ import numpy as np
 
 from symconfig.cost.lattice import Array
 from symconfig.cost.stages import Setting
-from symconfig.graph.operator import Place
 from symconfig.graph.parts import place_of
 from symconfig.solve.kinds import ROUNDING, Kinds
 from symconfig.solve.stages.problem import Layouts
@@ -19,10 +18,14 @@ def least_slowest_s(kinds: Kinds, setting: Setting, message_s: Array, layouts: L
     must be all that there are. Exact where all layers are of one kind. message_s: [n], for which a stage waits for one.
     """
     pp, seconds, places = setting.pipelines.pp, kinds.seconds, [place_of(name) for name in kinds.names]
-    with_head = [k for k, place in enumerate(places) if layouts.in_last_chunk(place)]
     # Against a stage inside the model, either end has one message less.
-    first = seconds[places.index(Place.FIRST)] - message_s
-    last = np.tensordot(kinds.counts[with_head], seconds[with_head], axes=1) - message_s
+    first, last = (
+        np.tensordot(kinds.counts[chosen], seconds[chosen], axes=1) - message_s
+        for chosen in (
+            [k for k, place in enumerate(places) if place.begins],
+            [k for k, place in enumerate(places) if layouts.in_last_chunk(place)],
+        )
+    )
     whole = np.tensordot(kinds.counts, seconds, axes=1) - 2 * message_s
     layers = np.flatnonzero(kinds.layers)
     most = layers[int((kinds.counts[layers] * seconds[layers, 0, 0]).argmax())]

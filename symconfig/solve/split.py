@@ -135,7 +135,8 @@ def laid_out(sequence: tuple[str, ...], pp: int, layout: str) -> Split | None:
     parts = expanded(layout)
     if "".join(parts) != letters(sequence) or len(parts) % pp:
         return None
-    ends = list(accumulate(map(len, parts), initial=0))
+    unsaid = sum(not letters((kind,)) for kind in sequence)  # encoders, which stand first
+    ends = [0, *(unsaid + end for end in accumulate(map(len, parts)))]
     chunks = tuple(sequence[start:end] for start, end in pairwise(ends))
     return Split(pp, len(parts) // pp, chunks, layout=layout)
 

@@ -9,7 +9,7 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph.derived import AttentionWork, Matmul, Phase
 from symconfig.graph.model import sequence
-from symconfig.graph.parts import place_of
+from symconfig.graph.operator import Place
 from symconfig.graph.recompute import apply
 from symconfig.solve.configuration import Configuration
 from symconfig.solve.detail import detail
@@ -34,8 +34,15 @@ class Work:
         return self.forward_s + self.backward_s
 
 
+_ENDS = ("of the layers", "of both ends", "of the vision tower")
+
+
+def _end(place: Place) -> str:
+    return _ENDS[1 if place.outermost else 2 if place is Place.ENCODER else 0]
+
+
 def work(model: ModelDescriptor, cluster: ClusterDescriptor, configuration: Configuration) -> tuple[Work, ...]:
-    """The layers' kinds of work, that of both ends of the model, then the collectives."""
+    """The layers' kinds of work, that of both ends of the model and of its encoders, then the collectives."""
     found = as_found(model, cluster, configuration)
     table = detail(found).table
     c = configuration
@@ -48,9 +55,9 @@ def work(model: ModelDescriptor, cluster: ClusterDescriptor, configuration: Conf
         entry[phase is not Phase.FORWARD] += value
         entry[2] += hidden
 
-    for block in sorted(table.blocks, key=lambda block: place_of(block.derived.name).outermost):
+    for block in sorted(table.blocks, key=lambda block: _ENDS.index(_end(block.derived.place))):
         often = times * counts[block.derived.name]
-        end = "of both ends" if place_of(block.derived.name).outermost else "of the layers"
+        end = _end(block.derived.place)
         kinds = {
             work.op: "matmuls"
             if isinstance(work, Matmul)

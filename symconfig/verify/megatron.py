@@ -87,6 +87,7 @@ def checks(folder: Path, plan: Plan, options: Options) -> Iterator[Check]:
         source, jobs, options.timeout_s, heard=lambda _: options.progress(f"Megatron {next(said, 'is done')}")
     )
     yield from judge(rendered, results, jobs, source, options.trace)
+    yield from _unbuilt(rendered, source, options.build)
 
 
 def offline(rendered: Rendered) -> Iterator[Check]:
@@ -151,7 +152,7 @@ def _jobs(
     for id, item in rendered.items():
         own = megatron_session.job(id, item.plan, item.args, item.env, source)
         jobs.append(own)
-        if build:
+        if build and megatron_rank.unbuilt(item.plan) is None:
             jobs.extend(megatron_rank.jobs(own, item.plan))
         if trace:
             jobs.extend(megatron_saved.jobs(own, item.plan))
@@ -199,6 +200,12 @@ def built(
     for job in others:
         if (reason := results[job.id].not_run) is not None:
             yield Check(f"{place}: {job.task} of rank {job.rank}", "skipped", f"not tried: {reason}", 0.0)
+
+
+def _unbuilt(rendered: Rendered, source: MegatronSource, build: bool) -> Iterator[Check]:
+    """Say that ranks which are asked for were not built."""
+    if build and (reason := megatron_rank.unbuilt(rendered.plan)) is not None:
+        yield Check(f"{_place(rendered.plan, source)}: ranks as built", "skipped", f"not tried {reason}", 0.0)
 
 
 def _place(plan: Plan, source: MegatronSource) -> str:
@@ -269,4 +276,5 @@ def check_many(
         )
         for id, item in judged.items():
             found[id].extend(judge(item, results, jobs[id], source, trace))
+            found[id].extend(_unbuilt(item, source, build))
     return found

@@ -44,7 +44,8 @@ def _fsdp(r: Resolved) -> bool:
 def _zero_stage(r: Resolved) -> int:
     if _fsdp(r):
         return SHARDING_STAGES.get(r.arg("data_parallel_sharding_strategy"), 0)
-    return int(bool(r.arg("use_distributed_optimizer")))
+    # What shares Muon by whole matrices is the distributed optimizer by another name (validate_args).
+    return int(bool(r.arg("use_distributed_optimizer") or r.arg("use_layer_wise_distributed_optimizer")))
 
 
 def _precision(r: Resolved) -> str:

@@ -41,6 +41,15 @@ def jobs(job: Job, plan: Plan) -> list[Job]:
     return [replace(job, id=f"{job.id}rank {rank}", rank=rank, task=TASK) for rank in ranks(plan)]
 
 
+def unbuilt(plan: Plan) -> str | None:
+    """Return why a plan's ranks are not built; None: they are."""
+    optimizer = plan.job.optimizer
+    if optimizer.usual:
+        return None
+    wants = {"muon": "emerging_optimizers", "adam": "Transformer Engine's Adam"}.get(optimizer.name, "its states")
+    return f"with {optimizer.name} as the job has it: that wants {wants}, and ranks are built without"
+
+
 def check(plan: Plan, job: Job, result: Result, place: str, file: str) -> Check:
     """One rank's numbers. `place`: which Megatron; `file`: of the arguments."""
     name = f"{place}: rank {job.rank}, stage {stage_of(plan.best.parallel, job.rank)}"

@@ -98,7 +98,8 @@ def check(job: dict[str, Any], shims: Any) -> dict[str, Any]:
 def _check(job: dict[str, Any], phases: Phases, result: dict[str, Any]) -> None:
     args, config, result["num_microbatches"] = resolve(job, phases)
     phases.run("ddp_config", lambda: _ddp_config(args))
-    phases.run("optimizer_config", lambda: _optimizer_config(args))
+    with sys.modules["megatron_shims"].claimed_adam():
+        phases.run("optimizer_config", lambda: _optimizer_config(args))
     result["stages"] = phases.run("stages", lambda: _stages(args, config))
     result["args"] = {name: plain(value) for name, value in vars(args).items()}
     result["config"] = {field.name: plain(getattr(config, field.name, None)) for field in dataclasses.fields(config)}

@@ -10,13 +10,17 @@ from __future__ import annotations
 
 import builtins
 import functools
+import importlib.util
 import inspect
 import sys
 import types
 import typing
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 # Third-party modules that some version imports without a guard; used only by code that needs a GPU or a job.
 STAND_INS = frozenset({"triton", "omegaconf", "wandb", "six", "tqdm", "einops", "requests"})
@@ -122,6 +126,30 @@ def claim_gpu(capability: tuple[int, int], memory_bytes: int, compute_units: int
     torch.cuda.get_device_capability = lambda device=None: (major, minor)
     torch.cuda.get_device_properties = lambda device=None: properties
     torch.cuda.current_device = lambda: 0
+
+
+@contextmanager
+def claimed_adam() -> Iterator[None]:
+    """Let OptimizerConfig find the Adam of Transformer Engine 2, of which it asks for the names of arguments alone."""
+    package = "transformer_engine.pytorch.optimizers"
+    if importlib.util.find_spec("transformer_engine") is not None:
+        yield
+        return
+
+    class FusedAdam:
+        def __init__(
+            self,
+            master_weight_dtype: Any = None,
+            exp_avg_dtype: Any = None,
+            exp_avg_sq_dtype: Any = None,
+            use_decoupled_grad: bool = False,
+        ) -> None: ...
+
+    names = ("transformer_engine", "transformer_engine.pytorch", package)
+    modules = {name: types.ModuleType(name) for name in names}
+    vars(modules[package])["FusedAdam"] = FusedAdam
+    with mock.patch.dict(sys.modules, modules):
+        yield
 
 
 def claim_transformer_engine(version: str) -> None:

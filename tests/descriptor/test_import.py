@@ -38,7 +38,7 @@ def test_a_published_config_is_the_zoo_model(path: Path) -> None:
     assert imported.model_dump(exclude=set(TEXT)) == zoo.model_dump(exclude=set(TEXT))
 
 
-@pytest.mark.parametrize("kind", [None, 7, "mamba2", "Llama", "llama4", "__class__"])
+@pytest.mark.parametrize("kind", [None, 7, "rwkv", "Llama", "llama4", "__class__"])
 def test_an_unknown_architecture_is_named_and_never_guessed(kind: Any) -> None:
     (problem,) = _problems(model_type=kind)
     assert problem.field == "model_type"

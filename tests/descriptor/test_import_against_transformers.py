@@ -10,12 +10,12 @@ import pytest
 from symconfig.descriptor.architectures import architectures
 from symconfig.descriptor.architectures.architecture import Derived
 from symconfig.descriptor.architectures.keys import FRACTIONS, RULED
+from symconfig.descriptor.config_writer import config_json, unsaid
 from symconfig.descriptor.huggingface import import_config
 from symconfig.descriptor.load import load_model, zoo_models
-from symconfig.errors import InputError
 from symconfig.graph.count import parameters
-from symconfig.verify.transformers_config import config_dict, to_transformers_config
 from tests.descriptor.tiny_configs import KINDS, tiny_config
+from tests.descriptor.transformers_classes import to_transformers_config
 
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 torch = pytest.importorskip("torch")
@@ -38,7 +38,7 @@ def _fields(config: dict[str, Any]) -> dict[str, Any]:
 def test_the_defaults_are_those_of_the_config_class(kind: str) -> None:
     config = transformers.AutoConfig.for_model(kind)
     for key, default in architectures()[kind].defaults.items():
-        if key in RULED or (kind, key) in NOT_IN_CLASS:
+        if key in RULED or key in architectures()[kind].reads or (kind, key) in NOT_IN_CLASS:
             continue
         if key in IN_ROPE or key == "rope_local_base_freq":
             rope = config.rope_parameters
@@ -50,9 +50,9 @@ def test_the_defaults_are_those_of_the_config_class(kind: str) -> None:
         if default is Derived.HEAD_DIM:
             assert actual in (None, config.hidden_size // config.num_attention_heads), key
         elif default is Derived.HEADS:
-            assert actual == config.num_attention_heads, key
+            assert actual in (None, config.num_attention_heads), key
         elif default is Derived.FOUR_TIMES_HIDDEN:
-            assert actual is None, key
+            assert actual in (None, 4 * config.hidden_size), key
         else:
             assert actual == default, key
             assert key in FRACTIONS or default is None or type(actual) is type(default), key
@@ -64,7 +64,8 @@ def test_the_ruled_defaults_are_those_of_the_config_class(kind: str) -> None:
     config = transformers.AutoConfig.for_model(kind)
     empty = {"model_type": kind, "num_experts_per_tok": 6} if kind == "deepseek_v2" else {"model_type": kind}
     model = import_config(empty, "config.json", "m")
-    assert (model.sliding_window or None) == (getattr(config, "sliding_window", None) or None)
+    window = getattr(config, "sliding_window", None) or getattr(config, "window_size", None)
+    assert (model.sliding_window or None) == (window or None)
     if getattr(config, "layer_types", None):
         assert model.sliding_layers == tuple(kind == "sliding_attention" for kind in config.layer_types)
     if getattr(config, "n_shared_experts", None):
@@ -80,7 +81,7 @@ def test_the_ruled_defaults_are_those_of_the_config_class(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_tiny_model_has_as_many_parameters_as_the_real_one(kind: str, seed: int) -> None:
     config = tiny_config(kind, seed)
-    tokens = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"))
+    tokens = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}  # inside a tiny vocabulary
     real = transformers.AutoConfig.for_model(**config, **tokens)
     with torch.device("meta"):
         module = transformers.AutoModelForCausalLM.from_config(real)
@@ -93,7 +94,7 @@ def test_a_tiny_model_has_as_many_parameters_as_the_real_one(kind: str, seed: in
 def test_what_transformers_saves_is_imported_to_the_same_model(kind: str, seed: int) -> None:
     """Its own spelling of today (rope_parameters, layer_types, dtype) means what the older spelling meant."""
     config = tiny_config(kind, seed)
-    saved = transformers.AutoConfig.for_model(**config).to_dict()
+    saved = transformers.AutoConfig.for_model(**config).to_dict() | {"model_type": kind}  # GPT-SW3's class is GPT-2's
     saved = {
         key: value for key, value in saved.items() if value is not None or key in ("q_lora_rank", "sliding_window")
     }
@@ -105,7 +106,7 @@ def test_what_transformers_saves_is_imported_to_the_same_model(kind: str, seed: 
 @pytest.mark.parametrize("kind", KINDS)
 def test_there_and_back_changes_nothing(kind: str, seed: int) -> None:
     model = import_config(tiny_config(kind, seed), "config.json", "tiny")
-    again = import_config(config_dict(model), "config.json", "tiny")
+    again = import_config(config_json(model), "config.json", "tiny")
     assert again == model
 
 
@@ -119,9 +120,7 @@ def test_every_zoo_model_has_a_transformers_config(name: str) -> None:
 
 def test_a_model_that_the_class_cannot_express_is_refused() -> None:
     model = load_model("llama2-7b").model_copy(update={"qk_norm": True, "attention_sinks": True})
-    with pytest.raises(InputError) as caught:
-        config_dict(model)
-    assert {problem.field for problem in caught.value.problems} == {"qk_norm", "attention_sinks"}
+    assert {problem.field for problem in unsaid(model)} == {"qk_norm", "attention_sinks"}
 
 
 SCALINGS = [
@@ -143,6 +142,6 @@ def test_scaled_rope_means_what_transformers_saves(kind: str, scaling: dict[str,
     saved = transformers.AutoConfig.for_model(**{**config, "rope_scaling": dict(scaling)}).to_dict()
     assert _fields({key: value for key, value in saved.items() if value is not None}) == ours
     model = import_config(config, "config.json", "tiny")
-    assert import_config(config_dict(model), "config.json", "tiny") == model
+    assert import_config(config_json(model), "config.json", "tiny") == model
     assert model.rope_theta == 77.0
     assert (model.rope_scaling is None) == (scaling.get("rope_type") == "default")

@@ -19,6 +19,8 @@ SPELLINGS = [
     *("mixtral-8x7b", "mixtral-8x22b", "qwen-7b", "qwen1.5-72b", "qwen2.5-7b", "qwen2.5-72b", "qwen3-32b"),
     *("qwen3-30b-a3b", "qwen3-235b-a22b", "deepseek-v3", "gpt-oss-120b", "gpt3-175b"),
     *("qwen-7b-lora", "qwen2.5-7b-lora", "llama2-70b-lora"),
+    *("llama3.2-1b", "llama3.2-3b", "qwen3-4b", "qwen3-8b", "mistral-7b", "mistral-small-24b", "phi-4"),
+    *("gemma2-9b", "gemma3-27b"),
 ]
 MODEL = """schema: symconfig.model/1
 name: mine

@@ -63,7 +63,7 @@ def test_the_recorded_count_is_what_the_publisher_says(name: str) -> None:
 def _real(name: str) -> Any:
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
-    from symconfig.verify.transformers_config import to_transformers_config
+    from tests.descriptor.transformers_classes import to_transformers_config
 
     with torch.device("meta"):
         return transformers.AutoModelForCausalLM.from_config(to_transformers_config(load_model(name)))

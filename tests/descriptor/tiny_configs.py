@@ -6,10 +6,21 @@ import random
 from typing import Any
 
 from symconfig.descriptor.architectures import architectures
+from symconfig.descriptor.architectures.hybrid import ARCHITECTURES as HYBRID
+from symconfig.descriptor.architectures.multimodal import ARCHITECTURES as INNER
 
-# Qwen-7B's code lies beside its weights; gemma3 is gemma3_text inside a section of its own.
-KINDS = tuple(kind for kind in architectures() if kind not in ("qwen", "gemma3"))
+# Qwen-7B's code lies beside its weights; multimodal models, and language models that are only part of one, have no
+# causal model of their own (test_vision.py); test_hybrid.py has the rest.
+_ELSEWHERE = {"qwen", *INNER, *HYBRID}
+KINDS = tuple(kind for kind in architectures() if kind not in _ELSEWHERE and architectures()[kind].text_of is None)
 _MLA = ("deepseek_v2", "deepseek_v3")
+_FACTORS = ("embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling", "logit_scale")
+_SWITCHES = (
+    "use_post_norm", "multi_query", "new_decoder_architecture", "alibi", "do_layer_norm_before",
+    "_remove_final_layer_norm", "scale_embedding", "use_qk_norm", "qk_layernorm", "use_qkv_bias", "use_bias",
+    "enable_bias", "layer_norm_elementwise_affine",
+)  # fmt: skip
+_HEADS_FILL_HIDDEN = ("helium", "bitnet", "cohere2")
 
 
 def tiny_config(kind: str, seed: int) -> dict[str, Any]:
@@ -47,11 +58,14 @@ def tiny_config(kind: str, seed: int) -> dict[str, Any]:
         "n_group": 2,
         "topk_group": 1,
         "num_nextn_predict_layers": 0,
+        "rotary_dim": draw.choice((2, 4)),
         "use_parallel_residual": draw.random() < 0.5,
         "use_sliding_window": draw.random() < 0.5,
         "sliding_window": 16,
         "max_window_layers": draw.randint(0, 4),
     }
+    values |= {name: draw.choice((1.0, 0.22, 12.0)) for name in _FACTORS}
+    values |= {name: draw.random() < 0.5 for name in _SWITCHES}
     gpt2 = {"n_embd": "hidden_size", "n_layer": "num_hidden_layers", "n_head": "num_attention_heads"}
     gpt2 |= {"n_positions": "max_position_embeddings", "n_inner": "intermediate_size"}
     config = {key: values[gpt2.get(key, key)] for key in defaults if gpt2.get(key, key) in values}
@@ -63,6 +77,20 @@ def tiny_config(kind: str, seed: int) -> dict[str, Any]:
         for key in ("n_inner", "num_key_value_heads", "tie_word_embeddings"):
             if key in config and (key != "num_key_value_heads" or heads % 8 == 0 or kind in ("llama", "phi3")):
                 config.pop(key)
+    if kind in _HEADS_FILL_HIDDEN and "head_dim" in config:
+        config["head_dim"] = config["hidden_size"] // heads
+    if kind == "mpt":
+        config.pop("logit_scale")  # which its modules do not read
+    if kind == "falcon":
+        config["num_kv_heads"] = draw.choice((1, 2, heads))
+    if kind == "granite_swa":
+        config["layer_rope_theta"] = [draw.choice((0, 5e5))] * layers
+    if kind == "smollm3":
+        config["no_rope_layers"] = [draw.randint(0, 1) for _ in range(layers)]
+    if kind == "gpt_neo":
+        config["attention_types"] = [[["global", "local"], layers // 2], [["global"], layers % 2]]
+    if kind == "internlm3":
+        config["mlp_bias"] = config["attention_bias"]  # which its class demands
     if "mlp_only_layers" in defaults:
         config["mlp_only_layers"] = [0] if config["decoder_sparse_step"] == 1 and draw.random() < 0.5 else []
     return {"model_type": kind, **config}

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from symconfig.frameworks.deepspeed.adapters import target_modules
 from symconfig.graph.count import parameters
 from symconfig.plans.plan import Plan
-from symconfig.render.deepspeed_model import target_modules
 from symconfig.render.summary import nodes
 from symconfig.verify.states.megatron import rank_states
 

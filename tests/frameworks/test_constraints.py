@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -13,6 +13,7 @@ import pytest
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.load import load_cluster
 from symconfig.descriptor.model import Attention, ModelDescriptor
+from symconfig.descriptor.optimizer import Optimizer
 from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.recover.words import settings
 from symconfig.existing.rules import examples, megatron
@@ -32,7 +33,7 @@ from symconfig.plans.unknown import UNKNOWN, no
 from symconfig.render.refused import refused
 from symconfig.solve.configuration import Configuration
 from symconfig.solve.predict import as_found
-from tests.sample_plans import sample_model, sample_plan
+from tests.sample_plans import sample_model, sample_plan, with_optimizer
 from tests.solve.naive import limits_of
 
 DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp")
@@ -96,7 +97,8 @@ def cluster_of(example: dict[str, Any]) -> ClusterDescriptor:
 
 def fixed_of(plan: Plan, example: Mapping[str, Any]) -> Fixed:
     """The facts of a plan of the example."""
-    return Fixed.of(plan.model, example.get("flash", True), plan.cluster.near, plan.cluster.gpu.architecture)
+    near, architecture = plan.cluster.near, plan.cluster.gpu.architecture
+    return Fixed.of(plan.model, example.get("flash", True), near, architecture, optimizer=plan.job.optimizer)
 
 
 def plan_of(backend: str, constraint: Constraint) -> Plan:
@@ -117,6 +119,10 @@ def plan_of(backend: str, constraint: Constraint) -> Plan:
     plan = sample_plan(model_of(example), cluster, backend, release(backend, constraint), **degrees, **said)
     if not example.get("flash", True):
         plan = replace(plan, job=plan.job.model_copy(update={"attention": "unfused"}))
+    if "optimizer" in example or "narrow_states" in example:
+        width: Literal["bf16", "fp32"] = "bf16" if example.get("narrow_states") else "fp32"
+        optimizer = Optimizer(name=example.get("optimizer", "adam"), exp_avg=width)
+        plan = with_optimizer(plan, optimizer)
     if recompute:
         now = replace(
             plan.best.options.recompute,

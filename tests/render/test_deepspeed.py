@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
+from symconfig.descriptor.config_writer import config_json
 from symconfig.descriptor.huggingface import import_config
 from symconfig.descriptor.load import load_model, zoo_models
 from symconfig.errors import InfeasibleError
+from symconfig.frameworks.deepspeed.adapters import target_modules
 from symconfig.plans.plan import Recompute
 from symconfig.render import deepspeed, render, targets
 from symconfig.render.deepspeed_launch import arguments, default_model, recompute_layers, requirements
-from symconfig.render.deepspeed_model import hf_config, target_modules
 from tests.sample_plans import sample_model, sample_plan
 
 GOLDEN = Path(__file__).parent / "golden_deepspeed"
@@ -154,7 +155,7 @@ def test_recompute_becomes_a_number_of_layers(recompute: Recompute, layers: int)
 @pytest.mark.parametrize("name", zoo_models())
 def test_config_json_imported_again_is_the_model(name: str) -> None:
     model = load_model(name)
-    again = import_config(hf_config(model), "config.json", name).model_dump(mode="json")
+    again = import_config(config_json(model), "config.json", name).model_dump(mode="json")
     other = {"source", "huggingface_id", "notes", "adapter"} | ({"model_type"} if model.model_type == "qwen" else set())
     wanted = model.model_dump(mode="json")
     assert {key: again[key] for key in wanted.keys() - other} == {key: wanted[key] for key in wanted.keys() - other}
@@ -178,4 +179,4 @@ def test_an_adapter_starts_from_pretrained_weights_and_asks_for_peft() -> None:
 
 def test_an_unknown_architecture_is_refused() -> None:
     with pytest.raises(InfeasibleError, match="mamba"):
-        hf_config(sample_model("llama2-13b", model_type="mamba"))
+        config_json(sample_model("llama2-13b", model_type="mamba"))

@@ -110,6 +110,8 @@ def test_a_model_is_a_flavor_only_where_every_number_is_the_same() -> None:
         "llama3.1-8b": "8B",
         "llama3.1-70b": "70B",
         "llama3.1-405b": "405B",
+        "qwen3-4b": "4B",
+        "qwen3-8b": "8B",
         "qwen3-32b": "32B",
         "qwen3-30b-a3b": "30B-A3B",
         "deepseek-v3": "671B",

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from symconfig.descriptor.config_writer import config_json
 from symconfig.plans.plan import Plan
-from symconfig.render.deepspeed_model import hf_config
 
 END, UNKNOWN = "<end>", "<unknown>"
 
@@ -49,7 +49,7 @@ def weights(plan: Plan, folder: Path) -> None:
     import transformers
 
     torch.manual_seed(plan.job.training.seed)
-    config: dict[str, Any] = hf_config(plan.model)
+    config: dict[str, Any] = config_json(plan.model)
     kind = transformers.AutoConfig.for_model(**config)
     transformers.AutoModelForCausalLM.from_config(kind, dtype=torch.bfloat16).save_pretrained(folder)
 

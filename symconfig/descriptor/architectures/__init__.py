@@ -16,17 +16,31 @@ from types import MappingProxyType
 from typing import Any
 
 from symconfig.descriptor.architectures.architecture import Architecture
-from symconfig.descriptor.architectures.class_defaults import aliases, defaults, families
+from symconfig.descriptor.architectures.class_defaults import aliases, around, defaults, families, types
+from symconfig.descriptor.architectures.multimodal import AROUND
 
 
 @cache
 def architectures() -> Mapping[str, Architecture]:
     """Return all that can be read, by model_type: those of the tables, and models around a text model of theirs."""
-    tables: dict[str, Architecture] = {}
-    for module in sorted(pkgutil.iter_modules(__path__), key=lambda module: module.name):
-        tables |= getattr(importlib.import_module(f"{__name__}.{module.name}"), "ARCHITECTURES", {})
+    tables: Mapping[str, Architecture] = _listed("ARCHITECTURES")
     found = {kind: _complete(kind, table) for kind, table in tables.items()}
     return MappingProxyType(dict(_around(found)) | found)
+
+
+@cache
+def refused() -> Mapping[str, str]:
+    """Return why a family of transformers cannot be read, by model_type: for those that no descriptor can say."""
+    known = architectures()
+    return MappingProxyType({kind: why for kind, why in _listed("REFUSED").items() if kind not in known})
+
+
+def _listed(table: str) -> Mapping[str, Any]:
+    """Return what the files of this folder have under that name, together."""
+    found: dict[str, Any] = {}
+    for module in sorted(pkgutil.iter_modules(__path__), key=lambda module: module.name):
+        found |= getattr(importlib.import_module(f"{__name__}.{module.name}"), table, {})
+    return found
 
 
 def _around(known: Mapping[str, Architecture]) -> Iterator[tuple[str, Architecture]]:
@@ -35,10 +49,17 @@ def _around(known: Mapping[str, Architecture]) -> Iterator[tuple[str, Architectu
         section, inner = row.get("text") or ("", "")
         if inner in known and kind != inner:
             yield kind, Architecture(text_of=(section, inner))
+    for kind, (section, inner) in around().items():
+        if inner in known and kind not in known:
+            yield kind, Architecture(text_of=(section, inner))
+    for kind, table in AROUND.items():
+        if table.text in known:
+            yield kind, Architecture(text_of=("text_config", table.text))
 
 
 def _complete(kind: str, table: Architecture) -> Architecture:
     """Return a table with the defaults and the spellings of its class."""
+    kind = table.of_class or kind
     if kind not in families():
         return table
     keys = defaults(kind) | dict(table.defaults)
@@ -50,7 +71,9 @@ def _complete(kind: str, table: Architecture) -> Architecture:
         if key in keys and name not in keys:
             other.setdefault(name, key)
     _rename(keys, other)
-    return replace(table, defaults=keys, same_as=other)
+    said = types(kind)
+    _rename(said, other)
+    return replace(table, defaults=keys, same_as=other, types={**said, **table.types})
 
 
 def _rename(keys: dict[str, Any], other: Mapping[str, str]) -> None:

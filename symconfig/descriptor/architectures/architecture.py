@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from symconfig.descriptor.model import ModelDescriptor
 
 Values = Mapping[str, Any]  # config.json's values by key, with the class's defaults
 FULL, SLIDING, CHUNKED = "full_attention", "sliding_attention", "chunked_attention"
+INDEXED = "indexed_attention"
+LINEAR = "linear_attention"  # any block in attention's place
+OLDER_TYPES = {"attention": FULL, "mamba": LINEAR}  # spellings of before transformers 5 (remap_legacy_layer_types)
 
 
 class Derived(Enum):
@@ -17,6 +23,26 @@ class Derived(Enum):
     HEADS = "num_attention_heads"
     HEAD_DIM = "hidden_size / num_attention_heads"
     FOUR_TIMES_HIDDEN = "4 x hidden_size"
+    LAYERS = "as many as layer_types or hybrid_override_pattern lists"
+
+
+class Kind(Enum):
+    """What a key may hold whose default does not say it."""
+
+    COUNT = "a whole number > 0, or nothing"
+    LAYERS = "a list of layers, or nothing"
+    WORDS = "a list of words, or nothing"
+    SECTION = "an object, or nothing"
+
+    def fits(self, value: Any) -> bool:
+        """Return whether a value that is not the default is of this kind."""
+        if self is Kind.COUNT:
+            return type(value) is int and 0 < value < 2**63
+        if self is Kind.LAYERS:
+            return isinstance(value, list) and all(type(item) is int for item in value)
+        if self is Kind.WORDS:
+            return isinstance(value, list) and bool(value) and all(isinstance(item, str) for item in value)
+        return isinstance(value, Mapping)
 
 
 class Reading(Protocol):
@@ -43,17 +69,22 @@ class Architecture:
     """How one `model_type` is read. Keys on the left are config.json's, names on the right the descriptor's.
 
     constants: descriptor's fields that the class fixes. defaults: the keys of its class with their defaults, from
-    transformers' own class where there is one; those given here come on top. names: where a key goes, if not as in
-    NAMES. only: understood with these values only (a key of the class that goes nowhere is understood with its default
-    only). noted: left out with a note, when set. ignored: without effect on the trained model. same_as: a second
-    spelling of another key. layers: the type of each layer, where the file does not list them. blocks: a type of layer,
-    and the mixer (as in the descriptor) that such layers have. reads: keys that `rule` reads, which fills in what no
-    table holds. gate_and_up_in_one: intermediate_size counts both halves of the gated MLP. groups_with: n_group and
-    topk_group apply with this topk_method only. text_of: the model is this section of the file, of this type.
+    transformers' own class where there is one; those given here come on top. types: of keys whose default does not say
+    it. names: where a key goes, if not as in NAMES. only: understood with these values only (a key of the class that
+    goes nowhere is understood with its default only). noted: left out with a note, when set. ignored: without effect on
+    the trained model. same_as: a second spelling of another key. layers: the type of each layer, where the file does
+    not list them. blocks: a type of layer, and the mixer (as in the descriptor) that such layers have. reads: keys that
+    `rule` reads, which fills in what no table holds. writes: the inverse of `rule`, for keys that asking it does not
+    find. gate_and_up_in_one: intermediate_size counts both halves of the gated MLP. groups_with: n_group and topk_group
+    apply with this topk_method only. text_of: the model is this section of the file, of this type. of_class: the
+    model_type whose class it is, where its own has none. known_layers: types of layers, if not the usual ones. kinds:
+    of keys whose default is null or text, and that hold something else. may_be_zero: keys that say by 0 that there is
+    none.
     """
 
     constants: Mapping[str, Any] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    types: Mapping[str, str] = field(default_factory=dict)
     names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     only: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     noted: Mapping[str, str] = field(default_factory=dict)
@@ -63,6 +94,11 @@ class Architecture:
     blocks: Mapping[str, Callable[[Values], Mapping[str, Any]]] = field(default_factory=dict)
     reads: tuple[str, ...] = ()
     rule: Callable[[Reading], None] | None = None
+    writes: Callable[[ModelDescriptor], Mapping[str, Any]] | None = None
+    kinds: Mapping[str, Kind] = field(default_factory=dict)
+    may_be_zero: tuple[str, ...] = ()
     gate_and_up_in_one: bool = False
     groups_with: str | None = None
     text_of: tuple[str, str] | None = None
+    of_class: str | None = None
+    known_layers: tuple[str, ...] = (FULL, SLIDING, CHUNKED)

@@ -20,9 +20,14 @@ DERIVED: Mapping[str, Derived] = {
 
 
 @cache
+def _file() -> Mapping[str, Any]:
+    found: Mapping[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
+    return found
+
+
 def families() -> Mapping[str, Any]:
-    """Return the families of that release by model_type, each with defaults, aliases, rope and text section."""
-    rows: Mapping[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))["families"]
+    """Return the families of that release by model_type, each with defaults, types, aliases, rope and text section."""
+    rows: Mapping[str, Any] = _file()["families"]
     return rows
 
 
@@ -33,6 +38,21 @@ def defaults(kind: str) -> dict[str, Any]:
     if found.pop("rope_parameters", None) is not None or "rope_parameters" in row["defaults"]:
         found |= _rope(row.get("rope") or {})
     return found
+
+
+def class_of(kind: str) -> str | None:
+    """Return the name of a family's class for causal modelling; None: transformers has none."""
+    return families()[kind]["class"] if kind in families() else None
+
+
+def types(kind: str) -> dict[str, str]:
+    """Return the types of a class's keys whose default does not say it, as in int|None."""
+    return dict(families()[kind]["types"])
+
+
+def around() -> dict[str, tuple[str, str]]:
+    """Return multimodal models around a family: the section of their language model, and its type where it has none."""
+    return {kind: (section, inner) for kind, (section, inner) in _file()["around"].items()}
 
 
 def aliases(kind: str) -> dict[str, str]:

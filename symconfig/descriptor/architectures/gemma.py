@@ -1,4 +1,4 @@
-"""Google's Gemma; of the multimodal `gemma3` its text model."""
+"""Google's Gemma."""
 
 from __future__ import annotations
 

@@ -41,6 +41,7 @@ ARCHITECTURES: dict[str, Architecture] = {
             "reorder_and_upcast_attn": "reorder_and_upcast_attn is not modelled",
         },
         ignored=GPT2_IGNORED,
+        writes=lambda model: {"embd_pdrop": model.hidden_dropout},
     ),
     "gpt_neox": Architecture(
         constants={"mlp_bias": True, "gated_mlp": False, "norm": "layernorm"},

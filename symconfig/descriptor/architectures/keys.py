@@ -54,6 +54,9 @@ NAMES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "qk_nope_head_dim": ("latent.qk_nope_head_dim",),
         "qk_rope_head_dim": ("latent.qk_rope_head_dim",),
         "v_head_dim": ("latent.v_head_dim",),
+        "index_n_heads": ("indexer.index_n_heads",),
+        "index_head_dim": ("indexer.index_head_dim",),
+        "index_topk": ("indexer.index_topk",),
     }
 )
 
@@ -79,6 +82,8 @@ ACTIVATIONS: Mapping[str, str] = MappingProxyType(
         "gelu_pytorch_tanh": "gelu_tanh",
         "gelu_fast": "gelu_tanh",
         "relu": "relu",
+        "relu2": "relu2",
+        "xielu": "xielu",
     }
 )
 

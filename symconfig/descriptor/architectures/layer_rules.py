@@ -45,3 +45,8 @@ def every(n: int, key: str = "sliding_window_pattern") -> Callable[[Values, int]
         return _types([(i + 1) % step != 0 for i in range(layers)])
 
     return rule
+
+
+def but_first_of(n: int) -> Callable[[Values, int], list[str]]:
+    """Return the rule of all but the first of every n layers."""
+    return lambda values, layers: _types([i % n != 0 for i in range(layers)])

@@ -93,6 +93,7 @@ def job_of(run: Run, cluster: ClusterDescriptor, limits: Limits) -> Job:
             "precision": configuration.precision,
             "task": "lora" if model.adapter else "pretrain",
             "limits": limits.model_dump(),
+            "optimizer": run.optimizer.model_dump(exclude_unset=True) or {},
             **BACKENDS[run.target.backend].releases.fields(run.target.version),
         }
     )

@@ -16,12 +16,14 @@ from symconfig.existing.recover.asked import Asked
 from symconfig.existing.recover.deepspeed_auto import filled, uses_trainer
 from symconfig.existing.recover.deepspeed_batch import Grid, Sizes, of_one_node, sizes
 from symconfig.existing.recover.deepspeed_model import described
+from symconfig.existing.recover.deepspeed_optimizer import stepped
 from symconfig.existing.recover.run import Assumed, Run
 from symconfig.frameworks.behaviour import COMPILED, switched
 from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
 from symconfig.frameworks.deepspeed.keys import AUTO
 from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
 from symconfig.frameworks.deepspeed.zero import gradient_bytes_of, precision_of, section, switches, zero_of
+from symconfig.frameworks.optimizers import stepping
 from symconfig.graph.operator import LAYER
 from symconfig.plans.choices import Precision
 from symconfig.plans.degrees import Degrees
@@ -112,13 +114,15 @@ class _Reader:
             batch.gpus // grid.tensor,
             _kernels(arguments, model.model),
         )
-        framework = switched(DEEPSPEED, self.cluster.gpu.architecture, switched_on)
+        optimizer, taken = stepped(config, arguments)
+        framework = stepping(switched(DEEPSPEED, self.cluster.gpu.architecture, switched_on), optimizer)
         return Run(
             Target("deepspeed", DEEPSPEED_RELEASE),
             model,
             replace(found, framework=framework),
             _options(config, found, recompute, model.model),
-            (*assumed, *guessed),
+            (*assumed, *guessed, *taken),
+            optimizer,
         )
 
     def _precision(self, config: Json) -> tuple[Precision, tuple[Assumed, ...]]:

@@ -19,7 +19,7 @@ from symconfig.existing.recover.arguments import Arguments
 from symconfig.existing.recover.asked import Asked
 from symconfig.existing.recover.run import Assumed, Described
 from symconfig.existing.recover.zoo import zoo_match, zoo_near
-from symconfig.render.deepspeed_model import target_modules
+from symconfig.frameworks.deepspeed.adapters import target_modules
 
 Validated = TypeVar("Validated", bound=BaseModel)
 

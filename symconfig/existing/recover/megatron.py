@@ -9,6 +9,7 @@ from typing import Any
 from symconfig.cost.stages import Offload
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.optimizer import Optimizer
 from symconfig.errors import InputError, Problem
 from symconfig.existing.recover import uncounted
 from symconfig.existing.recover.asked import Asked
@@ -21,6 +22,8 @@ from symconfig.existing.recover.stages import Said, dealt, stages
 from symconfig.frameworks.extras import Extras
 from symconfig.frameworks.megatron import hybrid, options
 from symconfig.frameworks.megatron.flags import Value
+from symconfig.frameworks.megatron.optimizer import optimizer
+from symconfig.frameworks.megatron.optimizer_constraints import MUON_SINCE
 from symconfig.graph.operator import LAYER
 from symconfig.plans.degrees import Degrees
 from symconfig.plans.plan import Options, Overlap, Recompute, Target
@@ -69,8 +72,12 @@ class Reader:
             yield self._problem(dest, f"{what} is not predicted")
         if options.precision(names) is None:
             yield Problem("runs in fp32 are not predicted", field="--bf16", got="neither bf16 nor fp16", need="one")
-        if (optimizer := names["optimizer"]) not in ("adam", None):
-            yield self._problem("optimizer", "only Adam's state is known", got=str(optimizer), need="adam")
+        if (found := optimizer(names)) is None:
+            what = "only the states of Adam, SGD and Muon are known"
+            yield self._problem("optimizer", what, got=str(names["optimizer"]), need="adam, sgd or muon")
+        elif found.name == "muon" and not names.table.at_least(MUON_SINCE):
+            what = f"Muon is predicted from {MUON_SINCE} on, whose ranks reduce and gather it otherwise than before"
+            yield self._problem("optimizer", what, got=names.table.version)
         if not self._seq_length():
             yield Problem("the sequence length is not said", field="--seq-length", hint="--seq-length N")
         beyond = list(out_of_bounds(names))
@@ -192,7 +199,8 @@ class Reader:
             model,
             configuration,
             _options(names, configuration, said, recompute, beside, width),
-            (*self._impossible(descriptor, said, pp), *self._assumed(descriptor, configuration, dp)),
+            optimizer=optimizer(names) or Optimizer(),
+            assumed=(*self._impossible(descriptor, said, pp), *self._assumed(descriptor, configuration, dp)),
         )
 
     def _impossible(self, model: ModelDescriptor, said: Said, pp: int) -> Iterator[Assumed]:

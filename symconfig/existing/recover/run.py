@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.optimizer import ADAM, Optimizer
 from symconfig.errors import Problem
 from symconfig.existing.launch.text import Place
 from symconfig.plans.plan import Options, Target
@@ -60,3 +61,4 @@ class Run:
     configuration: Configuration
     options: Options
     assumed: tuple[Assumed, ...] = ()
+    optimizer: Optimizer = ADAM

@@ -1,6 +1,6 @@
 """What PEFT calls the layers of Transformers' classes, and which of them are fused there.
 
-Read in Transformers 5.23: models/*/modeling_*.py. The class of a model is `render.deepspeed_model`'s.
+Read in Transformers 5.23: models/*/modeling_*.py. The class of a model is `descriptor.config_writer`'s.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from symconfig.descriptor.model import FUSED_TARGETS, AdapterTarget, ModelDescriptor
+from symconfig.errors import InfeasibleError, Problem
 
 _GPT2 = {"qkv_proj": ("c_attn",), "o_proj": ("attn.c_proj",), "up_proj": ("c_fc",), "down_proj": ("mlp.c_proj",)}
 # By model_type, where a class calls its layers otherwise than Llama's. Qwen-7B trains as Qwen2, which is the same
@@ -34,6 +35,16 @@ _NAMES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 def fuses(model: ModelDescriptor) -> frozenset[AdapterTarget]:
     """Return the fused layers of a model's class."""
     return frozenset(name for name in FUSED_TARGETS if name in _NAMES.get(model.model_type, {}))
+
+
+def target_modules(model: ModelDescriptor) -> tuple[str, ...]:
+    """Return the adapter's modules in the names of the model's class.
+
+    Raises InfeasibleError for an adapter on what is no layer of its own there.
+    """
+    if problems := [Problem(reason, field="adapter.target_modules") for reason in refusals(model)]:
+        raise InfeasibleError(problems)
+    return modules(model)
 
 
 def modules(model: ModelDescriptor) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from symconfig.cost.framework import Bytes, Framework, Hide, Together
 from symconfig.graph.implementation import (
+    Attention,
     Experts,
     Implementation,
     Linear,
@@ -13,6 +14,7 @@ from symconfig.graph.implementation import (
     Rotation,
     RotationKernel,
     ScanKernel,
+    Towers,
     Vocabulary,
 )
 
@@ -20,6 +22,7 @@ DEEPSPEED = Framework(
     name="deepspeed",
     implementation=Implementation(
         # Transformers' modules, each operator a kernel of PyTorch's.
+        attention=Attention(masks_choice=True),
         linear=Linear(joined=False, norm_inside=False),
         norm=NormKernel.EAGER,
         scan=ScanKernel.WHOLE,
@@ -27,6 +30,7 @@ DEEPSPEED = Framework(
         fused_activation=False,
         loss=Loss(kernel=LossKernel.WIDE),  # PyTorch's cross_entropy, while a variable holds the logits
         vocabulary=Vocabulary(whole_look_up=True),  # AutoTP, runtime/engine.py, auto_vocab_parallel_lm_head
+        towers=Towers(recomputed=True),
         experts=Experts(weighted_inside=False, joined_weights=True),  # Transformers' gate_up_proj
     ),
     dense_grid=("tp", "cp", "dp", "pp"),

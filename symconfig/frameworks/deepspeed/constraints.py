@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from symconfig.frameworks.constraint import Constraint
+from symconfig.frameworks.deepspeed.optimizer_constraints import OPTIMIZER_CONSTRAINTS
 from symconfig.frameworks.deepspeed.releases import AUTOEP_MODELS, AUTOTP_MODELS
 from symconfig.frameworks.shared import (
     BATCH,
@@ -364,4 +365,5 @@ DEEPSPEED: tuple[Constraint, ...] = (
     EXPERT_GRID,
     CONTEXT_KERNEL,
     MULTI_TOKEN,
+    *OPTIMIZER_CONSTRAINTS,
 )

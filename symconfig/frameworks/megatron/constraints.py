@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from symconfig.frameworks.constraint import Constraint
+from symconfig.frameworks.megatron.optimizer_constraints import OPTIMIZER_CONSTRAINTS
 from symconfig.frameworks.megatron.option_constraints import OPTION_CONSTRAINTS
 from symconfig.frameworks.shared import (
     BATCH,
@@ -460,4 +461,5 @@ MEGATRON: tuple[Constraint, ...] = (
     ADAPTER_COLUMNS,
     ADAPTER_HEADS,
     *OPTION_CONSTRAINTS,
+    *OPTIMIZER_CONSTRAINTS,
 )

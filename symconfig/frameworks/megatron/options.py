@@ -8,10 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from symconfig.cost.framework import Framework
+from symconfig.descriptor.optimizer import Optimizer
 from symconfig.frameworks.behaviour import Switches, switched, usual
 from symconfig.frameworks.megatron.behaviour import GRAPHED, MEGATRON, MEGATRON_LOCAL, Graphed, TransformerImpl
 from symconfig.frameworks.megatron.flags import Value, first_with, flags
+from symconfig.frameworks.megatron.optimizer import optimizer, precise
 from symconfig.frameworks.megatron.releases import SHARDING_STAGES
+from symconfig.frameworks.optimizers import stepping
 from symconfig.graph.implementation import Kernel
 from symconfig.plans.choices import Precision, ZeroStage
 from symconfig.plans.plan import Overlap, Recompute
@@ -42,7 +45,7 @@ def zero_stage(names: Mapping[str, Value]) -> ZeroStage:
     """Megatron's distributed optimizer is stage 1; Megatron-FSDP has the stage of its sharding strategy."""
     if names.get("use_megatron_fsdp") or names.get("use_custom_fsdp"):
         return SHARDING_STAGES.get(str(names.get("data_parallel_sharding_strategy")), 0)
-    return 1 if names.get("use_distributed_optimizer") else 0
+    return 1 if names.get("use_distributed_optimizer") or names.get("optimizer") == "dist_muon" else 0
 
 
 def recomputed(names: Mapping[str, Value]) -> Recompute:
@@ -115,7 +118,8 @@ def behaviour(names: Mapping[str, Value], architecture: str, beside: Overlap, sh
     """Return Megatron-LM on this GPU as the options have it."""
     impl: TransformerImpl = "local" if names.get("transformer_impl") == "local" else "transformer_engine"
     base = usual(MEGATRON.name, architecture, impl)
-    return switched(base, architecture, _switches(names, base, beside, shape))
+    stepped = stepping(base, optimizer(names) or Optimizer(), precision(names), precise=precise(names))
+    return switched(stepped, architecture, _switches(names, base, beside, shape))
 
 
 def _switches(names: Mapping[str, Value], base: Framework, beside: Overlap, shape: Shape) -> Switches:
@@ -124,7 +128,7 @@ def _switches(names: Mapping[str, Value], base: Framework, beside: Overlap, shap
     sharded = shape.zero == 1 and shape.replicas > 1 and beside.grad_reduce
     return Switches(
         implementation=dict(kernels(names, base, shape.latent)),
-        bytes={"gradient": float(shape.gradient_bytes), "optimizer": _optimizer_bytes(names)},
+        bytes={"gradient": float(shape.gradient_bytes)},
         framework={
             "gathers_apart": sharded and not beside.param_gather and not shape.in_turn,
             "demanded_gathers": sharded and beside.param_gather and shape.in_turn,
@@ -182,14 +186,6 @@ def instances(names: Mapping[str, Value]) -> int:
     """Return how many groups of replicas each hold a whole optimizer state."""
     value = names.get("num_distributed_optimizer_instances")
     return value if isinstance(value, int) and value > 0 else 1
-
-
-def _optimizer_bytes(names: Mapping[str, Value]) -> float:
-    """Master weight and two moments; of other widths with --use-precision-aware-optimizer only."""
-    if not names.get("use_precision_aware_optimizer"):
-        return 12.0
-    parts = ("main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype")
-    return sum(_WIDTHS.get(str(names.get(part) or "fp32").removeprefix("torch."), 4.0) for part in parts)
 
 
 def kernels(names: Mapping[str, Value], base: Framework, latent: bool) -> Iterator[tuple[str, Any]]:

@@ -9,6 +9,7 @@ from symconfig.graph import dims as d
 from symconfig.graph.attended import FULL, WINDOW
 from symconfig.graph.blocks.common import beside_fused, linear, norm, with_adapter
 from symconfig.graph.blocks.context import Context
+from symconfig.graph.blocks.indexer import Read
 from symconfig.graph.implementation import Kernel, RotationKernel
 from symconfig.graph.operator import Element, Tensor, Use, Weight
 from symconfig.graph.parts import Mixer
@@ -17,17 +18,12 @@ _TO_KEYS = ((d.SEQUENCE, d.KEYS),)
 _ROWS = {d.KEYS: 2}  # a softmax reduces the maximum and the sum of each row
 
 
-def keys_of(kind: LayerKind) -> str:
-    """Return the symbol for the keys that a query attends to, see `graph.attended`."""
-    return WINDOW if kind.window else FULL
-
-
 def attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     """o[B, S, D] from x[B, S, D]."""
     (q, k, v), gate = _projections(ctx, x)
     if _repeated(ctx, k):
         q = ctx.build.elementwise("copy_queries", [q], Tensor("q_copied", q.dims), linear=True)
-    if ctx.model.qk_norm:
+    if ctx.model.qk_norm and (kind.rope or ctx.model.qk_norm_of != "unit"):
         q, k = _head_norm(ctx, "q_norm", q), _head_norm(ctx, "k_norm", k)
     if ctx.model.v_norm:
         v = norm(ctx, "v_norm", v, v.dims[-1], "qk_norm", weight=())
@@ -38,8 +34,10 @@ def attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
             kept = rotation(ctx, name, d.ROTARY)
             ctx.build.elementwise(name, [given], out, traffic=times, saves=kept, whole=given.dims[-1:], linear=True)
         q, k = rotated, turned
-    o = copied(ctx, core(ctx, q, k, v, keys_of(kind)))
+    o = copied(ctx, core(ctx, q, k, v, Read(WINDOW if kind.window else FULL)))
     o, out = _gated(ctx, x, o, gate), Tensor("attention_out", x.dims)
+    if ctx.model.inner_norm:
+        o = norm(ctx, "attention_inner_norm", o, module="inner_norm", weight=o.dims[-2:], over=o.dims[-2:])
     linear(
         ctx,
         "o_proj",
@@ -57,7 +55,8 @@ def _head_norm(ctx: Context, name: str, x: Tensor) -> Tensor:
     """x[B, S, A, C] normed by head, or over all heads, with the weights that the model has."""
     of, heads = ctx.model.qk_norm_of, x.dims[-2:]
     weight = {"head": heads[1:], "unit": ()}.get(of, heads)
-    return norm(ctx, name, x, d.HEAD_DIM, "qk_norm", weight=weight, over=heads if of == "all_heads" else heads[1:])
+    over, bias = heads if of == "all_heads" else heads[1:], ctx.model.qk_norm_bias
+    return norm(ctx, name, x, d.HEAD_DIM, "qk_norm", weight=weight, over=over, bias=bias)
 
 
 def _gated(ctx: Context, x: Tensor, o: Tensor, gate: Tensor | None) -> Tensor:
@@ -179,7 +178,7 @@ def _of_shared_heads(ctx: Context, x: Tensor) -> tuple[tuple[Tensor, Tensor, Ten
     return (q, k, v), None
 
 
-def core(ctx: Context, q: Tensor, k: Tensor, v: Tensor, keys: str) -> Tensor:
+def core(ctx: Context, q: Tensor, k: Tensor, v: Tensor, read: Read) -> Tensor:
     """softmax(q k') v, per head. Key and value sequences are dims of their own, so cp splits queries only."""
     sinks = [ctx.weight("sinks", d.HEADS)] if ctx.model.attention_sinks else []
     with ctx.build.module("core_attn"):
@@ -193,9 +192,11 @@ def core(ctx: Context, q: Tensor, k: Tensor, v: Tensor, keys: str) -> Tensor:
                 v=Use(v, _TO_KEYS),
                 output=o,
                 statistics=statistics,
-                keys=keys,
+                keys=read.keys,
                 weights=sinks,
                 in_fp8=ctx.how.attention.in_fp8,
+                beside=[] if read.beside is None else [Use(read.beside)],
+                keeps=[read.beside] if read.beside is not None and read.kept else [],
             )
         return _unfused(ctx, q, k, v, sinks)
 

@@ -10,7 +10,7 @@ from symconfig.graph import dims as d
 from symconfig.graph.blocks.adapter import adapter
 from symconfig.graph.blocks.context import Context
 from symconfig.graph.implementation import ExpertKernels, NormKernel
-from symconfig.graph.operator import LAYER, Element, Tensor, Use
+from symconfig.graph.operator import LAYER, Element, Tensor, Use, Weight
 
 IN_LINEAR = "norm_in_linear"  # the module of a norm that cannot be recomputed alone
 
@@ -63,7 +63,7 @@ def beside_fused(
     """A part of a fused linear's result, after the sum of an adapter that this part has of its own."""
     if not ctx.adapted((name, *aliases)):
         return part
-    adapter(ctx, name, x, (d.HIDDEN,), width, [Use(part)])
+    adapter(ctx, name, x, x.dims[-1:], width, [Use(part)])
     return Tensor(f"{part.name}.sum", part.dims)
 
 
@@ -75,8 +75,10 @@ def norm(
     module: str = "layernorm",
     weight: Sequence[str] | None = None,
     over: Sequence[str] | None = None,
+    bias: bool = False,
 ) -> Tensor:
     """RMSNorm or LayerNorm over `dim`, or `over` several, with a weight of dims of its own or (empty) without one.
+    bias: beside the weight; a LayerNorm of the stream has one unless the model says otherwise.
 
     An eager RMSNorm keeps its input in fp32 and, for the weight's gradient, its result before the weight; it moves some
     nine times the bytes. An eager LayerNorm is one kernel, too; its backward has a second one for the weights'
@@ -86,8 +88,21 @@ def norm(
     centred = ctx.model.norm is Norm.LAYERNORM and stream
     weight = weight if weight is not None else (dim,) if ctx.model.norm_weight or not stream else ()
     weights = [ctx.weight(f"{name}.weight", *weight)] if weight else []
-    if centred and weights and ctx.model.norm_bias:
-        weights.append(ctx.weight(f"{name}.bias", dim))
+    if weights and (bias or (centred and ctx.model.norm_bias)):
+        weights.append(ctx.weight(f"{name}.bias", *weight))
+    return normed(ctx, name, x, over, weights, centred, module)
+
+
+def normed(
+    ctx: Context,
+    name: str,
+    x: Tensor,
+    over: Sequence[str],
+    weights: Sequence[Weight],
+    centred: bool,
+    module: str,
+) -> Tensor:
+    """Normalise over some dims together, as `norm` does. centred: around the mean, too, as LayerNorm."""
     frozen = all(one.frozen for one in weights)
     out = Tensor(name, x.dims)
     statistics = Tensor(f"{name}.statistics", tuple(y for y in x.dims if y not in over), Element.FP32)

@@ -63,7 +63,8 @@ def gated_norm(
 def _in_turn(ctx: Context, name: str, x: Tensor, gate: Tensor, activation: Activation) -> Tensor:
     """Transformers' RMSNormGated, each step a kernel in fp32: both inputs are widened, one is squared, averaged and
     scaled, the other activated. A SiLU keeps its input, a sigmoid its result. Behind a SiLU the normed values are
-    narrowed before they meet the weight (modeling_qwen3_next.py), behind a sigmoid they are not (modeling_kimi_linear.py).
+    narrowed before they meet the weight (modeling_qwen3_next.py), behind a sigmoid they are not
+    (modeling_kimi_linear.py).
     """
 
     def kept(part: str, element: Element) -> Tensor:

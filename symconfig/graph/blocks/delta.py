@@ -1,8 +1,8 @@
-"""The chunked delta rule with decays (Yang et al. 2024, arXiv 2406.06484 and 2412.06464), as flash-linear-attention has it.
+"""The chunked delta rule with decays (Yang et al. 2024, arXiv 2406.06484, 2412.06464), of flash-linear-attention.
 
-Of each chunk of C tokens the updates of the state are condensed into two products of an inverted triangular matrix (the WY
-form, section 3.2) with keys and values. Per token and head of K key and V value channels that takes 3 C K + 2 C V + 3 K V
-multiply-adds; the inversion itself, some C C / 3, is left out.
+Of each chunk of C tokens the updates of the state are condensed into two products of an inverted triangular matrix (the
+WY form, section 3.2) with keys and values. Per token and head of K key and V value channels that takes 3 C K + 2 C V +
+3 K V multiply-adds; the inversion itself, some C C / 3, is left out.
 """
 
 from __future__ import annotations
@@ -82,9 +82,9 @@ def _products(heads: str, keys: str, values: str) -> list[Product]:
 def _scratch(heads: str, keys: str, values: str, out: Tensor) -> list[Scratch]:
     """What passes between the kernels, beyond one reading of each input and one writing of each output.
 
-    Forward: scores of keys (written and read in fp32), their inverse (read), w, u (written, read), states and new values
-    (written, read), keys (read by four). Backward: the same again, and gradients of all of these; keys are read by six
-    kernels, queries and the result's gradient by three, and the keys' gradient is added up from two.
+    Forward: scores of keys (written and read in fp32), their inverse (read), w, u (written, read), states and new
+    values (written, read), keys (read by four). Backward: the same again, and gradients of all of these; keys are read
+    by six kernels, queries and the result's gradient by three, and the keys' gradient is added up from two.
     """
     a_key, a_value = (*_ROWS, heads, keys), (*_ROWS, heads, values)
     return [

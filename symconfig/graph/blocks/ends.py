@@ -8,6 +8,7 @@ from symconfig.descriptor.model import Position
 from symconfig.graph import dims as d
 from symconfig.graph.blocks.common import linear, norm
 from symconfig.graph.blocks.context import Context
+from symconfig.graph.blocks.vision import merge
 from symconfig.graph.implementation import LossKernel
 from symconfig.graph.operator import Block, Element, Place, Tensor, Use
 from symconfig.graph.parts import End
@@ -16,7 +17,8 @@ _STREAM = (d.BATCH, d.SEQUENCE, d.HIDDEN)
 
 
 def embedding(ctx: Context) -> Block:
-    """x[B, S, D] from token ids. A look-up contracts the vocabulary: split over tp, its result is partial."""
+    """x[B, S, D] from token ids, and from images. A look-up contracts the vocabulary: split over tp, its result is
+    partial."""
     vocab = d.WHOLE_VOCAB if ctx.whole_look_up else d.VOCAB
     tokens = Tensor("tokens", (d.BATCH, d.SEQUENCE), Element.INDEX)
     x = Tensor("embedded", _STREAM)
@@ -35,10 +37,14 @@ def embedding(ctx: Context) -> Block:
     if ctx.model.position is Position.LEARNED:
         table = ctx.weight("position_embedding.weight", d.POSITIONS, d.HIDDEN)
         x = ctx.build.elementwise("position_embedding", [x], Tensor("positioned", _STREAM), weights=[table])
+    if ctx.model.position is Position.SINUSOIDAL:
+        x = ctx.build.elementwise("add_positions", [x], Tensor("positioned", _STREAM), linear=True)
+    x, features = merge(ctx, x)
     if ctx.model.hidden_dropout:
         mask = Tensor("embedding_mask", _STREAM, Element.MASK)
         x = ctx.build.elementwise("embedding_dropout", [x], Tensor("embedding_out", _STREAM), saves=[mask])
-    return ctx.build.block("embedding", [tokens], [x], Place.FIRST)
+    leaves = features if ctx.model.vision is not None and (ctx.frozen or not ctx.model.vision.trains) else ()
+    return ctx.build.block("embedding", [tokens, *features], [x], Place.FIRST, leaves=leaves)
 
 
 def _unsplit(vocab: str) -> tuple[str, ...]:
@@ -46,12 +52,13 @@ def _unsplit(vocab: str) -> tuple[str, ...]:
 
 
 def head(ctx: Context) -> Block:
-    """loss from x[B, S, D]: final norm, logits over the vocabulary, cross-entropy.
+    """loss from x[B, S, D]: final norm where there is one, logits over the vocabulary, cross-entropy.
 
     Over a split vocabulary the loss reduces three partial results a token: maximum, target logit, sum.
     """
     x = Tensor("last_hidden", _STREAM)
-    loss = logits_and_loss(ctx, norm(ctx, "final_norm", x, module="final_norm"))
+    normed = norm(ctx, "final_norm", x, module="final_norm") if ctx.model.final_norm else x
+    loss = logits_and_loss(ctx, normed)
     return ctx.build.block("head", [x], [loss], Place.LAST)
 
 

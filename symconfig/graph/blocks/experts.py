@@ -1,9 +1,13 @@
-"""Mixture of experts: router, permutation into slots, routed experts, shared expert, combination."""
+"""Mixture of experts: router, permutation into slots, routed experts, shared expert, combination.
+
+Latent experts (Nemotron 3) stand between two projections of the stream, so that what travels to them is as wide as they
+are. A choice that computes nothing (LongCat) takes no slot: its token comes back as it is.
+"""
 
 from __future__ import annotations
 
 from symconfig.graph import dims as d
-from symconfig.graph.blocks.common import linear
+from symconfig.graph.blocks.common import linear, norm
 from symconfig.graph.blocks.context import Context
 from symconfig.graph.blocks.mlp import mlp
 from symconfig.graph.blocks.routing import CHOICES, ROUTES, choice, sorting
@@ -25,8 +29,11 @@ def experts(ctx: Context, x: Tensor) -> Tensor:
     assert moe is not None
     with ctx.build.leg(Leg.CHOICE):
         probabilities, indices = _router(ctx, x)
+        tokens = x if moe.latent_size is None else _projected(ctx, x, "latent_down_proj", d.EXPERT_LATENT)
     with ctx.build.leg(Leg.OUT):
-        routed = _slots(ctx, x, indices)
+        routed = _slots(ctx, tokens, indices)
+        if moe.input_scaled:
+            routed = _scaled(ctx, routed)
     with ctx.build.leg(Leg.EXPERTS), ctx.build.module("moe_experts"), ctx.build.part("experts"):
         # Only grouped kernels have their activation recomputed alone (transformer/moe/experts.py).
         recomputed = "sequential_act" if ctx.how.experts.kernels is ExpertKernels.IN_TURN else "moe_act"
@@ -34,10 +41,12 @@ def experts(ctx: Context, x: Tensor) -> Tensor:
         if moe.expert_bias and ctx.how.experts.kernels is not ExpertKernels.FUSED:
             done = _biased(ctx, done)
     with ctx.build.leg(Leg.BACK):
-        combined = _combined(ctx, x, done, probabilities, indices)
-    if not moe.shared_expert_intermediate_size:
-        return combined
-    return _shared(ctx, x, combined, moe.shared_expert_gate)
+        combined = _combined(ctx, tokens, done, probabilities, indices)
+    if moe.latent_size is not None:
+        combined = _projected(ctx, combined, "latent_up_proj", d.HIDDEN)
+    if moe.shared_expert_intermediate_size:
+        combined = _shared(ctx, x, combined, moe.shared_expert_gate)
+    return norm(ctx, "experts_norm", combined) if moe.result_norm else combined
 
 
 def _router(ctx: Context, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -56,7 +65,7 @@ def _router(ctx: Context, x: Tensor) -> tuple[Tensor, Tensor]:
 
 def _slots(ctx: Context, x: Tensor, indices: Tensor) -> Tensor:
     """xe[E, U, D]: each token copied into one slot of each of its experts."""
-    routed = Tensor("expert_in", (d.EXPERTS, d.SLOTS, d.HIDDEN))
+    routed = Tensor("expert_in", (d.EXPERTS, d.SLOTS, x.dims[-1]))
     return ctx.build.elementwise(
         "dispatch",
         [x, indices],
@@ -71,14 +80,30 @@ def _slots(ctx: Context, x: Tensor, indices: Tensor) -> Tensor:
     )
 
 
+def _projected(ctx: Context, x: Tensor, name: str, width: str) -> Tensor:
+    """The stream as wide as experts read it, or what they give as wide as the stream."""
+    moe, out = ctx.model.experts, Tensor(name.removesuffix("_proj"), (*x.dims[:-1], width))
+    assert moe is not None
+    linear(ctx, name, x, x.dims[-1:], (width,), [Use(out)], moe.latent_bias)
+    return out
+
+
+def _scaled(ctx: Context, routed: Tensor) -> Tensor:
+    """Each slot's token times the weight that its choice has."""
+    out, weights = Tensor("expert_in_scaled", routed.dims), Tensor("slot_weights", routed.dims[:-1], Element.FP32)
+    return ctx.build.elementwise("scale_slots", [routed], out, saves=[routed, weights])
+
+
 def _combined(ctx: Context, x: Tensor, done: Tensor, probabilities: Tensor, indices: Tensor) -> Tensor:
-    """y[B, S, D]: the sum of each token's slots."""
+    """y[B, S, D]: the sum of each token's slots, weighed unless their experts have done it or read weighed tokens."""
+    moe = ctx.model.experts
+    weighed = ctx.how.experts.weighted_inside or (moe is not None and moe.input_scaled)
     return ctx.build.elementwise(
         "combine",
         [done, probabilities, indices],
         Tensor("moe_out", x.dims),
         loops=(*x.dims, d.SLOTS),
-        saves=[*([] if ctx.how.experts.weighted_inside else [done]), *_kept_to_combine(ctx, probabilities, indices)],
+        saves=[*([] if weighed else [done]), *_kept_to_combine(ctx, probabilities, indices)],
         sorts=2 if _by_slots(ctx) else 1,
         sorts_experts=_by_slots(ctx),
         launches=COMBINE_LAUNCHES,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from symconfig.descriptor.model import Attention, LayerKind, ModelDescriptor
 from symconfig.graph import dims as d
-from symconfig.graph.blocks.attention import copied, core, keys_of, rotation
+from symconfig.graph.blocks import indexer
+from symconfig.graph.blocks.attention import copied, core, rotation
 from symconfig.graph.blocks.common import IN_LINEAR, linear, norm, with_adapter
 from symconfig.graph.blocks.context import Context
 from symconfig.graph.operator import Tensor, Use
@@ -76,7 +77,8 @@ def latent_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
             whole=(k_part.dims[-1], ROPE_DIM, QK_DIM),
             linear=True,
         )
-    o = copied(ctx, core(ctx, q, k, v, keys_of(kind)))
+    read = indexer.keys_read(ctx, kind, x, q_source)
+    o = copied(ctx, core(ctx, q, k, v, read))
     out = Tensor("attention_out", x.dims)
     linear(
         ctx,
@@ -110,6 +112,7 @@ def _sizes(model: ModelDescriptor) -> dict[str, float]:
         QK_DIM: low.qk_nope_head_dim + low.qk_rope_head_dim,
         V_DIM: low.v_head_dim,
         KV_UP: low.qk_nope_head_dim + low.v_head_dim,
+        **indexer.sizes(model),
     }
 
 

@@ -32,11 +32,16 @@ def _body(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     if kind.mlp is Mlp.NONE:
         return residual(ctx, "attention_residual", x, attended)
     if not ctx.model.parallel_residual:
-        stream = residual(ctx, "attention_residual", x, attended)
-        return residual(ctx, "mlp_residual", stream, _second(ctx, stream, kind))
+        stream = _normed(ctx, residual(ctx, "attention_residual", x, attended), "attention_stream_norm")
+        return _normed(ctx, residual(ctx, "mlp_residual", stream, _second(ctx, stream, kind)), "mlp_stream_norm")
     done = _second(ctx, x, kind, normed if ctx.model.shared_input_norm else None)
     both = ctx.build.elementwise("branches", [attended, done], Tensor("branches", _STREAM), linear=True)
     return residual(ctx, "mlp_residual", x, both)
+
+
+def _normed(ctx: Context, stream: Tensor, name: str) -> Tensor:
+    """The stream, or its norm where the model norms the sum itself."""
+    return norm(ctx, name, stream) if ctx.model.norm_after_residual else stream
 
 
 def _first(ctx: Context, x: Tensor, kind: LayerKind) -> tuple[Tensor, Tensor]:

@@ -1,11 +1,11 @@
-"""Lightning attention (MiniMax-Text-01, arXiv 2501.08313): linear attention with a fixed decay for each head, by blocks.
+"""Lightning attention (MiniMax-Text-01, arXiv 2501.08313): linear attention by blocks, with a decay for each head.
 
 q, k and v pass through an activation; inside a block scores are made as in attention, and the blocks before it are a
 state of K x V channels a head: four products. Behind it stand a norm over all heads and a gate from the layer's input.
 Transformers' MiniMaxLightningAttention; the block's size is spelled as MiniMaxConfig has it.
 
-The scan is taken as one kernel that keeps q, k and v (arXiv 2401.04658, algorithms 1 and 2). Transformers itself runs it
-block after block with products in memory, which takes longer and keeps each block's scores and states.
+The scan is taken as one kernel that keeps q, k and v (arXiv 2401.04658, algorithms 1 and 2). Transformers itself runs
+it block after block with products in memory, which takes longer and keeps each block's scores and states.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ from symconfig.descriptor.layers import LayerKind
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph import dims as d
 from symconfig.graph.blocks import stated
-from symconfig.graph.blocks.common import linear, norm, with_adapter
+from symconfig.graph.blocks.common import linear, with_adapter
 from symconfig.graph.blocks.context import Context
-from symconfig.graph.operator import Product, Scratch, Tensor, Use
+from symconfig.graph.implementation import NormKernel
+from symconfig.graph.operator import Element, Product, Scratch, Tensor, Use
 from symconfig.graph.parts import Mixer
 
 NAME = "lightning_attention"
 BLOCK = "block_size"
-QKV, VALUE_DIM, INNER = "lightning_qkv_width", "lightning_value_channels", "lightning_width"
+QKV, VALUE_DIM = "lightning_qkv_width", "lightning_value_channels"
 _ROWS = (d.BATCH, d.SEQUENCE)
 
 
@@ -35,24 +36,40 @@ def lightning_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     raw = [with_adapter(ctx, "qkv_proj", part) for part in raw]
     q, k, v = (Tensor(part.name.removeprefix("raw_"), part.dims) for part in raw)
     ctx.build.elementwise("qkv_activation", raw, q, beside=[k, v], saves=raw)
-    scanned = _scan(ctx, q, k, v)
-    flat = Tensor("scanned_heads", (*_ROWS, INNER))
-    given = Use(scanned, ((d.HEADS, INNER),))
-    ctx.build.elementwise("join_heads", [given], flat, traffic=(0, 0), launches=(0, 0), linear=True)
-    normed = norm(ctx, "out_norm", flat, INNER, "scan_norm")
-    gate = Tensor("lightning_gate", flat.dims)
-    linear(ctx, "output_gate", x, (d.HIDDEN,), (INNER,), [Use(gate)])
+    normed = _norm(ctx, _scan(ctx, q, k, v))
+    gate = Tensor("lightning_gate", normed.dims)
+    linear(ctx, "output_gate", x, (d.HIDDEN,), (d.HEADS, VALUE_DIM), [Use(gate)])
     gate = with_adapter(ctx, "output_gate", gate)
-    active, gated = (Tensor(name, flat.dims) for name in ("gate_active", "lightning_gated"))
-    ctx.build.elementwise("gate_activation", [gate], active, saves=[active])
-    ctx.build.elementwise("gating", [active, normed], gated, saves=[active, normed])
+    active, gated = (Tensor(name, gate.dims) for name in ("lightning_gate_active", "lightning_gated"))
+    ctx.build.elementwise("output_gate_activation", [gate], active, saves=[active])
+    ctx.build.elementwise("output_gating", [active, normed], gated, saves=[active, normed])
     out = Tensor("attention_out", x.dims)
-    linear(ctx, "out_proj", gated, (INNER,), (d.HIDDEN,), [Use(out)], aliases=("o_proj",))
+    linear(ctx, "out_proj", gated, (d.HEADS, VALUE_DIM), (d.HIDDEN,), [Use(out)], aliases=("o_proj",))
     return with_adapter(ctx, "out_proj", out, ("o_proj",))
 
 
+def _norm(ctx: Context, x: Tensor) -> Tensor:
+    """RMSNorm over all heads at once; what an eager one keeps and moves is as of `common.norm`."""
+    name = "out_norm"
+    saves = [Tensor(f"{name}.statistics", _ROWS, Element.FP32)]
+    eager = ctx.how.norm is not NormKernel.FUSED
+    if eager:
+        saves += [Tensor(f"{name}.fp32", x.dims, Element.FP32), Tensor(f"{name}.normed", x.dims)]
+    else:
+        saves.append(x)
+    return ctx.build.elementwise(
+        name,
+        [x],
+        Tensor(name, x.dims),
+        saves=saves,
+        weights=[ctx.weight(f"{name}.weight", d.HEADS, VALUE_DIM)],
+        traffic=(6, 7) if eager else (1, 1),
+        reduces={d.HEADS: 1, VALUE_DIM: 1},
+    )
+
+
 def _scan(ctx: Context, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """The backward reads q, k, v and the result's gradient twice: forwards for the queries, backwards for the others."""
+    """Scan in one kernel, whose backward reads all twice: forwards for the queries, backwards for the others."""
     inside, state = (*_ROWS, d.HEADS, d.CHUNK), (*_ROWS, d.HEADS, d.HEAD_DIM, VALUE_DIM)
     out = Tensor("scanned", v.dims)
     return ctx.build.elementwise(
@@ -73,9 +90,8 @@ def _scan(ctx: Context, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def _sizes(model: ModelDescriptor) -> dict[str, float]:
-    inner = model.num_attention_heads * model.head_dim
-    given = model.mixer(NAME).sizes
-    return {QKV: 3 * inner, VALUE_DIM: model.head_dim, INNER: inner, d.CHUNK: given[BLOCK]}
+    width = 3 * model.num_attention_heads * model.head_dim
+    return {QKV: width, VALUE_DIM: model.head_dim, d.CHUNK: model.mixer(NAME).sizes[BLOCK]}
 
 
 PARTS = (
@@ -83,7 +99,7 @@ PARTS = (
         name=NAME,
         build=lightning_attention,
         sizes=_sizes,
-        tensor_dims=(QKV, INNER),
+        tensor_dims=(QKV,),
         check=stated.check((BLOCK,)),
     ),
 )

@@ -5,10 +5,10 @@ the selective scan; a projection. I ssm_intermediate_size, N ssm_state_size, R t
 Transformers' MambaMixer, FalconMambaMixer, JambaMambaMixer (with norms of steps, B and C) and ZambaMambaMixer (whose
 heads cut the same weights).
 
-The scan is element-wise: state and output of a channel need some 7 N FLOP a token and N exponentials, and nothing of size
-N leaves the chip (csrc/selective_scan). mamba-ssm's MambaInnerFn joins all from the convolution to the output projection
-and makes the convolution, the steps and the scan's gated result again; SelectiveScanFn keeps what it reads and its result
-before the gate. States at every 2,048th token, which both keep, are left out.
+The scan is element-wise: state and output of a channel need some 7 N FLOP a token and N exponentials, and nothing of
+size N leaves the chip (csrc/selective_scan). mamba-ssm's MambaInnerFn joins all from the convolution to the output
+projection and makes the convolution, the steps and the scan's gated result again; SelectiveScanFn keeps what it reads
+and its result before the gate. States at every 2,048th token, which both keep, are left out.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ NemotronHMamba2Mixer, Zamba2MambaMixer; Megatron-LM's core/ssm/mamba_mixer.py.
 
 The scan (section 6) has four products: inside a chunk C B' by group and (C B') x by head, then B' x into each chunk's
 state and C times the state before it. What mamba-ssm keeps and makes again: ops/triton/ssd_combined.py,
-MambaSplitConv1dScanCombinedFn: it keeps what the input projection gave and the scan's result before its gate; backward it
-convolves again, and makes C B' and the states again.
+MambaSplitConv1dScanCombinedFn: it keeps what the input projection gave and the scan's result before its gate; backward
+it convolves again, and makes C B' and the states again.
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ def mamba2(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
         saves=[*mixed, dt, *([z] if gated_inside else []), scanned],
         weights=[ctx.weight(name, HEADS) for name in ("dt_bias", "A_log", "D")],
         whole=(d.SEQUENCE, HEAD_DIM, STATE),
+        together=[(HEADS, GROUPS)],
         launches=_SCAN_KERNELS,
         products=_products(),
         scratch=_scratch(convolved, scanned),

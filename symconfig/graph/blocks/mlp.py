@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+from symconfig.descriptor.model import Experts
 from symconfig.graph import dims as d
-from symconfig.graph.blocks.common import beside_fused, linear, with_adapter
+from symconfig.graph.blocks.common import beside_fused, linear, norm, with_adapter
 from symconfig.graph.blocks.context import Context
 from symconfig.graph.builder import in_eight_bits
 from symconfig.graph.implementation import ExpertKernels
 from symconfig.graph.operator import Element, Tensor, Use
 
+SLOPES = ("alpha_p", "alpha_n")  # of xIELU: a number each, learned (arXiv:2411.13010)
 FUSED = {d.FFN: d.FFN_FUSED, d.SHARED_FFN: d.SHARED_FFN_FUSED, d.EXPERT_FFN: d.EXPERT_FFN_FUSED}
 
 
@@ -22,7 +24,7 @@ def mlp(
     bias: bool | None = None,
     activation_module: str = "mlp_act",
 ) -> Tensor:
-    """y[…, D] from x[…, D] through `width`."""
+    """y[…, D] from x[…, D] through `width`, where D is what x has."""
     bias = ctx.model.mlp_bias if bias is None else bias
     rows = x.dims[:-1]
     up = Tensor(f"{prefix}up", (*rows, width))
@@ -34,7 +36,7 @@ def mlp(
             ctx,
             f"{prefix}gate_up_proj",
             x,
-            inner=(d.HIDDEN,),
+            inner=x.dims[-1:],
             width=(fused,),
             outputs=[Use(gate, ((width, fused),)), Use(up, ((width, fused),))],
             bias=bias,
@@ -48,7 +50,7 @@ def mlp(
             ctx,
             f"{prefix}up_proj",
             x,
-            inner=(d.HIDDEN,),
+            inner=x.dims[-1:],
             width=(width,),
             outputs=[Use(up)],
             bias=bias,
@@ -62,7 +64,7 @@ def mlp(
                 ctx,
                 f"{prefix}gate_proj",
                 x,
-                inner=(d.HIDDEN,),
+                inner=x.dims[-1:],
                 width=(width,),
                 outputs=[Use(gate)],
                 bias=bias,
@@ -81,23 +83,28 @@ def mlp(
             ctx.build.elementwise(f"{prefix}activation", [active, up], middle, saves=[active, up])
         else:
             inputs = [gate, up] if gated else [up]
-            weighted = width == d.EXPERT_FFN and ctx.how.experts.weighted_inside and not gated
+            weighted = bool(_weighing(ctx, width)) and ctx.how.experts.weighted_inside and not gated
             active = Tensor(f"{prefix}active", up.dims) if weighted else middle
             # A fused kernel works on what its products have in registers.
             traffic = (0, 0) if ctx.how.experts.kernels is ExpertKernels.FUSED and width == d.EXPERT_FFN else (1, 1)
             kept = map(in_eight_bits, inputs) if ctx.how.fp8_activation_store else inputs
             saves = [*kept, *_slot_weights(ctx, width)]
             turns = (d.EXPERTS,) if ctx.how.experts.kernels is ExpertKernels.IN_TURN and d.EXPERTS in rows else ()
-            ctx.build.elementwise(f"{prefix}activation", inputs, active, saves=saves, traffic=traffic, per=turns)
+            slopes = [ctx.weight(f"{prefix}{name}") for name in SLOPES] if ctx.model.hidden_act == "xielu" else []
+            ctx.build.elementwise(
+                f"{prefix}activation", inputs, active, saves=saves, weights=slopes, traffic=traffic, per=turns
+            )
             if weighted:
                 ctx.build.elementwise(f"{prefix}weighting", [active], middle, saves=[active])
+    if ctx.model.inner_norm:
+        middle = norm(ctx, f"{prefix}mlp_inner_norm", middle, width, "inner_norm", weight=(width,))
     out = Tensor(f"{prefix}mlp_out", x.dims)
     linear(
         ctx,
         f"{prefix}down_proj",
         middle,
         inner=(width,),
-        width=(d.HIDDEN,),
+        width=x.dims[-1:],
         outputs=[Use(out)],
         bias=bias,
         aliases=("down_proj", "c_proj"),
@@ -105,10 +112,16 @@ def mlp(
     return with_adapter(ctx, f"{prefix}down_proj", out, ("down_proj", "c_proj"))
 
 
+def _weighing(ctx: Context, width: str) -> Experts | None:
+    """The model's experts, where this is their body and what they give is weighed."""
+    moe = ctx.model.experts
+    return None if moe is None or moe.input_scaled or width != d.EXPERT_FFN else moe
+
+
 def _slot_weights(ctx: Context, width: str) -> list[Tensor]:
     """The probabilities of an expert's slots, where the activation weighs by them. Sigmoid scores stay in fp32."""
-    moe = ctx.model.experts
-    if moe is None or width != d.EXPERT_FFN or not ctx.how.experts.eager_routing:
+    moe = _weighing(ctx, width)
+    if moe is None or not ctx.how.experts.eager_routing:
         return []
     element = Element.FP32 if moe.scoring_func == "sigmoid" else Element.ACTIVATION
     return [Tensor("slot_probabilities", (d.EXPERTS, d.SLOTS), element)]

@@ -1,12 +1,12 @@
 """A gated short convolution (LFM2): C times the convolution of B times x, each a third of one projection.
 
-Transformers' Lfm2ShortConv; its size is spelled as Lfm2Config has it. Both products are element-wise kernels of PyTorch.
+Transformers' Lfm2ShortConv; its size is spelled as Lfm2Config has it. Both products are element-wise kernels of
+PyTorch.
 """
 
 from __future__ import annotations
 
 from symconfig.descriptor.layers import LayerKind
-from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph import dims as d
 from symconfig.graph.blocks import stated
 from symconfig.graph.blocks.common import linear, with_adapter

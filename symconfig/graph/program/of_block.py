@@ -113,7 +113,7 @@ def template(block: g.Block, flows: Sequence[bool], numbers: Numbers) -> Templat
 
 def _step(known: Template, op: g.Operator, read: set[str], numbers: Numbers) -> Step:
     """What it makes beside its outputs and keeps is another output if someone reads it, else a residue."""
-    flows = [known.tensors[use.tensor.name].gradient for use in op.inputs]
+    flows = [known.tensors[use.tensor.name].gradient and op.gradients is g.Gradients.ALL for use in op.inputs]
     backward = any(flows) or op.trainable
     for use in op.outputs:
         known.add(use.tensor, backward)
@@ -203,6 +203,11 @@ def _traffic(op: g.Operator, numbers: Numbers) -> tuple[float, float]:
         slots = next(use for use in (*op.inputs, *op.outputs) if d.SLOTS in use.tensor.dims)
         more = op.sorts * numbers.bytes(slots.tensor.dims, slots.tensor.element) / moved
         return forward + more, backward + more
+    between = [
+        sum(each.passes[way] * numbers.bytes(each.tensor.dims, each.tensor.element) for each in op.scratch) / moved
+        for way in (0, 1)
+    ]
+    forward, backward = forward + between[0], backward + between[1]
     if op.kind is not g.OpKind.ELEMENTWISE or weights <= written:
         return forward, backward
     return forward * (moved + written) / (moved + weights), backward

@@ -95,9 +95,11 @@ def _sizes(
         d.WHOLE_VOCAB: padded,
         d.GATHERED: 1,
     }
+    if d.CHUNK in sizes:
+        sizes[d.CHUNKS] = -(-seq_length // sizes[d.CHUNK])
     if model.experts is None:
         return sizes, ()
-    tokens, experts = batch * seq_length * model.experts.num_experts_per_tok, model.experts.num_experts
+    tokens, experts = round(batch * seq_length * model.experts.computing_per_tok), model.experts.num_experts
     sizes[d.SLOTS] = -(-tokens // experts)
     balanced = "routing is static and balanced: every expert takes as many tokens"
     if tokens % experts:

@@ -10,7 +10,7 @@ from symconfig.descriptor.job import Job
 from symconfig.frameworks.known import BACKENDS, usual_backend
 from symconfig.plans.plan import Plan
 
-_SECTIONS = ("pins", "limits", "training", "lora")  # of which single names are asked for anew
+_SECTIONS = ("pins", "limits", "training", "lora", "images")  # of which single names are asked for anew
 
 
 def revised(old: Plan, asked: Mapping[str, Any], released: Sequence[str] = ()) -> dict[str, Any]:

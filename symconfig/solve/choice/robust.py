@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 
 from symconfig.cost.framework import Framework
 from symconfig.descriptor.cluster import ClusterDescriptor, Kernels
-from symconfig.frameworks.behaviour import usual
 from symconfig.plans.plan import Plan
 from symconfig.solve.choice.family import family
 from symconfig.solve.detail import detail
 from symconfig.solve.found import Found
 from symconfig.solve.restore import restore
+from symconfig.solve.run import usual_of
 from symconfig.solve.search import search
 from symconfig.solve.timeline import refined_s
 
@@ -48,7 +48,7 @@ def robustness(plan: Plan) -> tuple[Shaken, ...]:
 
 def _otherwise(plan: Plan) -> Iterator[tuple[str, ClusterDescriptor, Framework]]:
     job, cluster = plan.job, plan.cluster
-    framework = usual(job.backend, cluster.gpu.architecture, attention=job.attention)
+    framework = usual_of(cluster, job, plan.best.options.precision)
     network = cluster.kernels.network_efficiency or cluster.kernels.link_efficiency
     slower = network.model_copy(update={"value": SLOWER_NETWORK * network.value})
     yield "a network 20 % slower", _with(cluster, {"network_efficiency": slower}), framework

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, takewhile
 
 from symconfig.graph.parts import place_of
 from symconfig.solve.stages.content import Content, content, layers
@@ -32,7 +32,7 @@ def frames(problem: StageProblem) -> Iterator[Frame]:
     is less than half of the model."""
     sequence, chunks = problem.sequence, problem.pp * problem.vpp
     start, count = _longest(sequence)
-    if 2 * count < len(sequence):
+    if 2 * count < len(sequence) - max(_staying(sequence) - 1, 0):
         return
     before, after = sequence[:start], sequence[start + count :]
     for stem in _placed(before, chunks):
@@ -73,7 +73,13 @@ def _placed(blocks: tuple[str, ...], chunks: int) -> Iterator[tuple[tuple[str, .
         yield ((),)
         return
     for parts in range(1, min(len(blocks) + 1, chunks) + 1):
-        yield from _parted(blocks, parts, int(place_of(blocks[0]).outermost))
+        yield from _parted(blocks, parts, _staying(blocks))
+
+
+def _staying(blocks: tuple[str, ...]) -> int:
+    """Count the blocks at an end of the model that stay in its chunk."""
+    places = map(place_of, blocks)
+    return sum(1 for _ in takewhile(lambda place: place.begins or place.outermost, places))
 
 
 def _parted(blocks: tuple[str, ...], parts: int, least: int) -> Iterator[tuple[tuple[str, ...], ...]]:

@@ -89,7 +89,7 @@ class StageProblem:
         place = place_of(kind)
         if self.layouts.in_last_chunk(place):
             return self.pp * self.vpp - 1
-        return 0 if place is Place.FIRST else None
+        return 0 if place.begins else None
 
 
 @dataclass(frozen=True, slots=True)

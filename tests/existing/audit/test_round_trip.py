@@ -71,6 +71,15 @@ CASES: dict[str, tuple[Case, ...]] = {
         Case("h200", 32, 256, 4096, {"ep": "8", "dispatcher": "deepep", "cuda_graphs": "outside_experts"}),
     ),
     "qwen3-32b": (Case("h100", 32, 128, 4096, {"recompute": "selective:mlp", "pp": "2"}),),
+    "llama3.2-1b": (Case("l40s", 8, 64, 4096, {}, "deepspeed"),),
+    "llama3.2-3b": (Case("h100", 8, 64, 8192, {}, "deepspeed"),),
+    "qwen3-4b": (Case("h100", 8, 64, 4096),),
+    "qwen3-8b": (Case("h100", 16, 64, 4096),),
+    "mistral-7b": (Case("h100", 16, 64, 4096),),
+    "mistral-small-24b": (Case("h100", 32, 64, 4096, {"tp": "4"}),),
+    "phi-4": (Case("h100", 16, 64, 4096, {"tp": "2"}),),
+    "gemma2-9b": (Case("h100", 16, 64, 4096, backend="deepspeed"),),
+    "gemma3-27b": (Case("h100", 32, 64, 4096, backend="deepspeed"),),
 }
 
 

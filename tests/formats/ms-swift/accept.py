@@ -31,8 +31,8 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # the checkout that this file lies in
 
+from symconfig.descriptor.config_writer import config_json
 from symconfig.plans.file import load_plan
-from symconfig.render.deepspeed_model import hf_config
 
 _ABSENT = ("transformer_engine", "triton")
 _TE_VERSION = "2.12.0"
@@ -126,7 +126,7 @@ def accept(folder: Path) -> Values:
     with tempfile.TemporaryDirectory() as scratch:
         model, data = Path(scratch, "model"), Path(scratch, "data.jsonl")
         model.mkdir()
-        (model / "config.json").write_text(json.dumps(hf_config(load_plan(folder).model)))
+        (model / "config.json").write_text(json.dumps(config_json(load_plan(folder).model)))
         data.write_text('{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}\n')
         words, environment = started(folder, "megatron", DATASET=str(data), MODEL=str(model), MASTER_ADDR="10.0.0.1")
         name, *argv = words

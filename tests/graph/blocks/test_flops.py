@@ -53,7 +53,8 @@ def inside(case: Case) -> tuple[float, dict[str, float]]:
     block = built(case)
     values = numbers(case.descriptor, seq_length=S)
     mine = {op.name for op in block.operators if op.part == "self_attn"}
-    linear, products = 0.0, {}
+    linear = 0.0
+    products: dict[str, float] = {}
     names = {op.name: [product.name for product in op.products] for op in block.operators}
     for work in derive(block, PLAIN).work:
         if work.op in mine and work.phase is Phase.FORWARD:
@@ -105,7 +106,8 @@ def test_the_backward_of_a_scan_takes_twice_its_forward() -> None:
 
 
 def test_a_chunked_scan_is_the_sum_that_its_paper_gives() -> None:
-    """Dao & Gu 2024, section 6, per token: Q N of each group, Q P, N P and N P of each head; Yang et al.: see delta.py."""
+    """Dao & Gu 2024, section 6, per token: Q N of each group, Q P, N P and N P of each head; Yang et al.: see
+    delta.py."""
     sizes = CASES["mamba2"].sizes
     h, p, g = sizes["mamba_num_heads"], sizes["mamba_head_dim"], sizes["n_groups"]
     n, q = sizes["ssm_state_size"], sizes["chunk_size"]

@@ -7,16 +7,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-
 from symconfig.cost.lattice import Lattice
 from symconfig.cost.machine import machine
 from symconfig.cost.work import work_seconds
 from symconfig.descriptor.load import load_cluster
 from symconfig.errors import InfeasibleError, InputError
 from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
+from symconfig.frameworks.megatron.behaviour import MEGATRON
+from symconfig.graph import dims as d
 from symconfig.graph.derive import derive
 from symconfig.graph.derived import Phase
+from symconfig.graph.implementation import Implementation
 from symconfig.graph.model import blocks
+from symconfig.graph.program.check import problems
+from symconfig.graph.program.of_model import program
 from symconfig.solve.interval import interval
 from symconfig.solve.search import search
 from tests.graph.blocks.modules import CASES, DELTA, SSD
@@ -24,7 +28,7 @@ from tests.graph.support import PLAIN, numbers
 from tests.sample_models import sample_cluster
 from tests.solve.naive import job, tiny
 
-BLOCKS = ["mamba2", "mamba", "qwen3 next", "kimi", "lfm2", "minimax"]
+BLOCKS = ["mamba2", "mamba", "qwen3 next", "kimi", "lfm2", "minimax", "recurrent gemma"]
 
 
 @pytest.mark.parametrize("name", BLOCKS)
@@ -98,3 +102,21 @@ def test_the_delta_rule_takes_what_was_measured(
 def test_a_wrong_size_is_a_sentence(mixer: dict[str, Any], sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
         blocks(tiny(mixers=(mixer,)))
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+@pytest.mark.parametrize("how", [MEGATRON.implementation, DEEPSPEED.implementation])
+def test_programs_of_such_models_are_sound(name: str, how: Implementation) -> None:
+    """Every tensor has one size wherever it is used, and a scan is split over whole heads or whole sequences only."""
+    found = program(CASES[name].descriptor, 8, 2048, how)
+    assert not list(problems(found))
+    for op in found.operators:
+        if op.name.endswith((".scan", ".delta_rule")):
+            assert d.SEQUENCE not in {loop for split in op.splits for loop in split.loops}
+            assert op.traffic[1] > 1.0 or name in ("mamba", "recurrent gemma")
+
+
+def test_groups_go_with_their_heads() -> None:
+    found = program(CASES["mamba2"].descriptor, 8, 2048)
+    scan = next(op for op in found.operators if op.name.endswith(".scan"))
+    assert {split.loops for split in scan.splits} == {("batch",), ("mamba_num_heads", "n_groups")}

@@ -1,8 +1,8 @@
 """Bytes that PyTorch saves for the backward of Transformers' modules, against what is derived, to the byte.
 
 The module is the real one. Where it would call a kernel that needs a GPU, a function stands in that keeps what the
-kernel's own autograd function keeps, as its source lists it. Two lengths are subtracted, so that what does not grow with
-the sequence (copies of weights, the rows that a convolution pads) falls out.
+kernel's own autograd function keeps, as its source lists it. Two lengths are subtracted, so that what does not grow
+with the sequence (copies of weights, the rows that a convolution pads) falls out.
 """
 
 from __future__ import annotations

@@ -28,7 +28,8 @@ def moved(block: DerivedBlock, axis: str, phase: Phase = Phase.FORWARD) -> Mappi
 
 @pytest.mark.parametrize("name", KINDS)
 def test_each_block_is_left_by_one_reduction(name: str) -> None:
-    """As Megatron-LM's row-parallel output projection: a reduce-scatter with sequence parallelism, else an all-reduce."""
+    """As Megatron-LM's row-parallel output projection: a reduce-scatter with sequence parallelism, else an
+    all-reduce."""
     with_sequence, without = (moved(built(CASES[name], sequence), "tp") for sequence in (True, False))
     assert (with_sequence["input_norm"], with_sequence[OUT]) == ("all-gather", "reduce-scatter")
     assert without[OUT] == "all-reduce"
@@ -38,8 +39,8 @@ def test_each_block_is_left_by_one_reduction(name: str) -> None:
 
 
 def test_context_parallel_ranks_exchange_heads_for_the_sequence() -> None:
-    """MambaContextParallel.pre_conv_ssm sends z, x, B, C and dt, post_conv_ssm the result; GatedDeltaNet sends q, k, v, z,
-    b, a and, behind its norm, the result."""
+    """MambaContextParallel.pre_conv_ssm sends z, x, B, C and dt, post_conv_ssm the result; GatedDeltaNet sends q, k, v,
+    z, b, a and, behind its norm, the result."""
     mamba = moved(built(CASES["mamba2"]), "cp")
     assert set(mamba) == {"ssm_gate", "ssm_x", "ssm_b", "ssm_c", "ssm_dt", "scan_gated"}
     delta = moved(built(CASES["qwen3 next"]), "cp")
@@ -78,7 +79,7 @@ def test_context_parallel_ranks_hold_whole_weights_and_sum_their_gradients() -> 
 def test_the_work_of_a_scan_is_split_over_heads() -> None:
     block = built(CASES["mamba2"])
     whole = numbers(CASES["mamba2"].descriptor)
-    scan = [work for work in block.work if work.op == "scan" and work.phase is Phase.FORWARD][0]
+    scan = next(work for work in block.work if work.op == "scan" and work.phase is Phase.FORWARD)
     for degrees in ({"tp": 2}, {"cp": 2}):
         part = whole | degrees
         for size, _ in scan.products:  # type: ignore[union-attr]

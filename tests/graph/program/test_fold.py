@@ -135,15 +135,18 @@ def layer(writer: Writer, x: Use, width: int = 64) -> Use:
     return writer.point("add", x, writer.linear(writer.point("gelu", up), 16))
 
 
+RUNS = {"gemma3-27b": 2}  # ten whole patterns of six layers, and two layers more
+
+
 @pytest.mark.parametrize("name", zoo_models())
 def test_foldings_of_models_hold_on_the_whole_program(name: str) -> None:
     model = load_model(name)
     found = program(model, 8, 4096)
     folding = fold(found)
     validate(found, folding)
-    assert len(folding.operators) < 100
-    kinds = len(set(model.layer_kinds)) if model.experts is None or model.sliding_window is None else 1
-    assert len(folding.runs) == kinds
+    assert len(folding.operators) < (120 if name in RUNS else 100)
+    kinds = len(set(model.layer_kinds)) if model.sliding_window is None else 1
+    assert len(folding.runs) == RUNS.get(name, kinds)
     whole, small = net(found), net(found, folding.of, folding.runs)
     assert sum(node.times for node in small.nodes) == len(whole.nodes)
     assert sum(link.times for link in small.links) == len(whole.links)

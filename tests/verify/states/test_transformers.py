@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from symconfig.descriptor.config_writer import config_json
 from symconfig.descriptor.huggingface import import_config
 from symconfig.descriptor.job import Job, Lora
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError
-from symconfig.render.deepspeed_model import hf_config, target_modules
+from symconfig.frameworks.deepspeed.adapters import target_modules
 from symconfig.runs.adapted import adapted
 from symconfig.verify.states.transformers import registered
 from tests.descriptor.tiny_configs import KINDS, tiny_config
@@ -25,7 +26,7 @@ SEEDS = 4
 
 
 def _real(model: ModelDescriptor, folder: Path) -> Facts:
-    (folder / "config.json").write_text(json.dumps(hf_config(model)))
+    (folder / "config.json").write_text(json.dumps(config_json(model)))
     config = transformers.AutoConfig.from_pretrained(folder)
     with torch.device("meta"):
         built = transformers.AutoModelForCausalLM.from_config(config)

@@ -1,0 +1,141 @@
+"""Matrices of layers that an optimizer orthogonalises whole (Muon): which they are, and what that takes of a rank.
+
+Newton-Schulz, the quintic iteration of Muon (github.com/KellerJordan/Muon): of X with k rows and l >= k columns,
+G = X X', H = b G + c G G, X = a X + H X.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from symconfig.cost import compiled
+from symconfig.cost.collectives import ring
+from symconfig.cost.framework import Framework, OverTensor
+from symconfig.cost.lattice import Array, Lattice
+from symconfig.cost.machine import Machine
+from symconfig.graph import dims as d
+from symconfig.graph.derived import DerivedBlock, WeightShard
+from symconfig.graph.monomial import Monomial
+from symconfig.graph.operator import Place
+
+PRODUCT_BYTES = 2.0  # of an element in the products: both torch.optim.Muon and emerging_optimizers multiply in bf16
+GATHERED_BYTES = 4.0  # of an element that tensor-parallel ranks gather: the momentum, in fp32
+# Rows of a table of weights, and what a stage has of them: elements and seconds of all matrices of layers, and elements
+# of the largest one, of dense weights and of experts'.
+SUMMED = ("matrix", "matrix_expert", "matrix_s", "matrix_expert_s")
+LARGEST = ("largest_matrix", "largest_matrix_expert")
+NAMES = (*SUMMED, *LARGEST)
+
+
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """A matrix on one rank, [points] each: how many of its kind, its rows and columns; whole: those of all ranks."""
+
+    count: Array
+    rows: Array
+    columns: Array
+    whole_rows: Array
+    whole_columns: Array
+
+    @property
+    def ranks(self) -> Array:
+        """Count the ranks that hold a part."""
+        result: Array = self.whole_rows * self.whole_columns / (self.rows * self.columns)
+        return result
+
+
+def orthogonalised(shard: WeightShard, place: Place) -> bool:
+    """Return whether a weight is a trained matrix of a layer, and neither a table nor one of the model's ends."""
+    return shard.matrix and not (shard.frozen or shard.table or place.outermost)
+
+
+def products(short: Array, long: Array) -> Iterator[tuple[Array, Array, Array]]:
+    """Yield rows, columns and summed length of the products of one iteration."""
+    yield short, short, long
+    yield short, short, short
+    yield short, long, short
+
+
+def rows(block: DerivedBlock, lattice: Lattice, machine: Machine, framework: Framework) -> dict[str, Array]:
+    """Return the rows `NAMES` of a block, [points] each; 0 where nothing is orthogonalised."""
+    zero = np.zeros(lattice.points)
+    found = dict.fromkeys(NAMES, zero)
+    if framework.orthogonal is None:
+        return found
+    for shard in block.weights:
+        if not orthogonalised(shard, block.place):
+            continue
+        kind = "_expert" if shard.expert else ""
+        each = sides(shard, lattice)
+        one = each.rows * each.columns
+        seconds = iterations_s(each, shard.expert, lattice, machine, framework)
+        found[f"matrix{kind}"] = found[f"matrix{kind}"] + each.count * one
+        found[f"matrix{kind}_s"] = found[f"matrix{kind}_s"] + each.count * seconds
+        found[f"largest_matrix{kind}"] = np.maximum(found[f"largest_matrix{kind}"], one)
+    return found
+
+
+def sides(shard: WeightShard, lattice: Lattice) -> Sides:
+    """Return the sizes of a weight's matrices; of a row that one output sums over, ranks may hold a part each."""
+    experts = Monomial.of(d.EXPERTS)
+    count = lattice.value(experts / Monomial.of("ep")) if shard.expert else np.ones(lattice.points)
+    rows = lattice.value(shard.row)
+    columns = lattice.value(shard.elements) / (rows * count)
+    ranks = lattice.value(shard.whole / shard.elements) / (lattice.value(Monomial.of("ep")) if shard.expert else 1.0)
+    cut = any(power < 0 for _, power in shard.row.powers)
+    return Sides(count, rows, columns, rows * (ranks if cut else 1.0), columns * (1.0 if cut else ranks))
+
+
+def iterations_s(each: Sides, expert: bool, lattice: Lattice, machine: Machine, framework: Framework) -> Array:
+    """[points]: seconds of orthogonalising one matrix, with what its ranks exchange for it."""
+    how = framework.orthogonal
+    assert how is not None
+    axis = "etp" if expert else "tp"
+    stride = framework.stride((axis,), lattice.numbers)
+    ranks = each.ranks
+    if how.over_tensor is OverTensor.DUPLICATED:
+        whole = GATHERED_BYTES * each.whole_rows * each.whole_columns
+        exchanged = ring(whole, 1.0, ranks, stride, machine)
+        return exchanged + how.iterations * _products_s(each.whole_rows, each.whole_columns, machine, framework)
+    if how.over_tensor is OverTensor.DISTRIBUTED:
+        # The part's own side is summed over; the other one is as long as the matrix.
+        cut = each.whole_rows > each.rows
+        short, long = np.where(cut, each.columns, each.rows), np.where(cut, each.rows, each.columns)
+        split = _of_shapes(products(short, long), short, long, machine, framework)
+        summed = ring(PRODUCT_BYTES * short * short, 2.0, ranks, stride, machine)
+        alone = _products_s(each.rows, each.columns, machine, framework)
+        result: Array = how.iterations * np.where(ranks > 1, split + summed, alone)
+        return result
+    return how.iterations * _products_s(each.rows, each.columns, machine, framework)
+
+
+def _products_s(rows: Array, columns: Array, machine: Machine, framework: Framework) -> Array:
+    """[points]: seconds of one iteration on a matrix that lies as the shorter side has it."""
+    short, long = np.minimum(rows, columns), np.maximum(rows, columns)
+    return _of_shapes(products(short, long), short, long, machine, framework)
+
+
+def _of_shapes(
+    shapes: Iterator[tuple[Array, Array, Array]], short: Array, long: Array, machine: Machine, framework: Framework
+) -> Array:
+    result: Array = np.zeros(np.broadcast_shapes(short.shape, long.shape))
+    for m, n, k in shapes:
+        result = result + compiled.matmul_s(
+            1.0,
+            m,
+            n,
+            k=k,
+            peak_flops=machine.high_peak_flops,
+            efficiency=framework.product_rate * machine.efficiency,
+            k_half=machine.k_half,
+            compute_units=machine.compute_units,
+            hbm_bytes_per_s=machine.hbm_bytes_per_s,
+            element_bytes=PRODUCT_BYTES,
+            cast_bytes=0.0,
+            added_bytes=0.0,
+            launch_s=machine.launch_s,
+        )
+    return result

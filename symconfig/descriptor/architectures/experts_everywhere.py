@@ -1,0 +1,201 @@
+"""Models whose layers all have experts and full attention: MiniMax-M2, Phi-3.5-MoE, OLMoE, Hunyuan, Aria, DBRX, Granite."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from symconfig.descriptor.architectures.architecture import Architecture, Reading
+from symconfig.descriptor.architectures.expert_rules import (
+    NO_DENSE,
+    SHARED,
+    SIGMOID,
+    experts_at,
+    particulars,
+    shared_width,
+    turned_channels,
+)
+from symconfig.descriptor.architectures.granite import MULTIPLIERS, granite, rope_bases
+from symconfig.descriptor.architectures.keys import COMMON_IGNORED
+from symconfig.descriptor.architectures.layer_rules import all_sliding, but_first_of
+from symconfig.descriptor.architectures.structure_rules import rules
+
+_EXPERTS = ("experts.moe_intermediate_size",)
+WIDTH = {"intermediate_size": _EXPERTS}
+_ALL_HEADS = {"qk_norm": True, "qk_norm_of": "all_heads"}
+_GRANITE = {**NO_DENSE, "experts.norm_topk_prob": False, "experts.softmax_after_topk": True}
+_SHARED_WIDTH = "experts.shared_expert_intermediate_size"
+
+
+def _minimax(reader: Reading) -> None:
+    """Layers of linear attention, which MiniMax-Text-01 has and attn_type_list could name, are not this class's."""
+    listed = reader.values["attn_type_list"]
+    if listed is not None and (not isinstance(listed, list) or any(one != 1 for one in listed)):
+        reader.problem(
+            "MiniMax-M2's layers all have full attention", "attn_type_list", got=listed, need="1 for each layer"
+        )
+    turned_channels(reader)
+
+
+def _hunyuan(reader: Reading) -> None:
+    """moe_topk and num_experts may be lists with an entry for each layer; then all must be alike."""
+    for key, field in (("moe_topk", "experts.num_experts_per_tok"), ("num_experts", "experts.num_experts")):
+        value = reader.values[key]
+        alike = set(map(str, value)) if isinstance(value, list) else {value}
+        if len(alike) != 1:
+            reader.problem("layers with different experts are not described", key, got=value, need="one number")
+        reader.fields[field] = value[0] if isinstance(value, list) else value
+        reader.key_of[field] = key
+
+
+_DBRX_HEADS = {"kv_n_heads": 1, "clip_qkv": None, "attn_pdrop": 0.0, "rope_theta": None}
+_DBRX_EXPERTS = {
+    "ffn_hidden_size": 3584, "moe_num_experts": 4, "moe_top_k": 1, "moe_loss_weight": 0.01, "moe_jitter_eps": None,
+    "moe_normalize_expert_weights": 1.0, "ffn_act_fn": None, "hidden_size": None,
+}  # fmt: skip
+
+
+def _section(reader: Reading, name: str, defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """A section of DBRX's file with the defaults of its class."""
+    given = reader.values[name] or {}
+    if not isinstance(given, Mapping):
+        reader.problem("wrong value", name, got=given, need="an object")
+        given = {}
+    for key in (key for key in given if key not in defaults and key not in COMMON_IGNORED and given[key]):
+        reader.problem("this key is not known and may change the architecture", name, key, got=given[key])
+    return {**defaults, **given}
+
+
+def _dbrx(reader: Reading) -> None:
+    """Sections for attention and experts."""
+    heads, sparse = _section(reader, "attn_config", _DBRX_HEADS), _section(reader, "ffn_config", _DBRX_EXPERTS)
+    power, activation = sparse["moe_normalize_expert_weights"], (sparse["ffn_act_fn"] or {}).get("name", "silu")
+    if power not in (None, 1):
+        reader.problem("not supported", "ffn_config", "moe_normalize_expert_weights", got=power, need="1.0 or null")
+    if activation != "silu":
+        reader.problem("not supported", "ffn_config", "ffn_act_fn", got=activation, need="silu")
+    fields = reader.fields
+    fields["num_key_value_heads"] = heads["kv_n_heads"]
+    fields["attention_dropout"] = float(heads["attn_pdrop"])
+    fields["experts.num_experts"] = sparse["moe_num_experts"]
+    fields["experts.num_experts_per_tok"] = sparse["moe_top_k"]
+    fields["experts.moe_intermediate_size"] = sparse["ffn_hidden_size"]
+    fields["experts.norm_topk_prob"] = power is not None
+    fields["experts.router_aux_loss_coef"] = sparse["moe_loss_weight"]
+    if heads["rope_theta"] is not None:
+        fields["rope_theta"] = float(heads["rope_theta"])
+    if heads["clip_qkv"] is not None:
+        fields["particulars"] = [{"name": "clip_qkv", "value": heads["clip_qkv"]}]
+
+
+ARCHITECTURES: dict[str, Architecture] = {
+    "minimax_m2": Architecture(
+        constants={**NO_DENSE, **SIGMOID, **_ALL_HEADS, "experts.norm_topk_prob": True},
+        names=WIDTH,
+        defaults={"rotary_dim": None, "attn_type_list": None, "partial_rotary_factor": 1.0},
+        only={
+            "scoring_func": ("sigmoid",),
+            "use_routing_bias": (True,),
+            "use_qk_norm": (True,),
+            "qk_norm_type": ("per_layer",),
+            "shared_intermediate_size": (0,),
+            "shared_moe_mode": ("sigmoid",),
+        },
+        noted={"num_mtp_modules": "MiniMax's own modules of multi-token prediction (num_mtp_modules) are left out"},
+        ignored=(
+            "use_mtp",
+            "mtp_transformer_layers",
+            "mlp_intermediate_size",
+            "layernorm_full_attention_beta",
+            "layernorm_linear_attention_beta",
+            "layernorm_mlp_beta",
+        ),
+        reads=("rotary_dim", "attn_type_list"),
+        rule=_minimax,
+    ),
+    "olmoe": Architecture(
+        constants={**NO_DENSE, **_ALL_HEADS}, names=WIDTH, reads=("clip_qkv",), rule=particulars({"clip_qkv": None})
+    ),
+    "flex_olmo": Architecture(
+        constants={**NO_DENSE, **_ALL_HEADS, "norm_before_sublayer": False, "norm_after_sublayer": True}, names=WIDTH
+    ),
+    "phimoe": Architecture(
+        constants={**NO_DENSE, "norm": "layernorm", "experts.norm_topk_prob": False},
+        names={**WIDTH, "rms_norm_eps": ("norm_eps",)},
+        noted={"input_jitter_noise": "input_jitter_noise is not modelled: it changes no shape and no cost"},
+        layers=all_sliding,
+        rule=particulars({}, {"router": lambda values: "sparsemixer"}),
+    ),
+    "hunyuan_v1_moe": Architecture(
+        constants={**NO_DENSE, "qk_norm": True, "experts.norm_topk_prob": True},
+        names={"intermediate_size": (*_EXPERTS, _SHARED_WIDTH)},
+        ignored=("eod_token_id",),
+        reads=("moe_topk", "num_experts"),
+        rule=_hunyuan,
+    ),
+    "aria_text": Architecture(
+        constants={**NO_DENSE, "experts.norm_topk_prob": False, "experts.softmax_after_topk": True},
+        names={
+            **WIDTH,
+            "moe_num_experts": ("experts.num_experts",),
+            "moe_topk": ("experts.num_experts_per_tok",),
+        },
+        reads=("moe_num_shared_experts",),
+        rule=shared_width("intermediate_size", "moe_num_shared_experts"),
+    ),
+    "dbrx": Architecture(
+        constants={**NO_DENSE, "norm": "layernorm", "norm_bias": False, "norm_eps": 1e-5, "hidden_act": "silu"},
+        defaults={"attn_config": None, "ffn_config": None},
+        same_as={
+            "d_model": "hidden_size",
+            "n_heads": "num_attention_heads",
+            "n_layers": "num_hidden_layers",
+            "max_seq_len": "max_position_embeddings",
+        },
+        noted={"emb_pdrop": "emb_pdrop (dropout of the embeddings) is not modelled"},
+        reads=("attn_config", "ffn_config"),
+        rule=_dbrx,
+    ),
+    "granitemoe": Architecture(constants=_GRANITE, names=WIDTH, reads=MULTIPLIERS, rule=granite),
+    "granitemoeshared": Architecture(
+        constants=_GRANITE,
+        names={**WIDTH, "shared_intermediate_size": (_SHARED_WIDTH,)},
+        reads=MULTIPLIERS,
+        rule=granite,
+    ),
+    "granitemoe_swa": Architecture(
+        constants={**_GRANITE, "attention_sinks": True},
+        names={**WIDTH, "shared_intermediate_size": (_SHARED_WIDTH,)},
+        layers=but_first_of(4),
+        reads=(*MULTIPLIERS, "layer_rope_theta"),
+        rule=rules(granite, rope_bases),
+    ),
+    "ernie4_5_moe": Architecture(
+        constants={"experts.e_score_correction_bias": True, "experts.norm_topk_prob": True},
+        only={"use_bias": (False,), "moe_gate_act": (None, "softmax"), "moe_use_aux_free": (True,)},
+        same_as={
+            "moe_num_experts": "num_experts",
+            "moe_k": "num_experts_per_tok",
+            "moe_num_shared_experts": "n_shared_experts",
+        },
+        noted={
+            "num_nextn_predict_layers": "layers of multi-token prediction are left out: their place is not described"
+        },
+        ignored=("moe_norm_min",),
+        reads=("moe_layer_start_index", "moe_layer_end_index", "moe_layer_interval"),
+        rule=experts_at(
+            lambda values, layers: [
+                (i + 1) % values["moe_layer_interval"] == 0
+                and values["moe_layer_start_index"] <= i
+                and (values["moe_layer_end_index"] in (-1, None) or i <= values["moe_layer_end_index"])
+                for i in range(layers)
+            ]
+        ),
+    ),
+    "hy_v3": Architecture(
+        constants={**SIGMOID, "qk_norm": True, "experts.norm_topk_prob": True, "experts.first_k_dense_replace": 1},
+        names={"router_scaling_factor": ("experts.routed_scaling_factor",)},
+        ignored=("enable_moe_fp32_combine",),
+        same_as=SHARED,
+    ),
+}

@@ -1,0 +1,104 @@
+"""Models with DeepSeek's latent attention: Kimi-K2, GLM-4.7-Flash, A.X K1, LongCat-Flash; dense ones, MiniCPM3, Youtu."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from symconfig.descriptor.architectures.architecture import Architecture, Reading, Values
+from symconfig.descriptor.architectures.deepseek import ARCHITECTURES as DEEPSEEK
+from symconfig.descriptor.architectures.deepseek import LATENT_IGNORED, MLA, V3
+from symconfig.descriptor.architectures.expert_rules import experts_at, particulars
+from symconfig.descriptor.architectures.structure_rules import rules, scale
+
+ROUTED_AS_V3 = {"scoring_func": ("sigmoid",), "moe_layer_freq": (1,), "topk_method": ("noaux_tc",)}
+
+
+def _longcat(reader: Reading) -> None:
+    """Each layer of the class is two: attention and MLP twice, with experts beside the first MLP that join behind the
+    second."""
+    reader.fields["num_hidden_layers"] *= 2
+    experts_at(lambda values, layers: [index % 2 == 0 for index in range(layers)])(reader)
+
+
+def _lengthened(rank: str) -> Callable[[Values], float]:
+    """Return what low-rank queries, or keys and values, are multiplied by."""
+    return lambda values: (values["hidden_size"] / values[rank]) ** 0.5
+
+
+def _minicpm3(reader: Reading) -> None:
+    """Scales by depth and width; a value's width follows from the hidden size where it is not given."""
+    values, fields = reader.values, reader.fields
+    layers, hidden = fields["num_hidden_layers"], fields["hidden_size"]
+    width = values["v_head_dim"]
+    fields["latent.v_head_dim"] = hidden // fields["num_attention_heads"] if width is None else width
+    depth, base = values["scale_depth"], values["dim_model_base"]
+    if depth is not None:
+        fields["residual_multiplier"] = depth / layers**0.5
+    if base is not None:
+        fields["logits_multiplier"] = base / hidden
+
+
+def _youtu(reader: Reading) -> None:
+    """Weights begin as wide as the hidden size says, where the file does not say it."""
+    given = reader.values["initializer_range"]
+    reader.fields["initializer_range"] = 2 / (5 * reader.fields["hidden_size"]) ** 0.5 if given is None else given
+
+
+ARCHITECTURES: dict[str, Architecture] = {
+    # Kimi-K2's files name a class of their own, whose code is DeepSeek's (its deploy_guidance.md says so).
+    "kimi_k2": replace(DEEPSEEK["deepseek_v3"], of_class="deepseek_v3"),
+    "glm4_moe_lite": Architecture(
+        constants={**V3, "experts.first_k_dense_replace": 1},
+        defaults={"num_nextn_predict_layers": 0, "first_k_dense_replace": 1},
+        only=ROUTED_AS_V3,
+        ignored=LATENT_IGNORED,
+    ),
+    "axk1": Architecture(
+        constants={**V3, "experts.result_norm": True},
+        defaults={"first_k_dense_replace": 1, "num_nextn_predict_layers": 0},
+        only=ROUTED_AS_V3,
+        ignored=LATENT_IGNORED,
+    ),
+    "longcat_flash": Architecture(
+        constants={
+            **MLA,
+            "experts.norm_topk_prob": False,
+            "experts.e_score_correction_bias": True,
+            "experts.shortcut": True,
+        },
+        names={
+            "num_layers": ("num_hidden_layers",),
+            "ffn_hidden_size": ("intermediate_size", "experts.shared_expert_intermediate_size"),
+            "expert_ffn_hidden_size": ("experts.moe_intermediate_size",),
+            "moe_topk": ("experts.num_experts_per_tok",),
+            "zero_expert_num": ("experts.zero_experts",),
+        },
+        only={
+            "attention_method": ("MLA",),
+            "zero_expert_type": ("identity",),
+            "router_bias": (False,),
+            "mla_scale_q_lora": (True,),
+            "mla_scale_kv_lora": (True,),
+        },
+        ignored=LATENT_IGNORED,
+        rule=rules(
+            _longcat,
+            particulars(
+                {}, {"mla_scale_q_lora": _lengthened("q_lora_rank"), "mla_scale_kv_lora": _lengthened("kv_lora_rank")}
+            ),
+        ),
+    ),
+    "minicpm3": Architecture(
+        constants=MLA,
+        ignored=LATENT_IGNORED,
+        reads=("scale_emb", "scale_depth", "dim_model_base", "v_head_dim"),
+        rule=rules(scale("embedding_multiplier", "scale_emb"), _minicpm3),
+    ),
+    "youtu": Architecture(
+        constants=MLA,
+        ignored=(*LATENT_IGNORED, "embedding_initializer_range"),
+        reads=("initializer_range",),
+        rule=_youtu,
+    ),
+}

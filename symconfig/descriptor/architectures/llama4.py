@@ -1,0 +1,50 @@
+"""Llama 4: chunks and rope by layer, and experts that read tokens weighed by their choice."""
+
+from __future__ import annotations
+
+from symconfig.descriptor.architectures.architecture import CHUNKED, FULL, Architecture, Reading, Values
+from symconfig.descriptor.architectures.expert_rules import experts_at, particulars
+from symconfig.descriptor.architectures.structure_rules import rope_by_layer, rules
+
+
+def _chunks(values: Values, layers: int) -> list[str]:
+    """Layers with rope see a chunk."""
+    listed, step = values["no_rope_layers"], values["no_rope_layer_interval"]
+    if not isinstance(listed, list) or len(listed) != layers:  # by the step, or refused by the rule for rope
+        listed = [(index + 1) % (step or 1) for index in range(layers)]
+    return [CHUNKED if one else FULL for one in listed]
+
+
+def _sparse(values: Values, layers: int) -> list[bool]:
+    listed, step = values["moe_layers"], values["interleave_moe_layer_step"]
+    return [index in listed if isinstance(listed, list) else (index + 1) % (step or 1) == 0 for index in range(layers)]
+
+
+def _tuned(reader: Reading) -> None:
+    """Queries of layers without rope grow with their position."""
+    if reader.values["attn_temperature_tuning"]:
+        particulars({"attn_temperature_tuning": None, "attn_scale": None, "floor_scale": None})(reader)
+
+
+ARCHITECTURES: dict[str, Architecture] = {
+    "llama4_text": Architecture(
+        constants={
+            "experts.scoring_func": "sigmoid",
+            "experts.norm_topk_prob": False,
+            "experts.input_scaled": True,
+            "qk_norm_of": "unit",
+        },
+        names={
+            "intermediate_size": ("experts.moe_intermediate_size", "experts.shared_expert_intermediate_size"),
+            "intermediate_size_mlp": ("intermediate_size",),
+            "use_qk_norm": ("qk_norm",),
+        },
+        ignored=("for_llm_compressor",),
+        layers=_chunks,
+        reads=(
+            "no_rope_layers", "no_rope_layer_interval", "moe_layers", "interleave_moe_layer_step",
+            "attn_temperature_tuning", "attn_scale", "floor_scale",
+        ),
+        rule=rules(rope_by_layer, experts_at(_sparse), _tuned),
+    ),
+}  # fmt: skip

@@ -1,0 +1,89 @@
+"""Families that are Llama but for a few points: which layers have rope or a window, norms of queries, an activation."""
+
+from __future__ import annotations
+
+from symconfig.descriptor.architectures.architecture import FULL, SLIDING, Architecture, Reading, Values
+from symconfig.descriptor.architectures.layer_rules import all_sliding, but_first_of
+from symconfig.descriptor.architectures.structure_rules import (
+    heads_fill_hidden,
+    rope_by_layer,
+    rope_layers_of,
+    rope_with_window,
+)
+
+_ALL_BIASES = ("qkv_bias", "attention_out_bias", "mlp_bias")
+_QKV = {"attention_bias": ("qkv_bias",)}
+
+
+def smollm3(values: Values, layers: int) -> list[str]:
+    """With use_sliding_window, layers without rope."""
+    listed = values["no_rope_layers"] or [(i + 1) % (values["no_rope_layer_interval"] or 1) for i in range(layers)]
+    return [FULL if turns else SLIDING for turns in listed] if isinstance(listed, list) else [FULL] * layers
+
+
+def exaone4(values: Values, layers: int) -> list[str]:
+    """All but every n-th layer, or a word such as LLLG; none without a window."""
+    pattern = values["sliding_window_pattern"]
+    pattern = 4 if pattern is None else pattern
+    if values["sliding_window"] is None or not pattern:
+        return [FULL] * layers
+    if isinstance(pattern, str):
+        return [SLIDING if pattern[i % len(pattern)] == "L" else FULL for i in range(layers)]
+    return [SLIDING if (i + 1) % pattern else FULL for i in range(layers)] if isinstance(pattern, int) else []
+
+
+def rope_if_window(reader: Reading) -> None:
+    """With a window, only layers that have it turn queries and keys."""
+    if reader.values["sliding_window"] is not None:
+        rope_with_window(reader)
+
+
+def exaone_pattern(reader: Reading) -> None:
+    """sliding_window_pattern is a number, a word of L and G, or null."""
+    pattern = reader.values["sliding_window_pattern"]
+    word = isinstance(pattern, str) and bool(pattern) and set(pattern) <= {"L", "G"}
+    if not (pattern is None or word or (type(pattern) is int and pattern >= 0)):
+        need = "a whole number, or a word of L and G"
+        return reader.problem("wrong value", "sliding_window_pattern", got=repr(pattern), need=need)
+    rope_if_window(reader)
+
+
+ARCHITECTURES: dict[str, Architecture] = {
+    "smollm3": Architecture(
+        layers=smollm3,
+        ignored=("max_window_layers",),
+        reads=("no_rope_layers", "no_rope_layer_interval"),
+        rule=rope_by_layer,
+        writes=rope_layers_of,
+    ),
+    "arcee": Architecture(constants={"gated_mlp": False}),
+    "apertus": Architecture(constants={"gated_mlp": False, "qk_norm": True}),
+    "iquestcoder": Architecture(),
+    "internlm3": Architecture(names={"attention_bias": ("qkv_bias",), "mlp_bias": ("attention_out_bias", "mlp_bias")}),
+    "helium": Architecture(names=_QKV, rule=heads_fill_hidden),
+    "ministral": Architecture(layers=all_sliding),
+    "ministral3": Architecture(layers=all_sliding, ignored=("layer_types",)),
+    "cwm": Architecture(layers=but_first_of(4)),
+    "seed_oss": Architecture(names={**_QKV, "residual_dropout": ("hidden_dropout",)}),
+    "ernie4_5": Architecture(names={"use_bias": _ALL_BIASES}),
+    "hunyuan_v1_dense": Architecture(constants={"qk_norm": True}, ignored=("eod_token_id",)),
+    "exaone4": Architecture(
+        constants={"qk_norm": True, "norm_before_sublayer": False, "norm_after_sublayer": True},
+        layers=exaone4,
+        defaults={"sliding_window_pattern": None},
+        reads=("sliding_window_pattern",),
+        rule=exaone_pattern,
+    ),
+    "glm": Architecture(names=_QKV),
+    "glm4": Architecture(constants={"norm_after_sublayer": True}, names=_QKV),
+    "bitnet": Architecture(constants={"inner_norm": True}, rule=heads_fill_hidden),
+    "nanochat": Architecture(
+        constants={
+            "gated_mlp": False,
+            "norm_weight": False,
+            "embedding_norm": True,
+            "qk_norm": True,
+            "qk_norm_of": "unit",
+        },
+    ),
+}

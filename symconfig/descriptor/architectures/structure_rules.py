@@ -1,0 +1,148 @@
+"""What several families' classes make of a few keys, where no table of names can hold it: each fills in fields."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from symconfig.descriptor.architectures.architecture import Reading
+from symconfig.descriptor.model import ModelDescriptor, Position
+
+Rule = Callable[[Reading], None]
+_MOST = 1e12  # beyond which no factor is meant
+
+
+def rules(*parts: Rule) -> Rule:
+    """Return the rule that applies several, one after the other."""
+
+    def rule(reader: Reading) -> None:
+        for part in parts:
+            part(reader)
+
+    return rule
+
+
+def scale(field: str, key: str, of: Callable[[float], float] = lambda value: value) -> Rule:
+    """Return the rule for a factor: of its key's value, and none where that is 1 or null."""
+
+    def rule(reader: Reading) -> None:
+        value = reader.values[key]
+        if value is None or value == 1:
+            return
+        if not _factor(value):
+            return reader.problem("out of range", key, got=repr(value), need=f"a number > 0, < {_MOST:g}")
+        reader.fields[field] = short(of(float(value)))
+        reader.key_of[field] = key
+
+    return rule
+
+
+def attention_scale(key: str = "attention_multiplier") -> Rule:
+    """Return the rule for a factor of the attention logits: query_pre_attn_scalar is its inverse square."""
+
+    def rule(reader: Reading) -> None:
+        value = reader.values[key]
+        if value is None:
+            return
+        if not _factor(value):
+            return reader.problem("out of range", key, got=repr(value), need=f"a number > 0, < {_MOST:g}")
+        scalar = short(float(value) ** -2)
+        if scalar != reader.fields.get("head_dim"):  # which is the usual one
+            reader.fields["query_pre_attn_scalar"] = scalar
+            reader.key_of["query_pre_attn_scalar"] = key
+
+    return rule
+
+
+def rope_with_window(reader: Reading) -> None:
+    """Only layers with a window turn queries and keys; where no layer has one, none does."""
+    fields = reader.fields
+    if "sliding_window" not in fields:
+        fields["position"] = "none"
+    elif fields.get("sliding_window_pattern"):
+        fields["rope_layers"] = fields["sliding_window_pattern"]
+
+
+def rope_by_layer(reader: Reading) -> None:
+    """no_rope_layers has a 1 for each layer with rope; without it, every n-th layer has none."""
+    layers, listed = reader.fields["num_hidden_layers"], reader.values["no_rope_layers"]
+    every = reader.values["no_rope_layer_interval"]
+    if listed is None or listed == []:
+        if not isinstance(every, int) or every < 1:
+            return reader.problem("out of range", "no_rope_layer_interval", got=repr(every), need="a whole number >= 1")
+        listed = [int((index + 1) % every != 0) for index in range(layers)]
+    if not isinstance(listed, list) or len(listed) != layers or any(one not in (0, 1) for one in listed):
+        return reader.problem("wrong value", "no_rope_layers", got=listed, need=f"{layers} times 0 or 1")
+    if not any(listed):
+        reader.fields["position"] = "none"
+    elif not all(listed):
+        reader.fields["rope_layers"] = [bool(one) for one in listed]
+
+
+def rotary_channels(key: str = "rotary_dim") -> Rule:
+    """Return the rule for the number of a head's channels that rope turns; null: all."""
+
+    def rule(reader: Reading) -> None:
+        turned, fields = reader.values[key], reader.fields
+        width = fields["hidden_size"] // fields["num_attention_heads"]
+        if turned is None:
+            return
+        if not isinstance(turned, int) or isinstance(turned, bool) or not 0 < turned <= width:
+            return reader.problem("out of range", key, got=repr(turned), need=f"1 to {width}, the width of a head")
+        fields["partial_rotary_factor"] = turned / width
+        reader.key_of["partial_rotary_factor"] = key
+
+    return rule
+
+
+def one_or_all_heads(reader: Reading) -> None:
+    """multi_query: one key and value for all heads, else one for each."""
+    reader.fields["num_key_value_heads"] = 1 if reader.values["multi_query"] else reader.fields["num_attention_heads"]
+
+
+def four_times_hidden(reader: Reading) -> None:
+    """The MLP is four times as wide as the model, whatever the file says of it."""
+    reader.fields["intermediate_size"] = 4 * reader.fields["hidden_size"]
+
+
+def heads_fill_hidden(reader: Reading) -> None:
+    """The output projection reads hidden_size channels, so heads are as wide together."""
+    fields = reader.fields
+    heads, width = fields["num_attention_heads"], fields.get("head_dim")
+    if width is not None and heads * width != fields["hidden_size"]:
+        need = f"hidden_size / num_attention_heads, {fields['hidden_size'] / heads:g}"
+        reader.problem("heads are not as wide together as the model", "head_dim", got=width, need=need)
+
+
+def where(key: str, then: Sequence[tuple[str, Any]], otherwise: Sequence[tuple[str, Any]] = ()) -> Rule:
+    """Return the rule that sets fields by a switch."""
+
+    def rule(reader: Reading) -> None:
+        reader.fields.update(then if reader.values[key] else otherwise)
+
+    return rule
+
+
+def short(value: float) -> float:
+    """Return a number without the last digits, so that its inverse's inverse is itself."""
+    return float(f"{value:.12g}")
+
+
+def attention_scale_of(model: ModelDescriptor) -> float:
+    """Return the factor of a model's attention logits."""
+    return float((model.query_pre_attn_scalar or model.head_dim) ** -0.5)
+
+
+def rotary_dim_of(model: ModelDescriptor) -> dict[str, Any]:
+    """Return the number of a head's channels that rope turns, as GPT-J names it."""
+    return {"rotary_dim": model.rotary_dim}
+
+
+def rope_layers_of(model: ModelDescriptor) -> dict[str, Any]:
+    """Return a 1 for each layer with rope, as SmolLM3 has it."""
+    turns = model.rope_layers or (model.position is Position.ROPE,) * model.num_hidden_layers
+    return {"no_rope_layers": [int(one) for one in turns]}
+
+
+def _factor(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 1 / _MOST < value < _MOST

@@ -1,0 +1,134 @@
+"""Models with experts and windows on some layers: Trinity (afmoe), Laguna, Mellum, Kolibri, K-EXAONE, Command A's."""
+
+from __future__ import annotations
+
+from symconfig.descriptor.architectures.architecture import FULL, SLIDING, Architecture, Reading, Values
+from symconfig.descriptor.architectures.cohere import COHERE, logits
+from symconfig.descriptor.architectures.expert_rules import (
+    NO_DENSE,
+    SHARED,
+    SIGMOID,
+    particulars,
+    shared_width,
+)
+from symconfig.descriptor.architectures.layer_rules import every
+from symconfig.descriptor.architectures.llama_kin import exaone4, exaone_pattern, rope_if_window
+from symconfig.descriptor.architectures.structure_rules import rope_with_window, rules
+
+_NORMED = {"qk_norm": True}
+
+
+def _full(values: Values, layers: int) -> list[str]:
+    return [FULL] * layers
+
+
+def _flint(values: Values, layers: int) -> list[str]:
+    return [FULL if i < 2 or i % 4 == 1 or i == layers - 1 else SLIDING for i in range(layers)]
+
+
+def _laguna(reader: Reading) -> None:
+    """A gate for each head or each channel; heads by layer, which must be alike."""
+    heads, fields = reader.values["num_attention_heads_per_layer"], reader.fields
+    if heads is not None and (
+        not isinstance(heads, list) or any(one != fields["num_attention_heads"] for one in heads)
+    ):
+        need = f"{fields['num_attention_heads']} on each layer"
+        reader.problem(
+            "layers with different heads are not described", "num_attention_heads_per_layer", got=heads, need=need
+        )
+    fields["attention_gate"] = "head" if reader.values["gating"] in (True, "per-head") else "channel"
+
+
+def _prefixed(values: Values, layers: int) -> list[str]:
+    """Dense layers at the front and those with experts behind them each have a step of their own."""
+    front, ahead, behind = (
+        values[key]
+        for key in ("first_k_dense_replace", "prefix_dense_sliding_window_pattern", "sliding_window_pattern")
+    )
+    steps = [(i + 1) % ahead if i < front else (i - front + 1) % behind for i in range(layers)]
+    return [SLIDING if step else FULL for step in steps]
+
+
+def _cohere(reader: Reading) -> None:
+    """RMSNorm where its epsilon is given; rope where there is a window, and on dense layers that have none by plan."""
+    values, fields = reader.values, reader.fields
+    fields["intermediate_size"] = values["prefix_dense_intermediate_size"] or values["intermediate_size"]
+    if values["rms_norm_eps"] is not None:
+        fields |= {"norm": "rmsnorm", "norm_eps": values["rms_norm_eps"]}
+    fields["experts.scoring_func"] = values["expert_selection_fn"]
+    fields["experts.softmax_after_topk"] = values["expert_selection_fn"] == "softmax"
+    if values["num_shared_experts"]:
+        particulars({"shared_expert_combination_strategy": "sum"})(reader)
+    rope_with_window(reader)
+
+
+ARCHITECTURES: dict[str, Architecture] = {
+    "afmoe": Architecture(
+        constants={
+            **SIGMOID,
+            **_NORMED,
+            "norm_after_sublayer": True,
+            "attention_gate": "channel",
+            "experts.norm_topk_prob": True,
+        },
+        names={
+            "route_scale": ("experts.routed_scaling_factor",),
+            "num_dense_layers": ("experts.first_k_dense_replace",),
+            "mup_enabled": ("scale_embeddings",),
+        },
+        only={"score_func": ("sigmoid",), "route_norm": (True,), "use_grouped_mm": (True, False)},
+        same_as=SHARED,
+        layers=every(4, "global_attn_every_n_layers"),
+        reads=("global_attn_every_n_layers",),
+        rule=rope_with_window,
+    ),
+    "laguna": Architecture(
+        constants={**SIGMOID, **_NORMED, "experts.norm_topk_prob": True, "experts.first_k_dense_replace": 1},
+        names={"moe_routed_scaling_factor": ("experts.routed_scaling_factor",)},
+        layers=_full,
+        reads=("gating", "num_attention_heads_per_layer", "moe_router_logit_softcapping"),
+        rule=rules(
+            _laguna,
+            particulars({"moe_router_logit_softcapping": 0.0}, {"attention_gate_activation": lambda values: "softplus"}),
+        ),
+    ),
+    "mellum": Architecture(
+        constants=_NORMED,
+        defaults={"num_mtp_layers": 0},
+        same_as={"num_local_experts": "num_experts", "num_mtp_layers": "num_nextn_predict_layers"},
+        layers=_full,
+    ),
+    "kolibri1": Architecture(
+        constants={**SIGMOID, **_NORMED, **NO_DENSE, "norm_after_sublayer": True},
+        same_as={"num_local_experts": "num_experts"},
+        layers=every(5),
+        rule=rules(rope_if_window, particulars({}, {"e_score_correction_bias": lambda values: "of logits"})),
+    ),
+    "flint": Architecture(
+        constants={**_NORMED, "attention_sinks": True, "experts.scoring_func": "sigmoid"},
+        defaults={"mlp_only_layers": [0, 1]},
+        layers=_flint,
+        rule=rope_with_window,
+    ),
+    "exaone_moe": Architecture(
+        constants={**SIGMOID, **_NORMED},
+        only={"scoring_func": ("sigmoid",), "topk_method": ("noaux_tc",)},
+        same_as=SHARED,
+        layers=exaone4,
+        reads=("sliding_window_pattern",),
+        rule=exaone_pattern,
+    ),
+    "cohere2_moe": Architecture(
+        constants=COHERE,
+        names={"intermediate_size": ("experts.moe_intermediate_size",)},
+        defaults={"first_k_dense_replace": 0},
+        layers=_prefixed,
+        reads=(
+            "prefix_dense_intermediate_size", "logit_scale", "rms_norm_eps", "expert_selection_fn", "num_shared_experts",
+            "shared_expert_combination_strategy", "prefix_dense_sliding_window_pattern", "sliding_window_pattern",
+        ),
+        rule=rules(
+            logits, _cohere, shared_width("intermediate_size", "num_shared_experts"),
+        ),
+    ),
+}  # fmt: skip

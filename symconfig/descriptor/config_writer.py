@@ -1,0 +1,157 @@
+"""A descriptor as the `config.json` that it could have come from: the inverse of the import, by the same tables.
+
+A key is written where the import would read it to a field; what only a rule reads is written by the family's `writes`,
+else found by asking the import (`config_search`). What the file then says is read back: `unsaid` names what is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from symconfig.descriptor.architectures import architectures
+from symconfig.descriptor.architectures.architecture import Architecture
+from symconfig.descriptor.architectures.class_defaults import class_of, defaults
+from symconfig.descriptor.architectures.fields import goes_to
+from symconfig.descriptor.architectures.keys import ACTIVATIONS, NULL_IS_NONE
+from symconfig.descriptor.config_search import Wanted, searched
+from symconfig.descriptor.document import nearest, shorten
+from symconfig.descriptor.huggingface import import_config
+from symconfig.descriptor.layer_keys import layer_keys
+from symconfig.descriptor.meaning import TRAINED, flat, meaning
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.errors import InfeasibleError, InputError, Problem
+
+Json = dict[str, Any]
+# Qwen-7B's code is not part of transformers: Qwen2 is the same network. GPT-3 is GPT-2 with other sizes, and Kimi-K2
+# DeepSeek-V3.
+_SAME_NETWORK = {"qwen": "qwen2", "gpt3": "gpt2", "kimi_k2": "deepseek_v3"}
+
+
+def config_json(model: ModelDescriptor) -> Json:
+    """Return `config.json` of a model's class. Raises InfeasibleError where Transformers has none."""
+    kind, architecture = _family(model)
+    values = _values(model, architecture)
+    values |= layer_keys(model, architecture, values)
+    if architecture.writes is not None:
+        values |= architecture.writes(model)
+    head = {"architectures": [class_of(kind)], "model_type": kind}
+    # A padding token is a tokenizer's, and would have to lie inside a tiny model's vocabulary.
+    tail = {"torch_dtype": model.torch_dtype, "use_cache": False, "pad_token_id": None}
+    found = searched({**head, **values, **tail}, architecture, _wanted(model), _read)
+    return _as_the_class_spells(kind, architecture, found)
+
+
+def _as_the_class_spells(kind: str, architecture: Architecture, config: Json) -> Json:
+    """Return the file with the class's own spelling of keys that the import reads under another."""
+    own = defaults(kind)
+    other = {key: name for name, key in architecture.same_as.items() if name in own and key not in own}
+    return {other.get(key, key): value for key, value in config.items()}
+
+
+def unsaid(model: ModelDescriptor) -> Iterator[Problem]:
+    """Yield what is lost of a model in the `config.json` of its class: read back, it is another model."""
+    try:
+        config = config_json(model)
+    except InfeasibleError as error:
+        yield from error.problems
+        return
+    try:
+        theirs = _read(config)
+    except InputError as error:
+        yield from (replace(problem, file=None, line=None, column=None) for problem in error.problems)
+        return
+    wanted = _wanted(model)
+    for name in wanted.missing(theirs):
+        what = f"Transformers' {config['architectures'][0]} cannot be told it"
+        yield Problem(what, field=name, got=_short(wanted.get(name)), need=_short(theirs.get(name)))
+
+
+def _family(model: ModelDescriptor) -> tuple[str, Architecture]:
+    """Return a model's family in Transformers; of a multimodal one that of its text model."""
+    known = architectures()
+    kind = _SAME_NETWORK.get(model.model_type, model.model_type)
+    if kind in known and (inner := known[kind].text_of) is not None:
+        kind = inner[1]
+    if kind not in known or class_of(kind) is None:
+        near = nearest(kind, (name for name in known if class_of(name) is not None))
+        hint = f"{near}, or symconfig models --families for a list" if near else "symconfig models --families"
+        what = f"Transformers has no class for {shorten(model.model_type)!r} whose config.json is known"
+        raise InfeasibleError(Problem(what, field="model_type", hint=hint))
+    return kind, known[kind]
+
+
+def _values(model: ModelDescriptor, architecture: Architecture) -> Json:
+    """Return the keys that stand for a field of the descriptor, and rope's."""
+    fields, found = _fields(model), Json()
+    for key, default in architecture.defaults.items():
+        named = [name for name in goes_to(architecture, key) if name not in architecture.constants]
+        value = fields.get(named[0]) if named else None
+        if not named or (value is None and named[0] not in fields):
+            continue
+        if value is None and not (default is None or key in NULL_IS_NONE):
+            continue  # the class has no word for none
+        if named[0] == "hidden_act":
+            value = _activation(str(value), default)
+        elif isinstance(value, float) and value.is_integer() and type(default) is int:
+            value = int(value)
+        found[key] = value
+    if architecture.gate_and_up_in_one:
+        found["intermediate_size"] *= 2
+    return found | _rope(model, architecture)
+
+
+def _fields(model: ModelDescriptor) -> Json:
+    """Return a descriptor's fields by dotted name, those of sections that it has among them."""
+    found: Json = {}
+    for name, value in model.model_dump(mode="json").items():
+        opened = value.items() if isinstance(value, dict) else ()
+        found |= {f"{name}.{inner}": item for inner, item in opened} or {name: value}
+    return found
+
+
+def _activation(name: str, default: object) -> str:
+    """Return an activation as Transformers spells it, in the class's own spelling where that means the same."""
+    if ACTIVATIONS.get(str(default)) == name:
+        return str(default)
+    return next((spelling for spelling, meant in ACTIVATIONS.items() if meant == name), name)
+
+
+def _rope(model: ModelDescriptor, architecture: Architecture) -> Json:
+    """Return rope's scaling, in the spelling of before transformers 5, which all releases read."""
+    keys, found = architecture.defaults, Json()
+    if "rope_scaling" not in keys:
+        return found
+    scaling = model.rope_scaling.model_dump(mode="json", exclude_none=True) if model.rope_scaling else None
+    if scaling is not None:
+        found["rope_scaling"] = scaling
+    elif keys["rope_scaling"] is not None:
+        found["rope_scaling"] = {"rope_type": "default"}  # null would mean the class's own scaling
+    if "original_max_position_embeddings" in keys:
+        original = (scaling or {}).get("original_max_position_embeddings", model.max_position_embeddings)
+        found["original_max_position_embeddings"] = original
+    if "rope_local_base_freq" in keys:
+        found["rope_local_base_freq"] = model.rope_local_base_freq or model.rope_theta
+    return found
+
+
+def _read(config: Mapping[str, Any]) -> dict[str, object]:
+    return _computed(import_config(config, "config.json", "model"))
+
+
+def _wanted(model: ModelDescriptor) -> Wanted:
+    return Wanted(_computed(model), flat(model))
+
+
+def _computed(model: ModelDescriptor) -> dict[str, object]:
+    """Return what a model computes and how it is trained, without its adapter, which no `config.json` has."""
+    plain = flat(model)
+    trained = {name: plain.get(name) for name in TRAINED}
+    return {name: value for name, value in {**meaning(model), **trained}.items() if not name.startswith("adapter.")}
+
+
+def _short(value: object) -> str:
+    if isinstance(value, list) and value and all(isinstance(one, dict) and "block" in one for one in value):
+        return ", ".join(str(one["block"]) for one in value)
+    return "none" if value is None else shorten(value)

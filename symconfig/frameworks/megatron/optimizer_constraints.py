@@ -1,0 +1,127 @@
+"""What releases of Megatron-LM refuse of optimizers other than AdamW with states in fp32.
+
+`dist_muon` is the old name of `--optimizer muon --use-distributed-optimizer` (core_v0.18.2 to 0.19, arguments.py).
+"""
+
+from __future__ import annotations
+
+from symconfig.frameworks.constraint import Constraint
+from symconfig.plans.unknown import among
+
+# Before it the ranks reduce every gradient to all, without overlap, and gather whole lists of weights: not priced.
+MUON_SINCE = "core_v0.18.2"
+_VALIDATED = "megatron/training/arguments.py, validate_args"
+_BUILT = "megatron/core/optimizer/__init__.py, _get_megatron_emerging_optimizer"
+_CONFIG = "megatron/core/optimizer/optimizer_config.py, __post_init__"
+
+UNKNOWN_OPTIMIZER = Constraint(
+    name="optimizer",
+    predicate=lambda f, p: among(f.optimizer, frozenset(("adam8bit", "adafactor"))),
+    rule="the optimizer must be adam, muon or sgd",
+    sentence="Megatron-LM has no {f.optimizer}: its optimizers are adam (with narrower moments, too), muon and sgd",
+    about="optimizer",
+    got="{f.optimizer}",
+    hint="--optimizer adam with exp_avg: bf16, or --backend deepspeed --target transformers",
+    unsaid=True,
+    source="megatron/training/arguments.py, --optimizer",
+    example={"optimizer": "adam8bit"},
+)
+MUON_RELEASE = Constraint(
+    name="muon's release",
+    predicate=lambda f, p: f.optimizer == "muon",
+    rule="Muon is planned from core_v0.18.2 on",
+    sentence="Muon is planned from core_v0.18.2 on, whose ranks share it with the distributed optimizer",
+    about="optimizer",
+    got="{f.optimizer}",
+    hint="--megatron-version core_v0.19",
+    until="core_v0.17.1",
+    unsaid=True,
+    source=_VALIDATED,
+    example={"optimizer": "muon"},
+)
+MUON_SHARDED = Constraint(
+    name="muon with megatron-fsdp",
+    predicate=lambda f, p: (f.optimizer == "muon") & (p.zero > 1),
+    rule="Muon goes with ZeRO 0 and 1: Megatron-FSDP refuses it",
+    sentence="Megatron-FSDP runs adam and sgd, and no muon",
+    about="zero",
+    pins=("zero=1", "zero=0"),
+    since=MUON_SINCE,
+    source=_VALIDATED,
+    example={"optimizer": "muon", "zero": 3},
+)
+MUON_FP16 = Constraint(
+    name="muon in fp16",
+    predicate=lambda f, p: (f.optimizer == "muon") & (p.precision == "fp16"),
+    rule="Muon does not go with fp16",
+    sentence="Muon does not go with fp16",
+    about="precision",
+    pins=("precision=bf16",),
+    since=MUON_SINCE,
+    source=_BUILT,
+    example={"optimizer": "muon", "precision": "fp16"},
+)
+MUON_EXPERT_BIAS = Constraint(
+    name="muon with biases of experts",
+    predicate=lambda f, p: (f.optimizer == "muon") & f.expert_bias & (p.zero == 1),
+    rule="with biases of experts Muon is not shared by ranks",
+    sentence="the distributed optimizer beside Muon has no place for biases of experts",
+    about="zero",
+    pins=("zero=0",),
+    since=MUON_SINCE,
+    source=_BUILT,
+    example={"optimizer": "muon", "num_experts": 8, "expert_bias": True, "zero": 1},
+)
+MUON_ADAPTERS = Constraint(
+    name="muon with adapters",
+    predicate=lambda f, p: (f.optimizer == "muon") & f.adapted,
+    rule="adapters are stepped by adam or sgd",
+    sentence="adapters are stepped by adam or sgd here: of Muon beside frozen weights nothing is known",
+    about="optimizer",
+    got="{f.optimizer}",
+    since=MUON_SINCE,
+    unsaid=True,
+    source="megatron-bridge 0.3.1, peft/: no recipe has another optimizer",
+    example={"optimizer": "muon", "adapted": True},
+)
+OFFLOADED_OTHER = Constraint(
+    name="another optimizer offloaded",
+    predicate=lambda f, p: (p.optimizer_offload > 0) & among(f.optimizer, frozenset(("muon", "sgd"))),
+    rule="only adam moves to the host",
+    sentence="only adam moves to the host, and {f.optimizer} does not",
+    about="optimizer_offload",
+    pins=("optimizer_offload=0",),
+    source=_CONFIG,
+    example={"optimizer": "sgd", "optimizer_offload": 0.5, "zero": 1},
+)
+NARROW_SHARDED = Constraint(
+    name="narrow states without the distributed optimizer",
+    predicate=lambda f, p: f.narrow_states & (p.zero != 1),
+    rule="states narrower than fp32 need the distributed optimizer",
+    sentence="states narrower than fp32 need the distributed optimizer, which is ZeRO 1",
+    about="zero",
+    pins=("zero=1",),
+    source=_CONFIG,
+    example={"narrow_states": True, "zero": 0},
+)
+NARROW_OFFLOADED = Constraint(
+    name="narrow states on the host",
+    predicate=lambda f, p: f.narrow_states & (p.optimizer_offload > 0),
+    rule="states on the host are in fp32",
+    sentence="states on the host are in fp32",
+    about="optimizer_offload",
+    pins=("optimizer_offload=0",),
+    source="megatron/core/optimizer/__init__.py, param_update_in_fp32",
+    example={"narrow_states": True, "optimizer_offload": 0.5, "zero": 1},
+)
+OPTIMIZER_CONSTRAINTS: tuple[Constraint, ...] = (
+    UNKNOWN_OPTIMIZER,
+    MUON_RELEASE,
+    MUON_SHARDED,
+    MUON_FP16,
+    MUON_EXPERT_BIAS,
+    MUON_ADAPTERS,
+    OFFLOADED_OTHER,
+    NARROW_SHARDED,
+    NARROW_OFFLOADED,
+)

@@ -1,0 +1,361 @@
+"""A vision tower: patches of images through layers of their own, and into the stream of the language model.
+
+B sequences    I images of each    P patches of an image (with a class token)    H the tower's channels
+A its heads    C a head's channels    F its MLP's width    T tokens of an image    D the language model's channels
+
+Patches have no sequence that context or sequence parallelism could split: every rank of both computes all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from symconfig.descriptor import vision as kinds
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.vision import Step, Vision
+from symconfig.graph import dims as d
+from symconfig.graph.blocks.common import normed
+from symconfig.graph.blocks.context import Context
+from symconfig.graph.implementation import Kernel, NormKernel
+from symconfig.graph.operator import LAYER, Block, Element, Place, Tensor, Use, Weight
+from symconfig.graph.parts import End
+
+IMAGES, PATCHES, SEQUENCE, TOKENS = "images_per_sequence", "vision_patches", "vision_sequence", "vision_tokens"
+HIDDEN, PIXELS, POSITIONS = "vision_hidden_size", "vision_patch_pixels", "vision_positions"
+HEADS, HEAD_DIM, QKV = "vision_num_attention_heads", "vision_head_dim", "vision_qkv_width"
+FFN, MERGER = "vision_intermediate_size", "vision_merger_width"
+KEYS, WINDOW_KEYS = "vision_keys", "vision_window_keys"  # of a query, as a number and as a dim
+_SPLIT = (QKV, HEADS, FFN, MERGER)
+_WHOLE = "whole_{}".format  # the same dim where no axis splits it
+_ROWS = (d.BATCH, IMAGES)
+FEATURES = Tensor("image_features", (*_ROWS, TOKENS, d.HIDDEN))
+
+
+@dataclass(frozen=True, slots=True)
+class _Tower:
+    """What the functions below are given: the block's context, its tower, and whether its weights are trained.
+
+    split: tensor parallelism splits heads and widths, as in a framework's own module; else the tower is Transformers'.
+    """
+
+    ctx: Context
+    vision: Vision
+    frozen: bool
+    split: bool
+
+    @staticmethod
+    def of(ctx: Context, frozen: bool) -> _Tower:
+        vision = _vision(ctx.model)
+        split = vision.model_type in ctx.how.towers.split
+        if not split and ctx.how.norm is NormKernel.FUSED:
+            ctx.how = replace(ctx.how, norm=NormKernel.EAGER)
+        return _Tower(ctx, vision, frozen or ctx.frozen, split)
+
+    @property
+    def sequence(self) -> str:
+        return SEQUENCE if self.vision.class_token else PATCHES
+
+    def dim(self, name: str) -> str:
+        return name if self.split else _WHOLE(name)
+
+    def weight(self, name: str, *dims: str) -> Weight:
+        return replace(self.ctx.weight(name, *dims), frozen=self.frozen)
+
+    def linear(
+        self, name: str, x: Tensor, inner: Sequence[str], width: Sequence[str], outputs: Sequence[Use], bias: bool
+    ) -> None:
+        self.ctx.build.matmul(
+            name,
+            x,
+            self.weight(f"{name}.weight", *inner, *width),
+            contracted=inner,
+            outputs=outputs,
+            bias=self.weight(f"{name}.bias", *width) if bias else None,
+            sums_bias=not self.ctx.how.linear.bias_inside,
+        )
+
+    def norm(self, name: str, x: Tensor, dims: Sequence[str], kind: str | None = None) -> Tensor:
+        centred = (kind or self.vision.norm) == "layernorm"
+        weights = [self.weight(f"{name}.{part}", *dims) for part in ("weight", "bias")[: 1 + centred]]
+        return normed(self.ctx, name, x, dims, weights, centred, "vision_norm")
+
+
+def _vision(model: ModelDescriptor) -> Vision:
+    assert model.vision is not None, "a model without a tower has none of its blocks"
+    return model.vision
+
+
+def embedding(ctx: Context) -> Block:
+    """x[B, I, P, H] from pixels: a product for each patch, positions, the class token, a norm."""
+    tower = _Tower.of(ctx, _vision(ctx.model).frozen)
+    vision, build = tower.vision, ctx.build
+    pixels, x = Tensor("pixels", (*_ROWS, PATCHES, PIXELS)), Tensor("patches", (*_ROWS, PATCHES, HIDDEN))
+    tower.linear("patch_embedding", pixels, (PIXELS,), (HIDDEN,), [Use(x)], vision.patch_bias)
+    dims = (*_ROWS, tower.sequence, HIDDEN)
+    if vision.class_token:
+        token, patches = tower.weight("class_token", HIDDEN), [(PATCHES, SEQUENCE)]
+        x = build.elementwise(
+            "class_token", [Use(x, tuple(patches))], Tensor("with_class", dims), weights=[token], linear=True
+        )
+    if vision.num_position_embeddings:
+        table = tower.weight("position_embedding", POSITIONS, HIDDEN)
+        x = build.elementwise("positions", [x], Tensor("positioned", dims), weights=[table], linear=True)
+    if vision.norm_before:
+        x = tower.norm("norm_before", x, (HIDDEN,))
+    return build.block(kinds.EMBEDDING, [pixels], [x], Place.ENCODER, leaves=[pixels])
+
+
+def layer(ctx: Context) -> Block:
+    """A layer whose patches attend to all of their image."""
+    return _layer(ctx, kinds.LAYER, KEYS)
+
+
+def window_layer(ctx: Context) -> Block:
+    """A layer whose patches attend within a window."""
+    return _layer(ctx, kinds.WINDOW_LAYER, WINDOW_KEYS)
+
+
+def _layer(ctx: Context, kind: str, keys: str) -> Block:
+    vision = _vision(ctx.model)
+    tower = _Tower.of(ctx, vision.frozen)
+    x = Tensor("vision_in", (*_ROWS, tower.sequence, HIDDEN))
+    with ctx.build.module(*([LAYER] if tower.split or ctx.how.towers.recomputed else [])):
+        with ctx.build.part("attn"):
+            attended = _attention(tower, tower.norm("norm1", x, (HIDDEN,)), keys)
+        middle = _residual(tower, "attention_residual", x, attended)
+        with ctx.build.part("mlp"):
+            gated = vision.gated_mlp, vision.mlp_bias
+            done = _mlp(tower, "", tower.norm("norm2", middle, (HIDDEN,)), HIDDEN, tower.dim(FFN), gated)
+        out = _residual(tower, "mlp_residual", middle, done)
+    return ctx.build.block(kind, [x], [out], Place.ENCODER, leaves=[x] if tower.frozen else [])
+
+
+def _residual(tower: _Tower, name: str, stream: Tensor, branch: Tensor) -> Tensor:
+    if tower.vision.layer_scale:
+        factor, scaled = tower.weight(f"{name}.scale", HIDDEN), Tensor(f"{name}.scaled", branch.dims)
+        branch = tower.ctx.build.elementwise(f"{name}_scale", [branch], scaled, saves=[branch], weights=[factor])
+    return tower.ctx.build.elementwise(name, [stream, branch], Tensor(name, stream.dims), linear=True)
+
+
+def _attention(tower: _Tower, x: Tensor, keys: str) -> Tensor:
+    vision, heads = tower.vision, tower.dim(HEADS)
+    q, k, v = _projections(tower, x)
+    if vision.qk_norm:
+        q, k = (tower.norm(f"{t.name}_norm", t, (heads, HEAD_DIM), "rmsnorm") for t in (q, k))
+    if vision.rope:
+        q, k = (_rotated(tower, t) for t in (q, k))
+    o, out = _core(tower, q, k, v, keys), Tensor("attention_out", x.dims)
+    if vision.by_image and not tower.split:  # torch.cat of each image's
+        o = tower.ctx.build.elementwise("join_images", [o], Tensor("attention_joined", o.dims), linear=True)
+    tower.linear("proj", o, (heads, HEAD_DIM), (HIDDEN,), [Use(out)], vision.attention_out_bias)
+    return out
+
+
+def _rotated(tower: _Tower, x: Tensor) -> Tensor:
+    out = Tensor(f"{x.name}_rotated", x.dims)
+    return tower.ctx.build.elementwise(f"rope_{x.name}", [x], out, whole=(HEAD_DIM,), linear=True)
+
+
+def _projections(tower: _Tower, x: Tensor) -> list[Tensor]:
+    heads, qkv, bias = tower.dim(HEADS), tower.dim(QKV), tower.vision.qkv_bias
+    fused = tower.vision.fused_qkv or tower.split
+    parts = [Tensor(name, (*x.dims[:-1], heads, HEAD_DIM), storage="qkv" if fused else "") for name in "qkv"]
+    if fused:
+        tower.linear("qkv", x, (HIDDEN,), (qkv,), [Use(part, ((heads, qkv),)) for part in parts], bias)
+        return parts
+    for part in parts:
+        tower.linear(f"{part.name}_proj", x, (HIDDEN,), (heads, HEAD_DIM), [Use(part)], bias)
+    return parts
+
+
+def _core(tower: _Tower, q: Tensor, k: Tensor, v: Tensor, keys: str) -> Tensor:
+    """softmax(q k') v for each head, under no mask. keys: of a query."""
+    build, renamed, o = tower.ctx.build, ((tower.sequence, keys),), Tensor("attention_heads", q.dims)
+    heads = q.dims[-2]
+    with build.module("core_attn"):
+        if tower.ctx.how.attention.kernel is Kernel.FLASH:
+            statistics = Tensor("softmax_statistics", (*q.dims[:-2], heads), Element.FP32)
+            over = Use(k, renamed), Use(v, renamed)
+            return build.attention("flash_attention", Use(q), *over, o, statistics, keys, among=keys)
+        square = (*_ROWS, heads, tower.sequence, keys)
+        scores = build.product("scores", Use(q), Use(k, renamed), (HEAD_DIM,), Tensor("scores", square))
+        weights = Tensor("attention_weights", square)
+        build.elementwise("softmax", [scores], weights, saves=[weights], whole=(keys,), reduces={keys: 2})
+        return build.product("context", Use(weights), Use(v, renamed), (keys,), o)
+
+
+def _mlp(tower: _Tower, prefix: str, x: Tensor, outer: str, width: str, gated: tuple[bool, bool]) -> Tensor:
+    """y[…, outer] from x[…, outer] through `width`. gated: whether there is a gate, and biases."""
+    build, (gate, bias) = tower.ctx.build, gated
+    up, middle = (Tensor(f"{prefix}{name}", (*x.dims[:-1], width)) for name in ("up", "mlp_hidden"))
+    tower.linear(f"{prefix}up_proj", x, (outer,), (width,), [Use(up)], bias)
+    if gate:
+        given, active = (Tensor(f"{prefix}{name}", up.dims) for name in ("gate", "gate_active"))
+        tower.linear(f"{prefix}gate_proj", x, (outer,), (width,), [Use(given)], bias)
+        build.elementwise(f"{prefix}gate_activation", [given], active, saves=[given])
+        build.elementwise(f"{prefix}activation", [active, up], middle, saves=[active, up])
+    else:
+        _activation(tower, f"{prefix}activation", up, middle)
+    out = Tensor(f"{prefix}mlp_out", x.dims)
+    tower.linear(f"{prefix}down_proj", middle, (width,), (outer,), [Use(out)], bias)
+    return out
+
+
+def _activation(tower: _Tower, name: str, x: Tensor, out: Tensor) -> Tensor:
+    """The activation without a gate.
+
+    Transformers makes quick_gelu of three kernels (activations.py): x 1.702, sigmoid, x times that. Forward they make
+    seven passes where one kernel makes two; backward nine for three.
+    """
+    if tower.vision.hidden_act != "quick_gelu":
+        return tower.ctx.build.elementwise(name, [x], out, saves=[x])
+    saves, traffic = [x, Tensor(f"{name}.sigmoid", x.dims)], (Fraction(7, 3), Fraction(9, 4))
+    return tower.ctx.build.elementwise(name, [x], out, saves=saves, traffic=traffic)
+
+
+def projector(ctx: Context) -> Block:
+    """Tokens of the language model, features[B, I, T, D], from the last layer's patches."""
+    vision = _vision(ctx.model)
+    tower = _Tower.of(ctx, vision.projector_frozen)
+    x = given = Tensor("vision_out", (*_ROWS, tower.sequence, HIDDEN))
+    leaves = [given] if vision.frozen or ctx.frozen else []
+    if vision.norm_after:  # a part of the tower, and trained with it
+        x = replace(tower, frozen=vision.frozen or ctx.frozen).norm("norm_after", x, (HIDDEN,))
+    if vision.class_token:
+        kept = Tensor("without_class", (*_ROWS, PATCHES, HIDDEN))
+        x = ctx.build.elementwise("drop_class", [Use(x, ((SEQUENCE, PATCHES),))], kept, linear=True)
+    out = _steps(tower, "projector", x, vision.projector)
+    return ctx.build.block(kinds.PROJECTOR, [given], [out], Place.ENCODER, leaves=leaves)
+
+
+def deepstack(ctx: Context) -> Block:
+    """Tokens from an earlier layer's patches, and their sum with the language model's at one of its first layers."""
+    vision = _vision(ctx.model)
+    tower = _Tower.of(ctx, vision.projector_frozen)
+    x = Tensor("vision_out", (*_ROWS, tower.sequence, HIDDEN))
+    out = _steps(tower, "deepstack", x, vision.deepstack)
+    added = ctx.build.elementwise("deepstack_sum", [out], Tensor("deepstack_added", out.dims), linear=True)
+    leaves = [x] if vision.frozen or ctx.frozen else []
+    return ctx.build.block(kinds.DEEPSTACK, [x], [added], Place.ENCODER, leaves=leaves)
+
+
+def _steps(tower: _Tower, prefix: str, x: Tensor, steps: Sequence[Step]) -> Tensor:
+    """Take every step; what the last one gives has the language model's channels."""
+    names = _width_names(prefix, tower.vision, steps, tower.split)
+    for index, (step, inner, outer) in enumerate(zip(steps, names, names[1:], strict=False)):
+        last = index == len(steps) - 1
+        x = _step(tower, f"{prefix}.{index}", x, step, inner, FEATURES.name if last else f"{prefix}_{index}", outer)
+    return x
+
+
+def _width_names(prefix: str, vision: Vision, steps: Sequence[Step], split: bool) -> list[str]:
+    """Name the channels in front of each step, and behind the last one; equal ones alike.
+
+    Of a tower that is split, the first linear layer's result is, and the second one sums over it.
+    """
+    names, linears = [HIDDEN], sum(step.kind == "linear" for step in steps)
+    left = linears
+    for index, step in enumerate(steps):
+        changes = step.kind in ("join", "linear")
+        left -= step.kind == "linear"
+        if not changes:
+            names.append(names[-1])
+        elif left == 0 and step.kind == "linear":
+            names.append(d.HIDDEN)
+        else:
+            first = split and linears == 2 and left == 1 and step.kind == "linear"
+            names.append(MERGER if first else f"vision_{prefix}_{index}")
+    return names
+
+
+def _step(tower: _Tower, name: str, x: Tensor, step: Step, inner: str, result: str, outer: str) -> Tensor:
+    build = tower.ctx.build
+    if step.kind in ("layernorm", "rmsnorm"):
+        return tower.norm(name, x, (inner,), step.kind)
+    if step.kind == "gated":
+        return _mlp(tower, f"{name}.", x, inner, f"{name}.width", (True, step.bias))
+    rows = TOKENS if step.kind in ("join", "pool") else x.dims[-2]
+    out = Tensor(result, (*x.dims[:-2], rows, outer))
+    if step.kind == "linear":
+        tower.linear(name, x, (inner,), (outer,), [Use(out)], step.bias)
+    elif step.kind == "activation":
+        build.elementwise(name, [x], out, saves=[x])
+    elif step.kind == "join" and tower.vision.by_image:
+        build.elementwise(name, [x], out, whole=(inner, outer), traffic=(0, 0), launches=(0, 0), linear=True)
+    else:
+        build.elementwise(name, [x], out, whole=(inner, outer), linear=True)
+    return out
+
+
+def merge(ctx: Context, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """Put the images' tokens into their places of the stream x[B, S, D]; return that, and what was put there.
+
+    Ranks of tensor parallelism do so before they share out the sequence (Megatron-Bridge,
+    models/qwen_vl/modeling_qwen25_vl.py and models/gemma_vl/modeling_gemma3_vl.py).
+    """
+    if ctx.model.vision is None:
+        return x, ()
+    mask = Tensor("image_mask", x.dims[:-1], Element.MASK)
+    out = Tensor("merged", x.dims)
+    ctx.build.elementwise("image_merge", [x, FEATURES], out, saves=[mask], loops=(d.GATHERED,))
+    return out, (FEATURES,)
+
+
+def sizes(model: ModelDescriptor) -> Mapping[str, float]:
+    """Return the numbers of a tower's dims."""
+    vision = _vision(model)
+    split = {
+        QKV: 3 * vision.hidden_size,
+        HEADS: vision.num_attention_heads,
+        FFN: vision.intermediate_size,
+    }
+    return {
+        IMAGES: vision.images_per_sequence,
+        PATCHES: vision.patches,
+        SEQUENCE: vision.sequence,
+        TOKENS: vision.tokens,
+        HIDDEN: vision.hidden_size,
+        PIXELS: vision.num_channels * vision.temporal_patch_size * vision.patch_size**2,
+        POSITIONS: vision.num_position_embeddings,
+        HEAD_DIM: vision.hidden_size // vision.num_attention_heads,
+        KEYS: vision.sequence,
+        WINDOW_KEYS: vision.window_patches,
+        **split,
+        **{_WHOLE(name): size for name, size in split.items()},
+        **dict(_widths(vision)),
+    }
+
+
+def _widths(vision: Vision) -> Iterable[tuple[str, int]]:
+    for prefix, steps in (("projector", vision.projector), ("deepstack", vision.deepstack)):
+        widths = vision.widths(steps)
+        for split in (False, True):
+            named = zip(_width_names(prefix, vision, steps, split), widths, strict=True)
+            yield from ((name, width) for name, width in named if name not in (HIDDEN, d.HIDDEN))
+        yield from ((f"{prefix}.{i}.width", step.intermediate) for i, step in enumerate(steps) if step.intermediate)
+
+
+def _count(kind: str, model: ModelDescriptor) -> int:
+    return model.encoder_kinds.count(kind)
+
+
+_BUILDS = {
+    kinds.EMBEDDING: embedding,
+    kinds.LAYER: layer,
+    kinds.WINDOW_LAYER: window_layer,
+    kinds.DEEPSTACK: deepstack,
+    kinds.PROJECTOR: projector,
+}
+PARTS = tuple(
+    End(
+        kind=kind,
+        place=Place.ENCODER,
+        build=build,
+        count=lambda model, kind=kind: _count(kind, model),  # type: ignore[misc]
+        sizes=sizes,
+        tensor_dims=_SPLIT,
+    )
+    for kind, build in _BUILDS.items()
+)

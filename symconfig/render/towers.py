@@ -1,0 +1,52 @@
+"""Which targets train a vision tower: what says so of a target, and what it is told of the tower."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import ModuleType
+from typing import Any
+
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.errors import InfeasibleError, Problem
+from symconfig.plans.plan import Plan
+
+
+def guarded(module: ModuleType) -> Callable[..., Mapping[str, object]]:
+    """Return a target's `variables`, which refuse a model whose vision tower is none of its `TOWERS`."""
+    inner: Callable[..., Mapping[str, object]] = module.variables
+    known: Mapping[str, str] = getattr(module, "TOWERS", {})
+
+    def variables(plan: Plan, *of: Any) -> Mapping[str, object]:
+        vision = plan.model.vision
+        if vision is not None and vision.model_type not in known:
+            what = f"{module.NAME} trains no vision tower" + (" of this model" if known else "")
+            hint = "--images-per-sequence 0, to train the language model alone on text"
+            raise InfeasibleError(Problem(what, field="vision", got=vision.model_type, hint=hint))
+        return inner(plan, *of)
+
+    return variables
+
+
+def outer_type(model: ModelDescriptor) -> str:
+    """Return the model_type of the whole file, where the language model has one of its own."""
+    return model.model_type if model.vision is None else model.vision.model_type
+
+
+def pixels(plan: Plan) -> int | None:
+    """Return the most pixels of an image, where the tower takes any; None: it takes one size, or there is none."""
+    vision = plan.model.vision
+    return vision.image_size**2 if vision is not None and vision.any_resolution else None
+
+
+def notes(plan: Plan, name: str | None = None) -> tuple[str, ...]:
+    """Say what of the images a target's files cannot make so. name: of what bounds their size there."""
+    vision = plan.model.vision
+    if vision is None:
+        return ()
+    found = [
+        f"The prediction is for {vision.images_per_sequence:g} images of {vision.tokens} tokens in every sequence: how "
+        "many there are is up to the data"
+    ]
+    if name is not None and vision.any_resolution:
+        found.append(f"{name} shrinks larger images; smaller ones become fewer tokens than planned")
+    return tuple(found)

@@ -1,0 +1,120 @@
+"""The families of models that transformers has: which are read, and which targets can be told their default model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from symconfig.descriptor.architectures import architectures
+from symconfig.descriptor.architectures.class_defaults import class_of, families
+from symconfig.descriptor.cluster import ClusterDescriptor
+from symconfig.descriptor.document import nearest
+from symconfig.descriptor.huggingface import import_config
+from symconfig.descriptor.job import Job
+from symconfig.descriptor.load import load_cluster
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.errors import InfeasibleError, InputError, Problem
+from symconfig.render import targets
+from symconfig.render.torchtitan_limits import flavors
+from symconfig.runs.sayable import unsayable
+
+# A small job on any cluster: what a target can be told of a model does not depend on either.
+_CLUSTER, _GPUS, _SEQ_LENGTH = "h100", 8, 64
+# Keys without which a class makes no model, from config.json of deepseek-ai/DeepSeek-V2, rednote-hilab/dots.llm1.base
+# and zai-org/GLM-4.5-Air: its default is null, or heads of no whole width.
+_NEEDED: Mapping[str, Mapping[str, Any]] = {
+    "deepseek_v2": {"num_experts_per_tok": 6},
+    "dots1": {"n_routed_experts": 128, "num_experts_per_tok": 6},
+    "glm4_moe": {"head_dim": 128},
+}
+TORCHTITAN = "torchtitan"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """A model_type. model: its class's default one; None: it is refused. refused: why it, or its default model, is.
+
+    cannot: of a target, why it can be told no plan of that model. flavors: those that torchtitan has, which takes a
+    model by name.
+    """
+
+    name: str
+    class_name: str
+    model: ModelDescriptor | None
+    refused: tuple[Problem, ...] = ()
+    cannot: Mapping[str, tuple[Problem, ...]]
+    flavors: tuple[str, ...] = ()
+
+    def can(self, target: str) -> bool:
+        """Whether a target can be told a model of the family without a change by hand."""
+        if target == TORCHTITAN:
+            return bool(self.flavors)
+        return self.model is not None and not self.cannot.get(target, ())
+
+    def by_hand(self, target: str) -> bool:
+        """Whether it can once something is changed in the framework's own code."""
+        reasons = self.cannot.get(target, ())
+        return target != TORCHTITAN and bool(reasons) and all(problem.edit for problem in reasons)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what `symconfig models --families --json` says of it."""
+        return {
+            "family": self.name,
+            "class": self.class_name,
+            "imported": self.model is not None,
+            "refused": [str(problem) for problem in self.refused],
+            "targets": [name for name in targets() if self.can(name)],
+            "by_hand": [name for name in targets() if self.by_hand(name)],
+            "torchtitan": list(self.flavors),
+        }
+
+
+def every() -> tuple[Family, ...]:
+    """Return every decoder family that transformers has, and those that are read besides."""
+    return tuple(_family(name) for name in sorted({*families(), *architectures()}))
+
+
+def family(name: str) -> Family:
+    """Return one of them. Raises InputError for a name that is none."""
+    if name not in families() and name not in architectures():
+        hint = nearest(name, {*families(), *architectures()})
+        raise InputError(Problem("no decoder family of transformers has this name", got=name, hint=hint))
+    return _family(name)
+
+
+def default_model(name: str) -> ModelDescriptor:
+    """Return the model that the class of a family makes of an empty `config.json`. Raises InputError."""
+    known = architectures().get(name)
+    data: dict[str, Any] = {"model_type": name, **_NEEDED.get(name, {})}
+    if known is not None and known.text_of is not None:
+        data[known.text_of[0]] = {}
+    return import_config(data, "config.json", name)
+
+
+def _family(name: str) -> Family:
+    own = tuple(flavor.name for flavor in flavors() if flavor.fields["model_type"] == name and flavor.name[0].isdigit())
+    called = class_of(name) or ""
+    try:
+        model = default_model(name)
+    except InputError as error:
+        return Family(name=name, class_name=called, model=None, refused=error.problems, cannot={}, flavors=own)
+    found = {target: reasons for target in targets() if (reasons := tuple(_reasons(model, target)))}
+    return Family(name=name, class_name=called, model=model, cannot=found, flavors=own)
+
+
+def _reasons(model: ModelDescriptor, target: str) -> Iterator[Problem]:
+    """Yield why a target can be told no plan of a model. Where it is downloaded from does not count."""
+    named = model.model_copy(update={"huggingface_id": f"publisher/{model.name}"})
+    own = targets()[target]
+    job = Job(model=model.name, cluster=_CLUSTER, gpus=_GPUS, global_batch_size=_GPUS, seq_length=_SEQ_LENGTH)
+    try:
+        yield from unsayable(named, _cluster(), job.model_copy(update={**own.assumes, "target": target}), own)
+    except (InputError, InfeasibleError) as error:
+        yield from error.problems
+
+
+@cache
+def _cluster() -> ClusterDescriptor:
+    return load_cluster(_CLUSTER)

@@ -1,0 +1,191 @@
+"""Every decoder family that transformers registers: a small model has the real one's parameters, or is refused and why.
+
+The list is transformers.json, which docs/families.py writes from the registry: a new release shows what is missing.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from symconfig.descriptor.architectures import architectures, refused
+from symconfig.descriptor.architectures.class_defaults import families
+from symconfig.descriptor.huggingface import import_config
+from symconfig.errors import InputError
+from symconfig.graph.count import parameters
+from tests.descriptor.small_configs import small_config
+
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+WRITER = Path(__file__).parents[2] / "docs" / "families.py"
+READ = 0.95  # the share of families that must be read; the rest has a reason
+# Towers that a family's text model has within it, and no descriptor.
+TOWERS = {"phi4_multimodal": "embed_tokens_extend"}
+
+
+def _writer() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("families_writer", WRITER)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _real(config: dict[str, Any]) -> int:
+    """Count the parameters of transformers' own model, on the meta device."""
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    tokens = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+    made = transformers.AutoConfig.for_model(**config, **tokens)
+    with torch.device("meta"):
+        module = transformers.AutoModelForCausalLM.from_config(made)
+    tower = TOWERS.get(config["model_type"])
+    return sum(one.numel() for name, one in module.named_parameters() if tower is None or tower not in name)
+
+
+def test_the_list_is_that_of_the_registry() -> None:
+    pytest.importorskip("transformers")
+    assert _writer().families() == sorted(families())
+
+
+@pytest.mark.parametrize("kind", families())
+def test_a_small_model_has_as_many_parameters_as_the_real_one(kind: str) -> None:
+    section, inner = families()[kind].get("text") or ("", kind)
+    if inner in refused():
+        pytest.skip(f"refused: {refused()[inner]}")
+    if inner not in architectures():
+        pytest.skip("not read yet")
+    config = small_config(inner)
+    model = import_config(config, "config.json", "small")
+    if section:
+        around = import_config({"model_type": kind, section: config}, "config.json", "small")
+        assert around.model_type == inner
+        assert around.layer_kinds == model.layer_kinds
+        return
+    assert parameters(model, with_mtp=False).total == _real(config)
+
+
+@pytest.mark.parametrize("kind", refused())
+def test_a_family_that_cannot_be_described_is_refused_with_the_reason(kind: str) -> None:
+    assert kind in families()
+    with pytest.raises(InputError) as caught:
+        import_config({"model_type": kind, "text_config": {}}, "config.json", None)
+    (problem,) = caught.value.problems
+    assert problem.field == "model_type"
+    assert refused()[kind] in str(problem)
+    assert "Try" not in str(problem)
+
+
+def test_nearly_all_families_are_read() -> None:
+    """Those that are neither read nor refused are named; none may be left in the end."""
+    left = sorted(set(families()) - set(architectures()) - set(refused()))
+    if left:
+        pytest.xfail(f"{len(left)} of {len(families())} families are not read yet: {', '.join(left)}")
+    read = set(families()) & set(architectures())
+    assert len(read) >= READ * len(families()), sorted(refused())
+
+
+SIZES = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4, "num_attention_heads": 4,
+         "num_key_value_heads": 2, "vocab_size": 80}  # fmt: skip
+OF_EVERY_FILE = {
+    "_name_or_path": "someone/model",
+    "architectures": ["SomeForCausalLM"],
+    "auto_map": {"AutoModelForCausalLM": "modeling.Some"},
+    "bos_token_id": 1,
+    "torch_dtype": "float16",
+    "transformers_version": "4.38.0",
+    "use_cache": True,
+}
+# Keys of files that were published before transformers had the class, or by a later one, with what they mean.
+PUBLISHED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "gemma2": (SIZES | {"sliding_window_size": 32}, {"sliding_window": 32}),
+    "gemma": (SIZES | {"hidden_act": "gelu", "hidden_activation": None}, {"hidden_act": "gelu_tanh"}),
+    "llama": (SIZES | {"rope_scaling": {"type": "linear", "factor": 2.0}}, {"rope_theta": 10000.0}),
+    "falcon": (
+        {"n_embed": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "multi_query": True, "parallel_attn": True,
+         "apply_residual_connection_post_layernorm": False, "new_decoder_architecture": False, "vocab_size": 80},
+        {"num_key_value_heads": 1, "intermediate_size": 256, "shared_input_norm": True},
+    ),
+    "bloom": (
+        {"n_embed": 64, "n_layer": 2, "num_attention_heads": 4, "offset_alibi": 100, "seq_length": 99, "vocab_size": 80,
+         "masked_softmax_fusion": True, "skip_bias_add": True},
+        {"hidden_size": 64, "max_position_embeddings": 99, "position": "alibi"},
+    ),
+    "mpt": (
+        {"d_model": 64, "n_heads": 4, "n_layers": 2, "expansion_ratio": 4, "learned_pos_emb": True, "verbose": 0,
+         "init_config": {"name": "kaiming_normal_"}, "attn_config": {"alibi": True, "attn_impl": "triton"}},
+        {"num_hidden_layers": 2, "position": "alibi", "intermediate_size": 256},
+    ),
+    "starcoder2": (
+        SIZES | {"activation_function": "gelu", "hidden_act": "gelu_pytorch_tanh", "norm_type": "layer_norm",
+                 "mlp_type": "default", "attention_softmax_in_fp32": True, "sliding_window": 32},
+        {"hidden_act": "gelu_tanh", "gated_mlp": False, "sliding_window": 32},
+    ),
+    "cohere2": (
+        SIZES | {"layer_switch": 4, "order_of_interleaved_layers": "local_attn_first", "use_parallel_block": True,
+                 "position_embedding_type": "rope_gptj", "sliding_window_pattern": 4},
+        {"rope_layers": (True, True, True, False), "sliding_window_pattern": (True, True, True, False)},
+    ),
+    "smollm3": (
+        SIZES | {"max_window_layers": 28, "no_rope_layers": [1, 1, 1, 0], "sliding_window": None, "pretraining_tp": 2},
+        {"rope_layers": (True, True, True, False), "sliding_window": None},
+    ),
+    "exaone4": (
+        SIZES | {"sliding_window": 32, "sliding_window_pattern": "LLLG"},
+        {"rope_layers": (True, True, True, False), "norm_before_sublayer": False},
+    ),
+    "granite": (
+        SIZES | {"attention_multiplier": 0.0078125, "embedding_multiplier": 12.0, "logits_scaling": 16.0,
+                 "residual_multiplier": 0.22},
+        {"query_pre_attn_scalar": 16384.0, "embedding_multiplier": 12.0, "logits_multiplier": 0.0625},
+    ),
+    "stablelm": (
+        SIZES | {"rope_pct": 0.5, "rotary_scaling_factor": 1.0, "use_qkv_bias": True},
+        {"partial_rotary_factor": 0.5, "qkv_bias": True},
+    ),
+    "opt": (
+        {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "activation_dropout": 0.0,
+         "prefix": "</s>", "word_embed_proj_dim": 64, "ffn_dim": 96},
+        {"extra_positions": 2, "position": "learned"},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", PUBLISHED)
+def test_a_file_of_before_the_class_is_read_as_it_was_meant(kind: str) -> None:
+    written, wanted = PUBLISHED[kind]
+    model = import_config({"model_type": kind, **OF_EVERY_FILE, **written}, "config.json", None)
+    assert {name: getattr(model, name) for name in wanted} == wanted
+    assert (model.torch_dtype, model.huggingface_id) == ("float16", "someone/model")
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("kind", ["olmo2", "cohere", "bloom", "phi", "granite"])
+def test_a_tied_head_is_counted_once(kind: str, tied: bool) -> None:
+    config = small_config(kind) | {"tie_word_embeddings": tied}
+    assert parameters(import_config(config, "config.json", None)).total == _real(config)
+
+
+def test_code_of_its_own_is_never_run_and_the_file_may_be_read_as_one_of_a_family() -> None:
+    config = {"model_type": "own7", **OF_EVERY_FILE, **SIZES}
+    with pytest.raises(InputError, match=r"auto_map\) is never run.*--like FAMILY"):
+        import_config(config, "config.json", None)
+    model = import_config(config, "config.json", None, like="llama")
+    assert (model.model_type, model.num_key_value_heads) == ("llama", 2)
+    assert any("llama and not of own7" in note for note in model.notes)
+    with pytest.raises(InputError, match="Try: llama"):
+        import_config(config, "config.json", None, like="lama")
+
+
+@pytest.mark.parametrize(
+    ("kind", "hint"), [("Llama", "llama"), ("mistal", "mistral"), ("llama9", None), ("qwen9", None)]
+)
+def test_another_release_of_a_family_is_not_taken_for_a_misspelling(kind: str, hint: str | None) -> None:
+    with pytest.raises(InputError) as caught:
+        import_config({"model_type": kind}, "config.json", None)
+    (problem,) = caught.value.problems
+    assert problem.hint == (hint or "symconfig import config.json --like FAMILY, if it is built as one of these")

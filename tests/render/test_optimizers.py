@@ -1,0 +1,103 @@
+"""What each target is told of an optimizer, and what refuses it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from symconfig.descriptor.load import load_cluster, load_model
+from symconfig.descriptor.optimizer import NAMES, Optimizer
+from symconfig.errors import InfeasibleError
+from symconfig.plans.plan import Plan
+from symconfig.render import render
+from tests.sample_plans import sample_plan, with_optimizer
+
+NARROW = Optimizer(exp_avg="bf16", exp_avg_sq="bf16")
+OPTIMIZERS = {
+    "muon": Optimizer(name="muon"), "narrow": NARROW, "sgd": Optimizer(name="sgd"),
+    "adam8bit": Optimizer(name="adam8bit"), "adafactor": Optimizer(name="adafactor"),
+}  # fmt: skip
+OF_MEGATRON = {"megatron": {"muon", "narrow", "sgd"}, "megatron-yaml": {"muon", "narrow", "sgd"},
+               "model-args": {"muon", "narrow", "sgd"}, "bridge": {"sgd"}, "ms-swift": {"narrow", "sgd"}}  # fmt: skip
+OF_DEEPSPEED: dict[str, set[str]] = {
+    "deepspeed": set(), "accelerate": {"sgd", "adam8bit", "adafactor"},
+    "transformers": {"sgd", "adam8bit", "adafactor"}, "llamafactory": {"sgd", "adam8bit", "adafactor"},
+}  # fmt: skip
+EVERY = {**OF_MEGATRON, **OF_DEEPSPEED, "torchtitan": {"narrow"}}
+
+
+def plan_of(target: str, name: str) -> Plan:
+    optimizer = OPTIMIZERS[name]
+    if target in OF_DEEPSPEED:
+        return with_optimizer(sample_plan(load_model("qwen2.5-7b"), "h100", "deepspeed", zero_stage=2), optimizer)
+    if target == "torchtitan":
+        return with_optimizer(
+            sample_plan(load_model("llama3.1-8b"), "h100", tp=1, dp=8, sequence_parallel=False), optimizer
+        )
+    return with_optimizer(sample_plan(load_model("qwen2.5-7b"), "h100"), optimizer)
+
+
+def files(target: str, name: str) -> dict[str, str]:
+    return {item.path: item.text for item in render(plan_of(target, name), target)}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("target", EVERY)
+def test_a_target_says_an_optimizer_or_refuses_it_by_its_field(target: str, name: str) -> None:
+    if name in EVERY[target]:
+        assert files(target, name)
+        return
+    with pytest.raises(InfeasibleError) as error:
+        files(target, name)
+    assert {problem.field for problem in error.value.problems} == {"optimizer"}
+
+
+def test_trainer_makes_what_deepspeed_does_not() -> None:
+    for name, optim in (("adam8bit", "adamw_bnb_8bit"), ("adafactor", "adafactor"), ("sgd", "sgd")):
+        found = files("transformers", name)
+        arguments: dict[str, Any] = json.loads(found["training_args.json"])
+        assert arguments["optim"] == optim
+        assert arguments.get("optim_args") == ("momentum=0.9" if name == "sgd" else None)
+        said = json.loads(found["ds_config_hf.json"])
+        assert said["zero_allow_untested_optimizer"] is True
+        assert "optimizer" not in said
+        assert yaml.safe_load(files("llamafactory", name)["train.yaml"])["optim"] == optim
+    assert "bitsandbytes.optim.AdamW8bit(lr=" in files("accelerate", "adam8bit")["REPORT.md"]
+
+
+def test_trainers_own_parser_takes_the_names() -> None:
+    training = pytest.importorskip("transformers.training_args")
+    known = {item.value for item in training.OptimizerNames}
+    assert {
+        json.loads(files("transformers", name)["training_args.json"])["optim"] for name in ("adam8bit", "sgd")
+    } < known
+    assert "adafactor" in known
+
+
+def test_a_yaml_file_shares_muon_as_the_options_do() -> None:
+    """validate_args turns the distributed optimizer into a layer-wise one; the loader of --yaml-cfg does not."""
+    said = yaml.safe_load(files("megatron-yaml", "muon")["megatron.yaml"])
+    assert (said["optimizer"], said["muon_nesterov"]) == ("muon", True)
+    assert (said["use_layer_wise_distributed_optimizer"], said["use_distributed_optimizer"]) == (True, False)
+
+
+def test_torchtitan_is_told_of_narrow_moments_on_its_command_line() -> None:
+    assert "--optimizer.implementation fused_opt_states_bf16" in files("torchtitan", "narrow")["launch.sh"]
+
+
+def test_muon_needs_the_release_that_shares_it() -> None:
+    plan = with_optimizer(sample_plan("llama2-13b", load_cluster("h100"), version="core_v0.16.1"), OPTIMIZERS["muon"])
+    with pytest.raises(InfeasibleError, match=r"from core_v0\.18\.2 on"):
+        render(plan, "megatron")
+
+
+def test_the_page_says_what_each_target_is_told() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "optimizers.md").read_text(encoding="utf-8")
+    rows = (line.strip("|").split("|") for line in page.partition("## Which target says it")[2].splitlines())
+    found = {cells[0].strip(): set(cells[1].replace(",", " ").split()) for cells in rows if len(cells) == 2}
+    assert {target: found.get(target) for target in EVERY} == EVERY
+    assert all(f"`{name}`" in page for name in NAMES)
