@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from symconfig.descriptor.layers import Mixer
 from symconfig.descriptor.model import Attention, ModelDescriptor, Position
 
 # How it is trained, not what it computes.
@@ -46,11 +47,19 @@ def meaning(model: ModelDescriptor) -> dict[str, object]:
             found["experts.layers"] = model.moe_layers
             found.pop("experts.first_k_dense_replace", None)
             found.pop("experts.moe_layer_freq", None)
+    if model.mixers:
+        found["mixers"] = sorted(map(_mixer, model.mixers))
     if model.adapter is not None:
         found["adapter.target_modules"] = tuple(sorted(model.adapter.target_modules))
     if any(model.sliding_layers):
         found["sliding_window_pattern"] = model.sliding_layers
     return found
+
+
+def _mixer(mixer: Mixer) -> tuple[object, ...]:
+    """A block with its sizes and layers, in an order of its own."""
+    where = () if mixer.layers is None or all(mixer.layers) else mixer.layers
+    return mixer.block, tuple(sorted(mixer.sizes.items())), tuple(sorted(mixer.switches)), where, mixer.beside_attention
 
 
 def _idle(model: ModelDescriptor) -> Iterator[str]:
@@ -63,6 +72,8 @@ def _idle(model: ModelDescriptor) -> Iterator[str]:
         yield from (name for name in flat(model) if name.startswith("rope_scaling."))
     if model.attention is Attention.MLA:
         yield from ("head_dim", "num_key_value_heads", "partial_rotary_factor", "qk_norm")
+    if model.mlp_layers is not None and all(model.mlp_layers):
+        yield "mlp_layers"
     if not model.qk_norm:
         yield "qk_norm_of"
     if model.rope_layers is not None and all(model.rope_layers):

@@ -42,7 +42,8 @@ goes_on = going_on.translated(
 _ACTIVATIONS = {
     "silu": ("torch.nn.functional", "silu"), "gelu": ("torch.nn.functional", "gelu"),
     "gelu_tanh": ("torch.nn.functional", "gelu"), "relu": ("torch.nn.functional", "relu"),
-    "clamped_swiglu": ("megatron.core.fusions.fused_bias_geglu", "quick_gelu"),
+    "gelu_sigmoid": ("megatron.core.fusions.fused_bias_geglu", "quick_gelu"),
+    "relu2": ("megatron.core.activations", "squared_relu"), "clamped_swiglu": ("megatron.core.fusions.fused_bias_geglu", "quick_gelu"),
 }  # fmt: skip
 
 
@@ -63,6 +64,7 @@ def variables(plan: Plan) -> dict[str, object]:
         "provider": name,
         "activation_module": _ACTIVATIONS[model.hidden_act][0],
         "activation": _ACTIVATIONS[model.hidden_act][1],
+        "variant_spec": bool(model.mixers),
         "block_spec": model.experts is not None or model.latent is not None,
         "recipe": RECIPES[plan.best.options.precision],
         "fine_tuned": fine_tuned(plan),

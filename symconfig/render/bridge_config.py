@@ -12,6 +12,7 @@ from symconfig.errors import InfeasibleError, Problem
 from symconfig.frameworks.megatron import adapters, flags
 from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.frameworks.megatron.bridge import BRIDGE_MEGATRON
+from symconfig.frameworks.megatron.hybrid import DELTA
 from symconfig.plans.plan import Plan
 from symconfig.render import bridge_rope, megatron
 from symconfig.render.bridge_fields import LISTS, PATHS, SAID_OTHERWISE, UNSAYABLE
@@ -133,7 +134,9 @@ def _always(plan: Plan) -> dict[str, Any]:
         "model.vocab_size": rows,  # used as it stands, and not padded (training/setup.py)
         "model.share_embeddings_and_output_weights": model.tie_word_embeddings,
         "model.gated_linear_unit": model.gated_mlp,
-        "model.bias_activation_fusion": not gelu or (model.hidden_act == "gelu_tanh" and model.mlp_bias),
+        "model.bias_activation_fusion": model.hidden_act != "relu2"
+        and not gelu
+        or (model.hidden_act == "gelu_tanh" and model.mlp_bias),
         "optimizer.use_distributed_optimizer": best.options.zero_stage >= 1,
         "ddp.use_distributed_optimizer": best.options.zero_stage >= 1,
         "scheduler.start_weight_decay": training.weight_decay,
@@ -147,6 +150,10 @@ def _always(plan: Plan) -> dict[str, Any]:
     if model.sliding_window is not None and any(model.sliding_layers):
         found["model.window_size"] = [model.sliding_window - 1, 0]
         found["model.window_attn_skip_freq"] = None if all(model.sliding_layers) else [*map(int, model.sliding_layers)]
+    if model.rope_layers is not None and not all(model.rope_layers):
+        found["model.no_rope_freq"] = [int(not turned) for turned in model.rope_layers]
+    if model.mixers:
+        found["model.linear_attention_freq"] = [int(kind.mixer == DELTA) for kind in model.kind_of_layer]
     found |= {f"model.{name}": value for name, value in bridge_rope.fields(model).items()}
     if fine_tuned(plan):
         found["checkpoint.pretrained_checkpoint"] = PRETRAINED

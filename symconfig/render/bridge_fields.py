@@ -27,7 +27,9 @@ SECTIONS: dict[str, str] = {
         account_for_embedding_in_pipeline_split account_for_loss_in_pipeline_split overlap_p2p_comm
         microbatch_group_size_per_vp_stage recompute_granularity recompute_method recompute_num_layers
         recompute_modules fine_grained_activation_offloading offload_modules rotary_scaling_factor mscale
-        mscale_all_dim layernorm_epsilon layernorm_zero_centered_gamma""",
+        mscale_all_dim layernorm_epsilon layernorm_zero_centered_gamma attention_output_gate moe_latent_size
+        experimental_attention_variant linear_num_key_heads linear_num_value_heads linear_key_head_dim
+        linear_value_head_dim linear_conv_kernel_dim""",
     "train": """micro_batch_size global_batch_size train_iters exit_interval eval_iters eval_interval manual_gc
         manual_gc_interval""",
     "optimizer": """optimizer lr min_lr weight_decay adam_beta1 adam_beta2 adam_eps sgd_momentum clip_grad
@@ -68,6 +70,9 @@ SAID_OTHERWISE: dict[str, str] = {
     "padded_vocab_size": "model.vocab_size is the padded one",
     "untie_embeddings_and_output_weights": "share_embeddings_and_output_weights, always written",
     "swiglu": "gated_linear_unit, and the activation in train.py",
+    "squared_relu": "the activation in train.py",
+    "no_rope_freq": "a list, from the model",
+    "linear_attention_freq": "a list, from the model",
     "quick_geglu": "gated_linear_unit, and the activation in train.py",
     "bias_gelu_fusion": "bias_activation_fusion, always written",
     "moe_layer_freq": "a list, from the model",

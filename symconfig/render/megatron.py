@@ -9,6 +9,7 @@ from symconfig.errors import InfeasibleError, InputError, Problem
 from symconfig.frameworks import counting
 from symconfig.frameworks.megatron import environment, flags
 from symconfig.frameworks.megatron.behaviour import MEGATRON
+from symconfig.frameworks.megatron.hybrid import script
 from symconfig.frameworks.megatron.releases import NO_GROUPED_GEMM
 from symconfig.plans.plan import Plan
 from symconfig.render import going_on, preflight, summary
@@ -120,6 +121,7 @@ def variables(plan: Plan) -> dict[str, object]:
         "framework": f"Megatron-LM {target}",
         "version": target,
         "groups": done,
+        "script": script(plan.model),
         "variables": environment.variables(plan, target),
         "wants": preflight.wants(plan),
         "notes": notes(plan),

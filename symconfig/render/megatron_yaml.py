@@ -12,7 +12,7 @@ from typing import Any
 
 from symconfig.errors import InfeasibleError, Problem
 from symconfig.frameworks import counting
-from symconfig.frameworks.megatron import environment, flags
+from symconfig.frameworks.megatron import environment, flags, hybrid
 from symconfig.frameworks.megatron.environment import Variable
 from symconfig.plans.plan import Plan
 from symconfig.render import going_on, megatron
@@ -115,7 +115,12 @@ def _validated(plan: Plan, args: Values) -> None:
     args["apply_rope_fusion"] = args["apply_rope_fusion"] and args["position_embedding_type"] == "rope"
     if args["num_experts"] is not None:
         _fill(args, "moe_ffn_hidden_size", args["ffn_hidden_size"])
-    for name, layers in (("moe_layer_freq", model.moe_layers), ("window_attn_skip_freq", model.sliding_layers)):
+    for name, layers in (
+        ("moe_layer_freq", model.moe_layers),
+        ("window_attn_skip_freq", model.sliding_layers),
+        ("no_rope_freq", [not turned for turned in model.rope_layers or ()]),
+        ("linear_attention_freq", [kind.mixer == hybrid.DELTA for kind in model.kind_of_layer]),
+    ):
         if isinstance(args.get(name), str):  # a pattern, which the parser evaluates
             args[name] = [int(layer) for layer in layers]
     for name in ("moe_router_load_balancing_type", "moe_aux_loss_coeff"):
@@ -156,7 +161,7 @@ def _renamed(args: Values) -> Values:
         "num_layers_in_first_pipeline_stage": args["decoder_first_pipeline_num_layers"],
         "num_layers_in_last_pipeline_stage": args["decoder_last_pipeline_num_layers"],
         "fp8_param": args["fp8_param_gather"],
-        "activation_func": "swiglu" if args["swiglu"] else "gelu",
+        "activation_func": "swiglu" if args["swiglu"] else "squaredrelu" if args["squared_relu"] else "gelu",
         "gated_linear_unit": args["swiglu"],
         "bias_activation_fusion": args["bias_swiglu_fusion" if args["swiglu"] else "bias_gelu_fusion"],
         "num_query_groups": args["num_query_groups"] if args["group_query_attention"] else None,
@@ -183,6 +188,9 @@ def _unsayable(plan: Plan, args: Values, declared: tuple[Field, ...]) -> Iterato
                     f"so that this one is always {item.default}",
                     args[item.name],
                 )
+    if hybrid.hybrid(model):
+        got = model.mixers[0].block if model.mixers else None
+        yield _refused("mixers" if model.mixers else "mlp_layers", "only pretrain_gpt.py reads it", got)
     if parallel.vpp > 1:
         if options.pipeline_layout is not None:
             yield _refused(

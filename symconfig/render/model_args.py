@@ -35,7 +35,7 @@ AT_LEAST_ONE = Variable(
 
 _PLAIN = re.compile(r"[\w@%+=:,./-]+")
 _PATTERN = re.compile(r"\([^()\s'\"$`\\]+\)")  # ([0]*3+[1]*58)
-_LAYOUT = re.compile(r"[\w,*|()]+")  # Et*3|(tt|)*29L
+_LAYOUT = re.compile(r"[\w*(][\w,*|()/+-]*")  # Et*3|(tt|)*29L, or M-M*|EM
 _WORDS = ("true", "false", "null", "~")  # would not stay the texts that they are
 
 

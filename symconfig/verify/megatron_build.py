@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 patches: Any = importlib.import_module("megatron_patches")
+specs: Any = importlib.import_module("megatron_local_specs")
 
 KIB = 1024  # ru_maxrss is in KiB on Linux
 # Ranks within groups, by their names in megatron.core.parallel_state: get_<name>_rank.
@@ -65,6 +66,8 @@ def placed(args: Any, config: Any, job: dict[str, Any]) -> Iterator[Any]:
     if args.transformer_impl == "local":
         ready = patches.local(config)
         patches.refusals()
+        specs.scans()
+        specs.variants()
     else:
         ready = copy.copy(config)
     patches.network()
@@ -126,6 +129,8 @@ def _model(args: Any, config: Any, asked: dict[str, Any]) -> Any:
     stage = asked.get("vp_stage")
     if stage is None and config.virtual_pipeline_model_parallel_size:  # before vp_stage was handed through
         stage = importlib.import_module("megatron.core.parallel_state").get_virtual_pipeline_model_parallel_rank()
+    if getattr(args, "hybrid_layer_pattern", None):
+        return _hybrid(args, config, asked["pre_process"], asked["post_process"], stage)
     try:
         models = importlib.import_module("megatron.training.models.gpt")
     except ModuleNotFoundError:
@@ -136,6 +141,31 @@ def _model(args: Any, config: Any, asked: dict[str, Any]) -> Any:
         asked.get("pg_collection") or groups.use_mpu_process_groups(),
         pre_process=asked["pre_process"],
         post_process=asked["post_process"],
+        vp_stage=stage,
+    )
+
+
+def _hybrid(args: Any, config: Any, pre_process: bool, post_process: bool, stage: int | None) -> Any:
+    """As hybrid_builders.py calls HybridModel."""
+    model = importlib.import_module("megatron.core.models.hybrid.hybrid_model").HybridModel
+    if args.transformer_impl == "transformer_engine":
+        stack = importlib.import_module("megatron.core.transformer.spec_utils").import_module(args.spec)
+    else:
+        stack = specs.hybrid(config)
+    return model(
+        config=config,
+        hybrid_stack_spec=stack,
+        vocab_size=args.padded_vocab_size,
+        max_sequence_length=args.max_position_embeddings,
+        hybrid_layer_pattern=args.hybrid_layer_pattern,
+        pre_process=pre_process,
+        post_process=post_process,
+        fp16_lm_cross_entropy=args.fp16_lm_cross_entropy,
+        parallel_output=True,
+        share_embeddings_and_output_weights=not args.untie_embeddings_and_output_weights,
+        position_embedding_type=args.position_embedding_type,
+        rotary_percent=args.rotary_percent,
+        rotary_base=args.rotary_base,
         vp_stage=stage,
     )
 

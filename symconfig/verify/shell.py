@@ -14,11 +14,12 @@ from pathlib import Path
 
 from symconfig import install
 from symconfig.errors import InputError, Problem
+from symconfig.frameworks.megatron.hybrid import GPT_SCRIPT, SCRIPT
 from symconfig.plans.plan import Plan
 from symconfig.verify.checks import Check, Options, Stopwatch
 
 SCRIPTS = ("launch.sh", "sbatch.sh")
-MEGATRON_SCRIPT = "pretrain_gpt.py"
+MEGATRON_SCRIPTS = (GPT_SCRIPT, SCRIPT)
 _ANSI_C = re.compile(rb"\\(?:([0-7]{1,3})|x([0-9A-Fa-f]{1,2})|(.))", flags=re.DOTALL)
 _LETTERS = {
     b"n": b"\n",
@@ -167,9 +168,9 @@ def _dry_run_check(folder: Path, name: str, timeout_s: float) -> Check:
 def _same_arguments(folder: Path, ran: DryRun, watch: Stopwatch, title: str) -> Check:
     from symconfig.verify.megatron_arguments import FILE, read
 
-    script = next((place for place, word in enumerate(ran.words) if Path(word).name == MEGATRON_SCRIPT), None)
+    script = next((place for place, word in enumerate(ran.words) if Path(word).name in MEGATRON_SCRIPTS), None)
     if script is None:
-        return watch.check(title, "failed", f"does not start {MEGATRON_SCRIPT}")
+        return watch.check(title, "failed", f"does not start {' or '.join(MEGATRON_SCRIPTS)}")
     passed, written = list(ran.words[script + 1 :]), read(folder)
     if passed != written:
         at = next(

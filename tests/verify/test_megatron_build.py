@@ -25,7 +25,9 @@ def patched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     patches.device = lambda device: contextlib.nullcontext()
     variables: Any = ModuleType("megatron.training.global_vars")
     variables.set_args = lambda args: done.append(args.transformer_impl)
-    for module in (patches, variables):
+    specs: Any = ModuleType("megatron_local_specs")
+    specs.scans = specs.variants = lambda: None
+    for module in (patches, specs, variables):
         monkeypatch.setitem(sys.modules, module.__name__, module)
     return done
 

@@ -14,12 +14,13 @@ from symconfig.errors import InputError, Problem
 from symconfig.existing.recover import uncounted
 from symconfig.existing.recover.asked import Asked
 from symconfig.existing.recover.bounds import out_of_bounds
+from symconfig.existing.recover.mixers import spelled
 from symconfig.existing.recover.model import described
 from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.recover.run import Assumed, Described, Impossible, Run
 from symconfig.existing.recover.stages import Said, dealt, stages
 from symconfig.frameworks.extras import Extras
-from symconfig.frameworks.megatron import options
+from symconfig.frameworks.megatron import hybrid, options
 from symconfig.frameworks.megatron.flags import Value
 from symconfig.frameworks.megatron.optimizer import optimizer
 from symconfig.frameworks.megatron.optimizer_constraints import MUON_SINCE
@@ -96,7 +97,7 @@ class Reader:
         yield from self._batch_problems(self.gpus // (tp * pp * cp))
         yield from self._experts_problems(self.gpus // pp, tp)
         named = self.asked.model.num_hidden_layers if self.asked.model is not None else 0
-        layers = names.whole("num_layers", names.whole("encoder_num_layers", named))
+        layers = names.whole("num_layers", names.whole("encoder_num_layers", named or len(spelled(names))))
         chunks = stages(names, layers, pp).vpp if layers else 1
         group = names["microbatch_group_size_per_vp_stage"]
         if chunks is None:
@@ -155,14 +156,14 @@ class Reader:
     def _run(self, model: Described) -> Run:
         names, descriptor = self.names, model.model
         tp, pp, cp = (names.whole(dest) for dest in _DEGREES)
-        said = stages(names, descriptor.num_hidden_layers, pp)
+        said = stages(names, descriptor.num_hidden_layers, pp, descriptor)
         vpp, dp, zero = said.vpp or 1, self.gpus // (tp * pp * cp), options.zero_stage(names)
         beside = options.overlap(names, zero, pp, vpp)
         width = options.gradient_bytes(names, zero)
         shape = options.Shape(zero, width, dp * cp, pp, vpp, descriptor.latent is not None)
         framework = options.behaviour(names, self.cluster.gpu.architecture, beside, shape)
         experts = descriptor.experts is not None
-        recompute = options.recomputed(names)
+        recompute = _of_layers(options.recomputed(names), descriptor)
         configuration = Configuration(
             degrees=Degrees(
                 tp=tp,
@@ -240,6 +241,14 @@ class Reader:
                     "only these together are predicted",
                     names.place("offload_modules"),
                 )
+
+
+def _of_layers(recompute: Recompute, model: ModelDescriptor) -> Recompute:
+    """The recompute in the model's layers, where Megatron-LM counts their parts."""
+    parts = hybrid.parts_of_layer(model) or 1
+    if recompute.num_layers is None or parts == 1:
+        return recompute
+    return replace(recompute, num_layers=-(-recompute.num_layers // parts))
 
 
 def _modules(recompute: Recompute) -> frozenset[str]:

@@ -14,6 +14,7 @@ from symconfig.descriptor.model import ModelDescriptor, Position
 from symconfig.errors import Problem
 from symconfig.existing.recover import zoo
 from symconfig.existing.recover.layer_pattern import layer_pattern
+from symconfig.existing.recover.mixers import mixer_fields
 from symconfig.existing.recover.moe import expert_fields, has_experts
 from symconfig.existing.recover.rope import position_fields
 from symconfig.existing.recover.run import Described
@@ -43,6 +44,7 @@ def described(
     out = Fields(Said(names), named)
     refuse_undescribed(out)
     _shape(out)
+    mixer_fields(out)
     _attention(out)
     structure_fields(out)
     position_fields(out, seq_length)
@@ -237,7 +239,7 @@ def _windows(out: Fields) -> None:
     out.put("sliding_window", sides[0] + 1, "window_size")  # Hugging Face's number counts the query
     skip = said.value("window_attn_skip_freq")
     try:
-        found = _windowed(layer_pattern(skip), out.layers) if skip is not None else (True,) * out.layers
+        found = out.own(_windowed(layer_pattern(skip), out.counted)) if skip is not None else (True,) * out.layers
     except ValueError as error:
         out.refuse("layers with windows are not said", "window_attn_skip_freq", got=skip, need=str(error))
         return

@@ -49,8 +49,8 @@ def expert_fields(out: Fields, ffn: int | None) -> None:
 
 def _layers(out: Fields) -> None:
     said = out.said
-    if not out.layers or not out.holds("moe_layer_freq"):
-        return
+    if not out.layers or not out.holds("moe_layer_freq") or out.parts:
+        return  # of a pattern, its letters say them
     try:
         moe = moe_layers(layer_pattern(said.value("moe_layer_freq") or 1), out.layers)
     except ValueError as error:

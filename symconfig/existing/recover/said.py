@@ -123,6 +123,9 @@ class Fields:
         self.sources: dict[str, tuple[str, ...]] = {}
         self.problems: list[Problem] = []
         self.assumed: list[Assumed] = []
+        self.parts: tuple[
+            int, ...
+        ] = ()  # of how many of Megatron-LM's layers each of the model's is, if a pattern says
 
     def put(self, field: str, value: object, *dests: str) -> None:
         """A field's value; None: the options have none. dests: the arguments that it is from."""
@@ -150,7 +153,20 @@ class Fields:
     @property
     def layers(self) -> int:
         """0: nobody says how many."""
+        if self.parts:
+            return len(self.parts)
         return self.said.whole("num_layers") or (self.base.num_hidden_layers if self.base is not None else 0)
+
+    @property
+    def counted(self) -> int:
+        """How many Megatron-LM counts: more than the model's where a mixer and its MLP are one each."""
+        return sum(self.parts) or self.layers
+
+    def own(self, values: tuple[bool, ...]) -> tuple[bool, ...]:
+        """Return those of the first part of each of the model's layers. values: one for each that is counted."""
+        if not self.parts:
+            return values
+        return tuple(values[sum(self.parts[:place])] for place in range(len(self.parts)))
 
     @property
     def latent(self) -> bool:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.existing.recover.mixers import letters, spelled
+from symconfig.frameworks.megatron import hybrid
 from symconfig.frameworks.megatron.flags import Value
 from symconfig.plans import pipeline_layout
 
@@ -20,8 +23,10 @@ class Said:
     last_layers: int | None = None
 
 
-def stages(names: Mapping[str, Value], layers: int, pp: int) -> Said:
-    """Of a Megatron-LM that has `layers` layers on `pp` stages."""
+def stages(names: Mapping[str, Value], layers: int, pp: int, model: ModelDescriptor | None = None) -> Said:
+    """Of a Megatron-LM that has `layers` layers on `pp` stages. model: whose they are, once it is known."""
+    if (text := spelled(names)) and hybrid.STAGE in text:
+        return _of_pattern(text, pp, model)
     layout = names.get("pipeline_model_parallel_layout")
     if isinstance(layout, str) and layout:
         chunks = len(pipeline_layout.expanded(layout))
@@ -34,6 +39,17 @@ def stages(names: Mapping[str, Value], layers: int, pp: int) -> Said:
     if pp == 1:
         return Said(1)
     return Said(_chunks(names, layers + sum(ends), pp), None, ends, first, last)
+
+
+def _of_pattern(text: str, pp: int, model: ModelDescriptor | None) -> Said:
+    """Of a HybridModel, whose pattern says its stages."""
+    try:
+        found = letters(text, model)
+    except ValueError:
+        return Said(1)  # the model's fields are refused for it
+    chunks = ["t" * len(stage) for stage in found.stages]
+    chunks[0], chunks[-1] = "E" + chunks[0], chunks[-1] + "m" * found.predictions + "L"
+    return Said(len(chunks) // pp if len(chunks) % pp == 0 else None, pipeline_layout.compact(chunks))
 
 
 def dealt(said: Said, layers: int, pp: int) -> bool:

@@ -34,7 +34,7 @@ def _rope_layers(out: Fields) -> None:
     if skip in (None, 0) or not out.layers:
         return
     try:
-        turned = turned_layers(layer_pattern(skip), out.layers)
+        turned = out.own(turned_layers(layer_pattern(skip), out.counted))
     except ValueError as error:
         out.refuse("layers without rope are not said", "no_rope_freq", got=skip, need=str(error))
         return

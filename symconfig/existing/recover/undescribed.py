@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
+from symconfig.existing.recover.mixers import PATTERN
 from symconfig.existing.recover.said import Fields
 
-_HYBRID = "layers of several kinds (Mamba, attention, MLP) are not described"
+_HYBRID = "layers of several kinds are read from --hybrid-layer-pattern alone"
 _UNEVEN = "layers that differ from each other by a file are not described"
 _VISION = "image models are not described"
 _RETRO = "retrieval (RETRO) is not described"
 _TWO = "models of an encoder and a decoder (T5), or of an encoder alone (BERT), are not described"
-_LINEAR = "linear or sparse attention is not described"
 
 # Arguments that must stand at their default.
 _DEFAULTS: dict[str, str] = {
-    "is_hybrid_model": _HYBRID,
-    "hybrid_override_pattern": _HYBRID,
-    "hybrid_layer_pattern": _HYBRID,
     "hybrid_attention_ratio": _HYBRID,
     "hybrid_mlp_ratio": _HYBRID,
     "mtp_hybrid_override_pattern": _HYBRID,
@@ -29,14 +26,14 @@ _DEFAULTS: dict[str, str] = {
     "retro_project_dir": _RETRO,
     "vision_pretraining": _VISION,
     "mrope_section": "rope of several axes, for images and video, is not described",
-    "linear_attention_freq": _LINEAR,
-    "experimental_attention_variant": _LINEAR,
     "apply_residual_connection_post_layernorm": "a residual connection from behind the norm is not described",
     "enable_mhc_connections": "several residual streams (hyper-connections) are not described",
     "use_legacy_models": "Megatron-LM's legacy models are not described",
     "openai_gelu": "this form of GELU is Megatron-LM's legacy models' own",
     "onnx_safe": "this form of GELU is Megatron-LM's legacy models' own",
 }
+# Specifications of Megatron-LM's own for the layers of a pattern.
+_STACKS = ("hybrid_stack_spec", "mamba_stack_spec")
 # What costs nothing and changes no shape: read, and passed over in the prediction.
 _PASSED: dict[str, str] = {
     "rotary_interleaved": "rope turns other pairs of channels, which costs the same",
@@ -51,7 +48,12 @@ def refuse_undescribed(out: Fields) -> None:
     encoder, layers = said.value("encoder_num_layers"), said.value("num_layers")
     if encoder not in (None, layers):
         out.refuse(_TWO, "encoder_num_layers", got=encoder, hint="--num-layers, for a decoder")
+    for dest, why in _PASSED.items():
+        if not _usual(out, dest):
+            out.assume(dest, "passed over", why, dest)
     spec = said.words("spec")
+    if spec and spec[-1] in _STACKS and any(out.said.given(dest) for dest in PATTERN):
+        return
     if spec and spec != ("local",) and out.base is None:
         out.refuse(
             "layers of a specification in Python are not read",
@@ -63,9 +65,6 @@ def refuse_undescribed(out: Fields) -> None:
         out.assume(
             "layers", f"those of {out.base.name}", "the specification in Python that builds them is not read", "spec"
         )
-    for dest, why in _PASSED.items():
-        if not _usual(out, dest):
-            out.assume(dest, "passed over", why, dest)
 
 
 def _usual(out: Fields, dest: str) -> bool:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from symconfig.errors import Problem
+from symconfig.existing.recover.mixers import spelled
 from symconfig.existing.rules.facts import FIRST, LAST, LAYOUT, MegatronFacts, NotKnown
 from symconfig.existing.rules.known import GROUP, PER_CHUNK, microbatches
 from symconfig.existing.rules.megatron_grid import PP, divides
 from symconfig.existing.rules.rule import Rules
 from symconfig.frameworks.megatron.constraints import INTERLEAVING
+from symconfig.frameworks.megatron.hybrid import STAGE
 from symconfig.frameworks.megatron.releases import LAYOUT_MTP_ALONE_SINCE
 from symconfig.plans import pipeline_layout
 
@@ -65,6 +67,8 @@ def _several(facts: MegatronFacts) -> Iterator[Problem]:
     "--num-layers 30 --pipeline-model-parallel-size 4",
 )
 def _equal(facts: MegatronFacts) -> Iterator[Problem]:
+    if STAGE in spelled(facts.names):
+        return  # a pattern says the stages itself
     if _way(facts) in ((), ACCOUNTS):
         yield from divides(facts, "the layers", "num_layers", _counted(facts), by=facts.pp, named="pp", related=(PP,))
 

@@ -50,8 +50,9 @@ MAMBA_SWITCHES = frozenset({"conv_bias", "gated_norm"})
 
 
 def hybrid(model: ModelDescriptor) -> bool:
-    """Return whether some layer is none of GPTModel's: all of them have an MLP, and attention or a gated delta net."""
-    own = (str(Attention.GQA), str(Attention.MLA), DELTA)
+    """Return whether some layer is none of GPTModel's: all of them have an MLP, and attention or a gated delta net; the
+    latter without multi-token prediction (models/gpt/gpt_layer_specs.py, get_gpt_decoder_layer_specs)."""
+    own = (str(Attention.GQA), str(Attention.MLA), *(() if model.num_nextn_predict_layers else (DELTA,)))
     return any(kind.mlp is Mlp.NONE or kind.mixer not in own for kind in dict.fromkeys(model.kind_of_layer))
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from symconfig.cost.shapes import layers
+from symconfig.frameworks.megatron import hybrid
 from symconfig.frameworks.megatron.behaviour import MEGATRON, TransformerImpl
 from symconfig.frameworks.megatron.releases import megatron_release
 from symconfig.plans.degrees import Degrees
@@ -177,9 +178,10 @@ def _chunks(plan: Plan, stage: int, transformer_impl: TransformerImpl) -> tuple[
     by_etp = megatron_release(plan.best.target.version) >= EXPERT_GRID_BY_ETP and parallel.etp != parallel.tp
     on_expert_grid = parallel.ep > 1 or by_etp
     kinds = plan.best.stages[stage].chunks
+    parts = {kind.name: len(hybrid.symbols(kind)) for kind in plan.model.kind_of_layer}
     return tuple(
         Chunk(
-            count,
+            count if not hybrid.hybrid(plan.model) else sum(parts.get(kind, 0) for kind in chunk),
             chunk.count("mtp"),
             tuple(replace(parameter, expert=parameter.expert and on_expert_grid) for parameter in parameters),
         )

@@ -43,6 +43,11 @@ AROUND = frozenset((*_BEFORE, *_BEHIND))  # operators that are part of no transf
 _PARTS = ("q_proj", "k_proj", "v_proj")
 
 
+# Of blocks in attention's place: a module's own parameters, then those of its parts. Both orders have a gated delta
+# net's weights beside attention's, since no block has both.
+_DELTA_OWN, _MAMBA_OWN = ("dt_bias", "A_log"), ("conv1d", "dt_bias", "A_log", "D")
+
+
 def _order(attention: tuple[str, ...], experts: Order) -> Order:
     def each(*names: str) -> Order:
         return tuple((name,) for name in names)
@@ -65,6 +70,8 @@ REGISTRATIONS: dict[TransformerImpl, Registration] = {
     "local": Registration(
         (
             _order(("input_norm", "sinks", "o_proj", "qkv_proj", *_PARTS, "q_norm", "k_norm"), _ONE_BY_ONE),
+            _order(("input_norm", *_DELTA_OWN, "in_proj", "conv1d", "out_norm", "out_proj"), _ONE_BY_ONE),
+            _order((*_MAMBA_OWN, "in_proj", "ssm_norm", "out_proj", "input_norm"), _ONE_BY_ONE),
             _order(
                 (
                     "input_norm",
@@ -84,6 +91,8 @@ REGISTRATIONS: dict[TransformerImpl, Registration] = {
     "transformer_engine": Registration(
         (
             _order(("sinks", "o_proj", "input_norm", "qkv_proj", *_PARTS, "q_norm", "k_norm"), _GROUPED),
+            _order((*_DELTA_OWN, "input_norm", "in_proj", "conv1d", "out_norm", "out_proj"), _GROUPED),
+            _order((*_MAMBA_OWN, "input_norm", "in_proj", "ssm_norm", "out_proj"), _GROUPED),
             _order(
                 (
                     "input_norm",

@@ -223,7 +223,7 @@ def test_scaling_that_no_version_before_passes_on_is_said_to_be_lost() -> None:
         ("--no-rope-freq 5", "--no-rope-freq: cannot be predicted: layers without rope are not said"),
         ("--no-rope-freq [0]*3", "one value for each of 24 layers, not 3"),
         ("--swiglu --glu-linear-offset 1", "--glu-linear-offset: cannot be predicted"),
-        ("--hybrid-override-pattern M*-M*-", "--hybrid-override-pattern: cannot be predicted: layers of several kinds"),
+        ("--hybrid-attention-ratio 0.5", "--hybrid-attention-ratio: cannot be predicted: layers of several kinds"),
         ("--is-hybrid-model", "--is-hybrid-model: cannot be predicted"),
         ("--heterogeneous-layers-config-path layers.json", "--heterogeneous-layers-config-path: cannot be predicted"),
         ("--encoder-num-layers 12", "--encoder-num-layers: cannot be predicted: models of an encoder"),

@@ -1,0 +1,156 @@
+"""Blocks in attention's place, and layers of one part: the way back from `render.megatron_mixers`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from symconfig.descriptor.layers import NO_MIXER
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.existing.recover.layer_pattern import Pattern, layer_pattern
+from symconfig.existing.recover.said import Fields, Said
+from symconfig.frameworks.megatron import hybrid
+
+PATTERN = ("hybrid_layer_pattern", "hybrid_override_pattern")
+VARIANT, FREQUENCY = "experimental_attention_variant", "linear_attention_freq"
+_BLOCKS = {letter: block for block, letter in hybrid.MIXERS.items() if block in hybrid.SIZES}
+_MLPS = "".join(hybrid.MLPS.values())
+_EXPANDED = 2  # of the hidden size, what Mamba's heads are together where nobody says how many (MambaMixer, expand)
+
+
+@dataclass(frozen=True, slots=True)
+class Letters:
+    """A pattern's layers, each with its letters, stage by stage. predictions: how often the last part is repeated."""
+
+    stages: tuple[tuple[str, ...], ...]
+    predictions: int = 0
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        return tuple(layer for stage in self.stages for layer in stage)
+
+
+def letters(text: str, base: ModelDescriptor | None = None) -> Letters:
+    """Return the layers of --hybrid-layer-pattern: those of the model that somebody names where they have its letters;
+    else a mixer and the MLP behind it are one layer where all are such pairs. Raises ValueError, whose text says what is
+    needed."""
+    main, *predicted = text.split(hybrid.PREDICTION)
+    known = "".join([*filter(None, hybrid.MIXERS.values()), _MLPS, hybrid.STAGE])
+    if strange := sorted(set(main + "".join(predicted)) - set(known)):
+        raise ValueError(f"letters of {' '.join(known)}, not {' '.join(strange)}")
+    if not main.replace(hybrid.STAGE, ""):
+        raise ValueError("at least one layer")
+    stages = main.split(hybrid.STAGE)
+    predictions = len([part for part in predicted if part])
+    if base is not None and (alike := _as_base(stages, base)) is not None:
+        return Letters(alike, predictions)
+    step = 2 if all(len(stage) % 2 == 0 and _pairs(stage) for stage in stages) else 1
+    cut = tuple(tuple(stage[at : at + step] for at in range(0, len(stage), step)) for stage in stages)
+    return Letters(cut, predictions)
+
+
+def _as_base(stages: list[str], base: ModelDescriptor) -> tuple[tuple[str, ...], ...] | None:
+    """Cut stages into the layers of a model; None: they are not its layers, or a stage ends inside of one."""
+    rest = list(hybrid.letters(base)) if hybrid.known(base) else []
+    found = []
+    for stage in stages:
+        mine: list[str] = []
+        while rest and len("".join(mine)) < len(stage):
+            mine.append(rest.pop(0))
+        if "".join(mine) != stage:
+            return None
+        found.append(tuple(mine))
+    return None if rest else tuple(found)
+
+
+def _pairs(stage: str) -> bool:
+    return all((letter in _MLPS) == bool(place % 2) for place, letter in enumerate(stage))
+
+
+def spelled(names: Mapping[str, Any]) -> str:
+    """Return the pattern that options have, or nothing."""
+    return next((str(names[dest]) for dest in PATTERN if names.get(dest)), "")
+
+
+def mixer_fields(out: Fields) -> None:
+    """Read the layers of a pattern, or of a variant of attention; before all that is said of every layer."""
+    said = out.said
+    text = next((said.word(dest) for dest in PATTERN if said.given(dest)), "")
+    if text:
+        _of_pattern(out, text)
+    elif said.given(VARIANT) and said.word(VARIANT):
+        _variant(out, said.word(VARIANT))
+    elif said.switch("is_hybrid_model"):
+        out.refuse("the layers are not said", "is_hybrid_model", hint="--hybrid-override-pattern")
+
+
+def _of_pattern(out: Fields, text: str) -> None:
+    try:
+        found = letters(text, out.base)
+    except ValueError as error:
+        out.refuse("the layers are not said", *PATTERN, got=text, need=str(error))
+        return
+    layers = found.layers
+    if any(hybrid.MIXERS["mla"] in layer for layer in layers):
+        out.refuse("latent attention without norms of its low-rank queries and keys is not described", *PATTERN)
+    out.parts = tuple(map(len, layers))
+    out.put("num_hidden_layers", len(layers), *PATTERN)
+    out.put("num_nextn_predict_layers", found.predictions, *PATTERN)
+    has = tuple(layer[-1] in _MLPS for layer in layers)
+    out.put("mlp_layers", None if all(has) else has, *PATTERN)
+    if any(_experts(layers)):
+        out.put("experts.layers", None if all(_experts(layers)) else _experts(layers), *PATTERN)
+    mixers = [_mixer(out, block, tuple(layer[0] == letter for layer in layers)) for letter, block in _BLOCKS.items()]
+    alone = tuple(layer[0] in _MLPS for layer in layers)
+    mixers.append({"block": NO_MIXER, "layers": alone})
+    out.put("mixers", [mixer for mixer in mixers if any(mixer["layers"])], *PATTERN)
+
+
+def _experts(layers: tuple[str, ...]) -> tuple[bool, ...]:
+    return tuple("E" in layer for layer in layers)
+
+
+def _variant(out: Fields, kind: str) -> None:
+    if kind != hybrid.DELTA:
+        out.refuse("sparse attention is not described", VARIANT, got=kind)
+        return
+    frequency = out.said.value(FREQUENCY)
+    try:
+        if frequency is None:
+            raise ValueError("--linear-attention-freq")
+        turns = delta_layers(layer_pattern(frequency), out.layers)
+    except ValueError as error:
+        out.refuse("layers with a gated delta net are not said", FREQUENCY, VARIANT, got=frequency, need=str(error))
+        return
+    if any(turns):
+        out.put("mixers", [_mixer(out, hybrid.DELTA, turns)], VARIANT, FREQUENCY)
+
+
+def delta_layers(frequency: Pattern, layers: int) -> tuple[bool, ...]:
+    """experimental_attention_variant_module_specs.py, get_linear_attention_pattern. Raises ValueError."""
+    if isinstance(frequency, int):
+        if frequency < 1:
+            raise ValueError("at least 1")
+        return tuple(layer % frequency != 0 for layer in range(1, layers + 1))
+    if len(frequency) != layers:
+        raise ValueError(f"one value for each of {layers} layers, not {len(frequency)}")
+    return tuple(map(bool, frequency))
+
+
+def _mixer(out: Fields, block: str, layers: tuple[bool, ...]) -> dict[str, Any]:
+    sizes = dict(_sizes(out.said, block))
+    found: dict[str, Any] = {"block": block, "sizes": sizes, "layers": layers}
+    if block == hybrid.MAMBA2:
+        sizes |= {"conv_kernel": hybrid.MAMBA_KERNEL, "chunk_size": hybrid.MAMBA_CHUNK}
+        found["switches"] = tuple(sorted(hybrid.MAMBA_SWITCHES))
+    return found
+
+
+def _sizes(said: Said, block: str) -> Iterator[tuple[str, int]]:
+    for dest, name in hybrid.SIZES[block].items():
+        size = said.whole(dest)
+        if size is None and dest == "mamba_num_heads":
+            width = said.whole("mamba_head_dim") or 1
+            size = _EXPANDED * (said.whole("hidden_size") or width) // width
+        yield name, size or 0

@@ -1,0 +1,150 @@
+"""Layers of blocks in attention's place, as Megatron parses and builds them: the plan's to the last element and byte."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.errors import InfeasibleError
+from symconfig.render import megatron as render
+from symconfig.render import render as files
+from symconfig.verify import megatron
+from symconfig.verify.checks import Check
+from tests.sample_models import sample_model
+from tests.sample_plans import sample_plan
+from tests.verify.megatron_support import LIMIT_S, rendered, replaced, source
+from tests.verify.structures import MAMBA, SWITCHES, granite_4, of_pattern, qwen3_next
+
+FOUR = [True, True, True, False]
+PLANS: dict[str, tuple[ModelDescriptor, dict[str, Any]]] = {
+    "gated delta nets and gated attention": (qwen3_next(4), {"tp": 2, "pp": 2, "ep": 4, "dp": 4}),
+    "heads shared by ranks": (qwen3_next(4), {"tp": 8, "ep": 4, "dp": 1}),
+    "a delta net with predictions": (qwen3_next(4, num_nextn_predict_layers=1), {"tp": 2, "ep": 4, "dp": 4}),
+    "layers of one part": (of_pattern("M-M*-MM-"), {"tp": 2, "pp": 2, "dp": 2}),
+    "virtual stages, predictions": (
+        of_pattern("MEM*EMEMEM*E", position="rope", qk_norm=True, num_nextn_predict_layers=2),
+        {"tp": 2, "pp": 2, "vpp": 2, "ep": 4, "dp": 4},
+    ),
+    "layers of two parts": (granite_4(4), {"tp": 2, "pp": 2, "ep": 4, "dp": 4, "cp": 2}),
+    "a gate": (sample_model("qwen2.5-7b", num_hidden_layers=2, attention_gate="channel"), {"tp": 4, "dp": 2}),
+    "some layers with experts of squared ReLU": (
+        sample_model(
+            "qwen3-30b-a3b",
+            num_hidden_layers=4,
+            intermediate_size=6144,
+            hidden_act="relu2",
+            gated_mlp=False,
+            experts={**sample_model("qwen3-30b-a3b").experts.model_dump(), "layers": FOUR},  # type: ignore[union-attr]
+        ),
+        {"tp": 2, "ep": 8, "dp": 8},
+    ),
+}
+# A list that Megatron takes and that is another model: the plan, an option, its values, the field that says so.
+WRONG = {
+    "another order": ("layers of one part", "--hybrid-layer-pattern", ["MM-*|-M-M"], "mixers: "),
+    "other stages": ("layers of one part", "--hybrid-layer-pattern", ["M-M*-|MM-"], "stages.0: "),
+    "an MLP less": ("layers of one part", "--hybrid-layer-pattern", ["M-M*|-MMM"], "mixers: "),
+    "heads of Mamba": ("layers of one part", "--mamba-num-heads", ["64"], "mixers: "),
+    "attention sooner": (
+        "gated delta nets and gated attention",
+        "--linear-attention-freq",
+        ["([1]*2+[0]*2)"],
+        "mixers: ",
+    ),
+    "attention alone": ("gated delta nets and gated attention", "--experimental-attention-variant", [], "mixers: "),
+    "heads of a delta net": ("gated delta nets and gated attention", "--linear-num-value-heads", ["16"], "mixers: "),
+}
+
+
+@pytest.fixture(scope="module")
+def built() -> dict[str, list[Check]]:
+    """Every plan's ranks, in one process."""
+    items = {name: rendered(sample_plan(model, "h100", **degrees)) for name, (model, degrees) in PLANS.items()}
+    return megatron.check_many(items, source(), LIMIT_S, build=True)
+
+
+@pytest.fixture(scope="module")
+def wrong() -> dict[str, list[Check]]:
+    items = {}
+    for name, (plan, option, values, _) in WRONG.items():
+        model, degrees = PLANS[plan]
+        items[name] = replaced(rendered(sample_plan(model, "h100", **degrees)), option, *values)
+    return megatron.check_many(items, source(), LIMIT_S)
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_ranks_are_as_planned(name: str, built: dict[str, list[Check]]) -> None:
+    assert [str(check) for check in built[name] if check.status != "passed"] == []
+    ranks = [check for check in built[name] if check.compared]
+    assert len(ranks) == 2
+    for check in ranks:
+        assert all(pair.ours == pair.real for pair in check.compared)
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_another_model_is_found(name: str, wrong: dict[str, list[Check]]) -> None:
+    failed = [check.detail for check in wrong[name] if check.status == "failed"]
+    assert any(WRONG[name][3] in detail for detail in failed), [str(check) for check in wrong[name]]
+
+
+def test_the_program_is_that_of_the_layers() -> None:
+    for name, program in (
+        ("layers of one part", "pretrain_hybrid.py"),
+        ("a delta net with predictions", "pretrain_hybrid.py"),
+        ("gated delta nets and gated attention", "pretrain_gpt.py"),
+    ):
+        model, degrees = PLANS[name]
+        launch = files(sample_plan(model, "h100", **degrees), "megatron")["launch.sh"]
+        assert f'"$MEGATRON_PATH/{program}"' in launch
+
+
+@pytest.mark.parametrize(
+    ("model", "field", "says"),
+    [
+        (of_pattern("MM", mixers=[{"block": "mamba2", "sizes": MAMBA}]), "mixers", "no conv_bias, no gated_norm"),
+        (
+            of_pattern("MM", mixers=[{"block": "mamba2", "sizes": MAMBA | {"conv_kernel": 3}, "switches": SWITCHES}]),
+            "mixers",
+            "conv_kernel 3",
+        ),
+        (of_pattern("MM*", norm_eps=1e-6), "norm_eps", "Mamba's gated norm always has 1e-05"),
+        (qwen3_next(4, hidden_act="relu2", gated_mlp=False), "hidden_act", "must be silu"),
+        (
+            sample_model(
+                "llama2-13b", mixers=[{"block": "short_conv", "sizes": {"conv_L_cache": 3}, "layers": FOUR * 10}]
+            ),
+            "mixers",
+            "it has no such block in attention's place",
+        ),
+        (
+            of_pattern(
+                "MM",
+                mixers=[{"block": "mamba2", "sizes": MAMBA, "switches": SWITCHES, "beside_attention": True}],
+            ),
+            "mixers",
+            "no layer has two blocks side by side",
+        ),
+    ],
+)
+def test_what_no_option_changes_is_refused_by_its_field(model: ModelDescriptor, field: str, says: str) -> None:
+    with pytest.raises(InfeasibleError) as caught:
+        render.arguments(sample_plan(model, "h100", tp=1, dp=8, ep=1))
+    assert [problem.field for problem in caught.value.problems] == [field]
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("model", "older", "since"),
+    [
+        (of_pattern("M-M*"), "core_v0.17.1", "core_v0.18.2"),
+        (qwen3_next(4), "core_v0.15.0", "core_v0.16.1"),
+    ],
+)
+def test_the_release_that_can_say_it_is_named(model: ModelDescriptor, older: str, since: str) -> None:
+    degrees = {"tp": 1, "dp": 8, "ep": 1}
+    with pytest.raises(InfeasibleError) as caught:
+        render.arguments(sample_plan(model, "h100", version=older, **degrees))
+    assert {p.hint for p in caught.value.problems if p.field == "mixers"} == {f"megatron_version: {since} or later"}
+    render.arguments(sample_plan(model, "h100", version=since, **degrees))
