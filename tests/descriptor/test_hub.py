@@ -96,11 +96,11 @@ def test_a_path_that_exists_wins(cache: Path) -> None:
 
 def test_an_id_that_is_nowhere_says_where_its_config_comes_from(cache: Path) -> None:
     with pytest.raises(InputError) as caught:
-        load_model("mistralai/Mistral-7B-v0.3")
+        load_model("mistralai/Mistral-7B-v0.1")
     assert str(caught.value) == (
         "model: there is no such file, the zoo has no model with this id, and no config.json of it is in "
-        f"{cache} (got mistralai/Mistral-7B-v0.3). Try: hf download mistralai/Mistral-7B-v0.3 config.json, or --model "
-        "FOLDER with https://huggingface.co/mistralai/Mistral-7B-v0.3/resolve/main/config.json in it."
+        f"{cache} (got mistralai/Mistral-7B-v0.1). Try: hf download mistralai/Mistral-7B-v0.1 config.json, or --model "
+        "FOLDER with https://huggingface.co/mistralai/Mistral-7B-v0.1/resolve/main/config.json in it."
     )
 
 

@@ -43,7 +43,7 @@ def _per_layer(reader: Reading) -> None:
     if section is None:
         return
     mixer = next(iter(reader.fields.get("mixers", ())), None)
-    rows = list(section.items()) if isinstance(section, Mapping) else [(None, None)]
+    rows: list[tuple[Any, Any]] = list(section.items()) if isinstance(section, Mapping) else [(None, None)]
     wide = mixer.get("layers", ()) if mixer else ()
     on = {str(index) for index, here in enumerate(wide) if here}
     alike = all(isinstance(row, Mapping) and row == rows[0][1] and set(row) <= set(_SIZES) for _, row in rows)
