@@ -134,8 +134,7 @@ def _always(plan: Plan) -> dict[str, Any]:
         "model.vocab_size": rows,  # used as it stands, and not padded (training/setup.py)
         "model.share_embeddings_and_output_weights": model.tie_word_embeddings,
         "model.gated_linear_unit": model.gated_mlp,
-        "model.bias_activation_fusion": model.hidden_act != "relu2"
-        and not gelu
+        "model.bias_activation_fusion": (model.hidden_act != "relu2" and not gelu)
         or (model.hidden_act == "gelu_tanh" and model.mlp_bias),
         "optimizer.use_distributed_optimizer": best.options.zero_stage >= 1,
         "ddp.use_distributed_optimizer": best.options.zero_stage >= 1,
