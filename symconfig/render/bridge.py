@@ -43,7 +43,8 @@ _ACTIVATIONS = {
     "silu": ("torch.nn.functional", "silu"), "gelu": ("torch.nn.functional", "gelu"),
     "gelu_tanh": ("torch.nn.functional", "gelu"), "relu": ("torch.nn.functional", "relu"),
     "gelu_sigmoid": ("megatron.core.fusions.fused_bias_geglu", "quick_gelu"),
-    "relu2": ("megatron.core.activations", "squared_relu"), "clamped_swiglu": ("megatron.core.fusions.fused_bias_geglu", "quick_gelu"),
+    "relu2": ("megatron.core.activations", "squared_relu"),
+    "clamped_swiglu": ("megatron.core.fusions.fused_bias_geglu", "quick_gelu"),
 }  # fmt: skip
 
 

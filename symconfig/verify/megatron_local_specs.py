@@ -1,7 +1,7 @@
 """Layers of blocks in attention's place from Megatron's own modules, where its specs know Transformer Engine's only.
 
-Loaded by path in a forked child of megatron_runner, never imported by symconfig. The same weights, split the same way; a
-norm that Transformer Engine has inside of a linear layer stands before it. The scans are kernels of other packages
+Loaded by path in a forked child of megatron_runner, never imported by symconfig. The same weights, split the same way;
+a norm that Transformer Engine has inside of a linear layer stands before it. The scans are kernels of other packages
 (mamba-ssm, flash-linear-attention), which have no weights: their absence is no reason not to build.
 """
 

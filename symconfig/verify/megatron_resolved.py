@@ -191,7 +191,7 @@ def mixers_need(model: ModelDescriptor, r: Resolved) -> list[str]:
 
 
 def mixers_got(model: ModelDescriptor, r: Resolved) -> list[str]:
-    """What mixes tokens in each layer (experimental_attention_variant_module_specs.py, get_linear_attention_pattern)."""
+    """What mixes tokens in each layer (experimental_attention_variant_module_specs.py)."""
     if r.arg("hybrid_layer_pattern"):
         return [each.strip("-E").replace("+", "*") for each in _of_pattern(model, r)]
     freq, layers = r("linear_attention_freq"), range(1, model.num_hidden_layers + 1)

@@ -16,7 +16,7 @@ from tests.sample_plans import sample_model, sample_plan
 NEWEST = "core_v0.19.0"
 # For people, for other frameworks, or of no meaning for training from the start.
 IGNORED = {"schema_", "name", "source", "huggingface_id", "model_type", "torch_dtype", "notes"}
-IGNORED |= {"vision"}  # a section, which every target refuses that has no tower (tests/render/test_towers.py)
+IGNORED |= {"vision"}  # a tower, which render.towers refuses of all targets at once
 SECTIONS = {"experts": Experts, "latent": LatentAttention, "rope_scaling": RopeScaling}
 MOE = sample_model("mixtral-8x7b").experts
 V3 = sample_model("deepseek-v3").experts

@@ -26,7 +26,7 @@ SWITCHES = ("conv_bias", "gated_norm")
 
 
 def qwen3_next(layers: int = 8, **changed: Any) -> ModelDescriptor:
-    """Qwen3-Next-80B-A3B with fewer layers and experts: three gated delta nets, then gated attention; experts in all."""
+    """Qwen3-Next with fewer layers and experts: three gated delta nets, then gated attention; experts in all."""
     pattern = [place % 4 != 3 for place in range(layers)]
     experts = {
         "num_experts": 16,
@@ -61,7 +61,7 @@ def qwen3_next(layers: int = 8, **changed: Any) -> ModelDescriptor:
 def of_pattern(pattern: str, **changed: Any) -> ModelDescriptor:
     """Nemotron-H's layers: M Mamba-2, * attention, - an MLP, E experts; each layer is one of them."""
     layers = list(pattern)
-    mixers = [
+    mixers: list[dict[str, Any]] = [
         {"block": "mamba2", "sizes": MAMBA, "switches": SWITCHES, "layers": [each == "M" for each in layers]},
         {"block": "none", "layers": [each in "-E" for each in layers]},
     ]

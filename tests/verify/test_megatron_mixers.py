@@ -1,4 +1,4 @@
-"""Layers of blocks in attention's place, as Megatron parses and builds them: the plan's to the last element and byte."""
+"""Layers of blocks in attention's place, as Megatron parses and builds them, to the last element and byte."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_what_no_option_changes_is_refused_by_its_field(model: ModelDescriptor, 
     ],
 )
 def test_the_release_that_can_say_it_is_named(model: ModelDescriptor, older: str, since: str) -> None:
-    degrees = {"tp": 1, "dp": 8, "ep": 1}
+    degrees: dict[str, Any] = {"tp": 1, "dp": 8, "ep": 1}
     with pytest.raises(InfeasibleError) as caught:
         render.arguments(sample_plan(model, "h100", version=older, **degrees))
     assert {p.hint for p in caught.value.problems if p.field == "mixers"} == {f"megatron_version: {since} or later"}

@@ -33,8 +33,8 @@ class Letters:
 
 def letters(text: str, base: ModelDescriptor | None = None) -> Letters:
     """Return the layers of --hybrid-layer-pattern: those of the model that somebody names where they have its letters;
-    else a mixer and the MLP behind it are one layer where all are such pairs. Raises ValueError, whose text says what is
-    needed."""
+    else a mixer and the MLP behind it are one layer where all are such pairs. Raises ValueError, whose text says what
+    is needed."""
     main, *predicted = text.split(hybrid.PREDICTION)
     known = "".join([*filter(None, hybrid.MIXERS.values()), _MLPS, hybrid.STAGE])
     if strange := sorted(set(main + "".join(predicted)) - set(known)):
