@@ -135,8 +135,7 @@ class ConfigReader:
             return default if value is None else value
         if value is None and (key in NULL_IS_NONE or default is None or isinstance(default, Derived)):
             return default if isinstance(default, Derived) or key == "rope_scaling" else None
-        untyped = key in self.architecture.reads and not isinstance(default, bool | float | int)
-        if (key in RULED and key not in _TYPED_RULES) or untyped or default is None:
+        if (key in RULED and key not in _TYPED_RULES) or default is None:
             return value
         if isinstance(default, bool):
             right, need = isinstance(value, bool), "true or false"

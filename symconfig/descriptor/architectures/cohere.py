@@ -40,9 +40,9 @@ def _compass(reader: Reading) -> None:
         return
     without = {kind for kind in (FULL, SLIDING) if kind in section and section[kind] is None}
     window = reader.fields.get("sliding_window_pattern")
-    if without and window is None or len(without) > 1:
+    if (without and window is None) or len(without) > 1:
         reader.fields["position"] = "none"
-    elif without:
+    elif without and window is not None:
         reader.fields["rope_layers"] = [on != (SLIDING in without) for on in window]
 
 
