@@ -24,6 +24,8 @@ SEEDS = range(8)
 # Where transformers keeps a value that older config.json files spell as a key of its own.
 IN_ROPE = {"rope_theta": "rope_theta", "rotary_emb_base": "rope_theta", "rotary_pct": "partial_rotary_factor",
            "partial_rotary_factor": "partial_rotary_factor"}  # fmt: skip
+# Gemma 4's class has sizes by layer, which have no default of their own, and its smallest models are refused.
+ALIKE = [kind for kind in KINDS if kind not in ("gemma4_text", "gemma4_unified_text")]
 # Keys of the published configs that transformers' class does not have.
 # What a class has no default for, or none that its modules take.
 NEEDED = {
@@ -54,7 +56,7 @@ def _fields(config: dict[str, Any]) -> dict[str, Any]:
     return dict(fields)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ALIKE)
 def test_the_defaults_are_those_of_the_config_class(kind: str) -> None:
     config = transformers.AutoConfig.for_model(kind)
     for key, default in architectures()[kind].defaults.items():
@@ -79,7 +81,7 @@ def test_the_defaults_are_those_of_the_config_class(kind: str) -> None:
             assert key in FRACTIONS or default is None or type(actual) is type(default), key
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ALIKE)
 def test_the_ruled_defaults_are_those_of_the_config_class(kind: str) -> None:
     """Windows, experts and rope scaling, which no single key decides: an empty file gives the class's own default."""
     config = transformers.AutoConfig.for_model(kind)

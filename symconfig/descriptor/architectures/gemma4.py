@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from symconfig.descriptor.architectures.architecture import FULL, SLIDING, Architecture, Reading, Values
@@ -44,7 +45,7 @@ def _per_layer(reader: Reading) -> None:
         return
     mixer = next(iter(reader.fields.get("mixers", ())), None)
     rows: list[tuple[Any, Any]] = list(section.items()) if isinstance(section, Mapping) else [(None, None)]
-    wide = mixer.get("layers", ()) if mixer else ()
+    wide = mixer.get("layers") or [True] * reader.fields["num_hidden_layers"] if mixer else ()
     on = {str(index) for index, here in enumerate(wide) if here}
     alike = all(isinstance(row, Mapping) and row == rows[0][1] and set(row) <= set(_SIZES) for _, row in rows)
     numbers = alike and all(type(size) is int and size > 0 for _, row in rows for size in row.values())
@@ -87,4 +88,7 @@ _GEMMA4 = Architecture(
     writes=_keys,
 )  # fmt: skip
 
-ARCHITECTURES: dict[str, Architecture] = {"gemma4_text": _GEMMA4, "gemma4_unified_text": _GEMMA4}
+ARCHITECTURES: dict[str, Architecture] = {
+    "gemma4_text": replace(_GEMMA4, writes=lambda model: {**_keys(model), "hidden_size_per_layer_input": 0}),
+    "gemma4_unified_text": _GEMMA4,
+}
