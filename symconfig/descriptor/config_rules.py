@@ -15,6 +15,8 @@ _ROPE_IDLE = {
     "max_position_embeddings": None,  # of the file again
     "llama_4_scaling_beta": "llama_4_scaling_beta scales queries by their position, which changes no shape and no cost",
 }
+# Rope on part of a head with the angles of a whole one, which changes no shape and no cost (modeling_rope_utils.py).
+_PROPORTIONAL = "proportional"
 _MOE_LAYERS = {"dense": False, "sparse": True}
 
 
@@ -65,7 +67,7 @@ def _rope_scaling(raw: Mapping[str, Any], longest: int, values: Mapping[str, Any
     phi3 = values.get("original_max_position_embeddings")
     if phi3 and kind in ("su", "yarn"):  # Phi-3's older spellings
         kind = "longrope"
-    if kind == "default":
+    if kind in ("default", _PROPORTIONAL):
         return None
     scaling = {name: raw[name] for name in RopeScaling.model_fields if raw.get(name) is not None} | {"rope_type": kind}
     if phi3:

@@ -25,11 +25,11 @@ class Fixed:
     """The model, by the names of ModelDescriptor (sizes that it has not are 0), and the kernels that there are.
 
     sliding_window: tokens; 0: none. column_rank: of adapters beside column-parallel layers, where tp splits the rank.
-    head_adapters: whether queries, keys and values have one each. flash: whether flash attention runs. near: GPUs that
-    the fastest links join. mixer_pieces: of what ranks hold whole pieces of in blocks in attention's place, the
-    greatest common divisor; 0 without such blocks. scans: whether a block other than attention mixes tokens.
-    own_attention: whether Transformers' modules of the family compute attention in code of their own. architecture: of
-    the GPU (`descriptor.cluster.Gpu`).
+    head_adapters: whether queries, keys and values have one each. flash: whether flash attention runs. near: GPUs
+    that the fastest links join. mixer_pieces: of what ranks hold whole pieces of in blocks in attention's place, the
+    greatest common divisor; exchanged_pieces: of what they have where heads are exchanged for the sequence; 0 without
+    such blocks. scans: whether a block other than attention mixes tokens. own_attention: whether Transformers' modules
+    of the family compute attention in code of their own. architecture: of the GPU (`descriptor.cluster.Gpu`).
     """
 
     model_type: Any = UNKNOWN
@@ -52,6 +52,7 @@ class Fixed:
     mixer_pieces: Any = UNKNOWN
     scans: Any = UNKNOWN
     own_attention: Any = UNKNOWN
+    exchanged_pieces: Any = UNKNOWN
     adapted: Any = UNKNOWN
     column_rank: Any = UNKNOWN
     head_adapters: Any = UNKNOWN
@@ -84,6 +85,7 @@ class Fixed:
             mixer_pieces=mixer_pieces(model),
             scans=any(mixer.block != NO_MIXER for mixer in model.mixers),
             own_attention=own_attention(model.model_type),
+            exchanged_pieces=mixer_pieces(model, exchanged=True),
             adapted=model.adapter is not None,
             column_rank=0 if put is None or model.adapter is None or not put.by_columns else model.adapter.r,
             head_adapters=put is not None and "linear_q" in put.modules,

@@ -94,6 +94,11 @@ CONTEXT_KERNEL = Constraint(
     source="transformer_engine/pytorch/attention/dot_product_attention/utils.py, get_attention_backend",
     example={"flash": False, "precision": "fp16", "cp": 2, "seq_length": 8192},
 )
+SCAN = Mixer(  # of examples
+    block="mamba2",
+    sizes={"mamba_num_heads": 4, "mamba_head_dim": 64, "n_groups": 2, "ssm_state_size": 128}
+    | {"conv_kernel": 4, "chunk_size": 128},
+)
 MIXER_PIECES = Constraint(
     name="mixer pieces",
     predicate=lambda f, p: f.mixer_pieces % p.tp != 0,
@@ -107,13 +112,7 @@ MIXER_PIECES = Constraint(
     divides=True,
     source="megatron/core/ssm/mamba_mixer.py, __init__; megatron/core/ssm/gated_delta_net/common.py",
     example={
-        "mixers": (
-            Mixer(
-                block="mamba2",
-                sizes={"mamba_num_heads": 64, "mamba_head_dim": 64, "n_groups": 2, "ssm_state_size": 128}
-                | {"conv_kernel": 4, "chunk_size": 128},
-            ),
-        ),
+        "mixers": (SCAN,),
         "tp": 8,
     },
 )

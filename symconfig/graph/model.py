@@ -58,12 +58,13 @@ def blocks_of(model: ModelDescriptor) -> tuple[str, ...]:
     return tuple(name for name in dict.fromkeys(names) if name is not None and name != NO_MIXER)
 
 
-def mixer_pieces(model: ModelDescriptor) -> int:
-    """Return the greatest number of ranks over which the heads and groups of all blocks in attention's place divide; 0
-    where there are none."""
+def mixer_pieces(model: ModelDescriptor, exchanged: bool = False) -> int:
+    """Return the greatest number of tensor-parallel ranks over which the heads and groups of all blocks in attention's
+    place divide, 0 where there are none. exchanged: of ranks that exchange heads for the sequence, too."""
     found = [parts().mixer(name) for name in blocks_of(model)]
-    sizes = dim_sizes(model) if any(mixer.pieces for mixer in found) else {}
-    return gcd(*(int(sizes[name]) for mixer in found for name in mixer.pieces))
+    names = [name for mixer in found for name in (mixer.exchanged_pieces if exchanged else mixer.pieces)]
+    sizes = dim_sizes(model) if names else {}
+    return gcd(*(int(sizes[name]) for name in names))
 
 
 def _ends(model: ModelDescriptor) -> list[End]:

@@ -27,9 +27,10 @@ class Mixer:
     name: as a model's descriptor names it. build: y[B, S, D] from the normed stream x[B, S, D], in a layer of a kind.
     sizes: of the dims that are its own, for a model that has it; those that the descriptor gives under `mixers.sizes`
     are known without it. tensor_dims: its own dims that tensor parallelism may split; exchanged_dims: of them, those
-    that context parallelism splits in the sequence's place, where that must be whole. pieces: sizes that a rank has
-    whole pieces of. norm_apart: the norm before it is never one module with its first linear layer. check: what is
-    wrong with what a descriptor says of it, in sentences.
+    that context parallelism splits in the sequence's place, where that must be whole. pieces: what a tensor-parallel
+    rank has a whole number of; exchanged_pieces: of them, what it has where the sequence is exchanged, too. norm_apart:
+    the norm before it is never one module with its first linear layer. check: what is wrong with what a descriptor says
+    of it, in sentences.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Mixer:
     tensor_dims: tuple[str, ...] = ()
     exchanged_dims: tuple[str, ...] = ()
     pieces: tuple[str, ...] = ()
+    exchanged_pieces: tuple[str, ...] = ()
     norm_apart: bool = False
     check: Callable[[Said], Sequence[str]] = lambda mixer: ()
 

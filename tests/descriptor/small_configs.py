@@ -46,11 +46,23 @@ SMALL: dict[str, Any] = {
 
 # What a family's class demands of sizes, or cannot be built without.
 OWN: dict[str, dict[str, Any]] = {
+    "cohere_compass_text": {
+        "layer_types": ["sliding_attention", "full_attention"] * (LAYERS // 2),
+        "rope_parameters": {"sliding_attention": {"rope_theta": 5e4, "rope_type": "default"}, "full_attention": None},
+    },
+    "dbrx": {
+        "attn_config": {"kv_n_heads": 2, "rope_theta": 1e4},
+        "ffn_config": {"ffn_hidden_size": 28, "moe_num_experts": _EXPERTS, "moe_top_k": _CHOSEN},
+    },
+    **{kind: {"head_dim": 16} for kind in ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")},
+    "longcat_flash": {"zero_expert_num": 0},  # its weights have rows for such experts, which nothing reads
     "helium": {"head_dim": 16},
     "bitnet": {"head_dim": 16},
     "ministral": {"head_dim": 12},
     "hunyuan_v1_dense": {"head_dim": 12},
     "hunyuan_v1_moe": {"head_dim": 12},
+    "gemma4_text": {"hidden_size_per_layer_input": 0, "num_global_key_value_heads": 1, "attention_k_eq_v": True},
+    "gemma4_unified_text": {"global_head_dim": 20, "attention_k_eq_v": False},
     "gpt_neo": {"attention_types": [[["global", "local"], LAYERS // 2]]},
     "zaya": {"num_experts_per_tok": 1},
     "mamba2": {"num_heads": 16, "head_dim": 8},

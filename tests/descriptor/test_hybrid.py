@@ -80,6 +80,10 @@ FILES: dict[str, list[dict[str, Any]]] = {
     "lfm2_moe": [
         HEADS | EXPERTS | {"intermediate_size": 40, "layer_types": [CONV, CONV, ATTENDS, CONV, CONV]},
     ],
+    "recurrent_gemma": [
+        HEADS | {"intermediate_size": 40, "lru_width": 48, "conv1d_width": 3},
+        HEADS | {"intermediate_size": 40, "block_types": ["recurrent", "attention"], "attention_bias": True},
+    ],
     "minimax": [
         HEADS | {"intermediate_size": 24, "num_local_experts": 4, "block_size": 16},
         HEADS | {"intermediate_size": 24, "num_local_experts": 4, "head_dim": 8},

@@ -8,10 +8,12 @@ from typing import Any
 from symconfig.descriptor.architectures import architectures
 from symconfig.descriptor.architectures.hybrid import ARCHITECTURES as HYBRID
 
-# Qwen-7B's code lies beside its weights; gemma3 is gemma3_text inside a section of its own; test_hybrid.py has the
-# rest.
-_ELSEWHERE = {"qwen", "gemma3", *HYBRID}
-KINDS = tuple(kind for kind in architectures() if kind not in _ELSEWHERE and architectures()[kind].text_of is None)
+# Qwen-7B's code lies beside its weights, Kimi-K2's class is DeepSeek-V3's, DBRX's has sections, LongCat's weights that
+# nothing reads (test_expert_families.py), and test_hybrid.py has its own; multimodal models have their text model
+# inside a section.
+# Cohere Compass's default cannot be built, and Phi-4 multimodal has its towers within (test_families.py).
+_ELSEWHERE = {"qwen", "kimi_k2", "dbrx", "longcat_flash", "cohere_compass_text", "phi4_multimodal", *HYBRID}
+KINDS = tuple(kind for kind, table in architectures().items() if table.text_of is None and kind not in _ELSEWHERE)
 _MLA = ("deepseek_v2", "deepseek_v3")
 _FACTORS = ("embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling", "logit_scale")
 _SWITCHES = (
@@ -19,7 +21,14 @@ _SWITCHES = (
     "_remove_final_layer_norm", "scale_embedding", "use_qk_norm", "qk_layernorm", "use_qkv_bias", "use_bias",
     "enable_bias", "layer_norm_elementwise_affine",
 )  # fmt: skip
-_HEADS_FILL_HIDDEN = ("helium", "bitnet", "cohere2")
+_HEADS_FILL_HIDDEN = ("helium", "bitnet", "cohere2", "olmoe")
+# What no descriptor says otherwise, or what the class demands.
+_FIXED: dict[str, dict[str, Any]] = {
+    "afmoe": {"attention_bias": False},
+    "laguna": {"attention_bias": False},
+    "ernie4_5_moe": {"use_bias": False},
+    **dict.fromkeys(("axk1", "longcat_flash", "deepseek_v32", "glm_moe_dsa"), {"q_lora_rank": 12}),
+}
 
 
 def tiny_config(kind: str, seed: int) -> dict[str, Any]:
@@ -70,14 +79,18 @@ def tiny_config(kind: str, seed: int) -> dict[str, Any]:
     config = {key: values[gpt2.get(key, key)] for key in defaults if gpt2.get(key, key) in values}
     for key in architectures()[kind].ignored:
         config.pop(key, None)
-    if kind == "deepseek_v2":
+    if architectures()[kind].names.get("mlp_bias") == ():
         config.pop("mlp_bias", None)  # a bias of its shared experts, too, which no descriptor has
     if kind == "gpt_neox" or draw.random() < 0.3:
         for key in ("n_inner", "num_key_value_heads", "tie_word_embeddings"):
             if key in config and (key != "num_key_value_heads" or heads % 8 == 0 or kind in ("llama", "phi3")):
                 config.pop(key)
+    for key, value in _FIXED.get(kind, {}).items():
+        config[key] = value
     if kind in _HEADS_FILL_HIDDEN and "head_dim" in config:
         config["head_dim"] = config["hidden_size"] // heads
+    if kind == "gemma4_text":
+        config["hidden_size_per_layer_input"] = 0
     if kind == "mpt":
         config.pop("logit_scale")  # which its modules do not read
     if kind == "falcon":

@@ -31,6 +31,7 @@ class Kind(Enum):
 
     COUNT = "a whole number > 0, or nothing"
     LAYERS = "a list of layers, or nothing"
+    WORDS = "a list of words, or nothing"
     SECTION = "an object, or nothing"
 
     def fits(self, value: Any) -> bool:
@@ -39,6 +40,8 @@ class Kind(Enum):
             return type(value) is int and 0 < value < 2**63
         if self is Kind.LAYERS:
             return isinstance(value, list) and all(type(item) is int for item in value)
+        if self is Kind.WORDS:
+            return isinstance(value, list) and bool(value) and all(isinstance(item, str) for item in value)
         return isinstance(value, Mapping)
 
 

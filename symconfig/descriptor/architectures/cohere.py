@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from symconfig.descriptor.architectures.architecture import Architecture
+from symconfig.descriptor.architectures.architecture import FULL, SLIDING, Architecture, Reading
 from symconfig.descriptor.architectures.layer_rules import every
 from symconfig.descriptor.architectures.structure_rules import rope_with_window, rules, scale
 from symconfig.descriptor.model import ModelDescriptor
@@ -13,7 +14,7 @@ COHERE = {"norm": "layernorm", "norm_bias": False, "parallel_residual": True, "s
 logits = scale("logits_multiplier", "logit_scale")
 
 
-def _keys(model: ModelDescriptor) -> dict[str, Any]:
+def scaled_logits(model: ModelDescriptor) -> dict[str, Any]:
     return {"logit_scale": model.logits_multiplier or 1.0}
 
 
@@ -30,6 +31,21 @@ _PUBLISHED = {
     "layer_switch": (4,),
 }
 
+
+def _compass(reader: Reading) -> None:
+    """A section for each type of layer, which is null where layers of this type have no rope."""
+    logits(reader)
+    section = reader.data.get("rope_parameters")
+    if not isinstance(section, Mapping) or not section:
+        return
+    without = {kind for kind in (FULL, SLIDING) if kind in section and section[kind] is None}
+    window = reader.fields.get("sliding_window_pattern")
+    if (without and window is None) or len(without) > 1:
+        reader.fields["position"] = "none"
+    elif without and window is not None:
+        reader.fields["rope_layers"] = [on != (SLIDING in without) for on in window]
+
+
 ARCHITECTURES: dict[str, Architecture] = {
     "cohere": Architecture(
         constants={**COHERE, "qk_norm_of": "each_head"},
@@ -37,7 +53,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         ignored=("model_max_length",),
         reads=("logit_scale",),
         rule=logits,
-        writes=_keys,
+        writes=scaled_logits,
     ),
     "cohere2": Architecture(
         constants=COHERE,
@@ -47,6 +63,15 @@ ARCHITECTURES: dict[str, Architecture] = {
         layers=every(4),
         reads=("logit_scale",),
         rule=rules(logits, rope_with_window),
-        writes=_keys,
+        writes=scaled_logits,
+    ),
+    "cohere_compass_text": Architecture(
+        constants=COHERE,
+        defaults={"rope_theta": 10000.0, "rope_local_base_freq": 10000.0, "rope_scaling": None},
+        ignored=("head_dim", "pooling"),
+        layers=lambda values, layers: [FULL] * layers,
+        reads=("logit_scale",),
+        rule=_compass,
+        writes=scaled_logits,
     ),
 }

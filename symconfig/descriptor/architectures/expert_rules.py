@@ -11,13 +11,14 @@ from symconfig.descriptor.config_rules import with_experts
 
 # DeepSeek-V3's router, which many have taken over: sigmoid scores, and a bias for the choice only.
 SIGMOID = {"experts.scoring_func": "sigmoid", "experts.e_score_correction_bias": True}
-SHARED = {"num_shared_experts": "n_shared_experts"}
 NO_DENSE = {"intermediate_size": 0}
 
 
-def particulars(off: Mapping[str, Any], fixed: Mapping[str, Callable[[Values], bool | float | str]] | None = None) -> Rule:
-    """Return the rule for keys that change results, and neither shapes nor costs. off: each with the value that switches
-    it off, beside null. fixed: what the class fixes, from the values."""
+def particulars(
+    off: Mapping[str, Any], fixed: Mapping[str, Callable[[Values], bool | float | str]] | None = None
+) -> Rule:
+    """Return the rule for keys that change results, and neither shapes nor costs. off: each with the value that
+    switches it off, beside null. fixed: what the class fixes, from the values."""
 
     def rule(reader: Reading) -> None:
         found = {key: reader.values[key] for key, idle in off.items() if reader.values[key] not in (None, idle)}
@@ -38,11 +39,14 @@ def experts_at(which: Callable[[Values, int], Sequence[bool]]) -> Rule:
     return rule
 
 
-def shared_width(width: str, number: str) -> Rule:
-    """Return the rule for shared experts of a width each, by their number; both are keys."""
+def shared_experts(number: str) -> Rule:
+    """Return the rule for shared experts, each as wide as a routed one, by the key for their number."""
 
     def rule(reader: Reading) -> None:
-        reader.fields["experts.shared_expert_intermediate_size"] = reader.values[width] * (reader.values[number] or 0)
+        width, shared = reader.fields["experts.moe_intermediate_size"], reader.values[number] or 0
+        if not isinstance(shared, int) or isinstance(shared, bool) or shared < 0:
+            return reader.problem("wrong value", number, got=shared, need="a whole number")
+        reader.fields["experts.shared_expert_intermediate_size"] = width * shared
         reader.key_of["experts.shared_expert_intermediate_size"] = number
 
     return rule

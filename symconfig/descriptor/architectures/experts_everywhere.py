@@ -1,24 +1,24 @@
-"""Models whose layers all have experts and full attention: MiniMax-M2, Phi-3.5-MoE, OLMoE, Hunyuan, Aria, DBRX, Granite."""
+"""Models with experts on all layers, or all but a few: MiniMax-M2, Ernie 4.5, OLMoE, Hunyuan, Aria, DBRX, Granite."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from symconfig.descriptor.architectures.architecture import Architecture, Reading
+from symconfig.descriptor.architectures.architecture import Architecture, Reading, Values
 from symconfig.descriptor.architectures.expert_rules import (
     NO_DENSE,
-    SHARED,
     SIGMOID,
     experts_at,
     particulars,
-    shared_width,
+    shared_experts,
     turned_channels,
 )
-from symconfig.descriptor.architectures.granite import MULTIPLIERS, granite, rope_bases
+from symconfig.descriptor.architectures.granite import MULTIPLIERS, bases, granite, multipliers, rope_bases
 from symconfig.descriptor.architectures.keys import COMMON_IGNORED
 from symconfig.descriptor.architectures.layer_rules import all_sliding, but_first_of
-from symconfig.descriptor.architectures.structure_rules import rules
+from symconfig.descriptor.architectures.structure_rules import heads_fill_hidden, rules
+from symconfig.descriptor.model import ModelDescriptor
 
 _EXPERTS = ("experts.moe_intermediate_size",)
 WIDTH = {"intermediate_size": _EXPERTS}
@@ -31,7 +31,9 @@ def _minimax(reader: Reading) -> None:
     """Layers of linear attention, which MiniMax-Text-01 has and attn_type_list could name, are not this class's."""
     listed = reader.values["attn_type_list"]
     if listed is not None and (not isinstance(listed, list) or any(one != 1 for one in listed)):
-        reader.problem("MiniMax-M2's layers all have full attention", "attn_type_list", got=listed, need="1 for each layer")
+        reader.problem(
+            "MiniMax-M2's layers all have full attention", "attn_type_list", got=listed, need="1 for each layer"
+        )
     turned_channels(reader)
 
 
@@ -86,6 +88,40 @@ def _dbrx(reader: Reading) -> None:
         fields["particulars"] = [{"name": "clip_qkv", "value": heads["clip_qkv"]}]
 
 
+def _dbrx_sections(model: ModelDescriptor) -> Mapping[str, Any]:
+    """The sections that say what a descriptor does. The class wants rope's base in one of them, too."""
+    sparse, extra = model.experts, {one.name: one.value for one in model.particulars}
+    assert sparse is not None
+    return {
+        "attn_config": {
+            "kv_n_heads": model.num_key_value_heads,
+            "clip_qkv": extra.get("clip_qkv"),
+            "attn_pdrop": model.attention_dropout,
+            "rope_theta": model.rope_theta,
+        },
+        "ffn_config": {
+            "ffn_hidden_size": sparse.moe_intermediate_size,
+            "moe_num_experts": sparse.num_experts,
+            "moe_top_k": sparse.num_experts_per_tok,
+            "moe_loss_weight": sparse.router_aux_loss_coef,
+            "moe_normalize_expert_weights": 1.0 if sparse.norm_topk_prob else None,
+        },
+    }
+
+
+def _ernie(values: Values, layers: int) -> list[bool]:
+    """Every n-th layer between two, both included; the last one is the model's by default."""
+    first, last, step = (values[f"moe_layer_{name}"] for name in ("start_index", "end_index", "interval"))
+    last = layers if last in (-1, None) else last
+    return [(index + 1) % (step or 1) == 0 and first <= index <= last for index in range(layers)]
+
+
+def _ernie_layers(model: ModelDescriptor) -> Mapping[str, Any]:
+    """The layers with experts, where they follow each other without a gap."""
+    which = [index for index, moe in enumerate(model.moe_layers) if moe]
+    return {"moe_layer_start_index": which[0], "moe_layer_end_index": which[-1]} if which else {}
+
+
 ARCHITECTURES: dict[str, Architecture] = {
     "minimax_m2": Architecture(
         constants={**NO_DENSE, **SIGMOID, **_ALL_HEADS, "experts.norm_topk_prob": True},
@@ -101,14 +137,21 @@ ARCHITECTURES: dict[str, Architecture] = {
         },
         noted={"num_mtp_modules": "MiniMax's own modules of multi-token prediction (num_mtp_modules) are left out"},
         ignored=(
-            "use_mtp", "mtp_transformer_layers", "mlp_intermediate_size", "layernorm_full_attention_beta",
-            "layernorm_linear_attention_beta", "layernorm_mlp_beta",
+            "use_mtp",
+            "mtp_transformer_layers",
+            "mlp_intermediate_size",
+            "layernorm_full_attention_beta",
+            "layernorm_linear_attention_beta",
+            "layernorm_mlp_beta",
         ),
         reads=("rotary_dim", "attn_type_list"),
         rule=_minimax,
     ),
     "olmoe": Architecture(
-        constants={**NO_DENSE, **_ALL_HEADS}, names=WIDTH, reads=("clip_qkv",), rule=particulars({"clip_qkv": None})
+        constants={**NO_DENSE, **_ALL_HEADS},
+        names=WIDTH,
+        reads=("clip_qkv",),
+        rule=rules(heads_fill_hidden, particulars({"clip_qkv": None})),
     ),
     "flex_olmo": Architecture(
         constants={**NO_DENSE, **_ALL_HEADS, "norm_before_sublayer": False, "norm_after_sublayer": True}, names=WIDTH
@@ -133,9 +176,10 @@ ARCHITECTURES: dict[str, Architecture] = {
             **WIDTH,
             "moe_num_experts": ("experts.num_experts",),
             "moe_topk": ("experts.num_experts_per_tok",),
+            "mlp_bias": (),
         },
         reads=("moe_num_shared_experts",),
-        rule=shared_width("intermediate_size", "moe_num_shared_experts"),
+        rule=shared_experts("moe_num_shared_experts"),
     ),
     "dbrx": Architecture(
         constants={**NO_DENSE, "norm": "layernorm", "norm_bias": False, "norm_eps": 1e-5, "hidden_act": "silu"},
@@ -149,13 +193,15 @@ ARCHITECTURES: dict[str, Architecture] = {
         noted={"emb_pdrop": "emb_pdrop (dropout of the embeddings) is not modelled"},
         reads=("attn_config", "ffn_config"),
         rule=_dbrx,
+        writes=_dbrx_sections,
     ),
-    "granitemoe": Architecture(constants=_GRANITE, names=WIDTH, reads=MULTIPLIERS, rule=granite),
+    "granitemoe": Architecture(constants=_GRANITE, names=WIDTH, reads=MULTIPLIERS, rule=granite, writes=multipliers),
     "granitemoeshared": Architecture(
         constants=_GRANITE,
         names={**WIDTH, "shared_intermediate_size": (_SHARED_WIDTH,)},
         reads=MULTIPLIERS,
         rule=granite,
+        writes=multipliers,
     ),
     "granitemoe_swa": Architecture(
         constants={**_GRANITE, "attention_sinks": True},
@@ -163,31 +209,28 @@ ARCHITECTURES: dict[str, Architecture] = {
         layers=but_first_of(4),
         reads=(*MULTIPLIERS, "layer_rope_theta"),
         rule=rules(granite, rope_bases),
+        writes=bases,
     ),
     "ernie4_5_moe": Architecture(
         constants={"experts.e_score_correction_bias": True, "experts.norm_topk_prob": True},
         only={"use_bias": (False,), "moe_gate_act": (None, "softmax"), "moe_use_aux_free": (True,)},
-        same_as={
-            "moe_num_experts": "num_experts",
-            "moe_k": "num_experts_per_tok",
-            "moe_num_shared_experts": "n_shared_experts",
+        names={
+            "moe_num_experts": ("experts.num_experts",),
+            "moe_k": ("experts.num_experts_per_tok",),
         },
-        noted={"num_nextn_predict_layers": "layers of multi-token prediction are left out: their place is not described"},
+        noted={
+            "num_nextn_predict_layers": "layers of multi-token prediction are left out: their place is not described"
+        },
         ignored=("moe_norm_min",),
-        reads=("moe_layer_start_index", "moe_layer_end_index", "moe_layer_interval"),
-        rule=experts_at(
-            lambda values, layers: [
-                (i + 1) % values["moe_layer_interval"] == 0
-                and values["moe_layer_start_index"] <= i
-                and (values["moe_layer_end_index"] in (-1, None) or i <= values["moe_layer_end_index"])
-                for i in range(layers)
-            ]
-        ),
+        reads=("moe_layer_start_index", "moe_layer_end_index", "moe_layer_interval", "moe_num_shared_experts"),
+        rule=rules(shared_experts("moe_num_shared_experts"), experts_at(_ernie)),
+        writes=_ernie_layers,
     ),
     "hy_v3": Architecture(
         constants={**SIGMOID, "qk_norm": True, "experts.norm_topk_prob": True, "experts.first_k_dense_replace": 1},
-        names={"router_scaling_factor": ("experts.routed_scaling_factor",)},
+        names={"router_scaling_factor": ("experts.routed_scaling_factor",), "mlp_bias": ()},
         ignored=("enable_moe_fp32_combine",),
-        same_as=SHARED,
+        reads=("num_shared_experts",),
+        rule=shared_experts("num_shared_experts"),
     ),
 }

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from symconfig.descriptor.architectures.architecture import Architecture, Values
+from symconfig.descriptor.architectures.architecture import FULL, SLIDING, Architecture, Values
 from symconfig.descriptor.architectures.expert_rules import NO_DENSE, SIGMOID
 from symconfig.descriptor.architectures.latent_kin import ROUTED_AS_V3
-from symconfig.descriptor.architectures.layer_rules import FULL, SLIDING
 
 QKV_BIAS = {"attention_bias": ("qkv_bias",)}
 

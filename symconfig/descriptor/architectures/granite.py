@@ -58,7 +58,7 @@ def multipliers(model: ModelDescriptor) -> dict[str, Any]:
     }
 
 
-def _bases(model: ModelDescriptor) -> dict[str, Any]:
+def bases(model: ModelDescriptor) -> dict[str, Any]:
     """Return a base of rope for each layer, 0 where there is none."""
     if model.position is not Position.ROPE:
         return {**multipliers(model), "layer_rope_theta": [0] * model.num_hidden_layers}
@@ -82,7 +82,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         layers=but_first_of(4),
         reads=(*MULTIPLIERS, "layer_rope_theta"),
         rule=rules(granite, rope_bases),
-        writes=_bases,
+        writes=bases,
     ),
     "hyperclovax": Architecture(
         reads=(*MULTIPLIERS, "use_post_norm"),

@@ -1,4 +1,4 @@
-"""Models with DeepSeek's latent attention: Kimi-K2, GLM-4.7-Flash, A.X K1, LongCat-Flash; dense ones, MiniCPM3, Youtu."""
+"""Models with DeepSeek's latent attention: Kimi-K2, GLM-4.7-Flash, A.X K1, LongCat-Flash, and dense ones."""
 
 from __future__ import annotations
 
@@ -17,13 +17,15 @@ ROUTED_AS_V3 = {"scoring_func": ("sigmoid",), "moe_layer_freq": (1,), "topk_meth
 def _longcat(reader: Reading) -> None:
     """Each layer of the class is two: attention and MLP twice, with experts beside the first MLP that join behind the
     second."""
+    if reader.values["q_lora_rank"] is None:
+        return reader.problem("LongCat's queries are low-rank", "q_lora_rank", got="null", need="a whole number")
     reader.fields["num_hidden_layers"] *= 2
     experts_at(lambda values, layers: [index % 2 == 0 for index in range(layers)])(reader)
 
 
 def _lengthened(rank: str) -> Callable[[Values], float]:
     """Return what low-rank queries, or keys and values, are multiplied by."""
-    return lambda values: (values["hidden_size"] / values[rank]) ** 0.5
+    return lambda values: (values["hidden_size"] / (values[rank] or 1)) ** 0.5
 
 
 def _minicpm3(reader: Reading) -> None:

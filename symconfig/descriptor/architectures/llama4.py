@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from symconfig.descriptor.architectures.architecture import CHUNKED, FULL, Architecture, Reading, Values
 from symconfig.descriptor.architectures.expert_rules import experts_at, particulars
 from symconfig.descriptor.architectures.structure_rules import rope_by_layer, rules
+from symconfig.descriptor.model import ModelDescriptor
 
 
 def _chunks(values: Values, layers: int) -> list[str]:
@@ -21,9 +25,21 @@ def _sparse(values: Values, layers: int) -> list[bool]:
 
 
 def _tuned(reader: Reading) -> None:
-    """Queries of layers without rope grow with their position."""
-    if reader.values["attn_temperature_tuning"]:
-        particulars({"attn_temperature_tuning": None, "attn_scale": None, "floor_scale": None})(reader)
+    """Queries of layers without rope grow with their position, unless this is off. Older files have a number for on."""
+    if reader.values["attn_temperature_tuning"] is None or reader.values["attn_temperature_tuning"]:
+        particulars({"attn_scale": None, "floor_scale": None})(reader)
+
+
+def _listed(model: ModelDescriptor) -> Mapping[str, Any]:
+    """Layers with experts and with rope by lists, as the class saves them."""
+    said = {one.name: one.value for one in model.particulars}
+    turned = model.rope_layers or (True,) * model.num_hidden_layers
+    return {
+        **said,
+        "attn_temperature_tuning": bool(said),
+        "moe_layers": [index for index, moe in enumerate(model.moe_layers) if moe],
+        "no_rope_layers": [int(one) for one in turned],
+    }
 
 
 ARCHITECTURES: dict[str, Architecture] = {
@@ -39,6 +55,7 @@ ARCHITECTURES: dict[str, Architecture] = {
             "intermediate_size_mlp": ("intermediate_size",),
             "use_qk_norm": ("qk_norm",),
         },
+        defaults={"attn_temperature_tuning": None},
         ignored=("for_llm_compressor",),
         layers=_chunks,
         reads=(
@@ -46,5 +63,6 @@ ARCHITECTURES: dict[str, Architecture] = {
             "attn_temperature_tuning", "attn_scale", "floor_scale",
         ),
         rule=rules(rope_by_layer, experts_at(_sparse), _tuned),
+        writes=_listed,
     ),
 }  # fmt: skip

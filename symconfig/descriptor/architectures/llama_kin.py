@@ -77,6 +77,14 @@ ARCHITECTURES: dict[str, Architecture] = {
     "glm": Architecture(names=_QKV),
     "glm4": Architecture(constants={"norm_after_sublayer": True}, names=_QKV),
     "bitnet": Architecture(constants={"inner_norm": True}, rule=heads_fill_hidden),
+    "phi4_multimodal": Architecture(
+        noted={
+            "embd_pdrop": "embd_pdrop (dropout of the embeddings) is not modelled",
+            "vision_config": "only the text model is described; the vision tower is left out",
+            "audio_config": "only the text model is described; the audio tower is left out",
+        },
+        layers=all_sliding,
+    ),
     "nanochat": Architecture(
         constants={
             "gated_mlp": False,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from symconfig.descriptor.architectures.architecture import INDEXED, Architecture, Reading
 from symconfig.descriptor.architectures.deepseek import LATENT_IGNORED, V3
 from symconfig.descriptor.architectures.latent_kin import ROUTED_AS_V3
+from symconfig.descriptor.model import ModelDescriptor
 
 _IDLE = (*LATENT_IGNORED, "indexer_rope_interleave")  # which channels are pairs: the class fixes it
 _LETTERS = {"F": "full", "S": "shared"}
@@ -27,9 +29,15 @@ def _shared_choices(reader: Reading) -> None:
         reader.key_of["indexer.layers"] = "indexer_types"
 
 
+def _types(model: ModelDescriptor) -> Mapping[str, Any]:
+    own = model.indexer.layers if model.indexer else None
+    return {"indexer_types": ["full" if one else "shared" for one in own or (True,) * model.num_hidden_layers]}
+
+
 ARCHITECTURES: dict[str, Architecture] = {
     "deepseek_v32": Architecture(
         constants=V3,
+        names={"mlp_bias": ()},
         defaults={"num_nextn_predict_layers": 0, "aux_loss_alpha": 0.0},
         only=ROUTED_AS_V3,
         ignored=_IDLE,
@@ -38,6 +46,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     ),
     "glm_moe_dsa": Architecture(
         constants=V3,
+        names={"mlp_bias": ()},
         defaults={
             "num_nextn_predict_layers": 0,
             "index_topk_freq": 1,
@@ -50,5 +59,6 @@ ARCHITECTURES: dict[str, Architecture] = {
         known_layers=(INDEXED,),
         reads=("indexer_types", "index_topk_freq", "index_skip_topk_offset", "index_topk_pattern"),
         rule=_shared_choices,
+        writes=_types,
     ),
 }

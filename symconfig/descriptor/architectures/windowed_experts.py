@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from symconfig.descriptor.architectures.architecture import FULL, SLIDING, Architecture, Reading, Values
-from symconfig.descriptor.architectures.cohere import COHERE, logits
+from symconfig.descriptor.architectures.cohere import COHERE, logits, scaled_logits
 from symconfig.descriptor.architectures.expert_rules import (
     NO_DENSE,
-    SHARED,
     SIGMOID,
     particulars,
-    shared_width,
+    shared_experts,
 )
 from symconfig.descriptor.architectures.layer_rules import every
 from symconfig.descriptor.architectures.llama_kin import exaone4, exaone_pattern, rope_if_window
 from symconfig.descriptor.architectures.structure_rules import rope_with_window, rules
+from symconfig.descriptor.model import ModelDescriptor
 
 _NORMED = {"qk_norm": True}
 
@@ -29,10 +32,18 @@ def _flint(values: Values, layers: int) -> list[str]:
 def _laguna(reader: Reading) -> None:
     """A gate for each head or each channel; heads by layer, which must be alike."""
     heads, fields = reader.values["num_attention_heads_per_layer"], reader.fields
-    if heads is not None and (not isinstance(heads, list) or any(one != fields["num_attention_heads"] for one in heads)):
+    if heads is not None and (
+        not isinstance(heads, list) or any(one != fields["num_attention_heads"] for one in heads)
+    ):
         need = f"{fields['num_attention_heads']} on each layer"
-        reader.problem("layers with different heads are not described", "num_attention_heads_per_layer", got=heads, need=need)
-    fields["attention_gate"] = "head" if reader.values["gating"] in (True, "per-head") else "channel"
+        reader.problem(
+            "layers with different heads are not described", "num_attention_heads_per_layer", got=heads, need=need
+        )
+    fields["attention_gate"] = "head" if reader.values["gating"] in (None, True, "per-head") else "channel"
+
+
+def _gating(model: ModelDescriptor) -> Mapping[str, Any]:
+    return {"gating": "per-head" if model.attention_gate == "head" else "per-channel"}
 
 
 def _prefixed(values: Values, layers: int) -> list[str]:
@@ -72,21 +83,25 @@ ARCHITECTURES: dict[str, Architecture] = {
             "num_dense_layers": ("experts.first_k_dense_replace",),
             "mup_enabled": ("scale_embeddings",),
         },
-        only={"score_func": ("sigmoid",), "route_norm": (True,), "use_grouped_mm": (True, False)},
-        same_as=SHARED,
+        # Its gate has no bias, where the other projections may have one.
+        only={"attention_bias": (False,), "score_func": ("sigmoid",), "route_norm": (True,)},
+        ignored=("use_grouped_mm",),
         layers=every(4, "global_attn_every_n_layers"),
-        reads=("global_attn_every_n_layers",),
-        rule=rope_with_window,
+        reads=("global_attn_every_n_layers", "num_shared_experts"),
+        rule=rules(rope_with_window, shared_experts("num_shared_experts")),
     ),
     "laguna": Architecture(
         constants={**SIGMOID, **_NORMED, "experts.norm_topk_prob": True, "experts.first_k_dense_replace": 1},
         names={"moe_routed_scaling_factor": ("experts.routed_scaling_factor",)},
+        only={"attention_bias": (False,)},
+        defaults={"gating": None},
         layers=_full,
         reads=("gating", "num_attention_heads_per_layer", "moe_router_logit_softcapping"),
         rule=rules(
             _laguna,
-            particulars({"moe_router_logit_softcapping": 0.0}, {"attention_gate_activation": lambda values: "softplus"}),
+            particulars({"moe_router_logit_softcapping": 0.0}, {"gate_activation": lambda values: "softplus"}),
         ),
+        writes=_gating,
     ),
     "mellum": Architecture(
         constants=_NORMED,
@@ -109,10 +124,9 @@ ARCHITECTURES: dict[str, Architecture] = {
     "exaone_moe": Architecture(
         constants={**SIGMOID, **_NORMED},
         only={"scoring_func": ("sigmoid",), "topk_method": ("noaux_tc",)},
-        same_as=SHARED,
         layers=exaone4,
-        reads=("sliding_window_pattern",),
-        rule=exaone_pattern,
+        reads=("sliding_window_pattern", "num_shared_experts"),
+        rule=rules(exaone_pattern, shared_experts("num_shared_experts")),
     ),
     "cohere2_moe": Architecture(
         constants=COHERE,
@@ -120,11 +134,10 @@ ARCHITECTURES: dict[str, Architecture] = {
         defaults={"first_k_dense_replace": 0},
         layers=_prefixed,
         reads=(
-            "prefix_dense_intermediate_size", "logit_scale", "rms_norm_eps", "expert_selection_fn", "num_shared_experts",
-            "shared_expert_combination_strategy", "prefix_dense_sliding_window_pattern", "sliding_window_pattern",
+            "prefix_dense_intermediate_size", "logit_scale", "rms_norm_eps", "expert_selection_fn",
+            "num_shared_experts", "shared_expert_combination_strategy", "prefix_dense_sliding_window_pattern", "sliding_window_pattern",
         ),
-        rule=rules(
-            logits, _cohere, shared_width("intermediate_size", "num_shared_experts"),
-        ),
+        rule=rules(logits, _cohere, shared_experts("num_shared_experts")),
+        writes=scaled_logits,
     ),
 }  # fmt: skip

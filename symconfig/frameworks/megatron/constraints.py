@@ -15,6 +15,7 @@ from symconfig.frameworks.shared import (
     FFN,
     HEADS,
     MIXER_PIECES,
+    SCAN,
     SHARED_EXPERT,
 )
 from symconfig.plans.unknown import among, has, looked_up, no
@@ -100,6 +101,20 @@ ULYSSES_HEADS = Constraint(
     divides=True,
     source="transformer_engine/pytorch/attention/dot_product_attention/context_parallel.py",
     example={"cp": 8, "cp_comm": "a2a", "num_attention_heads": 32, "num_key_value_heads": 4} | LONG,
+)
+MIXER_HEADS = Constraint(
+    name="heads of blocks in attention's place",
+    predicate=lambda f, p: (p.cp > 1) & (f.exchanged_pieces % (p.tp * p.cp) != 0),
+    rule="heads of a scan must divide over tp x cp, whose ranks exchange them for the sequence",
+    sentence=(
+        "heads of blocks in attention's place divide by {f.exchanged_pieces} at most, and cannot be exchanged by tp "
+        "{p.tp} x cp {p.cp} ranks"
+    ),
+    about="cp",
+    pins=("tp", "cp"),
+    divides=True,
+    source="megatron/core/ssm/mamba_context_parallel.py, __init__; megatron/core/ssm/gated_delta_net",
+    example={"mixers": (SCAN,), "cp": 8} | LONG,
 )
 SEQUENCE_OVER_TP = Constraint(
     name="sequence parallel",
@@ -390,6 +405,7 @@ MEGATRON: tuple[Constraint, ...] = (
     EXPERT_WIDTH,
     EXPERT_GRID,
     ULYSSES_HEADS,
+    MIXER_HEADS,
     SEQUENCE_OVER_TP,
     SEQUENCE_OVER_CP,
     WINDOWS_OVER_RING,

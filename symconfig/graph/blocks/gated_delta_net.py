@@ -119,6 +119,7 @@ PARTS = (
         tensor_dims=(IN_WIDTH, QKVZ_WIDTH, BA_WIDTH, CHANNELS, VALUE_HEADS, KEY_HEADS),
         exchanged_dims=(CHANNELS, VALUE_HEADS, KEY_HEADS),
         pieces=(KEY_HEADS, VALUE_HEADS),
+        exchanged_pieces=(KEY_HEADS, VALUE_HEADS),
         check=stated.check(NEEDS, (), {VALUE_HEADS: KEY_HEADS}),
     ),
 )

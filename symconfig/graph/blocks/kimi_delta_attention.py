@@ -82,6 +82,7 @@ PARTS = (
         tensor_dims=(CHANNELS, HEADS),
         exchanged_dims=(CHANNELS, HEADS),
         pieces=(HEADS,),
+        exchanged_pieces=(HEADS,),
         check=stated.check(NEEDS),
     ),
 )

@@ -143,6 +143,7 @@ PARTS = (
         tensor_dims=(IN_WIDTH, CHANNELS, HEADS, GROUPS),
         exchanged_dims=(CHANNELS, HEADS, GROUPS),
         pieces=(HEADS, GROUPS),
+        exchanged_pieces=(HEADS,),  # groups of which there are too few are repeated
         check=stated.check(NEEDS, SWITCHES, {HEADS: GROUPS}),
     ),
 )

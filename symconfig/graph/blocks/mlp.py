@@ -88,7 +88,7 @@ def mlp(
             # A fused kernel works on what its products have in registers.
             traffic = (0, 0) if ctx.how.experts.kernels is ExpertKernels.FUSED and width == d.EXPERT_FFN else (1, 1)
             kept = map(in_eight_bits, inputs) if ctx.how.fp8_activation_store else inputs
-            saves = [*kept, *_slot_weights(ctx, width)]
+            saves = [*_kept(ctx, list(kept), active), *_slot_weights(ctx, width)]
             turns = (d.EXPERTS,) if ctx.how.experts.kernels is ExpertKernels.IN_TURN and d.EXPERTS in rows else ()
             slopes = [ctx.weight(f"{prefix}{name}") for name in SLOPES] if ctx.model.hidden_act == "xielu" else []
             ctx.build.elementwise(
@@ -116,6 +116,20 @@ def _weighing(ctx: Context, width: str) -> Experts | None:
     """The model's experts, where this is their body and what they give is weighed."""
     moe = ctx.model.experts
     return None if moe is None or moe.input_scaled or width != d.EXPERT_FFN else moe
+
+
+def _kept(ctx: Context, inputs: list[Tensor], active: Tensor) -> list[Tensor]:
+    """What the activation keeps: mostly what it reads. ReLU keeps its result, which the next product keeps anyway.
+
+    xIELU is seven eager kernels (Transformers 5.23, activations.py:_xielu_python): they keep where x is positive, its
+    product with a slope, its exponential less one, and that less x, beside x.
+    """
+    if ctx.model.hidden_act == "relu" and len(inputs) == 1:
+        return [active]
+    if ctx.model.hidden_act != "xielu":
+        return inputs
+    parts = [Tensor(f"{active.name}.{part}", active.dims) for part in ("sloped", "exponential", "difference")]
+    return [*inputs, Tensor(f"{active.name}.positive", active.dims, Element.MASK), *parts]
 
 
 def _slot_weights(ctx: Context, width: str) -> list[Tensor]:

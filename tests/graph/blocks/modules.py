@@ -128,6 +128,10 @@ CASES = {
         block="short_conv", family="lfm2", config="Lfm2Config", module="Lfm2ShortConv", sizes={"conv_L_cache": 3},
         given={"conv_L_cache": 3, "conv_bias": True}, switches=("conv_bias",),
     ),
+    "recurrent gemma": Case(
+        block="rg_lru", family="recurrent_gemma", config="RecurrentGemmaConfig", module="RecurrentGemmaRecurrentBlock",
+        sizes={"lru_width": 320, "conv1d_width": 4}, given={"lru_width": 320, "num_attention_heads": HEADS},
+    ),
     "minimax": Case(
         block="lightning_attention", family="minimax", config="MiniMaxConfig", module="MiniMaxLightningAttention",
         sizes={"block_size": 64},

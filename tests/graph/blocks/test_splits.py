@@ -91,6 +91,8 @@ def test_heads_and_groups_say_over_how_many_ranks_a_block_divides() -> None:
     assert pieces["mamba2"] == MAMBA2["n_groups"]
     assert pieces["qwen3 next"] == DELTA["linear_num_key_heads"]
     assert pieces["lfm2"] == HIDDEN
+    exchanged = {name: mixer_pieces(CASES[name].descriptor, exchanged=True) for name in KINDS}
+    assert exchanged == {"mamba2": 8, "qwen3 next": 2, "kimi": 4, "jamba": 0, "lfm2": 0, "minimax": 0}
 
 
 def test_recompute_of_the_gated_norm_keeps_nothing_of_it() -> None:

@@ -1,0 +1,94 @@
+"""Google's Gemma 4 without an embedding for each layer: layers without a window have wider heads, and fewer of keys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from symconfig.descriptor.architectures.architecture import FULL, SLIDING, Architecture, Reading, Values
+from symconfig.descriptor.model import ModelDescriptor
+
+_EVERY = 6  # of which the last has no window
+_WIDE = "wide_attention"
+_SIZES = {"head_dim": "wide_head_dim", "num_key_value_heads": "wide_key_value_heads"}
+
+
+def layers(values: Values, number: int) -> list[str]:
+    """All but every sixth layer have a window; the last one never."""
+    return [FULL if (i + 1) % _EVERY == 0 or i == number - 1 else SLIDING for i in range(number)]
+
+
+def _wide(values: Values) -> Mapping[str, Any]:
+    """The mixer of layers without a window."""
+    width, heads = values["global_head_dim"], values["num_global_key_value_heads"]
+    alike = bool(values["attention_k_eq_v"])
+    heads = heads if heads and alike else values["num_key_value_heads"]
+    turned = int(width * (values.get("partial_rotary_factor") or 1.0))
+    sizes = {"wide_key_value_heads": heads, "wide_head_dim": width, "wide_rotary_dim": turned}
+    return {"block": _WIDE, "sizes": sizes, "switches": ("keys_are_values",) if alike else ()}
+
+
+def gemma4(reader: Reading) -> None:
+    """Rope's fraction is that of the wide layers, which have a section of the file of their own, too."""
+    reader.fields["partial_rotary_factor"] = 1.0
+    if reader.values.get("hidden_size_per_layer_input"):
+        what = "an embedding for each layer cannot be described"
+        reader.problem(what, "hidden_size_per_layer_input", got=reader.values["hidden_size_per_layer_input"], need="0")
+    _per_layer(reader)
+
+
+def _per_layer(reader: Reading) -> None:
+    """per_layer_config gives sizes by layer's number; they may differ on the wide layers only, and all alike."""
+    section = reader.values["per_layer_config"]
+    if section is None:
+        return
+    mixer = next(iter(reader.fields.get("mixers", ())), None)
+    rows: list[tuple[Any, Any]] = list(section.items()) if isinstance(section, Mapping) else [(None, None)]
+    wide = mixer.get("layers") or [True] * reader.fields["num_hidden_layers"] if mixer else ()
+    on = {str(index) for index, here in enumerate(wide) if here}
+    alike = all(isinstance(row, Mapping) and row == rows[0][1] and set(row) <= set(_SIZES) for _, row in rows)
+    numbers = alike and all(type(size) is int and size > 0 for _, row in rows for size in row.values())
+    if mixer is None or not numbers or {str(index) for index, _ in rows} != on:
+        need = f"one {' and '.join(_SIZES)} for every layer without a window"
+        return reader.problem("wrong value", "per_layer_config", got=repr(section), need=need)
+    own = {_SIZES[name]: size for name, size in rows[0][1].items()}
+    share = mixer["sizes"]["wide_rotary_dim"] / mixer["sizes"]["wide_head_dim"]
+    mixer["sizes"] = mixer["sizes"] | own
+    mixer["sizes"]["wide_rotary_dim"] = int(mixer["sizes"]["wide_head_dim"] * share)
+
+
+def _keys(model: ModelDescriptor) -> dict[str, Any]:
+    """Return what a model's wide layers have."""
+    mixer = next((one for one in model.mixers if one.block == _WIDE), None)
+    if mixer is None:
+        return {}
+    alike = "keys_are_values" in mixer.switches
+    heads = mixer.sizes["wide_key_value_heads"]
+    own = {"global_head_dim": mixer.sizes["wide_head_dim"], "attention_k_eq_v": alike}
+    return own | ({"num_global_key_value_heads": heads} if alike else {})
+
+
+_GEMMA4 = Architecture(
+    constants={
+        "norm_after_sublayer": True,
+        "scale_embeddings": True,
+        "qk_norm": True,
+        "v_norm": True,
+        "query_pre_attn_scalar": 1.0,
+    },
+    defaults={"global_head_dim": 512, "num_global_key_value_heads": None, "per_layer_config": None},
+    only={"use_bidirectional_attention": (None, "vision")},  # which text alone does not notice
+    ignored=("vocab_size_per_layer_input", "num_experts", "top_k_experts", "moe_intermediate_size", "hidden_act"),
+    layers=layers,
+    blocks={FULL: _wide},
+    reads=("attention_k_eq_v", "global_head_dim", "num_global_key_value_heads", "per_layer_config",
+           "hidden_size_per_layer_input"),
+    rule=gemma4,
+    writes=_keys,
+)  # fmt: skip
+
+ARCHITECTURES: dict[str, Architecture] = {
+    "gemma4_text": replace(_GEMMA4, writes=lambda model: {**_keys(model), "hidden_size_per_layer_input": 0}),
+    "gemma4_unified_text": _GEMMA4,
+}

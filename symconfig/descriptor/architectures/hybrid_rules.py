@@ -1,0 +1,130 @@
+"""Which layers of hybrid families have which block, and what else of their files no table holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import ceil
+
+from symconfig.descriptor.architectures.architecture import FULL, LINEAR, OLDER_TYPES, SLIDING, Reading, Values
+
+
+def all_linear(values: Values, layers: int) -> list[str]:
+    return [LINEAR] * layers
+
+
+def by(attends: Callable[[Values, int, int], bool]) -> Callable[[Values, int], Sequence[str]]:
+    """Make the rule of layers that attend, by their place and how many there are; all others have the block."""
+    return lambda values, layers: [FULL if attends(values, i, layers) else LINEAR for i in range(layers)]
+
+
+def kimi_layers(values: Values, layers: int) -> list[str]:
+    listed = (values["linear_attn_config"] or {}).get("full_attn_layers")
+    attends = (
+        {i - 1 for i in listed if type(i) is int}
+        if isinstance(listed, list)
+        else {i for i in range(1, layers) if i % 4 == 0}
+    )
+    return [FULL if i in attends else LINEAR for i in range(layers)]
+
+
+NEMOTRON_TYPES = {"M": LINEAR, "*": FULL, "E": "moe", "-": "mlp"}
+
+
+def nemotron_layers(values: Values, layers: int) -> list[str]:
+    """One letter a layer."""
+    return [NEMOTRON_TYPES.get(letter, letter) for letter in values["hybrid_override_pattern"]]
+
+
+def lfm2_layers(values: Values, layers: int) -> list[str]:
+    attending = values["full_attn_idxs"]
+    return [FULL if attending is None or i in attending else "conv" for i in range(layers)]
+
+
+def recurrent_gemma_layers(values: Values, layers: int) -> list[str]:
+    """The file's pattern, over and over."""
+    pattern = values["block_types"]
+    return [LINEAR if pattern[i % len(pattern)] == "recurrent" else SLIDING for i in range(layers)]
+
+
+def only_scans(reader: Reading) -> None:
+    """A model of nothing but scans: its heads, or channels, are taken as the heads of the attention that it has not."""
+    fields = reader.fields
+    (mixer,) = fields["mixers"]
+    sizes, number = mixer["sizes"], fields["num_hidden_layers"]
+    heads = sizes.get("mamba_num_heads", sizes.get("ssm_intermediate_size"))
+    fields |= {"num_attention_heads": heads, "num_key_value_heads": heads}
+    fields |= {"head_dim": sizes.get("mamba_head_dim", 1), "mlp_layers": [False] * number}
+
+
+def _without_experts(reader: Reading) -> None:
+    for name in [name for name in reader.fields if name.startswith("experts.")]:
+        del reader.fields[name]
+
+
+def jamba_rule(reader: Reading) -> None:
+    values, fields = reader.values, reader.fields
+    if values["num_experts"] <= 1:
+        return _without_experts(reader)
+    period, offset = values["expert_layer_period"], values["expert_layer_offset"]
+    fields["experts.layers"] = [i % period == offset for i in range(fields["num_hidden_layers"])]
+    return None
+
+
+def _factors(reader: Reading) -> None:
+    """Factors of one are none."""
+    for name in ("embedding_multiplier", "residual_multiplier"):
+        if reader.fields.get(name) == 1.0:
+            del reader.fields[name]
+
+
+def granite_rule(reader: Reading) -> None:
+    """Each layer has an MLP, which is a shared expert where there are others. Scores have a factor of their own."""
+    values, fields = reader.values, reader.fields
+    _factors(reader)
+    if values["logits_scaling"] != 1.0:
+        fields["logits_multiplier"] = 1.0 / values["logits_scaling"]
+    fields["query_pre_attn_scalar"] = values["attention_multiplier"] ** -2
+    fields["intermediate_size"] = 0
+    if not values["num_local_experts"]:
+        fields["intermediate_size"] = values["shared_intermediate_size"]
+        _without_experts(reader)
+    if values["position_embedding_type"] != "rope":
+        fields["position"] = "none"
+
+
+def falcon_rule(reader: Reading) -> None:
+    _factors(reader)
+    if reader.values["lm_head_multiplier"] != 1.0:
+        reader.fields["logits_multiplier"] = reader.values["lm_head_multiplier"]
+
+
+def nemotron_rule(reader: Reading) -> None:
+    """A layer has one of a scan, attention, an MLP or experts."""
+    values, fields = reader.values, reader.fields
+    listed = [
+        OLDER_TYPES.get(kind, kind)
+        for kind in values["layer_types"] or nemotron_layers(values, fields["num_hidden_layers"])
+    ]
+    fields["mlp_layers"] = [kind in ("moe", "mlp") for kind in listed]
+    moe = [kind == "moe" for kind in listed]
+    if not any(moe):
+        return _without_experts(reader)
+    fields["experts.layers"] = moe
+    fields["experts.shared_expert_intermediate_size"] = values["moe_shared_expert_intermediate_size"]
+    return None
+
+
+def lfm2_rule(reader: Reading) -> None:
+    """The MLP has two thirds of the stated width, times a factor, in whole multiples."""
+    values = reader.values
+    if not values["block_auto_adjust_ff_dim"]:
+        return
+    width = int(2 * reader.fields["intermediate_size"] / 3)
+    if values["block_ffn_dim_multiplier"] is not None:
+        multiple = values["block_multiple_of"]
+        width = multiple * ceil(int(values["block_ffn_dim_multiplier"] * width) / multiple)
+    reader.fields["intermediate_size"] = width
+
+
+def olmo_rule(reader: Reading) -> None:
+    reader.note("layers with attention have their norms behind attention and MLP; all are taken to have them before")

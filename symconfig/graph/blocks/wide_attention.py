@@ -1,0 +1,67 @@
+"""Attention of some layers with key/value heads and head widths of their own, beside layers with the model's (Gemma 4).
+
+Heads are as many as elsewhere. Without a projection of values, a value is its key before the key's norm and rotation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from symconfig.descriptor.layers import Mixer as Said
+from symconfig.descriptor.model import LayerKind, ModelDescriptor, Position
+from symconfig.graph import dims as d
+from symconfig.graph.attended import FULL
+from symconfig.graph.blocks.attention import copied, core, rotation
+from symconfig.graph.blocks.common import linear, norm, with_adapter
+from symconfig.graph.blocks.context import Context
+from symconfig.graph.blocks.indexer import Read
+from symconfig.graph.operator import Tensor, Use
+from symconfig.graph.parts import Mixer
+
+NAME = "wide_attention"
+KV_HEADS, WIDTH, ROTARY = "wide_key_value_heads", "wide_head_dim", "wide_rotary_dim"
+KEYS_ARE_VALUES = "keys_are_values"
+_ROWS = (d.BATCH, d.SEQUENCE)
+
+
+def wide_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
+    """o[B, S, D] from x[B, S, D], each projection alone."""
+    q = _projected(ctx, x, "q_proj", Tensor("q", (*_ROWS, d.HEADS, WIDTH)))
+    k = _projected(ctx, x, "k_proj", Tensor("k", (*_ROWS, KV_HEADS, WIDTH)))
+    values = Tensor("v", k.dims)
+    v = k if KEYS_ARE_VALUES in ctx.model.mixer(NAME).switches else _projected(ctx, x, "v_proj", values)
+    if ctx.model.v_norm:
+        v = norm(ctx, "v_norm", v, WIDTH, "qk_norm", weight=())
+    if ctx.model.qk_norm:
+        q, k = (norm(ctx, f"{one.name}_norm", one, WIDTH, "qk_norm") for one in (q, k))
+    if ctx.model.position is Position.ROPE:
+        q, k = _rotated(ctx, "rope_q", q, "q_rotated"), _rotated(ctx, "rope_k", k, "k_rotated")
+    o, out = copied(ctx, core(ctx, q, k, v, Read(FULL))), Tensor("attention_out", x.dims)
+    bias = ctx.model.attention_out_bias
+    linear(ctx, "o_proj", o, inner=o.dims[-2:], width=(d.HIDDEN,), outputs=[Use(out)], bias=bias)
+    return with_adapter(ctx, "o_proj", out)
+
+
+def _projected(ctx: Context, x: Tensor, name: str, out: Tensor) -> Tensor:
+    linear(ctx, name, x, (d.HIDDEN,), out.dims[-2:], [Use(out)], ctx.model.qkv_bias)
+    return with_adapter(ctx, name, out)
+
+
+def _rotated(ctx: Context, name: str, given: Tensor, to: str) -> Tensor:
+    kept, out = rotation(ctx, name, ROTARY), Tensor(to, given.dims)
+    return ctx.build.elementwise(name, [given], out, saves=kept, whole=given.dims[-1:], linear=True)
+
+
+def _check(mixer: Said) -> Sequence[str]:
+    missing = [name for name in (KV_HEADS, WIDTH, ROTARY) if not mixer.sizes.get(name)]
+    unknown = [name for name in mixer.switches if name != KEYS_ARE_VALUES]
+    return [f"{NAME} needs sizes.{name}" for name in missing] + [f"{NAME} has no switch {name}" for name in unknown]
+
+
+def _sizes(model: ModelDescriptor) -> dict[str, float]:
+    return dict(model.mixer(NAME).sizes)
+
+
+PARTS = (
+    Mixer(name=NAME, build=wide_attention, sizes=_sizes, tensor_dims=(KV_HEADS,), pieces=(KV_HEADS,), check=_check),
+)
