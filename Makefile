@@ -173,6 +173,7 @@ rates: $(VENV)/.base
 
 families: $(VENV)/.verify
 	$(BIN)/python docs/families.py
+	$(BIN)/python docs/modules.py
 	$(BIN)/python docs/models.py
 
 jobs: $(VENV)/.base

@@ -12,13 +12,14 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
+from huggingface_hub.errors import StrictDataclassError
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -33,18 +34,43 @@ from symconfig.frameworks.deepspeed.modules import FILE
 from symconfig.graph import dims as d
 from symconfig.graph.model import blocks, dim_sizes
 from tests.descriptor.small_configs import small_config
+from tests.descriptor.tiny_configs import tiny_config
 
 Rows = dict[str, list[str]]
 Sized = list[tuple[str, int]]
-Layers = dict[str, Rows]  # by the kind of a layer
 _IN_LAYER = re.compile(r"(.+?)\.(\d+)\.(.+)")
 _MOST_IN_ONE = 5
+_MORE = 6
+# Not every draw is a model, to the import or to the class.
+_NO_MODEL = (AttributeError, KeyError, StrictDataclassError, SymconfigError, TypeError, ValueError)
 _HALF = 0.5  # of two names' letters are common
 
 
 def rows(kind: str) -> dict[str, Any]:
-    """Return a family's modules: those before the layers, the layers' name, those of a layer, those behind."""
-    model = import_config(small_config(kind), "config.json", kind)
+    """Return a family's modules: those before the layers, the layers' name, those of layers, and those behind.
+
+    Further small models may have further layers: of other kinds, or with modules that an option adds.
+    """
+    found = _rows_of(small_config(kind), kind)
+    for seed in range(_MORE):
+        try:
+            more = _rows_of(tiny_config(kind, seed), kind)
+        except (
+            AttributeError,
+            KeyError,
+            StrictDataclassError,
+            SymconfigError,
+            TypeError,
+            ValueError,
+        ):  # not every draw is a model
+            continue
+        found["layers"] += [rows for rows in more["layers"] if not any(_same(rows, one) for one in found["layers"])]
+        found["vectors"] = sorted({*found["vectors"], *more["vectors"]})
+    return found
+
+
+def _rows_of(data: dict[str, Any], kind: str) -> dict[str, Any]:
+    model = import_config(data, "config.json", kind)
     config = config_json(model)
     made = transformers.AutoConfig.for_model(config.pop("model_type"), **config)
     with torch.device("meta"):
@@ -62,17 +88,8 @@ def rows(kind: str) -> dict[str, Any]:
             layers.setdefault(int(inside[2]), []).append((inside[3], tensor.numel()))
         else:
             (last if layers else first).append((name, tensor.numel()))
-    weights = _weights(model)
-    ends = _matched([*first, *last], weights["embedding"] + weights["head"])
-    if model.tie_word_embeddings:  # no tensor of its own here, where the class need not tie
-        head = next(name for name, module in built.named_modules() if module is built.get_output_embeddings())
-        ends[head] = ["lm_head"]
-    before = {name.removesuffix(".weight").removesuffix(".bias") for name, _ in first}
-    layer: Layers = {}
-    for index, tensors in layers.items():
-        kind = model.layer_kinds[index]
-        if kind not in layer:
-            layer[kind] = _matched(tensors, weights[kind])
+    ends, layer = _rows_around(model, built, [*first, *last]), _rows_inside(model, layers)
+    before = {_stem(name) for name, _ in first}
     return {
         "first": {module: stems for module, stems in ends.items() if module in before},
         "prefix": prefix,
@@ -80,6 +97,33 @@ def rows(kind: str) -> dict[str, Any]:
         "last": {module: stems for module, stems in ends.items() if module not in before},
         "vectors": sorted(vectors),
     }
+
+
+def _rows_around(model: ModelDescriptor, built: Any, tensors: Sized) -> Rows:
+    weights = _weights(model)
+    ends = _matched(tensors, weights["embedding"] + weights["head"])
+    if model.tie_word_embeddings:  # no tensor of its own here, where the class need not tie
+        head = next(name for name, module in built.named_modules() if module is built.get_output_embeddings())
+        ends[head] = ["lm_head"]
+    return ends
+
+
+def _rows_inside(model: ModelDescriptor, layers: Mapping[int, Sized]) -> list[Rows]:
+    weights, found = _weights(model), dict[str, Rows]()
+    for index, tensors in layers.items():
+        kind = model.layer_kinds[index]
+        if kind not in found:
+            found[kind] = _matched(tensors, weights[kind])
+    apart: list[Rows] = []
+    for rows in found.values():
+        if not any(_same(rows, one) for one in apart):
+            apart.append(rows)
+    return apart
+
+
+def _same(one: Rows, other: Rows) -> bool:
+    """Whether two layers hold the same weights."""
+    return {stem for stems in one.values() for stem in stems} == {stem for stems in other.values() for stem in stems}
 
 
 def _weights(model: ModelDescriptor) -> dict[str, Sized]:
@@ -144,7 +188,7 @@ def _may_be(name: str, weight: str) -> bool:
 def _alike(name: str, weight: str) -> float:
     mine, theirs = _stem(name), _stem(weight)
     leaf = mine.rsplit(".", 1)[-1]
-    same = 2.0 * (leaf == theirs) + ("shared" in mine) * ("shared" in theirs)
+    same = 2.0 * theirs.endswith(leaf) + ("shared" in mine) * ("shared" in theirs)
     half = difflib.SequenceMatcher(None, leaf, theirs).ratio() >= _HALF  # of less the order knows more
     return same + half + 0.1 * ("norm" in mine) * ("norm" in theirs)
 
@@ -166,7 +210,7 @@ def main() -> None:
     for kind in families():
         try:
             lines.append(f"{json.dumps(kind)}: {json.dumps(rows(kind))}")
-        except (AttributeError, SymconfigError, ValueError) as error:
+        except _NO_MODEL as error:
             print(f"{kind}: {str(error)[:200]}")
     FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
     print(f"{len(lines)} families of transformers {transformers.__version__}")

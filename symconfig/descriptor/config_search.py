@@ -88,7 +88,8 @@ def _candidates(key: str, config: Json, architecture: Architecture, asked: _Aske
         yield not config.get(key, default)
         return
     theirs = asked.fields(config)
-    if theirs is None or isinstance(default, str | list | dict):
+    number = "int" in architecture.types.get(key, "") or not isinstance(default, str)  # auto, or a number
+    if theirs is None or isinstance(default, list | dict) or not number:
         return
     numbers = [asked.wanted.get(name) for name in asked.wanted.missing(theirs)]
     whole = type(default) is int

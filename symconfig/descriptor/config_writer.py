@@ -26,7 +26,7 @@ from symconfig.errors import InfeasibleError, InputError, Problem
 Json = dict[str, Any]
 # Qwen-7B's code is not part of transformers: Qwen2 is the same network. GPT-3 is GPT-2 with other sizes, and Kimi-K2
 # DeepSeek-V3.
-_SAME_NETWORK = {"qwen": "qwen2", "gpt3": "gpt2", "kimi_k2": "deepseek_v3"}
+SAME_NETWORK = {"qwen": "qwen2", "gpt3": "gpt2", "kimi_k2": "deepseek_v3"}
 
 
 def config_json(model: ModelDescriptor) -> Json:
@@ -70,7 +70,7 @@ def unsaid(model: ModelDescriptor) -> Iterator[Problem]:
 
 def class_of_network(model: ModelDescriptor) -> str:
     """Return the model_type of the class that computes what a model does, of a multimodal one that of its text."""
-    kind = _SAME_NETWORK.get(model.model_type, model.model_type)
+    kind = SAME_NETWORK.get(model.model_type, model.model_type)
     known = architectures().get(kind)
     return kind if known is None or known.text_of is None else known.text_of[1]
 

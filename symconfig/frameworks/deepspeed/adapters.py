@@ -1,40 +1,70 @@
 """What PEFT calls the layers of Transformers' classes, and which of them are fused there.
 
-Read in Transformers 5.23: models/*/modeling_*.py. The class of a model is `descriptor.config_writer`'s.
+Names are those of the classes (`frameworks.deepspeed.modules`). The class of a model is `descriptor.config_writer`'s.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import get_args
 
+from symconfig.descriptor.config_writer import SAME_NETWORK
 from symconfig.descriptor.model import FUSED_TARGETS, AdapterTarget, ModelDescriptor
 from symconfig.errors import InfeasibleError, Problem
+from symconfig.frameworks.deepspeed.modules import Rows, modules_of
 
-_GPT2 = {"qkv_proj": ("c_attn",), "o_proj": ("attn.c_proj",), "up_proj": ("c_fc",), "down_proj": ("mlp.c_proj",)}
-# By model_type, where a class calls its layers otherwise than Llama's. Qwen-7B trains as Qwen2, which is the same
-# architecture with q, k and v apart.
-_NAMES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
-    "qwen": {
-        "c_attn": ("q_proj", "k_proj", "v_proj"),
-        "c_proj": ("o_proj", "down_proj"),
-        "w1": ("up_proj",),
-        "w2": ("gate_proj",),
-    },
-    "phi3": {"qkv_proj": ("qkv_proj",), "gate_up_proj": ("gate_up_proj",)},
-    "gpt_neox": {
-        "qkv_proj": ("query_key_value",),
-        "o_proj": ("attention.dense",),
-        "up_proj": ("dense_h_to_4h",),
-        "down_proj": ("dense_4h_to_h",),
-    },
-    "gpt2": _GPT2,
-    "gpt3": _GPT2,
+# Qwen-7B trains as Qwen2, which is the same architecture with q, k and v apart.
+_QWEN: Mapping[str, tuple[str, ...]] = {
+    "c_attn": ("q_proj", "k_proj", "v_proj"),
+    "c_proj": ("o_proj", "down_proj"),
+    "w1": ("up_proj",),
+    "w2": ("gate_proj",),
 }
+
+
+@cache
+def _names(kind: str) -> Mapping[str, tuple[str, ...]]:
+    """Return what a family's class calls the layers that adapters know, where it is not what they know."""
+    if kind == "qwen":
+        return _QWEN
+    known = modules_of(SAME_NETWORK.get(kind, kind))
+    rows = {} if known is None else {module: stems for layer in known.layers for module, stems in layer.items()}
+    found: dict[str, tuple[str, ...]] = {}
+    for module, stems in rows.items():
+        target = stems[0]
+        if target in get_args(AdapterTarget) and (len(stems) == 1 or target in FUSED_TARGETS):
+            name = _shortest(module, target, rows)
+            if name != target:
+                found[target] = tuple(dict.fromkeys((*found.get(target, ()), name)))
+    for whole, parts in FUSED_TARGETS.items():
+        if any(whole == stems[0] for stems in rows.values()):
+            found.setdefault(whole, (whole,))
+            found = {name: to for name, to in found.items() if name not in parts}
+    return found
+
+
+def _shortest(module: str, target: str, rows: Rows) -> str:
+    """Return the end of a module's name that no other layer's name ends with, as PEFT looks for it."""
+    words = module.split(".")
+    others = [
+        other for other, stems in rows.items() if not stems[0].startswith("expert_") and not _is(stems[0], target)
+    ]
+    for start in range(len(words) - 1, -1, -1):
+        end = ".".join(words[start:])
+        alone = not any(other == end or other.endswith(f".{end}") for other in others)
+        if alone and not end.isdigit():  # which would be a layer's
+            return end
+    return module
+
+
+def _is(stem: str, target: str) -> bool:
+    return stem in (target, f"shared_{target}")
 
 
 def fuses(model: ModelDescriptor) -> frozenset[AdapterTarget]:
     """Return the fused layers of a model's class."""
-    return frozenset(name for name in FUSED_TARGETS if name in _NAMES.get(model.model_type, {}))
+    return frozenset(name for name in FUSED_TARGETS if name in _names(model.model_type))
 
 
 def target_modules(model: ModelDescriptor) -> tuple[str, ...]:
@@ -51,7 +81,7 @@ def modules(model: ModelDescriptor) -> tuple[str, ...]:
     """Return the adapter's modules in the names of the model's class, as far as it has them."""
     if model.adapter is None:
         return ()
-    names = _NAMES.get(model.model_type, {})
+    names = _names(model.model_type)
     every = (new for old in model.adapter.target_modules for new in names.get(old, (old,)))
     return tuple(dict.fromkeys(every))
 

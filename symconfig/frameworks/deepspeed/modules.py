@@ -3,32 +3,36 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+_FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
 FILE = Path(__file__).parent / "modules.json"
 Rows = Mapping[str, tuple[str, ...]]  # a module -> the graph's weights that it may hold, by their stems
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Modules:
-    """Of one class, in order of registration: before the layers, in a layer by its kind, behind the layers. prefix: of
-    the layers' names. vectors: modules whose own tensor has one dim, as norms have."""
+    """Of one class, in order of registration: before the layers, in layers that hold different weights, behind the
+    layers. prefix: of the layers' names. vectors: modules whose own tensor has one dim, as norms have."""
 
     first: Rows
     prefix: str
-    layers: Mapping[str, Rows]
+    layers: tuple[Rows, ...]
     last: Rows
     vectors: frozenset[str] = frozenset()
 
-    def layer(self, kind: str) -> Rows:
-        """Return the modules of a layer of a kind; of one that is not known, those that any has."""
-        if kind in self.layers:
-            return self.layers[kind]
-        return {module: stems for rows in self.layers.values() for module, stems in rows.items()}
+    def layer(self, stems: Set[str]) -> Rows:
+        """Return the modules of a layer that holds these weights; of one that is not known, those of the nearest."""
+        whole = {part for stem in stems for part in _FUSED.get(stem, (stem,))}
+        return max(self.layers, key=lambda rows: -len(whole ^ _parts(rows)), default={})
+
+
+def _parts(rows: Rows) -> set[str]:
+    return {stem for stems in rows.values() for stem in stems if stem not in _FUSED}
 
 
 @cache
@@ -40,7 +44,7 @@ def _modules(row: Mapping[str, Any]) -> Modules:
     return Modules(
         first=_rows(row["first"]),
         prefix=row["prefix"],
-        layers={kind: _rows(rows) for kind, rows in row["layers"].items()},
+        layers=tuple(map(_rows, row["layers"])),
         last=_rows(row["last"]),
         vectors=frozenset(row["vectors"]),
     )
@@ -52,4 +56,9 @@ def modules_of(kind: str) -> Modules | None:
 
 
 def _rows(rows: Mapping[str, list[str]]) -> Rows:
-    return {module: tuple(stems) for module, stems in rows.items()}
+    """Return rows with the name that an adapter on a whole fused layer has in the graph."""
+    return {module: (*_fused(stems), *stems) for module, stems in rows.items()}
+
+
+def _fused(stems: list[str]) -> tuple[str, ...]:
+    return tuple(whole for whole, parts in _FUSED.items() if set(parts) <= set(stems))

@@ -17,7 +17,7 @@ from symconfig.graph import dims as d
 from symconfig.graph.model import blocks, dim_sizes
 from symconfig.graph.operator import Weight
 
-_UNKNOWN = Modules(first={}, prefix="model.layers", layers={}, last={})
+_UNKNOWN = Modules(first={}, prefix="model.layers", layers=(), last={})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +54,9 @@ def registered(model: ModelDescriptor) -> tuple[Registered, ...]:
         ends.pop("lm_head.weight", None)
     behind = _whole(names.last, {name: one for name, one in ends.items() if _stem(name) not in _stems(names.first)})
     found = list(_of_rows("", names.first, ends, sizes, names))
+    layers = {kind: _whole(names.layer(set(map(_stem, kinds[kind]))), kinds[kind]) for kind in set(model.layer_kinds)}
     for index, kind in enumerate(model.layer_kinds):
-        found += _of_rows(f"{names.prefix}.{index}.", _whole(names.layer(kind), kinds[kind]), kinds[kind], sizes, names)
+        found += _of_rows(f"{names.prefix}.{index}.", layers[kind], kinds[kind], sizes, names)
     found += _of_rows("", behind, ends, sizes, names)
     if model.adapter is None:
         return tuple(found)

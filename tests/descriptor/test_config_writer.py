@@ -1,0 +1,70 @@
+"""A descriptor as config.json: the inverse of the import, for what tables say and for what only rules read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from symconfig.descriptor.config_search import Wanted, searched
+from symconfig.descriptor.config_writer import config_json, unsaid
+from symconfig.descriptor.huggingface import import_config
+from symconfig.descriptor.load import load_model
+from symconfig.errors import InfeasibleError
+from symconfig.runs.families import default_model
+
+# What only a family's rule or its blocks read, with values that are not the class's.
+RULED: list[tuple[str, dict[str, Any]]] = [
+    ("qwen3_next", {"linear_num_value_heads": 64, "linear_key_head_dim": 96, "num_hidden_layers": 8}),
+    ("jamba", {"mamba_d_state": 32, "mamba_dt_rank": 128, "mamba_conv_bias": False}),
+    ("lfm2", {"conv_L_cache": 5, "conv_bias": True, "full_attn_idxs": [1, 3]}),
+    ("falcon_h1", {"mamba_n_heads": 64, "mamba_d_head": 96, "mamba_d_ssm": 6144, "lm_head_multiplier": 0.5}),
+    ("granite", {"logits_scaling": 8.0, "attention_multiplier": 0.0078125, "residual_multiplier": 0.22}),
+    ("smollm3", {"no_rope_layers": [1, 1, 0] * 12}),
+    ("gpt_bigcode", {"multi_query": False}),
+    ("nemotron_h", {"hybrid_override_pattern": "M-*-ME"}),
+]
+
+
+@pytest.mark.parametrize(("kind", "keys"), RULED, ids=[kind for kind, _ in RULED])
+def test_what_a_rule_reads_is_written_back(kind: str, keys: dict[str, Any]) -> None:
+    model = import_config({"model_type": kind, **keys}, "config.json", "m")
+    assert model != default_model(kind).model_copy(update={"name": "m"})
+    assert list(unsaid(model)) == []
+    assert import_config(config_json(model), "config.json", "m").mixers == model.mixers
+
+
+def test_the_class_is_named_as_transformers_names_it() -> None:
+    assert config_json(load_model("qwen-7b"))["architectures"] == ["Qwen2ForCausalLM"]
+    assert config_json(default_model("gpt2"))["architectures"] == ["GPT2LMHeadModel"]
+    assert config_json(default_model("gemma3"))["model_type"] == "gemma3_text"
+
+
+def test_what_is_lost_is_named_by_its_field() -> None:
+    model = default_model("bloom").model_copy(update={"model_type": "llama"})
+    lost = {problem.field: str(problem) for problem in unsaid(model)}
+    assert {"position", "embedding_norm", "norm", "gated_mlp"} <= set(lost)
+    assert "Transformers' LlamaForCausalLM cannot be told it (got alibi, need rope)" in lost["position"]
+
+
+def test_an_unknown_family_names_the_nearest_and_the_list() -> None:
+    model = load_model("llama2-7b").model_copy(update={"model_type": "lama"})
+    with pytest.raises(InfeasibleError, match=r"Try: llama, or symconfig models --families") as caught:
+        config_json(model)
+    assert len(str(caught.value)) < 200
+
+
+def test_a_search_finds_switches_products_and_inverses() -> None:
+    """A key may be doubled into a field, stand for its inverse, or switch another one on."""
+    from symconfig.descriptor.architectures.architecture import Architecture
+
+    keys = ("width", "divisor", "on")
+    table = Architecture(defaults={"width": 4, "divisor": 2.0, "on": False}, reads=keys)
+
+    def read(config: dict[str, Any]) -> dict[str, object]:
+        width, on = config.get("width", 4), config.get("on", False)
+        return {"inner": 2 * width if on else 0, "factor": 1 / config.get("divisor", 2.0), "on": on}
+
+    wanted: dict[str, object] = {"inner": 14, "factor": 0.125, "on": True}
+    found = searched({}, table, Wanted(wanted, wanted), read)
+    assert found == {"width": 7, "divisor": 8.0, "on": True}
