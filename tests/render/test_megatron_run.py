@@ -16,6 +16,7 @@ from symconfig.plans.plan import Recompute, Target
 from symconfig.render import bridge_config, megatron, ms_swift, render, summary
 from symconfig.render.megatron_args import pattern
 from tests.sample_plans import sample_model, sample_plan
+from tests.zoo_limits import NOT_IN_MEGATRON
 
 VERSIONS = versions()[1:]
 NEWEST = "core_v0.19.0"
@@ -98,6 +99,10 @@ def test_zoo_models_render_for_every_version_that_can_express_them(name: str, ve
     if name == "gpt-oss-120b" and VERSIONS.index(version) < VERSIONS.index("core_v0.19.0"):
         with pytest.raises(InfeasibleError, match="rope_scaling"):
             megatron.arguments(plan)
+    elif name in NOT_IN_MEGATRON:
+        with pytest.raises(InfeasibleError) as caught:
+            megatron.arguments(plan)
+        assert NOT_IN_MEGATRON[name] in {problem.field for problem in caught.value.problems}
     else:
         assert flags(version).check(megatron.arguments(plan)) == []
 

@@ -1,0 +1,14 @@
+"""Models of the zoo that a target has no words for, each with the field that it is refused by."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+# In no version of Megatron-LM; mcore's experimental sparse attention is no option of pretrain_gpt.py.
+NOT_IN_MEGATRON: Mapping[str, str] = {
+    "deepseek-v3.2": "indexer",
+    "kimi-k2": "rope_scaling.beta_fast",
+    "llama4-maverick": "chunked_attention",
+    "llama4-scout": "chunked_attention",
+    "minimax-m2": "qk_norm_of",
+}
