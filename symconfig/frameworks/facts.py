@@ -31,14 +31,10 @@ class Fixed:
     that the fastest links join. mixer_pieces: of what ranks hold whole pieces of in blocks in attention's place, the
     greatest common divisor; exchanged_pieces: of what they have where heads are exchanged for the sequence; 0 without
     such blocks. scans: whether a block other than attention mixes tokens. own_attention: whether Transformers' modules
-<<<<<<< HEAD
     of the family compute attention in code of their own. hybrid: whether Megatron-LM's HybridModel is built;
     parts_of_layer: of how many of its layers one of the model's is, 0 where that differs. architecture: of the GPU
     (`descriptor.cluster.Gpu`). optimizer: its name. narrow_states: whether it keeps something narrower than fp32 by a
     setting of its own.
-=======
-    of the family compute attention in code of their own. architecture: of the GPU (`descriptor.cluster.Gpu`).
->>>>>>> hf
     """
 
     model_type: Any = UNKNOWN
@@ -59,17 +55,11 @@ class Fixed:
     shared_expert_intermediate_size: Any = UNKNOWN
     expert_bias: Any = UNKNOWN
     mixer_pieces: Any = UNKNOWN
-<<<<<<< HEAD
     hybrid: Any = UNKNOWN
     parts_of_layer: Any = UNKNOWN
     exchanged_pieces: Any = UNKNOWN
     scans: Any = UNKNOWN
     own_attention: Any = UNKNOWN
-=======
-    scans: Any = UNKNOWN
-    own_attention: Any = UNKNOWN
-    exchanged_pieces: Any = UNKNOWN
->>>>>>> hf
     adapted: Any = UNKNOWN
     column_rank: Any = UNKNOWN
     head_adapters: Any = UNKNOWN
@@ -110,17 +100,11 @@ class Fixed:
             shared_expert_intermediate_size=experts.shared_expert_intermediate_size if experts else 0,
             expert_bias=experts is not None and experts.expert_bias,
             mixer_pieces=mixer_pieces(model),
-<<<<<<< HEAD
             hybrid=hybrid(model),
             parts_of_layer=parts_of_layer(model) or 0,
             exchanged_pieces=mixer_pieces(model, exchanged=True),
             scans=any(mixer.block != NO_MIXER for mixer in model.mixers),
             own_attention=own_attention(model.model_type),
-=======
-            scans=any(mixer.block != NO_MIXER for mixer in model.mixers),
-            own_attention=own_attention(model.model_type),
-            exchanged_pieces=mixer_pieces(model, exchanged=True),
->>>>>>> hf
             adapted=model.adapter is not None,
             column_rank=0 if put is None or model.adapter is None or not put.by_columns else model.adapter.r,
             head_adapters=put is not None and "linear_q" in put.modules,

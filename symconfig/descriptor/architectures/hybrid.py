@@ -12,10 +12,7 @@ from symconfig.descriptor.architectures import hybrid_rules as rules
 from symconfig.descriptor.architectures.architecture import LINEAR, Architecture, Derived, Kind
 from symconfig.descriptor.architectures.deepseek import LATENT_IGNORED, V3
 from symconfig.descriptor.architectures.hybrid_blocks import DELTA
-<<<<<<< HEAD
-=======
 from symconfig.descriptor.architectures.hybrid_keys import expand, nemotron_keys
->>>>>>> hf
 
 # How a class starts, and how it steps at inference: neither changes a shape or a cost.
 STARTS = (
@@ -66,11 +63,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         **SCANS,
         blocks={LINEAR: blocks.mamba2},
         reads=(*MAMBA2, "use_conv_bias", "time_step_rank"),
-<<<<<<< HEAD
-        writes=rules.expand("expand"),
-=======
         writes=expand("expand"),
->>>>>>> hf
     ),
     "jamba": Architecture(
         constants={"position": "none", "experts.norm_topk_prob": False},
@@ -90,11 +83,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         blocks={LINEAR: blocks.bamba},
         reads=(*BAMBA, "attn_layer_indices"),
         kinds={**AUTO_HEADS, "attn_layer_indices": Kind.LAYERS},
-<<<<<<< HEAD
-        writes=rules.expand("mamba_expand"),
-=======
         writes=expand("mamba_expand"),
->>>>>>> hf
     ),
     "granitemoehybrid": Architecture(
         constants={"experts.norm_topk_prob": True},
@@ -109,11 +98,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         kinds=AUTO_HEADS,
         may_be_zero=("num_local_experts", "num_experts_per_tok"),
         rule=rules.granite_rule,
-<<<<<<< HEAD
-        writes=rules.expand("mamba_expand"),
-=======
         writes=expand("mamba_expand"),
->>>>>>> hf
     ),
     "falcon_h1": Architecture(
         noted={name: f"{name} {SCALES}" for name in (
@@ -143,11 +128,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         reads=("mamba_num_heads", "mamba_head_dim", "n_groups", "ssm_state_size", "conv_kernel", "chunk_size",
                "use_bias", "use_conv_bias", "hybrid_override_pattern", "moe_shared_expert_intermediate_size"),
         rule=rules.nemotron_rule,
-<<<<<<< HEAD
-        writes=rules.nemotron_keys,
-=======
         writes=nemotron_keys,
->>>>>>> hf
     ),
     "qwen3_next": Architecture(**QWEN | {"constants": QWEN_EXPERTS}),
     "qwen3_5_text": Architecture(**QWEN),

@@ -4,13 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import ceil
-from typing import TYPE_CHECKING, Any
 
 from symconfig.descriptor.architectures.architecture import FULL, LINEAR, OLDER_TYPES, SLIDING, Reading, Values
-from symconfig.descriptor.layers import Mlp
-
-if TYPE_CHECKING:
-    from symconfig.descriptor.model import ModelDescriptor
 
 
 def all_linear(values: Values, layers: int) -> list[str]:
@@ -133,21 +128,3 @@ def lfm2_rule(reader: Reading) -> None:
 
 def olmo_rule(reader: Reading) -> None:
     reader.note("layers with attention have their norms behind attention and MLP; all are taken to have them before")
-
-
-def nemotron_keys(model: ModelDescriptor) -> dict[str, Any]:
-    """Write the types of layers of one part each."""
-    alone = {Mlp.MOE: "moe", Mlp.DENSE: "mlp"}
-    return {"layer_types": [FULL if k.attends else alone.get(k.mlp, LINEAR) for k in model.kind_of_layer]}
-
-
-def expand(key: str) -> Callable[[ModelDescriptor], dict[str, Any]]:
-    """Make the inverse of a class that wants its heads as wide together as the stream, times a factor."""
-
-    def writes(model: ModelDescriptor) -> dict[str, Any]:
-        blocks = [mixer.sizes for mixer in model.mixers if mixer.block == "mamba2"]
-        factors = [sizes["mamba_num_heads"] * sizes["mamba_head_dim"] / model.hidden_size for sizes in blocks]
-        factor = factors[0] if factors else 0.0
-        return {key: int(factor)} if factor and factor.is_integer() else {}
-
-    return writes

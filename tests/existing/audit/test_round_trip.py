@@ -14,6 +14,7 @@ from symconfig.existing.audit.audit import audit
 from symconfig.existing.launch.read import read
 from symconfig.existing.recover.asked import Asked
 from symconfig.plans.plan import Plan
+from tests.zoo_limits import NOT_IN_MEGATRON
 
 FOR_PEOPLE = {"name", "source", "notes", "huggingface_id", "model_type", "torch_dtype", "max_position_embeddings"}
 
@@ -30,6 +31,8 @@ class Case:
 
 CASES: dict[str, tuple[Case, ...]] = {
     "deepseek-v3": (Case("h200", 512, 2048, 4096, {"tp": "2", "pp": "16"}),),
+    "glm-4.5": (Case("h100", 512, 1024, 4096, {"tp": "2", "pp": "8", "ep": "16"}),),
+    "glm-4.5-air": (Case("h200", 64, 256, 4096, {"tp": "1", "pp": "2", "ep": "8"}),),
     "gpt-oss-120b": (Case("h100", 64, 256, 4096, {"tp": "1", "pp": "1"}),),
     "gpt3-175b": (Case("a100-80gb", 128, 256, 2048, {"tp": "8", "pp": "8", "vpp": "3", "recompute": "full"}),),
     "llama2-13b": (
@@ -84,7 +87,8 @@ CASES: dict[str, tuple[Case, ...]] = {
 
 
 def test_every_model_of_the_zoo_makes_the_round_trip() -> None:
-    assert set(CASES) == set(zoo_models())
+    assert set(CASES) >= set(zoo_models()) - set(NOT_IN_MEGATRON)
+    assert set(CASES) <= set(zoo_models())
 
 
 @pytest.mark.parametrize(

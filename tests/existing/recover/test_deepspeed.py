@@ -28,7 +28,7 @@ from tests.sample_plans import sample_plan
 
 H100 = load_cluster("h100")
 # Models that DeepSpeed trains; DeepSeek-V3 has multi-token prediction.
-MODELS = [name for name in zoo_models() if name != "deepseek-v3"]
+MODELS = [name for name in zoo_models() if not load_model(name).num_nextn_predict_layers]
 SHAPES: dict[str, dict[str, Any]] = {
     "zero1 fp32 gradients": {"grad_bytes": 4, "micro": 2},
     "zero0": {"zero_stage": 0, "grad_bytes": 2, "recompute": Recompute("full", method="uniform", num_layers=1)},

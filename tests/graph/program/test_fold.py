@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -11,6 +12,8 @@ from hypothesis import strategies as st
 
 from symconfig.descriptor.load import load_model, zoo_models
 from symconfig.descriptor.model import ModelDescriptor
+from symconfig.graph.model import blocks
+from symconfig.graph.operator import Gradients
 from symconfig.graph.program.build import elementwise, product
 from symconfig.graph.program.fold import Folding, expand, fold, validate
 from symconfig.graph.program.functions import FUNCTIONS
@@ -144,9 +147,10 @@ def test_foldings_of_models_hold_on_the_whole_program(name: str) -> None:
     found = program(model, 8, 4096)
     folding = fold(found)
     validate(found, folding)
-    assert len(folding.operators) < (120 if name in RUNS else 100)
-    kinds = len(set(model.layer_kinds)) if model.sliding_window is None else 1
-    assert len(folding.runs) == RUNS.get(name, kinds)
+    indexers = sum(op.gradients is Gradients.NONE for block in blocks(model).values() for op in block.operators)
+    assert len(folding.operators) < (120 if name in RUNS else 100) + indexers
+    repeated = [kind for kind, times in Counter(model.layer_kinds).items() if times > 1]
+    assert len(folding.runs) == RUNS.get(name, len(repeated) if model.sliding_window is None else 1)
     whole, small = net(found), net(found, folding.of, folding.runs)
     assert sum(node.times for node in small.nodes) == len(whole.nodes)
     assert sum(link.times for link in small.links) == len(whole.links)
