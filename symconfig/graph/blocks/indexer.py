@@ -3,8 +3,8 @@
 I[B, S, T] = sum over the indexer's heads of w relu(q k'), with its own queries from the low-rank ones, one key for all
 its heads, and a weight for each head from the layer's input (arXiv 2512.02556, section 2.1).
 
-Nothing flows back through it: Transformers runs it without gradients (DeepseekV32Indexer), and where DeepSeek trains it,
-by a loss of its own that draws its scores to the attention's, its inputs are detached. That loss is left out, as in
+Nothing flows back through it: Transformers runs it without gradients (DeepseekV32Indexer), and where DeepSeek trains
+it, by a loss of its own that draws its scores to the attention's, its inputs are detached. That loss is left out, as in
 Transformers. Weights of the indexer are counted, held and updated as all others are.
 """
 
