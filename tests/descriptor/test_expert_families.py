@@ -1,4 +1,4 @@
-"""Families with experts and latent attention: what the general tests of the import do not reach, and published sizes."""
+"""Families with experts and latent attention: what general tests of the import do not reach, and published sizes."""
 
 from __future__ import annotations
 
@@ -95,8 +95,8 @@ def test_keys_that_change_no_shape_are_particulars() -> None:
     assert read("olmoe", head_dim=16).particulars == ()
     assert {one.name for one in read("llama4_text").particulars} == {"attn_scale", "floor_scale"}
     assert read("llama4_text", attn_temperature_tuning=False).particulars == ()
-    windows = {one.name for one in read("laguna", layer_types=["sliding_attention", "full_attention"] * 4).particulars}
-    assert windows == {"gate_activation", "sliding_attention.partial_rotary_factor"}
+    windows = read("laguna", layer_types=["sliding_attention", "full_attention"] * 4)
+    assert {one.name for one in windows.particulars} == {"gate_activation", "sliding_attention.partial_rotary_factor"}
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_longcat_has_what_its_report_counts() -> None:
 
 
 def test_minimax_m2_has_what_its_weights_hold() -> None:
-    """228,703,644,928 numbers: its parameters, a bias of the choice for each expert, and scales of 128 x 128 weights."""
+    """228,703,644,928 numbers: parameters, a bias of the choice for each expert, and scales of 128 x 128 weights."""
     model = load_model("minimax-m2")
     total, biases = parameters(model).total, 62 * 256
     scales = 228_703_644_928 - total - biases

@@ -28,7 +28,7 @@ _FIXED: dict[str, dict[str, Any]] = {
     "afmoe": {"attention_bias": False},
     "laguna": {"attention_bias": False},
     "ernie4_5_moe": {"use_bias": False},
-    **dict.fromkeys(("axk1", "longcat_flash", "deepseek_v32", "glm_moe_dsa"), {"q_lora_rank": 12}),
+    **{kind: {"q_lora_rank": 12} for kind in ("axk1", "deepseek_v32", "glm_moe_dsa")},
 }
 
 

@@ -140,8 +140,8 @@ def test_an_indexer_that_cannot_be_is_refused(changed: dict[str, Any], word: str
 def test_an_indexer_adds_what_autograd_saves_of_it() -> None:
     """Of Transformers' layers on a CPU: the mask, in bf16, as PyTorch's attention keeps it, and nothing else.
 
-    Both kinds of layer keep more than is derived of latent attention: the result that values are views of, and a copy of
-    the heads that the output projection reads.
+    Both kinds of layer keep more than is derived of latent attention: the result that values are views of, and a copy
+    of the heads that the output projection reads.
     """
     found, expected = [], []
     more: dict[str, Any]

@@ -149,5 +149,5 @@ ARCHITECTURES: dict[str, Architecture] = {
 }  # fmt: skip
 
 REFUSED: Mapping[str, str] = {
-    "mimo_v2_flash": "layers with a window have twice the key/value heads of the others, and sinks, which these lack",
+    "mimo_v2_flash": "layers with a window have twice the key/value heads of the others, and sinks",
 }
