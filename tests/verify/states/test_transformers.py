@@ -29,6 +29,8 @@ APART = {
     "afmoe": "the choice's bias is a parameter",
     "laguna": "the choice's bias is a parameter",
 }
+# Layers whose keys are their values have their norms elsewhere once they are adapted.
+ADAPTED_APART = {"gemma4_text", "gemma4_unified_text"}
 ONE_TO_ONE = tuple(kind for kind in KINDS if kind not in APART)
 Facts = list[tuple[str, int, bool, bool]]
 SEEDS = 4
@@ -88,7 +90,7 @@ def test_an_adapter_is_peft_s(model_type: str, targets: list[str], tmp_path: Pat
     assert _ours(model) == _real(model, tmp_path)
 
 
-@pytest.mark.parametrize("kind", ONE_TO_ONE)
+@pytest.mark.parametrize("kind", [kind for kind in ONE_TO_ONE if kind not in ADAPTED_APART])
 def test_adapters_on_all_linear_layers_are_peft_s(kind: str, tmp_path: Path) -> None:
     compared = 0
     for seed in range(SEEDS):
