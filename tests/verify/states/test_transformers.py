@@ -29,7 +29,7 @@ APART = {
     "afmoe": "the choice's bias is a parameter",
     "laguna": "the choice's bias is a parameter",
 }
-# Layers whose keys are their values have their norms elsewhere once they are adapted.
+# The graph calls the norms of queries and keys in wide layers otherwise once these are adapted: as many elements.
 ADAPTED_APART = {"gemma4_text", "gemma4_unified_text"}
 ONE_TO_ONE = tuple(kind for kind in KINDS if kind not in APART)
 Facts = list[tuple[str, int, bool, bool]]
