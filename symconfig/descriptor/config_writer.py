@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import Any
 
 from symconfig.descriptor.architectures import architectures
-from symconfig.descriptor.architectures.architecture import Architecture
-from symconfig.descriptor.architectures.class_defaults import class_of, defaults
+from symconfig.descriptor.architectures.architecture import FULL, SLIDING, Architecture
+from symconfig.descriptor.architectures.class_defaults import class_of, defaults, families
 from symconfig.descriptor.architectures.fields import goes_to
 from symconfig.descriptor.architectures.keys import ACTIVATIONS, NULL_IS_NONE
 from symconfig.descriptor.config_search import Wanted, searched
@@ -32,7 +32,7 @@ SAME_NETWORK = {"qwen": "qwen2", "gpt3": "gpt2", "kimi_k2": "deepseek_v3"}
 def config_json(model: ModelDescriptor) -> Json:
     """Return `config.json` of a model's class. Raises InfeasibleError where Transformers has none."""
     kind, architecture = _family(model)
-    values = _values(model, architecture)
+    values = _values(model, architecture, kind)
     values |= layer_keys(model, architecture, values)
     if architecture.writes is not None:
         values |= architecture.writes(model)
@@ -86,7 +86,7 @@ def _family(model: ModelDescriptor) -> tuple[str, Architecture]:
     return kind, known[kind]
 
 
-def _values(model: ModelDescriptor, architecture: Architecture) -> Json:
+def _values(model: ModelDescriptor, architecture: Architecture, kind: str) -> Json:
     """Return the keys that stand for a field of the descriptor, and rope's."""
     fields, found = _fields(model), Json()
     for key, default in architecture.defaults.items():
@@ -103,7 +103,9 @@ def _values(model: ModelDescriptor, architecture: Architecture) -> Json:
         found[key] = value
     if architecture.gate_and_up_in_one:
         found["intermediate_size"] *= 2
-    return found | _rope(model, architecture)
+    rope = _rope(model, architecture, kind)
+    flat_keys = ("rope_theta", "rope_local_base_freq", "partial_rotary_factor") if "rope_parameters" in rope else ()
+    return {key: value for key, value in found.items() if key not in flat_keys} | rope
 
 
 def _fields(model: ModelDescriptor) -> Json:
@@ -122,7 +124,7 @@ def _activation(name: str, default: object) -> str:
     return next((spelling for spelling, meant in ACTIVATIONS.items() if meant == name), name)
 
 
-def _rope(model: ModelDescriptor, architecture: Architecture) -> Json:
+def _rope(model: ModelDescriptor, architecture: Architecture, kind: str) -> Json:
     """Return rope's scaling, in the spelling of before transformers 5, which all releases read."""
     keys, found = architecture.defaults, Json()
     if "rope_scaling" not in keys:
@@ -130,6 +132,10 @@ def _rope(model: ModelDescriptor, architecture: Architecture) -> Json:
     scaling = model.rope_scaling.model_dump(mode="json", exclude_none=True) if model.rope_scaling else None
     if scaling is not None:
         found["rope_scaling"] = scaling
+    elif keys["rope_scaling"] is not None and "rope_local_base_freq" in keys:
+        own = families()[kind]["rope"]  # the class's own sections, which no older spelling says
+        bases = {FULL: model.rope_theta, SLIDING: model.rope_local_base_freq or model.rope_theta}
+        return {"rope_parameters": {name: {**own[name], "rope_theta": base} for name, base in bases.items()}}
     elif keys["rope_scaling"] is not None:
         found["rope_scaling"] = {"rope_type": "default"}  # null would mean the class's own scaling
     if "original_max_position_embeddings" in keys:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from symconfig.descriptor.config_writer import config_json
+from symconfig.descriptor.config_writer import SAME_NETWORK, config_json
 from symconfig.descriptor.huggingface import import_config
 from symconfig.descriptor.load import load_model, zoo_models
 from symconfig.errors import InfeasibleError
@@ -156,8 +156,9 @@ def test_recompute_becomes_a_number_of_layers(recompute: Recompute, layers: int)
 def test_config_json_imported_again_is_the_model(name: str) -> None:
     model = load_model(name)
     again = import_config(config_json(model), "config.json", name).model_dump(mode="json")
-    other = {"source", "huggingface_id", "notes", "adapter"}
-    other |= {"model_type"} if model.model_type in ("qwen", "kimi_k2") else set()
+    other = {"source", "huggingface_id", "notes", "adapter"} | (
+        {"model_type"} if model.model_type in SAME_NETWORK else set()
+    )
     wanted = model.model_dump(mode="json")
     assert {key: again[key] for key in wanted.keys() - other} == {key: wanted[key] for key in wanted.keys() - other}
 

@@ -21,9 +21,17 @@ from tests.sample_plans import sample_model
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-# Each head's norm is a module there, and one weight in the graph: as many elements, in more tensors.
-NORM_BY_HEAD = {"stablelm"}
-ONE_TO_ONE = tuple(kind for kind in KINDS if kind not in NORM_BY_HEAD)
+# Whose tensors are not the graph's weights one to one. The bias of the experts' choice, which the graph has among the
+# buffers, is a parameter without gradient there.
+APART = {
+    "stablelm": "each head's norm is a module, and one weight in the graph: as many elements, in more tensors",
+    "ernie4_5_moe": "the choice's bias is a parameter",
+    "afmoe": "the choice's bias is a parameter",
+    "laguna": "the choice's bias is a parameter",
+}
+# The graph calls the norms of queries and keys in wide layers otherwise once these are adapted: as many elements.
+ADAPTED_APART = {"gemma4_text", "gemma4_unified_text"}
+ONE_TO_ONE = tuple(kind for kind in KINDS if kind not in APART)
 Facts = list[tuple[str, int, bool, bool]]
 SEEDS = 4
 
@@ -82,7 +90,7 @@ def test_an_adapter_is_peft_s(model_type: str, targets: list[str], tmp_path: Pat
     assert _ours(model) == _real(model, tmp_path)
 
 
-@pytest.mark.parametrize("kind", ONE_TO_ONE)
+@pytest.mark.parametrize("kind", [kind for kind in ONE_TO_ONE if kind not in ADAPTED_APART])
 def test_adapters_on_all_linear_layers_are_peft_s(kind: str, tmp_path: Path) -> None:
     compared = 0
     for seed in range(SEEDS):
