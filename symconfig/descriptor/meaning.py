@@ -48,7 +48,7 @@ def meaning(model: ModelDescriptor) -> dict[str, object]:
             found.pop("experts.first_k_dense_replace", None)
             found.pop("experts.moe_layer_freq", None)
     if model.mixers:
-        found["mixers"] = sorted(map(_mixer, model.mixers))
+        found["mixers"] = sorted(map(_mixer, model.mixers), key=str)
     if model.adapter is not None:
         found["adapter.target_modules"] = tuple(sorted(model.adapter.target_modules))
     if any(model.sliding_layers):
@@ -56,10 +56,13 @@ def meaning(model: ModelDescriptor) -> dict[str, object]:
     return found
 
 
-def _mixer(mixer: Mixer) -> tuple[object, ...]:
-    """A block with its sizes and layers, in an order of its own."""
+def _mixer(mixer: Mixer) -> dict[str, object]:
+    """Return a block with its sizes, switches and layers, in an order of its own."""
     where = () if mixer.layers is None or all(mixer.layers) else mixer.layers
-    return mixer.block, tuple(sorted(mixer.sizes.items())), tuple(sorted(mixer.switches)), where, mixer.beside_attention
+    sizes, switches = dict(sorted(mixer.sizes.items())), sorted(mixer.switches)
+    return {"block": mixer.block, "sizes": sizes, "switches": switches, "layers": list(where)} | (
+        {"beside_attention": True} if mixer.beside_attention else {}
+    )
 
 
 def _idle(model: ModelDescriptor) -> Iterator[str]:

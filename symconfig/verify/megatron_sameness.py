@@ -309,6 +309,7 @@ ROWS: tuple[Row, ...] = (
     ),
     _same("initializer_range", "init_method_std"),
     *(_only(name, _default(name), why) for name, why in NEVER.items()),
+    _only("vision", None, "GPTModel has no tower in front"),
     _only("adapter", None, "Megatron-LM has no adapters"),
 )
 
