@@ -44,6 +44,7 @@ def _hunyuan(reader: Reading) -> None:
         alike = set(map(str, value)) if isinstance(value, list) else {value}
         if len(alike) != 1:
             reader.problem("layers with different experts are not described", key, got=value, need="one number")
+            continue
         reader.fields[field] = value[0] if isinstance(value, list) else value
         reader.key_of[field] = key
 
