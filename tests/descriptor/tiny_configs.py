@@ -11,7 +11,7 @@ from symconfig.descriptor.architectures.multimodal import ARCHITECTURES as INNER
 
 # Qwen-7B's code lies beside its weights, Kimi-K2's class is DeepSeek-V3's, DBRX's has sections, LongCat's weights that
 # nothing reads (test_expert_families.py), and test_hybrid.py has its own; multimodal models, and language models that
-# are only part of one, have no causal model of their own (test_vision.py). Cohere Compass has no default that can be built,
+# are only part of one, have no causal model of their own (test_vision.py). Cohere Compass has no default to be built,
 # and Phi-4 multimodal has its towers within (test_families.py).
 _ELSEWHERE = {"qwen", "kimi_k2", "dbrx", "longcat_flash", "cohere_compass_text", "phi4_multimodal", *INNER, *HYBRID}
 KINDS = tuple(kind for kind, table in architectures().items() if table.text_of is None and kind not in _ELSEWHERE)

@@ -166,6 +166,15 @@ ARCHITECTURES: dict[str, Architecture] = {
         kinds={"full_attn_idxs": Kind.LAYERS},
         rule=rules.lfm2_rule,
     ),
+    "lfm3": Architecture(
+        constants={"qk_norm": True},
+        names={"use_sandwich_norm": ("norm_after_sublayer",)},
+        only={"attention_bias": (False,)},
+        layers=rules.lfm3_layers,
+        blocks={"conv": blocks.short_conv},
+        reads=("conv_L_cache", "conv_bias", "use_attention_gate"),
+        rule=rules.lfm3_rule,
+    ),
     "lfm2_moe": Architecture(
         constants={"qk_norm": True, "experts.scoring_func": "sigmoid"},
         names={"num_dense_layers": ("experts.first_k_dense_replace",),

@@ -114,6 +114,19 @@ def nemotron_rule(reader: Reading) -> None:
     return None
 
 
+def lfm3_layers(values: Values, layers: int) -> list[str]:
+    kinds = {0: SLIDING, 2: FULL}
+    return [kinds.get(i % 4, "conv") if i else "conv" for i in range(layers)]
+
+
+def lfm3_rule(reader: Reading) -> None:
+    """A gate for each head, where it is not switched off."""
+    if reader.values["use_attention_gate"]:
+        reader.fields["attention_gate"] = "head"
+    if reader.fields.get("partial_rotary_factor", 1.0) != 1.0 and reader.fields.get("sliding_window"):
+        reader.note("layers with a window turn whole heads; all are taken to turn the part that the others turn")
+
+
 def lfm2_rule(reader: Reading) -> None:
     """The MLP has two thirds of the stated width, times a factor, in whole multiples."""
     values = reader.values

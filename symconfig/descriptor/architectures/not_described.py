@@ -16,6 +16,7 @@ _STREAMS = (
 _INKLING = "convolutions stand on keys, values and sublayers' results, and positions are relative and learned"
 
 REFUSED: Mapping[str, str] = {
+    "bailing_hybrid": "its latent attention has a gate for each head, and its delta attention a forget gate of its own",
     "blt": "it reads bytes, and pools them to patches whose number depends on the text",
     "cpmant": "it reads its prompt in both directions, and all layers share a learned bias for each distance",
     "diffllama": "its attention is the difference of two softmaxes, each over values of both halves of the heads",
@@ -29,4 +30,15 @@ REFUSED: Mapping[str, str] = {
     "gemma4_assistant": _DRAFTS,
     "gemma4_unified_assistant": _DRAFTS,
     "hrm_text": "two stacks of layers run several times over for each token, the earlier turns without gradients",
+    "dots3_note": "its text model's latent attention has gates by head, and windows beside layers with an indexer",
+    **dict.fromkeys(
+        ("qwen4_exp", "qwen4_exp_text"),
+        "it has gated streams, embeddings of n-grams in some layers, and an indexer before grouped-query attention",
+    ),
+    "rwkv": "its recurrence over keys and values (WKV) has no block",
+    "xlstm": "its recurrence over matrices (mLSTM) has no block",
+    **dict.fromkeys(
+        ("zamba", "zamba2"),
+        "many layers share one or two attention blocks, which are held once and read the embedding again",
+    ),
 }
