@@ -106,16 +106,27 @@ def render(pairs: Iterable[Pair], root: Path) -> tuple[list[Rendered], dict[Pair
     done, without = [], {}
     for number, pair in enumerate(pairs):
         started = time.perf_counter()
-        found = plan(pair)
+        folder, found = root / str(number), plan(pair)
         if isinstance(found, Plan):
-            folder = root / str(number)
-            symconfig.PlanResult(found).write(folder)
+            found = _written(found, folder)
+        if isinstance(found, Plan):
             done.append(Rendered(pair, found, folder))
             said = f"{found.best.parallel.world_size} GPUs"
         else:
             without[pair] = said = found
         print(f"{time.perf_counter() - started:6.1f} s  {pair}: {said}", file=sys.stderr)
     return done, without
+
+
+def _written(found: Plan, folder: Path) -> Plan | str:
+    """Write a plan's files, or return what its framework's own code must be changed for before it has them."""
+    try:
+        symconfig.PlanResult(found).write(folder)
+    except InfeasibleError as error:
+        if all(problem.edit for problem in error.problems):
+            return str(error.problems[0])
+        raise
+    return found
 
 
 def judge(rendered: Sequence[Rendered]) -> dict[Pair, list[Check]]:

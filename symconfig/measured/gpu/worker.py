@@ -137,6 +137,7 @@ def _import(request: dict[str, Any], job: dict[str, Any], runner: Any, on_gpu: b
     shims = runner.load("megatron_shims")
     shims.install(Path(request["source"]), compilers=on_gpu)
     runner.load("megatron_patches")
+    runner.load("megatron_local_specs")
     if not on_gpu:
         shims.claim_gpu(tuple(job["capability"]), job["memory_bytes"], job["compute_units"])
     if importlib.util.find_spec("transformer_engine") is None:

@@ -61,7 +61,7 @@ def main() -> None:
 
     torch.set_num_threads(1)
     runner = load("megatron_runner")
-    for name in ("megatron_patches", "megatron_build"):
+    for name in ("megatron_patches", "megatron_local_specs", "megatron_build"):
         load(name)
     # What the trainer imports from its package, which is a stand-in.
     for name in (
