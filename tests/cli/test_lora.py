@@ -87,7 +87,8 @@ def test_megatron_plans_them_for_bridge(run: Run, tmp_path: Path) -> None:
     (("--lora-dropout", "half"), '--lora-dropout: wrong value (got "half", need a number).'),
     (("--lora-targets", ""), "--lora-targets: wrong length"),
     (("--hf-weights", ""), "--hf-weights: wrong length"),
-    (("--hf-weights", "x", "--task", "pretrain"), "--hf-weights: Megatron-LM does not start from Hugging Face weights"),
+    (("--hf-weights", "x", "--task", "pretrain", "--target", "megatron"),
+     "--hf-weights: Megatron-LM does not start from Hugging Face weights"),
 ])  # fmt: skip
 def test_what_cannot_be_is_said_in_the_words_of_the_command_line(
     words: tuple[str, ...], message: str, run: Run

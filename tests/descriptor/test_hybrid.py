@@ -33,6 +33,11 @@ NEMOTRON = {
 CONV, ATTENDS = "conv", "full_attention"
 # What each family's file says beside the common sizes; more than one where a key changes the structure.
 FILES: dict[str, list[dict[str, Any]]] = {
+    "lfm3": [
+        HEADS | {"head_dim": 16, "intermediate_size": 40},
+        HEADS | {"head_dim": 16, "intermediate_size": 40, "conv_L_cache": 3, "conv_bias": True}
+        | {"use_attention_gate": False, "use_sandwich_norm": False},
+    ],
     "mamba": [{"state_size": 6, "expand": 3, "use_bias": True}, {"use_conv_bias": False, "time_step_rank": 7}],
     "falcon_mamba": [{"state_size": 6}],
     "mamba2": [{"num_heads": 8, "head_dim": 16, "n_groups": 2}, {"num_heads": 8, "head_dim": 16, "use_bias": True}],
