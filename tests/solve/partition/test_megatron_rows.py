@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,6 +24,13 @@ from symconfig.solve.partition.project import project
 
 AXES = Mesh((MeshLevel("nvlink", 8, 1e11, 1e-6),)).axes()
 MODELS = sorted(path.stem for path in (data_dir("model_zoo") / "models").glob("*.yaml"))
+# What the tensor solver's own layouts cannot say of a model yet, or not at these degrees.
+NOT_YET = {
+    "deepseek-v3.2": "what an indexer computes is split there by the sequence, and here not at all",
+    "glm-4.5": "tokens in the slots of 160 experts are no whole number of 4,096",
+    "kimi-k2": "tokens in the slots of 384 experts are no whole number of 4,096",
+    "phi-4": "10 key/value heads do not divide over tp 2 x cp 2",
+}
 SCHEMES = {
     way(2, 2, 2, 2, 2, sequence_parallel=True): Scheme(True),
     way(2, 2, 2, 2, 2, sequence_parallel=False): Scheme(False),
@@ -44,7 +52,12 @@ def split(scheme: Scheme, op: Operator) -> list[set[str]]:
     return [set(rule.get(axis, ())) for axis in (("etp", "ep", "edp") if inside else ("tp", "cp", "dp"))]
 
 
-@pytest.mark.parametrize("model", MODELS)
+def _cases() -> list[Any]:
+    marks = {name: pytest.mark.xfail(strict=True, reason=why) for name, why in NOT_YET.items()}
+    return [pytest.param(name, marks=marks[name]) if name in marks else name for name in MODELS]
+
+
+@pytest.mark.parametrize("model", _cases())
 def test_every_operator_is_split_as_the_graphs_rule_says(model: str) -> None:
     of = folded(model)
     known: dict[str, Operator] = {}
