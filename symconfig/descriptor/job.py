@@ -162,10 +162,12 @@ class Job(Strict):
 
     @model_serializer(mode="wrap")
     def _said(self, data: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave the usual optimizer out: jobs and plans without another one read as before there were others."""
+        """Leave out the usual optimizer, and no images: such jobs and plans read as before there were others."""
         found: dict[str, Any] = data(self)
         if self.optimizer == ADAM:
             found.pop("optimizer", None)
+        if self.images is None:
+            found.pop("images", None)
         return found
 
     @property
