@@ -187,7 +187,7 @@ def test_a_template_that_is_none_is_named_with_its_line(tmp_path: Path) -> None:
 def test_what_the_yaml_filter_writes_reads_back(value: object) -> None:
     text = as_yaml({"a": {"b": value}}, indent=2)
     assert yaml.safe_load(f"top:\n  {text}\n") == {"top": {"a": {"b": value}}}
-    assert yaml.safe_load(as_yaml(value)) == value
+    assert yaml.safe_load(f"{as_yaml(value)}\n") == value  # the last line end is the template's
 
 
 def test_targets_are_found_by_module_and_unknown_ones_named() -> None:
