@@ -4,6 +4,7 @@
 
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
+CONSTRAINTS ?= .ci/constraints.txt
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
@@ -58,15 +59,15 @@ $(VENV)/.base: pyproject.toml $(VENV)/.python
 	$(PIP) -e .
 	@touch $@
 
-$(VENV)/.dev: pyproject.toml $(VENV)/.python
-	$(PIP) -e '.[dev]'
+$(VENV)/.dev: pyproject.toml $(CONSTRAINTS) $(VENV)/.python
+	$(PIP) -c $(CONSTRAINTS) -e '.[dev]'
 	@touch $@
 
 # torch by itself first: every later requirement then finds it and pulls no other build.
-$(VENV)/.verify: pyproject.toml $(VENV)/.dev
+$(VENV)/.verify: pyproject.toml $(CONSTRAINTS) $(VENV)/.dev
 	$(PIP) '$(TORCH)'
 	$(PIP) setuptools wheel ninja py-cpuinfo hatchling editables
-	$(PIP) --no-build-isolation -e '.[verify,dev]'
+	$(PIP) -c $(CONSTRAINTS) --no-build-isolation -e '.[verify,dev]'
 	@touch $@
 
 # Megatron-LM's own argument parser, fetched once; where it cannot be had, the tests that need it are skipped.

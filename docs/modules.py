@@ -190,7 +190,8 @@ def _alike(name: str, weight: str) -> float:
     leaf = mine.rsplit(".", 1)[-1]
     same = 2.0 * theirs.endswith(leaf) + ("shared" in mine) * ("shared" in theirs)
     half = difflib.SequenceMatcher(None, leaf, theirs).ratio() >= _HALF  # of less the order knows more
-    return same + half + 0.1 * ("norm" in mine) * ("norm" in theirs)
+    letter = leaf[0] == theirs[0] and leaf.endswith("_proj") and theirs.endswith("_proj")  # out_proj is o_proj
+    return same + half + 0.1 * ("norm" in mine) * ("norm" in theirs) + 0.05 * letter
 
 
 def _stem(weight: str) -> str:
