@@ -15,6 +15,12 @@ from symconfig.plans.plan import Candidate
 
 FlexBackend = Literal["", "deepep", "hybridep"]
 _FLEX: dict[Dispatch, FlexBackend] = {DISPATCHERS["deepep"]: "deepep", DISPATCHERS["hybridep"]: "hybridep"}
+_GRAPHS: dict[Graphed, str] = {
+    "none": "",
+    "router": "CUDA graphs of the router",
+    "outside experts": "CUDA graphs outside experts",
+    "all": "CUDA graphs",
+}
 _SCOPES: dict[Any, Graphed] = {legs: scope for scope, legs in GRAPHED.items()}
 
 
@@ -71,6 +77,19 @@ class Extras:
     def on(self) -> tuple[str, ...]:
         """Names of those that are otherwise than a framework has them by itself."""
         return tuple([name for name, usual in _USUAL.items() if getattr(self, name) != usual])
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Name those that are on, as tables do; gradients' width has a column of its own."""
+        named = {
+            f"{self.flex_backend} dispatch": bool(self.flex_backend),
+            "all-to-all overlapped": self.moe_overlap,
+            "user buffers": self.tp_comm,
+            _GRAPHS[self.graphs]: self.graphs != "none",
+            "8-bit weights": self.fp8_param_gather,
+            "fused loss": self.fused_loss,
+        }
+        return tuple([name for name, on in named.items() if on])
 
     def put_on(self, framework: Framework, architecture: str) -> Framework:
         """Return the framework with these on and no others, on GPUs of this architecture."""

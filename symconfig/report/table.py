@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from symconfig.format import count, gib, percent, seconds, words
+from symconfig.frameworks.extras import Extras
 from symconfig.frameworks.known import BACKENDS
 from symconfig.graph.count import parameters
 from symconfig.plans.beside import beside, opened
@@ -149,9 +150,6 @@ def recompute_text(recompute: Recompute) -> str:
     return "full"
 
 
-_GRAPHED = {"router": "of the router", "outside experts": "outside experts"}
-
-
 def others_text(candidate: Candidate) -> str:
     """The options that have no column of their own and are other than the framework's usual ones."""
     o = candidate.options
@@ -164,19 +162,7 @@ def others_text(candidate: Candidate) -> str:
         found.append("activation offload")
     if o.cp_comm not in (None, "p2p") and candidate.parallel.cp > 1:
         found.append(f"cp by {o.cp_comm}")
-    if candidate.parallel.ep > 1:
-        if o.moe_dispatcher not in (None, "alltoall"):
-            found.append(f"{o.moe_flex_backend or o.moe_dispatcher} dispatch")
-        if o.overlap.moe_a2a:
-            found.append("all-to-all overlapped")
-    if o.overlap.tp_comm and candidate.parallel.tp > 1:
-        found.append("user buffers")
-    if o.cuda_graphs != "none":
-        found.append("CUDA graphs" if o.cuda_graphs == "all" else f"CUDA graphs {_GRAPHED[o.cuda_graphs]}")
-    if o.fp8_param_gather:
-        found.append("8-bit weights")
-    if o.fused_loss:
-        found.append("fused loss")
+    found += Extras.planned(candidate).words
     if o.account_for_embedding or o.account_for_loss:
         found.append("ends as layers")
     elif o.stage_layout:

@@ -148,7 +148,7 @@ def _ways(piece: Piece, refused: Refused) -> Iterator[Way]:
         if pp < request.limits.least_stages:
             continue
         if pp > layers:
-            refused.add("layers", "every pipeline stage needs a layer", piece.candidates.size)
+            refused.add("layers", "every pipeline stage needs a layer", replace(piece.candidates, pp=pp))
             continue
         plain = admitted(request, piece.candidates, pp, refused)
         if not plain.size:

@@ -30,6 +30,7 @@ from symconfig.solve.pins import Pins, parse
 from symconfig.solve.refine import THOROUGH, Effort, Proof, refine
 from symconfig.solve.space import Request
 from symconfig.solve.stages.problem import Layouts
+from symconfig.solve.tally import Tally
 from symconfig.solve.weigh import weigh
 from symconfig.solve.weighed import Weighed
 
@@ -106,8 +107,10 @@ def weigh_all(
     below_s: float = float("inf"),
     fronts: int = 0,
     eager: bool = False,
+    tally: Tally | None = None,
 ) -> Weighed:
-    """All precisions and ways to run, by the formula for the schedule. eager: as of `Effort`."""
+    """All precisions and ways to run, by the formula for the schedule. eager: as of `Effort`. tally: keeps all points
+    that are weighed."""
     pins = parse(job.pins)
     relative = job.objective == "symtensor"
     # The bounds are on seconds, which say nothing of the relative cost.
@@ -118,6 +121,7 @@ def weigh_all(
         any_will_do,
         gammas=Gammas(top) if relative else None,
         below_s=below_s,
+        tally=tally,
     )
     refused: list[InputError] = []
     every = precisions(cluster, job, pins)

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,7 @@ from symconfig.plans.choices import Precision
 from symconfig.plans.columns import Columns, Values
 from symconfig.solve.limits import Limits
 from symconfig.solve.pins import Pins
+from symconfig.solve.tally import Tally
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +54,20 @@ class Request:
 
 @dataclass(slots=True)
 class Refused:
-    """How many points each named refusal removed."""
+    """How many points each named refusal removed. tally: keeps which they were; None: nobody asks."""
 
     counts: Counter[str] = field(default_factory=Counter)
     reasons: dict[str, str] = field(default_factory=dict)
+    tally: Tally | None = None
 
-    def add(self, name: str, reason: str, count: int) -> None:
+    def add(self, name: str, reason: str, points: Columns, which: NDArray[Any] | slice = slice(None)) -> None:
+        """Add some of the points."""
+        count = points.size if isinstance(which, slice) else int(which.sum())
         if count:
             self.counts[name] += count
             self.reasons[name] = reason
+            if self.tally is not None:
+                self.tally.refuse(name, reason, points.at(which))
 
 
 def divisors(number: int) -> list[int]:
@@ -185,7 +192,7 @@ def _accepted(
             break
         bad = rule.mask(request.limits.fixed, left, alive.shape)
         if bad.any():
-            refused.add(rule.name, rule.rule, int(bad.sum()))
+            refused.add(rule.name, rule.rule, left, bad)
             alive, left = alive[~bad], left.at(~bad)
     return alive
 

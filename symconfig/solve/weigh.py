@@ -30,6 +30,7 @@ from symconfig.plans.columns import Columns
 from symconfig.solve.found import Found
 from symconfig.solve.gamma import Gammas
 from symconfig.solve.grid import Grid, pieces
+from symconfig.solve.keeping import keep_floors, keep_points
 from symconfig.solve.kinds import ROUNDING
 from symconfig.solve.pieces import WHOLE, Piece, Way, settings, ways
 from symconfig.solve.room import states_fit
@@ -189,9 +190,9 @@ def _slices(
         floor = bound_bytes(low, where, setting)
         fits = runs & (floor <= space.budget)
         fits &= _may_be_pinned(space, low, where, setting)
-        weighed.refused.add(
-            "memory", "even full recompute and offload leave too little memory", int((~fits & runs).sum())
-        )
+        weighed.refused.add("memory", "even full recompute and offload leave too little memory", where, ~fits & runs)
+        if weighed.tally is not None:
+            keep_floors(weighed.tally, space, setting, where, ~fits & runs, floor)
         alive = order[fits[order]]
         if runs.any() and not fits.any() and not weighed.families:
             # the leanest of all that the target can run, so that a refusal can say how much is missing
@@ -332,6 +333,8 @@ def _one(batch: _Batch, weighed: Weighed) -> None:
         _by_relative_cost(batch, results, weighed.gammas)
     for result in results:
         _by_time(result, weighed)
+        if weighed.tally is not None:
+            keep_points(weighed.tally, piece, batch.setting, batch.points, batch.table.policies, result)
 
 
 def _by_time(result: _Result, weighed: Weighed) -> None:

@@ -10,6 +10,7 @@ from symconfig.solve.choice.family import Family, family
 from symconfig.solve.found import Found
 from symconfig.solve.gamma import Gammas
 from symconfig.solve.space import Refused
+from symconfig.solve.tally import Tally
 
 if TYPE_CHECKING:
     from symconfig.solve.pieces import Piece
@@ -41,7 +42,10 @@ class Weighed:
     best_s: float = float("inf")  # step time that a candidate must beat to be the answer
     below_s: float = float("inf")  # nothing slower counts
 
+    tally: Tally | None = None  # keeps every point; None: nobody asks
+
     def __post_init__(self) -> None:
+        self.refused.tally = self.tally
         self.worst_s = self.best_s = self.below_s
 
     def add(self, found: Found) -> None:
