@@ -106,6 +106,18 @@ class PlanResult:
         other = seen.schedule(schedule) if schedule is not None else None
         return seen.seen(self.plan, every[candidate - 1], other)
 
+    def html(self) -> str:
+        """The page of `symconfig plan --html`."""
+        from symconfig.api.page import plan_page
+
+        return plan_page(self.plan)
+
+    def _repr_html_(self) -> str:
+        """The same in a notebook's cell."""
+        from symconfig.api.page import framed
+
+        return framed(self.html())
+
     def to_dict(self) -> dict[str, Any]:
         """The JSON contract of `symconfig plan --json`: the plan, and how long the search took."""
         data = self.plan.to_dict()
@@ -202,6 +214,36 @@ def solve(
     those and with everything found here, InfeasibleError when nothing fits or the framework cannot express the model.
     """
     found = Problems(problems)
+    found.collect(lambda: check_top(top))
+    asked = read_job(document, model, cluster, model_base=model_base, cluster_base=cluster_base, problems=found.all)
+    try:
+        plan = best_plan(asked.model, asked.cluster, asked.job, top=top, writes=writes, progress=progress)
+        return PlanResult(plan, instead(asked.job, plan))
+    except SymconfigError as error:
+        raise type(error)([stated(problem, asked.document) for problem in error.problems]) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a person asks to be planned. document: the job as it was read."""
+
+    model: ModelDescriptor
+    cluster: ClusterDescriptor
+    job: Job
+    document: Document
+
+
+def read_job(
+    document: Document,
+    model: ModelDescriptor | None = None,
+    cluster: ClusterDescriptor | None = None,
+    *,
+    model_base: Path | None = None,
+    cluster_base: Path | None = None,
+    problems: Sequence[Problem] = (),
+) -> Asked:
+    """Read the job in `document` with its model and cluster. Raises InputError with everything that is wrong."""
+    found = Problems(problems)
     given = document
     with_name = found.collect(lambda: in_job(given), given)
     document = with_name or replace(given, data={**given.data, "cluster": "unread"})
@@ -211,16 +253,11 @@ def solve(
         model = found.collect(lambda: load_model(names["model"], model_base), document)
     if cluster is None and with_name is not None and isinstance(names.get("cluster"), str):
         cluster = found.collect(lambda: load_cluster(names["cluster"], cluster_base), document)
-    found.collect(lambda: check_top(top))
     if job is not None:
         found.collect(lambda: pin_values.parse(job.pins), document)
     if job is None or model is None or cluster is None or found.all:
         raise InputError(found.all)
-    try:
-        plan = best_plan(model, cluster, job, top=top, writes=writes, progress=progress)
-        return PlanResult(plan, instead(job, plan))
-    except SymconfigError as error:
-        raise type(error)([stated(problem, document) for problem in error.problems]) from None
+    return Asked(model, cluster, job, document)
 
 
 def check_top(top: int) -> None:

@@ -9,8 +9,18 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from symconfig.cli.options import add_script, variables
-from symconfig.cli.shared import check_output, named_cluster, note, print_json, say, whole, write_text
+from symconfig.cli.options import add_page, add_script, variables
+from symconfig.cli.shared import (
+    check_output,
+    named_cluster,
+    note,
+    page_path,
+    print_json,
+    say,
+    whole,
+    write_page,
+    write_text,
+)
 from symconfig.errors import InputError, Problem
 
 if TYPE_CHECKING:
@@ -48,6 +58,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--no-plan", action="store_true", help="do not look for a better plan")
     add("--best", metavar="PLAN.json", help="write the best plan there, for `symconfig adapt`")
     add("--sarif", metavar="FILE.sarif", help="write what is wrong there, for code review")
+    add_page(parser)
     add("--force", action="store_true", help="replace files that exist")
     add("--strict", action="store_true", help="exit 1 on warnings, notes, and where not all was understood, too")
     add("--rules", action="store_true", help="list every rule, and do nothing else")
@@ -74,6 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
     given = found.collect(
         lambda: variables(arguments.set, arguments.source, f"--cluster '{arguments.cluster or 'h100'} with {{}}'")
     )
+    html = page_path(arguments.html, arguments.force, found)
     if arguments.source is None:
         raise InputError(found.all)
     with Progress(sys.stderr) as progress:
@@ -95,6 +107,17 @@ def run(arguments: argparse.Namespace) -> int:
         )
     _write(done, outputs, arguments.force)
     _print(done, arguments.json)
+    if html is not None:
+        from symconfig.api.page import plan_page, report_page
+        from symconfig.report import audit as report
+
+        said = report.blocks(done)
+        page = (
+            report_page(f"Audit of {arguments.source}", said)
+            if done.better is None
+            else plan_page(done.better, before=said)
+        )
+        write_page(html, page, arguments.force)
     bad = not done.runs or (arguments.strict and (done.findings or done.reading.dark or done.unpredicted))
     return 1 if bad else 0
 

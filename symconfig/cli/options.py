@@ -113,7 +113,13 @@ def add_answer(parser: argparse.ArgumentParser) -> None:
     out.add_argument("--top", metavar="K", default="5", help="how many candidates to rank (default 5)")
     out.add_argument("--out", metavar="DIR", help="write plan.json, the launcher and the report there")
     out.add_argument("--force", action="store_true", help="write into a folder that exists")
+    add_page(out)
     add_files(out)
+
+
+def add_page(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+    """--html: the answer as a page."""
+    parser.add_argument("--html", metavar="FILE", help="the answer as one page for a browser, which fetches nothing")
 
 
 def top_of(text: str) -> int:

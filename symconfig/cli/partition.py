@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from symconfig.cli.options import add_changes, changes
-from symconfig.cli.shared import as_changes, check_output, note, print_json, say, write_text
+from symconfig.cli.options import add_changes, add_page, changes
+from symconfig.cli.shared import as_changes, check_output, note, page_path, print_json, say, write_page, write_text
 from symconfig.errors import InfeasibleError, InputError, Problem, SymconfigError
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     out("--top", metavar="K", default="1", help="how many other ways of each operator (default 1; --explain, --json)")
     out("--placements", metavar="FILE.py", help="write placements for PyTorch's DTensor there")
     out("--out", metavar="DIR", help="write partition.json, placements.py, and a plan where a framework can be told")
+    add_page(parser)
     out("--force", action="store_true", help="replace what exists")
 
 
@@ -78,6 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
         found.collect(lambda: check_free(out, arguments.force))
     if table is not None:
         found.collect(lambda: check_output("--placements", table, arguments.force, ("Python", ".py")))
+    html = page_path(arguments.html, arguments.force, found)
     top = found.collect(lambda: _top(arguments.top))
     given = {name: getattr(arguments, name) for name in _NAMES}
     changed = found.collect(lambda: changes(arguments)) or {}
@@ -102,6 +104,10 @@ def run(arguments: argparse.Namespace) -> int:
         print_json(to_dict(said))
     else:
         say(blocks(said))
+    if html is not None:
+        from symconfig.api.page import report_page
+
+        write_page(html, report_page(f"Partition of {result.found.net.program.name}", blocks(said)), arguments.force)
     return 0
 
 

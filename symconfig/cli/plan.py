@@ -5,16 +5,20 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from symconfig.cli.options import add_answer, add_job, top_of, wanted
-from symconfig.cli.shared import note, print_json, say, wrote
-from symconfig.errors import InputError, SymconfigError
+from symconfig.cli.shared import note, page_path, print_json, say, write_page, wrote
+from symconfig.errors import InfeasibleError, InputError, Problem, SymconfigError
+
+if TYPE_CHECKING:
+    from symconfig.cli.job import Request
 
 NAME = "plan"
 DOES = "find the fastest configuration that fits, and write its files"
 EXAMPLES = (
     "symconfig plan --model llama2-13b --cluster h100 --gpus 64 \\\n    --global-batch-size 1024 --out out",
-    "symconfig plan job.yaml --set network=4x200Gb/s --pin tp=8",
+    "symconfig plan job.yaml --set network=4x200Gb/s --pin tp=8 --html plan.html",
 )
 
 
@@ -25,6 +29,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--like", metavar="NAME", help="a published recipe: its job and its layout; `symconfig recipes` lists them")
     add_job(parser)
     add_answer(parser)
+    add("--candidates", metavar="FILE", help="all that was weighed, as .csv or .parquet")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -37,6 +42,10 @@ def run(arguments: argparse.Namespace) -> int:
     out = Path(arguments.out) if arguments.out is not None else None
     if out is not None:
         found.collect(lambda: api.check_free(out, arguments.force))
+    html = page_path(arguments.html, arguments.force, found)
+    table = Path(arguments.candidates) if arguments.candidates is not None else None
+    if table is not None:
+        found.collect(lambda: _check_table(table, arguments.force))
     top = found.collect(lambda: top_of(arguments.top))
     files = found.collect(lambda: wanted(arguments))
     asked = found.collect(lambda: request(arguments))
@@ -54,6 +63,8 @@ def run(arguments: argparse.Namespace) -> int:
                 progress=progress,
             )
     except SymconfigError as error:
+        if html is not None and isinstance(error, InfeasibleError):
+            _refused(html, asked, error, arguments.force)
         raise type(error)([as_options(problem, asked) for problem in error.problems]) from None
     if result.instead is not None:
         note(f"note: {result.instead}")
@@ -68,6 +79,32 @@ def run(arguments: argparse.Namespace) -> int:
         from symconfig.report.table import blocks
 
         say(blocks(result.plan))
+    if html is not None:
+        from symconfig.api.page import plan_page
+
+        write_page(html, plan_page(result.plan, files), arguments.force)
+    if table is not None:
+        from symconfig.runs import candidates
+
+        candidates.write(table, result.plan)
+        note(f"wrote {table}")
     if out is not None and files is not None:
         wrote(out, written, arguments.json, api.remarks(result.plan, files))
     return 0
+
+
+def _refused(path: Path, asked: Request, error: InfeasibleError, force: bool) -> None:
+    """Write the page of a job that nothing fits."""
+    from symconfig.api.page import refused_page
+    from symconfig.api.planning import read_job
+
+    job = read_job(asked.document, model_base=asked.model_base, cluster_base=asked.cluster_base)
+    write_page(path, refused_page(job, error), force)
+
+
+def _check_table(path: Path, force: bool) -> None:
+    from symconfig.runs.sweep import table
+
+    table.check(path, "--candidates")
+    if path.exists() and not force:
+        raise InputError(Problem("this file exists already", file=str(path), hint="--force, or another name"))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from symconfig.cli.options import add_answer, add_job, top_of
 from symconfig.cli.options import wanted as files_wanted
-from symconfig.cli.shared import print_json, say, wrote
+from symconfig.cli.shared import page_path, print_json, say, write_page, wrote
 from symconfig.errors import InputError, Problem, SymconfigError
 
 NAME = "replan"
@@ -60,6 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
     top = found.collect(lambda: top_of(arguments.top))
     step = found.collect(lambda: _step(arguments.at_step))
     files = found.collect(lambda: files_wanted(arguments))
+    html = page_path(arguments.html, arguments.force, found)
     out = Path(arguments.out) if arguments.out else None
     if out is not None:
         found.collect(lambda: api.check_free(out, arguments.force))
@@ -86,6 +87,11 @@ def run(arguments: argparse.Namespace) -> int:
         from symconfig.report.replan import blocks
 
         say(blocks(result.found))
+    if html is not None:
+        from symconfig.api.page import plan_page
+        from symconfig.report.replan import blocks as changed
+
+        write_page(html, plan_page(result.found.new, files, changed(result.found)), arguments.force)
     if out is not None and files is not None:
         wrote(out, written, arguments.json, api.remarks(result.found.new, files))
     return 0

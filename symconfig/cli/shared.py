@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from symconfig.errors import InputError, Problem
 
 if TYPE_CHECKING:
+    from symconfig.api.problems import Problems
     from symconfig.descriptor.cluster import ClusterDescriptor
     from symconfig.report.grid import Block
 
@@ -120,6 +121,24 @@ def write_bytes(path: Path, content: bytes, force: bool) -> None:
     except OSError as error:
         part.unlink(missing_ok=True)
         raise InputError(Problem(f"cannot be written: {error.strerror}", file=str(path))) from None
+
+
+PAGE = ("a page", ".html", ".htm")
+
+
+def page_path(text: str | None, force: bool, found: Problems) -> Path | None:
+    """The file that --html names, if it does; what is wrong with it is added to `found`."""
+    if text is None:
+        return None
+    path = Path(text)
+    found.collect(lambda: check_output("--html", path, force, PAGE))
+    return path
+
+
+def write_page(path: Path, html: str, force: bool) -> None:
+    """One page, and a note that it is there."""
+    write_text(path, html, force)
+    note(f"wrote {path}")
 
 
 def wrote(out: Path, written: Sequence[Path], as_json: bool, remarks: Sequence[str] = ()) -> None:

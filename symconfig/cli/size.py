@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from symconfig.cli.options import add_changes, add_engine, engine
-from symconfig.cli.shared import as_changes, note, print_json, say, whole
+from symconfig.cli.shared import as_changes, note, page_path, print_json, say, whole, write_page
 from symconfig.errors import FailedError, InputError, Problem
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--pin", metavar="NAME=VALUE", action="append", default=[], help="as for plan: tp=8, pp=2..8; may be repeated")
     add("--memory-margin", metavar="SHARE", help="share of the GPU's memory left free (default 0.04)")
     add_engine(parser)
+    add_page(parser)
     parser.add_argument("--plot", metavar="FILE.png", help="draw cost against time (png, svg or pdf); needs matplotlib")
 
 
@@ -61,6 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
     picture = Path(arguments.plot) if arguments.plot is not None else None
     if picture is not None:
         found.collect(lambda: size_plot.check(picture))
+    html = page_path(arguments.html, True, found)
     wanted = engine(arguments, found)
     question = _question(arguments, found)
     with Progress(sys.stderr) as progress:
@@ -69,6 +71,12 @@ def run(arguments: argparse.Namespace) -> int:
         print_json(to_dict(answer))
     else:
         say(blocks(answer))
+    if html is not None:
+        from symconfig.api.page import report_page
+        from symconfig.report.page.charts import of_size
+
+        title = f"{answer.question.model.name}: GPUs for {answer.question.tokens:,} tokens"
+        write_page(html, report_page(title, blocks(answer), [of_size(answer)]), force=True)
     if picture is not None:
         size_plot.plot(answer, picture)
         note(f"wrote {picture}")

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from symconfig.cli.options import add_changes, add_engine, changes, engine
-from symconfig.cli.shared import INTERRUPTED, as_changes, note, print_json, say, whole
+from symconfig.cli.options import add_changes, add_engine, add_page, changes, engine
+from symconfig.cli.shared import INTERRUPTED, as_changes, note, page_path, print_json, say, whole, write_page
 from symconfig.errors import FailedError, InputError, Problem
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_changes(parser)
     add_engine(parser)
     add("--limit", metavar="N", help="most combinations (default 10,000)")
+    add_page(parser)
     add("--force", action="store_true", help="start again, and replace a table that exists")
 
 
@@ -53,6 +54,12 @@ def run(arguments: argparse.Namespace) -> int:
         print_json(to_dict(swept, asked, out))
     else:
         say(blocks(swept, asked, out))
+    if arguments.html is not None:
+        from symconfig.api.page import report_page
+        from symconfig.report.page.charts import of_sweep
+
+        page = report_page(f"Sweep of {Path(arguments.sweep).name}", blocks(swept, asked, out), [of_sweep(swept)])
+        write_page(Path(arguments.html), page, force=True)
     if swept.interrupted:
         note("interrupted")
         return INTERRUPTED
@@ -72,6 +79,7 @@ def _asked(arguments: argparse.Namespace) -> tuple[Points, Path, Wanted]:
     found = Problems()
     out = api_sweep.table_of(arguments.sweep, arguments.out)
     found.collect(lambda: table.check(out))
+    page_path(arguments.html, True, found)
     limit = found.collect(lambda: whole("--limit", arguments.limit)) or LIMIT
     wanted = engine(arguments, found)
     changed = found.collect(lambda: changes(arguments)) or {}

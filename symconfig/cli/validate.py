@@ -6,7 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from symconfig.cli.shared import note, print_json, say
+from symconfig.cli.options import add_page
+from symconfig.cli.shared import note, page_path, print_json, say, write_page
 from symconfig.errors import InputError, Problem
 
 NAME = "validate"
@@ -19,6 +20,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("files", nargs="+", metavar="FILE", help="measured runs (symconfig.measurements/1), or folders of such files")
     add("--plot", metavar="FILE.png", help="draw predicted against measured seconds (png, svg or pdf)")
+    add_page(parser)
     add("--assume", metavar="FILE", help="what rows leave out, by source (symconfig.assumptions/1): stands before ours")
     add("--explain", metavar="ID", help="one row only: what it states, what was assumed, and where the error may be")
 
@@ -45,6 +47,7 @@ def _run(arguments: argparse.Namespace) -> int:
         found.add(Problem("explains one row, of which there is no picture", field="--explain"))
     elif picture is not None:
         found.collect(lambda: validation_plot.check(picture))
+    html = page_path(arguments.html, True, found)
     files = found.collect(lambda: read(arguments.files))
     if found.all or files is None:
         raise InputError(found.all)
@@ -64,6 +67,15 @@ def _run(arguments: argparse.Namespace) -> int:
         print_json(validation.to_dict(scores))
     else:
         say(validation.blocks(scores))
+    if html is not None:
+        from symconfig.api.page import report_page
+        from symconfig.report.page.charts import of_scores
+
+        write_page(
+            html,
+            report_page("Predictions against measured runs", validation.blocks(scores), [of_scores(scores)]),
+            force=True,
+        )
     if picture is not None:
         validation_plot.plot(scores, picture)
         note(f"wrote {picture}")

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 from symconfig.cost.framework import Framework
+from symconfig.cost.lattice import Array
 from symconfig.cost.machine import Machine
 
+Bytes = TypeVar("Bytes", float, Array)
 
-def reserved_bytes(peak_bytes: float, framework: Framework) -> float:
+
+def reserved_bytes(peak_bytes: Bytes, framework: Framework) -> Bytes:
     """What the allocator takes of the device for a peak of allocated bytes."""
     return peak_bytes * (1 + framework.fragmentation)
 
 
-def device_bytes(peak_bytes: float, machine: Machine, framework: Framework) -> float:
+def device_bytes(peak_bytes: Bytes, machine: Machine, framework: Framework) -> Bytes:
     """What is in use on the device: reserved, and beside it the context and the libraries."""
     return reserved_bytes(peak_bytes, framework) + machine.context_bytes
 

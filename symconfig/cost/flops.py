@@ -30,10 +30,11 @@ def block_flops(
 
 
 def _block(block: DerivedBlock, values: Mapping[str, float], phases: Collection[Phase]) -> float:
-    return sum(_flops(work, values) for work in block.work if work.phase in phases)
+    return sum(work_flops(work, values) for work in block.work if work.phase in phases)
 
 
-def _flops(work: Work, values: Mapping[str, float]) -> float:
+def work_flops(work: Work, values: Mapping[str, float]) -> float:
+    """Return the FLOP of one operator and phase. values: of every symbol in its sizes."""
     if isinstance(work, Matmul):
         return 2 * work.batch.value(values) * work.m.value(values) * work.n.value(values) * work.k.value(values)
     times = 1 if work.phase is Phase.FORWARD else GRADIENTS

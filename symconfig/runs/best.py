@@ -32,12 +32,17 @@ def best_plan(
     Raises InputError for what can never run, InfeasibleError where nothing fits or can be told; what no plan can be
     told before the search.
     """
-    model, job = adapted(model, job)
-    model = imaged(model, job)
-    job = sayable.opened(model, cluster, job)
+    model, job = prepared(model, cluster, job)
     told = sayable.check(model, cluster, job, writes=writes)
     plan = answer(model, cluster, told, target_of(model, job), top=top, progress=progress)
     plan = replace(plan, job=plan.job.model_copy(update={"edited": job.edited}))
     if plan.job.backend != "megatron":
         return plan
     return replace(plan, beside=replace(plan.beside, recipe=near_recipe(plan)))
+
+
+def prepared(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> tuple[ModelDescriptor, Job]:
+    """Return the model with the job's adapters and images, and the job with the target that it goes to."""
+    model, job = adapted(model, job)
+    model = imaged(model, job)
+    return model, sayable.opened(model, cluster, job)

@@ -60,7 +60,7 @@ def keep_floors(
     chosen = [("full", setting.offload[-1])] * int(which.sum())
     held = device_bytes(floor_bytes[which], piece.machine, piece.request.framework)
     cost = (np.full(held.size, np.inf), held)
-    _add(tally, piece, setting.at(np.flatnonzero(which)), points.at(which), chosen, cost, np.zeros(held.size, bool))
+    _add(tally, piece, setting.at(np.flatnonzero(which)), points.at(which), chosen, cost, np.zeros(held.size, np.bool_))
 
 
 def _add(

@@ -96,6 +96,15 @@ def _ranks(found: Found) -> dict[str, int]:
     return {name: getattr(found.degrees, name) for name in ("tp", "pp", "cp", "ep", "etp", "dp", "edp")}
 
 
+def level(found: Found, cluster: ClusterDescriptor, axes: tuple[str, ...]) -> str:
+    """Return the innermost level of the network with domains that hold a whole group; nothing for one rank."""
+    ranks = _ranks(found)
+    size = prod(ranks[axis] for axis in axes)
+    reach = size * float(found.request.framework.stride(axes, ranks))
+    inside = (level.name for level in cluster.levels if level.size is None or level.size >= reach)
+    return next(inside, cluster.levels[-1].name) if size > 1 else ""
+
+
 @dataclass(frozen=True, slots=True)
 class _Grid:
     found: Found
@@ -106,12 +115,7 @@ class _Grid:
         return tuple(axis for axis in axes if self.ranks[axis] > 1)
 
     def level(self, axes: tuple[str, ...]) -> str:
-        """The innermost level with domains that hold a whole group; nothing for one rank."""
-        ranks = prod(self.ranks[axis] for axis in axes)
-        reach = ranks * float(self.found.request.framework.stride(axes, self.ranks))
-        levels = self.cluster.levels
-        inside = (level.name for level in levels if level.size is None or level.size >= reach)
-        return next(inside, levels[-1].name) if ranks > 1 else ""
+        return level(self.found, self.cluster, axes)
 
     def strategy(self, dims: tuple[str, ...], layout: Layout, flat: tuple[str, ...] = ()) -> Strategy:
         axes = tuple(self.several(layout.axes_on(dim)) for dim in dims)

@@ -11,45 +11,46 @@ from pathlib import Path
 from typing import Any
 
 from symconfig.errors import InputError, Problem
-from symconfig.runs.sweep.columns import COLUMNS, Kind, Value
+from symconfig.runs.sweep.columns import COLUMNS, Column, Kind, Value
 
 ENDINGS = (".csv", ".parquet")
 Record = Mapping[str, Value]
 _WORDS = {True: "true", False: "false"}
 
 
-def check(out: Path) -> None:
-    """Whether the table can be written. Asked before the work, not after it. Raises InputError."""
+def check(out: Path, field: str = "--out") -> None:
+    """Whether the table can be written. field: the option that names it. Asked before the work, not after it. Raises
+    InputError."""
     if out.suffix.lower() not in ENDINGS:
         need = "a name that ends in " + " or ".join(ENDINGS)
-        raise InputError(Problem("no table has this ending", field="--out", got=out.name, need=need))
+        raise InputError(Problem("no table has this ending", field=field, got=out.name, need=need))
     if not out.parent.is_dir():
-        raise InputError(Problem("there is no such folder", field="--out", got=str(out.parent)))
+        raise InputError(Problem("there is no such folder", field=field, got=str(out.parent)))
     if not os.access(out.parent, os.W_OK):
-        raise InputError(Problem("this folder cannot be written to", field="--out", got=str(out.parent)))
+        raise InputError(Problem("this folder cannot be written to", field=field, got=str(out.parent)))
     if out.is_dir():
-        raise InputError(Problem("this is a folder, a file is needed", field="--out", got=str(out)))
+        raise InputError(Problem("this is a folder, a file is needed", field=field, got=str(out)))
     if out.suffix.lower() == ".parquet" and find_spec("pyarrow") is None:
         hint = "pip install 'symconfig[parquet]', or pip install pyarrow; or a name that ends in .csv"
-        raise InputError(Problem("Parquet needs pyarrow, which is not installed", field="--out", hint=hint))
+        raise InputError(Problem("Parquet needs pyarrow, which is not installed", field=field, hint=hint))
 
 
-def write(out: Path, records: Sequence[Record]) -> None:
+def write(out: Path, records: Sequence[Record], columns: Sequence[Column] = COLUMNS) -> None:
     """The whole file or nothing. Equal records give equal bytes. Raises InputError."""
     part = out.with_name(out.name + ".part")
     try:
-        part.write_bytes(_parquet(records) if out.suffix.lower() == ".parquet" else _csv(records))
+        part.write_bytes(_parquet(records, columns) if out.suffix.lower() == ".parquet" else _csv(records, columns))
         part.replace(out)
     except OSError as error:
         part.unlink(missing_ok=True)
         raise InputError(Problem(f"cannot be written: {error.strerror or error}", file=str(out))) from None
 
 
-def _csv(records: Sequence[Record]) -> bytes:
+def _csv(records: Sequence[Record], columns: Sequence[Column]) -> bytes:
     """A number as Python writes it, so that reading gives it back; what is not known is empty."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    names = [column.name for column in COLUMNS]
+    names = [column.name for column in columns]
     writer.writerow(names)
     for record in records:
         writer.writerow([_cell(record.get(name)) for name in names])
@@ -62,7 +63,7 @@ def _cell(value: Value) -> str:
     return _WORDS[value] if isinstance(value, bool) else str(value)
 
 
-def _parquet(records: Sequence[Record]) -> bytes:
+def _parquet(records: Sequence[Record], columns: Sequence[Column]) -> bytes:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -70,10 +71,10 @@ def _parquet(records: Sequence[Record]) -> bytes:
     schema = pa.schema(
         [
             pa.field(column.name, types[column.kind], metadata={"says": column.says, "unit": column.unit})
-            for column in COLUMNS
+            for column in columns
         ]
     )
-    rows = [{column.name: record.get(column.name) for column in COLUMNS} for record in records]
+    rows = [{column.name: record.get(column.name) for column in columns} for record in records]
     buffer = io.BytesIO()
     pq.write_table(pa.Table.from_pylist(rows, schema=schema), buffer)
     return buffer.getvalue()

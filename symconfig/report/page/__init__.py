@@ -1,0 +1,1 @@
+"""A plan as one page that a browser shows without any network."""

@@ -1,0 +1,127 @@
+"use strict";
+// All that was weighed: time against memory, and the degrees as parallel coordinates. A brush on one narrows the other.
+page.lattice = null;
+
+page.openLattice = async function openLattice(data) {
+  const packed = data.lattice;
+  const [columns, places, step, gib, fits] = await Promise.all(
+    [packed.columns, packed.places, packed.step_s, packed.gib, packed.fits].map(page.unpack));
+  const wide = packed.whole.length, words = packed.words.length, rows = [];
+  for (let n = 0; n < step.length; n += 1) {
+    const row = { n, step_s: step[n], gib: gib[n], fits: fits[n] === 1 };
+    packed.whole.forEach((name, place) => { row[name] = columns[n * wide + place]; });
+    packed.words.forEach((name, place) => { row[name] = packed.spelled[place][places[n * words + place]]; });
+    rows.push(row);
+  }
+  const refusals = [];
+  for (const one of packed.refusals) {
+    const degrees = await page.unpack(one.degrees);
+    refusals.push({ name: one.name, rule: one.rule, degrees, known: null });
+  }
+  page.lattice = { rows, refusals, by: packed.refused_by };
+};
+
+page.pointLines = (row) => [
+  "micro-batch " + row.micro + ", ZeRO " + row.zero + ", recompute " + row.recompute,
+  ...(row.options ? [row.options] : []),
+  row.step_s >= 0 ? page.seconds(row.step_s) + " a step" : "does not fit, however much runs again",
+  row.gib.toFixed(1) + " GiB" + (row.fits ? "" : ", more than is usable"),
+];
+page.pointTitle = (row) => page.degrees({ tp: row.tp, pp: row.pp, vpp: row.vpp, cp: row.cp, ep: row.ep, etp: row.etp,
+  dp: row.dp });
+
+page.frontier = function frontier(rows) {
+  const found = [];
+  let least = Infinity;
+  for (const row of [...rows].sort((a, b) => a.step_s - b.step_s || a.gib - b.gib)) {
+    if (row.gib < least) { least = row.gib; found.push(row); }
+  }
+  return found;
+};
+
+page.view("weighed", "All that was weighed", ["lattice"],
+  "Each dot is a choice of degrees, micro-batch and ZeRO stage with the best that recompute and options make of it, " +
+  "by the formula for the schedule; the ranked plans are simulated, so that they differ a little.", (parent, data) => {
+    const all = page.lattice.rows, chosen = { by: "pp", test: () => true };
+    const timed = all.filter((row) => row.step_s > 0);
+    const best = data.plans && data.plans[0];
+    const status = page.element("p", { class: "note", role: "status" });
+    const tell = () => {
+      const left = all.filter(chosen.test), fit = left.filter((row) => row.fits);
+      status.textContent = left.length + " of " + all.length + " points, " + fit.length + " fit" +
+        (fit.length ? "; the fastest: " + page.pointTitle(fit[0]) + ", " + page.seconds(fit[0].step_s) : "") +
+        (data.lattice.left_out ? ". " + data.lattice.left_out + " slower points are left out." : ".");
+    };
+    const select = page.element("select", { id: "colour-by", onchange: () => { chosen.by = select.value; scatter.draw(); } },
+      ...data.lattice.whole.map((name) => page.element("option", { value: name, text: name, selected: name === "pp" })));
+    parent.append(page.element("fieldset", {}, page.element("label", { for: "colour-by", text: "Colour by " }), select),
+      status);
+    tell();
+    const slowest = 3 * timed.filter((row) => row.fits).reduce((least, row) => Math.min(least, row.step_s), Infinity);
+    const limit = data.usable_bytes / 2 ** 30;
+    const scatter = page.chart(parent, () => {
+      const rows = timed.filter(chosen.test);
+      const values = [...new Set(rows.map((row) => row[chosen.by]))].sort((a, b) => a - b);
+      const least = page.frontier(rows.filter((row) => row.fits));
+      return {
+        legend: { top: 0 },
+        grid: { left: 70, right: 30, top: 50, bottom: 80 },
+        tooltip: { formatter: (hit) => (hit.data && hit.data.row
+          ? page.tip(page.pointTitle(hit.data.row), page.pointLines(hit.data.row)) : "") },
+        dataZoom: [{ type: "inside", xAxisIndex: 0, endValue: Number.isFinite(slowest) ? slowest : undefined,
+          startValue: Number.isFinite(slowest) ? slowest / 3 : undefined },
+        { type: "slider", xAxisIndex: 0, bottom: 8, height: 18 }],
+        xAxis: { type: "value", name: "seconds of a step", nameLocation: "middle", nameGap: 26, scale: true },
+        yAxis: { type: "value", name: "GiB of a GPU", nameLocation: "middle", nameGap: 40, scale: true },
+        series: [
+          ...values.map((value, place) => ({
+            name: chosen.by + " " + value, type: "scatter", symbolSize: 6, large: false,
+            itemStyle: { color: page.colours[place % page.colours.length], opacity: 0.75 },
+            data: rows.filter((row) => row[chosen.by] === value).map((row) => ({ value: [row.step_s, row.gib], row })),
+          })),
+          { name: "frontier", type: "line", symbol: "none", step: "end", lineStyle: { color: page.ink("ink"), width: 1.5 },
+            itemStyle: { color: page.ink("ink") }, data: least.map((row) => [row.step_s, row.gib]),
+            markLine: { symbol: "none", silent: true, lineStyle: { color: page.ink("bad") },
+              label: { formatter: "usable", position: "insideEndTop" }, data: [{ yAxis: limit }] } },
+          ...(best ? [{ name: "chosen plan", type: "scatter", symbol: "diamond", symbolSize: 16,
+            itemStyle: { color: page.ink("bad") }, data: [{ value: [best.step_s, best.device_bytes / 2 ** 30],
+              row: { ...best, ...best.degrees, gib: best.device_bytes / 2 ** 30, fits: true } }] }] : []),
+        ],
+      };
+    }, { tall: true, label: "Scatter: seconds of a step against memory of every weighed point",
+      on: { click: (hit) => hit.data && hit.data.row && page.ask(hit.data.row) } });
+    page.scatter = scatter;
+
+    const axes = data.lattice.whole.filter((name) => new Set(timed.map((row) => row[name])).size > 1);
+    const fields = [...axes, "step_s", "gib"];
+    const brushed = new Map();
+    const apply = () => {
+      chosen.test = (row) => [...brushed].every(([name, ranges]) =>
+        ranges.some(([low, high]) => row[name] >= low && row[name] <= high));
+      tell();
+      scatter.draw();
+    };
+    parent.append(page.element("p", { class: "note",
+      text: "Drag along an axis to keep only what lies there; click the axis to take it back. The dots above follow." }));
+    const most = Object.fromEntries(fields.map((name) => [name, timed.reduce((high, row) => Math.max(high, row[name]), 0)]));
+    const logarithmic = (name) => axes.includes(name) && most[name] > 4;
+    const parallel = page.chart(parent, () => ({
+      parallelAxis: fields.map((name, dim) => ({ dim, name: name === "step_s" ? "seconds" : name === "gib" ? "GiB" : name,
+        type: logarithmic(name) ? "log" : "value", logBase: 2, scale: true, minInterval: axes.includes(name) ? 1 : 0, nameTextStyle: { color: page.ink("ink") },
+        axisLabel: { color: page.ink("soft"), formatter: page.brief }, axisLine: { lineStyle: { color: page.ink("soft") } } })),
+      parallel: { left: 40, right: 60, top: 40, bottom: 30, parallelAxisDefault: {} },
+      series: [{ type: "parallel", inactiveOpacity: 0.02, activeOpacity: 0.9, progressive: 500, lineStyle: { width: 1,
+        opacity: timed.length > 2000 ? 0.06 : 0.2, color: page.colours[0] },
+      data: timed.filter((row) => row.fits && !(row.step_s > slowest)).map((row) => fields.map((name) =>
+        (logarithmic(name) ? Math.max(row[name], 1) : row[name]))) }],
+    }), { tall: true, label: "Parallel coordinates: degrees, seconds and memory of every point that fits", on: {
+      axisareaselected: () => {
+        brushed.clear();
+        parallel.made.getOption().parallelAxis.forEach((_, place) => {
+          const model = parallel.made.getModel().getComponent("parallelAxis", place);
+          if (model.activeIntervals && model.activeIntervals.length) brushed.set(fields[place], model.activeIntervals);
+        });
+        apply();
+      } } });
+    page.brush = (name, ranges) => { if (ranges) brushed.set(name, ranges); else brushed.delete(name); apply(); };
+  });

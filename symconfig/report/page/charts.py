@@ -1,0 +1,90 @@
+"""Scatters that pages of several commands draw: named points over two axes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from symconfig.measured.score import Source
+    from symconfig.runs.sweep.run import Swept
+    from symconfig.runs.sweep.size import Size
+
+DAY_S = 86400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Dot:
+    """says: what is shown of it where a person points at it, a line each."""
+
+    x: float
+    y: float
+    says: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Scatter:
+    """title, x, y: what is drawn over which quantities. diagonal: a line where both are equal; upright: one at a value
+    of x, with its name. Both axes are logarithmic."""
+
+    title: str
+    x: str
+    y: str
+    series: tuple[tuple[str, tuple[Dot, ...]], ...]
+    diagonal: bool = False
+    upright: tuple[str, float] | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data."""
+        return asdict(self)
+
+
+def of_scores(scores: Sequence[Source]) -> Scatter:
+    """Draw predicted against measured seconds of a step, a series for each source."""
+    series = tuple(
+        (
+            source.name,
+            tuple(Dot(item.time[1], item.time[0], (item.row.id,)) for item in source.rows if item.time),
+        )
+        for source in scores
+    )
+    shown = tuple((name, dots) for name, dots in series if dots)
+    return Scatter(
+        "Predicted against measured", "measured seconds of a step", "predicted seconds of a step", shown, diagonal=True
+    )
+
+
+def of_size(found: Size) -> Scatter:
+    """Draw cost against days for all numbers of GPUs with a plan, a series for each cluster."""
+    planned = [(one.name, one.planned) for one in found.clusters if one.planned]
+    priced = all(tried.cost is not None for _, each in planned for tried in each)
+    series = tuple(
+        (
+            name,
+            tuple(
+                Dot(
+                    tried.run_s / DAY_S,
+                    tried.cost if priced and tried.cost is not None else tried.gpu_hours,
+                    (f"{tried.gpus:,} GPUs",),
+                )
+                for tried in each
+            ),
+        )
+        for name, each in planned
+    )
+    end = ("deadline", found.question.deadline_s / DAY_S)
+    return Scatter("Cost against time", "days", "cost" if priced else "GPU-hours", series, upright=end)
+
+
+def of_sweep(swept: Swept) -> Scatter:
+    """Draw tokens a second against GPUs for all combinations with a plan, a series for each model and cluster."""
+    series: dict[str, list[Dot]] = {}
+    for record in swept.records:
+        gpus, speed = record.get("gpus"), record.get("tokens_per_s")
+        if isinstance(gpus, int | float) and isinstance(speed, int | float) and speed > 0:
+            degrees = ", ".join(f"{name} {record[name]}" for name in ("tp", "pp", "cp", "ep", "dp") if record.get(name))
+            says = (f"batch {record['global_batch_size']}, sequence {record['seq_length']}", degrees)
+            series.setdefault(f"{record['model']} on {record['cluster']}", []).append(Dot(gpus, speed, says))
+    shown = tuple((name, tuple(dots)) for name, dots in series.items())
+    return Scatter("Tokens a second", "GPUs", "tokens/s", shown)

@@ -1,0 +1,216 @@
+"""What the page of a plan shows, as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from symconfig.descriptor.cluster import ClusterDescriptor
+from symconfig.descriptor.job import Job
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.errors import InputError, SymconfigError
+from symconfig.plans.plan import Candidate, Plan
+from symconfig.report.grid import Block, Grid
+from symconfig.report.page.charts import Scatter
+from symconfig.report.page.drawn import roofline, schedule
+from symconfig.report.page.packed import packed
+from symconfig.report.table import blocks, headline, others_text, recompute_text
+from symconfig.report.timeline.seen import seen
+from symconfig.solve.detail import detail
+from symconfig.solve.restore import restore
+from symconfig.solve.sensitivity import sensitivities
+from symconfig.solve.tally import REFUSED_BY, WHOLE, WORDS
+from symconfig.solve.traffic import exchanges
+from symconfig.solve.weighing import Weighing, weighing
+
+MOST_ROWS = 20_000  # of the lattice that a page holds: the fastest
+SCHEMA = "symconfig.page/1"
+
+
+def plan_data(plan: Plan, files: Mapping[str, str], before: Sequence[Block] = ()) -> dict[str, Any]:
+    """Return everything that a plan's page shows. files: those that start it, by name. before: what is said first."""
+    found = restore(plan, plan.best)
+    parts = detail(found)
+    return {
+        "schema": SCHEMA,
+        "title": headline(plan).split("\n")[0],
+        "sentence": sentence(plan),
+        "blocks": [_block(block) for block in (*before, *blocks(plan)[1:])],
+        "gpus": plan.best.parallel.world_size,
+        "global_batch": plan.best.batch.global_,
+        "usable_bytes": plan.usable_bytes,
+        "gpu_bytes": plan.cluster.gpu.memory_bytes.value,
+        "plans": [_candidate(name, one) for name, one in _shown(plan)],
+        "lattice": lattice(weighing(plan.model, plan.cluster, plan.job)),
+        "limits": _limits(plan.model, plan.job),
+        "ranks": _ranks(plan, found.request.framework.dense_grid, found.request.framework.expert_grid),
+        "exchanges": [
+            {
+                "kind": one.kind,
+                "axes": list(one.axes),
+                "level": one.level,
+                "bytes": one.bytes,
+                "seconds": one.seconds,
+                "exposed_s": one.exposed_s,
+            }
+            for one in exchanges(found, parts, plan.cluster)
+        ],
+        "levels": [level.name for level in plan.cluster.levels],
+        "schedule": _schedule(plan),
+        "roofline": roofline(found, parts),
+        "sensitivity": [
+            {"name": one.name, "says": one.says, "uncertainty": one.uncertainty, "low": one.low, "high": one.high}
+            for one in sensitivities(found, plan.cluster)
+        ],
+        "files": [{"name": name, "text": text} for name, text in files.items()],
+    }
+
+
+def refused_data(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, error: SymconfigError) -> dict[str, Any]:
+    """Return what the page of a job without a plan shows: the reasons, and the lattice where there is one."""
+    gpus = "auto" if job.gpus == "auto" else f"{job.gpus:,}"
+    data: dict[str, Any] = {
+        "schema": SCHEMA,
+        "title": f"{model.name} on {gpus} x {cluster.gpu.product} ({cluster.name}): nothing fits",
+        "sentence": error.problems[0].what,
+        "blocks": [_block(str(problem)) for problem in error.problems],
+        "usable_bytes": job.limits.usable_bytes(cluster.gpu.memory_bytes.value),
+    }
+    if job.gpus != "auto":
+        try:
+            weighed = weighing(model, cluster, job)
+        except SymconfigError:  # it cannot run at all, as the reasons say
+            return data
+        data |= {"lattice": lattice(weighed), "limits": _limits(model, job)}
+    return data
+
+
+def report_data(title: str, blocks: Sequence[Block], scatters: Sequence[Scatter] = ()) -> dict[str, Any]:
+    """Return what the page of a command's answer shows: its tables, its sentences and its pictures."""
+    data: dict[str, Any] = {"schema": SCHEMA, "title": title, "sentence": ""}
+    data["blocks"] = [_block(block) for block in blocks]
+    if scatters:
+        data["scatters"] = [one.to_dict() for one in scatters]
+    return data
+
+
+def _block(block: Block) -> dict[str, Any]:
+    return _grid(block) if isinstance(block, Grid) else {"text": str(block)}
+
+
+def sentence(plan: Plan) -> str:
+    """Say the plan in one sentence: how the model is split, and what a step takes."""
+    p, o, batch, predicted = plan.best.parallel, plan.best.options, plan.best.batch, plan.best.predicted
+    split = [
+        f"{number} {what}"
+        for number, what in (
+            (p.tp, "tensor-parallel ranks"),
+            (p.pp, "pipeline stages" + (f" of {p.vpp} chunks" if p.vpp > 1 else "")),
+            (p.cp, "context-parallel ranks"),
+            (p.ep, "expert-parallel ranks"),
+            (p.dp, "data-parallel replicas"),
+        )
+        if number > 1
+    ]
+    again = recompute_text(o.recompute)
+    extra = [f"ZeRO stage {o.zero_stage}" if o.zero_stage else "", "" if again == "none" else f"recompute {again}"]
+    return (
+        f"{', '.join(split) or 'One GPU'}; micro-batch {batch.micro}, {batch.num_microbatches} microbatches a step"
+        f"{''.join(f', {word}' for word in extra if word)}: {predicted.step_s:.3g} s a step, "
+        f"{predicted.tokens_per_s_per_gpu:,.0f} tokens/s/GPU, {100 * predicted.mfu:.1f} % MFU, "
+        f"{predicted.device_bytes / 2**30:.1f} of {plan.usable_bytes / 2**30:.1f} GiB."
+    )
+
+
+def lattice(weighed: Weighing) -> dict[str, Any]:
+    """Return the weighed points and the refusals as columns."""
+    rows = weighed.rows.first(MOST_ROWS)
+    return {
+        "whole": list(WHOLE),
+        "words": list(WORDS),
+        "spelled": [list(each) for each in rows.spelled],
+        "left_out": weighed.rows.size - rows.size,
+        "columns": packed(rows.whole, "i4"),
+        "places": packed(rows.words, "i2"),
+        "step_s": packed(np.where(np.isfinite(rows.step_s), rows.step_s, -1.0), "f4"),
+        "gib": packed(rows.device_bytes / 2**30, "f4"),
+        "fits": packed(rows.fits, "u1"),
+        "refused_by": list(REFUSED_BY),
+        "refusals": [
+            {"name": one.name, "rule": one.rule, "degrees": packed(one.degrees, "i4")} for one in weighed.refusals
+        ],
+    }
+
+
+def _limits(model: ModelDescriptor, job: Job) -> dict[str, Any]:
+    """Return what bounds degrees before any constraint of a framework is asked, for layouts outside the lattice."""
+    return {
+        "gpus": int(job.gpus),
+        "heads": model.num_attention_heads,
+        "layers": model.num_hidden_layers,
+        "experts": model.experts.num_experts if model.experts else 1,
+        "global_batch": job.global_batch_size,
+        "pins": dict(job.pins),
+    }
+
+
+def _shown(plan: Plan) -> Iterator[tuple[str, Candidate]]:
+    yield from ((str(number), one) for number, one in enumerate((plan.best, *plan.alternatives), 1))
+    beside = {"simplest": plan.beside.simplest, "fastest": plan.beside.fastest, "all options": plan.beside.free}
+    yield from ((name, one) for name, one in beside.items() if one is not None)
+
+
+def _candidate(name: str, one: Candidate) -> dict[str, Any]:
+    p, o, predicted = one.parallel, one.options, one.predicted
+    judged = one.judged
+    return {
+        "name": name,
+        "degrees": {"tp": p.tp, "pp": p.pp, "vpp": p.vpp, "cp": p.cp, "ep": p.ep, "etp": p.etp, "dp": p.dp},
+        "micro": one.batch.micro,
+        "zero": o.zero_stage,
+        "recompute": recompute_text(o.recompute),
+        "options": others_text(one),
+        "step_s": predicted.step_s,
+        "interval": list(predicted.interval.get("step_s", (predicted.step_s, predicted.step_s))),
+        "device_bytes": predicted.device_bytes,
+        "mfu": predicted.mfu,
+        "time": {name: value for name, value in predicted.time.items() if value},
+        "memory": {name: value for name, value in predicted.memory.items() if value},
+        "stages": [stage.peak_bytes for stage in one.stages],
+        "loses": None if judged is None else judged.expected_loss,
+    }
+
+
+def _grid(grid: Grid) -> dict[str, Any]:
+    return {
+        "title": grid.title,
+        "headers": list(grid.headers),
+        "rows": [list(row) for row in grid.rows],
+        "left": list(grid.left),
+        "marked": grid.marked,
+    }
+
+
+def _ranks(plan: Plan, *grids: Sequence[str]) -> dict[str, Any]:
+    """Return each axis of the rank grids with its size and the distance of its neighbours."""
+    p = plan.best.parallel
+    sizes = {"tp": p.tp, "pp": p.pp, "cp": p.cp, "ep": p.ep, "etp": p.etp, "dp": p.dp, "edp": p.edp}
+    axes: dict[str, dict[str, Any]] = {}
+    for grid in grids:
+        stride = 1
+        for axis in grid:
+            if sizes[axis] > 1:
+                axes.setdefault(axis, {"name": axis, "ranks": sizes[axis], "stride": stride})
+            stride *= sizes[axis]
+    if plan.model.experts is None:
+        axes = {name: axis for name, axis in axes.items() if name not in ("ep", "etp", "edp")}
+    return {"per_node": plan.cluster.gpus_per_node, "axes": list(axes.values())}
+
+
+def _schedule(plan: Plan) -> dict[str, Any]:
+    try:
+        return schedule(seen(plan, plan.best))
+    except InputError as error:
+        return {"why": " ".join(map(str, error.problems))}

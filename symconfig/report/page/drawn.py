@@ -1,0 +1,99 @@
+"""What the page draws of a plan's step: the events of its schedule, and its operators under the roofline."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from symconfig.cost.flops import work_flops
+from symconfig.graph.derived import AttentionWork, Matmul
+from symconfig.graph.operator import ELEMENT_BYTES, Element
+from symconfig.report.page.packed import packed
+from symconfig.report.timeline.chart import Chart
+from symconfig.report.timeline.kinds import LOOKS
+from symconfig.solve.detail import Detail
+from symconfig.solve.found import Found
+from symconfig.solve.space import lattice
+
+MOST_EVENTS = 60_000  # that a page holds: the first ones of each stage
+MOST_STEPS = 2_000  # of a stage's memory
+
+
+def schedule(chart: Chart) -> dict[str, Any]:
+    """Return every event of a step, and each stage's memory over time."""
+    kinds = [kind for kind in LOOKS if kind in chart.kinds]
+    numbers = {kind: place for place, kind in enumerate(kinds)}
+    each = MOST_EVENTS // len(chart.events)
+    drawn = [[event for event in stage if event.kind in numbers] for stage in chart.events]
+    rows = [
+        (stage, numbers[event.kind], event.chunk, event.microbatch, event.start_s, event.end_s)
+        for stage, events in enumerate(drawn)
+        for event in events[:each]
+    ]
+    table = np.array(rows, dtype=np.float64).reshape(-1, 6)
+    return {
+        "title": chart.title,
+        "notes": list(chart.notes),
+        "total_s": chart.total_s,
+        "stages": len(chart.events),
+        "kinds": [
+            {"name": kind, "words": LOOKS[kind].words, "colour": LOOKS[kind].colour, "beside": LOOKS[kind].beside}
+            for kind in kinds
+        ],
+        "left_out": sum(map(len, drawn)) - len(rows),
+        "idle": [chart.idle(stage) for stage in range(len(chart.events))],
+        "where": packed(table[:, :4], "i2"),
+        "when": packed(table[:, 4:], "f4"),
+        "memory": [_memory(chart, stage) for stage in range(len(chart.events))],
+    }
+
+
+def _memory(chart: Chart, stage: int) -> dict[str, Any]:
+    """Return a stage's bytes from each second on; of very many steps the most of each interval, so that no peak is
+    lost."""
+    held = chart.memory[stage]
+    if held.seconds.size <= MOST_STEPS:
+        seconds, sizes = held.seconds, held.bytes
+    else:
+        edges = np.linspace(0.0, chart.total_s, MOST_STEPS + 1)
+        seconds, sizes = edges[:-1], held.most(edges)
+    return {"seconds": packed(seconds, "f4"), "gib": packed(sizes / 2**30, "f4")}
+
+
+def roofline(found: Found, parts: Detail) -> dict[str, Any]:
+    """Return the products and attentions of each kind of layer: FLOP, bytes of operands and results, seconds.
+
+    The bytes are the least that a kernel can move: each operand read and each result written once.
+    """
+    sizes = lattice(found.request, found.columns())
+    values = {name: float(np.ravel(np.asarray(number))[0]) for name, number in sizes.numbers.items()}
+    points = []
+    for block in parts.table.blocks:
+        for work in block.derived.work:
+            seconds = float(block.work_s[work.op, work.phase][0])
+            if not isinstance(work, Matmul | AttentionWork) or seconds <= 0:
+                continue
+            flops = work_flops(work, values)
+            moved = _operand_bytes(work, values)
+            points.append(
+                {
+                    "operator": work.op,
+                    "kind": block.derived.name,
+                    "phase": work.phase.value,
+                    "flops": flops,
+                    "bytes": moved,
+                    "seconds": seconds,
+                }
+            )
+    gpu = found.machine
+    return {"peak_flops": gpu.peak_flops, "bytes_per_s": float(gpu.hbm_bytes_per_s), "points": points}
+
+
+def _operand_bytes(work: Matmul | AttentionWork, values: dict[str, float]) -> float:
+    element = ELEMENT_BYTES[Element.MATMUL_INPUT]
+    if isinstance(work, Matmul):
+        batch, m, n, k = (size.value(values) for size in (work.batch, work.m, work.n, work.k))
+        return element * batch * (m * k + k * n + m * n)
+    queries, channels = work.queries.value(values), sum(values[name] for name in work.channels)
+    return element * queries * 2 * channels

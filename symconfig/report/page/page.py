@@ -1,0 +1,74 @@
+"""From the data of a page to one HTML file: no request to anywhere, and no script but its own."""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from base64 import b64encode
+from collections.abc import Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+ASSETS = Path(__file__).parent / "assets"
+SCRIPTS = (
+    "echarts.js",
+    "views/base.js",
+    "views/plans.js",
+    "views/scatter.js",
+    "views/lattice.js",
+    "views/why.js",
+    "views/ranks.js",
+    "views/schedule.js",
+    "views/kernels.js",
+    "views/files.js",
+    "views/main.js",
+)
+_HIDING = ("Cf", "Cc", "Co", "Cs")  # categories of letters that change how others look, or do not show
+
+
+def page(data: Mapping[str, Any], title: str) -> str:
+    """Return the HTML of a page. Equal data give equal bytes.
+
+    The policy names each script by its digest, so that a browser runs nothing that data brought with them.
+    """
+    scripts = [(ASSETS / name).read_text(encoding="utf-8") for name in SCRIPTS]
+    style = (ASSETS / "style.css").read_text(encoding="utf-8")
+    template = Environment(
+        loader=FileSystemLoader(ASSETS), autoescape=True, undefined=StrictUndefined, keep_trailing_newline=True
+    ).get_template("page.html")
+    return template.render(
+        title=shown(title),
+        scripts=scripts,
+        style=style,
+        data=as_json(data),
+        policy=policy([*scripts], style),
+    )
+
+
+def policy(scripts: list[str], style: str) -> str:
+    """Return the content security policy of a page with these scripts and this style alone."""
+    allowed = " ".join(digest(script) for script in scripts)
+    return (
+        f"default-src 'none'; script-src {allowed}; style-src {digest(style)}; img-src data: blob:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def digest(text: str) -> str:
+    """Return a text's digest as a policy has it."""
+    return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
+
+
+def as_json(data: Mapping[str, Any]) -> str:
+    """Return data as JSON that ends no element of HTML and hides no letter."""
+    text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    unsafe = {"<", ">", "&", "\u2028", "\u2029"}
+    return "".join(f"\\u{ord(letter):04x}" if letter in unsafe else letter for letter in text)
+
+
+def shown(text: str) -> str:
+    """Return a text with letters that change how others look written out, as `<U+202E>`."""
+    return "".join(f"<U+{ord(x):04X}>" if unicodedata.category(x) in _HIDING and x not in "\n\t" else x for x in text)

@@ -1,0 +1,55 @@
+"""By how much a plan's step changes as far as each constant of its GPU is uncertain."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from symconfig.descriptor.cluster import ClusterDescriptor, Kernels
+from symconfig.solve.choice.draws import priced_s
+from symconfig.solve.found import Found
+
+_SHOWN = 5e-4  # of the step: what moves it by less is left out
+
+
+@dataclass(frozen=True, slots=True)
+class Sensitivity:
+    """A constant, its value, and one standard deviation of its logarithm. low, high: the change of the step, as a share
+    of it, where the constant is lower and higher by one such deviation."""
+
+    name: str
+    says: str
+    value: float
+    uncertainty: float
+    low: float
+    high: float
+
+
+def sensitivities(found: Found, cluster: ClusterDescriptor) -> tuple[Sensitivity, ...]:
+    """Return what moves the step, the most first. found: simulated."""
+    known = {
+        name: quantity
+        for name in Kernels.model_fields
+        if (quantity := getattr(cluster.kernels, name)) is not None and quantity.uncertainty > 0
+    }
+    count = 2 * len(known) + 1
+    constants = {name: np.full(count, quantity.value) for name, quantity in known.items()}
+    for place, (name, quantity) in enumerate(known.items()):
+        constants[name][2 * place : 2 * place + 2] *= np.exp(np.array([-1, 1]) * quantity.uncertainty)
+    busiest = np.full(count, found.request.job.limits.expert_imbalance)
+    steps = priced_s(found, cluster, constants, busiest)
+    changes = steps[:-1] / steps[-1] - 1
+    made = [
+        Sensitivity(
+            name=name,
+            says=(Kernels.model_fields[name].description or name).split(". ")[0],
+            value=quantity.value,
+            uncertainty=quantity.uncertainty,
+            low=float(changes[2 * place]),
+            high=float(changes[2 * place + 1]),
+        )
+        for place, (name, quantity) in enumerate(known.items())
+    ]
+    moving = [one for one in made if max(abs(one.low), abs(one.high)) >= _SHOWN]
+    return tuple(sorted(moving, key=lambda one: -max(abs(one.low), abs(one.high))))

@@ -1,0 +1,84 @@
+"""What one GPU of a plan exchanges in a step, by who takes part and over which level of the network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from symconfig.descriptor.cluster import ClusterDescriptor
+from symconfig.graph.layout import Kind
+from symconfig.graph.operator import ELEMENT_BYTES
+from symconfig.solve.detail import Detail
+from symconfig.solve.found import Found
+from symconfig.solve.space import lattice
+from symconfig.solve.strategies import level
+from symconfig.solve.timeline import stage_seconds, times
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """Collectives of one kind over the same ranks. bytes: of the larger buffer, all of a step's together, on one GPU of
+    the slowest stage. seconds: without what hides them; exposed_s: that work waits for. Both None where only the step
+    as a whole knows them."""
+
+    kind: str
+    axes: tuple[str, ...]
+    level: str
+    bytes: float
+    seconds: float | None
+    exposed_s: float | None
+
+
+def exchanges(found: Found, parts: Detail, cluster: ClusterDescriptor) -> tuple[Exchange, ...]:
+    """Return what a GPU of the slowest stage exchanges in a step, the most bytes first."""
+    slowest = int(np.argmax(stage_seconds(parts, times(found, parts))))
+    summed: dict[tuple[str, tuple[str, ...]], list[float]] = {}
+    for kind, axes, *numbers in _of_layers(found, parts, slowest):
+        known = summed.setdefault((kind, axes), [0.0, 0.0, 0.0])
+        for place, number in enumerate(numbers):
+            known[place] += number
+    made = [Exchange(kind, axes, level(found, cluster, axes), *numbers) for (kind, axes), numbers in summed.items()]
+    made += [
+        Exchange(kind, axes, level(found, cluster, axes), size, None, None)
+        for kind, axes, size in (*_of_stages(found, parts), *_of_step(found, parts, slowest))
+        if size and level(found, cluster, axes)
+    ]
+    return tuple(sorted(made, key=lambda one: (-one.bytes, one.kind, one.axes)))
+
+
+def _of_layers(found: Found, parts: Detail, stage: int) -> Iterator[tuple[str, tuple[str, ...], float, float, float]]:
+    """Yield what blocks exchange in all microbatches of a step, collective by collective."""
+    numbers = lattice(found.request, found.columns())
+    kinds = [kind for chunk in found.split.stage(stage) for kind in chunk]
+    turns = float(parts.points.num_microbatches[0])
+    ranks = {name: getattr(found.degrees, name) for name in ("tp", "pp", "cp", "ep", "etp", "dp", "edp")}
+    for block in parts.table.blocks:
+        count = kinds.count(block.derived.name) * turns
+        for one, full, exposed in zip(block.derived.collectives, block.full_comm_s, block.comm_s, strict=True):
+            axes = tuple(axis for axis in one.axes if ranks[axis] > 1)
+            if count and axes and full[0] > 0:
+                size = float(numbers.value(one.elements)[0]) * ELEMENT_BYTES[one.element] * one.times
+                yield one.kind.value, axes, count * size, count * float(full[0]), count * float(exposed[0])
+
+
+def _of_stages(found: Found, parts: Detail) -> Iterator[tuple[str, tuple[str, ...], float]]:
+    """Yield what a stage in the middle sends: an activation and a gradient for each chunk and microbatch."""
+    if found.degrees.pp > 1:
+        boundary = float(np.ravel(parts.table.boundary)[0])
+        yield "send/receive", ("pp",), 2 * boundary * found.degrees.vpp * float(parts.points.num_microbatches[0])
+
+
+def _of_step(found: Found, parts: Detail, stage: int) -> Iterator[tuple[str, tuple[str, ...], float]]:
+    """Yield what weights and gradients of a stage exchange among the ranks that hold the same."""
+    sizes, sums = parts.setting.bytes, parts.sums
+    again = float(parts.points.num_microbatches[0]) if found.zero == 3 else 1.0
+    reduces = Kind.REDUCE_SCATTER if found.zero else Kind.ALL_REDUCE
+    for held, axes in ((sums.dense, ("cp", "dp")), (sums.expert, ("edp",))):
+        mine = tuple(axis for axis in axes if getattr(found.degrees, axis) > 1)
+        count = float(np.broadcast_to(held, (found.degrees.pp, *held.shape[1:]))[stage].flat[0])
+        if mine and count:
+            yield reduces.value, mine, count * sizes.gradient
+            if found.zero:
+                yield Kind.ALL_GATHER.value, mine, count * sizes.weight * again
