@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from symconfig.cli.options import add_changes, add_engine, engine
+from symconfig.cli.options import add_changes, add_engine, add_page, engine
 from symconfig.cli.shared import as_changes, note, page_path, print_json, say, whole, write_page
 from symconfig.errors import FailedError, InputError, Problem
 

@@ -73,6 +73,7 @@ def _add(
     fits: NDArray[np.bool_],
 ) -> None:
     request, size = piece.request, points.size
+    tally.budget_bytes = max(tally.budget_bytes, device_bytes(piece.budget, piece.machine, request.framework))
     on = request.extras.words
     same = [f"{request.precision}"] * size, [piece.scheme.cp_comm] * size
     words = (*same, [recompute for recompute, _ in chosen], [_options(on, offload) for _, offload in chosen])

@@ -60,13 +60,15 @@ class Refused:
     reasons: dict[str, str] = field(default_factory=dict)
     tally: Tally | None = None
 
-    def add(self, name: str, reason: str, points: Columns, which: NDArray[Any] | slice = slice(None)) -> None:
-        """Add some of the points."""
+    def add(
+        self, name: str, reason: str, points: Columns, which: NDArray[Any] | slice = slice(None), *, plain: bool = True
+    ) -> None:
+        """Add some of the points. plain: whatever is on beside the degrees; else they may run without it."""
         count = points.size if isinstance(which, slice) else int(which.sum())
         if count:
             self.counts[name] += count
             self.reasons[name] = reason
-            if self.tally is not None:
+            if self.tally is not None and plain:
                 self.tally.refuse(name, reason, points.at(which))
 
 
@@ -192,7 +194,7 @@ def _accepted(
             break
         bad = rule.mask(request.limits.fixed, left, alive.shape)
         if bad.any():
-            refused.add(rule.name, rule.rule, left, bad)
+            refused.add(rule.name, rule.rule, left, bad, plain=not request.extras.on)
             alive, left = alive[~bad], left.at(~bad)
     return alive
 

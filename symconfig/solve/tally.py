@@ -85,6 +85,7 @@ class _Part:
 class Tally:
     """What is gathered while a lattice is weighed."""
 
+    budget_bytes: float = 0.0  # of a device, that a candidate may use
     parts: list[_Part] = field(default_factory=list)
     spelled: tuple[dict[str, int], ...] = field(default_factory=lambda: tuple({} for _ in WORDS))
     refused: dict[str, tuple[str, list[NDArray[np.int64]]]] = field(default_factory=dict)

@@ -14,10 +14,12 @@ from symconfig.solve.tally import Refusal, Rows, Tally
 
 @dataclass(frozen=True, slots=True)
 class Weighing:
-    """What was weighed of a job's lattice, and what was refused."""
+    """What was weighed of a job's lattice, and what was refused. budget_bytes: of a device, that a plan may use at the
+    job's margin and risk."""
 
     rows: Rows
     refusals: tuple[Refusal, ...]
+    budget_bytes: float
 
 
 def weighing(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Weighing:
@@ -27,4 +29,4 @@ def weighing(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> We
     """
     tally = Tally()
     weigh_all(model, cluster, resolved(model, cluster, job), 1, exhaustive=True, tally=tally)
-    return Weighing(tally.rows(), tally.refusals())
+    return Weighing(tally.rows(), tally.refusals(), tally.budget_bytes)

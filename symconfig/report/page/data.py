@@ -137,6 +137,7 @@ def lattice(weighed: Weighing) -> dict[str, Any]:
         "step_s": packed(np.where(np.isfinite(rows.step_s), rows.step_s, -1.0), "f4"),
         "gib": packed(rows.device_bytes / 2**30, "f4"),
         "fits": packed(rows.fits, "u1"),
+        "budget_bytes": weighed.budget_bytes,
         "refused_by": list(REFUSED_BY),
         "refusals": [
             {"name": one.name, "rule": one.rule, "degrees": packed(one.degrees, "i4")} for one in weighed.refusals
@@ -153,6 +154,7 @@ def _limits(model: ModelDescriptor, job: Job) -> dict[str, Any]:
         "experts": model.experts.num_experts if model.experts else 1,
         "global_batch": job.global_batch_size,
         "pins": dict(job.pins),
+        "risk": job.limits.memory_risk,
     }
 
 

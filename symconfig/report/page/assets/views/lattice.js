@@ -39,6 +39,24 @@ page.frontier = function frontier(rows) {
   return found;
 };
 
+// Where no policy of any point fits: the least that each needs.
+page.needs = function needs(parent, rows, limit) {
+  const sorted = [...rows].sort((a, b) => a.gib - b.gib);
+  page.chart(parent, () => ({
+    legend: { top: 0 },
+    grid: { left: 70, right: 30, top: 50, bottom: 50 },
+    tooltip: { formatter: (hit) => (hit.data && hit.data.row
+      ? page.tip(page.pointTitle(hit.data.row), page.pointLines(hit.data.row)) : "") },
+    xAxis: { type: "value", name: "choices, the leanest first", nameLocation: "middle", nameGap: 26 },
+    yAxis: { type: "log", name: "GiB at the least", nameLocation: "middle", nameGap: 45 },
+    series: [{ name: "needs at least", type: "scatter", symbolSize: 5, data: sorted.map((row, place) =>
+      ({ value: [place + 1, row.gib], row })), markLine: { symbol: "none", silent: true,
+      lineStyle: { color: page.ink("bad") }, label: { formatter: "usable", position: "insideEndTop" },
+      data: [{ yAxis: limit }] } }],
+  }), { label: "Scatter: the least memory that each choice of degrees needs",
+    on: { click: (hit) => hit.data && hit.data.row && page.ask(hit.data.row) } });
+};
+
 page.view("weighed", "All that was weighed", ["lattice"],
   "Each dot is a choice of degrees, micro-batch and ZeRO stage with the best that recompute and options make of it, " +
   "by the formula for the schedule; the ranked plans are simulated, so that they differ a little.", (parent, data) => {
@@ -57,8 +75,9 @@ page.view("weighed", "All that was weighed", ["lattice"],
     parent.append(page.element("fieldset", {}, page.element("label", { for: "colour-by", text: "Colour by " }), select),
       status);
     tell();
+    const limit = data.lattice.budget_bytes / 2 ** 30;
+    if (!timed.length) { page.needs(parent, all, limit); return; }
     const slowest = 3 * timed.filter((row) => row.fits).reduce((least, row) => Math.min(least, row.step_s), Infinity);
-    const limit = data.usable_bytes / 2 ** 30;
     const scatter = page.chart(parent, () => {
       const rows = timed.filter(chosen.test);
       const values = [...new Set(rows.map((row) => row[chosen.by]))].sort((a, b) => a - b);

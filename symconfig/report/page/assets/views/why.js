@@ -16,9 +16,10 @@ page.whyNot = function whyNot(asked) {
       ", recompute " + one.recompute + (one.options ? ", " + one.options : "") + "." };
   }
   if (mine.length) {
-    const least = Math.min(...mine.map((row) => row.gib)), usable = page.data.usable_bytes / 2 ** 30;
-    return { verdict: "memory", text: "It does not fit: it needs at least " + least.toFixed(1) + " GiB, and " +
-      usable.toFixed(1) + " GiB are usable, even with full recompute and offload." };
+    const least = Math.min(...mine.map((row) => row.gib)), usable = lattice.budget_bytes / 2 ** 30;
+    return { verdict: "memory", text: "It does not fit: it needs at least " + least.toFixed(1) + " GiB, whatever runs again, " +
+      "and " + usable.toFixed(1) + " GiB are usable at a risk of " + page.percent(limits.risk) + " of running out. " +
+      "Pinned, it may be planned with more risk or with options that are not stable, as --pin then says." };
   }
   const first = [];
   if (limits.gpus % inner) first.push("tp x pp x cp = " + inner + " does not divide " + limits.gpus + " GPUs.");
