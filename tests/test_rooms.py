@@ -16,6 +16,7 @@ ROOMS = (
     "deepspeed",
     "megatron",
     "transformers",
+    "serve",
     "api",
     "report",
     "runs",

@@ -20,9 +20,13 @@ FRAME_PIXELS = 900  # of a notebook's cell
 
 def plan_page(plan: Plan, wanted: Wanted | None = None, before: Sequence[Block] = ()) -> str:
     """Return the page of a plan, with the files that `plan --out` writes. before: what is said first."""
-    made = {item.path: item.text for item in files(plan, wanted or Wanted()) if item.path != TRACE}
-    data = plan_data(plan, made, before)
+    data = plan_data(plan, page_files(plan, wanted or Wanted()), before)
     return page(data, data["title"])
+
+
+def page_files(plan: Plan, wanted: Wanted) -> dict[str, str]:
+    """Return the text of the files that a page shows, by name: all but the trace, which is drawn."""
+    return {item.path: item.text for item in files(plan, wanted) if item.path != TRACE}
 
 
 def refused_page(asked: Asked, error: SymconfigError) -> str:

@@ -45,7 +45,7 @@ class Command(Protocol):
 # Modules beside this one, by what a person is about to do, as `symconfig --help` shows them. A command has its module's
 # name, but for `import`.
 GROUPS = {
-    "before training": ("plan", "size", "sweep", "partition", "render", "formats"),
+    "before training": ("plan", "serve", "size", "sweep", "partition", "render", "formats"),
     "in an existing pipeline": ("audit", "adapt", "args", "check"),
     "when something changes": ("replan", "diff", "fallback", "checkpoint"),
     "look closer": ("explain", "timeline", "verify", "validate"),

@@ -29,6 +29,19 @@ def instead(files: Mapping[str, bytes]) -> Iterator[None]:
         _INSTEAD.reset(token)
 
 
+_ROOT: ContextVar[Path | None] = ContextVar("the folder outside of which nothing is read", default=None)
+
+
+@contextmanager
+def only_below(root: Path) -> Iterator[None]:
+    """Within, files outside of a folder are refused, however they are named."""
+    token = _ROOT.set(root.resolve())
+    try:
+        yield
+    finally:
+        _ROOT.reset(token)
+
+
 def open_text(path: Path, *, root: Path) -> Text:
     """The file's bytes, which are UTF-8 without NUL and at most 1 MiB.
 
@@ -60,6 +73,9 @@ def _bytes(path: Path, root: Path) -> bytes:
         real = path.resolve(strict=True)
     except (OSError, RuntimeError, ValueError) as error:
         raise _refused(path, _reason(error)) from None
+    only = _ROOT.get()
+    if only is not None and not real.is_relative_to(only):
+        raise _refused(path, "lies outside of the folder that may be read")
     if leads_out(path, root):
         raise _refused(
             path,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import unicodedata
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -34,18 +34,30 @@ def page(data: Mapping[str, Any], title: str) -> str:
 
     The policy names each script by its digest, so that a browser runs nothing that data brought with them.
     """
-    scripts = [(ASSETS / name).read_text(encoding="utf-8") for name in SCRIPTS]
-    style = (ASSETS / "style.css").read_text(encoding="utf-8")
+    scripts = _scripts(SCRIPTS)
+    return _rendered(title, scripts, as_json(data), policy(scripts, _style()))
+
+
+def served() -> tuple[str, str]:
+    """Return the HTML of the server's page, which has a form and asks its own server, and its policy."""
+    scripts = _scripts((*SCRIPTS[:-1], "views/form.js", SCRIPTS[-1]))
+    allowed = policy(scripts, _style()) + "; connect-src 'self'"
+    return _rendered("symconfig", scripts, as_json({"schema": "symconfig.page/1", "served": True}), allowed), allowed
+
+
+def _scripts(names: Sequence[str]) -> list[str]:
+    return [(ASSETS / name).read_text(encoding="utf-8") for name in names]
+
+
+def _style() -> str:
+    return (ASSETS / "style.css").read_text(encoding="utf-8")
+
+
+def _rendered(title: str, scripts: list[str], data: str, allowed: str) -> str:
     template = Environment(
         loader=FileSystemLoader(ASSETS), autoescape=True, undefined=StrictUndefined, keep_trailing_newline=True
     ).get_template("page.html")
-    return template.render(
-        title=shown(title),
-        scripts=scripts,
-        style=style,
-        data=as_json(data),
-        policy=policy([*scripts], style),
-    )
+    return template.render(title=shown(title), scripts=scripts, style=_style(), data=data, policy=allowed)
 
 
 def policy(scripts: list[str], style: str) -> str:

@@ -15,6 +15,13 @@ page.view = function view(id, title, needs, note, draw) {
   page.views.push({ id, title, needs, note, draw });
 };
 
+// Take down what was drawn before.
+page.clear = function clear() {
+  for (const one of page.charts) one.end();
+  page.charts = [];
+  for (const name of ["lattice", "scatter", "timeline", "painted", "brush", "ask"]) page[name] = null;
+};
+
 page.element = function element(name, given, ...children) {
   const made = document.createElement(name);
   for (const [key, value] of Object.entries(given || {})) {
@@ -87,7 +94,9 @@ page.chart = function chart(parent, options, given) {
   }, { rootMargin: "600px" });
   watch.observe(place);
   held.now = () => { watch.disconnect(); draw(); };
-  new ResizeObserver(() => held.made && held.made.resize()).observe(place);
+  const size = new ResizeObserver(() => held.made && held.made.resize());
+  size.observe(place);
+  held.end = () => { watch.disconnect(); size.disconnect(); if (held.made) held.made.dispose(); };
   return held;
 };
 

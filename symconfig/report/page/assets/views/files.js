@@ -15,6 +15,7 @@ page.view("files", "Files", ["files"], "What `plan --out` writes for this plan."
     status.textContent = "";
     data.files.forEach((one, place) => buttons[place].setAttribute("aria-pressed", String(one === file)));
   };
-  parent.append(page.element("fieldset", {}, ...buttons), copy, status, pre);
+  const zip = data.zip ? page.element("a", { href: data.zip, download: "plan.zip", text: "All as a zip" }) : null;
+  parent.append(page.element("fieldset", {}, ...buttons, zip || ""), copy, status, pre);
   if (data.files.length) show(data.files[0]);
 });

@@ -1,7 +1,5 @@
 "use strict";
 // All that was weighed: time against memory, and the degrees as parallel coordinates. A brush on one narrows the other.
-page.lattice = null;
-
 page.openLattice = async function openLattice(data) {
   const packed = data.lattice;
   const [columns, places, step, gib, fits] = await Promise.all(
@@ -64,6 +62,8 @@ page.view("weighed", "All that was weighed", ["lattice"],
     const timed = all.filter((row) => row.step_s > 0);
     const best = data.plans && data.plans[0];
     const status = page.element("p", { class: "note", role: "status" });
+    const brushed = new Map();
+    page.brush = (name, ranges) => { if (ranges) brushed.set(name, ranges); else brushed.delete(name); apply(); };
     const tell = () => {
       const left = all.filter(chosen.test), fit = left.filter((row) => row.fits);
       status.textContent = left.length + " of " + all.length + " points, " + fit.length + " fit" +
@@ -72,6 +72,21 @@ page.view("weighed", "All that was weighed", ["lattice"],
     };
     const select = page.element("select", { id: "colour-by", onchange: () => { chosen.by = select.value; scatter.draw(); } },
       ...data.lattice.whole.map((name) => page.element("option", { value: name, text: name, selected: name === "pp" })));
+    const sliders = data.lattice.whole.map((name) => {
+      const values = [...new Set(all.map((row) => row[name]))].sort((a, b) => a - b);
+      if (values.length < 2) return null;
+      const shown = page.element("output", { for: "slide-" + name, text: "any" });
+      const slider = page.element("input", { type: "range", id: "slide-" + name, min: 0, max: values.length, value: 0, step: 1,
+        "aria-valuetext": "any", oninput: () => {
+          const value = values[slider.value - 1];
+          shown.textContent = value === undefined ? "any" : value;
+          slider.setAttribute("aria-valuetext", shown.textContent);
+          page.brush(name, value === undefined ? null : [[value, value]]);
+        } });
+      return page.element("label", { for: slider.id, text: name + " " }, slider, shown);
+    });
+    parent.append(page.element("fieldset", {}, page.element("legend", { text: "Pins: what the fastest is then" }),
+      ...sliders.filter(Boolean)));
     parent.append(page.element("fieldset", {}, page.element("label", { for: "colour-by", text: "Colour by " }), select),
       status);
     tell();
@@ -113,12 +128,11 @@ page.view("weighed", "All that was weighed", ["lattice"],
 
     const axes = data.lattice.whole.filter((name) => new Set(timed.map((row) => row[name])).size > 1);
     const fields = [...axes, "step_s", "gib"];
-    const brushed = new Map();
     const apply = () => {
       chosen.test = (row) => [...brushed].every(([name, ranges]) =>
         ranges.some(([low, high]) => row[name] >= low && row[name] <= high));
       tell();
-      scatter.draw();
+      if (page.scatter) page.scatter.draw();
     };
     parent.append(page.element("p", { class: "note",
       text: "Drag along an axis to keep only what lies there; click the axis to take it back. The dots above follow." }));
@@ -142,5 +156,4 @@ page.view("weighed", "All that was weighed", ["lattice"],
         });
         apply();
       } } });
-    page.brush = (name, ranges) => { if (ranges) brushed.set(name, ranges); else brushed.delete(name); apply(); };
   });

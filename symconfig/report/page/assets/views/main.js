@@ -1,15 +1,14 @@
 "use strict";
 // Everything in its place, then each view.
-(async () => {
-  const { data } = page, main = document.getElementById("main"), contents = document.getElementById("contents");
-  document.getElementById("sentence").textContent = page.visible(data.sentence);
-  const redraw = () => { page.charts.forEach((one) => one.draw()); if (page.painted) page.painted(); };
-  const theme = page.element("button", { type: "button", text: "Light or dark", onclick: () => {
-    const dark = document.documentElement.dataset.theme
-      ? document.documentElement.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-    document.documentElement.dataset.theme = dark ? "light" : "dark";
-    redraw();
-  } });
+page.show = async function show(data) {
+  const main = document.getElementById("main"), contents = document.getElementById("contents");
+  delete document.documentElement.dataset.drawn;
+  page.clear();
+  page.data = data;
+  main.replaceChildren();
+  contents.replaceChildren();
+  document.getElementById("sentence").textContent = page.visible(data.sentence || "");
+  if (data.title) document.querySelector("h1").textContent = page.visible(data.title);
   if (data.lattice) await page.openLattice(data);
   for (const view of page.views) {
     if (view.needs.some((name) => data[name] === undefined)) continue;
@@ -20,8 +19,21 @@
     contents.append(page.element("a", { href: "#" + view.id, text: view.title }));
     await view.draw(section, data);
   }
-  contents.append(theme);
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
-  addEventListener("beforeprint", () => page.charts.forEach((one) => one.now()));
+  contents.append(page.element("button", { type: "button", text: "Light or dark", onclick: () => {
+    const dark = document.documentElement.dataset.theme
+      ? document.documentElement.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+    document.documentElement.dataset.theme = dark ? "light" : "dark";
+    page.redraw();
+  } }));
   document.documentElement.dataset.drawn = "yes";
-})();
+};
+
+page.redraw = () => { page.charts.forEach((one) => one.draw()); if (page.painted) page.painted(); };
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => page.redraw());
+addEventListener("beforeprint", () => page.charts.forEach((one) => one.now()));
+
+if (page.data.served) {
+  const place = page.element("section", { id: "job", "aria-label": "The job" });
+  document.querySelector("header").append(place);
+  page.form(place, page.show).then(() => { document.documentElement.dataset.ready = "yes"; });
+} else page.show(page.data);

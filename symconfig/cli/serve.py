@@ -1,0 +1,65 @@
+"""`symconfig serve`: the planner behind a page with a form, on this machine."""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+
+from symconfig.cli.shared import say, whole
+from symconfig.errors import InputError, Problem
+
+NAME = "serve"
+DOES = "plan in a browser: a page with a form, on this machine"
+EXAMPLES = ("symconfig serve", "symconfig serve --host 0.0.0.0 --name planner.example.org --port 8080")
+_INSTALL = "pip install 'symconfig[serve]'"
+_LOCAL = "127.0.0.1"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `symconfig serve`."""
+    add = parser.add_argument
+    add("--port", metavar="P", default="8000", help="0: any that is free (default 8000)")
+    add("--host", metavar="H", default=_LOCAL, help="an address others can reach; prints a token that each must bring")
+    add("--name", metavar="N", action="append", default=[], help="a name under which others ask for it, with --host")
+    add("--workers", metavar="N", default="2", help="searches at once (default 2)")
+    add("--timeout", metavar="S", default="300", help="seconds for a search (default 300)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Serve until interrupted. Exit 2 where the port is taken or a package is missing."""
+    from symconfig.api.planning import Problems
+
+    found = Problems()
+    port = 0 if arguments.port == "0" else found.collect(lambda: whole("--port", arguments.port))
+    workers = found.collect(lambda: whole("--workers", arguments.workers))
+    limit = found.collect(lambda: whole("--timeout", arguments.timeout))
+    if found.all or port is None or workers is None or limit is None:
+        raise InputError(found.all)
+    try:
+        import uvicorn
+
+        from symconfig.serve.app import app
+        from symconfig.serve.guard import LOCAL, Guard
+        from symconfig.serve.listen import listening
+        from symconfig.serve.workers import Bounds
+    except ImportError as error:
+        raise InputError(Problem(f"needs {error.name}, which is not installed", field="serve", hint=_INSTALL)) from None
+    alone = arguments.host in ("localhost", _LOCAL, "::1")
+    token = None if alone else secrets.token_urlsafe(24)
+    names = LOCAL if alone else frozenset({*LOCAL, arguments.host, *arguments.name})
+    socket = listening(arguments.host, port)
+    shown = arguments.host if alone else next(iter(arguments.name), arguments.host)
+    say([f"http://{shown}:{socket.getsockname()[1]}/" + (f"?token={token}" if token else "")])
+    made = app(Guard(names, token), Bounds(workers=workers, solve_s=float(limit)))
+    settings = uvicorn.Config(
+        made,
+        log_level="warning",
+        server_header=False,
+        date_header=False,
+        timeout_keep_alive=10,
+        limit_concurrency=256,
+        h11_max_incomplete_event_size=64 << 10,
+        timeout_graceful_shutdown=2,
+    )
+    uvicorn.Server(settings).run(sockets=[socket])
+    return 0

@@ -1,0 +1,1 @@
+"""The planner behind a page with a form, on this machine: `symconfig serve`."""

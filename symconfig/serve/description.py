@@ -1,0 +1,94 @@
+"""The server's addresses for other programs, as OpenAPI 3.1."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from symconfig.install import VERSION
+
+_OBJECT = {"type": "object"}
+_REQUEST = {
+    "type": "object",
+    "required": ["id", "kind", "state", "progress"],
+    "properties": {
+        "id": {"type": "string"},
+        "kind": {"enum": ["plan", "audit"]},
+        "state": {"enum": ["waiting", "running", "done", "cancelled", "failed"]},
+        "progress": {
+            "type": "object",
+            "properties": {"words": {"type": "string"}, "share": {"type": "number", "minimum": 0, "maximum": 1}},
+        },
+    },
+}
+_JOB = {
+    "type": "object",
+    "description": "Fields of JOB.yaml; model and cluster are names of the zoo, or model_config is a config.json.",
+    "required": ["cluster", "gpus", "global_batch_size"],
+    "properties": {
+        "model": {"type": "string"},
+        "model_config": _OBJECT,
+        "cluster": {"type": "string"},
+        "gpus": {"type": ["integer", "string"]},
+        "global_batch_size": {"type": "integer"},
+        "seq_length": {"type": "integer"},
+        "backend": {"enum": ["megatron", "deepspeed"]},
+        "precision": {"type": "string"},
+        "task": {"enum": ["pretrain", "sft", "lora"]},
+        "pins": {"type": "object", "additionalProperties": {"type": "string"}},
+    },
+}
+_SCRIPT = {
+    "type": "object",
+    "required": ["script"],
+    "properties": {
+        "script": {"type": "string", "description": "the text of a launch script or of a DeepSpeed file"},
+        "cluster": {"type": "string"},
+        "model": {"type": "string"},
+        "gpus": {"type": "integer"},
+        "seq_length": {"type": "integer"},
+    },
+}
+
+
+def description() -> dict[str, Any]:
+    """Return the description."""
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "symconfig", "version": VERSION},
+        "paths": {
+            "/api/zoo": {"get": _answers("names of models and clusters", _OBJECT)},
+            "/api/plan": {"post": _takes(_JOB)},
+            "/api/audit": {"post": _takes(_SCRIPT)},
+            "/api/requests/{id}": {
+                "parameters": [_ID],
+                "get": _answers("how far it is", _REQUEST),
+                "delete": _answers("stopped", _REQUEST),
+            },
+            "/api/requests/{id}/answer": {
+                "parameters": [_ID],
+                "get": _answers("what `plan --json` or `audit --json` print, with exit_code and problems", _OBJECT),
+            },
+            "/api/requests/{id}/page": {"parameters": [_ID], "get": _answers("the data of its page", _OBJECT)},
+            "/api/requests/{id}/files.zip": {
+                "parameters": [_ID],
+                "get": {"responses": {"200": {"description": "its files", "content": {"application/zip": {}}}}},
+            },
+        },
+    }
+
+
+_ID = {"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}
+
+
+def _answers(what: str, schema: dict[str, Any]) -> dict[str, Any]:
+    return {"responses": {"200": {"description": what, "content": {"application/json": {"schema": schema}}}}}
+
+
+def _takes(schema: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "requestBody": {"required": True, "content": {"application/json": {"schema": schema}}},
+        "responses": {
+            "202": {"description": "taken", "content": {"application/json": {"schema": _REQUEST}}},
+            "503": {"description": "too many requests are under way"},
+        },
+    }

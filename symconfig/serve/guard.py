@@ -1,0 +1,89 @@
+"""Who may ask: the right host, the same origin, a token where others can reach the server, and small bodies."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import JSONResponse, Response
+
+COOKIE = "symconfig-token"
+MOST_BYTES = 2 << 20  # of a body: a config.json or a launch script has thousands
+BODY_S = 10.0  # in which a body must have come
+LOCAL = frozenset({"localhost", "127.0.0.1", "[::1]"})
+
+
+class Refused(Exception):
+    """A request that is not answered. status: of HTTP."""
+
+    def __init__(self, status: int, why: str) -> None:
+        super().__init__(why)
+        self.status, self.why = status, why
+
+    def response(self) -> Response:
+        """Return it as an answer, after which the connection is closed."""
+        return JSONResponse({"error": self.why}, self.status, headers={"Connection": "close"})
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """hosts: names under which the server may be asked for, without a port. token: None on this machine alone."""
+
+    hosts: frozenset[str]
+    token: str | None = None
+
+    def check(self, asked: HTTPConnection) -> None:
+        """Raises Refused. A page of another site that finds its way here, by name or by address, has the wrong host or
+        the wrong origin."""
+        host = asked.headers.get("host", "")
+        if _name(host) not in self.hosts:
+            raise Refused(421, f"this server is not {host[:80]!r}")
+        origin = asked.headers.get("origin")
+        if origin is not None and urlsplit(origin).netloc != host:
+            raise Refused(403, "pages of other origins are not answered")
+        if asked.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+            raise Refused(403, "pages of other origins are not answered")
+        if self.token is not None and not self._knows(asked):
+            raise Refused(401, "the token is missing or wrong: open the address that the server printed")
+
+    def _knows(self, asked: HTTPConnection) -> bool:
+        kind, _, bearer = asked.headers.get("authorization", "").partition(" ")
+        given = (asked.query_params.get("token"), asked.cookies.get(COOKIE), bearer if kind == "Bearer" else None)
+        token = (self.token or "").encode()
+        return any(hmac.compare_digest(one.encode(), token) for one in given if one)
+
+
+def _name(host: str) -> str:
+    """Return a host without its port."""
+    name, _, port = host.rpartition(":")
+    return name if name and port.isdigit() else host
+
+
+async def body(asked: Request) -> dict[str, Any]:
+    """Return the JSON object that a request brings. Raises Refused: too large, too slow, no object."""
+    if asked.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
+        raise Refused(415, "the body must be application/json")
+    length = asked.headers.get("content-length", "0")
+    if not length.isdigit() or int(length) > MOST_BYTES:
+        raise Refused(413, f"the body is larger than {MOST_BYTES:,} bytes")
+    try:
+        async with asyncio.timeout(BODY_S):
+            data = b""
+            async for part in asked.stream():
+                data += part
+                if len(data) > MOST_BYTES:
+                    raise Refused(413, f"the body is larger than {MOST_BYTES:,} bytes")
+    except TimeoutError:
+        raise Refused(408, f"the body did not come within {BODY_S:g} s") from None
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError):
+        raise Refused(400, "the body is no JSON") from None
+    if not isinstance(found, dict):
+        raise Refused(400, "the body must be an object")
+    return found

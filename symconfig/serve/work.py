@@ -1,0 +1,116 @@
+"""What a worker process does for the server: one request, plain data in and out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from symconfig.errors import InfeasibleError, InputError, Problem, SymconfigError
+
+Say = Callable[[str, float], None]
+UPLOADED = "config.json"  # the name of an uploaded model in messages
+_NAMES = ("model", "cluster")
+_NOT_SERVED = ("training", "edited")  # of a job: they name files, or are for files that are written
+_SCRIPT = "launch.sh"
+_LAUNCH_FIELDS = ("cluster", "model", "gpus", "seq_length")
+
+
+def answer(kind: str, data: Mapping[str, Any], say: Say) -> dict[str, Any]:
+    """Answer a request of a kind, plan or audit. Bad input and jobs without a plan are answers, with their problems."""
+    try:
+        return _KINDS[kind](data, say)
+    except SymconfigError as error:
+        return {
+            "error": type(error).__name__,
+            "exit_code": error.exit_code,
+            "problems": [str(problem) for problem in error.problems],
+        }
+
+
+def _plan(data: Mapping[str, Any], say: Say) -> dict[str, Any]:
+    from symconfig.api.page import page_files
+    from symconfig.api.planning import Wanted, read_job, solve
+    from symconfig.descriptor.document import Document
+    from symconfig.report.page.data import plan_data, refused_data
+    from symconfig.runs.best import prepared
+
+    document, model = _job(data)
+    asked = Document(document, file="")
+    try:
+        result = solve(asked, model, writes=True, progress=say)
+    except InfeasibleError as error:
+        job = read_job(asked, model)
+        where, what = prepared(job.model, job.cluster, job.job)
+        page = refused_data(where, job.cluster, what, error)
+        problems = [str(problem) for problem in error.problems]
+        return {"page": page, "plan": None, "files": {}, "exit_code": error.exit_code, "problems": problems}
+    made = page_files(result.plan, Wanted())
+    return {
+        "page": plan_data(result.plan, made),
+        "plan": result.to_dict(),
+        "files": made,
+        "exit_code": 0,
+        "problems": [],
+    }
+
+
+def _job(data: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
+    """Return the fields of a job, and the model where it was uploaded. No field of it may name a file."""
+    from symconfig.descriptor.huggingface import import_config
+    from symconfig.descriptor.load import zoo_clusters, zoo_models
+
+    fields, found = dict(data), list[Problem]()
+    config = fields.pop("model_config", None)
+    found += [Problem("is not taken by the server", field=name) for name in _NOT_SERVED if name in fields]
+    known = {"model": zoo_models(), "cluster": zoo_clusters()}
+    for name in _NAMES:
+        if name == "model" and config is not None:
+            continue
+        value = fields.get(name)
+        if not isinstance(value, str) or value.partition(" with ")[0].partition("@")[0] not in known[name]:
+            need = f"a {name} of the zoo"
+            found.append(Problem("is not known here", field=name, got=str(value)[:80], need=need))
+    if found:
+        raise InputError(found)
+    if config is None:
+        return fields, None
+    if not isinstance(config, Mapping):
+        raise InputError(Problem("must hold one object", field="model_config"))
+    model = import_config(config, UPLOADED, str(config.get("_name_or_path") or "uploaded")[:80])
+    return {**fields, "model": model.name}, model
+
+
+def _audit(data: Mapping[str, Any], say: Say) -> dict[str, Any]:
+    from symconfig.api.existing import audit
+    from symconfig.existing.launch.files import only_below
+    from symconfig.report.audit import blocks
+    from symconfig.report.audit_json import to_dict
+    from symconfig.report.page.data import report_data
+
+    given = {name: data[name] for name in _LAUNCH_FIELDS if data.get(name) is not None}
+    text = data.get("script")
+    if not isinstance(text, str) or not text.strip():
+        raise InputError(Problem("the text of a launch script is missing", field="script"))
+    _job({"model": given.get("model", "llama2-7b"), "cluster": given.get("cluster", "h100")})
+    with TemporaryDirectory(prefix="symconfig-") as folder:
+        script = Path(folder) / _SCRIPT
+        script.write_text(text, encoding="utf-8")
+        with only_below(Path(folder)):
+            done = audit(script, progress=lambda words: say(words, 0.0), **given)
+        told = _hidden(to_dict(done), folder)
+        page = report_data(f"Audit of {_SCRIPT}", blocks(done))
+        return {"page": _hidden(page, folder), "audit": told, "exit_code": 0 if done.runs else 1, "problems": []}
+
+
+def _hidden(data: dict[str, Any], folder: str) -> dict[str, Any]:
+    """Return data without the name of the folder that a script lay in for a moment."""
+    text = json.dumps(data)
+    for name in {folder, str(Path(folder).resolve())}:
+        text = text.replace(json.dumps(name + "/")[1:-1], "").replace(json.dumps(name)[1:-1], ".")
+    return dict(json.loads(text))
+
+
+_KINDS: dict[str, Callable[[Mapping[str, Any], Say], dict[str, Any]]] = {"plan": _plan, "audit": _audit}

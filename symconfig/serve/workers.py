@@ -1,0 +1,187 @@
+"""Worker processes: a few at most, each with one request at a time, which may be cancelled or take too long."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from typing import Any, Literal
+
+from symconfig.errors import InputError, Problem
+
+State = Literal["waiting", "running", "done", "cancelled", "failed"]
+_ENDED = ("done", "cancelled", "failed")
+_LOOK_S = 0.02  # between two looks at a worker
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """workers: at once; waiting: requests beside them; kept: answers that can still be asked for; solve_s: of one."""
+
+    workers: int = 2
+    waiting: int = 16
+    kept: int = 64
+    solve_s: float = 300.0
+
+
+@dataclass
+class Request:
+    """A request and what became of it. progress: words, and the share that is done."""
+
+    id: str
+    kind: str
+    data: Mapping[str, Any]
+    state: State = "waiting"
+    progress: tuple[str, float] = ("", 0.0)
+    answer: dict[str, Any] | None = None
+    cancelled: bool = False
+    done: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def told(self) -> dict[str, Any]:
+        """Return what a client hears of it, without the answer."""
+        words, share = self.progress
+        return {"id": self.id, "kind": self.kind, "state": self.state, "progress": {"words": words, "share": share}}
+
+
+class Workers:
+    """Requests go through `submit`, in order; answers stay until `kept` newer ones have come."""
+
+    def __init__(self, bounds: Bounds) -> None:
+        self._bounds = bounds
+        self._free = asyncio.Semaphore(bounds.workers)
+        self._known: OrderedDict[str, Request] = OrderedDict()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._context = multiprocessing.get_context("spawn")
+        self._idle: list[_Worker] = []
+
+    def submit(self, kind: str, data: Mapping[str, Any]) -> Request:
+        """Take a request. Raises InputError where too many are under way."""
+        open_now = sum(one.state not in _ENDED for one in self._known.values())
+        if open_now >= self._bounds.workers + self._bounds.waiting:
+            raise InputError(Problem("too many requests are under way", got=str(open_now), hint="again in a moment"))
+        request = Request(secrets.token_urlsafe(16), kind, data)
+        self._known[request.id] = request
+        for name in [name for name, one in self._known.items() if one.state in _ENDED][: -self._bounds.kept or None]:
+            del self._known[name]
+        task = asyncio.create_task(self._run(request))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return request
+
+    def find(self, name: str) -> Request | None:
+        """Return a request by its id."""
+        return self._known.get(name)
+
+    def cancel(self, request: Request) -> None:
+        """Stop a request: its worker is ended."""
+        if request.state not in _ENDED:
+            request.cancelled = True
+
+    async def close(self) -> None:
+        """End every worker."""
+        for request in self._known.values():
+            self.cancel(request)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for worker in self._idle:
+            worker.end()
+        self._idle.clear()
+
+    async def _run(self, request: Request) -> None:
+        try:
+            async with self._free:
+                if not request.cancelled:
+                    await self._work(request)
+        finally:
+            if request.state not in _ENDED:
+                request.state = "cancelled" if request.cancelled else "failed"
+            request.done.set()
+
+    async def _work(self, request: Request) -> None:
+        worker = self._idle.pop() if self._idle else _Worker(self._context)
+        request.state = "running"
+        ends = time.monotonic() + self._bounds.solve_s
+        worker.ask(request.kind, dict(request.data))
+        try:
+            while True:
+                while worker.said():
+                    what, content = worker.hear()
+                    if what == "answer":
+                        request.answer, request.state = content, "done"
+                        self._idle.append(worker)
+                        return
+                    request.progress = content
+                if request.cancelled:
+                    break
+                if time.monotonic() > ends or not worker.alive:
+                    why = "it took too long" if worker.alive else "its worker ended; it may need more memory"
+                    request.answer = {"error": "FailedError", "exit_code": 70, "problems": [why]}
+                    request.state = "failed"
+                    break
+                await asyncio.sleep(_LOOK_S)
+        except (EOFError, OSError):
+            request.answer = {"error": "FailedError", "exit_code": 70, "problems": ["its worker ended"]}
+            request.state = "failed"
+        worker.end()
+
+
+class _Worker:
+    """A process that answers one request after the other."""
+
+    def __init__(self, context: multiprocessing.context.SpawnContext) -> None:
+        self._mine, theirs = context.Pipe()
+        self._process = context.Process(target=serve, args=(theirs,), daemon=True)
+        self._process.start()
+        theirs.close()
+
+    @property
+    def alive(self) -> bool:
+        return self._process.is_alive()
+
+    def ask(self, kind: str, data: Mapping[str, Any]) -> None:
+        self._mine.send((kind, data))
+
+    def said(self) -> bool:
+        return self._mine.poll()
+
+    def hear(self) -> tuple[str, Any]:
+        what, content = self._mine.recv()
+        return str(what), content
+
+    def end(self) -> None:
+        """Kill the process: a solver in the middle of its work listens to nothing else."""
+        self._process.kill()
+        self._process.join()
+        self._mine.close()
+
+
+def serve(pipe: Connection) -> None:
+    """Answer requests until the server goes away."""
+    import signal
+
+    from symconfig.serve.work import answer
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server's to handle
+    while True:
+        try:
+            kind, data = pipe.recv()
+        except (EOFError, OSError):
+            return
+        last = 0.0
+
+        def say(words: str, share: float) -> None:
+            nonlocal last
+            now = time.monotonic()
+            if now - last > 0.1:
+                last = now
+                pipe.send(("progress", (words, share)))
+
+        try:
+            made = answer(kind, data, say)
+        except Exception as error:  # a defect of ours: said, and the worker lives on
+            made = {"error": type(error).__name__, "exit_code": 70, "problems": [f"a defect of symconfig: {error}"]}
+        pipe.send(("answer", made))
