@@ -16,7 +16,7 @@ export PYTHONUTF8 := 1
 JOB := --model llama2-13b --cluster a100-80gb --gpus 64 --global-batch-size 1024 --seq-length 4096
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint mutants bench bench-check house accuracy priors pipelines partition rules checkpoints rates families jobs verify-all verify-real verify-formats verify-training verify-engines megatron-source templates launchers readme options recipes sessions clean
+.PHONY: help demo test lint mutants bench bench-check house accuracy priors pipelines partition rules checkpoints rates families jobs verify-all verify-real verify-formats verify-training verify-engines megatron-source templates launchers readme options recipes sessions echarts pages clean
 
 help:
 	@echo 'make demo        plan Llama-2-13B on 64 A100 for Megatron-LM and for DeepSpeed, into demo/'
@@ -46,6 +46,8 @@ help:
 	@echo 'make options     options that a plan may use, and what is known of each, into docs/options.md'
 	@echo 'make recipes     published layouts against the plans of their jobs, into docs/recipes.md (LIMIT=40 for some)'
 	@echo 'make sessions    plans made again, as sessions with their real output, into docs/replan.md'
+	@echo 'make echarts     build the charts of pages anew from npm, into symconfig/report/page/assets'
+	@echo 'make pages       draw the page of a plan, into docs/pages (needs Chromium)'
 	@echo 'make readme      put fresh output into README.md'
 	@echo 'make clean       remove what these made'
 
@@ -67,7 +69,7 @@ $(VENV)/.dev: pyproject.toml $(CONSTRAINTS) $(VENV)/.python
 $(VENV)/.verify: pyproject.toml $(CONSTRAINTS) $(VENV)/.dev
 	$(PIP) '$(TORCH)'
 	$(PIP) setuptools wheel ninja py-cpuinfo hatchling editables
-	$(PIP) -c $(CONSTRAINTS) --no-build-isolation -e '.[verify,dev]'
+	$(PIP) -c $(CONSTRAINTS) --no-build-isolation -e '.[verify,dev,serve,browser]'
 	@touch $@
 
 # Megatron-LM's own argument parser, fetched once; where it cannot be had, the tests that need it are skipped.
@@ -198,6 +200,14 @@ sessions: $(VENV)/.base
 
 readme: $(VENV)/.base
 	$(BIN)/python docs/refresh_readme.py
+
+# The charts of pages: only what they use of Apache ECharts, in one file, with its licence. Needs npm; the version is in
+# docs/echarts/package.json.
+echarts:
+	docs/echarts/build.sh
+
+pages: $(VENV)/.verify
+	$(BIN)/python docs/pages.py
 
 clean:
 	rm -rf $(VENV) .venv-formats $(ENGINES) $(MUTANTS) .mutants demo build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -57,6 +57,12 @@ page.form = function form(parent, show) {
     if (config) told.model_config = config; else told.model = fields.model.value;
     return told;
   };
+  // A slider below is a pin of the next search.
+  page.pin = (name, value) => {
+    const kept = pins.value.trim().split(/[\s,]+/).filter((one) => one && !one.startsWith(name + "="));
+    if (value !== undefined) kept.push(name + "=" + value);
+    pins.value = kept.join(" ");
+  };
   const link = () => {
     const query = new URLSearchParams(Object.entries(fields).map(([name, made]) => [name, made.value]).filter(([, value]) => value));
     history.replaceState(null, "", "?" + query);

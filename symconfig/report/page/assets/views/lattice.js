@@ -82,6 +82,7 @@ page.view("weighed", "All that was weighed", ["lattice"],
           shown.textContent = value === undefined ? "any" : value;
           slider.setAttribute("aria-valuetext", shown.textContent);
           page.brush(name, value === undefined ? null : [[value, value]]);
+          if (page.pin) page.pin(name === "micro" ? "mbs" : name, value);
         } });
       return page.element("label", { for: slider.id, text: name + " " }, slider, shown);
     });

@@ -1,0 +1,108 @@
+"""The form in a real browser: solve, cancel, sliders that are pins, links, uploads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.report.page.browser import browser
+from tests.serve.running import Running, running
+from tests.serve.test_app import SCRIPT
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Running]:
+    with running() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def started() -> Iterator[Any]:
+    with browser() as found:
+        yield found
+
+
+@pytest.fixture
+def shown(started: Any, server: Running) -> Iterator[Any]:
+    context = started.new_context(viewport={"width": 1280, "height": 900})
+    page = context.new_page()
+    said: list[str] = []
+    page.on("console", lambda message: said.append(message.text))
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.goto(server.url)
+    page.wait_for_selector("html[data-ready=yes]")
+    yield page
+    assert said == []
+    context.close()
+
+
+def _says(page: Any, words: str) -> None:
+    """Wait for the status. The page's policy lets no text be evaluated, so that waiting by script is out."""
+    page.locator("#form-status", has_text=words).wait_for(timeout=60_000)
+
+
+def _solve(page: Any) -> None:
+    page.fill("#form-global_batch_size", "256")
+    page.select_option("#form-model", "mixtral-8x7b")
+    page.select_option("#form-cluster", "h100")
+    page.get_by_role("button", name="Solve").click()
+    page.wait_for_selector("html[data-drawn=yes]", timeout=120_000)
+
+
+def test_a_job_is_solved_and_its_state_is_a_link(shown: Any, started: Any) -> None:
+    _solve(shown)
+    assert "mixtral-8x7b on 64 x" in shown.inner_text("h1")
+    assert shown.locator("main section").count() == 10
+    context = started.new_context()
+    other = context.new_page()
+    other.goto(shown.url)
+    other.wait_for_selector("html[data-drawn=yes]", timeout=120_000)
+    assert other.inner_text("h1") == shown.inner_text("h1")
+    context.close()
+
+
+def test_a_slider_answers_at_once_and_is_a_pin(shown: Any) -> None:
+    _solve(shown)
+    shown.evaluate("page.charts.forEach((one) => one.now())")
+    everything = shown.inner_text("#weighed [role=status]")
+    took = shown.evaluate(
+        """() => { const slider = document.getElementById("slide-tp"); slider.value = 2;
+        const began = performance.now(); slider.dispatchEvent(new Event("input"));
+        return performance.now() - began; }"""
+    )
+    assert took < 1000  # a busy machine; alone it is below 50
+    some = shown.inner_text("#weighed [role=status]")
+    assert some != everything
+    assert "fastest: tp 2" in some
+    assert shown.input_value("#form-pins") == "tp=2"
+
+
+def test_a_search_can_be_stopped(shown: Any) -> None:
+    shown.select_option("#form-model", "deepseek-v3")
+    shown.select_option("#form-cluster", "h800")
+    shown.fill("#form-gpus", "2048")
+    shown.fill("#form-global_batch_size", "15360")
+    shown.get_by_role("button", name="Solve").click()
+    shown.locator("#form button", has_text="Cancel").click()
+    _says(shown, "Cancelled.")
+
+
+def test_a_script_is_audited_and_a_config_is_a_model(shown: Any, tmp_path: Path) -> None:
+    script = tmp_path / "launch.sh"
+    script.write_text(SCRIPT, encoding="utf-8")
+    shown.set_input_files("#form-file", str(script))
+    shown.wait_for_selector("html[data-drawn=yes]", timeout=120_000)
+    assert "Audit of launch.sh" in shown.inner_text("h1")
+    config = tmp_path / "config.json"
+    config.write_text('{"model_type": "llama", "vocab_size": 32000}', encoding="utf-8")
+    shown.set_input_files("#form-file", str(config))
+    _says(shown, "config.json")
+
+
+def test_bad_input_is_said(shown: Any) -> None:
+    shown.fill("#form-gpus", "-3")
+    shown.get_by_role("button", name="Solve").click()
+    _says(shown, "gpus")
