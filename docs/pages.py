@@ -33,7 +33,7 @@ HEAD = """# A plan as a page
 symconfig plan --model mixtral-8x7b --cluster h100 --gpus 64 --global-batch-size 256 --html plan.html
 ```
 
-writes one file of about 0.9 MB. It asks nothing of any network (its content security policy forbids it), so it can be
+writes one file (SIZE MB, drawn in SECONDS s here). It asks nothing of any network (its policy forbids it), so it can be
 sent, opened offline and printed; it follows the system's light or dark. `--html` of `audit`, `replan`, `sweep`, `size`,
 `validate` and `partition` writes their answers the same way. Where nothing fits, the page says what each layout would
 need. `--candidates FILE.csv` (or `.parquet`) writes all that was weighed for other programs. In a notebook, a
@@ -60,13 +60,16 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as work, browser() as started:
         file = Path(work) / "plan.html"
         file.write_text(plan(**JOB).html(), encoding="utf-8")
+        size = file.stat().st_size
         with opened(started, file, viewport={"width": WIDTH, "height": 900}) as seen:
             seen.page.wait_for_timeout(500)
+            seconds = seen.run("performance.getEntriesByName('drawn')[0].startTime") / 1e3
             titles = {name: seen.text(f"#{name} h2") for name in VIEWS}
             for name in VIEWS:
                 seen.page.locator(f"#{name}").screenshot(path=folder / f"{name}.png")
     parts = [f"## {titles[name]}\n\n{says}\n\n![{titles[name]}](pages/{name}.png)\n" for name, says in VIEWS.items()]
-    (HERE / "page.md").write_text("\n".join([HEAD, *parts]), encoding="utf-8")
+    head = HEAD.replace("SIZE", f"{size / 1e6:.2f}").replace("SECONDS", f"{seconds:.1f}")
+    (HERE / "page.md").write_text("\n".join([head, *parts]), encoding="utf-8")
     print(f"wrote page.md and {len(VIEWS)} pictures")
 
 

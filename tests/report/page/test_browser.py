@@ -127,6 +127,26 @@ def test_the_schedule_can_be_zoomed_and_holds_every_event(
         assert zoom == [25, 75]
 
 
+def test_a_schedule_of_twenty_thousand_tasks_scrolls(started: Any, tmp_path: Path) -> None:
+    made = plan(
+        model="gpt3-175b", cluster="a100-80gb", gpus=64, global_batch_size=1536, seq_length=2048,
+        pins={"tp": "8", "pp": "8", "vpp": "4", "mbs": "2"},
+    )  # fmt: skip
+    path = tmp_path / "long.html"
+    path.write_text(made.html(), encoding="utf-8")
+    assert path.stat().st_size < 1.5e6
+    with opened(started, path) as seen:
+        drawn = "page.timeline.made.getOption().series.filter((s) => s.type === 'custom').reduce((n, s) => n + s.data.length, 0)"
+        assert seen.run(drawn) > 20_000
+        took = seen.run(
+            """() => { const began = performance.now();
+            for (let start = 0; start < 50; start += 10) page.timeline.made.dispatchAction({ type: "dataZoom", start, end: start + 2 });
+            return performance.now() - began; }"""
+        )
+        assert took < 15_000  # five jumps, on a busy machine
+        assert seen.said == []
+
+
 LAYOUTS = [{"tp": 1, "pp": 1}, {"tp": 2, "pp": 1}, {"tp": 8, "pp": 1}, {"tp": 4, "pp": 2}, {"tp": 16, "pp": 1}]
 
 

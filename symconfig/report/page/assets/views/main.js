@@ -26,6 +26,7 @@ page.show = async function show(data) {
     page.redraw();
   } }));
   document.documentElement.dataset.drawn = "yes";
+  performance.mark("drawn");
 };
 
 page.redraw = () => { page.charts.forEach((one) => one.draw()); if (page.painted) page.painted(); };
