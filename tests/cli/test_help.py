@@ -23,6 +23,7 @@ NOT_RUN = {
     "calibrate": "needs measured runs",
     "validate": "needs measured runs",
     "size": "makes plans for a quarter of a minute; tests/cli/test_set.py runs a smaller one",
+    "serve": "listens until it is stopped; tests/serve asks it",
     "verify": "starts the real frameworks, as tests/verify does",
 }
 

@@ -1,0 +1,69 @@
+"""`symconfig adaptability`: what a strategy is worth when the job changes."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from symconfig.cli.options import add_job, add_page
+from symconfig.cli.shared import page_path, print_json, say, write_page
+from symconfig.errors import InputError, SymconfigError
+
+NAME = "adaptability"
+DOES = "what a plan loses that is kept when the job changes"
+EXAMPLES = (
+    "symconfig adaptability --model llama2-13b --cluster h100 --gpus 64 \\\n"
+    "    --global-batch-size 256 --change seq_length=16384 --change experts=8",
+)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `symconfig adaptability`."""
+    add = parser.add_argument
+    add("job", nargs="?", metavar="JOB.yaml", help="the job as a file; options below override what it says")
+    add(
+        "--change",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        required=True,
+        help="a field of the job or of the model, model=NAME, cluster=NAME or experts=N; commas join what changes at "
+        "once; may be repeated",
+    )
+    add_job(parser)
+    add_page(parser)
+    add("--force", action="store_true", help="replace a page that exists")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Exit 0 where every changed job has a plan, 1 where one has none."""
+    from symconfig.api.adaptability import adaptability
+    from symconfig.api.planning import Problems
+    from symconfig.cli.job import OPTIONS, as_options, request
+    from symconfig.report.adaptability import blocks, to_dict
+    from symconfig.report.progress import Progress
+    from symconfig.runs.adaptability import parsed
+
+    for option in OPTIONS:  # those of `plan` that it has not
+        arguments.__dict__.setdefault(option[2:].replace("-", "_"), None)
+    found = Problems()
+    html = page_path(arguments.html, arguments.force, found)
+    changes = found.collect(lambda: parsed(arguments.change))
+    asked = found.collect(lambda: request(arguments))
+    if asked is None or changes is None or found.all:
+        raise InputError(found.all)
+    try:
+        with Progress(sys.stderr) as progress:
+            problems = (*found.all, *asked.problems)
+            cases = adaptability(asked.document, changes, problems=problems, progress=progress)
+    except SymconfigError as error:
+        raise type(error)([as_options(problem, asked) for problem in error.problems]) from None
+    if arguments.json:
+        print_json(to_dict(cases))
+    else:
+        say(blocks(cases))
+    if html is not None:
+        from symconfig.api.page import report_page
+
+        write_page(html, report_page("When the job changes", blocks(cases)), arguments.force)
+    return 0 if all(case.replanned.plan is not None for case in cases) else 1

@@ -1,0 +1,230 @@
+"""What a strategy is worth when something changes: kept as it is, against one that is found anew.
+
+SymTensor's adaptability (its evaluation's question: what does a strategy cost that was right before the change?)
+through the same searches as every plan: the old plan's choices become pins of the changed job.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from typing import Any
+
+from symconfig.descriptor.cluster import ClusterDescriptor
+from symconfig.descriptor.document import Document
+from symconfig.descriptor.job import Job
+from symconfig.descriptor.load import load_cluster, load_model
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.sections import Experts
+from symconfig.descriptor.validate import validate
+from symconfig.errors import InputError, Problem, SymconfigError
+from symconfig.plans.plan import Plan
+from symconfig.runs.best import best_plan
+from symconfig.runs.replan import keep
+
+KEPT = ("tp", "pp", "vpp", "cp", "ep", "etp", "mbs", "zero", "sp", "recompute", "cp_comm")
+_CHOSEN_PER_TOKEN = 2  # experts of `experts=N`, as Mixtral's
+_WHOLE = ("model", "cluster")
+_NOT_CHANGED = ("schema", "model", "cluster", "pins", "training", "edited")  # of a job, by its fields
+Change = Mapping[str, str]
+Progress = Callable[[str, float], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A plan, or why there is none."""
+
+    plan: Plan | None
+    why: str = ""
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Count tokens of all GPUs together."""
+        if self.plan is None:
+            return None
+        predicted = self.plan.fastest.predicted
+        return predicted.tokens_per_s_per_gpu * self.plan.fastest.parallel.world_size
+
+    @property
+    def eased(self) -> tuple[str, ...]:
+        """Name what was let in since nothing fits without it: options that are not stable, or more risk."""
+        return () if self.plan is None else tuple(one.label for one in self.plan.search.opened if not one.pinned)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A change: the plan before it, that plan's choices after it, and the plan that is found anew.
+
+    pins: what was kept. Of each plan the fastest under the model counts.
+    """
+
+    change: Change
+    before: Outcome
+    pins: Mapping[str, str]
+    kept: Outcome
+    replanned: Outcome
+
+    @property
+    def name(self) -> str:
+        """The change as a person asked for it."""
+        return ", ".join(f"{name}={value}" for name, value in self.change.items())
+
+    @property
+    def gain(self) -> float | None:
+        """How many times faster the new strategy is; None where the old one does not run, or only with what the new one
+        does without."""
+        kept, anew = self.kept.tokens_per_s, self.replanned.tokens_per_s
+        if set(self.kept.eased) - set(self.replanned.eased):
+            return None
+        return anew / kept if kept and anew else None
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A model, a cluster and a job, before a change or after it."""
+
+    model: ModelDescriptor
+    cluster: ClusterDescriptor
+    job: Job
+
+
+def adaptability(asked: Asked, changes: Sequence[Change], progress: Progress | None = None) -> tuple[Case, ...]:
+    """Keep the plan of a job through each change, and plan anew. Raises InputError with every change that is none;
+    InfeasibleError where there is no plan before the changes."""
+    after, problems = list[Asked](), list[Problem]()
+    for change in changes:
+        try:
+            after.append(changed(asked, change))
+        except InputError as error:
+            problems += error.problems
+    if problems:
+        raise InputError(problems)
+    before = best_plan(asked.model, asked.cluster, asked.job, top=1, progress=progress)
+    return tuple(_case(before, change, new, progress) for change, new in zip(changes, after, strict=True))
+
+
+def _case(before: Plan, change: Change, after: Asked, progress: Progress | None) -> Case:
+    pins = dict(_kept(before, after))
+    job = after.job.model_copy(update={"pins": {**after.job.pins, **pins}})
+    kept = _outcome(replace(after, job=job), progress)
+    return Case(change, Outcome(before), pins, kept, _outcome(after, progress))
+
+
+def _kept(before: Plan, after: Asked) -> Iterator[tuple[str, str]]:
+    """Yield the old plan's choices that the changed job can be asked to keep: all but those that it has nothing for."""
+    for name in KEPT:
+        try:
+            value = keep.pins(before.fastest, (name,))[name]
+        except InputError:
+            continue  # layers of which some run again: no pin says it
+        if name in ("ep", "etp") and after.model.experts is None:
+            continue
+        yield name, value
+
+
+def _outcome(asked: Asked, progress: Progress | None) -> Outcome:
+    try:
+        return Outcome(best_plan(asked.model, asked.cluster, asked.job, top=1, progress=progress))
+    except SymconfigError as error:
+        return Outcome(None, error.problems[0].what)
+
+
+def changed(asked: Asked, change: Change) -> Asked:
+    """Apply a change: fields of the job, `model` and `cluster` by name, `experts=N`, or fields of the model, with dots
+    between a section and its field. Raises InputError with all that is wrong."""
+    problems = list[Problem]()
+    jobs = {name: value for name, value in change.items() if name in Job.model_fields and name not in _NOT_CHANGED}
+    rest = {name: value for name, value in change.items() if name not in jobs}
+    model, cluster = asked.model, asked.cluster
+    for name in [name for name in _WHOLE if name in rest]:
+        try:
+            if name == "model":
+                model = load_model(rest.pop(name))
+            else:
+                cluster = load_cluster(rest.pop(name))
+        except InputError as error:
+            problems += error.problems
+    try:
+        model = _model(model, rest)
+    except InputError as error:
+        problems += error.problems
+    data = json.loads(asked.job.model_dump_json(by_alias=True, exclude_unset=True))
+    data |= {"model": model.name, "cluster": cluster.name, **{name: _read(value) for name, value in jobs.items()}}
+    try:
+        job = validate(Document(data, file=""), Job)
+    except InputError as error:
+        raise InputError([*problems, *error.problems]) from None
+    if problems:
+        raise InputError(problems)
+    return Asked(model, cluster, job)
+
+
+def _model(model: ModelDescriptor, fields: Change) -> ModelDescriptor:
+    if not fields:
+        return model
+    data: dict[str, Any] = json.loads(model.model_dump_json(by_alias=True, exclude_defaults=True))
+    problems = list[Problem]()
+    for name, value in fields.items():
+        if name == "experts":
+            data["experts"] = _experts(model, _read(value))
+            data["intermediate_size"] = 0
+            continue
+        section, _, field = name.rpartition(".")
+        inside = data.get(section) if section else data
+        if name not in ModelDescriptor.model_fields and not (section and isinstance(inside, dict)):
+            known = [
+                *(one for one in Job.model_fields if one not in _NOT_CHANGED),
+                *_WHOLE,
+                *ModelDescriptor.model_fields,
+            ]
+            near = get_close_matches(name, known, n=1)
+            hint = near[0] if near else None
+            problems.append(Problem("is no field of the job or of the model", field=f"change.{name}", hint=hint))
+            continue
+        assert isinstance(inside, dict)
+        inside[field] = _read(value)
+    if problems:
+        raise InputError(problems)
+    return validate(Document(data, file=""), ModelDescriptor)
+
+
+def _experts(model: ModelDescriptor, count: Any) -> dict[str, Any]:
+    """Return the section of a model whose MLPs become so many experts of the same width, two for each token."""
+    if model.experts is not None:
+        had = json.loads(model.experts.model_dump_json(exclude_defaults=True))
+        return {**had, "num_experts": count}
+    made = Experts(
+        num_experts=1, num_experts_per_tok=1, moe_intermediate_size=model.intermediate_size, norm_topk_prob=True
+    )
+    told = json.loads(made.model_dump_json(exclude_defaults=True))
+    return {**told, "num_experts": count, "num_experts_per_tok": _CHOSEN_PER_TOKEN}
+
+
+def _read(text: str) -> Any:
+    """Return a number, yes or no where the text is one."""
+    words = {"true": True, "false": False, "none": None}
+    if text.lower() in words:
+        return words[text.lower()]
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def parsed(words: Iterable[str]) -> tuple[Change, ...]:
+    """Read `name=value`, several with commas between. Raises InputError with all that are not of this form."""
+    found, problems = list[Change](), list[Problem]()
+    for word in words:
+        parts = [part.partition("=") for part in word.split(",")]
+        if any(not name.strip() or not sign or not value.strip() for name, sign, value in parts):
+            need = "NAME=VALUE, or several with commas between"
+            problems.append(Problem("is no change", field="--change", got=word, need=need))
+            continue
+        found.append({name.strip(): value.strip() for name, _, value in parts})
+    if problems:
+        raise InputError(problems)
+    return tuple(found)

@@ -1,0 +1,86 @@
+"""What is kept through a change, against plans that are pinned by hand."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from symconfig import plan
+from symconfig.api.adaptability import adaptability
+from symconfig.errors import InputError
+from symconfig.runs.adaptability import parsed
+from tests.cli.support import Run, run
+
+__all__ = ["run"]
+
+JOB = {"model": "llama2-7b", "cluster": "h100", "gpus": 16, "global_batch_size": 64, "seq_length": 4096}
+
+
+def test_what_is_kept_is_the_pinned_plan_and_what_is_new_is_the_plan() -> None:
+    (case,) = adaptability(JOB, [{"seq_length": 8192}])
+    changed = {**JOB, "seq_length": 8192}
+    assert case.replanned.plan is not None
+    anew = plan(**changed, top=1)
+    assert case.replanned.plan.fastest == anew.plan.fastest
+    assert {"tp", "pp", "vpp", "cp", "mbs", "zero", "sp"} <= set(case.pins)
+    pinned = plan(**changed, pins=dict(case.pins), top=1)
+    assert case.kept.plan is not None
+    assert case.kept.plan.fastest == pinned.plan.fastest
+    # Pinned, it is let run with more risk of running out of memory: no gain is told against that.
+    assert bool(case.kept.eased) == bool(pinned.search.opened)
+    assert case.gain is None
+
+
+def test_a_gain_is_of_tokens_a_second() -> None:
+    (case,) = adaptability({**JOB, "attention": "unfused"}, [{"attention": "flash"}])
+    assert case.kept.tokens_per_s is not None
+    assert case.replanned.tokens_per_s is not None
+    assert not case.kept.eased
+    assert case.gain == pytest.approx(case.replanned.tokens_per_s / case.kept.tokens_per_s)
+    assert case.gain is not None
+    assert case.gain >= 1 - 1e-9
+
+
+def test_experts_and_fields_of_the_model() -> None:
+    small, few = adaptability(JOB, [{"experts": 4}, {"num_hidden_layers": 16, "global_batch_size": 128}])
+    assert small.replanned.plan is not None
+    assert small.replanned.plan.model.experts is not None
+    assert small.replanned.plan.model.experts.num_experts == 4
+    assert small.replanned.plan.model.experts.moe_intermediate_size == 11008
+    assert few.replanned.plan is not None
+    assert few.replanned.plan.model.num_hidden_layers == 16
+    assert few.replanned.plan.best.batch.global_ == 128
+    assert few.name == "num_hidden_layers=16, global_batch_size=128"
+
+
+def test_a_strategy_that_does_not_run_says_why() -> None:
+    (case,) = adaptability({**JOB, "gpus": 8}, [{"seq_length": 131072, "global_batch_size": 8}])
+    if case.kept.plan is None:
+        assert case.kept.why
+    assert case.gain is None or case.gain >= 1
+
+
+def test_all_that_is_wrong_is_said_at_once() -> None:
+    with pytest.raises(InputError) as caught:
+        adaptability(JOB, [{"nonsense": 1}, {"hidden_siz": 1}, {"gpus": "x"}, {"model": "none-such"}])
+    told = " ".join(map(str, caught.value.problems))
+    for words in ("change.nonsense", "Try: hidden_size", "gpus", "none-such"):
+        assert words in told
+    with pytest.raises(InputError):
+        parsed(["a", "b="])
+    with pytest.raises(InputError, match="says no change"):
+        adaptability(JOB, [])
+
+
+def test_the_command(run: Run) -> None:
+    words = [word for name, value in JOB.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    told = run("adaptability", *words, "--change", "global_batch_size=128", "--json")
+    assert told.code == 0
+    data = json.loads(told.out)
+    assert data["schema"] == "symconfig.adaptability/1"
+    assert data["changes"][0]["change"] == {"global_batch_size": "128"}
+    shown = run("adaptability", *words, "--change", "global_batch_size=128")
+    assert "When the job changes" in shown.out
+    assert run("adaptability", *words, "--change", "x").code == 2
+    assert run("adaptability", *words, "--change", "model=llama3.1-405b").code == 1
