@@ -29,7 +29,7 @@ def test_a_notebook_runs(path: Path, capsys: pytest.CaptureFixture[str]) -> None
     pages = [value for value in shown if hasattr(value, "_repr_html_")]
     assert pages
     assert pages[0]._repr_html_().startswith("<iframe sandbox=")
-    assert "--tensor-model-parallel-size" in capsys.readouterr().out
+    assert "--num-layers 32" in capsys.readouterr().out
 
 
 def test_there_are_notebooks() -> None:

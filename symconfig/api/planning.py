@@ -108,13 +108,14 @@ class PlanResult:
 
     def html(self) -> str:
         """The page of `symconfig plan --html`."""
-        from symconfig.api.page import plan_page
+        from symconfig.report.page.data import plan_data
+        from symconfig.report.page.page import drawn
 
-        return plan_page(self.plan)
+        return drawn(plan_data(self.plan, page_files(self.plan, Wanted())))
 
     def _repr_html_(self) -> str:
         """The same in a notebook's cell."""
-        from symconfig.api.page import framed
+        from symconfig.report.page.page import framed
 
         return framed(self.html())
 
@@ -329,6 +330,13 @@ def files(plan: Plan, wanted: Wanted) -> Files:
     ]
     done = Files((*items, *([File(TRACE, traced)] if traced is not None else [])))
     return Files((*done, manifest.manifest(done, target, launchers, wanted.templates)))
+
+
+def page_files(plan: Plan, wanted: Wanted) -> dict[str, str]:
+    """Return the text of the files that a page shows, by name: all but the trace, which is drawn."""
+    from symconfig.report.timeline.section import TRACE
+
+    return {item.path: item.text for item in files(plan, wanted) if item.path != TRACE}
 
 
 def remarks(plan: Plan, wanted: Wanted) -> tuple[str, ...]:

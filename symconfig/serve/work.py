@@ -31,8 +31,7 @@ def answer(kind: str, data: Mapping[str, Any], say: Say) -> dict[str, Any]:
 
 
 def _plan(data: Mapping[str, Any], say: Say) -> dict[str, Any]:
-    from symconfig.api.page import page_files
-    from symconfig.api.planning import Wanted, read_job, solve
+    from symconfig.api.planning import Wanted, page_files, read_job, solve
     from symconfig.descriptor.document import Document
     from symconfig.report.page.data import plan_data, refused_data
     from symconfig.runs.best import prepared

@@ -85,6 +85,8 @@ ANSWERS = {
     "formats": "formats {experts}",
     "diff": "diff {dense} {405b}",
     "replan": "replan {dense} --gpus 56 --out {again}",
+    "adaptability": "adaptability --model llama2-7b --cluster h100 --gpus 16 --global-batch-size 64 "
+    "--change seq_length=8192 --change experts=8,gpus=32",
     "replan near": "replan {plan.json} --gpus 32 --keep tp,pp",
     "fallback": "fallback {plan.json} --lose-nodes 1",
     "check": "check {dense}",
@@ -120,6 +122,7 @@ ERRORS = {
     "plan options": "plan --model llama2-13b --cluster h1000 --gpus 7 --global-batch-size 12 --pin tp=3 --pin ppp=2",
     "plan unknown": "plan --modle llama2-13b",
     "import": "import {config.json}",
+    "serve": "serve --port 1x --workers 0",
     "timeline schedule": "timeline {dense} --schedule faster",
     "replan": "replan {dense} --gpus 3 --keep tp,pp,cp,micro",
     "checkpoint nothing": "checkpoint {small} --plan {plan.json}",

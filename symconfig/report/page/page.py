@@ -7,6 +7,7 @@ import unicodedata
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ SCRIPTS = (
     "views/files.js",
     "views/main.js",
 )
+FRAME_PIXELS = 900  # of a notebook's cell
 _HIDING = ("Cf", "Cc", "Co", "Cs")  # categories of letters that change how others look, or do not show
 
 
@@ -36,6 +38,19 @@ def page(data: Mapping[str, Any], title: str) -> str:
     """
     scripts = _scripts(SCRIPTS)
     return _rendered(title, scripts, as_json(data), policy(scripts, _style()))
+
+
+def drawn(data: Mapping[str, Any]) -> str:
+    """Return the page of data that have a title."""
+    return page(data, data["title"])
+
+
+def framed(html: str) -> str:
+    """Return a page as a notebook's cell shows it: in a frame of its own that may run its scripts and nothing else."""
+    return (
+        f'<iframe sandbox="allow-scripts allow-downloads" style="width:100%;height:{FRAME_PIXELS}px;border:0" '
+        f'title="plan" srcdoc="{escape(html, quote=True)}"></iframe>'
+    )
 
 
 def served() -> tuple[str, str]:
