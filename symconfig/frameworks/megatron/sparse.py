@@ -13,6 +13,7 @@ from types import MappingProxyType
 from symconfig.frameworks.constraint import Constraint
 from symconfig.plans.unknown import among, has, no
 
+SINCE = "core_v0.19.0"
 VARIANT, NAME = "--experimental-attention-variant", "dsa"
 # Fields of an indexer by the option's destination.
 SIZES = MappingProxyType(
@@ -47,18 +48,20 @@ def as_numbers(own: Sequence[bool]) -> tuple[int, int] | None:
     return next((pair for pair in pairs if choosing_layers(*pair, layers) == tuple(own)), None)
 
 
+WITHOUT_SEQUENCE = Constraint(
+    name="sparse attention without sequence parallelism",
+    predicate=lambda f, p: f.indexed & (p.tp > 1) & no(p.sequence_parallel),
+    rule="sparse attention with tensor parallelism needs sequence parallelism",
+    sentence="sparse attention over latent keys with tp {p.tp} needs sequence parallelism",
+    about="sequence_parallel",
+    got="{p.sequence_parallel}",
+    pins=("sp=1", "tp=1"),
+    since=SINCE,
+    source=f"{_DSA}/absorbed_mla.py, __init__",
+    example=_INDEXED | {"tp": 2, "sequence_parallel": False},
+)
 SPARSE_CONSTRAINTS: tuple[Constraint, ...] = (
-    Constraint(
-        name="sparse attention without sequence parallelism",
-        predicate=lambda f, p: f.indexed & (p.tp > 1) & no(p.sequence_parallel),
-        rule="sparse attention with tensor parallelism needs sequence parallelism",
-        sentence="sparse attention over latent keys with tp {p.tp} needs sequence parallelism",
-        about="sequence_parallel",
-        got="{p.sequence_parallel}",
-        pins=("sp=1", "tp=1"),
-        source=f"{_DSA}/absorbed_mla.py, __init__",
-        example=_INDEXED | {"tp": 2, "sequence_parallel": False},
-    ),
+    WITHOUT_SEQUENCE,
     Constraint(
         name="sparse attention over cp",
         predicate=lambda f, p: f.indexed & (p.cp > 1) & no(has(p.cp_comm, "all_gather")),
@@ -67,6 +70,7 @@ SPARSE_CONSTRAINTS: tuple[Constraint, ...] = (
         about="cp_comm",
         got="{p.cp_comm}",
         pins=("cp_comm=all_gather", "cp=1"),
+        since=SINCE,
         source=f"{_SOURCE}/transformer_config.py, __post_init__",
         example=_INDEXED | {"cp": 2, "cp_comm": "p2p", "seq_length": 8192},
     ),
@@ -78,6 +82,7 @@ SPARSE_CONSTRAINTS: tuple[Constraint, ...] = (
         "stages",
         about="pp",
         pins=("pp=1",),
+        since=SINCE,
         source="megatron/core/models/gpt/experimental_attention_variant_module_specs.py, "
         "_validate_dsa_index_share_pipeline_split",
         example=_INDEXED | {"shared_choice": True, "pp": 2},
@@ -89,7 +94,8 @@ SPARSE_CONSTRAINTS: tuple[Constraint, ...] = (
         sentence="kernels of sparse attention are for Hopper and Blackwell, and not for {f.architecture}",
         about="indexer",
         got="{f.architecture}",
+        since=SINCE,
         source="Megatron-Bridge, perf_recipes/glm_moe_dsa, dsa_kernel_backend; github.com/deepseek-ai/FlashMLA",
-        example=_INDEXED | {"architecture": "ampere"},
+        example=_INDEXED | {"architecture": "ada"},
     ),
 )
