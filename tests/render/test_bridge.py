@@ -96,7 +96,7 @@ def test_yarn_is_gpt_oss_own() -> None:
 
 
 def test_yarn_of_latent_attention_has_all_its_numbers() -> None:
-    """As KimiK2Provider has them (models/kimi/kimi_provider.py); Megatron-LM's options leave three at their defaults."""
+    """As KimiK2Provider has them (models/kimi/kimi_provider.py); three have no option in Megatron-LM."""
     plan = sample_plan(load_model("kimi-k2"), "h100", version=BRIDGES[-1])
     config = bridge_config.sections(plan)["model"]
     fields = ("rotary_scaling_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim")
