@@ -13,6 +13,7 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.existing.recover import zoo
 from symconfig.existing.recover.model import described
 from symconfig.frameworks.megatron.flags import versions
+from symconfig.frameworks.megatron.hybrid import hybrid
 from tests.clock import quickest_s
 from tests.existing.recover.options import NEWEST, names_of, rendered
 from tests.zoo_limits import NOT_IN_MEGATRON, SINCE
@@ -25,7 +26,8 @@ def test_what_no_option_says_is_rendered_for_no_version(name: str) -> None:
     assert all(rendered(load_model(name), version) is None for version in versions())
 
 
-@pytest.mark.parametrize("name", [name for name in ZOO if name not in NOT_IN_MEGATRON])
+# Layers of a HybridModel are said with its stages, which a model alone has not: see tests/existing/audit.
+@pytest.mark.parametrize("name", [name for name in ZOO if name not in NOT_IN_MEGATRON and not hybrid(load_model(name))])
 def test_every_model_of_the_zoo_is_read_back_whole_by_every_version(name: str) -> None:
     model = load_model(name)
     order = versions()
