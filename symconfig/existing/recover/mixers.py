@@ -133,6 +133,11 @@ def _variant(out: Fields, kind: str) -> None:
 def _indexer(out: Fields) -> None:
     """Read sparse attention. Its norms, and which channels rope pairs, cost the same in any form."""
     said = out.said
+    missing = [said.option(dest) for dest in sparse.SIZES if not said.whole(dest)]
+    if not out.latent or missing:
+        needs = ", ".join(["--multi-latent-attention", *missing] if not out.latent else missing)
+        out.refuse("sparse attention is not described without its sizes and latent attention", VARIANT, need=needs)
+        return
     for dest, name in sparse.SIZES.items():
         out.put(f"indexer.{name}", said.whole(dest), dest)
     out.put("indexer.loss_coef", said.number(0.0, sparse.LOSS), sparse.LOSS)
