@@ -143,9 +143,11 @@ def _weights(model: ModelDescriptor) -> dict[str, Sized]:
 def _matched(tensors: Sized, weights: Sized) -> Rows:
     """Return the stems of the weights that each module holds."""
     left, found = list(weights), Rows()
+    namesakes = {(_leaf(name), size) for name, size in tensors}
     for name, size in tensors:
         module = _stem(name)
-        held = _of_module(found.get(module, ()), size, left) or _held(name, size, left)
+        others = [one for one in left if (_stem(one[0]), one[1]) not in namesakes or _stem(one[0]) == _leaf(name)]
+        held = _of_module(found.get(module, ()), size, left) or _held(name, size, others)
         if held is None:
             raise ValueError(f"no weights make up {name} of {size} elements among {left}")
         for weight in held:
@@ -187,11 +189,16 @@ def _may_be(name: str, weight: str) -> bool:
 
 def _alike(name: str, weight: str) -> float:
     mine, theirs = _stem(name), _stem(weight)
-    leaf = mine.rsplit(".", 1)[-1]
+    leaf = _leaf(name)
     same = 2.0 * theirs.endswith(leaf) + ("shared" in mine) * ("shared" in theirs)
     half = difflib.SequenceMatcher(None, leaf, theirs).ratio() >= _HALF  # of less the order knows more
     letter = leaf[0] == theirs[0] and leaf.endswith("_proj") and theirs.endswith("_proj")  # out_proj is o_proj
     return same + half + 0.1 * ("norm" in mine) * ("norm" in theirs) + 0.05 * letter
+
+
+def _leaf(name: str) -> str:
+    """Return a tensor's module without those around it; a weight of that name and size is no other tensor's."""
+    return _stem(name).rsplit(".", 1)[-1]
 
 
 def _stem(weight: str) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import PurePath
 from typing import Any
 
@@ -72,7 +73,7 @@ def imported(
     if tower.data is not data and "hidden_size" in fields:
         fields["vision"] = tower.read(fields["hidden_size"])
         notes += tower.notes
-    if found := [*reader.problems, *tower.problems]:
+    if found := [*reader.problems, *tower.problems, *_infinite(document, prefix, architecture)]:
         problems = sorted(found, key=lambda problem: (problem.line or 0, problem.column or 0))
         raise InputError(problems[:MAX_PROBLEMS])
     fields["name"] = name or _name(original, file)
@@ -81,6 +82,24 @@ def imported(
         fields["huggingface_id"] = original
     fields["notes"] = [*notes, *reader.notes]
     return _descriptor(fields, reader), account(around | reader.data, reader.values, architecture, outside)
+
+
+def _infinite(document: Document, prefix: KeyPath, architecture: Architecture) -> Iterator[Problem]:
+    """Yield a problem for each number without an end, but for those of keys that say nothing of the model."""
+    for path, value in _leaves(document.data, ()):
+        idle = path[: len(prefix)] == prefix and path[len(prefix)] in architecture.ignored
+        if isinstance(value, float) and not math.isfinite(value) and not idle:
+            yield document.problem("not a finite number", path, got=shorten(value))
+
+
+def _leaves(data: Any, path: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
+    """Yield the values of parsed JSON that hold no others, with their places."""
+    inner = data.items() if isinstance(data, Mapping) else enumerate(data) if isinstance(data, list) else None
+    if inner is None:
+        yield path, data
+        return
+    for key, value in inner:
+        yield from _leaves(value, (*path, key))
 
 
 def _read_as(like: str, kind: object) -> str:

@@ -24,16 +24,20 @@ from symconfig.errors import InputError, Problem
 
 _TOKEN = re.compile(r'"(?:[^"\\\n]|\\.)*"|[\[\]{},:]|[^\s\[\]{},:"]+')
 _MAX_VALUES = 200_000
+_INFINITE = ("Infinity", "-Infinity")
 _BRACKETS = re.compile(r'"(?:[^"\\\n]|\\.)*"|[\[\]{}]')
 
 
-def load_json_strict(path: Path, limit: int = MAX_BYTES) -> Document:
+def load_json_strict(path: Path, limit: int = MAX_BYTES, *, infinite: bool = False) -> Document:
     """Data and places of a JSON file. Raises InputError with every problem found."""
-    return parse_json_strict(read_text(path, limit), str(path))
+    return parse_json_strict(read_text(path, limit), str(path), infinite=infinite)
 
 
-def parse_json_strict(text: str, file: str) -> Document:
-    """Data and places of JSON text. Raises InputError with every problem found."""
+def parse_json_strict(text: str, file: str, *, infinite: bool = False) -> Document:
+    """Data and places of JSON text. Raises InputError with every problem found.
+
+    infinite: the words Infinity and -Infinity, which Python writes for a limit that is none, are left to the caller.
+    """
     too_deep = _too_deep(text)
     if too_deep is not None:
         place = _place(text, too_deep)
@@ -50,7 +54,7 @@ def parse_json_strict(text: str, file: str) -> Document:
         raise InputError(Problem(f"this is not JSON that can be read: {shorten(str(error))}", file=file)) from None
     if "\\u" in text and not _encodable(data):
         raise InputError(Problem("a string holds half a surrogate pair, which is no character", file=file))
-    keys, values, problems = _places(text, file)
+    keys, values, problems = _places(text, file, _INFINITE if infinite else ())
     if problems:
         raise InputError(problems[:MAX_PROBLEMS])
     return Document(data, file, keys, values)
@@ -105,8 +109,11 @@ def _tokens(text: str) -> Iterator[tuple[str, Place]]:
         yield match.group(), Place(line, match.start() - start + 1)
 
 
-def _places(text: str, file: str) -> tuple[dict[KeyPath, Place], dict[KeyPath, Place], list[Problem]]:
-    """Where each key and value of valid JSON is; duplicate keys and numbers that are not finite are problems."""
+def _places(
+    text: str, file: str, allowed: tuple[str, ...]
+) -> tuple[dict[KeyPath, Place], dict[KeyPath, Place], list[Problem]]:
+    """Where each key and value of valid JSON is; duplicate keys and numbers that are not finite are problems, but for
+    those that are allowed."""
     keys: dict[KeyPath, Place] = {}
     values: dict[KeyPath, Place] = {}
     problems: list[Problem] = []
@@ -135,6 +142,6 @@ def _places(text: str, file: str) -> tuple[dict[KeyPath, Place], dict[KeyPath, P
             values[path()] = place
             if token in "[{":
                 stack.append((token == "{", None if token == "{" else 0))
-            elif token[0] in "-+.0123456789NI" and not math.isfinite(float(token)):
+            elif token[0] in "-+.0123456789NI" and token not in allowed and not math.isfinite(float(token)):
                 report("not a finite number", place, got=shorten(token))
     return keys, values, problems

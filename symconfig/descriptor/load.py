@@ -75,11 +75,12 @@ def _load_model(path: Path, *, adapters: bool) -> ModelDescriptor:
     if path.is_dir():
         path = _config_in(path)
     if path.suffix == ".json":
-        document = load_json_strict(path)
+        document = load_json_strict(path, infinite=True)
         if isinstance(document.data, dict) and "schema" not in document.data:
             from symconfig.descriptor.huggingface import import_config  # no descriptor wants its architectures
 
             return import_config(document.data, document.file, None, document)
+        document = load_json_strict(path)
     else:
         document = load_yaml_strict(path)
     if isinstance(document.data, dict) and "base" in document.data:
@@ -95,7 +96,7 @@ def load_config(path: Path, family: str | None = None) -> tuple[ModelDescriptor,
     from symconfig.descriptor.huggingface import imported
 
     path = _config_in(path) if path.is_dir() else path
-    document = load_json_strict(path)
+    document = load_json_strict(path, infinite=True)
     if isinstance(document.data, dict) and "schema" in document.data:  # a descriptor already
         return _load_model(path, adapters=True), None
     return imported(document.data, document.file, None, document, family)

@@ -133,7 +133,8 @@ class Particular(Strict):
 class Indexer(Strict):
     """Sparse attention (DeepSeek-V3.2): a small attention of its own chooses the keys that a query sees.
 
-    It reads the low-rank queries and the layer's input. Layers with a window have none.
+    It reads the low-rank queries and the layer's input. Layers with a window have none. A loss of its own, by which its
+    scores follow the attention's, is all that trains it; Transformers' classes have none.
     """
 
     index_n_heads: PositiveInt
@@ -142,6 +143,9 @@ class Indexer(Strict):
     layers: tuple[bool, ...] | None = Field(
         default=None, description="per layer: has an indexer of its own, and not the choice of the last one that has"
     )
+    loss_coef: Rate = Field(
+        default=0.001, description="of the loss that trains it, where a framework has one; 0: it is not trained"
+    )  # Megatron-Bridge's for GLM-5 (models/glm_moe_dsa/glm5_bridge.py)
 
 
 AdapterTarget = Literal[

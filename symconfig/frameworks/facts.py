@@ -26,8 +26,9 @@ NO_FLASH = ("volta",)
 class Fixed:
     """The model, by the names of ModelDescriptor (sizes that it has not are 0), and the kernels that there are.
 
-    sliding_window: tokens; 0: none. column_rank: of adapters beside column-parallel layers, where tp splits the rank.
-    head_adapters: whether queries, keys and values have one each. flash: whether flash attention runs. near: GPUs
+    sliding_window: tokens; 0: none. indexed: whether attention reads the keys that an indexer chooses; shared_choice:
+    in some layers those of a layer before. column_rank: of adapters beside column-parallel layers, where tp splits the
+    rank. head_adapters: whether queries, keys and values have one each. flash: whether flash attention runs. near: GPUs
     that the fastest links join. mixer_pieces: of what ranks hold whole pieces of in blocks in attention's place, the
     greatest common divisor; exchanged_pieces: of what they have where heads are exchanged for the sequence; 0 without
     such blocks. scans: whether a block other than attention mixes tokens. own_attention: whether Transformers' modules
@@ -45,6 +46,8 @@ class Fixed:
     num_key_value_heads: Any = UNKNOWN
     head_dim: Any = UNKNOWN
     latent: Any = UNKNOWN
+    indexed: Any = UNKNOWN
+    shared_choice: Any = UNKNOWN
     attention_sinks: Any = UNKNOWN
     attention_dropout: Any = UNKNOWN
     hidden_dropout: Any = UNKNOWN
@@ -90,6 +93,8 @@ class Fixed:
             num_key_value_heads=model.num_key_value_heads,
             head_dim=model.head_dim,
             latent=model.attention is Attention.MLA,
+            indexed=model.indexer is not None,
+            shared_choice=model.indexer is not None and not all(model.indexer.layers or (True,)),
             attention_sinks=model.attention_sinks,
             attention_dropout=model.attention_dropout,
             hidden_dropout=model.hidden_dropout,

@@ -88,7 +88,7 @@ def changed(how: Implementation, **changes: Any) -> Implementation:
             copies_result=given["copied_attention"],
             copies_shared_heads=given["repeated_heads"],
             in_fp8=given["fp8_attention"],
-            masks_choice=how.attention.masks_choice,
+            choosing=how.attention.choosing,
         ),
         linear=Linear(
             joined=given["fused_linears"],

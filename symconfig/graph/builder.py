@@ -36,7 +36,7 @@ class Builder:
     parts: list[str] = field(default_factory=list)
     legs: list[Leg] = field(default_factory=lambda: [Leg.APART])
     stops_early: bool = False
-    detached: bool = False
+    gradients: Gradients = Gradients.ALL
 
     @contextmanager
     def module(self, *names: str) -> Iterator[None]:
@@ -60,16 +60,16 @@ class Builder:
         self.legs.pop()
 
     @contextmanager
-    def no_gradient(self) -> Iterator[None]:
-        """Operators made inside run forward only."""
-        self.detached = True
+    def no_gradient(self, weights: bool = False) -> Iterator[None]:
+        """Operators made inside run forward only; or, with `weights`, give gradients to their weights alone."""
+        before, self.gradients = self.gradients, Gradients.WEIGHTS if weights else Gradients.NONE
         yield
-        self.detached = False
+        self.gradients = before
 
     def _add(self, operator: Operator) -> None:
         modules, part = tuple(self.modules), ".".join(self.parts)
-        gradients = Gradients.NONE if self.detached else operator.gradients
-        self.operators.append(replace(operator, modules=modules, part=part, leg=self.legs[-1], gradients=gradients))
+        made = replace(operator, modules=modules, part=part, leg=self.legs[-1], gradients=self.gradients)
+        self.operators.append(made)
 
     def matmul(
         self,
@@ -84,14 +84,16 @@ class Builder:
         per: Sequence[str] = (),
         apart: bool = False,
         keeps: Tensor | None = None,
+        loops: Sequence[str] = (),
     ) -> None:
-        """outputs = x * weight, summed over `contracted`. keeps: a changed copy of x that it reads in x's place."""
-        loops = dict.fromkeys((*x.dims, *weight.dims))
+        """outputs = x * weight, summed over `contracted`. keeps: a changed copy of x that it reads in x's place. loops:
+        of one turn, beside those of its factors."""
+        nest = dict.fromkeys((*x.dims, *weight.dims, *loops))
         self._add(
             Operator(
                 name=name,
                 kind=OpKind.MATMUL,
-                loops=tuple(loops),
+                loops=tuple(nest),
                 inputs=(Use(x),),
                 outputs=tuple(outputs),
                 contracted=tuple(contracted),

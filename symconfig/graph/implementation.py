@@ -15,6 +15,16 @@ class Kernel(StrEnum):
     MASKED = "masked"  # the product scales, a mask that is kept is written over the scores, which keep their precision
 
 
+class Choosing(StrEnum):
+    """How attention reads the keys that an indexer chooses."""
+
+    KERNEL = "kernel"  # one kernel scores all keys before a query, and one reads the chosen
+    MASKED = "masked"  # PyTorch's products make the scores, and attention reads all keys under a mask
+    # One kernel each; attention reads latent keys, to which queries are brought and from which its result is, and every
+    # tensor-parallel rank scores whole sequences (Megatron-LM's AbsorbedMLASelfAttention and DSAttention).
+    ABSORBED = "absorbed"
+
+
 class NormKernel(StrEnum):
     FUSED = "fused"
     EAGER = "eager"  # a chain of element-wise kernels in fp32, but for the product with the weight
@@ -73,15 +83,14 @@ class Attention:
     copies_result: into the order that the projection wants. copies_shared_heads: where query heads share keys and
     values, those are copied for each of them before the products. in_fp8: queries, keys and values are cast for a
     fused kernel, and it keeps those copies and its result's (Transformer Engine's --fp8-dpa,
-    pytorch/attention/dot_product_attention/backends.py). masks_choice: where an indexer chooses keys, attention reads
-    all of them under a mask, and PyTorch's products make the indexer's scores.
+    pytorch/attention/dot_product_attention/backends.py). choosing: where an indexer chooses keys.
     """
 
     kernel: Kernel = Kernel.FLASH
     copies_result: bool = False
     copies_shared_heads: bool = False
     in_fp8: bool = False
-    masks_choice: bool = False
+    choosing: Choosing = Choosing.KERNEL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

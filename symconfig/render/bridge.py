@@ -8,7 +8,7 @@ from symconfig.frameworks import counting
 from symconfig.frameworks.megatron import adapters, environment
 from symconfig.frameworks.megatron.bridge import BRIDGE_MEGATRON, BRIDGE_RELEASE
 from symconfig.plans.plan import Plan
-from symconfig.render import going_on, megatron, preflight, summary
+from symconfig.render import bridge_gemma, going_on, megatron, preflight, summary
 from symconfig.render.bridge_config import (
     PRETRAINED,
     RECIPES,
@@ -66,6 +66,7 @@ def variables(plan: Plan) -> dict[str, object]:
         "activation_module": _ACTIVATIONS[model.hidden_act][0],
         "activation": _ACTIVATIONS[model.hidden_act][1],
         "variant_spec": bool(model.mixers),
+        "own_windows": bridge_gemma.fits(model),
         "block_spec": model.experts is not None or model.latent is not None,
         "recipe": RECIPES[plan.best.options.precision],
         "fine_tuned": fine_tuned(plan),

@@ -14,7 +14,7 @@ from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.frameworks.megatron.bridge import BRIDGE_MEGATRON
 from symconfig.frameworks.megatron.hybrid import DELTA
 from symconfig.plans.plan import Plan
-from symconfig.render import bridge_rope, megatron
+from symconfig.render import bridge_gemma, bridge_rope, megatron
 from symconfig.render.bridge_fields import LISTS, PATHS, SAID_OTHERWISE, UNSAYABLE
 from symconfig.render.refused import refused
 from symconfig.render.weights import fine_tuned
@@ -51,6 +51,8 @@ def version(plan: Plan) -> str:
 
 def provider(model: ModelDescriptor) -> tuple[str, str]:
     """(module, class) of the model's configuration."""
+    if bridge_gemma.fits(model):
+        return bridge_gemma.PROVIDER
     if model.latent is not None:
         return "megatron.bridge.models.mla_provider", "MLAModelProvider"
     if bridge_rope.is_yarn(model):
@@ -89,9 +91,18 @@ def sections(plan: Plan) -> Sections:
 
 def _plain(plan: Plan) -> Plan:
     """The plan without what Bridge is told in other words than Megatron-LM's."""
-    if bridge_rope.scaling(plan.model) is None:
-        return plan
-    return replace(plan, model=plan.model.model_copy(update={"rope_scaling": None}))
+    model = bridge_rope.plain(bridge_gemma.plain(plan.model))
+    if model.latent is None:
+        model = model.model_copy(update={"query_pre_attn_scalar": None})
+    if _fused_gelu(model):
+        model = model.model_copy(update={"hidden_act": "silu"})
+    return plan if model == plan.model else replace(plan, model=model)
+
+
+def _fused_gelu(model: ModelDescriptor) -> bool:
+    """Whether an MLP's gate is GELU's tanh form, which is what the fused kernel of a gated GELU computes
+    (megatron-core 0.16.1, fusions/fused_bias_geglu.py): there is no option for it, but a field."""
+    return model.hidden_act == "gelu_tanh" and model.gated_mlp and model.experts is None
 
 
 def _value(flag: flags.Flag, words: list[str]) -> Any:
@@ -153,7 +164,10 @@ def _always(plan: Plan) -> dict[str, Any]:
         found["model.no_rope_freq"] = [int(not turned) for turned in model.rope_layers]
     if model.mixers:
         found["model.linear_attention_freq"] = [int(kind.mixer == DELTA) for kind in model.kind_of_layer]
-    found |= {f"model.{name}": value for name, value in bridge_rope.fields(model).items()}
+    if model.latent is None and model.query_pre_attn_scalar is not None:
+        found["model.softmax_scale"] = model.query_pre_attn_scalar**-0.5
+    for own in (bridge_rope.fields(model), bridge_gemma.fields(model)):
+        found |= {f"model.{name}": value for name, value in own.items()}
     if fine_tuned(plan):
         found["checkpoint.pretrained_checkpoint"] = PRETRAINED
         if best.parallel.cp > 1:  # some ranks may have no token of a loss (training/config.py, validate)

@@ -1,19 +1,43 @@
-"""Scaled rotary positions outside latent attention, which Megatron-Bridge has fields for, and Megatron-LM no options
-(megatron-bridge 0.3.1: models/gpt_provider.py, models/gpt_oss/gpt_oss_provider.py)."""
+"""Scaled rotary positions, which Megatron-Bridge has fields for, and Megatron-LM no options, or not of all numbers
+(megatron-bridge 0.3.1: models/gpt_provider.py, models/gpt_oss/gpt_oss_provider.py, models/kimi/kimi_provider.py)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from symconfig.descriptor.model import ModelDescriptor, RopeScaling
 from symconfig.errors import Problem
-from symconfig.render.megatron_model import LLAMA3_HIGH, LLAMA3_LENGTH, LLAMA3_LOW
+from symconfig.render.megatron_model import (
+    LLAMA3_HIGH,
+    LLAMA3_LENGTH,
+    LLAMA3_LOW,
+    MLA_BETA_FAST,
+    MLA_BETA_SLOW,
+    MLA_YARN_LENGTH,
+)
+
+# MLATransformerConfig's fields without an option of Megatron-LM's, with their defaults.
+LATENT: Mapping[str, float] = {
+    "original_max_position_embeddings": MLA_YARN_LENGTH,
+    "beta_fast": MLA_BETA_FAST,
+    "beta_slow": MLA_BETA_SLOW,
+}
 
 
 def scaling(model: ModelDescriptor) -> RopeScaling | None:
-    """The scaling that is said here; that of latent attention is said by Megatron-LM's options."""
+    """Return the scaling that is said here whole; of latent attention's, Megatron-LM's options say the rest."""
     return None if model.latent is not None else model.rope_scaling
+
+
+def plain(model: ModelDescriptor) -> ModelDescriptor:
+    """Return the model without what is said here, as Megatron-LM's options are then of it."""
+    found = model.rope_scaling
+    if model.latent is None:
+        return model.model_copy(update={"rope_scaling": None})
+    if found is None or found.rope_type != "yarn":
+        return model
+    return model.model_copy(update={"rope_scaling": found.model_copy(update=dict(LATENT))})
 
 
 def is_yarn(model: ModelDescriptor) -> bool:
@@ -24,6 +48,9 @@ def is_yarn(model: ModelDescriptor) -> bool:
 
 def fields(model: ModelDescriptor) -> dict[str, Any]:
     """Fields of the section `model`. Unset numbers of YaRN are Hugging Face's (`_compute_yarn_parameters`)."""
+    if model.latent is not None:
+        yarn = model.rope_scaling if model.rope_scaling is not None and model.rope_scaling.rope_type == "yarn" else None
+        return {} if yarn is None else {name: getattr(yarn, name) or usual for name, usual in LATENT.items()}
     found = scaling(model)
     if found is None:
         return {}

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from symconfig.errors import InfeasibleError, InputError, Problem
 from symconfig.frameworks import counting
-from symconfig.frameworks.megatron import environment, flags
+from symconfig.frameworks.megatron import environment, flags, sparse
 from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.frameworks.megatron.hybrid import script
 from symconfig.frameworks.megatron.releases import NO_GROUPED_GEMM
@@ -166,6 +166,11 @@ def notes(plan: Plan) -> tuple[str, ...]:
         found.append(
             "Muon is of the package emerging-optimizers, 0.2 or later, which must be installed where it runs "
             "(Megatron-LM, core/optimizer/emerging_optimizers.py)"
+        )
+    if plan.model.indexer is not None:
+        found.append(
+            f"Kernels of sparse attention are of {sparse.PACKAGES}, which must be installed where it runs; the loss of "
+            f"the indexer has the weight {plan.model.indexer.loss_coef:g} (indexer.loss_coef), over the chosen keys"
         )
     if plan.job.packing:
         found.append(summary.PACKING)

@@ -13,6 +13,7 @@ from symconfig.frameworks.megatron.releases import MEGATRON_VOCAB_MULTIPLE
 from symconfig.frameworks.megatron.unsayable import NEVER
 from symconfig.render.megatron_args import Arguments, pattern, whole
 from symconfig.render.megatron_mixers import mixer_args
+from symconfig.render.megatron_sparse import sparse_args
 from symconfig.render.megatron_structure import CONFIG_EDIT, attention_structure, multipliers
 
 # The clamped SwiGLU of gpt-oss: gate * sigmoid(1.702 gate) * (up + 1), both clamped (transformers, modeling_gpt_oss).
@@ -43,6 +44,7 @@ def model_args(out: Arguments, model: ModelDescriptor, seq_length: int, tp: int)
     out.put("--ffn-hidden-size", dense)
     _attention(out, model)
     mixer_args(out, model)
+    sparse_args(out, model)
     attention_structure(out, model)
     out.put("--seq-length", seq_length)
     _position(out, model, seq_length)

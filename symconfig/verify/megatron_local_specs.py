@@ -45,12 +45,36 @@ class _Unforked:
         yield
 
 
+def _whole_linear() -> Any:
+    """Make what Transformer Engine's layer is that every tensor-parallel rank has whole."""
+    import torch
+
+    class Whole(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self, input_size: int, output_size: int, *, config: Any, **_: Any) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.empty(output_size, input_size, dtype=config.params_dtype))
+            self.weight.sequence_parallel = config.sequence_parallel
+
+        def forward(self, x: Any) -> Any:
+            return torch.nn.functional.linear(x, self.weight), None
+
+    return Whole
+
+
 def variants() -> None:
-    """Give GPTModel's layers with a gated delta net Megatron's own modules."""
+    """Give GPTModel's layers with a gated delta net or sparse attention Megatron's own modules."""
     specs: Any = importlib.import_module("megatron.core.models.gpt.experimental_attention_variant_module_specs")
     gpt = importlib.import_module("megatron.core.models.gpt.gpt_layer_specs")
-    backend = importlib.import_module("megatron.core.models.backends").LocalSpecProvider()
-    parts = _Parts()
+    provider: Any = importlib.import_module("megatron.core.models.backends").LocalSpecProvider
+
+    class Backend(provider):  # type: ignore[misc]
+        def linear(self) -> Any:
+            return whole
+
+    whole, backend, parts = _whole_linear(), Backend(), _Parts()
+    with contextlib.suppress(ImportError):  # which layers it takes to be whole
+        absorbed: Any = importlib.import_module("megatron.core.transformer.experimental_attention_variant.absorbed_mla")
+        absorbed.TELinear = whole
 
     def delta(config: Any, backend: Any = None) -> Any:
         made = parts.delta()

@@ -7,7 +7,7 @@ from itertools import accumulate
 from typing import Any
 
 from symconfig.descriptor.model import Attention, ModelDescriptor, Position
-from symconfig.frameworks.megatron import hybrid
+from symconfig.frameworks.megatron import hybrid, sparse
 from symconfig.verify.megatron_session import Result
 
 ACTIVATIONS = {  # (hidden_act, gated_mlp) -> (function, gated, fused with the bias: the tanh form of GELU)
@@ -198,6 +198,22 @@ def mixers_got(model: ModelDescriptor, r: Resolved) -> list[str]:
     if r("experimental_attention_variant") != hybrid.DELTA or freq is None:
         return ["*" for _ in layers]
     return ["G" if (layer % freq if isinstance(freq, int) else freq[layer - 1]) else "*" for layer in layers]
+
+
+def indexer_need(model: ModelDescriptor, r: Resolved) -> list[Any]:
+    """Sizes of an indexer, the weight of its loss, and which layers have one; nothing without one."""
+    has = model.indexer
+    if has is None:
+        return []
+    own = has.layers or (True,) * model.num_hidden_layers
+    return [*(getattr(has, name) for name in sparse.SIZES.values()), has.loss_coef, list(own)]
+
+
+def indexer_got(model: ModelDescriptor, r: Resolved) -> list[Any]:
+    if r("experimental_attention_variant") != sparse.NAME:
+        return []
+    own = sparse.choosing_layers(r(sparse.FREQUENCY), r(sparse.OFFSET), model.num_hidden_layers)
+    return [*map(r, sparse.SIZES), r(sparse.LOSS), list(own)]
 
 
 def mlps_need(model: ModelDescriptor, r: Resolved) -> list[bool]:

@@ -88,6 +88,7 @@ def check(job: dict[str, Any], shims: Any) -> dict[str, Any]:
     os.environ.update(job["env"], WORLD_SIZE=str(job["world_size"]), RANK=str(job["rank"]), LOCAL_RANK="0")
     shims.claim_gpu(tuple(job["capability"]), job["memory_bytes"], job["compute_units"])
     shims.claim_transformer_engine(job["transformer_engine"])
+    shims.claim_sparse_kernels()
     phases = Phases()
     result: dict[str, Any] = {"id": job["id"], "phases": phases.done}
     with contextlib.suppress(Stop):

@@ -14,7 +14,7 @@ from typing import Any
 
 from symconfig.descriptor.model import Experts, LatentAttention, ModelDescriptor, Norm, Position, RopeScaling
 from symconfig.errors import Problem
-from symconfig.frameworks.megatron import hybrid
+from symconfig.frameworks.megatron import hybrid, sparse
 from symconfig.frameworks.megatron.unsayable import NEVER
 from symconfig.render.megatron_structure import embedding_factor
 from symconfig.verify import megatron_resolved as means
@@ -92,6 +92,7 @@ ROWS: tuple[Row, ...] = (
     Row("num_hidden_layers", "num_layers", lambda m, _: hybrid.layer_count(m), lambda _, r: r("num_layers")),
     Row("mixers", "hybrid_layer_pattern, linear_attention_freq", means.mixers_need, means.mixers_got),
     Row("mixers", "sizes of blocks", means.sizes_need, means.sizes_got, lambda m: bool(m.mixers)),
+    Row("indexer", f"{sparse.VARIANT}, sizes and loss", means.indexer_need, means.indexer_got),
     Row("mlp_layers", "hybrid_layer_pattern", means.mlps_need, means.mlps_got),
     _same("num_attention_heads", "num_attention_heads"),
     _same("num_key_value_heads", "num_query_groups", applies=gqa),

@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from symconfig.cost.machine import LOW_PRECISION
+from symconfig.descriptor.layers import NO_MIXER
+from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import SymconfigError
 from symconfig.format import count, seconds
 from symconfig.graph.parts import is_layer
@@ -123,9 +125,20 @@ class Group:
         return Compared(self.title, self.ours_bytes, self.real_bytes, "bytes")
 
 
+def foreign(model: ModelDescriptor) -> str | None:
+    """Why Megatron's own layers of a model keep something else on a CPU; None: they keep the same."""
+    if model.indexer is not None:
+        return "kernels of sparse attention are of other packages, and what PyTorch does in their place keeps scores"
+    if any(mixer.block != NO_MIXER for mixer in model.mixers):
+        return "scans are kernels of other packages, and what PyTorch does in their place keeps every step"
+    return None
+
+
 def unfit(plan: Plan) -> str | None:
     """Why Megatron's own layers cannot stand in for the plan's."""
     options = plan.best.options
+    if (reason := foreign(plan.model)) is not None:
+        return reason
     if options.precision in LOW_PRECISION:
         return f"Megatron's own layers have no {options.precision}"
     if options.moe_dispatcher not in (None, DISPATCHER):

@@ -152,6 +152,15 @@ def claimed_adam() -> Iterator[None]:
         yield
 
 
+def claim_sparse_kernels() -> None:
+    """Let a transformer config find the packages of sparse attention's kernels, which it asks for on a GPU."""
+    import importlib
+
+    config: Any = importlib.import_module("megatron.core.transformer.transformer_config")
+    if hasattr(config, "_validate_dsa_kernel_backend_dependencies"):
+        config._validate_dsa_kernel_backend_dependencies = lambda backend: None
+
+
 def claim_transformer_engine(version: str) -> None:
     """Let Megatron's version checks, and the one test for a fused kernel, answer as with this release."""
     from megatron.core import utils

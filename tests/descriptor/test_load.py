@@ -21,7 +21,8 @@ SPELLINGS = [
     *("glm-4.5", "glm-4.5-air", "kimi-k2", "minimax-m2", "deepseek-v3.2", "llama4-scout", "llama4-maverick"),
     *("qwen-7b-lora", "qwen2.5-7b-lora", "llama2-70b-lora"),
     *("llama3.2-1b", "llama3.2-3b", "qwen3-4b", "qwen3-8b", "mistral-7b", "mistral-small-24b", "phi-4"),
-    *("gemma2-9b", "gemma3-27b"),
+    *("gemma2-9b", "gemma3-27b", "qwen3-next-80b-a3b", "qwen3.5-27b", "nemotron-h-56b", "nemotron-3-nano-30b-a3b"),
+    *("granite-4.0-h-small", "olmo2-32b", "smollm3-3b", "seed-oss-36b"),
 ]
 MODEL = """schema: symconfig.model/1
 name: mine

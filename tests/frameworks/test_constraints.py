@@ -12,7 +12,7 @@ import pytest
 
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.load import load_cluster
-from symconfig.descriptor.model import Attention, ModelDescriptor
+from symconfig.descriptor.model import Attention, Indexer, ModelDescriptor
 from symconfig.descriptor.optimizer import Optimizer
 from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.recover.words import settings
@@ -78,6 +78,11 @@ def model_of(example: dict[str, Any]) -> ModelDescriptor:
     own = {name: example[name] for name in ModelDescriptor.model_fields if name in example}
     if example.get("latent"):
         own["attention"] = Attention.MLA
+    if example.get("indexed"):
+        shares = {"layers": tuple(place % 2 == 0 for place in range(model.num_hidden_layers))}
+        own["indexer"] = Indexer(
+            index_n_heads=4, index_head_dim=128, index_topk=64, **shares if example.get("shared_choice") else {}
+        )
     changed = model.model_copy(update=own)
     for name in ("kind_of_layer", "layer_kinds", "dense_layers", "moe_layers"):  # as they were before
         changed.__dict__.pop(name, None)

@@ -9,6 +9,7 @@ import pytest
 from symconfig.cost.flops import block_flops
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
+from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.graph.attended import attended
 from symconfig.graph.derived import AttentionWork, DerivedBlock, Matmul, Phase
 from symconfig.graph.implementation import Implementation
@@ -153,3 +154,66 @@ def test_an_indexer_adds_what_autograd_saves_of_it() -> None:
     assert found[0] - found[1] == expected[0] - expected[1] == 2 * 256 * 256
     views, heads = 2 * 256 * 4 * 24, 2 * 256 * 4 * 40
     assert found[1] - expected[1] == views + heads
+
+
+def _absorbed(scheme: Scheme = PLAIN, **changed: Any) -> DerivedBlock:
+    model = sparse(**changed)
+    return derived(model, MEGATRON.implementation, scheme)[model.layer_kinds[-1]]
+
+
+def test_attention_over_latent_keys_does_the_up_projection_by_head() -> None:
+    """Megatron-LM's absorbed_mla.py: the products with both parts of the weight are those of the one projection, and a
+    query meets 40 + 16 channels of a key and 40 of a value, and not 40 of each head's own."""
+    values, low = numbers(sparse(), seq_length=S), sparse().latent
+    assert low is not None
+    work = _absorbed().work
+    products = [one for one in work if isinstance(one, Matmul) and one.op.startswith("kv_up_")]
+    forward = [one for one in products if one.phase is Phase.FORWARD]
+    per_head = low.qk_nope_head_dim + low.v_head_dim
+    heads = sparse().num_attention_heads
+    flops = sum((one.batch * one.m * one.n * one.k).value(values) for one in forward)
+    assert flops == S * low.kv_lora_rank * heads * per_head
+    (core, _) = (one for one in work if isinstance(one, AttentionWork))
+    channels = [values[name] for name in core.channels]
+    assert channels == [low.kv_lora_rank + low.qk_rope_head_dim, low.kv_lora_rank]
+    assert core.keys == "keys_chosen"
+
+
+def test_a_trained_indexer_keeps_what_its_loss_reads() -> None:
+    """dsa.py and ops/sparse_mla.py: the kernel keeps queries, keys and positions; the loss what scores are made of."""
+    kept = {one.tensor for one in _absorbed().held if one.needed_by}
+    assert {"q", "k", "index_choice", "index_q_rotated", "index_k_rotated", "index_weights", "index_target"} <= kept
+    assert not {"index_scores", "index_q", "kv_low_norm"} & kept
+    alone = {one.tensor for one in _absorbed(indexer={**INDEXER, "loss_coef": 0.0}).held if one.needed_by}
+    assert {name for name in alone if name.startswith("index_")} == {"index_choice"}
+
+
+def test_every_tensor_parallel_rank_scores_whole_sequences() -> None:
+    """DSAIndexer gathers its inputs, and its projections are duplicated; heads' scores are summed for the loss."""
+    block, values = _absorbed(SEQUENCE), numbers(sparse(), seq_length=S, tp=2)
+    products = [one for one in block.work if isinstance(one, Matmul) and one.op == "index_q_proj"]
+    assert {one.phase for one in products} == {Phase.FORWARD, Phase.WEIGHT}
+    assert [one.m.value(values) for one in products if one.phase is Phase.FORWARD] == [S]
+    between = [one for one in block.collectives if one.axes == ("tp",)]
+    moved = {(one.tensor, str(one.kind), one.phase) for one in between if one.tensor.startswith("index_")}
+    assert moved == {
+        ("index_target", "all-reduce", Phase.FORWARD),
+        ("index_loss", "all-reduce", Phase.INPUT),
+    }
+    into = [one for one in between if one.tensor == "input_norm"]
+    assert {(str(one.kind), one.phase) for one in into} == {("all-gather", Phase.FORWARD)}
+
+
+def test_the_loss_compares_the_chosen_keys_of_all_heads() -> None:
+    """Queries and keys once more, forward only; the indexer's own scores of the chosen, and both their gradients."""
+    sized = {**numbers(sparse(), seq_length=S), "keys_full": S / 2, "keys_chosen": 10.0}
+    with_it, without = (
+        block_flops({"layer": _absorbed(indexer={**INDEXER, "loss_coef": weight})}, sized)["layer"]
+        for weight in (0.1, 0.0)
+    )
+    low, heads = sparse().latent, sparse().num_attention_heads
+    assert low is not None
+    target = 2 * S * 10 * heads * (low.kv_lora_rank + low.qk_rope_head_dim)
+    scores = 2 * S * 10 * (4 * 32 + 4)
+    projections = 2 * S * (48 * 4 * 32 + 256 * 32 + 256 * 4)
+    assert with_it - without == pytest.approx(target + 3 * scores + projections)

@@ -95,6 +95,73 @@ def test_yarn_is_gpt_oss_own() -> None:
     assert config["window_attn_skip_freq"] == [int(window) for window in plan.model.sliding_layers]
 
 
+def test_yarn_of_latent_attention_has_all_its_numbers() -> None:
+    """As KimiK2Provider has them (models/kimi/kimi_provider.py); three have no option in Megatron-LM."""
+    plan = sample_plan(load_model("kimi-k2"), "h100", version=BRIDGES[-1])
+    config = bridge_config.sections(plan)["model"]
+    fields = ("rotary_scaling_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim")
+    assert [config[name] for name in fields] == [32.0, 1.0, 1.0, 1.0, 1.0]
+    assert config["original_max_position_embeddings"] == 4096
+    configs = pytest.importorskip("megatron.core.transformer.transformer_config")
+    assert {"beta_fast", "beta_slow", "original_max_position_embeddings"} <= set(
+        configs.MLATransformerConfig.__dataclass_fields__
+    )
+
+
+def test_gemma_3_is_its_own_providers() -> None:
+    """As Gemma3ModelProvider27B has it, but for windows: Hugging Face's number counts the query's own key."""
+    plan = sample_plan(load_model("gemma3-27b"), "h100", version=BRIDGES[-1])
+    config = bridge_config.sections(plan)["model"]
+    assert bridge_config.provider(plan.model)[1] == "Gemma3ModelProvider"
+    assert config["rotary_base"] == [10_000.0, 1_000_000.0]
+    assert (config["rope_scaling_factor"], config["seq_len_interpolation_factor"]) == (8.0, None)
+    assert (config["window_size"], config["interleaved_attn_pattern"]) == (1023, [5, 1])
+    assert config["softmax_scale"] == pytest.approx((5376 // 32) ** -0.5)
+    assert config["layernorm_zero_centered_gamma"] is config["qk_layernorm"] is True
+    train = render(plan, "bridge")["train.py"]
+    assert "activation_func=gelu" in train
+    assert "transformer_layer_spec" not in train
+
+
+@pytest.mark.parametrize(
+    ("changed", "field"),
+    [
+        ({"sliding_window_pattern": (False, *[True] * 61)}, "norm_after_sublayer"),
+        ({"final_logit_softcapping": 30.0}, "final_logit_softcapping"),
+        ({"rope_local_base_freq": None}, "norm_after_sublayer"),
+    ],
+)
+def test_what_gemma_3_has_not_is_refused(changed: dict[str, Any], field: str) -> None:
+    model = load_model("gemma3-27b").model_copy(update=changed)
+    model.__dict__.pop("sliding_layers", None)
+    plan = sample_plan(model, "h100", version=BRIDGES[-1])
+    with pytest.raises(InfeasibleError) as caught:
+        bridge_config.sections(plan)
+    assert field in {problem.field for problem in caught.value.problems}
+
+
+def test_a_gate_of_gelu_is_the_fused_kernels_tanh_form() -> None:
+    torch = pytest.importorskip("torch")
+    kernels = pytest.importorskip("megatron.core.fusions.fused_bias_geglu")
+    model = sample_model("llama2-13b", hidden_act="gelu_tanh")
+    plan = sample_plan(model, "h100", version=BRIDGES[-1])
+    config = bridge_config.sections(plan)["model"]
+    assert (config["gated_linear_unit"], config["bias_activation_fusion"]) == (True, True)
+    assert "from torch.nn.functional import gelu" in render(plan, "bridge")["train.py"]
+    x = torch.randn(64, 32, dtype=torch.float64)
+    gate, up = x.chunk(2, -1)
+    real = torch.nn.functional.gelu(gate, approximate="tanh") * up
+    assert torch.allclose(kernels.geglu(x), real, atol=1e-7)
+
+
+def test_scores_of_a_factor_of_their_own_are_a_field() -> None:
+    model = sample_model("llama2-13b", query_pre_attn_scalar=144.0)
+    config = bridge_config.sections(sample_plan(model, "h100", version=BRIDGES[-1]))["model"]
+    assert config["softmax_scale"] == 1 / 12
+    usual = bridge_config.sections(sample_plan("llama2-13b", "h100", version=BRIDGES[-1]))["model"]
+    assert "softmax_scale" not in usual
+
+
 @pytest.mark.parametrize(
     ("targets", "kind", "modules"),
     [

@@ -16,7 +16,7 @@ from symconfig.plans.plan import Recompute, Target
 from symconfig.render import bridge_config, megatron, ms_swift, render, summary
 from symconfig.render.megatron_args import pattern
 from tests.sample_plans import sample_model, sample_plan
-from tests.zoo_limits import NOT_IN_MEGATRON
+from tests.zoo_limits import NOT_IN_MEGATRON, SINCE
 
 VERSIONS = versions()[1:]
 NEWEST = "core_v0.19.0"
@@ -96,8 +96,9 @@ def test_every_argument_is_in_the_table_of_its_version_or_the_plan_is_refused(na
 @pytest.mark.parametrize("name", [name for name in zoo_models() if not name.endswith("-lora")])
 def test_zoo_models_render_for_every_version_that_can_express_them(name: str, version: str) -> None:
     plan = sample_plan(load_model(name), "h100", version=version, tp=2, pp=1, dp=4, cp=1, vpp=1, ep=1)
-    if name == "gpt-oss-120b" and VERSIONS.index(version) < VERSIONS.index("core_v0.19.0"):
-        with pytest.raises(InfeasibleError, match="rope_scaling"):
+    since, field = SINCE.get(name, (VERSIONS[0], ""))
+    if VERSIONS.index(version) < VERSIONS.index(since):
+        with pytest.raises(InfeasibleError, match=field):
             megatron.arguments(plan)
     elif name in NOT_IN_MEGATRON:
         with pytest.raises(InfeasibleError) as caught:

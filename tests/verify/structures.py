@@ -114,3 +114,24 @@ def granite_4(layers: int = 8, **changed: Any) -> ModelDescriptor:
         "norm_eps": 1e-5,
     }
     return sample_model("qwen3-30b-a3b", **fields | changed)
+
+
+def deepseek_v32(layers: int = 4, **changed: Any) -> ModelDescriptor:
+    """DeepSeek-V3.2 with fewer layers and experts, the first layer dense."""
+    fields: dict[str, Any] = {
+        "num_hidden_layers": layers,
+        "num_nextn_predict_layers": 0,
+        "indexer": {"index_n_heads": 64, "index_head_dim": 128, "index_topk": 2048},
+        "experts": {
+            "num_experts": 16,
+            "num_experts_per_tok": 4,
+            "moe_intermediate_size": 2048,
+            "shared_expert_intermediate_size": 2048,
+            "first_k_dense_replace": 1,
+            "scoring_func": "sigmoid",
+            "norm_topk_prob": True,
+            "e_score_correction_bias": True,
+            "router_aux_loss_coef": 0.001,
+        },
+    }
+    return sample_model("deepseek-v3", **fields | changed)

@@ -34,6 +34,8 @@ QWEN: dict[str, Any] = {
     "blocks": {LINEAR: blocks.delta},
     "reads": (*DELTA, "full_attention_interval"),
 }
+# Its classes have one MLP for all layers, and its files still say that there is no other.
+QWEN_3_5 = QWEN | {"only": QWEN["only"] | {"mlp_only_layers": ([], None)}}
 QWEN_EXPERTS = QWEN["constants"] | {"experts.shared_expert_gate": True}
 SCANS: dict[str, Any] = {
     "constants": {"position": "none", "intermediate_size": 0, "max_position_embeddings": UNLIMITED},
@@ -120,9 +122,10 @@ ARCHITECTURES: dict[str, Architecture] = {
         only={"attention_bias": (False,), "mamba_hidden_act": ("silu",), "num_nextn_predict_layers": (0,),
               "mamba_proj_bias": (False,), "moe_latent_size": (None,)},
         ignored=(*STARTS, "expand", "mamba_ssm_cache_dtype", "moe_shared_expert_overlap", "mtp_layers_block_type",
-                 "rms_norm_eps", "sliding_window"),
-        same_as={**TYPES_ALIKE, "mamba_n_groups": "n_groups", "mamba_d_conv": "conv_kernel",
-                 "mamba_chunk_size": "chunk_size", "mamba_conv_bias": "use_conv_bias"},
+                 "rms_norm_eps", "sliding_window", "rope_theta", "time_step_rank"),
+        same_as={**TYPES_ALIKE, "norm_eps": "layer_norm_epsilon", "attention_head_dim": "head_dim",
+                 "mamba_n_groups": "n_groups", "mamba_d_conv": "conv_kernel", "mamba_chunk_size": "chunk_size",
+                 "mamba_conv_bias": "use_conv_bias"},
         layers=rules.nemotron_layers,
         blocks={LINEAR: blocks.nemotron_h, "moe": blocks.alone, "mlp": blocks.alone},
         reads=("mamba_num_heads", "mamba_head_dim", "n_groups", "ssm_state_size", "conv_kernel", "chunk_size",
@@ -131,9 +134,9 @@ ARCHITECTURES: dict[str, Architecture] = {
         writes=nemotron_keys,
     ),
     "qwen3_next": Architecture(**QWEN | {"constants": QWEN_EXPERTS}),
-    "qwen3_5_text": Architecture(**QWEN),
+    "qwen3_5_text": Architecture(**QWEN_3_5),
     "qwen3_5_moe_text": Architecture(
-        **QWEN | {"constants": QWEN_EXPERTS | {"intermediate_size": 0, "experts.norm_topk_prob": True}}
+        **QWEN_3_5 | {"constants": QWEN_EXPERTS | {"intermediate_size": 0, "experts.norm_topk_prob": True}}
     ),
     "olmo_hybrid": Architecture(
         constants={"qk_norm": True, "qk_norm_of": "all_heads"},

@@ -124,6 +124,7 @@ _QWEN35 = Tower(
     _usual_size,
     names={"out_hidden_size": ""},
     same_as=_DEPTH,
+    only={"deepstack_visual_indexes": ([],)},  # its files say that no layer's result is passed on
 )
 _QWEN3 = Tower(
     dict(_QWEN35.defaults) | {"deepstack_visual_indexes": [8, 16, 24]},

@@ -10,7 +10,7 @@ from symconfig.descriptor.layers import NO_MIXER
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.existing.recover.layer_pattern import Pattern, layer_pattern
 from symconfig.existing.recover.said import Fields, Said
-from symconfig.frameworks.megatron import hybrid
+from symconfig.frameworks.megatron import hybrid, sparse
 
 PATTERN = ("hybrid_layer_pattern", "hybrid_override_pattern")
 VARIANT, FREQUENCY = "experimental_attention_variant", "linear_attention_freq"
@@ -112,8 +112,11 @@ def _experts(layers: tuple[str, ...]) -> tuple[bool, ...]:
 
 
 def _variant(out: Fields, kind: str) -> None:
+    if kind == sparse.NAME:
+        _indexer(out)
+        return
     if kind != hybrid.DELTA:
-        out.refuse("sparse attention is not described", VARIANT, got=kind)
+        out.refuse("this kind of attention is not described", VARIANT, got=kind)
         return
     frequency = out.said.value(FREQUENCY)
     try:
@@ -125,6 +128,28 @@ def _variant(out: Fields, kind: str) -> None:
         return
     if any(turns):
         out.put("mixers", [_mixer(out, hybrid.DELTA, turns)], VARIANT, FREQUENCY)
+
+
+def _indexer(out: Fields) -> None:
+    """Read sparse attention. Its norms, and which channels rope pairs, cost the same in any form."""
+    said = out.said
+    missing = [said.option(dest) for dest in sparse.SIZES if not said.whole(dest)]
+    if not out.latent or missing:
+        needs = ", ".join(["--multi-latent-attention", *missing] if not out.latent else missing)
+        out.refuse("sparse attention is not described without its sizes and latent attention", VARIANT, need=needs)
+        return
+    for dest, name in sparse.SIZES.items():
+        out.put(f"indexer.{name}", said.whole(dest), dest)
+    out.put("indexer.loss_coef", said.number(0.0, sparse.LOSS), sparse.LOSS)
+    frequency, offset = said.whole(sparse.FREQUENCY) or 1, said.whole(sparse.OFFSET) or 0
+    own = sparse.choosing_layers(frequency, offset, out.layers)
+    out.put("indexer.layers", None if all(own) else own, sparse.FREQUENCY, sparse.OFFSET)
+    if not said.switch(sparse.OF_CHOSEN) and said.number(0.0, sparse.LOSS) > 0:
+        why = "over all keys it takes longer, and keeps more"
+        out.assume("the indexer's loss", "over the chosen keys", why, sparse.LOSS)
+    if said.word(sparse.KERNELS) in ("", "none"):
+        why = "without them every score is in memory, and a step takes far longer"
+        out.assume("kernels of sparse attention", "there", why, VARIANT)
 
 
 def delta_layers(frequency: Pattern, layers: int) -> tuple[bool, ...]:

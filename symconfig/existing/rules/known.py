@@ -8,13 +8,14 @@ from typing import Any, Generic, TypeVar
 from symconfig.existing.rules.facts import MegatronFacts, NotKnown
 from symconfig.frameworks.constraint import Constraint, Verdict
 from symconfig.frameworks.facts import NO_FLASH
-from symconfig.frameworks.megatron import options
+from symconfig.frameworks.megatron import options, sparse
 from symconfig.frameworks.megatron.flags import Value
 from symconfig.plans.plan import Recompute
 from symconfig.plans.unknown import UNKNOWN
 
 Facts = TypeVar("Facts")
 Readers = Mapping[str, Callable[[Facts], Any]]
+ATTENTION = "experimental_attention_variant"
 GROUPS, GQA, MLA = "num_query_groups", "group_query_attention", "multi_latent_attention"
 GROUP, PER_CHUNK = "microbatch_group_size_per_vp_stage", "num_layers_per_virtual_pipeline_stage"
 LARGEST_WINDOW = 1  # no kernel that takes windows asks how large they are
@@ -167,6 +168,8 @@ FIXED: Readers[MegatronFacts] = {
     "num_key_value_heads": _groups,
     "head_dim": _head_dim,
     "latent": lambda facts: facts.on(MLA),
+    "indexed": lambda facts: facts.value(ATTENTION) == sparse.NAME,
+    "shared_choice": lambda facts: facts.value(ATTENTION) == sparse.NAME and (facts.maybe(sparse.FREQUENCY) or 1) > 1,
     "sliding_window": lambda facts: 0 if facts.value("window_size") is None else LARGEST_WINDOW,
     "num_nextn_predict_layers": lambda facts: facts.maybe("mtp_num_layers") or 0,
     "num_experts": lambda facts: max(facts.experts, 0),

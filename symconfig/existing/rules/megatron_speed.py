@@ -6,9 +6,11 @@ from collections.abc import Iterator
 
 from symconfig.errors import Problem
 from symconfig.existing.rules.facts import MegatronFacts
+from symconfig.existing.rules.known import fails
 from symconfig.existing.rules.megatron_grid import CP, TP
 from symconfig.existing.rules.megatron_switches import GATHER, REDUCE, SEQUENCE, TORCH_FSDP, TP_OVERLAP, ZERO
 from symconfig.existing.rules.rule import Rules
+from symconfig.frameworks.megatron.sparse import WITHOUT_SEQUENCE
 
 LONG_SEQUENCE = 2048  # at it the scores of unfused attention outweigh a layer's other activations
 LARGE_MASK = 16 * 1024  # tokens whose mask takes 256 MiB
@@ -42,7 +44,7 @@ def _sharded(facts: MegatronFacts) -> bool:
     "--tensor-model-parallel-size 2",
 )
 def _sequence(facts: MegatronFacts) -> Iterator[Problem]:
-    if facts.tp > 1 and not facts.experts and not facts.on(SEQUENCE):
+    if facts.tp > 1 and not facts.experts and not facts.on(SEQUENCE) and not fails(WITHOUT_SEQUENCE, facts):
         yield facts.problem(
             "is missing: every tensor-parallel rank keeps all of the norms' activations", SEQUENCE, TP, need="it"
         )

@@ -8,9 +8,10 @@ from typing import Any
 from symconfig.errors import Problem
 from symconfig.existing.rules.examples import GPUS_PER_NODE, UNSHARDED
 from symconfig.existing.rules.facts import MegatronFacts
-from symconfig.existing.rules.known import FIXED, GQA, GROUPS, MLA, POINT, Known
+from symconfig.existing.rules.known import ATTENTION, FIXED, GQA, GROUPS, MLA, POINT, Known
 from symconfig.existing.rules.rule import Rule
 from symconfig.frameworks.constraint import Constraint
+from symconfig.frameworks.megatron import sparse
 from symconfig.frameworks.megatron.flags import versions
 from symconfig.frameworks.megatron.releases import megatron_release
 
@@ -40,6 +41,8 @@ DESTINATIONS = {
     "sequence_parallel": "sequence_parallel",
     "precision": "fp16",
     "latent": MLA,
+    "indexed": ATTENTION,
+    "shared_choice": sparse.FREQUENCY,
     "tp_comm": "tp_comm_overlap",
     "moe_dispatcher": "moe_token_dispatcher_type",
     "flex_backend": "moe_flex_dispatcher_backend",
@@ -74,6 +77,10 @@ def _options(name: str, value: Any, example: Mapping[str, Any]) -> Iterator[str]
         case "num_experts":
             yield f"--num-experts {value} --disable-bias-linear --moe-grouped-gemm --moe-aux-loss-coeff 0.01"
             yield f"--moe-token-dispatcher-type {example.get('moe_dispatcher', 'alltoall')}"
+        case "indexed":
+            yield f"{sparse.VARIANT} {sparse.NAME}"
+        case "shared_choice":
+            yield f"--{sparse.FREQUENCY} 2".replace("_", "-")
         case "moe_dispatcher":
             return  # with the experts
         case "sliding_window":

@@ -5,6 +5,7 @@ from __future__ import annotations
 from symconfig.cost.framework import Bytes, Framework, Hide, Together
 from symconfig.graph.implementation import (
     Attention,
+    Choosing,
     Experts,
     Implementation,
     Linear,
@@ -22,7 +23,7 @@ DEEPSPEED = Framework(
     name="deepspeed",
     implementation=Implementation(
         # Transformers' modules, each operator a kernel of PyTorch's.
-        attention=Attention(masks_choice=True),
+        attention=Attention(choosing=Choosing.MASKED),
         linear=Linear(joined=False, norm_inside=False),
         norm=NormKernel.EAGER,
         scan=ScanKernel.WHOLE,

@@ -10,6 +10,7 @@ from symconfig.frameworks.megatron.releases import MEGATRON_VOCAB_MULTIPLE
 from symconfig.graph.implementation import (
     Adapters,
     Attention,
+    Choosing,
     ExpertKernels,
     Experts,
     Implementation,
@@ -61,7 +62,7 @@ _MIXED = Bytes(weight=2.0, gradient=4.0, optimizer=12.0)
 MEGATRON = Framework(
     name="megatron",
     implementation=Implementation(
-        attention=Attention(kernel=Kernel.FLASH),
+        attention=Attention(kernel=Kernel.FLASH, choosing=Choosing.ABSORBED),
         # A norm is one module with the linear layer behind it (Transformer Engine's LayerNormLinear, which keeps the
         # norm's result).
         linear=Linear(joined=True, norm_inside=True, bias_inside=True),
@@ -106,7 +107,9 @@ MEGATRON_LOCAL = replace(
     MEGATRON,
     implementation=replace(
         MEGATRON.implementation,
-        attention=Attention(kernel=Kernel.MASKED, copies_result=True, copies_shared_heads=True),
+        attention=Attention(
+            kernel=Kernel.MASKED, copies_result=True, copies_shared_heads=True, choosing=Choosing.ABSORBED
+        ),
         linear=Linear(norm_inside=False, bias_inside=False, views=True),
         rotation=Rotation(kernel=RotationKernel.EAGER, keeps_angles=True),
         experts=Experts(kernels=ExpertKernels.IN_TURN, eager_routing=True),

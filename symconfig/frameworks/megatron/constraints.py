@@ -7,6 +7,7 @@ from typing import Any
 from symconfig.frameworks.constraint import Constraint
 from symconfig.frameworks.megatron.optimizer_constraints import OPTIMIZER_CONSTRAINTS
 from symconfig.frameworks.megatron.option_constraints import OPTION_CONSTRAINTS
+from symconfig.frameworks.megatron.sparse import SPARSE_CONSTRAINTS
 from symconfig.frameworks.shared import (
     BATCH,
     CONTEXT_KERNEL,
@@ -478,4 +479,5 @@ MEGATRON: tuple[Constraint, ...] = (
     ADAPTER_HEADS,
     *OPTION_CONSTRAINTS,
     *OPTIMIZER_CONSTRAINTS,
+    *SPARSE_CONSTRAINTS,
 )

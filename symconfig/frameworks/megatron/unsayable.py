@@ -27,7 +27,6 @@ NEVER: Mapping[str, str] = MappingProxyType(
         "v_norm": "it has no norm of values",
         "v_head_dim": "values are as wide as keys",
         "chunked_attention": "its windows slide",
-        "indexer": "attention is never sparse",
         "attn_logit_softcapping": "it does not cap attention logits",
         "final_logit_softcapping": "it does not cap logits",
         "experts.zero_experts": "every expert computes",

@@ -66,7 +66,8 @@ def _gated(ctx: Context, x: Tensor, o: Tensor, gate: Tensor | None) -> Tensor:
     if gate is None:
         width = o.dims[-2:] if ctx.model.attention_gate == "channel" else o.dims[-2:-1]
         gate = Tensor("attention_gate", (*o.dims[:-2], *width))
-        linear(ctx, "gate_proj", x, (d.HIDDEN,), width, [Use(gate)], ctx.model.qkv_bias)
+        bias, named = ctx.model.qkv_bias, ("gate_proj",)  # an MLP's has that name in the same layer
+        linear(ctx, "attention_gate_proj", x, (d.HIDDEN,), width, [Use(gate)], bias, aliases=named)
     return ctx.build.elementwise("attention_gating", [o, gate], Tensor("attention_gated", o.dims), saves=[o, gate])
 
 
@@ -178,18 +179,23 @@ def _of_shared_heads(ctx: Context, x: Tensor) -> tuple[tuple[Tensor, Tensor, Ten
     return (q, k, v), None
 
 
-def core(ctx: Context, q: Tensor, k: Tensor, v: Tensor, read: Read) -> Tensor:
-    """softmax(q k') v, per head. Key and value sequences are dims of their own, so cp splits queries only."""
+def core(ctx: Context, q: Tensor, k: Tensor, v: Tensor, read: Read, channels: str | None = None) -> Tensor:
+    """softmax(q k') v, per head. Key and value sequences are dims of their own, so cp splits queries only.
+
+    channels: of values that are the first channels of v, and not all of them.
+    """
+    part = () if channels is None else ((v.dims[-1], channels),)
+    width = channels or v.dims[-1]
     sinks = [ctx.weight("sinks", d.HEADS)] if ctx.model.attention_sinks else []
     with ctx.build.module("core_attn"):
         if ctx.how.attention.kernel is Kernel.FLASH:
-            o = Tensor("attention_heads", (*q.dims[:-1], v.dims[-1]))
+            o = Tensor("attention_heads", (*q.dims[:-1], width))
             statistics = Tensor("softmax_statistics", (d.BATCH, d.SEQUENCE, d.HEADS), Element.FP32)
             return ctx.build.attention(
                 "flash_attention",
                 Use(q),
                 Use(k, _TO_KEYS),
-                v=Use(v, _TO_KEYS),
+                v=Use(v, (*_TO_KEYS, *part)),
                 output=o,
                 statistics=statistics,
                 keys=read.keys,
@@ -198,7 +204,7 @@ def core(ctx: Context, q: Tensor, k: Tensor, v: Tensor, read: Read) -> Tensor:
                 beside=[] if read.beside is None else [Use(read.beside)],
                 keeps=[read.beside] if read.beside is not None and read.kept else [],
             )
-        return _unfused(ctx, q, k, v, sinks)
+        return _unfused(ctx, q, k, Use(v, part), sinks)
 
 
 def copied(ctx: Context, o: Tensor) -> Tensor:
@@ -208,11 +214,12 @@ def copied(ctx: Context, o: Tensor) -> Tensor:
     return ctx.build.elementwise("copy_heads", [o], Tensor("attention_copied", o.dims), linear=True)
 
 
-def _unfused(ctx: Context, q: Tensor, k: Tensor, v: Tensor, sinks: list[Weight]) -> Tensor:
+def _unfused(ctx: Context, q: Tensor, k: Tensor, v: Use, sinks: list[Weight]) -> Tensor:
+    width = v.dims()[-1]
     if _repeated(ctx, k):
-        heads, copies = [(d.HEADS, k.dims[-2])], Tensor("v_repeated", (*q.dims[:-1], v.dims[-1]))
+        heads, copies = [(d.HEADS, k.dims[-2])], Tensor("v_repeated", (*q.dims[:-1], width))
         k = ctx.build.elementwise("repeat_keys", [k], Tensor("k_repeated", q.dims), together=heads, linear=True)
-        v = ctx.build.elementwise("repeat_values", [v], copies, together=heads, linear=True)
+        v = Use(ctx.build.elementwise("repeat_values", [v], copies, together=heads, linear=True))
     expand = _TO_KEYS if k.dims[-2] == d.HEADS else (*_TO_KEYS, (k.dims[-2], d.HEADS))
     square = (d.BATCH, d.HEADS, d.SEQUENCE, d.KEYS)
     buffered = ctx.how.attention.kernel is Kernel.MASKED  # for an addend of zero times
@@ -224,7 +231,11 @@ def _unfused(ctx: Context, q: Tensor, k: Tensor, v: Tensor, sinks: list[Weight])
             "attention_dropout", [weights], dropped, saves=[Tensor("attention_mask", square, Element.MASK)]
         )
     return ctx.build.product(
-        "context", Use(weights), Use(v, expand), (d.KEYS,), Tensor("attention_heads", (*q.dims[:-1], v.dims[-1]))
+        "context",
+        Use(weights),
+        Use(v.tensor, (*expand, *v.names)),
+        (d.KEYS,),
+        Tensor("attention_heads", (*q.dims[:-1], width)),
     )
 
 

@@ -27,11 +27,13 @@ def linear(
     shared: bool = False,
     joined: bool = False,
     keeps: Tensor | None = None,
+    loops: Sequence[str] = (),
+    apart: bool = False,
 ) -> None:
     """outputs = x * W[inner, width] (+ bias), and a low-rank adapter beside it when the model has one here.
 
     `width` names the weight's output dims; `aliases` are other names under which an adapter may target it.
-    keeps: what it is made from again in its backward, in x's place.
+    keeps: what it is made from again in its backward, in x's place. loops, apart: see `Builder.matmul`, `Operator`.
     """
     batch = (d.EXPERTS,) if d.EXPERTS in x.dims else ()
     weight = ctx.weight(f"{name}.weight", *batch, *inner, *width, shared=shared, joined=joined)
@@ -47,6 +49,8 @@ def linear(
         sums_bias=not ctx.how.linear.bias_inside,
         per=() if ctx.how.experts.kernels is ExpertKernels.FUSED else batch,
         keeps=keeps,
+        loops=loops,
+        apart=apart,
     )
     if ctx.adapted((name, *aliases)):
         adapter(ctx, name, x, inner, width, outputs)

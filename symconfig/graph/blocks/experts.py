@@ -146,7 +146,7 @@ def _shared(ctx: Context, x: Tensor, combined: Tensor, gated: bool) -> Tensor:
     with ctx.build.module("shared_experts"), ctx.build.part("shared_experts"):
         shared = mlp(ctx, x, d.SHARED_FFN, "shared_", False, "shared_act")
         if gated:
-            gate = Tensor("shared_gate", (*x.dims[:-1], ONE_LOGIT))
+            gate = Tensor("shared_logit", (*x.dims[:-1], ONE_LOGIT))
             weight = Weight("shared_gate.weight", (d.HIDDEN, ONE_LOGIT), frozen=ctx.frozen)
             ctx.build.matmul("shared_gate", x, weight, (d.HIDDEN,), [Use(gate)])
             shared = ctx.build.elementwise(

@@ -2,7 +2,8 @@
 
 x[B, S, D] -> q, k, v, z, b, a; a causal convolution over q, k, v; the delta rule by chunks; a gated norm; a projection.
 Sizes are spelled as Qwen3NextConfig has them. Transformers' Qwen3NextGatedDeltaNet, Qwen3_5GatedDeltaNet and
-OlmoHybridGatedDeltaNet, whose projections are cut in two, four and six; Megatron-LM's core/ssm/gated_delta_net has one.
+OlmoHybridGatedDeltaNet, whose projections are two, four and six: here each of the six is one where they are not joined.
+Megatron-LM's core/ssm/gated_delta_net has one.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ KEY_HEADS, VALUE_HEADS = "linear_num_key_heads", "linear_num_value_heads"
 KEY_DIM, VALUE_DIM = "linear_key_head_dim", "linear_value_head_dim"
 KERNEL = "linear_conv_kernel_dim"
 NEEDS = (KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM, KERNEL)
-IN_WIDTH, QKVZ_WIDTH, BA_WIDTH, CHANNELS = "delta_in_width", "delta_qkvz_width", "delta_ba_width", "delta_conv_channels"
+IN_WIDTH, CHANNELS = "delta_in_width", "delta_conv_channels"
 _ROWS = (d.BATCH, d.SEQUENCE)
 
 
@@ -57,14 +58,15 @@ def _projected(ctx: Context, x: Tensor) -> list[Tensor]:
         )
     ]
     narrow = [Tensor(name, (*_ROWS, VALUE_HEADS)) for name in ("delta_b", "delta_a")]
+    parts = [*wide, *narrow]
     if ctx.how.linear.joined:
-        groups = [("in_proj", IN_WIDTH, [*wide, *narrow])]
-    else:
-        groups = [("in_proj_qkvz", QKVZ_WIDTH, wide), ("in_proj_ba", BA_WIDTH, narrow)]
+        linear(ctx, "in_proj", x, (d.HIDDEN,), (IN_WIDTH,), [Use(part, ((part.dims[2], IN_WIDTH),)) for part in parts])
+        return [with_adapter(ctx, "in_proj", part) for part in parts]
     result = []
-    for name, width, parts in groups:
-        linear(ctx, name, x, (d.HIDDEN,), (width,), [Use(part, ((part.dims[2], width),)) for part in parts])
-        result += [with_adapter(ctx, name, part) for part in parts]
+    for part in parts:
+        name = part.name.replace("delta", "in_proj")
+        linear(ctx, name, x, (d.HIDDEN,), part.dims[2:], [Use(part)])
+        result.append(with_adapter(ctx, name, part))
     return result
 
 
@@ -104,8 +106,6 @@ def _sizes(model: ModelDescriptor) -> dict[str, float]:
     narrow = 2 * given[VALUE_HEADS]
     return {
         CHANNELS: 2 * keys + values,
-        QKVZ_WIDTH: 2 * keys + 2 * values,
-        BA_WIDTH: narrow,
         IN_WIDTH: 2 * keys + 2 * values + narrow,
         d.CHUNK: CHUNK_SIZE,
     }
@@ -116,7 +116,7 @@ PARTS = (
         name=NAME,
         build=gated_delta_net,
         sizes=_sizes,
-        tensor_dims=(IN_WIDTH, QKVZ_WIDTH, BA_WIDTH, CHANNELS, VALUE_HEADS, KEY_HEADS),
+        tensor_dims=(IN_WIDTH, CHANNELS, VALUE_HEADS, KEY_HEADS),
         exchanged_dims=(CHANNELS, VALUE_HEADS, KEY_HEADS),
         pieces=(KEY_HEADS, VALUE_HEADS),
         exchanged_pieces=(KEY_HEADS, VALUE_HEADS),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from symconfig.descriptor.layers import Keys
 from symconfig.descriptor.model import Attention, LayerKind, ModelDescriptor
 from symconfig.graph import dims as d
 from symconfig.graph.blocks import indexer
 from symconfig.graph.blocks.attention import copied, core, rotation
 from symconfig.graph.blocks.common import IN_LINEAR, linear, norm, with_adapter
 from symconfig.graph.blocks.context import Context
+from symconfig.graph.implementation import Choosing
 from symconfig.graph.operator import Tensor, Use
 from symconfig.graph.parts import Mixer
 
@@ -17,6 +19,7 @@ _Q_DOWN, _Q_UP, _KV_DOWN, _KV_UP = ("q_a_proj",), ("q_b_proj",), ("kv_a_proj_wit
 Q_RANK, KV_RANK, KV_DOWN = "q_lora_rank", "kv_lora_rank", "kv_down_width"
 QK_DIM, V_DIM, KV_UP = "qk_head_dim", "v_head_dim", "kv_up_head_width"
 ROPE_DIM, NOPE_DIM = "qk_rope_head_dim", "qk_nope_head_dim"
+ONE_HEAD = "latent_heads"  # of the latent keys and values that all heads of a query read
 
 
 def latent_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
@@ -43,6 +46,8 @@ def latent_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
         aliases=_KV_DOWN,
     )
     kv_low, shared = (with_adapter(ctx, "kv_down_proj", part, _KV_DOWN) for part in (kv_low, shared))
+    if kind.keys is not Keys.ALL and ctx.how.attention.choosing is Choosing.ABSORBED:
+        return _projected(ctx, _absorbed(ctx, x, kind, (q_source, kv_low, shared)))
     if not ctx.how.linear.norm_inside:
         q_source, kv_low = _low_norms(ctx, q_source, kv_low, "latent_norm")
     q, k, v = (
@@ -78,17 +83,47 @@ def latent_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
             linear=True,
         )
     read = indexer.keys_read(ctx, kind, x, q_source)
-    o = copied(ctx, core(ctx, q, k, v, read))
-    out = Tensor("attention_out", x.dims)
-    linear(
-        ctx,
-        "o_proj",
-        o,
-        inner=(d.HEADS, V_DIM),
-        width=(d.HIDDEN,),
-        outputs=[Use(out)],
-        bias=ctx.model.attention_out_bias,
-    )
+    return _projected(ctx, copied(ctx, core(ctx, q, k, v, read)))
+
+
+def _projected(ctx: Context, o: Tensor) -> Tensor:
+    """Bring heads back to the stream."""
+    out, bias = Tensor("attention_out", (d.BATCH, d.SEQUENCE, d.HIDDEN)), ctx.model.attention_out_bias
+    linear(ctx, "o_proj", o, inner=(d.HEADS, V_DIM), width=(d.HIDDEN,), outputs=[Use(out)], bias=bias)
+    return out
+
+
+def _absorbed(ctx: Context, x: Tensor, kind: LayerKind, low: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+    """Return heads of attention over latent keys, which all heads share: the part of the up projection that makes keys
+    is applied to queries, and the part that makes values to what attention gives (Megatron-LM core_v0.19,
+    absorbed_mla.py). low: queries, latent keys and values, and the keys' part that is turned.
+    """
+    rows = (d.BATCH, d.SEQUENCE)
+    q_source, kv_low = _low_norms(ctx, *low[:2], "latent_norm")
+    with ctx.build.module("mla_up_proj"):
+        plain, turned = (Tensor(f"q_{dim}", (*rows, d.HEADS, dim), storage="q_up") for dim in (NOPE_DIM, ROPE_DIM))
+        parts = [Use(part, ((part.dims[-1], QK_DIM),)) for part in (plain, turned)]
+        linear(ctx, "q_up_proj", q_source, (Q_RANK,), (d.HEADS, QK_DIM), parts, aliases=_Q_UP)
+        latent = Tensor("q_latent", (*rows, d.HEADS, KV_RANK))
+        moved = _up_part(ctx, "keys", plain, (d.HEADS, NOPE_DIM, KV_RANK), latent)
+        q, k = Tensor("q", (*rows, d.HEADS, KV_DOWN)), Tensor("k", (*rows, ONE_HEAD, KV_DOWN))
+        whole, angles = (KV_RANK, ROPE_DIM, KV_DOWN), rotation(ctx, "rope_q", ROPE_DIM)
+        ctx.build.elementwise("rope_q", [moved, turned], q, saves=angles, whole=whole, linear=True)
+        angles = rotation(ctx, "rope_k", ROPE_DIM)
+        ctx.build.elementwise(
+            "rope_k", [kv_low, low[2]], k, saves=angles, loops=(d.GATHERED,), whole=whole, linear=True
+        )
+    read = indexer.keys_read(ctx, kind, x, q_source)
+    o = core(ctx, q, k, k, read, channels=KV_RANK)
+    with ctx.build.module("core_attn"):
+        o = indexer.with_loss(ctx, o, q, k, read)
+        return _up_part(ctx, "values", o, (d.HEADS, KV_RANK, V_DIM), Tensor("heads", (*rows, d.HEADS, V_DIM)))
+
+
+def _up_part(ctx: Context, name: str, x: Tensor, dims: tuple[str, str, str], out: Tensor) -> Tensor:
+    """Multiply each head with its part of the up projection, whose parameter is of both parts."""
+    weight = ctx.weight(f"kv_up_proj.weight.{name}", *dims)
+    ctx.build.matmul(f"kv_up_{name}", x, weight, contracted=dims[1:2], outputs=[Use(out)])
     return out
 
 
@@ -112,6 +147,7 @@ def _sizes(model: ModelDescriptor) -> dict[str, float]:
         QK_DIM: low.qk_nope_head_dim + low.qk_rope_head_dim,
         V_DIM: low.v_head_dim,
         KV_UP: low.qk_nope_head_dim + low.v_head_dim,
+        ONE_HEAD: 1,
         **indexer.sizes(model),
     }
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 from symconfig.errors import SymconfigError
 from symconfig.frameworks.megatron.behaviour import TransformerImpl
@@ -20,6 +21,7 @@ from symconfig.solve.found import Found
 from symconfig.verify.states.activations import as_run
 from symconfig.verify.states.registration import AROUND, CHUNK, LAYERS, REGISTRATIONS, Registration
 
+_PART = ".weight."  # the name of a part of a weight follows
 # From here on, a model with multi-token prediction has its final norm behind its last layer, wherever the loss is
 # (transformer_block.py, has_final_layernorm_in_this_stage).
 NORM_BEHIND_LAST_LAYER = (0, 16)
@@ -91,7 +93,19 @@ def _block(block: DerivedBlock, numbers: Mapping[str, int], registration: Regist
             name = f"{shard.name}.{expert}" if shard.expert else shard.name
             made = Parameter(name, elements // experts, shard.expert, not shard.frozen, row)
             found.append(_Registered(_operator(shard), (run, expert, place, index), made))
-    return tuple(sorted(found, key=lambda item: item.place))
+    return tuple(_whole_weights(sorted(found, key=lambda item: item.place)))
+
+
+def _whole_weights(registered: Sequence[_Registered]) -> Iterator[_Registered]:
+    """Join the parts of a weight that different operators multiply with: they are one parameter."""
+    for _, group in groupby(registered, key=lambda item: (item.parameter.name.partition(_PART)[0], item.place[:3])):
+        first, *others = group
+        if others and _PART in first.parameter.name:
+            name = first.parameter.name.partition(_PART)[0] + _PART.rstrip(".")
+            total = sum(item.parameter.elements for item in (first, *others))
+            yield replace(first, parameter=replace(first.parameter, name=name, elements=total))
+        else:
+            yield from (first, *others)
 
 
 def _operator(shard: WeightShard) -> str:

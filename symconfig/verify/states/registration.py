@@ -66,6 +66,12 @@ def _order(attention: tuple[str, ...], experts: Order) -> Order:
 _ONE_BY_ONE: Order = (("expert_up_proj", "expert_gate_up_proj", "expert_down_proj"),)
 _GROUPED: Order = (("expert_up_proj",), ("expert_gate_up_proj",), ("expert_down_proj",))
 
+# Sparse attention: the core comes first, and its indexer is part of it; no norm is part of a product.
+_SPARSE = (
+    "input_norm", "index_q_proj", "index_k_proj", "index_k_norm", "index_weights_proj", "o_proj", "q_down_proj",
+    "q_up_proj", "kv_down_proj", "kv_up_proj", "q_low_norm", "kv_low_norm",
+)  # fmt: skip
+
 REGISTRATIONS: dict[TransformerImpl, Registration] = {
     "local": Registration(
         (
@@ -85,6 +91,7 @@ REGISTRATIONS: dict[TransformerImpl, Registration] = {
                 ),
                 _ONE_BY_ONE,
             ),
+            _order(_SPARSE, _ONE_BY_ONE),
         )
     ),
     # A norm is part of the product behind it (TELayerNormColumnParallelLinear), but for that before latent attention.
@@ -106,6 +113,7 @@ REGISTRATIONS: dict[TransformerImpl, Registration] = {
                 ),
                 _GROUPED,
             ),
+            _order(_SPARSE, _GROUPED),
         )
     ),
 }

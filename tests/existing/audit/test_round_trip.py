@@ -83,6 +83,15 @@ CASES: dict[str, tuple[Case, ...]] = {
     "phi-4": (Case("h100", 16, 64, 4096, {"tp": "2"}),),
     "gemma2-9b": (Case("h100", 16, 64, 4096, backend="deepspeed"),),
     "gemma3-27b": (Case("h100", 32, 64, 4096, backend="deepspeed"),),
+    "deepseek-v3.2": (Case("h100", 512, 512, 4096, {"pp": "8", "ep": "16"}),),
+    "qwen3-next-80b-a3b": (Case("h100", 64, 128, 4096, {"ep": "8", "pp": "2"}),),
+    "qwen3.5-27b": (Case("h100", 32, 64, 4096, {"tp": "4", "pp": "2"}),),
+    "nemotron-h-56b": (Case("h100", 64, 64, 4096, {"tp": "8"}),),
+    "nemotron-3-nano-30b-a3b": (Case("h100", 32, 64, 4096, {"ep": "8", "pp": "1"}),),
+    "granite-4.0-h-small": (Case("h200", 32, 64, 4096, backend="deepspeed"),),
+    "olmo2-32b": (Case("h200", 32, 64, 4096, backend="deepspeed"),),
+    "smollm3-3b": (Case("h100", 8, 64, 4096),),
+    "seed-oss-36b": (Case("h100", 64, 64, 4096, {"tp": "8"}),),
 }
 
 

@@ -106,7 +106,7 @@ CASES = {
     ),
     "qwen3 next": Case(
         block="gated_delta_net", family="qwen3_next", config="Qwen3NextConfig", module="Qwen3NextGatedDeltaNet",
-        sizes=DELTA, given=DELTA,
+        sizes=DELTA, given=DELTA, same=False,
     ),
     "qwen3.5": Case(
         block="gated_delta_net", family="qwen3_5", config="Qwen3_5TextConfig", module="Qwen3_5GatedDeltaNet",
@@ -114,7 +114,7 @@ CASES = {
     ),
     "olmo hybrid": Case(
         block="gated_delta_net", family="olmo_hybrid", config="OlmoHybridConfig", module="OlmoHybridGatedDeltaNet",
-        sizes=DELTA, given=DELTA, same=False,
+        sizes=DELTA, given=DELTA,
     ),
     "kimi": Case(
         block="kimi_delta_attention", family="kimi_linear", config="KimiLinearConfig",
