@@ -32,6 +32,7 @@ from symconfig.solve.partition.run import partition as solve
 if TYPE_CHECKING:
     from symconfig.api.graph_job import Asked
     from symconfig.api.planning import PlanResult
+    from symconfig.solve.partition.executed.build import Executed
 
 PLANNED = "a model of the zoo, or of a descriptor"
 
@@ -153,6 +154,16 @@ class PartitionResult:
         from symconfig.solve.partition.placements_file import python
 
         return python(self.placements())
+
+    def partitioned(self) -> Executed:
+        """How each operator of a module runs under this strategy. Raises InputError for what is no module."""
+        if not self.asked.source.module:
+            what = "only a module can be written as a file that trains it"
+            raise InputError(Problem(what, got=self.asked.source.name, need="--module PACKAGE.MODULE:FACTORY"))
+        from symconfig.solve.partition.executed.build import executed
+
+        found = self.found
+        return executed(self.asked.source.module, found.net, found.axes, np.array(found.rows, dtype=np.int64))
 
     def said(self, top: int = 1, baselines: bool = False, explained: tuple[int, ...] = ()) -> Said:
         """Everything that the report shows. top: other ways of each operator."""

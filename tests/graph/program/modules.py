@@ -56,6 +56,12 @@ def wide_resnet(layers: tuple[int, ...] = (1, 2), pixels: int = 64) -> tuple[nn.
     return module, (torch.zeros(8, 3, pixels, pixels), torch.zeros(8, dtype=torch.long))
 
 
+def resnet_of_100k_classes() -> tuple[nn.Module, Any]:
+    """TAP's case (arXiv 2302.00247, figure 8): the classifier has most of the weights."""
+    module = WideResNet((1, 1), 1, 100_000)
+    return module, (torch.zeros(8, 3, 32, 32), torch.zeros(8, dtype=torch.long))
+
+
 def wide_resnet_50() -> tuple[nn.Module, Any]:
     return wide_resnet((3, 4, 6, 3), 224)
 
@@ -81,12 +87,15 @@ def gpt2_xl() -> tuple[nn.Module, Any]:
     return gpt2(8, 1024, n_layer=48, n_embd=1600, n_head=25, vocab_size=50257, n_positions=1024)
 
 
-def t5() -> tuple[nn.Module, Any]:
-    config = transformers.T5Config(
-        num_layers=2, d_model=64, d_ff=256, num_heads=4, d_kv=16, vocab_size=1000, decoder_start_token_id=0
-    )
+def t5(**config: Any) -> tuple[nn.Module, Any]:
+    small = {"num_layers": 2, "d_model": 64, "d_ff": 256, "num_heads": 4, "d_kv": 16, "vocab_size": 1000}
+    config = transformers.T5Config(**(small | config), decoder_start_token_id=0)
     inputs = tokens(4, 32) | {"labels": torch.zeros(4, 24, dtype=torch.long)}
     return transformers.T5ForConditionalGeneration(config), inputs
+
+
+def t5_plain() -> tuple[nn.Module, Any]:
+    return t5(dropout_rate=0.0)
 
 
 LLAMA = {"hidden_size": 64, "intermediate_size": 160, "num_attention_heads": 8, "num_key_value_heads": 2}
