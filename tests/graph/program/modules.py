@@ -32,13 +32,13 @@ class Bottleneck(nn.Module):
 class WideResNet(nn.Module):
     """Of bottlenecks (He et al. 2016) whose windows are `width` times as wide (Zagoruyko and Komodakis 2016)."""
 
-    def __init__(self, layers: tuple[int, ...], width: int, classes: int) -> None:
+    def __init__(self, layers: tuple[int, ...], width: int, classes: int, channels: int = 64) -> None:
         super().__init__()
-        self.stem, self.norm = nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64)
+        self.stem, self.norm = nn.Conv2d(3, channels, 7, 2, 3, bias=False), nn.BatchNorm2d(channels)
         self.relu, self.shrink = nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)
-        blocks, given = [], 64
+        blocks, given = [], channels
         for stage, count in enumerate(layers):
-            base = 64 * 2**stage
+            base = channels * 2**stage
             for number in range(count):
                 blocks.append(Bottleneck(given, base * width, base * 4, 2 if stage and not number else 1))
                 given = base * 4
@@ -57,8 +57,8 @@ def wide_resnet(layers: tuple[int, ...] = (1, 2), pixels: int = 64) -> tuple[nn.
 
 
 def resnet_of_100k_classes() -> tuple[nn.Module, Any]:
-    """TAP's case (arXiv 2302.00247, figure 8): the classifier has most of the weights."""
-    module = WideResNet((1, 1), 1, 100_000)
+    """TAP's case (arXiv 2302.00247): the classifier has most of the weights."""
+    module = WideResNet((1, 1), 1, 100_000, channels=8)
     return module, (torch.zeros(8, 3, 32, 32), torch.zeros(8, dtype=torch.long))
 
 

@@ -69,7 +69,7 @@ class _Walk:
         for node in computed(self.lowering):
             value = node.meta["val"]
             if isinstance(value, torch.Tensor) and not hasattr(node.target, "_schema"):  # one of several results
-                layouts.taken(node.name, node.args[0].name, int(node.args[1]))  # type: ignore[union-attr,arg-type]
+                layouts.taken(node.name, node.args[0].name, int(node.args[1]))
                 continue
             before = [layouts.laid[source.name] for source in tensors(node)]
             results = 1 if isinstance(value, torch.Tensor) else len(value)
@@ -117,6 +117,14 @@ def computed(lowering: Lowering) -> list[Node]:
     ]
 
 
+def inputs(lowering: Lowering) -> list[Node]:
+    """Return the tensors that a user gives, in order."""
+    specs = {spec.arg.name: spec for spec in lowering.exported.graph_signature.input_specs}
+    nodes = [node for node in lowering.exported.graph.nodes if node.op == "placeholder"]
+    given = [node for node in nodes if specs[node.name].kind is InputKind.USER_INPUT]
+    return [node for node in given if isinstance(node.meta.get("val"), torch.Tensor)]
+
+
 def data(one: Executed) -> dict[str, Any]:
     """Return the table that the file reads: plain numbers and words."""
     numbers: dict[Layout, int] = {}
@@ -136,6 +144,7 @@ def data(one: Executed) -> dict[str, Any]:
     return {
         "schema": "symconfig.partitioned/1",
         "mesh": {"shape": [dim.size for dim in one.mesh], "names": [dim.name for dim in one.mesh]},
+        "inputs": {node.name: list(node.meta["val"].shape) for node in inputs(one.lowering)},
         "parameters": {
             path: [str(placed) for placed in entry.placements] for entry in one.found.parameters for path in entry.paths
         },

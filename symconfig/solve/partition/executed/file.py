@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
@@ -13,41 +15,53 @@ from torch.fx import Node
 
 from symconfig.errors import InputError, Problem
 from symconfig.graph.program.torch_source.walk import path_of
-from symconfig.solve.partition.executed.build import Executed, computed
+from symconfig.solve.partition.executed.build import Executed, computed, data, inputs
 
-TABLE = "{stem}.json"
-OWN = {"dispatch": "to_experts", "combine": "from_experts"}  # operators of symconfig: functions of the runtime
-_HEAD = '''"""{source}, split over a device mesh of {ranks} ranks by symconfig: trains under torchrun with torch alone.
+OWN = {"dispatch": "to_experts", "combine": "from_experts"}  # operators of symconfig: functions of run_kernels
+PARTS = ("run_moves", "run_kernels", "run_step")
+_HEAD = '''"""{source}, split over a device mesh of {ranks} ranks: trains under torchrun, with torch alone.
 
     from {stem} import apply
 
-    module = apply(module)                 # parameters become DTensors, forward the graph below
+    apply(module)                          # parameters become DTensors, forward the graph at the end of this file
     optimizer = torch.optim.AdamW(module.parameters())
-    loss, *_ = module(...)                 # on every rank the same inputs: the whole batch of the example inputs
+    loss, *_ = module(...)                 # every rank is given the whole batch, in the shapes of the example inputs
     loss.backward()
     optimizer.step()
 
-{table} beside this file says how each operator is split and how each parameter is kept.
+{stem}.json beside this file says how parameters are kept and how each operator reads and makes its tensors.
 {said}
 """
-'''
-_APPLY = '''
 
-HERE = Path(__file__).with_suffix(".json")
+from __future__ import annotations
+
+import functools
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard, distribute_tensor
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+aten = torch.ops.aten
 NAMES = {names}  # of inputs that are given by name, in order of the trace
-
-
-def mesh_of(device: str) -> DeviceMesh:
-    """Return the device mesh of the table, outermost dim first."""
-    mesh = json.loads(HERE.read_text(encoding="utf-8"))["mesh"]
-    return init_device_mesh(device, tuple(mesh["shape"]), mesh_dim_names=tuple(mesh["names"]))
 
 
 def apply(module: nn.Module, mesh: DeviceMesh | None = None, *, seed: int = 0) -> nn.Module:
     """Make a module's parameters DTensors, and its forward the partitioned graph. All ranks begin with the same weights
-    and are given the same inputs, in the shapes that were traced; seed: of dropout."""
-    table = json.loads(HERE.read_text(encoding="utf-8"))
-    mesh = mesh or mesh_of(next(module.parameters()).device.type)
+    and are given the same inputs. mesh: by default as the table says; seed: of dropout."""
+    table = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
+    if mesh is None:
+        device = next(module.parameters()).device.type
+        mesh = init_device_mesh(device, tuple(table["mesh"]["shape"]), mesh_dim_names=tuple(table["mesh"]["names"]))
     if list(mesh.shape) != table["mesh"]["shape"]:
         raise ValueError(f"the mesh is {{list(mesh.shape)}}, and the partition is for {{table['mesh']['shape']}}")
     distribute(module, mesh, table["parameters"])
@@ -55,7 +69,7 @@ def apply(module: nn.Module, mesh: DeviceMesh | None = None, *, seed: int = 0) -
 
     def run(*args: Any, **kwargs: Any) -> tuple[Any, ...]:
         step = Step(mesh, table["nodes"], layouts, module, seed * 2**32 + next(times))
-        outputs, kept = forward(step, *[step.input(x) for x in arguments(args, kwargs, NAMES) if isinstance(x, Tensor)])
+        outputs, kept = forward(step, *map(step.input, arguments(args, kwargs, NAMES, table["inputs"])))
         with torch.no_grad():
             for path, value in kept.items():
                 module.get_buffer(path).copy_(step.moved(value, step.whole))
@@ -65,38 +79,55 @@ def apply(module: nn.Module, mesh: DeviceMesh | None = None, *, seed: int = 0) -
     return module
 
 
-def forward(step: Step, {inputs}) -> Any:
-    """The module as it was traced. The first word of each line is its entry in the table."""
+{code}
+
+def forward(step: Step, {inputs}: Value) -> Any:
+    """The module as it was traced. The first word of each call is its entry in the table."""
     device = step.mesh.device_type
 {body}
 '''
 
 
+@dataclass(frozen=True)
+class Partitioned:
+    """A module's file: its text, the table beside it, and what is to be said about them. source: its factory."""
+
+    source: str
+    executed: Executed
+
+    def python(self, stem: str = "partitioned") -> str:
+        """Return the Python file. stem: its name without .py, which the table has too."""
+        return python(self.executed, self.source, stem)
+
+    def table(self) -> str:
+        """Return the JSON beside it."""
+        return text(data(self.executed))
+
+    def said(self) -> list[str]:
+        """Return as sentences what runs otherwise than the solver chose, and what that costs."""
+        return said(self.executed)
+
+
 def python(one: Executed, source: str, stem: str) -> str:
-    """Return the file's text."""
-    runtime = files("symconfig.solve.partition.executed").joinpath("runtime.py").read_text(encoding="utf-8")
-    _, _, code = runtime.partition('"""\n\n')
-    code = code.replace("import functools\n", "import functools\nimport json\n")
-    code = code.replace(
-        "from dataclasses import dataclass, field\n",
-        "from dataclasses import dataclass, field\nfrom itertools import count\nfrom pathlib import Path\n",
-    )
-    code = code.replace("import DeviceMesh\n", "import DeviceMesh, init_device_mesh\n")
-    lines = "\n".join(f"    {line}" for line in _body(one))
-    head = _HEAD.format(
+    """Return the file's text. stem: its name, and that of the table beside it."""
+    return _HEAD.format(
         source=source,
         stem=stem,
-        table=TABLE.format(stem=stem),
         ranks=" x ".join(str(dim.size) for dim in one.mesh) or "1",
         said="\n".join(said(one)),
+        names=repr(_names(one)),
+        code="\n\n".join(map(_code, PARTS)),
+        inputs=": Value, ".join(node.name for node in inputs(one.lowering)),
+        body="\n".join(f"    {line}" for line in _body(one)),
     )
-    inputs = [node.name for node in _placeholders(one, InputKind.USER_INPUT) if _tensor(node)]
-    return (
-        head
-        + "\n"
-        + code.split("\n\n\n# ruff", 1)[0]
-        + _APPLY.format(names=repr(_names(one)), inputs=", ".join(inputs), body=lines)
-    )
+
+
+def _code(part: str) -> str:
+    """A module of this package without its docstring and imports."""
+    given = files("symconfig.solve.partition.executed").joinpath(f"{part}.py").read_text(encoding="utf-8")
+    imports = [node for node in ast.parse(given).body[1:] if isinstance(node, (ast.Import, ast.ImportFrom))]
+    code = "\n".join(given.splitlines()[imports[-1].end_lineno or 0 :]).strip() + "\n"
+    return code.replace("  # type: ignore[misc]", "")
 
 
 def text(table: Mapping[str, Any]) -> str:
@@ -131,16 +162,6 @@ def said(one: Executed) -> list[str]:
         shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
         lines.append(f"- over {mesh}: {shown}: {why}.")
     return lines
-
-
-def _tensor(node: Node) -> bool:
-    return isinstance(node.meta.get("val"), torch.Tensor)
-
-
-def _placeholders(one: Executed, kind: InputKind) -> list[Node]:
-    specs = {spec.arg.name: spec for spec in one.lowering.exported.graph_signature.input_specs}
-    nodes = one.lowering.exported.graph.nodes
-    return [node for node in nodes if node.op == "placeholder" and specs[node.name].kind is kind]
 
 
 def _names(one: Executed) -> tuple[str, ...]:
@@ -186,6 +207,7 @@ def _words(one: Executed) -> Iterator[tuple[Node, str]]:
     """Of each placeholder that is a parameter, a buffer or a constant how the function gets it."""
     exported, paths = one.lowering.exported, one.lowering.paths
     specs = {spec.arg.name: spec for spec in exported.graph_signature.input_specs}
+    written = set(exported.graph_signature.buffers_to_mutate.values())
     for node in exported.graph.nodes:
         if node.op != "placeholder":
             continue
@@ -193,7 +215,7 @@ def _words(one: Executed) -> Iterator[tuple[Node, str]]:
         if spec.kind is InputKind.PARAMETER:
             yield node, f"step.weight({paths[str(spec.target)]!r})"
         elif spec.kind is InputKind.BUFFER:
-            yield node, f"step.buffer({str(spec.target)!r})"
+            yield node, f"step.buffer({str(spec.target)!r}{', written=True' if spec.target in written else ''})"
         elif spec.kind is InputKind.CONSTANT_TENSOR:
             value = exported.constants[str(spec.target)]
             if value.is_meta or value.numel() > 1000:

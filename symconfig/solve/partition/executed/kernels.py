@@ -11,7 +11,8 @@ from torch.fx import Node
 from torch.fx.node import map_arg
 
 from symconfig.graph.program.torch_source.nodes import Dims, NodeSeen
-from symconfig.solve.partition.executed import runtime
+from symconfig.solve.partition.executed.run_kernels import INSTEAD, local_arguments
+from symconfig.solve.partition.executed.run_moves import cuts, read_layout
 from symconfig.solve.partition.placements import MeshDim
 
 # Operators whose results for parts of what they sum over add up to the whole. With the place of a bias among tensors.
@@ -22,7 +23,7 @@ PRODUCTS = {
 }  # fmt: skip
 MEANS = ("aten.mean", "aten.mse_loss", "aten.l1_loss", "aten.adaptive_avg_pool1d", "aten.adaptive_avg_pool2d")
 SUMS = (*MEANS, "aten.sum", "aten.cross_entropy_loss", "aten.embedding", "symconfig.combine")
-OF_OUR_OWN = {*runtime.INSTEAD, "symconfig.dispatch.default", "symconfig.combine.default"}
+OF_OUR_OWN = {*INSTEAD, "symconfig.dispatch.default", "symconfig.combine.default"}
 
 
 def summed(name: str) -> bool:
@@ -69,7 +70,7 @@ def cannot(node: Node, known: NodeSeen, loops: frozenset[str]) -> str:
 
 
 def _special(node: Node, known: NodeSeen, loops: frozenset[str], name: str) -> str:
-    args, schema = list(node.args), [argument.name for argument in node.target._schema.arguments]  # type: ignore[union-attr]
+    args, schema = list(node.args), [argument.name for argument in node.target._schema.arguments]
     bound = {**dict(zip(schema, args, strict=False)), **node.kwargs}
     if name == "aten.scaled_dot_product_attention" and bound.get("is_causal"):
         dims = known.inputs[0]
@@ -116,10 +117,9 @@ class _Sizes:
 
 def local_shape(shape: Sequence[int], entry: Mapping[str, Any], mesh: Sequence[MeshDim]) -> list[int]:
     """Return the shape of one rank's part in a layout."""
-    layout = runtime.read_layout(dict(entry))
+    layout = read_layout(dict(entry))
     return [
-        size // prod(mesh[number].size for number in runtime.cuts(layout, len(shape), dim))
-        for dim, size in enumerate(shape)
+        size // prod(mesh[number].size for number in cuts(layout, len(shape), dim)) for dim, size in enumerate(shape)
     ]
 
 
@@ -139,10 +139,10 @@ def makes(
         return torch.empty(local_shape(whole.shape, next(layouts), mesh), dtype=whole.dtype, device="meta")
 
     args, kwargs = map_arg((node.args, node.kwargs), part)
-    given = runtime.read_layout(dict(inputs[0])) if inputs else None
-    args = runtime.local_arguments(name, args, _Sizes(mesh), given, runtime.read_layout(dict(outputs[0])))
+    given = read_layout(dict(inputs[0])) if inputs else None
+    args = local_arguments(name, args, _Sizes(mesh), given, read_layout(dict(outputs[0])))
     try:
-        results = node.target(*args, **kwargs)  # type: ignore[operator]
+        results = node.target(*args, **kwargs)
     except RuntimeError:
         return False
     triples = zip([results] if single else results, [made] if single else made, outputs, strict=True)

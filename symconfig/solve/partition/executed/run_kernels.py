@@ -1,135 +1,22 @@
-"""Runs the traced graph of a module on a device mesh, each operator split as a table says.
-
-Between operators a rank has its own part of every tensor. Where an operator wants it in another layout than it was made
-in, DTensor moves it, and moves its gradient back. No operator is left to DTensor's own rules.
-"""
+"""Operators on one rank's part of their tensors: sizes, and what sums, norms and look-ups of cut dims need besides."""
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard, distribute_tensor
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.distributed.tensor import Replicate, Shard
 
-aten = torch.ops.aten
-
-
-@dataclass(frozen=True)
-class Layout:
-    """How a tensor lies, and its gradient: one placement for each mesh dim. factors: dims that are seen as products,
-    such as the three projections in one: (outer sizes, …) of each, and a placement counts these dims apart."""
-
-    forward: tuple[Placement, ...]
-    gradient: tuple[Placement, ...]
-    factors: tuple[tuple[int, tuple[int, ...]], ...] = ()
+from symconfig.solve.partition.executed.run_moves import Layout, cuts, move
 
 
-def read_layout(given: dict[str, Any]) -> Layout:
-    """Return the layout that a table's entry says."""
-    forward = tuple(map(read_placement, given["placements"]))
-    gradient = tuple(map(read_placement, given["gradient"])) if "gradient" in given else forward
-    factors = tuple((int(dim), tuple(sizes)) for dim, sizes in given.get("factors", {}).items())
-    return Layout(forward, gradient, factors)
-
-
-def read_placement(text: str) -> Placement:
-    """Return the placement of a word: Replicate(), Partial() or Shard(dim)."""
-    kind, _, rest = text.partition("(")
-    if kind == "Shard":
-        return Shard(int(rest.rstrip(")")))
-    return {"Replicate": Replicate, "Partial": Partial}[kind]()
-
-
-def spans(layout: Layout, rank: int) -> list[list[int]]:
-    """Return for each dim of a tensor the dims that placements count for it."""
-    factors, result, at = dict(layout.factors), [], 0
-    for dim in range(rank):
-        parts = len(factors.get(dim, ())) + 1
-        result.append(list(range(at, at + parts)))
-        at += parts
-    return result
-
-
-def cuts(layout: Layout, rank: int, dim: int) -> list[int]:
-    """Return the mesh dims that cut a dim of a tensor."""
-    span = spans(layout, rank)[dim]
-    return [number for number, placed in enumerate(layout.forward) if isinstance(placed, Shard) and placed.dim in span]
-
-
-def apart(
-    x: Tensor, placements: Sequence[Placement], factors: Sequence[tuple[int, Sequence[int]]], mesh: Any
-) -> Tensor:
-    """Return a rank's part with dims that are products taken apart."""
-    sizes, known, at = list[int](), dict(factors), 0
-    for dim in range(x.dim()):
-        outer = []
-        for size in known.get(dim, ()):
-            parts = math.prod(mesh.size(n) for n, p in enumerate(placements) if isinstance(p, Shard) and p.dim == at)
-            outer.append(size // parts)
-            at += 1
-        sizes += [*outer, x.shape[dim] // math.prod(outer)]
-        at += 1
-    return x.reshape(sizes)
-
-
-def together(x: Tensor, factors: Sequence[tuple[int, Sequence[int]]]) -> Tensor:
-    """Return a rank's part with its products as single dims again."""
-    for dim, sizes in sorted(factors):
-        x = x.flatten(dim, dim + len(sizes))
-    return x
-
-
-def move(
-    x: Tensor, source: Sequence[Placement], target: Sequence[Placement], factors: Any, mesh: Any, shape: Any
-) -> Tensor:
-    """Return a rank's part in other placements. factors: of the one and of the other. shape: of the whole tensor, where
-    parts may be uneven."""
-    whole = tuple(Replicate() for _ in source)
-    mine, theirs = factors
-    if tuple(source) == tuple(target) and mine == theirs:
-        return x
-    cut_there = any(isinstance(placed, Shard) for placed in target)
-    if mine != theirs and cut_there:
-        if any(isinstance(placed, Shard) for placed in source):
-            x, source = move(x, source, whole, (mine, mine), mesh, shape), whole
-        mine = theirs
-    stride = None
-    if shape is not None:
-        stride = tuple(math.prod(shape[n + 1 :]) for n in range(len(shape)))
-    if mine:
-        x, shape, stride = apart(x, source, mine, mesh), None, None
-    reached = [Replicate() if p.is_partial() and not s.is_partial() else p for s, p in zip(source, target, strict=True)]
-    given = DTensor.from_local(x, mesh, tuple(source), run_check=False, shape=shape, stride=stride)
-    x = given.redistribute(placements=reached).to_local()
-    for number, (was, wanted) in enumerate(zip(source, target, strict=True)):
-        if wanted.is_partial() and not was.is_partial():
-            x = x / mesh.size(number)
-    return together(x, mine)
-
-
-class Move(torch.autograd.Function):
-    """A tensor from one layout to another, and its gradient back."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, source: Layout, target: Layout, mesh: DeviceMesh, shape: Any) -> Tensor:
-        ctx.back = (target.gradient, source.gradient, (target.factors, source.factors), mesh)
-        y = move(x, source.forward, target.forward, (source.factors, target.factors), mesh, shape)
-        return y.view_as(x) if y is x else y
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:
-        return move(gradient.contiguous(), *ctx.back, None), None, None, None, None
-
-
-class Total(torch.autograd.Function):
+class Total(torch.autograd.Function):  # type: ignore[misc]
     """The sum of all ranks' tensors along mesh dims. alike: each rank makes the same of it, so that each has its whole
     gradient already; else each goes on with its own part, and the gradients are summed."""
 
@@ -149,16 +36,6 @@ def reduced(x: Tensor, groups: Sequence[Any], kind: Any = dist.ReduceOp.SUM) -> 
     for group in groups:
         dist.all_reduce(x, kind, group=group)
     return x
-
-
-@dataclass(eq=False)
-class Value:
-    """A rank's part of a tensor. moved: the same in layouts that operators have wanted so far."""
-
-    local: Tensor
-    layout: Layout
-    shape: tuple[int, ...] | None = None
-    moved: dict[Layout, Tensor] = field(default_factory=dict)
 
 
 @dataclass
@@ -402,103 +279,3 @@ def divided(size: Any, count: int) -> Any:
     if isinstance(size, (list, tuple)):
         return [divided(one, count) for one in size]
     return size if size is None or abs(size) > 2**62 else size // count
-
-
-@dataclass
-class Step:
-    """One forward pass: what operators run in."""
-
-    mesh: DeviceMesh
-    table: dict[str, Any]
-    layouts: list[Layout]
-    module: nn.Module
-    seed: int
-    known: dict[str, Value] = field(default_factory=dict)
-
-    @functools.cached_property
-    def whole(self) -> Layout:
-        everywhere = tuple(Replicate() for _ in range(self.mesh.ndim))
-        return Layout(everywhere, everywhere)
-
-    def input(self, x: Tensor) -> Value:
-        """Return what every rank was given alike."""
-        return Value(x, self.whole)
-
-    def weight(self, path: str) -> Value:
-        """Return a parameter: on each rank the part that it keeps."""
-        if path not in self.known:
-            held: Any = self.module.get_parameter(path)
-            layout = Layout(held.placements, held.placements)
-            self.known[path] = Value(held.to_local(grad_placements=held.placements), layout, tuple(held.shape))
-        return self.known[path]
-
-    def buffer(self, path: str) -> Value:
-        """Return a buffer, which every rank has."""
-        return Value(self.module.get_buffer(path), self.whole)
-
-    def moved(self, value: Value, target: Layout) -> Tensor:
-        """Return a rank's part in the layout that an operator wants."""
-        if target not in value.moved:
-            same = value.layout.forward == target.forward and value.layout.factors == target.factors
-            if same and (value.layout.gradient == target.gradient or not value.local.requires_grad):
-                value.moved[target] = value.local
-            else:
-                value.moved[target] = Move.apply(value.local, value.layout, target, self.mesh, value.shape)
-        return value.moved[target]
-
-    def run(self, node: str, op: Any, *args: Any, **kwargs: Any) -> Any:
-        """Run a rank's part of an operator. node: its entry of the table."""
-        entry = self.table.get(node, {})
-        inputs = [self.layouts[n] for n in entry.get("inputs", ())]
-        outputs = [self.layouts[n] for n in entry.get("outputs", ())]
-        values = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Value)]
-        inputs = inputs or [self.whole for _ in values]
-        parts = iter([self.moved(value, layout) for value, layout in zip(values, inputs, strict=True)])
-        args, kwargs = tree_map_only(Value, lambda _: next(parts), (args, kwargs))
-        made = self.called(node, op, args, kwargs, Call(self.mesh, inputs, [v.local.dim() for v in values], outputs))
-        if entry.get("parts"):
-            made = made / entry["parts"]
-        several = isinstance(made, (tuple, list))
-        results = list(made) if several else [made]
-        outputs = outputs or [self.whole for _ in results]
-        held = [Value(x, layout) for x, layout in zip(results, outputs, strict=True)]
-        return held if several else held[0]
-
-    def called(self, node: str, op: Any, args: Any, kwargs: Any, call: Call) -> Any:
-        name, out = str(op), call.outputs[0] if call.outputs else self.whole
-        if op in (to_experts, from_experts):
-            return op(call, op, *args, **kwargs)
-        if name in INSTEAD:
-            return INSTEAD[name](call, op, *args, **kwargs)
-        args = local_arguments(name, args, self.mesh, call.inputs[0] if call.inputs else None, out)
-        if name.split(".")[1] not in RANDOM:
-            return op(*args, **kwargs)
-        with torch.random.fork_rng():  # ranks that have the same part draw the same
-            where = [self.mesh.get_local_rank(n) for n, p in enumerate(out.forward) if isinstance(p, Shard)]
-            torch.manual_seed(hash((self.seed, *map(ord, node), *where)) % 2**63)
-            return op(*args, **kwargs)
-
-    def result(self, value: Value) -> Any:
-        """Return an output as a user wants it: a number as a tensor, anything else as a DTensor."""
-        number = value.local.dim() == 0
-        cut = value.layout.factors or any(p.is_partial() for p in value.layout.forward)
-        layout = self.whole if number or cut else value.layout
-        x = self.moved(value, layout)
-        return x if number else DTensor.from_local(x, self.mesh, layout.forward, run_check=False)
-
-
-def distribute(module: nn.Module, mesh: DeviceMesh, placements: dict[str, list[str]]) -> None:
-    """Make every parameter of a module a DTensor on the mesh. One with several paths stays one."""
-    known: dict[int, nn.Parameter] = {}
-    for path, parameter in list(module.named_parameters(remove_duplicate=False)):
-        if id(parameter) not in known:
-            placed = [read_placement(text) for text in placements[path]]
-            tensor = distribute_tensor(parameter.detach(), mesh, placed)
-            known[id(parameter)] = nn.Parameter(tensor, requires_grad=parameter.requires_grad)
-        owner, _, name = path.rpartition(".")
-        module.get_submodule(owner).register_parameter(name, known[id(parameter)])
-
-
-def arguments(args: Sequence[Any], kwargs: dict[str, Any], names: Sequence[str]) -> list[Any]:
-    """Return a call's tensors in the order of the trace."""
-    return tree_leaves((list(args), [kwargs.get(name) for name in names]))
