@@ -161,11 +161,11 @@ class PartitionResult:
         if not source.module:
             what = "only a module can be written as a file that trains it"
             raise InputError(Problem(what, got=source.name, need="--module PACKAGE.MODULE:FACTORY"))
-        from symconfig.solve.partition.executed.build import executed
+        from symconfig.solve.partition.executed.build import executed, trace
         from symconfig.solve.partition.executed.file import Partitioned
 
         rows = np.array(found.rows, dtype=np.int64)
-        return Partitioned(source.module, executed(source.module, found.net, found.axes, rows))
+        return Partitioned(source.module, executed(trace(source.module), found.net, found.axes, rows))
 
     def said(self, top: int = 1, baselines: bool = False, explained: tuple[int, ...] = ()) -> Said:
         """Everything that the report shows. top: other ways of each operator."""

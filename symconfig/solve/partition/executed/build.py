@@ -46,12 +46,15 @@ class Executed:
     gathered: tuple[Gathered, ...]
 
 
-def executed(source: str, net: Net, axes: Sequence[Axis], rows: Rows) -> Executed:
-    """Return how each node of the module that a factory makes runs under a strategy of its program."""
+def trace(source: str) -> Lowering:
+    """Return the traced graph of the module that a factory makes."""
     module, args, kwargs = made(source)
-    lowering = lowered(module, args, kwargs, source)
-    table = table_of(net, axes, rows)
-    return _Walk(lowering, table, placements(net, axes, rows)).walked()
+    return lowered(module, args, kwargs, source)
+
+
+def executed(lowering: Lowering, net: Net, axes: Sequence[Axis], rows: Rows) -> Executed:
+    """Return how each node of a traced module runs under a strategy of its program."""
+    return _Walk(lowering, table_of(net, axes, rows), placements(net, axes, rows)).walked()
 
 
 @dataclass
