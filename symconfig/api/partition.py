@@ -155,6 +155,7 @@ class PartitionResult:
 
         return python(self.placements())
 
+    @cached_property
     def partitioned(self) -> Partitioned:
         """A module's file that trains it under this strategy. Raises InputError for what is no module."""
         source, found = self.asked.source, self.found

@@ -7,6 +7,7 @@ import json
 import shutil
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -81,7 +82,9 @@ def run(arguments: argparse.Namespace) -> int:
         found.collect(lambda: check_output("--placements", table, arguments.force, ("Python", ".py")))
     train = Path(arguments.train) if arguments.train is not None else None
     if train is not None:
-        found.collect(lambda: _check_train(train, arguments))
+        found.collect(lambda: _check_train(train, arguments.module))
+        for path, kind in ((train, ("Python", ".py")), (train.with_suffix(".json"), ("JSON", ".json"))):
+            found.collect(partial(check_output, "--train", path, arguments.force, kind))
     top = found.collect(lambda: _top(arguments.top))
     given = {name: getattr(arguments, name) for name in _NAMES}
     changed = found.collect(lambda: changes(arguments)) or {}
@@ -140,23 +143,19 @@ def _operators(result: PartitionResult, name: str | None) -> tuple[int, ...]:
     return wanted
 
 
-def _check_train(train: Path, arguments: argparse.Namespace) -> None:
-    check_output("--train", train, arguments.force, ("Python", ".py"))
+def _check_train(train: Path, module: str | None) -> None:
     if not train.stem.isidentifier():
-        raise InputError(
-            Problem("cannot be imported", field="--train", got=train.name, need="a name as partitioned.py")
-        )
-    if arguments.module is None:
+        raise InputError(Problem("cannot be imported", field="--train", got=train.name, need="as partitioned.py"))
+    if module is None:
         raise InputError(Problem("only a module can be trained from a file", field="--train", need="--module"))
-    check_output("--train", train.with_suffix(".json"), arguments.force, ("JSON", ".json"))
 
 
 def _trains(result: PartitionResult, train: Path, said: Said, force: bool) -> Said:
     """Write a module's own file and its table. Return what is said then: what does not run as it was solved, too."""
-    written = result.partitioned()
+    written = result.partitioned
     write_text(train, written.python(train.stem), force)
     write_text(train.with_suffix(".json"), written.table(), force)
-    return replace(said, notes=(*said.notes, *written.said()))
+    return replace(said, notes=tuple(dict.fromkeys((*said.notes, *written.said()))))
 
 
 def _written(result: PartitionResult, out: Path, said: Said, force: bool) -> Said:
