@@ -152,3 +152,47 @@ def dynamic() -> tuple[nn.Module, Any]:
 
 def gpt2_plain() -> tuple[nn.Module, Any]:
     return gpt2(attn_implementation="eager", resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
+
+
+SMALL = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4, "num_hidden_layers": 2}
+WORDS = SMALL | {"vocab_size": 512}
+
+
+def bert() -> tuple[nn.Module, Any]:
+    config = transformers.BertConfig(**WORDS, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    inputs = tokens(4, 16)
+    del inputs["use_cache"]
+    return transformers.BertForMaskedLM(config), inputs
+
+
+def gemma2() -> tuple[nn.Module, Any]:
+    config = transformers.Gemma2Config(**WORDS, num_key_value_heads=2, head_dim=16)
+    return transformers.Gemma2ForCausalLM(config), tokens(4, 16)
+
+
+def qwen3_moe() -> tuple[nn.Module, Any]:
+    experts = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+    config = transformers.Qwen3MoeConfig(**WORDS, **experts, num_key_value_heads=2, head_dim=16)
+    return transformers.Qwen3MoeForCausalLM(config), tokens(4, 16)
+
+
+def opt() -> tuple[nn.Module, Any]:
+    config = transformers.OPTConfig(
+        hidden_size=64, ffn_dim=128, num_attention_heads=4, num_hidden_layers=2, vocab_size=512, dropout=0.0,
+        word_embed_proj_dim=64,
+    )  # fmt: skip
+    return transformers.OPTForCausalLM(config), tokens(4, 16)
+
+
+def vit() -> tuple[nn.Module, Any]:
+    config = transformers.ViTConfig(**SMALL, image_size=32, patch_size=8, num_labels=10)
+    return transformers.ViTForImageClassification(config), images(32)
+
+
+def convnext() -> tuple[nn.Module, Any]:
+    config = transformers.ConvNextConfig(depths=[1, 1, 1, 1], hidden_sizes=[16, 32, 64, 64], num_labels=10)
+    return transformers.ConvNextForImageClassification(config), images(64)
+
+
+def images(pixels: int) -> dict[str, Any]:
+    return {"pixel_values": torch.zeros(4, 3, pixels, pixels), "labels": torch.zeros(4, dtype=torch.long)}

@@ -24,6 +24,7 @@ TWO = Mesh((MeshLevel("nvlink", 2, 1e13, 1e-9),))
 FOUR = Mesh((MeshLevel("nvlink", 2, 1e11, 1e-7), MeshLevel("rail", 2, 1e10, 1e-7)))
 MODULES, SMALL = "tests.graph.program.modules:", "tests.solve.partition.small_modules:"
 REAL = ("t5_plain", "resnet_of_100k_classes", "gpt2_plain", "llama", "mixtral")
+MORE = ("bert", "gemma2", "qwen3_moe", "opt", "vit", "convnext")  # by random splits, for the page alone
 NAMED = {"llama": "megatron-tp-sp", "gpt2_plain": "matmul-2d", "mixtral": "gshard", "t5_plain": "zero3"}
 
 
@@ -62,7 +63,7 @@ def solved(factory: str, mesh: Mesh) -> Any:
 
 
 @cache
-def files() -> dict[str, tuple[str, int, Any]]:
+def files(more: bool = False) -> dict[str, tuple[str, int, Any]]:
     """Of each case its factory, ranks, and what is written."""
     result: dict[str, tuple[str, int, Any]] = {}
     for name in REAL:
@@ -78,25 +79,27 @@ def files() -> dict[str, tuple[str, int, Any]]:
         result[f"odd_{strategy}_4"] = (SMALL + "odd", 4, built(SMALL + "odd", strategy, FOUR))
     for seed in range(3):
         result[f"masked_{seed}_4"] = (SMALL + "masked", 4, built(SMALL + "masked", seed, FOUR))
+    for name in MORE if more else ():
+        result[f"{name}_random_4"] = (MODULES + name, 4, built(MODULES + name, 2, FOUR))
     return result
 
 
-def write(folder: Path) -> dict[str, Path]:
+def write(folder: Path, more: bool = False) -> dict[str, Path]:
     """Write every case's file and table. Return the files."""
     result = {}
-    for name, (_, _, one) in files().items():
+    for name, (_, _, one) in files(more).items():
         result[name] = folder / f"{name}.py"
         result[name].write_text(one.python(name))
         result[name].with_suffix(".json").write_text(one.table())
     return result
 
 
-def run(written: dict[str, Path]) -> dict[str, Any]:
+def run(written: dict[str, Path], more: bool = False) -> dict[str, Any]:
     """Train all cases in one go: processes start once for two ranks and once for four."""
     cases = [
         {"name": name, "factory": factory, "ranks": ranks, "dtype": dtype(factory), "file": str(written[name]),
          "refuses": name == "llama_solved_2"}
-        for name, (factory, ranks, _) in files().items()
+        for name, (factory, ranks, _) in files(more).items()
     ]  # fmt: skip
     path = next(iter(written.values())).with_name("cases.txt")
     path.write_text(json.dumps(cases))

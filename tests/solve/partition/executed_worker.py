@@ -37,12 +37,14 @@ def made(factory: str, dtype: torch.dtype) -> tuple[nn.Module, tuple[Any, ...], 
             return x
         if x.is_floating_point():
             return torch.randn(x.shape, generator=draw).to(dtype)
-        return torch.randint(0, 500, x.shape, generator=draw)
+        return torch.randint(0, 500 if x.dim() > 1 else 10, x.shape, generator=draw)
 
     args = () if isinstance(given, Mapping) else tuple(map(filled, given))
     kwargs = {name: filled(x) for name, x in given.items()} if isinstance(given, Mapping) else {}
-    if "labels" in kwargs:
+    if "labels" in kwargs and kwargs["labels"].dim() > 1:
         kwargs["labels"].view(-1)[:7] = -100
+    if "ids" in kwargs:
+        kwargs["ids"].view(-1)[:5] = 3  # the row that pads
     return module.to(dtype), args, kwargs
 
 

@@ -9,11 +9,11 @@ from torch import Tensor, nn
 
 
 class Rows(nn.Module):
-    """Looks up, normalises in three ways, attends with a softmax, and loses, with labels smoothed."""
+    """Looks up (one row pads), normalises in three ways, takes softmaxes, and loses, with labels smoothed."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.table, self.layer, self.root = nn.Embedding(512, 16), nn.LayerNorm(16), nn.RMSNorm(16)
+        self.table, self.layer, self.root = nn.Embedding(512, 16, padding_idx=3), nn.LayerNorm(16), nn.RMSNorm(16)
         self.batch, self.wide, self.head = nn.BatchNorm1d(16), nn.Linear(16, 16), nn.Linear(16, 512)
 
     def forward(self, ids: Tensor, labels: Tensor) -> Tensor:

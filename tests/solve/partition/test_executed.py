@@ -111,6 +111,15 @@ def test_what_runs_whole_is_said_with_its_reason_and_bytes() -> None:
     assert later.bytes_each in (8 * 64 * 32 * 32 * 4 / 2, 8 * 64 * 32 * 32 * 4 / 4)
 
 
+def test_what_parameters_cannot_be_is_said() -> None:
+    states = built(MODULES + "gpt2_plain", "zero1", FOUR).said()
+    assert states[0] == "Every operator runs as the solver split it."
+    assert states[1].startswith("The optimizer's states of 28 parameters lie as the weights do")
+    within = built(MODULES + "gpt2_plain", "megatron-tp", FOUR).said()
+    elements = 2 * (64 * 192 + 192)  # of two layers' projections of three in one
+    assert within[1].startswith(f"4 parameters, {elements:,} elements on each rank, are kept whole")
+
+
 def test_a_model_of_the_zoo_is_no_module() -> None:
     found = partition("llama2-7b", "h100", 2, 2, 128, solver="adaptive")
     with pytest.raises(InputError, match="only a module can be written"):

@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
+from math import prod
 from typing import Any
 
 import torch
@@ -16,8 +17,10 @@ from torch.fx import Node
 from symconfig.errors import InputError, Problem
 from symconfig.graph.program.torch_source.walk import path_of
 from symconfig.solve.partition.executed.build import Executed, computed, data, inputs
+from symconfig.solve.partition.placements import WITHIN_NOTE
 
 OWN = {"dispatch": "to_experts", "combine": "from_experts"}  # operators of symconfig: functions of run_kernels
+WITHIN = WITHIN_NOTE.partition("}")[2]
 PARTS = ("run_moves", "run_kernels", "run_step")
 _HEAD = '''"""{source}, split over a device mesh of {ranks} ranks: trains under torchrun, with torch alone.
 
@@ -146,7 +149,30 @@ def text(table: Mapping[str, Any]) -> str:
 
 
 def said(one: Executed) -> list[str]:
-    """Return as sentences what runs otherwise than the solver chose, and what that costs."""
+    """Return as sentences what runs or is kept otherwise than the solver chose, and what that costs."""
+    return [*_run_whole(one), *_kept(one)]
+
+
+def _kept(one: Executed) -> Iterator[str]:
+    """What parameters cannot be as DTensors."""
+    entries = one.found.parameters
+    states = sum(len(entry.paths) for entry in entries if "stage" in entry.note)
+    if states:
+        yield (
+            f"The optimizer's states of {states} parameters lie as the weights do, where the solver cuts them further "
+            "(ZeRO 1 and 2)."
+        )
+    within = [entry for entry in entries if WITHIN in entry.note]
+    if within:
+        counted = sum(len(entry.paths) for entry in within)
+        elements = sum(len(entry.paths) * prod(entry.local) for entry in within)
+        yield (
+            f"{counted} parameters, {elements:,} elements on each rank, are kept whole where the solver cuts them "
+            "within a stored dim; operators use their parts."
+        )
+
+
+def _run_whole(one: Executed) -> list[str]:
     if not one.gathered:
         return ["Every operator runs as the solver split it."]
     groups: dict[tuple[str, str], list[Any]] = {}

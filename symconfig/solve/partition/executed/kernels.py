@@ -84,6 +84,8 @@ def _special(node: Node, known: NodeSeen, loops: frozenset[str], name: str) -> s
         routes = known.inputs[-1]
         if routes is not None and {leaf.loop for leaf in routes[0][1:]} & loops:
             return "experts' slots lie by pieces of the tokens, which it cuts otherwise"
+    if name == "aten.embedding" and bound.get("scale_grad_by_freq") and not _there(known.outputs[0], loops):
+        return "its gradients are scaled by how often a row is read"
     if name == "aten.cross_entropy_loss":
         scores, target = known.inputs[0], known.inputs[1]
         if scores is not None and target is not None and len(scores) == len(target):

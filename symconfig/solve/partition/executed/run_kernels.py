@@ -153,14 +153,15 @@ def batch_norm(
     return y, stats[0], stats[1], past[0], past[1]
 
 
-def embedding(call: Call, op: Any, table: Tensor, ids: Tensor, *rest: Any) -> Tensor:
-    """Rows of a table that may be cut: zeros for those that other ranks hold."""
+def embedding(call: Call, op: Any, table: Tensor, ids: Tensor, padding: int = -1, *rest: Any) -> Tensor:
+    """Rows of a table that may be cut: zeros for those that other ranks hold. padding: a row without a gradient."""
     over = call.cut(0, [0])
     if not over:
-        return op(table, ids, *rest)
+        return op(table, ids, padding, *rest)
     at = ids - call.start(over, table.shape[0])
     mine = (at >= 0) & (at < table.shape[0])
-    return nn.functional.embedding(at.where(mine, 0), table) * mine.unsqueeze(-1)
+    rows = nn.functional.embedding(at.where(mine, 0), table) * mine.unsqueeze(-1)
+    return rows if padding < 0 else rows.detach().where((ids == padding).unsqueeze(-1), rows)
 
 
 def cross_entropy(
