@@ -50,6 +50,7 @@ class Source:
     model: ModelDescriptor | None = None
     batch: int | None = None  # examples of a step
     seq_length: int | None = None
+    module: str = ""  # the factory of one
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +185,7 @@ def _module(given: Mapping[str, Any]) -> Source:
     from symconfig.graph.program.torch_source import load_module
 
     whole = load_module(str(given["module"]))
-    return Source(whole.name, lambda turns: whole)
+    return Source(whole.name, lambda turns: whole, module=str(given["module"]))
 
 
 def _turns(given: Mapping[str, Any], source: Source | None, gpus: int) -> tuple[int, ...]:

@@ -7,6 +7,7 @@ import json
 import shutil
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -58,8 +59,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     out("--explain", metavar="OPERATOR", help="one operator in full: layouts, collectives, what else it could do")
     out("--top", metavar="K", default="1", help="how many other ways of each operator (default 1; --explain, --json)")
     out("--placements", metavar="FILE.py", help="write placements for PyTorch's DTensor there")
-    out("--out", metavar="DIR", help="write partition.json, placements.py, and a plan where a framework can be told")
     add_page(parser)
+    out("--train", metavar="FILE.py", help="write a file that trains the module as partitioned, and FILE.json")
+    out("--out", metavar="DIR", help="write partition.json, placements.py, and a plan or, of a module, partitioned.py")
     out("--force", action="store_true", help="replace what exists")
 
 
@@ -80,6 +82,11 @@ def run(arguments: argparse.Namespace) -> int:
     if table is not None:
         found.collect(lambda: check_output("--placements", table, arguments.force, ("Python", ".py")))
     html = page_path(arguments.html, arguments.force, found)
+    train = Path(arguments.train) if arguments.train is not None else None
+    if train is not None:
+        found.collect(lambda: _check_train(train, arguments.module))
+        for path, kind in ((train, ("Python", ".py")), (train.with_suffix(".json"), ("JSON", ".json"))):
+            found.collect(partial(check_output, "--train", path, arguments.force, kind))
     top = found.collect(lambda: _top(arguments.top))
     given = {name: getattr(arguments, name) for name in _NAMES}
     changed = found.collect(lambda: changes(arguments)) or {}
@@ -100,6 +107,9 @@ def run(arguments: argparse.Namespace) -> int:
     if table is not None:
         write_text(table, result.placements_file(), arguments.force)
         note(f"wrote {table}")
+    if train is not None:
+        said = _trains(result, train, said, arguments.force)
+        note(f"wrote {train} and {train.with_suffix('.json')}")
     if arguments.json:
         print_json(to_dict(said))
     else:
@@ -139,8 +149,23 @@ def _operators(result: PartitionResult, name: str | None) -> tuple[int, ...]:
     return wanted
 
 
+def _check_train(train: Path, module: str | None) -> None:
+    if not train.stem.isidentifier():
+        raise InputError(Problem("cannot be imported", field="--train", got=train.name, need="as partitioned.py"))
+    if module is None:
+        raise InputError(Problem("only a module can be trained from a file", field="--train", need="--module"))
+
+
+def _trains(result: PartitionResult, train: Path, said: Said, force: bool) -> Said:
+    """Write a module's own file and its table. Return what is said then: what does not run as it was solved, too."""
+    written = result.partitioned
+    write_text(train, written.python(train.stem), force)
+    write_text(train.with_suffix(".json"), written.table(), force)
+    return replace(said, notes=tuple(dict.fromkeys((*said.notes, *written.said()))))
+
+
 def _written(result: PartitionResult, out: Path, said: Said, force: bool) -> Said:
-    """partition.json and placements.py, and the planner's files of what a framework can be told. What is said then."""
+    """Write partition.json, placements.py, and the planner's files or a module's own. Return what is said then."""
     from symconfig.report.partition_json import to_dict
 
     plan = None
@@ -155,10 +180,13 @@ def _written(result: PartitionResult, out: Path, said: Said, force: bool) -> Sai
     if plan is not None:
         said = _planned(said, result, plan)
         plan.write(out / "plan", force=force)
+    if result.asked.source.module:
+        said = _trains(result, out / "partitioned.py", said, True)
     data = to_dict(said)
     write_text(out / "placements.py", result.placements_file(), True)
     write_text(out / "partition.json", json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n", True)
-    note(f"wrote {out}: partition.json, placements.py" + (", plan/" if plan is not None else ""))
+    more = ", plan/" if plan is not None else ", partitioned.py and its json" if result.asked.source.module else ""
+    note(f"wrote {out}: partition.json, placements.py{more}")
     return said
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from symconfig.cost.partition.work import Rows
 from symconfig.descriptor.mesh import Axis
-from symconfig.graph.program.net import FLAT, PARTIAL, Net
+from symconfig.graph.program.net import FLAT, PARTIAL, Net, Option, operator_options
 from symconfig.graph.program.program import Operator
 
 WITHIN_NOTE = "cut along {dims} within a stored dim, which DTensor cannot say: whole there"
@@ -101,7 +101,7 @@ class Placements:
 
 def placements(net: Net, axes: Sequence[Axis], rows: Rows) -> Placements:
     """rows: [nodes, axes], axes innermost first."""
-    table = _Table(net, axes, rows, _runs(axes, rows))
+    table = table_of(net, axes, rows)
     return Placements(
         net.program.name,
         table.mesh,
@@ -110,7 +110,12 @@ def placements(net: Net, axes: Sequence[Axis], rows: Rows) -> Placements:
     )
 
 
-def _runs(axes: Sequence[Axis], rows: Rows) -> list[list[int]]:
+def table_of(net: Net, axes: Sequence[Axis], rows: Rows) -> Table:
+    """Return the mesh that these rows need, and what lies where on it."""
+    return Table(net, axes, rows, runs_of(axes, rows))
+
+
+def runs_of(axes: Sequence[Axis], rows: Rows) -> list[list[int]]:
     """Neighbouring axes of one level along which every node does the same, outermost run first."""
     result: list[list[int]] = []
     for index, axis in enumerate(axes):
@@ -123,7 +128,9 @@ def _runs(axes: Sequence[Axis], rows: Rows) -> list[list[int]]:
 
 
 @dataclass(frozen=True)
-class _Table:
+class Table:
+    """runs: axes of each mesh dim, outermost first."""
+
     net: Net
     axes: Sequence[Axis]
     rows: Rows
@@ -140,6 +147,14 @@ class _Table:
             MeshDim(name, prod(self.axes[index].size for index in run))
             for name, run in zip(names, self.runs, strict=True)
         )
+
+    def options(self) -> dict[str, tuple[Option, ...]]:
+        """For each operator of the program what it does along each mesh dim, in its own loops."""
+        program, result = self.net.program, {}
+        for op, node in zip(program.operators, self.net.node_of, strict=True):
+            own = operator_options(program, op)
+            result[op.name] = tuple(own[int(self.rows[node, run[0]])] for run in self.runs)
+        return result
 
     def at(self, node: int, port: int) -> tuple[Placement, ...]:
         """Of a tensor at a node, forward."""
@@ -164,7 +179,7 @@ def _local(shape: tuple[int, ...], found: Sequence[Placement], mesh: Sequence[Me
     return tuple(sizes)
 
 
-def _parameters(table: _Table) -> Iterator[ParameterPlacement]:
+def _parameters(table: Table) -> Iterator[ParameterPlacement]:
     net, mesh = table.net, table.mesh
     for parameter, index in zip(net.program.parameters, net.parameter_of, strict=True):
         node, wanted = net.nodes[index], table.at(index, 0)
@@ -223,7 +238,7 @@ def _notes(zero: Sequence[int], mesh: Sequence[MeshDim]) -> list[str]:
     return notes
 
 
-def _modules(table: _Table) -> Iterator[ModulePlacement]:
+def _modules(table: Table) -> Iterator[ModulePlacement]:
     """In order of the program; an operator without a path is a module by itself."""
     operators = table.net.program.operators
     inside: dict[str, list[int]] = {}
@@ -253,7 +268,7 @@ def _tensors(op: Operator) -> tuple[str, ...]:
     return tuple(operand.tensor for operand in (*op.inputs, *op.outputs))
 
 
-def _tensor(table: _Table, index: int, port: int, name: str) -> TensorPlacement:
+def _tensor(table: Table, index: int, port: int, name: str) -> TensorPlacement:
     return TensorPlacement(name, table.net.program.tensors[name].dims, table.at(table.net.node_of[index], port))
 
 

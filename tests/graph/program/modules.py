@@ -32,13 +32,13 @@ class Bottleneck(nn.Module):
 class WideResNet(nn.Module):
     """Of bottlenecks (He et al. 2016) whose windows are `width` times as wide (Zagoruyko and Komodakis 2016)."""
 
-    def __init__(self, layers: tuple[int, ...], width: int, classes: int) -> None:
+    def __init__(self, layers: tuple[int, ...], width: int, classes: int, channels: int = 64) -> None:
         super().__init__()
-        self.stem, self.norm = nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64)
+        self.stem, self.norm = nn.Conv2d(3, channels, 7, 2, 3, bias=False), nn.BatchNorm2d(channels)
         self.relu, self.shrink = nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)
-        blocks, given = [], 64
+        blocks, given = [], channels
         for stage, count in enumerate(layers):
-            base = 64 * 2**stage
+            base = channels * 2**stage
             for number in range(count):
                 blocks.append(Bottleneck(given, base * width, base * 4, 2 if stage and not number else 1))
                 given = base * 4
@@ -54,6 +54,12 @@ class WideResNet(nn.Module):
 def wide_resnet(layers: tuple[int, ...] = (1, 2), pixels: int = 64) -> tuple[nn.Module, Any]:
     module = WideResNet(layers, 2, 1000)
     return module, (torch.zeros(8, 3, pixels, pixels), torch.zeros(8, dtype=torch.long))
+
+
+def resnet_of_100k_classes() -> tuple[nn.Module, Any]:
+    """TAP's case (arXiv 2302.00247): the classifier has most of the weights."""
+    module = WideResNet((1, 1), 1, 100_000, channels=8)
+    return module, (torch.zeros(8, 3, 32, 32), torch.zeros(8, dtype=torch.long))
 
 
 def wide_resnet_50() -> tuple[nn.Module, Any]:
@@ -81,12 +87,15 @@ def gpt2_xl() -> tuple[nn.Module, Any]:
     return gpt2(8, 1024, n_layer=48, n_embd=1600, n_head=25, vocab_size=50257, n_positions=1024)
 
 
-def t5() -> tuple[nn.Module, Any]:
-    config = transformers.T5Config(
-        num_layers=2, d_model=64, d_ff=256, num_heads=4, d_kv=16, vocab_size=1000, decoder_start_token_id=0
-    )
+def t5(**config: Any) -> tuple[nn.Module, Any]:
+    small = {"num_layers": 2, "d_model": 64, "d_ff": 256, "num_heads": 4, "d_kv": 16, "vocab_size": 1000}
+    config = transformers.T5Config(**(small | config), decoder_start_token_id=0)
     inputs = tokens(4, 32) | {"labels": torch.zeros(4, 24, dtype=torch.long)}
     return transformers.T5ForConditionalGeneration(config), inputs
+
+
+def t5_plain() -> tuple[nn.Module, Any]:
+    return t5(dropout_rate=0.0)
 
 
 LLAMA = {"hidden_size": 64, "intermediate_size": 160, "num_attention_heads": 8, "num_key_value_heads": 2}
@@ -143,3 +152,47 @@ def dynamic() -> tuple[nn.Module, Any]:
 
 def gpt2_plain() -> tuple[nn.Module, Any]:
     return gpt2(attn_implementation="eager", resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
+
+
+SMALL = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4, "num_hidden_layers": 2}
+WORDS = SMALL | {"vocab_size": 512}
+
+
+def bert() -> tuple[nn.Module, Any]:
+    config = transformers.BertConfig(**WORDS, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    inputs = tokens(4, 16)
+    del inputs["use_cache"]
+    return transformers.BertForMaskedLM(config), inputs
+
+
+def gemma2() -> tuple[nn.Module, Any]:
+    config = transformers.Gemma2Config(**WORDS, num_key_value_heads=2, head_dim=16)
+    return transformers.Gemma2ForCausalLM(config), tokens(4, 16)
+
+
+def qwen3_moe() -> tuple[nn.Module, Any]:
+    experts = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+    config = transformers.Qwen3MoeConfig(**WORDS, **experts, num_key_value_heads=2, head_dim=16)
+    return transformers.Qwen3MoeForCausalLM(config), tokens(4, 16)
+
+
+def opt() -> tuple[nn.Module, Any]:
+    config = transformers.OPTConfig(
+        hidden_size=64, ffn_dim=128, num_attention_heads=4, num_hidden_layers=2, vocab_size=512, dropout=0.0,
+        word_embed_proj_dim=64,
+    )  # fmt: skip
+    return transformers.OPTForCausalLM(config), tokens(4, 16)
+
+
+def vit() -> tuple[nn.Module, Any]:
+    config = transformers.ViTConfig(**SMALL, image_size=32, patch_size=8, num_labels=10)
+    return transformers.ViTForImageClassification(config), images(32)
+
+
+def convnext() -> tuple[nn.Module, Any]:
+    config = transformers.ConvNextConfig(depths=[1, 1, 1, 1], hidden_sizes=[16, 32, 64, 64], num_labels=10)
+    return transformers.ConvNextForImageClassification(config), images(64)
+
+
+def images(pixels: int) -> dict[str, Any]:
+    return {"pixel_values": torch.zeros(4, 3, pixels, pixels), "labels": torch.zeros(4, dtype=torch.long)}

@@ -152,7 +152,7 @@ def test_a_square_weight_on_a_residual_keeps_its_two_dims_apart() -> None:
 
 def _untidy(module: Any, inputs: list[Any]) -> Program:
     walked = walk(traced(module, inputs, {}, "test"), {path: path for path, _ in module.named_parameters()})
-    return lower(walked.recorder, walked.inputs, walked.parameters, walked.outputs, "test", 0, ())
+    return lower(walked.recorder, walked.inputs, walked.parameters, walked.outputs, "test", 0, ()).program
 
 
 def test_joining_changes_neither_bytes_moved_nor_bytes_kept() -> None:

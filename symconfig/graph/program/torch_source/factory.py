@@ -26,12 +26,21 @@ def load_module(source: str, *, batch_dim: int = 0, dtype: str | None = None) ->
     Raises InputError: nothing of that name, torch is missing, not traceable, or operators without a rule (all of them).
     """
     torch = _torch()
-    factory = _factory(source)
-    with _here(), torch.device("meta"):
-        module, args, kwargs = _made(factory, source, torch)
+    module, args, kwargs = made(source)
     if dtype is not None:
         module, args, kwargs = _cast(module, args, kwargs, dtype, torch)
     return program_of(module, args, kwargs, source, batch_dim=batch_dim)
+
+
+def made(source: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    """Return the module that a factory makes on the meta device, and its example inputs: those by place, those by name.
+
+    Raises InputError: nothing of that name, torch is missing, or what it made is no module with inputs.
+    """
+    torch = _torch()
+    factory = _factory(source)
+    with _here(), torch.device("meta"):
+        return _made(factory, source, torch)
 
 
 def program_of(
@@ -39,28 +48,10 @@ def program_of(
 ) -> Program:
     """The program of a module on the meta device, called with these arguments."""
     _torch()
-    from symconfig.graph.program.torch_source.export import traced
-    from symconfig.graph.program.torch_source.lower import lower
-    from symconfig.graph.program.torch_source.static import static
     from symconfig.graph.program.torch_source.tidy import tidy
-    from symconfig.graph.program.torch_source.walk import walk
+    from symconfig.graph.program.torch_source.walked import lowered
 
-    with static(module) as notes:
-        exported = traced(module, args, kwargs, name)
-    walked = walk(exported, _paths(module))
-    if not walked.outputs:
-        raise InputError(Problem(f"no output of {name} depends on a weight that is trained", need="a loss or logits"))
-    return tidy(
-        lower(walked.recorder, walked.inputs, walked.parameters, walked.outputs, name, batch_dim=batch_dim, notes=notes)
-    )
-
-
-def _paths(module: Any) -> dict[str, str]:
-    """Of each name of a parameter the first one: tied parameters have several."""
-    first: dict[int, str] = {}
-    return {
-        path: first.setdefault(id(weight), path) for path, weight in module.named_parameters(remove_duplicate=False)
-    }
+    return tidy(lowered(module, args, kwargs, name, batch_dim=batch_dim).lowered.program)
 
 
 def _torch() -> Any:

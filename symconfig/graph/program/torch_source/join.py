@@ -18,7 +18,7 @@ from symconfig.graph.program.program import Operand, Operator, Program, Split, W
 def joined(program: Program) -> Program:
     """The same program in fewer operators."""
     operators = program.operators
-    leader = _leaders(program)
+    leader = leaders(program)
     parts: dict[int, list[Operator]] = {}
     for index, op in enumerate(operators):
         parts.setdefault(leader[index], []).append(op)
@@ -29,7 +29,7 @@ def joined(program: Program) -> Program:
     return replace(program, operators=made, tensors=tensors)
 
 
-def _leaders(program: Program) -> list[int]:
+def leaders(program: Program) -> list[int]:
     """For each operator the last one of its chain: an operator joins those that alone read what it makes."""
     operators = program.operators
     readers: dict[str, list[tuple[int, Operand]]] = {}

@@ -15,6 +15,14 @@ from symconfig.graph.program.use import Use
 RULES_FOLDER = "symconfig/graph/program/torch_source/rules"
 
 
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """A program, and the names that leaves of axes have in it."""
+
+    program: Program
+    names: Mapping[int, str]
+
+
 def lower(
     recorder: Recorder,
     inputs: Sequence[Value],
@@ -23,7 +31,7 @@ def lower(
     name: str,
     batch_dim: int,
     notes: Sequence[str],
-) -> Program:
+) -> Lowered:
     """Without what no output needs. Raises InputError naming all operators that have no rule."""
     steps = _needed(recorder.steps, [value.made for value in outputs])
     _refuse(steps)
@@ -45,7 +53,7 @@ def lower(
         for path, v in parameters.items()
     )
     ends = tuple(dict.fromkeys(value.made.name for value in outputs))
-    return Program(
+    program = Program(
         name=name,
         sizes=namer.sizes,
         tensors=namer.tensors,
@@ -56,6 +64,7 @@ def lower(
         batch=frozenset(namer.dims(batch)),
         notes=tuple(notes),
     )
+    return Lowered(program, namer.names)
 
 
 def _batch(axes: Axes, inputs: Sequence[Value], batch_dim: int, read: Collection[str]) -> Group:

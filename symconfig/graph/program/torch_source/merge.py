@@ -18,9 +18,17 @@ Pairs = dict[str, str]  # outer -> inner
 
 def merged(program: Program) -> Program:
     """With as few dims as say the same."""
+    return merging(program)[0]
+
+
+def merging(program: Program) -> tuple[Program, Mapping[str, tuple[str, ...]]]:
+    """Return the program with as few dims as say the same, and for each dim those that it now has inside."""
+    inside: dict[str, tuple[str, ...]] = {}
     while pairs := _pairs(program):
+        for outer, inner in pairs.items():
+            inside[outer] = (*inside.get(outer, ()), inner, *inside.pop(inner, ()))
         program = _renamed(program, pairs)
-    return program
+    return program, inside
 
 
 def _pairs(program: Program) -> Pairs:

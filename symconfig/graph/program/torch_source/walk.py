@@ -22,12 +22,15 @@ from symconfig.graph.program.torch_source.rules.shapes import IN_PLACE
 
 @dataclass(frozen=True, slots=True)
 class Walked:
-    """inputs: that the user feeds. outputs: the loss, if there is one; or else all that is differentiable."""
+    """inputs: that the user feeds. outputs: the loss, if there is one; or else all that is differentiable. values,
+    steps: what each traced node stands for, and the numbers of the recorder's steps that it became."""
 
     recorder: Recorder
     inputs: tuple[Value, ...]
     parameters: Mapping[str, Value]
     outputs: tuple[Value, ...]
+    values: Mapping[Node, Any]
+    steps: Mapping[Node, range]
 
 
 @dataclass(slots=True)
@@ -38,6 +41,7 @@ class _Walk:
     values: dict[Node, Any] = field(default_factory=dict)
     constants: dict[Node, str] = field(default_factory=dict)
     times: Counter[str] = field(default_factory=Counter)
+    steps: dict[Node, range] = field(default_factory=dict)
 
     def value(self, arg: Any) -> Any:
         """An argument with values in place of nodes."""
@@ -93,7 +97,9 @@ class _Walk:
         try:
             if known is None:
                 raise NotImplementedError
-            answer = known(self._call(node))
+            call, first = self._call(node), len(self.recorder.steps)
+            answer = known(call)
+            self.steps[node] = range(first, len(self.recorder.steps))
             return answer if several or isinstance(answer, Value) else answer[0]
         except NotImplementedError as error:
             return self._missing(node, f"{node.target} ({error})" if known else str(node.target))
@@ -156,7 +162,8 @@ def walk(exported: ExportedProgram, paths: Mapping[str, str]) -> Walked:
     ]
     flows = [(value, made) for value, made in outputs if isinstance(value, Value) and value.gradient]
     losses = [value for value, made in flows if made.numel() == 1]
-    return Walked(steps.recorder, tuple(inputs), parameters, tuple(losses or [value for value, _ in flows]))
+    ends = tuple(losses or [value for value, _ in flows])
+    return Walked(steps.recorder, tuple(inputs), parameters, ends, steps.values, steps.steps)
 
 
 def _parameter(recorder: Recorder, known: dict[str, Value], path: str, made: torch.Tensor) -> Value:

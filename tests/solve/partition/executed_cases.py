@@ -1,0 +1,111 @@
+"""Modules with their partitions, written as files and trained on CPU ranks: what tests and docs/trained.py look at."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from symconfig.api.graph_job import asked
+from symconfig.api.partition import answered
+from symconfig.descriptor.mesh import Mesh, MeshLevel
+from symconfig.graph.program.net import Net
+from symconfig.graph.program.torch_source.tidy import tidy
+from symconfig.solve.partition.baselines import baseline, random_rows
+from symconfig.solve.partition.run import folded
+
+TWO = Mesh((MeshLevel("nvlink", 2, 1e13, 1e-9),))
+FOUR = Mesh((MeshLevel("nvlink", 2, 1e11, 1e-7), MeshLevel("rail", 2, 1e10, 1e-7)))
+MODULES, SMALL = "tests.graph.program.modules:", "tests.solve.partition.small_modules:"
+REAL = ("t5_plain", "resnet_of_100k_classes", "gpt2_plain", "llama", "mixtral")
+MORE = ("bert", "gemma2", "qwen3_moe", "opt", "vit", "convnext")  # by random splits, for the page alone
+NAMED = {"llama": "megatron-tp-sp", "gpt2_plain": "matmul-2d", "mixtral": "gshard", "t5_plain": "zero3"}
+
+
+def dtype(factory: str) -> str:
+    return "float64" if "resnet" in factory or SMALL in factory else "float32"
+
+
+@cache
+def traced(factory: str) -> tuple[Any, Net]:
+    from symconfig.solve.partition.executed.build import trace
+
+    lowering = trace(factory)
+    return lowering, folded(tidy(lowering.lowered.program))
+
+
+def built(factory: str, rows: Any, mesh: Mesh) -> Any:
+    """By rows, by the name of a strategy, or by the number of a random one."""
+    from symconfig.solve.partition.executed.build import executed
+    from symconfig.solve.partition.executed.file import Partitioned
+
+    lowering, of = traced(factory)
+    if isinstance(rows, int):
+        rows = random_rows(of, mesh.axes(), rows)
+    elif isinstance(rows, str):
+        rows = baseline(of, mesh.axes(), rows).rows
+    return Partitioned(factory, executed(lowering, of, mesh.axes(), np.array(rows, dtype=np.int64)))
+
+
+def solved(factory: str, mesh: Mesh) -> Any:
+    from symconfig.solve.partition.executed.build import executed
+    from symconfig.solve.partition.executed.file import Partitioned
+
+    lowering, of = traced(factory)
+    found = answered(asked({"program": of.program, "cluster": "h100", "mesh": mesh, "solver": "adaptive"})).found
+    return Partitioned(factory, executed(lowering, found.net, found.axes, np.array(found.rows, dtype=np.int64)))
+
+
+@cache
+def files(more: bool = False) -> dict[str, tuple[str, int, Any]]:
+    """Of each case its factory, ranks, and what is written."""
+    result: dict[str, tuple[str, int, Any]] = {}
+    for name in REAL:
+        factory = MODULES + name
+        result[f"{name}_solved_2"] = (factory, 2, solved(factory, TWO))
+        result[f"{name}_solved_4"] = (factory, 4, solved(factory, FOUR))
+        result[f"{name}_random_4"] = (factory, 4, built(factory, 1, FOUR))
+    for name, strategy in NAMED.items():
+        result[f"{name}_{strategy.replace('-', '_')}_4"] = (MODULES + name, 4, built(MODULES + name, strategy, FOUR))
+    for seed in range(8):
+        result[f"rows_{seed}_4"] = (SMALL + "rows", 4, built(SMALL + "rows", seed, FOUR))
+    for strategy in ("zero3", "data"):
+        result[f"odd_{strategy}_4"] = (SMALL + "odd", 4, built(SMALL + "odd", strategy, FOUR))
+    for seed in range(3):
+        result[f"masked_{seed}_4"] = (SMALL + "masked", 4, built(SMALL + "masked", seed, FOUR))
+    for name in MORE if more else ():
+        result[f"{name}_random_4"] = (MODULES + name, 4, built(MODULES + name, 2, FOUR))
+    return result
+
+
+def write(folder: Path, more: bool = False) -> dict[str, Path]:
+    """Write every case's file and table. Return the files."""
+    result = {}
+    for name, (_, _, one) in files(more).items():
+        result[name] = folder / f"{name}.py"
+        result[name].write_text(one.python(name))
+        result[name].with_suffix(".json").write_text(one.table())
+    return result
+
+
+def run(written: dict[str, Path], more: bool = False) -> dict[str, Any]:
+    """Train all cases in one go: processes start once for two ranks and once for four."""
+    cases = [
+        {"name": name, "factory": factory, "ranks": ranks, "dtype": dtype(factory), "file": str(written[name]),
+         "refuses": name == "llama_solved_2"}
+        for name, (factory, ranks, _) in files(more).items()
+    ]  # fmt: skip
+    path = next(iter(written.values())).with_name("cases.txt")
+    path.write_text(json.dumps(cases))
+    worker = Path(__file__).with_name("executed_worker.py")
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([os.getcwd(), *sys.path]), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, str(worker), str(path)], capture_output=True, text=True, env=environment)
+    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert len(lines) == len(cases), done.stderr[-3000:]
+    return {line["case"]: line for line in lines}
