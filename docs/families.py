@@ -74,6 +74,8 @@ def row(kind: str) -> dict[str, Any]:
     source = _modules(made)
     if source and "ALL_ATTENTION_FUNCTIONS" not in source:
         found["own_attention"] = True  # that no attention_interface replaces
+    if not getattr(transformers, found["class"])._supports_sdpa:
+        found["plain_attention"] = True  # only: torch's fused kernel is refused
     said = {key: _type(fields[key].type, value) for key, value in defaults.items() if key in fields}
     found["types"] = {key: text for key, text in said.items() if text}
     rope = getattr(made(), "rope_parameters", None) if "rope_parameters" in defaults else None

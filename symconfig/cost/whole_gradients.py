@@ -30,7 +30,8 @@ def whole_gradient_bytes(sums: Stages, points: Columns, setting: Setting, offloa
 
 
 def _beside_share(sums: Stages, points: Columns, expert: Array, widest_expert: Array) -> Array:
-    """The tables are first and last: the first and the last share hold them whole unless they are smaller.
+    """The tables are first and last: a share that holds an end of one holds it whole, and what lies outside is as many
+    whole shares as it fills.
 
     Both tables reach out of one share only where all layers are in it: otherwise a layer's parameter is at one end.
     """
@@ -38,7 +39,8 @@ def _beside_share(sums: Stages, points: Columns, expert: Array, widest_expert: A
     vectors = sums.vectors / points.shards
     share = sums.dense / points.shards + expert / points.edp - vectors  # of the matrices
     layers = np.maximum(sums.widest, widest_expert)
-    table = np.where(sums.widest_table > share - ALIGNMENT * points.shards, sums.widest_table, 0.0)
+    filled = (sums.widest_table + ALIGNMENT * points.shards) // np.maximum(share, 1.0)
+    table = np.minimum(sums.widest_table, filled * share)
     largest = np.maximum(table, layers)
     other = np.where(trained - sums.vectors - sums.vocabulary <= share, largest, layers)
     result: Array = np.minimum(trained - sums.vectors - share, largest + other)

@@ -6,6 +6,7 @@ from typing import Any
 
 from symconfig.graph.implementation import (
     Adapters,
+    Angles,
     Attention,
     Dispatch,
     ExpertKernels,
@@ -18,6 +19,7 @@ from symconfig.graph.implementation import (
     NormKernel,
     Rotation,
     RotationKernel,
+    Routing,
     Vocabulary,
 )
 
@@ -26,6 +28,8 @@ KERNELS: dict[str, Kernel] = {
     "fused_softmax": Kernel.FUSED_SOFTMAX,
     "torch": Kernel.IN_TURN,
     "masked": Kernel.MASKED,
+    "narrow": Kernel.NARROW,
+    "wide": Kernel.WIDE,
 }
 LOSSES: dict[str, LossKernel] = {
     "fused": LossKernel.IN_PLACE,
@@ -60,8 +64,8 @@ def options(how: Implementation) -> dict[str, Any]:
         "wide_norm": how.norm is NormKernel.EAGER_WIDE,
         "viewed_values": linear.views,
         "repeated_heads": attention.copies_shared_heads,
-        "own_rotations": how.rotation.keeps_angles,
-        "eager_routing": experts.eager_routing,
+        "own_rotations": how.rotation.angles is Angles.APART,
+        "eager_routing": experts.routing is Routing.CHAIN,
         "sequential_experts": experts.kernels is ExpertKernels.IN_TURN,
         "weighted_experts": experts.weighted_inside,
         "kept_outputs": max(loss.kept_outputs, 1),
@@ -89,6 +93,9 @@ def changed(how: Implementation, **changes: Any) -> Implementation:
             copies_shared_heads=given["repeated_heads"],
             in_fp8=given["fp8_attention"],
             choosing=how.attention.choosing,
+            wide_products=how.attention.wide_products,
+            one_head_apart=how.attention.one_head_apart,
+            scales_by_sinks=how.attention.scales_by_sinks,
         ),
         linear=Linear(
             joined=given["fused_linears"],
@@ -97,8 +104,9 @@ def changed(how: Implementation, **changes: Any) -> Implementation:
             views=given["viewed_values"],
         ),
         norm=_norm(given),
+        activation=how.activation,
         scan=how.scan,
-        rotation=Rotation(kernel=_rotation(given), keeps_angles=given["own_rotations"]),
+        rotation=Rotation(kernel=_rotation(given), angles=Angles.APART if given["own_rotations"] else Angles.ONCE),
         fused_activation=given["fused_activation"],
         fp8_activation_store=given["fp8_activation_store"],
         loss=Loss(
@@ -111,13 +119,16 @@ def changed(how: Implementation, **changes: Any) -> Implementation:
         experts=Experts(
             kernels=_experts(given),
             dispatch=DISPATCHERS[given["dispatcher"]],
-            eager_routing=given["eager_routing"],
+            routing=_routing(how, given),
             weighted_inside=given["weighted_experts"],
             joined_weights=how.experts.joined_weights,
+            router=how.experts.router,
+            wide_weights=how.experts.wide_weights,
         ),
         adapters=Adapters(given["adapters"]),
         towers=how.towers,
         stops_early=given["stops_early"],
+        of_class=how.of_class,
     )
 
 
@@ -135,6 +146,12 @@ def _rotation(given: dict[str, Any]) -> RotationKernel:
     if not given["fused_rope"]:
         return RotationKernel.EAGER
     return RotationKernel.FUSED_STRETCHED if given["fused_yarn"] else RotationKernel.FUSED
+
+
+def _routing(how: Implementation, given: dict[str, Any]) -> Routing:
+    if given["eager_routing"]:
+        return Routing.CHAIN
+    return Routing.FUSED if how.experts.routing is Routing.CHAIN else how.experts.routing
 
 
 def _experts(given: dict[str, Any]) -> ExpertKernels:

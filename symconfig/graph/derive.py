@@ -179,7 +179,7 @@ class Flow:
             needs: dict[Layout, list[str]] = {}
             for op in self.block.operators:
                 if tensor in op.needed():
-                    used = next((layout for user, layout in self.uses[name] if user is op), produced.summed())
+                    used = self._needed_in(name, op)
                     needs.setdefault(used if op.apart else self._kept_layout(produced, used), []).append(op.name)
             consumers = tuple(op.name for op, _ in self.uses[name] if op)
             for layout, names in (needs or {produced.summed(): []}).items():
@@ -196,6 +196,15 @@ class Flow:
                     )
                 )
         return result
+
+    def _needed_in(self, name: str, op: Operator) -> Layout:
+        """The layout in which an operator's backward reads a tensor: as its forward does, or, where it is not its
+        input, as that operator reads it which makes the input from it."""
+        producer, produced = self.produced[name]
+        layouts = {user.name: layout for user, layout in reversed(self.uses[name]) if user}
+        if op.name in layouts:
+            return layouts[op.name]
+        return produced.summed() if op is producer or not layouts else next(reversed(layouts.values()))
 
     def _kept_element(self, tensor: Tensor, names: list[str]) -> Element:
         """Low-precision matmuls share the 16-bit tensor that something else keeps."""

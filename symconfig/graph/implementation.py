@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -12,6 +13,8 @@ class Kernel(StrEnum):
     FLASH = "flash"  # one kernel, of whose scores only each row's statistics are kept
     FUSED_SOFTMAX = "fused_softmax"  # two products; between them one kernel scales, masks and normalises the scores
     IN_TURN = "in_turn"  # a kernel each scales the scores, masks them, widens them to fp32, normalises and narrows them
+    NARROW = "narrow"  # the same, but that scores keep their precision
+    WIDE = "wide"  # the same in fp32 from copies of queries, keys and values on
     MASKED = "masked"  # the product scales, a mask that is kept is written over the scores, which keep their precision
 
 
@@ -26,9 +29,40 @@ class Choosing(StrEnum):
 
 
 class NormKernel(StrEnum):
+    """What each keeps is in `graph.blocks.norms`."""
+
     FUSED = "fused"
-    EAGER = "eager"  # a chain of element-wise kernels in fp32, but for the product with the weight
+    # RMSNorm: a chain of element-wise kernels in fp32, but for the product with the weight. LayerNorm: PyTorch's own.
+    EAGER = "eager"
     EAGER_WIDE = "eager_wide"  # that product, too, and the result before it is kept in fp32
+    EAGER_COPYING = "eager_copying"  # and the weight, or one more than it, is copied into fp32 each time
+    EAGER_POWER = "eager_power"  # and the root is a power, which keeps the mean square as well
+    LAYER_WIDE = "layer_wide"  # PyTorch's kernel on a copy in fp32
+    LAYER_COPYING = "layer_copying"  # PyTorch's kernel, with a copy of the weight plus one
+    LAYER_IN_TURN = "layer_in_turn"  # LayerNorm as a chain in fp32, with a copy of the weight
+
+
+class ActivationKernel(StrEnum):
+    """How an MLP's activation is computed that PyTorch has a kernel for."""
+
+    ONE = "one"
+    CHAIN = "chain"  # GELU by tanh, written out in products and a power
+
+
+class Angles(StrEnum):
+    """Which tables of cosines and sines are made and kept."""
+
+    ONCE = "once"  # for all layers
+    BY_LAYER = "by_layer"  # each layer makes them, for its queries and its keys together
+    APART = "apart"  # each layer makes them for its queries, and again for its keys
+
+
+class Routing(StrEnum):
+    """What chooses experts and sorts tokens for them."""
+
+    FUSED = "fused"  # a kernel each
+    CHAIN = "chain"  # a chain of operators, and each keeps what it needs (Megatron-LM's)
+    INDEXED = "indexed"  # a chain, with tables of indices for the slots (Transformers, integrations/moe.py)
 
 
 class RotationKernel(StrEnum):
@@ -51,6 +85,14 @@ class LossKernel(StrEnum):
     BESIDE = "beside"  # keeps the logits only, with a gradient beside them
     WIDE_IN_PLACE = "wide_in_place"  # in fp32: the softmax overwrites an fp32 copy, and its gradient the softmax
     WIDE = "wide"  # log-softmax of an fp32 copy, and a look-up of each target in it
+
+
+class Router(StrEnum):
+    """From where on a router that is a chain of operators is in fp32."""
+
+    NARROW = "narrow"  # nowhere
+    SCORES = "scores"  # from its softmax or sigmoid on
+    WIDE = "wide"  # its product, too, for which its input is copied
 
 
 class ExpertKernels(StrEnum):
@@ -83,7 +125,10 @@ class Attention:
     copies_result: into the order that the projection wants. copies_shared_heads: where query heads share keys and
     values, those are copied for each of them before the products. in_fp8: queries, keys and values are cast for a
     fused kernel, and it keeps those copies and its result's (Transformer Engine's --fp8-dpa,
-    pytorch/attention/dot_product_attention/backends.py). choosing: where an indexer chooses keys.
+    pytorch/attention/dot_product_attention/backends.py). choosing: where an indexer chooses keys. wide_products: where
+    products are not fused, queries and keys are copied into fp32 for them. one_head_apart: one key for all heads keeps
+    PyTorch from its fused kernel, and its own products are WIDE. scales_by_sinks: sinks scale the result, and are not
+    joined to scores.
     """
 
     kernel: Kernel = Kernel.FLASH
@@ -91,11 +136,15 @@ class Attention:
     copies_shared_heads: bool = False
     in_fp8: bool = False
     choosing: Choosing = Choosing.KERNEL
+    wide_products: bool = False
+    one_head_apart: bool = False
+    scales_by_sinks: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Linear:
-    """joined: query, key and value are one product, and so are gate and up.
+    """joined: query, key and value are one product, and so are gate and up. products: where not all are, names of those
+    that are.
 
     norm_inside: a norm before a linear layer is one module with it, and is recomputed only where that is; not before a
     router or a latent down projection. bias_inside: the gradient of a bias comes with the product; else a kernel of its
@@ -103,6 +152,7 @@ class Linear:
     """
 
     joined: bool = True
+    products: frozenset[str] = frozenset()
     norm_inside: bool = True
     bias_inside: bool = True
     views: bool = False
@@ -110,10 +160,11 @@ class Linear:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rotation:
-    """keeps_angles: every layer makes and keeps the cosines and sines of its queries' and of its keys' rotation."""
+    """wide_angles: tables of cosines and sines are in fp32."""
 
     kernel: RotationKernel = RotationKernel.FUSED
-    keeps_angles: bool = False
+    angles: Angles = Angles.ONCE
+    wide_angles: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,19 +197,18 @@ class Vocabulary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experts:
-    """eager_routing: a chain of operators chooses experts and sorts tokens, and each keeps what it needs; else one
-    kernel each.
-
-    weighted_inside: the router's probabilities scale each expert's activation, in the gate's own kernel where there is
-    one, and not its output when outputs are combined. joined_weights: gate and up projections of all experts are one
-    parameter, where one rank has all experts.
+    """weighted_inside: the router's probabilities scale each expert's activation, in the gate's own kernel where there
+    is one, and not its output when outputs are combined. joined_weights: gate and up projections of all experts are one
+    parameter, where one rank has all experts. wide_weights: where routing is indexed, weights of slots are in fp32.
     """
 
     kernels: ExpertKernels = ExpertKernels.GROUPED
     dispatch: Dispatch = Dispatch.SLOTS
-    eager_routing: bool = False
+    routing: Routing = Routing.FUSED
     weighted_inside: bool = True
     joined_weights: bool = False
+    router: Router = Router.SCORES
+    wide_weights: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,12 +228,14 @@ class Implementation:
 
     fused_activation: the gate, its activation and their product are one kernel. fp8_activation_store: which keeps its
     inputs in 8 bits (Megatron-LM's activation_func_fp8_input_store, core/fusions/fused_bias_swiglu.py). stops_early:
-    recomputing ends with the last tensor that a backward needs.
+    recomputing ends with the last tensor that a backward needs. of_class: from this and a model_type to how the model's
+    own class computes, where its modules are that class's.
     """
 
     attention: Attention = field(default_factory=Attention)
     linear: Linear = field(default_factory=Linear)
     norm: NormKernel = NormKernel.FUSED
+    activation: ActivationKernel = ActivationKernel.ONE
     scan: ScanKernel = ScanKernel.GATED
     rotation: Rotation = field(default_factory=Rotation)
     fused_activation: bool = True
@@ -194,6 +246,11 @@ class Implementation:
     adapters: Adapters = Adapters.PLAIN
     towers: Towers = field(default_factory=Towers)
     stops_early: bool = False
+    of_class: Callable[[Implementation, str], Implementation] | None = None
+
+    def written_for(self, kind: str) -> Implementation:
+        """Return the implementation of a family's own class, where modules are that class's."""
+        return self if self.of_class is None else self.of_class(self, kind)
 
     def attending(self, kernel: Kernel) -> Implementation:
         """Return the implementation with another kernel of attention."""

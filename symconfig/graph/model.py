@@ -28,7 +28,7 @@ def blocks(model: ModelDescriptor, how: Implementation | None = None, shared_hea
 
     shared_heads: see Scheme.
     """
-    how = how or Implementation()
+    how = (how or Implementation()).written_for(model.model_type)
     _check(model)
 
     def context() -> Context:
@@ -92,7 +92,7 @@ class _Structure:
 def structure(model: ModelDescriptor) -> tuple[object, ...]:
     """All that its blocks depend on: sizes are symbols in them."""
     kinds, extra = tuple(dict.fromkeys(model.layer_kinds)), model.num_nextn_predict_layers > 0
-    grouped = model.num_attention_heads != model.num_key_value_heads
+    grouped = (model.num_attention_heads != model.num_key_value_heads, model.num_key_value_heads == 1)
     last = model.layer_kinds[-1] if extra else None
     rest = (getattr(model, name) for name in type(model).model_fields if name not in _NUMBERS)
     return (kinds, last, grouped, tuple(mixer.structure for mixer in model.mixers), *rest)
@@ -148,6 +148,8 @@ def dim_sizes(model: ModelDescriptor) -> dict[str, float]:
             "router_width": moe.num_experts + moe.zero_experts,
             d.EXPERT_LATENT: moe.latent_size or 0,
             "num_experts_per_tok": moe.num_experts_per_tok,
+            "router_group_pairs": 2 * (moe.n_group or 0),
+            "topk_group": moe.topk_group or 0,
             "expert_copies": moe.computing_per_tok,
             "expert_groups": moe.n_group or 1,
             "chosen_expert_groups": moe.topk_group or 1,

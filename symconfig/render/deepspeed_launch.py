@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
+from symconfig.descriptor.architectures.class_defaults import plain_attention
 from symconfig.descriptor.config_writer import config_json
 from symconfig.frameworks.deepspeed.adapters import target_modules
 from symconfig.frameworks.deepspeed.releases import (
@@ -107,7 +108,8 @@ def attention(plan: Plan) -> str:
     """Transformers' attention kernel: torch's fused one, except where the job asks for the plain one, or only that one
     computes the same."""
     model = plan.model
-    plain = plan.job.attention == "unfused" or model.attention_sinks or model.attn_logit_softcapping is not None
+    capped = model.attention_sinks or model.attn_logit_softcapping is not None
+    plain = plan.job.attention == "unfused" or capped or plain_attention(model.model_type)
     return "eager" if plain else "sdpa"
 
 

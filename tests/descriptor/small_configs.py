@@ -51,11 +51,12 @@ OWN: dict[str, dict[str, Any]] = {
         "rope_parameters": {"sliding_attention": {"rope_theta": 5e4, "rope_type": "default"}, "full_attention": None},
     },
     "dbrx": {
-        "attn_config": {"kv_n_heads": 2, "rope_theta": 1e4},
+        "attn_config": {"kv_n_heads": 2, "rope_theta": 1e4, "clip_qkv": 8.0},
         "ffn_config": {"ffn_hidden_size": 28, "moe_num_experts": _EXPERTS, "moe_top_k": _CHOSEN},
     },
     **{kind: {"head_dim": 16} for kind in ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")},
-    "longcat_flash": {"zero_expert_num": 0},  # its weights have rows for such experts, which nothing reads
+    # Its weights have rows for experts without computing, which nothing reads; its angles are as wide as a head.
+    "longcat_flash": {"zero_expert_num": 0, "head_dim": 4},
     "helium": {"head_dim": 16},
     "bitnet": {"head_dim": 16},
     "ministral": {"head_dim": 12},

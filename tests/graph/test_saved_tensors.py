@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from symconfig.descriptor.model import ModelDescriptor
@@ -11,6 +9,7 @@ from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
 from symconfig.graph.model import derived
 from symconfig.graph.recompute import apply
 from symconfig.graph.scheme import Scheme
+from tests.graph.saved import keeping
 from tests.graph.support import held_bytes, numbers
 from tests.sample_models import sample_model
 
@@ -42,21 +41,10 @@ def saved_bytes(model: ModelDescriptor, with_loss: bool = False) -> int:
         peft = pytest.importorskip("peft")
         wanted = peft.LoraConfig(r=model.adapter.r, target_modules=list(model.adapter.target_modules))
         peft.get_peft_model(module, wanted).to(torch.bfloat16).enable_input_require_grads()
-    parameters = {parameter.untyped_storage().data_ptr() for parameter in module.parameters()}
-    sizes: dict[int, int] = {}
-    held: list[Any] = []  # so that no address is used twice
-
-    def pack(tensor: Any) -> Any:
-        held.append(tensor)
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in parameters:
-            sizes[storage.data_ptr()] = storage.nbytes()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+    with keeping(module) as kept:
         tokens = torch.zeros((1, S), dtype=torch.long)
         module(input_ids=tokens, labels=tokens) if with_loss else body(tokens)
-    return sum(sizes.values())
+    return kept.bytes()
 
 
 @pytest.mark.parametrize("name", ["llama2-13b", "qwen2.5-7b", "llama2-13b-lora"])

@@ -50,6 +50,11 @@ def own_attention(kind: str) -> bool:
     return bool(families().get(kind, {}).get("own_attention"))
 
 
+def plain_attention(kind: str) -> bool:
+    """Whether a family's class refuses torch's fused attention and multiplies queries, keys and values itself."""
+    return bool(families().get(kind, {}).get("plain_attention"))
+
+
 def types(kind: str) -> dict[str, str]:
     """Return the types of a class's keys whose default does not say it, as in int|None."""
     return dict(families()[kind]["types"])

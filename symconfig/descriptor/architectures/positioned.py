@@ -119,6 +119,13 @@ def gpt_neo(reader: Reading) -> None:
         reader.fields |= {} if all(local) else {"sliding_window_pattern": local}
 
 
+def _openai(reader: Reading) -> None:
+    """Its "gelu" is the one by tanh (modeling_openai.py, ACT_FNS)."""
+    four_times_hidden(reader)
+    if reader.fields.get("hidden_act") == "gelu":
+        reader.fields["hidden_act"] = "gelu_tanh"
+
+
 def _falcon_keys(model: ModelDescriptor) -> dict[str, Any]:
     """Return a model's generation: the first shares one norm, and one key and value or none between heads."""
     heads, kv = model.num_attention_heads, model.num_key_value_heads
@@ -244,7 +251,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         names={"afn": ("hidden_act",)},
         noted=EMBEDDING_DROPOUT,
         ignored=(*GPT2_IGNORED, "predict_special_tokens"),
-        rule=four_times_hidden,
+        rule=_openai,
     ),
     "gpt-sw3": Architecture(
         constants=_LEARNED,

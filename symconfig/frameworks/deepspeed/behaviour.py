@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from symconfig.cost.framework import Bytes, Framework, Hide, Together
+from symconfig.frameworks.transformers import written
 from symconfig.graph.implementation import (
     Attention,
     Choosing,
@@ -14,6 +15,7 @@ from symconfig.graph.implementation import (
     NormKernel,
     Rotation,
     RotationKernel,
+    Routing,
     ScanKernel,
     Towers,
     Vocabulary,
@@ -32,7 +34,9 @@ DEEPSPEED = Framework(
         loss=Loss(kernel=LossKernel.WIDE),  # PyTorch's cross_entropy, while a variable holds the logits
         vocabulary=Vocabulary(whole_look_up=True),  # AutoTP, runtime/engine.py, auto_vocab_parallel_lm_head
         towers=Towers(recomputed=True),
-        experts=Experts(weighted_inside=False, joined_weights=True),  # Transformers' gate_up_proj
+        # Transformers' gate_up_proj
+        experts=Experts(weighted_inside=False, joined_weights=True, routing=Routing.INDEXED),
+        of_class=written,
     ),
     dense_grid=("tp", "cp", "dp", "pp"),
     expert_grid=("etp", "ep", "edp"),

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from symconfig.cost.framework import Hide, Together
 from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
-from symconfig.graph.implementation import Vocabulary
+from symconfig.graph.implementation import Routing, Vocabulary
 
 # PyTorch's fully sharded data parallelism around eager modules. Weights are kept in fp32 and gathered in bf16.
 FSDP = replace(
@@ -16,6 +16,9 @@ FSDP = replace(
         DEEPSPEED.implementation,
         linear=replace(DEEPSPEED.implementation.linear, bias_inside=False),
         vocabulary=Vocabulary(),
+        # Whoever measured it wrote the modules, too (torchtitan, LLM Foundry, NeMo Automodel, foundation-model-stack).
+        experts=replace(DEEPSPEED.implementation.experts, routing=Routing.FUSED),
+        of_class=None,
         # Since 2.1, when it is not re-entrant (torch.utils.checkpoint.set_checkpoint_early_stop).
         stops_early=True,
     ),

@@ -9,6 +9,7 @@ from symconfig.cost.framework import Bytes, Framework, Hide
 from symconfig.frameworks.megatron.releases import MEGATRON_VOCAB_MULTIPLE
 from symconfig.graph.implementation import (
     Adapters,
+    Angles,
     Attention,
     Choosing,
     ExpertKernels,
@@ -21,6 +22,7 @@ from symconfig.graph.implementation import (
     NormKernel,
     Rotation,
     RotationKernel,
+    Routing,
 )
 from symconfig.graph.operator import Leg
 
@@ -71,7 +73,7 @@ MEGATRON = Framework(
         loss=Loss(kernel=LossKernel.WIDE_IN_PLACE),  # its own on a split vocabulary, unless --cross-entropy-loss-fusion
         # One kernel each with --moe-router-fusion and --moe-permute-fusion; probabilities scale activations from core
         # 0.12 (transformer/moe/experts.py).
-        experts=Experts(kernels=ExpertKernels.GROUPED, eager_routing=False, weighted_inside=True),
+        experts=Experts(kernels=ExpertKernels.GROUPED, routing=Routing.FUSED, weighted_inside=True),
         adapters=Adapters.SPLIT,  # ParallelLinearAdapter (megatron-bridge 0.3.1, peft/utils.py)
     ),
     dense_grid=("tp", "cp", "dp", "pp"),
@@ -111,8 +113,8 @@ MEGATRON_LOCAL = replace(
             kernel=Kernel.MASKED, copies_result=True, copies_shared_heads=True, choosing=Choosing.ABSORBED
         ),
         linear=Linear(norm_inside=False, bias_inside=False, views=True),
-        rotation=Rotation(kernel=RotationKernel.EAGER, keeps_angles=True),
-        experts=Experts(kernels=ExpertKernels.IN_TURN, eager_routing=True),
+        rotation=Rotation(kernel=RotationKernel.EAGER, angles=Angles.APART),
+        experts=Experts(kernels=ExpertKernels.IN_TURN, routing=Routing.CHAIN),
     ),
     # Without APEX's kernel a product's bf16 gradient is added to the fp32 sum: 2 and 4 bytes read, 4 written.
     accumulated_bytes=10.0,

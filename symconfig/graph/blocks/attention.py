@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 
 from symconfig.descriptor.model import Attention, LayerKind, ModelDescriptor, Position
 from symconfig.graph import dims as d
 from symconfig.graph.attended import FULL, WINDOW
-from symconfig.graph.blocks.common import beside_fused, linear, norm, with_adapter
+from symconfig.graph.blocks.common import beside_fused, linear, with_adapter
 from symconfig.graph.blocks.context import Context
 from symconfig.graph.blocks.indexer import Read
-from symconfig.graph.implementation import Kernel, RotationKernel
+from symconfig.graph.blocks.norms import norm
+from symconfig.graph.implementation import Angles, Kernel, RotationKernel
 from symconfig.graph.operator import Element, Tensor, Use, Weight
 from symconfig.graph.parts import Mixer
 
@@ -72,10 +74,13 @@ def _gated(ctx: Context, x: Tensor, o: Tensor, gate: Tensor | None) -> Tensor:
 
 
 def rotation(ctx: Context, name: str, channels: str) -> list[Tensor]:
-    """Cosines and sines that a rotation keeps, where every layer makes them again."""
-    if not ctx.how.rotation.keeps_angles:
+    """Cosines and sines that a rotation keeps, where every layer makes them again. Those of both rotations together are
+    one tensor, which both need."""
+    angles, element = ctx.how.rotation.angles, Element.FP32 if ctx.how.rotation.wide_angles else Element.ACTIVATION
+    if angles is Angles.ONCE:
         return []
-    return [Tensor(f"{name}.{part}", (d.SEQUENCE, channels)) for part in ("cosines", "sines")]
+    of = name if angles is Angles.APART else "rope"
+    return [Tensor(f"{of}.{part}", (d.SEQUENCE, channels), element) for part in ("cosines", "sines")]
 
 
 def value_dim(model: ModelDescriptor) -> str:
@@ -109,12 +114,13 @@ def _projections(ctx: Context, x: Tensor) -> tuple[tuple[Tensor, Tensor, Tensor]
     """Queries, keys and values, and a gate of each channel where it is part of their fused linear."""
     if ctx.shared_heads:
         return _of_shared_heads(ctx, x)
+    separate = ctx.separate("qkv_proj", ("q_proj", "k_proj", "v_proj"))
     rows, storage = (d.BATCH, d.SEQUENCE), "qkv" if ctx.how.linear.views else ""
     q = Tensor("q", (*rows, d.HEADS, d.HEAD_DIM), storage=storage)
     k = Tensor("k", (*rows, d.KV_HEADS, d.HEAD_DIM), storage=storage)
     v = Tensor("v", (*rows, d.KV_HEADS, value_dim(ctx.model)), storage=storage)
     bias = ctx.model.qkv_bias
-    if not ctx.separate("qkv_proj", ("q_proj", "k_proj", "v_proj")):
+    if not separate:
         gates = _fused_gates(ctx, storage)
         fused = [Use(t, ((t.dims[-2], d.QKV),)) for t in (q, *gates, k, v)]
         linear(ctx, "qkv_proj", x, inner=(d.HIDDEN,), width=(d.QKV,), outputs=fused, bias=bias, aliases=("c_attn",))
@@ -188,7 +194,7 @@ def core(ctx: Context, q: Tensor, k: Tensor, v: Tensor, read: Read, channels: st
     width = channels or v.dims[-1]
     sinks = [ctx.weight("sinks", d.HEADS)] if ctx.model.attention_sinks else []
     with ctx.build.module("core_attn"):
-        if ctx.how.attention.kernel is Kernel.FLASH:
+        if _kernel(ctx) is Kernel.FLASH:
             o = Tensor("attention_heads", (*q.dims[:-1], width))
             statistics = Tensor("softmax_statistics", (d.BATCH, d.SEQUENCE, d.HEADS), Element.FP32)
             return ctx.build.attention(
@@ -214,49 +220,84 @@ def copied(ctx: Context, o: Tensor) -> Tensor:
     return ctx.build.elementwise("copy_heads", [o], Tensor("attention_copied", o.dims), linear=True)
 
 
+def _kernel(ctx: Context) -> Kernel:
+    how = ctx.how.attention
+    alone = how.one_head_apart and ctx.model.num_key_value_heads == 1 < ctx.model.num_attention_heads
+    return Kernel.WIDE if alone and how.kernel is Kernel.FLASH else how.kernel
+
+
 def _unfused(ctx: Context, q: Tensor, k: Tensor, v: Use, sinks: list[Weight]) -> Tensor:
     width = v.dims()[-1]
     if _repeated(ctx, k):
         heads, copies = [(d.HEADS, k.dims[-2])], Tensor("v_repeated", (*q.dims[:-1], width))
         k = ctx.build.elementwise("repeat_keys", [k], Tensor("k_repeated", q.dims), together=heads, linear=True)
         v = Use(ctx.build.elementwise("repeat_values", [v], copies, together=heads, linear=True))
+    kernel, scores_in = _kernel(ctx), Element.ACTIVATION
+    if kernel is Kernel.WIDE:
+        v = Use(_widened(ctx, v.tensor), v.names)
+        q, k, scores_in = _widened(ctx, q), _widened(ctx, k), Element.FP32
+    elif ctx.how.attention.wide_products:
+        q, k = _widened(ctx, q), _widened(ctx, k)
     expand = _TO_KEYS if k.dims[-2] == d.HEADS else (*_TO_KEYS, (k.dims[-2], d.HEADS))
     square = (d.BATCH, d.HEADS, d.SEQUENCE, d.KEYS)
-    buffered = ctx.how.attention.kernel is Kernel.MASKED  # for an addend of zero times
-    scores = ctx.build.product("scores", Use(q), Use(k, expand), (q.dims[-1],), Tensor("scores", square), buffered)
+    result = Tensor("scores", square, scores_in)
+    buffered = kernel is Kernel.MASKED  # for an addend of zero times
+    scores = ctx.build.product("scores", Use(q), Use(k, expand), (q.dims[-1],), result, buffered)
     weights = _softmax(ctx, scores, sinks)
     if ctx.model.attention_dropout:
         dropped = Tensor("attention_dropped", square)
         weights = ctx.build.elementwise(
             "attention_dropout", [weights], dropped, saves=[Tensor("attention_mask", square, Element.MASK)]
         )
-    return ctx.build.product(
-        "context",
-        Use(weights),
-        Use(v.tensor, (*expand, *v.names)),
-        (d.KEYS,),
-        Tensor("attention_heads", (*q.dims[:-1], width)),
-    )
+    result = Tensor("attention_heads", (*q.dims[:-1], width))
+    o = ctx.build.product("context", Use(weights), Use(v.tensor, (*expand, *v.names)), (d.KEYS,), result)
+    if sinks and ctx.how.attention.scales_by_sinks:
+        scale = Tensor("sink_scale", (d.BATCH, d.SEQUENCE, d.HEADS))
+        o = ctx.build.elementwise("scale_by_sinks", [o], Tensor("attention_scaled", o.dims), saves=[o, scale])
+    return o
+
+
+def _widened(ctx: Context, x: Tensor) -> Tensor:
+    return ctx.build.elementwise(f"widen_{x.name}", [x], Tensor(f"{x.name}_wide", x.dims, Element.FP32), linear=True)
 
 
 def _softmax(ctx: Context, scores: Tensor, sinks: list[Weight]) -> Tensor:
     """A fused kernel reads the scores once, and its backward is in place; in turn a kernel each scales, masks, widens,
-    normalises and narrows them.
+    normalises and narrows them. A cap keeps its tanh.
     """
-    weights = Tensor("attention_weights", scores.dims)
-    if ctx.how.attention.kernel is Kernel.MASKED:
+    weights, kernel = Tensor("attention_weights", scores.dims, scores.element), _kernel(ctx)
+    if kernel is Kernel.MASKED:
         return _masked(ctx, scores, weights, sinks)
-    if ctx.how.attention.kernel is Kernel.FUSED_SOFTMAX:
+    if kernel is Kernel.FUSED_SOFTMAX:
         return ctx.build.elementwise(
             "softmax", [scores], weights, saves=[weights], weights=sinks, in_place=True, reduces=_ROWS
         )
-    scaled = ctx.build.elementwise("scale_scores", [scores], Tensor("scaled_scores", scores.dims), linear=True)
-    masked = ctx.build.elementwise("mask_scores", [scaled], Tensor("masked_scores", scores.dims))
+    scaled = ctx.build.elementwise("scale_scores", [scores], replace(scores, name="scaled_scores"), linear=True)
+    if ctx.model.attn_logit_softcapping is not None:
+        tanh = replace(scores, name="scores_tanh")
+        scaled = ctx.build.elementwise("cap_scores", [scaled], replace(scores, name="capped_scores"), saves=[tanh])
+    masked = ctx.build.elementwise("mask_scores", [scaled], replace(scores, name="masked_scores"))
+    if kernel in (Kernel.NARROW, Kernel.WIDE):
+        kept = [weights, *_sunk(ctx, sinks, masked, weights)]
+        return ctx.build.elementwise("softmax", [masked], weights, saves=kept, weights=sinks, reduces=_ROWS)
     wide = Tensor("wide_scores", scores.dims, Element.FP32)
     ctx.build.elementwise("widen_scores", [masked], wide, linear=True)
     normed = Tensor("wide_attention_weights", scores.dims, Element.FP32)
-    ctx.build.elementwise("softmax", [wide], normed, saves=[normed], weights=sinks, reduces=_ROWS)
+    kept = [normed, *_sunk(ctx, sinks, masked, normed)]
+    ctx.build.elementwise("softmax", [wide], normed, saves=kept, weights=sinks, reduces=_ROWS)
     return ctx.build.elementwise("narrow_weights", [normed], weights, linear=True)
+
+
+def _sunk(ctx: Context, sinks: list[Weight], masked: Tensor, weights: Tensor) -> list[Tensor]:
+    """What sinks make a softmax keep: a column of weights, and in 16 bits which score was greatest; or, where they
+    scale the result, the scores, the logarithm of each row's sum, and the scale in fp32."""
+    rows = masked.dims[:-1]
+    if not sinks:
+        return []
+    if ctx.how.attention.scales_by_sinks:
+        return [masked, Tensor("sum_of_scores", rows), Tensor("wide_sink_scale", rows, Element.FP32)]
+    column = Tensor("sink_weights", rows, weights.element)
+    return [column, *([Tensor("greatest", rows, Element.INDEX)] if weights.element is Element.ACTIVATION else [])]
 
 
 def _masked(ctx: Context, scores: Tensor, weights: Tensor, sinks: list[Weight]) -> Tensor:

@@ -1,18 +1,14 @@
-"""What every block is made with: linear layers with their adapters, norms, the residual stream."""
+"""What every block is made with: linear layers with their adapters, the residual stream."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from fractions import Fraction
 
-from symconfig.descriptor.model import Norm
 from symconfig.graph import dims as d
 from symconfig.graph.blocks.adapter import adapter
 from symconfig.graph.blocks.context import Context
-from symconfig.graph.implementation import ExpertKernels, NormKernel
-from symconfig.graph.operator import LAYER, Element, Tensor, Use, Weight
-
-IN_LINEAR = "norm_in_linear"  # the module of a norm that cannot be recomputed alone
+from symconfig.graph.implementation import ExpertKernels
+from symconfig.graph.operator import LAYER, Element, Tensor, Use
 
 
 def linear(
@@ -69,62 +65,6 @@ def beside_fused(
         return part
     adapter(ctx, name, x, x.dims[-1:], width, [Use(part)])
     return Tensor(f"{part.name}.sum", part.dims)
-
-
-def norm(
-    ctx: Context,
-    name: str,
-    x: Tensor,
-    dim: str = d.HIDDEN,
-    module: str = "layernorm",
-    weight: Sequence[str] | None = None,
-    over: Sequence[str] | None = None,
-    bias: bool = False,
-) -> Tensor:
-    """RMSNorm or LayerNorm over `dim`, or `over` several, with a weight of dims of its own or (empty) without one.
-    bias: beside the weight; a LayerNorm of the stream has one unless the model says otherwise.
-
-    An eager RMSNorm keeps its input in fp32 and, for the weight's gradient, its result before the weight; it moves some
-    nine times the bytes. An eager LayerNorm is one kernel, too; its backward has a second one for the weights'
-    gradients, which reads the input and the output's gradient again (ATen, layer_norm_kernel.cu).
-    """
-    over, stream = over or (dim,), dim == d.HIDDEN
-    centred = ctx.model.norm is Norm.LAYERNORM and stream
-    weight = weight if weight is not None else (dim,) if ctx.model.norm_weight or not stream else ()
-    weights = [ctx.weight(f"{name}.weight", *weight)] if weight else []
-    if weights and (bias or (centred and ctx.model.norm_bias)):
-        weights.append(ctx.weight(f"{name}.bias", *weight))
-    return normed(ctx, name, x, over, weights, centred, module)
-
-
-def normed(
-    ctx: Context,
-    name: str,
-    x: Tensor,
-    over: Sequence[str],
-    weights: Sequence[Weight],
-    centred: bool,
-    module: str,
-) -> Tensor:
-    """Normalise over some dims together, as `norm` does. centred: around the mean, too, as LayerNorm."""
-    frozen = all(one.frozen for one in weights)
-    out = Tensor(name, x.dims)
-    statistics = Tensor(f"{name}.statistics", tuple(y for y in x.dims if y not in over), Element.FP32)
-    eager = ctx.how.norm is not NormKernel.FUSED and not centred
-    saves = [Tensor(f"{name}.fp32", x.dims, Element.FP32) if eager else x, statistics]
-    if eager and not frozen:
-        element = Element.FP32 if ctx.how.norm is NormKernel.EAGER_WIDE else Element.ACTIVATION
-        saves.append(Tensor(f"{name}.normed", x.dims, element))
-    traffic: tuple[int | Fraction, int | Fraction] = (1, 1)
-    if eager:
-        traffic = (6, 7)
-    elif ctx.how.norm is not NormKernel.FUSED:
-        traffic = (1, 1 if frozen else Fraction(5, 3))
-    with ctx.build.module(module):
-        # LayerNorm reduces a mean and a variance, RMSNorm a mean of squares.
-        return ctx.build.elementwise(
-            name, [x], out, saves=saves, weights=weights, traffic=traffic, reduces=dict.fromkeys(over, 1 + centred)
-        )
 
 
 def residual(ctx: Context, name: str, stream: Tensor, branch: Tensor) -> Tensor:

@@ -44,4 +44,5 @@ class Context:
         With an adapter beside the whole it is fused, whatever the implementation does with others."""
         if self.adapted((whole,)):
             return False
-        return not self.how.linear.joined or (self.adapted(aliases) and self.how.adapters is Adapters.PLAIN)
+        joined = self.how.linear.joined or whole in self.how.linear.products
+        return not joined or (self.adapted(aliases) and self.how.adapters is Adapters.PLAIN)

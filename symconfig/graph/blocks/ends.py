@@ -6,8 +6,9 @@ from fractions import Fraction
 
 from symconfig.descriptor.model import Position
 from symconfig.graph import dims as d
-from symconfig.graph.blocks.common import linear, norm
+from symconfig.graph.blocks.common import linear
 from symconfig.graph.blocks.context import Context
+from symconfig.graph.blocks.norms import norm
 from symconfig.graph.blocks.vision import merge
 from symconfig.graph.implementation import LossKernel
 from symconfig.graph.operator import Block, Element, Place, Tensor, Use

@@ -7,11 +7,20 @@ are. A choice that computes nothing (LongCat) takes no slot: its token comes bac
 from __future__ import annotations
 
 from symconfig.graph import dims as d
-from symconfig.graph.blocks.common import linear, norm
+from symconfig.graph.blocks.common import linear
 from symconfig.graph.blocks.context import Context
 from symconfig.graph.blocks.mlp import mlp
-from symconfig.graph.blocks.routing import CHOICES, ROUTES, choice, sorting
-from symconfig.graph.implementation import Dispatch, ExpertKernels
+from symconfig.graph.blocks.norms import norm
+from symconfig.graph.blocks.routing import (
+    CHOICES,
+    ROUTES,
+    choice,
+    indexed_choice,
+    pairs_of_slots,
+    sorting,
+    tokens_of_slots,
+)
+from symconfig.graph.implementation import Dispatch, ExpertKernels, Router, Routing
 from symconfig.graph.operator import Element, Leg, Tensor, Use, Weight
 
 # Operators that the host runs where the graph has one, forward and backward; counted in Megatron-LM (transformer/moe:
@@ -54,13 +63,23 @@ def _router(ctx: Context, x: Tensor) -> tuple[Tensor, Tensor]:
     assert moe is not None
     rows = x.dims[:-1]
     logits = Tensor("router_logits", (*rows, ROUTES), Element.FP32)
+    if ctx.how.experts.router is Router.WIDE and ctx.how.experts.routing is Routing.INDEXED:
+        x = ctx.build.elementwise("widen_router", [x], Tensor("router_in", x.dims, Element.FP32), linear=True)
     linear(ctx, "router", x, inner=(d.HIDDEN,), width=(ROUTES,), outputs=[Use(logits)], bias=moe.router_bias)
     probabilities = Tensor("router_probabilities", (*rows, CHOICES), Element.FP32)
     indices = Tensor("router_indices", (*rows, CHOICES), Element.INDEX)
     whole = (ROUTES, CHOICES)  # a token is compared with all experts
-    saves = [*choice(moe, rows), indices] if ctx.how.experts.eager_routing else [logits, indices]
+    saves = {
+        Routing.CHAIN: [*choice(moe, rows), indices],
+        Routing.INDEXED: indexed_choice(moe, rows, _scores(ctx)),
+        Routing.FUSED: [logits, indices],
+    }[ctx.how.experts.routing]
     ctx.build.elementwise("route", [logits], probabilities, saves=saves, launches=ROUTE_LAUNCHES, whole=whole)
     return probabilities, indices
+
+
+def _scores(ctx: Context) -> Element:
+    return Element.ACTIVATION if ctx.how.experts.router is Router.NARROW else Element.FP32
 
 
 def _slots(ctx: Context, x: Tensor, indices: Tensor) -> Tensor:
@@ -71,7 +90,7 @@ def _slots(ctx: Context, x: Tensor, indices: Tensor) -> Tensor:
         [x, indices],
         routed,
         loops=(*x.dims, d.SLOTS),
-        saves=sorting(x.dims[:-1]) if ctx.how.experts.eager_routing else [],
+        saves=_kept_to_sort(ctx, x.dims[:-1]),
         sorts=2 if _by_slots(ctx) else 1,
         sorts_experts=_by_slots(ctx),
         launches=DISPATCH_LAUNCHES,
@@ -118,7 +137,18 @@ def _beside_slots(x: Tensor) -> list[tuple[str, str]]:
 
 
 def _kept_to_combine(ctx: Context, probabilities: Tensor, indices: Tensor) -> list[Tensor]:
-    return sorting(probabilities.dims[:-1])[1:] if ctx.how.experts.eager_routing else [probabilities, indices]
+    rows, experts = probabilities.dims[:-1], ctx.how.experts
+    if experts.routing is Routing.INDEXED:
+        return pairs_of_slots(rows, experts.wide_weights)
+    return sorting(rows)[1:] if experts.routing is Routing.CHAIN else [probabilities, indices]
+
+
+def _kept_to_sort(ctx: Context, rows: tuple[str, ...]) -> list[Tensor]:
+    moe, routing = ctx.model.experts, ctx.how.experts.routing
+    assert moe is not None
+    if routing is Routing.INDEXED:
+        return tokens_of_slots(moe, rows)
+    return sorting(rows) if routing is Routing.CHAIN else []
 
 
 def _by_slots(ctx: Context) -> bool:
@@ -146,7 +176,7 @@ def _shared(ctx: Context, x: Tensor, combined: Tensor, gated: bool) -> Tensor:
     with ctx.build.module("shared_experts"), ctx.build.part("shared_experts"):
         shared = mlp(ctx, x, d.SHARED_FFN, "shared_", False, "shared_act")
         if gated:
-            gate = Tensor("shared_logit", (*x.dims[:-1], ONE_LOGIT))
+            gate = Tensor("shared_gate_logit", (*x.dims[:-1], ONE_LOGIT))
             weight = Weight("shared_gate.weight", (d.HIDDEN, ONE_LOGIT), frozen=ctx.frozen)
             ctx.build.matmul("shared_gate", x, weight, (d.HIDDEN,), [Use(gate)])
             shared = ctx.build.elementwise(

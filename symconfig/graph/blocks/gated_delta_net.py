@@ -86,13 +86,14 @@ def _gates(ctx: Context, b: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
     """beta = sigmoid(b), and the decay -exp(A_log) softplus(a + dt_bias) in fp32; each keeps what its slope needs."""
     beta, decay = Tensor("beta", b.dims), Tensor("decay", a.dims, Element.FP32)
     steps, soft = (Tensor(name, a.dims, Element.FP32) for name in ("decay_steps", "decay_softplus"))
+    rates = [Tensor(name, (VALUE_HEADS,), Element.FP32) for name in ("decay_rate", "decay_rate_negated")]
     weights = [ctx.weight(name, VALUE_HEADS) for name in ("A_log", "dt_bias")]
     ctx.build.elementwise(
         "gates",
         [b, a],
         beta,
         beside=[decay],
-        saves=[beta, steps, soft],
+        saves=[beta, steps, soft, *(rates if ctx.how.scan is ScanKernel.WHOLE else [])],
         weights=weights,
         launches=(6, 6),
         whole=(d.SEQUENCE,),

@@ -57,15 +57,16 @@ def _decay(ctx: Context, x: Tensor) -> Tensor:
     decay = Tensor("decay", f.dims, Element.FP32)
     kept = [Tensor(name, f.dims, Element.FP32) for name in ("decay_exp", "decay_sum", "decay_softplus")]
     chosen = Tensor("decay_linear", f.dims, Element.MASK)
+    rates = [Tensor(name, (HEADS,), Element.FP32) for name in ("decay_rate", "decay_rate_negated")]
     weights = [ctx.weight("A_log", HEADS), ctx.weight("dt_bias", HEADS, HEAD_DIM)]
     return ctx.build.elementwise(
-        "forget_gate", [f], decay, saves=[*kept, chosen], weights=weights, traffic=(2, 1), launches=(7, 8)
+        "forget_gate", [f], decay, saves=[*kept, chosen, *rates], weights=weights, traffic=(2, 1), launches=(7, 8)
     )
 
 
 def _beta(ctx: Context, x: Tensor) -> Tensor:
     b, beta = _projected(ctx, x, "b_proj", Tensor("delta_b", (*_ROWS, HEADS))), Tensor("beta", (*_ROWS, HEADS))
-    return ctx.build.elementwise("beta", [b], beta, saves=[beta])
+    return ctx.build.elementwise("beta", [b], beta, saves=[beta], whole=(d.SEQUENCE,))
 
 
 def _sizes(model: ModelDescriptor) -> dict[str, float]:

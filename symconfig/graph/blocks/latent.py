@@ -7,8 +7,9 @@ from symconfig.descriptor.model import Attention, LayerKind, ModelDescriptor
 from symconfig.graph import dims as d
 from symconfig.graph.blocks import indexer
 from symconfig.graph.blocks.attention import copied, core, rotation
-from symconfig.graph.blocks.common import IN_LINEAR, linear, norm, with_adapter
+from symconfig.graph.blocks.common import linear, with_adapter
 from symconfig.graph.blocks.context import Context
+from symconfig.graph.blocks.norms import IN_LINEAR, norm
 from symconfig.graph.implementation import Choosing
 from symconfig.graph.operator import Tensor, Use
 from symconfig.graph.parts import Mixer
@@ -53,9 +54,10 @@ def latent_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     q, k, v = (
         Tensor("q", (*rows, d.HEADS, QK_DIM)),
         Tensor("k", (*rows, d.HEADS, QK_DIM)),
-        Tensor("v", (*rows, d.HEADS, V_DIM)),
+        Tensor("v", (*rows, d.HEADS, V_DIM), storage="kv_up" if ctx.how.linear.views else ""),
     )
-    k_part = Tensor("k_nope", (*rows, d.HEADS, NOPE_DIM))
+    storage = "kv_up" if ctx.how.linear.views else ""
+    k_part = Tensor("k_nope", (*rows, d.HEADS, NOPE_DIM), storage=storage)
     with ctx.build.module("mla_up_proj"):
         if ctx.how.linear.norm_inside:
             q_source, kv_low = _low_norms(ctx, q_source, kv_low, IN_LINEAR)

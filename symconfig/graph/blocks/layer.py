@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from symconfig.descriptor.layers import NO_MIXER, LayerKind, Mlp
 from symconfig.graph import dims as d
-from symconfig.graph.blocks.common import IN_LINEAR, linear, norm, residual
+from symconfig.graph.blocks.common import linear, residual
 from symconfig.graph.blocks.context import Context
 from symconfig.graph.blocks.ends import logits_and_loss
 from symconfig.graph.blocks.experts import experts
 from symconfig.graph.blocks.mlp import mlp
+from symconfig.graph.blocks.norms import IN_LINEAR, norm
 from symconfig.graph.operator import LAYER, Block, Leg, Place, Tensor, Use
 from symconfig.graph.parts import End, parts
 

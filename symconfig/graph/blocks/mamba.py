@@ -17,11 +17,12 @@ from symconfig.descriptor.layers import LayerKind
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph import dims as d
 from symconfig.graph.blocks import stated
-from symconfig.graph.blocks.common import linear, norm, with_adapter
+from symconfig.graph.blocks.common import linear, with_adapter
 from symconfig.graph.blocks.context import Context
 from symconfig.graph.blocks.convolved import convolution
+from symconfig.graph.blocks.norms import norm
 from symconfig.graph.implementation import ScanKernel
-from symconfig.graph.operator import Scratch, Tensor, Use
+from symconfig.graph.operator import Element, Scratch, Tensor, Use
 from symconfig.graph.parts import Mixer
 
 NAME = "mamba"
@@ -51,7 +52,7 @@ def mamba(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
         "scan",
         [u, with_adapter(ctx, "dt_proj", step), b, c, z],
         gated,
-        saves=[*again, b, c, z, scanned],
+        saves=[*again, *_kept_in_turn(ctx, joined, b, c), z, scanned],
         weights=[ctx.weight("A_log", WIDTH, STATE), ctx.weight("D", WIDTH), ctx.weight("dt_proj.bias", WIDTH)],
         whole=(d.SEQUENCE, STATE),
         scratch=[Scratch(tensor, (0, 2)) for tensor in (u, step)] if joined else [],
@@ -60,6 +61,15 @@ def mamba(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     kept = scanned if joined else None
     linear(ctx, "out_proj", gated, (WIDTH,), (d.HIDDEN,), [Use(out)], BIAS in has, keeps=kept)
     return with_adapter(ctx, "out_proj", out)
+
+
+def _kept_in_turn(ctx: Context, joined: bool, b: Tensor, c: Tensor) -> list[Tensor]:
+    """B and C; one function with the projections keeps copies by channel of them, too (mamba-ssm, MambaInnerFn). What
+    Transformers makes of A_log is fp32, and kept."""
+    if ctx.how.scan is not ScanKernel.WHOLE:
+        return [b, c]
+    copies = [Tensor(f"{one.name}_copied", one.dims) for one in (b, c)] if joined else []
+    return [b, c, *copies, *(Tensor(name, (WIDTH, STATE), Element.FP32) for name in ("decay_rate", "A"))]
 
 
 def _low(ctx: Context, u: Tensor, kept: Tensor | None, norms: bool) -> tuple[Tensor, Tensor, Tensor]:

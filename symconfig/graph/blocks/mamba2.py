@@ -36,6 +36,8 @@ IN_WIDTH, CHANNELS = "mamba_in_width", "mamba_conv_channels"
 
 _SCAN_KERNELS = (6, 17)  # of mamba-ssm, that the host launches: chunk sums, states, their passing, C B', and the scan
 _ROWS = (d.BATCH, d.SEQUENCE)
+# What Transformers makes of A_log: its exponential, and the negative of that, which the scan reads.
+_RATES = tuple(Tensor(name, (HEADS,), Element.FP32) for name in ("decay_rate", "A"))
 
 
 def mamba2(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
@@ -51,7 +53,7 @@ def mamba2(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
         "scan",
         read,
         result if gated_inside else scanned,
-        saves=[*mixed, dt, *([z] if gated_inside else []), scanned],
+        saves=[*mixed, dt, *([z] if gated_inside else []), scanned, *(_RATES if whole else [])],
         weights=[ctx.weight(name, HEADS) for name in ("dt_bias", "A_log", "D")],
         whole=(d.SEQUENCE, HEAD_DIM, STATE),
         together=[(HEADS, GROUPS)],
@@ -124,6 +126,7 @@ def _norm(ctx: Context, x: Tensor, gate: Tensor | None) -> Tensor:
         saves=[*read, statistics],
         weights=[ctx.weight("ssm_norm.weight", HEADS, HEAD_DIM)],
         reduces={HEAD_DIM: 1},
+        whole=() if gate is None else (d.SEQUENCE,),
         scratch=[] if gate is None else [Scratch(out, (0, 1))],
     )
     return out

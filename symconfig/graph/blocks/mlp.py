@@ -6,10 +6,11 @@ from fractions import Fraction
 
 from symconfig.descriptor.model import Experts
 from symconfig.graph import dims as d
-from symconfig.graph.blocks.common import beside_fused, linear, norm, with_adapter
+from symconfig.graph.blocks.common import beside_fused, linear, with_adapter
 from symconfig.graph.blocks.context import Context
+from symconfig.graph.blocks.norms import norm
 from symconfig.graph.builder import in_eight_bits
-from symconfig.graph.implementation import ExpertKernels
+from symconfig.graph.implementation import ActivationKernel, ExpertKernels, Routing
 from symconfig.graph.operator import Element, Tensor, Use
 
 SLOPES = ("alpha_p", "alpha_n")  # of xIELU: a number each, learned (arXiv:2411.13010)
@@ -77,9 +78,8 @@ def mlp(
         if gated and ctx.model.hidden_act == "clamped_swiglu" and ctx.how.experts.kernels is not ExpertKernels.FUSED:
             gate, up = (_clamped(ctx, half) for half in (gate, up))
         if gated and not ctx.how.fused_activation:
-            active = ctx.build.elementwise(
-                f"{prefix}gate_activation", [gate], Tensor(f"{prefix}gate_active", gate.dims), saves=[gate]
-            )
+            active = Tensor(f"{prefix}gate_active", gate.dims)
+            ctx.build.elementwise(f"{prefix}gate_activation", [gate], active, saves=_kept_of_gate(ctx, gate, active))
             ctx.build.elementwise(f"{prefix}activation", [active, up], middle, saves=[active, up])
         else:
             inputs = [gate, up] if gated else [up]
@@ -121,21 +121,31 @@ def _weighing(ctx: Context, width: str) -> Experts | None:
 def _kept(ctx: Context, inputs: list[Tensor], active: Tensor) -> list[Tensor]:
     """What the activation keeps: mostly what it reads. ReLU keeps its result, which the next product keeps anyway.
 
-    xIELU is seven eager kernels (Transformers 5.23, activations.py:_xielu_python): they keep where x is positive, its
-    product with a slope, its exponential less one, and that less x, beside x.
+    GELU by tanh in a chain (Transformers 5.24, activations.py:NewGELUActivation) keeps half of what it reads, the tanh
+    and one more than that besides. xIELU is seven eager kernels (_xielu_python there): they keep where x is positive,
+    its product with a slope, its exponential less one, and that less x, beside x.
     """
     if ctx.model.hidden_act == "relu" and len(inputs) == 1:
         return [active]
+    if ctx.model.hidden_act == "gelu_tanh" and ctx.how.activation is ActivationKernel.CHAIN:
+        return [*inputs, *(Tensor(f"{active.name}.{part}", active.dims) for part in ("half", "tanh", "one_more"))]
     if ctx.model.hidden_act != "xielu":
         return inputs
     parts = [Tensor(f"{active.name}.{part}", active.dims) for part in ("sloped", "exponential", "difference")]
     return [*inputs, Tensor(f"{active.name}.positive", active.dims, Element.MASK), *parts]
 
 
+def _kept_of_gate(ctx: Context, gate: Tensor, active: Tensor) -> list[Tensor]:
+    """Of a gate's own activation. With limits it is a product with a sigmoid, which it keeps (modeling_gpt_oss.py)."""
+    if ctx.model.hidden_act == "clamped_swiglu":
+        return [gate, Tensor(f"{gate.name}.sigmoid", gate.dims)]
+    return _kept(ctx, [gate], active)
+
+
 def _slot_weights(ctx: Context, width: str) -> list[Tensor]:
     """The probabilities of an expert's slots, where the activation weighs by them. Sigmoid scores stay in fp32."""
     moe = _weighing(ctx, width)
-    if moe is None or not ctx.how.experts.eager_routing:
+    if moe is None or ctx.how.experts.routing is not Routing.CHAIN:
         return []
     element = Element.FP32 if moe.scoring_func == "sigmoid" else Element.ACTIVATION
     return [Tensor("slot_probabilities", (d.EXPERTS, d.SLOTS), element)]

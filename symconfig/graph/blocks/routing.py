@@ -1,12 +1,17 @@
-"""What a router that is a chain of operators keeps, tensor by tensor."""
+"""What routers that are chains of operators keep, tensor by tensor."""
 
 from __future__ import annotations
 
 from symconfig.descriptor.model import Experts
+from symconfig.graph import dims as d
 from symconfig.graph.operator import Element, Tensor
 
 ROUTES = "router_width"  # one logit an expert; a dim of its own, since no axis splits the router
 CHOICES = "num_experts_per_tok"
+
+
+# Of the best two of each group, and of the groups that are left in.
+PAIRS, GROUPS = "router_group_pairs", "topk_group"
 
 
 def choice(moe: Experts, rows: tuple[str, ...]) -> list[Tensor]:
@@ -42,3 +47,36 @@ def sorting(rows: tuple[str, ...]) -> list[Tensor]:
         Tensor("sorted_pairs", (*rows, ROUTES), Element.INDEX),
         Tensor("slot_tokens", (*rows, CHOICES), Element.INDEX),
     ]
+
+
+def indexed_choice(moe: Experts, rows: tuple[str, ...], scores: Element) -> list[Tensor]:
+    """Transformers' routers, with the chosen experts' indices (models/*/modeling_*.py: *TopKRouter)."""
+    result = [Tensor("router_indices", (*rows, CHOICES), Element.INDEX)]
+    if moe.softmax_after_topk:
+        return [*result, Tensor("chosen_scores", (*rows, CHOICES), scores)]
+    result.append(Tensor("router_scores", (*rows, ROUTES), scores))
+    if moe.n_group is not None:
+        result.append(Tensor("left_out", (*rows, ROUTES), Element.MASK))
+        result.append(Tensor("best_of_groups", (*rows, PAIRS), Element.INDEX))
+        result.append(Tensor("groups", (*rows, GROUPS), Element.INDEX))
+    if moe.norm_topk_prob:
+        result.append(Tensor("chosen_scores", (*rows, CHOICES), scores))
+        result.append(Tensor("chosen_sum", rows, scores))
+    return result
+
+
+def tokens_of_slots(moe: Experts, rows: tuple[str, ...]) -> list[Tensor]:
+    """Transformers' way to the experts (integrations/moe.py, grouped_mm_experts_forward): each slot's token, its expert
+    where that has a bias, and where each expert's slots end, in 32 bits."""
+    names = ["slot_tokens", *(["slot_experts"] if moe.expert_bias else [])]
+    return [*(_index(name, rows) for name in names), Tensor("expert_ends", (d.EXPERTS,), Element.FP32)]
+
+
+def pairs_of_slots(rows: tuple[str, ...], wide: bool) -> list[Tensor]:
+    """The way back: each slot's pair of token and expert, its weight, and each pair's slot."""
+    weights = Tensor("slot_weights", (*rows, CHOICES), Element.FP32 if wide else Element.ACTIVATION)
+    return [_index("slot_pairs", rows), _index("pair_slots", rows), weights]
+
+
+def _index(name: str, rows: tuple[str, ...]) -> Tensor:
+    return Tensor(name, (*rows, CHOICES), Element.INDEX)

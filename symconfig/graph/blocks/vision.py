@@ -16,8 +16,8 @@ from symconfig.descriptor import vision as kinds
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.vision import Step, Vision
 from symconfig.graph import dims as d
-from symconfig.graph.blocks.common import normed
 from symconfig.graph.blocks.context import Context
+from symconfig.graph.blocks.norms import normed
 from symconfig.graph.implementation import Kernel, NormKernel
 from symconfig.graph.operator import LAYER, Block, Element, Place, Tensor, Use, Weight
 from symconfig.graph.parts import End
@@ -49,7 +49,7 @@ class _Tower:
     def of(ctx: Context, frozen: bool) -> _Tower:
         vision = _vision(ctx.model)
         split = vision.model_type in ctx.how.towers.split
-        if not split and ctx.how.norm is NormKernel.FUSED:
+        if not split:  # Transformers' module, however the language model's norms are computed
             ctx.how = replace(ctx.how, norm=NormKernel.EAGER)
         return _Tower(ctx, vision, frozen or ctx.frozen, split)
 

@@ -12,9 +12,10 @@ from symconfig.descriptor.model import LayerKind, ModelDescriptor, Position
 from symconfig.graph import dims as d
 from symconfig.graph.attended import FULL
 from symconfig.graph.blocks.attention import copied, core, rotation
-from symconfig.graph.blocks.common import linear, norm, with_adapter
+from symconfig.graph.blocks.common import linear, with_adapter
 from symconfig.graph.blocks.context import Context
 from symconfig.graph.blocks.indexer import Read
+from symconfig.graph.blocks.norms import norm
 from symconfig.graph.operator import Tensor, Use
 from symconfig.graph.parts import Mixer
 

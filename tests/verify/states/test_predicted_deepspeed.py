@@ -115,17 +115,11 @@ def test_what_is_predicted_is_what_is_held_but_for_padding(kind: str) -> None:
     assert count >= 3
 
 
-# Where the model is off: phi-4 keeps 1.3 % more on one rank, Llama 3.2's small tied models 35 % less with Ulysses.
-ZERO_2_APART = ("phi-4", "llama3.2-3b", "llama3.2-1b")
-
-
 @pytest.mark.parametrize("kind", [kind for kind in _PLANS if "ZeRO 2" in kind and "offload" not in kind])
 def test_zero_2_keeps_no_more_gradients_than_predicted(kind: str) -> None:
     """On no rank but for padding. Above its share at most two parameters of each group, nor half as much again."""
     count = 0
     for plan in plans(kind):
-        if plan.model.name in ZERO_2_APART:
-            continue
         name, world, ours = plan.model.name, plan.best.parallel.world_size, predicted(plan)["gradients"]
         settings = Settings.of(config(plan), world)
         groups = optimizer_groups(local(plan.model, settings, 0))

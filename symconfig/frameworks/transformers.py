@@ -1,0 +1,124 @@
+"""How Transformers' classes compute what most of them compute as Llama's does (release 5.24, models/*/modeling_*.py).
+
+Each row names a kernel and the families, by model_type, whose class has it. What a kernel keeps is the graph's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from symconfig.descriptor.architectures.class_defaults import plain_attention
+from symconfig.descriptor.architectures.keys import words
+from symconfig.graph.implementation import (
+    ActivationKernel,
+    Angles,
+    Attention,
+    Implementation,
+    Kernel,
+    NormKernel,
+    RotationKernel,
+    Router,
+    Routing,
+)
+
+
+def _each(rows: Mapping[NormKernel, str]) -> Mapping[str, NormKernel]:
+    return {kind: kernel for kernel, kinds in rows.items() for kind in words(kinds)}
+
+
+_NORMS = _each(
+    {
+        NormKernel.EAGER_WIDE: "afmoe flex_olmo flint gpt_oss olmo2 olmo3 olmo_hybrid",
+        NormKernel.EAGER_COPYING: """gemma gemma2 gemma3_text helium nemotron_h qwen3_5_moe_text qwen3_5_text qwen3_next
+            recurrent_gemma vaultgemma""",
+        NormKernel.EAGER_POWER: "gemma4_text gemma4_unified_text",
+        NormKernel.LAYER_WIDE: "olmo",
+        NormKernel.LAYER_COPYING: "nemotron",
+        NormKernel.LAYER_IN_TURN: "cohere cohere2 cohere2_moe cohere_compass_text",
+    }
+)
+_CHAINED_GELU = words("codegen gpt-sw3 gpt2 gpt_neo gptj openai-gpt phi")  # activations.py:NewGELUActivation
+_JOINED_HEADS = words(
+    "bloom codegen dbrx falcon gpt-sw3 gpt2 gpt_bigcode gpt_neox mpt openai-gpt persimmon phi3 phi4_multimodal"
+)
+_LATENT = words(  # keys' and values' two products, each of parts together
+    """axk1 deepseek_v2 deepseek_v3 deepseek_v32 glm4_moe_lite glm_moe_dsa kimi_linear longcat_flash minicpm3 youtu"""
+)
+_JOINED_GATES = words("glm glm4 phi3 phi4_multimodal")
+# Tables of angles that a layer makes for itself, and which of them it leaves in fp32.
+_ANGLES = {
+    **dict.fromkeys(words("gptj codegen"), Angles.APART),
+    **dict.fromkeys(words("ernie4_5 ernie4_5_moe glm glm4 helium recurrent_gemma"), Angles.BY_LAYER),
+}
+_WIDE_ANGLES = words("codegen ernie4_5 ernie4_5_moe")
+# Queries that are joined from a turned and another part, head by head, give a result that is copied by token.
+_JOINED_PARTS = words(
+    """axk1 deepseek_v2 deepseek_v3 deepseek_v32 glm glm4 glm4_moe glm4_moe_lite glm_moe_dsa gpt_neox
+    laguna longcat_flash minicpm3 minimax_m2 nemotron persimmon phi phi3 phi4_multimodal qwen3_5_moe_text qwen3_5_text
+    qwen3_next recurrent_gemma stablelm youtu"""
+)
+# Plain attention that leaves the softmax in the scores' precision; that multiplies in fp32.
+_NARROW_SOFTMAX = words("gpt_oss openai-gpt xglm")
+_WIDE_PRODUCTS = words("flint gpt_neo")
+_SCALED_BY_SINKS = words("granite_swa granitemoe_swa")
+_ONE_HEAD = words("falcon")  # one key is broadcast, which torch's fused kernels refuse
+
+# From where on a router is in fp32, and whether the weights of its choices are.
+_ROUTERS = {
+    **dict.fromkeys(words("aria_text gpt_oss lfm2_moe"), Router.NARROW),
+    **dict.fromkeys(
+        words(
+            """axk1 deepseek_v2 deepseek_v3 deepseek_v32 dots1 ernie4_5_moe exaone_moe flint glm4_moe glm4_moe_lite
+            glm_moe_dsa hunyuan_v1_moe hy_v3 kimi_linear kolibri1 longcat_flash nemotron_h solar_open"""
+        ),
+        Router.WIDE,
+    ),
+}
+_WIDE_WEIGHTS = words(
+    """afmoe axk1 deepseek_v2 deepseek_v3 deepseek_v32 dots1 exaone_moe flint glm4_moe glm4_moe_lite glm_moe_dsa
+    hunyuan_v1_moe hy_v3 kimi_linear kolibri1 longcat_flash minimax minimax_m2 mixtral nemotron_h solar_open"""
+)
+
+
+def written(how: Implementation, kind: str) -> Implementation:
+    """Return an implementation with what a family's class has in another way, unless it is compiled or replaced."""
+    found = how
+    if how.norm is NormKernel.EAGER:
+        found = replace(found, norm=_NORMS.get(kind, how.norm))
+    if not how.fused_activation and kind in _CHAINED_GELU:
+        found = replace(found, activation=ActivationKernel.CHAIN)
+    if how.rotation.kernel is RotationKernel.EAGER and how.rotation.angles is Angles.ONCE:
+        angles = _ANGLES.get(kind, Angles.ONCE)
+        found = replace(found, rotation=replace(how.rotation, angles=angles, wide_angles=kind in _WIDE_ANGLES))
+    if not how.linear.joined:
+        views = how.linear.views or kind in _JOINED_HEADS or kind in _LATENT
+        found = replace(found, linear=replace(how.linear, products=_joined(kind), views=views))
+    if how.experts.routing is Routing.INDEXED:
+        experts = replace(
+            how.experts, router=_ROUTERS.get(kind, how.experts.router), wide_weights=kind in _WIDE_WEIGHTS
+        )
+        found = replace(found, experts=experts)
+    return replace(found, attention=_attention(how.attention, kind))
+
+
+def _joined(kind: str) -> frozenset[str]:
+    rows = {"qkv_proj": _JOINED_HEADS, "gate_up_proj": _JOINED_GATES}
+    return frozenset(name for name, kinds in rows.items() if kind in kinds)
+
+
+def _attention(how: Attention, kind: str) -> Attention:
+    """Classes without torch's fused kernel, and all where a job asks for none, copy the heads that are shared."""
+    if how.kernel not in (Kernel.FLASH, Kernel.IN_TURN):
+        return how
+    if how.kernel is Kernel.FLASH and not plain_attention(kind):
+        copies = how.copies_result or kind in _JOINED_PARTS
+        return replace(how, copies_result=copies, one_head_apart=kind in _ONE_HEAD)
+    kernel = Kernel.NARROW if kind in _NARROW_SOFTMAX else Kernel.IN_TURN
+    return replace(
+        how,
+        kernel=kernel,
+        copies_shared_heads=True,
+        wide_products=kind in _WIDE_PRODUCTS,
+        scales_by_sinks=kind in _SCALED_BY_SINKS,
+    )

@@ -1,0 +1,122 @@
+"""Layers of every family that is read: what autograd keeps of Transformers' own class, to the byte."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+
+from symconfig.descriptor.architectures import architectures
+from symconfig.descriptor.architectures.class_defaults import families
+from symconfig.descriptor.huggingface import import_config
+from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
+from symconfig.graph.model import derived
+from symconfig.graph.recompute import apply
+from symconfig.graph.scheme import Scheme
+from tests.descriptor.small_configs import small_config
+from tests.graph.saved import Kept, keeping, stand_in
+from tests.graph.support import held_bytes, numbers
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+S = 64
+# A grouped product on a CPU wants rows of a multiple of 16 bytes.
+_ALIGNED = {12: 16, 28: 32, 36: 48}
+_LONG = ("sliding_window", "attention_window_size", "window_size", "attention_chunk_size")  # than a sequence
+_NEVER = ("dropout", "pdrop")
+NOT_BUILT = {"phi4_multimodal"}  # phi3's layers, behind towers that have no small sizes
+FAMILIES = [
+    kind for kind, row in families().items() if kind in architectures() and "text" not in row and kind not in NOT_BUILT
+]
+# Bytes that a class keeps beyond what is derived, by layer where layers differ, and what they are.
+EXPLAINED: dict[str, tuple[int | dict[str, int], str]] = {
+    "apertus": (4, "xIELU's two slopes, after their softplus"),
+    "ernie4_5_moe": ({"moe": 4 * S}, "the sum of the chosen scores, before it is clamped"),
+    "falcon": (16, "the places of the last two heads in the joined product"),
+    "falcon_h1": (128 * S, "the mixer's input times a multiplier of muP"),
+    "granitemoehybrid": (-20 * S, "its softmax is of the chosen logits only: the same, said otherwise"),
+    "kimi_linear": ({"dense_kimi_delta_attention": 4 * 128, "moe_kimi_delta_attention": 4 * 128},
+                    "a copy in fp32 of the weight of the norm behind the scan"),
+    "kolibri1": (24 * S, "the router's logits before their scale, and the chosen scores"),
+    "laguna": (16 * S, "the gate of each head, in fp32"),
+    "ministral3": (2 * S, "the scale of queries by position"),
+    "olmo_hybrid": ({"dense_gated_delta_net": 8 * S}, "beta, before it is doubled"),
+    "phimoe": (28 * S, "its router draws each of its two choices from scores of their own (sparsemixer)"),
+    "xglm": (512 * S + 4, "the scores, which are compared with the least number, and that number"),
+}  # fmt: skip
+# What is computed in another way altogether: the share that a class keeps beyond what is derived, at most.
+OTHERWISE = {
+    "dbrx": (0.23, "experts run one after the other, and what its joined product gives is clamped"),
+    "llama4_text": (0.38, "every expert runs on every token (Llama4TextExperts)"),
+    "longcat_flash": (0.1, "experts that compute nothing are slots like all others"),
+    "minimax": (0.18, "lightning attention is a loop over blocks, whose scores are kept (MiniMaxLightningAttention)"),
+    "recurrent_gemma": (0.52, "the scan is a loop over tokens (RecurrentGemmaRglru._rnn_scan)"),
+}
+
+
+def config(kind: str) -> dict[str, Any]:
+    """Return a small `config.json` of a family, without dropout, whose windows hold all keys."""
+    small = {key: _ALIGNED.get(value, value) if type(value) is int else value
+             for key, value in small_config(kind).items()}  # fmt: skip
+    given = families()[kind]["defaults"]
+    small |= {key: 4096 for key in small if key in _LONG}
+    small |= {key: 0.0 for key in given if any(part in key for part in _NEVER)}
+    if "qk_nope_head_dim" in small:  # else a CPU has no fused attention
+        small["v_head_dim"] = small["qk_nope_head_dim"] + small["qk_rope_head_dim"]
+        small["num_key_value_heads"] = small["num_attention_heads"]
+    return small
+
+
+def kept(given: dict[str, Any], layers: int, patch: pytest.MonkeyPatch) -> Kept:
+    """Return what is kept of a forward of the decoder, by the layer's number. layers: or half as many (LongCat)."""
+    made = transformers.AutoConfig.for_model(**given, pad_token_id=0, bos_token_id=1, eos_token_id=2)
+    cls = transformers.MODEL_FOR_CAUSAL_LM_MAPPING[type(made)]
+    made._attn_implementation = "sdpa" if cls._supports_sdpa else "eager"
+    model = cls._from_config(made, dtype=torch.bfloat16).train()
+    stand_in(cls.__module__.split(".")[-2], patch)
+    decoder = model.get_decoder()
+    lists = (one for one in decoder.modules() if isinstance(one, torch.nn.ModuleList) and 2 * len(one) >= layers)
+    with keeping(model) as found:
+        for one in decoder.children():  # what makes tables of angles, once for all layers
+            if "Rotary" in type(one).__name__:
+                one.register_forward_hook(lambda _, __, made: found.leave_out(*made))
+        modules = next(lists)
+        for number, layer in enumerate(modules):
+            at = str((number + 1) * layers // len(modules) - 1)
+            layer.register_forward_pre_hook(lambda *_, at=at: setattr(found, "where", at))
+            layer.register_forward_hook(lambda *_: setattr(found, "where", ""))
+        decoder(torch.zeros((1, S), dtype=torch.long), use_cache=False)
+    return found
+
+
+def compared(kind: str, patch: pytest.MonkeyPatch) -> dict[str, tuple[float, int]]:
+    """Return for each kind of layer the bytes that are derived, and those that the last one of this kind keeps."""
+    given = config(kind)
+    model = import_config(given, "config.json", "small")
+    blocks, sizes = derived(model, DEEPSPEED.implementation, Scheme(False)), numbers(model, seq_length=S)
+    each = {name: held_bytes(block, apply(block, frozenset()), sizes) for name, block in blocks.items()}
+    found = kept(given, model.num_hidden_layers, patch)
+    result, ours = {}, 0.0
+    for place, name in enumerate(model.layer_kinds):
+        ours += each[name]
+        if real := found.bytes(str(place)):
+            result[name] = ours, real
+            ours = 0.0
+    return result
+
+
+@pytest.mark.parametrize("kind", [kind for kind in FAMILIES if kind not in OTHERWISE])
+def test_a_layer_saves_what_is_derived(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    beyond = EXPLAINED.get(kind, (0, ""))[0]
+    for name, (ours, real) in compared(kind, monkeypatch).items():
+        assert ours + (beyond if isinstance(beyond, int) else beyond.get(name, 0)) == real, name
+
+
+@pytest.mark.parametrize("kind", OTHERWISE)
+def test_a_layer_that_is_computed_otherwise_saves_no_less_than_is_derived(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, (ours, real) in compared(kind, monkeypatch).items():
+        assert ours <= real <= (1 + OTHERWISE[kind][0]) * ours, name
