@@ -37,6 +37,11 @@ class Builder:
     legs: list[Leg] = field(default_factory=lambda: [Leg.APART])
     stops_early: bool = False
     detached: bool = False
+    elsewhere: dict[str, Tensor] = field(default_factory=dict)
+
+    def from_elsewhere(self, tensor: Tensor) -> Tensor:
+        """Return a tensor that another block makes and holds, as an input of this one."""
+        return self.elsewhere.setdefault(tensor.name, tensor)
 
     @contextmanager
     def module(self, *names: str) -> Iterator[None]:
@@ -62,9 +67,9 @@ class Builder:
     @contextmanager
     def no_gradient(self) -> Iterator[None]:
         """Operators made inside run forward only."""
-        self.detached = True
+        before, self.detached = self.detached, True
         yield
-        self.detached = False
+        self.detached = before
 
     def _add(self, operator: Operator) -> None:
         modules, part = tuple(self.modules), ".".join(self.parts)
@@ -257,13 +262,14 @@ class Builder:
         operators = tuple(_backward(self.operators, unwanted) if leaves else self.operators)
         return Block(
             name=name,
-            inputs=tuple(inputs),
+            inputs=(*inputs, *self.elsewhere.values()),
             outputs=tuple(outputs),
             operators=operators,
             discards=DISCARDING,
             stops_early=self.stops_early,
             place=place,
             leaves=unwanted,
+            elsewhere=frozenset(self.elsewhere),
         )
 
 

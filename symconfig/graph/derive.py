@@ -97,9 +97,10 @@ class Flow:
             self.uses[tensor.name].append((None, self._at_border(tensor)))
 
     def _at_border(self, tensor: Tensor) -> Layout:
-        """The residual stream lies as any operator puts it; ids and losses are whole along tp."""
+        """The residual stream, and what another block makes, lies as any operator puts it; ids and losses are whole
+        along tp."""
         layout = _alone(tensor, self.scheme)
-        if tensor.dims == _STREAM.dims:
+        if tensor.dims == _STREAM.dims or tensor.name in self.block.elsewhere:
             return layout
         return Layout(tuple((axis, place) for axis, place in layout.places if axis != "tp"))
 
@@ -187,7 +188,7 @@ class Flow:
                 result.append(
                     Held(
                         tensor=name,
-                        elements=_local(tensor.dims, layout) * (0 if views else 1),
+                        elements=_local(tensor.dims, layout) * (0 if views or name in self.block.elsewhere else 1),
                         element=self._kept_element(tensor, names),
                         producer=producer.name if producer else None,
                         needed_by=tuple(names),

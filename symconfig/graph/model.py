@@ -12,6 +12,7 @@ from symconfig.descriptor.layers import NO_MIXER
 from symconfig.descriptor.model import Attention, ModelDescriptor
 from symconfig.errors import InputError, Problem
 from symconfig.graph import dims as d
+from symconfig.graph.blocks import layer_inputs, shared_block
 from symconfig.graph.blocks.context import Context
 from symconfig.graph.blocks.layer import layer
 from symconfig.graph.builder import Builder
@@ -157,6 +158,9 @@ def dim_sizes(model: ModelDescriptor) -> dict[str, float]:
             d.SHARED_FFN_FUSED: 2 * moe.shared_expert_intermediate_size,
             "shared_gate_width": 1,
         }
+    if wide := model.wide_intermediate_size:
+        sizes |= {d.WIDE_FFN: wide, d.WIDE_FFN_FUSED: 2 * wide}
+    sizes |= layer_inputs.sizes(model) | shared_block.sizes(model)
     for block in blocks_of(model):
         sizes |= parts().mixer(block).sizes(model)
     for end in _ends(model):

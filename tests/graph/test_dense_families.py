@@ -45,7 +45,12 @@ SAVED = {
     "seed_oss": 0,
     "starcoder2": 0,
 }
-GEMMA4 = small_config("gemma4_text") | {"num_hidden_layers": 6, "vocab_size": 96, "vocab_size_per_layer_input": 96}
+GEMMA4 = small_config("gemma4_text") | {
+    "num_hidden_layers": 6,
+    "vocab_size": 96,
+    "hidden_size_per_layer_input": 0,
+    "num_kv_shared_layers": 0,
+}
 
 
 def _config(kind: str, layers: int) -> dict[str, Any]:

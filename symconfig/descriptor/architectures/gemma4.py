@@ -1,4 +1,5 @@
-"""Google's Gemma 4 without an embedding for each layer: layers without a window have wider heads, and fewer of keys."""
+"""Google's Gemma 4: layers without a window have wider heads, and fewer of keys. Its small ones have an embedding for
+each layer, and last layers that read the keys and values of earlier ones and may have a wider MLP."""
 
 from __future__ import annotations
 
@@ -31,11 +32,27 @@ def _wide(values: Values) -> Mapping[str, Any]:
 
 def gemma4(reader: Reading) -> None:
     """Rope's fraction is that of the wide layers, which have a section of the file of their own, too."""
-    reader.fields["partial_rotary_factor"] = 1.0
-    if reader.values.get("hidden_size_per_layer_input"):
-        what = "an embedding for each layer cannot be described"
-        reader.problem(what, "hidden_size_per_layer_input", got=reader.values["hidden_size_per_layer_input"], need="0")
+    values, fields = reader.values, reader.fields
+    fields["partial_rotary_factor"] = 1.0
+    layer_inputs(reader)
+    if values.get("use_double_wide_mlp") and fields.get("num_kv_shared_layers"):
+        fields["wide_intermediate_size"] = 2 * fields["intermediate_size"]
     _per_layer(reader)
+
+
+def layer_inputs(reader: Reading) -> None:
+    """An embedding for each layer has a width and a vocabulary of its own."""
+    if size := reader.values.get("hidden_size_per_layer_input"):
+        rows = reader.values["vocab_size_per_layer_input"]
+        reader.fields["layer_inputs"] = {"size": size, "vocab_size": rows}
+
+
+def layer_inputs_keys(model: ModelDescriptor) -> dict[str, Any]:
+    """Return the keys of a model's embedding for each layer, and of layers that share keys and values."""
+    has = model.layer_inputs
+    sizes = {} if has is None else {"vocab_size_per_layer_input": has.vocab_size}
+    size = 0 if has is None else has.size
+    return {"hidden_size_per_layer_input": size, "num_kv_shared_layers": model.num_kv_shared_layers, **sizes}
 
 
 def _per_layer(reader: Reading) -> None:
@@ -69,6 +86,10 @@ def _keys(model: ModelDescriptor) -> dict[str, Any]:
     return own | ({"num_global_key_value_heads": heads} if alike else {})
 
 
+def _small_keys(model: ModelDescriptor) -> dict[str, Any]:
+    return {**_keys(model), **layer_inputs_keys(model), "use_double_wide_mlp": model.wide_intermediate_size is not None}
+
+
 _GEMMA4 = Architecture(
     constants={
         "norm_after_sublayer": True,
@@ -79,16 +100,17 @@ _GEMMA4 = Architecture(
     },
     defaults={"global_head_dim": 512, "num_global_key_value_heads": None, "per_layer_config": None},
     only={"use_bidirectional_attention": (None, "vision")},  # which text alone does not notice
-    ignored=("vocab_size_per_layer_input", "num_experts", "top_k_experts", "moe_intermediate_size", "hidden_act"),
+    ignored=("num_experts", "top_k_experts", "moe_intermediate_size", "hidden_act"),
     layers=layers,
     blocks={FULL: _wide},
     reads=("attention_k_eq_v", "global_head_dim", "num_global_key_value_heads", "per_layer_config",
-           "hidden_size_per_layer_input"),
+           "hidden_size_per_layer_input", "vocab_size_per_layer_input", "use_double_wide_mlp"),
+    may_be_zero=("hidden_size_per_layer_input",),
     rule=gemma4,
     writes=_keys,
 )  # fmt: skip
 
 ARCHITECTURES: dict[str, Architecture] = {
-    "gemma4_text": replace(_GEMMA4, writes=lambda model: {**_keys(model), "hidden_size_per_layer_input": 0}),
+    "gemma4_text": replace(_GEMMA4, writes=_small_keys),
     "gemma4_unified_text": _GEMMA4,
 }

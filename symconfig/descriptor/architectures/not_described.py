@@ -29,7 +29,6 @@ REFUSED: Mapping[str, str] = {
     "gemma3n": _STREAMS,
     "gemma4_assistant": _DRAFTS,
     "gemma4_unified_assistant": _DRAFTS,
-    "hrm_text": "two stacks of layers run several times over for each token, the earlier turns without gradients",
     "dots3_note": "its text model's latent attention has gates by head, and windows beside layers with an indexer",
     **dict.fromkeys(
         ("qwen4_exp", "qwen4_exp_text"),
@@ -37,8 +36,4 @@ REFUSED: Mapping[str, str] = {
     ),
     "rwkv": "its recurrence over keys and values (WKV) has no block",
     "xlstm": "its recurrence over matrices (mLSTM) has no block",
-    **dict.fromkeys(
-        ("zamba", "zamba2"),
-        "many layers share one or two attention blocks, which are held once and read the embedding again",
-    ),
 }

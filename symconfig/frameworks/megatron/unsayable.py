@@ -34,6 +34,12 @@ NEVER: Mapping[str, str] = MappingProxyType(
         "experts.input_scaled": "a choice's weight scales what its expert gives",
         "experts.shortcut": "what experts give joins the stream in their own layer",
         "experts.result_norm": "it has no norm of what experts give",
+        "hypersphere": "its stream is never normed itself, and no matrix has a learned scale",
+        "loop": "each layer runs once for a token",
+        "shared_block": "every layer has weights of its own",
+        "layer_inputs": "tokens have one embedding, read by the first layer",
+        "num_kv_shared_layers": "each layer's attention has keys and values of its own",
+        "wide_intermediate_size": "all MLPs are as wide",
         "particulars": "its modules compute nothing besides",
     }
 )

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from fractions import Fraction
 
+from symconfig.descriptor.layers import Pairs
 from symconfig.descriptor.model import Attention, LayerKind, ModelDescriptor, Position
 from symconfig.graph import dims as d
 from symconfig.graph.attended import FULL, WINDOW
 from symconfig.graph.blocks.common import beside_fused, linear, norm, with_adapter
 from symconfig.graph.blocks.context import Context
+from symconfig.graph.blocks.hypersphere import scaled
 from symconfig.graph.blocks.indexer import Read
 from symconfig.graph.implementation import Kernel, RotationKernel
 from symconfig.graph.operator import Element, Tensor, Use, Weight
@@ -20,6 +23,8 @@ _ROWS = {d.KEYS: 2}  # a softmax reduces the maximum and the sum of each row
 
 def attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     """o[B, S, D] from x[B, S, D]."""
+    if kind.pairs is Pairs.BORROWED:
+        return _with_borrowed(ctx, x, kind)
     (q, k, v), gate = _projections(ctx, x)
     if _repeated(ctx, k):
         q = ctx.build.elementwise("copy_queries", [q], Tensor("q_copied", q.dims), linear=True)
@@ -28,16 +33,53 @@ def attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     if ctx.model.v_norm:
         v = norm(ctx, "v_norm", v, v.dims[-1], "qk_norm", weight=())
     if ctx.model.position is Position.ROPE and kind.rope:
-        times = _turning(ctx)
-        rotated, turned = Tensor("q_rotated", q.dims), Tensor("k_rotated", k.dims)
-        for name, given, out in (("rope_q", q, rotated), ("rope_k", k, turned)):
-            kept = rotation(ctx, name, d.ROTARY)
-            ctx.build.elementwise(name, [given], out, traffic=times, saves=kept, whole=given.dims[-1:], linear=True)
-        q, k = rotated, turned
-    o = copied(ctx, core(ctx, q, k, v, Read(WINDOW if kind.window else FULL)))
-    o, out = _gated(ctx, x, o, gate), Tensor("attention_out", x.dims)
+        q, k = turned(ctx, q, k)
+    q = scaled(ctx, q, *q.dims[-2:])
+    if kind.pairs is Pairs.LENT:
+        k, v = lent(ctx, k, v, kind)
+    return _result(ctx, x, core(ctx, q, k, v, Read(WINDOW if kind.window else FULL)), gate)
+
+
+def _with_borrowed(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
+    """o[B, S, D] from queries of this layer and keys and values of an earlier one."""
+    q = Tensor("q", (*x.dims[:-1], d.HEADS, d.HEAD_DIM))
+    linear(ctx, "q_proj", x, (d.HIDDEN,), q.dims[2:], [Use(q)], ctx.model.qkv_bias)
+    q = with_adapter(ctx, "q_proj", q)
+    if ctx.model.qk_norm:
+        q = _head_norm(ctx, "q_norm", q)
+    if ctx.model.position is Position.ROPE and kind.rope:
+        q = _turned(ctx, "q", q)
+    k, v = borrowed(ctx, (*x.dims[:-1], d.KV_HEADS), (d.HEAD_DIM, value_dim(ctx.model)), kind)
+    return _result(ctx, x, core(ctx, q, k, v, Read(WINDOW if kind.window else FULL)), None)
+
+
+def lent(ctx: Context, k: Tensor, v: Tensor, kind: LayerKind) -> tuple[Tensor, Tensor]:
+    """Keys and values under the names by which later layers read them."""
+    names = borrowed_names(kind)
+    theirs = [Tensor(name, one.dims, storage=one.name) for name, one in zip(names, (k, v), strict=True)]
+    for one, other in zip((k, v), theirs, strict=True):
+        ctx.build.elementwise(f"lend_{other.name}", [one], other, traffic=(0, 0), launches=(0, 0), linear=True)
+    return theirs[0], theirs[1]
+
+
+def borrowed(ctx: Context, rows: Sequence[str], widths: tuple[str, str], kind: LayerKind) -> tuple[Tensor, Tensor]:
+    """Keys and values of the last layer of its kind that has some, which holds them."""
+    k, v = (Tensor(name, (*rows, width)) for name, width in zip(borrowed_names(kind), widths, strict=True))
+    return ctx.build.from_elsewhere(k), ctx.build.from_elsewhere(v)
+
+
+def borrowed_names(kind: LayerKind) -> tuple[str, str]:
+    """Return what keys and values are called that layers of a kind share."""
+    own = "window" if kind.window else kind.mixer
+    return f"lent_{own}_k", f"lent_{own}_v"
+
+
+def _result(ctx: Context, x: Tensor, o: Tensor, gate: Tensor | None) -> Tensor:
+    """The heads, gated and projected."""
+    o, out = _gated(ctx, x, copied(ctx, o), gate), Tensor("attention_out", x.dims)
     if ctx.model.inner_norm:
-        o = norm(ctx, "attention_inner_norm", o, module="inner_norm", weight=o.dims[-2:], over=o.dims[-2:])
+        weight = o.dims[-2:] if ctx.model.norm_weight else ()
+        o = norm(ctx, "attention_inner_norm", o, module="inner_norm", weight=weight, over=o.dims[-2:])
     linear(
         ctx,
         "o_proj",
@@ -49,6 +91,17 @@ def attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
         aliases=("c_proj",),
     )
     return with_adapter(ctx, "o_proj", out, ("c_proj",))
+
+
+def turned(ctx: Context, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+    """Queries and keys after their rotation."""
+    return _turned(ctx, "q", q), _turned(ctx, "k", k)
+
+
+def _turned(ctx: Context, name: str, given: Tensor) -> Tensor:
+    kept, times = rotation(ctx, f"rope_{name}", d.ROTARY), _turning(ctx)
+    out, whole = Tensor(f"{name}_rotated", given.dims), given.dims[-1:]
+    return ctx.build.elementwise(f"rope_{name}", [given], out, traffic=times, saves=kept, whole=whole, linear=True)
 
 
 def _head_norm(ctx: Context, name: str, x: Tensor) -> Tensor:
@@ -67,6 +120,7 @@ def _gated(ctx: Context, x: Tensor, o: Tensor, gate: Tensor | None) -> Tensor:
         width = o.dims[-2:] if ctx.model.attention_gate == "channel" else o.dims[-2:-1]
         gate = Tensor("attention_gate", (*o.dims[:-2], *width))
         linear(ctx, "gate_proj", x, (d.HIDDEN,), width, [Use(gate)], ctx.model.qkv_bias)
+    gate = scaled(ctx, gate, *gate.dims[2:])
     return ctx.build.elementwise("attention_gating", [o, gate], Tensor("attention_gated", o.dims), saves=[o, gate])
 
 

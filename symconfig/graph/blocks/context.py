@@ -14,12 +14,14 @@ from symconfig.graph.operator import Weight
 
 @dataclass(slots=True)
 class Context:
-    """A builder with the model and the implementation it builds for. shared_heads: see Scheme."""
+    """A builder with the model and the implementation it builds for. shared_heads: see Scheme. again: another block
+    holds the weights that are made now."""
 
     model: ModelDescriptor
     how: Implementation
     build: Builder
     shared_heads: bool = False
+    again: bool = False
 
     @property
     def frozen(self) -> bool:
@@ -29,7 +31,7 @@ class Context:
         """A weight of the base model. shared, joined: see Weight."""
         adapter = self.model.adapter
         quantised = adapter is not None and adapter.method == "qlora" and len(dims) > 1 and d.VOCAB not in dims
-        return Weight(name, dims, frozen=self.frozen, quantised=quantised, shared=shared, joined=joined)
+        return Weight(name, dims, frozen=self.frozen, quantised=quantised, shared=shared or self.again, joined=joined)
 
     @property
     def whole_look_up(self) -> bool:

@@ -8,6 +8,8 @@ from symconfig.descriptor.model import Position
 from symconfig.graph import dims as d
 from symconfig.graph.blocks.common import linear, norm
 from symconfig.graph.blocks.context import Context
+from symconfig.graph.blocks.hypersphere import scaled
+from symconfig.graph.blocks.layer_inputs import layer_inputs
 from symconfig.graph.blocks.vision import merge
 from symconfig.graph.implementation import LossKernel
 from symconfig.graph.operator import Block, Element, Place, Tensor, Use
@@ -40,6 +42,7 @@ def embedding(ctx: Context) -> Block:
     if ctx.model.position is Position.SINUSOIDAL:
         x = ctx.build.elementwise("add_positions", [x], Tensor("positioned", _STREAM), linear=True)
     x, features = merge(ctx, x)
+    layer_inputs(ctx, tokens, x)
     if ctx.model.hidden_dropout:
         mask = Tensor("embedding_mask", _STREAM, Element.MASK)
         x = ctx.build.elementwise("embedding_dropout", [x], Tensor("embedding_out", _STREAM), saves=[mask])
@@ -75,6 +78,7 @@ def logits_and_loss(ctx: Context, x: Tensor, shared: bool = False) -> Tensor:
         bias=ctx.model.lm_head_bias,
         shared=shared,
     )
+    logits = scaled(ctx, logits, d.VOCAB)
     if ctx.how.loss.logged:
         _log(ctx, logits)
     waits = [

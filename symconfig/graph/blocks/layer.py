@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from symconfig.descriptor.layers import NO_MIXER, LayerKind, Mlp
+from symconfig.descriptor.layers import NO_MIXER, LayerKind, Mlp, Turn
 from symconfig.graph import dims as d
 from symconfig.graph.blocks.common import IN_LINEAR, linear, norm, residual
 from symconfig.graph.blocks.context import Context
 from symconfig.graph.blocks.ends import logits_and_loss
 from symconfig.graph.blocks.experts import experts
+from symconfig.graph.blocks.hypersphere import drawn
+from symconfig.graph.blocks.layer_inputs import with_layer_input
+from symconfig.graph.blocks.loop import joined
 from symconfig.graph.blocks.mlp import mlp
+from symconfig.graph.blocks.shared_block import called
 from symconfig.graph.operator import LAYER, Block, Leg, Place, Tensor, Use
 from symconfig.graph.parts import End, parts
 
@@ -18,14 +22,25 @@ _STREAM = (d.BATCH, d.SEQUENCE, d.HIDDEN)
 def layer(ctx: Context, kind: LayerKind) -> Block:
     """One transformer layer: what mixes tokens, then the MLP or the experts, each behind a norm."""
     x = Tensor("layer_in", _STREAM)
-    with ctx.build.module(LAYER):
+    ctx.again = kind.again
+    with ctx.build.no_gradient() if kind.detached else ctx.build.module(LAYER):
         out = _body(ctx, x, kind)
     ctx.build.mark_operators()
     return ctx.build.block(kind.name, [x], [out])
 
 
 def _body(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
+    """The stream behind a layer, with what joins it before the sublayers and behind them."""
+    out = _sublayers(ctx, joined(ctx, x, kind), kind)
+    if ctx.model.layer_inputs is not None:
+        out = with_layer_input(ctx, out)
+    return norm(ctx, "closing_norm", out) if kind.closes else out
+
+
+def _sublayers(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     """The stream after both sublayers, or after the one that this layer has."""
+    if ctx.model.hypersphere:
+        return _drawn(ctx, x, kind)
     if kind.mixer == NO_MIXER:
         return residual(ctx, "mlp_residual", x, _second(ctx, x, kind))
     normed, attended = _first(ctx, x, kind)
@@ -39,6 +54,14 @@ def _body(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     return residual(ctx, "mlp_residual", x, both)
 
 
+def _drawn(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
+    """The normed stream, drawn towards what each sublayer gives."""
+    normed, attended = _first(ctx, x, kind)
+    stream = drawn(ctx, "attention_residual", normed, attended)
+    normed = norm(ctx, "mlp_norm", stream)
+    return drawn(ctx, "mlp_residual", normed, _second(ctx, stream, kind, normed))
+
+
 def _normed(ctx: Context, stream: Tensor, name: str) -> Tensor:
     """The stream, or its norm where the model norms the sum itself."""
     return norm(ctx, name, stream) if ctx.model.norm_after_residual else stream
@@ -47,10 +70,10 @@ def _normed(ctx: Context, stream: Tensor, name: str) -> Tensor:
 def _first(ctx: Context, x: Tensor, kind: LayerKind) -> tuple[Tensor, Tensor]:
     """What the mixer reads, and what it gives: the sum of two where a second block stands beside attention."""
     mixers = [parts().mixer(name) for name in (kind.mixer, kind.beside) if name is not None]
-    normed = x
+    normed = x if kind.calls is Turn.NONE else residual(ctx, "shared_sum", x, called(ctx, x, kind))
     if ctx.model.norm_before_sublayer:
         alone = mixers[0].norm_apart or not ctx.how.linear.norm_inside
-        normed = norm(ctx, "input_norm", x, module="layernorm" if alone else IN_LINEAR)
+        normed = norm(ctx, "input_norm", normed, module="layernorm" if alone else IN_LINEAR)
     with ctx.build.part("self_attn"):
         results = [mixer.build(ctx, normed, kind) for mixer in mixers]
         attended = results[0]
@@ -65,7 +88,7 @@ def _second(ctx: Context, stream: Tensor, kind: LayerKind, normed: Tensor | None
     """What the MLP or the experts give. normed: of the stream, where they share the mixer's norm."""
     if not ctx.model.norm_before_sublayer:
         normed = stream
-    done = _experts(ctx, stream, normed) if kind.moe else _mlp(ctx, stream, normed)
+    done = _experts(ctx, stream, normed) if kind.moe else _mlp(ctx, stream, normed, d.WIDE_FFN if kind.wide else d.FFN)
     return norm(ctx, "post_mlp_norm", done, module="post_norm") if ctx.model.norm_after_sublayer else done
 
 
@@ -77,13 +100,13 @@ def _experts(ctx: Context, stream: Tensor, normed: Tensor | None) -> Tensor:
         return experts(ctx, normed)
 
 
-def _mlp(ctx: Context, stream: Tensor, normed: Tensor | None) -> Tensor:
+def _mlp(ctx: Context, stream: Tensor, normed: Tensor | None, width: str) -> Tensor:
     if normed is None and not ctx.how.linear.norm_inside:
         normed = norm(ctx, "mlp_norm", stream)
     with ctx.build.module("mlp"):
         normed = normed or norm(ctx, "mlp_norm", stream, module=IN_LINEAR)
         with ctx.build.part("mlp"):
-            return mlp(ctx, normed)
+            return mlp(ctx, normed, width)
 
 
 def mtp(ctx: Context) -> Block:
@@ -95,11 +118,11 @@ def mtp(ctx: Context) -> Block:
     with ctx.build.module(LAYER):
         a = norm(ctx, "mtp_hidden_norm", hidden, module="mtp_norm")
         b = norm(ctx, "mtp_embedding_norm", embedded, module="mtp_norm")
-        joined = Tensor("mtp_joined", (*_STREAM[:-1], "mtp_width"))
-        ctx.build.elementwise("mtp_concat", [a, b], joined, together=[("mtp_width", d.HIDDEN)], linear=True)
+        both = Tensor("mtp_joined", (*_STREAM[:-1], "mtp_width"))
+        ctx.build.elementwise("mtp_concat", [a, b], both, together=[("mtp_width", d.HIDDEN)], linear=True)
         x = Tensor("layer_in", _STREAM)
         columns = Tensor("mtp_columns", (*_STREAM[:-1], d.MTP_COLUMNS))
-        linear(ctx, "mtp_proj", joined, ("mtp_width",), (d.MTP_COLUMNS,), [Use(columns)])
+        linear(ctx, "mtp_proj", both, ("mtp_width",), (d.MTP_COLUMNS,), [Use(columns)])
         ctx.build.elementwise(
             "mtp_gather",
             [Use(columns, ((d.MTP_COLUMNS, d.HIDDEN),))],

@@ -8,12 +8,18 @@ from symconfig.descriptor.model import Experts
 from symconfig.graph import dims as d
 from symconfig.graph.blocks.common import beside_fused, linear, norm, with_adapter
 from symconfig.graph.blocks.context import Context
+from symconfig.graph.blocks.hypersphere import scaled
 from symconfig.graph.builder import in_eight_bits
 from symconfig.graph.implementation import ExpertKernels
 from symconfig.graph.operator import Element, Tensor, Use
 
 SLOPES = ("alpha_p", "alpha_n")  # of xIELU: a number each, learned (arXiv:2411.13010)
-FUSED = {d.FFN: d.FFN_FUSED, d.SHARED_FFN: d.SHARED_FFN_FUSED, d.EXPERT_FFN: d.EXPERT_FFN_FUSED}
+FUSED = {
+    d.FFN: d.FFN_FUSED,
+    d.WIDE_FFN: d.WIDE_FFN_FUSED,
+    d.SHARED_FFN: d.SHARED_FFN_FUSED,
+    d.EXPERT_FFN: d.EXPERT_FFN_FUSED,
+}
 
 
 def mlp(
@@ -72,6 +78,7 @@ def mlp(
                 joined=joined,
             )
             gate = with_adapter(ctx, f"{prefix}gate_proj", gate, names)
+    gate, up = (scaled(ctx, half, width) for half in (gate, up))
     middle = Tensor(f"{prefix}mlp_hidden", (*rows, width))
     with ctx.build.module(activation_module):
         if gated and ctx.model.hidden_act == "clamped_swiglu" and ctx.how.experts.kernels is not ExpertKernels.FUSED:
@@ -97,7 +104,8 @@ def mlp(
             if weighted:
                 ctx.build.elementwise(f"{prefix}weighting", [active], middle, saves=[active])
     if ctx.model.inner_norm:
-        middle = norm(ctx, f"{prefix}mlp_inner_norm", middle, width, "inner_norm", weight=(width,))
+        weight = (width,) if ctx.model.norm_weight else ()
+        middle = norm(ctx, f"{prefix}mlp_inner_norm", middle, width, "inner_norm", weight=weight)
     out = Tensor(f"{prefix}mlp_out", x.dims)
     linear(
         ctx,

@@ -1,0 +1,160 @@
+"""Layers that share weights, a block, keys or streams, against Transformers' own: FLOP and saved bytes, to the byte."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from symconfig.cost.flops import block_flops
+from symconfig.descriptor.huggingface import import_config
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
+from symconfig.graph.attended import FULL, WINDOW
+from symconfig.graph.derived import DerivedBlock, Phase
+from symconfig.graph.implementation import NormKernel
+from symconfig.graph.model import derived
+from symconfig.graph.recompute import apply
+from symconfig.graph.scheme import Scheme
+from tests.descriptor.small_configs import small_config
+from tests.graph.support import held_bytes, numbers
+
+S = 64
+WIDE = {"sliding_window": 4096, "max_position_embeddings": 256, "head_dim": 16}
+
+
+def config(kind: str, **keys: Any) -> dict[str, Any]:
+    """A small model whose windows reach over the whole sequence."""
+    small = small_config(kind)
+    return small | {key: value for key, value in WIDE.items() if key in small} | keys
+
+
+def decoder(of: Mapping[str, Any], attention: str) -> Any:
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    made = transformers.AutoConfig.for_model(**of, pad_token_id=0, bos_token_id=1, eos_token_id=2)
+    made._attn_implementation = attention
+    return transformers.AutoModelForCausalLM.from_config(made, dtype=torch.bfloat16).base_model
+
+
+def counted(of: Mapping[str, Any]) -> int:
+    """FLOP of a decoder's forward as torch counts them, over all keys."""
+    torch = pytest.importorskip("torch")
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        decoder(of, "eager")(torch.zeros((1, S), dtype=torch.long), use_cache=False)
+    return sum(counter.get_flop_counts()["Global"].values())
+
+
+def saved(of: Mapping[str, Any]) -> int:
+    """Bytes of storages, other than parameters and buffers, that autograd holds after a decoder's forward."""
+    torch = pytest.importorskip("torch")
+    module = decoder(of, "sdpa").train()
+    known = {one.untyped_storage().data_ptr() for one in (*module.parameters(), *module.buffers())}
+    sizes: dict[int, int] = {}
+    held: list[Any] = []  # so that no address is used twice
+
+    def pack(tensor: Any) -> Any:
+        held.append(tensor)
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in known:
+            sizes[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        module(torch.zeros((1, S), dtype=torch.long), use_cache=False)
+    return sum(sizes.values())
+
+
+def read(of: Mapping[str, Any]) -> ModelDescriptor:
+    return import_config(of, "config.json", "small")
+
+
+def flops(model: ModelDescriptor) -> float:
+    """FLOP of the forward of everything before the head."""
+    blocks = derived(model, DEEPSPEED.implementation, Scheme(False))
+    values = numbers(model, seq_length=S) | {FULL: S, WINDOW: S}
+    each = block_flops(blocks, values, (Phase.FORWARD,))
+    return sum(each[kind] for kind in ("embedding", *model.layer_kinds))
+
+
+def kept(model: ModelDescriptor) -> dict[str, float]:
+    """Bytes that each kind of layer keeps. Gemma's norms multiply in fp32, and keep two statistics of each row."""
+    gemma = model.model_type.startswith("gemma")
+    how = replace(DEEPSPEED.implementation, norm=NormKernel.EAGER_WIDE) if gemma else DEEPSPEED.implementation
+    blocks, values = derived(model, how, Scheme(False)), numbers(model, seq_length=S)
+    return {
+        kind: held_bytes(block, apply(block, frozenset()), values) + gemma * 4 * _rows(block, values)
+        for kind, block in blocks.items()
+    }
+
+
+def _rows(block: DerivedBlock, values: dict[str, float]) -> float:
+    """Rows that are normed."""
+    return sum(held.elements.value(values) for held in block.held if held.tensor.endswith(".statistics"))
+
+
+DORY = {"num_hidden_layers": 6, "num_key_value_heads": 4}
+# Layers that call the shared block against layers that do not: their scans are the same.
+CALLED = ["mamba", "hybrid", "hybrid", "hybrid"]
+ZAMBA = {"layers_block_type": CALLED, "num_hidden_layers": 4, "num_key_value_heads": 4}
+ZAMBA2 = ZAMBA | {"num_mem_blocks": 2, "adapter_rank": 8, "use_mem_rope": True, "use_shared_attention_adapter": True}
+FEWER = {"layers_block_type": ["mamba", "hybrid", "hybrid", "mamba"]}
+
+
+def _types(letters: str) -> list[str]:
+    return [{"s": "sliding_attention", "f": "full_attention"}[letter] for letter in letters]
+
+
+GEMMA4 = {"layer_types": _types("sfsfsfsf"), "attention_k_eq_v": False,
+          "num_global_key_value_heads": None, "global_head_dim": 24, "num_kv_shared_layers": 4}  # fmt: skip
+FLOPS: dict[str, dict[str, Any]] = {
+    "gemma4_text": GEMMA4,
+    "dory": DORY,
+    "hrm_text": {},
+}
+
+
+@pytest.mark.parametrize("kind", FLOPS)
+def test_a_decoder_takes_what_torch_counts(kind: str) -> None:
+    of = config(kind, **FLOPS[kind])
+    assert flops(read(of)) == counted(of)
+
+
+@pytest.mark.parametrize(("kind", "keys"), [("zamba", ZAMBA), ("zamba2", ZAMBA2)])
+def test_a_shared_block_takes_what_torch_counts(kind: str, keys: dict[str, Any]) -> None:
+    more, fewer = config(kind, **keys), config(kind, **keys | FEWER)
+    assert flops(read(more)) - flops(read(fewer)) == counted(more) - counted(fewer)
+
+
+# A model with more turns or layers, and one with fewer: what they save differs by what those layers keep.
+SAVED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "dory": (DORY | {"n_recurrent_loops": 4}, DORY | {"n_recurrent_loops": 3}),
+    "gemma4_text": (
+        GEMMA4 | {"num_kv_shared_layers": 4, "layer_types": _types("sfsfsfssf"), "num_hidden_layers": 9},
+        GEMMA4 | {"num_kv_shared_layers": 3},
+    ),
+    "zamba": (ZAMBA, ZAMBA | FEWER),
+    "zamba2": (ZAMBA2, ZAMBA2 | FEWER),
+    "hrm_text": ({"H_cycles": 3, "L_bp_cycles": [1, 2, 2]}, {"H_cycles": 2, "L_bp_cycles": [1, 2]}),
+}
+
+
+# What grows with no token: of Dory's two layers both rates after their scaling and their absolute value, the scales of
+# queries and gates after scaling and squaring, and those of the MLP's halves after scaling; of Gemma 4's layer fp32
+# copies of its norms' weights, of five as wide as the stream and one as wide as a head.
+OF_WEIGHTS = {"dory": 2 * 2 * (2 * 2 * 64 + 2 * 2 * 64 + 2 * 40), "gemma4_text": 4 * (5 * 64 + 16)}
+
+
+def decoder_keeps(of: Mapping[str, Any]) -> float:
+    model = read(of)
+    each = kept(model)
+    return sum(each[kind] for kind in ("embedding", *model.layer_kinds))
+
+
+@pytest.mark.parametrize("kind", SAVED)
+def test_further_layers_save_what_is_derived(kind: str) -> None:
+    more, fewer = (config(kind, **keys) for keys in SAVED[kind])
+    assert decoder_keeps(more) - decoder_keeps(fewer) + OF_WEIGHTS.get(kind, 0) == saved(more) - saved(fewer)
