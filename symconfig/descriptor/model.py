@@ -86,7 +86,7 @@ class ModelDescriptor(Sparse):
         "embedding_norm", "residual_multiplier", "logits_multiplier", "rope_layers", "qk_norm_of", "v_norm",
         "attention_gate", "v_head_dim", "chunked_attention", "indexer", "embedding_multiplier", "norm_after_residual",
         "final_norm", "inner_norm", "qk_norm_bias", "extra_positions", "particulars", "vision",
-        "hypersphere", "loop", "shared_block", "layer_inputs", "num_kv_shared_layers", "wide_intermediate_size",
+        "mlp_token_shift", "hypersphere", "loop", "shared_block", "layer_inputs", "num_kv_shared_layers", "wide_intermediate_size",
     )  # fmt: skip
 
     schema_: ModelSchema = Field(alias="schema")
@@ -173,6 +173,9 @@ class ModelDescriptor(Sparse):
     experts: Experts | None = None
     num_nextn_predict_layers: Count = Field(
         default=0, le=100, description="multi-token-prediction layers (DeepSeek-V3)"
+    )
+    mlp_token_shift: bool = Field(
+        default=False, description="the MLP reads each token mixed with the one before, and a gate opens it (RWKV)"
     )
     hypersphere: bool = Field(
         default=False,

@@ -12,7 +12,7 @@ from symconfig.descriptor.layers import NO_MIXER
 from symconfig.descriptor.model import Attention, ModelDescriptor
 from symconfig.errors import InputError, Problem
 from symconfig.graph import dims as d
-from symconfig.graph.blocks import layer_inputs, shared_block
+from symconfig.graph.blocks import layer_inputs, shared_block, wkv
 from symconfig.graph.blocks.context import Context
 from symconfig.graph.blocks.layer import layer
 from symconfig.graph.builder import Builder
@@ -160,6 +160,8 @@ def dim_sizes(model: ModelDescriptor) -> dict[str, float]:
         }
     if wide := model.wide_intermediate_size:
         sizes |= {d.WIDE_FFN: wide, d.WIDE_FFN_FUSED: 2 * wide}
+    if model.mlp_token_shift:
+        sizes[wkv.GATE_WIDTH] = model.hidden_size
     sizes |= layer_inputs.sizes(model) | shared_block.sizes(model)
     for block in blocks_of(model):
         sizes |= parts().mixer(block).sizes(model)

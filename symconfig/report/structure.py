@@ -20,6 +20,8 @@ _BLOCKS = {
     "kimi_delta_attention": "Kimi delta attention",
     "short_conv": "short convolution",
     "lightning_attention": "lightning attention",
+    "mlstm": "mLSTM",
+    "wkv": "WKV",
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -19,8 +20,10 @@ from symconfig.graph.model import derived
 from symconfig.graph.recompute import apply
 from symconfig.graph.scheme import Scheme
 from tests.descriptor.small_configs import small_config
+from tests.graph.blocks.test_saved_tensors import Keeping
 from tests.graph.support import held_bytes, numbers
 
+torch = pytest.importorskip("torch")
 S = 64
 WIDE = {"sliding_window": 4096, "max_position_embeddings": 256, "head_dim": 16}
 
@@ -31,27 +34,25 @@ def config(kind: str, **keys: Any) -> dict[str, Any]:
     return small | {key: value for key, value in WIDE.items() if key in small} | keys
 
 
-def decoder(of: Mapping[str, Any], attention: str) -> Any:
-    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+def decoder(of: Mapping[str, Any], attention: str, dtype: Any = torch.bfloat16) -> Any:
+    transformers = pytest.importorskip("transformers")
     made = transformers.AutoConfig.for_model(**of, pad_token_id=0, bos_token_id=1, eos_token_id=2)
     made._attn_implementation = attention
-    return transformers.AutoModelForCausalLM.from_config(made, dtype=torch.bfloat16).base_model
+    return transformers.AutoModelForCausalLM.from_config(made, dtype=dtype).base_model
 
 
 def counted(of: Mapping[str, Any]) -> int:
     """FLOP of a decoder's forward as torch counts them, over all keys."""
-    torch = pytest.importorskip("torch")
     from torch.utils.flop_counter import FlopCounterMode
 
     with FlopCounterMode(display=False) as counter, torch.no_grad():
-        decoder(of, "eager")(torch.zeros((1, S), dtype=torch.long), use_cache=False)
+        decoder(of, "eager", torch.float32)(torch.zeros((1, S), dtype=torch.long), use_cache=False)
     return sum(counter.get_flop_counts()["Global"].values())
 
 
-def saved(of: Mapping[str, Any]) -> int:
+def saved(of: Mapping[str, Any], attention: str = "sdpa") -> int:
     """Bytes of storages, other than parameters and buffers, that autograd holds after a decoder's forward."""
-    torch = pytest.importorskip("torch")
-    module = decoder(of, "sdpa").train()
+    module = decoder(of, attention).train()
     known = {one.untyped_storage().data_ptr() for one in (*module.parameters(), *module.buffers())}
     sizes: dict[int, int] = {}
     held: list[Any] = []  # so that no address is used twice
@@ -114,6 +115,8 @@ FLOPS: dict[str, dict[str, Any]] = {
     "gemma4_text": GEMMA4,
     "dory": DORY,
     "hrm_text": {},
+    "rwkv": {},
+    "xlstm": {},
 }
 
 
@@ -144,14 +147,48 @@ SAVED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 # What grows with no token: of Dory's two layers both rates after their scaling and their absolute value, the scales of
 # queries and gates after scaling and squaring, and those of the MLP's halves after scaling; of Gemma 4's layer fp32
-# copies of its norms' weights, of five as wide as the stream and one as wide as a head.
-OF_WEIGHTS = {"dory": 2 * 2 * (2 * 2 * 64 + 2 * 2 * 64 + 2 * 40), "gemma4_text": 4 * (5 * 64 + 16)}
+# copies of its norms' weights, of five as wide as the stream and one as wide as a head; of RWKV's layer what the five
+# weights of mixing leave to the token before.
+OF_WEIGHTS = {"dory": 2 * 2 * (2 * 2 * 64 + 2 * 2 * 64 + 2 * 40), "gemma4_text": 4 * (5 * 64 + 16), "rwkv": 2 * 5 * 64}
 
 
 def decoder_keeps(of: Mapping[str, Any]) -> float:
     model = read(of)
     each = kept(model)
     return sum(each[kind] for kind in ("embedding", *model.layer_kinds))
+
+
+def wkv(decay: Any, first: Any, key: Any, value: Any, **more: Any) -> tuple[Any, None]:
+    """RwkvLinearAttention keeps keys, values and its result."""
+
+    def make(key: Any, value: Any) -> tuple[Any, list[Any]]:
+        out = torch.empty_like(key)
+        return out, [key, value, out]
+
+    return Keeping.apply(make, key, value), None
+
+
+def mlstm(query: Any, key: Any, value: Any, igate: Any, fgate: Any, **more: Any) -> tuple[Any, None]:
+    """The kernel of mlstm_kernels keeps what it reads and two statistics of each row."""
+
+    def make(*given: Any) -> tuple[Any, list[Any]]:
+        rows = [torch.empty(igate.shape, dtype=torch.float32) for _ in range(2)]
+        return torch.empty_like(value), [*given, *rows]
+
+    return Keeping.apply(make, query, key, value, igate, fgate), (None, None, None)
+
+
+DEPTH = {"xlstm": {"num_blocks": None}}
+KERNELS = {"rwkv": ("rwkv_linear_attention", wkv), "xlstm": ("mlstm_chunkwise_native_autograd", mlstm)}
+
+
+@pytest.mark.parametrize("kind", KERNELS)
+def test_a_recurrent_layer_saves_what_is_derived(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = importlib.import_module(f"transformers.models.{kind}.modeling_{kind}")
+    monkeypatch.setattr(file, *KERNELS[kind])
+    more, fewer = (config(kind, num_hidden_layers=layers, **DEPTH.get(kind, {})) for layers in (3, 2))
+    grown = saved(more, "eager") - saved(fewer, "eager")
+    assert decoder_keeps(more) - decoder_keeps(fewer) + OF_WEIGHTS.get(kind, 0) == grown
 
 
 @pytest.mark.parametrize("kind", SAVED)

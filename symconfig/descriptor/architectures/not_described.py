@@ -34,6 +34,4 @@ REFUSED: Mapping[str, str] = {
         ("qwen4_exp", "qwen4_exp_text"),
         "it has gated streams, embeddings of n-grams in some layers, and an indexer before grouped-query attention",
     ),
-    "rwkv": "its recurrence over keys and values (WKV) has no block",
-    "xlstm": "its recurrence over matrices (mLSTM) has no block",
 }

@@ -34,6 +34,7 @@ NEVER: Mapping[str, str] = MappingProxyType(
         "experts.input_scaled": "a choice's weight scales what its expert gives",
         "experts.shortcut": "what experts give joins the stream in their own layer",
         "experts.result_norm": "it has no norm of what experts give",
+        "mlp_token_shift": "its MLP reads one token at a time",
         "hypersphere": "its stream is never normed itself, and no matrix has a learned scale",
         "loop": "each layer runs once for a token",
         "shared_block": "every layer has weights of its own",

@@ -13,6 +13,7 @@ from symconfig.graph.blocks.layer_inputs import with_layer_input
 from symconfig.graph.blocks.loop import joined
 from symconfig.graph.blocks.mlp import mlp
 from symconfig.graph.blocks.shared_block import called
+from symconfig.graph.blocks.wkv import channel_mix
 from symconfig.graph.operator import LAYER, Block, Leg, Place, Tensor, Use
 from symconfig.graph.parts import End, parts
 
@@ -106,6 +107,8 @@ def _mlp(ctx: Context, stream: Tensor, normed: Tensor | None, width: str) -> Ten
     with ctx.build.module("mlp"):
         normed = normed or norm(ctx, "mlp_norm", stream, module=IN_LINEAR)
         with ctx.build.part("mlp"):
+            if ctx.model.mlp_token_shift:
+                return channel_mix(ctx, normed)
             return mlp(ctx, normed, width)
 
 
