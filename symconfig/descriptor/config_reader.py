@@ -20,10 +20,13 @@ from symconfig.descriptor.architectures.keys import (
 from symconfig.descriptor.document import Document, KeyPath, shorten
 from symconfig.descriptor.key_types import fits, spoken, type_of
 from symconfig.descriptor.model import MAX_LAYERS, Experts, Indexer, LatentAttention, ModelDescriptor, Strict
+from symconfig.descriptor.reuse import Streams
 from symconfig.errors import Problem
 
 DTYPE_KEYS = ("torch_dtype", "dtype")
-_SECTIONS: Mapping[str, type[Strict]] = {"experts": Experts, "latent": LatentAttention, "indexer": Indexer}
+_SECTIONS: Mapping[str, type[Strict]] = {
+    "experts": Experts, "latent": LatentAttention, "indexer": Indexer, "streams": Streams,
+}  # fmt: skip
 
 
 class ConfigReader:

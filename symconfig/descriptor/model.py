@@ -9,7 +9,7 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from symconfig.descriptor.layers import NO_MIXER, Keys, LayerKind, Mixer, Mlp, Pairs, Turn
-from symconfig.descriptor.reuse import LayerInputs, Loop, SharedBlock
+from symconfig.descriptor.reuse import LayerInputs, Loop, SharedBlock, Streams
 from symconfig.descriptor.sections import (
     FUSED_TARGETS,
     QWEN_TARGETS,
@@ -86,7 +86,8 @@ class ModelDescriptor(Sparse):
         "embedding_norm", "residual_multiplier", "logits_multiplier", "rope_layers", "qk_norm_of", "v_norm",
         "attention_gate", "v_head_dim", "chunked_attention", "indexer", "embedding_multiplier", "norm_after_residual",
         "final_norm", "inner_norm", "qk_norm_bias", "extra_positions", "particulars", "vision",
-        "mlp_token_shift", "hypersphere", "loop", "shared_block", "layer_inputs", "num_kv_shared_layers", "wide_intermediate_size",
+        "mlp_token_shift", "streams", "laurel_rank", "mlp_sparsity", "hypersphere", "loop", "shared_block",
+        "layer_inputs", "num_kv_shared_layers", "wide_intermediate_size",
     )  # fmt: skip
 
     schema_: ModelSchema = Field(alias="schema")
@@ -182,6 +183,11 @@ class ModelDescriptor(Sparse):
         description="the stream itself is normed, a sublayer draws it towards its result by a learned rate for each "
         "channel, and queries, gates, the MLP's halves and logits have learned scales (nGPT, arXiv:2410.01131)",
     )
+    streams: Streams | None = Field(default=None, description="several residual streams (Gemma 3n, DeepSeek-V4)")
+    laurel_rank: PositiveInt | None = Field(default=None, description="of a path beside attention (Gemma 3n)")
+    mlp_sparsity: tuple[Rate, ...] | None = Field(
+        default=None, description="per layer: the share of the MLP's gates that is cut off (Gemma 3n)"
+    )
     loop: Loop | None = Field(default=None, description="layers that run several times with one set of weights")
     shared_block: SharedBlock | None = Field(default=None, description="attention and an MLP that many layers call")
     layer_inputs: LayerInputs | None = Field(default=None, description="an embedding for each layer")
@@ -243,6 +249,7 @@ class ModelDescriptor(Sparse):
         lists: dict[str, tuple[object, ...] | None] = {
             "mlp_layers": self.mlp_layers,
             "rope_layers": self.rope_layers,
+            "mlp_sparsity": self.mlp_sparsity,
             "experts.layers": self.experts.layers if self.experts else None,
             "indexer.layers": self.indexer.layers if self.indexer else None,
             "shared_block.layers": self.shared_block.layers if self.shared_block else None,
@@ -340,6 +347,7 @@ class ModelDescriptor(Sparse):
             detached=self.loop is not None and self.loop.is_detached(index),
             calls=self._calls(index),
             pairs=self._pairs(index),
+            cut=self.mlp_sparsity is not None and self.mlp_sparsity[index] > 0,
             wide=self.wide_intermediate_size is not None and self._pairs(index) is Pairs.BORROWED,
         )
 

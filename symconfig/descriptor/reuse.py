@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from enum import StrEnum
 from typing import ClassVar
 
 from pydantic import Field
@@ -63,6 +64,27 @@ class SharedBlock(Sparse):
         """Return the first layer that calls the block that a layer calls."""
         callers = [index for index, calls in enumerate(self.layers) if calls]
         return callers[callers.index(layer) % self.blocks]
+
+
+class Mixing(StrEnum):
+    """How layers read and write several residual streams."""
+
+    PREDICTED = "predicted"  # mixed before a layer, corrected behind it; the layer works on the first one (AltUp)
+    HYPER = "hyper"  # each sublayer reads a weighed sum, is written into each, and they are mixed (DeepSeek-V4)
+    INJECTED = "injected"  # the same, but that each goes on as it is (Hunyuan 4)
+    GATED = "gated"  # what is read has a weight of each channel, by a low-rank projection (Qwen 4)
+
+
+class Streams(Sparse):
+    """Several residual streams in place of one."""
+
+    rare: ClassVar[tuple[str, ...]] = ("rank", "scaled", "iterations")
+
+    count: PositiveInt = Field(ge=2)
+    mixing: Mixing
+    rank: PositiveInt | None = Field(default=None, description="of the projection that gates what is read")
+    scaled: bool = Field(default=False, description="what a layer's own input reads has a scale of each channel")
+    iterations: Count = Field(default=0, description="that make a mixing matrix doubly stochastic")
 
 
 class LayerInputs(Strict):

@@ -12,7 +12,7 @@ from symconfig.descriptor.layers import NO_MIXER
 from symconfig.descriptor.model import Attention, ModelDescriptor
 from symconfig.errors import InputError, Problem
 from symconfig.graph import dims as d
-from symconfig.graph.blocks import layer_inputs, shared_block, wkv
+from symconfig.graph.blocks import layer_inputs, shared_block, streams, wkv
 from symconfig.graph.blocks.context import Context
 from symconfig.graph.blocks.layer import layer
 from symconfig.graph.builder import Builder
@@ -78,7 +78,7 @@ _NUMBERS = frozenset(
     {"name", "source", "huggingface_id", "notes", "hidden_size", "intermediate_size", "num_hidden_layers",
      "num_attention_heads", "num_key_value_heads", "head_dim", "vocab_size", "max_position_embeddings",
      "extra_positions", "num_nextn_predict_layers", "sliding_window_pattern", "mixers", "mlp_layers", "rope_layers",
-     "particulars"}
+     "particulars", "mlp_sparsity"}
 )  # fmt: skip
 
 
@@ -162,7 +162,7 @@ def dim_sizes(model: ModelDescriptor) -> dict[str, float]:
         sizes |= {d.WIDE_FFN: wide, d.WIDE_FFN_FUSED: 2 * wide}
     if model.mlp_token_shift:
         sizes[wkv.GATE_WIDTH] = model.hidden_size
-    sizes |= layer_inputs.sizes(model) | shared_block.sizes(model)
+    sizes |= layer_inputs.sizes(model) | shared_block.sizes(model) | streams.sizes(model)
     for block in blocks_of(model):
         sizes |= parts().mixer(block).sizes(model)
     for end in _ends(model):

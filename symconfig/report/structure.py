@@ -95,6 +95,8 @@ def _norms(model: ModelDescriptor) -> Iterator[str]:
         yield "norms around sublayers" if model.norm_before_sublayer else "norms after sublayers"
     if model.qk_norm:
         yield "norms of queries and keys"
+    if model.streams is not None:
+        yield f"{model.streams.count} residual streams"
     if model.hypersphere:
         yield "learned scales on a normed stream"
     if model.layer_inputs is not None:

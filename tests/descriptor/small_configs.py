@@ -71,6 +71,13 @@ OWN: dict[str, dict[str, Any]] = {
         "attention_k_eq_v": True,
     },
     "gemma4_unified_text": {"global_head_dim": 20, "attention_k_eq_v": False},
+    "gemma3n_text": {
+        "vocab_size_per_layer_input": 60,
+        "num_kv_shared_layers": 2,
+        "laurel_rank": 6,
+        "layer_types": ["sliding_attention", "full_attention"] * (LAYERS // 2),
+        "activation_sparsity_pattern": [0.5, 0.5] + [0.0] * (LAYERS - 2),
+    },
     "gpt_neo": {"attention_types": [[["global", "local"], LAYERS // 2]]},
     "zaya": {"num_experts_per_tok": 1},
     "mamba2": {"num_heads": 16, "head_dim": 8},

@@ -109,6 +109,12 @@ def _types(letters: str) -> list[str]:
     return [{"s": "sliding_attention", "f": "full_attention"}[letter] for letter in letters]
 
 
+def _gemma3n(letters: str) -> dict[str, Any]:
+    """Layers of these kinds, of whose gates all cut some off."""
+    shares = {"activation_sparsity_pattern": [0.5] * len(letters)}
+    return {"layer_types": _types(letters), "num_hidden_layers": len(letters), "num_kv_shared_layers": 3, **shares}
+
+
 GEMMA4 = {"layer_types": _types("sfsfsfsf"), "attention_k_eq_v": False,
           "num_global_key_value_heads": None, "global_head_dim": 24, "num_kv_shared_layers": 4}  # fmt: skip
 FLOPS: dict[str, dict[str, Any]] = {
@@ -126,12 +132,6 @@ def test_a_decoder_takes_what_torch_counts(kind: str) -> None:
     assert flops(read(of)) == counted(of)
 
 
-@pytest.mark.parametrize(("kind", "keys"), [("zamba", ZAMBA), ("zamba2", ZAMBA2)])
-def test_a_shared_block_takes_what_torch_counts(kind: str, keys: dict[str, Any]) -> None:
-    more, fewer = config(kind, **keys), config(kind, **keys | FEWER)
-    assert flops(read(more)) - flops(read(fewer)) == counted(more) - counted(fewer)
-
-
 # A model with more turns or layers, and one with fewer: what they save differs by what those layers keep.
 SAVED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "dory": (DORY | {"n_recurrent_loops": 4}, DORY | {"n_recurrent_loops": 3}),
@@ -139,17 +139,32 @@ SAVED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         GEMMA4 | {"num_kv_shared_layers": 4, "layer_types": _types("sfsfsfssf"), "num_hidden_layers": 9},
         GEMMA4 | {"num_kv_shared_layers": 3},
     ),
+    "gemma3n_text": (_gemma3n("sfsssfsf"), _gemma3n("sfssfsf")),
     "zamba": (ZAMBA, ZAMBA | FEWER),
     "zamba2": (ZAMBA2, ZAMBA2 | FEWER),
     "hrm_text": ({"H_cycles": 3, "L_bp_cycles": [1, 2, 2]}, {"H_cycles": 2, "L_bp_cycles": [1, 2]}),
 }
 
 
-# What grows with no token: of Dory's two layers both rates after their scaling and their absolute value, the scales of
-# queries and gates after scaling and squaring, and those of the MLP's halves after scaling; of Gemma 4's layer fp32
-# copies of its norms' weights, of five as wide as the stream and one as wide as a head; of RWKV's layer what the five
-# weights of mixing leave to the token before.
-OF_WEIGHTS = {"dory": 2 * 2 * (2 * 2 * 64 + 2 * 2 * 64 + 2 * 40), "gemma4_text": 4 * (5 * 64 + 16), "rwkv": 2 * 5 * 64}
+FURTHER = SAVED | {"hy_v4": ({"num_hidden_layers": 7}, {"num_hidden_layers": 6})}
+
+
+@pytest.mark.parametrize("kind", FURTHER)
+def test_further_layers_take_what_torch_counts(kind: str) -> None:
+    more, fewer = (config(kind, **keys) for keys in FURTHER[kind])
+    assert flops(read(more)) - flops(read(fewer)) == counted(more) - counted(fewer)
+
+
+# What grows with no token. Of Dory's two layers both rates after their scaling and their absolute value, the scales of
+# queries and gates after scaling and squaring, and those of the MLP's halves after scaling. Of Gemma's layer copies in
+# fp32 of its norms' weights, as wide as the stream and as a head; of Gemma 3n's a clamped weight and a number, too. Of
+# RWKV's layer what the five weights of mixing leave to the token before.
+OF_WEIGHTS = {
+    "dory": 2 * 2 * (2 * 2 * 64 + 2 * 2 * 64 + 2 * 40),
+    "gemma4_text": 4 * (5 * 64 + 16),
+    "gemma3n_text": 4 * (8 * 64 + 2 * 16) + 2 * 4 * 4 + 2,
+    "rwkv": 2 * 5 * 64,
+}
 
 
 def decoder_keeps(of: Mapping[str, Any]) -> float:

@@ -90,6 +90,43 @@ def _small_keys(model: ModelDescriptor) -> dict[str, Any]:
     return {**_keys(model), **layer_inputs_keys(model), "use_double_wide_mlp": model.wide_intermediate_size is not None}
 
 
+def layers_3n(values: Values, number: int) -> list[str]:
+    """All but every fifth layer have a window."""
+    return [FULL if (i + 1) % 5 == 0 else SLIDING for i in range(number)]
+
+
+def gemma3n(reader: Reading) -> None:
+    """A width may be one for all layers or one for each, which may not differ; shares that are cut off may."""
+    values, fields = reader.values, reader.fields
+    layers, wide, cut = fields["num_hidden_layers"], values["intermediate_size"], values["activation_sparsity_pattern"]
+    listed = wide if isinstance(wide, list) else [wide] * layers
+    if len(listed) != layers or any(type(one) is not int or not 0 < one < 2**40 or one != listed[0] for one in listed):
+        need = f"one width > 0, or {layers} alike"
+        return reader.problem("wrong value", "intermediate_size", got=repr(wide), need=need)
+    fields["intermediate_size"] = listed[0]
+    if cut is None:
+        cut = [0.95] * 10 + [0.0] * (layers - 10) if layers > 10 else [0.0] * layers
+    shares = cut if isinstance(cut, list) else []
+    if len(shares) != layers or any(isinstance(one, bool) or not 0 <= one < 1 for one in shares):
+        need = f"a share from 0 to 1 for each of {layers} layers"
+        return reader.problem("wrong value", "activation_sparsity_pattern", got=repr(cut), need=need)
+    if any(shares):
+        fields["mlp_sparsity"] = [float(one) for one in shares]
+    layer_inputs(reader)
+    fields["streams.count"], fields["streams.mixing"] = values["altup_num_inputs"], "predicted"
+    fields["streams.scaled"] = values["altup_correct_scale"]
+    return None
+
+
+def _keys_3n(model: ModelDescriptor) -> dict[str, Any]:
+    streams, shares = model.streams, model.mlp_sparsity or (0.0,) * model.num_hidden_layers
+    own: dict[str, Any] = (
+        {} if streams is None else {"altup_num_inputs": streams.count, "altup_correct_scale": streams.scaled}
+    )
+    own |= {"intermediate_size": model.intermediate_size, "activation_sparsity_pattern": list(shares)}
+    return {**layer_inputs_keys(model), **own}
+
+
 _GEMMA4 = Architecture(
     constants={
         "norm_after_sublayer": True,
@@ -111,6 +148,22 @@ _GEMMA4 = Architecture(
 )  # fmt: skip
 
 ARCHITECTURES: dict[str, Architecture] = {
+    "gemma3n_text": Architecture(
+        constants=_GEMMA4.constants,
+        only={"altup_active_idx": (0,)},
+        ignored=("altup_coef_clip",),  # bounds weights, which are not wider for it
+        layers=layers_3n,
+        reads=(
+            "intermediate_size",
+            "activation_sparsity_pattern",
+            "altup_num_inputs",
+            "altup_correct_scale",
+            "hidden_size_per_layer_input",
+            "vocab_size_per_layer_input",
+        ),
+        rule=gemma3n,
+        writes=_keys_3n,
+    ),
     "gemma4_text": replace(_GEMMA4, writes=_small_keys),
     "gemma4_unified_text": _GEMMA4,
 }

@@ -8,11 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 _DRAFTS = "it drafts tokens for another model, whose hidden states and keys it reads"
-_STREAMS = (
-    "it has four streams that are predicted and corrected at each layer (AltUp), a second low-rank path beside "
-    "attention (LAuReL), an embedding for each layer, and layers that share keys and values"
-)
-
 _INKLING = "convolutions stand on keys, values and sublayers' results, and positions are relative and learned"
 
 REFUSED: Mapping[str, str] = {
@@ -25,8 +20,6 @@ REFUSED: Mapping[str, str] = {
     "inkling2_text": _INKLING,
     "inkling_text": _INKLING,
     "modernbert-decoder": "its first layer has no norm, and its head is a layer of its own",
-    "gemma3n_text": _STREAMS,
-    "gemma3n": _STREAMS,
     "gemma4_assistant": _DRAFTS,
     "gemma4_unified_assistant": _DRAFTS,
     "dots3_note": "its text model's latent attention has gates by head, and windows beside layers with an indexer",

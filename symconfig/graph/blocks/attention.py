@@ -76,7 +76,7 @@ def borrowed_names(kind: LayerKind) -> tuple[str, str]:
 
 def _result(ctx: Context, x: Tensor, o: Tensor, gate: Tensor | None) -> Tensor:
     """The heads, gated and projected."""
-    o, out = _gated(ctx, x, copied(ctx, o), gate), Tensor("attention_out", x.dims)
+    o, out = gated(ctx, x, copied(ctx, o), gate), Tensor("attention_out", x.dims)
     if ctx.model.inner_norm:
         weight = o.dims[-2:] if ctx.model.norm_weight else ()
         o = norm(ctx, "attention_inner_norm", o, module="inner_norm", weight=weight, over=o.dims[-2:])
@@ -112,7 +112,7 @@ def _head_norm(ctx: Context, name: str, x: Tensor) -> Tensor:
     return norm(ctx, name, x, d.HEAD_DIM, "qk_norm", weight=weight, over=over, bias=bias)
 
 
-def _gated(ctx: Context, x: Tensor, o: Tensor, gate: Tensor | None) -> Tensor:
+def gated(ctx: Context, x: Tensor, o: Tensor, gate: Tensor | None) -> Tensor:
     """o times the sigmoid of a gate for each channel or head, from the layer's input; None: it is made here."""
     if ctx.model.attention_gate is None:
         return o

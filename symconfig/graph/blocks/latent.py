@@ -5,7 +5,7 @@ from __future__ import annotations
 from symconfig.descriptor.model import Attention, LayerKind, ModelDescriptor
 from symconfig.graph import dims as d
 from symconfig.graph.blocks import indexer
-from symconfig.graph.blocks.attention import copied, core, rotation
+from symconfig.graph.blocks.attention import copied, core, gated, rotation
 from symconfig.graph.blocks.common import IN_LINEAR, linear, norm, with_adapter
 from symconfig.graph.blocks.context import Context
 from symconfig.graph.operator import Tensor, Use
@@ -78,7 +78,7 @@ def latent_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
             linear=True,
         )
     read = indexer.keys_read(ctx, kind, x, q_source)
-    o = copied(ctx, core(ctx, q, k, v, read))
+    o = gated(ctx, x, copied(ctx, core(ctx, q, k, v, read)), None)
     out = Tensor("attention_out", x.dims)
     linear(
         ctx,

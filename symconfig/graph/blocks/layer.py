@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from symconfig.descriptor.layers import NO_MIXER, LayerKind, Mlp, Turn
+from symconfig.descriptor.reuse import Mixing
 from symconfig.graph import dims as d
+from symconfig.graph.blocks import hyper
+from symconfig.graph.blocks.altup import around, laurel
 from symconfig.graph.blocks.common import IN_LINEAR, linear, norm, residual
 from symconfig.graph.blocks.context import Context
 from symconfig.graph.blocks.ends import logits_and_loss
@@ -13,6 +16,7 @@ from symconfig.graph.blocks.layer_inputs import with_layer_input
 from symconfig.graph.blocks.loop import joined
 from symconfig.graph.blocks.mlp import mlp
 from symconfig.graph.blocks.shared_block import called
+from symconfig.graph.blocks.streams import stream_dims
 from symconfig.graph.blocks.wkv import channel_mix
 from symconfig.graph.operator import LAYER, Block, Leg, Place, Tensor, Use
 from symconfig.graph.parts import End, parts
@@ -22,7 +26,7 @@ _STREAM = (d.BATCH, d.SEQUENCE, d.HIDDEN)
 
 def layer(ctx: Context, kind: LayerKind) -> Block:
     """One transformer layer: what mixes tokens, then the MLP or the experts, each behind a norm."""
-    x = Tensor("layer_in", _STREAM)
+    x = Tensor("layer_in", stream_dims(ctx))
     ctx.again = kind.again
     with ctx.build.no_gradient() if kind.detached else ctx.build.module(LAYER):
         out = _body(ctx, x, kind)
@@ -32,6 +36,11 @@ def layer(ctx: Context, kind: LayerKind) -> Block:
 
 def _body(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     """The stream behind a layer, with what joins it before the sublayers and behind them."""
+    streams = ctx.model.streams
+    if streams is not None and streams.mixing is Mixing.PREDICTED:
+        return around(ctx, x, lambda first: _sublayers(ctx, first, kind))
+    if streams is not None:
+        return _linked(ctx, x, kind)
     out = _sublayers(ctx, joined(ctx, x, kind), kind)
     if ctx.model.layer_inputs is not None:
         out = with_layer_input(ctx, out)
@@ -49,10 +58,22 @@ def _sublayers(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
         return residual(ctx, "attention_residual", x, attended)
     if not ctx.model.parallel_residual:
         stream = _normed(ctx, residual(ctx, "attention_residual", x, attended), "attention_stream_norm")
+        if ctx.model.laurel_rank is not None:
+            around_it, out = laurel(ctx, normed), Tensor("laurel_residual", _STREAM)
+            stream = ctx.build.elementwise("laurel_residual", [stream, around_it], out, linear=True)
         return _normed(ctx, residual(ctx, "mlp_residual", stream, _second(ctx, stream, kind)), "mlp_stream_norm")
     done = _second(ctx, x, kind, normed if ctx.model.shared_input_norm else None)
     both = ctx.build.elementwise("branches", [attended, done], Tensor("branches", _STREAM), linear=True)
     return residual(ctx, "mlp_residual", x, both)
+
+
+def _linked(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
+    """All streams behind two sublayers, each of which reads and writes them."""
+    given, link = hyper.read(ctx, "attention_streams", x)
+    _, attended = _first(ctx, given, kind)
+    x = hyper.written(ctx, "attention_residual", x, attended, link)
+    given, link = hyper.read(ctx, "mlp_streams", x)
+    return hyper.written(ctx, "mlp_residual", x, _second(ctx, given, kind), link)
 
 
 def _drawn(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
@@ -89,7 +110,7 @@ def _second(ctx: Context, stream: Tensor, kind: LayerKind, normed: Tensor | None
     """What the MLP or the experts give. normed: of the stream, where they share the mixer's norm."""
     if not ctx.model.norm_before_sublayer:
         normed = stream
-    done = _experts(ctx, stream, normed) if kind.moe else _mlp(ctx, stream, normed, d.WIDE_FFN if kind.wide else d.FFN)
+    done = _experts(ctx, stream, normed) if kind.moe else _mlp(ctx, stream, normed, kind)
     return norm(ctx, "post_mlp_norm", done, module="post_norm") if ctx.model.norm_after_sublayer else done
 
 
@@ -101,7 +122,7 @@ def _experts(ctx: Context, stream: Tensor, normed: Tensor | None) -> Tensor:
         return experts(ctx, normed)
 
 
-def _mlp(ctx: Context, stream: Tensor, normed: Tensor | None, width: str) -> Tensor:
+def _mlp(ctx: Context, stream: Tensor, normed: Tensor | None, kind: LayerKind) -> Tensor:
     if normed is None and not ctx.how.linear.norm_inside:
         normed = norm(ctx, "mlp_norm", stream)
     with ctx.build.module("mlp"):
@@ -109,7 +130,7 @@ def _mlp(ctx: Context, stream: Tensor, normed: Tensor | None, width: str) -> Ten
         with ctx.build.part("mlp"):
             if ctx.model.mlp_token_shift:
                 return channel_mix(ctx, normed)
-            return mlp(ctx, normed, width)
+            return mlp(ctx, normed, d.WIDE_FFN if kind.wide else d.FFN, cut=kind.cut)
 
 
 def mtp(ctx: Context) -> Block:

@@ -29,8 +29,9 @@ def mlp(
     prefix: str = "",
     bias: bool | None = None,
     activation_module: str = "mlp_act",
+    cut: bool = False,
 ) -> Tensor:
-    """y[…, D] from x[…, D] through `width`, where D is what x has."""
+    """y[…, D] from x[…, D] through `width`, where D is what x has. cut: a share of the gates is."""
     bias = ctx.model.mlp_bias if bias is None else bias
     rows = x.dims[:-1]
     up = Tensor(f"{prefix}up", (*rows, width))
@@ -79,6 +80,7 @@ def mlp(
             )
             gate = with_adapter(ctx, f"{prefix}gate_proj", gate, names)
     gate, up = (scaled(ctx, half, width) for half in (gate, up))
+    gate = _cut(ctx, gate) if cut else gate
     middle = Tensor(f"{prefix}mlp_hidden", (*rows, width))
     with ctx.build.module(activation_module):
         if gated and ctx.model.hidden_act == "clamped_swiglu" and ctx.how.experts.kernels is not ExpertKernels.FUSED:
@@ -147,6 +149,16 @@ def _slot_weights(ctx: Context, width: str) -> list[Tensor]:
         return []
     element = Element.FP32 if moe.scoring_func == "sigmoid" else Element.ACTIVATION
     return [Tensor("slot_probabilities", (d.EXPERTS, d.SLOTS), element)]
+
+
+def _cut(ctx: Context, gate: Tensor) -> Tensor:
+    """Gates above a bound that follows from their mean and deviation, less it; others are 0. ReLU keeps its result, the
+    deviation what it reads (Transformers' Gemma3nTextMLP, _gaussian_topk)."""
+    out = Tensor(f"{gate.name}_cut", gate.dims)
+    lengths = [Tensor(f"{gate.name}.deviation", gate.dims[:-1])]
+    width = {gate.dims[-1]: 2}
+    saves = [gate, out, *lengths]
+    return ctx.build.elementwise(f"{gate.name}_cut", [gate], out, saves=saves, reduces=width, traffic=(3, 4))
 
 
 def _clamped(ctx: Context, half: Tensor) -> Tensor:
