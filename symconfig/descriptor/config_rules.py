@@ -19,7 +19,7 @@ _ROPE_IDLE = {
 }
 # Rope on part of a head with the angles of a whole one, which changes no shape and no cost (modeling_rope_utils.py).
 _PROPORTIONAL = "proportional"
-_MOE_LAYERS = {"dense": False, "sparse": True}
+_MOE_LAYERS = {"dense": False, "sparse": True, "moe": True, "hash_moe": True}
 
 
 def rope(reader: Reading) -> None:
@@ -31,6 +31,8 @@ def rope(reader: Reading) -> None:
     raw = data.get(key) or reader.values.get("rope_scaling") or {}
     if not isinstance(raw, Mapping):
         return reader.problem("wrong value", key, got=repr(raw), need="an object")
+    if isinstance(raw.get("main"), Mapping):  # beside that of compressed keys (DeepSeek-V4)
+        raw = raw["main"]
     if "rope_local_base_freq" in fields and (FULL in raw or SLIDING in raw):
         raw = _rope_by_layer_type(reader, key, raw)
     for sentence in (note for k, note in _ROPE_IDLE.items() if note is not None and (data.get(key) or {}).get(k)):

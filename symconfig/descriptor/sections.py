@@ -60,7 +60,7 @@ class Experts(Sparse):
     shared_expert_gate: bool = False
     first_k_dense_replace: Count = Field(default=0, description="leading layers that keep the dense MLP")
     moe_layer_freq: PositiveInt = Field(default=1, description="every n-th layer after those is MoE")
-    scoring_func: Literal["softmax", "sigmoid"] = "softmax"
+    scoring_func: Literal["softmax", "sigmoid", "sqrtsoftplus"] = "softmax"
     norm_topk_prob: bool = Field(description="the chosen probabilities are renormalised to sum to one")
     softmax_after_topk: bool = Field(
         default=False, description="softmax over the chosen logits only (gpt-oss); Mixtral renormalises instead, equal"

@@ -16,6 +16,8 @@ BATCH = "batch"
 CHUNK = "chunk_size"  # tokens of a sequence that a chunked scan takes at once
 CHUNKS = "chunks"
 SEQUENCE = "sequence"
+RUNS, HEAVY_RUNS = "token_runs", "heavy_token_runs"  # of tokens that share a compressed key
+RUN, HEAVY_RUN = "compress_rate", "heavy_compress_rate"  # tokens of each
 KEYS = "keys"
 HIDDEN = "hidden_size"
 VOCAB = "padded_vocab_size"
@@ -77,6 +79,8 @@ _SIZES = {
     SEQUENCE: Monomial.of("seq_length"),
     KEYS: Monomial.of("seq_length"),
     CHUNKS: Monomial.of("seq_length") / Monomial.of("chunk_size"),
+    RUNS: Monomial.of("seq_length") / Monomial.of(RUN),
+    HEAVY_RUNS: Monomial.of("seq_length") / Monomial.of(HEAVY_RUN),
     WHOLE_VOCAB: Monomial.of(VOCAB),
     SHARED_KV_HEADS: Monomial.of("tp"),
     GATHERED_QKV: Monomial.of(QKV),

@@ -22,6 +22,9 @@ _BLOCKS = {
     "lightning_attention": "lightning attention",
     "mlstm": "mLSTM",
     "wkv": "WKV",
+    "shared_kv_attention": "attention with one head of keys that are values",
+    "heavily_compressed_attention": "the same and heavily compressed keys",
+    "compressed_sparse_attention": "the same and chosen compressed keys",
 }
 
 

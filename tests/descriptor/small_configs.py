@@ -56,6 +56,19 @@ OWN: dict[str, dict[str, Any]] = {
     },
     **{kind: {"head_dim": 16} for kind in ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")},
     "longcat_flash": {"zero_expert_num": 0},  # its weights have rows for such experts, which nothing reads
+    "deepseek_v4": {
+        "o_groups": 2,
+        "index_topk": 4,
+        "head_dim": 16,
+        "layer_types": [
+            "sliding_attention",
+            "compressed_sparse_attention",
+            "heavily_compressed_attention",
+            "compressed_sparse_attention",
+        ]
+        * (LAYERS // 4),
+        "compress_rates": {"compressed_sparse_attention": 4, "heavily_compressed_attention": 16},
+    },
     "dory": {"n_input_layers": 2, "n_output_layers": 2, "n_recurrent_loops": 3},
     "hrm_text": {"num_hidden_layers": 2},
     "helium": {"head_dim": 16},

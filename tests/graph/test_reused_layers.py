@@ -13,7 +13,8 @@ from symconfig.cost.flops import block_flops
 from symconfig.descriptor.huggingface import import_config
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
-from symconfig.graph.attended import FULL, WINDOW
+from symconfig.graph.attended import CHOSEN_RUNS, FULL, RUNS, WINDOW
+from symconfig.graph.blocks.compressed_attention import HEAVY_RATE, RATE
 from symconfig.graph.derived import DerivedBlock, Phase
 from symconfig.graph.implementation import NormKernel
 from symconfig.graph.model import derived
@@ -37,7 +38,7 @@ def config(kind: str, **keys: Any) -> dict[str, Any]:
 def decoder(of: Mapping[str, Any], attention: str, dtype: Any = torch.bfloat16) -> Any:
     transformers = pytest.importorskip("transformers")
     made = transformers.AutoConfig.for_model(**of, pad_token_id=0, bos_token_id=1, eos_token_id=2)
-    made._attn_implementation = attention
+    made._attn_implementation, made._experts_implementation = attention, "eager"  # whose products torch counts
     return transformers.AutoModelForCausalLM.from_config(made, dtype=dtype).base_model
 
 
@@ -77,6 +78,7 @@ def flops(model: ModelDescriptor) -> float:
     """FLOP of the forward of everything before the head."""
     blocks = derived(model, DEEPSPEED.implementation, Scheme(False))
     values = numbers(model, seq_length=S) | {FULL: S, WINDOW: S}
+    values |= {name: S + S / values.get(rate, S) for name, rate in ((RUNS, HEAVY_RATE), (CHOSEN_RUNS, RATE))}
     each = block_flops(blocks, values, (Phase.FORWARD,))
     return sum(each[kind] for kind in ("embedding", *model.layer_kinds))
 
@@ -115,6 +117,12 @@ def _gemma3n(letters: str) -> dict[str, Any]:
     return {"layer_types": _types(letters), "num_hidden_layers": len(letters), "num_kv_shared_layers": 3, **shares}
 
 
+def _deepseek(letters: str) -> dict[str, Any]:
+    """Layers without compressed keys, with chosen ones, and with heavily compressed ones."""
+    called = {"p": "sliding_attention", "c": "compressed_sparse_attention", "h": "heavily_compressed_attention"}
+    return {"layer_types": [called[letter] for letter in letters], "num_hidden_layers": len(letters)}
+
+
 GEMMA4 = {"layer_types": _types("sfsfsfsf"), "attention_k_eq_v": False,
           "num_global_key_value_heads": None, "global_head_dim": 24, "num_kv_shared_layers": 4}  # fmt: skip
 FLOPS: dict[str, dict[str, Any]] = {
@@ -146,7 +154,10 @@ SAVED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
-FURTHER = SAVED | {"hy_v4": ({"num_hidden_layers": 7}, {"num_hidden_layers": 6})}
+FURTHER = SAVED | {
+    "hy_v4": ({"num_hidden_layers": 7}, {"num_hidden_layers": 6}),
+    "deepseek_v4": (_deepseek("pchphc"), _deepseek("pch")),
+}
 
 
 @pytest.mark.parametrize("kind", FURTHER)

@@ -1,11 +1,11 @@
-"""Families with several residual streams that each sublayer reads and writes (hyper-connections): Hunyuan 4."""
+"""Families with several residual streams that each sublayer reads and writes (hyper-connections)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from symconfig.descriptor.architectures.architecture import INDEXED, Architecture, Reading
+from symconfig.descriptor.architectures.architecture import INDEXED, SLIDING, Architecture, Kind, Reading, Values
 from symconfig.descriptor.architectures.deepseek import LATENT_IGNORED, V3
 from symconfig.descriptor.architectures.expert_rules import particulars
 from symconfig.descriptor.architectures.structure_rules import rules
@@ -29,6 +29,77 @@ def _hunyuan_keys(model: ModelDescriptor) -> Mapping[str, Any]:
     return {"indexer_types": ["full" if one else "shared" for one in own or (True,) * model.num_hidden_layers]}
 
 
+_HEAVY, _CHOSEN = "heavily_compressed_attention", "compressed_sparse_attention"
+_RATES = {_HEAVY: 128, _CHOSEN: 4}  # tokens of a compressed key
+_OF_RATIO = {0: SLIDING, 4: _CHOSEN, 128: _HEAVY}
+_BLOCKS = {SLIDING: "shared_kv_attention", _HEAVY: _HEAVY, _CHOSEN: _CHOSEN}
+_HASHED = 3  # first layers that choose experts by the token's id
+
+
+def _deepseek_layers(values: Values, layers: int) -> list[str]:
+    """Two heavily compressed ones, then both kinds in turn; or as compress_ratios of the published files has them."""
+    if (ratios := values["compress_ratios"]) is not None:
+        return [_OF_RATIO.get(ratio, "") for ratio in ratios][:layers]
+    return [_CHOSEN if index > 1 and index % 2 else _HEAVY for index in range(layers)]
+
+
+def _attention(kind: str) -> Callable[[Values], dict[str, Any]]:
+    """Return the block of a type of layer."""
+
+    def block(values: Values) -> dict[str, Any]:
+        sizes = {name: values[name] for name in ("q_lora_rank", "o_groups", "o_lora_rank")}
+        rates = {**_RATES, **(values["compress_rates"] or {})}
+        if kind == _HEAVY:
+            sizes["heavy_compress_rate"] = rates[_HEAVY]
+        if kind == _CHOSEN:
+            sizes |= {name: values[name] for name in ("index_n_heads", "index_head_dim", "index_topk")}
+            sizes["compress_rate"] = rates[_CHOSEN]
+        return {"block": _BLOCKS[kind], "sizes": sizes}
+
+    return block
+
+
+def _deepseek(reader: Reading) -> None:
+    """Every layer has the window; rope turns a fraction, or a number of channels; the first layers' choice is fixed."""
+    values, fields = reader.values, reader.fields
+    groups, heads = values["o_groups"], fields["num_attention_heads"]
+    if heads % groups:
+        return reader.problem(
+            "heads do not divide among the groups", "o_groups", got=groups, need=f"a divisor of {heads}"
+        )
+    if fields.pop("sliding_window_pattern", None) is not None or "sliding_window" not in fields:
+        fields["sliding_window"] = values["sliding_window"]
+    turned, share = values["qk_rope_head_dim"], values["partial_rotary_factor"]
+    by_width = 0.125 if turned is None else turned / fields["head_dim"]
+    fields["partial_rotary_factor"] = by_width if share is None else share
+    listed, hashed = values["mlp_layer_types"], values["num_hash_layers"]
+    layers = fields["num_hidden_layers"]
+    fields.pop("experts.layers", None)
+    fields |= {"experts.first_k_dense_replace": 0, "experts.moe_layer_freq": 1}
+    number = listed.count("hash_moe") if listed else min(layers, _HASHED if hashed is None else hashed)
+    own = {"hash_layers": number, "compress_rope_theta": float(values["compress_rope_theta"])}
+    fields["particulars"] = [{"name": name, "value": value} for name, value in own.items()]
+    return particulars({"swiglu_limit": None})(reader)
+
+
+def _deepseek_keys(model: ModelDescriptor) -> Mapping[str, Any]:
+    called = {block: kind for kind, block in _BLOCKS.items()}
+    extra = {one.name: one.value for one in model.particulars}
+    sizes: dict[str, int] = {}
+    for mixer in model.mixers:
+        sizes |= mixer.sizes
+    hashed = int(extra.get("hash_layers", 0))
+    rates = {_HEAVY: sizes.pop("heavy_compress_rate", 128), _CHOSEN: sizes.pop("compress_rate", 4)}
+    return {
+        **sizes,
+        "compress_rates": rates,
+        "compress_rope_theta": extra.get("compress_rope_theta", 160000.0),
+        "layer_types": [called.get(kind.mixer, _HEAVY) for kind in model.kind_of_layer],
+        "mlp_layer_types": ["hash_moe"] * hashed + ["moe"] * (model.num_hidden_layers - hashed),
+        "partial_rotary_factor": model.partial_rotary_factor,
+    }
+
+
 ARCHITECTURES: dict[str, Architecture] = {
     "hy_v4": Architecture(
         constants={
@@ -47,4 +118,34 @@ ARCHITECTURES: dict[str, Architecture] = {
         rule=rules(_hunyuan_choices, particulars({"swiglu_limit": None})),
         writes=_hunyuan_keys,
     ),
-}
+    "deepseek_v4": Architecture(
+        constants={
+            "intermediate_size": 0,
+            "attention_sinks": True,
+            "experts.e_score_correction_bias": True,
+            "streams.mixing": "hyper",
+        },
+        defaults={"compress_ratios": None, "num_hash_layers": None, "qk_rope_head_dim": None},
+        names={
+            "hc_mult": ("streams.count",),
+            "hc_sinkhorn_iters": ("streams.iterations",),
+            "scoring_func": ("experts.scoring_func",),
+            "mlp_bias": (),
+            "moe_intermediate_size": ("experts.moe_intermediate_size",),
+        },
+        only={"hc_eps": (1e-6,), "attention_bias": (False,), "mlp_bias": (False,), "scoring_func": ("sqrtsoftplus",)},
+        noted={"num_nextn_predict_layers": "multi-token-prediction layers are left out, as Transformers' class does"},
+        ignored=("num_nextn_predict_layers", "expert_dtype"),
+        same_as={"intermediate_size": "moe_intermediate_size"},
+        layers=_deepseek_layers,
+        known_layers=(),
+        blocks={kind: _attention(kind) for kind in _BLOCKS},
+        reads=("compress_rates", "compress_ratios", "compress_rope_theta", "num_hash_layers", "qk_rope_head_dim",
+               "q_lora_rank", "o_groups", "o_lora_rank", "index_n_heads", "index_head_dim", "index_topk",
+               "swiglu_limit", "partial_rotary_factor"),
+        kinds={"compress_ratios": Kind.LAYERS, "compress_rates": Kind.SECTION, "num_hash_layers": Kind.COUNT,
+               "qk_rope_head_dim": Kind.COUNT},
+        rule=_deepseek,
+        writes=_deepseek_keys,
+    ),
+}  # fmt: skip

@@ -125,6 +125,9 @@ def _sizes(
     }
     if d.CHUNK in sizes:
         sizes[d.CHUNKS] = -(-seq_length // sizes[d.CHUNK])
+    for runs, rate in ((d.RUNS, d.RUN), (d.HEAVY_RUNS, d.HEAVY_RUN)):
+        if rate in sizes:
+            sizes[runs] = seq_length // sizes[rate]
     if model.experts is None:
         return sizes, ()
     tokens, experts = round(batch * seq_length * model.experts.computing_per_tok), model.experts.num_experts
