@@ -70,7 +70,7 @@ class LayerKind:
     queries and keys. beside: a second block that reads what attention reads. keys: which ones attention reads. again:
     with the weights of a layer that runs, too. joins, closes, detached: see `Loop`. calls: a block of several layers.
     pairs: keys and values. wide: its MLP is as wide as `wide_intermediate_size` says. cut: a share of the
-    MLP's gates is."""
+    MLP's gates is. opens: its router reads none of a layer before."""
 
     mixer: str
     mlp: Mlp = Mlp.DENSE
@@ -87,6 +87,7 @@ class LayerKind:
     pairs: Pairs = Pairs.OWN
     wide: bool = False
     cut: bool = False
+    opens: bool = False
 
     @property
     def moe(self) -> bool:
@@ -102,5 +103,7 @@ class LayerKind:
         beside = f"_with_{self.beside}" if self.beside else ""
         chosen = f"_{self.keys}" if self.keys else ""
         name = first + ("_window" if self.window else "") + chosen + ("" if self.rope else "_nope") + own + beside
-        switched = [one for one in ("wide", "cut", "joins", "closes", "detached", "again") if getattr(self, one)]
+        switched = [
+            one for one in ("wide", "cut", "opens", "joins", "closes", "detached", "again") if getattr(self, one)
+        ]
         return "_".join([name, *filter(None, (self.calls, self.pairs)), *switched])

@@ -86,8 +86,9 @@ class ModelDescriptor(Sparse):
         "embedding_norm", "residual_multiplier", "logits_multiplier", "rope_layers", "qk_norm_of", "v_norm",
         "attention_gate", "v_head_dim", "chunked_attention", "indexer", "embedding_multiplier", "norm_after_residual",
         "final_norm", "inner_norm", "qk_norm_bias", "extra_positions", "particulars", "vision",
-        "mlp_token_shift", "streams", "laurel_rank", "mlp_sparsity", "hypersphere", "loop", "shared_block",
-        "layer_inputs", "num_kv_shared_layers", "wide_intermediate_size",
+        "qk_convolutions", "residual_scales", "mlp_token_shift", "streams", "laurel_rank", "mlp_sparsity",
+        "hypersphere", "loop",
+        "shared_block", "layer_inputs", "num_kv_shared_layers", "wide_intermediate_size",
     )  # fmt: skip
 
     schema_: ModelSchema = Field(alias="schema")
@@ -174,6 +175,14 @@ class ModelDescriptor(Sparse):
     experts: Experts | None = None
     num_nextn_predict_layers: Count = Field(
         default=0, le=100, description="multi-token-prediction layers (DeepSeek-V3)"
+    )
+    qk_convolutions: tuple[PositiveInt, PositiveInt] | None = Field(
+        default=None,
+        description="tokens of two convolutions over queries and keys, by channel and by head; half of the values' "
+        "channels come from the token before, and keys have a scale of each head (ZAYA)",
+    )
+    residual_scales: bool = Field(
+        default=False, description="stream and what joins it have a scale and an offset of each channel (ZAYA)"
     )
     mlp_token_shift: bool = Field(
         default=False, description="the MLP reads each token mixed with the one before, and a gate opens it (RWKV)"
@@ -347,6 +356,7 @@ class ModelDescriptor(Sparse):
             detached=self.loop is not None and self.loop.is_detached(index),
             calls=self._calls(index),
             pairs=self._pairs(index),
+            opens=bool(self.experts and self.experts.router_hidden_size and True not in self.moe_layers[:index]),
             cut=self.mlp_sparsity is not None and self.mlp_sparsity[index] > 0,
             wide=self.wide_intermediate_size is not None and self._pairs(index) is Pairs.BORROWED,
         )

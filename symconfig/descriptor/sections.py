@@ -51,6 +51,7 @@ class Experts(Sparse):
 
     rare: ClassVar[tuple[str, ...]] = (
         "layers", "zero_experts", "latent_size", "latent_bias", "input_scaled", "shortcut", "result_norm",
+        "router_hidden_size",
     )  # fmt: skip
 
     num_experts: PositiveInt
@@ -88,6 +89,9 @@ class Experts(Sparse):
         description="their result joins the stream at the next layer's end, the shared expert's here (LongCat)",
     )
 
+    router_hidden_size: PositiveInt | None = Field(
+        default=None, description="the router is an MLP of this width, which reads that of the layer before, too (ZAYA)"
+    )
     result_norm: bool = Field(default=False, description="a norm of what all experts give together (A.X K1)")
 
     @property

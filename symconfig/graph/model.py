@@ -12,7 +12,7 @@ from symconfig.descriptor.layers import NO_MIXER
 from symconfig.descriptor.model import Attention, ModelDescriptor
 from symconfig.errors import InputError, Problem
 from symconfig.graph import dims as d
-from symconfig.graph.blocks import layer_inputs, shared_block, streams, wkv
+from symconfig.graph.blocks import convolved_attention, layer_inputs, shared_block, streams, wkv
 from symconfig.graph.blocks.context import Context
 from symconfig.graph.blocks.layer import layer
 from symconfig.graph.builder import Builder
@@ -147,6 +147,8 @@ def dim_sizes(model: ModelDescriptor) -> dict[str, float]:
         sizes |= {
             d.EXPERTS: moe.num_experts,
             "router_width": moe.num_experts + moe.zero_experts,
+            "router_hidden_size": moe.router_hidden_size or 0,
+            "made_router_size": moe.router_hidden_size or 0,
             d.EXPERT_LATENT: moe.latent_size or 0,
             "num_experts_per_tok": moe.num_experts_per_tok,
             "expert_copies": moe.computing_per_tok,
@@ -163,6 +165,7 @@ def dim_sizes(model: ModelDescriptor) -> dict[str, float]:
     if model.mlp_token_shift:
         sizes[wkv.GATE_WIDTH] = model.hidden_size
     sizes |= layer_inputs.sizes(model) | shared_block.sizes(model) | streams.sizes(model)
+    sizes |= convolved_attention.sizes(model)
     for block in blocks_of(model):
         sizes |= parts().mixer(block).sizes(model)
     for end in _ends(model):

@@ -156,14 +156,21 @@ SAVED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 FURTHER = SAVED | {
     "hy_v4": ({"num_hidden_layers": 7}, {"num_hidden_layers": 6}),
+    "zaya": ({"num_hidden_layers": 4}, {"num_hidden_layers": 3}),
     "deepseek_v4": (_deepseek("pchphc"), _deepseek("pch")),
 }
+
+
+# One choice in five of a ZAYA router computes nothing, but no token here takes it; its first convolution makes one
+# position more than there are, and a value before the first is projected from nothing.
+BESIDE = {"zaya": S * 3 * 2 * 64 * 28 / 5 + 2 * 96 * 2 + 2 * 64 * 16}
 
 
 @pytest.mark.parametrize("kind", FURTHER)
 def test_further_layers_take_what_torch_counts(kind: str) -> None:
     more, fewer = (config(kind, **keys) for keys in FURTHER[kind])
-    assert flops(read(more)) - flops(read(fewer)) == counted(more) - counted(fewer)
+    ours, theirs = flops(read(more)) - flops(read(fewer)), counted(more) - counted(fewer)
+    assert ours + BESIDE.get(kind, 0) == pytest.approx(theirs, rel=1e-12)
 
 
 # What grows with no token. Of Dory's two layers both rates after their scaling and their absolute value, the scales of

@@ -11,6 +11,7 @@ from symconfig.graph import dims as d
 from symconfig.graph.attended import FULL, WINDOW
 from symconfig.graph.blocks.common import beside_fused, linear, norm, with_adapter
 from symconfig.graph.blocks.context import Context
+from symconfig.graph.blocks.convolved_attention import convolved, key_scale
 from symconfig.graph.blocks.hypersphere import scaled
 from symconfig.graph.blocks.indexer import Read
 from symconfig.graph.implementation import Kernel, RotationKernel
@@ -26,10 +27,14 @@ def attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     if kind.pairs is Pairs.BORROWED:
         return _with_borrowed(ctx, x, kind)
     (q, k, v), gate = _projections(ctx, x)
+    if ctx.model.qk_convolutions is not None:
+        q, k, v = convolved(ctx, q, k, v)
     if _repeated(ctx, k):
         q = ctx.build.elementwise("copy_queries", [q], Tensor("q_copied", q.dims), linear=True)
     if ctx.model.qk_norm and (kind.rope or ctx.model.qk_norm_of != "unit"):
         q, k = _head_norm(ctx, "q_norm", q), _head_norm(ctx, "k_norm", k)
+    if ctx.model.qk_convolutions is not None:
+        k = key_scale(ctx, k)
     if ctx.model.v_norm:
         v = norm(ctx, "v_norm", v, v.dims[-1], "qk_norm", weight=())
     if ctx.model.position is Position.ROPE and kind.rope:

@@ -2,10 +2,10 @@
 
 One head of keys, which are the values, too; queries are low-rank and normed, heads have sinks. A compressed key is the
 weighed mean of a run of tokens, by a softmax over the run of a gate and a learned position; its angles are its own. A
-heavily compressed one is of 128 tokens, and a query reads all before it. Else runs of 4 overlap with those before, which have columns of their
-own, and an indexer with smaller compressed keys of its own chooses those that a query reads. The heads' results are
-turned back, projected by groups of heads to a low rank, and those to the stream. Transformers' DeepseekV4Attention,
-HCACompressor, CSACompressor, Indexer, GroupedLinear.
+heavily compressed one is of 128 tokens, and a query reads all before it. Else runs of 4 overlap with those before,
+which have columns of their own, and an indexer with smaller compressed keys of its own chooses those that a query
+reads. The heads' results are turned back, projected by groups of heads to a low rank, and those to the stream.
+Transformers' DeepseekV4Attention, HCACompressor, CSACompressor, Indexer, GroupedLinear.
 
 The kernel is taken as one that keeps both kinds of keys and a query's choice; Transformers' eager one joins the keys
 under a mask. C head_dim, W columns that are compressed, R q_lora_rank, G o_groups.

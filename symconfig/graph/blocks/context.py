@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from symconfig.descriptor.layers import LayerKind
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph import dims as d
 from symconfig.graph.builder import Builder
@@ -15,13 +16,14 @@ from symconfig.graph.operator import Weight
 @dataclass(slots=True)
 class Context:
     """A builder with the model and the implementation it builds for. shared_heads: see Scheme. again: another block
-    holds the weights that are made now."""
+    holds the weights that are made now. kind: of the layer that is built."""
 
     model: ModelDescriptor
     how: Implementation
     build: Builder
     shared_heads: bool = False
     again: bool = False
+    kind: LayerKind | None = None
 
     @property
     def frozen(self) -> bool:

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 from symconfig.descriptor.model import Position
 from symconfig.graph import dims as d
-from symconfig.graph.blocks.common import linear, norm
+from symconfig.graph.blocks.common import linear, norm, rescaled
 from symconfig.graph.blocks.context import Context
 from symconfig.graph.blocks.hypersphere import scaled
 from symconfig.graph.blocks.layer_inputs import layer_inputs
@@ -47,6 +47,8 @@ def embedding(ctx: Context) -> Block:
     if ctx.model.hidden_dropout:
         mask = Tensor("embedding_mask", _STREAM, Element.MASK)
         x = ctx.build.elementwise("embedding_dropout", [x], Tensor("embedding_out", _STREAM), saves=[mask])
+    if ctx.model.residual_scales:
+        x = rescaled(ctx, "embedding", x)
     x = spread(ctx, x)
     leaves = features if ctx.model.vision is not None and (ctx.frozen or not ctx.model.vision.trains) else ()
     return ctx.build.block("embedding", [tokens, *features], [x], Place.FIRST, leaves=leaves)

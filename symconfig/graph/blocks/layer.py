@@ -7,7 +7,7 @@ from symconfig.descriptor.reuse import Mixing
 from symconfig.graph import dims as d
 from symconfig.graph.blocks import hyper
 from symconfig.graph.blocks.altup import around, laurel
-from symconfig.graph.blocks.common import IN_LINEAR, linear, norm, residual
+from symconfig.graph.blocks.common import IN_LINEAR, added, linear, norm, residual
 from symconfig.graph.blocks.context import Context
 from symconfig.graph.blocks.ends import logits_and_loss
 from symconfig.graph.blocks.experts import experts
@@ -27,7 +27,7 @@ _STREAM = (d.BATCH, d.SEQUENCE, d.HIDDEN)
 def layer(ctx: Context, kind: LayerKind) -> Block:
     """One transformer layer: what mixes tokens, then the MLP or the experts, each behind a norm."""
     x = Tensor("layer_in", stream_dims(ctx))
-    ctx.again = kind.again
+    ctx.again, ctx.kind = kind.again, kind
     with ctx.build.no_gradient() if kind.detached else ctx.build.module(LAYER):
         out = _body(ctx, x, kind)
     ctx.build.mark_operators()
@@ -57,11 +57,11 @@ def _sublayers(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     if kind.mlp is Mlp.NONE:
         return residual(ctx, "attention_residual", x, attended)
     if not ctx.model.parallel_residual:
-        stream = _normed(ctx, residual(ctx, "attention_residual", x, attended), "attention_stream_norm")
+        stream = _normed(ctx, added(ctx, "attention_residual", x, attended), "attention_stream_norm")
         if ctx.model.laurel_rank is not None:
             around_it, out = laurel(ctx, normed), Tensor("laurel_residual", _STREAM)
             stream = ctx.build.elementwise("laurel_residual", [stream, around_it], out, linear=True)
-        return _normed(ctx, residual(ctx, "mlp_residual", stream, _second(ctx, stream, kind)), "mlp_stream_norm")
+        return _normed(ctx, added(ctx, "mlp_residual", stream, _second(ctx, stream, kind)), "mlp_stream_norm")
     done = _second(ctx, x, kind, normed if ctx.model.shared_input_norm else None)
     both = ctx.build.elementwise("branches", [attended, done], Tensor("branches", _STREAM), linear=True)
     return residual(ctx, "mlp_residual", x, both)

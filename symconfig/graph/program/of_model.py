@@ -82,6 +82,8 @@ def _unrolled(model: ModelDescriptor, unrolled: _Unrolled) -> _Unrolled:
         owner = f"layers.{model.holder(index)}."
         stream = unrolled.add(kind.name, f"layers.{index}.", [stream], owner)
         turns.ran(index, stream)
+        if "router_states" in unrolled.made:
+            unrolled.made["router_states_before"] = unrolled.made["router_states"]
     ahead = stream
     for index in range(model.num_nextn_predict_layers):
         ahead = unrolled.add("mtp", f"mtp.{index}.", [ahead, embedded])
