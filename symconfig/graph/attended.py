@@ -11,6 +11,8 @@ from symconfig.graph import dims as d
 FULL, WINDOW, CHOSEN = "keys_full", "keys_window", "keys_chosen"  # of all, of a window or chunk, of an indexer's choice
 # Those of a window and compressed ones before it: all of them, or an indexer's choice.
 RUNS, CHOSEN_RUNS = "keys_with_runs", "keys_with_chosen_runs"
+POOLED = "keys_of_pooled"  # of runs that an indexer chooses by pooled keys
+_BUDGET = "indexer_budget"
 _RATES = {RUNS: (d.HEAVY_RUN, ""), CHOSEN_RUNS: (d.RUN, "index_topk")}
 
 
@@ -20,9 +22,14 @@ def keys(model: ModelDescriptor, seq_length: int, packing: Packing | None = None
         FULL: attended(seq_length, None, packing),
         WINDOW: attended(seq_length, model.sliding_window, packing, model.chunked_attention),
         CHOSEN: attended(seq_length, model.indexer.index_topk if model.indexer else None, packing),
+        POOLED: attended(seq_length, _budget(model), packing),
         **{name: attended(seq_length, model.sliding_window, packing) + attended(seq_length, reach, packing) / rate
            for name, rate, reach in _runs(model)},
     }  # fmt: skip
+
+
+def _budget(model: ModelDescriptor) -> int | None:
+    return next((mixer.sizes[_BUDGET] for mixer in model.mixers if _BUDGET in mixer.sizes), None)
 
 
 def _runs(model: ModelDescriptor) -> Iterator[tuple[str, int, int | None]]:
@@ -31,7 +38,7 @@ def _runs(model: ModelDescriptor) -> Iterator[tuple[str, int, int | None]]:
     for mixer in model.mixers:
         sizes |= mixer.sizes
     for name, (rate, chosen) in _RATES.items():
-        if per := sizes.get(rate):
+        if (per := sizes.get(rate)) and _BUDGET not in sizes:
             yield name, per, per * sizes[chosen] if chosen else None
 
 
@@ -39,6 +46,7 @@ def visible(model: ModelDescriptor, seq_length: int) -> dict[str, float]:
     """Return the keys of the query that sees most, by kind of attention."""
     nearest = {FULL: None, WINDOW: model.sliding_window, CHOSEN: model.indexer.index_topk if model.indexer else None}
     seen = {name: float(min(near or seq_length, seq_length)) for name, near in nearest.items()}
+    seen[POOLED] = float(min(_budget(model) or seq_length, seq_length))
     runs = {name: seen[WINDOW] + min(reach or seq_length, seq_length) / rate for name, rate, reach in _runs(model)}
     return seen | runs
 

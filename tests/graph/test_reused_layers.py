@@ -123,6 +123,12 @@ def _deepseek(letters: str) -> dict[str, Any]:
     return {"layer_types": [called[letter] for letter in letters], "num_hidden_layers": len(letters)}
 
 
+def _qwen(letters: str) -> dict[str, Any]:
+    """Layers with a delta net, and with attention behind an indexer."""
+    called = {"l": "linear_attention", "i": "indexed_attention"}
+    return {"layer_types": [called[letter] for letter in letters], "num_hidden_layers": len(letters)}
+
+
 GEMMA4 = {"layer_types": _types("sfsfsfsf"), "attention_k_eq_v": False,
           "num_global_key_value_heads": None, "global_head_dim": 24, "num_kv_shared_layers": 4}  # fmt: skip
 FLOPS: dict[str, dict[str, Any]] = {
@@ -157,13 +163,19 @@ SAVED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 FURTHER = SAVED | {
     "hy_v4": ({"num_hidden_layers": 7}, {"num_hidden_layers": 6}),
     "zaya": ({"num_hidden_layers": 4}, {"num_hidden_layers": 3}),
+    "qwen4_exp_text": (_qwen("lill"), _qwen("lll")),
     "deepseek_v4": (_deepseek("pchphc"), _deepseek("pch")),
 }
 
 
 # One choice in five of a ZAYA router computes nothing, but no token here takes it; its first convolution makes one
-# position more than there are, and a value before the first is projected from nothing.
-BESIDE = {"zaya": S * 3 * 2 * 64 * 28 / 5 + 2 * 96 * 2 + 2 * 64 * 16}
+# position more than there are, and a value before the first is projected from nothing. Qwen 4's indexer scores, with two
+# heads of 16 channels, none but the runs of four tokens that are complete before a query.
+COMPLETE = sum((index + 1) // 4 for index in range(S))
+BESIDE = {
+    "zaya": S * 3 * 2 * 64 * 28 / 5 + 2 * 96 * 2 + 2 * 64 * 16,
+    "qwen4_exp_text": 2 * 2 * 16 * (COMPLETE - S * S / 4),
+}
 
 
 @pytest.mark.parametrize("kind", FURTHER)

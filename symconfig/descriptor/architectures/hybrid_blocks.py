@@ -136,3 +136,12 @@ def alone(values: Values) -> dict[str, Any]:
 def rg_lru(values: Values) -> dict[str, Any]:
     width = values["lru_width"] or values["hidden_size"]
     return {"block": "rg_lru", "sizes": {"lru_width": width, "conv1d_width": values["conv1d_width"]}}
+
+
+POOLED = ("indexer_n_heads", "indexer_head_dim", "indexer_budget", "indexer_compress_ratio")
+
+
+def pooled(values: Values) -> dict[str, Any]:
+    """Attention over what an indexer chooses by pooled keys; a file that does not say its sizes gets none"""
+    sizes = {name: values[name] or 0 for name in POOLED[:-1]}
+    return {"block": "pooled_sparse_attention", "sizes": {**sizes, "compress_rate": values[POOLED[-1]] or 0}}

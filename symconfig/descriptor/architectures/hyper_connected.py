@@ -62,16 +62,20 @@ def _attention(kind: str) -> Callable[[Values], dict[str, Any]]:
 def _deepseek(reader: Reading) -> None:
     """Every layer has the window; rope turns a fraction, or a number of channels; the first layers' choice is fixed."""
     values, fields = reader.values, reader.fields
-    groups, heads = values["o_groups"], fields["num_attention_heads"]
+    groups, heads, rates = values["o_groups"], fields["num_attention_heads"], values["compress_rates"] or {}
+    if any(name not in _RATES or type(rate) is not int or rate < 1 for name, rate in rates.items()):
+        return reader.problem(
+            "wrong value", "compress_rates", got=repr(rates), need=f"a whole number for {_HEAVY} or {_CHOSEN}"
+        )
     if heads % groups:
         return reader.problem(
             "heads do not divide among the groups", "o_groups", got=groups, need=f"a divisor of {heads}"
         )
     if fields.pop("sliding_window_pattern", None) is not None or "sliding_window" not in fields:
         fields["sliding_window"] = values["sliding_window"]
-    turned, share = values["qk_rope_head_dim"], values["partial_rotary_factor"]
-    by_width = 0.125 if turned is None else turned / fields["head_dim"]
-    fields["partial_rotary_factor"] = by_width if share is None else share
+    turned, named = values["qk_rope_head_dim"], ("partial_rotary_factor", "rope_parameters")
+    if turned is not None and not any(key in reader.data for key in named):
+        fields["partial_rotary_factor"] = turned / fields["head_dim"]
     listed, hashed = values["mlp_layer_types"], values["num_hash_layers"]
     layers = fields["num_hidden_layers"]
     fields.pop("experts.layers", None)
@@ -110,8 +114,7 @@ ARCHITECTURES: dict[str, Architecture] = {
             "streams.mixing": "injected",
         },
         names={"hc_mult": ("streams.count",)},
-        defaults={"first_k_dense_replace": 1},
-        only={"hc_magnitude": (2.0,), "hc_eps": (1e-6,)},
+        only={"hc_magnitude": (2.0,), "hc_eps": (1e-6,), "attention_bias": (False,)},
         ignored=(*LATENT_IGNORED, "learnable_sink_init"),
         known_layers=(INDEXED,),
         reads=("indexer_types", "swiglu_limit"),
@@ -125,7 +128,8 @@ ARCHITECTURES: dict[str, Architecture] = {
             "experts.e_score_correction_bias": True,
             "streams.mixing": "hyper",
         },
-        defaults={"compress_ratios": None, "num_hash_layers": None, "qk_rope_head_dim": None},
+        defaults={"compress_ratios": None, "num_hash_layers": None, "qk_rope_head_dim": None,
+                  "partial_rotary_factor": 0.125},
         names={
             "hc_mult": ("streams.count",),
             "hc_sinkhorn_iters": ("streams.iterations",),
@@ -133,16 +137,16 @@ ARCHITECTURES: dict[str, Architecture] = {
             "mlp_bias": (),
             "moe_intermediate_size": ("experts.moe_intermediate_size",),
         },
-        only={"hc_eps": (1e-6,), "attention_bias": (False,), "mlp_bias": (False,), "scoring_func": ("sqrtsoftplus",)},
-        noted={"num_nextn_predict_layers": "multi-token-prediction layers are left out, as Transformers' class does"},
-        ignored=("num_nextn_predict_layers", "expert_dtype"),
+        only={"hc_eps": (1e-6,), "attention_bias": (False,), "mlp_bias": (False,), "scoring_func": ("sqrtsoftplus",),
+              "n_shared_experts": (1,)},
+        ignored=("num_nextn_predict_layers", "expert_dtype"),  # layers that Transformers' class has not
         same_as={"intermediate_size": "moe_intermediate_size"},
         layers=_deepseek_layers,
         known_layers=(),
         blocks={kind: _attention(kind) for kind in _BLOCKS},
         reads=("compress_rates", "compress_ratios", "compress_rope_theta", "num_hash_layers", "qk_rope_head_dim",
                "q_lora_rank", "o_groups", "o_lora_rank", "index_n_heads", "index_head_dim", "index_topk",
-               "swiglu_limit", "partial_rotary_factor"),
+               "swiglu_limit"),
         kinds={"compress_ratios": Kind.LAYERS, "compress_rates": Kind.SECTION, "num_hash_layers": Kind.COUNT,
                "qk_rope_head_dim": Kind.COUNT},
         rule=_deepseek,

@@ -7,7 +7,7 @@ from typing import Any
 from symconfig.descriptor.architectures.architecture import FULL, SLIDING, Architecture, Kind, Reading, Values
 from symconfig.descriptor.model import ModelDescriptor
 
-_CACHED = "says how a cache is filled at inference"
+_MLP = "mlp"  # a layer of the file that is the second half of the one before
 
 
 def _dory_layers(values: Values, layers: int) -> list[str]:
@@ -18,9 +18,11 @@ def _dory_layers(values: Values, layers: int) -> list[str]:
 def _dory(reader: Reading) -> None:
     """The layers between the first and the last ones run in turns: each list of layers is unrolled."""
     values, fields = reader.values, reader.fields
-    layers, turns = fields["num_hidden_layers"], values["n_recurrent_loops"]
-    first, last = values["n_input_layers"], values["n_output_layers"]
-    inner = layers - first - last if values["n_recurrent_layers"] is None else values["n_recurrent_layers"]
+    listed = values["layer_types"] or ()
+    halves = 2 if _MLP in listed else 1  # the class writes two layers for each of its own
+    layers, turns = fields["num_hidden_layers"] // halves, values["n_recurrent_loops"]
+    first, last = values["n_input_layers"] // halves, values["n_output_layers"] // halves
+    inner = layers - first - last if values["n_recurrent_layers"] is None else values["n_recurrent_layers"] // halves
     if inner < 1 or first + inner + last != layers or turns < 1:
         need = f"n_input_layers, n_recurrent_layers and n_output_layers that sum to {layers}, and one loop or more"
         return reader.problem("these layers do not sum up", "n_recurrent_layers", got=inner, need=need)
@@ -29,7 +31,8 @@ def _dory(reader: Reading) -> None:
     fields |= {"num_hidden_layers": len(held), "loop.held": held, "loop.normed": True}
     fields["loop.joined"] = [index in starts for index in range(len(held))]
     if pattern := fields.get("sliding_window_pattern"):
-        fields["sliding_window_pattern"] = [pattern[index] for index in held]
+        unrolled = [pattern[index * halves] for index in held]
+        fields["sliding_window_pattern"] = None if all(unrolled) else unrolled
     return None
 
 
@@ -117,6 +120,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         only={"attention_bias": (False,), "mlp_bias": (False,)},
         ignored=("recurrent_kv_cache_mode", "ngpt_alpha_init"),  # how a cache is filled, and how rates start
         layers=_dory_layers,
+        known_layers=(FULL, SLIDING, _MLP),
         reads=("n_input_layers", "n_output_layers", "n_recurrent_layers", "n_recurrent_loops"),
         kinds={"n_recurrent_layers": Kind.COUNT},
         may_be_zero=("n_input_layers", "n_output_layers"),

@@ -23,8 +23,4 @@ REFUSED: Mapping[str, str] = {
     "gemma4_assistant": _DRAFTS,
     "gemma4_unified_assistant": _DRAFTS,
     "dots3_note": "its text model's latent attention has gates by head, and windows beside layers with an indexer",
-    **dict.fromkeys(
-        ("qwen4_exp", "qwen4_exp_text"),
-        "it has gated streams, embeddings of n-grams in some layers, and an indexer before grouped-query attention",
-    ),
 }

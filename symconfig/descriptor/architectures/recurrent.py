@@ -32,8 +32,7 @@ def _mlstm(values: Values) -> dict[str, Any]:
     heads = values["num_heads"]
     widths = (int(values["hidden_size"] * values[key]) // heads for key in ("qk_dim_factor", "v_dim_factor"))
     sizes = dict(zip(("mlstm_key_dim", "mlstm_value_dim"), widths, strict=True))
-    switches = ["bias"] if values["use_bias"] else []
-    return {"block": "mlstm", "sizes": {**sizes, "chunk_size": values["chunk_size"]}, "switches": switches}
+    return {"block": "mlstm", "sizes": {**sizes, "chunk_size": values["chunk_size"]}}
 
 
 def _xlstm(reader: Reading) -> None:
@@ -48,7 +47,6 @@ def _xlstm(reader: Reading) -> None:
     fields |= {"num_attention_heads": heads, "num_key_value_heads": heads}
     fields["head_dim"] = int(hidden * values["v_dim_factor"]) // heads
     fields["intermediate_size"] = _up(hidden * values["ffn_proj_factor"], values["ffn_round_up_to_multiple_of"])
-    fields["mlp_bias"] = values["use_bias"]
     return None
 
 
@@ -60,7 +58,6 @@ def _xlstm_keys(model: ModelDescriptor) -> dict[str, Any]:
         "qk_dim_factor": heads * mixer.sizes["mlstm_key_dim"] / hidden,
         "v_dim_factor": heads * mixer.sizes["mlstm_value_dim"] / hidden,
         "chunk_size": mixer.sizes["chunk_size"],
-        "use_bias": "bias" in mixer.switches,
         "ffn_proj_factor": model.intermediate_size / hidden,
         "ffn_round_up_to_multiple_of": 1,
     }
@@ -85,16 +82,18 @@ ARCHITECTURES: dict[str, Architecture] = {
         rule=_rwkv,
     ),
     "xlstm": Architecture(
-        constants={"position": "none", "max_position_embeddings": UNLIMITED},
+        constants={"position": "none", "max_position_embeddings": UNLIMITED, "tie_word_embeddings": False},
         names={"output_logit_soft_cap": ("final_logit_softcapping",), "norm_eps": ("norm_eps",)},
-        only={"add_out_norm": (True, False)},  # which Transformers' model does not ask
+        # Transformers' model does not ask for the first; with the second its RMSNorms have biases, too.
+        only={"add_out_norm": (True, False), "use_bias": (False,)},
         # Which kernels run, in which precision, and how weights lie: fused ones are as many.
         ignored=("autocast_kernel_dtype", "chunkwise_kernel", "eps", "gate_soft_cap", "inference_state_dtype",
                  "max_inference_chunksize", "mode", "norm_reduction_force_float32", "return_last_states",
-                 "sequence_kernel", "step_kernel", "weight_mode"),
+                 "sequence_kernel", "step_kernel", "weight_mode",
+                 "tie_word_embeddings"),  # which its class never does
         layers=all_linear,
         blocks={LINEAR: _mlstm},
-        reads=("num_heads", "qk_dim_factor", "v_dim_factor", "chunk_size", "use_bias", "ffn_proj_factor",
+        reads=("num_heads", "qk_dim_factor", "v_dim_factor", "chunk_size", "ffn_proj_factor",
                "ffn_round_up_to_multiple_of", "embedding_dim", "num_blocks"),
         kinds={"embedding_dim": Kind.COUNT, "num_blocks": Kind.COUNT},
         rule=_xlstm,

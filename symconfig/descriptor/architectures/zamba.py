@@ -160,7 +160,9 @@ ARCHITECTURES: dict[str, Architecture] = {
     "zamba2": Architecture(
         defaults={"head_dim": None},
         only=_TIED,
-        ignored=(*STARTS, "use_mem_eff_path", "use_conv_bias"),  # the convolution has its bias, whatever the key says
+        # The convolution has its bias, whatever the key says; the others the class writes, and works out again.
+        ignored=(*STARTS, "use_mem_eff_path", "use_conv_bias", "hybrid_layer_ids", "kv_channels", "num_query_groups",
+                 "attention_hidden_size", "mamba_headdim"),
         reads=("layers_block_type", "mamba_d_state", "mamba_d_conv", "mamba_expand", "mamba_ngroups", "n_mamba_heads",
                "chunk_size", "add_bias_linear", "head_dim", "num_mem_blocks", "adapter_rank", "use_mem_rope",
                "use_shared_attention_adapter", "use_long_context", "intermediate_size"),

@@ -26,7 +26,7 @@ def attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     """o[B, S, D] from x[B, S, D]."""
     if kind.pairs is Pairs.BORROWED:
         return _with_borrowed(ctx, x, kind)
-    (q, k, v), gate = _projections(ctx, x)
+    (q, k, v), gate = projections(ctx, x)
     if ctx.model.qk_convolutions is not None:
         q, k, v = convolved(ctx, q, k, v)
     if _repeated(ctx, k):
@@ -42,7 +42,7 @@ def attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     q = scaled(ctx, q, *q.dims[-2:])
     if kind.pairs is Pairs.LENT:
         k, v = lent(ctx, k, v, kind)
-    return _result(ctx, x, core(ctx, q, k, v, Read(WINDOW if kind.window else FULL)), gate)
+    return result(ctx, x, core(ctx, q, k, v, Read(WINDOW if kind.window else FULL)), gate)
 
 
 def _with_borrowed(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
@@ -55,7 +55,7 @@ def _with_borrowed(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     if ctx.model.position is Position.ROPE and kind.rope:
         q = _turned(ctx, "q", q)
     k, v = borrowed(ctx, (*x.dims[:-1], d.KV_HEADS), (d.HEAD_DIM, value_dim(ctx.model)), kind)
-    return _result(ctx, x, core(ctx, q, k, v, Read(WINDOW if kind.window else FULL)), None)
+    return result(ctx, x, core(ctx, q, k, v, Read(WINDOW if kind.window else FULL)), None)
 
 
 def lent(ctx: Context, k: Tensor, v: Tensor, kind: LayerKind) -> tuple[Tensor, Tensor]:
@@ -79,7 +79,7 @@ def borrowed_names(kind: LayerKind) -> tuple[str, str]:
     return f"lent_{own}_k", f"lent_{own}_v"
 
 
-def _result(ctx: Context, x: Tensor, o: Tensor, gate: Tensor | None) -> Tensor:
+def result(ctx: Context, x: Tensor, o: Tensor, gate: Tensor | None) -> Tensor:
     """The heads, gated and projected."""
     o, out = gated(ctx, x, copied(ctx, o), gate), Tensor("attention_out", x.dims)
     if ctx.model.inner_norm:
@@ -96,6 +96,13 @@ def _result(ctx: Context, x: Tensor, o: Tensor, gate: Tensor | None) -> Tensor:
         aliases=("c_proj",),
     )
     return with_adapter(ctx, "o_proj", out, ("c_proj",))
+
+
+def normed_and_turned(ctx: Context, q: Tensor, k: Tensor, kind: LayerKind) -> tuple[Tensor, Tensor]:
+    """Queries and keys after the model's norms of heads and its rotation."""
+    if ctx.model.qk_norm:
+        q, k = _head_norm(ctx, "q_norm", q), _head_norm(ctx, "k_norm", k)
+    return turned(ctx, q, k) if ctx.model.position is Position.ROPE and kind.rope else (q, k)
 
 
 def turned(ctx: Context, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
@@ -163,7 +170,7 @@ def _turning(ctx: Context) -> tuple[int | Fraction, int | Fraction]:
     return 6, Fraction(17, 2)
 
 
-def _projections(ctx: Context, x: Tensor) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor | None]:
+def projections(ctx: Context, x: Tensor) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor | None]:
     """Queries, keys and values, and a gate of each channel where it is part of their fused linear."""
     if ctx.shared_heads:
         return _of_shared_heads(ctx, x)

@@ -90,9 +90,10 @@ def _gated(ctx: Context, name: str, x: Tensor) -> tuple[Tensor, Link]:
                                 saves=[opened, normed], contracted=(STREAMS,))  # fmt: skip
     if name == "gather":
         return out, Link()
-    post = Tensor(f"{name}_post", (*_ROWS, WRITTEN))
-    linear(ctx, f"{name}_inject", normed, (STREAMS, d.HIDDEN), (WRITTEN,), [Use(post)])
-    return out, Link(post=post)
+    raw, post = (Tensor(f"{name}_{of}", (*_ROWS, WRITTEN)) for of in ("injection", "post"))
+    linear(ctx, f"{name}_inject", normed, (STREAMS, d.HIDDEN), (WRITTEN,), [Use(raw)])
+    kept = [Tensor(f"{name}_post.active", raw.dims)]
+    return out, Link(post=ctx.build.elementwise(f"{name}_double_sigmoid", [raw], post, saves=kept))
 
 
 def written(ctx: Context, name: str, x: Tensor, done: Tensor, link: Link) -> Tensor:

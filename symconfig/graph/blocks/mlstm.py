@@ -24,26 +24,24 @@ from symconfig.graph.parts import Mixer
 
 NAME = "mlstm"
 KEY, VALUE = "mlstm_key_dim", "mlstm_value_dim"
-BIAS = "bias"
 _ROWS = (d.BATCH, d.SEQUENCE)
 
 
 def mlstm(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     """y[B, S, D] from x[B, S, D]."""
-    bias = BIAS in ctx.model.mixer(NAME).switches
-    q, k = (_projected(ctx, name, x, (d.HEADS, KEY), bias) for name in ("q", "k"))
-    v, opening = (_projected(ctx, name, x, (d.HEADS, VALUE), bias) for name in ("v", "output_gate"))
-    gates = [_capped(ctx, _projected(ctx, f"{name}_gate", x, (d.HEADS,), True)) for name in ("input", "forget")]
-    normed = _norm(ctx, _scan(ctx, q, k, v, gates), bias)
+    q, k = (_projected(ctx, name, x, (d.HEADS, KEY)) for name in ("q", "k"))
+    v, opening = (_projected(ctx, name, x, (d.HEADS, VALUE)) for name in ("v", "output_gate"))
+    gates = [_capped(ctx, _projected(ctx, f"{name}_gate", x, (d.HEADS,), bias=True)) for name in ("input", "forget")]
+    normed = _norm(ctx, _scan(ctx, q, k, v, gates))
     active, gated = Tensor("output_gate_active", opening.dims), Tensor("mlstm_gated", normed.dims)
     ctx.build.elementwise("output_gate_activation", [opening], active, saves=[active])
     ctx.build.elementwise("output_gating", [active, normed], gated, saves=[active, normed])
     out = Tensor("attention_out", x.dims)
-    linear(ctx, "out_proj", gated, (d.HEADS, VALUE), (d.HIDDEN,), [Use(out)], bias)
+    linear(ctx, "out_proj", gated, (d.HEADS, VALUE), (d.HIDDEN,), [Use(out)])
     return with_adapter(ctx, "out_proj", out)
 
 
-def _projected(ctx: Context, name: str, x: Tensor, width: tuple[str, ...], bias: bool) -> Tensor:
+def _projected(ctx: Context, name: str, x: Tensor, width: tuple[str, ...], bias: bool = False) -> Tensor:
     out = Tensor(name, (*_ROWS, *width))
     linear(ctx, f"{name}_proj", x, (d.HIDDEN,), width, [Use(out)], bias)
     return with_adapter(ctx, f"{name}_proj", out)
@@ -78,11 +76,11 @@ def _scan(ctx: Context, q: Tensor, k: Tensor, v: Tensor, gates: list[Tensor]) ->
     )
 
 
-def _norm(ctx: Context, x: Tensor, bias: bool) -> Tensor:
+def _norm(ctx: Context, x: Tensor) -> Tensor:
     """LayerNorm over each head's channels, with a weight of each head; eager in fp32, in turn: widened, centred, scaled
     and narrowed."""
     name, rows = "head_norm", x.dims[:-1]
-    weights = [ctx.weight(f"{name}.{part}", d.HEADS, VALUE) for part in ("weight", *(("bias",) if bias else ()))]
+    weights = [ctx.weight(f"{name}.weight", d.HEADS, VALUE)]
     statistics = [Tensor(f"{name}.statistics", rows, Element.FP32)]
     eager = ctx.how.norm is not NormKernel.FUSED
     kept = [Tensor(f"{name}.{part}", x.dims, Element.FP32) for part in ("fp32", "centred")] if eager else [x]
@@ -102,6 +100,6 @@ PARTS = (
         name=NAME,
         build=mlstm,
         sizes=_sizes,
-        check=stated.check((KEY, VALUE, d.CHUNK), (BIAS,)),
+        check=stated.check((KEY, VALUE, d.CHUNK)),
     ),
 )
