@@ -169,7 +169,7 @@ FURTHER = SAVED | {
 
 
 # One choice in five of a ZAYA router computes nothing, but no token here takes it; its first convolution makes one
-# position more than there are, and a value before the first is projected from nothing. Qwen 4's indexer scores, with two
+# position more than there are, and a value before the first is projected from nothing. Qwen 4's indexer scores, by two
 # heads of 16 channels, none but the runs of four tokens that are complete before a query.
 COMPLETE = sum((index + 1) // 4 for index in range(S))
 BESIDE = {

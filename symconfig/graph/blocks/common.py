@@ -142,7 +142,7 @@ def added(ctx: Context, name: str, stream: Tensor, branch: Tensor) -> Tensor:
 def rescaled(ctx: Context, name: str, x: Tensor, element: Element = Element.ACTIVATION) -> Tensor:
     """(x + offset) scale, by channel: two eager kernels, of which the second keeps what the first gives."""
     out, shifted = Tensor(f"{name}_rescaled", x.dims), Tensor(f"{name}_shifted", x.dims, element)
-    weights = [ctx.weight(f"{name}.{part}", x.dims[-1]) for part in ("offset", "scale")]
+    weights = [ctx.weight(f"{name}.{part}", x.dims[-1]) for part in ("bias", "scale")]
     return ctx.build.elementwise(
         f"{name}_rescale", [x], out, saves=[shifted], weights=weights, traffic=(2, 2), launches=(2, 2)
     )
