@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from symconfig.graph import dims as d
-from symconfig.graph.blocks.common import linear, norm
+from symconfig.graph.blocks.common import linear, norm, normed
 from symconfig.graph.blocks.context import Context
 from symconfig.graph.blocks.layer_inputs import let_through
 from symconfig.graph.blocks.stream_dims import MADE, MODES, OTHERS, STREAM_IN, STREAM_OUT, STREAMS
@@ -54,12 +54,13 @@ def _first(ctx: Context, name: str, x: Tensor) -> Tensor:
 
 
 def _modes(ctx: Context, name: str, x: Tensor, again: bool) -> Tensor:
-    """Numbers that tell a token, in the activations' precision; their hyperbolic tangent is made in fp32."""
-    before, ctx.again = ctx.again, ctx.again or again
-    normed = norm(ctx, f"{name}_router_norm", x)
+    """Numbers that tell a token, in the activations' precision; their hyperbolic tangent is made in fp32. again: with
+    the weights that this layer has used before."""
+    weight = ctx.weight("router_norm.weight", d.HIDDEN, shared=again)
+    given = normed(ctx, f"{name}_router_norm", x, (d.HIDDEN,), [weight], False, "layernorm")
     out, wide = Tensor(f"{name}_routed", (*_ROWS, MODES)), Tensor(f"{name}_tanh", (*_ROWS, MODES), Element.FP32)
-    linear(ctx, f"{name}_router", normed, (d.HIDDEN,), (MODES,), [Use(out)])
-    ctx.again = before
+    router = ctx.weight("modality_router.weight", d.HIDDEN, MODES, shared=again)
+    ctx.build.matmul(f"{name}_router", given, router, (d.HIDDEN,), [Use(out)])
     told = Tensor(f"{name}_modes", out.dims)
     return ctx.build.elementwise(f"{name}_tanh", [out], told, saves=[wide], launches=(3, 3))
 
