@@ -20,10 +20,13 @@ from symconfig.descriptor.architectures.keys import (
 from symconfig.descriptor.document import Document, KeyPath, shorten
 from symconfig.descriptor.key_types import fits, spoken, type_of
 from symconfig.descriptor.model import MAX_LAYERS, Experts, Indexer, LatentAttention, ModelDescriptor, Strict
+from symconfig.descriptor.reuse import Streams
 from symconfig.errors import Problem
 
 DTYPE_KEYS = ("torch_dtype", "dtype")
-_SECTIONS: Mapping[str, type[Strict]] = {"experts": Experts, "latent": LatentAttention, "indexer": Indexer}
+_SECTIONS: Mapping[str, type[Strict]] = {
+    "experts": Experts, "latent": LatentAttention, "indexer": Indexer, "streams": Streams,
+}  # fmt: skip
 
 
 class ConfigReader:
@@ -213,6 +216,8 @@ _POSITIVE = words(
     linear_num_key_heads block_multiple_of attention_multiplier logits_scaling hybrid_override_pattern conv_kernel
     state_size ssm_state_size chunk_size n_groups num_heads mamba_num_heads mamba_head_dim mamba_d_state mamba_d_conv
     mamba_chunk_size mamba_n_groups mamba_expand expand linear_num_value_heads linear_key_head_dim linear_value_head_dim
-    linear_conv_kernel_dim linear_num_heads linear_head_dim block_size conv_L_cache
+    linear_conv_kernel_dim linear_num_heads linear_head_dim block_size conv_L_cache o_groups o_lora_rank n_mamba_heads
+    mamba_ngroups num_mem_blocks ffn_round_up_to_multiple_of ffn_proj_factor n_recurrent_loops cca_time0 cca_time1
+    router_hidden_size hc_lowrank laurel_rank adapter_rank H_cycles L_cycles
     """
 )

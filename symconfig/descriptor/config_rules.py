@@ -10,6 +10,8 @@ from symconfig.descriptor.meaning import leading_and_every
 from symconfig.descriptor.model import RopeScaling
 
 _ROPE_KEYS = {*RopeScaling.model_fields, "type", "rope_theta", "partial_rotary_factor"}
+# Beside sections of compressed keys (DeepSeek-V4), and of layers with a window (ZAYA).
+_MAIN_ROPE = ("main", "hybrid")
 _ROPE_IDLE = {
     "finetuned": None,
     "max_position_embeddings": None,  # of the file again
@@ -19,7 +21,7 @@ _ROPE_IDLE = {
 }
 # Rope on part of a head with the angles of a whole one, which changes no shape and no cost (modeling_rope_utils.py).
 _PROPORTIONAL = "proportional"
-_MOE_LAYERS = {"dense": False, "sparse": True}
+_MOE_LAYERS = {"dense": False, "sparse": True, "moe": True, "hash_moe": True}
 
 
 def rope(reader: Reading) -> None:
@@ -31,6 +33,8 @@ def rope(reader: Reading) -> None:
     raw = data.get(key) or reader.values.get("rope_scaling") or {}
     if not isinstance(raw, Mapping):
         return reader.problem("wrong value", key, got=repr(raw), need="an object")
+    for section in _MAIN_ROPE:
+        raw = raw[section] if isinstance(raw.get(section), Mapping) else raw
     if "rope_local_base_freq" in fields and (FULL in raw or SLIDING in raw):
         raw = _rope_by_layer_type(reader, key, raw)
     for sentence in (note for k, note in _ROPE_IDLE.items() if note is not None and (data.get(key) or {}).get(k)):

@@ -28,6 +28,22 @@ class Keys(StrEnum):
     AS_BEFORE = "as_before"  # those that the last indexer chose
 
 
+class Turn(StrEnum):
+    """How a layer has the block that several layers share."""
+
+    NONE = ""
+    HOLDS = "sharing"  # calls it first, and so holds its weights
+    CALLS = "shared"
+
+
+class Pairs(StrEnum):
+    """Whose keys and values a layer's attention reads."""
+
+    OWN = ""
+    LENT = "lending"  # its own, and later layers read them
+    BORROWED = "borrowing"  # those of the last layer of its kind that has some
+
+
 class Mixer(Strict):
     """A building block that mixes tokens in place of attention; the planner knows it by its file in `graph/blocks`."""
 
@@ -51,7 +67,10 @@ class Mixer(Strict):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerKind:
     """What a layer is made of. mixer: a block's name. window: attention sees a window or a chunk only. rope: it turns
-    queries and keys. beside: a second block that reads what attention reads. keys: which ones attention reads."""
+    queries and keys. beside: a second block that reads what attention reads. keys: which ones attention reads. again:
+    with the weights of a layer that runs, too. joins, closes, detached: see `Loop`. calls: a block of several layers.
+    pairs: keys and values. wide: its MLP is as wide as `wide_intermediate_size` says. cut: a share of the
+    MLP's gates is. opens: its router reads none of a layer before."""
 
     mixer: str
     mlp: Mlp = Mlp.DENSE
@@ -60,6 +79,15 @@ class LayerKind:
     beside: str | None = None
     attends: bool = True
     keys: Keys = Keys.ALL
+    again: bool = False
+    joins: bool = False
+    closes: bool = False
+    detached: bool = False
+    calls: Turn = Turn.NONE
+    pairs: Pairs = Pairs.OWN
+    wide: bool = False
+    cut: bool = False
+    opens: bool = False
 
     @property
     def moe(self) -> bool:
@@ -69,9 +97,13 @@ class LayerKind:
     @property
     def name(self) -> str:
         """dense, moe or mixer (no MLP), then `_window` or `_indexed`, `_nope`, then what stands in attention's place or
-        beside it."""
+        beside it, then what it shares with other layers."""
         first = "mixer" if self.mlp is Mlp.NONE else str(self.mlp)
         own = "" if self.attends else f"_{'alone' if self.mixer == NO_MIXER else self.mixer}"
         beside = f"_with_{self.beside}" if self.beside else ""
         chosen = f"_{self.keys}" if self.keys else ""
-        return first + ("_window" if self.window else "") + chosen + ("" if self.rope else "_nope") + own + beside
+        name = first + ("_window" if self.window else "") + chosen + ("" if self.rope else "_nope") + own + beside
+        switched = [
+            one for one in ("wide", "cut", "opens", "joins", "closes", "detached", "again") if getattr(self, one)
+        ]
+        return "_".join([name, *filter(None, (self.calls, self.pairs)), *switched])

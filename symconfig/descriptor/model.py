@@ -8,7 +8,8 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from symconfig.descriptor.layers import NO_MIXER, Keys, LayerKind, Mixer, Mlp
+from symconfig.descriptor.layers import NO_MIXER, Keys, LayerKind, Mixer, Mlp, Pairs, Turn
+from symconfig.descriptor.reuse import LayerInputs, Loop, SharedBlock, Streams
 from symconfig.descriptor.sections import (
     FUSED_TARGETS,
     QWEN_TARGETS,
@@ -85,6 +86,9 @@ class ModelDescriptor(Sparse):
         "embedding_norm", "residual_multiplier", "logits_multiplier", "rope_layers", "qk_norm_of", "v_norm",
         "attention_gate", "v_head_dim", "chunked_attention", "indexer", "embedding_multiplier", "norm_after_residual",
         "final_norm", "inner_norm", "qk_norm_bias", "extra_positions", "particulars", "vision",
+        "qk_convolutions", "residual_scales", "mlp_token_shift", "streams", "laurel_rank", "mlp_sparsity",
+        "hypersphere", "loop",
+        "shared_block", "layer_inputs", "num_kv_shared_layers", "wide_intermediate_size",
     )  # fmt: skip
 
     schema_: ModelSchema = Field(alias="schema")
@@ -172,6 +176,36 @@ class ModelDescriptor(Sparse):
     num_nextn_predict_layers: Count = Field(
         default=0, le=100, description="multi-token-prediction layers (DeepSeek-V3)"
     )
+    qk_convolutions: tuple[PositiveInt, PositiveInt] | None = Field(
+        default=None,
+        description="tokens of two convolutions over queries and keys, by channel and by head; half of the values' "
+        "channels come from the token before, and keys have a scale of each head (ZAYA)",
+    )
+    residual_scales: bool = Field(
+        default=False, description="stream and what joins it have a scale and an offset of each channel (ZAYA)"
+    )
+    mlp_token_shift: bool = Field(
+        default=False, description="the MLP reads each token mixed with the one before, and a gate opens it (RWKV)"
+    )
+    hypersphere: bool = Field(
+        default=False,
+        description="the stream itself is normed, a sublayer draws it towards its result by a learned rate for each "
+        "channel, and queries, gates, the MLP's halves and logits have learned scales (nGPT, arXiv:2410.01131)",
+    )
+    streams: Streams | None = Field(default=None, description="several residual streams (Gemma 3n, DeepSeek-V4)")
+    laurel_rank: PositiveInt | None = Field(default=None, description="of a path beside attention (Gemma 3n)")
+    mlp_sparsity: tuple[Rate, ...] | None = Field(
+        default=None, description="per layer: the share of the MLP's gates that is cut off (Gemma 3n)"
+    )
+    loop: Loop | None = Field(default=None, description="layers that run several times with one set of weights")
+    shared_block: SharedBlock | None = Field(default=None, description="attention and an MLP that many layers call")
+    layer_inputs: LayerInputs | None = Field(default=None, description="an embedding for each layer")
+    num_kv_shared_layers: Count = Field(
+        default=0, description="last layers that read keys and values of the last layer before them of their kind"
+    )
+    wide_intermediate_size: PositiveInt | None = Field(
+        default=None, description="of the MLP of those layers, where it is another (Gemma 4)"
+    )
     particulars: tuple[Particular, ...] = Field(default=(), description="what its class computes besides, by name")
     initializer_range: float = Field(default=0.02, gt=0)
     adapter: Adapter | None = None
@@ -221,11 +255,14 @@ class ModelDescriptor(Sparse):
 
     def _layers_problems(self) -> list[str]:
         """Return what is wrong with fields that have one entry per layer."""
-        lists: dict[str, tuple[bool, ...] | None] = {
+        lists: dict[str, tuple[object, ...] | None] = {
             "mlp_layers": self.mlp_layers,
             "rope_layers": self.rope_layers,
+            "mlp_sparsity": self.mlp_sparsity,
             "experts.layers": self.experts.layers if self.experts else None,
             "indexer.layers": self.indexer.layers if self.indexer else None,
+            "shared_block.layers": self.shared_block.layers if self.shared_block else None,
+            **(self.loop.lists() if self.loop else {}),
         } | {f"mixers[{index}].layers": mixer.layers for index, mixer in enumerate(self.mixers)}
         problems = [
             f"{name} has {len(entries)} entries for {self.num_hidden_layers} layers"
@@ -234,6 +271,8 @@ class ModelDescriptor(Sparse):
         ]
         if problems:
             return problems
+        problems += [] if self.loop is None else list(self.loop.problems())
+        problems += self._pairs_problems()
         everywhere = (True,) * self.num_hidden_layers
         for index in range(self.num_hidden_layers):
             own = [mixer.block for mixer in self.mixers if (mixer.layers or everywhere)[index]]
@@ -253,6 +292,21 @@ class ModelDescriptor(Sparse):
                 if sizes.setdefault(name, size) != size:
                     problems.append(f"mixers give {name} as {sizes[name]} and as {size}")
         return problems
+
+    def _pairs_problems(self) -> list[str]:
+        """Return what is wrong with layers that read the keys and values of others."""
+        first = self.num_hidden_layers - self.num_kv_shared_layers
+        if self.sliding_window_pattern is not None and len(self.sliding_window_pattern) != self.num_hidden_layers:
+            return []
+        if first == self.num_hidden_layers:
+            return [] if self.wide_intermediate_size is None else ["wide_intermediate_size needs num_kv_shared_layers"]
+        if self.attention is not Attention.GQA or first < 1:
+            return ["num_kv_shared_layers needs plain attention, and a layer before them"]
+        if missing := {self._own(i) for i in range(first, self.num_hidden_layers)} - {
+            self._own(i) for i in range(first)
+        }:
+            return [f"num_kv_shared_layers: no layer before them has the keys of {len(missing)} of their kinds"]
+        return []
 
     @cached_property
     def moe_layers(self) -> tuple[bool, ...]:
@@ -296,7 +350,42 @@ class ModelDescriptor(Sparse):
             beside=own.block if own is not None and attends else None,
             attends=attends,
             keys=self._keys(index) if attends else Keys.ALL,
+            again=self.loop is not None and self.holder(index) != index,
+            joins=bool(self.loop and self.loop.joined and self.loop.joined[index]),
+            closes=bool(self.loop and self.loop.closed and self.loop.closed[index]),
+            detached=self.loop is not None and self.loop.is_detached(index),
+            calls=self._calls(index),
+            pairs=self._pairs(index),
+            opens=bool(self.experts and self.experts.router_hidden_size and True not in self.moe_layers[:index]),
+            cut=self.mlp_sparsity is not None and self.mlp_sparsity[index] > 0,
+            wide=self.wide_intermediate_size is not None and self._pairs(index) is Pairs.BORROWED,
         )
+
+    def holder(self, index: int) -> int:
+        """Return the layer that holds what a layer shares with others; of what it holds alone, itself."""
+        if self.loop is not None:
+            return self.loop.holder(index)
+        calls = self.shared_block is not None and self.shared_block.layers[index]
+        return self.shared_block.holder(index) if calls and self.shared_block is not None else index
+
+    def _calls(self, index: int) -> Turn:
+        if self.shared_block is None or not self.shared_block.layers[index]:
+            return Turn.NONE
+        return Turn.HOLDS if self.holder(index) == index else Turn.CALLS
+
+    def _own(self, index: int) -> str | bool:
+        """Return what tells the keys and values of layers apart: a window, or a block in attention's place."""
+        own = next((mixer for mixer in self.mixers if mixer.layers is None or mixer.layers[index]), None)
+        return self.sliding_layers[index] if own is None else own.block
+
+    def _pairs(self, index: int) -> Pairs:
+        first = self.num_hidden_layers - self.num_kv_shared_layers
+        if first == self.num_hidden_layers:
+            return Pairs.OWN
+        if index >= first:
+            return Pairs.BORROWED
+        later = (self._own(other) for other in range(index + 1, first))
+        return Pairs.OWN if self._own(index) in later else Pairs.LENT
 
     def _keys(self, index: int) -> Keys:
         if self.indexer is None or self.sliding_layers[index]:

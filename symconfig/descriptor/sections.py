@@ -51,6 +51,7 @@ class Experts(Sparse):
 
     rare: ClassVar[tuple[str, ...]] = (
         "layers", "zero_experts", "latent_size", "latent_bias", "input_scaled", "shortcut", "result_norm",
+        "router_hidden_size",
     )  # fmt: skip
 
     num_experts: PositiveInt
@@ -60,7 +61,7 @@ class Experts(Sparse):
     shared_expert_gate: bool = False
     first_k_dense_replace: Count = Field(default=0, description="leading layers that keep the dense MLP")
     moe_layer_freq: PositiveInt = Field(default=1, description="every n-th layer after those is MoE")
-    scoring_func: Literal["softmax", "sigmoid"] = "softmax"
+    scoring_func: Literal["softmax", "sigmoid", "sqrtsoftplus"] = "softmax"
     norm_topk_prob: bool = Field(description="the chosen probabilities are renormalised to sum to one")
     softmax_after_topk: bool = Field(
         default=False, description="softmax over the chosen logits only (gpt-oss); Mixtral renormalises instead, equal"
@@ -88,6 +89,9 @@ class Experts(Sparse):
         description="their result joins the stream at the next layer's end, the shared expert's here (LongCat)",
     )
 
+    router_hidden_size: PositiveInt | None = Field(
+        default=None, description="the router is an MLP of this width, which reads that of the layer before, too (ZAYA)"
+    )
     result_norm: bool = Field(default=False, description="a norm of what all experts give together (A.X K1)")
 
     @property

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from symconfig.descriptor.job import Packing
 from symconfig.descriptor.model import ModelDescriptor
+from symconfig.graph import dims as d
 
 FULL, WINDOW, CHOSEN = "keys_full", "keys_window", "keys_chosen"  # of all, of a window or chunk, of an indexer's choice
+# Those of a window and compressed ones before it: all of them, or an indexer's choice.
+RUNS, CHOSEN_RUNS = "keys_with_runs", "keys_with_chosen_runs"
+POOLED = "keys_of_pooled"  # of runs that an indexer chooses by pooled keys
+_BUDGET = "indexer_budget"
+_RATES = {RUNS: (d.HEAVY_RUN, ""), CHOSEN_RUNS: (d.RUN, "index_topk")}
 
 
 def keys(model: ModelDescriptor, seq_length: int, packing: Packing | None = None) -> dict[str, float]:
@@ -14,13 +22,33 @@ def keys(model: ModelDescriptor, seq_length: int, packing: Packing | None = None
         FULL: attended(seq_length, None, packing),
         WINDOW: attended(seq_length, model.sliding_window, packing, model.chunked_attention),
         CHOSEN: attended(seq_length, model.indexer.index_topk if model.indexer else None, packing),
-    }
+        POOLED: attended(seq_length, _budget(model), packing),
+        **{name: attended(seq_length, model.sliding_window, packing) + attended(seq_length, reach, packing) / rate
+           for name, rate, reach in _runs(model)},
+    }  # fmt: skip
+
+
+def _budget(model: ModelDescriptor) -> int | None:
+    return next((mixer.sizes[_BUDGET] for mixer in model.mixers if _BUDGET in mixer.sizes), None)
+
+
+def _runs(model: ModelDescriptor) -> Iterator[tuple[str, int, int | None]]:
+    """Yield compressed keys: by symbol, how many tokens one is of, and of how many tokens a query reads some."""
+    sizes: dict[str, int] = {}
+    for mixer in model.mixers:
+        sizes |= mixer.sizes
+    for name, (rate, chosen) in _RATES.items():
+        if (per := sizes.get(rate)) and _BUDGET not in sizes:
+            yield name, per, per * sizes[chosen] if chosen else None
 
 
 def visible(model: ModelDescriptor, seq_length: int) -> dict[str, float]:
     """Return the keys of the query that sees most, by kind of attention."""
     nearest = {FULL: None, WINDOW: model.sliding_window, CHOSEN: model.indexer.index_topk if model.indexer else None}
-    return {name: float(min(near or seq_length, seq_length)) for name, near in nearest.items()}
+    seen = {name: float(min(near or seq_length, seq_length)) for name, near in nearest.items()}
+    seen[POOLED] = float(min(_budget(model) or seq_length, seq_length))
+    runs = {name: seen[WINDOW] + min(reach or seq_length, seq_length) / rate for name, rate, reach in _runs(model)}
+    return seen | runs
 
 
 def attended(

@@ -37,6 +37,11 @@ class Builder:
     legs: list[Leg] = field(default_factory=lambda: [Leg.APART])
     stops_early: bool = False
     gradients: Gradients = Gradients.ALL
+    elsewhere: dict[str, Tensor] = field(default_factory=dict)
+
+    def from_elsewhere(self, tensor: Tensor) -> Tensor:
+        """Return a tensor that another block makes and holds, as an input of this one."""
+        return self.elsewhere.setdefault(tensor.name, tensor)
 
     @contextmanager
     def module(self, *names: str) -> Iterator[None]:
@@ -259,13 +264,14 @@ class Builder:
         operators = tuple(_backward(self.operators, unwanted) if leaves else self.operators)
         return Block(
             name=name,
-            inputs=tuple(inputs),
+            inputs=(*inputs, *self.elsewhere.values()),
             outputs=tuple(outputs),
             operators=operators,
             discards=DISCARDING,
             stops_early=self.stops_early,
             place=place,
             leaves=unwanted,
+            elsewhere=frozenset(self.elsewhere),
         )
 
 

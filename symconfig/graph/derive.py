@@ -50,7 +50,7 @@ def derive(block: Block, scheme: Scheme) -> DerivedBlock:
         modules=tuple((op.name, op.modules) for op in block.operators),
         discards=block.discards,
         stops_early=block.stops_early,
-        boundary=_local(_STREAM.dims, _alone(_STREAM, scheme)),
+        boundary=_boundary(block, scheme),
         place=block.place,
         legs=tuple((op.name, op.leg) for op in block.operators if op.leg is not Leg.APART),
     )
@@ -68,6 +68,13 @@ def _alone(tensor: Tensor, scheme: Scheme) -> Layout:
     """Where a tensor lies between operators: as any element-wise operator on it would put it."""
     use = Use(tensor)
     return scheme.layout(Operator("", OpKind.ELEMENTWISE, tensor.dims, (use,), (use,)), use)
+
+
+def _boundary(block: Block, scheme: Scheme) -> Monomial:
+    """Elements of what goes to the next block: the residual stream, or all of them."""
+    streams = (tensor for tensor in (*block.inputs[:1], *block.outputs[:1]) if d.HIDDEN in tensor.dims)
+    stream = next(streams, _STREAM)
+    return _local(stream.dims, _alone(stream, scheme))
 
 
 @lru_cache(maxsize=4096)
@@ -97,9 +104,10 @@ class Flow:
             self.uses[tensor.name].append((None, self._at_border(tensor)))
 
     def _at_border(self, tensor: Tensor) -> Layout:
-        """The residual stream lies as any operator puts it; ids and losses are whole along tp."""
+        """The residual stream, and what another block makes, lies as any operator puts it; ids and losses are whole
+        along tp."""
         layout = _alone(tensor, self.scheme)
-        if tensor.dims == _STREAM.dims:
+        if (*tensor.dims[:2], *tensor.dims[-1:]) == _STREAM.dims or tensor.name in self.block.elsewhere:
             return layout
         return Layout(tuple((axis, place) for axis, place in layout.places if axis != "tp"))
 
@@ -187,7 +195,7 @@ class Flow:
                 result.append(
                     Held(
                         tensor=name,
-                        elements=_local(tensor.dims, layout) * (0 if views else 1),
+                        elements=_local(tensor.dims, layout) * (0 if views or name in self.block.elsewhere else 1),
                         element=self._kept_element(tensor, names),
                         producer=producer.name if producer else None,
                         needed_by=tuple(names),

@@ -16,6 +16,8 @@ BATCH = "batch"
 CHUNK = "chunk_size"  # tokens of a sequence that a chunked scan takes at once
 CHUNKS = "chunks"
 SEQUENCE = "sequence"
+RUNS, HEAVY_RUNS = "token_runs", "heavy_token_runs"  # of tokens that share a compressed key
+RUN, HEAVY_RUN = "compress_rate", "heavy_compress_rate"  # tokens of each
 KEYS = "keys"
 HIDDEN = "hidden_size"
 VOCAB = "padded_vocab_size"
@@ -30,6 +32,8 @@ QKV = "qkv_width"
 GATHERED_QKV = "gathered_qkv_width"  # queries, keys and values of all heads: no axis splits it
 FFN = "intermediate_size"
 FFN_FUSED = "fused_intermediate_size"
+WIDE_FFN = "wide_intermediate_size"  # of layers whose MLP is wider than elsewhere
+WIDE_FFN_FUSED = "fused_wide_intermediate_size"
 SHARED_FFN = "shared_expert_intermediate_size"
 SHARED_FFN_FUSED = "fused_shared_expert_intermediate_size"
 EXPERTS = "num_experts"
@@ -53,6 +57,8 @@ TENSOR_DIMS = (
     SHARED_KV_HEADS,
     FFN_FUSED,
     FFN,
+    WIDE_FFN_FUSED,
+    WIDE_FFN,
     SHARED_FFN_FUSED,
     SHARED_FFN,
     MTP_COLUMNS,
@@ -73,6 +79,8 @@ _SIZES = {
     SEQUENCE: Monomial.of("seq_length"),
     KEYS: Monomial.of("seq_length"),
     CHUNKS: Monomial.of("seq_length") / Monomial.of("chunk_size"),
+    RUNS: Monomial.of("seq_length") / Monomial.of(RUN),
+    HEAVY_RUNS: Monomial.of("seq_length") / Monomial.of(HEAVY_RUN),
     WHOLE_VOCAB: Monomial.of(VOCAB),
     SHARED_KV_HEADS: Monomial.of("tp"),
     GATHERED_QKV: Monomial.of(QKV),

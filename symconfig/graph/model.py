@@ -12,6 +12,7 @@ from symconfig.descriptor.layers import NO_MIXER
 from symconfig.descriptor.model import Attention, ModelDescriptor
 from symconfig.errors import InputError, Problem
 from symconfig.graph import dims as d
+from symconfig.graph.blocks import convolved_attention, layer_inputs, shared_block, streams, wkv
 from symconfig.graph.blocks.context import Context
 from symconfig.graph.blocks.layer import layer
 from symconfig.graph.builder import Builder
@@ -77,7 +78,7 @@ _NUMBERS = frozenset(
     {"name", "source", "huggingface_id", "notes", "hidden_size", "intermediate_size", "num_hidden_layers",
      "num_attention_heads", "num_key_value_heads", "head_dim", "vocab_size", "max_position_embeddings",
      "extra_positions", "num_nextn_predict_layers", "sliding_window_pattern", "mixers", "mlp_layers", "rope_layers",
-     "particulars"}
+     "particulars", "mlp_sparsity"}
 )  # fmt: skip
 
 
@@ -146,6 +147,8 @@ def dim_sizes(model: ModelDescriptor) -> dict[str, float]:
         sizes |= {
             d.EXPERTS: moe.num_experts,
             "router_width": moe.num_experts + moe.zero_experts,
+            "router_hidden_size": moe.router_hidden_size or 0,
+            "made_router_size": moe.router_hidden_size or 0,
             d.EXPERT_LATENT: moe.latent_size or 0,
             "num_experts_per_tok": moe.num_experts_per_tok,
             "router_group_pairs": 2 * (moe.n_group or 0),
@@ -159,6 +162,12 @@ def dim_sizes(model: ModelDescriptor) -> dict[str, float]:
             d.SHARED_FFN_FUSED: 2 * moe.shared_expert_intermediate_size,
             "shared_gate_width": 1,
         }
+    if wide := model.wide_intermediate_size:
+        sizes |= {d.WIDE_FFN: wide, d.WIDE_FFN_FUSED: 2 * wide}
+    if model.mlp_token_shift:
+        sizes[wkv.GATE_WIDTH] = model.hidden_size
+    sizes |= layer_inputs.sizes(model) | shared_block.sizes(model) | streams.sizes(model)
+    sizes |= convolved_attention.sizes(model)
     for block in blocks_of(model):
         sizes |= parts().mixer(block).sizes(model)
     for end in _ends(model):

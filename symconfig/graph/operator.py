@@ -96,7 +96,11 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """Parameters of one operator. `frozen` ones get no gradient and no optimizer state."""
+    """Parameters of one operator. `frozen` ones get no gradient and no optimizer state.
+
+    Where ranks hold parts of weights and gather them for each layer (ZeRO-3), those of `shared` ones are gathered with
+    the block that holds them only: that other blocks gather them again is left out.
+    """
 
     name: str
     dims: tuple[str, ...]
@@ -234,7 +238,8 @@ class Block:
 
     `discards`: recompute modules whose outputs are thrown away as well and come back just before they are used.
     `stops_early`: what runs again ends with the last tensor that a backward needs. `leaves`: inputs whose gradient
-    nobody wants, since nothing that is trained lies behind them.
+    nobody wants, since nothing that is trained lies behind them. `elsewhere`: inputs beside the stream, by the names
+    that they have in the block that makes and holds them.
     """
 
     name: str
@@ -245,6 +250,7 @@ class Block:
     stops_early: bool = False
     place: Place = Place.LAYER
     leaves: frozenset[str] = frozenset()
+    elsewhere: frozenset[str] = frozenset()
 
     @property
     def unwanted(self) -> frozenset[str]:

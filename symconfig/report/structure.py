@@ -20,6 +20,11 @@ _BLOCKS = {
     "kimi_delta_attention": "Kimi delta attention",
     "short_conv": "short convolution",
     "lightning_attention": "lightning attention",
+    "mlstm": "mLSTM",
+    "wkv": "WKV",
+    "shared_kv_attention": "attention with one head of keys that are values",
+    "heavily_compressed_attention": "the same and heavily compressed keys",
+    "compressed_sparse_attention": "the same and chosen compressed keys",
 }
 
 
@@ -38,6 +43,11 @@ def _mixing(model: ModelDescriptor) -> Iterator[str]:
             name = _BLOCKS.get(mixer.block, mixer.block.replace("_", " "))
             has = layers if mixer.layers is None else sum(mixer.layers)
             yield name + (" beside it" if mixer.beside_attention else "") + _share(has, layers)
+    if (shared := model.shared_block) is not None:
+        held = "one block" if shared.blocks == 1 else f"{shared.blocks} blocks"
+        yield f"attention and an MLP, held as {held}" + _share(sum(shared.layers), layers)
+    if model.num_kv_shared_layers:
+        yield "keys and values of earlier layers" + _share(model.num_kv_shared_layers, layers)
     if windows := sum(model.sliding_layers):
         yield ("chunks" if model.chunked_attention else "window") + _share(windows, layers)
     if model.indexer is not None:
@@ -88,5 +98,13 @@ def _norms(model: ModelDescriptor) -> Iterator[str]:
         yield "norms around sublayers" if model.norm_before_sublayer else "norms after sublayers"
     if model.qk_norm:
         yield "norms of queries and keys"
+    if model.streams is not None:
+        yield f"{model.streams.count} residual streams"
+    if model.hypersphere:
+        yield "learned scales on a normed stream"
+    if model.layer_inputs is not None:
+        yield "an embedding for each layer"
+    if model.loop is not None:
+        yield f"{max(model.loop.held) + 1} layers that run {model.num_hidden_layers} times together"
     if model.num_nextn_predict_layers:
         yield "multi-token prediction"

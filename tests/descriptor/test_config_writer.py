@@ -23,6 +23,17 @@ RULED: list[tuple[str, dict[str, Any]]] = [
     ("smollm3", {"no_rope_layers": [1, 1, 0] * 12}),
     ("gpt_bigcode", {"multi_query": False}),
     ("nemotron_h", {"hybrid_override_pattern": "M-*-ME"}),
+    ("zamba2", {"num_mem_blocks": 2, "adapter_rank": 64, "use_shared_attention_adapter": True, "use_mem_rope": True}),
+    ("zamba", {"attn_layer_period": 5, "mamba_d_state": 32}),
+    ("dory", {"n_recurrent_loops": 4, "n_input_layers": 4}),
+    ("hrm_text", {"H_cycles": 3, "L_cycles": 2, "L_bp_cycles": [1, 2]}),
+    ("gemma4_text", {"num_kv_shared_layers": 10, "use_double_wide_mlp": True, "hidden_size_per_layer_input": 128}),
+    ("gemma3n_text", {"altup_num_inputs": 2, "laurel_rank": 32, "num_hidden_layers": 30}),
+    ("xlstm", {"qk_dim_factor": 1.0, "chunk_size": 128}),
+    ("rwkv", {"attention_hidden_size": 2048}),
+    ("deepseek_v4", {"num_hash_layers": 1, "hc_mult": 2, "o_groups": 4, "swiglu_limit": 7.0}),
+    ("hy_v4", {"hc_mult": 2, "index_topk": 1024}),
+    ("zaya", {"cca_time0": 4, "layer_types": ["hybrid", "hybrid_sliding"] * 20, "sliding_window": 512}),
 ]
 
 

@@ -28,8 +28,18 @@ _FIXED: dict[str, dict[str, Any]] = {
     "afmoe": {"attention_bias": False},
     "laguna": {"attention_bias": False},
     "ernie4_5_moe": {"use_bias": False},
+    "deepseek_v4": {"q_lora_rank": 12, "o_groups": 2, "o_lora_rank": 6, "num_key_value_heads": 1,
+                    "attention_bias": False, "n_shared_experts": 1},
+    "gemma3n_text": {"num_kv_shared_layers": 0},
+    "dory": {"n_input_layers": 0, "n_output_layers": 0, "attention_bias": False, "mlp_bias": False},
+    "hrm_text": {"H_cycles": 1, "L_cycles": 2},
+    "zaya": {"num_experts_per_tok": 1},
+    "hy_v4": {"q_lora_rank": 12, "attention_bias": False},
+    **{kind: {"tie_word_embeddings": True, "layers_block_type": ["mamba", "hybrid", "hybrid", "mamba"],
+              "num_hidden_layers": 4} for kind in ("zamba", "zamba2")},
+    "xlstm": {"use_bias": False},
     **{kind: {"q_lora_rank": 12} for kind in ("axk1", "deepseek_v32", "glm_moe_dsa")},
-}
+}  # fmt: skip
 
 
 def tiny_config(kind: str, seed: int) -> dict[str, Any]:
@@ -92,6 +102,9 @@ def tiny_config(kind: str, seed: int) -> dict[str, Any]:
         config["head_dim"] = config["hidden_size"] // heads
     if kind == "gemma4_text":
         config["hidden_size_per_layer_input"] = 0
+    if kind == "zamba2":
+        config.pop("head_dim", None)  # which follows from the hidden size
+        config["num_key_value_heads"] = heads
     if kind == "mpt":
         config.pop("logit_scale")  # which its modules do not read
     if kind == "falcon":

@@ -25,7 +25,12 @@ from tests.solve.naive import job
 
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 S = 64
-GEMMA4 = small_config("gemma4_text") | {"num_hidden_layers": 6, "vocab_size": 96, "vocab_size_per_layer_input": 96}
+GEMMA4 = small_config("gemma4_text") | {
+    "num_hidden_layers": 6,
+    "vocab_size": 96,
+    "hidden_size_per_layer_input": 0,
+    "num_kv_shared_layers": 0,
+}
 
 
 def _module(config: dict[str, Any], attention: str = "sdpa") -> Any:

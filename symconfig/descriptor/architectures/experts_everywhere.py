@@ -238,5 +238,4 @@ ARCHITECTURES: dict[str, Architecture] = {
 
 REFUSED: Mapping[str, str] = {
     "jetmoe": "its attention is a mixture, too: a token's router chooses among query and output projections",
-    "zaya": "convolutions mix its queries and keys, and its router is an MLP that reads the last layer's",
 }

@@ -1,4 +1,5 @@
-"""Google's Gemma 4 without an embedding for each layer: layers without a window have wider heads, and fewer of keys."""
+"""Google's Gemma 4: layers without a window have wider heads, and fewer of keys. Its small ones have an embedding for
+each layer, and last layers that read the keys and values of earlier ones and may have a wider MLP."""
 
 from __future__ import annotations
 
@@ -31,11 +32,27 @@ def _wide(values: Values) -> Mapping[str, Any]:
 
 def gemma4(reader: Reading) -> None:
     """Rope's fraction is that of the wide layers, which have a section of the file of their own, too."""
-    reader.fields["partial_rotary_factor"] = 1.0
-    if reader.values.get("hidden_size_per_layer_input"):
-        what = "an embedding for each layer cannot be described"
-        reader.problem(what, "hidden_size_per_layer_input", got=reader.values["hidden_size_per_layer_input"], need="0")
+    values, fields = reader.values, reader.fields
+    fields["partial_rotary_factor"] = 1.0
+    layer_inputs(reader)
+    if values.get("use_double_wide_mlp") and fields.get("num_kv_shared_layers"):
+        fields["wide_intermediate_size"] = 2 * fields["intermediate_size"]
     _per_layer(reader)
+
+
+def layer_inputs(reader: Reading) -> None:
+    """An embedding for each layer has a width and a vocabulary of its own."""
+    if size := reader.values.get("hidden_size_per_layer_input"):
+        rows = reader.values["vocab_size_per_layer_input"]
+        reader.fields["layer_inputs"] = {"size": size, "vocab_size": rows}
+
+
+def layer_inputs_keys(model: ModelDescriptor) -> dict[str, Any]:
+    """Return the keys of a model's embedding for each layer, and of layers that share keys and values."""
+    has = model.layer_inputs
+    sizes = {} if has is None else {"vocab_size_per_layer_input": has.vocab_size}
+    size = 0 if has is None else has.size
+    return {"hidden_size_per_layer_input": size, "num_kv_shared_layers": model.num_kv_shared_layers, **sizes}
 
 
 def _per_layer(reader: Reading) -> None:
@@ -69,6 +86,47 @@ def _keys(model: ModelDescriptor) -> dict[str, Any]:
     return own | ({"num_global_key_value_heads": heads} if alike else {})
 
 
+def _small_keys(model: ModelDescriptor) -> dict[str, Any]:
+    return {**_keys(model), **layer_inputs_keys(model), "use_double_wide_mlp": model.wide_intermediate_size is not None}
+
+
+def layers_3n(values: Values, number: int) -> list[str]:
+    """All but every fifth layer have a window."""
+    return [FULL if (i + 1) % 5 == 0 else SLIDING for i in range(number)]
+
+
+def gemma3n(reader: Reading) -> None:
+    """A width may be one for all layers or one for each, which may not differ; shares that are cut off may."""
+    values, fields = reader.values, reader.fields
+    layers, wide, cut = fields["num_hidden_layers"], values["intermediate_size"], values["activation_sparsity_pattern"]
+    listed = wide if isinstance(wide, list) else [wide] * layers
+    if len(listed) != layers or any(type(one) is not int or not 0 < one < 2**40 or one != listed[0] for one in listed):
+        need = f"one width > 0, or {layers} alike"
+        return reader.problem("wrong value", "intermediate_size", got=repr(wide), need=need)
+    fields["intermediate_size"] = listed[0]
+    if cut is None:
+        cut = [0.95] * 10 + [0.0] * (layers - 10) if layers > 10 else [0.0] * layers
+    shares = cut if isinstance(cut, list) else []
+    if len(shares) != layers or any(isinstance(one, bool) or not 0 <= one < 1 for one in shares):
+        need = f"a share from 0 to 1 for each of {layers} layers"
+        return reader.problem("wrong value", "activation_sparsity_pattern", got=repr(cut), need=need)
+    if any(shares):
+        fields["mlp_sparsity"] = [float(one) for one in shares]
+    layer_inputs(reader)
+    fields["streams.count"], fields["streams.mixing"] = values["altup_num_inputs"], "predicted"
+    fields["streams.scaled"] = values["altup_correct_scale"]
+    return None
+
+
+def _keys_3n(model: ModelDescriptor) -> dict[str, Any]:
+    streams, shares = model.streams, model.mlp_sparsity or (0.0,) * model.num_hidden_layers
+    own: dict[str, Any] = (
+        {} if streams is None else {"altup_num_inputs": streams.count, "altup_correct_scale": streams.scaled}
+    )
+    own |= {"intermediate_size": model.intermediate_size, "activation_sparsity_pattern": list(shares)}
+    return {**layer_inputs_keys(model), **own}
+
+
 _GEMMA4 = Architecture(
     constants={
         "norm_after_sublayer": True,
@@ -79,16 +137,33 @@ _GEMMA4 = Architecture(
     },
     defaults={"global_head_dim": 512, "num_global_key_value_heads": None, "per_layer_config": None},
     only={"use_bidirectional_attention": (None, "vision")},  # which text alone does not notice
-    ignored=("vocab_size_per_layer_input", "num_experts", "top_k_experts", "moe_intermediate_size", "hidden_act"),
+    ignored=("num_experts", "top_k_experts", "moe_intermediate_size", "hidden_act"),
     layers=layers,
     blocks={FULL: _wide},
     reads=("attention_k_eq_v", "global_head_dim", "num_global_key_value_heads", "per_layer_config",
-           "hidden_size_per_layer_input"),
+           "hidden_size_per_layer_input", "vocab_size_per_layer_input", "use_double_wide_mlp"),
+    may_be_zero=("hidden_size_per_layer_input",),
     rule=gemma4,
     writes=_keys,
 )  # fmt: skip
 
 ARCHITECTURES: dict[str, Architecture] = {
-    "gemma4_text": replace(_GEMMA4, writes=lambda model: {**_keys(model), "hidden_size_per_layer_input": 0}),
+    "gemma3n_text": Architecture(
+        constants=_GEMMA4.constants,
+        only={"altup_active_idx": (0,)},
+        ignored=("altup_coef_clip",),  # bounds weights, which are not wider for it
+        layers=layers_3n,
+        reads=(
+            "intermediate_size",
+            "activation_sparsity_pattern",
+            "altup_num_inputs",
+            "altup_correct_scale",
+            "hidden_size_per_layer_input",
+            "vocab_size_per_layer_input",
+        ),
+        rule=gemma3n,
+        writes=_keys_3n,
+    ),
+    "gemma4_text": replace(_GEMMA4, writes=_small_keys),
     "gemma4_unified_text": _GEMMA4,
 }

@@ -9,7 +9,7 @@ from typing import Any
 
 from symconfig.descriptor.architectures import hybrid_blocks as blocks
 from symconfig.descriptor.architectures import hybrid_rules as rules
-from symconfig.descriptor.architectures.architecture import LINEAR, Architecture, Derived, Kind
+from symconfig.descriptor.architectures.architecture import FULL, INDEXED, LINEAR, Architecture, Derived, Kind
 from symconfig.descriptor.architectures.deepseek import LATENT_IGNORED, V3
 from symconfig.descriptor.architectures.hybrid_blocks import DELTA
 from symconfig.descriptor.architectures.hybrid_keys import expand, nemotron_keys
@@ -44,6 +44,9 @@ SCANS: dict[str, Any] = {
     "layers": rules.all_linear,
     "rule": rules.only_scans,
 }
+# Of embeddings of n-grams, which no layer has where ple_layer_ids lists none.
+NGRAMS = ("heads_per_ngram", "make_ngram_vocab_size_divisible_by", "ngram_size", "ngram_vocab_size_base",
+          "ple_conv_kernel_size", "ple_embed_dim", "seed", "split_ngram_parts")  # fmt: skip
 BAMBA = (
     "mamba_chunk_size", "mamba_conv_bias", "mamba_d_conv", "mamba_d_head", "mamba_d_state", "mamba_expand",
     "mamba_n_groups", "mamba_n_heads", "mamba_proj_bias",
@@ -137,6 +140,20 @@ ARCHITECTURES: dict[str, Architecture] = {
     "qwen3_5_text": Architecture(**QWEN_3_5),
     "qwen3_5_moe_text": Architecture(
         **QWEN_3_5 | {"constants": QWEN_EXPERTS | {"intermediate_size": 0, "experts.norm_topk_prob": True}}
+    ),
+    "qwen4_exp_text": Architecture(
+        **QWEN
+        | {
+            "constants": QWEN_EXPERTS
+            | {"intermediate_size": 0, "norm_before_sublayer": False, "final_norm": False, "streams.mixing": "gated"},
+            "names": {"hc_count": ("streams.count",), "hc_lowrank": ("streams.rank",)},
+            "only": {"ple_layer_ids": (None, []), "indexer_kv_heads": (1,), "output_gate_type": (None, "silu")},
+            "ignored": (*QWEN["ignored"], *NGRAMS),
+            "blocks": {LINEAR: blocks.delta, FULL: blocks.pooled, INDEXED: blocks.pooled},
+            "reads": (*QWEN["reads"], *blocks.POOLED),
+            "kinds": dict.fromkeys(blocks.POOLED, Kind.COUNT),
+            "writes": blocks.pooled_keys,
+        }
     ),
     "olmo_hybrid": Architecture(
         constants={"qk_norm": True, "qk_norm_of": "all_heads"},

@@ -5,8 +5,9 @@ from __future__ import annotations
 from math import ceil
 from typing import Any
 
-from symconfig.descriptor.architectures.architecture import Values
+from symconfig.descriptor.architectures.architecture import INDEXED, LINEAR, Values
 from symconfig.descriptor.layers import NO_MIXER
+from symconfig.descriptor.model import ModelDescriptor
 
 
 def _switches(values: Values, **named: str) -> list[str]:
@@ -136,3 +137,23 @@ def alone(values: Values) -> dict[str, Any]:
 def rg_lru(values: Values) -> dict[str, Any]:
     width = values["lru_width"] or values["hidden_size"]
     return {"block": "rg_lru", "sizes": {"lru_width": width, "conv1d_width": values["conv1d_width"]}}
+
+
+_POOLED = "pooled_sparse_attention"
+POOLED = ("indexer_n_heads", "indexer_head_dim", "indexer_budget", "indexer_compress_ratio")
+
+
+def pooled(values: Values) -> dict[str, Any]:
+    """Attention over what an indexer chooses by pooled keys; a file that does not say its sizes gets none"""
+    sizes = {name: values[name] or 0 for name in POOLED[:-1]}
+    return {"block": _POOLED, "sizes": {**sizes, "compress_rate": values[POOLED[-1]] or 0}}
+
+
+def pooled_keys(model: ModelDescriptor) -> dict[str, Any]:
+    """Return the sizes of a model's indexer, and the types of its layers."""
+    found = next((mixer for mixer in model.mixers if mixer.block == _POOLED), None)
+    if found is None:
+        return {}
+    own = {name: found.sizes[name] for name in POOLED[:-1]}
+    types = [INDEXED if kind.mixer == _POOLED else LINEAR for kind in model.kind_of_layer]
+    return {**own, POOLED[-1]: found.sizes["compress_rate"], "indexer_kv_heads": 1, "layer_types": types}

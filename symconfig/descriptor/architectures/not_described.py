@@ -8,11 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 _DRAFTS = "it drafts tokens for another model, whose hidden states and keys it reads"
-_STREAMS = (
-    "it has four streams that are predicted and corrected at each layer (AltUp), a second low-rank path beside "
-    "attention (LAuReL), an embedding for each layer, and layers that share keys and values"
-)
-
 _INKLING = "convolutions stand on keys, values and sublayers' results, and positions are relative and learned"
 
 REFUSED: Mapping[str, str] = {
@@ -22,23 +17,11 @@ REFUSED: Mapping[str, str] = {
     "diffllama": "its attention is the difference of two softmaxes, each over values of both halves of the heads",
     "doge": "what a sublayer adds is weighed by channel, and attention masks keys by what their values give",
     "gpt_neox_japanese": "its last layer's attention has a bias that no other layer has",
-    "inkling2_text": _INKLING,
+    "inkling2_loop_text": f"{_INKLING}, and layers that run several times read what all blocks before them gave",
+    "inkling2_text": f"{_INKLING}, and each layer reads what all blocks before it gave",
     "inkling_text": _INKLING,
     "modernbert-decoder": "its first layer has no norm, and its head is a layer of its own",
-    "gemma3n_text": _STREAMS,
-    "gemma3n": _STREAMS,
     "gemma4_assistant": _DRAFTS,
     "gemma4_unified_assistant": _DRAFTS,
-    "hrm_text": "two stacks of layers run several times over for each token, the earlier turns without gradients",
     "dots3_note": "its text model's latent attention has gates by head, and windows beside layers with an indexer",
-    **dict.fromkeys(
-        ("qwen4_exp", "qwen4_exp_text"),
-        "it has gated streams, embeddings of n-grams in some layers, and an indexer before grouped-query attention",
-    ),
-    "rwkv": "its recurrence over keys and values (WKV) has no block",
-    "xlstm": "its recurrence over matrices (mLSTM) has no block",
-    **dict.fromkeys(
-        ("zamba", "zamba2"),
-        "many layers share one or two attention blocks, which are held once and read the embedding again",
-    ),
 }

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 
+from symconfig.descriptor.layers import Pairs
 from symconfig.descriptor.model import Attention, LayerKind, ModelDescriptor, Position
 from symconfig.graph import dims as d
 from symconfig.graph.attended import FULL, WINDOW
 from symconfig.graph.blocks.common import beside_fused, linear, with_adapter
 from symconfig.graph.blocks.context import Context
+from symconfig.graph.blocks.convolved_attention import convolved, key_scale
+from symconfig.graph.blocks.hypersphere import scaled
 from symconfig.graph.blocks.indexer import Read
 from symconfig.graph.blocks.norms import norm
 from symconfig.graph.implementation import Angles, Kernel, RotationKernel
@@ -22,24 +26,67 @@ _ROWS = {d.KEYS: 2}  # a softmax reduces the maximum and the sum of each row
 
 def attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     """o[B, S, D] from x[B, S, D]."""
-    (q, k, v), gate = _projections(ctx, x)
+    if kind.pairs is Pairs.BORROWED:
+        return _with_borrowed(ctx, x, kind)
+    (q, k, v), gate = projections(ctx, x)
+    if ctx.model.qk_convolutions is not None:
+        q, k, v = convolved(ctx, q, k, v)
     if _repeated(ctx, k):
         q = ctx.build.elementwise("copy_queries", [q], Tensor("q_copied", q.dims), linear=True)
     if ctx.model.qk_norm and (kind.rope or ctx.model.qk_norm_of != "unit"):
         q, k = _head_norm(ctx, "q_norm", q), _head_norm(ctx, "k_norm", k)
+    if ctx.model.qk_convolutions is not None:
+        k = key_scale(ctx, k)
     if ctx.model.v_norm:
         v = norm(ctx, "v_norm", v, v.dims[-1], "qk_norm", weight=())
     if ctx.model.position is Position.ROPE and kind.rope:
-        times = _turning(ctx)
-        rotated, turned = Tensor("q_rotated", q.dims), Tensor("k_rotated", k.dims)
-        for name, given, out in (("rope_q", q, rotated), ("rope_k", k, turned)):
-            kept = rotation(ctx, name, d.ROTARY)
-            ctx.build.elementwise(name, [given], out, traffic=times, saves=kept, whole=given.dims[-1:], linear=True)
-        q, k = rotated, turned
-    o = copied(ctx, core(ctx, q, k, v, Read(WINDOW if kind.window else FULL)))
-    o, out = _gated(ctx, x, o, gate), Tensor("attention_out", x.dims)
+        q, k = turned(ctx, q, k)
+    q = scaled(ctx, q, *q.dims[-2:])
+    if kind.pairs is Pairs.LENT:
+        k, v = lent(ctx, k, v, kind)
+    return result(ctx, x, core(ctx, q, k, v, Read(WINDOW if kind.window else FULL)), gate)
+
+
+def _with_borrowed(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
+    """o[B, S, D] from queries of this layer and keys and values of an earlier one."""
+    q = Tensor("q", (*x.dims[:-1], d.HEADS, d.HEAD_DIM))
+    linear(ctx, "q_proj", x, (d.HIDDEN,), q.dims[2:], [Use(q)], ctx.model.qkv_bias)
+    q = with_adapter(ctx, "q_proj", q)
+    if ctx.model.qk_norm:
+        q = _head_norm(ctx, "q_norm", q)
+    if ctx.model.position is Position.ROPE and kind.rope:
+        q = _turned(ctx, "q", q)
+    k, v = borrowed(ctx, (*x.dims[:-1], d.KV_HEADS), (d.HEAD_DIM, value_dim(ctx.model)), kind)
+    return result(ctx, x, core(ctx, q, k, v, Read(WINDOW if kind.window else FULL)), None)
+
+
+def lent(ctx: Context, k: Tensor, v: Tensor, kind: LayerKind) -> tuple[Tensor, Tensor]:
+    """Keys and values under the names by which later layers read them."""
+    names = borrowed_names(kind)
+    theirs = [Tensor(name, one.dims, storage=one.name) for name, one in zip(names, (k, v), strict=True)]
+    for one, other in zip((k, v), theirs, strict=True):
+        ctx.build.elementwise(f"lend_{other.name}", [one], other, traffic=(0, 0), launches=(0, 0), linear=True)
+    return theirs[0], theirs[1]
+
+
+def borrowed(ctx: Context, rows: Sequence[str], widths: tuple[str, str], kind: LayerKind) -> tuple[Tensor, Tensor]:
+    """Keys and values of the last layer of its kind that has some, which holds them."""
+    k, v = (Tensor(name, (*rows, width)) for name, width in zip(borrowed_names(kind), widths, strict=True))
+    return ctx.build.from_elsewhere(k), ctx.build.from_elsewhere(v)
+
+
+def borrowed_names(kind: LayerKind) -> tuple[str, str]:
+    """Return what keys and values are called that layers of a kind share."""
+    own = "window" if kind.window else kind.mixer
+    return f"lent_{own}_k", f"lent_{own}_v"
+
+
+def result(ctx: Context, x: Tensor, o: Tensor, gate: Tensor | None) -> Tensor:
+    """The heads, gated and projected."""
+    o, out = gated(ctx, x, copied(ctx, o), gate), Tensor("attention_out", x.dims)
     if ctx.model.inner_norm:
-        o = norm(ctx, "attention_inner_norm", o, module="inner_norm", weight=o.dims[-2:], over=o.dims[-2:])
+        weight = o.dims[-2:] if ctx.model.norm_weight else ()
+        o = norm(ctx, "attention_inner_norm", o, module="inner_norm", weight=weight, over=o.dims[-2:])
     linear(
         ctx,
         "o_proj",
@@ -53,6 +100,24 @@ def attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     return with_adapter(ctx, "o_proj", out, ("c_proj",))
 
 
+def normed_and_turned(ctx: Context, q: Tensor, k: Tensor, kind: LayerKind) -> tuple[Tensor, Tensor]:
+    """Queries and keys after the model's norms of heads and its rotation."""
+    if ctx.model.qk_norm:
+        q, k = _head_norm(ctx, "q_norm", q), _head_norm(ctx, "k_norm", k)
+    return turned(ctx, q, k) if ctx.model.position is Position.ROPE and kind.rope else (q, k)
+
+
+def turned(ctx: Context, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+    """Queries and keys after their rotation."""
+    return _turned(ctx, "q", q), _turned(ctx, "k", k)
+
+
+def _turned(ctx: Context, name: str, given: Tensor) -> Tensor:
+    kept, times = rotation(ctx, f"rope_{name}", d.ROTARY), _turning(ctx)
+    out, whole = Tensor(f"{name}_rotated", given.dims), given.dims[-1:]
+    return ctx.build.elementwise(f"rope_{name}", [given], out, traffic=times, saves=kept, whole=whole, linear=True)
+
+
 def _head_norm(ctx: Context, name: str, x: Tensor) -> Tensor:
     """x[B, S, A, C] normed by head, or over all heads, with the weights that the model has."""
     of, heads = ctx.model.qk_norm_of, x.dims[-2:]
@@ -61,7 +126,7 @@ def _head_norm(ctx: Context, name: str, x: Tensor) -> Tensor:
     return norm(ctx, name, x, d.HEAD_DIM, "qk_norm", weight=weight, over=over, bias=bias)
 
 
-def _gated(ctx: Context, x: Tensor, o: Tensor, gate: Tensor | None) -> Tensor:
+def gated(ctx: Context, x: Tensor, o: Tensor, gate: Tensor | None) -> Tensor:
     """o times the sigmoid of a gate for each channel or head, from the layer's input; None: it is made here."""
     if ctx.model.attention_gate is None:
         return o
@@ -70,6 +135,7 @@ def _gated(ctx: Context, x: Tensor, o: Tensor, gate: Tensor | None) -> Tensor:
         gate = Tensor("attention_gate", (*o.dims[:-2], *width))
         bias, named = ctx.model.qkv_bias, ("gate_proj",)  # an MLP's has that name in the same layer
         linear(ctx, "attention_gate_proj", x, (d.HIDDEN,), width, [Use(gate)], bias, aliases=named)
+    gate = scaled(ctx, gate, *gate.dims[2:])
     return ctx.build.elementwise("attention_gating", [o, gate], Tensor("attention_gated", o.dims), saves=[o, gate])
 
 
@@ -110,7 +176,7 @@ def _turning(ctx: Context) -> tuple[int | Fraction, int | Fraction]:
     return 6, Fraction(17, 2)
 
 
-def _projections(ctx: Context, x: Tensor) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor | None]:
+def projections(ctx: Context, x: Tensor) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor | None]:
     """Queries, keys and values, and a gate of each channel where it is part of their fused linear."""
     if ctx.shared_heads:
         return _of_shared_heads(ctx, x)

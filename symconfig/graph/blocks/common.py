@@ -72,3 +72,21 @@ def residual(ctx: Context, name: str, stream: Tensor, branch: Tensor) -> Tensor:
     saves = [Tensor(f"{name}.mask", stream.dims, Element.MASK)] if ctx.model.hidden_dropout else []
     total = Tensor(name, stream.dims)  # ranks with parts of a sum would have to draw the same mask
     return ctx.build.elementwise(name, [stream, branch], total, saves=saves, linear=not saves)
+
+
+def added(ctx: Context, name: str, stream: Tensor, branch: Tensor) -> Tensor:
+    """The residual, whose addends have scales and offsets of each channel where the model has them: then the stream is
+    kept in fp32 (Transformers' ZayaResidualScaling)."""
+    if ctx.model.residual_scales:
+        stream = rescaled(ctx, f"{name}_stream", stream, Element.FP32)
+        branch = rescaled(ctx, f"{name}_branch", branch)
+    return residual(ctx, name, stream, branch)
+
+
+def rescaled(ctx: Context, name: str, x: Tensor, element: Element = Element.ACTIVATION) -> Tensor:
+    """(x + offset) scale, by channel: two eager kernels, of which the second keeps what the first gives."""
+    out, shifted = Tensor(f"{name}_rescaled", x.dims), Tensor(f"{name}_shifted", x.dims, element)
+    weights = [ctx.weight(f"{name}.{part}", x.dims[-1]) for part in ("bias", "scale")]
+    return ctx.build.elementwise(
+        f"{name}_rescale", [x], out, saves=[shifted], weights=weights, traffic=(2, 2), launches=(2, 2)
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from symconfig.descriptor.layers import LayerKind
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph import dims as d
 from symconfig.graph.builder import Builder
@@ -14,12 +15,15 @@ from symconfig.graph.operator import Weight
 
 @dataclass(slots=True)
 class Context:
-    """A builder with the model and the implementation it builds for. shared_heads: see Scheme."""
+    """A builder with the model and the implementation it builds for. shared_heads: see Scheme. again: another block
+    holds the weights that are made now. kind: of the layer that is built."""
 
     model: ModelDescriptor
     how: Implementation
     build: Builder
     shared_heads: bool = False
+    again: bool = False
+    kind: LayerKind | None = None
 
     @property
     def frozen(self) -> bool:
@@ -29,7 +33,7 @@ class Context:
         """A weight of the base model. shared, joined: see Weight."""
         adapter = self.model.adapter
         quantised = adapter is not None and adapter.method == "qlora" and len(dims) > 1 and d.VOCAB not in dims
-        return Weight(name, dims, frozen=self.frozen, quantised=quantised, shared=shared, joined=joined)
+        return Weight(name, dims, frozen=self.frozen, quantised=quantised, shared=shared or self.again, joined=joined)
 
     @property
     def whole_look_up(self) -> bool:

@@ -6,9 +6,12 @@ from fractions import Fraction
 
 from symconfig.descriptor.model import Position
 from symconfig.graph import dims as d
-from symconfig.graph.blocks.common import linear
+from symconfig.graph.blocks.common import linear, rescaled
 from symconfig.graph.blocks.context import Context
+from symconfig.graph.blocks.hypersphere import scaled
+from symconfig.graph.blocks.layer_inputs import layer_inputs
 from symconfig.graph.blocks.norms import norm
+from symconfig.graph.blocks.streams import gathered, spread, stream_dims
 from symconfig.graph.blocks.vision import merge
 from symconfig.graph.implementation import LossKernel
 from symconfig.graph.operator import Block, Element, Place, Tensor, Use
@@ -41,9 +44,13 @@ def embedding(ctx: Context) -> Block:
     if ctx.model.position is Position.SINUSOIDAL:
         x = ctx.build.elementwise("add_positions", [x], Tensor("positioned", _STREAM), linear=True)
     x, features = merge(ctx, x)
+    layer_inputs(ctx, tokens, x)
     if ctx.model.hidden_dropout:
         mask = Tensor("embedding_mask", _STREAM, Element.MASK)
         x = ctx.build.elementwise("embedding_dropout", [x], Tensor("embedding_out", _STREAM), saves=[mask])
+    if ctx.model.residual_scales:
+        x = rescaled(ctx, "embedding", x)
+    x = spread(ctx, x)
     leaves = features if ctx.model.vision is not None and (ctx.frozen or not ctx.model.vision.trains) else ()
     return ctx.build.block("embedding", [tokens, *features], [x], Place.FIRST, leaves=leaves)
 
@@ -57,8 +64,9 @@ def head(ctx: Context) -> Block:
 
     Over a split vocabulary the loss reduces three partial results a token: maximum, target logit, sum.
     """
-    x = Tensor("last_hidden", _STREAM)
-    normed = norm(ctx, "final_norm", x, module="final_norm") if ctx.model.final_norm else x
+    x = Tensor("last_hidden", stream_dims(ctx))
+    one = gathered(ctx, x)
+    normed = norm(ctx, "final_norm", one, module="final_norm") if ctx.model.final_norm else one
     loss = logits_and_loss(ctx, normed)
     return ctx.build.block("head", [x], [loss], Place.LAST)
 
@@ -76,6 +84,7 @@ def logits_and_loss(ctx: Context, x: Tensor, shared: bool = False) -> Tensor:
         bias=ctx.model.lm_head_bias,
         shared=shared,
     )
+    logits = scaled(ctx, logits, d.VOCAB)
     if ctx.how.loss.logged:
         _log(ctx, logits)
     waits = [

@@ -29,6 +29,7 @@ from symconfig.graph.operator import Element, Leg, Tensor, Use, Weight
 ROUTE_LAUNCHES, DISPATCH_LAUNCHES, COMBINE_LAUNCHES = (35, 12), (12, 8), (8, 5)
 BIAS_LAUNCHES = (3, 6)  # for each expert, see `_biased`
 
+ROUTER_WIDTH, ROUTER_MADE, ROUTER_STATES = "router_hidden_size", "made_router_size", "router_states"
 ONE_LOGIT = "shared_gate_width"
 
 
@@ -65,7 +66,8 @@ def _router(ctx: Context, x: Tensor) -> tuple[Tensor, Tensor]:
     logits = Tensor("router_logits", (*rows, ROUTES), Element.FP32)
     if ctx.how.experts.router is Router.WIDE and ctx.how.experts.routing is Routing.INDEXED:
         x = ctx.build.elementwise("widen_router", [x], Tensor("router_in", x.dims, Element.FP32), linear=True)
-    linear(ctx, "router", x, inner=(d.HIDDEN,), width=(ROUTES,), outputs=[Use(logits)], bias=moe.router_bias)
+    given = x if moe.router_hidden_size is None else _routing_mlp(ctx, x)
+    linear(ctx, "router", given, inner=given.dims[-1:], width=(ROUTES,), outputs=[Use(logits)], bias=moe.router_bias)
     probabilities = Tensor("router_probabilities", (*rows, CHOICES), Element.FP32)
     indices = Tensor("router_indices", (*rows, CHOICES), Element.INDEX)
     whole = (ROUTES, CHOICES)  # a token is compared with all experts
@@ -80,6 +82,26 @@ def _router(ctx: Context, x: Tensor) -> tuple[Tensor, Tensor]:
 
 def _scores(ctx: Context) -> Element:
     return Element.ACTIVATION if ctx.how.experts.router is Router.NARROW else Element.FP32
+
+
+def _routing_mlp(ctx: Context, x: Tensor) -> Tensor:
+    """What a router reads that is an MLP of three layers (ZAYA): a projection, and that of the layer before, scaled."""
+    states = Tensor(ROUTER_STATES, (*x.dims[:-1], ROUTER_WIDTH))
+    narrow = states if ctx.kind is not None and ctx.kind.opens else Tensor("router_narrow", states.dims)
+    linear(ctx, "router_down", x, (d.HIDDEN,), (ROUTER_WIDTH,), [Use(narrow)], bias=True)
+    if narrow is not states:
+        given = ctx.build.from_elsewhere(Tensor(f"{ROUTER_STATES}_before", states.dims))
+        scale, scaled = ctx.weight("router_states_scale", ROUTER_WIDTH), Tensor("router_before_scaled", states.dims)
+        kept = [Tensor("router_before_kept", states.dims)]  # the layer before needs it for nothing
+        ctx.build.elementwise("router_scale_before", [given], scaled, saves=kept, weights=[scale])
+        ctx.build.elementwise("router_states", [narrow, scaled], states, linear=True)
+    y = norm(ctx, "router_norm", states, ROUTER_WIDTH)
+    for name in ("router_fc1", "router_fc2"):
+        made, active = Tensor(name, states.dims), Tensor(f"{name}_active", states.dims)
+        into = Use(made, ((ROUTER_WIDTH, ROUTER_MADE),))
+        linear(ctx, name, y, (ROUTER_WIDTH,), (ROUTER_MADE,), [into], bias=True)
+        y = ctx.build.elementwise(f"{name}_activation", [made], active, saves=[made])
+    return y
 
 
 def _slots(ctx: Context, x: Tensor, indices: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ from symconfig.descriptor.layers import Keys
 from symconfig.descriptor.model import Attention, LayerKind, ModelDescriptor
 from symconfig.graph import dims as d
 from symconfig.graph.blocks import indexer
-from symconfig.graph.blocks.attention import copied, core, rotation
+from symconfig.graph.blocks.attention import copied, core, gated, rotation
 from symconfig.graph.blocks.common import linear, with_adapter
 from symconfig.graph.blocks.context import Context
 from symconfig.graph.blocks.norms import IN_LINEAR, norm
@@ -85,7 +85,7 @@ def latent_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
             linear=True,
         )
     read = indexer.keys_read(ctx, kind, x, q_source)
-    return _projected(ctx, copied(ctx, core(ctx, q, k, v, read)))
+    return _projected(ctx, gated(ctx, x, copied(ctx, core(ctx, q, k, v, read)), None))
 
 
 def _projected(ctx: Context, o: Tensor) -> Tensor:

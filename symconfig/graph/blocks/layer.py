@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from symconfig.descriptor.layers import NO_MIXER, LayerKind, Mlp
+from symconfig.descriptor.layers import NO_MIXER, LayerKind, Mlp, Turn
+from symconfig.descriptor.reuse import Mixing
 from symconfig.graph import dims as d
-from symconfig.graph.blocks.common import linear, residual
+from symconfig.graph.blocks import hyper
+from symconfig.graph.blocks.altup import around, laurel
+from symconfig.graph.blocks.common import added, linear, residual
 from symconfig.graph.blocks.context import Context
 from symconfig.graph.blocks.ends import logits_and_loss
 from symconfig.graph.blocks.experts import experts
+from symconfig.graph.blocks.hypersphere import drawn
+from symconfig.graph.blocks.layer_inputs import with_layer_input
+from symconfig.graph.blocks.loop import joined
 from symconfig.graph.blocks.mlp import mlp
 from symconfig.graph.blocks.norms import IN_LINEAR, norm
+from symconfig.graph.blocks.shared_block import called
+from symconfig.graph.blocks.streams import stream_dims
+from symconfig.graph.blocks.wkv import channel_mix
 from symconfig.graph.operator import LAYER, Block, Leg, Place, Tensor, Use
 from symconfig.graph.parts import End, parts
 
@@ -18,26 +27,62 @@ _STREAM = (d.BATCH, d.SEQUENCE, d.HIDDEN)
 
 def layer(ctx: Context, kind: LayerKind) -> Block:
     """One transformer layer: what mixes tokens, then the MLP or the experts, each behind a norm."""
-    x = Tensor("layer_in", _STREAM)
-    with ctx.build.module(LAYER):
+    x = Tensor("layer_in", stream_dims(ctx))
+    ctx.again, ctx.kind = kind.again, kind
+    with ctx.build.no_gradient() if kind.detached else ctx.build.module(LAYER):
         out = _body(ctx, x, kind)
     ctx.build.mark_operators()
     return ctx.build.block(kind.name, [x], [out])
 
 
 def _body(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
+    """The stream behind a layer, with what joins it before the sublayers and behind them."""
+    streams = ctx.model.streams
+    if streams is not None and streams.mixing is Mixing.PREDICTED:
+        return around(ctx, x, lambda first: _sublayers(ctx, first, kind))
+    if streams is not None:
+        return _linked(ctx, x, kind)
+    out = _sublayers(ctx, joined(ctx, x, kind), kind)
+    if ctx.model.layer_inputs is not None:
+        out = with_layer_input(ctx, out)
+    return norm(ctx, "closing_norm", out) if kind.closes else out
+
+
+def _sublayers(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     """The stream after both sublayers, or after the one that this layer has."""
+    if ctx.model.hypersphere:
+        return _drawn(ctx, x, kind)
     if kind.mixer == NO_MIXER:
         return residual(ctx, "mlp_residual", x, _second(ctx, x, kind))
     normed, attended = _first(ctx, x, kind)
     if kind.mlp is Mlp.NONE:
         return residual(ctx, "attention_residual", x, attended)
     if not ctx.model.parallel_residual:
-        stream = _normed(ctx, residual(ctx, "attention_residual", x, attended), "attention_stream_norm")
-        return _normed(ctx, residual(ctx, "mlp_residual", stream, _second(ctx, stream, kind)), "mlp_stream_norm")
+        stream = _normed(ctx, added(ctx, "attention_residual", x, attended), "attention_stream_norm")
+        if ctx.model.laurel_rank is not None:
+            around_it, out = laurel(ctx, normed), Tensor("laurel_residual", _STREAM)
+            stream = ctx.build.elementwise("laurel_residual", [stream, around_it], out, linear=True)
+        return _normed(ctx, added(ctx, "mlp_residual", stream, _second(ctx, stream, kind)), "mlp_stream_norm")
     done = _second(ctx, x, kind, normed if ctx.model.shared_input_norm else None)
     both = ctx.build.elementwise("branches", [attended, done], Tensor("branches", _STREAM), linear=True)
     return residual(ctx, "mlp_residual", x, both)
+
+
+def _linked(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
+    """All streams behind two sublayers, each of which reads and writes them."""
+    given, link = hyper.read(ctx, "attention_streams", x)
+    _, attended = _first(ctx, given, kind)
+    x = hyper.written(ctx, "attention_residual", x, attended, link)
+    given, link = hyper.read(ctx, "mlp_streams", x)
+    return hyper.written(ctx, "mlp_residual", x, _second(ctx, given, kind), link)
+
+
+def _drawn(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
+    """The normed stream, drawn towards what each sublayer gives."""
+    normed, attended = _first(ctx, x, kind)
+    stream = drawn(ctx, "attention_residual", normed, attended)
+    normed = norm(ctx, "mlp_norm", stream)
+    return drawn(ctx, "mlp_residual", normed, _second(ctx, stream, kind, normed))
 
 
 def _normed(ctx: Context, stream: Tensor, name: str) -> Tensor:
@@ -48,10 +93,10 @@ def _normed(ctx: Context, stream: Tensor, name: str) -> Tensor:
 def _first(ctx: Context, x: Tensor, kind: LayerKind) -> tuple[Tensor, Tensor]:
     """What the mixer reads, and what it gives: the sum of two where a second block stands beside attention."""
     mixers = [parts().mixer(name) for name in (kind.mixer, kind.beside) if name is not None]
-    normed = x
+    normed = x if kind.calls is Turn.NONE else residual(ctx, "shared_sum", x, called(ctx, x, kind))
     if ctx.model.norm_before_sublayer:
         alone = mixers[0].norm_apart or not ctx.how.linear.norm_inside
-        normed = norm(ctx, "input_norm", x, module="layernorm" if alone else IN_LINEAR)
+        normed = norm(ctx, "input_norm", normed, module="layernorm" if alone else IN_LINEAR)
     with ctx.build.part("self_attn"):
         results = [mixer.build(ctx, normed, kind) for mixer in mixers]
         attended = results[0]
@@ -66,7 +111,7 @@ def _second(ctx: Context, stream: Tensor, kind: LayerKind, normed: Tensor | None
     """What the MLP or the experts give. normed: of the stream, where they share the mixer's norm."""
     if not ctx.model.norm_before_sublayer:
         normed = stream
-    done = _experts(ctx, stream, normed) if kind.moe else _mlp(ctx, stream, normed)
+    done = _experts(ctx, stream, normed) if kind.moe else _mlp(ctx, stream, normed, kind)
     return norm(ctx, "post_mlp_norm", done, module="post_norm") if ctx.model.norm_after_sublayer else done
 
 
@@ -78,13 +123,15 @@ def _experts(ctx: Context, stream: Tensor, normed: Tensor | None) -> Tensor:
         return experts(ctx, normed)
 
 
-def _mlp(ctx: Context, stream: Tensor, normed: Tensor | None) -> Tensor:
+def _mlp(ctx: Context, stream: Tensor, normed: Tensor | None, kind: LayerKind) -> Tensor:
     if normed is None and not ctx.how.linear.norm_inside:
         normed = norm(ctx, "mlp_norm", stream)
     with ctx.build.module("mlp"):
         normed = normed or norm(ctx, "mlp_norm", stream, module=IN_LINEAR)
         with ctx.build.part("mlp"):
-            return mlp(ctx, normed)
+            if ctx.model.mlp_token_shift:
+                return channel_mix(ctx, normed)
+            return mlp(ctx, normed, d.WIDE_FFN if kind.wide else d.FFN, cut=kind.cut)
 
 
 def mtp(ctx: Context) -> Block:
@@ -96,11 +143,11 @@ def mtp(ctx: Context) -> Block:
     with ctx.build.module(LAYER):
         a = norm(ctx, "mtp_hidden_norm", hidden, module="mtp_norm")
         b = norm(ctx, "mtp_embedding_norm", embedded, module="mtp_norm")
-        joined = Tensor("mtp_joined", (*_STREAM[:-1], "mtp_width"))
-        ctx.build.elementwise("mtp_concat", [a, b], joined, together=[("mtp_width", d.HIDDEN)], linear=True)
+        both = Tensor("mtp_joined", (*_STREAM[:-1], "mtp_width"))
+        ctx.build.elementwise("mtp_concat", [a, b], both, together=[("mtp_width", d.HIDDEN)], linear=True)
         x = Tensor("layer_in", _STREAM)
         columns = Tensor("mtp_columns", (*_STREAM[:-1], d.MTP_COLUMNS))
-        linear(ctx, "mtp_proj", joined, ("mtp_width",), (d.MTP_COLUMNS,), [Use(columns)])
+        linear(ctx, "mtp_proj", both, ("mtp_width",), (d.MTP_COLUMNS,), [Use(columns)])
         ctx.build.elementwise(
             "mtp_gather",
             [Use(columns, ((d.MTP_COLUMNS, d.HIDDEN),))],

@@ -8,13 +8,19 @@ from symconfig.descriptor.model import Experts
 from symconfig.graph import dims as d
 from symconfig.graph.blocks.common import beside_fused, linear, with_adapter
 from symconfig.graph.blocks.context import Context
+from symconfig.graph.blocks.hypersphere import scaled
 from symconfig.graph.blocks.norms import norm
 from symconfig.graph.builder import in_eight_bits
 from symconfig.graph.implementation import ActivationKernel, ExpertKernels, Routing
 from symconfig.graph.operator import Element, Tensor, Use
 
 SLOPES = ("alpha_p", "alpha_n")  # of xIELU: a number each, learned (arXiv:2411.13010)
-FUSED = {d.FFN: d.FFN_FUSED, d.SHARED_FFN: d.SHARED_FFN_FUSED, d.EXPERT_FFN: d.EXPERT_FFN_FUSED}
+FUSED = {
+    d.FFN: d.FFN_FUSED,
+    d.WIDE_FFN: d.WIDE_FFN_FUSED,
+    d.SHARED_FFN: d.SHARED_FFN_FUSED,
+    d.EXPERT_FFN: d.EXPERT_FFN_FUSED,
+}
 
 
 def mlp(
@@ -24,8 +30,9 @@ def mlp(
     prefix: str = "",
     bias: bool | None = None,
     activation_module: str = "mlp_act",
+    cut: bool = False,
 ) -> Tensor:
-    """y[…, D] from x[…, D] through `width`, where D is what x has."""
+    """y[…, D] from x[…, D] through `width`, where D is what x has. cut: a share of the gates is."""
     bias = ctx.model.mlp_bias if bias is None else bias
     rows = x.dims[:-1]
     up = Tensor(f"{prefix}up", (*rows, width))
@@ -73,6 +80,8 @@ def mlp(
                 joined=joined,
             )
             gate = with_adapter(ctx, f"{prefix}gate_proj", gate, names)
+    gate, up = (scaled(ctx, half, width) for half in (gate, up))
+    gate = _cut(ctx, gate) if cut else gate
     middle = Tensor(f"{prefix}mlp_hidden", (*rows, width))
     with ctx.build.module(activation_module):
         if gated and ctx.model.hidden_act == "clamped_swiglu" and ctx.how.experts.kernels is not ExpertKernels.FUSED:
@@ -97,7 +106,8 @@ def mlp(
             if weighted:
                 ctx.build.elementwise(f"{prefix}weighting", [active], middle, saves=[active])
     if ctx.model.inner_norm:
-        middle = norm(ctx, f"{prefix}mlp_inner_norm", middle, width, "inner_norm", weight=(width,))
+        weight = (width,) if ctx.model.norm_weight else ()
+        middle = norm(ctx, f"{prefix}mlp_inner_norm", middle, width, "inner_norm", weight=weight)
     out = Tensor(f"{prefix}mlp_out", x.dims)
     linear(
         ctx,
@@ -149,6 +159,16 @@ def _slot_weights(ctx: Context, width: str) -> list[Tensor]:
         return []
     element = Element.FP32 if moe.scoring_func == "sigmoid" else Element.ACTIVATION
     return [Tensor("slot_probabilities", (d.EXPERTS, d.SLOTS), element)]
+
+
+def _cut(ctx: Context, gate: Tensor) -> Tensor:
+    """Gates above a bound that follows from their mean and deviation, less it; others are 0. ReLU keeps its result, the
+    deviation what it reads (Transformers' Gemma3nTextMLP, _gaussian_topk)."""
+    out = Tensor(f"{gate.name}_cut", gate.dims)
+    lengths = [Tensor(f"{gate.name}.deviation", gate.dims[:-1])]
+    width = {gate.dims[-1]: 2}
+    saves = [gate, out, *lengths]
+    return ctx.build.elementwise(f"{gate.name}_cut", [gate], out, saves=saves, reduces=width, traffic=(3, 4))
 
 
 def _clamped(ctx: Context, half: Tensor) -> Tensor:

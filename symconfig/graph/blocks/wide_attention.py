@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from symconfig.descriptor.layers import Mixer as Said
+from symconfig.descriptor.layers import Pairs
 from symconfig.descriptor.model import LayerKind, ModelDescriptor, Position
 from symconfig.graph import dims as d
 from symconfig.graph.attended import FULL
-from symconfig.graph.blocks.attention import copied, core, rotation
+from symconfig.graph.blocks.attention import borrowed, copied, core, lent, rotation
 from symconfig.graph.blocks.common import linear, with_adapter
 from symconfig.graph.blocks.context import Context
 from symconfig.graph.blocks.indexer import Read
@@ -28,15 +29,29 @@ _ROWS = (d.BATCH, d.SEQUENCE)
 def wide_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     """o[B, S, D] from x[B, S, D], each projection alone."""
     q = _projected(ctx, x, "q_proj", Tensor("q", (*_ROWS, d.HEADS, WIDTH)))
+    if kind.pairs is Pairs.BORROWED:
+        k, v = borrowed(ctx, (*_ROWS, KV_HEADS), (WIDTH, WIDTH), kind)
+        return _result(ctx, x, _queries(ctx, q), k, v)
     k = _projected(ctx, x, "k_proj", Tensor("k", (*_ROWS, KV_HEADS, WIDTH)))
     values = Tensor("v", k.dims)
     v = k if KEYS_ARE_VALUES in ctx.model.mixer(NAME).switches else _projected(ctx, x, "v_proj", values)
     if ctx.model.v_norm:
         v = norm(ctx, "v_norm", v, WIDTH, "qk_norm", weight=())
+    q, k = _queries(ctx, q), _queries(ctx, k)
+    if kind.pairs is Pairs.LENT:
+        k, v = lent(ctx, k, v, kind)
+    return _result(ctx, x, q, k, v)
+
+
+def _queries(ctx: Context, given: Tensor) -> Tensor:
+    """Queries or keys, normed and turned."""
+    name = given.name
     if ctx.model.qk_norm:
-        q, k = (norm(ctx, f"{one.name}_norm", one, WIDTH, "qk_norm") for one in (q, k))
-    if ctx.model.position is Position.ROPE:
-        q, k = _rotated(ctx, "rope_q", q, "q_rotated"), _rotated(ctx, "rope_k", k, "k_rotated")
+        given = norm(ctx, f"{name}_norm", given, WIDTH, "qk_norm")
+    return _rotated(ctx, f"rope_{name}", given, f"{name}_rotated") if ctx.model.position is Position.ROPE else given
+
+
+def _result(ctx: Context, x: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     o, out = copied(ctx, core(ctx, q, k, v, Read(FULL))), Tensor("attention_out", x.dims)
     bias = ctx.model.attention_out_bias
     linear(ctx, "o_proj", o, inner=o.dims[-2:], width=(d.HIDDEN,), outputs=[Use(out)], bias=bias)

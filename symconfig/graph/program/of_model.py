@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from symconfig.descriptor.job import Packing
 from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.reuse import Loop
 from symconfig.graph import dims as d
 from symconfig.graph import operator as g
 from symconfig.graph.attended import keys
@@ -74,13 +75,42 @@ def programs(
 def _unrolled(model: ModelDescriptor, unrolled: _Unrolled) -> _Unrolled:
     """Append all blocks of a model."""
     stream = embedded = unrolled.add("embedding", "", ["tokens"])
-    for index, kind in enumerate(model.layer_kinds):
-        stream = unrolled.add(kind, f"layers.{index}.", [stream])
+    turns = _Turns(model.loop, embedded)
+    for index, kind in enumerate(model.kind_of_layer):
+        if kind.joins and model.loop is not None and not model.loop.normed:
+            unrolled.made["loop_input"] = turns.other(index)
+        owner = f"layers.{model.holder(index)}."
+        stream = unrolled.add(kind.name, f"layers.{index}.", [stream], owner)
+        turns.ran(index, stream)
+        if "router_states" in unrolled.made:
+            unrolled.made["router_states_before"] = unrolled.made["router_states"]
     ahead = stream
     for index in range(model.num_nextn_predict_layers):
         ahead = unrolled.add("mtp", f"mtp.{index}.", [ahead, embedded])
     unrolled.add("head", "", [stream])
     return unrolled
+
+
+@dataclass(slots=True)
+class _Turns:
+    """What stacks of layers that run several times gave last. states: by the stack's first layer of those held."""
+
+    loop: Loop | None
+    first: str
+    states: dict[int, str] = field(default_factory=dict)
+    stack: int | None = None
+
+    def other(self, index: int) -> str:
+        """Return the state that joins the stream before a layer: of the stack that did not give the stream."""
+        assert self.loop is not None
+        found = next((state for stack, state in self.states.items() if stack != self.stack), self.first)
+        self.stack = self.loop.held[index]
+        return found
+
+    def ran(self, index: int, stream: str) -> None:
+        """Keep what the current stack gave so far."""
+        if self.stack is not None:
+            self.states[self.stack] = stream
 
 
 def _sizes(
@@ -97,6 +127,9 @@ def _sizes(
     }
     if d.CHUNK in sizes:
         sizes[d.CHUNKS] = -(-seq_length // sizes[d.CHUNK])
+    for runs, rate in ((d.RUNS, d.RUN), (d.HEAVY_RUNS, d.HEAVY_RUN)):
+        if rate in sizes:
+            sizes[runs] = seq_length // sizes[rate]
     if model.experts is None:
         return sizes, ()
     tokens, experts = round(batch * seq_length * model.experts.computing_per_tok), model.experts.num_experts
@@ -133,10 +166,13 @@ class _Unrolled:
     parameters: dict[str, Parameter] = field(default_factory=dict)
     operators: list[Operator] = field(default_factory=list)
     losses: list[str] = field(default_factory=list)
+    made: dict[str, str] = field(default_factory=dict)
 
-    def add(self, kind: str, prefix: str, given: Sequence[str]) -> str:
-        """Appends a block; given: what its inputs are called outside. Returns the name of its first output."""
+    def add(self, kind: str, prefix: str, given: Sequence[str], owner: str = "") -> str:
+        """Appends a block; given: what its inputs are called outside, but for those made elsewhere, which are the last
+        of their local name. owner: prefix of weights that it shares. Returns the name of its first output."""
         block = self.blocks[kind]
+        given = [*given, *(self.made[tensor.name] for tensor in block.inputs if tensor.name in block.elsewhere)]
         flows = tuple(name in self.tensors and self.tensors[name].gradient for name in given)
         like = self.templates.get((kind, flows))
         if like is None:
@@ -148,11 +184,12 @@ class _Unrolled:
             if name not in self.tensors:
                 self.tensors[name] = Tensor(name, tensor.dims, tensor.element_bytes, tensor.gradient)
         for local, (weight, part) in like.weights.items():
-            names[local] = self._parameter(weight, prefix, part)
+            names[local] = self._parameter(weight, owner if weight.shared else prefix, part)
         operands = [Operand(names[local], loops) for local, loops in like.operands]
         self.placed.append(_Placed((kind, flows), prefix, len(self.operators), names, operands))
         self.operators.extend(step.operator(prefix, names, operands) for step in like.steps)
         self.losses.extend(names[tensor.name] for tensor in block.losses)
+        self.made |= {local: name for local, name in names.items() if local not in inside}
         return names[block.outputs[0].name]
 
     def with_numbers(self, numbers: Numbers) -> tuple[tuple[Operator, ...], set[str]]:
@@ -171,7 +208,7 @@ class _Unrolled:
         """Its name. A weight that another block holds is that block's, and a tied head is the table of look-ups."""
         if weight.name in self.numbers.along:
             return _TABLE
-        name = joined("" if weight.shared else prefix, part, weight.name)
+        name = joined(prefix, part, weight.name)
         if name not in self.parameters:
             wide = g.FOUR_BIT_BYTES if weight.quantised else g.ELEMENT_BYTES[g.Element.ACTIVATION]
             tensor = Tensor(name, weight.dims, wide, not weight.frozen)

@@ -1,0 +1,111 @@
+"""Streams that are predicted before a layer and corrected behind it (AltUp, arXiv:2301.13310; Gemma 3n), and LAuReL.
+
+A layer works on the first stream alone. Before it all streams are mixed by N N numbers of each token; behind it what
+the layer changed is added to each stream by a number of its own. Both follow from a narrow projection of the normed
+first stream, of the same weights. Beside attention a low-rank path leads around it (LAuReL, arXiv:2411.07501).
+Transformers' Gemma3nTextAltUp, Gemma3nTextLaurelBlock, Gemma3nTextModel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from symconfig.graph import dims as d
+from symconfig.graph.blocks.common import linear
+from symconfig.graph.blocks.context import Context
+from symconfig.graph.blocks.layer_inputs import let_through
+from symconfig.graph.blocks.norms import norm, normed
+from symconfig.graph.blocks.stream_dims import MADE, MODES, OTHERS, STREAM_IN, STREAM_OUT, STREAMS
+from symconfig.graph.operator import Element, Tensor, Use
+
+LAUREL = "laurel_rank"
+_ROWS = (d.BATCH, d.SEQUENCE)
+_ALL, _STREAM = (*_ROWS, STREAMS, d.HIDDEN), (*_ROWS, d.HIDDEN)
+
+
+def around(ctx: Context, x: Tensor, inner: Callable[[Tensor], Tensor]) -> Tensor:
+    """All streams behind a layer, which makes its result of the first one's prediction."""
+    predicted = _predicted(ctx, x)
+    done = inner(_first(ctx, "active", predicted))
+    corrected = _corrected(ctx, predicted, done)
+    if ctx.model.layer_inputs is None:
+        return corrected
+    first = _first(ctx, "corrected_first", corrected)
+    if ctx.model.streams is not None and ctx.model.streams.scaled:
+        scale = ctx.weight("correct_output_scale", d.HIDDEN)
+        first = ctx.build.elementwise("correct_scale", [first], Tensor("scaled_first", _STREAM), saves=[first],
+                                      weights=[scale])  # fmt: skip
+    added = let_through(ctx, first)
+    return ctx.build.elementwise("layer_input_sum", [corrected, added], Tensor("layer_out", _ALL), linear=True)
+
+
+def laurel(ctx: Context, x: Tensor) -> Tensor:
+    """x[B, S, D] and a low-rank path of it, normed."""
+    low, wide = Tensor("laurel_low", (*_ROWS, LAUREL)), Tensor("laurel_wide", x.dims)
+    linear(ctx, "laurel_left", x, (d.HIDDEN,), (LAUREL,), [Use(low)])
+    linear(ctx, "laurel_right", low, (LAUREL,), (d.HIDDEN,), [Use(wide)])
+    path = norm(ctx, "laurel_norm", wide)
+    return ctx.build.elementwise("laurel_sum", [x, path], Tensor("laurel_out", x.dims), linear=True)
+
+
+def _first(ctx: Context, name: str, x: Tensor) -> Tensor:
+    """The first stream: a view."""
+    out = Tensor(name, _STREAM)
+    return ctx.build.elementwise(name, [x], out, traffic=(0, 0), launches=(0, 0), whole=(STREAMS,), linear=True)
+
+
+def _modes(ctx: Context, name: str, x: Tensor, again: bool) -> Tensor:
+    """Numbers that tell a token, in the activations' precision; their hyperbolic tangent is made in fp32. again: with
+    the weights that this layer has used before."""
+    weight = ctx.weight("router_norm.weight", d.HIDDEN, shared=again)
+    given = normed(ctx, f"{name}_router_norm", x, (d.HIDDEN,), [weight], False, "layernorm")
+    out, wide = Tensor(f"{name}_routed", (*_ROWS, MODES)), Tensor(f"{name}_tanh", (*_ROWS, MODES), Element.FP32)
+    router = ctx.weight("modality_router.weight", d.HIDDEN, MODES, shared=again)
+    ctx.build.matmul(f"{name}_router", given, router, (d.HIDDEN,), [Use(out)])
+    told = Tensor(f"{name}_modes", out.dims)
+    return ctx.build.elementwise(f"{name}_tanh", [out], told, saves=[wide], launches=(3, 3))
+
+
+def _predicted(ctx: Context, x: Tensor) -> Tensor:
+    modes = _modes(ctx, "predict", _first(ctx, "first", x), again=False)
+    weights = Tensor("predict_weights", (*_ROWS, STREAMS, MADE))
+    linear(ctx, "prediction_coefs", modes, (MODES,), (STREAMS, MADE), [Use(weights)])
+    mixed = Tensor("mixed_streams", (*_ROWS, MADE, d.HIDDEN))
+    ctx.build.product("predict_product", Use(x), Use(weights), (STREAMS,), mixed)
+    same = Use(mixed, ((MADE, STREAMS),))
+    return ctx.build.elementwise("predictions", [same, x], Tensor("predictions", _ALL), linear=True)
+
+
+def _corrected(ctx: Context, predicted: Tensor, done: Tensor) -> Tensor:
+    modes = _modes(ctx, "correct", done, again=True)
+    weights, change = Tensor("correct_weights", (*_ROWS, STREAMS)), Tensor("innovation", _ALL)
+    linear(ctx, "correction_coefs", modes, (MODES,), (STREAMS,), [Use(weights)])
+    ctx.build.elementwise("innovation", [done, predicted], change, linear=True)
+    scaled = ctx.build.elementwise("correct_product", [change, weights], Tensor("corrections", _ALL),
+                                   saves=[change, weights])  # fmt: skip
+    return ctx.build.elementwise("corrected", [predicted, scaled], Tensor("corrected", _ALL), linear=True)
+
+
+def spread(ctx: Context, x: Tensor) -> Tensor:
+    """The embedding and N - 1 projections of it, as long as it."""
+    others = Tensor("projected_streams", (*_ROWS, OTHERS, d.HIDDEN))
+    linear(ctx, "stream_projections", x, (d.HIDDEN,), (OTHERS, STREAM_OUT), [Use(others, ((d.HIDDEN, STREAM_OUT),))])
+    return _as_long(ctx, "spread", [x, others], x, others, Tensor("spread", _ALL))
+
+
+def gathered(ctx: Context, x: Tensor) -> Tensor:
+    """The mean of the first stream and of projections of the others, as long as it."""
+    first, rest = _first(ctx, "last_first", x), Tensor("last_others", (*_ROWS, OTHERS, STREAM_IN))
+    ctx.build.elementwise("last_others", [x], rest, traffic=(0, 0), launches=(0, 0), whole=(STREAMS,), linear=True)
+    back = Tensor("gathered_streams", (*_ROWS, OTHERS, d.HIDDEN))
+    weight = ctx.weight("unembed_projections.weight", OTHERS, STREAM_IN, STREAM_OUT)
+    ctx.build.matmul("unembed_projections", rest, weight, (STREAM_IN,), [Use(back, ((d.HIDDEN, STREAM_OUT),))])
+    return _as_long(ctx, "gather", [first, back], first, back, Tensor("gathered", _STREAM))
+
+
+def _as_long(ctx: Context, name: str, given: list[Tensor], first: Tensor, others: Tensor, out: Tensor) -> Tensor:
+    """Scale streams to the first one's length, and put them together: it keeps all, and a length of each."""
+    lengths = [Tensor(f"{name}.lengths", others.dims[:-1]), Tensor(f"{name}.length", first.dims[:-1])]
+    return ctx.build.elementwise(
+        name, given, out, saves=[first, others, *lengths], traffic=(4, 5), launches=(8, 12), whole=(OTHERS,)
+    )
