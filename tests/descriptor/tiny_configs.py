@@ -28,7 +28,8 @@ _FIXED: dict[str, dict[str, Any]] = {
     "afmoe": {"attention_bias": False},
     "laguna": {"attention_bias": False},
     "ernie4_5_moe": {"use_bias": False},
-    **{kind: {"q_lora_rank": 12} for kind in ("axk1", "deepseek_v32", "glm_moe_dsa")},
+    "mimo_v2_flash": {"head_dim": 12, "num_key_value_heads": 1},  # of which layers with a window have twice as many
+    **{kind: {"q_lora_rank": 12} for kind in ("axk1", "axk2", "deepseek_v32", "dots3_note_text", "glm_moe_dsa")},
 }
 
 
@@ -92,6 +93,8 @@ def tiny_config(kind: str, seed: int) -> dict[str, Any]:
         config["head_dim"] = config["hidden_size"] // heads
     if kind == "gemma4_text":
         config["hidden_size_per_layer_input"] = 0
+    if kind == "dots3_note_text":
+        config["num_key_value_heads"] = heads
     if kind == "mpt":
         config.pop("logit_scale")  # which its modules do not read
     if kind == "falcon":

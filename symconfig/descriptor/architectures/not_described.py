@@ -16,12 +16,10 @@ _STREAMS = (
 _INKLING = "convolutions stand on keys, values and sublayers' results, and positions are relative and learned"
 
 REFUSED: Mapping[str, str] = {
-    "bailing_hybrid": "its latent attention has a gate for each head, and its delta attention a forget gate of its own",
     "blt": "it reads bytes, and pools them to patches whose number depends on the text",
     "cpmant": "it reads its prompt in both directions, and all layers share a learned bias for each distance",
     "diffllama": "its attention is the difference of two softmaxes, each over values of both halves of the heads",
     "doge": "what a sublayer adds is weighed by channel, and attention masks keys by what their values give",
-    "gpt_neox_japanese": "its last layer's attention has a bias that no other layer has",
     "inkling2_text": _INKLING,
     "inkling_text": _INKLING,
     "modernbert-decoder": "its first layer has no norm, and its head is a layer of its own",
@@ -30,7 +28,6 @@ REFUSED: Mapping[str, str] = {
     "gemma4_assistant": _DRAFTS,
     "gemma4_unified_assistant": _DRAFTS,
     "hrm_text": "two stacks of layers run several times over for each token, the earlier turns without gradients",
-    "dots3_note": "its text model's latent attention has gates by head, and windows beside layers with an indexer",
     **dict.fromkeys(
         ("qwen4_exp", "qwen4_exp_text"),
         "it has gated streams, embeddings of n-grams in some layers, and an indexer before grouped-query attention",

@@ -68,6 +68,5 @@ REFUSED: Mapping[str, str] = {
     "deepseek_v4": f"{_STREAMS}, and attention over keys that are compressed from several tokens",
     "hy_v4": f"{_STREAMS}, and gates and sinks on its sparse attention",
     "axk2": "its norms are gated by a small MLP, and its attention by a gate from both forms of the low-rank queries",
-    "dots3_note_text": "its latent attention has gates by head, and windows on layers beside those with an indexer",
     "minimax_m3_vl_text": "its indexer chooses blocks of keys for plain attention, with queries of its own",
 }

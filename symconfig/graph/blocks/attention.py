@@ -34,8 +34,8 @@ def attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
             kept = rotation(ctx, name, d.ROTARY)
             ctx.build.elementwise(name, [given], out, traffic=times, saves=kept, whole=given.dims[-1:], linear=True)
         q, k = rotated, turned
-    o = copied(ctx, core(ctx, q, k, v, Read(WINDOW if kind.window else FULL)))
-    o, out = _gated(ctx, x, o, gate), Tensor("attention_out", x.dims)
+    o = copied(ctx, core(ctx, q, k, v, Read(WINDOW if kind.window else FULL), ctx.model.attention_sinks))
+    o, out = gated(ctx, x, o, gate, ctx.model.qkv_bias), Tensor("attention_out", x.dims)
     if ctx.model.inner_norm:
         o = norm(ctx, "attention_inner_norm", o, module="inner_norm", weight=o.dims[-2:], over=o.dims[-2:])
     linear(
@@ -59,14 +59,15 @@ def _head_norm(ctx: Context, name: str, x: Tensor) -> Tensor:
     return norm(ctx, name, x, d.HEAD_DIM, "qk_norm", weight=weight, over=over, bias=bias)
 
 
-def _gated(ctx: Context, x: Tensor, o: Tensor, gate: Tensor | None) -> Tensor:
-    """o times the sigmoid of a gate for each channel or head, from the layer's input; None: it is made here."""
+def gated(ctx: Context, x: Tensor, o: Tensor, gate: Tensor | None, bias: bool = False) -> Tensor:
+    """o times the sigmoid of a gate for each channel or head, from the layer's input; None: it is made here, by a
+    projection that may have a bias."""
     if ctx.model.attention_gate is None:
         return o
     if gate is None:
         width = o.dims[-2:] if ctx.model.attention_gate == "channel" else o.dims[-2:-1]
         gate = Tensor("attention_gate", (*o.dims[:-2], *width))
-        linear(ctx, "gate_proj", x, (d.HIDDEN,), width, [Use(gate)], ctx.model.qkv_bias)
+        linear(ctx, "gate_proj", x, (d.HIDDEN,), width, [Use(gate)], bias)
     return ctx.build.elementwise("attention_gating", [o, gate], Tensor("attention_gated", o.dims), saves=[o, gate])
 
 
@@ -178,13 +179,13 @@ def _of_shared_heads(ctx: Context, x: Tensor) -> tuple[tuple[Tensor, Tensor, Ten
     return (q, k, v), None
 
 
-def core(ctx: Context, q: Tensor, k: Tensor, v: Tensor, read: Read) -> Tensor:
+def core(ctx: Context, q: Tensor, k: Tensor, v: Tensor, read: Read, has_sinks: bool = False) -> Tensor:
     """softmax(q k') v, per head. Key and value sequences are dims of their own, so cp splits queries only."""
-    sinks = [ctx.weight("sinks", d.HEADS)] if ctx.model.attention_sinks else []
+    sinks = [ctx.weight("sinks", q.dims[-2])] if has_sinks else []
     with ctx.build.module("core_attn"):
         if ctx.how.attention.kernel is Kernel.FLASH:
             o = Tensor("attention_heads", (*q.dims[:-1], v.dims[-1]))
-            statistics = Tensor("softmax_statistics", (d.BATCH, d.SEQUENCE, d.HEADS), Element.FP32)
+            statistics = Tensor("softmax_statistics", q.dims[:-1], Element.FP32)
             return ctx.build.attention(
                 "flash_attention",
                 Use(q),
@@ -210,11 +211,11 @@ def copied(ctx: Context, o: Tensor) -> Tensor:
 
 def _unfused(ctx: Context, q: Tensor, k: Tensor, v: Tensor, sinks: list[Weight]) -> Tensor:
     if _repeated(ctx, k):
-        heads, copies = [(d.HEADS, k.dims[-2])], Tensor("v_repeated", (*q.dims[:-1], v.dims[-1]))
+        heads, copies = [(q.dims[-2], k.dims[-2])], Tensor("v_repeated", (*q.dims[:-1], v.dims[-1]))
         k = ctx.build.elementwise("repeat_keys", [k], Tensor("k_repeated", q.dims), together=heads, linear=True)
         v = ctx.build.elementwise("repeat_values", [v], copies, together=heads, linear=True)
-    expand = _TO_KEYS if k.dims[-2] == d.HEADS else (*_TO_KEYS, (k.dims[-2], d.HEADS))
-    square = (d.BATCH, d.HEADS, d.SEQUENCE, d.KEYS)
+    expand = _TO_KEYS if k.dims[-2] == q.dims[-2] else (*_TO_KEYS, (k.dims[-2], q.dims[-2]))
+    square = (d.BATCH, q.dims[-2], d.SEQUENCE, d.KEYS)
     buffered = ctx.how.attention.kernel is Kernel.MASKED  # for an addend of zero times
     scores = ctx.build.product("scores", Use(q), Use(k, expand), (q.dims[-1],), Tensor("scores", square), buffered)
     weights = _softmax(ctx, scores, sinks)

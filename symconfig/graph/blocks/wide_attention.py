@@ -1,4 +1,5 @@
-"""Attention of some layers with key/value heads and head widths of their own, beside layers with the model's (Gemma 4).
+"""Attention of some layers that is otherwise than the model's: key/value heads and head widths (Gemma 4), without the
+sinks that layers with a window have (MiMo), or with a bias that no other layer has (GPT-NeoX Japanese).
 
 Heads are as many as elsewhere. Without a projection of values, a value is its key before the key's norm and rotation.
 """
@@ -20,7 +21,8 @@ from symconfig.graph.parts import Mixer
 
 NAME = "wide_attention"
 KV_HEADS, WIDTH, ROTARY = "wide_key_value_heads", "wide_head_dim", "wide_rotary_dim"
-KEYS_ARE_VALUES = "keys_are_values"
+VALUE_WIDTH = "wide_value_dim"  # of values, where it is not that of queries and keys
+KEYS_ARE_VALUES, OUT_BIAS = "keys_are_values", "out_bias"
 _ROWS = (d.BATCH, d.SEQUENCE)
 
 
@@ -28,16 +30,18 @@ def wide_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     """o[B, S, D] from x[B, S, D], each projection alone."""
     q = _projected(ctx, x, "q_proj", Tensor("q", (*_ROWS, d.HEADS, WIDTH)))
     k = _projected(ctx, x, "k_proj", Tensor("k", (*_ROWS, KV_HEADS, WIDTH)))
-    values = Tensor("v", k.dims)
-    v = k if KEYS_ARE_VALUES in ctx.model.mixer(NAME).switches else _projected(ctx, x, "v_proj", values)
+    said = ctx.model.mixer(NAME)
+    width = VALUE_WIDTH if said.sizes.get(VALUE_WIDTH) else WIDTH
+    values = Tensor("v", (*_ROWS, KV_HEADS, width))
+    v = k if KEYS_ARE_VALUES in said.switches else _projected(ctx, x, "v_proj", values)
     if ctx.model.v_norm:
-        v = norm(ctx, "v_norm", v, WIDTH, "qk_norm", weight=())
+        v = norm(ctx, "v_norm", v, width, "qk_norm", weight=())
     if ctx.model.qk_norm:
         q, k = (norm(ctx, f"{one.name}_norm", one, WIDTH, "qk_norm") for one in (q, k))
     if ctx.model.position is Position.ROPE:
         q, k = _rotated(ctx, "rope_q", q, "q_rotated"), _rotated(ctx, "rope_k", k, "k_rotated")
     o, out = copied(ctx, core(ctx, q, k, v, Read(FULL))), Tensor("attention_out", x.dims)
-    bias = ctx.model.attention_out_bias
+    bias = ctx.model.attention_out_bias or OUT_BIAS in said.switches
     linear(ctx, "o_proj", o, inner=o.dims[-2:], width=(d.HIDDEN,), outputs=[Use(out)], bias=bias)
     return with_adapter(ctx, "o_proj", out)
 
@@ -54,8 +58,10 @@ def _rotated(ctx: Context, name: str, given: Tensor, to: str) -> Tensor:
 
 def _check(mixer: Said) -> Sequence[str]:
     missing = [name for name in (KV_HEADS, WIDTH, ROTARY) if not mixer.sizes.get(name)]
-    unknown = [name for name in mixer.switches if name != KEYS_ARE_VALUES]
-    return [f"{NAME} needs sizes.{name}" for name in missing] + [f"{NAME} has no switch {name}" for name in unknown]
+    unknown = [name for name in mixer.switches if name not in (KEYS_ARE_VALUES, OUT_BIAS)]
+    both = KEYS_ARE_VALUES in mixer.switches and mixer.sizes.get(VALUE_WIDTH)
+    problems = [f"{NAME} needs sizes.{name}" for name in missing] + [f"{NAME} has no switch {name}" for name in unknown]
+    return [*problems, *([f"{NAME}: values that are keys have no width of their own"] if both else [])]
 
 
 def _sizes(model: ModelDescriptor) -> dict[str, float]:
