@@ -51,7 +51,8 @@ class Mixer(Strict):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerKind:
     """What a layer is made of. mixer: a block's name. window: attention sees a window or a chunk only. rope: it turns
-    queries and keys. beside: a second block that reads what attention reads. keys: which ones attention reads."""
+    queries and keys. beside: a second block that reads what attention reads. keys: which ones attention reads.
+    input_norm: what mixes tokens reads a norm, where layers have one there."""
 
     mixer: str
     mlp: Mlp = Mlp.DENSE
@@ -60,6 +61,7 @@ class LayerKind:
     beside: str | None = None
     attends: bool = True
     keys: Keys = Keys.ALL
+    input_norm: bool = True
 
     @property
     def moe(self) -> bool:
@@ -68,10 +70,11 @@ class LayerKind:
 
     @property
     def name(self) -> str:
-        """dense, moe or mixer (no MLP), then `_window` or `_indexed`, `_nope`, then what stands in attention's place or
+        """dense, moe or mixer (no MLP), then `_window` or `_indexed`, `_nope`, `_unnormed`, then what stands in attention's place or
         beside it."""
         first = "mixer" if self.mlp is Mlp.NONE else str(self.mlp)
         own = "" if self.attends else f"_{'alone' if self.mixer == NO_MIXER else self.mixer}"
         beside = f"_with_{self.beside}" if self.beside else ""
         chosen = f"_{self.keys}" if self.keys else ""
-        return first + ("_window" if self.window else "") + chosen + ("" if self.rope else "_nope") + own + beside
+        turned = ("" if self.rope else "_nope") + ("" if self.input_norm else "_unnormed")
+        return first + ("_window" if self.window else "") + chosen + turned + own + beside

@@ -85,6 +85,7 @@ class ModelDescriptor(Sparse):
         "embedding_norm", "residual_multiplier", "logits_multiplier", "rope_layers", "qk_norm_of", "v_norm",
         "attention_gate", "v_head_dim", "chunked_attention", "indexer", "embedding_multiplier", "norm_after_residual",
         "final_norm", "inner_norm", "qk_norm_bias", "extra_positions", "particulars", "vision",
+        "first_input_norm", "head_projection",
     )  # fmt: skip
 
     schema_: ModelSchema = Field(alias="schema")
@@ -122,6 +123,12 @@ class ModelDescriptor(Sparse):
     inner_norm: bool = Field(default=False, description="a norm before each sublayer's last projection (BitNet)")
     parallel_residual: bool = Field(default=False, description="attention and MLP read one input (GPT-NeoX)")
     shared_input_norm: bool = Field(default=False, description="and both the same norm of it (Cohere, Phi)")
+    first_input_norm: bool = Field(
+        default=True, description="the first layer's attention reads a norm (not ModernBERT's)"
+    )
+    head_projection: bool = Field(
+        default=False, description="a square linear layer, GELU and a norm stand before the head (ModernBERT)"
+    )
     embedding_norm: bool = Field(default=False, description="a norm behind the embedding (BLOOM)")
     residual_multiplier: float | None = Field(default=None, description="of what a sublayer adds (Granite)")
     logits_multiplier: float | None = Field(default=None, description="logit_scale, or 1 / logits_scaling")
@@ -296,6 +303,7 @@ class ModelDescriptor(Sparse):
             beside=own.block if own is not None and attends else None,
             attends=attends,
             keys=self._keys(index) if attends else Keys.ALL,
+            input_norm=index > 0 or self.first_input_norm,
         )
 
     def _keys(self, index: int) -> Keys:

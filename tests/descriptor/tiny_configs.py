@@ -28,6 +28,7 @@ _FIXED: dict[str, dict[str, Any]] = {
     "afmoe": {"attention_bias": False},
     "laguna": {"attention_bias": False},
     "ernie4_5_moe": {"use_bias": False},
+    "diffllama": {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8},
     "mimo_v2_flash": {"head_dim": 12, "num_key_value_heads": 1},  # of which layers with a window have twice as many
     **{kind: {"q_lora_rank": 12} for kind in ("axk1", "axk2", "deepseek_v32", "dots3_note_text", "glm_moe_dsa")},
 }

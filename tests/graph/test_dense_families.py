@@ -77,7 +77,7 @@ def _saved(config: dict[str, Any]) -> int:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        module.get_decoder()(torch.zeros((1, S), dtype=torch.long), use_cache=False)
+        module.base_model(torch.zeros((1, S), dtype=torch.long), use_cache=False)
     return sum(sizes.values())
 
 

@@ -15,6 +15,7 @@ from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
 from symconfig.graph.attended import CHOSEN, FULL, WINDOW
 from symconfig.graph.derived import Phase
 from symconfig.graph.model import derived
+from symconfig.graph.operator import ELEMENT_BYTES
 from symconfig.graph.recompute import apply
 from symconfig.graph.scheme import Scheme
 from tests.descriptor.small_configs import small_config
@@ -36,7 +37,9 @@ WINDOW_SIZES = {
 FREE = ("model_type", *WINDOW_SIZES)  # keys that no class lists with a default
 FILES: dict[str, dict[str, Any]] = {
     "mimo_v2_flash": {"mlp_layer_types": ["dense"] * 2, "layer_types": ["full_attention", "sliding_attention"]},
+    "diffllama": {},
     "gpt_neox_japanese": {"attention_dropout": 0.0},
+    "modernbert-decoder": {"layer_types": ["full_attention", "sliding_attention"], "local_attention": 4096},
     "bailing_hybrid": LATENT | {"layer_types": ["full_attention"] * 2},
     "dots3_note_text": LATENT | WINDOW_SIZES | {"layer_types": ["indexed_attention", "sliding_attention"]},
 }
@@ -84,11 +87,50 @@ def _beyond(kind: str) -> float:
     return _saved(config) - _saved(_cut(config, 1)) - found
 
 
-# The result that values are views of, the heads again before the gate, and a gate's sigmoid in fp32; for dots.3 the
-# angles of layers with a window, once.
-BEYOND = {"bailing_hybrid": S * (2 * 4 * 8 + 2 * 4 * 12 + 4 * 4), "dots3_note_text": S * (2 * 2 * 10 + 2 * 2 * 14 + 16)}
+# Of latent attention the result that values are views of, the heads again before the gate, and a gate's sigmoid in
+# fp32; of windows with a rope of their own its angles, once. On a CPU torch's own RMSNorm keeps its input in fp32, on a
+# GPU as it is; a layer's two exponentials and their difference, a number each, are left out.
+BEYOND = {
+    "bailing_hybrid": S * (2 * 4 * 8 + 2 * 4 * 12 + 4 * 4),
+    "diffllama": S * 2 * 2 * 32 + 2 * 4 + 2,
+    "dots3_note_text": S * (2 * 2 * 10 + 2 * 2 * 14 + 16),
+    "modernbert-decoder": S * 2 * 2 * 16,
+}
 
 
 @pytest.mark.parametrize("kind", BEYOND)
 def test_a_layer_saves_what_is_derived(kind: str) -> None:
     assert _beyond(kind) == BEYOND[kind]
+
+
+def test_a_projection_before_the_head_takes_and_saves_what_torch_counts() -> None:
+    """ModernBERT's head: a linear layer, GELU and a LayerNorm, then the logits."""
+    torch = pytest.importorskip("torch")
+    from torch.utils.flop_counter import FlopCounterMode
+
+    config = _file("modernbert-decoder")
+    module = _module(config)
+    sizes: dict[int, int] = {}
+    known = {one.untyped_storage().data_ptr() for one in module.parameters()}
+    held = []
+
+    def pack(tensor: Any) -> Any:
+        held.append(tensor)
+        if tensor.untyped_storage().data_ptr() not in known:
+            sizes[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    x = torch.randn(1, S, config["hidden_size"], dtype=torch.bfloat16, requires_grad=True)
+    hooks = torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor)
+    with FlopCounterMode(display=False) as counter, hooks:
+        module.decoder(module.lm_head(x))
+    model = import_config(config, "config.json", "small")
+    blocks, values = (
+        derived(model, DEEPSPEED.implementation, Scheme(False)),
+        numbers(model, seq_length=S) | {FULL: S, WINDOW: S},
+    )
+    assert block_flops(blocks, values, (Phase.FORWARD,))["head"] == counter.get_total_flops()
+    ours = {"final_norm", "head_columns", "head_active", "head_norm.statistics", "head_norm"}
+    kept = {one.tensor: one.elements.value(values) * ELEMENT_BYTES[one.element] for one in blocks["head"].held}
+    # A LayerNorm on a CPU keeps its mean and deviation in the weights' precision; a GPU's, in fp32, what is derived.
+    assert sum(kept[name] for name in ours) == sum(sizes.values())

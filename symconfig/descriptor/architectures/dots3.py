@@ -43,7 +43,7 @@ def _per_layer(reader: Reading) -> None:
     mixer: dict[str, Any] = next(iter(reader.fields.get("mixers", ())), {})
     windows = mixer.get("layers") or [bool(mixer)] * reader.fields["num_hidden_layers"]
     on = {str(index) for index, here in enumerate(windows) if here}
-    rows = list(section.values()) if isinstance(section, Mapping) else [None]
+    rows: list[Any] = list(section.values()) if isinstance(section, Mapping) else [None]
     alike = all(isinstance(row, Mapping) and row == rows[0] and set(row) <= {*_SIZES, *_IDLE} for row in rows)
     numbers = alike and all(type(size) is int and size > 0 for row in rows for size in row.values())
     if not numbers or {str(index) for index in section} != on:

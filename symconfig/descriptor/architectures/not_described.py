@@ -18,11 +18,9 @@ _INKLING = "convolutions stand on keys, values and sublayers' results, and posit
 REFUSED: Mapping[str, str] = {
     "blt": "it reads bytes, and pools them to patches whose number depends on the text",
     "cpmant": "it reads its prompt in both directions, and all layers share a learned bias for each distance",
-    "diffllama": "its attention is the difference of two softmaxes, each over values of both halves of the heads",
     "doge": "what a sublayer adds is weighed by channel, and attention masks keys by what their values give",
     "inkling2_text": _INKLING,
     "inkling_text": _INKLING,
-    "modernbert-decoder": "its first layer has no norm, and its head is a layer of its own",
     "gemma3n_text": _STREAMS,
     "gemma3n": _STREAMS,
     "gemma4_assistant": _DRAFTS,

@@ -20,6 +20,8 @@ NEVER: Mapping[str, str] = MappingProxyType(
         "extra_positions": "its table has a row for each position",
         "parallel_residual": "attention and MLP always follow each other",
         "shared_input_norm": "attention and MLP have a norm each",
+        "first_input_norm": "the first layer has the norms of all others",
+        "head_projection": "nothing stands between the final norm and the output layer",
         "embedding_norm": "it has no norm behind the embedding",
         "residual_multiplier": "it does not scale what a sublayer adds",
         "rope_local_base_freq": "all layers share one rope base",

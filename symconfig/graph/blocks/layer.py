@@ -48,7 +48,7 @@ def _first(ctx: Context, x: Tensor, kind: LayerKind) -> tuple[Tensor, Tensor]:
     """What the mixer reads, and what it gives: the sum of two where a second block stands beside attention."""
     mixers = [parts().mixer(name) for name in (kind.mixer, kind.beside) if name is not None]
     normed = x
-    if ctx.model.norm_before_sublayer:
+    if ctx.model.norm_before_sublayer and kind.input_norm:
         alone = mixers[0].norm_apart or not ctx.how.linear.norm_inside
         normed = norm(ctx, "input_norm", x, module="layernorm" if alone else IN_LINEAR)
     with ctx.build.part("self_attn"):
