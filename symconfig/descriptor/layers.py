@@ -70,8 +70,8 @@ class LayerKind:
 
     @property
     def name(self) -> str:
-        """dense, moe or mixer (no MLP), then `_window` or `_indexed`, `_nope`, `_unnormed`, then what stands in attention's place or
-        beside it."""
+        """dense, moe or mixer (no MLP), then `_window` or `_indexed`, `_nope`, `_unnormed`, then what stands in
+        attention's place or beside it."""
         first = "mixer" if self.mlp is Mlp.NONE else str(self.mlp)
         own = "" if self.attends else f"_{'alone' if self.mixer == NO_MIXER else self.mixer}"
         beside = f"_with_{self.beside}" if self.beside else ""

@@ -1,4 +1,4 @@
-"""ModernBERT's decoder (Ettin): a norm behind the embedding and none in the first layer, a projection before the head."""
+"""ModernBERT's decoder (Ettin): a norm behind the embedding, none in the first layer, a projection before the head."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ def _modernbert(reader: Reading) -> None:
     """local_attention counts the tokens on both sides of an encoder's; a decoder sees half of them."""
     values, fields = reader.values, reader.fields
     number, both = fields["num_hidden_layers"], values["local_attention"]
+    for name in ("sliding_window", "sliding_window_pattern"):
+        fields.pop(name, None)
     near = [kind == SLIDING for kind in values["layer_types"] or _layers(values, number)]
     if not both or not any(near):
         return
@@ -40,14 +42,14 @@ def _keys(model: ModelDescriptor) -> dict[str, Any]:
 ARCHITECTURES: dict[str, Architecture] = {
     "modernbert-decoder": Architecture(
         constants={**LAYERNORM, "embedding_norm": True, "first_input_norm": False, "head_projection": True},
-        defaults={"global_attn_every_n_layers": 3},
+        defaults={"global_attn_every_n_layers": 3, "sliding_window": None},  # the latter follows from local_attention
         names={"decoder_bias": ("lm_head_bias",)},
         only={"classifier_bias": (False,), "classifier_activation": ("gelu",)},
         noted={
             "embedding_dropout": "embedding_dropout (dropout of the embeddings) is not modelled",
             "mlp_dropout": "mlp_dropout (before the MLP's last projection) is not modelled",
         },
-        ignored=("initializer_cutoff_factor", "classifier_dropout", "cls_token_id", "sliding_window", "head_dim",
+        ignored=("initializer_cutoff_factor", "classifier_dropout", "cls_token_id", "head_dim",
                  "classifier_pooling", "deterministic_flash_attn", "sparse_pred_ignore_index", "sparse_prediction"),
         same_as={"global_rope_theta": "rope_theta", "local_rope_theta": "rope_local_base_freq"},
         layers=_layers,
