@@ -85,7 +85,7 @@ class ModelDescriptor(Sparse):
         "embedding_norm", "residual_multiplier", "logits_multiplier", "rope_layers", "qk_norm_of", "v_norm",
         "attention_gate", "v_head_dim", "chunked_attention", "indexer", "embedding_multiplier", "norm_after_residual",
         "final_norm", "inner_norm", "qk_norm_bias", "extra_positions", "particulars", "vision",
-        "first_input_norm", "head_projection",
+        "first_input_norm", "head_projection", "norm_gate_rank",
     )  # fmt: skip
 
     schema_: ModelSchema = Field(alias="schema")
@@ -125,6 +125,10 @@ class ModelDescriptor(Sparse):
     shared_input_norm: bool = Field(default=False, description="and both the same norm of it (Cohere, Phi)")
     first_input_norm: bool = Field(
         default=True, description="the first layer's attention reads a norm (not ModernBERT's)"
+    )
+    norm_gate_rank: PositiveInt | None = Field(
+        default=None,
+        description="norms before attention and before experts are gated by a low-rank MLP of this width (A.X K2)",
     )
     head_projection: bool = Field(
         default=False, description="a square linear layer, GELU and a norm stand before the head (ModernBERT)"
@@ -248,6 +252,9 @@ class ModelDescriptor(Sparse):
                 return [f"mixers: layer {index} has {' and '.join(own)}, need one at most"]
             if own == [NO_MIXER] and not (self.mlp_layers or everywhere)[index]:
                 return [f"layer {index} has neither a mixer nor an MLP"]
+        if self.latent and self.latent.queries_of_both:
+            if self.latent.q_lora_rank is None or self.attention_gate != "channel":
+                problems.append("latent.queries_of_both needs q_lora_rank and an attention_gate by channel")
         if self.indexer and (self.latent is None or self.latent.q_lora_rank is None):
             problems.append("indexer needs latent attention with q_lora_rank: it reads the low-rank queries")
         if self.indexer and self.indexer.layers:

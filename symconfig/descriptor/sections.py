@@ -113,7 +113,7 @@ class Experts(Sparse):
 class LatentAttention(Sparse):
     """Multi-head latent attention (DeepSeek-V2/V3): low-rank queries, keys and values."""
 
-    rare: ClassVar[tuple[str, ...]] = ("rope_key_norm",)
+    rare: ClassVar[tuple[str, ...]] = ("rope_key_norm", "queries_of_both")
 
     q_lora_rank: PositiveInt | None
     kv_lora_rank: PositiveInt
@@ -121,6 +121,9 @@ class LatentAttention(Sparse):
     qk_rope_head_dim: PositiveInt
     v_head_dim: PositiveInt
     rope_key_norm: bool = Field(default=False, description="a norm on the part of keys that rope turns (dots.3)")
+    queries_of_both: bool = Field(
+        default=False, description="queries, and a gate by channel, come from the low-rank ones and their norm (A.X K2)"
+    )
 
 
 class Particular(Strict):

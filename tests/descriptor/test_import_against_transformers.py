@@ -46,6 +46,7 @@ NOT_IN_CLASS = {
     ("cohere2_moe", "first_k_dense_replace"),
     ("dots3_note_text", "first_k_dense_replace"),
     ("axk2", "first_k_dense_replace"),
+    ("axk2", "num_nextn_predict_layers"),
     ("mellum", "num_nextn_predict_layers"),  # null there, which means none
     ("minimax_m2", "partial_rotary_factor"),
     ("solar_open", "partial_rotary_factor"),

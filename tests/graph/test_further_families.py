@@ -37,6 +37,7 @@ WINDOW_SIZES = {
 FREE = ("model_type", *WINDOW_SIZES)  # keys that no class lists with a default
 FILES: dict[str, dict[str, Any]] = {
     "mimo_v2_flash": {"mlp_layer_types": ["dense"] * 2, "layer_types": ["full_attention", "sliding_attention"]},
+    "axk2": LATENT | {"n_group": None, "topk_group": None},
     "diffllama": {},
     "gpt_neox_japanese": {"attention_dropout": 0.0},
     "modernbert-decoder": {"layer_types": ["full_attention", "sliding_attention"], "local_attention": 4096},
@@ -88,9 +89,10 @@ def _beyond(kind: str) -> float:
 
 
 # Of latent attention the result that values are views of, the heads again before the gate, and a gate's sigmoid in
-# fp32; of windows with a rope of their own its angles, once. On a CPU torch's own RMSNorm keeps its input in fp32, on a
+# fp32 (A.X K2: in the gate's place); of windows with a rope of their own its angles, once. On a CPU torch's own RMSNorm keeps its input in fp32, on a
 # GPU as it is; a layer's two exponentials and their difference, a number each, are left out.
 BEYOND = {
+    "axk2": S * (2 * 4 * 8 + 2 * 4 * 12 + (4 - 2) * 4 * 12),
     "bailing_hybrid": S * (2 * 4 * 8 + 2 * 4 * 12 + 4 * 4),
     "diffllama": S * 2 * 2 * 32 + 2 * 4 + 2,
     "dots3_note_text": S * (2 * 2 * 10 + 2 * 2 * 14 + 16),

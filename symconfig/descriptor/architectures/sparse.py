@@ -63,10 +63,18 @@ ARCHITECTURES: dict[str, Architecture] = {
     ),
 }
 
+ARCHITECTURES["axk2"] = Architecture(
+    constants={**V3, "attention_gate": "channel", "latent.queries_of_both": True},
+    names={"gated_norm_rank": ("norm_gate_rank",)},
+    defaults={"num_nextn_predict_layers": 0, "first_k_dense_replace": 1},
+    only=ROUTED_AS_V3,
+    ignored=_IDLE,
+    known_layers=(INDEXED,),
+)
+
 _STREAMS = "it has several residual streams, mixed by learned weights at each layer (hyper-connections)"
 REFUSED: Mapping[str, str] = {
     "deepseek_v4": f"{_STREAMS}, and attention over keys that are compressed from several tokens",
     "hy_v4": f"{_STREAMS}, and gates and sinks on its sparse attention",
-    "axk2": "its norms are gated by a small MLP, and its attention by a gate from both forms of the low-rank queries",
     "minimax_m3_vl_text": "its indexer chooses blocks of keys for plain attention, with queries of its own",
 }

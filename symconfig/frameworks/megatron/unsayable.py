@@ -36,6 +36,8 @@ NEVER: Mapping[str, str] = MappingProxyType(
         "experts.input_scaled": "a choice's weight scales what its expert gives",
         "experts.shortcut": "what experts give joins the stream in their own layer",
         "experts.result_norm": "it has no norm of what experts give",
+        "norm_gate_rank": "its norms have no gates",
+        "latent.queries_of_both": "queries come from the norm of the low-rank ones only",
         "latent.rope_key_norm": "the part of keys that rope turns has no norm",
         "particulars": "its modules compute nothing besides",
     }

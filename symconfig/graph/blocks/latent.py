@@ -30,6 +30,8 @@ class Widths:
     kv_up: str
     rope: str
     nope: str
+    q_both: str = "q_low_both_width"
+    q_gate: str = "q_gate_head_width"
 
 
 OWN = Widths(
@@ -60,6 +62,7 @@ def attend(ctx: Context, x: Tensor, kind: LayerKind, w: Widths, low_queries: boo
         low, bias = Tensor("q_low", (*rows, w.q_rank)), ctx.model.qkv_bias
         linear(ctx, "q_down_proj", x, (d.HIDDEN,), (w.q_rank,), [Use(low)], bias, aliases=_Q_DOWN)
         q_source, q_inner, q_names = with_adapter(ctx, "q_down_proj", low, _Q_DOWN), w.q_rank, _Q_UP
+    q_low, gate = q_source, None
     kv_low, shared = _low_keys(ctx, x, w)
     if not ctx.how.linear.norm_inside:
         q_source, kv_low = _low_norms(ctx, q_source, kv_low, w, "latent_norm")
@@ -72,9 +75,12 @@ def attend(ctx: Context, x: Tensor, kind: LayerKind, w: Widths, low_queries: boo
     with ctx.build.module("mla_up_proj"):
         if ctx.how.linear.norm_inside:
             q_source, kv_low = _low_norms(ctx, q_source, kv_low, w, IN_LINEAR)
-        raw = Tensor("q_unrotated", q.dims)
-        linear(ctx, "q_up_proj", q_source, (q_inner,), (w.heads, w.qk), [Use(raw)], aliases=q_names)
-        raw = with_adapter(ctx, "q_up_proj", raw, q_names)
+        raw = Tensor("q_unrotated", q.dims, storage=_joint(ctx))
+        if _of_both(ctx):
+            gate = _queries_and_gate(ctx, q_low, q_source, raw, w)
+        else:
+            linear(ctx, "q_up_proj", q_source, (q_inner,), (w.heads, w.qk), [Use(raw)], aliases=q_names)
+            raw = with_adapter(ctx, "q_up_proj", raw, q_names)
         linear(
             ctx,
             "kv_up_proj",
@@ -96,11 +102,30 @@ def attend(ctx: Context, x: Tensor, kind: LayerKind, w: Widths, low_queries: boo
             linear=True,
         )
     read = indexer.keys_read(ctx, kind, x, q_source)
-    o = gated(ctx, x, copied(ctx, core(ctx, q, k, v, read, ctx.model.attention_sinks)), None)
+    o = gated(ctx, x, copied(ctx, core(ctx, q, k, v, read, ctx.model.attention_sinks)), gate)
     out = Tensor("attention_out", x.dims)
     bias = ctx.model.attention_out_bias
     linear(ctx, "o_proj", o, inner=(w.heads, w.value), width=(d.HIDDEN,), outputs=[Use(out)], bias=bias)
     return out
+
+
+def _of_both(ctx: Context) -> bool:
+    return ctx.model.latent is not None and ctx.model.latent.queries_of_both
+
+
+def _joint(ctx: Context) -> str:
+    """The storage of queries and gates where both are views of one projection's result."""
+    return "q_and_gate" if ctx.how.linear.views and _of_both(ctx) else ""
+
+
+def _queries_and_gate(ctx: Context, low: Tensor, normed: Tensor, queries: Tensor, w: Widths) -> Tensor:
+    """One projection of the low-rank queries and their norm, joined, to queries and a gate (AXK2Attention)."""
+    joined = Tensor("q_low_both", (*low.dims[:-1], w.q_both))
+    ctx.build.elementwise("join_low_queries", [normed, low], joined, together=[(w.q_both, w.q_rank)], linear=True)
+    gate = Tensor("attention_gate", (*queries.dims[:-1], w.value), storage=_joint(ctx))
+    uses = [Use(queries, ((w.qk, w.q_gate),)), Use(gate, ((w.value, w.q_gate),))]
+    linear(ctx, "q_gate_proj", joined, (w.q_both,), (w.heads, w.q_gate), uses)
+    return gate
 
 
 def _low_keys(ctx: Context, x: Tensor, w: Widths) -> tuple[Tensor, Tensor]:
@@ -143,6 +168,8 @@ def widths(w: Widths, *, heads: int, q_rank: int, kv_rank: int, nope: int, rope:
         w.qk: nope + rope,
         w.value: value,
         w.kv_up: nope + value,
+        w.q_both: 2 * q_rank,
+        w.q_gate: nope + rope + value,
     }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from symconfig.descriptor.layers import NO_MIXER, LayerKind, Mlp
 from symconfig.graph import dims as d
-from symconfig.graph.blocks.common import IN_LINEAR, linear, norm, residual
+from symconfig.graph.blocks.common import IN_LINEAR, gated_stream_norm, linear, norm, residual
 from symconfig.graph.blocks.context import Context
 from symconfig.graph.blocks.ends import logits_and_loss
 from symconfig.graph.blocks.experts import experts
@@ -50,7 +50,7 @@ def _first(ctx: Context, x: Tensor, kind: LayerKind) -> tuple[Tensor, Tensor]:
     normed = x
     if ctx.model.norm_before_sublayer and kind.input_norm:
         alone = mixers[0].norm_apart or not ctx.how.linear.norm_inside
-        normed = norm(ctx, "input_norm", x, module="layernorm" if alone else IN_LINEAR)
+        normed = gated_stream_norm(ctx, "input_norm", x, "layernorm" if alone else IN_LINEAR)
     with ctx.build.part("self_attn"):
         results = [mixer.build(ctx, normed, kind) for mixer in mixers]
         attended = results[0]
@@ -72,7 +72,7 @@ def _second(ctx: Context, stream: Tensor, kind: LayerKind, normed: Tensor | None
 def _experts(ctx: Context, stream: Tensor, normed: Tensor | None) -> Tensor:
     if normed is None:
         with ctx.build.leg(Leg.CHOICE):
-            normed = norm(ctx, "mlp_norm", stream)
+            normed = gated_stream_norm(ctx, "mlp_norm", stream, "layernorm")
     with ctx.build.module("moe"), ctx.build.part("mlp"):
         return experts(ctx, normed)
 
