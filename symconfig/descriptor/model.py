@@ -252,9 +252,9 @@ class ModelDescriptor(Sparse):
                 return [f"mixers: layer {index} has {' and '.join(own)}, need one at most"]
             if own == [NO_MIXER] and not (self.mlp_layers or everywhere)[index]:
                 return [f"layer {index} has neither a mixer nor an MLP"]
-        if self.latent and self.latent.queries_of_both:
-            if self.latent.q_lora_rank is None or self.attention_gate != "channel":
-                problems.append("latent.queries_of_both needs q_lora_rank and an attention_gate by channel")
+        low = self.latent
+        if low and low.queries_of_both and (low.q_lora_rank is None or self.attention_gate != "channel"):
+            problems.append("latent.queries_of_both needs q_lora_rank and an attention_gate by channel")
         if self.indexer and (self.latent is None or self.latent.q_lora_rank is None):
             problems.append("indexer needs latent attention with q_lora_rank: it reads the low-rank queries")
         if self.indexer and self.indexer.layers:

@@ -88,9 +88,10 @@ def _beyond(kind: str) -> float:
     return _saved(config) - _saved(_cut(config, 1)) - found
 
 
-# Of latent attention the result that values are views of, the heads again before the gate, and a gate's sigmoid in
-# fp32 (A.X K2: in the gate's place); of windows with a rope of their own its angles, once. On a CPU torch's own RMSNorm keeps its input in fp32, on a
-# GPU as it is; a layer's two exponentials and their difference, a number each, are left out.
+# Of latent attention the result that values are views of, the heads again before the gate, and a gate's sigmoid in fp32
+# (of A.X K2's: in the gate's place); of windows with a rope of their own its angles, once. On a CPU torch's own RMSNorm
+# keeps its input in fp32, on a GPU as it is; DiffLlama's two exponentials and their difference, a number each, are left
+# out.
 BEYOND = {
     "axk2": S * (2 * 4 * 8 + 2 * 4 * 12 + (4 - 2) * 4 * 12),
     "bailing_hybrid": S * (2 * 4 * 8 + 2 * 4 * 12 + 4 * 4),
