@@ -88,5 +88,11 @@ def _norms(model: ModelDescriptor) -> Iterator[str]:
         yield "norms around sublayers" if model.norm_before_sublayer else "norms after sublayers"
     if model.qk_norm:
         yield "norms of queries and keys"
+    if not model.first_input_norm:
+        yield "no norm in the first layer"
+    if model.norm_gate_rank is not None:
+        yield "norms gated"
+    if model.head_projection:
+        yield "a projection before the head"
     if model.num_nextn_predict_layers:
         yield "multi-token prediction"

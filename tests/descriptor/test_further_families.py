@@ -11,6 +11,7 @@ from symconfig.descriptor.huggingface import import_config
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError
 from tests.descriptor.small_configs import small_config
+from tests.descriptor.transformers_classes import to_transformers_config
 
 SIZES = {"num_attention_heads": 2, "q_lora_rank": 12, "kv_lora_rank": 20, "qk_nope_head_dim": 10, "qk_rope_head_dim": 4,
          "v_head_dim": 6}  # fmt: skip
@@ -59,6 +60,14 @@ def test_what_cannot_be_said_is_refused_by_its_key(kind: str, changed: dict[str,
     with pytest.raises(InputError) as caught:
         read(kind, changed)
     assert field in {problem.field for problem in caught.value.problems}
+
+
+@pytest.mark.parametrize("kind", dict.fromkeys(kind for kind, _ in WRITTEN))
+def test_what_is_written_is_a_file_of_the_class(kind: str) -> None:
+    pytest.importorskip("transformers")
+    made = to_transformers_config(read(kind, {}))
+    assert made.model_type == kind
+    assert made.num_hidden_layers == small_config(kind)["num_hidden_layers"]
 
 
 def test_layers_are_what_the_class_makes_of_them() -> None:

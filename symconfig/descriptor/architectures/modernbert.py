@@ -32,11 +32,12 @@ def _modernbert(reader: Reading) -> None:
 
 
 def _keys(model: ModelDescriptor) -> dict[str, Any]:
-    """Return the window on both sides, and rope's sections, which the class reads alone."""
+    """Return the window on both sides, rope's sections, which the class reads alone, and the padding token that it
+    demands."""
     bases = {FULL: model.rope_theta, SLIDING: model.rope_local_base_freq or model.rope_theta}
     sections = {kind: {"rope_type": "default", "rope_theta": base} for kind, base in bases.items()}
     window = {"local_attention": 2 * model.sliding_window} if model.sliding_window else {}
-    return {**window, "rope_parameters": sections}
+    return {**window, "rope_parameters": sections, "pad_token_id": 0}
 
 
 ARCHITECTURES: dict[str, Architecture] = {
