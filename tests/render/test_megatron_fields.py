@@ -229,7 +229,7 @@ def test_a_changed_field_changes_the_arguments_or_is_refused_by_name(field: str)
     base, changed, refused = CASES[field]
     before = sample_model(base, **BEFORE.get(field, {}))
     if "latent" in changed and changed["latent"] is not None and before.latent is not None:
-        changed = {"latent": {**before.latent.model_dump(), **changed["latent"]}}
+        changed = {**changed, "latent": {**before.latent.model_dump(), **changed["latent"]}}
     if refused is None:
         assert _arguments(sample_model(base, **changed)) != _arguments(before)
         return
