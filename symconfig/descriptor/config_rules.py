@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from symconfig.descriptor.architectures.architecture import CHUNKED, FULL, OLDER_TYPES, SLIDING, Derived, Reading
+from symconfig.descriptor.architectures.architecture import (
+    CHUNKED,
+    FULL,
+    INDEXED,
+    OLDER_TYPES,
+    SLIDING,
+    Derived,
+    Reading,
+)
 from symconfig.descriptor.meaning import leading_and_every
 from symconfig.descriptor.model import RopeScaling
 
@@ -35,13 +43,14 @@ def rope(reader: Reading) -> None:
         return reader.problem("wrong value", key, got=repr(raw), need="an object")
     for section in _MAIN_ROPE:
         raw = raw[section] if isinstance(raw.get(section), Mapping) else raw
-    if "rope_local_base_freq" in fields and (FULL in raw or SLIDING in raw):
+    if "rope_local_base_freq" in fields and {FULL, SLIDING, INDEXED}.intersection(raw):
         raw = _rope_by_layer_type(reader, key, raw)
     for sentence in (note for k, note in _ROPE_IDLE.items() if note is not None and (data.get(key) or {}).get(k)):
         reader.note(sentence)
     for unknown in (k for k in raw if k not in _ROPE_KEYS and k not in _ROPE_IDLE and raw[k] is not None):
         reader.problem("this key is not known and may change the architecture", key, unknown, got=raw[unknown])
-    for field in ("rope_theta", "partial_rotary_factor"):
+    latent = fields.get("attention") == "mla"  # whose heads have a part for rope, of which a fraction says nothing
+    for field in ("rope_theta",) if latent else ("rope_theta", "partial_rotary_factor"):
         if raw.get(field) is not None:
             fields[field] = raw[field]
     if "partial_rotary_factor" not in reader.key_of and fields.get("partial_rotary_factor", 1.0) != 1.0:
@@ -55,7 +64,7 @@ def rope(reader: Reading) -> None:
 
 def _rope_by_layer_type(reader: Reading, key: str, raw: Mapping[str, Any]) -> Mapping[str, Any]:
     """Gemma 3 in transformers 5: one section for sliding-window layers, one for the others, which is returned."""
-    local, whole = raw.get(SLIDING) or {}, raw.get(FULL) or {}
+    local, whole = raw.get(SLIDING) or {}, raw.get(FULL) or raw.get(INDEXED) or {}
     if not isinstance(local, Mapping) or not isinstance(whole, Mapping):
         reader.problem("wrong value", key, got=repr(raw), need="an object for each kind of layer")
         return {}

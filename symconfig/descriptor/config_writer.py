@@ -37,8 +37,9 @@ def config_json(model: ModelDescriptor) -> Json:
     if architecture.writes is not None:
         values |= architecture.writes(model)
     head = {"architectures": [class_of(kind)], "model_type": kind}
-    # A padding token is a tokenizer's, and would have to lie inside a tiny model's vocabulary.
-    tail = {"torch_dtype": model.torch_dtype, "use_cache": False, "pad_token_id": None}
+    # A padding token is a tokenizer's, and would have to lie inside a tiny model's vocabulary; some classes demand one.
+    padding = values.pop("pad_token_id", None)
+    tail = {"torch_dtype": model.torch_dtype, "use_cache": False, "pad_token_id": padding}
     found = searched({**head, **values, **tail}, architecture, _wanted(model), _read)
     return _as_the_class_spells(kind, architecture, found)
 

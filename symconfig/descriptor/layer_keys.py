@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from symconfig.descriptor.architectures.architecture import CHUNKED, FULL, SLIDING, Architecture
-from symconfig.descriptor.layers import Mlp
+from symconfig.descriptor.architectures.architecture import CHUNKED, FULL, INDEXED, SLIDING, Architecture
+from symconfig.descriptor.layers import Keys, Mlp
 from symconfig.descriptor.model import ModelDescriptor
 
 Json = dict[str, Any]
@@ -43,7 +43,8 @@ def _types(model: ModelDescriptor, architecture: Architecture, values: Mapping[s
         if own is not None and own in called:
             yield called[own]
         else:
-            yield (CHUNKED if model.chunked_attention else SLIDING) if kind.window else FULL
+            full = INDEXED if kind.keys is not Keys.ALL and INDEXED in architecture.known_layers else FULL
+            yield (CHUNKED if model.chunked_attention else SLIDING) if kind.window else full
 
 
 def _usual(architecture: Architecture, values: Mapping[str, Any], layers: int) -> list[str]:

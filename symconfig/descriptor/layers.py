@@ -67,10 +67,11 @@ class Mixer(Strict):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerKind:
     """What a layer is made of. mixer: a block's name. window: attention sees a window or a chunk only. rope: it turns
-    queries and keys. beside: a second block that reads what attention reads. keys: which ones attention reads. again:
-    with the weights of a layer that runs, too. joins, closes, detached: see `Loop`. calls: a block of several layers.
-    pairs: keys and values. wide: its MLP is as wide as `wide_intermediate_size` says. cut: a share of the
-    MLP's gates is. opens: its router reads none of a layer before."""
+    queries and keys. beside: a second block that reads what attention reads. keys: which ones attention reads.
+    input_norm: what mixes tokens reads a norm, where layers have one there. again: with the weights of a layer that
+    runs, too. joins, closes, detached: see `Loop`. calls: a block of several layers. pairs: keys and values. wide: its
+    MLP is as wide as `wide_intermediate_size` says. cut: a share of the MLP's gates is. opens: its router reads none of
+    a layer before."""
 
     mixer: str
     mlp: Mlp = Mlp.DENSE
@@ -88,6 +89,7 @@ class LayerKind:
     wide: bool = False
     cut: bool = False
     opens: bool = False
+    input_norm: bool = True
 
     @property
     def moe(self) -> bool:
@@ -96,13 +98,14 @@ class LayerKind:
 
     @property
     def name(self) -> str:
-        """dense, moe or mixer (no MLP), then `_window` or `_indexed`, `_nope`, then what stands in attention's place or
-        beside it, then what it shares with other layers."""
+        """dense, moe or mixer (no MLP), then `_window` or `_indexed`, `_nope`, `_unnormed`, then what stands in
+        attention's place or beside it, then what it shares with other layers."""
         first = "mixer" if self.mlp is Mlp.NONE else str(self.mlp)
         own = "" if self.attends else f"_{'alone' if self.mixer == NO_MIXER else self.mixer}"
         beside = f"_with_{self.beside}" if self.beside else ""
         chosen = f"_{self.keys}" if self.keys else ""
-        name = first + ("_window" if self.window else "") + chosen + ("" if self.rope else "_nope") + own + beside
+        turned = ("" if self.rope else "_nope") + ("" if self.input_norm else "_unnormed")
+        name = first + ("_window" if self.window else "") + chosen + turned + own + beside
         switched = [
             one for one in ("wide", "cut", "opens", "joins", "closes", "detached", "again") if getattr(self, one)
         ]

@@ -89,6 +89,7 @@ class ModelDescriptor(Sparse):
         "qk_convolutions", "residual_scales", "mlp_token_shift", "streams", "laurel_rank", "mlp_sparsity",
         "hypersphere", "loop",
         "shared_block", "layer_inputs", "num_kv_shared_layers", "wide_intermediate_size",
+        "first_input_norm", "head_projection", "norm_gate_rank",
     )  # fmt: skip
 
     schema_: ModelSchema = Field(alias="schema")
@@ -126,6 +127,16 @@ class ModelDescriptor(Sparse):
     inner_norm: bool = Field(default=False, description="a norm before each sublayer's last projection (BitNet)")
     parallel_residual: bool = Field(default=False, description="attention and MLP read one input (GPT-NeoX)")
     shared_input_norm: bool = Field(default=False, description="and both the same norm of it (Cohere, Phi)")
+    first_input_norm: bool = Field(
+        default=True, description="the first layer's attention reads a norm (not ModernBERT's)"
+    )
+    norm_gate_rank: PositiveInt | None = Field(
+        default=None,
+        description="norms before attention and before experts are gated by a low-rank MLP of this width (A.X K2)",
+    )
+    head_projection: bool = Field(
+        default=False, description="a square linear layer, GELU and a norm stand before the head (ModernBERT)"
+    )
     embedding_norm: bool = Field(default=False, description="a norm behind the embedding (BLOOM)")
     residual_multiplier: float | None = Field(default=None, description="of what a sublayer adds (Granite)")
     logits_multiplier: float | None = Field(default=None, description="logit_scale, or 1 / logits_scaling")
@@ -280,6 +291,9 @@ class ModelDescriptor(Sparse):
                 return [f"mixers: layer {index} has {' and '.join(own)}, need one at most"]
             if own == [NO_MIXER] and not (self.mlp_layers or everywhere)[index]:
                 return [f"layer {index} has neither a mixer nor an MLP"]
+        low = self.latent
+        if low and low.queries_of_both and (low.q_lora_rank is None or self.attention_gate != "channel"):
+            problems.append("latent.queries_of_both needs q_lora_rank and an attention_gate by channel")
         if self.indexer and (self.latent is None or self.latent.q_lora_rank is None):
             problems.append("indexer needs latent attention with q_lora_rank: it reads the low-rank queries")
         if self.indexer and self.indexer.layers:
@@ -359,6 +373,7 @@ class ModelDescriptor(Sparse):
             opens=bool(self.experts and self.experts.router_hidden_size and True not in self.moe_layers[:index]),
             cut=self.mlp_sparsity is not None and self.mlp_sparsity[index] > 0,
             wide=self.wide_intermediate_size is not None and self._pairs(index) is Pairs.BORROWED,
+            input_norm=index > 0 or self.first_input_norm,
         )
 
     def holder(self, index: int) -> int:

@@ -114,14 +114,20 @@ class Experts(Sparse):
         return self
 
 
-class LatentAttention(Strict):
+class LatentAttention(Sparse):
     """Multi-head latent attention (DeepSeek-V2/V3): low-rank queries, keys and values."""
+
+    rare: ClassVar[tuple[str, ...]] = ("rope_key_norm", "queries_of_both")
 
     q_lora_rank: PositiveInt | None
     kv_lora_rank: PositiveInt
     qk_nope_head_dim: PositiveInt
     qk_rope_head_dim: PositiveInt
     v_head_dim: PositiveInt
+    rope_key_norm: bool = Field(default=False, description="a norm on the part of keys that rope turns (dots.3)")
+    queries_of_both: bool = Field(
+        default=False, description="queries, and a gate by channel, come from the low-rank ones and their norm (A.X K2)"
+    )
 
 
 class Particular(Strict):

@@ -141,6 +141,8 @@ def dim_sizes(model: ModelDescriptor) -> dict[str, float]:
         d.POSITIONS: model.max_position_embeddings + model.extra_positions,
         "mtp_width": 2 * model.hidden_size,
         d.MTP_COLUMNS: model.hidden_size,
+        d.HEAD_COLUMNS: model.hidden_size,
+        d.NORM_GATE: model.norm_gate_rank or 0,
     }
     if model.experts is not None:
         moe = model.experts

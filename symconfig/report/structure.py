@@ -106,5 +106,11 @@ def _norms(model: ModelDescriptor) -> Iterator[str]:
         yield "an embedding for each layer"
     if model.loop is not None:
         yield f"{max(model.loop.held) + 1} layers that run {model.num_hidden_layers} times together"
+    if not model.first_input_norm:
+        yield "no norm in the first layer"
+    if model.norm_gate_rank is not None:
+        yield "norms gated"
+    if model.head_projection:
+        yield "a projection before the head"
     if model.num_nextn_predict_layers:
         yield "multi-token prediction"

@@ -30,7 +30,7 @@ NEMOTRON = {
     "mamba_num_heads": 8, "mamba_head_dim": 8, "n_groups": 4, "ssm_state_size": 12, "head_dim": 16,
     "n_routed_experts": 4, "moe_intermediate_size": 24, "moe_shared_expert_intermediate_size": 20,
 }  # fmt: skip
-CONV, ATTENDS = "conv", "full_attention"
+CONV, ATTENDS, WINDOW = "conv", "full_attention", "sliding_attention"
 # What each family's file says beside the common sizes; more than one where a key changes the structure.
 FILES: dict[str, list[dict[str, Any]]] = {
     "lfm3": [
@@ -71,11 +71,21 @@ FILES: dict[str, list[dict[str, Any]]] = {
     ],
     "qwen3_5_text": [HEADS | DELTA | {"intermediate_size": 40, "head_dim": 16}],
     "qwen3_5_moe_text": [HEADS | DELTA | EXPERTS | {"head_dim": 16, "shared_expert_intermediate_size": 20}],
+    "lara_mini": [
+        HEADS | DELTA | EXPERTS | {"head_dim": 16, "shared_expert_intermediate_size": 20, **more}
+        for more in ({}, {"layer_types": ["linear_attention", "full_attention"] * 2 + [WINDOW]})
+    ],
     "olmo_hybrid": [HEADS | DELTA | {"intermediate_size": 40}, HEADS | {"intermediate_size": 40}],
     "kimi_linear": [
         {"num_attention_heads": 4, "num_key_value_heads": 4, "linear_num_heads": 4, "linear_head_dim": 8,
          "intermediate_size": 40, "kv_lora_rank": 10, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 8,
          "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24},
+    ],
+    "bailing_hybrid": [
+        {"num_attention_heads": 4, "head_dim": 8, "intermediate_size": 40, "kv_lora_rank": 10, "qk_nope_head_dim": 8,
+         "qk_rope_head_dim": 4, "v_head_dim": 8, "num_local_experts": 8, "num_experts_per_tok": 2, "n_group": 2,
+         "topk_group": 1, "moe_intermediate_size": 24, "layer_group_size": 3, "num_mtp_layers": 0, **more}
+        for more in ({}, {"q_lora_rank": 12, "kda_safe_gate": False, "short_conv_kernel_size": 3})
     ],
     "lfm2": [
         HEADS | {"intermediate_size": 300, "layer_types": [CONV, CONV, ATTENDS, CONV, CONV]},

@@ -38,7 +38,9 @@ _FIXED: dict[str, dict[str, Any]] = {
     **{kind: {"tie_word_embeddings": True, "layers_block_type": ["mamba", "hybrid", "hybrid", "mamba"],
               "num_hidden_layers": 4} for kind in ("zamba", "zamba2")},
     "xlstm": {"use_bias": False},
-    **{kind: {"q_lora_rank": 12} for kind in ("axk1", "deepseek_v32", "glm_moe_dsa")},
+    "diffllama": {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8},
+    "mimo_v2_flash": {"head_dim": 12, "num_key_value_heads": 1},  # of which layers with a window have twice as many
+    **{kind: {"q_lora_rank": 12} for kind in ("axk1", "axk2", "deepseek_v32", "dots3_note_text", "glm_moe_dsa")},
 }  # fmt: skip
 
 
@@ -104,6 +106,7 @@ def tiny_config(kind: str, seed: int) -> dict[str, Any]:
         config["hidden_size_per_layer_input"] = 0
     if kind == "zamba2":
         config.pop("head_dim", None)  # which follows from the hidden size
+    if kind in ("zamba2", "dots3_note_text"):
         config["num_key_value_heads"] = heads
     if kind == "mpt":
         config.pop("logit_scale")  # which its modules do not read

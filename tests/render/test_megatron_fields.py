@@ -182,6 +182,15 @@ CASES: dict[str, Case] = {
     "rope_layers": (DENSE, {"rope_layers": [True] * 39 + [False]}, None),
     "qk_norm_of": (DENSE, {"qk_norm": True, "qk_norm_of": "all_heads"}, "qk_norm_of"),
     "v_norm": (DENSE, {"v_norm": True}, "v_norm"),
+    "first_input_norm": (DENSE, {"first_input_norm": False}, "first_input_norm"),
+    "head_projection": (DENSE, {"head_projection": True}, "head_projection"),
+    "norm_gate_rank": (DENSE, {"norm_gate_rank": 16}, "norm_gate_rank"),
+    "latent.rope_key_norm": (LATENT, {"latent": {"rope_key_norm": True}}, "latent.rope_key_norm"),
+    "latent.queries_of_both": (
+        LATENT,
+        {"attention_gate": "channel", "latent": {"queries_of_both": True}},
+        "latent.queries_of_both",
+    ),
     "attention_gate": (DENSE, {"attention_gate": "channel"}, None),
     "v_head_dim": (DENSE, {"v_head_dim": 64}, "v_head_dim"),
     "chunked_attention": (DENSE, {"chunked_attention": True}, "chunked_attention"),
@@ -220,7 +229,7 @@ def test_a_changed_field_changes_the_arguments_or_is_refused_by_name(field: str)
     base, changed, refused = CASES[field]
     before = sample_model(base, **BEFORE.get(field, {}))
     if "latent" in changed and changed["latent"] is not None and before.latent is not None:
-        changed = {"latent": {**before.latent.model_dump(), **changed["latent"]}}
+        changed = {**changed, "latent": {**before.latent.model_dump(), **changed["latent"]}}
     if refused is None:
         assert _arguments(sample_model(base, **changed)) != _arguments(before)
         return

@@ -27,17 +27,20 @@ class Derived(Enum):
 
 
 class Kind(Enum):
-    """What a key may hold whose default does not say it."""
+    """What a key may hold that its default does not say."""
 
     COUNT = "a whole number > 0, or nothing"
     LAYERS = "a list of layers, or nothing"
     WORDS = "a list of words, or nothing"
     SECTION = "an object, or nothing"
+    NUMBER = "a number of any sign"
 
     def fits(self, value: Any) -> bool:
         """Return whether a value that is not the default is of this kind."""
         if self is Kind.COUNT:
             return type(value) is int and 0 < value < 2**63
+        if self is Kind.NUMBER:
+            return isinstance(value, int | float) and not isinstance(value, bool)
         if self is Kind.LAYERS:
             return isinstance(value, list) and all(type(item) is int for item in value)
         if self is Kind.WORDS:

@@ -20,6 +20,12 @@ ARCHITECTURES: dict[str, Architecture] = {
         only=ROUTED_AS_V3,
         same_as={"num_mtp_layers": "num_nextn_predict_layers"},
     ),
+    "sarvam_moe": Architecture(
+        constants=SIGMOID,
+        names={**QKV_BIAS, "use_qk_norm": ("qk_norm",)},
+        only=ROUTED_AS_V3,
+        same_as={"num_mtp_layers": "num_nextn_predict_layers", "num_shared_experts": "n_shared_experts"},
+    ),
     "solar_open": Architecture(
         constants={**SIGMOID, **NO_DENSE},
         names=QKV_BIAS,

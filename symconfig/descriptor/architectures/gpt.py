@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from symconfig.descriptor.architectures.architecture import Architecture
+from collections.abc import Mapping
+from typing import Any
+
+from symconfig.descriptor.architectures.architecture import FULL, Architecture, Reading, Values
 from symconfig.descriptor.architectures.layer_rules import alternate
 from symconfig.descriptor.architectures.llama import EXPERTS_ALIKE, MIXTRAL_NAMES
+from symconfig.descriptor.model import ModelDescriptor
 
 BIASED = {"qkv_bias": True, "attention_out_bias": True, "mlp_bias": True, "gated_mlp": False, "norm": "layernorm"}
 GPT2_IGNORED = (
@@ -15,6 +19,30 @@ GPT2_IGNORED = (
     "summary_proj_to_labels",
     "summary_first_dropout",
 )
+
+_LAST = "attention_with_a_bias"
+
+
+def _biased(values: Values) -> Mapping[str, Any]:
+    heads = values["num_attention_heads"]
+    width = values["hidden_size"] // heads
+    turned = int(width * values["rotary_pct"])
+    sizes = {"wide_key_value_heads": heads, "wide_head_dim": width, "wide_rotary_dim": turned}
+    return {"block": "wide_attention", "sizes": sizes, "switches": ("out_bias",)}
+
+
+def _japanese(reader: Reading) -> None:
+    """The MLP's width is a multiple of the model's."""
+    fields = reader.fields
+    fields["intermediate_size"] = int(fields["hidden_size"] * reader.values["intermediate_multiple_size"])
+    for mixer in fields["mixers"]:
+        width = mixer["sizes"]["wide_head_dim"]
+        mixer["sizes"]["wide_rotary_dim"] = int(width * fields["partial_rotary_factor"])
+
+
+def _japanese_keys(model: ModelDescriptor) -> dict[str, Any]:
+    return {"intermediate_multiple_size": model.intermediate_size // model.hidden_size}
+
 
 ARCHITECTURES: dict[str, Architecture] = {
     "gpt_oss": Architecture(
@@ -42,6 +70,17 @@ ARCHITECTURES: dict[str, Architecture] = {
         },
         ignored=GPT2_IGNORED,
         writes=lambda model: {"embd_pdrop": model.hidden_dropout},
+    ),
+    "gpt_neox_japanese": Architecture(
+        constants={"gated_mlp": False, "norm": "layernorm"},
+        defaults={"rotary_pct": 1.0, "rotary_emb_base": 10000.0},
+        ignored=("head_dim",),
+        same_as={"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"},
+        layers=lambda values, layers: [FULL] * (layers - 1) + [_LAST],
+        blocks={_LAST: _biased},
+        reads=("intermediate_multiple_size",),
+        rule=_japanese,
+        writes=_japanese_keys,
     ),
     "gpt_neox": Architecture(
         constants={"mlp_bias": True, "gated_mlp": False, "norm": "layernorm"},

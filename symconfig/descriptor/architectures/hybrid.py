@@ -12,7 +12,8 @@ from symconfig.descriptor.architectures import hybrid_rules as rules
 from symconfig.descriptor.architectures.architecture import FULL, INDEXED, LINEAR, Architecture, Derived, Kind
 from symconfig.descriptor.architectures.deepseek import LATENT_IGNORED, V3
 from symconfig.descriptor.architectures.hybrid_blocks import DELTA
-from symconfig.descriptor.architectures.hybrid_keys import expand, nemotron_keys
+from symconfig.descriptor.architectures.hybrid_keys import bailing_keys, expand, nemotron_keys
+from symconfig.descriptor.architectures.structure_rules import rope_with_window
 
 # How a class starts, and how it steps at inference: neither changes a shape or a cost.
 STARTS = (
@@ -59,6 +60,7 @@ LFM2_IGNORED = (
     "block_use_xavier_init", "conv_dim", "conv_dim_out", "conv_use_xavier_init", "num_heads", "theta", "use_pos_enc",
 )  # fmt: skip
 
+KDA = ("linear_num_heads", "linear_head_dim", "linear_conv_kernel_dim")
 TYPES_ALIKE = {"layers_block_type": "layer_types"}
 
 ARCHITECTURES: dict[str, Architecture] = {
@@ -155,6 +157,13 @@ ARCHITECTURES: dict[str, Architecture] = {
             "writes": blocks.pooled_keys,
         }
     ),
+    "lara_mini": Architecture(
+        constants={"qk_norm": True, "intermediate_size": 0},
+        layers=rules.lara_layers,
+        blocks={LINEAR: blocks.delta},
+        reads=DELTA,
+        rule=rope_with_window,
+    ),
     "olmo_hybrid": Architecture(
         constants={"qk_norm": True, "qk_norm_of": "all_heads"},
         ignored=("linear_a_log_max", "linear_a_log_min", "linear_dt_init_floor", "linear_dt_max", "linear_dt_min",
@@ -173,7 +182,20 @@ ARCHITECTURES: dict[str, Architecture] = {
         layers=rules.kimi_layers,
         blocks={LINEAR: blocks.kimi},
         kinds={"linear_attn_config": Kind.SECTION},
-        reads=("linear_attn_config", "linear_num_heads", "linear_head_dim", "linear_conv_kernel_dim"),
+        reads=("linear_attn_config", *KDA),
+    ),
+    "bailing_hybrid": Architecture(
+        constants={**V3, "attention_gate": "head"},
+        defaults={"head_dim": 128, **dict.fromkeys(KDA)},
+        only={"rope_interleave": (True,)},
+        ignored=("qk_head_dim", "mtp_loss_scaling_factor"),
+        same_as={"num_mtp_layers": "num_nextn_predict_layers"},
+        layers=rules.by(lambda values, i, layers: (i + 1) % values["layer_group_size"] == 0),
+        blocks={LINEAR: blocks.bailing},
+        kinds={**dict.fromkeys(KDA, Kind.COUNT), "kda_lower_bound": Kind.NUMBER},
+        reads=(*KDA, "head_dim", "short_conv_kernel_size", "layer_group_size", "kda_safe_gate", "kda_lower_bound"),
+        rule=rules.bailing_rule,
+        writes=bailing_keys,
     ),
     "lfm2": Architecture(
         constants={"qk_norm": True},

@@ -125,6 +125,17 @@ def kimi(values: Values) -> dict[str, Any]:
     }
 
 
+def bailing(values: Values) -> dict[str, Any]:
+    """Ling 3: as many heads as attention has, each as wide as head_dim says; what is saved names all three sizes."""
+    sizes = {
+        "linear_num_heads": values["linear_num_heads"] or values["num_attention_heads"],
+        "linear_head_dim": values["linear_head_dim"] or values["head_dim"],
+        "linear_conv_kernel_dim": values["linear_conv_kernel_dim"] or values["short_conv_kernel_size"],
+    }
+    switches = ["whole_decay_proj", "whole_gate_proj"]
+    return {"block": "kimi_delta_attention", "sizes": sizes, "switches": switches}
+
+
 def short_conv(values: Values) -> dict[str, Any]:
     switches = _switches(values, conv_bias="conv_bias")
     return {"block": "short_conv", "sizes": {"conv_L_cache": values["conv_L_cache"]}, "switches": switches}

@@ -27,6 +27,12 @@ def kimi_layers(values: Values, layers: int) -> list[str]:
     return [FULL if i in attends else LINEAR for i in range(layers)]
 
 
+def lara_layers(values: Values, layers: int) -> list[str]:
+    """Five layers over and over: two with a window, one without."""
+    pattern = (LINEAR, SLIDING, LINEAR, FULL, SLIDING)
+    return [pattern[i % len(pattern)] for i in range(layers)]
+
+
 NEMOTRON_TYPES = {"M": LINEAR, "*": FULL, "E": "moe", "-": "mlp"}
 
 
@@ -90,6 +96,12 @@ def granite_rule(reader: Reading) -> None:
         _without_experts(reader)
     if values["position_embedding_type"] != "rope":
         fields["position"] = "none"
+
+
+def bailing_rule(reader: Reading) -> None:
+    """Decays have a bound, unless that is switched off: a number that changes results only."""
+    if reader.values["kda_safe_gate"]:
+        reader.fields["particulars"] = [{"name": "kda_lower_bound", "value": reader.values["kda_lower_bound"]}]
 
 
 def falcon_rule(reader: Reading) -> None:

@@ -68,7 +68,7 @@ RULED = words(
 # With a default of their own, but null means that there is none.
 NULL_IS_NONE = words(
     """sliding_window q_lora_rank n_group topk_group final_logit_softcapping attn_logit_softcapping layer_types
-    rope_scaling mlp_only_layers n_shared_experts"""
+    rope_scaling mlp_only_layers n_shared_experts attention_value_scale"""
 )
 # Numbers whose default is an int or null, and that may be fractions.
 FRACTIONS = frozenset(("final_logit_softcapping", "attn_logit_softcapping", "query_pre_attn_scalar"))

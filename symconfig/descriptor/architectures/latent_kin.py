@@ -23,7 +23,7 @@ def _longcat(reader: Reading) -> None:
     experts_at(lambda values, layers: [index % 2 == 0 for index in range(layers)])(reader)
 
 
-def _lengthened(rank: str) -> Callable[[Values], float]:
+def lengthened(rank: str) -> Callable[[Values], float]:
     """Return what low-rank queries, or keys and values, are multiplied by."""
     return lambda values: (values["hidden_size"] / (values[rank] or 1)) ** 0.5
 
@@ -50,6 +50,16 @@ def _youtu(reader: Reading) -> None:
 ARCHITECTURES: dict[str, Architecture] = {
     # Kimi-K2's files name a class of their own, whose code is DeepSeek's (its deploy_guidance.md says so).
     "kimi_k2": replace(DEEPSEEK["deepseek_v3"], of_class="deepseek_v3"),
+    "sarvam_mla": Architecture(
+        constants=V3,
+        only={**ROUTED_AS_V3, "rope_interleave": (True,)},
+        ignored=(*LATENT_IGNORED, "q_head_dim"),
+        same_as={
+            "num_mtp_layers": "num_nextn_predict_layers",
+            "num_experts": "n_routed_experts",
+            "num_shared_experts": "n_shared_experts",
+        },
+    ),
     "glm4_moe_lite": Architecture(
         constants={**V3, "experts.first_k_dense_replace": 1},
         defaults={"num_nextn_predict_layers": 0, "first_k_dense_replace": 1},
@@ -87,7 +97,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         rule=rules(
             _longcat,
             particulars(
-                {}, {"mla_scale_q_lora": _lengthened("q_lora_rank"), "mla_scale_kv_lora": _lengthened("kv_lora_rank")}
+                {}, {"mla_scale_q_lora": lengthened("q_lora_rank"), "mla_scale_kv_lora": lengthened("kv_lora_rank")}
             ),
         ),
     ),

@@ -58,6 +58,11 @@ ARCHITECTURES: dict[str, Architecture] = {
     ),
     "arcee": Architecture(constants={"gated_mlp": False}),
     "apertus": Architecture(constants={"gated_mlp": False, "qk_norm": True}),
+    # Its head may have rows for the first output_vocab_size tokens only, which no descriptor says.
+    "apertus1p5_text": Architecture(
+        constants={"gated_mlp": False, "qk_norm": True}, only={"output_vocab_size": (None,)}
+    ),
+    "exaone": Architecture(),  # Llama with other names of its keys
     "iquestcoder": Architecture(),
     "internlm3": Architecture(names={"attention_bias": ("qkv_bias",), "mlp_bias": ("attention_out_bias", "mlp_bias")}),
     "helium": Architecture(names=_QKV, rule=heads_fill_hidden),

@@ -11,17 +11,12 @@ _DRAFTS = "it drafts tokens for another model, whose hidden states and keys it r
 _INKLING = "convolutions stand on keys, values and sublayers' results, and positions are relative and learned"
 
 REFUSED: Mapping[str, str] = {
-    "bailing_hybrid": "its latent attention has a gate for each head, and its delta attention a forget gate of its own",
     "blt": "it reads bytes, and pools them to patches whose number depends on the text",
     "cpmant": "it reads its prompt in both directions, and all layers share a learned bias for each distance",
-    "diffllama": "its attention is the difference of two softmaxes, each over values of both halves of the heads",
     "doge": "what a sublayer adds is weighed by channel, and attention masks keys by what their values give",
-    "gpt_neox_japanese": "its last layer's attention has a bias that no other layer has",
     "inkling2_loop_text": f"{_INKLING}, and layers that run several times read what all blocks before them gave",
     "inkling2_text": f"{_INKLING}, and each layer reads what all blocks before it gave",
     "inkling_text": _INKLING,
-    "modernbert-decoder": "its first layer has no norm, and its head is a layer of its own",
     "gemma4_assistant": _DRAFTS,
     "gemma4_unified_assistant": _DRAFTS,
-    "dots3_note": "its text model's latent attention has gates by head, and windows beside layers with an indexer",
 }

@@ -63,8 +63,15 @@ ARCHITECTURES: dict[str, Architecture] = {
     ),
 }
 
+ARCHITECTURES["axk2"] = Architecture(
+    constants={**V3, "attention_gate": "channel", "latent.queries_of_both": True},
+    names={"gated_norm_rank": ("norm_gate_rank",)},
+    defaults={"num_nextn_predict_layers": 0, "first_k_dense_replace": 1},
+    only=ROUTED_AS_V3,
+    ignored=_IDLE,
+    known_layers=(INDEXED,),
+)
+
 REFUSED: Mapping[str, str] = {
-    "axk2": "its norms are gated by a small MLP, and its attention by a gate from both forms of the low-rank queries",
-    "dots3_note_text": "its latent attention has gates by head, and windows on layers beside those with an indexer",
     "minimax_m3_vl_text": "its indexer chooses blocks of keys for plain attention, with queries of its own",
 }

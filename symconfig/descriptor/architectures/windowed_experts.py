@@ -147,7 +147,3 @@ ARCHITECTURES: dict[str, Architecture] = {
         writes=scaled_logits,
     ),
 }  # fmt: skip
-
-REFUSED: Mapping[str, str] = {
-    "mimo_v2_flash": "layers with a window have twice the key/value heads of the others, and sinks",
-}

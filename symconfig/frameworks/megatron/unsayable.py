@@ -20,6 +20,8 @@ NEVER: Mapping[str, str] = MappingProxyType(
         "extra_positions": "its table has a row for each position",
         "parallel_residual": "attention and MLP always follow each other",
         "shared_input_norm": "attention and MLP have a norm each",
+        "first_input_norm": "the first layer has the norms of all others",
+        "head_projection": "nothing stands between the final norm and the output layer",
         "embedding_norm": "it has no norm behind the embedding",
         "residual_multiplier": "it does not scale what a sublayer adds",
         "rope_local_base_freq": "all layers share one rope base",
@@ -46,6 +48,9 @@ NEVER: Mapping[str, str] = MappingProxyType(
         "layer_inputs": "tokens have one embedding, read by the first layer",
         "num_kv_shared_layers": "each layer's attention has keys and values of its own",
         "wide_intermediate_size": "all MLPs are as wide",
+        "norm_gate_rank": "its norms have no gates",
+        "latent.queries_of_both": "queries come from the norm of the low-rank ones only",
+        "latent.rope_key_norm": "the part of keys that rope turns has no norm",
         "particulars": "its modules compute nothing besides",
     }
 )

@@ -44,7 +44,7 @@ def attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     q = scaled(ctx, q, *q.dims[-2:])
     if kind.pairs is Pairs.LENT:
         k, v = lent(ctx, k, v, kind)
-    return result(ctx, x, core(ctx, q, k, v, Read(WINDOW if kind.window else FULL)), gate)
+    return result(ctx, x, core(ctx, q, k, v, Read(WINDOW if kind.window else FULL), ctx.model.attention_sinks), gate)
 
 
 def _with_borrowed(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
@@ -57,7 +57,7 @@ def _with_borrowed(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     if ctx.model.position is Position.ROPE and kind.rope:
         q = _turned(ctx, "q", q)
     k, v = borrowed(ctx, (*x.dims[:-1], d.KV_HEADS), (d.HEAD_DIM, value_dim(ctx.model)), kind)
-    return result(ctx, x, core(ctx, q, k, v, Read(WINDOW if kind.window else FULL)), None)
+    return result(ctx, x, core(ctx, q, k, v, Read(WINDOW if kind.window else FULL), ctx.model.attention_sinks), None)
 
 
 def lent(ctx: Context, k: Tensor, v: Tensor, kind: LayerKind) -> tuple[Tensor, Tensor]:
@@ -83,7 +83,7 @@ def borrowed_names(kind: LayerKind) -> tuple[str, str]:
 
 def result(ctx: Context, x: Tensor, o: Tensor, gate: Tensor | None) -> Tensor:
     """The heads, gated and projected."""
-    o, out = gated(ctx, x, copied(ctx, o), gate), Tensor("attention_out", x.dims)
+    o, out = gated(ctx, x, copied(ctx, o), gate, ctx.model.qkv_bias), Tensor("attention_out", x.dims)
     if ctx.model.inner_norm:
         weight = o.dims[-2:] if ctx.model.norm_weight else ()
         o = norm(ctx, "attention_inner_norm", o, module="inner_norm", weight=weight, over=o.dims[-2:])
@@ -126,14 +126,15 @@ def _head_norm(ctx: Context, name: str, x: Tensor) -> Tensor:
     return norm(ctx, name, x, d.HEAD_DIM, "qk_norm", weight=weight, over=over, bias=bias)
 
 
-def gated(ctx: Context, x: Tensor, o: Tensor, gate: Tensor | None) -> Tensor:
-    """o times the sigmoid of a gate for each channel or head, from the layer's input; None: it is made here."""
+def gated(ctx: Context, x: Tensor, o: Tensor, gate: Tensor | None, bias: bool = False) -> Tensor:
+    """o times the sigmoid of a gate for each channel or head, from the layer's input; None: it is made here, by a
+    projection that may have a bias."""
     if ctx.model.attention_gate is None:
         return o
     if gate is None:
         width = o.dims[-2:] if ctx.model.attention_gate == "channel" else o.dims[-2:-1]
         gate = Tensor("attention_gate", (*o.dims[:-2], *width))
-        bias, named = ctx.model.qkv_bias, ("gate_proj",)  # an MLP's has that name in the same layer
+        named = ("gate_proj",)  # an MLP's has that name in the same layer
         linear(ctx, "attention_gate_proj", x, (d.HIDDEN,), width, [Use(gate)], bias, aliases=named)
     gate = scaled(ctx, gate, *gate.dims[2:])
     return ctx.build.elementwise("attention_gating", [o, gate], Tensor("attention_gated", o.dims), saves=[o, gate])
@@ -251,18 +252,26 @@ def _of_shared_heads(ctx: Context, x: Tensor) -> tuple[tuple[Tensor, Tensor, Ten
     return (q, k, v), None
 
 
-def core(ctx: Context, q: Tensor, k: Tensor, v: Tensor, read: Read, channels: str | None = None) -> Tensor:
+def core(
+    ctx: Context,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    read: Read,
+    has_sinks: bool = False,
+    channels: str | None = None,
+) -> Tensor:
     """softmax(q k') v, per head. Key and value sequences are dims of their own, so cp splits queries only.
 
     channels: of values that are the first channels of v, and not all of them.
     """
     part = () if channels is None else ((v.dims[-1], channels),)
     width = channels or v.dims[-1]
-    sinks = [ctx.weight("sinks", d.HEADS)] if ctx.model.attention_sinks else []
+    sinks = [ctx.weight("sinks", q.dims[-2])] if has_sinks else []
     with ctx.build.module("core_attn"):
         if _kernel(ctx) is Kernel.FLASH:
             o = Tensor("attention_heads", (*q.dims[:-1], width))
-            statistics = Tensor("softmax_statistics", (d.BATCH, d.SEQUENCE, d.HEADS), Element.FP32)
+            statistics = Tensor("softmax_statistics", q.dims[:-1], Element.FP32)
             return ctx.build.attention(
                 "flash_attention",
                 Use(q),
@@ -295,7 +304,7 @@ def _kernel(ctx: Context) -> Kernel:
 def _unfused(ctx: Context, q: Tensor, k: Tensor, v: Use, sinks: list[Weight]) -> Tensor:
     width = v.dims()[-1]
     if _repeated(ctx, k):
-        heads, copies = [(d.HEADS, k.dims[-2])], Tensor("v_repeated", (*q.dims[:-1], width))
+        heads, copies = [(q.dims[-2], k.dims[-2])], Tensor("v_repeated", (*q.dims[:-1], width))
         k = ctx.build.elementwise("repeat_keys", [k], Tensor("k_repeated", q.dims), together=heads, linear=True)
         v = Use(ctx.build.elementwise("repeat_values", [v], copies, together=heads, linear=True))
     kernel, scores_in = _kernel(ctx), Element.ACTIVATION
@@ -304,8 +313,8 @@ def _unfused(ctx: Context, q: Tensor, k: Tensor, v: Use, sinks: list[Weight]) ->
         q, k, scores_in = _widened(ctx, q), _widened(ctx, k), Element.FP32
     elif ctx.how.attention.wide_products:
         q, k = _widened(ctx, q), _widened(ctx, k)
-    expand = _TO_KEYS if k.dims[-2] == d.HEADS else (*_TO_KEYS, (k.dims[-2], d.HEADS))
-    square = (d.BATCH, d.HEADS, d.SEQUENCE, d.KEYS)
+    expand = _TO_KEYS if k.dims[-2] == q.dims[-2] else (*_TO_KEYS, (k.dims[-2], q.dims[-2]))
+    square = (d.BATCH, q.dims[-2], d.SEQUENCE, d.KEYS)
     result = Tensor("scores", square, scores_in)
     buffered = kernel is Kernel.MASKED  # for an addend of zero times
     scores = ctx.build.product("scores", Use(q), Use(k, expand), (q.dims[-1],), result, buffered)

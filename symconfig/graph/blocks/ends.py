@@ -67,8 +67,17 @@ def head(ctx: Context) -> Block:
     x = Tensor("last_hidden", stream_dims(ctx))
     one = gathered(ctx, x)
     normed = norm(ctx, "final_norm", one, module="final_norm") if ctx.model.final_norm else one
-    loss = logits_and_loss(ctx, normed)
+    loss = logits_and_loss(ctx, _projected(ctx, normed) if ctx.model.head_projection else normed)
     return ctx.build.block("head", [x], [loss], Place.LAST)
+
+
+def _projected(ctx: Context, x: Tensor) -> Tensor:
+    """A linear layer as wide as the stream, an activation and a norm."""
+    columns = Tensor("head_columns", (*_STREAM[:-1], d.HEAD_COLUMNS))
+    linear(ctx, "head_dense", x, (d.HIDDEN,), (d.HEAD_COLUMNS,), [Use(columns)])
+    seen = Use(columns, ((d.HEAD_COLUMNS, d.HIDDEN),))
+    active = ctx.build.elementwise("head_activation", [seen], Tensor("head_active", _STREAM), saves=[columns])
+    return norm(ctx, "head_norm", active, module="final_norm")
 
 
 def logits_and_loss(ctx: Context, x: Tensor, shared: bool = False) -> Tensor:

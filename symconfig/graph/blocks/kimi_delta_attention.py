@@ -1,7 +1,8 @@
 """Kimi delta attention (Kimi Linear, arXiv 2510.26692): the delta rule with a decay for each channel of a key.
 
 Sizes are spelled as KimiLinearConfig has them; Transformers' KimiLinearDeltaAttention. Decays and output gates come
-through narrow projections of one head's width, which no axis splits.
+through narrow projections of one head's width, which no axis splits, or each through one projection of all heads'
+width (Ling 3, BailingHybridDeltaAttention).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from symconfig.graph.parts import Mixer
 NAME = "kimi_delta_attention"
 HEADS, HEAD_DIM, KERNEL = "linear_num_heads", "linear_head_dim", "linear_conv_kernel_dim"
 NEEDS = (HEADS, HEAD_DIM, KERNEL)
+WHOLE_DECAY, WHOLE_GATE = "whole_decay_proj", "whole_gate_proj"  # each in place of two narrow ones
 VALUE_DIM, LOW, CHANNELS = "linear_value_channels", "linear_low_width", "kda_conv_channels"
 _ROWS = (d.BATCH, d.SEQUENCE)
 
@@ -33,7 +35,7 @@ def kimi_delta_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     q, k, v = convolution(ctx, "conv1d", [q, k, v], CHANNELS, KERNEL)
     q, k = normalised(ctx, q, k)
     scanned = delta_rule(ctx, q, k, v, _decay(ctx, x), _beta(ctx, x))
-    gate = _narrowed(ctx, x, "g", Tensor("delta_gate", (*_ROWS, HEADS, VALUE_DIM)))
+    gate = _narrowed(ctx, x, "g", Tensor("delta_gate", (*_ROWS, HEADS, VALUE_DIM)), WHOLE_GATE)
     normed = gated_norm(ctx, "o_norm", scanned, gate, Activation.SIGMOID)
     out = Tensor("attention_out", x.dims)
     linear(ctx, "o_proj", normed, (HEADS, VALUE_DIM), (d.HIDDEN,), [Use(out)])
@@ -45,22 +47,29 @@ def _projected(ctx: Context, x: Tensor, name: str, out: Tensor, inner: str = d.H
     return with_adapter(ctx, name, out)
 
 
-def _narrowed(ctx: Context, x: Tensor, name: str, out: Tensor) -> Tensor:
+def _narrowed(ctx: Context, x: Tensor, name: str, out: Tensor, whole: str) -> Tensor:
+    """Project through one head's width. whole: the switch that says that there is one projection only."""
+    if whole in ctx.model.mixer(NAME).switches:
+        return _projected(ctx, x, f"{name}_proj", out)
     low = _projected(ctx, x, f"{name}_a_proj", Tensor(f"{name}_low", (*_ROWS, LOW)))
     return _projected(ctx, low, f"{name}_b_proj", out, LOW)
 
 
 def _decay(ctx: Context, x: Tensor) -> Tensor:
     """-exp(A_log) softplus(f + dt_bias) in fp32, whose softplus is made of an exponential, a logarithm and a choice
-    (KimiLinearForgetGate)."""
-    f = _narrowed(ctx, x, "f", Tensor("delta_f", (*_ROWS, HEADS, HEAD_DIM)))
-    decay = Tensor("decay", f.dims, Element.FP32)
-    kept = [Tensor(name, f.dims, Element.FP32) for name in ("decay_exp", "decay_sum", "decay_softplus")]
-    chosen = Tensor("decay_linear", f.dims, Element.MASK)
-    rates = [Tensor(name, (HEADS,), Element.FP32) for name in ("decay_rate", "decay_rate_negated")]
+    (KimiLinearForgetGate). Behind a whole projection it is a softplus, or the sigmoid of the product times a bound, and
+    narrowed (BailingHybridForgetGate): both keep the sum and their own result."""
+    f = _narrowed(ctx, x, "f", Tensor("delta_f", (*_ROWS, HEADS, HEAD_DIM)), WHOLE_DECAY)
+    whole = WHOLE_DECAY in ctx.model.mixer(NAME).switches
+    decay = Tensor("decay", f.dims, Element.ACTIVATION if whole else Element.FP32)
+    parts = ("decay_sum", "decay_active") if whole else ("decay_exp", "decay_sum", "decay_softplus")
+    kept = [Tensor(name, f.dims, Element.FP32) for name in parts]
+    if not whole:
+        kept.append(Tensor("decay_linear", f.dims, Element.MASK))
+        kept += [Tensor(name, (HEADS,), Element.FP32) for name in ("decay_rate", "decay_rate_negated")]
     weights = [ctx.weight("A_log", HEADS), ctx.weight("dt_bias", HEADS, HEAD_DIM)]
     return ctx.build.elementwise(
-        "forget_gate", [f], decay, saves=[*kept, chosen, *rates], weights=weights, traffic=(2, 1), launches=(7, 8)
+        "forget_gate", [f], decay, saves=kept, weights=weights, traffic=(2, 1), launches=(7, 8)
     )
 
 
@@ -84,6 +93,6 @@ PARTS = (
         exchanged_dims=(CHANNELS, HEADS),
         pieces=(HEADS,),
         exchanged_pieces=(HEADS,),
-        check=stated.check(NEEDS),
+        check=stated.check(NEEDS, (WHOLE_DECAY, WHOLE_GATE)),
     ),
 )

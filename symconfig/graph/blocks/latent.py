@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from symconfig.descriptor.layers import Keys
 from symconfig.descriptor.model import Attention, LayerKind, ModelDescriptor
 from symconfig.graph import dims as d
@@ -17,109 +19,133 @@ from symconfig.graph.parts import Mixer
 # Names of the projections in Transformers' classes, by which adapters target them.
 _Q_DOWN, _Q_UP, _KV_DOWN, _KV_UP = ("q_a_proj",), ("q_b_proj",), ("kv_a_proj_with_mqa",), ("kv_b_proj",)
 
-Q_RANK, KV_RANK, KV_DOWN = "q_lora_rank", "kv_lora_rank", "kv_down_width"
-QK_DIM, V_DIM, KV_UP = "qk_head_dim", "v_head_dim", "kv_up_head_width"
-ROPE_DIM, NOPE_DIM = "qk_rope_head_dim", "qk_nope_head_dim"
 ONE_HEAD = "latent_heads"  # of the latent keys and values that all heads of a query read
 
 
+@dataclass(frozen=True, slots=True)
+class Widths:
+    """The dims of one latent attention."""
+
+    heads: str
+    q_rank: str
+    kv_rank: str
+    kv_down: str
+    qk: str
+    value: str
+    kv_up: str
+    rope: str
+    nope: str
+    q_both: str = "q_low_both_width"
+    q_gate: str = "q_gate_head_width"
+
+
+OWN = Widths(
+    heads=d.HEADS,
+    q_rank="q_lora_rank",
+    kv_rank="kv_lora_rank",
+    kv_down="kv_down_width",
+    qk="qk_head_dim",
+    value="v_head_dim",
+    kv_up="kv_up_head_width",
+    rope="qk_rope_head_dim",
+    nope="qk_nope_head_dim",
+)
+
+
 def latent_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
-    """o[B, S, D] from x[B, S, D]. The down projections have no dim that tp splits, so they stay with the sequence."""
-    rows = (d.BATCH, d.SEQUENCE)
+    """o[B, S, D] from x[B, S, D]."""
     latent = ctx.model.latent
     assert latent is not None
+    return attend(ctx, x, kind, OWN, low_queries=latent.q_lora_rank is not None)
+
+
+def attend(ctx: Context, x: Tensor, kind: LayerKind, w: Widths, low_queries: bool) -> Tensor:
+    """o[B, S, D] from x[B, S, D]. The down projections have no dim that tp splits, so they stay with the sequence."""
+    rows = (d.BATCH, d.SEQUENCE)
     q_source, q_inner, q_names = x, d.HIDDEN, ("q_proj",)
-    if latent.q_lora_rank is not None:
-        low, bias = Tensor("q_low", (*rows, Q_RANK)), ctx.model.qkv_bias
-        linear(ctx, "q_down_proj", x, (d.HIDDEN,), (Q_RANK,), [Use(low)], bias, aliases=_Q_DOWN)
-        q_source, q_inner, q_names = with_adapter(ctx, "q_down_proj", low, _Q_DOWN), Q_RANK, _Q_UP
-    storage = "kv_down" if ctx.how.linear.views else ""
-    kv_low = Tensor("kv_low", (*rows, KV_RANK), storage=storage)
-    shared = Tensor("k_rope_shared", (*rows, ROPE_DIM), storage=storage)
-    linear(
-        ctx,
-        "kv_down_proj",
-        x,
-        inner=(d.HIDDEN,),
-        width=(KV_DOWN,),
-        outputs=[Use(kv_low, ((KV_RANK, KV_DOWN),)), Use(shared, ((ROPE_DIM, KV_DOWN),))],
-        bias=ctx.model.qkv_bias,
-        aliases=_KV_DOWN,
-    )
-    kv_low, shared = (with_adapter(ctx, "kv_down_proj", part, _KV_DOWN) for part in (kv_low, shared))
+    if low_queries:
+        low, bias = Tensor("q_low", (*rows, w.q_rank)), ctx.model.qkv_bias
+        linear(ctx, "q_down_proj", x, (d.HIDDEN,), (w.q_rank,), [Use(low)], bias, aliases=_Q_DOWN)
+        q_source, q_inner, q_names = with_adapter(ctx, "q_down_proj", low, _Q_DOWN), w.q_rank, _Q_UP
+    q_low, gate = q_source, None
+    kv_low, shared = _low_keys(ctx, x, w)
     if kind.keys is not Keys.ALL and ctx.how.attention.choosing is Choosing.ABSORBED:
-        return _projected(ctx, _absorbed(ctx, x, kind, (q_source, kv_low, shared)))
+        return _projected(ctx, _absorbed(ctx, x, kind, w, (q_source, kv_low, shared)), w)
     if not ctx.how.linear.norm_inside:
-        q_source, kv_low = _low_norms(ctx, q_source, kv_low, "latent_norm")
-    q, k, v = (
-        Tensor("q", (*rows, d.HEADS, QK_DIM)),
-        Tensor("k", (*rows, d.HEADS, QK_DIM)),
-        Tensor("v", (*rows, d.HEADS, V_DIM), storage="kv_up" if ctx.how.linear.views else ""),
-    )
+        q_source, kv_low = _low_norms(ctx, q_source, kv_low, w, "latent_norm")
     storage = "kv_up" if ctx.how.linear.views else ""
-    k_part = Tensor("k_nope", (*rows, d.HEADS, NOPE_DIM), storage=storage)
+    q, k, v = (
+        Tensor("q", (*rows, w.heads, w.qk)),
+        Tensor("k", (*rows, w.heads, w.qk)),
+        Tensor("v", (*rows, w.heads, w.value), storage=storage),
+    )
+    k_part = Tensor("k_nope", (*rows, w.heads, w.nope), storage=storage)
     with ctx.build.module("mla_up_proj"):
         if ctx.how.linear.norm_inside:
-            q_source, kv_low = _low_norms(ctx, q_source, kv_low, IN_LINEAR)
-        raw = Tensor("q_unrotated", q.dims)
-        linear(ctx, "q_up_proj", q_source, (q_inner,), (d.HEADS, QK_DIM), [Use(raw)], aliases=q_names)
-        raw = with_adapter(ctx, "q_up_proj", raw, q_names)
+            q_source, kv_low = _low_norms(ctx, q_source, kv_low, w, IN_LINEAR)
+        raw = Tensor("q_unrotated", q.dims, storage=_joint(ctx))
+        if _of_both(ctx):
+            gate = _queries_and_gate(ctx, q_low, q_source, raw, w)
+        else:
+            linear(ctx, "q_up_proj", q_source, (q_inner,), (w.heads, w.qk), [Use(raw)], aliases=q_names)
+            raw = with_adapter(ctx, "q_up_proj", raw, q_names)
         linear(
             ctx,
             "kv_up_proj",
             kv_low,
-            (KV_RANK,),
-            (d.HEADS, KV_UP),
-            [Use(k_part, ((NOPE_DIM, KV_UP),)), Use(v, ((V_DIM, KV_UP),))],
+            (w.kv_rank,),
+            (w.heads, w.kv_up),
+            [Use(k_part, ((w.nope, w.kv_up),)), Use(v, ((w.value, w.kv_up),))],
             aliases=_KV_UP,
         )
         k_part, v = (with_adapter(ctx, "kv_up_proj", part, _KV_UP) for part in (k_part, v))
-        ctx.build.elementwise("rope_q", [raw], q, saves=rotation(ctx, "rope_q", ROPE_DIM), whole=(QK_DIM,), linear=True)
+        ctx.build.elementwise("rope_q", [raw], q, saves=rotation(ctx, "rope_q", w.rope), whole=(w.qk,), linear=True)
         ctx.build.elementwise(
             "rope_k",
             [k_part, shared],
             k,
-            loops=(d.HEADS,),
-            saves=rotation(ctx, "rope_k", ROPE_DIM),
-            whole=(k_part.dims[-1], ROPE_DIM, QK_DIM),
+            loops=(w.heads,),
+            saves=rotation(ctx, "rope_k", w.rope),
+            whole=(k_part.dims[-1], w.rope, w.qk),
             linear=True,
         )
     read = indexer.keys_read(ctx, kind, x, q_source)
-    return _projected(ctx, gated(ctx, x, copied(ctx, core(ctx, q, k, v, read)), None))
+    o = copied(ctx, core(ctx, q, k, v, read, ctx.model.attention_sinks))
+    return _projected(ctx, gated(ctx, x, o, gate), w)
 
 
-def _projected(ctx: Context, o: Tensor) -> Tensor:
+def _projected(ctx: Context, o: Tensor, w: Widths) -> Tensor:
     """Bring heads back to the stream."""
     out, bias = Tensor("attention_out", (d.BATCH, d.SEQUENCE, d.HIDDEN)), ctx.model.attention_out_bias
-    linear(ctx, "o_proj", o, inner=(d.HEADS, V_DIM), width=(d.HIDDEN,), outputs=[Use(out)], bias=bias)
+    linear(ctx, "o_proj", o, inner=(w.heads, w.value), width=(d.HIDDEN,), outputs=[Use(out)], bias=bias)
     return out
 
 
-def _absorbed(ctx: Context, x: Tensor, kind: LayerKind, low: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+def _absorbed(ctx: Context, x: Tensor, kind: LayerKind, w: Widths, low: tuple[Tensor, Tensor, Tensor]) -> Tensor:
     """Return heads of attention over latent keys, which all heads share: the part of the up projection that makes keys
     is applied to queries, and the part that makes values to what attention gives (Megatron-LM core_v0.19,
     absorbed_mla.py). low: queries, latent keys and values, and the keys' part that is turned.
     """
     rows = (d.BATCH, d.SEQUENCE)
-    q_source, kv_low = _low_norms(ctx, *low[:2], "latent_norm")
+    q_source, kv_low = _low_norms(ctx, *low[:2], w, "latent_norm")
     with ctx.build.module("mla_up_proj"):
-        plain, turned = (Tensor(f"q_{dim}", (*rows, d.HEADS, dim), storage="q_up") for dim in (NOPE_DIM, ROPE_DIM))
-        parts = [Use(part, ((part.dims[-1], QK_DIM),)) for part in (plain, turned)]
-        linear(ctx, "q_up_proj", q_source, (Q_RANK,), (d.HEADS, QK_DIM), parts, aliases=_Q_UP)
-        latent = Tensor("q_latent", (*rows, d.HEADS, KV_RANK))
-        moved = _up_part(ctx, "keys", plain, (d.HEADS, NOPE_DIM, KV_RANK), latent)
-        q, k = Tensor("q", (*rows, d.HEADS, KV_DOWN)), Tensor("k", (*rows, ONE_HEAD, KV_DOWN))
-        whole, angles = (KV_RANK, ROPE_DIM, KV_DOWN), rotation(ctx, "rope_q", ROPE_DIM)
+        plain, turned = (Tensor(f"q_{dim}", (*rows, w.heads, dim), storage="q_up") for dim in (w.nope, w.rope))
+        parts = [Use(part, ((part.dims[-1], w.qk),)) for part in (plain, turned)]
+        linear(ctx, "q_up_proj", q_source, (w.q_rank,), (w.heads, w.qk), parts, aliases=_Q_UP)
+        latent = Tensor("q_latent", (*rows, w.heads, w.kv_rank))
+        moved = _up_part(ctx, "keys", plain, (w.heads, w.nope, w.kv_rank), latent)
+        q, k = Tensor("q", (*rows, w.heads, w.kv_down)), Tensor("k", (*rows, ONE_HEAD, w.kv_down))
+        whole, angles = (w.kv_rank, w.rope, w.kv_down), rotation(ctx, "rope_q", w.rope)
         ctx.build.elementwise("rope_q", [moved, turned], q, saves=angles, whole=whole, linear=True)
-        angles = rotation(ctx, "rope_k", ROPE_DIM)
+        angles = rotation(ctx, "rope_k", w.rope)
         ctx.build.elementwise(
             "rope_k", [kv_low, low[2]], k, saves=angles, loops=(d.GATHERED,), whole=whole, linear=True
         )
     read = indexer.keys_read(ctx, kind, x, q_source)
-    o = core(ctx, q, k, k, read, channels=KV_RANK)
+    o = core(ctx, q, k, k, read, channels=w.kv_rank)
     with ctx.build.module("core_attn"):
         o = indexer.with_loss(ctx, o, q, k, read)
-        return _up_part(ctx, "values", o, (d.HEADS, KV_RANK, V_DIM), Tensor("heads", (*rows, d.HEADS, V_DIM)))
+        return _up_part(ctx, "values", o, (w.heads, w.kv_rank, w.value), Tensor("heads", (*rows, w.heads, w.value)))
 
 
 def _up_part(ctx: Context, name: str, x: Tensor, dims: tuple[str, str, str], out: Tensor) -> Tensor:
@@ -129,29 +155,84 @@ def _up_part(ctx: Context, name: str, x: Tensor, dims: tuple[str, str, str], out
     return out
 
 
-def _low_norms(ctx: Context, q_source: Tensor, kv_low: Tensor, module: str) -> tuple[Tensor, Tensor]:
+def _of_both(ctx: Context) -> bool:
+    return ctx.model.latent is not None and ctx.model.latent.queries_of_both
+
+
+def _joint(ctx: Context) -> str:
+    """The storage of queries and gates where both are views of one projection's result."""
+    return "q_and_gate" if ctx.how.linear.views and _of_both(ctx) else ""
+
+
+def _queries_and_gate(ctx: Context, low: Tensor, normed: Tensor, queries: Tensor, w: Widths) -> Tensor:
+    """One projection of the low-rank queries and their norm, joined, to queries and a gate (AXK2Attention)."""
+    joined = Tensor("q_low_both", (*low.dims[:-1], w.q_both))
+    ctx.build.elementwise("join_low_queries", [normed, low], joined, together=[(w.q_both, w.q_rank)], linear=True)
+    gate = Tensor("attention_gate", (*queries.dims[:-1], w.value), storage=_joint(ctx))
+    uses = [Use(queries, ((w.qk, w.q_gate),)), Use(gate, ((w.value, w.q_gate),))]
+    linear(ctx, "q_gate_proj", joined, (w.q_both,), (w.heads, w.q_gate), uses)
+    return gate
+
+
+def _low_keys(ctx: Context, x: Tensor, w: Widths) -> tuple[Tensor, Tensor]:
+    """Low-rank keys and values, and the part of keys that rope turns, which all heads share."""
+    storage, rows = "kv_down" if ctx.how.linear.views else "", (d.BATCH, d.SEQUENCE)
+    kv_low = Tensor("kv_low", (*rows, w.kv_rank), storage=storage)
+    shared = Tensor("k_rope_shared", (*rows, w.rope), storage=storage)
+    linear(
+        ctx,
+        "kv_down_proj",
+        x,
+        inner=(d.HIDDEN,),
+        width=(w.kv_down,),
+        outputs=[Use(kv_low, ((w.kv_rank, w.kv_down),)), Use(shared, ((w.rope, w.kv_down),))],
+        bias=ctx.model.qkv_bias,
+        aliases=_KV_DOWN,
+    )
+    kv_low, shared = (with_adapter(ctx, "kv_down_proj", part, _KV_DOWN) for part in (kv_low, shared))
+    if ctx.model.latent is not None and ctx.model.latent.rope_key_norm:
+        shared = norm(ctx, "k_rope_norm", shared, w.rope, "latent_norm")
+    return kv_low, shared
+
+
+def _low_norms(ctx: Context, q_source: Tensor, kv_low: Tensor, w: Widths, module: str) -> tuple[Tensor, Tensor]:
     """What the up projections read: low-rank queries, where there are any, and low-rank keys and values."""
-    if Q_RANK in q_source.dims:
-        q_source = norm(ctx, "q_low_norm", q_source, Q_RANK, module)
-    return q_source, norm(ctx, "kv_low_norm", kv_low, KV_RANK, module)
+    if w.q_rank in q_source.dims:
+        q_source = norm(ctx, "q_low_norm", q_source, w.q_rank, module)
+    return q_source, norm(ctx, "kv_low_norm", kv_low, w.kv_rank, module)
+
+
+def widths(w: Widths, *, heads: int, q_rank: int, kv_rank: int, nope: int, rope: int, value: int) -> dict[str, float]:
+    """Return the sizes of the dims of one latent attention."""
+    return {
+        w.heads: heads,
+        w.q_rank: q_rank,
+        w.kv_rank: kv_rank,
+        w.rope: rope,
+        w.kv_down: kv_rank + rope,
+        w.nope: nope,
+        w.qk: nope + rope,
+        w.value: value,
+        w.kv_up: nope + value,
+        w.q_both: 2 * q_rank,
+        w.q_gate: nope + rope + value,
+    }
 
 
 def _sizes(model: ModelDescriptor) -> dict[str, float]:
     low = model.latent
     if low is None:
         return {}
-    return {
-        Q_RANK: low.q_lora_rank or 0,
-        KV_RANK: low.kv_lora_rank,
-        ROPE_DIM: low.qk_rope_head_dim,
-        KV_DOWN: low.kv_lora_rank + low.qk_rope_head_dim,
-        NOPE_DIM: low.qk_nope_head_dim,
-        QK_DIM: low.qk_nope_head_dim + low.qk_rope_head_dim,
-        V_DIM: low.v_head_dim,
-        KV_UP: low.qk_nope_head_dim + low.v_head_dim,
-        ONE_HEAD: 1,
-        **indexer.sizes(model),
-    }
+    own = widths(
+        OWN,
+        heads=model.num_attention_heads,
+        q_rank=low.q_lora_rank or 0,
+        kv_rank=low.kv_lora_rank,
+        nope=low.qk_nope_head_dim,
+        rope=low.qk_rope_head_dim,
+        value=low.v_head_dim,
+    )
+    return {**own, ONE_HEAD: 1, **indexer.sizes(model)}
 
 
 PARTS = (Mixer(name=Attention.MLA, build=latent_attention, sizes=_sizes, norm_apart=True),)

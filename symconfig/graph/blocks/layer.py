@@ -11,6 +11,7 @@ from symconfig.graph.blocks.common import added, linear, residual
 from symconfig.graph.blocks.context import Context
 from symconfig.graph.blocks.ends import logits_and_loss
 from symconfig.graph.blocks.experts import experts
+from symconfig.graph.blocks.gated_norm import gated_stream_norm
 from symconfig.graph.blocks.hypersphere import drawn
 from symconfig.graph.blocks.layer_inputs import with_layer_input
 from symconfig.graph.blocks.loop import joined
@@ -94,9 +95,9 @@ def _first(ctx: Context, x: Tensor, kind: LayerKind) -> tuple[Tensor, Tensor]:
     """What the mixer reads, and what it gives: the sum of two where a second block stands beside attention."""
     mixers = [parts().mixer(name) for name in (kind.mixer, kind.beside) if name is not None]
     normed = x if kind.calls is Turn.NONE else residual(ctx, "shared_sum", x, called(ctx, x, kind))
-    if ctx.model.norm_before_sublayer:
+    if ctx.model.norm_before_sublayer and kind.input_norm:
         alone = mixers[0].norm_apart or not ctx.how.linear.norm_inside
-        normed = norm(ctx, "input_norm", normed, module="layernorm" if alone else IN_LINEAR)
+        normed = gated_stream_norm(ctx, "input_norm", normed, "layernorm" if alone else IN_LINEAR)
     with ctx.build.part("self_attn"):
         results = [mixer.build(ctx, normed, kind) for mixer in mixers]
         attended = results[0]
@@ -118,7 +119,7 @@ def _second(ctx: Context, stream: Tensor, kind: LayerKind, normed: Tensor | None
 def _experts(ctx: Context, stream: Tensor, normed: Tensor | None) -> Tensor:
     if normed is None:
         with ctx.build.leg(Leg.CHOICE):
-            normed = norm(ctx, "mlp_norm", stream)
+            normed = gated_stream_norm(ctx, "mlp_norm", stream, "layernorm")
     with ctx.build.module("moe"), ctx.build.part("mlp"):
         return experts(ctx, normed)
 

@@ -1,4 +1,5 @@
-"""Attention of some layers with key/value heads and head widths of their own, beside layers with the model's (Gemma 4).
+"""Attention of some layers that is otherwise than the model's: key/value heads and head widths (Gemma 4), without the
+sinks that layers with a window have (MiMo), or with a bias that no other layer has (GPT-NeoX Japanese).
 
 Heads are as many as elsewhere. Without a projection of values, a value is its key before the key's norm and rotation.
 """
@@ -22,7 +23,8 @@ from symconfig.graph.parts import Mixer
 
 NAME = "wide_attention"
 KV_HEADS, WIDTH, ROTARY = "wide_key_value_heads", "wide_head_dim", "wide_rotary_dim"
-KEYS_ARE_VALUES = "keys_are_values"
+VALUE_WIDTH = "wide_value_dim"  # of values, where it is not that of queries and keys
+KEYS_ARE_VALUES, OUT_BIAS = "keys_are_values", "out_bias"
 _ROWS = (d.BATCH, d.SEQUENCE)
 
 
@@ -33,10 +35,12 @@ def wide_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
         k, v = borrowed(ctx, (*_ROWS, KV_HEADS), (WIDTH, WIDTH), kind)
         return _result(ctx, x, _queries(ctx, q), k, v)
     k = _projected(ctx, x, "k_proj", Tensor("k", (*_ROWS, KV_HEADS, WIDTH)))
-    values = Tensor("v", k.dims)
-    v = k if KEYS_ARE_VALUES in ctx.model.mixer(NAME).switches else _projected(ctx, x, "v_proj", values)
+    said = ctx.model.mixer(NAME)
+    width = VALUE_WIDTH if said.sizes.get(VALUE_WIDTH) else WIDTH
+    values = Tensor("v", (*_ROWS, KV_HEADS, width))
+    v = k if KEYS_ARE_VALUES in said.switches else _projected(ctx, x, "v_proj", values)
     if ctx.model.v_norm:
-        v = norm(ctx, "v_norm", v, WIDTH, "qk_norm", weight=())
+        v = norm(ctx, "v_norm", v, width, "qk_norm", weight=())
     q, k = _queries(ctx, q), _queries(ctx, k)
     if kind.pairs is Pairs.LENT:
         k, v = lent(ctx, k, v, kind)
@@ -53,7 +57,7 @@ def _queries(ctx: Context, given: Tensor) -> Tensor:
 
 def _result(ctx: Context, x: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     o, out = copied(ctx, core(ctx, q, k, v, Read(FULL))), Tensor("attention_out", x.dims)
-    bias = ctx.model.attention_out_bias
+    bias = ctx.model.attention_out_bias or OUT_BIAS in ctx.model.mixer(NAME).switches
     linear(ctx, "o_proj", o, inner=o.dims[-2:], width=(d.HIDDEN,), outputs=[Use(out)], bias=bias)
     return with_adapter(ctx, "o_proj", out)
 
@@ -70,8 +74,10 @@ def _rotated(ctx: Context, name: str, given: Tensor, to: str) -> Tensor:
 
 def _check(mixer: Said) -> Sequence[str]:
     missing = [name for name in (KV_HEADS, WIDTH, ROTARY) if not mixer.sizes.get(name)]
-    unknown = [name for name in mixer.switches if name != KEYS_ARE_VALUES]
-    return [f"{NAME} needs sizes.{name}" for name in missing] + [f"{NAME} has no switch {name}" for name in unknown]
+    unknown = [name for name in mixer.switches if name not in (KEYS_ARE_VALUES, OUT_BIAS)]
+    both = KEYS_ARE_VALUES in mixer.switches and mixer.sizes.get(VALUE_WIDTH)
+    problems = [f"{NAME} needs sizes.{name}" for name in missing] + [f"{NAME} has no switch {name}" for name in unknown]
+    return [*problems, *([f"{NAME}: values that are keys have no width of their own"] if both else [])]
 
 
 def _sizes(model: ModelDescriptor) -> dict[str, float]:

@@ -120,6 +120,11 @@ CASES = {
         block="kimi_delta_attention", family="kimi_linear", config="KimiLinearConfig",
         module="KimiLinearDeltaAttention", sizes=KDA, given=KDA,
     ),
+    "ling": Case(
+        block="kimi_delta_attention", family="bailing_hybrid", config="BailingHybridConfig",
+        module="BailingHybridDeltaAttention", sizes=KDA, switches=("whole_decay_proj", "whole_gate_proj"),
+        given={"num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 32},
+    ),
     "lfm2": Case(
         block="short_conv", family="lfm2", config="Lfm2Config", module="Lfm2ShortConv", sizes={"conv_L_cache": 3},
         given={"conv_L_cache": 3},

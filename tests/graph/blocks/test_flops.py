@@ -66,7 +66,7 @@ def inside(case: Case) -> tuple[float, dict[str, float]]:
     return linear, products
 
 
-@pytest.mark.parametrize("name", ["mamba2", "jamba", "qwen3 next", "kimi", "lfm2", "minimax"])
+@pytest.mark.parametrize("name", ["mamba2", "jamba", "qwen3 next", "kimi", "ling", "lfm2", "minimax"])
 def test_projections_take_what_torch_counts(name: str) -> None:
     forward, both = counted(CASES[name])
     linear, products = inside(CASES[name])

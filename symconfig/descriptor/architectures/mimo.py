@@ -1,0 +1,71 @@
+"""Xiaomi's MiMo-V2-Flash: layers with a window have twice the key/value heads of the others, and sinks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from symconfig.descriptor.architectures.architecture import FULL, SLIDING, Architecture, Reading, Values
+from symconfig.descriptor.architectures.expert_rules import SIGMOID, particulars
+from symconfig.descriptor.architectures.latent_kin import ROUTED_AS_V3
+from symconfig.descriptor.architectures.structure_rules import rules
+from symconfig.descriptor.model import ModelDescriptor
+
+_WIDE = "wide_attention"
+_TIMES = 2  # as many key/value heads have layers with a window
+
+
+def _layers(values: Values, layers: int) -> list[str]:
+    """The first layer, and then every sixth, have no window."""
+    return [FULL if i == 0 or (i + 1) % 6 == 0 else SLIDING for i in range(layers)]
+
+
+def _without_window(values: Values) -> Mapping[str, Any]:
+    sizes = {
+        "wide_key_value_heads": values["num_key_value_heads"],
+        "wide_head_dim": values["head_dim"],
+        "wide_value_dim": values["v_head_dim"],
+        "wide_rotary_dim": int(values["head_dim"] * values["partial_rotary_factor"]),
+    }
+    return {"block": _WIDE, "sizes": sizes}
+
+
+def _mimo(reader: Reading) -> None:
+    """The first layer is dense. Each kind of layer may turn another part of its heads."""
+    fields, number = reader.fields, reader.fields["num_hidden_layers"]
+    fields["num_key_value_heads"] = _TIMES * reader.values["num_key_value_heads"]
+    if not reader.values["mlp_layer_types"]:
+        fields["experts.first_k_dense_replace"] = min(1, number)
+    for mixer in fields.get("mixers", ()):
+        mixer["sizes"]["wide_rotary_dim"] = int(fields["head_dim"] * fields["partial_rotary_factor"])
+    sections = reader.data.get("rope_parameters")
+    local = (sections.get(SLIDING) or {}) if isinstance(sections, Mapping) else {}
+    fields["partial_rotary_factor"] = local.get("partial_rotary_factor", reader.values["partial_rotary_factor"])
+
+
+def _keys(model: ModelDescriptor) -> dict[str, Any]:
+    """Return the heads of layers without a window, and rope's sections, which the class reads alone."""
+    sizes = next((one.sizes for one in model.mixers if one.block == _WIDE), {})
+    local = model.partial_rotary_factor
+    turned = sizes.get("wide_rotary_dim", model.rotary_dim)
+    whole = local if turned == model.rotary_dim else turned / model.head_dim
+    bases = {FULL: (model.rope_theta, whole), SLIDING: (model.rope_local_base_freq or model.rope_theta, local)}
+    rope = {
+        kind: {"rope_type": "default", "rope_theta": base, "partial_rotary_factor": share}
+        for kind, (base, share) in bases.items()
+    }
+    return {"num_key_value_heads": model.num_key_value_heads // _TIMES, "rope_parameters": rope}
+
+
+ARCHITECTURES: dict[str, Architecture] = {
+    "mimo_v2_flash": Architecture(
+        constants={**SIGMOID, "attention_sinks": True},
+        names={"attention_bias": ("qkv_bias",), "num_key_value_heads": (), "v_head_dim": ("v_head_dim",)},
+        only={**ROUTED_AS_V3, "n_shared_experts": (None, 0)},
+        layers=_layers,
+        blocks={FULL: _without_window},
+        reads=("attention_value_scale", "num_key_value_heads"),
+        rule=rules(_mimo, particulars({"attention_value_scale": 1.0})),
+        writes=_keys,
+    ),
+}

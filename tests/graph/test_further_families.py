@@ -1,0 +1,139 @@
+"""Layers of families with attention of their own against Transformers' classes on a CPU: FLOP and saved bytes."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from symconfig.cost.flops import block_flops
+from symconfig.descriptor.architectures.class_defaults import families
+from symconfig.descriptor.huggingface import import_config
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
+from symconfig.graph.attended import CHOSEN, FULL, WINDOW
+from symconfig.graph.derived import Phase
+from symconfig.graph.model import derived
+from symconfig.graph.operator import ELEMENT_BYTES
+from symconfig.graph.recompute import apply
+from symconfig.graph.scheme import Scheme
+from tests.descriptor.small_configs import small_config
+from tests.graph.support import held_bytes, numbers
+from tests.graph.test_dense_families import S, _module, _saved
+
+DENSE = {"num_hidden_layers": 2, "vocab_size": 96, "sliding_window": 4096}
+LATENT = {"v_head_dim": 12, "mlp_layer_types": ["dense"] * 2, "q_lora_rank": 24, "num_key_value_heads": 4}
+WINDOW_SIZES = {
+    "swa_num_attention_heads": 2,
+    "swa_num_key_value_heads": 2,
+    "swa_q_lora_rank": 12,
+    "swa_v_head_dim": 14,
+    "swa_kv_lora_rank": 20,
+    "swa_qk_nope_head_dim": 10,
+    "swa_qk_rope_head_dim": 4,
+    "swa_head_dim": 14,
+}
+FREE = ("model_type", *WINDOW_SIZES)  # keys that no class lists with a default
+FILES: dict[str, dict[str, Any]] = {
+    "mimo_v2_flash": {"mlp_layer_types": ["dense"] * 2, "layer_types": ["full_attention", "sliding_attention"]},
+    "axk2": LATENT | {"n_group": None, "topk_group": None},
+    "diffllama": {},
+    "gpt_neox_japanese": {"attention_dropout": 0.0},
+    "modernbert-decoder": {"layer_types": ["full_attention", "sliding_attention"], "local_attention": 4096},
+    "bailing_hybrid": LATENT | {"layer_types": ["full_attention"] * 2},
+    "dots3_note_text": LATENT | WINDOW_SIZES | {"layer_types": ["indexed_attention", "sliding_attention"]},
+}
+
+
+def _file(kind: str) -> dict[str, Any]:
+    keys = families()[kind]["defaults"]
+    small = {key: DENSE.get(key, value) for key, value in small_config(kind).items()}
+    return {key: value for key, value in {**small, **FILES[kind]}.items() if key in keys or key in FREE}
+
+
+def _layers_flops(model: ModelDescriptor) -> float:
+    """FLOP of the forward of all layers, with attention over all keys, as torch counts it."""
+    blocks = derived(model, DEEPSPEED.implementation, Scheme(False))
+    values = numbers(model, seq_length=S) | {FULL: S, WINDOW: S, CHOSEN: S}
+    each = block_flops(blocks, values, (Phase.FORWARD,))
+    return sum(each[kind] for kind in model.layer_kinds)
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_layers_take_what_torch_counts(kind: str) -> None:
+    torch = pytest.importorskip("torch")
+    from torch.utils.flop_counter import FlopCounterMode
+
+    config = _file(kind)
+    module = _module(config, "eager")  # whose products it counts all
+    with FlopCounterMode(display=False, depth=None) as counter, torch.no_grad():
+        module(torch.zeros((1, S), dtype=torch.long), use_cache=False)
+    layers = [each for name, each in counter.get_flop_counts().items() if re.search(r"layers\.\d+$", name)]
+    assert _layers_flops(import_config(config, "config.json", "small")) == sum(sum(each.values()) for each in layers)
+
+
+def _cut(config: dict[str, Any], layers: int) -> dict[str, Any]:
+    """The same file with fewer layers."""
+    short = {key: value[:layers] if isinstance(value, list) else value for key, value in config.items()}
+    return short | {"num_hidden_layers": layers}
+
+
+def _beyond(kind: str) -> float:
+    """Bytes that autograd saves for a model's second layer, beyond those derived."""
+    config = _file(kind)
+    model = import_config(config, "config.json", "small")
+    layer = derived(model, DEEPSPEED.implementation, Scheme(False))[model.layer_kinds[1]]
+    found = held_bytes(layer, apply(layer, frozenset()), numbers(model, seq_length=S))
+    return _saved(config) - _saved(_cut(config, 1)) - found
+
+
+# Of latent attention the result that values are views of, the heads again before the gate, and a gate's sigmoid in fp32
+# (of A.X K2's: in the gate's place); of windows with a rope of their own its angles, once. On a CPU torch's own RMSNorm
+# keeps its input in fp32, on a GPU as it is; DiffLlama's two exponentials and their difference, a number each, are left
+# out.
+BEYOND = {
+    "axk2": S * (2 * 4 * 8 + 2 * 4 * 12 + (4 - 2) * 4 * 12),
+    "bailing_hybrid": S * (2 * 4 * 8 + 2 * 4 * 12 + 4 * 4),
+    "diffllama": S * 2 * 2 * 32 + 2 * 4 + 2,
+    "dots3_note_text": S * (2 * 2 * 10 + 2 * 2 * 14 + 16),
+    "modernbert-decoder": S * 2 * 2 * 16,
+}
+
+
+@pytest.mark.parametrize("kind", BEYOND)
+def test_a_layer_saves_what_is_derived(kind: str) -> None:
+    assert _beyond(kind) == BEYOND[kind]
+
+
+def test_a_projection_before_the_head_takes_and_saves_what_torch_counts() -> None:
+    """ModernBERT's head: a linear layer, GELU and a LayerNorm, then the logits."""
+    torch = pytest.importorskip("torch")
+    from torch.utils.flop_counter import FlopCounterMode
+
+    config = _file("modernbert-decoder")
+    module = _module(config)
+    sizes: dict[int, int] = {}
+    known = {one.untyped_storage().data_ptr() for one in module.parameters()}
+    held = []
+
+    def pack(tensor: Any) -> Any:
+        held.append(tensor)
+        if tensor.untyped_storage().data_ptr() not in known:
+            sizes[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    x = torch.randn(1, S, config["hidden_size"], dtype=torch.bfloat16, requires_grad=True)
+    hooks = torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor)
+    with FlopCounterMode(display=False) as counter, hooks:
+        module.decoder(module.lm_head(x))
+    model = import_config(config, "config.json", "small")
+    blocks, values = (
+        derived(model, DEEPSPEED.implementation, Scheme(False)),
+        numbers(model, seq_length=S) | {FULL: S, WINDOW: S},
+    )
+    assert block_flops(blocks, values, (Phase.FORWARD,))["head"] == counter.get_total_flops()
+    ours = {"final_norm", "head_columns", "head_active", "head_norm.statistics", "head_norm"}
+    kept = {one.tensor: one.elements.value(values) * ELEMENT_BYTES[one.element] for one in blocks["head"].held}
+    # A LayerNorm on a CPU keeps its mean and deviation in the weights' precision; a GPU's, in fp32, what is derived.
+    assert sum(kept[name] for name in ours) == sum(sizes.values())
