@@ -19,6 +19,7 @@ from symconfig.graph.blocks.attention import core, normed_and_turned, projection
 from symconfig.graph.blocks.context import Context
 from symconfig.graph.blocks.indexer import Read
 from symconfig.graph.blocks.norms import norm
+from symconfig.graph.implementation import Choosing
 from symconfig.graph.operator import Element, Product, Tensor, Use
 from symconfig.graph.parts import Mixer
 
@@ -39,7 +40,7 @@ def attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
 
 def _read(ctx: Context, chosen: Tensor) -> Read:
     """Positions of what is read, or a mask of all others."""
-    if not ctx.how.attention.masks_choice:
+    if ctx.how.attention.choosing is not Choosing.MASKED:
         return Read(POOLED, chosen, kept=True)
     mask = Tensor("index_mask", (*_ROWS, d.KEYS))
     return Read(FULL, ctx.build.elementwise("index_mask", [chosen], mask, whole=(d.KEYS,)), kept=True)
