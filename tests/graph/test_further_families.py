@@ -10,17 +10,20 @@ import pytest
 from symconfig.cost.flops import block_flops
 from symconfig.descriptor.architectures.class_defaults import families
 from symconfig.descriptor.huggingface import import_config
-from symconfig.descriptor.model import ModelDescriptor
+from symconfig.errors import InfeasibleError
 from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
-from symconfig.graph.attended import CHOSEN, FULL, WINDOW
+from symconfig.graph.attended import FULL, WINDOW
 from symconfig.graph.derived import Phase
 from symconfig.graph.model import derived
 from symconfig.graph.operator import ELEMENT_BYTES
 from symconfig.graph.recompute import apply
 from symconfig.graph.scheme import Scheme
+from symconfig.solve.search import search
 from tests.descriptor.small_configs import small_config
 from tests.graph.support import held_bytes, numbers
-from tests.graph.test_dense_families import S, _module, _saved
+from tests.graph.test_dense_families import S, _layers_flops, _module, _saved
+from tests.sample_models import sample_cluster
+from tests.solve.naive import job
 
 DENSE = {"num_hidden_layers": 2, "vocab_size": 96, "sliding_window": 4096}
 LATENT = {"v_head_dim": 12, "mlp_layer_types": ["dense"] * 2, "q_lora_rank": 24, "num_key_value_heads": 4}
@@ -50,14 +53,6 @@ def _file(kind: str) -> dict[str, Any]:
     keys = families()[kind]["defaults"]
     small = {key: DENSE.get(key, value) for key, value in small_config(kind).items()}
     return {key: value for key, value in {**small, **FILES[kind]}.items() if key in keys or key in FREE}
-
-
-def _layers_flops(model: ModelDescriptor) -> float:
-    """FLOP of the forward of all layers, with attention over all keys, as torch counts it."""
-    blocks = derived(model, DEEPSPEED.implementation, Scheme(False))
-    values = numbers(model, seq_length=S) | {FULL: S, WINDOW: S, CHOSEN: S}
-    each = block_flops(blocks, values, (Phase.FORWARD,))
-    return sum(each[kind] for kind in model.layer_kinds)
 
 
 @pytest.mark.parametrize("kind", FILES)
@@ -137,3 +132,16 @@ def test_a_projection_before_the_head_takes_and_saves_what_torch_counts() -> Non
     kept = {one.tensor: one.elements.value(values) * ELEMENT_BYTES[one.element] for one in blocks["head"].held}
     # A LayerNorm on a CPU keeps its mean and deviation in the weights' precision; a GPU's, in fp32, what is derived.
     assert sum(kept[name] for name in ours) == sum(sizes.values())
+
+
+@pytest.mark.parametrize("kind", ["axk2", "diffllama", "dots3_note_text", "mimo_v2_flash", "modernbert-decoder"])
+def test_they_are_planned_over_two_ranks(kind: str) -> None:
+    more = {"num_key_value_heads": 4} if kind == "diffllama" else {}
+    model = import_config(small_config(kind) | more, "config.json", "small")
+    assert search(model, sample_cluster(), job(8, 16, pins={"tp": "2"})).best.predicted.step_s > 0
+
+
+def test_pairs_of_heads_are_not_split() -> None:
+    model = import_config(small_config("diffllama"), "config.json", "small")  # one pair of value heads
+    with pytest.raises(InfeasibleError, match="must divide over tp"):
+        search(model, sample_cluster(), job(8, 16, pins={"tp": "2"}))
