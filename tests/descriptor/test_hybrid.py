@@ -69,6 +69,11 @@ FILES: dict[str, list[dict[str, Any]]] = {
         HEADS | DELTA | EXPERTS | {"intermediate_size": 40, "head_dim": 16, "shared_expert_intermediate_size": 20},
         HEADS | DELTA | EXPERTS | {"intermediate_size": 40, "head_dim": 16, "mlp_only_layers": [1]},
     ],
+    "qwen4_exp_text": [
+        HEADS | DELTA | EXPERTS | {"head_dim": 16, "shared_expert_intermediate_size": 20, "hc_count": 2,
+                                   "hc_lowrank": 6, "indexer_n_heads": 2, "indexer_kv_heads": 1,
+                                   "indexer_head_dim": 16, "indexer_budget": 8, "indexer_compress_ratio": 4},
+    ],
     "qwen3_5_text": [HEADS | DELTA | {"intermediate_size": 40, "head_dim": 16}],
     "qwen3_5_moe_text": [HEADS | DELTA | EXPERTS | {"head_dim": 16, "shared_expert_intermediate_size": 20}],
     "lara_mini": [

@@ -161,10 +161,10 @@ SAVED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 
 FURTHER = SAVED | {
-    "hy_v4": ({"num_hidden_layers": 7}, {"num_hidden_layers": 6}),
-    "zaya": ({"num_hidden_layers": 4}, {"num_hidden_layers": 3}),
-    "qwen4_exp_text": (_qwen("lill"), _qwen("lll")),
-    "deepseek_v4": (_deepseek("pchphc"), _deepseek("pch")),
+    "hy_v4": ({"num_hidden_layers": 3}, {"num_hidden_layers": 2}),
+    "zaya": ({"num_hidden_layers": 3}, {"num_hidden_layers": 2}),
+    "qwen4_exp_text": (_qwen("li"), _qwen("l")),
+    "deepseek_v4": (_deepseek("pchp"), _deepseek("p")),
 }
 
 

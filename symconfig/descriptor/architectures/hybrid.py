@@ -150,7 +150,7 @@ ARCHITECTURES: dict[str, Architecture] = {
             | {"intermediate_size": 0, "norm_before_sublayer": False, "final_norm": False, "streams.mixing": "gated"},
             "names": {"hc_count": ("streams.count",), "hc_lowrank": ("streams.rank",)},
             "only": {"ple_layer_ids": (None, []), "indexer_kv_heads": (1,), "output_gate_type": (None, "silu")},
-            "ignored": (*QWEN["ignored"], *NGRAMS),
+            "ignored": (*QWEN["ignored"], *NGRAMS, "number_of_conv_states"),
             "blocks": {LINEAR: blocks.delta, FULL: blocks.pooled, INDEXED: blocks.pooled},
             "reads": (*QWEN["reads"], *blocks.POOLED),
             "kinds": dict.fromkeys(blocks.POOLED, Kind.COUNT),
