@@ -11,8 +11,9 @@ import pytest
 
 from symconfig.descriptor.architectures import architectures
 from symconfig.descriptor.huggingface import import_config
-from symconfig.descriptor.load import load_model
+from symconfig.descriptor.load import load_config, load_model
 from symconfig.errors import InputError, Problem
+from tests.descriptor.tiny_configs import tiny_config
 
 CONFIGS = sorted((Path(__file__).parent / "configs").glob("*.json"))
 TEXT = ("name", "source", "huggingface_id")
@@ -167,3 +168,34 @@ def test_the_name_comes_from_the_file_and_is_kept_as_it_is(tmp_path: Path) -> No
     assert load_model(str(tmp_path)).name == hostile
     (tmp_path / "config.json").write_text(json.dumps(LLAMA))
     assert load_model(str(tmp_path)).name == tmp_path.name
+
+
+def test_a_limit_without_an_end_is_no_number_of_the_model(tmp_path: Path) -> None:
+    """As Nemotron-H is published: Python writes Infinity, and keys have an older name each."""
+    file = tmp_path / "config.json"
+    config = {
+        "model_type": "nemotron_h", "hidden_size": 256, "intermediate_size": 512, "hybrid_override_pattern": "M-M*",
+        "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "attention_head_dim": 64,
+        "vocab_size": 1024, "mamba_num_heads": 8, "mamba_head_dim": 64, "n_groups": 2, "time_step_rank": 16,
+        "norm_eps": 1e-5, "rope_theta": 10000, "time_step_limit": [0.0, float("inf")],
+    }  # fmt: skip
+    file.write_text(json.dumps(config))
+    model, _ = load_config(file)
+    assert (model.head_dim, model.norm_eps, model.position) == (64, 1e-5, "none")
+    file.write_text(json.dumps(config | {"hidden_size": float("inf"), "norm_eps": float("nan")}))
+    with pytest.raises(InputError) as caught:
+        load_config(file)
+    assert any("norm_eps: not a finite number (got NaN)" in str(problem) for problem in caught.value.problems)
+    file.write_text(json.dumps(config | {"vocab_size": float("inf")}))
+    with pytest.raises(InputError, match="vocab_size: not a finite number"):
+        load_config(file)
+
+
+def test_a_list_of_no_layers_is_none() -> None:
+    """Qwen3.5's files say that no layer has another MLP, and no layer of the tower a result that is passed on."""
+    data = tiny_config("qwen3_5_text", 0)
+    assert import_config(data | {"mlp_only_layers": []}, "config.json", "tiny") == import_config(
+        data, "config.json", "tiny"
+    )
+    with pytest.raises(InputError, match="mlp_only_layers"):
+        import_config(data | {"mlp_only_layers": [1]}, "config.json", "tiny")
