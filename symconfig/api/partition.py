@@ -32,7 +32,7 @@ from symconfig.solve.partition.run import partition as solve
 if TYPE_CHECKING:
     from symconfig.api.graph_job import Asked
     from symconfig.api.planning import PlanResult
-    from symconfig.solve.partition.executed.file import Partitioned
+    from symconfig.solve.partition.executed.partitioned import Partitioned
 
 PLANNED = "a model of the zoo, or of a descriptor"
 
@@ -162,11 +162,9 @@ class PartitionResult:
         if not source.module:
             what = "only a module can be written as a file that trains it"
             raise InputError(Problem(what, got=source.name, need="--module PACKAGE.MODULE:FACTORY"))
-        from symconfig.solve.partition.executed.build import executed, trace
-        from symconfig.solve.partition.executed.file import Partitioned
+        from symconfig.solve.partition.executed.partitioned import partitioned
 
-        rows = np.array(found.rows, dtype=np.int64)
-        return Partitioned(source.module, executed(trace(source.module), found.net, found.axes, rows))
+        return partitioned(source.module, found.net, found.axes, np.array(found.rows, dtype=np.int64))
 
     def said(self, top: int = 1, baselines: bool = False, explained: tuple[int, ...] = ()) -> Said:
         """Everything that the report shows. top: other ways of each operator."""

@@ -43,7 +43,7 @@ def traced(factory: str) -> tuple[Any, Net]:
 def built(factory: str, rows: Any, mesh: Mesh) -> Any:
     """By rows, by the name of a strategy, or by the number of a random one."""
     from symconfig.solve.partition.executed.build import executed
-    from symconfig.solve.partition.executed.file import Partitioned
+    from symconfig.solve.partition.executed.partitioned import Partitioned
 
     lowering, of = traced(factory)
     if isinstance(rows, int):
@@ -55,7 +55,7 @@ def built(factory: str, rows: Any, mesh: Mesh) -> Any:
 
 def solved(factory: str, mesh: Mesh) -> Any:
     from symconfig.solve.partition.executed.build import executed
-    from symconfig.solve.partition.executed.file import Partitioned
+    from symconfig.solve.partition.executed.partitioned import Partitioned
 
     lowering, of = traced(factory)
     found = answered(asked({"program": of.program, "cluster": "h100", "mesh": mesh, "solver": "adaptive"})).found

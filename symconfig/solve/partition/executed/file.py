@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from importlib.resources import files
 from math import prod
 from typing import Any
@@ -16,7 +15,7 @@ from torch.fx import Node
 
 from symconfig.errors import InputError, Problem
 from symconfig.graph.program.torch_source.walk import path_of
-from symconfig.solve.partition.executed.build import Executed, computed, data, inputs
+from symconfig.solve.partition.executed.build import Executed, computed, inputs
 from symconfig.solve.partition.placements import WITHIN_NOTE
 
 OWN = {"dispatch": "to_experts", "combine": "from_experts"}  # operators of symconfig: functions of run_kernels
@@ -89,26 +88,6 @@ def forward(step: Step, {inputs}: Value) -> Any:
     device = step.mesh.device_type
 {body}
 '''
-
-
-@dataclass(frozen=True)
-class Partitioned:
-    """A module's file: its text, the table beside it, and what is to be said about them. source: its factory."""
-
-    source: str
-    executed: Executed
-
-    def python(self, stem: str = "partitioned") -> str:
-        """Return the Python file. stem: its name without .py, which the table has too."""
-        return python(self.executed, self.source, stem)
-
-    def table(self) -> str:
-        """Return the JSON beside it."""
-        return text(data(self.executed))
-
-    def said(self) -> list[str]:
-        """Return as sentences what runs otherwise than the solver chose, and what that costs."""
-        return said(self.executed)
 
 
 def python(one: Executed, source: str, stem: str) -> str:
