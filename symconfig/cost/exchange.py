@@ -104,7 +104,8 @@ def _messages(sums: Stages, setting: Setting) -> Array:
         blocks: Array = setting.pipelines.counts.sum(axis=1)
         return blocks
     matrices = sums.matrices if together is Together.MATRIX and setting.zero == 3 else np.zeros_like(sums.matrices)
-    return either.maximum(matrices, 1.0)
+    several: Array = either.maximum(matrices, 1.0)
+    return several
 
 
 def exchanged_s(sums: Stages, points: Columns, setting: Setting) -> Array:

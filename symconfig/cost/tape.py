@@ -296,7 +296,7 @@ class Term:
         return not self > other and not self < other
 
     def __bool__(self) -> bool:
-        return self > 0.0 or self < 0.0
+        return bool(self > 0.0 or self < 0.0)
 
 
 def _is(other: Any, number: float) -> bool:

@@ -43,7 +43,8 @@ def _beside_share(sums: Stages, points: Columns, expert: Array, widest_expert: A
     largest = either.maximum(table, layers)
     other = np.where(trained - sums.vectors - sums.vocabulary <= share, largest, layers)
     result: Array = either.minimum(trained - sums.vectors - share, largest + other)
-    return result + either.minimum(sums.vectors - vectors, 2 * sums.widest_vector)
+    whole: Array = result + either.minimum(sums.vectors - vectors, 2 * sums.widest_vector)
+    return whole
 
 
 def _beside_expert_shares(expert: Array, largest: Array, points: Columns, group: int) -> Array:

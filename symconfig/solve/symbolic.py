@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from symconfig.cost.blocks import PASSES
+from symconfig.cost.blocks import PASSES, BlockCost
 from symconfig.cost.framework import Framework
 from symconfig.cost.lattice import Lattice
 from symconfig.cost.machine import Machine
 from symconfig.cost.stages import Stages
-from symconfig.cost.table import BlockCost, Table, block_costs, resolve, table
+from symconfig.cost.table import Table, block_costs, resolve, table
 from symconfig.cost.tape import Array, Tape, Term
 from symconfig.graph.model import derived
 from symconfig.plans.columns import Columns
@@ -103,28 +103,26 @@ def traced(found: Found) -> Traced:
 def _on_symbols(found: Found, tape: Tape) -> Found:
     """Return a candidate whose machine, framework and job are symbols."""
     request = found.request
-    return replace(
-        found,
-        machine=_machine(found.machine, tape),
-        request=replace(
-            request,
-            framework=_framework(request.framework, tape),
-            gpus=tape.symbol("gpus", request.gpus),
-            global_batch=tape.symbol("global_batch_size", request.global_batch),
-            seq_length=tape.symbol("seq_length", request.seq_length),
-        ),
-    )
+    job: dict[str, Any] = {
+        "gpus": tape.symbol("gpus", request.gpus),
+        "global_batch": tape.symbol("global_batch_size", request.global_batch),
+        "seq_length": tape.symbol("seq_length", request.seq_length),
+    }
+    framework = _framework(request.framework, tape)
+    return replace(found, machine=_machine(found.machine, tape), request=replace(request, framework=framework, **job))
 
 
 def _machine(machine: Machine, tape: Tape) -> Machine:
     names = [one.name for one in fields(Machine) if one.name not in ("levels", *_NO_SYMBOLS)]
-    levels = {name: tape.symbol(name, value) for name, value in machine.levels.items()}
-    return replace(machine, **{name: tape.symbol(name, getattr(machine, name)) for name in names}, levels=levels)
+    known: dict[str, Any] = {name: tape.symbol(name, getattr(machine, name)) for name in names}
+    levels: dict[str, Any] = {name: tape.symbol(name, float(value)) for name, value in machine.levels.items()}
+    return replace(machine, levels=levels, **known)
 
 
 def _framework(framework: Framework, tape: Tape) -> Framework:
     some = {name: getattr(framework, name) for name in FRAMEWORK}
-    return replace(framework, **{name: tape.symbol(name, value) for name, value in some.items() if value})
+    known: dict[str, Any] = {name: tape.symbol(name, value) for name, value in some.items() if value}
+    return replace(framework, **known)
 
 
 def _objects(*terms: Any) -> Any:
@@ -136,7 +134,7 @@ def _objects(*terms: Any) -> Any:
 def _columns(found: Found, known: Found, tape: Tape) -> Columns:
     """Return the candidate's point: its degrees as symbols, and what follows from them."""
     p, every = found.degrees, found.columns()
-    degrees = {name: tape.symbol(name, getattr(p, name)) for name in ("tp", "cp", "ep", "etp", "pp")}
+    degrees: dict[str, Any] = {name: tape.symbol(name, getattr(p, name)) for name in ("tp", "cp", "ep", "etp", "pp")}
     micro = tape.symbol("micro_batch", found.micro)
     some = {name: _objects(degrees[name]) for name in ("tp", "cp", "ep", "etp")}
     where = priced(known.request, replace(every, **some, micro=_objects(micro)), degrees["pp"])
@@ -147,7 +145,7 @@ def _columns(found: Found, known: Found, tape: Tape) -> Columns:
 
 def _table(known: Found, found: Found, where: Columns, tape: Tape) -> Table:
     request, choices = known.request, choices_of(found)
-    numbers = dict(lattice(request, where).numbers)
+    numbers: dict[str, Any] = dict(lattice(request, where).numbers)
     for name, number in numbers.items():
         if isinstance(number, int | float):
             numbers[name] = tape.symbol(name, number)

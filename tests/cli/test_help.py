@@ -23,6 +23,7 @@ NOT_RUN = {
     "calibrate": "needs measured runs",
     "validate": "needs measured runs",
     "size": "makes plans for a quarter of a minute; tests/cli/test_set.py runs a smaller one",
+    "whatif": "makes dozens of plans; tests/cli/test_whatif.py runs a smaller one",
     "verify": "starts the real frameworks, as tests/verify does",
 }
 
