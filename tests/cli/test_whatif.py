@@ -11,11 +11,13 @@ from tests.cli.support import Run, run
 
 __all__ = ["run"]
 
+PINS = {"pp": 1, "cp": 1, "tp": "1..2", "mbs": "1..2"}
+
 
 @pytest.fixture(scope="module")
 def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("whatif") / "plan.json"
-    result = symconfig.plan(model="llama3.1-8b", cluster="h100", gpus=8, global_batch_size=64)
+    result = symconfig.plan(model="llama3.1-8b", cluster="h100", gpus=8, global_batch_size=8, pins=PINS)
     path.write_text(result.to_json(), encoding="utf-8")
     return path
 

@@ -3,53 +3,74 @@
 from __future__ import annotations
 
 from functools import cache
+from itertools import pairwise
+from typing import Any
 
 import pytest
 
 import symconfig
 from symconfig.api.planning import PlanResult
+from symconfig.descriptor.mesh import NETWORK
 from symconfig.errors import InputError
 from symconfig.runs.whatif.vary import varied
 from symconfig.runs.whatif.whatif import WhatIf, named
 from symconfig.solve.plan_symbols import break_even
 
-JOB = {"model": "llama3.1-8b", "cluster": "h100", "gpus": 16}
+JOB: dict[str, Any] = {
+    "model": "llama3.1-8b",
+    "gpus": 16,
+    "global_batch_size": 64,
+    "pins": {"cp": 1, "pp": "1..2", "tp": "1..2", "vpp": 1},
+}
 
 
 @cache
-def planned(batch: int = 256) -> PlanResult:
-    return symconfig.plan(**JOB, global_batch_size=batch)
+def planned() -> PlanResult:
+    return symconfig.plan(**JOB, cluster="h100")
 
 
 @cache
 def answer() -> WhatIf:
-    return symconfig.whatif(planned(), ["global_batch_size=64..1024"])
+    return symconfig.whatif(planned(), ["links=0.2..1x"])
 
 
 def test_a_border_is_where_planning_on_either_side_gives_another_plan() -> None:
     (line,) = answer().lines
     assert len(line.spans) > 1
-    for before, after in zip(line.spans, line.spans[1:], strict=False):
-        assert after.low - before.high == line.vary.step
-        sides = [planned(round(value)).best for value in (before.high, after.low)]
-        assert [named(side) for side in sides] == [before.answer.name, after.answer.name]
-        assert sides[0].predicted.step_s == before.high_s
-        assert sides[1].predicted.step_s == after.answer.step_s
-    assert (line.spans[0].low, line.spans[-1].high) == (64, 1024)
+    for before, after in pairwise(line.spans):
+        assert 1 < after.low / before.high <= 1 + 1e-3
+        for span, value, step_s in ((before, before.high, before.high_s), (after, after.low, after.answer.step_s)):
+            levels = [
+                level
+                if level.name in NETWORK
+                else level.model_copy(
+                    update={
+                        "bandwidth_bytes_per_s": level.bandwidth_bytes_per_s.model_copy(
+                            update={"value": level.bandwidth_bytes_per_s.value * value}
+                        )
+                    }
+                )
+                for level in planned().plan.cluster.levels
+            ]
+            cluster = planned().plan.cluster.model_copy(update={"levels": tuple(levels)})
+            found = symconfig.plan(**JOB, cluster=cluster).best
+            assert (named(found), found.predicted.step_s) == (span.answer.name, step_s)
+    assert (line.spans[0].low, line.spans[-1].high) == (0.2, 1.0)
 
 
 def test_the_plan_itself_is_the_best_at_what_it_was_made_for() -> None:
     found = answer()
-    mine = next(span for span in found.lines[0].spans if span.low <= 256 <= span.high)
-    assert mine.answer.name == found.now.name == named(planned().best)
+    assert found.lines[0].spans[-1].answer.name == found.now.name == named(planned().best)
+    assert found.lines[0].spans[-1].high_s == planned().best.predicted.step_s
 
 
-def test_a_memory_in_which_nothing_fits_is_a_range_of_its_own() -> None:
-    (line,) = symconfig.whatif(planned(), ["memory=0.1..1x"]).lines
-    assert line.spans[0].answer.step_s is None
-    assert line.spans[-1].answer.name == named(planned().best)
-    before, after = line.spans[-2:]
-    assert after.low / before.high <= 1 + 1e-3
+def test_batches_are_whole_steps_in_which_the_plan_can_run() -> None:
+    (line,) = symconfig.whatif(planned(), ["global_batch_size=16..100"]).lines
+    best = planned().best
+    step = best.batch.micro * best.parallel.dp
+    assert line.vary.step == step
+    assert [line.spans[0].low % step, line.spans[-1].high % step] == [0, 0]
+    assert (line.spans[0].low, line.spans[-1].high) == (step, 100 // step * step)
 
 
 def test_the_break_even_of_two_candidates_is_where_their_steps_are_equal() -> None:
