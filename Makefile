@@ -16,7 +16,7 @@ export PYTHONUTF8 := 1
 JOB := --model llama2-13b --cluster a100-80gb --gpus 64 --global-batch-size 1024 --seq-length 4096
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint mutants bench bench-check house accuracy priors pipelines partition adaptability trained rules checkpoints rates families jobs verify-all verify-real verify-formats verify-training verify-engines megatron-source templates launchers readme options recipes sessions echarts pages clean
+.PHONY: help demo test lint mutants bench bench-check house accuracy priors pipelines partition adaptability trained symbols rules checkpoints rates families jobs verify-all verify-real verify-formats verify-training verify-engines megatron-source templates launchers readme options recipes sessions echarts pages clean
 
 help:
 	@echo 'make demo        plan Llama-2-13B on 64 A100 for Megatron-LM and for DeepSpeed, into demo/'
@@ -41,6 +41,7 @@ help:
 	@echo 'make rules       every rule of symconfig audit with its example, into docs/rules.md'
 	@echo 'make checkpoints what loads where, by rules and by what the frameworks did, into docs/checkpoints.md'
 	@echo "make families    the defaults of transformers' config classes, into symconfig; what is read of them, into docs/models.md"
+	@echo 'make symbols     the formulas of a plan and where it stays the best, into docs/symbols.md'
 	@echo 'make rates       what a job says of its run, and the rates of what it leaves open, into docs/rates.md'
 	@echo 'make jobs        run the twelve jobs of docs/jobs, and put what they print into their pages'
 	@echo 'make templates   every variable of templates, into docs/templates.md'
@@ -178,6 +179,9 @@ rules: $(VENV)/.base
 
 checkpoints: $(VENV)/.base
 	$(BIN)/python docs/checkpoints.py
+
+symbols: $(VENV)/.base
+	$(BIN)/python docs/symbols.py
 
 rates: $(VENV)/.base
 	$(BIN)/python docs/rates.py

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from symconfig.api.replan import replan as replan
     from symconfig.api.sweep import size as size
     from symconfig.api.sweep import sweep as sweep
+    from symconfig.api.whatif import whatif as whatif
     from symconfig.api.zoo import clusters as clusters
     from symconfig.api.zoo import models as models
     from symconfig.runs import checkpoint as checkpoint
@@ -40,6 +41,7 @@ _HOMES = {
     "api.recipes": ("recipes",),
     "api.replan": ("replan", "diff", "ReplanResult"),
     "api.fallback": ("fallback", "FallbackResult"),
+    "api.whatif": ("whatif",),
     "api.zoo": ("models", "clusters"),
     "runs.embed.mismatch": ("MismatchError",),
 }

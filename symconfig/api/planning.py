@@ -34,6 +34,7 @@ from symconfig.solve.answer import TOP
 if TYPE_CHECKING:
     from symconfig.render.files import Files
     from symconfig.report.timeline.chart import Chart
+    from symconfig.solve.plan_symbols import Symbolic
 
 T = TypeVar("T")
 _MAX_TOP = 1000
@@ -100,11 +101,24 @@ class PlanResult:
         """
         from symconfig.report.timeline import seen
 
+        one, other = self._candidate(candidate), seen.schedule(schedule) if schedule is not None else None
+        return seen.seen(self.plan, one, other)
+
+    @typed
+    def symbolic(self, candidate: int = 1) -> Symbolic:
+        """Return the costs of a candidate (1: the best) as SymPy expressions, with the numbers of their symbols.
+
+        Raises InputError.
+        """
+        from symconfig.solve.plan_symbols import symbolic
+
+        return symbolic(self.plan, self._candidate(candidate))
+
+    def _candidate(self, candidate: int) -> Candidate:
         every = (self.plan.best, *self.plan.alternatives)
         if not 1 <= candidate <= len(every):
             raise InputError(Problem("out of range", field="candidate", got=str(candidate), need=f"1 to {len(every)}"))
-        other = seen.schedule(schedule) if schedule is not None else None
-        return seen.seen(self.plan, every[candidate - 1], other)
+        return every[candidate - 1]
 
     def html(self) -> str:
         """The page of `symconfig plan --html`."""
@@ -319,12 +333,15 @@ def files(plan: Plan, wanted: Wanted) -> Files:
     from symconfig.render import manifest, render
     from symconfig.render.files import File, Files
     from symconfig.report.markdown import narrow
+    from symconfig.report.symbols import markdown as formulas_section
     from symconfig.report.timeline.section import TRACE, written
+    from symconfig.solve.plan_symbols import symbolic
 
     target = wanted.of_plan(plan)
     launchers = wanted.to_start(target)
     rendered = render(plan, target, launchers, wanted.templates)
     section, traced = written(plan)
+    section = f"{section}\n{formulas_section(symbolic(plan, plan.best))}"
     items = [
         replace(item, text=narrow(f"{item.text}\n{section}")) if item.path == "REPORT.md" else item for item in rendered
     ]

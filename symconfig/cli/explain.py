@@ -18,23 +18,27 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--all",
         action="store_true",
-        help="also schedules that the plan's framework does not run, and each tensor of each block",
+        help="also schedules that the plan's framework does not run, each tensor of each block, each formula, each "
+        "symbol",
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the formulas with their numbers. Exit 0."""
     from symconfig.plans.file import load_plan
+    from symconfig.report import symbols
     from symconfig.report.explanation import blocks, to_dict
     from symconfig.report.timeline.seen import compared
     from symconfig.solve.explain import explain as formulas
+    from symconfig.solve.plan_symbols import symbolic
     from symconfig.solve.restore import retraced
 
     loaded = load_plan(Path(arguments.plan))
     with retraced(arguments.plan):
         found, schedules = formulas(loaded), compared(loaded, loaded.best)
+        costs = symbolic(loaded, loaded.best)
     if arguments.json:
-        print_json(to_dict(loaded, found, schedules))
+        print_json({**to_dict(loaded, found, schedules), "symbolic": symbols.to_dict(costs)})
     else:
-        say(blocks(loaded, found, schedules, every=arguments.all))
+        say([*blocks(loaded, found, schedules, every=arguments.all), *symbols.blocks(costs, every=arguments.all)])
     return 0

@@ -48,7 +48,7 @@ GROUPS = {
     "before training": ("plan", "serve", "size", "sweep", "partition", "render", "formats"),
     "in an existing pipeline": ("audit", "adapt", "args", "check"),
     "when something changes": ("replan", "adaptability", "diff", "fallback", "checkpoint"),
-    "look closer": ("explain", "timeline", "verify", "validate"),
+    "look closer": ("explain", "whatif", "timeline", "verify", "validate"),
     "what there is to plan with": ("models", "clusters", "recipes", "importing"),
     "this machine": ("doctor", "measure", "calibrate"),
 }

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from symconfig.cost import either
 from symconfig.cost.blocks import KEPT, SECONDS
 from symconfig.cost.flight import heads_in_flight
 from symconfig.cost.lattice import Array
@@ -61,7 +62,7 @@ def evaluate_block(
     less = summed(prefix, change[KEPT]) * heads_in_flight(heads, points, setting)  # [s, layers, n]
     activations = plain.memory["activations"][:, 0] + less
     touched = heads > 0
-    working = np.where(touched, np.maximum(plain_sums.transient, full_sums.transient), plain_sums.transient)
+    working = np.where(touched, either.maximum(plain_sums.transient, full_sums.transient), plain_sums.transient)
     fixed = total({name: part for name, part in plain.memory.items() if name not in ("activations", "working set")})
     movable = activations + working
     fits = np.asarray((movable[:, :, None, :] + fixed[:, 0][:, None]).max(axis=0) <= budget_bytes)  # [layers, o, n]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from symconfig.cost import compiled, orthogonal
+from symconfig.cost import compiled, either, orthogonal
 from symconfig.cost.collectives import beside_another, collective_s, exposed
 from symconfig.cost.framework import Framework
 from symconfig.cost.host import graphed, host_seconds, inside_experts, is_dispatch
@@ -139,12 +139,12 @@ class BlockCost:
         transient = self.workspace_bytes + _revived(policies, held) + away + kept * self.paired
         total_forward = works.sum(axis=0)
         host = np.array([self.host_s[op, Phase.FORWARD] for op in ops])
-        lead = np.maximum(total_forward + forward_comm - host.sum(axis=0), 0.0)
-        wait = self._forward_wait() + np.maximum(copies_s - lead, 0.0)
+        lead = either.maximum(total_forward + forward_comm - host.sum(axis=0), 0.0)
+        wait = self._forward_wait() + either.maximum(copies_s - lead, 0.0)
         host_backward = sum(t for (_, phase), t in self.host_s.items() if phase is not Phase.FORWARD)
         host_again = _rows([[op in policy.again for op in ops] for policy in policies]) @ host
         busy = backward + again + backward_comm + again_comm
-        wait_backward = np.maximum(host_backward + host_again + copies_s - busy, 0.0)
+        wait_backward = either.maximum(host_backward + host_again + copies_s - busy, 0.0)
         result: Array = np.stack(
             np.broadcast_arrays(
                 total_forward + wait,
@@ -161,14 +161,14 @@ class BlockCost:
 
     def seconds(self) -> Array:
         """[4, points], the first of PASSES where nothing is offloaded and nothing runs again."""
-        result = np.zeros((4, self.boundary_bytes.size))
+        result = np.zeros((4, self.boundary_bytes.size), dtype=self.boundary_bytes.dtype)
         for (_, phase), t in self.work_s.items():
             result[int(phase is not Phase.FORWARD)] += t
         for c, t in zip(self.derived.collectives, self.comm_s, strict=True):
             result[2 + int(c.phase is not Phase.FORWARD)] += t
         host = sum(t for (_, phase), t in self.host_s.items() if phase is not Phase.FORWARD)
         result[0] += self._forward_wait()
-        result[1] += np.maximum(host - result[1] - result[3], 0.0)
+        result[1] += either.maximum(host - result[1] - result[3], 0.0)
         return result
 
     def _forward_wait(self) -> Array:
@@ -187,7 +187,7 @@ class BlockCost:
             if c.phase is Phase.FORWARD:
                 busy[c.owner] = busy[c.owner] + t
         behind = np.cumsum([self.host_s[op, Phase.FORWARD] - busy[op] for op in order], axis=0)
-        result: Array = np.maximum((behind if among else behind[-1:]).max(axis=0), 0.0)
+        result: Array = either.maximum(either.largest(behind if among else behind[-1:]), 0.0)
         return result
 
 
@@ -199,7 +199,7 @@ def _revived(policies: Sequence[Policy], held: Array) -> Array:
     """[policies, points]: bytes of the recomputed module that brings back most."""
     sums = {unit: held[list(unit)].sum(axis=0) for unit in {unit for policy in policies for unit in policy.units}}
     zero = np.zeros(held.shape[1])
-    return np.array([np.max([zero, *(sums[unit] for unit in policy.units)], axis=0) for policy in policies])
+    return np.array([either.largest(np.array([zero, *(sums[unit] for unit in policy.units)])) for policy in policies])
 
 
 def evaluate(block: DerivedBlock, lattice: Lattice, machine: Machine, framework: Framework) -> BlockCost:
@@ -223,7 +223,7 @@ def evaluate(block: DerivedBlock, lattice: Lattice, machine: Machine, framework:
         comm_s=full,
         full_comm_s=full,
         held_bytes=tuple(held * sizes),
-        workspace_bytes=np.max(np.array(spaces), axis=0) + _libraries(machine, framework),
+        workspace_bytes=either.largest(np.array(spaces)) + _libraries(machine, framework),
         weights=_weights(
             block.weights,
             lattice,
@@ -253,7 +253,7 @@ def hiding(cost: BlockCost, framework: Framework) -> BlockCost:
         return alone
     beside = replace(alone, comm_s=beside_another(cost.derived, shown, work, framework.hide.experts))
     less = alone.seconds() - beside.seconds()
-    return replace(beside, hidden_s=np.maximum(less[:2] + less[2:], 0.0))
+    return replace(beside, hidden_s=either.maximum(less[:2] + less[2:], 0.0))
 
 
 def _replayed(cost: BlockCost, framework: Framework) -> BlockCost:
@@ -275,7 +275,9 @@ def _libraries_of(block: DerivedBlock, lattice: Lattice, machine: Machine, frame
     together = framework.implementation.experts.kernels is not ExpertKernels.IN_TURN and bool(inside_experts(block))
     grouped = framework.grouped_streams * machine.engine_workspace_bytes * together
     left = [lattice.value(space.buffer) for space in block.workspaces if space.buffer is not None]
-    result: Array = grouped + ELEMENT_BYTES[Element.ACTIVATION] * np.max([np.zeros(lattice.points), *left], axis=0)
+    result: Array = grouped + ELEMENT_BYTES[Element.ACTIVATION] * either.largest(
+        np.array([np.zeros(lattice.points), *left])
+    )
     return result
 
 
@@ -337,7 +339,7 @@ def _widest(
         return zero, zero, zero, zero
 
     def most(chosen: list[WeightShard]) -> Array:
-        result: Array = np.max([zero, *(lattice.value(shard.elements) for shard in chosen)], axis=0)
+        result: Array = either.largest(np.array([zero, *(lattice.value(shard.elements) for shard in chosen)]))
         return result
 
     live = [shard for shard in shards if not shard.frozen and not shard.table]
@@ -349,5 +351,5 @@ def _widest(
         sum((lattice.value(shard.elements) for shard in vectors), zero),
         most([s for s in dense if s.row != ONE]),
         most(vectors),
-        np.maximum(most(experts), np.where(lattice.numbers["ep"] > 1, 0.0, together)),
+        either.maximum(most(experts), np.where(lattice.numbers["ep"] > 1, 0.0, together)),
     )

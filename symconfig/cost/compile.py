@@ -14,16 +14,14 @@ from symconfig.cost.formulas import Formula, formulas
 
 _HEADER = '''"""Made by `python -m symconfig.cost.compile` from formulas.py. Do not edit.
 
-Arguments are float64 arrays or numbers that broadcast together.
+Arguments are float64 arrays, numbers or terms of a tape that broadcast together.
 """
 
 from typing import Any
 
 import numpy as np
 
-
-def _greater(a: Any, b: Any) -> Any:
-    return np.asarray(a > b, dtype=np.float64)
+from symconfig.cost.either import greater, maximum, minimum
 '''
 
 
@@ -31,8 +29,7 @@ class _Printer(NumPyPrinter):  # type: ignore[misc]  # SymPy has no types
     _module = "np"
 
     def _print_Function(self, expr: sp.Function) -> str:
-        name = {"maximum": "np.maximum", "minimum": "np.minimum", "greater": "_greater"}[expr.func.__name__]
-        return f"{name}({', '.join(self._print(argument) for argument in expr.args)})"
+        return f"{expr.func.__name__}({', '.join(self._print(argument) for argument in expr.args)})"
 
     def _print_Rational(self, expr: sp.Rational) -> str:
         return f"{expr.p}.0/{expr.q}.0"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from symconfig.cost import compiled
+from symconfig.cost import compiled, either
 from symconfig.cost.collectives import ring
 from symconfig.cost.framework import CONTENTION, Together
 from symconfig.cost.lattice import Array
@@ -50,7 +50,10 @@ def exchange(sums: Stages, points: Columns, setting: Setting) -> Exchange:
     messages = _messages(sums, setting)
     over, over_experts = framework.stride(("cp", "dp"), points.degrees), framework.stride(("edp",), points.degrees)
     instances = framework.optimizer_instances if zero else 1
-    shards, shards_of_experts = np.maximum(points.shards / instances, 1.0), np.maximum(points.edp / instances, 1.0)
+    shards, shards_of_experts = (
+        either.maximum(points.shards / instances, 1.0),
+        either.maximum(points.edp / instances, 1.0),
+    )
 
     def move(passes: Array, dense_bytes: Array, expert_bytes: Array) -> Array:
         """[k, s, n]: of k collectives at once, within a group."""
@@ -101,7 +104,8 @@ def _messages(sums: Stages, setting: Setting) -> Array:
         blocks: Array = setting.pipelines.counts.sum(axis=1)
         return blocks
     matrices = sums.matrices if together is Together.MATRIX and setting.zero == 3 else np.zeros_like(sums.matrices)
-    return np.maximum(matrices, 1.0)
+    several: Array = either.maximum(matrices, 1.0)
+    return several
 
 
 def exchanged_s(sums: Stages, points: Columns, setting: Setting) -> Array:
@@ -109,7 +113,7 @@ def exchanged_s(sums: Stages, points: Columns, setting: Setting) -> Array:
     if setting.pipelines.several and setting.zero not in EVERY_MICROBATCH:
         shown = _in_pipeline(sums, points, setting) + between_ends_s(sums, points, setting)
     else:
-        shown = _beside_microbatches(sums, points, setting).max(axis=0) + between_ends_s(sums, points, setting)
+        shown = either.largest(_beside_microbatches(sums, points, setting)) + between_ends_s(sums, points, setting)
     return shown + copies_s(sums, points, setting) if setting.framework.copied_bytes else shown
 
 
@@ -124,7 +128,7 @@ def between_ends_s(sums: Stages, points: Columns, setting: Setting) -> Array:
 
 def copies_s(sums: Stages, points: Columns, setting: Setting) -> Array:
     """[n]: moving weights and gradients between the collectives' buffers and the tensors, each microbatch."""
-    elements = (sums.dense + sums.expert).max(axis=0)
+    elements = either.largest(sums.dense + sums.expert)
     moved = points.num_microbatches * elements * setting.framework.copied_bytes
     result: Array = moved / setting.machine.hbm_bytes_per_s
     return result
@@ -145,7 +149,7 @@ def _beside_microbatches(sums: Stages, points: Columns, setting: Setting) -> Arr
     if setting.zero == 3:
         share = hide.sharded_weights
         far = sums.largest[:, None] > setting.framework.reuse_elements
-        again = np.where(far, np.minimum(sums.again, forward) / np.where(forward > 0, forward, 1.0), 0.0) * gather
+        again = np.where(far, either.minimum(sums.again, forward) / np.where(forward > 0, forward, 1.0), 0.0) * gather
         back, amount = again + gather + reduce, gathered + reduced
         result: Array = m * (beside(gather, gathered, forward, share) + beside(back, amount, backward, share))
         return result
@@ -159,7 +163,7 @@ def _contention(amount: Array, seconds: Array, machine: Machine) -> Array:
     """Share of a collective's time that the work beside it loses: compute units, and what the collective's own traffic
     takes of the memory's rate; as fitted, where the links are the fastest."""
     traffic = _TOUCHED * amount / np.where(seconds > 0, seconds, 1.0) / machine.hbm_bytes_per_s
-    result: Array = np.minimum(TAKEN + traffic, CONTENTION)
+    result: Array = either.minimum(TAKEN + traffic, CONTENTION)
     return result
 
 
@@ -169,8 +173,8 @@ def _in_pipeline(sums: Stages, points: Columns, setting: Setting) -> Array:
     forward, backward = sums.forward + sums.forward_comm, sums.backward + sums.backward_comm
     gather, reduce = moved.gather[:, None], moved.reduce[:, None]
     if setting.pipelines.interleaved and framework.hide.data:
-        group = np.minimum(setting.groups, points.num_microbatches)
-        ends = sums.vocabulary / np.maximum(sums.dense + sums.expert, 1.0)
+        group = either.minimum(setting.groups, points.num_microbatches)
+        ends = sums.vocabulary / either.maximum(sums.dense + sums.expert, 1.0)
         gathered: Array = (
             _beside_own(gather, forward, np.zeros_like(_index(setting)), setting)
             if framework.gathers_apart
@@ -182,8 +186,8 @@ def _in_pipeline(sums: Stages, points: Columns, setting: Setting) -> Array:
     if not (framework.demanded_gathers and framework.hide.data):
         return reduced + _beside_own(gather, forward, 0 * first, setting)
     alike = setting.pipelines.alike[:, None] * (_index(setting) > 0)
-    hidden = np.minimum(gather, first * forward)
-    own = np.where(first > 0, gather - hidden + TAKEN * hidden, 0.0).max(axis=0)
+    hidden = either.minimum(gather, first * forward)
+    own = either.largest(np.where(first > 0, gather - hidden + TAKEN * hidden, 0.0))
     result: Array = reduced + own + (alike * gather).sum(axis=0)
     return result
 
@@ -191,9 +195,9 @@ def _in_pipeline(sums: Stages, points: Columns, setting: Setting) -> Array:
 def _beside_own(seconds: Array, work: Array, share: Array, setting: Setting) -> Array:
     """[r, n]: by how much a collective of each stage, beside a share of its own pass, outlasts the filling (draining)
     of the pipeline before it."""
-    hidden = np.minimum(seconds, share * work)
+    hidden = either.minimum(seconds, share * work)
     left = seconds - hidden - _index(setting) * work.min(axis=0) / setting.pipelines.vpp
-    result: Array = np.maximum(left, TAKEN * hidden).max(axis=0)
+    result: Array = either.largest(either.maximum(left, TAKEN * hidden))
     return result
 
 
@@ -206,8 +210,8 @@ def _between_groups(seconds: Array, work: Array, ends: Array, group: Array, sett
     vpp = setting.pipelines.vpp
     index = _index(setting)
     own = seconds * np.where(index == 0, ends[:, None] + (1 - ends[:, None]) / vpp, 1 / vpp)
-    shown = np.maximum(own + TAKEN * (seconds - own), seconds - (1 - 1 / vpp) * group * work)
-    result: Array = np.maximum(shown - index * work.min(axis=0) / vpp, 0.0).max(axis=0)
+    shown = either.maximum(own + TAKEN * (seconds - own), seconds - (1 - 1 / vpp) * group * work)
+    result: Array = either.largest(either.maximum(shown - index * work.min(axis=0) / vpp, 0.0))
     return result
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from symconfig.cost import compiled
+from symconfig.cost import compiled, either
 from symconfig.cost.lattice import Array, pairs
 from symconfig.cost.stages import Setting
 from symconfig.plans.columns import Columns
@@ -27,7 +27,7 @@ def at_peak(kept: Array, ends: Array, points: Columns, setting: Setting) -> Arra
     if unlike is None:
         return result
     at_loss = unlike.each(lambda held: held.at_loss)[:, None]
-    return np.where(np.isnan(at_loss), result, np.maximum(kept * at_loss, result - ends))
+    return np.where(np.isnan(at_loss), result, either.maximum(kept * at_loss, result - ends))
 
 
 def in_flight(points: Columns, setting: Setting) -> Array:
@@ -62,10 +62,10 @@ def heads_in_flight(heads: Array, points: Columns, setting: Setting) -> Array:
     most = max(held.heads.size for held in unlike.found.values()) - 1
     # Of the numbers of first layers the smallest one that has so many. A stage that has fewer repeats its last one.
     every = np.arange(most + 1)
-    count = unlike.each(lambda held: held.heads[np.minimum(every, held.heads.size - 1)])
-    each = unlike.each(lambda held: held.of_heads[np.minimum(every, held.heads.size - 1)])
+    count = unlike.each(lambda held: held.heads[either.minimum(every, held.heads.size - 1)])
+    each = unlike.each(lambda held: held.of_heads[either.minimum(every, held.heads.size - 1)])
     first = (count[:, None] < heads[..., None, :]).sum(axis=2)
-    found = np.take_along_axis(each, np.minimum(first, most), axis=1)
+    found = np.take_along_axis(each, either.minimum(first, most), axis=1)
     return np.where((heads > 0) & ~np.isnan(found), found, result)
 
 
@@ -134,18 +134,18 @@ class _Unlike:
 def _held_of(stage: int, layers: tuple[int, ...], pp: int, group: int, microbatches: int) -> _Held:
     """Return what a stage of such chunks holds."""
     chunks = np.array(layers, dtype=np.float64)[:, None]
-    rest = np.maximum(chunks - np.arange(max(layers) + 1.0), 0.0)  # [vpp, first]: layers without the first ones
+    rest = either.maximum(chunks - np.arange(max(layers) + 1.0), 0.0)  # [vpp, first]: layers without the first ones
     moments = held(stage, pp, len(layers), group, microbatches) @ rest
     every, last = moments[:, 0], stage == pp - 1
     less = every.max() - moments.max(axis=0)
     if last:
-        less = np.minimum(less, every[0] - moments[0])
+        less = either.minimum(less, every[0] - moments[0])
     total, heads = float(chunks.sum()), chunks.sum() - rest.sum(axis=0)
     return _Held(
         most=float(every.max()) / total,
         at_loss=float(every[0]) / total if last else float("nan"),
         heads=heads,
-        of_heads=less / np.maximum(heads, 1.0),
+        of_heads=less / either.maximum(heads, 1.0),
     )
 
 
@@ -167,7 +167,7 @@ def held(stage: int, pp: int, vpp: int, group: int, microbatches: int) -> Array:
     def done(passes: Array, place: Array) -> Array:
         """Passes of the chunk that is `place`-th in order, of so many passes of all."""
         whole, rest = np.divmod(passes, group * vpp)
-        result: Array = np.minimum(whole * group + np.clip(rest - place * group, 0, group), microbatches)
+        result: Array = either.minimum(whole * group + np.clip(rest - place * group, 0, group), microbatches)
         return result
 
     result: Array = done(ahead + steps, chunk) - done(steps, vpp - 1 - chunk)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from symconfig.cost import compiled
+from symconfig.cost import compiled, either
 from symconfig.cost.framework import Orthogonal
 from symconfig.cost.lattice import Array
 from symconfig.cost.stages import Setting, Stages
@@ -47,8 +47,8 @@ def dense_shared(sums: Stages, points: Columns, setting: Setting) -> Array:
 
 def _bucket(ranks: Array | float, largest: Array, how: Orthogonal) -> Array:
     """Return the elements from which on a bucket of whole matrices is closed."""
-    least = np.maximum(how.bucket, how.bucket_of_rank * ranks)
-    result: Array = np.maximum(np.maximum(least, how.filled * ranks * largest), largest)
+    least = either.maximum(how.bucket, how.bucket_of_rank * ranks)
+    result: Array = either.maximum(either.maximum(least, how.filled * ranks * largest), largest)
     return result
 
 
@@ -149,7 +149,7 @@ def optimizer_s(sums: Stages, points: Columns, setting: Setting) -> Array:
     stepped = elementwise(sums, points, setting)
     of_stage = stepped.dense / over + stepped.expert / over_experts
     reduced = (  # gradients that the rank has
-        of_stage.max(axis=0) if setting.zero >= 2 else (sums.dense + sums.expert).max(axis=0)
+        either.largest(of_stage if setting.zero >= 2 else sums.dense + sums.expert)
     )
     matrices_s = _of_matrices_s(sums, points, setting)
     around_s = reduced * setting.framework.stepped_bytes / machine.hbm_bytes_per_s
@@ -164,7 +164,7 @@ def optimizer_s(sums: Stages, points: Columns, setting: Setting) -> Array:
         )
         away = of_stage * offload.optimizer
         moved = away * (sizes.gradient + sizes.weight) / machine.host_bytes_per_s
-        row = (here + moved + away * setting.framework.adam_bytes / HOST_ADAM_BYTES_PER_S + matrices_s).max(axis=0)
+        row = either.largest(here + moved + away * setting.framework.adam_bytes / HOST_ADAM_BYTES_PER_S + matrices_s)
         if offload.weights:
             # Each microbatch brings every weight over twice, forward and backward.
             row = row + held_weights(sums, points, setting) * 2 * points.num_microbatches / machine.host_bytes_per_s
@@ -179,5 +179,5 @@ def held_weights(sums: Stages, points: Columns, setting: Setting) -> Array:
     dense = trained + sums.frozen * sizes.frozen + sums.quantised * sizes.quantised
     expert = sums.expert * sizes.weight + sums.frozen_expert * sizes.frozen
     over, over_experts = shards(points, setting, True)
-    result: Array = (dense / over + expert / over_experts).max(axis=0)
+    result: Array = either.largest(dense / over + expert / over_experts)
     return result

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from symconfig.cost import compiled
+from symconfig.cost import compiled, either
 from symconfig.cost.collectives import ring
 from symconfig.cost.framework import Framework, OverTensor
 from symconfig.cost.lattice import Array, Lattice
@@ -74,7 +74,7 @@ def rows(block: DerivedBlock, lattice: Lattice, machine: Machine, framework: Fra
         seconds = iterations_s(each, shard.expert, lattice, machine, framework)
         found[f"matrix{kind}"] = found[f"matrix{kind}"] + each.count * one
         found[f"matrix{kind}_s"] = found[f"matrix{kind}_s"] + each.count * seconds
-        found[f"largest_matrix{kind}"] = np.maximum(found[f"largest_matrix{kind}"], one)
+        found[f"largest_matrix{kind}"] = either.maximum(found[f"largest_matrix{kind}"], one)
     return found
 
 
@@ -114,7 +114,7 @@ def iterations_s(each: Sides, expert: bool, lattice: Lattice, machine: Machine, 
 
 def _products_s(rows: Array, columns: Array, machine: Machine, framework: Framework) -> Array:
     """[points]: seconds of one iteration on a matrix that lies as the shorter side has it."""
-    short, long = np.minimum(rows, columns), np.maximum(rows, columns)
+    short, long = either.minimum(rows, columns), either.maximum(rows, columns)
     return _of_shapes(products(short, long), short, long, machine, framework)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from symconfig.cost import compiled
+from symconfig.cost import compiled, either
 from symconfig.cost.collectives import ring
 from symconfig.cost.lattice import Array
 from symconfig.cost.stages import Setting, Stages
@@ -77,7 +77,7 @@ def pipelined(
     m, pipelines = points.num_microbatches, setting.pipelines
     received = between.received_s.reshape(len(seconds), *[1] * (seconds.ndim - 2), -1)
     whole = seconds + received
-    slowest, heaviest = whole.max(axis=0), whole.argmax(axis=0)[None]
+    slowest, heaviest = either.largest(whole), whole.argmax(axis=0)[None]
     alike = pipelines.alike.reshape(len(seconds), *[1] * (seconds.ndim - 2), -1)
 
     def of_slowest(part: Array) -> Array:

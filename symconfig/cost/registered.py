@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from symconfig.cost import either
 from symconfig.cost.framework import Framework
 from symconfig.cost.host import is_dispatch
 from symconfig.cost.lattice import Array, Lattice
@@ -59,6 +60,6 @@ def _dispatch(block: DerivedBlock, lattice: Lattice, framework: Framework) -> Ar
         each = 2.0 * numbers[d.HIDDEN] + _WEIGHT_BYTES * numbers[d.EXPERTS]
         return np.where(ranks > 1, tokens * ranks * each, 0.0)
     token = 2.0 * numbers[d.HIDDEN] + _BESIDE_BYTES
-    near, far = np.minimum(ranks, _NODE), np.where(ranks > _NODE, ranks / _NODE, 0.0)
+    near, far = either.minimum(ranks, _NODE), np.where(ranks > _NODE, ranks / _NODE, 0.0)
     chunks = _NODE_TOKENS * near + 2 * _FAR_TOKENS * far
     return np.where(ranks > 1, _CHANNELS * chunks * token, 0.0)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from symconfig.cost import orthogonal
+from symconfig.cost import either, orthogonal
 from symconfig.cost.blocks import KEPT, TRANSIENT
 from symconfig.cost.framework import Bytes, Framework
 from symconfig.cost.lattice import Array
@@ -262,7 +262,7 @@ def _most(has: NDArray[np.bool_], of_kinds: Array) -> Array:
     """[s, ..., n]: the most of the kinds that each stage has. has: [s, kinds, n]; of_kinds: [..., kinds, n]."""
     result: Array = np.zeros(())
     for kind in range(has.shape[-2]):
-        result = np.maximum(result, np.where(has[..., kind, :], of_kinds[..., kind, :], 0.0))
+        result = either.maximum(result, np.where(has[..., kind, :], of_kinds[..., kind, :], 0.0))
     return result
 
 

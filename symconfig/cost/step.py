@@ -171,7 +171,7 @@ def states(sums: Stages, points: Columns, setting: Setting) -> dict[str, Array]:
 
 def _column(values: Iterable[float]) -> Array:
     """[o, 1]"""
-    return np.array([[float(value)] for value in values])
+    return np.array([[1.0 * value] for value in values])
 
 
 def _gradient_bytes(setting: Setting, offload: Offload) -> float:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from symconfig.cost import either
 from symconfig.cost.lattice import Array
 from symconfig.cost.stages import Offload, Setting, Stages
 from symconfig.plans.columns import Columns
@@ -38,19 +39,20 @@ def _beside_share(sums: Stages, points: Columns, expert: Array, widest_expert: A
     trained = sums.dense + expert
     vectors = sums.vectors / points.shards
     share = sums.dense / points.shards + expert / points.edp - vectors  # of the matrices
-    layers = np.maximum(sums.widest, widest_expert)
-    filled = (sums.widest_table + ALIGNMENT * points.shards) // np.maximum(share, 1.0)
-    table = np.minimum(sums.widest_table, filled * share)
-    largest = np.maximum(table, layers)
+    layers = either.maximum(sums.widest, widest_expert)
+    filled = (sums.widest_table + ALIGNMENT * points.shards) // either.maximum(share, 1.0)
+    table = either.minimum(sums.widest_table, filled * share)
+    largest = either.maximum(table, layers)
     other = np.where(trained - sums.vectors - sums.vocabulary <= share, largest, layers)
-    result: Array = np.minimum(trained - sums.vectors - share, largest + other)
-    return result + np.minimum(sums.vectors - vectors, 2 * sums.widest_vector)
+    result: Array = either.minimum(trained - sums.vectors - share, largest + other)
+    whole: Array = result + either.minimum(sums.vectors - vectors, 2 * sums.widest_vector)
+    return whole
 
 
 def _beside_expert_shares(expert: Array, largest: Array, points: Columns, group: int) -> Array:
     """The experts' matrices are all as large: so many of them fill a group, at least one, but for the last group."""
-    size = np.maximum(largest, 1.0)
-    count, each = np.ceil(expert / size), np.maximum(group // size, 1.0)
+    size = either.maximum(largest, 1.0)
+    count, each = np.ceil(expert / size), either.maximum(group // size, 1.0)
     rest = count % each
     touched = count // each * _touched(each, size, points.edp) + _touched(rest, size, points.edp)
     result: Array = largest * touched - expert / points.edp
@@ -67,5 +69,5 @@ def _touched(count: Array, size: Array, ranks: Array) -> Array:
     p, q = count / common, ranks / common
     exact = np.ceil((p - 1) / q) + 1
     padded = count * size % (ALIGNMENT * ranks) > 0
-    result: Array = np.where(count > 0, np.minimum(np.where(padded, np.ceil(p / q) + 1, exact), count), 0.0)
+    result: Array = np.where(count > 0, either.minimum(np.where(padded, np.ceil(p / q) + 1, exact), count), 0.0)
     return result

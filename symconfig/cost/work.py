@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from symconfig.cost import compiled
+from symconfig.cost import compiled, either
 from symconfig.cost.framework import Framework
 from symconfig.cost.lattice import Array, Lattice
 from symconfig.cost.machine import Machine
@@ -86,7 +86,7 @@ def _each(
             moved = sum((lattice.value(m) * ELEMENT_BYTES[e] for m, e in work.moved), np.zeros(lattice.points))
             seconds = compiled.traffic_s(moved, machine.hbm_bytes_per_s, machine.launch_s)
             if work.products:
-                seconds = np.maximum(seconds, _scanned(work, lattice, machine))
+                seconds = either.maximum(seconds, _scanned(work, lattice, machine))
             several = True if work.among is None else lattice.value(work.among) > 1
             yield (work.op, work.phase), np.where(several, seconds, 0.0)
 
@@ -94,7 +94,7 @@ def _each(
 def _scanned(work: Traffic, lattice: Lattice, machine: Machine) -> Array:
     """[points]: seconds of the products inside an operator's kernels, which run beside its memory traffic."""
     amount = sum((2.0 * times * lattice.value(size) for size, times in work.products), np.zeros(lattice.points))
-    result: Array = amount / np.minimum(machine.high_peak_flops, _SCAN_FLOPS_PER_UNIT * machine.compute_units)
+    result: Array = amount / either.minimum(machine.high_peak_flops, _SCAN_FLOPS_PER_UNIT * machine.compute_units)
     return result
 
 
@@ -149,12 +149,12 @@ def _attention(work: AttentionWork, lattice: Lattice, machine: Machine, framewor
     """
     forward = work.phase is Phase.FORWARD
     steps, queries = lattice.value(work.steps), lattice.value(work.queries)
-    widths = [float(np.max(lattice.numbers[name])) for name in work.channels]
+    widths = [np.max(lattice.numbers[name]) for name in work.channels]
     channels = sum(widths) / 2
     rate = machine.attention_flops if forward else machine.attention_backward_flops
     attended = lattice.numbers[work.keys]
     everything = lattice.numbers.get(work.among, attended)
-    keys = np.minimum(attended + _TILE_KEYS, everything)
+    keys = either.minimum(attended + _TILE_KEYS, everything)
     if framework.implementation.attention.in_fp8:
         narrow, wide = machine.eight_bit_attention
         rate = rate * (wide if max(widths) > _CHANNELS else narrow)[not forward]
@@ -168,6 +168,6 @@ def _attention(work: AttentionWork, lattice: Lattice, machine: Machine, framewor
         machine.launch_s * steps,
     )
     each, last = MERGE_BYTES if forward else ADD_BYTES
-    merged = queries * float(np.max(lattice.numbers[work.channels[1]])) * (each * steps + last)
+    merged = queries * widths[1] * (each * steps + last)
     merging = compiled.traffic_s(merged, machine.hbm_bytes_per_s, machine.launch_s * steps)
     return result + np.where(steps > 1, merging, 0.0)

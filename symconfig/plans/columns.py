@@ -113,7 +113,7 @@ class Columns:
 
         given: columns that take the place of theirs.
         """
-        return self._each(lambda column: column[chosen].astype(np.float64), **given)
+        return self._each(lambda column: _priced(column[chosen]), **given)
 
     def _each(self, change: Callable[[Values], Values], **given: Values | int) -> Self:
         columns = zip(COLUMNS, _of_all(self), strict=True)
@@ -147,6 +147,11 @@ class Columns:
         """Count the replicas of each expert within a pipeline stage."""
         replicas: Values = self.tp * self.cp * self.dp / (self.ep * self.etp)
         return replicas
+
+
+def _priced(column: Values) -> Values:
+    """Return a column as costs multiply it; what is no plain number stays what it is."""
+    return column if column.dtype.hasobject else column.astype(np.float64)
 
 
 DEGREES = tuple(one.name for one in fields(Degrees))

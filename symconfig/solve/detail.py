@@ -98,10 +98,11 @@ def same_blocks(found: Found, where: Lattice) -> tuple[object, ...]:
     """All that the costs of a candidate's blocks depend on beside its machine. where: `sizes` of it, of one copy."""
     request = found.request
     numbers = tuple((name, *np.ravel(value).tolist()) for name, value in where.numbers.items())
-    return (structure(request.model), found.scheme, numbers, request.framework, _choices(found))
+    return (structure(request.model), found.scheme, numbers, request.framework, choices_of(found))
 
 
-def _choices(found: Found) -> tuple[Choice, ...]:
+def choices_of(found: Found) -> tuple[Choice, ...]:
+    """Return the recompute choices whose costs a candidate is made from."""
     return (Choice(), WHOLE) if found.block_layers else (found.choice,)
 
 
@@ -122,17 +123,20 @@ def _table_once(point: _Point) -> Table:
 
 def table_of(found: Found, where: Lattice) -> Table:
     """The table of a candidate's blocks at its point, or at copies of it, where the machine's constants are arrays."""
-    request, choices = found.request, _choices(found)
+    request, choices = found.request, choices_of(found)
     of_kind = derived(request.model, request.framework.implementation, found.scheme)
     costs = block_costs(of_kind, where, found.machine, request.framework)
     return table(costs, choices, resolve(of_kind, choices), found.machine, request.framework)
 
 
-def detailed(found: Found, small: Table) -> Detail:
-    """The same from the table of its blocks: its policy, or no and full recompute, at its point or copies of it."""
+def detailed(found: Found, small: Table, where: Columns | None = None) -> Detail:
+    """The same from the table of its blocks: its policy, or no and full recompute, at its point or copies of it.
+
+    where: the point, or its copies, as costs take them; None: as the candidate has it.
+    """
     request, pp = found.request, found.degrees.pp
     every = np.arange(small.boundary.size)
-    point = found.columns(every.size)
+    where = priced(request, found.columns(every.size), pp) if where is None else where
     counts = found.split.counts(small.kinds)
     shapes = tuple(_shape(found, index, small.kinds, count) for index, count in enumerate(counts))
     pipelines = Pipelines.of([Pipeline(pp, found.split.vpp, shapes)])
@@ -145,7 +149,6 @@ def detailed(found: Found, small: Table) -> Detail:
         bytes=element_bytes(request.framework, found.machine),
         tied=request.model.tie_word_embeddings,
     )
-    where = priced(request, point, pp)
     sums = stages(small, pipelines, every, setting.tied)
     if not found.block_layers:
         return Detail(sums, where, setting, small)

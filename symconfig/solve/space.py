@@ -210,7 +210,7 @@ def constants(request: Request) -> dict[str, float]:
     """Numbers of the model and the job that no degree changes; the vocabulary without padding."""
     return {
         **dim_sizes(request.model),
-        "seq_length": float(request.seq_length),
+        "seq_length": 1.0 * request.seq_length,
         **keys(request.model, request.seq_length, request.job.packing),
     }
 

@@ -24,6 +24,7 @@ NOT_RUN = {
     "validate": "needs measured runs",
     "size": "makes plans for a quarter of a minute; tests/cli/test_set.py runs a smaller one",
     "serve": "listens until it is stopped; tests/serve asks it",
+    "whatif": "makes dozens of plans; tests/cli/test_whatif.py runs a smaller one",
     "verify": "starts the real frameworks, as tests/verify does",
 }
 

@@ -1,0 +1,60 @@
+"""`symconfig whatif`: the ranges over which a plan stays the best one."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from functools import partial
+from pathlib import Path
+
+from symconfig.cli.shared import note, print_json, say
+from symconfig.errors import InputError
+
+NAME = "whatif"
+DOES = "over which batches, sequences and rates a plan stays the best"
+EXAMPLES = ("symconfig whatif out --vary network=0.5..2x",)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `symconfig whatif`."""
+    add = parser.add_argument
+    add("plan", metavar="PLAN.json", help="a plan, or the folder that holds it")
+    add(
+        "--vary",
+        metavar="NAME=LOW..HIGH",
+        action="append",
+        default=[],
+        help="again for each: global_batch_size=64..4096, seq_length=2048..16384, or a factor of the cluster's "
+        "network, links (inside a node), compute, memory_bandwidth or memory: network=0.5..2x",
+    )
+    add("--plot", metavar="FILE.png", help="draw it (png, svg or pdf): of two names a map of the first two")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Exit 0; bad input is exit 2."""
+    from symconfig.api.planning import Problems
+    from symconfig.plans.file import load_plan
+    from symconfig.report import validation_plot, whatif_plot
+    from symconfig.report.progress import Progress
+    from symconfig.report.whatif import blocks, to_dict
+    from symconfig.runs.whatif.vary import varied
+    from symconfig.runs.whatif.whatif import whatif
+
+    found = Problems()
+    picture = Path(arguments.plot) if arguments.plot is not None else None
+    if picture is not None:
+        found.collect(partial(validation_plot.check, picture))
+    plan = found.collect(lambda: load_plan(Path(arguments.plan)))
+    varies = found.collect(partial(varied, plan, arguments.vary)) if plan is not None else None
+    if found.all or plan is None or varies is None:
+        raise InputError(found.all)
+    with Progress(sys.stderr) as progress:
+        answer = whatif(plan, varies, picture is not None, lambda done: progress.say(f"{done} searches"))
+    if arguments.json:
+        print_json(to_dict(answer))
+    else:
+        say(blocks(answer))
+    if picture is not None:
+        whatif_plot.plot(answer, picture)
+        note(f"wrote {picture}")
+    return 0

@@ -1,0 +1,321 @@
+"""Numbers that remember how they were made: cost functions run on them as on floats, and leave a formula.
+
+A `Term` goes wherever a cost function takes a number, alone or in a NumPy array of objects. Each operation is written
+to the term's `Tape`, which is then evaluated at other numbers, differentiated, and read as SymPy expressions. A
+comparison gives the answer that holds at the numbers of the tape, and is kept as a condition under which it is right.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+INPUT, NUMBER = "input", "number"
+
+
+def _ratio(a: Any, b: Any) -> Any:
+    return a / b
+
+
+def _above(a: Any, b: Any) -> Any:
+    return np.asarray(a > b, dtype=np.float64)
+
+
+# By operation: its value, and the derivatives of it by either argument, of the arguments and the value.
+_VALUES: dict[str, Callable[..., Any]] = {
+    "add": lambda a, b: a + b,
+    "subtract": lambda a, b: a - b,
+    "multiply": lambda a, b: a * b,
+    "divide": _ratio,
+    "power": lambda a, b: a**b,
+    "maximum": np.maximum,
+    "minimum": np.minimum,
+    "above": _above,
+    "floor": np.floor,
+    "ceiling": np.ceil,
+    "log": np.log,
+}
+_SLOPES: dict[str, Callable[[float, float, float], tuple[float, float]]] = {
+    "add": lambda a, b, y: (1.0, 1.0),
+    "subtract": lambda a, b, y: (1.0, -1.0),
+    "multiply": lambda a, b, y: (b, a),
+    "divide": lambda a, b, y: (1.0 / b, -y / b),
+    "power": lambda a, b, y: (b * a ** (b - 1.0), y * math.log(a) if a > 0 else 0.0),
+    "maximum": lambda a, b, y: (1.0, 0.0) if a >= b else (0.0, 1.0),
+    "minimum": lambda a, b, y: (1.0, 0.0) if a <= b else (0.0, 1.0),
+    "above": lambda a, b, y: (0.0, 0.0),
+    "floor": lambda a, b, y: (0.0, 0.0),
+    "ceiling": lambda a, b, y: (0.0, 0.0),
+    "log": lambda a, b, y: (1.0 / a, 0.0),
+}
+ONE_ARGUMENT = ("floor", "ceiling", "log")
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One line of a tape. first, second: lines of its arguments; value: at the numbers that the tape was written at."""
+
+    operation: str
+    first: int
+    second: int
+    value: float
+
+
+@dataclass(slots=True)
+class Tape:
+    """Every operation in the order in which it was made.
+
+    inputs: line of each symbol; names: symbol of each line that is shown by a name of its own; conditions: two lines
+    and whether the first one is above the second one.
+    """
+
+    nodes: list[Node] = field(default_factory=list)
+    inputs: dict[str, int] = field(default_factory=dict)
+    names: dict[int, str] = field(default_factory=dict)
+    conditions: dict[tuple[int, int], bool] = field(default_factory=dict)
+    _numbers: dict[float, int] = field(default_factory=dict)
+    _taken: Counter[str] = field(default_factory=Counter)
+
+    def symbol(self, name: str, value: float) -> Term:
+        """Return a number that expressions call by a name; the same name is the same number."""
+        if name not in self.inputs:
+            self.inputs[name] = self._write(Node(INPUT, -1, -1, float(value)))
+        return Term(self, self.inputs[name])
+
+    def number(self, value: float) -> int:
+        """Return the line of a plain number."""
+        value = float(value)
+        if value not in self._numbers:
+            self._numbers[value] = self._write(Node(NUMBER, -1, -1, value))
+        return self._numbers[value]
+
+    def name(self, term: object, name: str) -> None:
+        """Show a term by a name from now on, and its formula by itself. A plain number or a symbol has no formula.
+
+        Another term that has the name already keeps it: this one's is numbered.
+        """
+        if not isinstance(term, Term) or term.line in self.names or self.nodes[term.line].operation in (INPUT, NUMBER):
+            return
+        self._taken[name] += 1
+        self.names[term.line] = name if self._taken[name] == 1 else f"{name}.{self._taken[name]}"
+
+    def made(self, operation: str, first: int, second: int = -1) -> Term:
+        """Write an operation."""
+        a, b = self.nodes[first].value, self.nodes[second].value
+        value = _VALUES[operation](a) if operation in ONE_ARGUMENT else _VALUES[operation](a, b)
+        return Term(self, self._write(Node(operation, first, second, float(value))))
+
+    def _write(self, node: Node) -> int:
+        self.nodes.append(node)
+        return len(self.nodes) - 1
+
+    def evaluated(self, numbers: Mapping[str, Array | float]) -> list[Array | float]:
+        """Return the value of every line at other numbers of some symbols, arrays that broadcast together."""
+        named = {line: name for name, line in self.inputs.items()}
+        values: list[Any] = []
+        with np.errstate(all="ignore"):
+            for line, node in enumerate(self.nodes):
+                if node.operation == INPUT:
+                    values.append(numbers.get(named[line], node.value))
+                elif node.operation == NUMBER:
+                    values.append(node.value)
+                elif node.operation in ONE_ARGUMENT:
+                    values.append(_VALUES[node.operation](values[node.first]))
+                else:
+                    values.append(_VALUES[node.operation](values[node.first], values[node.second]))
+        return values
+
+    def holds(self, values: Sequence[Array | float]) -> NDArray[np.bool_]:
+        """Return where all conditions have the answers that they have on the tape. values: as of `evaluated`."""
+        result: NDArray[np.bool_] = np.ones((), dtype=np.bool_)
+        for (first, second), above in self.conditions.items():
+            result = result & ((np.asarray(values[first]) > np.asarray(values[second])) == above)
+        return result
+
+    def slopes(self, line: int) -> dict[str, float]:
+        """Return the derivative of a line by every symbol, at the tape's numbers: one pass from the end."""
+        slope = [0.0] * (line + 1)
+        slope[line] = 1.0
+        for place in range(line, -1, -1):
+            node = self.nodes[place]
+            if slope[place] == 0.0 or node.operation in (INPUT, NUMBER):
+                continue
+            a, b = self.nodes[node.first].value, self.nodes[node.second].value if node.second >= 0 else 0.0
+            by_first, by_second = _SLOPES[node.operation](a, b, node.value)
+            slope[node.first] += slope[place] * by_first
+            if node.second >= 0:
+                slope[node.second] += slope[place] * by_second
+        return {name: slope[at] for name, at in self.inputs.items() if at <= line and slope[at] != 0.0}
+
+
+def _elementwise(method: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Leave an array on the other side to NumPy, which takes it element by element."""
+
+    def apply(self: Any, other: Any) -> Any:
+        return NotImplemented if isinstance(other, np.ndarray) else method(self, other)
+
+    return apply
+
+
+class Term:
+    """A number with the line of its tape."""
+
+    __slots__ = ("line", "tape")
+    __hash__ = object.__hash__
+
+    def __init__(self, tape: Tape, line: int) -> None:
+        self.tape, self.line = tape, line
+
+    @property
+    def value(self) -> float:
+        """Return the number at which the tape was written."""
+        return self.tape.nodes[self.line].value
+
+    def __repr__(self) -> str:
+        return f"Term({self.value!r})"
+
+    def _line(self, other: Any) -> int:
+        return other.line if isinstance(other, Term) else self.tape.number(other)
+
+    @_elementwise
+    def __add__(self, other: Any) -> Any:
+        return self if _is(other, 0.0) else self.tape.made("add", self.line, self._line(other))
+
+    __radd__ = __add__
+
+    @_elementwise
+    def __sub__(self, other: Any) -> Any:
+        return self if _is(other, 0.0) else self.tape.made("subtract", self.line, self._line(other))
+
+    @_elementwise
+    def __rsub__(self, other: Any) -> Any:
+        return self.tape.made("subtract", self._line(other), self.line)
+
+    @_elementwise
+    def __mul__(self, other: Any) -> Any:
+        if _is(other, 0.0):
+            return 0.0
+        return self if _is(other, 1.0) else self.tape.made("multiply", self.line, self._line(other))
+
+    __rmul__ = __mul__
+
+    @_elementwise
+    def __truediv__(self, other: Any) -> Any:
+        return self if _is(other, 1.0) else self.tape.made("divide", self.line, self._line(other))
+
+    @_elementwise
+    def __rtruediv__(self, other: Any) -> Any:
+        return 0.0 if _is(other, 0.0) else self.tape.made("divide", self._line(other), self.line)
+
+    @_elementwise
+    def __pow__(self, other: Any) -> Any:
+        return self if _is(other, 1.0) else self.tape.made("power", self.line, self._line(other))
+
+    @_elementwise
+    def __rpow__(self, other: Any) -> Any:
+        return self.tape.made("power", self._line(other), self.line)
+
+    @_elementwise
+    def __floordiv__(self, other: Any) -> Any:
+        return (self / other).__floor__()
+
+    @_elementwise
+    def __rfloordiv__(self, other: Any) -> Any:
+        return (self.__rtruediv__(other)).__floor__()
+
+    @_elementwise
+    def __mod__(self, other: Any) -> Any:
+        return self - (self // other) * other
+
+    @_elementwise
+    @_elementwise
+    def __rmod__(self, other: Any) -> Any:
+        return other - (other // self) * self
+
+    def __divmod__(self, other: Any) -> Any:
+        return self // other, self % other
+
+    @_elementwise
+    def __rdivmod__(self, other: Any) -> Any:
+        whole = other // self
+        return whole, other - whole * self
+
+    def __neg__(self) -> Any:
+        return self * -1.0
+
+    def __floor__(self) -> Term:
+        return self.tape.made("floor", self.line)
+
+    def __ceil__(self) -> Term:
+        return self.tape.made("ceiling", self.line)
+
+    def log(self) -> Term:
+        """Return the natural logarithm: what NumPy calls on objects."""
+        return self.tape.made("log", self.line)
+
+    def __int__(self) -> int:
+        """Return the whole number at the tape's numbers, for what is counted and no formula; it holds for this one."""
+        whole = int(self.value)
+        if not self > whole - 0.5 or not self < whole + 0.5:
+            raise ValueError(f"{self.value!r} is no whole number")
+        return whole
+
+    def _above(self, first: int, second: int) -> bool:
+        nodes = self.tape.nodes
+        found = nodes[first].value > nodes[second].value
+        if any(nodes[line].operation != NUMBER for line in (first, second)):
+            self.tape.conditions[first, second] = found
+        return found
+
+    @_elementwise
+    def __gt__(self, other: Any) -> bool:
+        return self._above(self.line, self._line(other))
+
+    @_elementwise
+    def __lt__(self, other: Any) -> bool:
+        return self._above(self._line(other), self.line)
+
+    @_elementwise
+    def __ge__(self, other: Any) -> bool:
+        return not self < other
+
+    @_elementwise
+    def __le__(self, other: Any) -> bool:
+        return not self > other
+
+    def __eq__(self, other: object) -> Any:
+        if isinstance(other, np.ndarray):
+            return NotImplemented
+        return not self > other and not self < other
+
+    def __bool__(self) -> bool:
+        return bool(self > 0.0 or self < 0.0)
+
+
+def _is(other: Any, number: float) -> bool:
+    return not isinstance(other, Term) and bool(other == number)
+
+
+def _either(operation: str) -> Callable[[Any, Any], Any]:
+    """Return a function of two numbers, of which one at least is a term or both are plain."""
+
+    def apply(a: Any, b: Any) -> Any:
+        if isinstance(a, Term):
+            return a.tape.made(operation, a.line, a._line(b))
+        if isinstance(b, Term):
+            return b.tape.made(operation, b._line(a), b.line)
+        return _VALUES[operation](a, b)
+
+    return apply
+
+
+maximum_of_terms = np.frompyfunc(_either("maximum"), 2, 1)
+minimum_of_terms = np.frompyfunc(_either("minimum"), 2, 1)
+above_of_terms = np.frompyfunc(_either("above"), 2, 1)

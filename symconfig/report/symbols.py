@@ -1,0 +1,120 @@
+"""A plan's costs as formulas for a reader: by part, with what each symbol is now, and what moves the step most."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from symconfig.format import clean
+from symconfig.report.formula import broken
+from symconfig.report.grid import LEAST_WIDTH, Block, Grid
+
+if TYPE_CHECKING:
+    from symconfig.solve.formulas import Formula, Formulas
+    from symconfig.solve.plan_symbols import Known, Symbolic
+
+_ROOM = LEAST_WIDTH - 4
+_DEEP = 2  # steps from a part to the quantities that are shown with it
+_MOVERS = 12
+_LONGEST = 400  # letters of a formula that is shown without --all
+NOTE = (
+    "These formulas are the functions that the search evaluates, run once on symbols. A choice in them (the slowest "
+    "stage, the largest tile) is a max or min, or the one that holds at this plan. The event simulation of the "
+    "pipeline's schedule is no formula: simulated_pipeline and simulated_exchange are its seconds over the formulas'."
+)
+
+
+def blocks(found: Symbolic, *, every: bool = False) -> list[Block]:
+    """Return the formulas for a person. every: also those of each operator."""
+    text = "\n".join(_formula_lines(found, every=every))
+    return [f"The step and the memory as formulas\n{text}", NOTE, movers(found), *([symbols(found)] if every else [])]
+
+
+def _formula_lines(found: Symbolic, *, every: bool) -> Iterator[str]:
+    formulas = found.formulas
+    for one in _shown(found, formulas, every=every):
+        written = formulas.text(one.line)
+        if len(written) > _LONGEST and not every:
+            written = "of " + ", ".join(filter(None, map(formulas.name, one.uses)))
+        for place, line in enumerate(broken(f"{one.name} = {written}", _ROOM)):
+            yield ("    " if place else "  ") + line
+        yield f"    = {_value(one)}"
+
+
+def _shown(found: Symbolic, formulas: Formulas, *, every: bool) -> list[Formula]:
+    """Return the parts of the step and of the first stage's memory, and what they are directly made of."""
+    from symconfig.solve.plan_symbols import reached
+
+    if every:
+        return list(formulas)
+    memory = next(iter(found.traced.memory), {})
+    tops = [term.line for term in (*found.traced.time.values(), *memory.values()) if hasattr(term, "line")]
+    parts = dict.fromkeys(line for line in tops if line in formulas.names)
+    below = {one.line for line in parts for one in reached(formulas, formulas.formula(line), _DEEP)} - parts.keys()
+    return [formulas.formula(line) for line in (*parts, *sorted(below, reverse=True))]
+
+
+def _value(one: Formula) -> str:
+    return f"{one.value:.6g}"
+
+
+def movers(found: Symbolic) -> Grid:
+    """Return the constants that move the step most: by how many percent for one percent more."""
+    rows = tuple(_row(one) for one in found.movers[:_MOVERS])
+    return Grid(
+        ("symbol", "now", "unit", "from", "step for 1 % more", "is"),
+        rows,
+        left=(0, 2, 3, 5),
+        title="What moves the step",
+        fixed=(2, 3),
+    )
+
+
+def symbols(found: Symbolic) -> Grid:
+    """Return every symbol with its number."""
+    return Grid(
+        ("symbol", "now", "unit", "from", "step for 1 % more", "is"),
+        tuple(_row(one) for one in sorted(found.known, key=lambda one: (one.source, one.name))),
+        left=(0, 2, 3, 5),
+        title="Symbols",
+        fixed=(2, 3),
+    )
+
+
+def _row(one: Known) -> tuple[str, ...]:
+    return one.name, f"{one.value:.6g}", one.unit, str(one.source), f"{one.elasticity:+.3f} %", clean(one.meaning)
+
+
+def markdown(found: Symbolic) -> str:
+    """Return the section of REPORT.md: the parts in LaTeX, and what moves the step."""
+    from symconfig.solve.formulas import latex_name
+
+    formulas = found.formulas
+    lines = ["## Formulas", "", NOTE, ""]
+    for one in _shown(found, formulas, every=False):
+        latex = formulas.latex(one.line)
+        if one.name.startswith(("time.", "memory.", "stage")) and len(latex) <= 2 * _LONGEST:
+            lines += ["$$", f"{latex_name(one.name)} = {latex} = {_value(one)}", "$$", ""]
+    grid = movers(found)
+    lines += [f"### {grid.title}", "", "| " + " | ".join(grid.headers) + " |", "|" + "---|" * len(grid.headers)]
+    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in grid.rows)]) + "\n"
+
+
+def to_dict(found: Symbolic) -> dict[str, Any]:
+    """Return the same as plain data: every formula, every symbol."""
+    formulas = found.formulas
+    return {
+        "formulas": [{"name": one.name, "formula": formulas.text(one.line), "value": one.value} for one in formulas],
+        "symbols": [
+            {
+                "name": one.name,
+                "value": one.value,
+                "unit": one.unit,
+                "from": str(one.source),
+                "is": one.meaning,
+                "elasticity": one.elasticity,
+            }
+            for one in found.known
+        ],
+        "note": NOTE,
+    }

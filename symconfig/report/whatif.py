@@ -1,0 +1,84 @@
+"""The answer of `symconfig whatif`: a table of the ranges for each name, and the same as plain data."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from symconfig.format import count, seconds, several
+from symconfig.report.grid import Block, Grid
+from symconfig.runs.whatif.vary import Vary
+from symconfig.runs.whatif.whatif import Line, Map, WhatIf
+
+
+def blocks(found: WhatIf) -> list[Block]:
+    """Return everything that is shown, in order."""
+    weighed = (
+        f"{several(found.plans, 'plan')} were made, which weighed {count(found.weighed)} candidates. Between two "
+        "values that were planned and have the same best plan, no other plan was looked for."
+    )
+    return [f"now: {found.now.name}", *map(line, found.lines), weighed]
+
+
+def line(one: Line) -> Grid:
+    """Return the spans of one name as a table."""
+    rows = tuple(
+        (
+            _value(one.vary, span.low),
+            _value(one.vary, span.high),
+            span.answer.name,
+            _seconds(span.answer.step_s),
+            _seconds(span.high_s),
+        )
+        for span in one.spans
+    )
+    known = f"in steps of {one.vary.step}" if one.vary.whole else "a factor, borders to 0.001 of it"
+    headers = ("from", "to", "best plan", "step s at from", "at to")
+    return Grid(headers, rows, left=(2,), title=f"{one.vary.name}, {known}", fixed=(0, 1, 2))
+
+
+def _value(vary: Vary, value: float) -> str:
+    return count(round(value)) if vary.whole else f"{value:.4g}x"
+
+
+def _seconds(value: float | None) -> str:
+    return "" if value is None else seconds(value)
+
+
+def to_dict(found: WhatIf) -> dict[str, Any]:
+    """Return the same as plain data."""
+    return {
+        "schema": "symconfig.whatif/1",
+        "now": asdict(found.now),
+        "lines": [
+            {
+                "name": one.vary.name,
+                "factor": not one.vary.whole,
+                "step": one.vary.step or None,
+                "now": one.vary.now,
+                "ranges": [
+                    {
+                        "from": span.low,
+                        "to": span.high,
+                        "plan": span.answer.name if span.answer.step_s is not None else None,
+                        "step_s_from": span.answer.step_s,
+                        "step_s_to": span.high_s,
+                    }
+                    for span in one.spans
+                ],
+            }
+            for one in found.lines
+        ],
+        "map": None if found.map is None else _map(found.map),
+        "searches": found.plans,
+        "candidates": found.weighed,
+    }
+
+
+def _map(one: Map) -> dict[str, Any]:
+    return {
+        "names": [one.first.name, one.second.name],
+        "values": [list(one.firsts), list(one.seconds)],
+        "plans": [[answer.name if answer.step_s is not None else None for answer in row] for row in one.answers],
+        "step_s": [[answer.step_s for answer in row] for row in one.answers],
+    }

@@ -1,0 +1,156 @@
+"""Where a plan stops being the best: planned at several values, and again between two that differ, to the border."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from symconfig.errors import InfeasibleError, InputError
+from symconfig.plans.plan import Candidate, Plan
+from symconfig.runs.best import best_plan
+from symconfig.runs.whatif.vary import RATES, Vary
+
+SAMPLES = 7  # values that are planned before borders are looked for
+CELLS = 7  # along each side of a map
+NOTHING = "no plan fits"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The best plan at some values. name: how it splits the work, by which two plans are the same."""
+
+    name: str
+    step_s: float | None
+    weighed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Values from low to high at all of which, as far as was planned, one plan is the best; with its step at both."""
+
+    low: float
+    high: float
+    answer: Answer
+    high_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One name varied and all else as it is: the spans, in order."""
+
+    vary: Vary
+    spans: tuple[Span, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Map:
+    """Two names varied at once: the best plan at each pair of values, [first][second]."""
+
+    first: Vary
+    second: Vary
+    firsts: tuple[float, ...]
+    seconds: tuple[float, ...]
+    answers: tuple[tuple[Answer, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """A plan's ranges. now: the plan itself; plans: searches that were run; weighed: candidates in all of them."""
+
+    now: Answer
+    lines: tuple[Line, ...]
+    map: Map | None
+    plans: int
+    weighed: int
+
+
+def named(candidate: Candidate) -> str:
+    """Return how a candidate splits the work and what it recomputes: plans of one name are the same plan."""
+    p, o = candidate.parallel, candidate.options
+    degrees = [f"{name} {value}" for name in ("tp", "pp", "vpp", "cp", "ep", "etp") if (value := getattr(p, name)) > 1]
+    recompute = o.recompute.granularity
+    layers = f" {o.recompute.num_layers}" if o.recompute.num_layers else ""
+    away = [word for word, is_on in (("optimizer in host memory", o.optimizer_offload),) if is_on]
+    return ", ".join(
+        [
+            *degrees,
+            f"dp {p.dp}",
+            f"micro {candidate.batch.micro}",
+            f"zero {o.zero_stage}",
+            f"recompute {recompute}{layers}",
+            *away,
+        ]
+    )
+
+
+@dataclass(slots=True)
+class _Planner:
+    """Plans at other values, each once."""
+
+    plan: Plan
+    progress: Callable[[int], None]
+    known: dict[tuple[tuple[str, float], ...], Answer] = field(default_factory=dict)
+
+    def at(self, values: Mapping[str, float]) -> Answer:
+        key = tuple(sorted(values.items()))
+        if key not in self.known:
+            self.known[key] = self._solved(values)
+            self.progress(len(self.known))
+        return self.known[key]
+
+    def _solved(self, values: Mapping[str, float]) -> Answer:
+        cluster, job = self.plan.cluster, self.plan.job
+        for name, value in values.items():
+            if name in RATES:
+                cluster = RATES[name](cluster, value)
+            else:
+                job = job.model_copy(update={name: round(value)})
+        try:
+            plan = best_plan(self.plan.model, cluster, job, top=1)
+        except (InfeasibleError, InputError):
+            return Answer(NOTHING, None, 0)
+        return Answer(named(plan.best), plan.best.predicted.step_s, plan.search.candidates)
+
+
+def whatif(plan: Plan, varies: tuple[Vary, ...], mapped: bool, progress: Callable[[int], None]) -> WhatIf:
+    """Return the ranges of each name, and a map of the first two where it is wanted and there are two.
+
+    Between two values with different best plans the planner is asked again half way, until the border is known to the
+    next whole step, or a factor to 1e-3. A plan that is best only between two planned values is missed.
+    """
+    planner = _Planner(plan, progress)
+    now = planner.at({})
+    lines = tuple(Line(vary, tuple(_spans(planner, vary))) for vary in varies)
+    drawn = _map(planner, *varies[:2]) if mapped and len(varies) > 1 else None
+    return WhatIf(now, lines, drawn, len(planner.known), sum(each.weighed for each in planner.known.values()))
+
+
+def _spans(planner: _Planner, vary: Vary) -> list[Span]:
+    values = vary.samples(SAMPLES)
+    points = [values[0]]
+    for value in values[1:]:
+        points += _between(planner, vary, points[-1], value)
+    spans: list[Span] = []
+    for value in points:
+        answer = planner.at({vary.name: value})
+        if spans and spans[-1].answer.name == answer.name:
+            spans[-1] = Span(spans[-1].low, value, spans[-1].answer, answer.step_s)
+        else:
+            spans.append(Span(value, value, answer, answer.step_s))
+    return spans
+
+
+def _between(planner: _Planner, vary: Vary, low: float, high: float) -> list[float]:
+    """Return the values after `low` up to `high`, as close to every border between them as it is asked for."""
+    if planner.at({vary.name: low}).name == planner.at({vary.name: high}).name:
+        return [high]
+    middle = vary.between(low, high)
+    if middle is None:
+        return [high]
+    return [*_between(planner, vary, low, middle), *_between(planner, vary, middle, high)]
+
+
+def _map(planner: _Planner, first: Vary, second: Vary) -> Map:
+    firsts, seconds = first.samples(CELLS), second.samples(CELLS)
+    answers = tuple(tuple(planner.at({first.name: one, second.name: other}) for other in seconds) for one in firsts)
+    return Map(first, second, tuple(firsts), tuple(seconds), answers)

@@ -1,0 +1,216 @@
+"""The lines of a tape as formulas: text, LaTeX and SymPy, each in terms of quantities that have a name."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from symconfig.cost.tape import INPUT, NUMBER, ONE_ARGUMENT, Node, Tape, Term
+
+_LONGEST = 40  # operations of a formula: a longer one has a part that is named by itself
+_SHARED = 6  # operations from which on what several formulas use is named by itself
+_LEVELS = {"add": 1, "subtract": 1, "multiply": 2, "divide": 2, "power": 3}
+_SIGNS = {"add": " + ", "subtract": " - ", "multiply": " * ", "divide": " / ", "power": "^"}
+_FUNCTIONS = {
+    "maximum": "max",
+    "minimum": "min",
+    "above": "above",
+    "floor": "floor",
+    "ceiling": "ceiling",
+    "log": "log",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Formula:
+    """A named quantity. line: of the tape; uses: lines of the named quantities and the symbols in it."""
+
+    name: str
+    line: int
+    value: float
+    uses: tuple[int, ...]
+
+
+class Formulas:
+    """The named quantities that some costs are made from, in the order in which one follows from those before."""
+
+    def __init__(self, tape: Tape, roots: Iterable[Any]) -> None:
+        self.tape = tape
+        self._reached = _below(tape, *(term.line for term in roots if isinstance(term, Term)))
+        self.names = self._all_names()
+        self.symbols = {name: line for name, line in tape.inputs.items() if line in self._reached}
+
+    def _all_names(self) -> dict[int, str]:
+        """Return the name of every line that has one, and of those that would make a formula too long."""
+        nodes, names = self.tape.nodes, {line: name for line, name in self.tape.names.items() if line in self._reached}
+        used = Counter(at for line in self._reached for at in (nodes[line].first, nodes[line].second))
+        sizes = dict[int, int]()
+        for line in sorted(self._reached):
+            node = nodes[line]
+            if node.operation in (INPUT, NUMBER):
+                sizes[line] = 0
+                continue
+            sizes[line] = 1 + sum(sizes[at] for at in (node.first, node.second) if at >= 0)
+            if line not in names and (sizes[line] > _LONGEST or (used[line] > 1 and sizes[line] > _SHARED)):
+                names[line] = f"x{len(names)}"
+            if line in names:
+                sizes[line] = 0
+        return names
+
+    def name(self, line: int) -> str | None:
+        """Return what a line is called where another formula uses it."""
+        if self.tape.nodes[line].operation == INPUT:
+            return next(name for name, at in self.tape.inputs.items() if at == line)
+        return self.names.get(line)
+
+    def __iter__(self) -> Iterator[Formula]:
+        for line in sorted(self.names):
+            yield self.formula(line)
+
+    def formula(self, line: int) -> Formula:
+        """Return a line with what it directly uses."""
+        return Formula(self.names.get(line, ""), line, self.tape.nodes[line].value, tuple(self._uses(line)))
+
+    def _uses(self, line: int) -> Iterator[int]:
+        found, left = dict[int, None](), [self.tape.nodes[line].second, self.tape.nodes[line].first]
+        while left:
+            at = left.pop()
+            if at < 0 or self.tape.nodes[at].operation == NUMBER:
+                continue
+            if at in self.names or self.tape.nodes[at].operation == INPUT:
+                found[at] = None
+            else:
+                left += (self.tape.nodes[at].second, self.tape.nodes[at].first)
+        yield from found
+
+    def text(self, line: int) -> str:
+        """Return a formula as a person types it."""
+        return self._written(line, _text, _number)[0]
+
+    def latex(self, line: int) -> str:
+        """Return a formula in LaTeX."""
+        return self._written(line, _latex, _number, latex_name)[0]
+
+    def _written(
+        self,
+        line: int,
+        write: Callable[[Node, tuple[str, int], tuple[str, int]], tuple[str, int]],
+        number: Callable[[float], str],
+        named: Callable[[str], str] = str,
+        top: bool = True,
+    ) -> tuple[str, int]:
+        """Return a formula and how tightly its outermost operation binds."""
+        node = self.tape.nodes[line]
+        if node.operation == NUMBER:
+            return number(node.value), 4 if node.value >= 0 else 1
+        name = None if top and node.operation != INPUT else self.name(line)
+        if name is not None:
+            return named(name), 4
+        first = self._written(node.first, write, number, named, top=False)
+        second = self._written(node.second, write, number, named, top=False) if node.second >= 0 else ("", 4)
+        return write(node, first, second)
+
+    def sympy(self, line: int, symbols: dict[str, Any], whole: bool = False) -> Any:
+        """Return a formula as a SymPy expression of symbols, and unless it is `whole` of the named quantities in it.
+
+        symbols: those made already, by name; new ones are added.
+        """
+        import sympy as sp
+
+        made = dict[int, Any]()
+
+        def of(at: int) -> Any:
+            if at not in made:
+                made[at] = new(at)
+            return made[at]
+
+        def new(at: int) -> Any:
+            node = self.tape.nodes[at]
+            if node.operation == NUMBER:
+                return sp.Integer(int(node.value)) if node.value.is_integer() else sp.Float(node.value, 17)
+            name = self.name(at) if node.operation == INPUT or not (whole or at == line) else None
+            if name is not None:
+                return symbols.setdefault(name, sp.Symbol(name, real=True))
+            return _made(node, of(node.first), of(node.second) if node.second >= 0 else None)
+
+        below = sorted(_below(self.tape, line)) if whole else [line]
+        for at in below:  # from the first to the last, so that no formula is too deep for Python's stack
+            of(at)
+        return made[line]
+
+
+def _below(tape: Tape, *lines: int) -> frozenset[int]:
+    """Return some lines and all that they are made from."""
+    found, left = set[int](), list(lines)
+    while left:
+        line = left.pop()
+        if line >= 0 and line not in found:
+            found.add(line)
+            left += (tape.nodes[line].first, tape.nodes[line].second)
+    return frozenset(found)
+
+
+def _made(node: Node, a: Any, b: Any) -> Any:
+    """Return a SymPy operation. A choice between two is not worked out: SymPy would compare all that is in it."""
+    import sympy as sp
+
+    made: dict[str, Callable[[], Any]] = {
+        "add": lambda: a + b,
+        "subtract": lambda: a - b,
+        "multiply": lambda: a * b,
+        "divide": lambda: a / b,
+        "power": lambda: a**b,
+        "maximum": lambda: sp.Max(a, b, evaluate=False),
+        "minimum": lambda: sp.Min(a, b, evaluate=False),
+        "above": lambda: sp.Piecewise((1, sp.Gt(a, b)), (0, True)),
+        "floor": lambda: sp.floor(a),
+        "ceiling": lambda: sp.ceiling(a),
+        "log": lambda: sp.log(a),
+    }
+    return made[node.operation]()
+
+
+def _number(value: float) -> str:
+    return f"{int(value)}" if value.is_integer() and abs(value) < 1e6 else f"{value:.6g}"
+
+
+def _within(part: tuple[str, int], level: int) -> str:
+    return part[0] if part[1] >= level else f"({part[0]})"
+
+
+def _text(node: Node, first: tuple[str, int], second: tuple[str, int]) -> tuple[str, int]:
+    if node.operation in _SIGNS:
+        level = _LEVELS[node.operation]
+        right = level if node.operation in ("add", "multiply") else level + 1
+        return _within(first, level) + _SIGNS[node.operation] + _within(second, right), level
+    arguments = first[0] if node.operation in ONE_ARGUMENT else f"{first[0]}, {second[0]}"
+    return f"{_FUNCTIONS[node.operation]}({arguments})", 4
+
+
+def _latex(node: Node, first: tuple[str, int], second: tuple[str, int]) -> tuple[str, int]:
+    (a, _), (b, _) = first, second
+    level = _LEVELS.get(node.operation, 4)
+    if node.operation == "divide":
+        return rf"\frac{{{a}}}{{{b}}}", 3
+    if node.operation == "power":
+        return f"{{{_bracketed(first, 4)}}}^{{{b}}}", 3
+    if node.operation in _SIGNS:
+        sign = {"add": " + ", "subtract": " - ", "multiply": r" \, "}[node.operation]
+        right = level if node.operation in ("add", "multiply") else level + 1
+        return _bracketed(first, level) + sign + _bracketed(second, right), level
+    if node.operation in ("floor", "ceiling"):
+        edge = "floor" if node.operation == "floor" else "ceil"
+        return rf"\left\l{edge} {a} \right\r{edge}", 4
+    name = {"maximum": r"\max", "minimum": r"\min", "log": r"\log", "above": r"\operatorname{above}"}[node.operation]
+    return rf"{name}\left({a if node.operation == 'log' else f'{a}, {b}'}\right)", 4
+
+
+def _bracketed(part: tuple[str, int], level: int) -> str:
+    return part[0] if part[1] >= level else rf"\left({part[0]}\right)"
+
+
+def latex_name(name: str) -> str:
+    """Return a name in upright letters."""
+    return rf"\mathrm{{{name.replace('_', chr(92) + '_').replace(' ', '~')}}}"

@@ -1,0 +1,211 @@
+"""A plan's costs as formulas: the functions that weighed it, run once more on symbols."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+
+from symconfig.cost.blocks import PASSES, BlockCost
+from symconfig.cost.framework import Framework
+from symconfig.cost.lattice import Lattice
+from symconfig.cost.machine import Machine
+from symconfig.cost.stages import Stages
+from symconfig.cost.table import Table, block_costs, resolve, table
+from symconfig.cost.tape import Array, Tape, Term
+from symconfig.graph.model import derived
+from symconfig.plans.columns import Columns
+from symconfig.solve.detail import choices_of, detail, detailed
+from symconfig.solve.found import Found
+from symconfig.solve.space import lattice, priced
+from symconfig.solve.timeline import BUBBLE, EXCHANGE, STAGES, refined_time
+
+# Constants of a framework that formulas name; its other ones are choices or shares, and stay numbers.
+FRAMEWORK = (
+    "step_overhead_s",
+    "microbatch_overhead_s",
+    "handover_s",
+    "host_kernel_s",
+    "attention_rate",
+    "product_rate",
+    "adam_bytes",
+    "stepped_bytes",
+    "copied_bytes",
+)
+_NO_SYMBOLS = ("eight_bit_attention",)  # pairs of rates: numbers
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """The lines of a plan's costs on a tape. time: by part; memory: by stage, then by part."""
+
+    tape: Tape
+    time: dict[str, Any]
+    memory: tuple[dict[str, Any], ...]
+
+    @property
+    def step(self) -> Any:
+        """Return the sum of the parts of the time."""
+        return sum(self.time.values())
+
+    def at(self, numbers: Mapping[str, Array | float]) -> At:
+        """Return the costs at other numbers of some symbols, arrays that broadcast together."""
+        values = self.tape.evaluated(numbers)
+
+        def of(term: Any) -> Array | float:
+            return values[term.line] if isinstance(term, Term) else float(term)
+
+        return At(
+            time={name: of(term) for name, term in self.time.items()},
+            memory=tuple({name: of(term) for name, term in stage.items()} for stage in self.memory),
+            holds=self.tape.holds(values),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """A plan's costs at some numbers. holds: where every choice in the formulas is the one that the plan made."""
+
+    time: dict[str, Array | float]
+    memory: tuple[dict[str, Array | float], ...]
+    holds: Any
+
+    @property
+    def step_s(self) -> Any:
+        return sum(self.time.values())
+
+
+def traced(found: Found) -> Traced:
+    """Run the cost functions of a candidate on symbols."""
+    tape = Tape()
+    known = _on_symbols(found, tape)
+    where = _columns(found, known, tape)
+    small = _named_table(_table(known, found, where, tape), tape)
+    parts = detailed(known, small, where)
+    _name_stages(parts.sums, tape)
+    cost = parts.cost
+    time = {name: part[0, 0, 0] for name, part in cost.time.items()}
+    memory = tuple(
+        {name: part[stage, 0, 0, 0] if len(part) > 1 else part[0, 0, 0, 0] for name, part in cost.memory.items()}
+        for stage in range(found.degrees.pp)
+    )
+    time = _simulated(found, time, tape)
+    for name, term in time.items():
+        tape.name(term, f"time.{name}")
+    for stage, held in enumerate(memory):
+        for name, term in held.items():
+            tape.name(term, f"memory.stage{stage}.{name}")
+    return Traced(tape, time, memory)
+
+
+def _on_symbols(found: Found, tape: Tape) -> Found:
+    """Return a candidate whose machine, framework and job are symbols."""
+    request = found.request
+    job: dict[str, Any] = {
+        "gpus": tape.symbol("gpus", request.gpus),
+        "global_batch": tape.symbol("global_batch_size", request.global_batch),
+        "seq_length": tape.symbol("seq_length", request.seq_length),
+    }
+    framework = _framework(request.framework, tape)
+    return replace(found, machine=_machine(found.machine, tape), request=replace(request, framework=framework, **job))
+
+
+def _machine(machine: Machine, tape: Tape) -> Machine:
+    names = [one.name for one in fields(Machine) if one.name not in ("levels", *_NO_SYMBOLS)]
+    known: dict[str, Any] = {name: tape.symbol(name, getattr(machine, name)) for name in names}
+    levels: dict[str, Any] = {name: tape.symbol(name, float(value)) for name, value in machine.levels.items()}
+    return replace(machine, levels=levels, **known)
+
+
+def _framework(framework: Framework, tape: Tape) -> Framework:
+    some = {name: getattr(framework, name) for name in FRAMEWORK}
+    known: dict[str, Any] = {name: tape.symbol(name, value) for name, value in some.items() if value}
+    return replace(framework, **known)
+
+
+def _objects(*terms: Any) -> Any:
+    found = np.empty(len(terms), dtype=object)
+    found[:] = terms
+    return found
+
+
+def _columns(found: Found, known: Found, tape: Tape) -> Columns:
+    """Return the candidate's point: its degrees as symbols, and what follows from them."""
+    p, every = found.degrees, found.columns()
+    degrees: dict[str, Any] = {name: tape.symbol(name, getattr(p, name)) for name in ("tp", "cp", "ep", "etp", "pp")}
+    micro = tape.symbol("micro_batch", found.micro)
+    some = {name: _objects(degrees[name]) for name in ("tp", "cp", "ep", "etp")}
+    where = priced(known.request, replace(every, **some, micro=_objects(micro)), degrees["pp"])
+    tape.name(where.dp[0], "dp")
+    tape.name(where.num_microbatches[0], "num_microbatches")
+    return where
+
+
+def _table(known: Found, found: Found, where: Columns, tape: Tape) -> Table:
+    request, choices = known.request, choices_of(found)
+    numbers: dict[str, Any] = dict(lattice(request, where).numbers)
+    for name, number in numbers.items():
+        if isinstance(number, int | float):
+            numbers[name] = tape.symbol(name, number)
+        elif isinstance(number, np.ndarray) and not number.dtype.hasobject:
+            numbers[name] = float(number[0])
+        else:
+            tape.name(number if isinstance(number, Term) else number[0], name)
+    of_kind = derived(request.model, request.framework.implementation, known.scheme)
+    costs = block_costs(of_kind, Lattice(numbers, 1), known.machine, request.framework)
+    for cost in costs:
+        _name_block(cost, tape)
+    return table(costs, choices, resolve(of_kind, choices), known.machine, request.framework)
+
+
+def _name_block(cost: BlockCost, tape: Tape) -> None:
+    """Name what each operator and each collective of a block takes, and what each kept tensor is."""
+    block = cost.derived
+    for (op, phase), term in cost.work_s.items():
+        tape.name(term[0], f"{block.name}.{op}.{phase.value}")
+    for collective, term in zip(block.collectives, cost.comm_s, strict=True):
+        tape.name(term[0], f"{block.name}.{collective.owner}.{collective.kind.value}.{collective.phase.value}")
+    for held, term in zip(block.held, cost.held_bytes, strict=True):
+        tape.name(term[0], f"{block.name}.{held.tensor}.bytes")
+
+
+def _named_table(small: Table, tape: Tape) -> Table:
+    """Name the passes of every kind of block."""
+    for at, name in enumerate(PASSES):
+        for kind, block in enumerate(small.kinds):
+            for row in range(len(small.policies)):
+                which = f".policy{row}" if len(small.policies) > 1 else ""
+                tape.name(small.passes[at, row, kind, 0], f"{block}.{name}{which}")
+    return small
+
+
+def _name_stages(sums: Stages, tape: Tape) -> None:
+    """Name what each stage sums over its blocks."""
+    for one in fields(Stages):
+        rows = getattr(sums, one.name)
+        for stage in range(len(rows)) if rows.ndim > 1 else ():
+            tape.name(rows[stage].flat[0], f"stage{stage}.{one.name}")
+
+
+def _simulated(found: Found, time: dict[str, Any], tape: Tape) -> dict[str, Any]:
+    """Return the time with what an event simulation of the schedule makes of the formulas.
+
+    Of the pipeline, and of what the replicas exchange beside it, the simulation's seconds over the formulas' are
+    symbols. Both sides grow with a chunk's seconds alike, so that the ratio moves little where those move.
+    """
+    if found.degrees.pp == 1:
+        return time
+    formula, refined = detail(found), refined_time(found, detail(found))
+    plain = {name: float(part[0, 0, 0]) for name, part in formula.cost.time.items()}
+    names = (*STAGES, BUBBLE)
+    alone = sum(plain[name] for name in names)
+    ratio = tape.symbol("simulated_pipeline", sum(refined[name] for name in names) / alone)
+    whole = sum(time[name] for name in names) * ratio
+    result = {**time, BUBBLE: whole - sum(time[name] for name in STAGES)}
+    if plain[EXCHANGE] > 0.0:
+        result[EXCHANGE] = time[EXCHANGE] * tape.symbol("simulated_exchange", refined[EXCHANGE] / plain[EXCHANGE])
+    else:
+        result[EXCHANGE] = tape.symbol("simulated_exchange_s", refined[EXCHANGE])
+    return result

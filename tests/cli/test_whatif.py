@@ -1,0 +1,50 @@
+"""`symconfig whatif`: its table, its data, its picture, and what it refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import symconfig
+from tests.cli.support import Run, run
+
+__all__ = ["run"]
+
+PINS = {"pp": 1, "cp": 1, "tp": "1..2", "mbs": "1..2"}
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("whatif") / "plan.json"
+    result = symconfig.plan(model="llama3.1-8b", cluster="h100", gpus=8, global_batch_size=8, pins=PINS)
+    path.write_text(result.to_json(), encoding="utf-8")
+    return path
+
+
+def test_a_table_names_the_best_plan_of_each_range(run: Run, plan: Path) -> None:
+    outcome = run("whatif", plan, "--vary", "network=0.9..1.1x")
+    assert outcome.code == 0
+    assert "network, a factor, borders to 0.001 of it" in outcome.out
+    assert "0.9x" in outcome.out
+    assert "1.1x" in outcome.out
+
+
+def test_data_and_picture(run: Run, plan: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "map.png"
+    outcome = run("whatif", plan, "--vary", "compute=0.9..1.1x", "--plot", picture, "--json")
+    data = outcome.json()
+    assert data["schema"] == "symconfig.whatif/1"
+    (line,) = data["lines"]
+    assert line["ranges"][0]["from"] == 0.9
+    assert line["ranges"][-1]["to"] == 1.1
+    assert line["ranges"][0]["step_s_from"] > line["ranges"][-1]["step_s_to"]
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_everything_wrong_is_said_at_once(run: Run, plan: Path, tmp_path: Path) -> None:
+    outcome = run("whatif", plan, "--vary", "colour=1..2", "--vary", "network=2..1x", "--plot", tmp_path / "map.txt")
+    assert outcome.code == 2
+    for part in ("cannot be varied (got colour", "is an empty range", "no picture has this ending"):
+        assert part in outcome.err

@@ -1,0 +1,117 @@
+"""Borders of `whatif` against planning on both sides of them, and ranges as people write them."""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+import symconfig
+from symconfig.api.planning import PlanResult
+from symconfig.descriptor.mesh import NETWORK
+from symconfig.errors import InputError
+from symconfig.runs.whatif.vary import varied
+from symconfig.runs.whatif.whatif import WhatIf, named
+from symconfig.solve.plan_symbols import break_even
+
+JOB: dict[str, Any] = {
+    "model": "llama3.1-8b",
+    "gpus": 16,
+    "global_batch_size": 64,
+    "pins": {"cp": 1, "pp": "1..2", "tp": "1..2", "vpp": 1},
+}
+
+
+@cache
+def planned() -> PlanResult:
+    return symconfig.plan(**JOB, cluster="h100")
+
+
+@cache
+def answer() -> WhatIf:
+    return symconfig.whatif(planned(), ["links=0.2..1x"])
+
+
+def test_a_border_is_where_planning_on_either_side_gives_another_plan() -> None:
+    (line,) = answer().lines
+    assert len(line.spans) > 1
+    for before, after in pairwise(line.spans):
+        assert 1 < after.low / before.high <= 1 + 1e-3
+        for span, value, step_s in ((before, before.high, before.high_s), (after, after.low, after.answer.step_s)):
+            levels = [
+                level
+                if level.name in NETWORK
+                else level.model_copy(
+                    update={
+                        "bandwidth_bytes_per_s": level.bandwidth_bytes_per_s.model_copy(
+                            update={"value": level.bandwidth_bytes_per_s.value * value}
+                        )
+                    }
+                )
+                for level in planned().plan.cluster.levels
+            ]
+            cluster = planned().plan.cluster.model_copy(update={"levels": tuple(levels)})
+            found = symconfig.plan(**JOB, cluster=cluster).best
+            assert (named(found), found.predicted.step_s) == (span.answer.name, step_s)
+    assert (line.spans[0].low, line.spans[-1].high) == (0.2, 1.0)
+
+
+def test_the_plan_itself_is_the_best_at_what_it_was_made_for() -> None:
+    found = answer()
+    assert found.lines[0].spans[-1].answer.name == found.now.name == named(planned().best)
+    assert found.lines[0].spans[-1].high_s == planned().best.predicted.step_s
+
+
+def test_batches_are_whole_steps_in_which_the_plan_can_run() -> None:
+    (line,) = symconfig.whatif(planned(), ["global_batch_size=16..100"]).lines
+    best = planned().best
+    step = best.batch.micro * best.parallel.dp
+    assert line.vary.step == step
+    assert [line.spans[0].low % step, line.spans[-1].high % step] == [0, 0]
+    assert (line.spans[0].low, line.spans[-1].high) == (step, 100 // step * step)
+
+
+def test_the_break_even_of_two_candidates_is_where_their_steps_are_equal() -> None:
+    one, other = planned().symbolic(1), planned().symbolic(2)
+    rates = {name: each for name, each in one.traced.tape.inputs.items() if name == "launch_s"}
+    assert rates
+    found = break_even(one, other, "launch_s", 1e-7, 1e-2)
+    if found is None:
+        steps = [[float(each.at({"launch_s": value}).step_s) for each in (one, other)] for value in (1e-7, 1e-2)]
+        assert (steps[0][0] > steps[0][1]) == (steps[1][0] > steps[1][1])
+    else:
+        mine, theirs = (float(each.at({"launch_s": found}).step_s) for each in (one, other))
+        assert mine == pytest.approx(theirs, rel=1e-9)
+
+
+def test_all_that_is_wrong_is_said_at_once() -> None:
+    words = ["colour=1..2", "network=2..0.5x", "global_batch_size=a..4", "links=0.5..2", "memory", "seq_length=1..2x"]
+    with pytest.raises(InputError) as caught:
+        varied(planned().plan, words)
+    told = "\n".join(map(str, caught.value.problems))
+    for part in (
+        "cannot be varied (got colour, need one of global_batch_size",
+        "is an empty range (got 2..0.5x",
+        "is no number above 0 (got a",
+        "is varied by a factor (got 0.5..2, need 0.5..2x",
+        "is no range (got memory",
+        "is a number, no factor (got 1..2x, need 1..2",
+    ):
+        assert part in told
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        ([], "nothing is varied"),
+        (["network=1..2x", "network=1..3x"], "is varied twice"),
+        (["global_batch_size=1..2"], "holds less than two values"),
+        (["global_batch_size=1.5..64"], "whole numbers"),
+        (["network=1..1000x"], "is out of range"),
+    ],
+)
+def test_each_of_them_is_a_sentence(words: list[str], part: str) -> None:
+    with pytest.raises(InputError, match=part):
+        varied(planned().plan, words)
