@@ -81,9 +81,12 @@ def _factor(field: str, where: str, need: Callable[[ModelDescriptor], float]) ->
     return Row(field, where, lambda model, _: need(model), lambda _, r: means.factor_of(r, where))
 
 
+_SECTIONS = {"": ModelDescriptor, "experts": Experts, "latent": LatentAttention}
+
+
 def _default(field: str) -> Any:
     section, _, leaf = field.rpartition(".")
-    return (Experts if section else ModelDescriptor).model_fields[leaf].default
+    return _SECTIONS[section].model_fields[leaf].default
 
 
 ROWS: tuple[Row, ...] = (
