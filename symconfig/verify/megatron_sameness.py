@@ -81,7 +81,11 @@ def _factor(field: str, where: str, need: Callable[[ModelDescriptor], float]) ->
     return Row(field, where, lambda model, _: need(model), lambda _, r: means.factor_of(r, where))
 
 
-_SECTIONS = {"": ModelDescriptor, "experts": Experts, "latent": LatentAttention}
+_SECTIONS: dict[str, type[ModelDescriptor | Experts | LatentAttention]] = {
+    "": ModelDescriptor,
+    "experts": Experts,
+    "latent": LatentAttention,
+}
 
 
 def _default(field: str) -> Any:
