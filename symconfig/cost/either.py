@@ -1,6 +1,7 @@
 """The larger, the smaller and the comparison of two numbers, for floats as for the terms of a tape.
 
-NumPy's own, on arrays of objects, would keep only the argument that is the larger one now and lose the formula.
+NumPy's own, on arrays of objects, would keep only the argument that is the larger one now and lose the formula. The
+search calls these millions of times: the question whether there are terms is asked in place.
 """
 
 from __future__ import annotations
@@ -19,17 +20,29 @@ def has_terms(number: Any) -> bool:
 
 def maximum(a: Any, b: Any) -> Any:
     """Return the larger of two, element by element."""
-    return maximum_of_terms(a, b) if has_terms(a) or has_terms(b) else np.maximum(a, b)
+    if a.__class__ is Term or b.__class__ is Term:
+        return maximum_of_terms(a, b)
+    if (a.__class__ is np.ndarray and a.dtype.hasobject) or (b.__class__ is np.ndarray and b.dtype.hasobject):
+        return maximum_of_terms(a, b)
+    return np.maximum(a, b)
 
 
 def minimum(a: Any, b: Any) -> Any:
     """Return the smaller of two, element by element."""
-    return minimum_of_terms(a, b) if has_terms(a) or has_terms(b) else np.minimum(a, b)
+    if a.__class__ is Term or b.__class__ is Term:
+        return minimum_of_terms(a, b)
+    if (a.__class__ is np.ndarray and a.dtype.hasobject) or (b.__class__ is np.ndarray and b.dtype.hasobject):
+        return minimum_of_terms(a, b)
+    return np.minimum(a, b)
 
 
 def greater(a: Any, b: Any) -> Any:
     """Return 1.0 where the first is larger, else 0.0."""
-    return above_of_terms(a, b) if has_terms(a) or has_terms(b) else np.asarray(a > b, dtype=np.float64)
+    if a.__class__ is Term or b.__class__ is Term:
+        return above_of_terms(a, b)
+    if (a.__class__ is np.ndarray and a.dtype.hasobject) or (b.__class__ is np.ndarray and b.dtype.hasobject):
+        return above_of_terms(a, b)
+    return np.asarray(a > b, dtype=np.float64)
 
 
 def largest(array: Any) -> Any:
