@@ -152,7 +152,7 @@ def may_fit(case: Case, ask: Ask) -> bool:
 
 def costs_of(case: Case, ask: Ask, axes: Sequence[Axis]) -> Costs:
     if ask.objective is Objective.TIME:
-        speeds = rates.seconds(axes, rates.levels(ask.mesh, ask.cluster))
+        speeds = rates.seconds(axes, ask.mesh, ask.cluster)
     else:
         speeds = rates.elements(axes)
     gpu = machine(ask.cluster, ask.precision, gpus=ask.mesh.gpus)

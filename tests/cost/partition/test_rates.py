@@ -12,7 +12,7 @@ from tests.oracle.judged import cluster
 
 MESH = of_cluster(cluster(), 4 * given.NODE)
 AXES = MESH.axes()
-SPEEDS = rates.seconds(AXES, rates.levels(MESH, cluster()))
+SPEEDS = rates.seconds(AXES, MESH, cluster())
 AMOUNTS = 10.0 ** np.arange(11)
 
 
