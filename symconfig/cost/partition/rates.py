@@ -27,16 +27,20 @@ _LEVELS = 4
 class Affine:
     """fixed + each * amount. protocols: or with half of what is fixed and a little less bandwidth, if faster."""
 
-    fixed: Number
-    each: Number
+    fixed: float
+    each: float
     protocols: bool = False
 
     def __call__(self, amount: Array | float) -> Array:
-        simple: Array = self.fixed + self.each * amount
-        if not self.protocols:
-            return simple
-        result: Array = np.minimum(simple, LL128_LATENCY * self.fixed + self.each / LL128_BANDWIDTH * amount)
-        return result
+        return _affine(self.fixed, self.each, amount, self.protocols)
+
+
+def _affine(fixed: Number, each: Number, amount: Array | float, protocols: bool) -> Array:
+    simple: Array = fixed + each * np.asarray(amount)
+    if not protocols:
+        return simple
+    result: Array = np.minimum(simple, LL128_LATENCY * fixed + each / LL128_BANDWIDTH * amount)
+    return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +60,7 @@ class Prices:
 
     def __call__(self, amount: Array | float, group: Group) -> Array:
         fixed, each = (of[group] for of in self.arrays)
-        return Affine(fixed, each, self.protocols)(amount)
+        return _affine(fixed, each, amount, self.protocols)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +148,7 @@ def seconds(axes: Sequence[Axis], mesh: Mesh, cluster: ClusterDescriptor) -> tup
     ranks, stride, within = _within(mesh, groups, numbers)
 
     def fitted(formula: Any, *arguments: object, protocols: bool) -> Prices:
-        none, many = (
-            np.where(ranks > 1, formula(amount, *arguments, **within), 0.0) for amount in (0.0, _MANY)
-        )
+        none, many = (np.where(ranks > 1, formula(amount, *arguments, **within), 0.0) for amount in (0.0, _MANY))
         return Prices(
             tuple((none / LL128_LATENCY if protocols else none).tolist()), tuple((many / _MANY).tolist()), protocols
         )
@@ -191,5 +193,6 @@ def elements(axes: Sequence[Axis]) -> tuple[Rate, ...]:
     none = (0.0,) * len(shares)
     once, twice = Prices(none, tuple(shares.tolist())), Prices(none, tuple((2 * shares).tolist()))
     return tuple(
-        Rate(axis.size, step, once, twice, once, Affine(0.0, 1.0)) for axis, step in zip(axes, groups.steps, strict=True)
+        Rate(axis.size, step, once, twice, once, Affine(0.0, 1.0))
+        for axis, step in zip(axes, groups.steps, strict=True)
     )

@@ -28,9 +28,7 @@ PARAMETERS = sum(prod(node.ports[0].sizes) for node in NET.nodes if node.paramet
 
 
 def costs(objective: Objective, flat: bool = True, hide: float = 0.8) -> Costs:
-    speeds = (
-        rates.elements(AXES) if objective is Objective.SYMTENSOR else rates.seconds(AXES, MESH, CLUSTER)
-    )
+    speeds = rates.elements(AXES) if objective is Objective.SYMTENSOR else rates.seconds(AXES, MESH, CLUSTER)
     return Costs(NET, speeds, machine(CLUSTER, "bf16"), Training(hide=hide), objective, flat)
 
 
