@@ -77,9 +77,8 @@ def moves(
 
     As symconfig.graph.layout.moves has it: partial sums become split by a reduce-scatter and whole by an all-reduce,
     split becomes whole by an all-gather, and split otherwise by an all-to-all; from whole to split or to partial sums
-    is free. Slices come first and gathers last, each along its own axis: reductions from the inner axes to the outer
-    ones, gathers the other way, so that slow links carry the least. An exchange over several axes goes from the outer
-    to the inner ones, so that each element crosses one of them only.
+    is free. Slices come first and gathers last. Those of one kind are one collective over all of their axes; each axis
+    has what it adds to the cost.
     """
     size: Any = local(given, rates) * amount
     moving = [
@@ -89,28 +88,49 @@ def moves(
     ]
     for _, rate, a, _, _, takes in moving:
         size = where((a == WHOLE) & takes, size / rate.size, size)
-    for axis, rate, a, _, _, takes in moving:
-        now = (a == PARTIAL) & takes
+    scattered = [(axis, rate, (a == PARTIAL) & takes) for axis, rate, a, _, _, takes in moving]
+    yield from together(Kind.REDUCE_SCATTER, scattered, size)
+    size = size / _ranks(scattered)
+    # What stays within an outer axis' part is left for the inner ones: each element crosses one of them only.
+    exchanged = [(axis, rate, gives & takes & (a != b)) for axis, rate, a, b, gives, takes in reversed(moving)]
+    yield from together(Kind.ALL_TO_ALL, exchanged, size)
+    yield from together(
+        Kind.ALL_REDUCE, [(axis, rate, (a == PARTIAL) & (b == WHOLE)) for axis, rate, a, b, _, _ in moving], size
+    )
+    gathered = [
+        (axis, rate, gives & (np.logical_not(takes) if isinstance(takes, np.ndarray) else not takes))
+        for axis, rate, _, _, gives, takes in moving
+    ]
+    yield from together(Kind.ALL_GATHER, gathered, size * _ranks(gathered))
+
+
+def together(kind: Kind, along: Iterable[tuple[int, Rate, Truth]], whole: Array | float) -> Iterator[Move]:
+    """One collective over all axes along which it happens; whole: the larger buffer of it on one rank.
+
+    The ranks along an axis share what moves along the next one.
+    """
+    group: Any = 0
+    amount: Any = whole
+    for axis, rate, now in along:
         if _ever(now):
-            yield Move(Kind.REDUCE_SCATTER, axis, now, size, rate.ring(size))
-            size = where(now, size / rate.size, size)
-    exchanged = size  # what stays within an outer axis' part is left for the inner ones
-    for axis, rate, a, b, gives, takes in reversed(moving):
-        now = gives & takes & (a != b)
-        if _ever(now):
-            yield Move(Kind.ALL_TO_ALL, axis, now, exchanged, rate.all_to_all(exchanged))
-            exchanged = where(now, exchanged / rate.size, exchanged)
-    reduced = size  # by an inner axis and not yet gathered again: the outer ones move that only
-    for axis, rate, a, b, _, _ in moving:
-        now = (a == PARTIAL) & (b == WHOLE)
-        if _ever(now):
-            yield Move(Kind.ALL_REDUCE, axis, now, reduced, rate.all_reduce(reduced))
-            reduced = where(now, reduced / rate.size, reduced)
-    for axis, rate, _, _, gives, takes in reversed(moving):
-        now = gives & (np.logical_not(takes) if isinstance(takes, np.ndarray) else not takes)
-        if _ever(now):
-            size = where(now, size * rate.size, size)
-            yield Move(Kind.ALL_GATHER, axis, now, size, rate.ring(size))
+            yield Move(kind, axis, now, amount, getattr(rate, _PRICED[kind])(whole, group))
+            group = where(now, group + rate.step, group)
+            amount = where(now, amount / rate.size, amount)
+
+
+_PRICED = {
+    Kind.REDUCE_SCATTER: "ring",
+    Kind.ALL_GATHER: "ring",
+    Kind.ALL_REDUCE: "all_reduce",
+    Kind.ALL_TO_ALL: "all_to_all",
+}
+
+
+def _ranks(along: Iterable[tuple[int, Rate, Truth]]) -> Any:
+    ranks: Any = 1
+    for _, rate, now in along:
+        ranks = where(now, ranks * rate.size, ranks) if _ever(now) else ranks
+    return ranks
 
 
 def _ever(condition: Truth) -> bool:

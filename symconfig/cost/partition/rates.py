@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,7 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.mesh import NETWORK, Axis, Mesh
 
 Array = NDArray[np.float64]
+Group = int | NDArray[np.int64]  # numbers of `Groups`; 0: of no axis
 _MANY = 1e18  # bytes of which the latency is no part
 _LEVELS = 4
 
@@ -28,26 +31,92 @@ class Affine:
     each: float
     protocols: bool = False
 
-    def __call__(self, amount: Array) -> Array:
-        simple: Array = self.fixed + self.each * amount
-        if not self.protocols:
-            return simple
-        result: Array = np.minimum(simple, LL128_LATENCY * self.fixed + self.each / LL128_BANDWIDTH * amount)
-        return result
+    def __call__(self, amount: Array | float) -> Array:
+        return _affine(self.fixed, self.each, amount, self.protocols)
+
+
+def _affine(fixed: Number, each: Number, amount: Array | float, protocols: bool) -> Array:
+    simple: Array = fixed + each * np.asarray(amount)
+    if not protocols:
+        return simple
+    result: Array = np.minimum(simple, LL128_LATENCY * fixed + each / LL128_BANDWIDTH * amount)
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """Costs of one kind of collective over each group of axes that there can be: fixed + each * amount, [groups].
+
+    protocols: as of `Affine`.
+    """
+
+    fixed: tuple[float, ...]
+    each: tuple[float, ...]
+    protocols: bool = False
+    arrays: tuple[Array, Array] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "arrays", (np.array(self.fixed), np.array(self.each)))
+
+    def __call__(self, amount: Array | float, group: Group) -> Array:
+        fixed, each = (of[group] for of in self.arrays)
+        return _affine(fixed, each, amount, self.protocols)
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
     """Costs along one axis of `size` ranks; amounts are of the larger buffer on one rank.
 
-    ring: an all-gather or a reduce-scatter. send: to a neighbour.
+    A collective over several axes is one collective over all of their ranks, as libraries run it: what an axis costs is
+    what the collective over it and over those in `group` costs more than over those alone. step: what the axis adds to
+    the number of a group. by_ring: an all-gather or a reduce-scatter. send: to a neighbour.
     """
 
     size: int
-    ring: Affine
-    all_reduce: Affine
-    all_to_all: Affine
+    step: int
+    by_ring: Prices
+    by_all_reduce: Prices
+    by_all_to_all: Prices
     send: Affine
+
+    def ring(self, amount: Array | float, group: Group = 0) -> Array:
+        return self._more(self.by_ring, amount, group)
+
+    def all_reduce(self, amount: Array | float, group: Group = 0) -> Array:
+        return self._more(self.by_all_reduce, amount, group)
+
+    def all_to_all(self, amount: Array | float, group: Group = 0) -> Array:
+        return self._more(self.by_all_to_all, amount, group)
+
+    def _more(self, prices: Prices, amount: Array | float, group: Group) -> Array:
+        return prices(amount, group + self.step) - prices(amount, group)
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """All groups that axes can make up, by number. Axes of one level and size are alike.
+
+    steps: of each axis, what it adds to a group's number. members: ranks of each group in each level, [levels, groups].
+    """
+
+    steps: tuple[int, ...]
+    members: dict[str, NDArray[np.int64]]
+
+    @classmethod
+    def of(cls, axes: Sequence[Axis]) -> Groups:
+        alike = Counter((axis.level, axis.size) for axis in axes)
+        step, count, members = dict[tuple[str, int], int](), 1, {level: np.ones(1, np.int64) for level, _ in alike}
+        for (level, size), times in alike.items():
+            step[level, size], count = count, count * (times + 1)
+            members = {
+                name: np.concatenate([some * (size**taken if name == level else 1) for taken in range(times + 1)])
+                for name, some in members.items()
+            }
+        return cls(tuple(step[axis.level, axis.size] for axis in axes), members)
+
+    @property
+    def ranks(self) -> NDArray[np.int64]:
+        return reduce(np.multiply, self.members.values(), np.ones(1, np.int64))
 
 
 def levels(mesh: Mesh, cluster: ClusterDescriptor) -> dict[str, Number]:
@@ -71,31 +140,59 @@ def levels(mesh: Mesh, cluster: ClusterDescriptor) -> dict[str, Number]:
     return result
 
 
-def seconds(axes: Sequence[Axis], numbers: dict[str, Number]) -> tuple[Rate, ...]:
-    """numbers: of `levels`. The collectives' formulas are affine in the amount, but for the choice of a protocol."""
+def seconds(axes: Sequence[Axis], mesh: Mesh, cluster: ClusterDescriptor) -> tuple[Rate, ...]:
+    """The collectives' formulas are affine in the amount, but for the choice of a protocol."""
+    numbers, groups = levels(mesh, cluster), Groups.of(axes)
+    if not axes:
+        return ()
+    ranks, stride, within = _within(mesh, groups, numbers)
 
-    def fitted(formula: Any, *arguments: float, protocols: bool) -> Affine:
-        none = float(formula(0.0, *arguments, **numbers))
-        many = float(formula(_MANY, *arguments, **numbers))
-        return Affine(none / LL128_LATENCY if protocols else none, many / _MANY, protocols)
-
-    return tuple(
-        Rate(
-            axis.size,
-            fitted(compiled.ring_s, 1.0, float(axis.size), float(axis.stride), protocols=True),
-            fitted(compiled.ring_s, 2.0, float(axis.size), float(axis.stride), protocols=True),
-            fitted(compiled.all_to_all_s, float(axis.size), float(axis.stride), 1.0, 0.0, 1.0, 1.0, protocols=False),
-            fitted(compiled.send_s, float(axis.size), float(axis.stride), protocols=False),
+    def fitted(formula: Any, *arguments: object, protocols: bool) -> Prices:
+        none, many = (np.where(ranks > 1, formula(amount, *arguments, **within), 0.0) for amount in (0.0, _MANY))
+        return Prices(
+            tuple((none / LL128_LATENCY if protocols else none).tolist()), tuple((many / _MANY).tolist()), protocols
         )
-        for axis in axes
+
+    def sent(axis: Axis) -> Affine:
+        none, many = (
+            float(compiled.send_s(amount, float(axis.size), float(axis.stride), **numbers)) for amount in (0.0, _MANY)
+        )
+        return Affine(none, many / _MANY)
+
+    ring = fitted(compiled.ring_s, 1.0, ranks, stride, protocols=True)
+    all_reduce = fitted(compiled.ring_s, 2.0, ranks, stride, protocols=True)
+    all_to_all = fitted(compiled.all_to_all_s, ranks, stride, 1.0, 0.0, 1.0, 1.0, protocols=False)
+    return tuple(
+        Rate(axis.size, step, ring, all_reduce, all_to_all, sent(axis))
+        for axis, step in zip(axes, groups.steps, strict=True)
     )
+
+
+def _within(mesh: Mesh, groups: Groups, numbers: dict[str, Number]) -> tuple[Array, Array, dict[str, Number]]:
+    """Ranks and stride of each group, and the levels' numbers, [groups].
+
+    The formulas know ranks that lie evenly apart. A group has the members in its innermost domain that it would have
+    with this stride; of the levels outside it sees only domains of its own, which any number of others may lie beside.
+    """
+    none = np.ones(len(groups.ranks), dtype=np.int64)
+    ranks = groups.ranks.astype(np.float64)
+    inside = [groups.members.get(level.name, none) for level in mesh.levels]
+    stride = mesh.levels[0].size / inside[0]
+    result, reach = dict(numbers), inside[0]
+    for index in range(1, _LEVELS):
+        if index < len(mesh.levels):
+            reach = reach * inside[index]
+        result[f"level{index}_size"] = stride * reach
+    return ranks, stride, result
 
 
 def elements(axes: Sequence[Axis]) -> tuple[Rate, ...]:
     """Elements that leave one rank, whatever the link: the source paper's Cost_comm."""
-
-    def rate(size: int) -> Rate:
-        share = Affine(0.0, (size - 1) / size)
-        return Rate(size, share, Affine(0.0, 2 * share.each), share, Affine(0.0, 1.0))
-
-    return tuple(rate(axis.size) for axis in axes)
+    groups = Groups.of(axes)
+    shares = 1.0 - 1.0 / groups.ranks
+    none = (0.0,) * len(shares)
+    once, twice = Prices(none, tuple(shares.tolist())), Prices(none, tuple((2 * shares).tolist()))
+    return tuple(
+        Rate(axis.size, step, once, twice, once, Affine(0.0, 1.0))
+        for axis, step in zip(axes, groups.steps, strict=True)
+    )

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from symconfig.cost import compiled
 from symconfig.cost.machine import Machine, Number
-from symconfig.cost.partition.change import Move
+from symconfig.cost.partition.change import Move, together
 from symconfig.cost.partition.rates import Array, Rate
 from symconfig.graph.layout import Kind
 from symconfig.graph.program.net import PARTIAL, Node, Port
@@ -172,10 +172,9 @@ def exchanged(program: Program, node: Node, rows: Rows, rates: Sequence[Rate], p
             # What the loops are in has a gradient that depends on all of them; a loss needs nothing again.
             again = len(kept) < len(op.outputs[0].loops)
             reduced = extent(kept) * (1.0 if per_element else _STATISTIC_BYTES)
-            for axis, rate in enumerate(rates):
-                move = Move(Kind.ALL_REDUCE, axis, here[axis], reduced, rate.all_reduce(reduced))
+            along = [(axis, rate, here[axis]) for axis, rate in enumerate(rates)]
+            for move in together(Kind.ALL_REDUCE, along, reduced):
                 yield Inner(move, split.sums, again)
-                reduced = np.where(here[axis], reduced / rate.size, reduced)
         if split is not None and split.halo:
             sides = 2 * split.halo * _row(node, split, rows, rates, per_element)
             slowest = np.zeros(len(rows))  # of the links between neighbours: all are used at once
@@ -200,7 +199,6 @@ def _row(node: Node, split: Split, rows: Rows, rates: Sequence[Rate], per_elemen
 def _ended(port: Port, rows: Rows, rates: Sequence[Rate], per_element: bool) -> Iterator[Inner]:
     """What the program gives is not left as partial sums."""
     amount = held((port,), rows, rates)[0] / (port.tensor.element_bytes if per_element else 1.0)
-    for axis, rate in enumerate(rates):
-        here = port.forward[rows[:, axis]] == PARTIAL
-        yield Inner(Move(Kind.ALL_REDUCE, axis, here, amount, rate.all_reduce(amount)), 1, False)
-        amount = np.where(here, amount / rate.size, amount)
+    along = [(axis, rate, port.forward[rows[:, axis]] == PARTIAL) for axis, rate in enumerate(rates)]
+    for move in together(Kind.ALL_REDUCE, along, amount):
+        yield Inner(move, 1, False)

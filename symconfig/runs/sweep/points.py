@@ -45,7 +45,8 @@ class Points:
 class Ids:
     """Makes ids, with the digest of each descriptor taken once: whole descriptors, so that an edited one has others."""
 
-    _digests: dict[int, str] = field(default_factory=dict)
+    # By identity, with the descriptor itself: a number is given again to another object once the first one is gone.
+    _digests: dict[int, tuple[ModelDescriptor | ClusterDescriptor, str]] = field(default_factory=dict)
 
     def of(self, job: Mapping[str, Any], model: ModelDescriptor, cluster: ClusterDescriptor) -> str:
         """job: as of `settled`, with all of its training: no plan looks at that, and every plan.json has it."""
@@ -54,8 +55,8 @@ class Ids:
 
     def _digest(self, described: ModelDescriptor | ClusterDescriptor) -> str:
         if id(described) not in self._digests:
-            self._digests[id(described)] = digest(described.model_dump(mode="json", by_alias=True))
-        return self._digests[id(described)]
+            self._digests[id(described)] = described, digest(described.model_dump(mode="json", by_alias=True))
+        return self._digests[id(described)][1]
 
 
 def combinations(asked: Asked) -> int:

@@ -180,6 +180,10 @@ class Cutter:
                 break
         return self.found(rows, price, last)
 
+    def leanest(self, order: Sequence[int], free: Found) -> Found:
+        """Where memory counts before cost, which still chooses among ways that hold as much. free: the cheapest."""
+        return self.partitioned(free.moved / max(free.weight, 1.0) * 2.0**_ANY, order)
+
 
 def _beside(row: Row, axis: int | None) -> Row:
     """The row but for this axis."""
@@ -222,8 +226,7 @@ def _fitted(cutter: Cutter, order: Sequence[int], free: Found, limit: float) -> 
     """gamma adapts: the next price is that at which the cheapest partition that fits and the one that does not cost the
     same, until no other one costs less at it.
     """
-    any_price = free.moved / max(free.weight, 1.0) * 2.0**_ANY
-    fits = best = cutter.partitioned(any_price, order)
+    fits = best = cutter.leanest(order, free)
     if best.memory > limit:
         return None
     over = free

@@ -11,7 +11,7 @@ from symconfig.cost.partition.floor import floor_bytes
 from symconfig.descriptor.mesh import Axis, Mesh
 from symconfig.errors import InfeasibleError, InputError, Problem
 from symconfig.format import either, general
-from symconfig.solve.partition.adaptive import Cutter
+from symconfig.solve.partition.adaptive import Cutter, Found
 from symconfig.solve.partition.assemble import assemble
 from symconfig.solve.partition.least import least_memory
 from symconfig.solve.partition.rows import spaces
@@ -19,7 +19,6 @@ from symconfig.solve.partition.run import FEW, Ask, Case, Programs, cases, costs
 from symconfig.solve.stages.clock import spent_s
 from symconfig.units import GIB
 
-_NOTHING_ELSE = 1e30  # a price of memory at which nothing else counts
 _PROOF_S = 2.0
 _DOUBLINGS = 12
 Grown = Callable[[int], Mesh | None]  # the mesh of so many times as many GPUs, or None where there is none
@@ -94,14 +93,23 @@ def _rising(every: Iterable[Case], ask: Ask) -> list[tuple[float, Case]]:
 
 
 def _found(case: Case, ask: Ask) -> Lightest:
-    """By the adaptive solver, where nothing but memory counts."""
+    """By the adaptive solver, where memory counts before anything else: in bytes, and for the objective symtensor as
+    the source paper has it, too."""
     axes = ask.mesh.axes()
     costs = costs_of(case, ask, axes)
-    cutter = Cutter(costs, axes, ask.gamma)
-    inward, outward = tuple(reversed(range(len(axes)))), tuple(range(len(axes)))
-    found = min((cutter.partitioned(_NOTHING_ELSE, order) for order in (inward, outward)), key=lambda one: one.memory)
+    orders = tuple(reversed(range(len(axes)))), tuple(range(len(axes)))
+    bytes_first = Cutter(costs, axes, None, by_bytes=True)
+    cutters = (bytes_first,) if costs.timed else (bytes_first, replace(bytes_first, by_bytes=False))
+    tried = [one for cutter in cutters for order in orders for one in _ways(cutter, order)]
+    found = min(tried, key=lambda one: one.memory)
     bound = floor_bytes(costs, ask.mesh.gpus)
     return Lightest(case, axes, found.rows, found.memory, min(bound, found.memory))
+
+
+def _ways(cutter: Cutter, order: Sequence[int]) -> tuple[Found, Found]:
+    """The cheapest, and the leanest."""
+    free = cutter.partitioned(0.0, order)
+    return free, cutter.leanest(order, free)
 
 
 def _largest(found: Lightest, ask: Ask) -> tuple[str, float]:

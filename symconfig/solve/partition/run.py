@@ -151,10 +151,8 @@ def may_fit(case: Case, ask: Ask) -> bool:
 
 
 def costs_of(case: Case, ask: Ask, axes: Sequence[Axis]) -> Costs:
-    if ask.objective is Objective.TIME:
-        speeds = rates.seconds(axes, rates.levels(ask.mesh, ask.cluster))
-    else:
-        speeds = rates.elements(axes)
+    timed = ask.objective is Objective.TIME
+    speeds = rates.seconds(axes, ask.mesh, ask.cluster) if timed else rates.elements(axes)
     gpu = machine(ask.cluster, ask.precision, gpus=ask.mesh.gpus)
     return Costs(case.net, speeds, gpu, case.training, ask.objective, ask.flat)
 

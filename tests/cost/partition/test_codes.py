@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from symconfig.cost.partition.change import change, columns, local
 from symconfig.cost.partition.codes import FORBIDDEN, MOST_AXES, codes, digits, every, read
-from symconfig.cost.partition.rates import Affine, Rate
+from symconfig.cost.partition.rates import Affine, Prices, Rate
 from symconfig.graph.program.net import FLAT, PARTIAL, WHOLE
 
 AMOUNT = 2.0**20 * 3
@@ -16,17 +16,15 @@ PLACES = np.array([FLAT, PARTIAL, WHOLE, 0, 1, 2])
 
 
 def rates(axes: int) -> tuple[Rate, ...]:
-    """Rates that all differ, with latencies."""
-    return tuple(
-        Rate(
-            size,
-            Affine(1e-5 * size, 1e-11, True),
-            Affine(3e-5 * size, 3e-11, True),
-            Affine(2e-5, 2e-11 * size),
-            Affine(1e-6, 1e-11),
-        )
-        for size in (2, 3, 4, 5, 2, 7)[:axes]
-    )
+    """Rates that all differ, with latencies; the number of a group has a bit for each axis."""
+    sizes = (2, 3, 4, 5, 2, 7)[:axes]
+    groups = range(2**axes)
+
+    def prices(fixed: float, each: float, protocols: bool) -> Prices:
+        return Prices(tuple(fixed * n for n in groups), tuple(each * n for n in groups), protocols)
+
+    of = prices(1e-5, 1e-11, True), prices(3e-5, 3e-11, True), prices(2e-5, 2e-11, False)
+    return tuple(Rate(size, 2**axis, *of, Affine(1e-6, 1e-11)) for axis, size in enumerate(sizes))
 
 
 rows = st.integers(1, MOST_AXES + 1).flatmap(

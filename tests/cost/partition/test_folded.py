@@ -22,7 +22,7 @@ CLUSTER = load_cluster("h100")
 
 
 def costs(of: Net, keep: Keep) -> Costs:
-    speeds = rates.seconds(AXES, rates.levels(MESH, CLUSTER))
+    speeds = rates.seconds(AXES, MESH, CLUSTER)
     return Costs(of, speeds, machine(CLUSTER, "bf16"), Training(turns=3, keep=keep))
 
 

@@ -19,7 +19,7 @@ from tests.solve.partition.programs import SIZES, Maker, build, convolutions, tr
 CLUSTER = load_cluster("h100")
 MESH = Mesh((MeshLevel("nvlink", 2, 4e11, 1e-6), MeshLevel("rail", 4, 5e10, 1e-5)))
 AXES = MESH.axes(((2,), (4,)))
-SPEEDS = rates.seconds(AXES, rates.levels(MESH, CLUSTER))
+SPEEDS = rates.seconds(AXES, MESH, CLUSTER)
 DENSE, IMAGES = net(transformer(1)), net(convolutions())
 TOKENS = SIZES[d.BATCH] * SIZES[d.SEQUENCE]
 MOMENT = 4  # bytes of a maximum or a sum

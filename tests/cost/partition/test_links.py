@@ -32,7 +32,7 @@ NETS = {
 
 
 def weighed(of: Net, objective: Objective = Objective.TIME, keep: Keep = Keep.USED, **training: float) -> Costs:
-    speeds = rates.seconds(AXES, rates.levels(MESH, CLUSTER)) if objective is Objective.TIME else rates.elements(AXES)
+    speeds = rates.seconds(AXES, MESH, CLUSTER) if objective is Objective.TIME else rates.elements(AXES)
     return Costs(of, speeds, machine(CLUSTER, "bf16"), replace(Training(keep=keep), **training), objective)  # type: ignore[arg-type]
 
 

@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 
 from symconfig.cost.partition import rates
+from symconfig.descriptor.mesh import Mesh, MeshLevel
 from symconfig.descriptor.mesh_source import of_cluster
 from tests.oracle import given, seconds
 from tests.oracle.judged import cluster
 
 MESH = of_cluster(cluster(), 4 * given.NODE)
 AXES = MESH.axes()
-SPEEDS = rates.seconds(AXES, rates.levels(MESH, cluster()))
+SPEEDS = rates.seconds(AXES, MESH, cluster())
 AMOUNTS = 10.0 ** np.arange(11)
 
 
@@ -38,5 +39,39 @@ def test_one_gpu_has_no_links() -> None:
 def test_elements_that_leave_a_rank_do_not_depend_on_the_link() -> None:
     for axis, rate in zip(AXES, rates.elements(AXES), strict=True):
         share = (axis.size - 1) / axis.size
-        assert (rate.ring(60.0), rate.all_reduce(60.0)) == (60 * share, 120 * share)
-        assert (rate.all_to_all(60.0), rate.send(60.0)) == (60 * share, 60.0)
+        prices = [float(of(60.0)) for of in (rate.ring, rate.all_reduce, rate.all_to_all, rate.send)]
+        assert prices == [60 * share, 120 * share, 60 * share, 60.0]
+
+
+def test_a_collective_over_several_axes_is_the_oracles_over_all_of_their_ranks() -> None:
+    """Neighbours from the first axis on, of several levels too: one axis after the other adds up to it."""
+    for amount in AMOUNTS.tolist():
+        group, sums = 0, {"ring": 0.0, "all_reduce": 0.0, "all_to_all": 0.0}
+        for index, rate in enumerate(SPEEDS):
+            sums = {name: sums[name] + float(getattr(rate, name)(amount, group)) for name in sums}
+            group += rate.step
+            ranks = AXES[index].stride * AXES[index].size
+            assert sums["ring"] == pytest.approx(seconds.ring(amount, ranks, 1))
+            assert sums["all_reduce"] == pytest.approx(seconds.ring(amount, ranks, 1, passes=2))
+            assert sums["all_to_all"] == pytest.approx(seconds.all_to_all(amount, ranks, 1))
+
+
+def test_a_group_with_gaps_in_two_levels_has_the_time_of_its_members_alone() -> None:
+    """Every second GPU of a node and every node: half of the node's links cross the border."""
+    inner, outer = SPEEDS[1:3], SPEEDS[3:]
+    size, group, total = 1, 0, 0.0
+    for rate in (*inner, *outer):
+        total, group, size = total + float(rate.ring(1e10, group)), group + rate.step, size * rate.size
+    assert total == pytest.approx(seconds.ring(1e10, size, 2))
+
+
+def test_on_links_between_pairs_a_group_of_all_has_all_links() -> None:
+    """Eight GPUs with a link between each two: a group of n has n - 1 of seven links, however the mesh is cut."""
+    bandwidth = 7e11
+    mesh = Mesh((MeshLevel("xgmi", 8, bandwidth, 0.0, mesh=True),))
+    share = cluster().kernels.link_efficiency.value
+    for cuts in (((8,),), ((2, 4),), ((2, 2, 2),)):
+        group, total = 0, 0.0
+        for rate in rates.seconds(mesh.axes(cuts), mesh, cluster()):
+            total, group = total + float(rate.ring(1e10, group)), group + rate.step
+        assert total == pytest.approx(7 / 8 * 1e10 / (bandwidth * share))

@@ -23,7 +23,7 @@ def solved(
 ) -> Solved:
     cluster = sample_cluster()
     axes = mesh.axes()
-    speeds = rates.seconds(axes, rates.levels(mesh, cluster)) if objective is Objective.TIME else rates.elements(axes)
+    speeds = rates.seconds(axes, mesh, cluster) if objective is Objective.TIME else rates.elements(axes)
     costs = Costs(net, speeds, machine(cluster, "bf16"), training or Training(), objective)
     found = adaptive(costs, axes, memory_limit).found
     assert found is not None

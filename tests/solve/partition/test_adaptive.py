@@ -44,7 +44,7 @@ SMALL, DENSE, IMAGES = perceptron(), net(transformer(1)), net(convolutions())
 
 def weighed(of: Net, objective: Objective = Objective.TIME, mesh: Mesh = MESH, keep: Keep = Keep.USED) -> Costs:
     axes = mesh.axes()
-    speeds = rates.seconds(axes, rates.levels(mesh, CLUSTER)) if objective is Objective.TIME else rates.elements(axes)
+    speeds = rates.seconds(axes, mesh, CLUSTER) if objective is Objective.TIME else rates.elements(axes)
     return Costs(of, speeds, machine(CLUSTER, "bf16"), Training(keep=keep), objective)
 
 

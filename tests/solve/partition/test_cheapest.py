@@ -52,7 +52,7 @@ NETS = {
 
 def costs(of: Net, objective: Objective = Objective.TIME, keep: Keep = Keep.USED) -> Costs:
     timed = objective is Objective.TIME
-    speeds = rates.seconds(AXES, rates.levels(MESH, CLUSTER)) if timed else rates.elements(AXES)
+    speeds = rates.seconds(AXES, MESH, CLUSTER) if timed else rates.elements(AXES)
     return Costs(of, speeds, machine(CLUSTER, "bf16"), Training(keep=keep), objective)
 
 

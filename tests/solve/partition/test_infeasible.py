@@ -6,9 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from symconfig.cost.partition.costs import Keep
+from symconfig.cost.partition.costs import Keep, Objective
+from symconfig.descriptor.load import load_model
 from symconfig.descriptor.mesh import Mesh, MeshLevel
 from symconfig.graph import dims as d
+from symconfig.graph.program.of_model import program as of_model
 from symconfig.graph.program.program import Program
 from symconfig.solve.partition.infeasible import infeasible, lightest
 from symconfig.solve.partition.run import Ask, Solver, partition
@@ -148,3 +150,15 @@ def test_a_solver_that_misses_what_fits_does_not_call_it_impossible() -> None:
 @pytest.mark.parametrize("limit", [1.0, 1e4])
 def test_a_limit_below_everything_is_refused_by_the_search(limit: float) -> None:
     assert partition(programs, replace(ASK, memory_limit=limit)) is None
+
+
+@pytest.mark.parametrize("objective", Objective)
+def test_the_adaptive_solver_comes_near_to_what_nothing_can_hold_less_than(
+    objective: Objective, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """States of 6.7 thousand million parameters on eight GPUs; the floor is everything in eighths."""
+    monkeypatch.setattr("symconfig.solve.partition.infeasible._PROOF_S", -1.0)
+    model = load_model("llama2-7b")
+    ask = replace(ASK, mesh=mesh(8), objective=objective, keeps=(Keep.BORDERS,))
+    found = lightest(lambda turns: of_model(model, 8, 2048), ask)
+    assert found.memory <= 1.05 * found.bound

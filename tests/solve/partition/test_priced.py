@@ -28,9 +28,7 @@ PARAMETERS = sum(prod(node.ports[0].sizes) for node in NET.nodes if node.paramet
 
 
 def costs(objective: Objective, flat: bool = True, hide: float = 0.8) -> Costs:
-    speeds = (
-        rates.elements(AXES) if objective is Objective.SYMTENSOR else rates.seconds(AXES, rates.levels(MESH, CLUSTER))
-    )
+    speeds = rates.elements(AXES) if objective is Objective.SYMTENSOR else rates.seconds(AXES, MESH, CLUSTER)
     return Costs(NET, speeds, machine(CLUSTER, "bf16"), Training(hide=hide), objective, flat)
 
 
@@ -69,7 +67,7 @@ def test_many_strategies_at_once_cost_what_each_does_alone() -> None:
     make.add(build.product("up", x, make.weight("up", "h", "f"), u))
     make.add(build.elementwise("gelu", [u], g, FUNCTIONS["gelu"]))
     of, axes = net(make.program(("x",), "g", "b")), MESH.axes(((4,), (2,)))[:1]
-    weighed = Costs(of, rates.seconds(axes, rates.levels(MESH, CLUSTER)), machine(CLUSTER, "bf16"), Training())
+    weighed = Costs(of, rates.seconds(axes, MESH, CLUSTER), machine(CLUSTER, "bf16"), Training())
     every = [np.arange(len(node.options))[:, None] for node in of.nodes]
     problem = assemble(weighed, every, np.inf)
     choices = list(product(*(range(len(some)) for some in every)))

@@ -1,0 +1,68 @@
+"""One strategy takes as long by the tensor solver's prices as by the planner's, on every cluster of the zoo.
+
+The planner lets collectives and launches hide behind work and adds what a framework does once a step; the tensor solver
+knows only gradients and weights beside their own operator. So here nothing hides, and launches are free: what is left
+is the work of a layer, the collectives of its tensors and of its gradients, and the optimizer. `test_meets_degrees`
+holds the two together with everything that hides.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import pytest
+
+from symconfig.cost.machine import machine
+from symconfig.cost.partition.costs import Keep, Training
+from symconfig.descriptor.cluster import ClusterDescriptor
+from symconfig.descriptor.load import load_cluster, load_model
+from symconfig.descriptor.mesh_source import of_cluster
+from symconfig.graph.program.of_model import program
+from symconfig.resources import data_dir
+from symconfig.solve.partition.account import Spent, spent
+from symconfig.solve.partition.baselines import baseline
+from symconfig.solve.partition.degrees import way
+from symconfig.solve.partition.run import Ask, Case, cases, costs_of
+from tests.cost.support import cost, seconds
+
+CLUSTERS = sorted(path.stem for path in (data_dir("model_zoo") / "clusters").glob("*.yaml"))
+MODEL, SEQ, TURNS = load_model("llama3.1-8b"), 4096, 8
+WHOLE = 0.03
+MOVED = 0.05  # the tensor solver reduces every gradient by itself, the planner all of them in one buffer
+SPLITS = [(8, 1), (2, 4), (4, 4)]  # tp, dp
+
+
+@cache
+def case(tp: int, dp: int) -> Case:
+    ask = Ask(of_cluster(load_cluster("h100"), tp * dp), load_cluster("h100"), 1e15, turns=(TURNS,),
+              keeps=(Keep.SHARDS,), training=Training(hide=0.0))  # fmt: skip
+    return next(cases(lambda turns: program(MODEL, TURNS * dp // turns, SEQ, vocab_multiple=128 * tp), ask))
+
+
+def by_tensors(cluster: ClusterDescriptor, precision: str, tp: int, dp: int) -> Spent:
+    of, ask = case(tp, dp), Ask(of_cluster(cluster, tp * dp), cluster, 1e15, precision=precision)
+    axes = ask.mesh.axes()
+    rows = baseline(of.net, axes, "megatron-tp-sp", way(tp=tp, dp=dp, sequence_parallel=tp > 1, zero=1)).rows
+    assert rows is not None
+    return spent(replace(costs_of(of, ask, axes), machine=machine(cluster, precision)), axes, rows.tolist())
+
+
+def by_degrees(cluster: ClusterDescriptor, precision: str, tp: int, dp: int) -> dict[str, float]:
+    habits: dict[str, Any] = {"host_kernel_s": 0.0}
+    return seconds(
+        cost(MODEL, tp=tp, dp=dp, microbatches=TURNS, seq_length=SEQ, zero=1, cluster=cluster, hide=False,
+             habits=habits, precision=precision)
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CLUSTERS)
+def test_a_strategy_takes_as_long_in_both(name: str) -> None:
+    cluster = load_cluster(name)
+    precision = "bf16" if cluster.gpu.peak_flops.bf16 is not None else "fp16"
+    for tp, dp in SPLITS:
+        mine, theirs = by_tensors(cluster, precision, tp, dp), by_degrees(cluster, precision, tp, dp)
+        moved = theirs["layer communication"] + theirs["data-parallel communication"]
+        assert mine.communication == pytest.approx(moved, rel=MOVED), (tp, dp)
+        assert mine.cost == pytest.approx(sum(theirs.values()) - theirs["overhead"], rel=WHOLE), (tp, dp)
