@@ -39,4 +39,4 @@ def step_s(seconds: Array, staleness: int | None) -> float:
         slowest[clock + 1] = ends[:, clock + 1].max()
     half = clocks // 2
     rates = (clocks - half) / (ends[:, clocks] - ends[:, half])
-    return replicas / float(rates.sum())
+    return float(replicas / rates.sum())
