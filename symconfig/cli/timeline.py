@@ -23,9 +23,7 @@ if TYPE_CHECKING:
 NAME = "timeline"
 DOES = "draw the schedule of a plan, stage by stage, with its memory; compare schedules, also without a plan"
 EXAMPLES = (
-    "symconfig timeline out --svg step.svg",
-    "symconfig timeline out --compare",
-    "symconfig timeline out --compare --slow 2=1.5 --slow replica=1.2",
+    "symconfig timeline out --svg step.svg --compare --slow 1=1.5",
     "symconfig timeline --stages 8 --microbatches 32",
 )
 

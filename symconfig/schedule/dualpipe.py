@@ -78,7 +78,7 @@ def limit(shape: Shape) -> str | None:
     return None
 
 
-# The V of it, whose two chunks on a stage are of one copy of the model: DeepSpeed 0.19.8, runtime/pipe/dualpipev.py, for
+# The V of it has both chunks of a stage from one copy of the model: DeepSpeed 0.19.8, runtime/pipe/dualpipev.py, for
 # a module of its own; torch 2.13, distributed/pipelining/schedules.py.
 DUALPIPE = Schedule(
     "dualpipe",
