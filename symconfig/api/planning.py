@@ -93,10 +93,13 @@ class PlanResult:
         return write(self.plan, Path(out), Wanted.of(target, launchers, templates), force=force)
 
     @typed
-    def timeline(self, candidate: int = 1, schedule: str | None = None) -> Chart:
+    def timeline(
+        self, candidate: int = 1, schedule: str | None = None, slow: Mapping[int, float] | None = None
+    ) -> Chart:
         """The step of a candidate (1: the best), simulated as its framework runs it, or under the schedule of a name.
 
-        Its events, idle shares and memory; `symconfig.report.timeline.picture` and `.trace` draw it. Raises InputError.
+        Its events, idle shares and memory; `symconfig.report.timeline.picture` and `.trace` draw it. slow: stages that
+        take longer than planned, and how many times. Raises InputError.
         """
         from symconfig.report.timeline import seen
 
@@ -104,7 +107,7 @@ class PlanResult:
         if not 1 <= candidate <= len(every):
             raise InputError(Problem("out of range", field="candidate", got=str(candidate), need=f"1 to {len(every)}"))
         other = seen.schedule(schedule) if schedule is not None else None
-        return seen.seen(self.plan, every[candidate - 1], other)
+        return seen.seen(self.plan, every[candidate - 1], other, slow)
 
     def html(self) -> str:
         """The page of `symconfig plan --html`."""

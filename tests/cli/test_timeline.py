@@ -201,6 +201,10 @@ def test_from_python_the_same_step_is_simulated(run: Run, plan: Path) -> None:
     assert result.timeline(schedule="gpipe").timeline.schedule.name == "gpipe"
     with pytest.raises(InputError, match="need 1 to 2"):
         result.timeline(candidate=3)
+    assert result.timeline(slow={1: 2}).timeline.step_s > result.timeline().timeline.step_s
+    with pytest.raises(InputError, match="no such stage") as error:
+        result.timeline(slow={-1: 2.0, 4: 2.0, 0: 0.5})
+    assert len(error.value.problems) == 3
 
 
 def test_schedules_without_a_plan(run: Run) -> None:

@@ -64,15 +64,18 @@ def compared(plan: Plan, candidate: Candidate, slow: Mapping[int, float] | None 
 
 
 def slower(slow: Mapping[int, float] | None, stages: int) -> Array:
-    """[stages]: by how much each is slower. Raises InputError for a stage that there is none of."""
-    factors = np.ones(stages)
-    unknown = [stage for stage in slow or {} if stage >= stages]
-    if unknown:
-        need = f"a stage from 0 to {stages - 1}"
-        what = "there is no such stage"
-        raise InputError([Problem(what, field="--slow", got=str(each), need=need) for each in unknown])
+    """[stages]: by how much each is slower. Raises InputError for no stage of it, or one that is faster."""
+    factors, wrong = np.ones(stages), list[Problem]()
     for stage, factor in (slow or {}).items():
-        factors[stage] = factor
+        if not 0 <= stage < stages:
+            need = f"a stage from 0 to {stages - 1}"
+            wrong.append(Problem("there is no such stage", field="slow", got=str(stage), need=need))
+        elif not 1.0 <= factor < np.inf:
+            wrong.append(Problem("is not slower", field="slow", got=f"{factor:g}", need="a number from 1 on"))
+        else:
+            factors[stage] = factor
+    if wrong:
+        raise InputError(wrong)
     return factors
 
 
