@@ -16,7 +16,7 @@ export PYTHONUTF8 := 1
 JOB := --model llama2-13b --cluster a100-80gb --gpus 64 --global-batch-size 1024 --seq-length 4096
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint mutants bench bench-check house accuracy priors pipelines partition adaptability trained symbols rules checkpoints rates families jobs verify-all verify-real verify-formats verify-training verify-engines megatron-source templates launchers readme options recipes sessions echarts pages clean
+.PHONY: help demo test lint mutants bench bench-check house accuracy priors pipelines partition adaptability trained symbols rules checkpoints rates families jobs systems verify-all verify-real verify-formats verify-training verify-engines megatron-source templates launchers readme options recipes sessions echarts pages clean
 
 help:
 	@echo 'make demo        plan Llama-2-13B on 64 A100 for Megatron-LM and for DeepSpeed, into demo/'
@@ -44,6 +44,7 @@ help:
 	@echo 'make symbols     the formulas of a plan and where it stays the best, into docs/symbols.md'
 	@echo 'make rates       what a job says of its run, and the rates of what it leaves open, into docs/rates.md'
 	@echo 'make jobs        run the twelve jobs of docs/jobs, and put what they print into their pages'
+	@echo 'make systems     run the commands of docs/systems.md, and put what they print into it'
 	@echo 'make templates   every variable of templates, into docs/templates.md'
 	@echo 'make launchers   every launcher with its settings, into docs/launchers.md'
 	@echo 'make options     options that a plan may use, and what is known of each, into docs/options.md'
@@ -193,6 +194,9 @@ families: $(VENV)/.verify
 
 jobs: $(VENV)/.base
 	$(BIN)/python docs/jobs.py
+
+systems: $(VENV)/.base
+	$(BIN)/python docs/jobs.py ../systems.md
 
 templates: $(VENV)/.base
 	$(BIN)/python docs/templates.py

@@ -94,15 +94,18 @@ class PlanResult:
         return write(self.plan, Path(out), Wanted.of(target, launchers, templates), force=force)
 
     @typed
-    def timeline(self, candidate: int = 1, schedule: str | None = None) -> Chart:
+    def timeline(
+        self, candidate: int = 1, schedule: str | None = None, slow: Mapping[int, float] | None = None
+    ) -> Chart:
         """The step of a candidate (1: the best), simulated as its framework runs it, or under the schedule of a name.
 
-        Its events, idle shares and memory; `symconfig.report.timeline.picture` and `.trace` draw it. Raises InputError.
+        Its events, idle shares and memory; `symconfig.report.timeline.picture` and `.trace` draw it. slow: stages that
+        take longer than planned, and how many times. Raises InputError.
         """
         from symconfig.report.timeline import seen
 
         one, other = self._candidate(candidate), seen.schedule(schedule) if schedule is not None else None
-        return seen.seen(self.plan, one, other)
+        return seen.seen(self.plan, one, other, slow)
 
     @typed
     def symbolic(self, candidate: int = 1) -> Symbolic:

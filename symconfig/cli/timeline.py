@@ -1,13 +1,15 @@
-"""`symconfig timeline`: the schedule of a plan, drawn in the terminal and as a picture."""
+"""`symconfig timeline`: the schedule of a plan, drawn in the terminal and as a picture; schedules by themselves."""
 
 from __future__ import annotations
 
 import argparse
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from symconfig.cli.shared import check_output, note, print_json, say, write_bytes
 from symconfig.errors import InputError, Problem
@@ -15,27 +17,40 @@ from symconfig.errors import InputError, Problem
 if TYPE_CHECKING:
     from symconfig.api.planning import Problems
     from symconfig.plans.plan import Candidate, Plan
+    from symconfig.report.grid import Block
     from symconfig.report.timeline.chart import Chart
 
 NAME = "timeline"
-DOES = "draw the schedule of a plan, stage by stage, with its memory"
+DOES = "draw the schedule of a plan, stage by stage, with its memory; compare schedules, also without a plan"
 EXAMPLES = (
-    "symconfig timeline out --svg step.svg",
-    "symconfig timeline out --compare",
+    "symconfig timeline out --svg step.svg --compare --slow 1=1.5",
+    "symconfig timeline --stages 8 --microbatches 32",
 )
 
 PLAIN_WIDTH = 120  # where no terminal says how wide it is
 LEAST_WIDTH, MOST_WIDTH = 60, 2000
+MOST_STAGES, MOST_MICROBATCHES, MOST_REPLICAS = 64, 512, 256  # simulated in seconds
+MOST_SLOW = 100.0
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `symconfig timeline`."""
     add = parser.add_argument
-    add("plan", metavar="PLAN.json", help="a plan, or the folder that holds it")
+    add("plan", nargs="?", metavar="PLAN.json", help="a plan, or the folder that holds it")
     add("--candidate", metavar="N", help="which one of the plan's ranking (default 1, the best)")
     add("--schedule", metavar="NAME", help="as another schedule would run it, also one that no framework has")
     add("--compare", action="store_true", help="also a table of schedules: step, idle share, memory, where each runs")
     add("--all", action="store_true", help="with --compare: also schedules that the plan's framework does not run")
+    add(
+        "--slow",
+        action="append",
+        default=[],
+        metavar="WHERE=TIMES",
+        help="a straggler: a stage's number, or `replica`, and how many times longer it takes; may be given again",
+    )
+    add("--stages", metavar="N", help="in place of a plan: every schedule on so many equal stages")
+    add("--microbatches", metavar="N", help="with --stages: microbatches of a step")
+    add("--replicas", metavar="N", help="in place of a plan, with --slow replica=TIMES: data-parallel replicas")
     add("--svg", metavar="FILE.svg", help="draw it as a picture")
     add("--png", metavar="FILE.png", help="the same as PNG; needs matplotlib")
     add("--force", action="store_true", help="replace pictures that exist")
@@ -46,25 +61,31 @@ def run(arguments: argparse.Namespace) -> int:
     """Exit 0; bad input, also a schedule that cannot run the plan's shape, is exit 2."""
     from symconfig.api.planning import Problems
     from symconfig.plans.file import load_plan
-    from symconfig.report.timeline import compared, numbers, seen, terminal
+    from symconfig.report.timeline import compared, ideal, numbers, seen, terminal
     from symconfig.solve.restore import retraced
 
     found = Problems()
+    slow = _slow(arguments.slow, found)
+    if arguments.plan is None:
+        return _without_plan(arguments, slow, found)
+    _unused(arguments, ("stages", "microbatches", "replicas"), "this is of no plan", found)
     pictures = _pictures(arguments, found)
     width = found.collect(lambda: _width(arguments.width))
     other = found.collect(partial(seen.schedule, arguments.schedule)) if arguments.schedule is not None else None
     plan = found.collect(lambda: load_plan(Path(arguments.plan)))
     candidate = found.collect(partial(_candidate, plan, arguments.candidate)) if plan is not None else None
+    if candidate is not None and slow.replica is not None and candidate.parallel.dp == 1:
+        found.add(Problem("this plan has one replica, which none waits for", field="--slow", got="replica"))
     if found.all or plan is None or candidate is None:
         raise InputError(found.all)
     with retraced(arguments.plan):
-        chart = seen.seen(plan, candidate, other)
-        schedules = seen.compared(plan, candidate) if arguments.compare else None
+        chart = seen.seen(plan, candidate, other, slow.stages)
+        schedules = seen.compared(plan, candidate, slow.stages) if arguments.compare else None
     for path, content in pictures:
         write_bytes(path, content(chart), arguments.force)
         note(f"wrote {path}")
     if arguments.json:
-        print_json(numbers.to_dict(chart, schedules))
+        print_json(numbers.to_dict(chart, schedules) | _replicas(candidate.parallel.dp, slow.replica))
     else:
         ascii_only = not (sys.stdout.encoding or "").lower().startswith("utf")
         say(
@@ -73,9 +94,92 @@ def run(arguments: argparse.Namespace) -> int:
                 *chart.notes,
                 terminal.drawing(chart, width or PLAIN_WIDTH, ascii_only),
                 *(compared.blocks(schedules, plan, candidate, every=arguments.all) if schedules is not None else ()),
+                *([ideal.replica_table(candidate.parallel.dp, slow.replica)] if slow.replica is not None else ()),
             ]
         )
     return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Slow:
+    """The stragglers that --slow names."""
+
+    stages: dict[int, float]
+    replica: float | None = None
+
+
+def _slow(words: Sequence[str], found: Problems) -> Slow:
+    """Read the options; what is wrong with them is gathered."""
+    stages: dict[int, float] = {}
+    replica = None
+    for text in words:
+        where, _, times = text.partition("=")
+        try:
+            factor = float(times)
+        except ValueError:
+            factor = 0.0
+        if not 1.0 <= factor <= MOST_SLOW or not (where == "replica" or re.fullmatch("[0-9]{1,6}", where)):
+            need = f"a stage's number or `replica`, =, and 1 to {MOST_SLOW:g}, as 2=1.5"
+            found.add(Problem("this is no straggler", field="--slow", got=text, need=need))
+        elif where == "replica":
+            replica = factor
+        else:
+            stages[int(where)] = factor
+    return Slow(stages, replica)
+
+
+def _unused(arguments: argparse.Namespace, names: Sequence[str], why: str, found: Problems) -> None:
+    for name in names:
+        if getattr(arguments, name) not in (None, False):
+            found.add(Problem(why, field=f"--{name}"))
+
+
+def _without_plan(arguments: argparse.Namespace, slow: Slow, found: Problems) -> int:
+    """Show every schedule on equal stages, replicas of which one is slow, or both."""
+    from symconfig.report.timeline import ideal, seen
+    from symconfig.schedule.even import every
+
+    _unused(arguments, ("candidate", "schedule", "compare", "all", "svg", "png", "width"), "this needs a plan", found)
+    sizes = [
+        found.collect(partial(_whole, f"--{name}", text, least, most)) if text is not None else None
+        for name, text, least, most in (
+            ("stages", arguments.stages, 2, MOST_STAGES),
+            ("microbatches", arguments.microbatches, 1, MOST_MICROBATCHES),
+            ("replicas", arguments.replicas, 2, MOST_REPLICAS),
+        )
+    ]
+    if arguments.stages is arguments.replicas is None:
+        found.add(Problem("there is nothing to draw", need="PLAN.json, or --stages and --microbatches, or --replicas"))
+    if (arguments.stages is None) != (arguments.microbatches is None):
+        found.add(Problem("one without the other", field="--stages", need="--stages and --microbatches"))
+    if (arguments.replicas is None) != (slow.replica is None):
+        found.add(Problem("one without the other", field="--replicas", need="--replicas and --slow replica=TIMES"))
+    if slow.stages and arguments.stages is None:
+        found.add(Problem("a stage that is slow needs stages", field="--slow", need="PLAN.json or --stages"))
+    stages, microbatches, replicas = sizes
+    factors = found.collect(partial(seen.slower, slow.stages, stages)) if stages is not None else None
+    if found.all:
+        raise InputError(found.all)
+    blocks: list[Block] = []
+    data: dict[str, Any] = {"schema": "symconfig.schedules/1"}
+    if stages is not None and microbatches is not None and factors is not None:
+        able, refused = every(stages, microbatches, factors)
+        blocks += [ideal.table(able, stages, microbatches), "\n".join(ideal.refusals(refused))]
+        data["schedules"] = ideal.to_dict(able, refused)
+    if replicas is not None and slow.replica is not None:
+        blocks.append(ideal.replica_table(replicas, slow.replica))
+        data |= _replicas(replicas, slow.replica)
+    if arguments.json:
+        print_json(data)
+    else:
+        say([block for block in blocks if block])
+    return 0
+
+
+def _replicas(count: int, slow: float | None) -> dict[str, Any]:
+    from symconfig.report.timeline import ideal
+
+    return {} if slow is None else {"replicas": ideal.replicas_to_dict(count, slow)}
 
 
 def _pictures(arguments: argparse.Namespace, found: Problems) -> list[tuple[Path, Callable[[Chart], bytes]]]:

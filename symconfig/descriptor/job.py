@@ -29,6 +29,7 @@ PIN_NAMES = (
     "activation_offload",
     "cp_comm",
     "layout",
+    "schedule",
     "moe_overlap",
     "user_buffers",
     "dispatcher",

@@ -78,4 +78,13 @@ def limit(shape: Shape) -> str | None:
     return None
 
 
-DUALPIPE = Schedule("dualpipe", "DualPipe", "arXiv 2412.19437, section 3.2.1", order, limit)
+# The V of it has both chunks of a stage from one copy of the model: DeepSpeed 0.19.8, runtime/pipe/dualpipev.py, for
+# a module of its own; torch 2.13, distributed/pipelining/schedules.py.
+DUALPIPE = Schedule(
+    "dualpipe",
+    "DualPipe",
+    "arXiv 2412.19437, section 3.2.1",
+    order,
+    limit,
+    elsewhere=("deepseek-ai/DualPipe", "as DualPipeV DeepSpeed's DualPipeVModule and PyTorch's ScheduleDualPipeV"),
+)

@@ -15,4 +15,11 @@ def order(shape: Shape, stage: int) -> Iterator[Task]:
         yield (BACKWARD, stage, microbatch)
 
 
-GPIPE = Schedule("gpipe", "GPipe", "arXiv 1811.06965", order, one_chunk("GPipe"))
+GPIPE = Schedule(
+    "gpipe",
+    "GPipe",
+    "arXiv 1811.06965",
+    order,
+    one_chunk("GPipe"),
+    elsewhere=("PyTorch's ScheduleGPipe", "torchgpipe"),
+)

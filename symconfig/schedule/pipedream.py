@@ -1,4 +1,4 @@
-"""PipeDream and PipeDream-2BW: 1F1B that never flushes; weights of several versions instead of a bubble."""
+"""PipeDream, PipeDream-2BW and PipeMare: 1F1B that never flushes; older weights instead of a bubble."""
 
 from __future__ import annotations
 
@@ -33,6 +33,11 @@ def _one_behind(shape: Shape, stage: int) -> int:
     return 1
 
 
+def _older(shape: Shape, stage: int) -> int:
+    """Return the updates that the microbatches ahead make: arXiv 1910.05124, section 2.1, PipeMare's forward delay."""
+    return -(-_behind(shape, stage) // shape.m)
+
+
 def _accumulates(shape: Shape) -> str | None:
     """A version must outlive the microbatches in flight when it is made."""
     if shape.m < shape.pp:
@@ -59,4 +64,14 @@ PIPEDREAM_2BW = Schedule(
     endless=True,
     versions=_two,
     staleness=_one_behind,
+)
+# Its backward takes the newest weights: nothing is stashed, and only the forward is behind (table 1).
+PIPEMARE = Schedule(
+    "pipemare",
+    "PipeMare",
+    "arXiv 1910.05124",
+    stream,
+    one_chunk("PipeMare"),
+    endless=True,
+    staleness=_older,
 )

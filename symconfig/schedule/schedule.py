@@ -49,7 +49,8 @@ class Schedule:
     has arrived: the chunk below's forward, the chunk above's backward, the same chunk's backward for the weights.
     Where a chunk is follows from whose order it is in.
     limit: a sentence that names what a shape lacks, or None.
-    runs_in: the targets that can run it.
+    runs_in: the targets that can run it, and have plans with it.
+    elsewhere: who else runs it, as far as is known; no plan is written for these.
     slices: pieces that each microbatch's sequence is cut in.
     by_layer: a forward that runs together with a backward goes layer by layer, each beside one that is let go.
     endless: batches follow each other without a flush; the orders are of a stream that is long enough to be in its
@@ -63,6 +64,7 @@ class Schedule:
     order: Callable[[Shape, int], Iterable[Task]]
     limit: Callable[[Shape], str | None]
     runs_in: tuple[str, ...] = ()
+    elsewhere: tuple[str, ...] = ()
     slices: int = 1
     by_layer: bool = False
     endless: bool = False

@@ -53,7 +53,8 @@ def _durations(work: Program, times: Times) -> Array:
         if times.paired is not None:
             saved = by_chunk(times.paired) / 2.0
             result[paired] -= saved[work.chunk[paired]] + saved[work.chunk[partner]]
-    return result
+    slowed: Array = result * np.broadcast_to(times.slow, times.pp)[work.stage]
+    return slowed
 
 
 def _run(work: Program, seconds: Array, times: Times, channels: Channels) -> tuple[list[float], list[float]]:

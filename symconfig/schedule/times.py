@@ -43,6 +43,7 @@ class Times:
     hide: the share of a chunk's own first forward (last backward) beside which its gather (reduction) runs, unless
     apart; [pp, vpp], or one for all.
     contention: the share of a collective's time beside work that the work is slowed by; below 1.
+    slow: [pp], how many times longer each stage's GPUs take for any work, or one for all.
     """
 
     forward: Array
@@ -58,6 +59,7 @@ class Times:
     hide: Array | float = 0.0
     contention: float = 0.0
     paired: Array | None = None
+    slow: Array | float = 1.0
 
     @property
     def pp(self) -> int:

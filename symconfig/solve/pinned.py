@@ -20,18 +20,9 @@ _FIELD = "pins.layout"
 def problems(model: ModelDescriptor, job: Job, pins: Pins, limits: Limits) -> list[Problem]:
     """What is wrong with the stages that the job pins."""
     if not limits.pipeline:
-        return (
-            []
-            if pins.layout is None
-            else [
-                Problem(
-                    "needs a pipeline, which this target has not",
-                    field=_FIELD,
-                    got=job.backend,
-                    hint="--backend megatron",
-                )
-            ]
-        )
+        asked = ["layout"] * (pins.layout is not None) + ["schedule"] * (pins.schedule not in (None, "none"))
+        what = "needs a pipeline, which this target has not"
+        return [Problem(what, field=f"pins.{name}", got=job.backend, hint="--backend megatron") for name in asked]
     return [*_counts(model, pins, limits), *_layout(model, job, pins, limits)]
 
 

@@ -11,6 +11,7 @@ from symconfig.schedule.interleaved import PAIRED_INTERLEAVED
 from symconfig.schedule.schedule import Schedule
 from symconfig.schedule.schedules import SCHEDULES
 from symconfig.schedule.timeline import Timeline
+from symconfig.schedule.times import Array
 from symconfig.solve.detail import Detail, detail
 from symconfig.solve.found import Found
 from symconfig.solve.memory import stage_memory
@@ -52,8 +53,8 @@ class Compared:
     refused: tuple[Refused, ...] = ()
 
 
-def compare(found: Found, parts: Detail) -> Compared:
-    """The candidate under each schedule."""
+def compare(found: Found, parts: Detail, slow: Array | float = 1.0) -> Compared:
+    """The candidate under each schedule, on stages that are slower than planned by as much as `slow` of `Times`."""
     if found.split.pp == 1:
         return Compared()
     own = timeline(found, parts)
@@ -71,13 +72,14 @@ def compare(found: Found, parts: Detail) -> Compared:
         except InputError as error:
             refused.append(Refused(schedule, "; ".join(problem.what for problem in error.problems)))
         else:
-            able.append(_scheduled(cut, again, schedule, schedule is own_schedule(found), rest_s))
+            line = timeline(cut, again, schedule, slow)
+            able.append(_scheduled(cut, again, line, schedule is own_schedule(found), rest_s))
     return Compared(tuple(sorted(able, key=lambda row: (row.step_s, row.schedule.name))), tuple(refused))
 
 
-def _scheduled(cut: Found, parts: Detail, schedule: Schedule, own: bool, rest_s: float) -> Scheduled:
+def _scheduled(cut: Found, parts: Detail, line: Timeline, own: bool, rest_s: float) -> Scheduled:
     """rest_s: of the step, outside of the pipeline."""
-    line = timeline(cut, parts, schedule)
+    schedule = line.schedule
     peak = max(float(held.max()) for _, held in stage_memory(cut, parts, line))
     stale = max(schedule.staleness(line.shape, stage) for stage in range(line.pp))
     return Scheduled(

@@ -29,9 +29,12 @@ def own_schedule(found: Found) -> Schedule:
     return PAIRED_INTERLEAVED if found.beside_another else SCHEDULES["interleaved"]
 
 
-def timeline(found: Found, parts: Detail, schedule: Schedule | None = None) -> Timeline:
-    """One step; as the target runs it, or by another schedule. Raises InputError if that cannot run such a shape."""
-    return _run(found, parts, times(found, parts), schedule)
+def timeline(found: Found, parts: Detail, schedule: Schedule | None = None, slow: Array | float = 1.0) -> Timeline:
+    """One step; as the target runs it, or by another schedule. slow: as of `Times`.
+
+    Raises InputError if the schedule cannot run such a shape.
+    """
+    return _run(found, parts, replace(times(found, parts), slow=slow), schedule)
 
 
 def times(found: Found, parts: Detail) -> Times:

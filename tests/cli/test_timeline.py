@@ -156,7 +156,7 @@ def test_schedules_that_its_framework_does_not_run_are_counted_unless_all_are_as
     shown = run("timeline", plan, "--compare").out
     assert "GPipe" not in shown
     assert "not in Megatron-LM/DeepSpeed" not in shown
-    assert "8 schedules that Megatron-LM does not run: --all." in shown
+    assert "10 schedules that Megatron-LM does not run: --all." in shown
 
 
 @pytest.mark.parametrize("degrees", [{"tp": 2, "pp": 4, "dp": 2}, {"backend": "deepspeed", "dp": 16}])
@@ -201,3 +201,57 @@ def test_from_python_the_same_step_is_simulated(run: Run, plan: Path) -> None:
     assert result.timeline(schedule="gpipe").timeline.schedule.name == "gpipe"
     with pytest.raises(InputError, match="need 1 to 2"):
         result.timeline(candidate=3)
+    assert result.timeline(slow={1: 2}).timeline.step_s > result.timeline().timeline.step_s
+    with pytest.raises(InputError, match="no such stage") as error:
+        result.timeline(slow={-1: 2.0, 4: 2.0, 0: 0.5})
+    assert len(error.value.problems) == 3
+
+
+def test_schedules_without_a_plan(run: Run) -> None:
+    """GPipe's bubble: 8 stages and 32 microbatches are 8 x 32 / 39 times as fast as one stage."""
+    rows = {
+        row["schedule"]: row
+        for row in run("timeline", "--stages", "8", "--microbatches", "32", "--json").json()["schedules"]
+    }
+    assert rows["gpipe"]["speedup"] == pytest.approx(8 * 32 / 39)
+    shown = run("timeline", "--stages", "8", "--microbatches", "32").out
+    assert "6.56" in shown
+    assert "PipeMare" in shown
+
+
+def test_a_straggler_in_a_plan(run: Run, plan: Path) -> None:
+    plain = run("timeline", plan, "--compare", "--json").json()
+    slowed = run("timeline", plan, "--compare", "--slow", "1=1.5", "--slow", "replica=2", "--json").json()
+    assert plain["pipeline_s"] < slowed["pipeline_s"] < 1.5 * plain["pipeline_s"]
+    assert slowed["stages"][1]["busy_s"] > 1.3 * plain["stages"][1]["busy_s"]
+    assert slowed["stages"][0]["busy_s"] == pytest.approx(plain["stages"][0]["busy_s"])
+    own = [next(row["step_s"] for row in each["schedules"] if row.get("planned")) for each in (plain, slowed)]
+    assert own[1] - own[0] == pytest.approx(slowed["pipeline_s"] - plain["pipeline_s"])
+    barrier = slowed["replicas"][0]
+    assert (barrier["staleness"], barrier["in_turn"]) == (0, 2.0)
+    shown = run("timeline", plan, "--slow", "1=1.5", "--slow", "replica=2").out
+    assert "Slowed: stage 1 by 1.5; without that the pipeline takes" in " ".join(shown.split())
+    assert "2 replicas, one of them 2 times slower" in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ((), "there is nothing to draw"),
+        (("--stages", "8"), "need --stages and --microbatches"),
+        (("--stages", "8", "--microbatches", "8", "--slow", "8=2"), "there is no such stage (got 8, need a stage from"),
+        (("--stages", "8", "--microbatches", "8", "--compare"), "--compare: this needs a plan"),
+        (("--replicas", "8"), "need --replicas and --slow replica=TIMES"),
+        (("--slow", "1=0.5", "--stages", "x"), "this is no straggler (got 1=0.5"),
+    ],
+)
+def test_bad_input_without_a_plan_is_said_in_a_sentence(run: Run, words: tuple[str, ...], says: str) -> None:
+    outcome = run("timeline", *words)
+    assert outcome.code == 2
+    assert says in outcome.err
+
+
+def test_a_plan_has_its_own_stages(run: Run, plan: Path) -> None:
+    outcome = run("timeline", plan, "--stages", "8")
+    assert outcome.code == 2
+    assert "--stages: this is of no plan" in outcome.err

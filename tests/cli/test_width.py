@@ -81,6 +81,8 @@ ANSWERS = {
     "explain zero": "explain {zero}",
     "timeline": "timeline {405b}",
     "timeline compared": "timeline {experts} --compare --all",
+    "timeline of a straggler": "timeline {405b} --slow 3=1.5 --slow replica=2",
+    "timeline without a plan": "timeline --stages 8 --microbatches 6 --replicas 4 --slow replica=2",
     "timeline of one stage": "timeline {lora} --compare",
     "formats": "formats {experts}",
     "diff": "diff {dense} {405b}",

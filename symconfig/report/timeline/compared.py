@@ -74,7 +74,7 @@ def most_bytes(plan: Plan, candidate: Candidate) -> float:
 def to_dict(found: Compared) -> list[dict[str, Any]]:
     """The same as plain data: those that can run it, then those that cannot."""
     able = [
-        _named(row.schedule)
+        named(row.schedule)
         | {
             "planned": row.own,
             "vpp": row.vpp,
@@ -85,10 +85,11 @@ def to_dict(found: Compared) -> list[dict[str, Any]]:
         }
         for row in found.able
     ]
-    return able + [_named(each.schedule) | {"refused": each.why} for each in found.refused]
+    return able + [named(each.schedule) | {"refused": each.why} for each in found.refused]
 
 
-def _named(schedule: Schedule) -> dict[str, Any]:
+def named(schedule: Schedule) -> dict[str, Any]:
+    """Return what a schedule is called, and where it is from and runs, as plain data."""
     return {
         "schedule": schedule.name,
         "title": schedule.title,

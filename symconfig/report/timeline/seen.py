@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+import numpy as np
+
 from symconfig.errors import InputError, Problem
 from symconfig.format import count, percent, seconds
 from symconfig.plans.plan import Candidate, Plan
@@ -10,6 +14,7 @@ from symconfig.report.timeline.compared import runs_in
 from symconfig.schedule.schedule import Schedule
 from symconfig.schedule.schedules import SCHEDULES
 from symconfig.schedule.timeline import Timeline
+from symconfig.schedule.times import Array
 from symconfig.solve.detail import detail
 from symconfig.solve.memory import stage_memory
 from symconfig.solve.restore import restore
@@ -24,8 +29,12 @@ def schedule(name: str) -> Schedule:
     return SCHEDULES[name]
 
 
-def seen(plan: Plan, candidate: Candidate, other: Schedule | None = None) -> Chart:
+def seen(
+    plan: Plan, candidate: Candidate, other: Schedule | None = None, slow: Mapping[int, float] | None = None
+) -> Chart:
     """The candidate as its target runs it, or by another schedule, for which its stages may be cut into other chunks.
+
+    slow: stages that are slower than planned, and by how much.
 
     Raises InputError if that schedule can run no such shape.
     """
@@ -33,20 +42,41 @@ def seen(plan: Plan, candidate: Candidate, other: Schedule | None = None) -> Cha
     parts = detail(found)
     own, time = timeline(found, parts), refined_time(found, parts)
     cut, again = suited(found, parts, other) if other is not None else (found, parts)
-    line = timeline(cut, again, other)
+    line = timeline(cut, again, other, slower(slow, found.split.pp))
     # What follows the pipeline, or is not of it, is the same whatever the schedule.
     notes = [_step(line, sum(time.values()) - own.step_s + line.step_s)]
     if other is not None:
         notes.append(f"{other.title} ({other.source}): {runs_in(other)}.")
         if other.endless:
             notes.append("It never flushes the pipeline: a stream of steps is drawn, from the first on.")
+    if slow:
+        notes.append(
+            f"Slowed: {', '.join(f'stage {stage} by {factor:g}' for stage, factor in slow.items())}; "
+            f"without that the pipeline takes {seconds(timeline(cut, again, other).step_s)} s."
+        )
     return chart(_title(plan, candidate, line), notes, line, stage_memory(cut, again, line), time["optimizer"])
 
 
-def compared(plan: Plan, candidate: Candidate) -> Compared:
-    """The candidate under every schedule."""
+def compared(plan: Plan, candidate: Candidate, slow: Mapping[int, float] | None = None) -> Compared:
+    """The candidate under every schedule; slow: as of `seen`."""
     found = restore(plan, candidate)
-    return compare(found, detail(found))
+    return compare(found, detail(found), slower(slow, found.split.pp))
+
+
+def slower(slow: Mapping[int, float] | None, stages: int) -> Array:
+    """[stages]: by how much each is slower. Raises InputError for no stage of it, or one that is faster."""
+    factors, wrong = np.ones(stages), list[Problem]()
+    for stage, factor in (slow or {}).items():
+        if not 0 <= stage < stages:
+            need = f"a stage from 0 to {stages - 1}"
+            wrong.append(Problem("there is no such stage", field="slow", got=str(stage), need=need))
+        elif not 1.0 <= factor < np.inf:
+            wrong.append(Problem("is not slower", field="slow", got=f"{factor:g}", need="a number from 1 on"))
+        else:
+            factors[stage] = factor
+    if wrong:
+        raise InputError(wrong)
+    return factors
 
 
 def _title(plan: Plan, candidate: Candidate, line: Timeline) -> str:

@@ -44,6 +44,7 @@ _SAID: Mapping[str, Callable[[Candidate], str | None]] = {
     "activation_offload": lambda candidate: _switch(candidate.options.activation_offload),
     "cp_comm": lambda candidate: candidate.options.cp_comm,
     "layout": lambda candidate: candidate.options.pipeline_layout,
+    "schedule": lambda candidate: candidate.options.schedule,
     **{extra.pin: partial(_extra, extra) for extra in EXTRAS},
 }
 

@@ -1,0 +1,55 @@
+"""docs/systems.md: it names every system with a command that there is, and prints what its commands print."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from symconfig.cli.main import GROUPS
+from tests.test_jobs_pages import jobs
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "systems.md"
+SYSTEMS = [
+    "SymTensor",
+    "symbolic analytical formulas",
+    "TAP",
+    "Alpa",
+    "Galvatron",
+    "vTrain",
+    "InternEvo",
+    "Calculon",
+    "AMPeD",
+    "Mist",
+    "DAPPLE",
+    "Piper",
+    "Tarnawski",
+    "FlexFlow",
+    "Unity",
+    "GShard",
+    "GSPMD",
+    "Mesh-TensorFlow",
+    "Tofu",
+    "Whale",
+    "ColocRL",
+    "parameter server",
+    "SSP",
+]
+
+
+def _rows() -> list[list[str]]:
+    lines = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines[1:]]
+
+
+def test_every_system_has_a_row_with_commands_that_there_are() -> None:
+    assert [row[0].strip("| ") for row in _rows()] == SYSTEMS
+    commands = {name for names in GROUPS.values() for name in names}
+    for row in _rows():
+        assert len(row) == 5
+        used = re.findall(r"`symconfig (\w+)", row[2])
+        assert used
+        assert set(used) <= commands
+
+
+def test_the_page_prints_what_its_commands_print() -> None:
+    assert jobs.run(PAGE).text == PAGE.read_text(encoding="utf-8")
