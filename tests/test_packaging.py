@@ -164,6 +164,7 @@ def modules_of(needs: list[str]) -> set[str]:
 OF_EXTRAS = {
     "graph/program/torch_source": ("module", "factory.py"),
     "solve/partition/executed": ("module", "partitioned.py"),
+    "serve": ("serve", "listen.py"),
 }
 
 

@@ -59,7 +59,8 @@ def _same(field: str, where: str, neutral: Any = None, applies: Callable[[ModelD
 
 def _only(field: str, value: Any, why: str) -> Row:
     """A field for which Megatron's code has one value."""
-    applies = moe if field.startswith("experts.") else _always
+    section, _, _ = field.rpartition(".")
+    applies = (lambda model: getattr(model, section) is not None) if section else _always
     return Row(field, why, lambda model, _: descend(model, field), lambda _, __: value, applies)
 
 
@@ -81,10 +82,11 @@ def _factor(field: str, where: str, need: Callable[[ModelDescriptor], float]) ->
     return Row(field, where, lambda model, _: need(model), lambda _, r: means.factor_of(r, where))
 
 
-_SECTIONS: dict[str, type[ModelDescriptor | Experts | LatentAttention]] = {
+_SECTIONS: dict[str, type[ModelDescriptor | Experts | LatentAttention | RopeScaling]] = {
     "": ModelDescriptor,
     "experts": Experts,
     "latent": LatentAttention,
+    "rope_scaling": RopeScaling,
 }
 
 
@@ -324,9 +326,9 @@ ROWS: tuple[Row, ...] = (
 
 def fields() -> frozenset[str]:
     """Every field of the descriptor's classes, with a dot for those inside a section."""
-    sections: dict[str, type[Any]] = {"experts": Experts, "latent": LatentAttention, "rope_scaling": RopeScaling}
-    names = set(ModelDescriptor.model_fields) - set(sections)
-    return frozenset(names | {f"{section}.{name}" for section, kind in sections.items() for name in kind.model_fields})
+    inner = {name: kind for name, kind in _SECTIONS.items() if name}
+    names = set(ModelDescriptor.model_fields) - set(inner)
+    return frozenset(names | {f"{section}.{name}" for section, kind in inner.items() for name in kind.model_fields})
 
 
 def compare(model: ModelDescriptor, result: Result, file: str, edited: Sequence[str] = ()) -> Iterator[Problem]:

@@ -319,11 +319,11 @@ def test_import_never_replaces_a_file_unasked(run: Run, tmp_path: Path) -> None:
 def test_import_reports_an_unknown_architecture(run: Run, tmp_path: Path) -> None:
     config = tmp_path / "config.json"
     config.write_text(
-        json.dumps({**LLAMA_CONFIG, "model_type": "rwkv", "architectures": ["RwkvForCausalLM"]}), encoding="utf-8"
+        json.dumps({**LLAMA_CONFIG, "model_type": "blt", "architectures": ["BltForCausalLM"]}), encoding="utf-8"
     )
     outcome = run("import", config)
     assert (outcome.code, outcome.out) == (2, "")
-    assert "rwkv" in outcome.err
+    assert "blt" in outcome.err
 
 
 def test_verify_answers_1_when_a_check_fails(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
