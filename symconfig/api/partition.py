@@ -145,7 +145,9 @@ class PartitionResult:
         told = (one or self.chosen).told
         assert asked.source.batch is not None
         chosen = self.pins(one) | {"recompute": "full" if told.training.keep is Keep.BORDERS else "none"}
-        wanted: dict[str, Any] = {"backend": told.framework.value, "pins": chosen} | options
+        wanted: dict[str, Any] = {
+            "backend": told.framework.value, "pins": chosen, "precision": asked.ask.precision,
+        } | options  # fmt: skip
         return plan(given, asked.cluster, asked.mesh.gpus, asked.source.batch, asked.source.seq_length, **wanted)
 
     def placements_file(self) -> str:
@@ -161,6 +163,7 @@ class PartitionResult:
         sizes = [
             f"global batch {source.batch:,}" if source.batch is not None else "",
             f"{source.seq_length:,} tokens" if source.seq_length is not None else "",
+            asked.ask.precision if asked.ask.precision != "bf16" else "",
         ]
         ports = [port.tensor.dims for node in found.net.nodes for port in node.ports]
         dims = {dim for some in ports for dim in some}
@@ -202,6 +205,8 @@ def partition(
     num_microbatches: int | None = None,
     recompute: str = "auto",
     limit_s: float | None = None,
+    precision: str = "auto",
+    gamma: float | None = None,
 ) -> PartitionResult:
     """The best split of every operator and tensor. Arguments mean what the options of `symconfig partition` mean.
 
@@ -214,7 +219,7 @@ def partition(
         "model": model, "program": program, "module": module, "cluster": cluster, "gpus": gpus, "mesh": mesh,
         "global_batch_size": global_batch_size, "seq_length": seq_length, "solver": solver, "objective": objective,
         "memory_limit": memory_limit, "flat": flat, "num_microbatches": num_microbatches, "recompute": recompute,
-        "limit_s": limit_s,
+        "limit_s": limit_s, "precision": precision, "gamma": gamma,
     }  # fmt: skip
     return answered(asked(given))
 
