@@ -12,6 +12,7 @@ import pytest
 import symconfig
 from symconfig.api.partition import PartitionResult
 from symconfig.errors import InputError
+from symconfig.format import seconds
 from symconfig.solve.partition.baselines import baseline
 from symconfig.solve.partition.degrees import way
 from tests.cli.support import Run, run
@@ -279,3 +280,15 @@ def test_a_precision_or_a_gamma_that_cannot_be_is_refused(run: Run, options: tup
     outcome = run(*MODEL, *options)
     assert outcome.code == 2
     assert said in outcome.err
+
+
+def test_what_the_relative_cost_leaves_out_is_said_with_the_seconds_of_its_partition(run: Run) -> None:
+    """The seconds are those of the objective time; its own partition takes no longer."""
+    job = {"model": "llama2-7b", "cluster": "h100", "gpus": 8, "global_batch_size": 8, "num_microbatches": 1,
+           "recompute": "none", "solver": "adaptive"}  # fmt: skip
+    relative, timed = (symconfig.partition(**job, objective=objective) for objective in ("symtensor", "time"))
+    assert timed.clocked_s == pytest.approx(timed.found.cost)
+    assert relative.clocked_s >= timed.found.cost
+    notes = relative.said().notes
+    assert any(note.endswith(f"this partition takes {seconds(relative.clocked_s)} s a step") for note in notes)
+    assert not any("relative cost" in note for note in timed.said().notes)
