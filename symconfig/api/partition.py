@@ -196,8 +196,8 @@ class PartitionResult:
         if self.found.costs.timed:
             return ()
         return (
-            "the relative cost counts every element that moves alike, whichever link it crosses, and neither the number "
-            "of messages, nor computation, nor what hides behind it, nor a pipeline; by the clock of --objective time "
+            "the relative cost counts every element that moves alike, whichever link it crosses, and neither the "
+            "number of messages, nor computation, nor what hides behind it, nor a pipeline; by the clock of --objective time "
             f"this partition takes {seconds(self.clocked_s)} s a step",
         )
 
