@@ -197,8 +197,8 @@ class PartitionResult:
             return ()
         return (
             "the relative cost counts every element that moves alike, whichever link it crosses, and neither the "
-            "number of messages, nor computation, nor what hides behind it, nor a pipeline; by the clock of --objective time "
-            f"this partition takes {seconds(self.clocked_s)} s a step",
+            "number of messages, nor computation, nor what hides behind it, nor a pipeline; by the clock of "
+            f"--objective time this partition takes {seconds(self.clocked_s)} s a step",
         )
 
     def to_dict(self) -> dict[str, Any]:
