@@ -114,7 +114,7 @@ def _slots(tokens: int, experts: int) -> int:
     if tokens % experts == 0:
         return tokens // experts
     least = -(-tokens // experts)
-    cut = 2 ** max((least // _SLOTS_A_FILLER).bit_length() - 1, 0)
+    cut = 1 << max((least // _SLOTS_A_FILLER).bit_length() - 1, 0)
     return -(-least // cut) * cut
 
 
