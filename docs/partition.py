@@ -25,6 +25,7 @@ from partition_cases import (
 )
 from partition_changes import adaptability
 from partition_found import found
+from partition_order import order
 
 from symconfig.api import planning as api
 from symconfig.cost.partition.costs import Keep, Objective
@@ -239,6 +240,7 @@ compare roughly.
 
 SECTIONS: dict[str, Callable[[], str]] = {
     "quality": quality, "found": found, "adaptability": adaptability, "degrees": degrees, "baselines": baselines,
+    "order": order,
 }  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from symconfig.api.clusters import loaded
 from symconfig.api.problems import Problems
+from symconfig.cost.machine import LOW_PRECISION
 from symconfig.cost.partition.costs import Keep, Objective
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.load import load_model
@@ -21,6 +22,7 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError, Problem
 from symconfig.format import either
 from symconfig.graph.program.program import Program
+from symconfig.plans.choices import Precision
 from symconfig.solve.partition.run import Ask, Programs, Solver
 from symconfig.units import GIB
 
@@ -34,6 +36,8 @@ RECOMPUTE: Mapping[str, tuple[Keep, ...]] = {
     "full": (Keep.BORDERS,),
     "auto": tuple(Keep),
 }
+WIDE: tuple[Precision, ...] = ("bf16", "fp16")
+_PRECISIONS = ("auto", *WIDE)
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(%|[GMT]iB|[GM]B|)", re.IGNORECASE)
 _UNITS = {"gib": GIB, "mib": GIB / 1024, "tib": 1024 * GIB, "gb": 1e9, "mb": 1e6, "": GIB}
 Word = TypeVar("Word", bound=StrEnum)
@@ -79,14 +83,16 @@ def asked(given: Mapping[str, Any]) -> Asked:
     keeps = found.collect(lambda: _recompute(given))
     limit = found.collect(lambda: _limit(given.get("memory_limit"), cluster))
     limit_s = found.collect(lambda: _span(given.get("limit_s")))
+    gamma = found.collect(lambda: _gamma(given.get("gamma"), objective))
+    precision = found.collect(lambda: _precision(given.get("precision"), cluster))
     if (
         cluster is None or grown is None or source is None or turns is None or solver is None or objective is None
-        or keeps is None or limit is None or limit_s is None or found.all
+        or keeps is None or limit is None or limit_s is None or precision is None or found.all
     ):  # fmt: skip
         raise InputError(found.all)
     ask = Ask(
-        grown(1), cluster, limit, objective, solver, flat=bool(given.get("flat", True)), turns=turns, keeps=keeps,
-        limit_s=limit_s,
+        grown(1), cluster, limit, objective, solver, gamma=gamma, flat=bool(given.get("flat", True)), turns=turns,
+        keeps=keeps, limit_s=limit_s, precision=precision,
     )  # fmt: skip
     return Asked(source, cluster, ask, grown)
 
@@ -239,6 +245,41 @@ def _recompute(given: Mapping[str, Any]) -> tuple[Keep, ...]:
     if value not in RECOMPUTE:
         raise InputError(_unknown("recompute", value, tuple(RECOMPUTE)))
     return RECOMPUTE[value]
+
+
+def _gamma(value: Any, objective: Objective | None) -> float | None:
+    """None: adapted until the partition fits."""
+    if value is None:
+        return None
+    try:
+        gamma = float(value)
+    except (TypeError, ValueError, OverflowError):
+        gamma = float("nan")
+    if not 0 < gamma < float("inf"):
+        raise InputError(Problem("wrong value", field="gamma", got=str(value), need="a number above 0"))
+    if objective is Objective.TIME:
+        what = "only the objective symtensor has a gamma: seconds need no price of memory but its limit"
+        raise InputError(Problem(what, field="gamma", got=str(value), hint="objective symtensor"))
+    return gamma
+
+
+def _precision(value: Any, cluster: ClusterDescriptor | None) -> Precision | None:
+    """By default bf16, or fp16 where the GPU has no bf16."""
+    wanted = str(value) if value is not None else "auto"
+    if wanted in LOW_PRECISION:
+        what = "the tensor solver prices matmuls in 16 bits: it knows neither casts nor scales"
+        raise InputError(Problem(what, field="precision", got=wanted, hint=f"symconfig plan --pin precision={wanted}"))
+    if wanted not in _PRECISIONS:
+        raise InputError(_unknown("precision", wanted, _PRECISIONS))
+    if cluster is None:
+        return None
+    able: list[Precision] = [name for name in WIDE if getattr(cluster.gpu.peak_flops, name) is not None]
+    for name in able:
+        if wanted in (name, "auto"):
+            return name
+    raise InputError(
+        Problem(f"{cluster.gpu.product} has no {wanted}", field="precision", got=wanted, need=" or ".join(able))
+    )
 
 
 def _word(field: str, kind: type[Word], given: Mapping[str, Any]) -> Word:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from symconfig.api.arguments import typed
-from symconfig.cost.partition.costs import Keep, Training
+from symconfig.cost.partition.costs import Keep, Objective, Training
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.mesh import Mesh
 from symconfig.errors import InputError, Problem
+from symconfig.format import seconds
 from symconfig.report.partition_json import to_dict
 from symconfig.report.partition_said import Said, Telling, names
 from symconfig.solve.partition.account import Compared, Spent, compared, of_told, spent
@@ -26,7 +27,7 @@ from symconfig.solve.partition.infeasible import infeasible
 from symconfig.solve.partition.placements import Placements, placements
 from symconfig.solve.partition.project import Projection, pins, project
 from symconfig.solve.partition.reasons import Reason, Solved, reasons
-from symconfig.solve.partition.run import Case, Partition, cases
+from symconfig.solve.partition.run import Case, Partition, cases, costs_of
 from symconfig.solve.partition.run import partition as solve
 
 if TYPE_CHECKING:
@@ -71,6 +72,14 @@ class PartitionResult:
     @cached_property
     def spent(self) -> Spent:
         return spent(self.found.costs, self.found.axes, self.found.rows, self.found.gamma)
+
+    @property
+    def clocked_s(self) -> float:
+        """Seconds of a step of this partition, whatever was minimised."""
+        found = self.found
+        timed = replace(found.ask, objective=Objective.TIME)
+        case = Case(found.net, found.costs.training)
+        return spent(costs_of(case, timed, found.axes), found.axes, found.rows).cost
 
     @cached_property
     def projection(self) -> Projection:
@@ -146,7 +155,9 @@ class PartitionResult:
         told = (one or self.chosen).told
         assert asked.source.batch is not None
         chosen = self.pins(one) | {"recompute": "full" if told.training.keep is Keep.BORDERS else "none"}
-        wanted: dict[str, Any] = {"backend": told.framework.value, "pins": chosen} | options
+        wanted: dict[str, Any] = {
+            "backend": told.framework.value, "pins": chosen, "precision": asked.ask.precision,
+        } | options  # fmt: skip
         return plan(given, asked.cluster, asked.mesh.gpus, asked.source.batch, asked.source.seq_length, **wanted)
 
     def placements_file(self) -> str:
@@ -173,6 +184,7 @@ class PartitionResult:
         sizes = [
             f"global batch {source.batch:,}" if source.batch is not None else "",
             f"{source.seq_length:,} tokens" if source.seq_length is not None else "",
+            asked.ask.precision if asked.ask.precision != "bf16" else "",
         ]
         ports = [port.tensor.dims for node in found.net.nodes for port in node.ports]
         dims = {dim for some in ports for dim in some}
@@ -187,8 +199,18 @@ class PartitionResult:
             untold=self.untold,
             compared=tuple(self.baselines()) if baselines else (),
             explained=explained,
-            notes=found.net.program.notes,
+            notes=(*found.net.program.notes, *self._left_out()),
             names=names(tuple(dim for dim in found.net.program.sizes if dim in dims)),
+        )
+
+    def _left_out(self) -> tuple[str, ...]:
+        """What the objective does not know."""
+        if self.found.costs.timed:
+            return ()
+        return (
+            "the relative cost counts every element that moves alike, whichever link it crosses, and neither the "
+            "number of messages, nor computation, nor what hides behind it, nor a pipeline; by the clock of "
+            f"--objective time this partition takes {seconds(self.clocked_s)} s a step",
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -214,6 +236,8 @@ def partition(
     num_microbatches: int | None = None,
     recompute: str = "auto",
     limit_s: float | None = None,
+    precision: str = "auto",
+    gamma: float | None = None,
 ) -> PartitionResult:
     """The best split of every operator and tensor. Arguments mean what the options of `symconfig partition` mean.
 
@@ -226,7 +250,7 @@ def partition(
         "model": model, "program": program, "module": module, "cluster": cluster, "gpus": gpus, "mesh": mesh,
         "global_batch_size": global_batch_size, "seq_length": seq_length, "solver": solver, "objective": objective,
         "memory_limit": memory_limit, "flat": flat, "num_microbatches": num_microbatches, "recompute": recompute,
-        "limit_s": limit_s,
+        "limit_s": limit_s, "precision": precision, "gamma": gamma,
     }  # fmt: skip
     return answered(asked(given))
 

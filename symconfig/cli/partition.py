@@ -26,7 +26,7 @@ EXAMPLES = ("symconfig partition --model llama2-7b --cluster h100 --gpus 8 \\\n 
 
 _NAMES = (
     "model", "program", "module", "cluster", "gpus", "mesh", "global_batch_size", "seq_length", "solver", "objective",
-    "memory_limit", "num_microbatches", "recompute",
+    "memory_limit", "num_microbatches", "recompute", "precision", "gamma",
 )  # fmt: skip
 _FIELDS = {name: "--" + name.replace("_", "-") for name in (*_NAMES, "timeout", "top")}
 MOST_TOP = 1000
@@ -47,12 +47,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     where("--global-batch-size", metavar="G", help="sequences, or examples, per optimizer step")
     where("--seq-length", metavar="S", help="tokens (default: the smaller of the model's and 4096)")
     where("--num-microbatches", metavar="K", help="that a step is cut into (default: what divides the batch is tried)")
+    where("--precision", metavar="P", help="bf16 or fp16 (default: bf16, or fp16 where the GPU has no bf16)")
     where("--recompute", metavar="R", help="none, full (of repeated parts), or auto (default) for the faster")
     where("--memory-limit", metavar="SIZE", help="of tensors on a GPU, as 60GiB or 80%% (default: what a plan may use)")
     where("--no-flat", action="store_true", help="weights are kept as they are used, never in smaller parts (ZeRO)")
     how = parser.add_argument_group("the search").add_argument
     how("--solver", metavar="S", help="auto (default: adaptive, then exact), adaptive, exact, brute or mcmc")
     how("--objective", metavar="O", help="time (default) or symtensor")
+    how("--gamma", metavar="G", help="of symtensor, whose cost is kept / G + moved (default: G adapted until it fits)")
     how("--timeout", metavar="S", help="seconds for the exact solver (default 10)")
     out = parser.add_argument_group("the answer").add_argument
     out("--baselines", action="store_true", help="also what strategies with names cost on the same graph")

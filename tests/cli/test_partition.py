@@ -12,6 +12,7 @@ import pytest
 import symconfig
 from symconfig.api.partition import PartitionResult
 from symconfig.errors import InputError
+from symconfig.format import seconds
 from symconfig.solve.partition.baselines import baseline
 from symconfig.solve.partition.degrees import way
 from tests.cli.support import Run, run
@@ -271,3 +272,52 @@ def test_a_strategy_of_megatrons_is_planned_with_its_degrees() -> None:
     best = other.plan().best
     assert (best.parallel.tp, best.parallel.dp, best.parallel.pp) == (4, 2, 1)
     assert (best.options.sequence_parallel, best.options.zero_stage, best.batch.num_microbatches) == (True, 1, 4)
+
+
+def test_a_gpu_without_bf16_is_partitioned_in_fp16(run: Run) -> None:
+    args = ("partition", "--model", "llama2-7b", "--cluster", "v100-16gb", "--gpus", "32", "--solver", "adaptive")
+    outcome = run(*args, "--global-batch-size", "32")
+    assert outcome.code == 0, outcome.err
+    assert "4,096 tokens, fp16\n" in outcome.out
+
+
+def test_less_kept_is_worth_more_moved_where_gamma_is_small() -> None:
+    """The source paper's sum of kept / gamma + moved."""
+    found = [
+        symconfig.partition(
+            model="llama2-7b", cluster="h100", gpus=8, global_batch_size=8, num_microbatches=1, solver="adaptive",
+            objective="symtensor", gamma=gamma,
+        ).found
+        for gamma in (1e6, 1e-3)
+    ]  # fmt: skip
+    assert [one.gamma for one in found] == [1e6, 1e-3]
+    assert found[1].memory < found[0].memory
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--precision", "fp8"), "--precision: the tensor solver prices matmuls in 16 bits"),
+        (("--precision", "half"), "--precision: wrong value (got half, need one of auto, bf16, fp16)"),
+        (("--cluster", "v100-16gb", "--precision", "bf16"), "has no bf16 (got bf16, need fp16)"),
+        (("--gamma", "2"), "--gamma: only the objective symtensor has a gamma"),
+        (("--objective", "symtensor", "--gamma", "0"), "--gamma: wrong value (got 0, need a number above 0)"),
+        (("--objective", "symtensor", "--gamma", "inf"), "--gamma: wrong value (got inf, need a number above 0)"),
+    ],
+)
+def test_a_precision_or_a_gamma_that_cannot_be_is_refused(run: Run, options: tuple[str, ...], said: str) -> None:
+    outcome = run(*MODEL, *options)
+    assert outcome.code == 2
+    assert said in outcome.err
+
+
+def test_what_the_relative_cost_leaves_out_is_said_with_the_seconds_of_its_partition(run: Run) -> None:
+    """The seconds are those of the objective time; its own partition takes no longer."""
+    job = {"model": "llama2-7b", "cluster": "h100", "gpus": 8, "global_batch_size": 8, "num_microbatches": 1,
+           "recompute": "none", "solver": "adaptive"}  # fmt: skip
+    relative, timed = (symconfig.partition(**job, objective=objective) for objective in ("symtensor", "time"))
+    assert timed.clocked_s == pytest.approx(timed.found.cost)
+    assert relative.clocked_s >= timed.found.cost
+    notes = relative.said().notes
+    assert any(note.endswith(f"this partition takes {seconds(relative.clocked_s)} s a step") for note in notes)
+    assert not any("relative cost" in note for note in timed.said().notes)

@@ -17,6 +17,7 @@ from symconfig.graph.program.of_block import Numbers, Step, Template, joined, te
 from symconfig.graph.program.program import Operand, Operator, Parameter, Program, Tensor
 
 _TABLE, _HEAD = "word_embedding.weight", "lm_head.weight"
+_SLOTS_A_FILLER = 64  # at most one slot of so many is left empty: 1.6 % of the experts' work, chosen
 
 
 def program(
@@ -133,11 +134,21 @@ def _sizes(
     if model.experts is None:
         return sizes, ()
     tokens, experts = round(batch * seq_length * model.experts.computing_per_tok), model.experts.num_experts
-    sizes[d.SLOTS] = -(-tokens // experts)
+    sizes[d.SLOTS] = _slots(tokens, experts)
     balanced = "routing is static and balanced: every expert takes as many tokens"
     if tokens % experts:
         balanced += f", {sizes[d.SLOTS]} slots, though {tokens} copies of tokens do not divide by {experts} experts"
     return sizes, (balanced,)
+
+
+def _slots(tokens: int, experts: int) -> int:
+    """Return how many copies of tokens each expert takes. Where they do not divide by the experts, a few slots stay
+    empty, so that what is left is a number that the axes of a mesh can cut."""
+    if tokens % experts == 0:
+        return tokens // experts
+    least = -(-tokens // experts)
+    cut = 1 << max((least // _SLOTS_A_FILLER).bit_length() - 1, 0)
+    return -(-least // cut) * cut
 
 
 _Kind = tuple[str, tuple[bool, ...]]  # of a block, and which of its inputs something flows back into

@@ -84,12 +84,14 @@ def test_matrix_products_are_those_that_the_cost_room_counts(name: str, how: Imp
         "seq_length": float(SEQUENCE),
         **keys(model, SEQUENCE),
     }
-    if model.experts is not None:  # as many slots for each expert, in whole tokens
+    found = of(name, how)
+    if model.experts is not None:  # as many slots for each expert; where tokens do not divide by them, a few are empty
         chosen, among = BATCH * SEQUENCE * model.experts.num_experts_per_tok, model.experts.num_experts
-        numbers["expert_copies"] = -(-chosen // among) * among / (BATCH * SEQUENCE)
+        slots, each = found.sizes[d.SLOTS], chosen / among
+        assert slots == each or each < slots < (each + 1) * (1 + 1 / 64)
+        numbers["expert_copies"] = slots * among / (BATCH * SEQUENCE)
     built = {kind: _without_products(one) for kind, one in derived(model, how, Scheme(False)).items()}
     counted = block_flops(built, numbers, (Phase.FORWARD,))
-    found = of(name, how)
     assert sum(forward_flops(found, op) for op in found.operators) == pytest.approx(
         BATCH * sum(counted[kind] for kind in sequence(model)), rel=1e-12
     )
@@ -249,3 +251,12 @@ def test_published_counts() -> None:
     for name in ("llama3.1-405b", "mixtral-8x22b"):
         found = of(name)
         assert sum(found.elements(p.tensor.name) for p in found.parameters) == published[name]["total"]
+
+
+@pytest.mark.parametrize(("name", "experts"), [("glm-4.5", 160), ("kimi-k2", 384), ("deepseek-v3", 256)])
+def test_slots_can_be_cut_by_the_axes_of_a_mesh_and_few_are_empty(name: str, experts: int) -> None:
+    """524,288 copies of tokens: 160 and 384 experts do not divide them, 256 do."""
+    slots = program(load_model(name), 16, 4096).sizes[d.SLOTS]
+    assert slots % 16 == 0
+    assert 1 <= slots * experts / (16 * 4096 * 8) < 1 + 1 / 64
+    assert (slots * experts == 16 * 4096 * 8) == (name == "deepseek-v3")

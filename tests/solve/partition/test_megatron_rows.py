@@ -27,8 +27,6 @@ MODELS = sorted(path.stem for path in (data_dir("model_zoo") / "models").glob("*
 # What the tensor solver's own layouts cannot say of a model yet, or not at these degrees.
 NOT_YET = {
     "deepseek-v3.2": "what an indexer computes is split there by the sequence, and here not at all",
-    "glm-4.5": "tokens in the slots of 160 experts are no whole number of 4,096",
-    "kimi-k2": "tokens in the slots of 384 experts are no whole number of 4,096",
     "phi-4": "10 key/value heads do not divide over tp 2 x cp 2",
 }
 SCHEMES = {

@@ -1,0 +1,68 @@
+"""Whether the relative cost puts strategies in the order of their seconds, for docs/partitions.md."""
+
+from __future__ import annotations
+
+from statistics import median
+
+import numpy as np
+from partition_cases import Question, question, table
+
+from symconfig.cost.partition.costs import Keep, Objective, Training
+from symconfig.descriptor.mesh_source import of_cluster
+from symconfig.measured.metrics import kendall
+from symconfig.resources import data_dir
+from symconfig.solve.partition.expressible import expressible
+from symconfig.solve.partition.priced import sums
+from symconfig.solve.partition.run import Ask, Case, costs_of, folded
+
+MODELS = sorted(path.stem for path in (data_dir("model_zoo") / "models").glob("*.yaml"))
+CLUSTER, GPUS = "h100", 16  # two nodes: a fast level and a slow one
+MOST = 400  # strategies of a model, evenly among all: pairs of them are compared
+TEXT = """\
+## The relative cost as a clock
+
+Every strategy that degrees of Megatron or DeepSpeed can say (`tp`, `cp`, `dp`, `ep`, ZeRO, sequence parallelism; no
+pipeline), of each model, on two nodes of eight H100, one sequence for each GPU: Kendall's tau of the relative cost
+against seconds by the objective `time`, where 1 is the same order and 0 none. With gamma without end only what moves
+counts; *even* is the gamma with which, in the middle of the strategies, what is kept costs as much as what moves.
+*Slower* is how much longer the strategy of least relative cost takes than the fastest. The relative cost counts an
+element alike on whichever link it moves and knows no computation, no latency and nothing that hides.
+
+"""
+
+
+def order() -> str:
+    rows, every = [], list[tuple[float, ...]]()
+    for name in MODELS:
+        found = _of(question(name, CLUSTER, GPUS, GPUS))
+        if found is None:
+            rows.append((name, "none", "", "", "", ""))
+            continue
+        count, figures = found
+        every.append(figures)
+        taus, slower = figures[:2], figures[2:]
+        rows.append((name, f"{count:,}", *(f"{tau:.2f}" for tau in taus), *(f"{times:.2f} x" for times in slower)))
+    middle = [median(figures) for figures in zip(*every, strict=True)]
+    ends = [f"{tau:.2f}" for tau in middle[:2]] + [f"{times:.2f} x" for times in middle[2:]]
+    head = ("model", "strategies", "tau, gamma ∞", "tau, gamma even", "slower, gamma ∞", "slower, gamma even")
+    return TEXT + table([head, *rows, ("**median**", "", *ends)])
+
+
+def _of(asked: Question) -> tuple[int, tuple[float, ...]] | None:
+    """Strategies compared; their tau by each gamma, and how much slower the first of them is than the fastest."""
+    case = Case(folded(asked.program(1)), Training(keep=Keep.SHARDS))
+    axes = of_cluster(asked.cluster, asked.gpus).axes()
+    ways = expressible(case.net, axes, lambda ways: np.ones(len(ways), dtype=bool))
+    if not len(ways.rows):
+        return None
+    some = ways.rows[:: -(-len(ways.rows) // MOST)]
+    timed, relative = (
+        costs_of(case, Ask(of_cluster(asked.cluster, asked.gpus), asked.cluster, np.inf, objective), axes)
+        for objective in (Objective.TIME, Objective.SYMTENSOR)
+    )
+    seconds = sums(timed, some)[0]
+    moved = sums(relative, some)[0]
+    kept = sums(relative, some, 1.0)[0] - moved
+    costs = [moved, moved + kept * float(np.median(moved) / np.median(kept))]
+    taus = [kendall(list(zip(cost.tolist(), seconds.tolist(), strict=True))) for cost in costs]
+    return len(some), (*taus, *(float(seconds[int(cost.argmin())] / seconds.min()) for cost in costs))
