@@ -218,6 +218,6 @@ _POSITIVE = words(
     mamba_chunk_size mamba_n_groups mamba_expand expand linear_num_value_heads linear_key_head_dim linear_value_head_dim
     linear_conv_kernel_dim linear_num_heads linear_head_dim block_size conv_L_cache o_groups o_lora_rank n_mamba_heads
     mamba_ngroups num_mem_blocks ffn_round_up_to_multiple_of ffn_proj_factor n_recurrent_loops cca_time0 cca_time1
-    router_hidden_size hc_lowrank laurel_rank adapter_rank H_cycles L_cycles
+    layer_group_size router_hidden_size hc_lowrank laurel_rank adapter_rank H_cycles L_cycles
     """
 )

@@ -58,7 +58,7 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Shelf:
     (place / "own.json").write_text(own.to_json())
     (place / "train.sh").write_text(array(own, options(own)))
     (place / "bad.yaml").write_text("schema: symconfig.job/1\nmodel: llama2-14b\ngpus: many\nglobal_batch: 12\n")
-    (place / "config.json").write_text(json.dumps({"model_type": "rwkv", "architectures": ["RwkvForCausalLM"]}))
+    (place / "config.json").write_text(json.dumps({"model_type": "blt", "architectures": ["BltForCausalLM"]}))
     small_folder(place / "small", tp=1, pp=2, dp=2)
     torch_dist(place / "saved", inside=True)
     sweep_of(place)
@@ -89,6 +89,7 @@ ANSWERS = {
     "replan": "replan {dense} --gpus 56 --out {again}",
     "adaptability": "adaptability --model llama2-7b --cluster h100 --gpus 16 --global-batch-size 64 "
     "--change seq_length=8192 --change experts=8,gpus=32",
+    "whatif": "whatif {small} --vary network=0.9..1.1x",
     "replan near": "replan {plan.json} --gpus 32 --keep tp,pp",
     "fallback": "fallback {plan.json} --lose-nodes 1",
     "check": "check {dense}",
