@@ -156,7 +156,10 @@ def claim_sparse_kernels() -> None:
     """Let a transformer config find the packages of sparse attention's kernels, which it asks for on a GPU."""
     import importlib
 
-    config: Any = importlib.import_module("megatron.core.transformer.transformer_config")
+    try:
+        config: Any = importlib.import_module("megatron.core.transformer.transformer_config")
+    except ModuleNotFoundError:  # a release without it has no such kernels either
+        return
     if hasattr(config, "_validate_dsa_kernel_backend_dependencies"):
         config._validate_dsa_kernel_backend_dependencies = lambda backend: None
 
