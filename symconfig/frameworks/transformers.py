@@ -43,8 +43,8 @@ _JOINED_HEADS = words(
     "bloom codegen dbrx falcon gpt-sw3 gpt2 gpt_bigcode gpt_neox mpt openai-gpt persimmon phi3 phi4_multimodal"
 )
 _LATENT = words(  # keys' and values' two products, each of parts together
-    """axk1 axk2 deepseek_v2 deepseek_v3 deepseek_v32 dots3_note_text glm4_moe_lite glm_moe_dsa kimi_linear longcat_flash
-    minicpm3 sarvam_mla youtu"""
+    """axk1 axk2 deepseek_v2 deepseek_v3 deepseek_v32 dots3_note_text glm4_moe_lite glm_moe_dsa kimi_linear
+    longcat_flash minicpm3 sarvam_mla youtu"""
 )
 _JOINED_GATES = words("glm glm4 phi3 phi4_multimodal")
 # Tables of angles that a layer makes for itself, and which of them it leaves in fp32.
@@ -55,9 +55,9 @@ _ANGLES = {
 _WIDE_ANGLES = words("codegen ernie4_5 ernie4_5_moe")
 # Queries that are joined from a turned and another part, head by head, give a result that is copied by token.
 _JOINED_PARTS = words(
-    """axk1 axk2 deepseek_v2 deepseek_v3 deepseek_v32 dots3_note_text glm glm4 glm4_moe glm4_moe_lite glm_moe_dsa gpt_neox
-    laguna longcat_flash minicpm3 minimax_m2 nemotron persimmon phi phi3 phi4_multimodal qwen3_5_moe_text qwen3_5_text
-    qwen3_next recurrent_gemma sarvam_mla sarvam_moe stablelm youtu"""
+    """axk1 axk2 deepseek_v2 deepseek_v3 deepseek_v32 dots3_note_text glm glm4 glm4_moe glm4_moe_lite glm_moe_dsa
+    gpt_neox laguna longcat_flash minicpm3 minimax_m2 nemotron persimmon phi phi3 phi4_multimodal qwen3_5_moe_text
+    qwen3_5_text qwen3_next recurrent_gemma sarvam_mla sarvam_moe stablelm youtu"""
 )
 # Plain attention that leaves the softmax in the scores' precision; that multiplies in fp32.
 _NARROW_SOFTMAX = words("gpt_oss openai-gpt xglm")
@@ -70,17 +70,17 @@ _ROUTERS = {
     **dict.fromkeys(words("aria_text gpt_oss lfm2_moe"), Router.NARROW),
     **dict.fromkeys(
         words(
-            """axk1 axk2 deepseek_v2 deepseek_v3 deepseek_v32 dots1 dots3_note_text ernie4_5_moe exaone_moe flint glm4_moe
-            glm4_moe_lite glm_moe_dsa hunyuan_v1_moe hy_v3 kimi_linear kolibri1 longcat_flash nemotron_h sarvam_mla
-            sarvam_moe solar_open"""
+            """axk1 axk2 deepseek_v2 deepseek_v3 deepseek_v32 dots1 dots3_note_text ernie4_5_moe exaone_moe flint
+            glm4_moe glm4_moe_lite glm_moe_dsa hunyuan_v1_moe hy_v3 kimi_linear kolibri1 longcat_flash nemotron_h
+            sarvam_mla sarvam_moe solar_open"""
         ),
         Router.WIDE,
     ),
 }
 _WIDE_WEIGHTS = words(
-    """afmoe axk1 axk2 deepseek_v2 deepseek_v3 deepseek_v32 dots1 dots3_note_text exaone_moe flint glm4_moe glm4_moe_lite
-    glm_moe_dsa hunyuan_v1_moe hy_v3 kimi_linear kolibri1 longcat_flash minimax minimax_m2 mixtral nemotron_h sarvam_mla
-    sarvam_moe solar_open"""
+    """afmoe axk1 axk2 deepseek_v2 deepseek_v3 deepseek_v32 dots1 dots3_note_text exaone_moe flint glm4_moe
+    glm4_moe_lite glm_moe_dsa hunyuan_v1_moe hy_v3 kimi_linear kolibri1 longcat_flash minimax minimax_m2 mixtral
+    nemotron_h sarvam_mla sarvam_moe solar_open"""
 )
 
 

@@ -44,7 +44,9 @@ ELSEWHERE = {
 }
 # What the file says otherwise than argparse leaves it, since validate_args would still change it.
 VALIDATED = {
+    "linear_attention_freq",
     "moe_layer_freq",
+    "no_rope_freq",
     "window_attn_skip_freq",
     "moe_router_load_balancing_type",
     "moe_aux_loss_coeff",

@@ -252,6 +252,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         noted=EMBEDDING_DROPOUT,
         ignored=(*GPT2_IGNORED, "predict_special_tokens"),
         rule=_openai,
+        writes=lambda model: {"afn": "gelu"} if model.hidden_act == "gelu_tanh" else {},
     ),
     "gpt-sw3": Architecture(
         constants=_LEARNED,

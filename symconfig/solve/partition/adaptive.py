@@ -73,7 +73,7 @@ class Cutter:
 
     def __post_init__(self) -> None:
         nodes, links = self.costs.net.nodes, self.costs.net.links
-        pairs = (tuple(sorted((link.producer, link.consumer))) for link in links)
+        pairs = (tuple(sorted({link.producer, link.consumer})) for link in links)
         self.scopes = (*((index,) for index in range(len(nodes))), *pairs)
         self.steps = plan(self.scopes, [len(node.options) for node in nodes])
         if self.lines is None and fits(self.costs, self.axes):
@@ -131,6 +131,8 @@ class Cutter:
             tables, every = self.lines.of_nodes(alone), self.lines.of_links(beside)
             options = self.lines.choices
         for link, table in zip(links, every, strict=True):
+            if link.producer == link.consumer:  # of a layer that is followed by itself
+                table = table.diagonal()
             tables.append(table if link.producer < link.consumer else table.T)
         return options, tables
 

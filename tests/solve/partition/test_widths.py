@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from symconfig.descriptor.load import load_model
@@ -17,12 +19,18 @@ from symconfig.solve.partition.degrees import Way, way
 from symconfig.solve.partition.project import project
 from symconfig.solve.partition.widths import widths
 from tests.solve.partition.programs import convolutions
+from tests.solve.partition.test_megatron_rows import SCANS
 
 MODELS = sorted(path.stem for path in (data_dir("model_zoo") / "models").glob("*.yaml"))
 AXES = Mesh((MeshLevel("nvlink", 8, 1e11, 1e-6),)).axes()
 
 
-@pytest.mark.parametrize("model", MODELS)
+def _cases() -> list[Any]:
+    marks = {name: pytest.mark.xfail(strict=True, reason=why) for name, why in SCANS.items()}
+    return [pytest.param(name, marks=marks[name]) if name in marks else name for name in MODELS]
+
+
+@pytest.mark.parametrize("model", _cases())
 def test_structure_tells_what_names_tell(model: str) -> None:
     made = program(load_model(model), 16, 4096, vocab_multiple=128)
     dims = frozenset(made.sizes)
