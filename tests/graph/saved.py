@@ -158,7 +158,7 @@ def delta(q: Any, k: Any, v: Any, g: Any, beta: Any, **more: Any) -> tuple[Any, 
         normed = [torch.empty(x.shape, dtype=x.dtype) for x in (q, k)]
         lengths = [fp32(*x.shape[:-1]) for x in (q, k)]
         matrices = [torch.empty(*v.shape[:-1], 64, dtype=v.dtype) for _ in range(1 if g.dim() == 3 else 2)]
-        kept = [*normed, *lengths, v.contiguous(), torch.empty_like(g), beta, *matrices]
+        kept = [*normed, *lengths, v.contiguous(), torch.empty_like(g, dtype=torch.float32), beta, *matrices]
         return torch.empty(v.shape, dtype=v.dtype), kept
 
     return Keeping.apply(make, q, k, v, g, beta), None
