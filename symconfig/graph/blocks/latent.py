@@ -73,7 +73,8 @@ def attend(ctx: Context, x: Tensor, kind: LayerKind, w: Widths, low_queries: boo
         return _projected(ctx, _absorbed(ctx, x, kind, w, (q_source, kv_low, shared)), w)
     if not ctx.how.linear.norm_inside:
         q_source, kv_low = _low_norms(ctx, q_source, kv_low, w, "latent_norm")
-    storage = "kv_up" if ctx.how.linear.views else ""
+    # Megatron's core copies values out of what both are parts of (multi_latent_attention.py, value.contiguous()).
+    storage = "kv_up" if ctx.how.linear.views and not ctx.how.linear.joined else ""
     q, k, v = (
         Tensor("q", (*rows, w.heads, w.qk)),
         Tensor("k", (*rows, w.heads, w.qk)),
