@@ -68,8 +68,8 @@ def summary(record: Mapping[str, Any]) -> str:
 
 
 def _mean(parts: Sequence[Figures], what: str) -> float:
-    rows: int = sum(one["n"] for one in parts)
-    return sum(one["n"] * one[what] for one in parts) / rows
+    mean: float = sum(one["n"] * one[what] for one in parts) / sum(one["n"] for one in parts)
+    return mean
 
 
 def _table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, words: bool = False) -> str:
