@@ -32,6 +32,10 @@ _SHOWN = 0.01  # of the step or of the memory: a smaller part is one of the othe
 
 def blocks(plan: Plan) -> list[Block]:
     """Return what a person decides by, in order; `symconfig explain` has the rest."""
+    if plan.rl:
+        from symconfig.report import rl
+
+        return rl.blocks(plan)
     shown: list[Block] = [headline(plan), *opened(plan), ranking(plan)]
     if told := "\n".join([*why(plan), *beside(plan, brief=True)]):
         shown.append(told)
