@@ -9,7 +9,6 @@ from pydantic import (
     BeforeValidator,
     Field,
     SerializerFunctionWrapHandler,
-    ValidationError,
     model_serializer,
     model_validator,
 )
@@ -169,19 +168,6 @@ class Job(Strict):
     rl: Rl | None = Field(default=None, description="of task rl: what is generated and trained on in a step")
     limits: Limits = Limits()
     training: Training = Training()
-
-    @model_validator(mode="before")
-    @classmethod
-    def _from_rl(cls, data: Any) -> Any:
-        """Fill in the batch and the sequence of a step of reinforcement learning, which its section says."""
-        rl = data.get("rl") if isinstance(data, dict) else None
-        if rl is None:
-            return data
-        try:
-            said = rl if isinstance(rl, Rl) else Rl.model_validate(rl)
-        except ValidationError:
-            return data  # it is said of the section
-        return {"task": "rl", "global_batch_size": said.batch, "seq_length": said.longest, **data}
 
     @model_validator(mode="after")
     def _of_a_task(self) -> Self:

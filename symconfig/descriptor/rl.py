@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import ceil
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationError, model_validator
 
+from symconfig.descriptor.document import Document
 from symconfig.descriptor.strict import PositiveInt, Strict
+from symconfig.errors import InputError
 
 Share = Annotated[float, Field(gt=0.0, lt=1.0)]
 WITH_CRITIC = ("ppo",)  # algorithms whose advantage a trained critic gives
@@ -74,7 +77,9 @@ class Rl(Strict):
     def _fitting(self) -> Self:
         wrong = []
         if self.sequences % self.updates:
-            wrong.append(f"prompts x samples is not divisible by updates (got {self.sequences}, {self.updates})")
+            wrong.append(
+                f"updates do not divide prompts x samples (got {self.updates}, need a divisor of {self.sequences})"
+            )
         if self.critic is not None and not self.has_critic:
             wrong.append(f"{self.algorithm} has no critic (got critic {self.critic}, need algorithm: ppo)")
         if self.rollout_gpus is not None and self.placement == "colocated":
@@ -107,3 +112,20 @@ class Rl(Strict):
     def batch(self) -> int:
         """Sequences of an optimizer step."""
         return ceil(self.sequences / self.updates)
+
+
+def with_batch(document: Document) -> Document:
+    """Return a job's document with the batch and the sequence that its section `rl` says. Raises InputError where the
+    job says another batch beside it."""
+    data = document.data
+    if not isinstance(data, dict) or not isinstance(data.get("rl"), dict):
+        return document
+    try:
+        batch, longest = (rl := Rl.model_validate(data["rl"], strict=False)).batch, rl.longest
+    except ValidationError:  # it is said of the section
+        batch, longest = 1, 1
+    given = data.get("global_batch_size", batch)
+    if batch > 1 and given != batch:
+        what, need = "follows from the section rl: prompts x samples / updates", f"{batch}, or nothing"
+        raise InputError(document.problem(what, ("global_batch_size",), got=str(given), need=need))
+    return replace(document, data={"task": "rl", "global_batch_size": batch, "seq_length": longest, **data})

@@ -37,8 +37,8 @@ def best_plan(
     model, job = prepared(model, cluster, job)
     told = sayable.check(model, cluster, job, writes=writes)
 
-    def solve(of: ModelDescriptor, asked: Job, most: int) -> Plan:
-        return answer(of, cluster, asked, target_of(of, asked), top=most, progress=progress)
+    def solve(of: ModelDescriptor, asked: Job, most: int, alone: bool = True) -> Plan:
+        return answer(of, cluster, asked, target_of(of, asked), top=most, progress=progress, alone=alone)
 
     if told.rl is not None:
         from symconfig.runs.rl.choose import Asked
@@ -46,7 +46,7 @@ def best_plan(
 
         critic = _critic(model, told.rl)
         return step(Asked(model, cluster, told, told.rl, critic, solve), top)
-    plan = solve(model, told, top)
+    plan = solve(model, told, top, alone=False)
     plan = replace(plan, job=plan.job.model_copy(update={"edited": job.edited}))
     if plan.job.backend != "megatron":
         return plan

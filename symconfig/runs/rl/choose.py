@@ -105,7 +105,7 @@ def _jobs(asked: Asked) -> Iterator[tuple[int, Job, float]]:
                 "global_batch_size": batch,
                 "seq_length": room,
                 "packing": packing(rl),
-                "pins": {**asked.job.pins, **pins},
+                "pins": {"layout": "equal", **asked.job.pins, **pins},  # verl can be told no other
             }
             fill = rl.batch * rl.mean_tokens / (batch * room)
             yield gpus, asked.job.model_copy(update=update), fill

@@ -21,7 +21,7 @@ _STEPS = 60  # of a bisection
 
 
 def quantiles(lengths: Lengths, groups: int = GROUPS) -> Array:
-    """Return [groups] lengths, each of an equal share of the sequences, shortest first, with the mean that is stated."""
+    """Return [groups] lengths, each of an equal share of the sequences, shortest first, with the stated mean."""
     deviates = np.array([NormalDist().inv_cdf((index + 0.5) / groups) for index in range(groups)])
 
     def spread(width: float) -> Array:
@@ -40,4 +40,4 @@ def quantiles(lengths: Lengths, groups: int = GROUPS) -> Array:
 def packing(rl: Rl, groups: int = 8) -> Packing:
     """Return the documents that a micro-batch of packed sequences holds."""
     each = rl.prompt_length.mean + quantiles(rl.response_length, groups)
-    return Packing(lengths=tuple(int(round(value)) for value in each))
+    return Packing(lengths=tuple(round(value) for value in each))
