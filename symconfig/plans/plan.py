@@ -61,6 +61,17 @@ class Recompute:
     method: Literal["uniform", "block"] | None = None
     num_layers: int | None = None
 
+    @property
+    def text(self) -> str:
+        """`none`, `core_attn+mlp`, `full`, or `full 3/stage` for the first layers of every virtual stage."""
+        if self.granularity == "none":
+            return "none"
+        if self.granularity == "selective":
+            return "+".join(self.modules) or "selective"
+        if self.method == "block" and self.num_layers is not None:
+            return f"full {self.num_layers}/stage"
+        return "full"
+
 
 @dataclass(frozen=True, slots=True)
 class Overlap:

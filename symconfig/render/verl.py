@@ -1,4 +1,4 @@
-"""Target verl: its Hydra overrides for a step of reinforcement learning with Megatron workers, and launch.sh.
+"""Target verl: its Hydra overrides for a step of reinforcement learning with Megatron workers, and train.sh.
 
 Names are those of verl 0.9.1, trainer/config. What the job does not say of the algorithm is left as verl has it.
 """
@@ -18,12 +18,12 @@ from symconfig.render import learning
 from symconfig.render.unsaid import Saving
 
 NAME = "verl"
-DOES = "verl's overrides for reinforcement learning with Megatron workers and an engine beside them, and launch.sh"
+DOES = "verl's overrides for reinforcement learning with Megatron workers and an engine beside them, and train.sh"
 ASSUMES = {"backend": "megatron"}
 COUNTS = counting.STEPS
 LEARNS = True  # by reinforcement: plans for anything else are refused
 RELEASE = "0.9.1"
-SAVING = Saving("trainer.save_freq", "bash launch.sh trainer.save_freq=20 trainer.default_local_dir=DIR")
+SAVING = Saving("trainer.save_freq", "bash train.sh trainer.save_freq=20 trainer.default_local_dir=DIR")
 UNSAID = {
     "split": "verl takes files for training and for validation",
     "eval_iters": "verl validates on the whole of its validation file",

@@ -43,14 +43,12 @@ def _ranking(plan: Plan) -> Grid:
 
 
 def _row(number: str, candidate: Candidate, step: PlannedRl) -> dict[str, str]:
-    from symconfig.report.table import recompute_text
-
     p = candidate.parallel
     return {
         "#": number,
         **{name: str(getattr(p, name)) for name in ("tp", "pp", "vpp", "cp", "ep", "dp")},
         "tokens/GPU": count(step.tokens_per_gpu),
-        "recompute": recompute_text(candidate.options.recompute),
+        "recompute": candidate.options.recompute.text,
         "rollout tp": str(step.rollout_tp),
         "memory share": f"{step.memory_share:g}",
         "on the host": " and ".join(step.away) or "nothing",

@@ -149,7 +149,7 @@ def _around(asked: Asked, job: Job, fill: float, gpus: int) -> list[tuple[Plan, 
             break
         tight = job.model_copy(update={"limits": job.limits.model_copy(update={"memory_margin": margin})})
         plan = asked.solve(asked.model, tight, WEIGHED)
-        plan = replace(plan, job=plan.job.model_copy(update={"limits": job.limits}))
+        plan = replace(plan, job=plan.job.model_copy(update={"limits": job.limits, "pins": asked.job.pins}))
         critic = _critic(asked, tight, fill)
         result = []
         for candidate in (plan.best, *plan.alternatives):

@@ -1,4 +1,4 @@
-"""verl's own configuration: Hydra composes it from the words of launch.sh, its dataclasses and checks read it."""
+"""verl's own configuration: Hydra composes it from the words of train.sh, its dataclasses and checks read it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MODULE = "verl.trainer.main_ppo"
 
 
 def accept(folder: Path) -> Values:
-    words = dry_run(folder, TRAIN_FILES="train.parquet", VAL_FILES="val.parquet")
+    words = dry_run(folder, "train.sh", TRAIN_FILES="train.parquet", VAL_FILES="val.parquet")
     assert words[:3] == ["python3", "-m", MODULE], words[:3]
     assert words[3] == "--config-name", words[3]
     with initialize_config_module(version_base=None, config_module="verl.trainer.config"):
