@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import tempfile
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from symconfig.errors import InputError, Problem
+from symconfig.render import publish
 
 ENDING = ".j2"  # of a template; the rest of its name is its file's
 # Characters that no shell, shell array or shellcheck reads a meaning into. The comma is left out: SC2054.
@@ -71,30 +70,29 @@ def slug(value: object) -> str:
 def write(files: Files, out: Path, force: bool = False) -> tuple[Path, ...]:
     """Write every file under `out`, or none.
 
-    The texts go to a temporary folder beside `out` first. A new `out` appears by one rename. With
-    `force`, an existing folder keeps its other files, and ours are moved in one by one after all were
-    written. Raises InputError: `out` exists and is not empty (without force), is a link or a file, a link
-    or a folder stands where a file must go, or the disk refuses.
+    The texts go to a temporary folder beside `out` first, which then takes its place in one step (`render.publish`).
+    With `force`, an existing folder keeps its other files. Two writers at once end with one whole result. Raises
+    InputError: `out` exists and is not empty (without force), is a link or a file, a link or a folder stands where a
+    file must go, or the disk refuses.
     """
     out = Path(os.path.abspath(out))  # without following links
-    staging: Path | None = None
-    mask = _umask()
     try:
         _check(files, out, force)
         out.parent.mkdir(parents=True, exist_ok=True)
-        staging = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
-        for item in files:
-            path = staging / item.path
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(item.text, encoding="utf-8", newline="\n")
-            path.chmod((0o777 if item.executable else 0o666) & ~mask)
-        _publish(files, staging, out)
+        with publish.alone(out):
+            _check(files, out, force)
+            staging = publish.staging_for(out)
+            try:
+                for item in files:
+                    path = staging / item.path
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    publish.write_synced(path, item.text, 0o777 if item.executable else 0o666)
+                publish.put(staging, files.paths(), out)
+            finally:
+                shutil.rmtree(staging, ignore_errors=True)
     except (OSError, UnicodeEncodeError) as error:
         reason = getattr(error, "strerror", None) or error  # without the name of the temporary folder
         raise InputError(Problem(f"cannot be written: {reason}", file=str(out))) from None
-    finally:
-        if staging is not None:
-            shutil.rmtree(staging, ignore_errors=True)
     return tuple(out / item.path for item in files)
 
 
@@ -131,39 +129,3 @@ def _check(files: Files, out: Path, force: bool) -> None:
                 problems.append(Problem("is a folder where a file must go", file=str(step)))
     if problems:
         raise InputError(problems)
-
-
-def _publish(files: Files, staging: Path, out: Path) -> None:
-    """Move the finished files into place. `staging` lies on the same file system as `out`."""
-    here = out.exists() and out.samefile(Path.cwd())  # replaced, it would leave the caller's shell in a lost folder
-    if not here and (not out.exists() or not any(out.iterdir())):
-        staging.chmod(0o777 & ~_umask())  # mkdtemp made it private
-        os.rename(staging, out)  # over an empty folder, too
-        return
-    saved = Path(tempfile.mkdtemp(prefix=f".{out.name}.old.", dir=out.parent))
-    moved: list[str] = []
-    try:
-        for item in files:
-            target = out / item.path
-            target.parent.mkdir(parents=True, exist_ok=True)
-            if target.exists():
-                (saved / item.path).parent.mkdir(parents=True, exist_ok=True)
-                os.replace(target, saved / item.path)
-            moved.append(item.path)
-            os.replace(staging / item.path, target)
-    except BaseException:  # an interrupt, too
-        for path in reversed(moved):  # put back what was there
-            with suppress(OSError):
-                (out / path).unlink(missing_ok=True)
-            if (saved / path).exists():
-                with suppress(OSError):
-                    os.replace(saved / path, out / path)
-        raise
-    finally:
-        shutil.rmtree(saved, ignore_errors=True)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from symconfig.descriptor.job import Packing
 from symconfig.errors import InputError
-from symconfig.render import files as files_module
-from symconfig.render import render, targets
+from symconfig.render import publish, render, targets
 from symconfig.render.files import File, Files, line, sh, slug, write
 from symconfig.render.fill import as_yaml, environment
 from symconfig.render.target import common
@@ -98,11 +97,12 @@ def test_a_failure_half_way_leaves_everything_as_it_was(tmp_path: Path, monkeypa
 
     def failing(source: Path, target: Path) -> None:
         calls.append(target)
-        if Path(target) == out / "b.sh" and "old" not in str(source):
+        if Path(target) == out / "b.sh" and ".before" not in str(source):
             raise OSError("disk full")
         real(source, target)
 
-    monkeypatch.setattr(files_module.os, "replace", failing)
+    monkeypatch.setattr(publish, "_exchange", lambda one, other: False)
+    monkeypatch.setattr(publish.os, "replace", failing)
     with pytest.raises(InputError, match="disk full"):
         write(Files((File("a.sh", "new a\n"), File("b.sh", "new b\n"), File("c.sh", "new c\n"))), out, force=True)
     assert (out / "a.sh").read_text() == "old a\n"
@@ -210,11 +210,12 @@ def test_an_interrupt_half_way_puts_everything_back(tmp_path: Path, monkeypatch:
     real = os.replace
 
     def interrupted(source: Path, target: Path) -> None:
-        if Path(target) == out / "b.sh" and ".old." not in str(source):
+        if Path(target) == out / "b.sh" and ".before" not in str(source):
             raise KeyboardInterrupt
         real(source, target)
 
-    monkeypatch.setattr(files_module.os, "replace", interrupted)
+    monkeypatch.setattr(publish, "_exchange", lambda one, other: False)
+    monkeypatch.setattr(publish.os, "replace", interrupted)
     with pytest.raises(KeyboardInterrupt):
         write(Files((File("a.sh", "new\n"), File("b.sh", "new\n"))), out, force=True)
     assert [(out / name).read_text() for name in ("a.sh", "b.sh")] == ["old\n", "old\n"]
