@@ -106,6 +106,7 @@ class _Parser(argparse.ArgumentParser):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code. Never shows a traceback unless SYMCONFIG_DEBUG is set."""
+    _open_streams()
     gc.set_threshold(COLLECT_AFTER)
     # The products are small: threads that share them wait for each other.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -126,7 +127,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         return _broken_pipe()
     except OSError as error:  # a disk that is full, a file that may not be read
-        problem = Problem(error.strerror or str(error), file=str(error.filename) if error.filename else None)
+        problem = Problem(error.strerror or str(error), file=str(error.filename or "standard output"))
         return _fail((problem,), InputError.exit_code, as_json)
     except Exception as error:
         if os.environ.get(DEBUG_VARIABLE):
@@ -134,6 +135,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         what = f"symconfig stopped on a defect of its own: {type(error).__name__}: {error}".rstrip(". ")
         hint = f"{DEBUG_VARIABLE}=1 to see where, and report it with the command and its input"
         return _fail((Problem(what, hint=hint),), DEFECT, as_json)
+
+
+def _open_streams() -> None:
+    """Open the null device in the place of standard streams that are closed (`>&-`): what is written there is dropped,
+    and no other file gets their numbers."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, "w" if number else "r", encoding="utf-8", closefd=False))
 
 
 def _run(words: list[str]) -> int:

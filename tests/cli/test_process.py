@@ -88,6 +88,32 @@ def test_an_interrupt_is_quiet_and_130(tmp_path: Path) -> None:
     assert (process.returncode, out, err) == (130, "", "interrupted\n")
 
 
+SCRIPT = "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --micro-batch-size 1 --bf16"
+
+
+@pytest.mark.parametrize("words", [["plan", "--model", "x"], ["models"], ["audit", SCRIPT], ["doctor", "--json"], []])
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", "<&- >&- 2>&-"])
+def test_closed_streams_change_no_exit_code(words: list[str], closed: str) -> None:
+    """And no file that is opened gets the number of one, into which somebody else would then write."""
+    command = [sys.executable, "-m", "symconfig", *words]
+    whole = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    shut = subprocess.run(
+        ["bash", "-c", f'"$@" {closed}', "bash", *command], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert shut.returncode == whole.returncode
+    assert "Traceback" not in shut.stderr
+    if closed in ("2>&-", "<&-"):
+        assert shut.stdout == whole.stdout
+
+
+def test_files_are_written_though_nobody_reads(tmp_path: Path) -> None:
+    words = ["plan", "--model", "llama2-7b", "--cluster", "h100", "--gpus", "8", "--global-batch-size", "64", "--out"]
+    command = [sys.executable, "-m", "symconfig", *words, str(tmp_path / "run")]
+    ended = subprocess.run(["bash", "-c", '"$@" <&- >&- 2>&-', "bash", *command], timeout=300, check=False)
+    assert ended.returncode == 0
+    assert python("-m", "symconfig", "check", str(tmp_path / "run")).returncode == 0
+
+
 def test_text_that_the_terminal_cannot_show_is_escaped() -> None:
     ended = python("-m", "symconfig", "plan", "--model", "模型", env={**os.environ, "PYTHONIOENCODING": "ascii"})
     assert ended.returncode == 2
