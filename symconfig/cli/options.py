@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from symconfig.cli.shared import whole
@@ -211,12 +210,14 @@ def variables(pairs: list[str], source: str | None, instead: str) -> dict[str, s
 def _of_cluster(name: str, source: str | None) -> bool:
     """Whether a name is a field of a cluster, and no variable of the script."""
     from symconfig.descriptor.difference import SHORT
+    from symconfig.descriptor.document import MAX_BYTES
+    from symconfig.opened import content
 
     if name not in (*SHORT, "gpus_per_node", "levels"):
         return False
     try:
-        text = Path(source or "").read_text(encoding="utf-8", errors="replace")
-    except (OSError, ValueError):  # a line of arguments, or what is said to be no file where it is read
+        text = content(source or "", MAX_BYTES).decode("utf-8", errors="replace")
+    except InputError:  # a line of arguments, or what is said to be no file where it is read
         text = source or ""
     return re.search(rf"\$\{{?{name}\b", text) is None
 

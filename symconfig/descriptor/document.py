@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypedDict
 
 from symconfig.errors import InputError, Problem
+from symconfig.opened import content
 
 KeyPath: TypeAlias = tuple[str | int, ...]
 MAX_DEPTH = 100
@@ -98,20 +99,8 @@ def nearest(word: str, known: Iterable[str], alike: float = 0.6) -> str | None:
 
 
 def read_text(path: Path, limit: int = MAX_BYTES) -> str:
-    """The file as text. Raises InputError: missing, a folder, too large, not UTF-8."""
-    file = str(path)
-    try:
-        with path.open("rb") as stream:
-            raw = stream.read(limit + 1)
-    except FileNotFoundError:
-        raise InputError(Problem("there is no such file", file=shorten(file, 200))) from None
-    except IsADirectoryError:
-        raise InputError(Problem("this is a folder, a file is needed", file=file)) from None
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise InputError(Problem(f"the file cannot be read: {reason}", file=shorten(file, 200))) from None
-    if len(raw) > limit:
-        raise InputError(Problem("the file is too large", file=file, got=f"over {limit:,} bytes", need=f"<= {limit:,}"))
+    """The file as text. Raises InputError: missing, no regular file, too large, not UTF-8."""
+    file, raw = str(path), content(path, limit)
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:

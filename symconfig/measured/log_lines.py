@@ -10,6 +10,7 @@ from io import BufferedIOBase
 from pathlib import Path
 
 from symconfig.errors import InputError, Problem
+from symconfig.opened import opened
 
 BLOCK = 1 << 18  # bytes read at a time
 LONGEST = 1 << 16  # bytes of a line: what is longer comes in pieces
@@ -37,7 +38,7 @@ class LogLines:
 
     def __iter__(self) -> Iterator[tuple[int, bytes]]:
         try:
-            with self.path.open("rb") as raw:
+            with opened(self.path) as raw:
                 packed = raw.read(2) == _GZIP
                 raw.seek(0)
                 if packed:

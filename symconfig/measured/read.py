@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -25,7 +26,7 @@ def read(names: Sequence[str]) -> Read:
             problems += error.problems
             continue
         for path in paths:
-            if path.resolve() in {known.resolve() for known in found}:
+            if os.path.realpath(path) in {os.path.realpath(known) for known in found}:
                 continue  # a file that a folder before it holds
             try:
                 found[path] = load_measurements(path)

@@ -7,6 +7,7 @@ match, that its predictions are no longer the model's. Either is refused unless 
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -25,6 +26,7 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.training import WholeTraining
 from symconfig.descriptor.validate import problems as descriptor_problems
 from symconfig.errors import InputError, Problem
+from symconfig.opened import content
 from symconfig.plans import shape
 from symconfig.plans.digests import ANSWER, HISTORY, INPUTS, RL, SOMETIMES, VERSION, digest, signed
 from symconfig.plans.history import History
@@ -33,6 +35,7 @@ from symconfig.plans.rl import PlannedRl
 
 WARNINGS = "warnings"  # beside the plan in the answer of `plan --json`, and said again of any plan that is read
 _PARTS = ("schema", VERSION, *ANSWER, "inputs", "digests")
+MAX_BYTES = 64 * 1024 * 1024
 _NUMBER = re.compile(r"symconfig\.plan/(\d{1,6})")
 _TEXT = TypeAdapter(str, config=ConfigDict(strict=True))
 T = TypeVar("T")
@@ -67,20 +70,22 @@ def load_plan(path: Path, accept_edits: bool = False) -> Plan:
 def read_plan(path: Path, accept_edits: bool = False) -> Plan:
     """Read a plan as `load_plan` does, without a look at its stages: for who says more of them than that."""
     file = _file(path)
-    try:
-        return parse_plan(file.read_text(encoding="utf-8"), str(file), accept_edits)
-    except FileNotFoundError:
+    if not os.path.lexists(file):
         what = "there is no plan.json in this folder" if path.is_dir() else "there is no such file"
-        raise InputError(Problem(what, file=str(path), hint="symconfig plan ... --out DIR")) from None
-    except OSError as error:
-        raise InputError(Problem(f"cannot be read: {error.strerror or error}", file=str(file))) from None
-    except ValueError as error:  # not UTF-8, a name with a NUL
-        raise InputError(Problem(f"cannot be read: {error}", file=str(file))) from None
+        raise InputError(Problem(what, file=str(path), hint="symconfig plan ... --out DIR"))
+    return parse_plan(_text(file), str(file), accept_edits)
 
 
 def edited(path: Path) -> tuple[str, ...]:
     """Name the parts of a plan's file, or folder's, that do not match their digests; it was loaded before."""
-    return _edited_parts(_file(path).read_text(encoding="utf-8"))
+    return _edited_parts(_text(_file(path)))
+
+
+def _text(file: Path) -> str:
+    try:
+        return content(file, MAX_BYTES).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(Problem(f"cannot be read: {error}", file=str(file))) from None
 
 
 def _file(path: Path) -> Path:

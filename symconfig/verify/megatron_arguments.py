@@ -6,8 +6,10 @@ import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from symconfig.descriptor.document import MAX_BYTES
 from symconfig.errors import InputError, Problem
 from symconfig.existing.recover.words import settings
+from symconfig.opened import content
 
 FILE = "megatron_args.txt"
 
@@ -16,8 +18,8 @@ def read(folder: Path) -> list[str]:
     """The words of megatron_args.txt. Raises InputError when it cannot be read as shell words."""
     path = folder / FILE
     try:
-        return shlex.split(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, ValueError) as error:
+        return shlex.split(content(path, MAX_BYTES).decode("utf-8"))
+    except ValueError as error:
         raise InputError(Problem(f"cannot be read: {error}", file=str(path))) from None
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -12,6 +11,7 @@ from types import MappingProxyType
 
 from symconfig.errors import InputError, Problem
 from symconfig.existing.launch.text import Text
+from symconfig.opened import opened
 
 LIMIT_BYTES = 1 << 20  # a launch script has thousands of bytes; a parse of a mebibyte takes seconds
 
@@ -84,24 +84,13 @@ def _bytes(path: Path, root: Path) -> bytes:
             hint="name the file that the link points to, or copy it here",
         )
     try:
-        # Never waits: a pipe without a writer would hold a plain open for ever.
-        handle = os.open(real, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
-    except OSError as error:
-        raise _refused(path, _reason(error)) from None
-    try:
-        status = os.fstat(handle)
-        if stat.S_ISDIR(status.st_mode):
-            raise _refused(path, "is a folder", need="a file")
-        if not stat.S_ISREG(status.st_mode):
-            raise _refused(path, "is a device, a pipe or a socket", need="a regular file")
-        data = os.read(handle, LIMIT_BYTES + 1) if status.st_size <= LIMIT_BYTES else b""
-    finally:
-        os.close(handle)
-    size = max(status.st_size, len(data))
-    if size > LIMIT_BYTES:
-        raise _refused(
-            path, "is too large for a launch configuration", got=f"{size:,} bytes", need=f"at most {LIMIT_BYTES:,}"
-        )
+        with opened(real) as stream:
+            data, size = stream.read(LIMIT_BYTES + 1), os.fstat(stream.fileno()).st_size
+    except InputError as error:
+        raise _refused(path, error.problems[0].what) from None
+    if len(data) > LIMIT_BYTES:
+        need = f"at most {LIMIT_BYTES:,}"
+        raise _refused(path, "is too large for a launch configuration", got=f"{size:,} bytes", need=need)
     return data
 
 

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import takewhile, zip_longest
 from pathlib import Path
-from stat import S_ISREG
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
@@ -18,6 +17,8 @@ from symconfig.descriptor.json_strict import load_json_strict
 from symconfig.descriptor.model import Strict
 from symconfig.descriptor.validate import validate
 from symconfig.errors import InputError, Problem
+from symconfig.opened import content
+from symconfig.plans.file import MAX_BYTES
 from symconfig.plans.plan import Plan
 from symconfig.render import every_launcher, targets
 from symconfig.render.files import File, Files, line
@@ -184,12 +185,7 @@ def of_input(plan: Plan, kind: Literal["model", "cluster"], now: BaseModel) -> I
 
 def _content(path: Path) -> bytes | None:
     """None where there is no file: nor is a folder one, or a pipe, which would be waited for."""
-    try:
-        return path.read_bytes() if S_ISREG(path.stat().st_mode) else None
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as error:
-        raise InputError(Problem(f"cannot be read: {error.strerror or error}", file=str(path))) from None
+    return content(path, MAX_BYTES) if path.is_file() else None
 
 
 def _sha256(content: bytes) -> str:
