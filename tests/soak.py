@@ -23,7 +23,7 @@ from symconfig.descriptor.config_writer import config_json, differences
 from symconfig.descriptor.huggingface import import_config
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.descriptor.training import Training
-from symconfig.errors import InfeasibleError, SymconfigError
+from symconfig.errors import SymconfigError
 from symconfig.frameworks.known import BACKENDS
 from symconfig.frameworks.megatron import environment
 from symconfig.graph.count import parameters
@@ -141,7 +141,7 @@ def held(found: Sequence[tuple[Plan, str]], told: Told) -> None:
                 files[str(number)] = dict(
                     zip(texts, (render_deepspeed.config(plan), render_deepspeed.config_auto(plan)), strict=True)
                 )
-        except InfeasibleError:  # of what is said of the run: weights of data, which DeepSpeed's script does not read
+        except SymconfigError:  # of what is said of the run: weights of data, or data without a tokenizer
             told.unsaid += 1
         except Exception as error:
             told.plans["not written"] += 1
