@@ -222,7 +222,7 @@ def page(told: Told, count: int, seed: int) -> str:
         held=told.plans.total(),
         refused=len(told.refused),
         rows="\n".join(f"| {name} | {number:,} |" for name, number in sorted(told.plans.items())),
-        what="".join(f"\n- {line.splitlines()[0][:400]}" for line in told.refused[:50]),
+        what="".join(dict.fromkeys(f"\n- {line.splitlines()[0][:400]}" for line in told.refused)),
     )
 
 
