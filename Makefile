@@ -16,7 +16,7 @@ export PYTHONUTF8 := 1
 JOB := --model llama2-13b --cluster a100-80gb --gpus 64 --global-batch-size 1024 --seq-length 4096
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint mutants bench bench-check house accuracy priors pipelines partition adaptability trained symbols rules checkpoints rates families jobs systems verify-all verify-real verify-formats verify-training verify-engines megatron-source templates launchers readme options recipes sessions echarts pages docs clean
+.PHONY: help demo test lint mutants bench bench-check house accuracy priors pipelines partition adaptability trained symbols rules checkpoints rates families jobs systems verify-all verify-real verify-formats verify-training verify-engines soak megatron-source templates launchers readme options recipes sessions echarts pages docs clean
 
 help:
 	@echo 'make demo        plan Llama-2-13B on 64 A100 for Megatron-LM and for DeepSpeed, into demo/'
@@ -29,6 +29,7 @@ help:
 	@echo 'make verify-real plan every zoo model at a realistic size and build its ranks for real, into docs/built.md'
 	@echo 'make verify-formats  render a spread of plans in every format for its real parser, into docs/formats.md'
 	@echo 'make verify-training  start every format for real on CPU ranks, into docs/training.md (MEGATRON_PATH=FOLDER)'
+	@echo 'make soak        plan random jobs, 10,000 plans of them through the real parsers (COUNT= SEED=), into docs/soak.md'
 	@echo 'make verify-engines  run sweeps through the real Ray and Dask, and kill their workers'
 	@echo 'make megatron-source  fetch the Megatron-LM whose parser and modules the checks run, once'
 	@echo 'make house       measure the shape of the code: lines by room, circles, what stands in two places'
@@ -132,6 +133,12 @@ verify-all: $(VENV)/.megatron
 
 verify-real: $(VENV)/.megatron
 	$(BIN)/python -m tests.verify_real
+
+# Hours on a busy machine, one on an idle one: what is refused is printed as it comes.
+COUNT ?= 10000
+SEED ?= 1
+soak: $(VENV)/.megatron
+	$(BIN)/python -m tests.soak --count $(COUNT) --seed $(SEED) --record
 
 # Heavy parsers have environments of their own, in .venv-formats. Some formats only: make verify-formats FORMATS='a b'.
 FORMATS ?=

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from symconfig.masks import masked
 from symconfig.units import GIB, MIB
 
 
@@ -60,9 +61,10 @@ def either(numbers: Sequence[int]) -> str:
 
 
 def clean(text: str) -> str:
-    """Text from a file or a command line, with control characters escaped: a terminal must not obey them."""
+    """Text from a file or a command line, without secrets, and with control characters escaped: a terminal must not
+    obey them."""
     return "".join(
-        char if char.isprintable() or char == "\n" else char.encode("unicode_escape").decode() for char in text
+        char if char.isprintable() or char == "\n" else char.encode("unicode_escape").decode() for char in masked(text)
     )
 
 

@@ -20,7 +20,9 @@ from symconfig.errors import InputError, Problem
 from symconfig.existing.adapt.outcome import Best
 from symconfig.existing.audit.audit import Audit
 from symconfig.existing.audit.audit import audit as judge
+from symconfig.existing.launch.files import below
 from symconfig.existing.launch.read import read
+from symconfig.existing.launch.reading import Reading
 from symconfig.existing.recover.asked import Asked
 from symconfig.frameworks.megatron.flags import resolve
 from symconfig.plans.file import loaded
@@ -42,6 +44,7 @@ def audit(
     variables: Mapping[str, str] | None = None,
     arguments: Sequence[str] = (),
     assume_harmless: Sequence[str] = (),
+    root: str | Path | None = None,
     limits: Limits | Mapping[str, Any] | None = None,
     plan: bool = True,
     problems: Sequence[Problem] = (),
@@ -52,7 +55,8 @@ def audit(
     source: a file, or a line of arguments; nothing of it is executed. cluster: None: nothing is predicted. gpus: None:
     as its launcher says. model, seq_length, vocab_size: where it does not say. variables, arguments: what the script
     takes from its environment and its command line. assume_harmless: files that cannot be read and change nothing that
-    the script says itself, or "all". plan: look for a better one. problems: what the caller has found.
+    the script says itself, or "all". root: the folder below which files are read that the script names; None: its own.
+    plan: look for a better one. problems: what the caller has found.
     Raises InputError (all problems at once) on bad input.
     """
     found = Problems(problems)
@@ -70,9 +74,12 @@ def audit(
     )
     version = None if megatron_version is None else found.collect(partial(resolve, megatron_version))
     given = dict(variables or {})
-    reading = found.collect(
-        lambda: read(str(source), variables=given, extra=tuple(arguments), harmless=tuple(assume_harmless))
-    )
+
+    def opened() -> Reading:
+        with below(root):
+            return read(str(source), variables=given, extra=tuple(arguments), harmless=tuple(assume_harmless))
+
+    reading = found.collect(opened)
     if found.all or reading is None or kept is None:
         raise InputError(found.all)
     asked = Asked(said, gpus, seq_length, vocab_size, version)
@@ -90,16 +97,19 @@ def adapt(
     variables: Mapping[str, str] | None = None,
     arguments: Sequence[str] = (),
     assume_harmless: Sequence[str] = (),
+    root: str | Path | None = None,
     best: Best = "fewest-changes",
 ) -> Adaptation:
     """A person's own files with a plan's values in them: `files` has their new bytes, `diff` what changes.
 
-    plan: a plan, its file, or the folder that holds it. variables, arguments, assume_harmless: as for `audit`. best: of
-    plans that the model cannot tell apart, the one with the fewest changes, the fastest, or the one that was planned.
+    plan: a plan, its file, or the folder that holds it. variables, arguments, assume_harmless, root: as for `audit`.
+    best: of plans that the model cannot tell apart, the one with the fewest changes, the fastest, or the one that was
+    planned.
     Nothing is written: `done` says whether all of the plan is in them and an audit finds no error.
     Raises InputError where the plan is for another model, or where the source cannot be read.
     """
     from symconfig.runs.adapting.adaptation import adaptation
 
     given, extra, harmless = dict(variables or {}), tuple(arguments), tuple(assume_harmless)
-    return adaptation(str(source), loaded(plan), given, extra, best, harmless=harmless)
+    with below(root):
+        return adaptation(str(source), loaded(plan), given, extra, best, harmless=harmless)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from symconfig.cli.options import add_script, variables
 from symconfig.cli.shared import print_json, write_data
 from symconfig.errors import InputError, Problem
+from symconfig.masks import masked
 
 if TYPE_CHECKING:
     from symconfig.runs.adapting.adaptation import Adaptation
@@ -68,6 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
         variables=given,
         arguments=tuple(arguments.extra),
         assume_harmless=tuple(arguments.assume_harmless),
+        root=arguments.root,
         best=arguments.best,
     )
     written = arguments.in_place and bool(outcome.files) and (outcome.done or arguments.partial)
@@ -76,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(outcome.to_dict(written))
     else:
-        write_data(outcome.diff)
+        write_data(masked(outcome.diff))
     _say(outcome, arguments, written)
     return 0 if outcome.done else 1
 

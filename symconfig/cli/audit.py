@@ -22,6 +22,7 @@ from symconfig.cli.shared import (
     write_text,
 )
 from symconfig.errors import InputError, Problem
+from symconfig.masks import masked
 
 if TYPE_CHECKING:
     from symconfig.api.planning import Problems
@@ -100,6 +101,7 @@ def run(arguments: argparse.Namespace) -> int:
             variables=given,
             arguments=arguments.extra,
             assume_harmless=arguments.assume_harmless,
+            root=arguments.root,
             limits=limits,
             plan=not arguments.no_plan,
             problems=found.all,
@@ -151,7 +153,7 @@ def _write(done: Audit, outputs: dict[str, Path], force: bool) -> None:
 
     for name, path in outputs.items():
         if name == "sarif":
-            text = json.dumps(sarif(done), indent=2, ensure_ascii=False) + "\n"
+            text = masked(json.dumps(sarif(done), indent=2, ensure_ascii=False)) + "\n"
         elif done.better is None:
             note(f"{path} is not written: there is no plan")
             continue

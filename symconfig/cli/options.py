@@ -188,6 +188,11 @@ def add_script(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="take it that this file, which cannot be read, changes nothing that the script says; may be repeated",
     )
+    script.add_argument(
+        "--root",
+        metavar="DIR",
+        help="read files below this folder that the script names (default: below the script's own)",
+    )
     parser.set_defaults(extra=[])
 
 

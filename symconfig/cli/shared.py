@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from symconfig.errors import InputError, Problem
+from symconfig.masks import masked
 
 if TYPE_CHECKING:
     from symconfig.api.problems import Problems
@@ -164,4 +165,4 @@ def write_data(text: str) -> None:
 
 def print_json(value: Any) -> None:
     """The one way in which JSON reaches standard output."""
-    write_data(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    write_data(masked(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)) + "\n")

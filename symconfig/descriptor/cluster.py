@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from symconfig.descriptor.mesh import NETWORK
 from symconfig.descriptor.model import PositiveInt, Strict
@@ -16,12 +16,51 @@ LONGEST_NAME = 200
 class Quantity(Strict):
     """A number, where it comes from, and how far off it may be (relative, one standard deviation)."""
 
-    value: Annotated[float, Field(ge=0.0)]
+    value: Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
     source: str = Field(min_length=1, description="datasheet or paper; or 'fitted: COMMAND'; or 'assumed: reason'")
     uncertainty: Annotated[float, Field(ge=0.0, le=2.0)] = 0.0
 
 
-class Level(Strict):
+# Constants of kernels that are shares of a peak: nothing runs faster than that, and a plan from more would be a dream.
+SHARES = (
+    "gemm_efficiency",
+    "gemm_efficiency_low",
+    "hbm_efficiency",
+    "attention_efficiency",
+    "link_efficiency",
+    "network_efficiency",
+)
+# What a machine can have, by the end of a field's name: far beyond any that was built. Outside of it a number is a
+# mistake, and a division by it no time.
+_RANGES: tuple[tuple[str, float, float, str], ...] = (
+    ("_bytes_per_s", 1.0, 1e18, " bytes/s"),
+    ("_bytes", 1.0, 1e18, " bytes"),
+    ("_s", 0.0, 3600.0, " s"),
+    ("", 1e-6, 1e6, ""),
+)
+_FLOPS = ("", 1.0, 1e21, " FLOP/s")
+_MAY_BE_NOTHING = frozenset({"context_bytes", "gemm_k_half"})
+
+
+class Measured(Strict):
+    """A section of a cluster with numbers, each within what a machine can have."""
+
+    @field_validator("*")
+    @classmethod
+    def _within(cls, value: Any, info: ValidationInfo) -> Any:
+        if isinstance(value, Quantity):
+            name = str(info.field_name)
+            if name in SHARES and not 0 < value.value <= 1:
+                raise ValueError(f"value is a share of the peak, above 0 and at most 1, got {value.value:g}")
+            ranges = (_FLOPS,) if issubclass(cls, Precisions) else _RANGES
+            _, low, high, unit = next(one for one in ranges if name.endswith(one[0]))
+            low = 0.0 if name in _MAY_BE_NOTHING else low
+            if not low <= value.value <= high:
+                raise ValueError(f"value is out of range, got {value.value:g}, need {low:g} to {high:g}{unit}")
+        return value
+
+
+class Level(Measured):
     """One level of the network, innermost first. A group that leaves the level inside it crosses this one."""
 
     name: Literal["nvlink", "pcie", "xgmi", "hccs", "node", "rail", "spine"]
@@ -35,7 +74,7 @@ class Level(Strict):
     )
 
 
-class Precisions(Strict):
+class Precisions(Measured):
     """Dense peak FLOP/s by precision (no sparsity); absent: the GPU cannot."""
 
     fp32: Quantity | None = None
@@ -46,18 +85,7 @@ class Precisions(Strict):
     nvfp4: Quantity | None = None
 
 
-# Constants of kernels that are shares of a peak: nothing runs faster than that, and a plan from more would be a dream.
-SHARES = (
-    "gemm_efficiency",
-    "gemm_efficiency_low",
-    "hbm_efficiency",
-    "attention_efficiency",
-    "link_efficiency",
-    "network_efficiency",
-)
-
-
-class Kernels(Strict):
+class Kernels(Measured):
     """How much of the peak real kernels reach. Few constants a GPU; the shape dependence is in the formulas."""
 
     gemm_efficiency: Quantity = Field(description="of the peak, for one full wave of tiles and infinite K")
@@ -70,18 +98,6 @@ class Kernels(Strict):
     link_efficiency: Quantity = Field(description="of the wire's bandwidth, for large collectives")
     network_efficiency: Quantity | None = Field(default=None, description="the same on rail and spine; absent: as it")
 
-    @model_validator(mode="after")
-    def _possible(self) -> Self:
-        stated = ((name, getattr(self, name)) for name in SHARES)
-        wrong = [
-            f"{name}.value is a share of the peak, above 0 and at most 1, got {quantity.value:g}"
-            for name, quantity in stated
-            if quantity is not None and not 0 < quantity.value <= 1
-        ]
-        if wrong:
-            raise ValueError("; ".join(wrong))
-        return self
-
 
 class KernelsFile(Kernels):
     """A GPU type's constants in a file of their own, for all clusters that have it. A cluster names the file."""
@@ -93,7 +109,7 @@ class KernelsFile(Kernels):
         return Kernels(**{name: getattr(self, name) for name in Kernels.model_fields})
 
 
-class Gpu(Strict):
+class Gpu(Measured):
     product: str
     vendor: Literal["nvidia", "amd", "huawei"]
     architecture: str = Field(description="volta, ampere, ada, hopper, blackwell, cdna3, cdna4, davinci")
@@ -109,7 +125,7 @@ class Gpu(Strict):
     )
 
 
-class Host(Strict):
+class Host(Measured):
     memory_bytes: Quantity = Field(description="per node")
     link_bytes_per_s: Quantity = Field(description="GPU to host, per GPU, one direction")
     launching: Quantity | None = Field(

@@ -59,14 +59,20 @@ def unsaid(model: ModelDescriptor) -> Iterator[Problem]:
         yield from error.problems
         return
     try:
-        theirs = _read(config)
+        again = import_config(config, "config.json", "model")
     except InputError as error:
         yield from (replace(problem, file=None, line=None, column=None) for problem in error.problems)
         return
-    wanted = _wanted(model)
+    what = f"Transformers' {config['architectures'][0]} cannot be told it"
+    yield from (Problem(what, field=name, got=ours, need=theirs) for name, ours, theirs in differences(model, again))
+
+
+def differences(model: ModelDescriptor, again: ModelDescriptor) -> Iterator[tuple[str, str, str]]:
+    """Yield the fields in which another model computes something else, or is trained otherwise: what a model has
+    there, and what the other."""
+    wanted, theirs = _wanted(model), _computed(again)
     for name in wanted.missing(theirs):
-        what = f"Transformers' {config['architectures'][0]} cannot be told it"
-        yield Problem(what, field=name, got=_short(wanted.get(name)), need=_short(theirs.get(name)))
+        yield name, _short(wanted.get(name)), _short(theirs.get(name))
 
 
 def class_of_network(model: ModelDescriptor) -> str:

@@ -6,13 +6,13 @@ import json
 import math
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, TypeAdapter
+from pydantic import ConfigDict, Field, TypeAdapter
 
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Backend, Job
-from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.model import Count, ModelDescriptor, PositiveInt
 from symconfig.descriptor.training import Task, WholeTraining
 from symconfig.plans.choices import Precision, ZeroStage
 from symconfig.plans.degrees import Degrees
@@ -22,6 +22,10 @@ from symconfig.plans.rl import PlannedRl
 
 SCHEMA = "symconfig.plan/1"
 _CONFIG = ConfigDict(extra="forbid", strict=True)
+# What a plan predicts: a step takes time, and a GPU of a plan holds something.
+Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, le=1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +45,10 @@ class Batch:
     """Sequences: `micro` per data rank and microbatch, `global_` distinct ones per step (JSON: `global`)."""
 
     __pydantic_config__ = _CONFIG
-    micro: int
-    global_: int
-    num_microbatches: int
-    seq_length: int
+    micro: PositiveInt
+    global_: PositiveInt
+    num_microbatches: PositiveInt
+    seq_length: PositiveInt
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +63,7 @@ class Recompute:
     granularity: Literal["none", "selective", "full"]
     modules: tuple[str, ...] = ()
     method: Literal["uniform", "block"] | None = None
-    num_layers: int | None = None
+    num_layers: Count | None = None
 
     @property
     def text(self) -> str:
@@ -96,19 +100,19 @@ class Options:
     precision: Precision
     cp_comm: Literal["p2p", "a2a", "all_gather"] | None
     overlap: Overlap
-    optimizer_offload: float  # share of the optimizer state in host memory, 0 to 1
+    optimizer_offload: Share  # share of the optimizer state in host memory, 0 to 1
     activation_offload: bool
     param_offload: bool
     pipeline_layout: str | None  # Megatron's layout string, where nothing plainer says the stages
     account_for_embedding: bool
     account_for_loss: bool
-    microbatch_group_size: int | None  # per virtual stage, interleaved schedule only
+    microbatch_group_size: PositiveInt | None  # per virtual stage, interleaved schedule only
     moe_dispatcher: Literal["alltoall", "allgather", "flex"] | None
-    grad_bytes: int  # per parameter, as accumulated
+    grad_bytes: PositiveInt  # per parameter, as accumulated
     schedule: Literal["none", "1f1b", "interleaved"]
     # Layers on the first and on the last stage, the others share the rest; None: as the others have.
-    first_stage_layers: int | None = None
-    last_stage_layers: int | None = None
+    first_stage_layers: Count | None = None
+    last_stage_layers: Count | None = None
     # What the dispatcher "flex" runs: its own kernels in the place of NCCL's all-to-all.
     moe_flex_backend: Literal["deepep", "hybridep"] | None = None
     # What CUDA graphs replay of a layer (`frameworks.megatron.behaviour.GRAPHED`).
@@ -138,7 +142,7 @@ class Stage:
     __pydantic_config__ = _CONFIG
     chunks: tuple[tuple[str, ...], ...]
     recompute: str
-    peak_bytes: float
+    peak_bytes: Amount
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,17 +150,17 @@ class Predicted:
     """What the model expects of one steady step. Meanings and units as in the README's contract."""
 
     __pydantic_config__ = _CONFIG
-    step_s: float
-    tokens_per_s_per_gpu: float
-    model_tflops_per_gpu: float
-    mfu: float
-    peak_bytes: float
-    reserved_bytes: float
-    device_bytes: float
-    host_bytes: float
-    memory: dict[str, float]
-    time: dict[str, float]
-    interval: dict[str, tuple[float, float]]
+    step_s: Positive
+    tokens_per_s_per_gpu: Amount
+    model_tflops_per_gpu: Amount
+    mfu: Amount
+    peak_bytes: Positive
+    reserved_bytes: Positive
+    device_bytes: Positive
+    host_bytes: Amount
+    memory: dict[str, Amount]
+    time: dict[str, Amount]
+    interval: dict[str, tuple[Amount, Amount]]
     # With experts: step_s and device_bytes when the busiest expert rank has this many times the mean's tokens.
     imbalance: dict[str, dict[str, float]] | None = None
     # The measured runs behind the intervals of `time` and of `memory`, in words.

@@ -1,11 +1,14 @@
-"""Whether a plan's stages are those of its degrees and hold its model: one that somebody edited may not."""
+"""Whether a plan's degrees and batch multiply out to its job's, and its stages hold its model: one that somebody edited
+and signed anew may not."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
+from math import prod
 
+from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import Problem
 from symconfig.plans.pipeline_layout import compact, dealt, expanded, letters, written
@@ -14,19 +17,45 @@ from symconfig.plans.plan import Candidate, Plan
 
 def problems(plan: Plan, file: str) -> Iterator[Problem]:
     """What is wrong in any of the plan's candidates."""
-    yield from _candidate(plan.best, plan.model, file, "best")
-    for place, candidate in enumerate(plan.alternatives):
-        yield from _candidate(candidate, plan.model, file, f"alternatives.{place}")
+    places = ("best", *(f"alternatives.{place}" for place in range(len(plan.alternatives))))
+    for where, candidate in zip(places, (plan.best, *plan.alternatives), strict=True):
+        found = [*_products(candidate, plan.job, file, where)]
+        yield from found or _stages(candidate, plan.model, file, where)
 
 
-def _candidate(candidate: Candidate, model: ModelDescriptor, file: str, where: str) -> Iterator[Problem]:
-    degrees = asdict(candidate.parallel)
+def _products(candidate: Candidate, job: Job, file: str, where: str) -> Iterator[Problem]:
+    degrees, batch = asdict(candidate.parallel), candidate.batch
     if wrong := [name for name, degree in degrees.items() if degree < 1]:
         for name in wrong:
             yield Problem(
                 "is no degree", file=file, field=f"{where}.parallel.{name}", got=str(degrees[name]), need="1 or more"
             )
         return
+    parallel = candidate.parallel
+
+    def problem(field: str, what: str, got: str | int, need: str | int) -> Problem:
+        return Problem(what, file=file, field=f"{where}.{field}", got=str(got), need=str(need))
+
+    if job.gpus not in ("auto", parallel.world_size):
+        split = _product(**{name: degrees[name] for name in ("tp", "pp", "cp", "dp")})
+        yield problem("parallel", "do not multiply to the job's GPUs", split, job.gpus)
+    ranks, experts = parallel.tp * parallel.cp * parallel.dp, parallel.ep * parallel.etp
+    if ranks % experts:
+        yield problem("parallel", "ep x etp does not divide tp x cp x dp", f"{experts} and {ranks}", "a divisor")
+    if batch.micro * batch.num_microbatches * parallel.dp != batch.global_:
+        held = _product(micro=batch.micro, num_microbatches=batch.num_microbatches, dp=parallel.dp)
+        yield problem("batch", "does not multiply to its sequences", held, batch.global_)
+    if batch.global_ != job.global_batch_size:
+        yield problem("batch.global", "is not the job's batch", batch.global_, job.global_batch_size)
+    if job.seq_length not in (None, batch.seq_length):
+        yield problem("batch.seq_length", "is not the job's sequence", batch.seq_length, str(job.seq_length))
+
+
+def _product(**factors: int) -> str:
+    return f"{' x '.join(f'{name} {value:,}' for name, value in factors.items())} = {prod(factors.values()):,}"
+
+
+def _stages(candidate: Candidate, model: ModelDescriptor, file: str, where: str) -> Iterator[Problem]:
     pp, vpp = candidate.parallel.pp, candidate.parallel.vpp
     got = [len(stage.chunks) for stage in candidate.stages]
     if got != [vpp] * pp:

@@ -114,7 +114,7 @@ def config_auto(plan: Plan) -> Json:
         data["optimizer"]["params"][key] = "auto"
     section = data["zero_optimization"]
     for key in ("reduce_bucket_size", "stage3_prefetch_bucket_size", "stage3_param_persistence_threshold"):
-        if key in section:
+        if section.get(key):  # 0 is a choice: nothing is gathered ahead
             section[key] = "auto"
     return data
 

@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from symconfig.errors import InfeasibleError, InputError, Problem, SymconfigError
+from symconfig.masks import forget, masked
 
 Say = Callable[[str, float], None]
 UPLOADED = "config.json"  # the name of an uploaded model in messages
@@ -20,13 +21,14 @@ _LAUNCH_FIELDS = ("cluster", "model", "gpus", "seq_length")
 
 def answer(kind: str, data: Mapping[str, Any], say: Say) -> dict[str, Any]:
     """Answer a request of a kind, plan or audit. Bad input and jobs without a plan are answers, with their problems."""
+    forget()
     try:
         return _KINDS[kind](data, say)
     except SymconfigError as error:
         return {
             "error": type(error).__name__,
             "exit_code": error.exit_code,
-            "problems": [str(problem) for problem in error.problems],
+            "problems": [masked(str(problem)) for problem in error.problems],
         }
 
 
@@ -106,7 +108,7 @@ def _audit(data: Mapping[str, Any], say: Say) -> dict[str, Any]:
 
 def _hidden(data: dict[str, Any], folder: str) -> dict[str, Any]:
     """Return data without the name of the folder that a script lay in for a moment."""
-    text = json.dumps(data)
+    text = masked(json.dumps(data))
     for name in {folder, str(Path(folder).resolve())}:
         text = text.replace(json.dumps(name + "/")[1:-1], "").replace(json.dumps(name)[1:-1], ".")
     return dict(json.loads(text))

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from symconfig import install
+from symconfig.descriptor.config_writer import differences
 from symconfig.descriptor.huggingface import import_config
 from symconfig.errors import InputError, Problem
 from symconfig.existing.rules import deepspeed as rules
@@ -20,6 +21,7 @@ from symconfig.existing.rules.deepspeed_facts import DeepSpeedFacts
 from symconfig.existing.rules.rule import Rule
 from symconfig.frameworks.deepspeed.keys import release
 from symconfig.plans.plan import Plan
+from symconfig.render import monitors
 from symconfig.verify import deepspeed_agreement, deepspeed_rank
 from symconfig.verify.checks import Check, Options, Stopwatch
 from symconfig.verify.conversation import ask
@@ -37,15 +39,9 @@ def checks(folder: Path, plan: Plan, options: Options) -> Iterator[Check]:
     watch = Stopwatch()
     texts: dict[str, Json] = {}
     for name in (CONFIG, CONFIG_HF):
-        found = _load(folder / name, texts, name)
-        if not found:
-            found = broken(DeepSpeedFacts.of_data(texts[name], name, trainer=name == CONFIG_HF), rules.KEYS)
-        yield watch.problems(f"{name}: keys", found, f"every key is one that DeepSpeed {release()} reads")
-    if CONFIG in texts:
-        native, world = texts[CONFIG], plan.best.parallel.world_size
-        facts = DeepSpeedFacts.of_data(native, CONFIG, trainer=False, gpus=world)
-        found = [*broken(facts, rules.MEANING), *deepspeed_agreement.disagreements(native, plan, CONFIG)]
-        yield watch.problems(f"{CONFIG}: meaning", found, "makes sense, and says what the plan says")
+        if found := _load(folder / name, texts, name):
+            yield watch.problems(f"{name}: keys", found, "")
+    yield from offline(texts, plan, watch)
     yield _model(folder, plan, watch)
     words = _launched(folder, options)
     yield _arguments(folder, plan, words, watch)
@@ -58,15 +54,34 @@ def checks(folder: Path, plan: Plan, options: Options) -> Iterator[Check]:
         return
     options.progress("DeepSpeed's own configuration")
     if CONFIG in texts:
-        requests = [_native_request(texts[CONFIG], plan)]
-        if CONFIG_HF in texts:
-            requests.append(_trainer_request(texts[CONFIG_HF], plan))
-        answers = run(requests, options.timeout_s)
-        yield _accepted(answers[0], plan, watch)
-        if CONFIG_HF in texts:
-            yield _trainer(texts[CONFIG], answers[1], watch)
+        yield from judge(texts, plan, run(requests(texts, plan), options.timeout_s), watch)
         if options.build and not isinstance(words, str):
             yield from deepspeed_rank.checks(folder, plan, texts[CONFIG], words, options)
+
+
+def offline(texts: dict[str, Json], plan: Plan, watch: Stopwatch) -> Iterator[Check]:
+    """Hold the keys and the meaning of the files' JSON against what symconfig knows of DeepSpeed, and the plan."""
+    for name, data in texts.items():
+        found = broken(DeepSpeedFacts.of_data(data, name, trainer=name == CONFIG_HF), rules.KEYS)
+        yield watch.problems(f"{name}: keys", found, f"every key is one that DeepSpeed {release()} reads")
+    if CONFIG in texts:
+        native, world = texts[CONFIG], plan.best.parallel.world_size
+        facts = DeepSpeedFacts.of_data(native, CONFIG, trainer=False, gpus=world)
+        found = [*broken(facts, rules.MEANING), *deepspeed_agreement.disagreements(native, plan, CONFIG)]
+        yield watch.problems(f"{CONFIG}: meaning", found, "makes sense, and says what the plan says")
+
+
+def requests(texts: dict[str, Json], plan: Plan) -> list[Json]:
+    """Return what the runner is asked of the files' JSON, which holds the native flavour."""
+    auto = [_trainer_request(texts[CONFIG_HF], plan)] if CONFIG_HF in texts else []
+    return [_native_request(texts[CONFIG], plan), *auto]
+
+
+def judge(texts: dict[str, Json], plan: Plan, answers: Sequence[Json], watch: Stopwatch) -> Iterator[Check]:
+    """Hold the runner's answers to `requests` against the plan."""
+    yield _accepted(answers[0], plan, watch)
+    if CONFIG_HF in texts:
+        yield _trainer(texts[CONFIG], answers[1], plan, watch)
 
 
 def broken(facts: DeepSpeedFacts, these: Sequence[Rule[DeepSpeedFacts]] = rules.RULES) -> list[Problem]:
@@ -93,21 +108,13 @@ def _model(folder: Path, plan: Plan, watch: Stopwatch) -> Check:
     if not found:
         try:
             again = import_config(texts[MODEL], MODEL, plan.model.name)
-            found = different_fields(plan, again.model_dump(mode="json"))
+            found = [
+                Problem("is another model", file=MODEL, field=name, got=theirs, need=ours)
+                for name, ours, theirs in differences(plan.model, again)
+            ]
         except InputError as error:
             found = list(error.problems)
     return watch.problems(MODEL, found, "imported again, it is the plan's model, field by field")
-
-
-def different_fields(plan: Plan, again: Json) -> list[Problem]:
-    """Architecture fields in which a descriptor differs from the plan's."""
-    about_people = {"name", "source", "huggingface_id", "notes", "adapter", "schema_", "model_type"}
-    wanted = plan.model.model_dump(mode="json")
-    return [
-        Problem("is another model", file=MODEL, field=name, got=repr(again.get(name)), need=repr(value))
-        for name, value in wanted.items()
-        if name not in about_people and again.get(name) != value
-    ]
 
 
 def _launched(folder: Path, options: Options) -> list[str] | str:
@@ -221,12 +228,14 @@ def _accepted(answer: Json, plan: Plan, watch: Stopwatch) -> Check:
     )
 
 
-def _trainer(native: Json, answer: Json, watch: Stopwatch) -> Check:
-    """Transformers fills the "auto" flavour in to the native one."""
+def _trainer(native: Json, answer: Json, plan: Plan, watch: Stopwatch) -> Check:
+    """Transformers fills the "auto" flavour in to the native one, without monitors: Trainer has its own."""
     title = f"{CONFIG_HF}: filled in by Trainer"
     if not answer["ok"]:
         return watch.check(title, "failed", answer["error"])
-    ours, filled = _comparable(native), _comparable(answer["config"])
+    monitored = monitors.deepspeed_sections(plan)
+    ours = _comparable({key: value for key, value in native.items() if key not in monitored})
+    filled = _comparable(answer["config"])
     found = [
         Problem(
             f"differs from {CONFIG}", file=CONFIG_HF, field=key, got=repr(filled.get(key)), need=repr(ours.get(key))

@@ -329,6 +329,57 @@ def test_a_plan_that_does_not_hold_its_model_is_refused_and_verify_fails(
     assert not any("itself broke" in detail for detail in details.values())
 
 
+# What somebody wrote into a plan and signed anew, and what is said of it.
+NUMBERS: dict[str, tuple[tuple[Any, ...], Any, str]] = {
+    "replicas": (("best", "parallel", "dp"), 7, "best.parallel: do not multiply to the job's GPUs (got tp 4 x pp 2 x"),
+    "ranks": (("best", "parallel", "tp"), 3, "x cp 1 x dp 8 = 48, need 64)"),
+    "experts": (("best", "parallel", "ep"), 5, "best.parallel: ep x etp does not divide tp x cp x dp (got 5 and 32"),
+    "a sequence": (("best", "batch", "seq_length"), -4096, "best.batch.seq_length: Input should be greater than 0"),
+    "another sequence": (("best", "batch", "seq_length"), 64, "is not the job's sequence (got 64, need 4096)"),
+    "microbatches": (("best", "batch", "num_microbatches"), 10**9, "does not multiply to its sequences (got micro 1 x"),
+    "a batch": (
+        ("inputs", "job", "global_batch_size"),
+        63,
+        "best.batch.global: is not the job's batch (got 64, need 63)",
+    ),
+    "no time": (("best", "predicted", "step_s"), 0, "best.predicted.step_s: Input should be greater than 0 (got 0)"),
+    "no end": (("best", "predicted", "step_s"), 1e999, "best.predicted.step_s: "),
+    "nothing held": (("best", "predicted", "device_bytes"), 0, "best.predicted.device_bytes: Input should be greater"),
+    "more than all": (("best", "options", "optimizer_offload"), 7.0, "best.options.optimizer_offload: Input should be"),
+    "no memory": (
+        ("inputs", "cluster", "gpu", "memory_bytes", "value"),
+        0,
+        "gpu.memory_bytes.value: is out of range, got 0",
+    ),
+    "no peak": (("inputs", "cluster", "gpu", "peak_flops", "bf16", "value"), 1e300, "is out of range, got 1e+300"),
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_numbers_that_no_plan_has_are_refused_by_every_command(name: str, run: Run, tmp_path: Path) -> None:
+    path, value, said = NUMBERS[name]
+    out = tmp_path / "out"
+    write(render(sample_plan(), "megatron"), out)
+    whole, file = tmp_path / "whole.json", out / "plan.json"
+    whole.write_bytes(file.read_bytes())
+    file.write_text(signed(json.loads(changed(json.loads(file.read_text("utf-8")), path, value))), encoding="utf-8")
+    for words in (
+        ("explain", file),
+        ("render", file, "--out", tmp_path / "new"),
+        ("diff", file, whole),
+        ("diff", whole, file),
+        ("replan", file),
+        ("fallback", file, "--lose-nodes", 1),
+        ("whatif", file),
+        ("timeline", file),
+        ("measure", out),
+        ("checkpoint", tmp_path, "--plan", file),
+        ("adapt", out / "launch.sh", "--plan", file),
+    ):
+        ended = run(*words)
+        assert (ended.code, said in ended.err) == (2, True), (words[0], ended.err)
+
+
 def test_a_plan_whose_rates_are_open_is_refused() -> None:
     data = sample_plan().to_dict()
     data["inputs"]["job"]["training"]["lr"] = None

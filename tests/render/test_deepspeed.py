@@ -182,3 +182,9 @@ def test_an_adapter_starts_from_pretrained_weights_and_asks_for_peft() -> None:
 def test_an_unknown_architecture_is_refused() -> None:
     with pytest.raises(InfeasibleError, match="no_family"):
         config_json(sample_model("llama2-13b", model_type="no_family"))
+
+
+def test_nothing_is_gathered_ahead_in_either_flavour_where_the_plan_says_so() -> None:
+    plan = sample_plan("llama2-13b", backend="deepspeed", zero_stage=3, overlap_param_gather=False)
+    for made in (deepspeed.config(plan), deepspeed.config_auto(plan)):
+        assert made["zero_optimization"]["stage3_prefetch_bucket_size"] == 0

@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 from symconfig.errors import InputError, Problem
 from symconfig.existing.launch.text import Text
+from symconfig.masks import learn
 from symconfig.opened import opened
 
 LIMIT_BYTES = 1 << 20  # a launch script has thousands of bytes; a parse of a mebibyte takes seconds
@@ -30,11 +31,12 @@ def instead(files: Mapping[str, bytes]) -> Iterator[None]:
 
 
 _ROOT: ContextVar[Path | None] = ContextVar("the folder outside of which nothing is read", default=None)
+ROOT = "--root"
 
 
 @contextmanager
 def only_below(root: Path) -> Iterator[None]:
-    """Within, files outside of a folder are refused, however they are named."""
+    """Within, files outside of this folder are refused, however they are named, and all others may be read."""
     token = _ROOT.set(root.resolve())
     try:
         yield
@@ -42,11 +44,28 @@ def only_below(root: Path) -> Iterator[None]:
         _ROOT.reset(token)
 
 
+@contextmanager
+def below(root: str | Path | None) -> Iterator[None]:
+    """`only_below` a folder that a person names; None: below each file's own. Raises InputError where it is none."""
+    if root is None:
+        yield
+        return
+    if not Path(root).is_dir():
+        raise InputError(Problem("there is no such folder", field=ROOT, got=str(root)))
+    with only_below(Path(root)):
+        yield
+
+
+def readable(root: Path) -> Path:
+    """Return the folder below which files may be read: the one that a person names, else this one."""
+    return _ROOT.get() or root.resolve()
+
+
 def open_text(path: Path, *, root: Path) -> Text:
     """The file's bytes, which are UTF-8 without NUL and at most 1 MiB.
 
-    root: the folder that links must not lead out of. Raises InputError for everything else: no file, a folder, a device
-    or a pipe (which is not waited for), a link out of `root`, a file too large, bytes that are no text.
+    root: the folder that it must lie in, unless a person names another. Raises InputError for everything else: no file,
+    a folder, a device or a pipe (which is not waited for), a file outside of `root`, too large, bytes that are no text.
     """
     data = _bytes(path, root)
     data = _INSTEAD.get().get(str(path), data)
@@ -65,6 +84,7 @@ def open_text(path: Path, *, root: Path) -> Text:
                 hint="save it as UTF-8",
             )
         ) from None
+    learn(data.decode())
     return Text(str(path), data)
 
 
@@ -73,16 +93,11 @@ def _bytes(path: Path, root: Path) -> bytes:
         real = path.resolve(strict=True)
     except (OSError, RuntimeError, ValueError) as error:
         raise _refused(path, _reason(error)) from None
-    only = _ROOT.get()
-    if only is not None and not real.is_relative_to(only):
-        raise _refused(path, "lies outside of the folder that may be read")
-    if leads_out(path, root):
-        raise _refused(
-            path,
-            f"is reached through a link that leads out of {root}",
-            got=str(real),
-            hint="name the file that the link points to, or copy it here",
-        )
+    inside = readable(root)
+    if not real.is_relative_to(inside):
+        link = leads_out(path, inside)
+        what = f"is reached through a link that leads out of {inside}" if link else f"lies outside of {inside}"
+        raise _refused(path, what, got=str(real) if link else None, hint=f"{ROOT} DIR, a folder that holds both")
     try:
         with opened(real) as stream:
             data, size = stream.read(LIMIT_BYTES + 1), os.fstat(stream.fileno()).st_size

@@ -17,6 +17,7 @@ from symconfig.existing.launch.follow import Around, followed
 from symconfig.existing.launch.harmless import Harmless
 from symconfig.existing.launch.reading import JSON_ALONE, Hides, Reading, Unread
 from symconfig.existing.launch.text import Text
+from symconfig.masks import learn
 
 ARGUMENTS = "<arguments>"  # the name of a line of arguments in messages
 _IDLE = "is given from outside, and nothing in the file names it"
@@ -40,6 +41,8 @@ def read(
 
 
 def _read(source: str, variables: Mapping[str, str], extra: Sequence[str], harmless: Harmless) -> Reading:
+    learn(source)
+    learn("\n".join(f"{name}={value}" for name, value in variables.items()))
     path = Path(source)
     try:
         exists = path.exists()

@@ -51,13 +51,13 @@ def gathered(ctx: Context, x: Tensor) -> Tensor:
 
 
 def sizes(model: ModelDescriptor) -> dict[str, float]:
-    """Sizes of the streams' own dims."""
-    has = model.streams
+    """Sizes of the streams' own dims, and of the path beside attention, which may lead around a single one."""
+    has, laurel = model.streams, {altup.LAUREL: float(model.laurel_rank or 0)}
     if has is None:
-        return {}
+        return laurel if model.laurel_rank is not None else {}
     count, hidden = has.count, model.hidden_size
     weights = {Mixing.HYPER: (2 + count) * count, Mixing.INJECTED: 2 * count}.get(has.mixing, 0)
     own = {STREAMS: count, MADE: count, MODES: count, OTHERS: count - 1, STREAM_IN: hidden, STREAM_OUT: hidden}
     read = {READ: weights, hyper.SCALES: hyper.PARTS_OF.get(has.mixing, 0), WRITTEN: count, LOW: has.rank or 0}
     read[DIVISIONS] = max(1, 2 * has.iterations - 1)
-    return {**own, **read, altup.LAUREL: model.laurel_rank or 0}
+    return {**own, **read, **laurel}

@@ -13,6 +13,8 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from symconfig.masks import masked
+
 ASSETS = Path(__file__).parent / "assets"
 SCRIPTS = (
     "echarts.js",
@@ -91,7 +93,7 @@ def digest(text: str) -> str:
 
 def as_json(data: Mapping[str, Any]) -> str:
     """Return data as JSON that ends no element of HTML and hides no letter."""
-    text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    text = masked(json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":")))
     unsafe = {"<", ">", "&", "\u2028", "\u2029"}
     return "".join(f"\\u{ord(letter):04x}" if letter in unsafe else letter for letter in text)
 

@@ -14,7 +14,7 @@ from symconfig.errors import InputError, Problem
 from symconfig.runs.checkpoint.folder import Checkpoint, json_object, numbers, shown, size_bytes, text
 from symconfig.runs.checkpoint.pickled import MAX_BYTES, Plain, archived_at, archived_file, pairs
 from symconfig.runs.checkpoint.table import table
-from symconfig.runs.checkpoint.whole import demand
+from symconfig.runs.checkpoint.whole import demand, demand_stretch
 
 TRACKER = "latest_checkpointed_iteration.txt"
 ITERATION = re.compile(r"iter_(\d{7,})")
@@ -203,8 +203,9 @@ def _distributed(data: Path) -> tuple[str, dict[str, Plain]]:
     demand(data, [data / name for name in named])
     if backend != "torch_dist":
         return ("fsdp_dtensor" if b"param_to_group_meta" in content else "torch_dcp"), {}
-    says = archived_file(common) if common.is_file() else _common(data, content)
+    says = {} if common.is_file() else _common(data, content)
     _common_there(data, common.is_file() or bool(says) or len(content) == MAX_BYTES)
+    says = says or archived_file(common)
     return f"torch_dist:{_optimizer(content, says)}".rstrip(":"), says
 
 
@@ -245,6 +246,7 @@ def _common(data: Path, index: bytes) -> dict[str, Plain]:
         if place.get("fqn") == COMMON and {"relative_path", "offset", "length"} <= place.keys():
             file, start, length = (place[name] for name in ("relative_path", "offset", "length"))
             if isinstance(start, int) and isinstance(length, int) and FILE.fullmatch(str(file).encode()):
+                demand_stretch(data / str(file), start, length)
                 return archived_at(data / str(file), start, length)
     return {}
 

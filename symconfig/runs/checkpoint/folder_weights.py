@@ -37,6 +37,9 @@ def read_model(folder: Path) -> Checkpoint:
     if index is not None:
         files = json_object(index).get("weight_map")
         named = sorted({str(name) for name in files.values()}) if isinstance(files, dict) else []
+        if outside := [name for name in named if Path(name).is_absolute() or ".." in Path(name).parts]:
+            what = "names files outside of its folder, which are none of this checkpoint's"
+            raise InputError(Problem(what, file=str(index), got=shown(outside)))
         missing = [name for name in named if not (folder / name).is_file()]
         if missing or not named:
             raise InputError(Problem("names files that are not there", file=str(index), got=f"no {shown(missing)}"))

@@ -12,11 +12,13 @@ import zipfile
 import zlib
 from collections.abc import Collection, Iterator, Mapping
 from io import BytesIO
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
 Plain = str | int | float | bool | None
 MAX_BYTES = 64 * 2**20  # the pickles of common state are kilobytes
+MOST = 2_000_000  # instructions of theirs that are read, some seconds; an index of tensors may have more
 
 _CONSTANTS: dict[str, Plain] = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
 _MEMO = frozenset({"MEMOIZE", "BINPUT", "LONG_BINPUT", "PUT"})
@@ -24,10 +26,10 @@ _FETCH = frozenset({"BINGET", "LONG_BINGET", "GET"})
 _SILENT = frozenset({"PROTO", "FRAME"})
 
 
-def pairs(data: bytes) -> Iterator[tuple[str, Plain]]:
-    """Texts that are followed by a plain value, with it, in order. What is cut off ends them."""
+def pairs(data: bytes, most: int | None = None) -> Iterator[tuple[str, Plain]]:
+    """Texts that are followed by a plain value, with it, in order. What is cut off ends them. most: instructions."""
     key: str | None = None
-    for value in _tokens(data):
+    for value in _tokens(data, most):
         if key is not None and not isinstance(value, _Other):
             yield key, value
             key = None
@@ -38,7 +40,7 @@ def pairs(data: bytes) -> Iterator[tuple[str, Plain]]:
 def entries(data: bytes, last: Collection[str] = ()) -> dict[str, Plain]:
     """The pairs, of all levels; of several of a name the first, or the last of those in `last`."""
     found: dict[str, Plain] = {}
-    for key, value in pairs(data):
+    for key, value in pairs(data, MOST):
         if key in last:
             found[key] = value
         found.setdefault(key, value)
@@ -49,11 +51,11 @@ class _Other:
     """An instruction that makes no plain value."""
 
 
-def _tokens(data: bytes) -> Iterator[Plain | _Other]:
+def _tokens(data: bytes, most: int | None) -> Iterator[Plain | _Other]:
     memo: dict[int, Plain | _Other] = {}
     last: Plain | _Other = _Other()
     try:
-        for opcode, argument, _ in pickletools.genops(data):
+        for opcode, argument, _ in islice(pickletools.genops(data), most):
             if opcode.name in _SILENT:
                 continue
             if opcode.name in _MEMO:

@@ -1,30 +1,39 @@
-"""Whether files of a checkpoint are there to their last byte, by what stands at the start and the end of each.
+"""Whether files of a checkpoint are there to their last byte, and ask for nothing that no checkpoint needs.
 
 A file that a run was killed over, or that a full disk or a copy cut short, is empty or stops in the middle; frameworks
-find that out only after every rank has started.
+find that out only after every rank has started. A pickle that asks for another name than a checkpoint's is a program,
+and whoever loads it runs it (`pickle_names`).
 """
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import struct
 import zipfile
+import zlib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import IO
 
 from symconfig.errors import InputError, Problem
 from symconfig.runs.checkpoint.folder import shown
+from symconfig.runs.checkpoint.pickle_names import Names, NotWholeError, TooLongError
+from symconfig.runs.checkpoint.pickled import MAX_BYTES
 
 # What torch.save starts with where it writes no zip (torch/serialization.py, MAGIC_NUMBER, pickled).
 _LEGACY = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
+_LEGACY_PICKLES = 5  # its number, protocol, machine, state and keys of tensors, whose bytes follow
 _STOP = b"."  # the last instruction of every pickle
 _MAX_HEADER = 100_000_000  # bytes; safetensors refuses longer ones (tensor.rs, MAX_HEADER_SIZE)
 
 
 def demand(data: Path, files: Iterable[Path]) -> None:
-    """Raises InputError that names those of the files that are empty or cut off. They have to be there."""
-    broken = [str(file.relative_to(data)) for file in files if not _CHECKS.get(file.suffix or file.name, _filled)(file)]
+    """Raises InputError that names those of the files that are empty or cut off, or what one of them would run. They
+    have to be there."""
+    names = Names()
+    broken = [str(file.relative_to(data)) for file in files if not _whole(file, names)]
     if broken:
         raise InputError(
             Problem(
@@ -36,27 +45,90 @@ def demand(data: Path, files: Iterable[Path]) -> None:
         )
 
 
-def _filled(file: Path) -> bool:
+def demand_stretch(file: Path, start: int, length: int) -> None:
+    """Raises InputError for what an archive of torch.save within a file would run; one that is cut off is let pass."""
+    with file.open("rb") as stream:
+        stream.seek(start)
+        part = io.BytesIO(stream.read(min(length, MAX_BYTES)))
+    names = Names()
+    _judged(file, names, lambda: _zip(part, names))
+
+
+def _whole(file: Path, names: Names) -> bool:
+    return _judged(file, names, lambda: _CHECKS.get(file.suffix or file.name, _filled)(file, names))
+
+
+def _judged(file: Path, names: Names, check: Callable[[], bool]) -> bool:
+    try:
+        whole = check()
+    except NotWholeError:
+        whole = False
+    except TooLongError:
+        raise InputError(Problem("has a longer pickle than any checkpoint's", file=str(file))) from None
+    if names.foreign:
+        raise InputError(
+            Problem(
+                "asks for names that no checkpoint needs, and to load it is to run them",
+                file=str(file),
+                got=shown(sorted(names.foreign)),
+                hint="do not load it, and ask who wrote it",
+            )
+        )
+    return whole
+
+
+def _filled(file: Path, names: Names) -> bool:
     return file.stat().st_size > 0
 
 
-def _archive(file: Path) -> bool:
-    """What torch.save wrote: a zip, whose directory is its end; of the older format only the start shows."""
-    if zipfile.is_zipfile(file):
-        return True
+def _archive(file: Path, names: Names) -> bool:
+    """What torch.save wrote: a zip, whose directory is its end, or pickles one after the other."""
     with file.open("rb") as stream:
-        return stream.read(len(_LEGACY)) == _LEGACY
+        if zipfile.is_zipfile(stream):
+            return _zip(stream, names)
+        stream.seek(0)
+        data, place = stream.read(MAX_BYTES), 0
+    if not data.startswith(_LEGACY):
+        return False
+    for _ in range(_LEGACY_PICKLES):
+        place = names.read(data, place)
+    return True
 
 
-def _pickle(file: Path) -> bool:
+def _zip(stream: IO[bytes], names: Names) -> bool:
+    """Every pickle of an archive is read: there is one, and of several nobody says which is loaded."""
+    try:
+        with zipfile.ZipFile(stream) as archive:
+            pickles = [name for name in archive.namelist() if name.endswith("data.pkl")]
+            for name in pickles:
+                with archive.open(name) as pickle:
+                    data = pickle.read(MAX_BYTES + 1)
+                if len(data) > MAX_BYTES:
+                    raise TooLongError
+                names.read(data)
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, zlib.error):
+        return False
+    return bool(pickles)
+
+
+def _pickle(file: Path, names: Names) -> bool:
+    """An index of tensors may be longer than what is read of it; then its end shows that it is whole."""
     with file.open("rb") as stream:
-        if stream.seek(0, os.SEEK_END) == 0:
-            return False
+        data = stream.read(MAX_BYTES)
+        try:
+            names.read(data)
+        except NotWholeError:
+            if len(data) < MAX_BYTES:
+                return False
+        except TooLongError:
+            pass
+        else:
+            return True
         stream.seek(-1, os.SEEK_END)
         return stream.read() == _STOP
 
 
-def _tensors(file: Path) -> bool:
+def _tensors(file: Path, names: Names) -> bool:
     """safetensors: 8 bytes with the length of a JSON header, the header, and the tensors as long as it says."""
     size = file.stat().st_size
     with file.open("rb") as stream:
@@ -74,7 +146,7 @@ def _tensors(file: Path) -> bool:
             return False
 
 
-_CHECKS: Mapping[str, Callable[[Path], bool]] = {
+_CHECKS: Mapping[str, Callable[[Path, Names], bool]] = {
     ".pt": _archive,
     ".bin": _archive,
     ".safetensors": _tensors,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from symconfig.errors import InputError
-from symconfig.existing.launch.files import LIMIT_BYTES, instead, open_text
+from symconfig.existing.launch.files import LIMIT_BYTES, below, instead, open_text
 
 
 def refusal(path: Path, root: Path) -> str:
@@ -51,7 +51,10 @@ def test_links_may_not_lead_out(tmp_path: Path) -> None:
     (inside / "bad.sh").symlink_to(tmp_path / "outside.sh")
     (inside / "folder").symlink_to(tmp_path)
     assert open_text(inside / "good.sh", root=inside).data == b"B=1\n"
-    assert open_text(inside / ".." / "outside.sh", root=inside).data == b"A=1\n"
+    assert f"lies outside of {inside}" in refusal(inside / ".." / "outside.sh", inside)
+    with below(tmp_path):
+        assert open_text(inside / ".." / "outside.sh", root=inside).data == b"A=1\n"
+        assert open_text(inside / "bad.sh", root=inside).data == b"A=1\n"
     assert "leads out of" in refusal(inside / "bad.sh", inside)
     assert "leads out of" in refusal(inside / "folder" / "outside.sh", inside)
 

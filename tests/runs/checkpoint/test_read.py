@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
+import io
 import json
 import os
 import pickle
+import time
+import zipfile
+from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +18,8 @@ import pytest
 
 from symconfig.errors import InputError
 from symconfig.runs.checkpoint import read
-from tests.runs.checkpoint.folders import OPTIMIZER, SAFETENSORS, archive, by_rank, deepspeed, torch_dist
+from symconfig.runs.checkpoint.pickle_names import Names, NotWholeError
+from tests.runs.checkpoint.folders import OPTIMIZER, SAFETENSORS, archive, by_rank, common, deepspeed, torch_dist
 
 
 def said(folder: Path) -> str:
@@ -258,16 +264,90 @@ class Trap:
         return os.mkdir, (str(self.victim),)
 
 
-@pytest.mark.parametrize("inside", [False, True])
-def test_nothing_is_unpickled(tmp_path: Path, inside: bool) -> None:
-    victim = tmp_path / "victim"
-    root = torch_dist(tmp_path / "it", inside=inside, trap=Trap(victim))
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+@pytest.mark.parametrize("place", ["common.pt", ".metadata", "inside", "rank", "optimizer", "weights", "legacy"])
+def test_a_pickle_that_calls_something_is_named_and_not_unpickled(tmp_path: Path, place: str, protocol: int) -> None:
+    victim, root = tmp_path / "victim", tmp_path / "it"
+    bad = pickle.dumps({"args": argparse.Namespace(a=1), "trap": Trap(victim)}, protocol=protocol)
+    if place in ("common.pt", ".metadata", "inside"):
+        torch_dist(root, inside=place == "inside")
+    else:
+        {"weights": model, "optimizer": deepspeed}.get(place, lambda folder: by_rank(folder, 2, 1))(root)
     data = root / "iter_0000200"
-    (data / ".metadata").write_bytes((data / ".metadata").read_bytes() + pickle.dumps(Trap(victim)))
-    assert read(root).degrees["tp"] == 2
+    if place == ".metadata":
+        (data / ".metadata").write_bytes(bad)
+    elif place == "inside":
+        packed = archived(bad)
+        index = {"fqn": "common_state/shard_0_1", "relative_path": "__0_0.distcp", "offset": 0, "length": len(packed)}
+        (data / ".metadata").write_bytes(pickle.dumps([index, "__1_0.distcp"]))
+        (data / "__0_0.distcp").write_bytes(packed)
+    elif place == "weights":
+        (root / "model.safetensors").unlink()
+        (root / "pytorch_model.bin").write_bytes(archived(bad))
+    elif place == "legacy":
+        head = b"".join(pickle.dumps(part, protocol=2) for part in (0x1950A86A20F9469CFC6C, 1001, {}))
+        (data / "mp_rank_01" / "model_optim_rng.pt").write_bytes(head + bad + pickle.dumps([], protocol=2))
+    else:
+        files = {"rank": data / "mp_rank_01" / "model_optim_rng.pt", "common.pt": data / "common.pt"}
+        other = root / "step-30" / "bf16_zero_pp_rank_2_mp_rank_00_optim_states.pt"
+        files.get(place, other).write_bytes(archived(bad))
+    assert f"to load it is to run them (got {os.mkdir.__module__}.mkdir)" in said(root)
     assert not victim.exists()
-    pickle.loads(pickle.dumps(Trap(victim)))
+    pickle.loads(bad)
     assert victim.exists()  # the trap is one
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        b"\x80\x04\x8c\x02os\x8c\x06system\x8c\x08argparse\x8c\x09Namespace00\x93.",  # other texts than the stack's
+        b"\x80\x04\x8c\x02os\x94\x8c\x06system\x940h\x00h\x01\x93.",  # from the memo
+        b"\x82\x07.",  # a number of the registry of extensions
+        b"(S'x'\nios\nsystem\n.",
+        b"\x80\x04\x8c\x08argparse\x8c\x12Namespace.__init__\x93.",
+    ],
+)
+def test_a_name_that_is_put_together_is_none_of_a_checkpoint(code: bytes) -> None:
+    names = Names()
+    assert names.read(code) == len(code)
+    assert names.foreign
+    assert not names.foreign & {"argparse.Namespace"}
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_every_stream_that_does_not_end_is_found(protocol: int) -> None:
+    value = {"a": argparse.Namespace(x=1.5, y=(None, True, 2**70, b"b", "t" * 300)), "o": OrderedDict(a={1}), "l": []}
+    code = pickle.dumps(value, protocol=protocol)
+    names = Names()
+    assert names.read(code + b"tensors") == len(code)
+    assert names.foreign == set()
+    for end in range(len(code)):
+        with pytest.raises(NotWholeError):
+            Names().read(code[:end])
+
+
+def test_a_small_file_of_many_instructions_is_refused_soon(tmp_path: Path) -> None:
+    root = by_rank(tmp_path / "it", 1, 1)
+    with zipfile.ZipFile(root / "iter_0000200/mp_rank_00/model_optim_rng.pt", "w", zipfile.ZIP_DEFLATED) as made:
+        made.writestr("archive/data.pkl", b"N0" * (25 << 20) + b"N.")
+    started = time.process_time()
+    assert "has a longer pickle than any checkpoint's" in said(tmp_path / "it")
+    assert time.process_time() - started < 20  # it takes less than 2; read to its end it would be minutes
+
+
+@pytest.mark.parametrize("name", ["../../secrets.safetensors", "/etc/passwd", "a/../../b.safetensors"])
+def test_weights_outside_of_the_folder_are_no_part_of_it(tmp_path: Path, name: str) -> None:
+    folder = model(tmp_path / "it")
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"w": name}}))
+    assert f"names files outside of its folder, which are none of this checkpoint's (got {name}" in said(folder)
+
+
+def archived(code: bytes) -> bytes:
+    """As torch.save keeps a pickle."""
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as made:
+        made.writestr("archive/data.pkl", code)
+    return stream.getvalue()
 
 
 CUT: dict[str, tuple[Callable[..., object], str]] = {
@@ -312,5 +392,8 @@ def test_safetensors_end_where_their_header_says(tmp_path: Path) -> None:
 
 def test_what_torch_saved_before_it_wrote_zips_is_no_less_whole(tmp_path: Path) -> None:
     root = by_rank(tmp_path / "it", 1, 1)
-    (root / "iter_0000200/mp_rank_00/model_optim_rng.pt").write_bytes(pickle.dumps(0x1950A86A20F9469CFC6C, protocol=2))
+    (root / "iter_0000200/mp_rank_00/model_optim_rng.pt").write_bytes(
+        b"".join(pickle.dumps(part, protocol=2) for part in (0x1950A86A20F9469CFC6C, 1001, {}, common(), []))
+        + b"tensors"
+    )
     assert read(root).kind == "torch"

@@ -16,7 +16,7 @@ from symconfig.existing.launch.bash.log import Leave, shortened
 from symconfig.existing.launch.bash.shell import Cover, visible
 from symconfig.existing.launch.bash.source import CodeSource, FileSource
 from symconfig.existing.launch.bash.values import Field, Part, Parts, plain, text_of, unknown_of
-from symconfig.existing.launch.files import open_text
+from symconfig.existing.launch.files import ROOT, leads_out, open_text, readable
 from symconfig.existing.launch.reading import Hides
 from symconfig.existing.launch.text import Place
 
@@ -108,12 +108,12 @@ def _found(shell: Interpreter, written: str) -> tuple[Path | None, str]:
     paths = [Path(written)] if mine else []
     for path in [*paths, Path(inside) / written, root / written]:
         if path.is_symlink() or path.exists():
-            if posixpath.isabs(written) and not mine and not path.resolve().is_relative_to(root.resolve()):
+            if not path.resolve().is_relative_to(readable(root)) and not leads_out(path, readable(root)):
                 break
             return path, ""
     else:
         return None, "names a file that is not there"
-    return None, "names a file outside of the script's folder, of the machine it runs on"
+    return None, f"names a file outside of {readable(root)}, which {ROOT} DIR would let be read"
 
 
 def run_file(shell: Interpreter, path: Path) -> Truth:
