@@ -1,4 +1,4 @@
-# From a fresh clone with Python 3.11 to 3.13 and pip: `make demo` plans, `make test` checks everything.
+# From a fresh clone with Python 3.11 to 3.14 and pip: `make demo` plans, `make test` checks everything.
 # Everything is installed into .venv; the stamp files in it keep repeated runs quick.
 # Another interpreter: make demo PYTHON=python3.12. Another torch build: make test TORCH='torch==2.13.0+cpu'.
 
@@ -57,8 +57,8 @@ help:
 	@echo 'make clean       remove what these made'
 
 $(VENV)/.python:
-	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || \
-	  { echo 'error: symconfig needs Python 3.11 to 3.13; name one: make PYTHON=python3.12 ...' >&2; exit 2; }
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))' || \
+	  { echo 'error: symconfig needs Python 3.11 to 3.14; name one: make PYTHON=python3.12 ...' >&2; exit 2; }
 	$(PYTHON) -m venv $(VENV)
 	@touch $@
 
