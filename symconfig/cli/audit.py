@@ -34,7 +34,6 @@ NAME = "audit"
 DOES = "read an existing launch script or config: what it will do, what is wrong, what would be better"
 EXAMPLES = (
     "symconfig audit train.sh --cluster h100",
-    "symconfig audit scripts/*.sh --no-plan --sarif audit.sarif",
     'symconfig audit train.sh --cluster "h100 with network=4x200Gb/s" --set TP=4',
 )
 

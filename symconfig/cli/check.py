@@ -12,7 +12,6 @@ NAME = "check"
 DOES = "whether the files of a plan were edited or are stale, for CI: exit 1 when they are"
 EXAMPLES = (
     "symconfig check out",
-    "symconfig check runs/*",
     "symconfig check out --solve",
 )
 
@@ -20,7 +19,7 @@ EXAMPLES = (
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `symconfig check`."""
     add = parser.add_argument
-    add("place", metavar="DIR", nargs="+", help="what `plan --out` or `render` wrote, or a PLAN.json alone")
+    add("place", metavar="DIR", nargs="+", help="what `plan --out` or `render` wrote, or a PLAN.json")
     add("--templates", metavar="DIR", help="your own templates, where they were written with some")
     add("--solve", action="store_true", help="also solve again, and say if another plan is best now")
 
