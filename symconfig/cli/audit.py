@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ from symconfig.cli.shared import (
     check_output,
     named_cluster,
     note,
+    one_at_a_time,
     page_path,
     print_json,
     say,
@@ -43,8 +45,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add(
         "source",
         metavar="FILE|ARGS",
-        nargs="?",
-        help="launch script, YAML, DeepSpeed JSON, or a line of arguments; nothing of it is executed",
+        nargs="*",
+        help="launch script, YAML, DeepSpeed JSON, or a line of arguments, or several; nothing of it is executed",
     )
     add_script(parser)
     add = parser.add_argument_group("what it does not say itself").add_argument
@@ -69,14 +71,44 @@ def run(arguments: argparse.Namespace) -> int:
     """Exit 0: nothing is known that keeps it from running; 1: it cannot run; 2: bad input."""
     if arguments.rules:
         return _rules(arguments.json)
+    from symconfig.api.planning import Problems
+
+    found, failed = Problems(), Problems()
+    if not arguments.source:
+        found.add(Problem("a launch script, a config or a line of arguments is missing", field="FILE"))
+    one_at_a_time(found, arguments, arguments.source, "json", "html", "best")
+    outputs = _outputs(arguments, found)
+    html = page_path(arguments.html, arguments.force, found)
+    audits = []
+    for source in arguments.source or (None,):
+        done = failed.collect(partial(_audited, arguments, source, found))
+        if done is None:
+            continue
+        audits.append(done)
+        if len(arguments.source) > 1:
+            say([source])
+        _print(done, arguments.json)
+        if html is not None:
+            _page(done, html, source, arguments.force)
+    if audits:
+        _write(audits, outputs, arguments.force)
+    if failed.all:
+        raise InputError(failed.all)
+    return 1 if any(_bad(done, arguments.strict) for done in audits) else 0
+
+
+def _bad(done: Audit, strict: bool) -> bool:
+    """Say whether the configuration cannot run; strict: or anything at all is to be said of it."""
+    return not done.runs or (strict and bool(done.findings or done.reading.dark or done.unpredicted))
+
+
+def _audited(arguments: argparse.Namespace, source: str | None, outside: Problems) -> Audit:
+    """Audit one configuration. outside: what is wrong with options for all. Raises InputError with all of it."""
     from symconfig.api import existing as api_audit
     from symconfig.api.planning import Problems
     from symconfig.report.progress import Progress
 
-    found = Problems()
-    if arguments.source is None:
-        found.add(Problem("a launch script, a config or a line of arguments is missing", field="FILE"))
-    outputs = _outputs(arguments, found)
+    found = Problems(outside.all)
     limits = found.collect(lambda: _limits(arguments.memory_margin))
     cluster = found.collect(lambda: named_cluster(arguments.cluster)) if arguments.cluster is not None else None
     gpus, seq_length, vocab_size = (
@@ -84,14 +116,13 @@ def run(arguments: argparse.Namespace) -> int:
         for name in ("gpus", "seq_length", "vocab_size")
     )
     given = found.collect(
-        lambda: variables(arguments.set, arguments.source, f"--cluster '{arguments.cluster or 'h100'} with {{}}'")
+        lambda: variables(arguments.set, source, f"--cluster '{arguments.cluster or 'h100'} with {{}}'")
     )
-    html = page_path(arguments.html, arguments.force, found)
-    if arguments.source is None:
+    if source is None:
         raise InputError(found.all)
     with Progress(sys.stderr) as progress:
-        done = api_audit.audit(
-            arguments.source,
+        return api_audit.audit(
+            source,
             cluster,
             gpus,
             model=arguments.model,
@@ -107,21 +138,16 @@ def run(arguments: argparse.Namespace) -> int:
             problems=found.all,
             progress=lambda text: progress.say(text),
         )
-    _write(done, outputs, arguments.force)
-    _print(done, arguments.json)
-    if html is not None:
-        from symconfig.api.page import plan_page, report_page
-        from symconfig.report import audit as report
 
-        said = report.blocks(done)
-        page = (
-            report_page(f"Audit of {arguments.source}", said)
-            if done.better is None
-            else plan_page(done.better, before=said)
-        )
-        write_page(html, page, arguments.force)
-    bad = not done.runs or (arguments.strict and (done.findings or done.reading.dark or done.unpredicted))
-    return 1 if bad else 0
+
+def _page(done: Audit, path: Path, source: str | None, force: bool) -> None:
+    """Write an audit as a page, of the better plan where there is one."""
+    from symconfig.api.page import plan_page, report_page
+    from symconfig.report import audit as report
+
+    said = report.blocks(done)
+    page = report_page(f"Audit of {source}", said) if done.better is None else plan_page(done.better, before=said)
+    write_page(path, page, force)
 
 
 def _limits(margin: str | None) -> Limits:
@@ -148,17 +174,17 @@ def _outputs(arguments: argparse.Namespace, found: Problems) -> dict[str, Path]:
     return paths
 
 
-def _write(done: Audit, outputs: dict[str, Path], force: bool) -> None:
+def _write(audits: Sequence[Audit], outputs: dict[str, Path], force: bool) -> None:
     from symconfig.report.audit_json import sarif
 
     for name, path in outputs.items():
         if name == "sarif":
-            text = masked(json.dumps(sarif(done), indent=2, ensure_ascii=False)) + "\n"
-        elif done.better is None:
+            text = masked(json.dumps(sarif(audits), indent=2, ensure_ascii=False)) + "\n"
+        elif audits[0].better is None:
             note(f"{path} is not written: there is no plan")
             continue
         else:
-            text = done.better.to_json()
+            text = audits[0].better.to_json()
         write_text(path, text, force)
         note(f"wrote {path}")
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 
-from symconfig.cli.shared import print_json, say
+from symconfig.cli.shared import one_at_a_time, print_json, say
+from symconfig.errors import InputError
 
 NAME = "check"
 DOES = "whether the files of a plan were edited or are stale, for CI: exit 1 when they are"
@@ -17,7 +19,7 @@ EXAMPLES = (
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `symconfig check`."""
     add = parser.add_argument
-    add("place", metavar="DIR", help="what `plan --out` or `render` wrote, or a PLAN.json alone")
+    add("place", metavar="DIR", nargs="+", help="what `plan --out` or `render` wrote, or a PLAN.json")
     add("--templates", metavar="DIR", help="your own templates, where they were written with some")
     add("--solve", action="store_true", help="also solve again, and say if another plan is best now")
 
@@ -25,11 +27,20 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Exit 1 when anything is edited or stale."""
     from symconfig.api.check import check
+    from symconfig.api.problems import Problems
     from symconfig.report.check import blocks, to_dict
 
-    checked = check(arguments.place, arguments.templates, arguments.solve)
-    if arguments.json:
-        print_json(to_dict(checked))
-    else:
-        say(blocks(checked))
-    return 0 if checked.passed else 1
+    found, passed = Problems(), True
+    one_at_a_time(found, arguments, arguments.place, "json")
+    for place in () if found.all else arguments.place:
+        checked = found.collect(partial(check, place, arguments.templates, arguments.solve))
+        if checked is None:
+            continue
+        passed &= checked.passed
+        if arguments.json:
+            print_json(to_dict(checked))
+        else:
+            say([place, *blocks(checked)] if len(arguments.place) > 1 else blocks(checked))
+    if found.all:
+        raise InputError(found.all)
+    return 0 if passed else 1

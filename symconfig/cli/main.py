@@ -50,7 +50,7 @@ GROUPS = {
     "when something changes": ("replan", "adaptability", "diff", "fallback", "checkpoint"),
     "look closer": ("explain", "whatif", "timeline", "verify", "validate"),
     "what there is to plan with": ("models", "clusters", "recipes", "importing"),
-    "this machine": ("doctor", "measure", "calibrate"),
+    "this machine": ("doctor", "measure", "calibrate", "completion"),
 }
 COMMANDS = tuple(name for names in GROUPS.values() for name in names)
 _NAMES = {"importing": "import"}
@@ -150,7 +150,7 @@ def _open_streams() -> None:
 
 
 def _run(words: list[str]) -> int:
-    parser = _parser(words)
+    parser = parser_of(words)
     end = words.index("--") if "--" in words else len(words)
     arguments, unknown = parser.parse_known_args(words[:end])
     if end < len(words):  # what follows is a script's own
@@ -202,7 +202,8 @@ def _silence() -> None:
             continue
 
 
-def _parser(words: Sequence[str]) -> _Parser:
+def parser_of(words: Sequence[str]) -> argparse.ArgumentParser:
+    """Make the parser of the command that comes first of some words; of all commands where none does."""
     parser = _Parser(prog="symconfig", allow_abbrev=False, description=_DESCRIPTION, epilog=_MORE)
     parser.add_argument("--version", action="version", version=f"symconfig {VERSION}")
     parsers = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=_Parser)

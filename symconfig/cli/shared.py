@@ -6,6 +6,7 @@ import json
 import os
 import re
 import sys
+from argparse import Namespace
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from math import isfinite
@@ -38,6 +39,13 @@ def note(text: str) -> None:
     from symconfig.report.grid import page_width, wrapped
 
     print(wrapped(clean(text), page_width(sys.stderr)), file=sys.stderr)
+
+
+def one_at_a_time(found: Problems, arguments: Namespace, places: Sequence[str], *names: str) -> None:
+    """Refuse the options that are for one place alone where several are given."""
+    for name in names if len(places) > 1 else ():
+        if getattr(arguments, name):
+            found.add(Problem("is for one at a time", field=f"--{name}", got=f"{len(places)} places"))
 
 
 def as_changes(problem: Problem, changed: Iterable[str], named: str = "--cluster") -> Problem:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -19,6 +20,7 @@ from symconfig.descriptor.given import given_in, quantified
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.json_strict import load_json_strict
 from symconfig.descriptor.model import Adapter, ModelDescriptor, ModelSchema, Strict
+from symconfig.descriptor.plugins import plugins
 from symconfig.descriptor.rl import with_batch
 from symconfig.descriptor.validate import validate
 from symconfig.descriptor.yaml_strict import load_yaml_strict
@@ -46,6 +48,18 @@ class AdapterModel(Strict):
 def zoo_models() -> list[str]:
     """Names of the models that come with symconfig."""
     return _zoo("models")
+
+
+@cache
+def plugged_models() -> dict[str, Path]:
+    """Files of the models that other packages add, by name. Raises InputError for a plug-in that is wrong."""
+    found: dict[str, Path] = {}
+    for plugin in plugins("models").values():
+        for path in sorted(plugin.attribute("MODELS", Path).glob("*.yaml")):
+            if path.stem in found or path.stem in zoo_models():
+                raise plugin.wrong(f"there is another model of the name {path.stem}")
+            found[path.stem] = path
+    return found
 
 
 def zoo_clusters() -> list[str]:
@@ -257,6 +271,9 @@ def find(name: str, kind: str, base: Path | None) -> Path:
     if found:
         return path
     what = kind.removesuffix("s")
+    if kind == "models" and name in (others := plugged_models()):
+        return others[name]
+    zoo += others if kind == "models" else ()
     if kind == "models" and hub.is_id(name):
         if (own := hub.in_zoo(name)) is not None:
             return data_dir("model_zoo") / kind / f"{own}.yaml"

@@ -19,8 +19,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
+from symconfig.descriptor.plugins import added
 from symconfig.frameworks import counting
 from symconfig.frameworks.counting import Counting
 from symconfig.plans.plan import Plan
@@ -138,18 +139,43 @@ def source(package: ModuleType, module_name: str, folder: Path) -> Source | None
     module: Any = importlib.import_module(f"{package.__name__}.{module_name}")
     if not isinstance(getattr(module, "NAME", None), str) or not callable(getattr(module, "variables", None)):
         return None
+    variables = _guarded(module) if package.__name__ == __package__ else module.variables
+    return _of_module(module, module.NAME, folder / module.NAME, variables, lambda function: function)
+
+
+def plugged(kind: Literal["targets", "launchers"], own: Mapping[str, Source]) -> dict[str, Source]:
+    """The sources that other packages add, by name. Raises InputError for one that is wrong."""
+    made = {}
+    for name, plugin in added(kind, own).items():
+        module, templates = plugin.module(), plugin.attribute("TEMPLATES", Path)
+        plugin.attribute("DOES", str)
+        if not callable(getattr(module, "variables", None)):
+            raise plugin.wrong(f"{plugin.entry.value} has no function `variables`")
+        variables = plugin.guarded(_guarded(module) if kind == "targets" else module.variables)
+        made[name] = _of_module(module, name, templates, variables, plugin.guarded)
+    return made
+
+
+def _of_module(
+    module: Any,
+    name: str,
+    folder: Path,
+    variables: Callable[..., Mapping[str, object]],
+    guarded: Callable[[Callable[..., Any]], Callable[..., Any]],
+) -> Source:
+    """What a module says of its source. guarded: what its functions are called through."""
     return Source(
-        name=module.NAME,
+        name=name,
         does=module.DOES,
-        variables=_guarded(module) if package.__name__ == __package__ else module.variables,
-        texts=getattr(module, "texts", lambda plan: ()),
-        folders=(folder / module.NAME,),
+        variables=variables,
+        texts=guarded(getattr(module, "texts", lambda plan: ())),
+        folders=(folder,),
         shared=(data_dir("templates") / "shared", data_dir("templates")),
         settings=getattr(module, "SETTINGS", ()),
         start=getattr(module, "START", ""),
         assumes=getattr(module, "ASSUMES", {}),
         goes_on=getattr(module, "goes_on", None),
-        base=module.NAME,
+        base=name,
         counts=getattr(module, "COUNTS", counting.MEGATRON),
         unsaid=getattr(module, "UNSAID", {}),
         saving=getattr(module, "SAVING", None),

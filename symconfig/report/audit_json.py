@@ -106,9 +106,10 @@ def _problem(problem: Problem) -> dict[str, Any]:
     return {name: getattr(problem, name) for name in Problem.__slots__}
 
 
-def sarif(audit: Audit) -> dict[str, Any]:
-    """SARIF 2.1.0 (OASIS): one run, each finding a result, what was not understood as notes of the rule `not-read`."""
-    results = [*map(_result, audit.findings), *(_unread(audit))]
+def sarif(audits: Iterable[Audit]) -> dict[str, Any]:
+    """Write audits as SARIF 2.1.0 (OASIS): one run, each finding a result, what was not understood as notes of the rule
+    `not-read`."""
+    results = [result for audit in audits for result in (*map(_result, audit.findings), *_unread(audit))]
     return {
         "$schema": SARIF_SCHEMA,
         "version": "2.1.0",

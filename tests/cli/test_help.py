@@ -73,7 +73,7 @@ def words_of(text: str) -> list[str]:
 @pytest.mark.parametrize(("module", "text"), EXAMPLES)
 def test_every_example_is_understood(module: str, text: str) -> None:
     words = words_of(text)
-    arguments, unknown = main._parser(words).parse_known_args(words)
+    arguments, unknown = main.parser_of(words).parse_known_args(words)
     assert unknown == []
     assert arguments.command.__module__ == f"symconfig.cli.{module}"
 

@@ -118,6 +118,7 @@ ANSWERS = {
     "model": "models deepseek-v3",
     "recipes of one": "recipes mb-0.4.0-perf-llama3-70b-pretrain-h100-64gpu-bf16-v1",
     "doctor": "doctor",
+    "completion": "completion bash",
 }
 ERRORS = {
     "plan too large": TOO_LARGE,

@@ -9,6 +9,7 @@ from symconfig.existing.audit import memory_rules
 from symconfig.existing.rules import launcher
 from symconfig.existing.rules.catalogue import GROUPS as OF_FRAMEWORKS
 from symconfig.existing.rules.catalogue import Group
+from symconfig.existing.rules.plugged import plugged
 from symconfig.existing.rules.rule import Rule
 
 LAUNCHER, PREDICTION = Group("The launcher", launcher.RULES), Group("What is predicted", memory_rules.RULES)
@@ -16,6 +17,7 @@ GROUPS = (*OF_FRAMEWORKS, LAUNCHER, PREDICTION)
 
 
 def rules() -> Iterator[Rule[Any]]:
-    """All of them, in the page's order."""
+    """All of them, in the page's order, those of other packages last."""
     for group in GROUPS:
         yield from group.rules
+    yield from (*plugged("MEGATRON"), *plugged("DEEPSPEED"))

@@ -20,6 +20,7 @@ from symconfig.existing.rules import megatron as megatron_rules
 from symconfig.existing.rules.deepspeed_facts import DeepSpeedFacts
 from symconfig.existing.rules.facts import MegatronFacts
 from symconfig.existing.rules.nearest import meant
+from symconfig.existing.rules.plugged import plugged
 from symconfig.existing.rules.rule import Finding
 from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
 from symconfig.frameworks.megatron.flags import first_with, flags, resolve, versions
@@ -122,7 +123,8 @@ class MegatronSide:
             environment_known=self.reading.environment_known and self.reading.format != "overrides",
             fork=not own,
         )
-        return megatron_rules.findings(facts, megatron_rules.RULES if own else megatron_rules.MEANING)
+        rules = megatron_rules.RULES if own else megatron_rules.MEANING
+        return megatron_rules.findings(facts, (*rules, *plugged("MEGATRON")))
 
     def run(self, cluster: ClusterDescriptor) -> Run:
         assert self.gpus is not None, "is asked for where the GPUs are known"
@@ -176,7 +178,7 @@ class ForkSide(MegatronSide):
 
     def findings(self, cluster: ClusterDescriptor | None) -> list[Finding]:
         facts = DeepSpeedFacts.of_reading(self.reading, self.gpus, self.asked.model)
-        return deepspeed_rules.findings(facts) + [
+        return deepspeed_rules.findings(facts, (*deepspeed_rules.RULES, *plugged("DEEPSPEED"))) + [
             found for found in super().findings(cluster) if found.rule not in deepspeed_rules.IN_PLACE_OF
         ]
 
@@ -200,7 +202,7 @@ class DeepSpeedSide:
             return []
         model = described(self.reading, Arguments(self.reading.options), self.asked, [])
         facts = DeepSpeedFacts.of_reading(self.reading, self.gpus, model.model if model is not None else None)
-        return deepspeed_rules.findings(facts)
+        return deepspeed_rules.findings(facts, (*deepspeed_rules.RULES, *plugged("DEEPSPEED")))
 
     def run(self, cluster: ClusterDescriptor) -> Run:
         return deepspeed.run(self.reading, cluster, self.asked)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pickletools
 import struct
+import warnings
 import zipfile
 import zlib
 from collections.abc import Collection, Iterator, Mapping
@@ -55,14 +56,15 @@ def _tokens(data: bytes, most: int | None) -> Iterator[Plain | _Other]:
     memo: dict[int, Plain | _Other] = {}
     last: Plain | _Other = _Other()
     try:
-        for opcode, argument, _ in islice(pickletools.genops(data), most):
-            if opcode.name in _SILENT:
-                continue
-            if opcode.name in _MEMO:
-                memo[int(argument) if isinstance(argument, int) else len(memo)] = last
-                continue
-            last = _value(opcode.name, argument, memo)
-            yield last
+        with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # of escapes in the pickle's names
+            for opcode, argument, _ in islice(pickletools.genops(data), most):
+                if opcode.name in _SILENT:
+                    continue
+                if opcode.name in _MEMO:
+                    memo[int(argument) if isinstance(argument, int) else len(memo)] = last
+                    continue
+                last = _value(opcode.name, argument, memo)
+                yield last
     except (ValueError, IndexError, struct.error):  # cut off, or no pickle
         return
 

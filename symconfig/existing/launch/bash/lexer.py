@@ -10,7 +10,7 @@ MAX_BRACES, MAX_WORDS = 20, 10_000  # of brace expansion
 
 
 def skip(data: bytes, at: int, end: int) -> int:
-    """After the character, the quoted string or the expansion that starts at `at`."""
+    """Return the place after the character, the quoted string or the expansion at `at`; `end` where it has no end."""
     byte = data[at : at + 1]
     if byte == b"\\":
         return min(at + 2, end)
@@ -22,14 +22,14 @@ def skip(data: bytes, at: int, end: int) -> int:
     if byte == b"`":
         return after_backtick(data, at, end)
     if byte == b"$" and data[at + 1 : at + 2] in (b"(", b"{"):
-        return closing(data, at + 1, end) + 1
+        return min(closing(data, at + 1, end) + 1, end)
     if byte == b"$" and data[at + 1 : at + 2] == b"'":
         at += 2
         while at < end and data[at : at + 1] != b"'":
             at += 2 if data[at : at + 1] == b"\\" else 1
         return min(at + 1, end)
     if byte in (b"<", b">") and data[at + 1 : at + 2] == b"(":
-        return closing(data, at + 1, end) + 1
+        return min(closing(data, at + 1, end) + 1, end)
     return at + 1
 
 

@@ -1,0 +1,1 @@
+"""Adds a target, a launcher, a rule and a model to symconfig."""
