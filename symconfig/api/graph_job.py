@@ -219,9 +219,7 @@ def _turns(given: Mapping[str, Any], source: Source | None, gpus: int, most: int
     return (wanted,)
 
 
-def _stages(
-    value: Any, grown: Callable[[int], Mesh] | None, objective: Objective | None
-) -> tuple[int, int] | None:
+def _stages(value: Any, grown: Callable[[int], Mesh] | None, objective: Objective | None) -> tuple[int, int] | None:
     """The fewest and the most, at most one for each GPU."""
     if value is None:
         return None

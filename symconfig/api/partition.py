@@ -189,9 +189,7 @@ class PartitionResult:
         subject = f"{source.name} on {asked.mesh.gpus:,} x {asked.cluster.gpu.product} ({asked.cluster.name})"
         return subject, ", ".join(size for size in sizes if size)
 
-    def said(
-        self, top: int = 1, baselines: bool = False, explained: tuple[int, ...] = (), framed: bool = True
-    ) -> Said:
+    def said(self, top: int = 1, baselines: bool = False, explained: tuple[int, ...] = (), framed: bool = True) -> Said:
         """Everything that the report shows. top: other ways of each operator. framed: with what frameworks can be
         told."""
         found = self.found

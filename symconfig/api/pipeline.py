@@ -13,11 +13,12 @@ import numpy as np
 from symconfig.api.arguments import typed
 from symconfig.api.partition import PartitionResult
 from symconfig.descriptor.mesh import Mesh
-from symconfig.errors import InfeasibleError, Problem
-from symconfig.format import gib, several, things
+from symconfig.errors import InfeasibleError, InputError, Problem
+from symconfig.format import gib, seconds, several
 from symconfig.report.partition_stages import Staged, to_dict
 from symconfig.solve.partition.pipeline.run import Pipeline
 from symconfig.solve.partition.pipeline.run import pipeline as solve
+from symconfig.solve.partition.run import Ask
 
 if TYPE_CHECKING:
     from symconfig.api.graph_job import Asked
@@ -33,19 +34,23 @@ class PipelineResult:
     @cached_property
     def stages(self) -> tuple[PartitionResult, ...]:
         """The partition of each stage, first to last; of a stage as a program, which receives and sends."""
-        return tuple(PartitionResult(self._asked_of(stage.partition.ask), stage.partition) for stage in self.found.stages)
+        return tuple(
+            PartitionResult(self._asked_of(stage.partition.ask), stage.partition) for stage in self.found.stages
+        )
 
-    def _asked_of(self, ask: Any) -> Asked:
+    def _asked_of(self, ask: Ask) -> Asked:
         source = replace(self.asked.source, model=None, module="")
         return replace(self.asked, source=source, ask=ask)
 
     def said(self, top: int = 1) -> Staged:
         """Everything that the report shows. top: other ways of each operator."""
-        found = self.found
-        told = [one.said(top, framed=False) if found.like[n] == n else None for n, one in enumerate(self.stages)]
-        whole = PartitionResult(self.asked, found.stages[0].partition)
-        subject, job = whole.headline
-        return Staged(subject, job, self.asked.ask, found, tuple(one or told[found.like[n]] for n, one in enumerate(told)))
+        like = self.found.like
+        told = {number: self.stages[number].said(top, framed=False) for number in dict.fromkeys(like)}
+        said = (
+            replace(told[first], found=one.found, spent=one.spent) for first, one in zip(like, self.stages, strict=True)
+        )
+        subject, job = PartitionResult(self.asked, self.found.stages[0].partition).headline
+        return Staged(subject, job, self.asked.ask, self.found, tuple(said))
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON contract, `symconfig.pipeline/1`: see `symconfig.report.partition_stages`."""
@@ -96,16 +101,30 @@ def answered(asked: Asked) -> PipelineResult:
 
 
 def _infeasible(asked: Asked, least: int, most: int) -> InfeasibleError:
-    """Names the fullest stage of what would be fastest, and the numbers of stages or of GPUs that would do."""
+    """Names the fullest stage of what would be fastest, and the stages or GPUs that would do."""
+    asked = replace(asked, ask=replace(asked.ask, turns=asked.ask.turns[-1:]))  # which hold least
     free = solve(asked.source.programs, replace(asked.ask, memory_limit=np.inf), least, most)
     words = several(least, "stage") if least == most else f"{least} to {most} stages"
     what = f"no pipeline of {words} was found that fits in memory"
     if free is not None:
-        number, fullest = max(enumerate(free.stages), key=lambda one: one[1].memory)
+        number, fullest = max(enumerate(free.stages, 1), key=lambda one: one[1].memory)
         what += (
-            f": with {things(free.turns, 'microbatch')} the fastest holds {gib(fullest.memory)} GiB on stage "
-            f"{number + 1} of {len(free.stages)}, of {gib(asked.ask.memory_limit)} GiB"
+            f": the fastest holds {gib(fullest.memory)} of {gib(asked.ask.memory_limit)} GiB on stage {number} of "
+            f"{len(free.stages)}, at {free.turns:,} microbatch{'es' if free.turns > 1 else ''}"
         )
+    return InfeasibleError(Problem(what, hint=_nearest(asked, least)))
+
+
+def _nearest(asked: Asked, least: int) -> str:
+    """Other numbers of stages on these GPUs, or more GPUs, up to eight times as many."""
     other = solve(asked.source.programs, asked.ask, 1, asked.mesh.gpus)
-    hint = f"--stages {len(other.stages)}" if other is not None else "more GPUs, or a smaller batch or sequence"
-    return InfeasibleError(Problem(what, hint=hint))
+    if other is not None:
+        return f"--stages {len(other.stages)}, which takes {seconds(other.step_s)} s a step"
+    for times in (2, 4, 8):
+        try:
+            mesh = asked.grown(times)
+        except InputError:
+            mesh = None
+        if mesh is not None and solve(asked.source.programs, replace(asked.ask, mesh=mesh), least, least):
+            return f"{mesh.gpus:,} GPUs"
+    return "a smaller batch or sequence, or more memory: no larger mesh was found to hold it"

@@ -50,7 +50,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     where("--global-batch-size", metavar="G", help="sequences, or examples, per optimizer step")
     where("--seq-length", metavar="S", help="tokens (default: the smaller of the model's and 4096)")
     where("--num-microbatches", metavar="K", help="that a step is cut into (default: what divides the batch is tried)")
-    where("--stages", metavar="N", help="also cut it into stages of a pipeline: 4, or 1..8 for the best (default: no cut)")
+    where(
+        "--stages", metavar="N", help="also cut it into stages of a pipeline: 4, or 1..8 for the best (default: no cut)"
+    )
     where("--precision", metavar="P", help="bf16 or fp16 (default: bf16, or fp16 where the GPU has no bf16)")
     where("--recompute", metavar="R", help="none, full (of repeated parts), or auto (default) for the faster")
     where("--memory-limit", metavar="SIZE", help="of tensors on a GPU, as 60GiB or 80%% (default: what a plan may use)")
@@ -138,10 +140,9 @@ def _solved(solve: Callable[[Asked], Answer], request: Asked) -> Answer:
 
 def _check_whole(arguments: argparse.Namespace) -> None:
     given = [name for name in ("explain", "baselines", "placements", "train") if getattr(arguments, name)]
-    what = "is of one partition, and each stage has its own: --json has all of them"
-    wrong = [Problem(what, field=f"--{name}", need="no --stages") for name in given]
-    if wrong:
-        raise InputError(wrong)
+    what = "cannot be had of a pipeline, whose stages have a partition each"
+    if given:
+        raise InputError([Problem(what, field=f"--{name}", need="no --stages") for name in given])
 
 
 def _in_stages(arguments: argparse.Namespace, request: Asked, top: int, html: Path | None) -> int:

@@ -63,12 +63,12 @@ class Training:
     """
 
     turns: int = 1
-    alive: int = 1
     keep: Keep = Keep.USED
     gradient_bytes: float = 4.0
     optimizer_bytes: float = 12.0
     adam_bytes: float = 34.0
     hide: float = 0.8
+    alive: int = 1
 
 
 class NodeCost(NamedTuple):

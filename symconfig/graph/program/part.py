@@ -62,7 +62,9 @@ class Parts:
         made = {operand.tensor for op in inside for operand in op.outputs}
         return replace(
             whole,
-            name=f"{whole.name}, operators {start + 1} to {stop}" if (start, stop) != (0, len(whole.operators)) else whole.name,
+            name=f"{whole.name}, operators {start + 1} to {stop}"
+            if (start, stop) != (0, len(whole.operators))
+            else whole.name,
             tensors=tensors,
             inputs=(*(name for name in whole.inputs if name in read), *(op.inputs[0].tensor for op in received)),
             parameters=tuple(self._read(start, stop)),

@@ -50,8 +50,8 @@ class Ask:
 
     memory_limit: bytes of tensors that a GPU may hold. gamma: of the objective symtensor; None: adapted. flat: weights
     may be kept in smaller parts than they are used in. turns, keeps: numbers of microbatches in rising order, and what
-    stays for the backward, of which the best is taken. between: of a message to another stage of a pipeline. limit_s: for all solvers but the adaptive one. seed, steps: of
-    the random walk.
+    stays for the backward, of which the best is taken. between: of a message to another stage of a pipeline. limit_s:
+    for all solvers but the adaptive one. seed, steps: of the random walk.
     """
 
     mesh: Mesh

@@ -20,8 +20,7 @@ UNEVEN = 0.5  # of a layer's mean work: how far a cut may be moved to where less
 
 
 def layers(work: Array, crossing: Array, runs: Sequence[Run], most: int) -> tuple[int, ...]:
-    """Return where layers begin, and where the last one ends: of at most so many, and at least half of that, those whose
-    work is most alike.
+    """Return where layers begin, and where the last one ends: at most so many, and those whose work is most alike.
 
     work: [operators]. crossing: [operators + 1], bytes that go over each cut.
     """
@@ -52,7 +51,7 @@ def _narrow(places: Sequence[int], before: Array, crossing: Array, near: float) 
 
 
 def _alike(places: Sequence[int], before: Array, most: int) -> tuple[int, ...]:
-    """The choice of layers with the least mean square of work over its mean."""
+    """Of half as many layers to as many, the choice with the least mean square of work over its mean."""
     square = (before[None, :] - before[:, None]) ** 2  # [from, to]
     square[np.tril_indices(len(before))] = np.inf
     least, came, uneven = square[0].copy(), [np.zeros(len(before), np.int64)], [np.inf]

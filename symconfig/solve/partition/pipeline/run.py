@@ -69,9 +69,20 @@ def _stages(program: Program, ask: Ask) -> tuple[Stages, Bounds]:
     meshes, work = submeshes(ask.mesh), _work(folding, ask)
     crossing = Crossing(folding.program).bytes(folding.program)
     cuts = layers(work, crossing, folding.runs, LAYERS)
-    each = np.add.reduceat(work, cuts[:-1])
-    gpus = tuple(mesh.gpus for mesh in meshes)
-    return Stages(Parts(folding.program), cuts, meshes, ask), Bounds(each, gpus, ask.turns[0])
+    parts = Parts(folding.program)
+    each, stored = (np.add.reduceat(of, cuts[:-1]) for of in (work, _stored(parts, ask)))
+    bounds = Bounds(each, stored, tuple(mesh.gpus for mesh in meshes), ask.turns[0])
+    return Stages(parts, cuts, meshes, ask), bounds
+
+
+def _stored(parts: Parts, ask: Ask) -> Array:
+    """[operators] bytes of the weights that an operator is the first to read."""
+    result: Array = np.zeros(len(parts.program.operators))
+    for parameter in parts.program.parameters:
+        kept = ask.training.gradient_bytes + ask.training.optimizer_bytes if parameter.trainable else 0.0
+        first, _ = parts.uses.get(parameter.tensor.name, (0, 0))
+        result[first] += parts.program.elements(parameter.tensor.name) * (parameter.tensor.element_bytes + kept)
+    return result
 
 
 def _work(folding: Folding, ask: Ask) -> Array:

@@ -34,31 +34,45 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What no strategy goes below. work: [layers], seconds of a microbatch on one GPU, computation alone."""
+    """What no strategy goes below. work: [layers], seconds of a microbatch on one GPU, computation alone. stored:
+    [layers], bytes of weights with all that a step keeps of them."""
 
     work: Array
+    stored: Array
     gpus: tuple[int, ...]  # of each part of the mesh
     turns: int
 
     def step_s(self, place: Place) -> float:
-        """Return a bound on the step of every pipeline that has a stage: the rest at best on all other GPUs alike."""
-        whole, mine = float(self.work.sum()), float(self.work[place.first : place.stop].sum())
-        gpus, rest = self.gpus[place.mesh], self.gpus[-1] - self.gpus[place.mesh]
-        others = (whole - mine) / rest if rest else 0.0
-        return mine / gpus + others + (self.turns - 1) * max(mine / gpus, others)
+        """Return a bound on the step of every pipeline that has a stage."""
+        mine, others = self._shares(self.work, place)
+        return mine + others + (self.turns - 1) * max(mine, others)
 
-    def places(self) -> Iterator[Place]:
-        """Yield all there are: a stage on all GPUs has all layers, any other leaves some."""
+    def memory(self, place: Place) -> float:
+        """Return bytes that some GPU of every pipeline that has a stage holds at least."""
+        return max(self._shares(self.stored, place))
+
+    def _shares(self, of: Array, place: Place) -> tuple[float, float]:
+        """What a GPU of the stage has, and one of the others: the rest at best on all of them alike."""
+        whole, mine = float(of.sum()), float(of[place.first : place.stop].sum())
+        gpus, rest = self.gpus[place.mesh], self.gpus[-1] - self.gpus[place.mesh]
+        return mine / gpus, (whole - mine) / rest if rest else 0.0
+
+    def places(self, least: int) -> Iterator[Place]:
+        """Yield those of pipelines of at least so many stages. What has all GPUs has all layers, and no other has."""
         count = len(self.work)
-        for mesh in range(len(self.gpus) - 1):
-            for first in range(count):
-                yield from (Place(first, stop, mesh) for stop in range(first + 1, count + 1) if stop - first < count)
-        yield Place(0, count, len(self.gpus) - 1)
+        for mesh, gpus in enumerate(self.gpus[:-1]):
+            if gpus <= self.gpus[-1] - (least - 1):
+                longest = count - max(least - 1, 1)
+                for first in range(count):
+                    yield from (Place(first, stop, mesh) for stop in range(first + 1, min(first + longest, count) + 1))
+        if least == 1:
+            yield Place(0, count, len(self.gpus) - 1)
 
 
 def search(stages: Stages, bounds: Bounds, least: int, most: int, below_s: float) -> Chosen | None:
     """Return the fastest of `least` to `most` stages whose step takes less than below_s; None where none was found."""
-    every = [(bounds.step_s(place), place) for place in bounds.places() if least == 1 or place.mesh < len(bounds.gpus) - 1]
+    able = (place for place in bounds.places(least) if bounds.memory(place) <= stages.ask.memory_limit)
+    every = [(bounds.step_s(place), place) for place in able]
     if not every:
         return None
     best: Chosen | None = None
