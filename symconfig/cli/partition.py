@@ -153,6 +153,7 @@ def _in_stages(arguments: argparse.Namespace, request: Asked, top: int, html: Pa
 
     said = _solved(answered, request).said(top)
     if arguments.out is not None:
+        _cleared(Path(arguments.out))
         path = Path(arguments.out) / "partition.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, _json(to_dict(said)), True)
@@ -240,10 +241,14 @@ def _written(result: PartitionResult, out: Path, said: Said, force: bool) -> Sai
 
 
 def _cleared(out: Path) -> None:
-    """Without the plan of an earlier partition, which is not this one's; what no partition wrote stays."""
+    """Without what an earlier partition wrote, which is not this one's; what no partition wrote stays."""
+    if not (out / "partition.json").is_file():
+        return
     former = out / "plan"
-    if (out / "partition.json").is_file() and former.is_dir() and not former.is_symlink():
+    if former.is_dir() and not former.is_symlink():
         shutil.rmtree(former)
+    for name in ("placements.py", "partitioned.py", "partitioned.json"):
+        (out / name).unlink(missing_ok=True)
 
 
 def _planned(said: Said, result: PartitionResult, plan: PlanResult) -> Said:

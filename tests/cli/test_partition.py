@@ -331,11 +331,13 @@ def test_stages_are_shown_written_and_add_up_to_the_step(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "120")
-    outcome = run(*STAGES, "--stages", "4", "--out", tmp_path / "out")
+    assert run(*MODEL, "--out", tmp_path / "out").code == 0
+    outcome = run(*STAGES, "--stages", "4", "--out", tmp_path / "out", "--force")
     assert outcome.code == 0, outcome.err
     data = json.loads((tmp_path / "out" / "partition.json").read_text())
     stages, solution = data["stages"], data["solution"]
     assert data["schema"] == "symconfig.pipeline/1"
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["partition.json"]
     assert f"{solution['step_s']:.3f} s a step in 4 stages, 32 microbatches" in outcome.out
     busy = [(solution["microbatches"] - 1) * one["microbatch_s"] + one["once_s"] for one in stages]
     assert solution["step_s"] == pytest.approx(sum(one["microbatch_s"] for one in stages) + max(busy), rel=1e-9)
