@@ -26,6 +26,7 @@ from partition_cases import (
 from partition_changes import adaptability
 from partition_found import found
 from partition_order import order
+from partition_stages import stages
 
 from symconfig.api import planning as api
 from symconfig.cost.partition.costs import Keep, Objective
@@ -240,7 +241,7 @@ compare roughly.
 
 SECTIONS: dict[str, Callable[[], str]] = {
     "quality": quality, "found": found, "adaptability": adaptability, "degrees": degrees, "baselines": baselines,
-    "order": order,
+    "stages": stages, "order": order,
 }  # fmt: skip
 
 

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from symconfig.api.fallback import fallback as fallback
     from symconfig.api.partition import PartitionResult as PartitionResult
     from symconfig.api.partition import partition as partition
+    from symconfig.api.pipeline import PipelineResult as PipelineResult
+    from symconfig.api.pipeline import pipeline as pipeline
     from symconfig.api.planning import PlanResult as PlanResult
     from symconfig.api.planning import plan as plan
     from symconfig.api.recipes import recipes as recipes
@@ -38,6 +40,7 @@ _HOMES = {
     "api.sweep": ("sweep", "size"),
     "api.check": ("check",),
     "api.partition": ("partition", "PartitionResult"),
+    "api.pipeline": ("pipeline", "PipelineResult"),
     "api.recipes": ("recipes",),
     "api.replan": ("replan", "diff", "ReplanResult"),
     "api.fallback": ("fallback", "FallbackResult"),

@@ -24,6 +24,7 @@ from symconfig.format import either
 from symconfig.graph.program.program import Program
 from symconfig.plans.choices import Precision
 from symconfig.solve.partition.run import Ask, Programs, Solver
+from symconfig.solve.pins import number_range
 from symconfig.units import GIB
 
 DEFAULT_SEQUENCE = 4096
@@ -59,12 +60,13 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """grown: the mesh of so many times as many GPUs."""
+    """grown: the mesh of so many times as many GPUs. stages: the fewest and the most of a pipeline; None: of none."""
 
     source: Source
     cluster: ClusterDescriptor
     ask: Ask
     grown: Callable[[int], Mesh | None]
+    stages: tuple[int, int] | None = None
 
     @property
     def mesh(self) -> Mesh:
@@ -77,7 +79,8 @@ def asked(given: Mapping[str, Any]) -> Asked:
     cluster = found.collect(lambda: _cluster(given))
     grown = found.collect(lambda: _mesh(given, cluster))
     source = found.collect(lambda: _source(given))
-    turns = found.collect(lambda: _turns(given, source, grown(1).gpus if grown is not None else 1))
+    tries = MOST_TURNS if given.get("stages") is None else MOST_TURNS // 2
+    turns = found.collect(lambda: _turns(given, source, grown(1).gpus if grown is not None else 1, tries))
     solver = found.collect(lambda: _word("solver", Solver, given))
     objective = found.collect(lambda: _word("objective", Objective, given))
     keeps = found.collect(lambda: _recompute(given))
@@ -85,6 +88,7 @@ def asked(given: Mapping[str, Any]) -> Asked:
     limit_s = found.collect(lambda: _span(given.get("limit_s")))
     gamma = found.collect(lambda: _gamma(given.get("gamma"), objective))
     precision = found.collect(lambda: _precision(given.get("precision"), cluster))
+    stages = found.collect(lambda: _stages(given.get("stages"), grown, objective))
     if (
         cluster is None or grown is None or source is None or turns is None or solver is None or objective is None
         or keeps is None or limit is None or limit_s is None or precision is None or found.all
@@ -94,7 +98,7 @@ def asked(given: Mapping[str, Any]) -> Asked:
         grown(1), cluster, limit, objective, solver, gamma=gamma, flat=bool(given.get("flat", True)), turns=turns,
         keeps=keeps, limit_s=limit_s, precision=precision,
     )  # fmt: skip
-    return Asked(source, cluster, ask, grown)
+    return Asked(source, cluster, ask, grown, stages)
 
 
 def _cluster(given: Mapping[str, Any]) -> ClusterDescriptor:
@@ -194,14 +198,14 @@ def _module(given: Mapping[str, Any]) -> Source:
     return Source(whole.name, lambda turns: whole, module=str(given["module"]))
 
 
-def _turns(given: Mapping[str, Any], source: Source | None, gpus: int) -> tuple[int, ...]:
-    """In rising order. Those that leave a size that is not whole are none."""
+def _turns(given: Mapping[str, Any], source: Source | None, gpus: int, most: int) -> tuple[int, ...]:
+    """At most so many, in rising order. Those that leave a size that is not whole are none."""
     wanted = _whole("num_microbatches", given["num_microbatches"]) if given.get("num_microbatches") is not None else 0
     if source is None or not source.counts:
         return (wanted or 1,)
     count = gcd(*source.counts.values())
     if not wanted:
-        return tuple(turns for turns in thinned(divisors(count), count // gpus) if _whole_sizes(source, turns))
+        return tuple(turns for turns in thinned(divisors(count), count // gpus, most) if _whole_sizes(source, turns))
     batch = " and ".join(f"{name} of {size:,}" for name, size in source.counts.items())
     if count % wanted:
         able = (
@@ -213,6 +217,21 @@ def _turns(given: Mapping[str, Any], source: Source | None, gpus: int) -> tuple[
         what = "leaves a dim of the program that is not whole"
         raise InputError(Problem(what, field="num_microbatches", got=str(wanted), need=able))
     return (wanted,)
+
+
+def _stages(value: Any, grown: Callable[[int], Mesh] | None, objective: Objective | None) -> tuple[int, int] | None:
+    """The fewest and the most, at most one for each GPU."""
+    if value is None:
+        return None
+    gpus = grown(1).gpus if grown is not None else MOST
+    given = number_range(str(value))
+    low, high = (max(given[0], 1), min(given[1], gpus)) if given is not None else (1, 0)
+    if low > high:
+        need = f"a number of stages or a range as 2..8, from 1 to the {gpus:,} GPUs"
+        raise InputError(Problem("wrong value", field="stages", got=str(value), need=need))
+    if objective is Objective.SYMTENSOR:
+        raise InputError(Problem("a pipeline is a matter of seconds", field="stages", need="objective time"))
+    return low, high
 
 
 def _whole_sizes(source: Source, turns: int) -> bool:

@@ -177,31 +177,43 @@ class PartitionResult:
 
         return partitioned(source.module, found.net, found.axes, np.array(found.rows, dtype=np.int64))
 
-    def said(self, top: int = 1, baselines: bool = False, explained: tuple[int, ...] = ()) -> Said:
-        """Everything that the report shows. top: other ways of each operator."""
-        asked, found = self.asked, self.found
-        source = asked.source
+    @property
+    def headline(self) -> tuple[str, str]:
+        """What is partitioned on what, and the job."""
+        asked, source = self.asked, self.asked.source
         sizes = [
             f"global batch {source.batch:,}" if source.batch is not None else "",
             f"{source.seq_length:,} tokens" if source.seq_length is not None else "",
             asked.ask.precision if asked.ask.precision != "bf16" else "",
         ]
+        subject = f"{source.name} on {asked.mesh.gpus:,} x {asked.cluster.gpu.product} ({asked.cluster.name})"
+        return subject, ", ".join(size for size in sizes if size)
+
+    def said(self, top: int = 1, baselines: bool = False, explained: tuple[int, ...] = (), framed: bool = True) -> Said:
+        """Everything that the report shows. top: other ways of each operator. framed: with what frameworks can be
+        told."""
+        found = self.found
+        subject, job = self.headline
         ports = [port.tensor.dims for node in found.net.nodes for port in node.ports]
         dims = {dim for some in ports for dim in some}
         return Said(
-            subject=f"{source.name} on {asked.mesh.gpus:,} x {asked.cluster.gpu.product} ({asked.cluster.name})",
-            job=", ".join(size for size in sizes if size),
+            subject=subject,
+            job=job,
             found=found,
             reasons=self.reasons(top),
             moved=self.collectives,
             spent=self.spent,
-            told=tuple(Telling(one, self.pins(one) if source.model is not None else {}) for one in self.expressed),
-            untold=self.untold,
+            told=self._told() if framed else (),
+            untold=self.untold if framed else {},
             compared=tuple(self.baselines()) if baselines else (),
             explained=explained,
             notes=(*found.net.program.notes, *self._left_out()),
             names=names(tuple(dim for dim in found.net.program.sizes if dim in dims)),
         )
+
+    def _told(self) -> tuple[Telling, ...]:
+        model = self.asked.source.model
+        return tuple(Telling(one, self.pins(one) if model is not None else {}) for one in self.expressed)
 
     def _left_out(self) -> tuple[str, ...]:
         """What the objective does not know."""

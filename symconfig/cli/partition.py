@@ -6,16 +6,18 @@ import argparse
 import json
 import shutil
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from symconfig.cli.options import add_changes, add_page, changes
 from symconfig.cli.shared import as_changes, check_output, note, page_path, print_json, say, write_page, write_text
 from symconfig.errors import InfeasibleError, InputError, Problem, SymconfigError
 
 if TYPE_CHECKING:
+    from symconfig.api.graph_job import Asked
     from symconfig.api.partition import PartitionResult
     from symconfig.api.planning import PlanResult
     from symconfig.report.partition_said import Said
@@ -26,10 +28,11 @@ EXAMPLES = ("symconfig partition --model llama2-7b --cluster h100 --gpus 8 \\\n 
 
 _NAMES = (
     "model", "program", "module", "cluster", "gpus", "mesh", "global_batch_size", "seq_length", "solver", "objective",
-    "memory_limit", "num_microbatches", "recompute", "precision", "gamma",
+    "memory_limit", "num_microbatches", "recompute", "precision", "gamma", "stages",
 )  # fmt: skip
 _FIELDS = {name: "--" + name.replace("_", "-") for name in (*_NAMES, "timeout", "top")}
 MOST_TOP = 1000
+Answer = TypeVar("Answer")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -47,6 +50,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     where("--global-batch-size", metavar="G", help="sequences, or examples, per optimizer step")
     where("--seq-length", metavar="S", help="tokens (default: the smaller of the model's and 4096)")
     where("--num-microbatches", metavar="K", help="that a step is cut into (default: what divides the batch is tried)")
+    where(
+        "--stages", metavar="N", help="also cut it into stages of a pipeline: 4, or 1..8 for the best (default: no cut)"
+    )
     where("--precision", metavar="P", help="bf16 or fp16 (default: bf16, or fp16 where the GPU has no bf16)")
     where("--recompute", metavar="R", help="none, full (of repeated parts), or auto (default) for the faster")
     where("--memory-limit", metavar="SIZE", help="of tensors on a GPU, as 60GiB or 80%% (default: what a plan may use)")
@@ -74,7 +80,6 @@ def run(arguments: argparse.Namespace) -> int:
     from symconfig.api.problems import Problems, check_free
     from symconfig.report.partition import blocks
     from symconfig.report.partition_json import to_dict
-    from symconfig.report.progress import Progress
 
     found = Problems()
     out = Path(arguments.out) if arguments.out is not None else None
@@ -94,14 +99,13 @@ def run(arguments: argparse.Namespace) -> int:
     changed = found.collect(lambda: changes(arguments)) or {}
     given |= {"flat": not arguments.no_flat, "limit_s": arguments.timeout, "changes": changed}
     request = found.collect(lambda: asked(given))
+    if arguments.stages is not None:
+        found.collect(lambda: _check_whole(arguments))
     if found.all or request is None or top is None:
         raise InputError([_as_option(as_changes(problem, changed)) for problem in found.all])
-    try:
-        with Progress(sys.stderr) as progress:
-            progress.say("partitioning")
-            result = answered(request)
-    except SymconfigError as error:
-        raise type(error)([_as_option(problem) for problem in error.problems]) from None
+    if request.stages is not None:
+        return _in_stages(arguments, request, top, html)
+    result = _solved(answered, request)
     explained = _operators(result, arguments.explain)
     said = result.said(top, bool(arguments.baselines), explained)
     if out is not None:
@@ -121,6 +125,50 @@ def run(arguments: argparse.Namespace) -> int:
 
         write_page(html, report_page(f"Partition of {result.found.net.program.name}", blocks(said)), arguments.force)
     return 0
+
+
+def _solved(solve: Callable[[Asked], Answer], request: Asked) -> Answer:
+    from symconfig.report.progress import Progress
+
+    try:
+        with Progress(sys.stderr) as progress:
+            progress.say("partitioning")
+            return solve(request)
+    except SymconfigError as error:
+        raise type(error)([_as_option(problem) for problem in error.problems]) from None
+
+
+def _check_whole(arguments: argparse.Namespace) -> None:
+    given = [name for name in ("explain", "baselines", "placements", "train") if getattr(arguments, name)]
+    what = "cannot be had of a pipeline, whose stages have a partition each"
+    if given:
+        raise InputError([Problem(what, field=f"--{name}", need="no --stages") for name in given])
+
+
+def _in_stages(arguments: argparse.Namespace, request: Asked, top: int, html: Path | None) -> int:
+    """Solve, print and write a pipeline."""
+    from symconfig.api.page import report_page
+    from symconfig.api.pipeline import answered
+    from symconfig.report.partition_stages import blocks, to_dict
+
+    said = _solved(answered, request).said(top)
+    if arguments.out is not None:
+        _cleared(Path(arguments.out))
+        path = Path(arguments.out) / "partition.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, _json(to_dict(said)), True)
+        note(f"wrote {path}")
+    if arguments.json:
+        print_json(to_dict(said))
+    else:
+        say(blocks(said))
+    if html is not None:
+        write_page(html, report_page(f"Stages of {said.found.program.name}", blocks(said)), arguments.force)
+    return 0
+
+
+def _json(data: dict[str, Any]) -> str:
+    return json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def _as_option(problem: Problem) -> Problem:
@@ -186,17 +234,21 @@ def _written(result: PartitionResult, out: Path, said: Said, force: bool) -> Sai
         said = _trains(result, out / "partitioned.py", said, True)
     data = to_dict(said)
     write_text(out / "placements.py", result.placements_file(), True)
-    write_text(out / "partition.json", json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n", True)
+    write_text(out / "partition.json", _json(data), True)
     more = ", plan/" if plan is not None else ", partitioned.py and its json" if result.asked.source.module else ""
     note(f"wrote {out}: partition.json, placements.py{more}")
     return said
 
 
 def _cleared(out: Path) -> None:
-    """Without the plan of an earlier partition, which is not this one's; what no partition wrote stays."""
+    """Without what an earlier partition wrote, which is not this one's; what no partition wrote stays."""
+    if not (out / "partition.json").is_file():
+        return
     former = out / "plan"
-    if (out / "partition.json").is_file() and former.is_dir() and not former.is_symlink():
+    if former.is_dir() and not former.is_symlink():
         shutil.rmtree(former)
+    for name in ("placements.py", "partitioned.py", "partitioned.json"):
+        (out / name).unlink(missing_ok=True)
 
 
 def _planned(said: Said, result: PartitionResult, plan: PlanResult) -> Said:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from math import isfinite, prod
 
 from symconfig.cost.partition.costs import Keep
+from symconfig.descriptor.mesh import Mesh
 from symconfig.format import count, general, gib, percent, seconds
 from symconfig.graph.program.net import Node
 from symconfig.report.grid import Block, Grid
@@ -49,13 +50,10 @@ def headline(said: Said) -> str:
         if said.timed
         else f"relative cost {found.cost:,.6g} (gamma {found.gamma:.3g})"
     )
-    mesh = " x ".join(
-        f"{level.size}·{level.name} ({level.bandwidth_bytes_per_s / 1e9:,.0f} GB/s)" for level in found.ask.mesh.levels
-    )
     return "\n".join(
         (
             f"{said.subject}, {said.job}".rstrip(", "),
-            f"mesh: {mesh or 'one GPU'}, {count(found.ask.mesh.gpus)} GPUs, cut into axes of "
+            f"mesh: {meshed(found.ask.mesh)}, {count(found.ask.mesh.gpus)} GPUs, cut into axes of "
             + (" x ".join(str(axis.size) for axis in found.axes) or "1"),
             f"{count(len(net.program.operators))} operators and {count(len(net.program.parameters))} parameters, "
             f"folded into {operators} and {parameters}",
@@ -64,6 +62,12 @@ def headline(said: Said) -> str:
             f"{turns} microbatch{'es' if turns > 1 else ''}, {KEPT[keep]}",
         )
     )
+
+
+def meshed(mesh: Mesh) -> str:
+    """Return the levels in words."""
+    levels = (f"{one.size}·{one.name} ({one.bandwidth_bytes_per_s / 1e9:,.0f} GB/s)" for one in mesh.levels)
+    return " x ".join(levels) or "one GPU"
 
 
 def proof(found: Partition) -> str:

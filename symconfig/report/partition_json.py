@@ -31,7 +31,7 @@ from dataclasses import asdict
 from math import isfinite
 from typing import Any
 
-from symconfig.descriptor.mesh import Axis
+from symconfig.descriptor.mesh import Axis, Mesh
 from symconfig.graph.program.net import Node, Port
 from symconfig.report.partition_said import Said, Telling
 from symconfig.solve.partition.account import Compared
@@ -54,7 +54,7 @@ def to_dict(said: Said) -> dict[str, Any]:
         "unit": "seconds" if said.timed else "elements",
         "mesh": {
             "gpus": found.ask.mesh.gpus,
-            "levels": [asdict(level) for level in found.ask.mesh.levels],
+            "levels": levels(found.ask.mesh),
             "axes": [{"level": axis.level, "size": axis.size} for axis in found.axes],
         },
         "solution": _solution(said),
@@ -76,6 +76,10 @@ def to_dict(said: Said) -> dict[str, Any]:
         "baselines": [_compared(one) for one in said.compared],
         "notes": list(said.notes),
     }  # fmt: skip
+
+
+def levels(mesh: Mesh) -> list[dict[str, Any]]:
+    return [asdict(level) for level in mesh.levels]
 
 
 def _solution(said: Said) -> dict[str, Any]:

@@ -77,7 +77,7 @@ def parse(pins: Mapping[str, str]) -> Pins:
     for name, raw in pins.items():
         value = raw.strip()
         if name in DEGREES:
-            bounds = _range(value)
+            bounds = number_range(value)
             if bounds is None or bounds[0] > bounds[1] or (name != "zero" and bounds[1] < 1):
                 problems.append(_problem(name, raw, "a whole number from 1, or a range as 2..8, ..8 or 2.."))
             elif name == "zero" and bounds[0] > MOST_ZERO:
@@ -159,7 +159,7 @@ def narrowed(pins: Mapping[str, str], *more: str) -> dict[str, str] | None:
 def _both(name: str, one: str, another: str) -> str | None:
     """A value of the pin for what has both of these."""
     if name in DEGREES:
-        first, second = _range(one), _range(another)
+        first, second = number_range(one), number_range(another)
         return None if first is None or second is None else _spelled(max(first[0], second[0]), min(first[1], second[1]))
     if one in _SWITCHES and _SWITCHES[one] == _SWITCHES.get(another):
         return one
@@ -170,13 +170,13 @@ def _both(name: str, one: str, another: str) -> str | None:
 
 
 def _spelled(low: int, high: int) -> str | None:
-    """A range as `_range` reads it; nothing where it is empty."""
+    """A range as `number_range` reads it; nothing where it is empty."""
     if low >= high:
         return str(low) if low == high else None
     return f"{low or ''}..{'' if high >= _NO_END else high}"
 
 
-def _range(value: str) -> tuple[int, int] | None:
+def number_range(value: str) -> tuple[int, int] | None:
     if re.fullmatch(r"\d{1,9}", value):
         return int(value), int(value)
     match = _RANGE.fullmatch(value)

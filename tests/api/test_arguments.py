@@ -15,6 +15,7 @@ from symconfig.api import check as api_check
 from symconfig.api import existing as api_audit
 from symconfig.api import fallback as api_fallback
 from symconfig.api import partition as api_partition
+from symconfig.api import pipeline as api_pipeline
 from symconfig.api import planning as api
 from symconfig.api import replan as api_replan
 from symconfig.api import sweep as api_sweep
@@ -41,6 +42,7 @@ FUNCTIONS: Mapping[str, tuple[Callable[..., Any], Mapping[str, Any]]] = {
     "sweep": (api_sweep.sweep, {"source": SWEEP, "out": "x.csv"}),
     "size": (api_sweep.size, {"model": "llama2-7b", "deadline": "30d", "tokens": "2T", "clusters": "h100"}),
     "partition": (api_partition.partition, {**MODEL, "global_batch_size": 8}),
+    "pipeline": (api_pipeline.pipeline, {**MODEL, "global_batch_size": 8}),
     "megatron.argv": (symconfig.megatron.argv, {"plan": PLAN}),
     "megatron.args_defaults": (symconfig.megatron.args_defaults, {"plan": PLAN, "argv": ["x"]}),
     "megatron.extra_args_provider": (symconfig.megatron.extra_args_provider, {"plan": PLAN}),
@@ -63,7 +65,13 @@ def unsolved(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
     for module in ("api.planning", "api.replan", "runs.replan.again", "runs.replan.fallback", "api.check"):
         monkeypatch.setattr(f"symconfig.{module}.best_plan", search)
-    for name in ("api.existing.judge", "api.sweep.run", "api.sweep.run_size", "api.partition.solve"):
+    for name in (
+        "api.existing.judge",
+        "api.sweep.run",
+        "api.sweep.run_size",
+        "api.partition.solve",
+        "api.pipeline.solve",
+    ):
         monkeypatch.setattr(f"symconfig.{name}", search)
     monkeypatch.setenv("WORLD_SIZE", "1")  # a mismatch, which ends the functions of training scripts
     monkeypatch.chdir(tmp_path)

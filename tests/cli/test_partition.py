@@ -321,3 +321,66 @@ def test_what_the_relative_cost_leaves_out_is_said_with_the_seconds_of_its_parti
     notes = relative.said().notes
     assert any(note.endswith(f"this partition takes {seconds(relative.clocked_s)} s a step") for note in notes)
     assert not any("relative cost" in note for note in timed.said().notes)
+
+
+STAGES = ("partition", "--model", "llama2-7b", "--cluster", "h100", "--gpus", "8", "--global-batch-size", "64",
+          "--num-microbatches", "32")  # fmt: skip
+
+
+def test_stages_are_shown_written_and_add_up_to_the_step(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    assert run(*MODEL, "--out", tmp_path / "out").code == 0
+    outcome = run(*STAGES, "--stages", "4", "--out", tmp_path / "out", "--force")
+    assert outcome.code == 0, outcome.err
+    data = json.loads((tmp_path / "out" / "partition.json").read_text())
+    stages, solution = data["stages"], data["solution"]
+    assert data["schema"] == "symconfig.pipeline/1"
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["partition.json"]
+    assert f"{solution['step_s']:.3f} s a step in 4 stages, 32 microbatches" in outcome.out
+    busy = [(solution["microbatches"] - 1) * one["microbatch_s"] + one["once_s"] for one in stages]
+    assert solution["step_s"] == pytest.approx(sum(one["microbatch_s"] for one in stages) + max(busy), rel=1e-9)
+    assert sum(one["gpus"] for one in stages) == 8
+    assert [one["in_flight"] for one in stages] == [4, 3, 2, 1]
+    for one, after in zip(stages, [*stages[1:], None], strict=True):
+        names = [operator["name"] for operator in one["partition"]["operators"]]
+        assert sum(name.startswith("send ") for name in names) == (after is not None)
+        assert one["partition"]["solution"]["memory_bytes"] == pytest.approx(one["memory_bytes"])
+        assert one["memory_bytes"] <= solution["memory_limit_bytes"]
+    operators = sum(one["operators"]["count"] for one in stages)
+    assert operators == run(*STAGES, "--stages", "1", "--json").json()["stages"][0]["operators"]["count"]
+
+
+def test_a_module_and_a_program_are_cut_into_stages(run: Run, program: Path) -> None:
+    words = ("--cluster", "h100", "--gpus", "4", "--num-microbatches", "8", "--stages", "2..4", "--json")
+    data = run("partition", "--program", program, *words).json()
+    assert 2 <= len(data["stages"]) <= 3
+    pytest.importorskip("torch", reason="modules are traced with torch")
+    data = run("partition", "--module", "tests.solve.partition.small_modules:rows", *words).json()
+    assert 2 <= len(data["stages"]) <= 4
+
+
+def test_a_pipeline_that_does_not_fit_names_its_fullest_stage_and_what_would_do(run: Run) -> None:
+    job = ("partition", "--model", "llama2-7b", "--cluster", "h100", "--gpus", "4", "--global-batch-size", "4")
+    outcome = run(*job, "--num-microbatches", "4", "--stages", "4", "--memory-limit", "32GiB")
+    assert outcome.code == 1
+    assert "no pipeline of 4 stages was found that fits in memory: the fastest holds" in outcome.err
+    assert "of 32.00 GiB on stage 1 of 4, at 4 microbatches. Try: " in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("0",), "--stages: wrong value (got 0, need a number of stages or a range as 2..8, from 1 to the 8 GPUs)"),
+        (("9",), "--stages: wrong value"),
+        (("2..x",), "--stages: wrong value"),
+        (("2", "--objective", "symtensor"), "--stages: a pipeline is a matter of seconds"),
+        (("2", "--baselines"), "--baselines: cannot be had of a pipeline"),
+        (("2", "--placements", "x.py"), "--placements: cannot be had of a pipeline"),
+    ],
+)
+def test_stages_that_cannot_be_are_refused(run: Run, words: tuple[str, ...], said: str) -> None:
+    outcome = run(*STAGES, "--stages", *words)
+    assert outcome.code == 2
+    assert said in outcome.err

@@ -30,9 +30,10 @@ from symconfig.cost.partition.layouts import (
     gathered_pairs,
     states,
 )
-from symconfig.cost.partition.rates import Array, Rate
-from symconfig.cost.partition.work import Passes, Rows, held, inside, work
+from symconfig.cost.partition.rates import Affine, Array, Rate
+from symconfig.cost.partition.work import Passes, Rows, held, inside, passed, work
 from symconfig.graph.program.net import FLAT, Link, Net, Node, Port
+from symconfig.graph.program.program import Work
 
 
 class Objective(StrEnum):
@@ -55,6 +56,7 @@ class Keep(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Training:
     """How a step runs. turns: microbatches that the program runs for, one after the other, before the weights change.
+    alive: of how many at a time what the backward reads is kept, as in a stage of a pipeline.
 
     Bytes are per parameter. hide: the share of an operator's work that its weights' gathers and its gradients'
     reductions may run beside.
@@ -66,6 +68,7 @@ class Training:
     optimizer_bytes: float = 12.0
     adam_bytes: float = 34.0
     hide: float = 0.8
+    alive: int = 1
 
 
 class NodeCost(NamedTuple):
@@ -89,7 +92,8 @@ class LinkCost(NamedTuple):
 
 @dataclass(frozen=True)
 class Costs:
-    """rates: of the axes, in the objective's unit. flat: weights may lie in smaller parts than they are used in."""
+    """rates: of the axes, in the objective's unit. flat: weights may lie in smaller parts than they are used in.
+    between: of a message to another stage, where the network is one of several."""
 
     net: Net
     rates: tuple[Rate, ...]
@@ -97,6 +101,7 @@ class Costs:
     training: Training
     objective: Objective = Objective.TIME
     flat: bool = True
+    between: Affine | None = None
     _passes: dict[int, tuple[Rows, Passes]] = field(default_factory=dict, init=False, repr=False, compare=False)
     _rules: dict[int, Activation | Weight] = field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -120,8 +125,15 @@ class Costs:
             return Passes(np.zeros(len(rows)), np.zeros(len(rows)))
         known = self._passes.get(id(node))
         if known is None or known[0] is not rows:
-            known = self._passes[id(node)] = rows, work(self.net.program, node, rows, self.rates, self.machine)
+            known = self._passes[id(node)] = rows, self._worked(node, rows)
         return known[1]
+
+    def _worked(self, node: Node, rows: Rows) -> Passes:
+        assert node.operator is not None
+        if node.operator.work in (Work.RECEIVE, Work.SEND):
+            assert self.between is not None
+            return passed(node, rows, self.rates, self.between)
+        return work(self.net.program, node, rows, self.rates, self.machine)
 
     def _operator(self, node: Node, rows: Rows) -> NodeCost:
         assert node.operator is not None
@@ -147,8 +159,9 @@ class Costs:
         return self.training.keep is Keep.BORDERS and node.run >= 0
 
     def kept_times(self, node: Node) -> float:
-        """Of recomputed repeats one instance is alive at a time."""
-        return node.times / self.net.instances[node.run] if self._repeats(node) else float(node.times)
+        """Of recomputed repeats one instance of one microbatch is alive at a time."""
+        again = self._repeats(node)
+        return node.times / self.net.instances[node.run] if again else float(node.times * self.training.alive)
 
     def _spread(self, port: Port, rows: Rows) -> Array:
         """[rows] sum over dims of d_i / s_i; what is flat is smaller as a whole."""
@@ -358,7 +371,7 @@ class Costs:
     def link_times(self, link: Link, sink: Node) -> float:
         if self.training.keep is Keep.BORDERS and link.inside and sink.run >= 0:
             return link.times / self.net.instances[sink.run]
-        return float(link.times)
+        return float(link.times * self.training.alive)
 
     def _weight(self, link: Link, given: Rows, taken: Rows, pairs: Pairs) -> list[Exchange]:
         """Weights on their way to where they are used, and their gradients back.

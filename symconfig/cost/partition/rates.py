@@ -153,19 +153,24 @@ def seconds(axes: Sequence[Axis], mesh: Mesh, cluster: ClusterDescriptor) -> tup
             tuple((none / LL128_LATENCY if protocols else none).tolist()), tuple((many / _MANY).tolist()), protocols
         )
 
-    def sent(axis: Axis) -> Affine:
-        none, many = (
-            float(compiled.send_s(amount, float(axis.size), float(axis.stride), **numbers)) for amount in (0.0, _MANY)
-        )
-        return Affine(none, many / _MANY)
-
     ring = fitted(compiled.ring_s, 1.0, ranks, stride, protocols=True)
     all_reduce = fitted(compiled.ring_s, 2.0, ranks, stride, protocols=True)
     all_to_all = fitted(compiled.all_to_all_s, ranks, stride, 1.0, 0.0, 1.0, 1.0, protocols=False)
     return tuple(
-        Rate(axis.size, step, ring, all_reduce, all_to_all, sent(axis))
+        Rate(axis.size, step, ring, all_reduce, all_to_all, _sent(axis.size, axis.stride, numbers))
         for axis, step in zip(axes, groups.steps, strict=True)
     )
+
+
+def between_stages(mesh: Mesh, cluster: ClusterDescriptor) -> Affine:
+    """Return the seconds of a message between GPUs of two stages: over the outermost level, which not all cross."""
+    outer = mesh.levels[-1].size
+    return _sent(outer, mesh.gpus // outer, levels(mesh, cluster))
+
+
+def _sent(size: int, stride: int, numbers: dict[str, Number]) -> Affine:
+    none, many = (float(compiled.send_s(amount, float(size), float(stride), **numbers)) for amount in (0.0, _MANY))
+    return Affine(none, many / _MANY)
 
 
 def _within(mesh: Mesh, groups: Groups, numbers: dict[str, Number]) -> tuple[Array, Array, dict[str, Number]]:

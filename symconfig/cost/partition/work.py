@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from symconfig.cost import compiled
 from symconfig.cost.machine import Machine, Number
 from symconfig.cost.partition.change import Move, together
-from symconfig.cost.partition.rates import Array, Rate
+from symconfig.cost.partition.rates import Affine, Array, Rate
 from symconfig.graph.layout import Kind
 from symconfig.graph.program.net import PARTIAL, Node, Port
 from symconfig.graph.program.program import Operator, Program, Split, Work
@@ -138,6 +138,21 @@ def _memory(node: Node, rows: Rows, rates: Sequence[Rate], machine: Machine) -> 
     forward = seconds(op.traffic[0] * moved) if op.traffic[0] else np.zeros(len(rows))
     gradient = op.backward and any(port.tensor.gradient for port in node.ports[: len(op.inputs)])
     return Passes(forward, seconds(op.traffic[1] * back) if gradient and op.traffic[1] else np.zeros(len(rows)))
+
+
+def passed(node: Node, rows: Rows, rates: Sequence[Rate], between: Affine) -> Passes:
+    """[rows] what a tensor's way over a cut of a pipeline takes of the stage's time: forward, and its gradient's back.
+
+    between: of a message between GPUs of two stages. What comes in comes as it lies; what goes out leaves each GPU
+    once, since those that hold the same send a share of it each.
+    """
+    op, port = node.operator, node.ports[0]
+    assert op is not None
+    coming = between(held((port,), rows, rates)[0])
+    whole = float(prod(port.sizes)) * port.tensor.element_bytes
+    going = np.full(len(rows), between(whole / prod(rate.size for rate in rates)))
+    forward, backward = (coming, going) if op.work is Work.RECEIVE else (going, coming)
+    return Passes(forward, backward if op.backward else np.zeros(len(rows)))
 
 
 class Inner(NamedTuple):

@@ -21,6 +21,8 @@ class Work(StrEnum):
     MEMORY = (
         "memory"  # bound by reading its inputs and writing its outputs: element-wise, norms, look-ups, permutations
     )
+    RECEIVE = "receive"  # from the stage before it, and the gradient back
+    SEND = "send"  # to the next stage
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from symconfig.cost.machine import machine
 from symconfig.cost.partition import rates
 from symconfig.cost.partition.costs import Costs, Keep, Objective, Training
 from symconfig.cost.partition.floor import floor_bytes
+from symconfig.cost.partition.rates import Affine
 from symconfig.cost.partition.work import Rows
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.mesh import Axis, Mesh
@@ -49,8 +50,8 @@ class Ask:
 
     memory_limit: bytes of tensors that a GPU may hold. gamma: of the objective symtensor; None: adapted. flat: weights
     may be kept in smaller parts than they are used in. turns, keeps: numbers of microbatches in rising order, and what
-    stays for the backward, of which the best is taken. limit_s: for all solvers but the adaptive one. seed, steps: of
-    the random walk.
+    stays for the backward, of which the best is taken. between: of a message to another stage of a pipeline. limit_s:
+    for all solvers but the adaptive one. seed, steps: of the random walk.
     """
 
     mesh: Mesh
@@ -64,6 +65,7 @@ class Ask:
     keeps: tuple[Keep, ...] = tuple(Keep)
     training: Training = field(default_factory=Training)
     precision: str = "bf16"
+    between: Affine | None = None
     limit_s: float = 10.0
     seed: int = 0
     steps: int = 20_000
@@ -154,7 +156,7 @@ def costs_of(case: Case, ask: Ask, axes: Sequence[Axis]) -> Costs:
     timed = ask.objective is Objective.TIME
     speeds = rates.seconds(axes, ask.mesh, ask.cluster) if timed else rates.elements(axes)
     gpu = machine(ask.cluster, ask.precision, gpus=ask.mesh.gpus)
-    return Costs(case.net, speeds, gpu, case.training, ask.objective, ask.flat)
+    return Costs(case.net, speeds, gpu, case.training, ask.objective, ask.flat, ask.between)
 
 
 def partition(programs: Programs, ask: Ask) -> Partition | None:

@@ -1,0 +1,130 @@
+"""Stages and tensors solved together: `symconfig.pipeline(model=…, cluster=…, gpus=…, …, stages="1..8")`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from symconfig.api.arguments import typed
+from symconfig.api.partition import PartitionResult
+from symconfig.descriptor.mesh import Mesh
+from symconfig.errors import InfeasibleError, InputError, Problem
+from symconfig.format import gib, seconds, several
+from symconfig.report.partition_stages import Staged, to_dict
+from symconfig.solve.partition.pipeline.run import Pipeline
+from symconfig.solve.partition.pipeline.run import pipeline as solve
+from symconfig.solve.partition.run import Ask
+
+if TYPE_CHECKING:
+    from symconfig.api.graph_job import Asked
+
+
+@dataclass(frozen=True)
+class PipelineResult:
+    """A step in stages, each with its own partition."""
+
+    asked: Asked
+    found: Pipeline
+
+    @cached_property
+    def stages(self) -> tuple[PartitionResult, ...]:
+        """The partition of each stage, first to last; of a stage as a program, which receives and sends."""
+        return tuple(
+            PartitionResult(self._asked_of(stage.partition.ask), stage.partition) for stage in self.found.stages
+        )
+
+    def _asked_of(self, ask: Ask) -> Asked:
+        source = replace(self.asked.source, model=None, module="")
+        return replace(self.asked, source=source, ask=ask)
+
+    def said(self, top: int = 1) -> Staged:
+        """Everything that the report shows. top: other ways of each operator."""
+        like = self.found.like
+        told = {number: self.stages[number].said(top, framed=False) for number in dict.fromkeys(like)}
+        said = (
+            replace(told[first], found=one.found, spent=one.spent) for first, one in zip(like, self.stages, strict=True)
+        )
+        subject, job = PartitionResult(self.asked, self.found.stages[0].partition).headline
+        return Staged(subject, job, self.asked.ask, self.found, tuple(said))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON contract, `symconfig.pipeline/1`: see `symconfig.report.partition_stages`."""
+        return to_dict(self.said())
+
+
+@typed
+def pipeline(
+    model: Any = None,
+    cluster: Any = None,
+    gpus: int | None = None,
+    global_batch_size: int | None = None,
+    seq_length: int | None = None,
+    *,
+    stages: int | str = "1..8",
+    program: str | Path | None = None,
+    module: str | None = None,
+    mesh: str | Path | Mesh | None = None,
+    solver: str = "auto",
+    memory_limit: str | float | None = None,
+    flat: bool = True,
+    num_microbatches: int | None = None,
+    recompute: str = "auto",
+    limit_s: float | None = None,
+    precision: str = "auto",
+) -> PipelineResult:
+    """The fastest cut into stages, with a split of every operator in each. Arguments mean what the options of
+    `symconfig partition --stages` mean. Raises InputError (all problems at once), InfeasibleError when nothing fits.
+    """
+    from symconfig.api.graph_job import asked
+
+    given: Mapping[str, Any] = {
+        "model": model, "program": program, "module": module, "cluster": cluster, "gpus": gpus, "mesh": mesh,
+        "global_batch_size": global_batch_size, "seq_length": seq_length, "solver": solver, "stages": stages,
+        "memory_limit": memory_limit, "flat": flat, "num_microbatches": num_microbatches, "recompute": recompute,
+        "limit_s": limit_s, "precision": precision,
+    }  # fmt: skip
+    return answered(asked(given))
+
+
+def answered(asked: Asked) -> PipelineResult:
+    """Raises InfeasibleError when nothing fits, and says what would."""
+    assert asked.stages is not None
+    found = solve(asked.source.programs, asked.ask, *asked.stages)
+    if found is None:
+        raise _infeasible(asked, *asked.stages)
+    return PipelineResult(asked, found)
+
+
+def _infeasible(asked: Asked, least: int, most: int) -> InfeasibleError:
+    """Names the fullest stage of what would be fastest, and the stages or GPUs that would do."""
+    asked = replace(asked, ask=replace(asked.ask, turns=asked.ask.turns[-1:]))  # which hold least
+    free = solve(asked.source.programs, replace(asked.ask, memory_limit=np.inf), least, most)
+    words = several(least, "stage") if least == most else f"{least} to {most} stages"
+    what = f"no pipeline of {words} was found that fits in memory"
+    if free is not None:
+        number, fullest = max(enumerate(free.stages, 1), key=lambda one: one[1].memory)
+        what += (
+            f": the fastest holds {gib(fullest.memory)} of {gib(asked.ask.memory_limit)} GiB on stage {number} of "
+            f"{len(free.stages)}, at {free.turns:,} microbatch{'es' if free.turns > 1 else ''}"
+        )
+    return InfeasibleError(Problem(what, hint=_nearest(asked, least)))
+
+
+def _nearest(asked: Asked, least: int) -> str:
+    """Other numbers of stages on these GPUs, or more GPUs, up to eight times as many."""
+    other = solve(asked.source.programs, asked.ask, 1, asked.mesh.gpus)
+    if other is not None:
+        return f"--stages {len(other.stages)}, which takes {seconds(other.step_s)} s a step"
+    for times in (2, 4, 8):
+        try:
+            mesh = asked.grown(times)
+        except InputError:
+            mesh = None
+        if mesh is not None and solve(asked.source.programs, replace(asked.ask, mesh=mesh), least, least):
+            return f"{mesh.gpus:,} GPUs"
+    return "a smaller batch or sequence, or more memory: no larger mesh was found to hold it"

@@ -1,0 +1,121 @@
+"""The answer of `symconfig partition --stages`: where the graph is cut, what each stage runs on, and how it is split.
+
+    {"schema": "symconfig.pipeline/1", "name", "job", "mesh": {"gpus", "levels"},
+     "solution": {"step_s", "microbatches", "idle", "memory_limit_bytes", "layers", "solved"},
+     "stages": [{"operators": {"first", "last", "count"}, "gpus", "microbatch_s", "once_s", "in_flight",
+                 "memory_bytes", "keep", "like", "partition": …}]}
+
+`layers`: what the operators were grouped into, between which a cut may be. `like`: the first stage, from 0, that is the
+same and split the same way. `partition`: as `symconfig.partition/1`, of the stage with what it receives and sends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from symconfig.format import count, gib, milliseconds, percent, seconds, several
+from symconfig.report.grid import Block, Grid
+from symconfig.report.partition import KEPT, legend, meshed, stored, strategies
+from symconfig.report.partition_json import levels
+from symconfig.report.partition_json import to_dict as of_partition
+from symconfig.report.partition_said import Said, short
+from symconfig.solve.partition.pipeline.run import Pipeline
+from symconfig.solve.partition.run import Ask
+
+SCHEMA = "symconfig.pipeline/1"
+_NAME = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """Everything that is said of a pipeline. ask: of all of it. said: of each stage."""
+
+    subject: str
+    job: str
+    ask: Ask
+    found: Pipeline
+    said: tuple[Said, ...]
+
+
+def blocks(staged: Staged) -> list[Block]:
+    """Return everything, in order: stages that are the same once."""
+    shown: list[Block] = [_headline(staged), _stages(staged)]
+    like = staged.found.like
+    for number in dict.fromkeys(like):
+        said = staged.said[number]
+        mine = [str(n + 1) for n, first in enumerate(like) if first == number]
+        shown += [f"Stage{'s' * (len(mine) > 1)} {', '.join(mine)}", strategies(said), stored(said)]
+    shown += legend(staged.said[0])
+    notes = "\n".join(f"Note: {note}" for note in staged.found.program.notes)
+    return [*shown, notes] if notes else shown
+
+
+def _headline(staged: Staged) -> str:
+    found, ask = staged.found, staged.ask
+    return "\n".join(
+        (
+            f"{staged.subject}, {staged.job}".rstrip(", "),
+            f"mesh: {meshed(ask.mesh)}, {count(ask.mesh.gpus)} GPUs",
+            f"{several(len(found.program.operators), 'operator')} in {several(len(found.cuts) - 1, 'layer')}, between "
+            "which it may be cut",
+            "",
+            f"{seconds(found.step_s)} s a step in {several(len(found.stages), 'stage')}, "
+            f"{count(found.turns)} microbatch{'es' * (found.turns > 1)}; {percent(found.idle)} of it idle",
+        )
+    )
+
+
+def _stages(staged: Staged) -> Grid:
+    found = staged.found
+    rows = []
+    for number, stage in enumerate(found.stages):
+        operators = _names(found, number)
+        span = f"{short(operators[0], _NAME)} to {short(operators[-1], _NAME)}"
+        rows.append(
+            (
+                str(number + 1), span, count(len(operators)), count(stage.gpus), milliseconds(stage.turn_s),
+                milliseconds(stage.once_s), count(stage.alive), gib(stage.memory), KEPT[stage.keep],
+            )
+        )  # fmt: skip
+    headers = ("stage", "operators", "", "GPUs", "ms a microbatch", "ms once", "in flight", "GiB", "")
+    return Grid(headers, tuple(rows), left=(1, 8), title="Stages", fixed=(3,))
+
+
+def to_dict(staged: Staged) -> dict[str, Any]:
+    found, ask = staged.found, staged.ask
+    return {
+        "schema": SCHEMA,
+        "name": found.program.name,
+        "job": staged.job,
+        "mesh": {"gpus": ask.mesh.gpus, "levels": levels(ask.mesh)},
+        "solution": {
+            "step_s": found.step_s,
+            "microbatches": found.turns,
+            "idle": found.idle,
+            "memory_limit_bytes": ask.memory_limit,
+            "layers": len(found.cuts) - 1,
+            "solved": found.solved,
+        },
+        "stages": [_stage(staged, number) for number in range(len(found.stages))],
+    }
+
+
+def _stage(staged: Staged, number: int) -> dict[str, Any]:
+    stage, operators = staged.found.stages[number], _names(staged.found, number)
+    return {
+        "operators": {"first": operators[0], "last": operators[-1], "count": len(operators)},
+        "gpus": stage.gpus,
+        "microbatch_s": stage.turn_s,
+        "once_s": stage.once_s,
+        "in_flight": stage.alive,
+        "memory_bytes": stage.memory,
+        "keep": stage.keep.value,
+        "like": staged.found.like[number],
+        "partition": of_partition(staged.said[number]),
+    }
+
+
+def _names(found: Pipeline, number: int) -> Sequence[str]:
+    return [found.program.operators[index].name for index in found.operators(number)]

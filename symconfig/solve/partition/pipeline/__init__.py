@@ -1,0 +1,1 @@
+"""Stages and tensors solved together: Alpa's outer dynamic program over cuts of any graph."""

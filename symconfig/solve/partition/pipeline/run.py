@@ -1,0 +1,109 @@
+"""From a program and a mesh to a pipeline: stages, each with its own partition."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from symconfig.cost.partition import rates
+from symconfig.graph.program.fold import Folding, fold
+from symconfig.graph.program.net import net
+from symconfig.graph.program.part import Parts
+from symconfig.graph.program.program import Program
+from symconfig.graph.program.repeats import Crossing
+from symconfig.solve.partition.pipeline.layers import Array, layers
+from symconfig.solve.partition.pipeline.search import Bounds, Chosen, search
+from symconfig.solve.partition.pipeline.stage import Place, Stage, Stages
+from symconfig.solve.partition.pipeline.submeshes import submeshes
+from symconfig.solve.partition.run import Ask, Case, Programs, Solver, costs_of
+
+LAYERS = 32  # that a program is grouped into at most
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """A step in stages. program: with its operators in the order that is cut. cuts: the operators where layers begin,
+    and where the last ends. like: of each stage the first that is the same with the same strategy. solved: how often
+    the tensor solver was run."""
+
+    program: Program
+    cuts: tuple[int, ...]
+    places: tuple[Place, ...]
+    stages: tuple[Stage, ...]
+    like: tuple[int, ...]
+    step_s: float
+    turns: int
+    solved: int = 0
+
+    @property
+    def idle(self) -> float:
+        """Return the share of all GPUs' time in which a stage waits for others."""
+        seconds = ((self.turns * stage.turn_s + stage.once_s) * stage.gpus for stage in self.stages)
+        return 1.0 - sum(seconds) / (self.step_s * sum(stage.gpus for stage in self.stages))
+
+    def operators(self, number: int) -> range:
+        """Return which operators of the program a stage runs."""
+        place = self.places[number]
+        return range(self.cuts[place.first], self.cuts[place.stop])
+
+
+def pipeline(programs: Programs, ask: Ask, least: int, most: int) -> Pipeline | None:
+    """Return the fastest step in `least` to `most` stages, over all numbers of microbatches; None where none fits."""
+    best: Pipeline | None = None
+    solved = 0
+    between = rates.between_stages(ask.mesh, ask.cluster) if ask.mesh.levels else None
+    for turns in ask.turns:
+        inner = Solver.ADAPTIVE if ask.solver is Solver.AUTO else ask.solver
+        given = _stages(programs(turns), replace(ask, turns=(turns,), between=between, solver=inner))
+        found = search(*given, least, most, best.step_s if best is not None else np.inf)
+        stages = given[0]
+        solved += stages.solved
+        if found is not None:
+            best = _made(stages, found)
+    return replace(best, solved=solved) if best is not None else None
+
+
+def _stages(program: Program, ask: Ask) -> tuple[Stages, Bounds]:
+    folding = fold(program)
+    meshes, work = submeshes(ask.mesh), _work(folding, ask)
+    crossing = Crossing(folding.program).bytes(folding.program)
+    cuts = layers(work, crossing, folding.runs, LAYERS)
+    parts = Parts(folding.program)
+    each, stored = (np.add.reduceat(of, cuts[:-1]) for of in (work, _stored(parts, ask)))
+    bounds = Bounds(each, stored, tuple(mesh.gpus for mesh in meshes), ask.turns[0])
+    return Stages(parts, cuts, meshes, ask), bounds
+
+
+def _stored(parts: Parts, ask: Ask) -> Array:
+    """[operators] bytes of the weights that an operator is the first to read."""
+    result: Array = np.zeros(len(parts.program.operators))
+    for parameter in parts.program.parameters:
+        kept = ask.training.gradient_bytes + ask.training.optimizer_bytes if parameter.trainable else 0.0
+        first, _ = parts.uses.get(parameter.tensor.name, (0, 0))
+        result[first] += parts.program.elements(parameter.tensor.name) * (parameter.tensor.element_bytes + kept)
+    return result
+
+
+def _work(folding: Folding, ask: Ask) -> Array:
+    """[operators] seconds of computation on one GPU, forward and backward once."""
+    whole = net(folding.program, folding.of, folding.runs)
+    costs = costs_of(Case(whole, ask.training), ask, ())
+    one = np.zeros((1, 0), dtype=np.int64)
+    passes = {index: costs.passes(whole.nodes[index], one) for index in dict.fromkeys(whole.node_of)}
+    seconds = {index: (each.forward + each.backward).item() for index, each in passes.items()}
+    return np.array([seconds[index] for index in whole.node_of])
+
+
+def _made(stages: Stages, found: Chosen) -> Pipeline:
+    every = list(zip(found.places, found.stages, strict=True))
+    names = [(stages.key(p.first, p.stop), p.mesh, stage.partition.rows, stage.keep) for p, stage in every]
+    return Pipeline(
+        program=stages.parts.program,
+        cuts=stages.cuts,
+        places=found.places,
+        stages=tuple(stage.in_place() for stage in found.stages),
+        like=tuple(names.index(name) for name in names),
+        step_s=found.step_s,
+        turns=stages.turns,
+    )

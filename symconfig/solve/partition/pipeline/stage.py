@@ -1,0 +1,143 @@
+"""What a stretch of a program takes as one stage of a pipeline on a part of the mesh: the tensor solver's answer.
+
+Stretches that are alike in all but names are solved once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from symconfig.cost.partition.costs import Keep
+from symconfig.descriptor.mesh import Mesh
+from symconfig.graph.program.part import Parts, gradient_elements
+from symconfig.solve.partition.priced import price
+from symconfig.solve.partition.run import Ask, Partition, partition
+
+
+class Place(NamedTuple):
+    """A stretch of the layers, by the numbers of its first one and of the one behind it, and which part of the mesh."""
+
+    first: int
+    stop: int
+    mesh: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A solved stage. turn_s: seconds of a microbatch, forward and backward. once_s: of what happens once a step, the
+    sum of gradients of weights that other stages have, too, among it. memory: bytes at the peak with `alive`
+    microbatches in flight, of which each holds each_bytes."""
+
+    partition: Partition
+    turn_s: float
+    once_s: float
+    memory: float
+    each_bytes: float
+    alive: int
+
+    def busy_s(self, turns: int) -> float:
+        """Return what the stage adds to a step that waits for it: all but its first microbatch."""
+        return (turns - 1) * self.turn_s + self.once_s
+
+    @property
+    def gpus(self) -> int:
+        return self.partition.ask.mesh.gpus
+
+    @property
+    def keep(self) -> Keep:
+        return self.partition.costs.training.keep
+
+    def in_place(self) -> Stage:
+        """Return the stage whose partition, too, has as many microbatches in flight."""
+        ask, costs = self.partition.ask, self.partition.costs
+        costs = replace(costs, training=replace(costs.training, alive=self.alive))
+        ask = replace(ask, training=replace(ask.training, alive=self.alive))
+        return replace(self, partition=replace(self.partition, ask=ask, costs=costs, memory=self.memory))
+
+    def with_alive(self, alive: int) -> Stage:
+        return replace(self, memory=self.memory + (alive - self.alive) * self.each_bytes, alive=alive)
+
+
+@dataclass
+class Stages:
+    """Stages of one program, with as many microbatches as `ask` has turns. cuts: operators where layers begin, and
+    where the last ends. solved: how often the tensor solver was run."""
+
+    parts: Parts
+    cuts: tuple[int, ...]
+    meshes: tuple[Mesh, ...]
+    ask: Ask
+    solved: int = 0
+    _free: dict[Hashable, Stage | None] = field(default_factory=dict)
+    _fitted: dict[Hashable, Stage | None] = field(default_factory=dict)
+    _keys: dict[tuple[int, int], Hashable] = field(default_factory=dict)
+
+    @property
+    def turns(self) -> int:
+        return self.ask.turns[0]
+
+    def key(self, first: int, stop: int) -> Hashable:
+        known = self._keys.get((first, stop))
+        if known is None:
+            known = self._keys[first, stop] = self.parts.key(self.cuts[first], self.cuts[stop])
+        return known
+
+    def known(self, place: Place, alive: int) -> Stage | float | None:
+        """Return what is known of the fastest that fits with so many microbatches in flight: the stage, or seconds that
+        no step of it alone takes less than; None where none was found.
+
+        What is fastest without a limit of memory is fastest where it fits.
+        """
+        key = self.key(place.first, place.stop), place.mesh
+        if key not in self._free:
+            self._free[key] = self._solve(place, 1, replace(self.ask, keeps=self.ask.keeps[:1], memory_limit=np.inf))
+        free = self._free[key]
+        if free is not None and free.with_alive(alive).memory <= self.ask.memory_limit:
+            return free.with_alive(alive)
+        if (key, alive) in self._fitted:
+            return self._fitted[key, alive]
+        return free.partition.cost if free is not None else None
+
+    def stage(self, place: Place, alive: int) -> Stage | None:
+        """Return the fastest that fits, solved where it was not yet."""
+        found = self.known(place, alive)
+        if isinstance(found, float):
+            key = self.key(place.first, place.stop), place.mesh
+            found = self._fitted[key, alive] = self._limited(place, alive)
+        return found
+
+    def _limited(self, place: Place, alive: int) -> Stage | None:
+        """What fits with more in flight is fastest where less is, if it is that."""
+        if alive > 1:
+            fewer = self.stage(place, alive - 1)
+            if fewer is None or fewer.with_alive(alive).memory <= self.ask.memory_limit:
+                return fewer.with_alive(alive) if fewer is not None else None
+        return self._solve(place, alive, self.ask)
+
+    def _solve(self, place: Place, alive: int, ask: Ask) -> Stage | None:
+        self.solved += 1
+        mesh, training = self.meshes[place.mesh], replace(ask.training, alive=alive)
+        start, stop = self.cuts[place.first], self.cuts[place.stop]
+        program = self.parts.program_of(start, stop)
+        found = partition(lambda turns: program, replace(ask, mesh=mesh, training=training))
+        if found is None:
+            return None
+        return self._told(found, start, stop, mesh.gpus)
+
+    def _told(self, found: Partition, start: int, stop: int, gpus: int) -> Stage:
+        """With seconds and bytes by microbatch: both are straight lines in their number."""
+        costs, turns, alive = found.costs, found.costs.training.turns, found.costs.training.alive
+        more = replace(costs, training=replace(costs.training, turns=turns + 1, alive=alive + 1))
+        cost, memory = price(more, np.array(found.rows, dtype=np.int64).reshape(len(found.rows), -1))
+        turn_s, shared = cost - found.cost, self.parts.shared(start, stop)
+        once_s = found.cost - turns * turn_s
+        if shared:
+            assert found.ask.between is not None
+            amount = costs.training.gradient_bytes * gradient_elements(shared, self.parts.program)
+            once_s += float(found.ask.between(amount / gpus))
+        ask = replace(self.ask, mesh=found.ask.mesh)
+        return Stage(replace(found, ask=ask), turn_s, once_s, found.memory, memory - found.memory, alive)

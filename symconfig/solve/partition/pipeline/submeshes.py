@@ -1,0 +1,25 @@
+"""The parts of a mesh that a stage may have: 1, 2, 4, … GPUs of a node, and 1, 2, 4, … whole nodes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from symconfig.descriptor.mesh import Mesh, MeshLevel
+
+
+def submeshes(mesh: Mesh) -> tuple[Mesh, ...]:
+    """Return parts by rising number of GPUs, the whole last: of a level a divisor of its domains, each of them whole.
+
+    Powers of two that add up to the whole always have room in it (Alpa, OSDI 2022, appendix A).
+    """
+    found = [Mesh(())]
+    for index, level in enumerate(mesh.levels):
+        sizes = [size for size in range(2, level.size + 1) if level.size % size == 0]
+        found += [Mesh((*mesh.levels[:index], _part(level, size))) for size in sizes]
+    return tuple(found)
+
+
+def _part(level: MeshLevel, size: int) -> MeshLevel:
+    """Without a switch a GPU has the links to its own part only."""
+    links = (size - 1) / (level.size - 1) if level.mesh else 1.0
+    return replace(level, size=size, bandwidth_bytes_per_s=level.bandwidth_bytes_per_s * links)
