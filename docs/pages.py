@@ -18,7 +18,8 @@ VIEWS = {
     "plans": "The chosen plan, the best of each other way to split, and why the first is the first.",
     "time": "Seconds of a step by part, of each plan.",
     "memory": "What fills the fullest GPU of each plan, against what a plan may use; each pipeline stage's peak.",
-    "sensitivity": "By how much the step changes where one constant of the GPU is off by its own uncertainty.",
+    "sensitivity": "By how much the step changes where one constant of the GPU or of a link is off by its own "
+    "uncertainty.",
     "weighed": "All of the lattice: a dot for each choice of degrees, micro-batch and ZeRO stage. Sliders are pins; a "
     "brush on an axis keeps what lies there. A click asks why not.",
     "why": "Any layout: what it costs, whether it fits, or which constraint forbids it.",

@@ -64,7 +64,7 @@ page.percent = (share) => (100 * share).toFixed(1) + " %";
 // A number on an axis, without the digits that nobody reads.
 page.brief = (value) => (Math.abs(value) >= 1e5 || (value !== 0 && Math.abs(value) < 1e-3)
   ? Number(value).toExponential(0) : String(Number(Number(value).toPrecision(3))));
-page.words = (name) => name.replaceAll("_", " ");
+page.words = (name) => name.replace(/_(bytes_per_)?s$/, "").replace(/[._]/g, " ");
 
 page.ink = (name) => getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();
 

@@ -55,7 +55,7 @@ page.view("memory", "Where the memory goes", ["plans"], "Of the fullest GPU of e
   });
 
 page.view("sensitivity", "How sure it is", ["sensitivity"],
-  "By how much the step changes where one constant of the GPU is off by its own uncertainty (one standard deviation).",
+  "By how much the step changes where one constant of the GPU or of a link is off by its own uncertainty (one standard deviation).",
   (parent, data) => {
     const best = data.plans[0], [low, high] = best.interval;
     parent.append(page.element("p", { text: "A step takes " + page.seconds(best.step_s) + ", likely between " +
