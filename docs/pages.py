@@ -36,8 +36,9 @@ symconfig plan --model mixtral-8x7b --cluster h100 --gpus 64 --global-batch-size
 
 writes one file (SIZE MB, drawn in SECONDS s here). It asks nothing of any network (its policy forbids it), so it can be
 sent, opened offline and printed; it follows the system's light or dark. `--html` of `audit`, `replan`, `sweep`, `size`,
-`validate` and `partition` writes their answers the same way. Where nothing fits, the page says what each layout would
-need. `--candidates FILE.csv` (or `.parquet`) writes all that was weighed for other programs. In a notebook, a
+`validate`, `adaptability` and `partition` writes their answers the same way, with pictures of their own: of a partition
+which GPUs hold the same part of any tensor, and what each operator takes and holds. Where nothing fits, the page says
+what each layout would need. `--candidates FILE.csv` (or `.parquet`) writes all that was weighed for other programs. In a notebook, a
 `PlanResult` shows itself ([examples/plan.ipynb](../examples/plan.ipynb)).
 
 `symconfig serve` (`pip install 'symconfig[serve]'`) is the same page with a form: a zoo model or a dropped

@@ -85,7 +85,9 @@ def opened(started: Any, file: Path, **context: Any) -> Iterator[Seen]:
         scheme = context.get("color_scheme", "light")
         if not seen.page.evaluate("(scheme) => matchMedia(`(prefers-color-scheme: ${scheme})`).matches", scheme):
             # Firefox cannot be told by BiDi: the page's own choice.
-            seen.page.evaluate("(scheme) => { document.documentElement.dataset.theme = scheme; }", scheme)
+            seen.page.evaluate(
+                "(scheme) => { document.documentElement.dataset.theme = scheme; page.redraw(); }", scheme
+            )
         seen.run("page.charts.forEach((one) => one.now())")
         seen.page.wait_for_timeout(200)
         yield seen

@@ -8,13 +8,16 @@ from typing import Any
 
 import pytest
 
-from symconfig import plan
+from symconfig import partition, plan
 from symconfig.api.page import plan_page, refused_page, report_page
 from symconfig.api.planning import PlanResult, read_job
 from symconfig.descriptor.document import Document
 from symconfig.errors import InfeasibleError
 from symconfig.plans.plan import Candidate
 from symconfig.report.grid import Grid
+from symconfig.report.page.partitioned import of_partition
+from symconfig.report.page.pictures import Bars
+from symconfig.report.partition import blocks
 from tests.report.page.browser import PROGRAMS, browser, opened
 
 DENSE = {"model": "llama2-13b", "cluster": "a100-80gb", "gpus": 64, "global_batch_size": 1024, "seq_length": 4096}
@@ -57,6 +60,9 @@ def pages(plans: dict[str, PlanResult], tmp_path_factory: pytest.TempPathFactory
     except InfeasibleError as caught:
         error = caught
     found["too large"].write_text(refused_page(job, error), encoding="utf-8")
+    said = partition(model="mixtral-8x7b", cluster="h100", gpus=16, global_batch_size=16).said()
+    found["partition"] = folder / "partition.html"
+    found["partition"].write_text(report_page("a partition", blocks(said), of_partition(said)), encoding="utf-8")
     return found
 
 
@@ -109,9 +115,35 @@ def test_a_program_for_the_blind_finds_nothing_serious(started: Any, pages: dict
             assert serious == []
 
 
-def test_a_narrow_screen_scrolls_in_one_direction(started: Any, pages: dict[str, Path]) -> None:
-    with opened(started, pages["experts"], viewport={"width": 390, "height": 800}) as seen:
+@pytest.mark.parametrize("name", ["experts", "partition"])
+def test_a_narrow_screen_scrolls_in_one_direction(started: Any, pages: dict[str, Path], name: str) -> None:
+    with opened(started, pages[name], viewport={"width": 390, "height": 800}) as seen:
         assert seen.run("document.documentElement.scrollWidth") <= 390
+
+
+def test_a_partition_s_page_colours_those_who_hold_the_same(started: Any, pages: dict[str, Path]) -> None:
+    with opened(started, pages["partition"]) as seen:
+        assert (seen.said, seen.asked) == ([], [])
+        assert seen.page.locator("#pictures canvas").count() == 2
+        tensors = seen.run("page.data.pictures[0].tensors")
+        for place in (0, next(place for place, one in enumerate(tensors) if all(one["cut"]))):
+            seen.page.select_option("#held", str(place))
+            numbers = seen.run("[...document.querySelectorAll('.ranks text')].map((one) => one.textContent)")
+            axes = seen.run("page.data.pictures[0].axes")
+            for k, (size, stride) in enumerate(axes):  # neighbours along an axis differ where it cuts
+                near = [r for r in range(len(numbers)) if r // stride % size < size - 1]
+                assert {numbers[r] != numbers[r + stride] for r in near} == {tensors[place]["cut"][k]}
+
+
+def test_changes_are_bars_of_what_is_kept_and_of_what_is_new(started: Any, tmp_path: Path) -> None:
+    path = tmp_path / "changes.html"
+    bars = Bars("changes", "tokens/s", ("a", "b"), (("kept", (None, 2.0)), ("new", (1.0, 3.0))), False, "does not run")
+    path.write_text(report_page("changes", [], [bars]), encoding="utf-8")
+    with opened(started, path) as seen:
+        assert seen.run("page.charts[0].made.getOption().series.map((s) => s.data.map((d) => d.value))") == [
+            [0, 2], [1, 3],
+        ]  # fmt: skip
+        assert (seen.said, seen.asked) == ([], [])
 
 
 def test_a_brush_on_an_axis_narrows_the_dots(started: Any, pages: dict[str, Path]) -> None:

@@ -62,8 +62,8 @@ page.size = (bytes) => {
 };
 page.percent = (share) => (100 * share).toFixed(1) + " %";
 // A number on an axis, without the digits that nobody reads.
-page.brief = (value) => (Math.abs(value) >= 1e5 || (value !== 0 && Math.abs(value) < 1e-3)
-  ? Number(value).toExponential(0) : String(Number(Number(value).toPrecision(3))));
+page.brief = (value) => (Math.abs(value) >= 1e7 || (value !== 0 && Math.abs(value) < 1e-3)
+  ? Number(value).toExponential(0) : Number(Number(value).toPrecision(3)).toLocaleString("en", { maximumFractionDigits: 6 }));
 page.words = (name) => name.replace(/_(bytes_per_)?s$/, "").replace(/[._]/g, " ");
 
 page.ink = (name) => getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();
@@ -78,6 +78,7 @@ page.tip = function tip(title, lines) {
 page.chart = function chart(parent, options, given) {
   const place = page.element("div", { class: "chart" + (given && given.tall ? " tall" : ""), role: "img",
     "aria-label": given && given.label, tabindex: given && given.label ? 0 : undefined });
+  if (given && given.rows) place.style.height = 110 + 26 * given.rows + "px";
   parent.append(place);
   const held = { place, made: null, options, on: (given && given.on) || {} };
   page.charts.push(held);

@@ -27,7 +27,8 @@ page.parts = function parts(parent, data, field, label, unit, limit) {
     series: names.map((name, place) => ({
       name: page.words(name), type: "bar", stack: "all", itemStyle: { color: page.colours[place % 9] },
       data: data.plans.map((one) => (one[field][name] || 0) / scale),
-      markLine: place === 0 && limit ? { symbol: "none", label: { formatter: "usable" }, silent: true,
+      markLine: place === 0 && limit ? { symbol: "none", silent: true,
+        label: { formatter: "usable", position: "start", color: page.ink("ink") },
         lineStyle: { color: page.ink("bad") }, data: [{ xAxis: limit / scale }] } : undefined,
     })),
   }), { label });
