@@ -8,7 +8,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from symconfig import plan
+from docs.sweep import columns
+from symconfig import partition, plan
+from symconfig.api.page import report_page
+from symconfig.report.page.partitioned import of_partition
+from symconfig.report.partition import blocks
+from symconfig.runs.candidates import COLUMNS, SCHEMA
 from tests.report.page.browser import browser, opened
 
 HERE = Path(__file__).parent
@@ -38,8 +43,8 @@ writes one file (SIZE MB, drawn in SECONDS s here). It asks nothing of any netwo
 sent, opened offline and printed; it follows the system's light or dark. `--html` of `audit`, `replan`, `sweep`, `size`,
 `validate`, `adaptability` and `partition` writes their answers the same way, with pictures of their own: of a partition
 which GPUs hold the same part of any tensor, and what each operator takes and holds. Where nothing fits, the page says
-what each layout would need. `--candidates FILE.csv` (or `.parquet`) writes all that was weighed for other programs. In a notebook, a
-`PlanResult` shows itself ([examples/plan.ipynb](../examples/plan.ipynb)).
+what each layout would need. `--candidates FILE.csv` (or `.parquet`) writes [all that was weighed](#all-as-a-table) for
+other programs. In a notebook, a `PlanResult` shows itself ([examples/plan.ipynb](../examples/plan.ipynb)).
 
 `symconfig serve` (`pip install 'symconfig[serve]'`) is the same page with a form: a zoo model or a dropped
 `config.json`, a cluster, a batch; a search runs in a worker, with progress and Cancel; sliders narrow what was weighed
@@ -52,6 +57,20 @@ The charts are Apache ECharts, of which the page holds what it uses (`make echar
 `symconfig/report/page/assets/echarts.LICENSE.txt`).
 
 The views, of the plan above, drawn by `make pages`:
+"""
+PARTITION = """## A partition's page
+
+The same GPUs coloured by the part of a tensor that each holds, the step and the memory by operator.
+
+![A partition](pages/partition.png)
+"""
+TABLE = f"""## All as a table
+
+The file of `plan --candidates` (contract `{SCHEMA}`, which Parquet names in its schema, beside what each column is) has
+a row for each choice of degrees, micro-batch and ZeRO stage, the fastest first, then those that do not fit, then the
+degrees that a constraint refuses. What a row has not is empty.
+
+{columns(COLUMNS)}
 """
 
 
@@ -69,9 +88,13 @@ def main() -> None:
             titles = {name: seen.text(f"#{name} h2") for name in VIEWS}
             for name in VIEWS:
                 seen.page.locator(f"#{name}").screenshot(path=folder / f"{name}.png")
+        said = partition(**{**JOB, "gpus": 16, "global_batch_size": 32}).said()
+        file.write_text(report_page("a partition", blocks(said), of_partition(said)), encoding="utf-8")
+        with opened(started, file, viewport={"width": WIDTH, "height": 900}) as seen:
+            seen.page.locator("#pictures").screenshot(path=folder / "partition.png")
     parts = [f"## {titles[name]}\n\n{says}\n\n![{titles[name]}](pages/{name}.png)\n" for name, says in VIEWS.items()]
     head = HEAD.replace("SIZE", f"{size / 1e6:.2f}").replace("SECONDS", f"{seconds:.1f}")
-    (HERE / "page.md").write_text("\n".join([head, *parts]), encoding="utf-8")
+    (HERE / "page.md").write_text("\n".join([head, *parts, PARTITION, TABLE]), encoding="utf-8")
     print(f"wrote page.md and {len(VIEWS)} pictures")
 
 
