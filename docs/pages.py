@@ -29,7 +29,8 @@ VIEWS = {
     "brush on an axis keeps what lies there. A click asks why not.",
     "why": "Any layout: what it costs, whether it fits, or which constraint forbids it.",
     "ranks": "Which ranks form a group, over which level of the network, and how much a GPU exchanges.",
-    "schedule": "Every event of the step and every stage's memory below it; wheel, slider and buttons zoom.",
+    "schedule": "Every event of the step and every stage's memory below it; Ctrl with the wheel, the slider "
+    "and buttons zoom.",
     "roofline": "Products and attentions against what the GPU could do at most.",
     "files": "What `plan --out` writes, to copy.",
 }

@@ -160,9 +160,15 @@ def _limits(model: ModelDescriptor, job: Job) -> dict[str, Any]:
 
 
 def _shown(plan: Plan) -> Iterator[tuple[str, Candidate]]:
-    yield from ((str(number), one) for number, one in enumerate((plan.best, *plan.alternatives), 1))
+    """Yield the ranked plans and those beside them, each once with all of its names."""
+    named = [(str(number), one) for number, one in enumerate((plan.best, *plan.alternatives), 1)]
     beside = {"simplest": plan.beside.simplest, "fastest": plan.beside.fastest, "all options": plan.beside.free}
-    yield from ((name, one) for name, one in beside.items() if one is not None)
+    named += [(name, one) for name, one in beside.items() if one is not None]
+    names: dict[object, list[str]] = {}
+    for name, one in named:
+        names.setdefault((one.parallel, one.batch, one.options), []).append(name)
+    first = {every[0]: ", ".join(every) for every in names.values()}
+    yield from ((first[name], one) for name, one in named if name in first)
 
 
 def _candidate(name: str, one: Candidate) -> dict[str, Any]:

@@ -40,6 +40,14 @@ class Seen:
         """Return what a script says in the page."""
         return self.page.evaluate(script)
 
+    def until(self, script: str) -> None:
+        """Wait until a script says so. The page's policy lets no text be evaluated by the page itself."""
+        for _ in range(200):
+            if self.run(script):
+                return
+            self.page.wait_for_timeout(50)
+        pytest.fail(f"never: {script}")
+
     def text(self, selector: str) -> str:
         return str(self.page.locator(selector).inner_text())
 

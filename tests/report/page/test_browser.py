@@ -175,6 +175,32 @@ def test_the_schedule_can_be_zoomed_and_holds_every_event(
         assert zoom == [25, 75]
 
 
+def test_the_wheel_scrolls_the_page_over_a_chart_and_zooms_with_ctrl(started: Any, pages: dict[str, Path]) -> None:
+    with opened(started, pages["experts"]) as seen:
+        zoom = "(({ start, end }) => end - start)(page.timeline.made.getOption().dataZoom[0])"
+        seen.page.locator("#schedule .chart").scroll_into_view_if_needed()
+        seen.page.locator("#schedule .chart").hover()
+        before = seen.run("scrollY")
+        seen.page.mouse.wheel(0, 200)
+        seen.until(f"scrollY > {before}")
+        assert seen.run(zoom) == 100
+        seen.page.locator("#schedule .chart").hover(position={"x": 500, "y": 150})
+        seen.page.keyboard.down("Control")
+        seen.page.mouse.wheel(0, -200)
+        seen.page.keyboard.up("Control")
+        seen.until(f"{zoom} < 100")
+
+
+def test_paper_is_light(started: Any, pages: dict[str, Path]) -> None:
+    with opened(started, pages["experts"], color_scheme="dark") as seen:
+        dark = seen.run("page.ink('paper')")
+        seen.run("dispatchEvent(new Event('beforeprint'))")
+        assert seen.run("page.ink('paper')") == "#ffffff" != dark
+        assert seen.run("page.timeline.made.getOption().textStyle.color") == seen.run("page.ink('ink')")
+        seen.run("dispatchEvent(new Event('afterprint'))")
+        assert seen.run("page.ink('paper')") == dark
+
+
 def test_a_schedule_of_twenty_thousand_tasks_scrolls(started: Any, pages: dict[str, Path]) -> None:
     with opened(started, pages["long"]) as seen:
         drawn = "page.timeline.made.getOption().series.filter((s) => s.type === 'custom')"

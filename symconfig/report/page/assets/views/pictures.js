@@ -17,7 +17,7 @@ page.pictures.scatter = function scatter(parent, told) {
   const low = Math.min(x[0], y[0]), high = Math.max(x[1], y[1]);
   const [left, right] = told.diagonal ? [low, high] : x, [bottom, top] = told.diagonal ? [low, high] : y;
   page.chart(parent, () => ({
-    legend: { top: 0 },
+    legend: {},
     grid: { left: 80, right: 30, top: 50, bottom: 60 },
     tooltip: { formatter: (hit) => (hit.data && hit.data.dot ? page.tip(hit.seriesName, [...hit.data.dot.says,
       told.x + ": " + page.brief(hit.data.dot.x), told.y + ": " + page.brief(hit.data.dot.y)]) : "") },
@@ -41,7 +41,7 @@ page.short = (name) => (page.side(310) < 310 && name.length > 15 ? "…" + name.
 // A bar for each name, of parts that are stacked or side by side. A part that is null is said not to be.
 page.pictures.bars = function bars(parent, told) {
   page.chart(parent, () => ({
-    legend: { top: 0 },
+    legend: {},
     grid: { left: page.side(310), right: 40, top: 40, bottom: 50 },
     tooltip: { trigger: "axis", axisPointer: { type: "shadow" }, formatter: (hits) => page.tip(hits[0].name,
       hits.filter((hit) => hit.data.part !== 0).map((hit) =>

@@ -63,7 +63,7 @@ page.view("ranks", "Who talks to whom", ["ranks"], "Choose an axis: ranks of one
     if (!data.exchanges.length) return;
     const labels = data.exchanges.map((one) => one.kind + " over " + one.axes.join(" x "));
     page.chart(parent, () => ({
-      legend: { top: 0 },
+      legend: {},
       grid: { left: page.side(210), right: 30, top: 40, bottom: 50 },
       tooltip: { formatter: (hit) => {
         const one = data.exchanges[hit.dataIndex];
@@ -73,7 +73,7 @@ page.view("ranks", "Who talks to whom", ["ranks"], "Choose an axis: ranks of one
       } },
       xAxis: { type: "value", name: "GB a step and GPU", nameLocation: "middle", nameGap: 28 },
       yAxis: { type: "category", inverse: true, data: labels },
-      series: data.levels.map((level, place) => ({ name: level, type: "bar", stack: "all",
+      series: data.levels.filter((level) => data.exchanges.some((one) => one.level === level)).map((level, place) => ({ name: level, type: "bar", stack: "all",
         itemStyle: { color: page.colours[place] },
         data: data.exchanges.map((one) => (one.level === level ? one.bytes / 1e9 : 0)),
       })),
