@@ -164,5 +164,7 @@ ROWS = (
         (Target("tasks_per_cpu_s", 1e6, "a CPU s", at_least=True),)),
     Row("stages", "stage solver, 61 unequal layers", partial(once, ("stages",)),
         (Target("61_unequal_layers_16x4_auto_s", 1, "s"),)),
+    Row("page", "page of deepseek-v3, 2,048 h800", partial(once, ("page",)),
+        (Target("mb", 1.5, "MB"), Target("drawn_s", 1.5, "s"))),
     Row("growth", "weighing by layers and GPUs", partial(once, ("growth",))),
 )  # fmt: skip

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from symconfig.runs.sweep.columns import COLUMNS
+from symconfig.runs.sweep.columns import COLUMNS, Column
 
 PAGE = Path(__file__).with_suffix(".md")
 RECORD = PAGE.parent.parent / "benchmarks" / "sweep.json"
@@ -16,9 +16,9 @@ TABLE = re.compile(r"(<!-- columns -->\n)(.*?)(\n<!-- end of columns -->)", re.D
 SPEED = re.compile(r"(<!-- speed -->\n)(.*?)(<!-- end of speed -->)", re.DOTALL)
 
 
-def columns() -> str:
+def columns(every: Sequence[Column] = COLUMNS) -> str:
     """One row a column."""
-    rows = [f"| `{column.name}` | {column.kind} | {column.unit} | {column.says} |" for column in COLUMNS]
+    rows = [f"| `{column.name}` | {column.kind} | {column.unit} | {column.says} |" for column in every]
     return "\n".join(["| column | kind | unit | what it is |", "|---|---|---|---|", *rows])
 
 

@@ -8,9 +8,9 @@ from symconfig.api.planning import Asked, Wanted, page_files
 from symconfig.errors import SymconfigError
 from symconfig.plans.plan import Plan
 from symconfig.report.grid import Block
-from symconfig.report.page.charts import Scatter
 from symconfig.report.page.data import plan_data, refused_data, report_data
 from symconfig.report.page.page import drawn
+from symconfig.report.page.pictures import Picture
 from symconfig.runs.best import prepared
 
 
@@ -25,6 +25,6 @@ def refused_page(asked: Asked, error: SymconfigError) -> str:
     return drawn(refused_data(model, asked.cluster, job, error))
 
 
-def report_page(title: str, blocks: Sequence[Block], scatters: Sequence[Scatter] = ()) -> str:
+def report_page(title: str, blocks: Sequence[Block], pictures: Sequence[Picture] = ()) -> str:
     """Return the page of a command's answer."""
-    return drawn(report_data(title, blocks, scatters))
+    return drawn(report_data(title, blocks, pictures))

@@ -64,6 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
         say(blocks(cases))
     if html is not None:
         from symconfig.api.page import report_page
+        from symconfig.report.page.pictures import of_changes
 
-        write_page(html, report_page("When the job changes", blocks(cases)), arguments.force)
+        write_page(html, report_page("When the job changes", blocks(cases), [of_changes(cases)]), arguments.force)
     return 0 if all(case.replanned.plan is not None for case in cases) else 1

@@ -122,8 +122,10 @@ def run(arguments: argparse.Namespace) -> int:
         say(blocks(said))
     if html is not None:
         from symconfig.api.page import report_page
+        from symconfig.report.page.partitioned import of_partition
 
-        write_page(html, report_page(f"Partition of {result.found.net.program.name}", blocks(said)), arguments.force)
+        page = report_page(f"Partition of {result.found.net.program.name}", blocks(said), of_partition(said))
+        write_page(html, page, arguments.force)
     return 0
 
 

@@ -39,6 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
         import uvicorn
 
         from symconfig.serve.app import app
+        from symconfig.serve.connections import settings
         from symconfig.serve.guard import LOCAL, Guard
         from symconfig.serve.listen import listening
         from symconfig.serve.workers import Bounds
@@ -51,15 +52,5 @@ def run(arguments: argparse.Namespace) -> int:
     shown = arguments.host if alone else next(iter(arguments.name), arguments.host)
     say([f"http://{shown}:{socket.getsockname()[1]}/" + (f"?token={token}" if token else "")])
     made = app(Guard(names, token), Bounds(workers=workers, solve_s=float(limit)))
-    settings = uvicorn.Config(
-        made,
-        log_level="warning",
-        server_header=False,
-        date_header=False,
-        timeout_keep_alive=10,
-        limit_concurrency=256,
-        h11_max_incomplete_event_size=64 << 10,
-        timeout_graceful_shutdown=2,
-    )
-    uvicorn.Server(settings).run(sockets=[socket])
+    uvicorn.Server(settings(made)).run(sockets=[socket])
     return 0

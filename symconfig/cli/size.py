@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
         say(blocks(answer))
     if html is not None:
         from symconfig.api.page import report_page
-        from symconfig.report.page.charts import of_size
+        from symconfig.report.page.pictures import of_size
 
         title = f"{answer.question.model.name}: GPUs for {answer.question.tokens:,} tokens"
         write_page(html, report_page(title, blocks(answer), [of_size(answer)]), force=True)

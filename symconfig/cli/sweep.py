@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
         say(blocks(swept, asked, out))
     if arguments.html is not None:
         from symconfig.api.page import report_page
-        from symconfig.report.page.charts import of_sweep
+        from symconfig.report.page.pictures import of_sweep
 
         page = report_page(f"Sweep of {Path(arguments.sweep).name}", blocks(swept, asked, out), [of_sweep(swept)])
         write_page(Path(arguments.html), page, force=True)

@@ -69,7 +69,7 @@ def _run(arguments: argparse.Namespace) -> int:
         say(validation.blocks(scores))
     if html is not None:
         from symconfig.api.page import report_page
-        from symconfig.report.page.charts import of_scores
+        from symconfig.report.page.pictures import of_scores
 
         write_page(
             html,

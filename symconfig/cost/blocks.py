@@ -17,7 +17,7 @@ from symconfig.cost.collectives import beside_another, collective_s, exposed
 from symconfig.cost.framework import Framework
 from symconfig.cost.host import graphed, host_seconds, inside_experts, is_dispatch
 from symconfig.cost.lattice import Array, Lattice
-from symconfig.cost.machine import Machine
+from symconfig.cost.machine import Machine, Number
 from symconfig.cost.registered import GRAPH_BYTES, registered_bytes
 from symconfig.cost.work import work_seconds
 from symconfig.graph.derived import (
@@ -108,7 +108,7 @@ class BlockCost:
         always: Array = kept.all(axis=0).astype(np.float64)
         return always @ np.array(self.held_bytes)
 
-    def passes(self, policies: Sequence[Policy], host_bytes_per_s: float, framework: Framework) -> Array:
+    def passes(self, policies: Sequence[Policy], host_bytes_per_s: Number, framework: Framework) -> Array:
         """[PASSES, policies, points]: each policy is a 0/1 vector over the rows.
 
         Seconds of one microbatch; the forward that is run again counts as backward. Offloaded tensors leave beside the

@@ -41,7 +41,8 @@ _EIGHT_BIT_ATTENTION = {
     ("blackwell", "mxfp8"): ((1.26, 0.91), (1.49, 1.29)),
 }
 Number = float | NDArray[np.float64]
-Constants = Mapping[str, Number]  # values of the fields of Kernels; arrays [n] where many are weighed at once
+Constants = Mapping[str, Number]  # values of some of `stated`; arrays [n] where many are weighed at once
+_OF_LINKS = ("bandwidth_bytes_per_s", "latency_s", "oversubscription")
 
 # PyTorch (ATen/cuda/CublasHandlePool.cpp): 8.1 MiB, on compute capability 9.0 32 MiB. Transformer Engine
 # (module/base.py, get_cublas_workspace_size_bytes): 4 MiB, from Hopper on 32 MiB.
@@ -75,7 +76,7 @@ class Machine:
     # Operands of a low-precision product whose scales a kernel rearranges first: both, where blocks have their own.
     swizzles: float
     levels: dict[str, Number]  # arguments of the collectives' formulas
-    host_bytes_per_s: float
+    host_bytes_per_s: Number
     launching: float  # of the thread that launches kernels, over an x86 server's
     memory_bytes: float
     context_bytes: float
@@ -92,8 +93,20 @@ class Machine:
 
 def constants(kernels: Kernels) -> dict[str, Number]:
     """The values of the kernels' constants by name."""
+    return {name: quantity.value for name, quantity in _of_kernels(kernels).items()}
+
+
+def _of_kernels(kernels: Kernels) -> dict[str, Quantity]:
     stated = {name: getattr(kernels, name) for name in Kernels.model_fields}
-    return {name: quantity.value for name, quantity in stated.items() if quantity is not None}
+    return {name: quantity for name, quantity in stated.items() if quantity is not None}
+
+
+def stated(cluster: ClusterDescriptor) -> dict[str, Quantity]:
+    """Return what `machine` can be given other values of, by name: constants of kernels; of links, as
+    `rail.latency_s`; and `host.link_bytes_per_s`."""
+    links = {f"{level.name}.{name}": getattr(level, name) for level in cluster.levels for name in _OF_LINKS}
+    known = {name: quantity for name, quantity in links.items() if quantity is not None}
+    return _of_kernels(cluster.kernels) | known | {"host.link_bytes_per_s": cluster.host.link_bytes_per_s}
 
 
 def slowest(gpus: float) -> float:
@@ -102,15 +115,15 @@ def slowest(gpus: float) -> float:
     return SPREAD * NormalDist().inv_cdf((gpus - 0.375) / (gpus + 0.25))
 
 
-def machine(cluster: ClusterDescriptor, precision: str, kernels: Constants | None = None, gpus: int = 1) -> Machine:
-    """One GPU of a run on so many, as fast as the slowest of them. kernels: other values than the cluster's.
+def machine(cluster: ClusterDescriptor, precision: str, others: Constants | None = None, gpus: int = 1) -> Machine:
+    """One GPU of a run on so many, as fast as the slowest of them. others: values in place of the cluster's.
 
     Raises InputError when the GPU has no such precision.
     """
     peaks, pace = cluster.gpu.peak_flops, 1.0 + slowest(gpus)
     # Attention leaves the tensor cores idle for half of the time or more and stays below the limit.
     clock = cluster.gpu.clock.value if cluster.gpu.clock else 1.0
-    kernels = constants(cluster.kernels) | dict(kernels or {})
+    values = {name: quantity.value for name, quantity in stated(cluster).items()} | dict(others or {})
     peak: Quantity | None = getattr(peaks, precision)
     if peak is None:
         has = [name for name in ("bf16", "fp16", *LOW_PRECISION) if getattr(peaks, name) is not None]
@@ -123,19 +136,19 @@ def machine(cluster: ClusterDescriptor, precision: str, kernels: Constants | Non
             )
         )
     high = peaks.bf16 or peaks.fp16
-    attention = high.value * kernels["attention_efficiency"] / pace
+    attention = high.value * values["attention_efficiency"] / pace
     torch_workspace, engine_workspace = _WORKSPACES.get(cluster.gpu.architecture, _WORKSPACES["ampere"])
     return Machine(
         peak_flops=peak.value * clock / pace,
         high_peak_flops=high.value * clock / pace,
-        efficiency=kernels["gemm_efficiency"],
-        low_efficiency=kernels.get("gemm_efficiency_low", kernels["gemm_efficiency"]),
-        k_half=kernels["gemm_k_half"],
+        efficiency=values["gemm_efficiency"],
+        low_efficiency=values.get("gemm_efficiency_low", values["gemm_efficiency"]),
+        k_half=values["gemm_k_half"],
         compute_units=float(cluster.gpu.compute_units),
-        hbm_bytes_per_s=cluster.gpu.memory_bandwidth_bytes_per_s.value * kernels["hbm_efficiency"] / pace,
-        launch_s=kernels["launch_s"],
+        hbm_bytes_per_s=cluster.gpu.memory_bandwidth_bytes_per_s.value * values["hbm_efficiency"] / pace,
+        launch_s=values["launch_s"],
         attention_flops=attention,
-        attention_backward_flops=attention * kernels["attention_backward_ratio"],
+        attention_backward_flops=attention * values["attention_backward_ratio"],
         eight_bit_attention=_EIGHT_BIT_ATTENTION.get(
             (cluster.gpu.architecture, precision if precision == "mxfp8" else "fp8"), ((1.0, 1.0), (1.0, 1.0))
         ),
@@ -149,10 +162,8 @@ def machine(cluster: ClusterDescriptor, precision: str, kernels: Constants | Non
         # scales of blocks are along the sum, and so differ.
         quantised_copies=1.0 if precision == "fp8" and cluster.gpu.architecture == "blackwell" else 2.0,
         swizzles=2.0 if precision in ("mxfp8", "nvfp4") else 0.0,
-        levels=_levels(
-            cluster, kernels["link_efficiency"], kernels.get("network_efficiency", kernels["link_efficiency"])
-        ),
-        host_bytes_per_s=cluster.host.link_bytes_per_s.value * HOST_LINK_SHARE,
+        levels=_levels(cluster, values),
+        host_bytes_per_s=values["host.link_bytes_per_s"] * HOST_LINK_SHARE,
         launching=cluster.host.launching.value if cluster.host.launching else 1.0,
         memory_bytes=cluster.gpu.memory_bytes.value,
         context_bytes=cluster.gpu.context_bytes.value,
@@ -162,17 +173,22 @@ def machine(cluster: ClusterDescriptor, precision: str, kernels: Constants | Non
     )
 
 
-def _levels(cluster: ClusterDescriptor, link: Number, network: Number) -> dict[str, Number]:
+def _levels(cluster: ClusterDescriptor, values: Constants) -> dict[str, Number]:
     """The formulas know four levels; a cluster with fewer repeats nothing outside its last one."""
     result: dict[str, Number] = {}
     levels = list(cluster.levels)
+    link = values["link_efficiency"]
+    network = values.get("network_efficiency", link)
     for index in range(4):
         level = levels[min(index, len(levels) - 1)]
         efficiency = network if level.name in NETWORK else link
-        thin = level.oversubscription.value if level.oversubscription else 1.0
+        bandwidth, thin = (
+            values[f"{level.name}.bandwidth_bytes_per_s"],
+            values.get(f"{level.name}.oversubscription", 1.0),
+        )
         result[f"level{index}_size"] = float(level.size) if level.size is not None else 1e12
-        result[f"level{index}_bytes_per_s"] = level.bandwidth_bytes_per_s.value * efficiency / thin
-        result[f"level{index}_latency_s"] = level.latency_s.value
+        result[f"level{index}_bytes_per_s"] = bandwidth * efficiency / thin
+        result[f"level{index}_latency_s"] = values[f"{level.name}.latency_s"]
         result[f"level{index}_mesh"] = 1.0 if level.mesh else 0.0
     return result
 

@@ -121,10 +121,10 @@ def stored(said: Said) -> Grid:
     groups: dict[tuple[str, str, str], tuple[list[str], float, int]] = {}
     for node, row in zip(found.net.nodes, found.rows, strict=True):
         if node.parameter is not None:
-            names, elements, times = groups.setdefault(_storage(node, row, said), ([], 0.0, 0))
+            names, elements, times = groups.setdefault(storage(node, row, said), ([], 0.0, 0))
             names.append(general(node.name))
             size = elements + node.times * prod(node.ports[0].sizes)
-            groups[_storage(node, row, said)] = (names, size, times + node.times)
+            groups[storage(node, row, said)] = (names, size, times + node.times)
     rows = tuple(
         (_listed(names), count(times), f"{size / 1e9:.3f}", *how)
         for how, (names, size, times) in sorted(groups.items(), key=lambda item: -item[1][1])
@@ -139,8 +139,8 @@ def _listed(names: Sequence[str]) -> str:
     return short(text + (f" and {len(every) - 2} more" if len(every) > 2 else ""), _NAME)
 
 
-def _storage(node: Node, row: Sequence[int], said: Said) -> tuple[str, str, str]:
-    """Of the weight, its gradient and the optimizer state."""
+def storage(node: Node, row: Sequence[int], said: Said) -> tuple[str, str, str]:
+    """Say how the weight, its gradient and the optimizer state are kept."""
     axes = said.found.axes
 
     def words(least: int) -> str:

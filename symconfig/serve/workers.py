@@ -78,9 +78,12 @@ class Workers:
         return self._known.get(name)
 
     def cancel(self, request: Request) -> None:
-        """Stop a request: its worker is ended."""
+        """Stop a request: its worker is ended, or it gets none."""
         if request.state not in _ENDED:
             request.cancelled = True
+        if request.state == "waiting":
+            request.state = "cancelled"
+            request.done.set()
 
     async def close(self) -> None:
         """End every worker."""

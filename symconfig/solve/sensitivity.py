@@ -1,4 +1,4 @@
-"""By how much a plan's step changes as far as each constant of its GPU is uncertain."""
+"""By how much a plan's step changes as far as each constant of its GPU, or of a link, is uncertain."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from symconfig.descriptor.cluster import ClusterDescriptor, Kernels
+from symconfig.cost.machine import stated
+from symconfig.descriptor.cluster import ClusterDescriptor, Host, Kernels, Level
 from symconfig.solve.choice.draws import priced_s
 from symconfig.solve.found import Found
 
@@ -28,11 +29,7 @@ class Sensitivity:
 
 def sensitivities(found: Found, cluster: ClusterDescriptor) -> tuple[Sensitivity, ...]:
     """Return what moves the step, the most first. found: simulated."""
-    known = {
-        name: quantity
-        for name in Kernels.model_fields
-        if (quantity := getattr(cluster.kernels, name)) is not None and quantity.uncertainty > 0
-    }
+    known = {name: quantity for name, quantity in stated(cluster).items() if quantity.uncertainty > 0}
     count = 2 * len(known) + 1
     constants = {name: np.full(count, quantity.value) for name, quantity in known.items()}
     for place, (name, quantity) in enumerate(known.items()):
@@ -43,7 +40,7 @@ def sensitivities(found: Found, cluster: ClusterDescriptor) -> tuple[Sensitivity
     made = [
         Sensitivity(
             name=name,
-            says=(Kernels.model_fields[name].description or name).split(". ")[0],
+            says=_says(name),
             value=quantity.value,
             uncertainty=quantity.uncertainty,
             low=float(changes[2 * place]),
@@ -53,3 +50,10 @@ def sensitivities(found: Found, cluster: ClusterDescriptor) -> tuple[Sensitivity
     ]
     moving = [one for one in made if max(abs(one.low), abs(one.high)) >= _SHOWN]
     return tuple(sorted(moving, key=lambda one: -max(abs(one.low), abs(one.high))))
+
+
+def _says(name: str) -> str:
+    """Return what a constant is, as its descriptor has it."""
+    where, _, field = name.rpartition(".")
+    fields = (Kernels if not where else Host if where == "host" else Level).model_fields
+    return (fields[field].description or name).split(". ")[0]

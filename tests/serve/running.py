@@ -17,6 +17,7 @@ pytest.importorskip("starlette", reason="pip install 'symconfig[serve]'")
 uvicorn = pytest.importorskip("uvicorn", reason="pip install 'symconfig[serve]'")
 
 from symconfig.serve.app import app  # noqa: E402
+from symconfig.serve.connections import IDLE_S, settings  # noqa: E402
 from symconfig.serve.guard import LOCAL, Guard  # noqa: E402
 from symconfig.serve.listen import listening  # noqa: E402
 from symconfig.serve.workers import Bounds  # noqa: E402
@@ -65,11 +66,11 @@ class Running:
 
 
 @contextmanager
-def running(token: str | None = None, bounds: Bounds | None = None) -> Iterator[Running]:
+def running(token: str | None = None, bounds: Bounds | None = None, idle_s: int = IDLE_S) -> Iterator[Running]:
     """Start a server and stop it again."""
     socket = listening("127.0.0.1", 0)
     made = app(Guard(LOCAL, token), bounds or Bounds())
-    server = uvicorn.Server(uvicorn.Config(made, log_level="error", timeout_graceful_shutdown=1))
+    server = uvicorn.Server(settings(made, idle_s))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [socket]}, daemon=True)
     thread.start()
     while not server.started:

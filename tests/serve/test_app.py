@@ -129,17 +129,38 @@ def test_a_server_for_others_wants_its_token() -> None:
     with running(token="s3cret") as guarded:
         assert guarded.ask("GET", "/").status == 401
         assert guarded.ask("GET", "/?token=wrong").status == 401
-        assert guarded.ask("GET", "/api/zoo", headers={"Authorization": "Bearer wrong"}).status == 401
+        assert guarded.ask("GET", "/?token=%ff%00").status == 401
+        assert guarded.ask("GET", "/api/zoo", headers={"Cookie": "symconfig-token=wrong"}).status == 401
+        for kind in ("Bearer wrong", "Bearer", "Basic s3cret"):
+            assert guarded.ask("GET", "/api/zoo", headers={"Authorization": kind}).status == 401
         assert guarded.ask("GET", "/api/zoo", headers={"Authorization": "Bearer s3cret"}).status == 200
         first = guarded.ask("GET", "/?token=s3cret")
         cookie = first.headers["set-cookie"]
         assert "HttpOnly" in cookie
         assert "samesite=strict" in cookie.lower()
         assert guarded.ask("GET", "/api/zoo", headers={"Cookie": cookie.split(";")[0]}).status == 200
+        foreign = {"Authorization": "Bearer s3cret", "Host": "planner.evil.example"}
+        assert guarded.ask("GET", "/api/zoo", headers=foreign).status == 421
+
+
+def test_every_address_wants_the_token_and_the_host() -> None:
+    with running(token="s3cret") as guarded:
+        for path, known in description()["paths"].items():
+            for method in {"get", "post", "delete"} & set(known):
+                given = JOB if method == "post" else None
+                address = path.replace("{id}", "none")
+                assert guarded.ask(method.upper(), address, given).status == 401, path
+                bearer = {"Authorization": "Bearer s3cret"}
+                assert guarded.ask(method.upper(), address, given, {**bearer, "Host": "evil.example"}).status == 421
+                assert guarded.ask(method.upper(), address, given, {**bearer, "Origin": "null"}).status == 403
+        for path in ("/none", "/api", "/%2e%2e/etc/passwd"):
+            assert guarded.ask("GET", path).status == 401
+
+
+PART = b"10000\r\n" + b"x" * 0x10000 + b"\r\n"
 
 
 def test_large_bodies_are_refused_before_they_have_come(server: Running) -> None:
-    began = time.monotonic()
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
     connection.putrequest("POST", "/api/audit")
     connection.putheader("Content-Type", "application/json")
@@ -147,48 +168,92 @@ def test_large_bodies_are_refused_before_they_have_come(server: Running) -> None
     connection.endheaders()
     assert connection.getresponse().status == 413
     connection.close()
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
-    connection.putrequest("POST", "/api/audit")
-    connection.putheader("Content-Type", "application/json")
-    connection.putheader("Transfer-Encoding", "chunked")
-    connection.endheaders()
-    part = b"10000\r\n" + b"x" * 0x10000 + b"\r\n"
+
+
+@pytest.mark.parametrize(("method", "path"), [("POST", "/api/audit"), ("POST", "/api/plan"), ("GET", "/")])
+def test_two_hundred_megabytes_in_pieces_are_not_taken(method: str, path: str) -> None:
+    with running(idle_s=1) as small:
+        head = f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+        with socket.create_connection(("127.0.0.1", small.port), timeout=30) as one:
+            one.sendall(f"{head}Transfer-Encoding: chunked\r\n\r\n".encode())
+            assert not _sends(one, 3200)  # 200 MB
+        assert small.ask("GET", "/api/zoo").status == 200
+
+
+def _sends(one: socket.socket, parts: int) -> bool:
+    """Send so many parts, and return whether the other side let that happen."""
     try:
-        for _ in range(3200):  # 200 MB
-            connection.send(part)
+        for _ in range(parts):
+            one.sendall(PART)
+            time.sleep(0.001)
     except OSError:
+        return False
+    return True
+
+
+def _closed_s(one: socket.socket, limit_s: float) -> float:
+    """Wait until the other side has closed a connection, and return how long that took."""
+    began = time.monotonic()
+    one.settimeout(limit_s)
+    while one.recv(1 << 16):
         pass
-    else:
-        pytest.fail("it took all of it")
+    return time.monotonic() - began
+
+
+def test_slow_clients_hold_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing, heads and bodies that never end: each connection is closed."""
+    monkeypatch.setattr("symconfig.serve.guard.BODY_S", 1.0)
+    head = b"POST /api/plan HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+    body = head + b"Content-Type: application/json\r\nContent-Length: 50\r\n\r\n{"
+    with running(idle_s=1) as patient:
+        slow = []
+        for number in range(60):
+            one = socket.create_connection(("127.0.0.1", patient.port))
+            one.sendall((b"", head, body)[number % 3])
+            slow.append(one)
+        assert patient.ask("GET", "/api/zoo").status == 200
+        for one in slow:
+            assert _closed_s(one, 20.0) < 15
+            one.close()
+        again = http.client.HTTPConnection("127.0.0.1", patient.port, timeout=30)  # a head that stops, the second time
+        again.request("GET", "/api/zoo")
+        again.getresponse().read()
+        assert again.sock is not None
+        again.sock.sendall(head)
+        assert _closed_s(again.sock, 20.0) < 15
+        again.close()
+
+
+def test_a_body_that_does_not_come_is_told_so(monkeypatch: pytest.MonkeyPatch, server: Running) -> None:
+    monkeypatch.setattr("symconfig.serve.guard.BODY_S", 0.3)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+    connection.putrequest("POST", "/api/plan")
+    connection.putheader("Content-Type", "application/json")
+    connection.putheader("Content-Length", "50")
+    connection.endheaders()
+    connection.send(b"{")
+    assert connection.getresponse().status == 408
     connection.close()
-    assert time.monotonic() - began < 20
-    assert server.ask("GET", "/api/zoo").status == 200
-
-
-def test_slow_clients_hold_nobody_up(server: Running) -> None:
-    slow = []
-    head = (
-        b"POST /api/plan HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: 50\r\n\r\n{"
-    )
-    for _ in range(30):
-        one = socket.create_connection(("127.0.0.1", server.port))
-        one.sendall(head)
-        slow.append(one)
-    assert server.ask("GET", "/api/zoo").status == 200
-    for one in slow:
-        one.close()
 
 
 def test_fifty_clients_at_once(server: Running) -> None:
+    found = server.solved("plan", JOB)
+    paths = ["/", "/api/zoo", *(f"/api/requests/{found['id']}{end}" for end in ("", "/answer", "/page", "/files.zip"))]
+
+    def client(_: int) -> list[bytes]:
+        answers = [server.ask("GET", path) for path in paths]
+        assert {one.status for one in answers} == {200}
+        return [one.body for one in answers]
+
     with ThreadPoolExecutor(50) as pool:
-        statuses = list(pool.map(lambda _: server.ask("GET", "/").status, range(50)))
-    assert set(statuses) == {200}
+        bodies = list(pool.map(client, range(50)))
+    assert all(one == bodies[0] for one in bodies)
 
 
 def test_too_many_searches_are_turned_away() -> None:
     with running(bounds=Bounds(workers=1, waiting=2)) as small:
-        with ThreadPoolExecutor(12) as pool:
-            answers = list(pool.map(lambda _: small.ask("POST", "/api/plan", LONG), range(12)))
+        with ThreadPoolExecutor(50) as pool:
+            answers = list(pool.map(lambda _: small.ask("POST", "/api/plan", LONG), range(50)))
         taken = [one for one in answers if one.status == 202]
         assert len(taken) == 3
         assert {one.status for one in answers} == {202, 503}
@@ -206,6 +271,17 @@ def test_a_search_can_be_cancelled() -> None:
         assert time.monotonic() - began < 5
         assert small.ask("GET", f"/api/requests/{taken}/answer").status == 409
         assert small.solved("plan", JOB)["exit_code"] == 0
+
+
+def test_a_search_that_waits_can_be_cancelled() -> None:
+    with running(bounds=Bounds(workers=1, waiting=1)) as small:
+        first, second = (small.ask("POST", "/api/plan", LONG).data["id"] for _ in range(2))
+        began = time.monotonic()
+        assert small.ask("DELETE", f"/api/requests/{second}").data["state"] == "cancelled"
+        assert time.monotonic() - began < 5
+        assert small.ask("GET", f"/api/requests/{first}").data["state"] != "cancelled"
+        assert small.ask("POST", "/api/plan", JOB).status == 202  # there is room again
+        small.ask("DELETE", f"/api/requests/{first}")
 
 
 def test_a_search_that_takes_too_long_is_ended() -> None:

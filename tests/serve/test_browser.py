@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.report.page.browser import browser
+from tests.report.page.browser import PROGRAMS, browser
 from tests.serve.running import Running, running
 from tests.serve.test_app import SCRIPT
 
@@ -19,9 +19,9 @@ def server() -> Iterator[Running]:
         yield found
 
 
-@pytest.fixture(scope="module")
-def started() -> Iterator[Any]:
-    with browser() as found:
+@pytest.fixture(scope="module", params=PROGRAMS)
+def started(request: pytest.FixtureRequest) -> Iterator[Any]:
+    with browser(request.param) as found:
         yield found
 
 
@@ -45,8 +45,9 @@ def _says(page: Any, words: str) -> None:
 
 
 def _solve(page: Any) -> None:
-    page.fill("#form-global_batch_size", "256")
-    page.select_option("#form-model", "mixtral-8x7b")
+    page.fill("#form-gpus", "8")
+    page.fill("#form-global_batch_size", "64")
+    page.select_option("#form-model", "llama2-7b")
     page.select_option("#form-cluster", "h100")
     page.get_by_role("button", name="Solve").click()
     page.wait_for_selector("html[data-drawn=yes]", timeout=120_000)
@@ -54,7 +55,7 @@ def _solve(page: Any) -> None:
 
 def test_a_job_is_solved_and_its_state_is_a_link(shown: Any, started: Any) -> None:
     _solve(shown)
-    assert "mixtral-8x7b on 64 x" in shown.inner_text("h1")
+    assert "llama2-7b on 8 x" in shown.inner_text("h1")
     assert shown.locator("main section").count() == 10
     context = started.new_context()
     other = context.new_page()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,9 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError, SymconfigError
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.report.grid import Block, Grid
-from symconfig.report.page.charts import Scatter
 from symconfig.report.page.drawn import roofline, schedule
 from symconfig.report.page.packed import packed
+from symconfig.report.page.pictures import Picture
 from symconfig.report.table import blocks, headline, others_text
 from symconfig.report.timeline.seen import seen
 from symconfig.solve.detail import detail
@@ -87,12 +88,12 @@ def refused_data(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, e
     return data
 
 
-def report_data(title: str, blocks: Sequence[Block], scatters: Sequence[Scatter] = ()) -> dict[str, Any]:
+def report_data(title: str, blocks: Sequence[Block], pictures: Sequence[Picture] = ()) -> dict[str, Any]:
     """Return what the page of a command's answer shows: its tables, its sentences and its pictures."""
     data: dict[str, Any] = {"schema": SCHEMA, "title": title, "sentence": ""}
     data["blocks"] = [_block(block) for block in blocks]
-    if scatters:
-        data["scatters"] = [one.to_dict() for one in scatters]
+    if pictures:
+        data["pictures"] = [{"kind": one.kind, **asdict(one)} for one in pictures]
     return data
 
 
@@ -159,9 +160,15 @@ def _limits(model: ModelDescriptor, job: Job) -> dict[str, Any]:
 
 
 def _shown(plan: Plan) -> Iterator[tuple[str, Candidate]]:
-    yield from ((str(number), one) for number, one in enumerate((plan.best, *plan.alternatives), 1))
+    """Yield the ranked plans and those beside them, each once with all of its names."""
+    named = [(str(number), one) for number, one in enumerate((plan.best, *plan.alternatives), 1)]
     beside = {"simplest": plan.beside.simplest, "fastest": plan.beside.fastest, "all options": plan.beside.free}
-    yield from ((name, one) for name, one in beside.items() if one is not None)
+    named += [(name, one) for name, one in beside.items() if one is not None]
+    names: dict[object, list[str]] = {}
+    for name, one in named:
+        names.setdefault((one.parallel, one.batch, one.options), []).append(name)
+    first = {every[0]: ", ".join(every) for every in names.values()}
+    yield from ((first[name], one) for name, one in named if name in first)
 
 
 def _candidate(name: str, one: Candidate) -> dict[str, Any]:

@@ -20,7 +20,7 @@ SCRIPTS = (
     "echarts.js",
     "views/base.js",
     "views/plans.js",
-    "views/scatter.js",
+    "views/pictures.js",
     "views/lattice.js",
     "views/why.js",
     "views/ranks.js",

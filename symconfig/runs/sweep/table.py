@@ -35,11 +35,15 @@ def check(out: Path, field: str = "--out") -> None:
         raise InputError(Problem("Parquet needs pyarrow, which is not installed", field=field, hint=hint))
 
 
-def write(out: Path, records: Sequence[Record], columns: Sequence[Column] = COLUMNS) -> None:
-    """The whole file or nothing. Equal records give equal bytes. Raises InputError."""
+def write(
+    out: Path, records: Sequence[Record], columns: Sequence[Column] = COLUMNS, schema: str = "symconfig.sweep_table/1"
+) -> None:
+    """The whole file or nothing. Equal records give equal bytes. schema: the contract that Parquet names. Raises
+    InputError."""
     part = out.with_name(out.name + ".part")
     try:
-        part.write_bytes(_parquet(records, columns) if out.suffix.lower() == ".parquet" else _csv(records, columns))
+        parquet = out.suffix.lower() == ".parquet"
+        part.write_bytes(_parquet(records, columns, schema) if parquet else _csv(records, columns))
         part.replace(out)
     except OSError as error:
         part.unlink(missing_ok=True)
@@ -63,7 +67,7 @@ def _cell(value: Value) -> str:
     return _WORDS[value] if isinstance(value, bool) else str(value)
 
 
-def _parquet(records: Sequence[Record], columns: Sequence[Column]) -> bytes:
+def _parquet(records: Sequence[Record], columns: Sequence[Column], contract: str) -> bytes:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -72,7 +76,8 @@ def _parquet(records: Sequence[Record], columns: Sequence[Column]) -> bytes:
         [
             pa.field(column.name, types[column.kind], metadata={"says": column.says, "unit": column.unit})
             for column in columns
-        ]
+        ],
+        metadata={"schema": contract},
     )
     rows = [{column.name: record.get(column.name) for column in columns} for record in records]
     buffer = io.BytesIO()

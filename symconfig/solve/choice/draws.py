@@ -84,7 +84,7 @@ def step_seconds(found: Found, cluster: ClusterDescriptor, draws: Draws) -> Arra
 def priced_s(
     found: Found, cluster: ClusterDescriptor, constants: Constants, busiest: Array, tables: Tables | None = None
 ) -> Array:
-    """Return the step under other constants and imbalances of experts (busiest), [n] each.
+    """Return the step under other constants, of some of `stated`, and imbalances of experts (busiest), [n] each.
 
     By the formula, scaled as the simulated step is with the cluster's own. tables: those made before under the same."""
     request, tables = found.request, {} if tables is None else tables

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -47,36 +47,49 @@ class Spent:
 
 def spent(costs: Costs, axes: Sequence[Axis], rows: Sequence[Sequence[int]], gamma: float = float("inf")) -> Spent:
     """rows: of every node."""
-    every = [np.array([row], dtype=np.int64) for row in rows]
+    every = shares(costs, axes, rows, gamma)
+    sums = {one.name: sum(getattr(share, one.name) for share in every) for one in fields(Spent)}
+    return Spent(**{**sums, "transient_bytes": max((share.transient_bytes for share in every), default=0.0)})
+
+
+def shares(
+    costs: Costs, axes: Sequence[Axis], rows: Sequence[Sequence[int]], gamma: float = float("inf")
+) -> list[Spent]:
+    """Return each node's share of it. A node answers for what moves and is kept on the way to it, and has a transient
+    of its own."""
+    net, every = costs.net, [np.array([row], dtype=np.int64) for row in rows]
     problem = assemble(costs, every, float("inf"), gamma)
-    at = (0,) * len(every)
-    moved = collectives(costs, axes, rows)
-    work = optimizer = relative = 0.0
-    states = np.zeros(3)
-    for index, (node, row) in enumerate(zip(costs.net.nodes, every, strict=True)):
-        alone = costs.node(index, row)
-        relative += alone.relative.item() / gamma
+    held = [node.memory.item() for node in problem.nodes]
+    for edge in problem.edges:
+        held[edge.v] += edge.memory.item()
+    moved = np.zeros((len(net.nodes), 2))
+    operators = {node.name: index for index, node in enumerate(net.nodes) if node.operator is not None}
+    for one in collectives(costs, axes, rows):
+        moved[net.links[one.link].consumer if one.link >= 0 else operators[one.consumer]] += one.shown, one.cost
+    result = []
+    for index, (node, row) in enumerate(zip(net.nodes, every, strict=True)):
+        alone, work, states = costs.node(index, row), 0.0, np.zeros(3)
         if node.parameter is not None:
-            optimizer += alone.cost.item()
-            states += node.times * np.concatenate(costs.stored(node, row))
+            states = node.times * np.concatenate(costs.stored(node, row))
         elif node.operator is not None:
             passes = costs.passes(node, row)
-            often = costs.training.turns * node.times
-            work += often * (costs.forwards(node) * passes.forward + passes.backward).item()
-    transient = max((node.transient.item() for node in problem.nodes), default=0.0)
-    shown = sum(one.shown for one in moved)
-    return Spent(
-        computation=work,
-        optimizer=optimizer,
-        communication=shown,
-        hidden=sum(one.cost for one in moved) - shown,
-        relative=relative,
-        weights_bytes=float(states[0]),
-        gradients_bytes=float(states[1]),
-        optimizer_bytes=float(states[2]),
-        activations_bytes=problem.memory(at) - transient - float(states.sum()),
-        transient_bytes=transient,
-    )
+            work = costs.training.turns * node.times * (costs.forwards(node) * passes.forward + passes.backward).item()
+        shown, cost = moved[index].tolist()
+        result.append(
+            Spent(
+                computation=work,
+                optimizer=alone.cost.item() if node.parameter is not None else 0.0,
+                communication=shown,
+                hidden=cost - shown,
+                relative=alone.relative.item() / gamma,
+                weights_bytes=float(states[0]),
+                gradients_bytes=float(states[1]),
+                optimizer_bytes=float(states[2]),
+                activations_bytes=held[index] - float(states.sum()),
+                transient_bytes=problem.nodes[index].transient.item(),
+            )
+        )
+    return result
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""A browser that is on this machine, without any network, for tests of pages."""
+"""The browsers that are on this machine, without any network, for tests of pages."""
 
 from __future__ import annotations
 
@@ -11,8 +11,12 @@ from typing import Any
 
 import pytest
 
-INSTALL = "apt-get install chromium && pip install playwright axe-playwright-python"
-_NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
+INSTALL = "apt-get install chromium firefox-esr && pip install -e '.[browser]'"
+# Programs by the name that playwright has for their kind.
+PROGRAMS = {
+    "chromium": ("chromium", "chromium-browser", "google-chrome", "chrome"),
+    "firefox": ("firefox-esr", "firefox"),
+}
 _QUIET = (
     "--no-sandbox",
     "--disable-gpu",
@@ -36,20 +40,36 @@ class Seen:
         """Return what a script says in the page."""
         return self.page.evaluate(script)
 
+    def until(self, script: str) -> None:
+        """Wait until a script says so. The page's policy lets no text be evaluated by the page itself."""
+        for _ in range(200):
+            if self.run(script):
+                return
+            self.page.wait_for_timeout(50)
+        pytest.fail(f"never: {script}")
+
     def text(self, selector: str) -> str:
         return str(self.page.locator(selector).inner_text())
 
 
 @contextmanager
-def browser() -> Iterator[Any]:
-    """Start the browser. Skips the test where there is none, with the command that installs one."""
+def browser(kind: str = "chromium") -> Iterator[Any]:
+    """Start the system's browser of a kind. Skips the test where there is none, with the command that installs one.
+
+    A Firefox that Playwright did not change is driven by WebDriver BiDi.
+    """
     playwright = pytest.importorskip("playwright.sync_api", reason=f"no browser to drive: {INSTALL}")
-    program = next((path for name in _NAMES if (path := shutil.which(name))), None)
+    program = next((path for name in PROGRAMS[kind] if (path := shutil.which(name))), None)
     if program is None:
-        pytest.skip(f"no Chromium on this machine: {INSTALL}")
+        pytest.skip(f"no {kind} on this machine: {INSTALL}")
+    given = {"args": list(_QUIET)} if kind == "chromium" else {"channel": "moz-firefox"}
     with playwright.sync_playwright() as run:
-        started = run.chromium.launch(executable_path=program, args=list(_QUIET))
+        started = getattr(run, kind).launch(executable_path=program, **given)
         try:
+            try:
+                started.new_context().close()
+            except playwright.Error as error:  # of a playwright that is newer than the browser
+                pytest.skip(f"playwright and {program} do not fit each other ({error}): {INSTALL}")
             yield started
         finally:
             started.close()
@@ -70,6 +90,12 @@ def opened(started: Any, file: Path, **context: Any) -> Iterator[Seen]:
     try:
         seen.page.goto(file.as_uri())
         seen.page.wait_for_selector("html[data-drawn=yes]", timeout=30_000)
+        scheme = context.get("color_scheme", "light")
+        if not seen.page.evaluate("(scheme) => matchMedia(`(prefers-color-scheme: ${scheme})`).matches", scheme):
+            # Firefox cannot be told by BiDi: the page's own choice.
+            seen.page.evaluate(
+                "(scheme) => { document.documentElement.dataset.theme = scheme; page.redraw(); }", scheme
+            )
         seen.run("page.charts.forEach((one) => one.now())")
         seen.page.wait_for_timeout(200)
         yield seen

@@ -8,13 +8,17 @@ from typing import Any
 
 import pytest
 
-from symconfig import plan
+from symconfig import partition, plan
 from symconfig.api.page import plan_page, refused_page, report_page
 from symconfig.api.planning import PlanResult, read_job
 from symconfig.descriptor.document import Document
 from symconfig.errors import InfeasibleError
+from symconfig.plans.plan import Candidate
 from symconfig.report.grid import Grid
-from tests.report.page.browser import browser, opened
+from symconfig.report.page.partitioned import of_partition
+from symconfig.report.page.pictures import Bars
+from symconfig.report.partition import blocks
+from tests.report.page.browser import PROGRAMS, browser, opened
 
 DENSE = {"model": "llama2-13b", "cluster": "a100-80gb", "gpus": 64, "global_batch_size": 1024, "seq_length": 4096}
 JOBS: dict[str, dict[str, Any]] = {
@@ -22,19 +26,23 @@ JOBS: dict[str, dict[str, Any]] = {
     "experts": {"model": "mixtral-8x7b", "cluster": "h100", "gpus": 64, "global_batch_size": 256, "seq_length": 4096},
     "adapters": {"model": "qwen2.5-7b", "cluster": "h100", "gpus": 8, "global_batch_size": 64, "task": "lora"},
 }
+LONG = {  # 20,000 tasks
+    "model": "gpt3-175b", "cluster": "a100-80gb", "gpus": 64, "global_batch_size": 1536, "seq_length": 2048,
+    "pins": {"tp": "8", "pp": "8", "vpp": "4", "mbs": "2"},
+}  # fmt: skip
 VIEWS = ["plans", "time", "memory", "sensitivity", "weighed", "why", "ranks", "schedule", "roofline", "files"]
 HOSTILE = "</script><script>alert(1)</script>\u202e<img src=x onerror=alert(2)>"
 
 
-@pytest.fixture(scope="module")
-def started() -> Iterator[Any]:
-    with browser() as found:
+@pytest.fixture(scope="module", params=PROGRAMS)
+def started(request: pytest.FixtureRequest) -> Iterator[Any]:
+    with browser(request.param) as found:
         yield found
 
 
 @pytest.fixture(scope="module")
 def plans() -> dict[str, PlanResult]:
-    return {name: plan(**job) for name, job in JOBS.items()}
+    return {name: plan(**job) for name, job in (*JOBS.items(), ("long", LONG))}
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +60,9 @@ def pages(plans: dict[str, PlanResult], tmp_path_factory: pytest.TempPathFactory
     except InfeasibleError as caught:
         error = caught
     found["too large"].write_text(refused_page(job, error), encoding="utf-8")
+    said = partition(model="mixtral-8x7b", cluster="h100", gpus=16, global_batch_size=16).said()
+    found["partition"] = folder / "partition.html"
+    found["partition"].write_text(report_page("a partition", blocks(said), of_partition(said)), encoding="utf-8")
     return found
 
 
@@ -70,6 +81,17 @@ def test_every_view_is_drawn_without_a_word_or_a_request(
         )
         assert drawn
         assert (seen.said, seen.asked) == ([], [])
+
+
+def test_what_a_page_says_and_asks_for_is_seen(started: Any, tmp_path: Path) -> None:
+    path = tmp_path / "loud.html"
+    path.write_text(
+        "<!DOCTYPE html><html data-drawn=yes><script>page = {charts: []}; console.log('loud');"
+        "fetch('https://symconfig.invalid/a').catch(() => 0); setTimeout(() => { throw new Error('bad') });</script>"
+    )
+    with opened(started, path) as seen:
+        assert seen.asked == ["https://symconfig.invalid/a"]
+        assert {"loud", "bad"} <= set(seen.said)
 
 
 def test_a_page_is_small_and_drawn_soon(started: Any, pages: dict[str, Path]) -> None:
@@ -93,9 +115,35 @@ def test_a_program_for_the_blind_finds_nothing_serious(started: Any, pages: dict
             assert serious == []
 
 
-def test_a_narrow_screen_scrolls_in_one_direction(started: Any, pages: dict[str, Path]) -> None:
-    with opened(started, pages["experts"], viewport={"width": 390, "height": 800}) as seen:
+@pytest.mark.parametrize("name", ["experts", "partition"])
+def test_a_narrow_screen_scrolls_in_one_direction(started: Any, pages: dict[str, Path], name: str) -> None:
+    with opened(started, pages[name], viewport={"width": 390, "height": 800}) as seen:
         assert seen.run("document.documentElement.scrollWidth") <= 390
+
+
+def test_a_partition_s_page_colours_those_who_hold_the_same(started: Any, pages: dict[str, Path]) -> None:
+    with opened(started, pages["partition"]) as seen:
+        assert (seen.said, seen.asked) == ([], [])
+        assert seen.page.locator("#pictures canvas").count() == 2
+        tensors = seen.run("page.data.pictures[0].tensors")
+        for place in (0, next(place for place, one in enumerate(tensors) if all(one["cut"]))):
+            seen.page.select_option("#held", str(place))
+            numbers = seen.run("[...document.querySelectorAll('.ranks text')].map((one) => one.textContent)")
+            axes = seen.run("page.data.pictures[0].axes")
+            for k, (size, stride) in enumerate(axes):  # neighbours along an axis differ where it cuts
+                near = [r for r in range(len(numbers)) if r // stride % size < size - 1]
+                assert {numbers[r] != numbers[r + stride] for r in near} == {tensors[place]["cut"][k]}
+
+
+def test_changes_are_bars_of_what_is_kept_and_of_what_is_new(started: Any, tmp_path: Path) -> None:
+    path = tmp_path / "changes.html"
+    bars = Bars("changes", "tokens/s", ("a", "b"), (("kept", (None, 2.0)), ("new", (1.0, 3.0))), False, "does not run")
+    path.write_text(report_page("changes", [], [bars]), encoding="utf-8")
+    with opened(started, path) as seen:
+        assert seen.run("page.charts[0].made.getOption().series.map((s) => s.data.map((d) => d.value))") == [
+            [0, 2], [1, 3],
+        ]  # fmt: skip
+        assert (seen.said, seen.asked) == ([], [])
 
 
 def test_a_brush_on_an_axis_narrows_the_dots(started: Any, pages: dict[str, Path]) -> None:
@@ -127,15 +175,34 @@ def test_the_schedule_can_be_zoomed_and_holds_every_event(
         assert zoom == [25, 75]
 
 
-def test_a_schedule_of_twenty_thousand_tasks_scrolls(started: Any, tmp_path: Path) -> None:
-    made = plan(
-        model="gpt3-175b", cluster="a100-80gb", gpus=64, global_batch_size=1536, seq_length=2048,
-        pins={"tp": "8", "pp": "8", "vpp": "4", "mbs": "2"},
-    )  # fmt: skip
-    path = tmp_path / "long.html"
-    path.write_text(made.html(), encoding="utf-8")
-    assert path.stat().st_size < 1.5e6
-    with opened(started, path) as seen:
+def test_the_wheel_scrolls_the_page_over_a_chart_and_zooms_with_ctrl(started: Any, pages: dict[str, Path]) -> None:
+    with opened(started, pages["experts"]) as seen:
+        zoom = "(({ start, end }) => end - start)(page.timeline.made.getOption().dataZoom[0])"
+        seen.page.locator("#schedule .chart").scroll_into_view_if_needed()
+        seen.page.locator("#schedule .chart").hover()
+        before = seen.run("scrollY")
+        seen.page.mouse.wheel(0, 200)
+        seen.until(f"scrollY > {before}")
+        assert seen.run(zoom) == 100
+        seen.page.locator("#schedule .chart").hover(position={"x": 500, "y": 150})
+        seen.page.keyboard.down("Control")
+        seen.page.mouse.wheel(0, -200)
+        seen.page.keyboard.up("Control")
+        seen.until(f"{zoom} < 100")
+
+
+def test_paper_is_light(started: Any, pages: dict[str, Path]) -> None:
+    with opened(started, pages["experts"], color_scheme="dark") as seen:
+        dark = seen.run("page.ink('paper')")
+        seen.run("dispatchEvent(new Event('beforeprint'))")
+        assert seen.run("page.ink('paper')") == "#ffffff" != dark
+        assert seen.run("page.timeline.made.getOption().textStyle.color") == seen.run("page.ink('ink')")
+        seen.run("dispatchEvent(new Event('afterprint'))")
+        assert seen.run("page.ink('paper')") == dark
+
+
+def test_a_schedule_of_twenty_thousand_tasks_scrolls(started: Any, pages: dict[str, Path]) -> None:
+    with opened(started, pages["long"]) as seen:
         drawn = "page.timeline.made.getOption().series.filter((s) => s.type === 'custom')"
         assert seen.run(f"{drawn}.reduce((n, s) => n + s.data.length, 0)") > 20_000
         took = seen.run(
@@ -148,27 +215,32 @@ def test_a_schedule_of_twenty_thousand_tasks_scrolls(started: Any, tmp_path: Pat
         assert seen.said == []
 
 
-LAYOUTS = [{"tp": 1, "pp": 1}, {"tp": 2, "pp": 1}, {"tp": 8, "pp": 1}, {"tp": 4, "pp": 2}, {"tp": 16, "pp": 1}]
+@pytest.fixture(scope="module")
+def pinned() -> list[tuple[dict[str, int], Candidate | None]]:
+    """Plan with layouts pinned: what each then takes, where it runs."""
+    found: list[tuple[dict[str, int], Candidate | None]] = []
+    for tp, pp in ((1, 1), (2, 1), (8, 1), (4, 2), (16, 1)):
+        asked = {"tp": tp, "pp": pp, "cp": 1, "ep": 1, "etp": 1}
+        try:
+            made = plan(**DENSE, pins={name: str(value) for name, value in asked.items()})
+            found.append((asked, None if made.search.opened else made.best))
+        except InfeasibleError:
+            found.append((asked, None))
+    return found
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_why_not_is_what_the_planner_says(started: Any, pages: dict[str, Path], layout: dict[str, int]) -> None:
-    asked = {"cp": 1, "ep": 1, "etp": 1, **layout}
-    pinned, why = None, ""
-    try:
-        made = plan(**DENSE, pins={name: str(value) for name, value in asked.items()})
-        pinned, why = (None, "with more risk") if made.search.opened else (made.best, "")
-    except InfeasibleError as error:
-        why = str(error)
+def test_why_not_is_what_the_planner_says(
+    started: Any, pages: dict[str, Path], pinned: list[tuple[dict[str, int], Candidate | None]]
+) -> None:
+    assert len({best is None for _, best in pinned}) == 2
     with opened(started, pages["dense"]) as seen:
-        found = seen.page.evaluate("(asked) => page.whyNot(asked)", asked)
-    if pinned is None:
-        assert found["verdict"] != "runs", why
-    else:
-        assert found["verdict"] == "runs"
-        # By the formula; the planner simulates pipelines.
-        close = 1e-6 if layout["pp"] == 1 else 0.03
-        assert found["row"]["step_s"] == pytest.approx(pinned.predicted.step_s, rel=close)
+        for asked, best in pinned:
+            found = seen.page.evaluate("(asked) => page.whyNot(asked)", asked)
+            assert (found["verdict"] == "runs") == (best is not None), asked
+            if best is not None:
+                # By the formula; the planner simulates pipelines.
+                close = 1e-6 if asked["pp"] == 1 else 0.03
+                assert found["row"]["step_s"] == pytest.approx(best.predicted.step_s, rel=close)
 
 
 def test_why_not_names_the_constraint(started: Any, pages: dict[str, Path]) -> None:

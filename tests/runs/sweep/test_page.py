@@ -1,4 +1,4 @@
-"""docs/sweep.md says what the code does."""
+"""docs/sweep.md says what the code does, and docs/page.md what the table of candidates has."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import importlib.util
 import re
 from pathlib import Path
 
+from symconfig.runs import candidates
 from symconfig.runs.sweep.file import swept
 from symconfig.runs.sweep.points import points
 from tests.runs.sweep.support import read
@@ -13,7 +14,7 @@ from tests.runs.sweep.support import read
 DOCS = Path(__file__).parents[3] / "docs"
 
 
-def test_the_columns_are_those_of_the_table() -> None:
+def test_the_columns_are_those_of_the_tables() -> None:
     spec = importlib.util.spec_from_file_location("sweep_page", DOCS / "sweep.py")
     assert spec is not None
     assert spec.loader is not None
@@ -22,6 +23,7 @@ def test_the_columns_are_those_of_the_table() -> None:
     text = (DOCS / "sweep.md").read_text(encoding="utf-8")
     assert page.refreshed(text) == text
     assert "| `step_s` | number | s |" in text
+    assert page.columns(candidates.COLUMNS) in (DOCS / "page.md").read_text(encoding="utf-8")
 
 
 def test_its_example_is_a_sweep() -> None:

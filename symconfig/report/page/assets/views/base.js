@@ -60,11 +60,12 @@ page.size = (bytes) => {
   while (bytes >= 1000 && place < units.length - 1) { bytes /= 1000; place += 1; }
   return bytes.toPrecision(3) + " " + units[place];
 };
+page.count = (value) => value.toLocaleString("en");
 page.percent = (share) => (100 * share).toFixed(1) + " %";
 // A number on an axis, without the digits that nobody reads.
-page.brief = (value) => (Math.abs(value) >= 1e5 || (value !== 0 && Math.abs(value) < 1e-3)
-  ? Number(value).toExponential(0) : String(Number(Number(value).toPrecision(3))));
-page.words = (name) => name.replaceAll("_", " ");
+page.brief = (value) => (Math.abs(value) >= 1e7 || (value !== 0 && Math.abs(value) < 1e-3)
+  ? Number(value).toExponential(0) : Number(Number(value).toPrecision(3)).toLocaleString("en", { maximumFractionDigits: 6 }));
+page.words = (name) => name.replace(/_(bytes_per_)?s$/, "").replace(/[._]/g, " ");
 
 page.ink = (name) => getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();
 
@@ -78,7 +79,13 @@ page.tip = function tip(title, lines) {
 page.chart = function chart(parent, options, given) {
   const place = page.element("div", { class: "chart" + (given && given.tall ? " tall" : ""), role: "img",
     "aria-label": given && given.label, tabindex: given && given.label ? 0 : undefined });
+  if (given && given.rows) place.style.height = 110 + 26 * given.rows + "px";
   parent.append(place);
+  // ECharts keeps every wheel to itself, also those that it was told to leave.
+  for (const name of ["wheel", "mousewheel"]) {
+    place.addEventListener(name, (event) => { if (!event.ctrlKey) event.stopPropagation(); }, { capture: true, passive: true });
+  }
+  const tall = place.clientHeight;
   const held = { place, made: null, options, on: (given && given.on) || {} };
   page.charts.push(held);
   const draw = () => {
@@ -86,7 +93,7 @@ page.chart = function chart(parent, options, given) {
       held.made = echarts.init(place, null, { renderer: (given && given.renderer) || "canvas" });
       for (const [event, handler] of Object.entries(held.on)) held.made.on(event, handler);
     }
-    held.made.setOption(page.themed(held.options()), true);
+    held.made.setOption(page.spaced(place, tall, page.themed(held.options())), true);
   };
   held.draw = () => { if (held.made) draw(); };
   const watch = new IntersectionObserver((seen) => {
@@ -102,7 +109,7 @@ page.chart = function chart(parent, options, given) {
 
 page.themed = function themed(options) {
   const ink = page.ink("ink"), line = page.ink("line");
-  const numbers = (one) => (one.type === "category" ? { width: page.side(200) - 10, overflow: "break" }
+  const numbers = (one) => (one.type === "category" ? { width: page.side(200) - 10, overflow: "break", lineHeight: 13 }
     : { formatter: page.brief, hideOverlap: true });
   const axis = (one) => ({ ...one, axisLabel: { color: ink, ...numbers(one), ...(one.axisLabel || {}) },
     nameTextStyle: { color: ink, ...(one.nameTextStyle || {}) }, axisLine: { lineStyle: { color: page.ink("soft") } },
@@ -113,7 +120,7 @@ page.themed = function themed(options) {
     color: page.colours,
     textStyle: { color: ink, fontFamily: "system-ui, sans-serif" },
     ...options,
-    legend: options.legend && { textStyle: { color: ink }, type: "scroll", ...options.legend },
+    legend: options.legend && { textStyle: { color: ink }, top: 0, ...options.legend },
     grid: options.grid && [options.grid].flat().map((one) => ({ outerBoundsMode: "none", ...one })),
     xAxis: each(options.xAxis),
     yAxis: each(options.yAxis),
@@ -121,6 +128,24 @@ page.themed = function themed(options) {
       ...(options.tooltip || {}) },
     aria: { enabled: true },
   };
+};
+
+// Zoom by Ctrl and the wheel (see `page.chart`) or by two fingers, so that the page scrolls where a chart is in the way.
+page.inside = (given) => ({ type: "inside", moveOnMouseMove: !matchMedia("(pointer: coarse)").matches,
+  preventDefaultMouseMove: false, ...given });
+
+// A legend has the lines that it needs, and the chart begins below them.
+page.spaced = function spaced(place, tall, options) {
+  if (!options.legend) return options;
+  let lines = 1, used = 0;
+  for (const name of new Set(options.legend.data || options.series.map((one) => one.name))) {
+    const wide = 6.3 * name.length + 45;
+    if (used + wide > place.clientWidth) { lines += 1; used = 0; }
+    used += wide;
+  }
+  const more = 24 * (lines - 1);
+  place.style.height = tall + more + "px";
+  return { ...options, grid: options.grid.map((one) => ({ ...one, top: typeof one.top === "number" ? one.top + more : one.top })) };
 };
 
 // On a narrow screen the room for labels is less.

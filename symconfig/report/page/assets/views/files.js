@@ -1,6 +1,6 @@
 "use strict";
 // The files that start the plan, to copy.
-page.view("files", "Files", ["files"], "What `plan --out` writes for this plan.", (parent, data) => {
+page.view("files", "Files", ["files"], "What plan --out writes for this plan.", (parent, data) => {
   const pre = page.element("pre", { tabindex: 0, "aria-label": "Text of the file" }), status = page.element("span", { role: "status" });
   let text = "";
   const buttons = data.files.map((file) => page.element("button", { type: "button", text: file.name, onclick: () => show(file) }));
@@ -17,5 +17,5 @@ page.view("files", "Files", ["files"], "What `plan --out` writes for this plan."
   };
   const zip = data.zip ? page.element("a", { href: data.zip, download: "plan.zip", text: "All as a zip" }) : null;
   parent.append(page.element("fieldset", {}, ...buttons, zip || ""), copy, status, pre);
-  if (data.files.length) show(data.files[0]);
+  if (data.files.length) show(data.files.find((file) => file.name.endsWith(".sh")) || data.files[0]);
 });

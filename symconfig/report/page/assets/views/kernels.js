@@ -9,7 +9,7 @@ page.view("roofline", "Operators under the roofline", ["roofline"],
     const least = Math.min(...points.map((one) => one.x)) / 2, most = Math.max(...points.map((one) => one.x), told.peak_flops / told.bytes_per_s) * 2;
     const ridge = told.peak_flops / told.bytes_per_s;
     page.chart(parent, () => ({
-      legend: { top: 0 },
+      legend: {},
       grid: { left: 80, right: 30, top: 40, bottom: 50 },
       tooltip: { formatter: (hit) => {
         const one = hit.data && hit.data.one;

@@ -28,6 +28,8 @@ page.pointLines = (row) => [
 page.pointTitle = (row) => page.degrees({ tp: row.tp, pp: row.pp, vpp: row.vpp, cp: row.cp, ep: row.ep, etp: row.etp,
   dp: row.dp });
 
+page.asRow = (plan) => ({ ...plan, ...plan.degrees, gib: plan.device_bytes / 2 ** 30, fits: true });
+
 page.frontier = function frontier(rows) {
   const found = [];
   let least = Infinity;
@@ -41,7 +43,7 @@ page.frontier = function frontier(rows) {
 page.needs = function needs(parent, rows, limit) {
   const sorted = [...rows].sort((a, b) => a.gib - b.gib);
   page.chart(parent, () => ({
-    legend: { top: 0 },
+    legend: {},
     grid: { left: 70, right: 30, top: 50, bottom: 50 },
     tooltip: { formatter: (hit) => (hit.data && hit.data.row
       ? page.tip(page.pointTitle(hit.data.row), page.pointLines(hit.data.row)) : "") },
@@ -49,7 +51,7 @@ page.needs = function needs(parent, rows, limit) {
     yAxis: { type: "log", name: "GiB at the least", nameLocation: "middle", nameGap: 45 },
     series: [{ name: "needs at least", type: "scatter", symbolSize: 5, data: sorted.map((row, place) =>
       ({ value: [place + 1, row.gib], row })), markLine: { symbol: "none", silent: true,
-      lineStyle: { color: page.ink("bad") }, label: { formatter: "usable", position: "insideEndTop" },
+      lineStyle: { color: page.ink("bad") }, label: { formatter: "usable", position: "insideEndTop", color: page.ink("ink") },
       data: [{ yAxis: limit }] } }],
   }), { label: "Scatter: the least memory that each choice of degrees needs",
     on: { click: (hit) => hit.data && hit.data.row && page.ask(hit.data.row) } });
@@ -66,9 +68,9 @@ page.view("weighed", "All that was weighed", ["lattice"],
     page.brush = (name, ranges) => { if (ranges) brushed.set(name, ranges); else brushed.delete(name); apply(); };
     const tell = () => {
       const left = all.filter(chosen.test), fit = left.filter((row) => row.fits);
-      status.textContent = left.length + " of " + all.length + " points, " + fit.length + " fit" +
+      status.textContent = page.count(left.length) + " of " + page.count(all.length) + " points, " + page.count(fit.length) + " fit" +
         (fit.length ? "; the fastest: " + page.pointTitle(fit[0]) + ", " + page.seconds(fit[0].step_s) : "") +
-        (data.lattice.left_out ? ". " + data.lattice.left_out + " slower points are left out." : ".");
+        (data.lattice.left_out ? ". " + page.count(data.lattice.left_out) + " slower points are left out." : ".");
     };
     const select = page.element("select", { id: "colour-by", onchange: () => { chosen.by = select.value; scatter.draw(); } },
       ...data.lattice.whole.map((name) => page.element("option", { value: name, text: name, selected: name === "pp" })));
@@ -99,12 +101,12 @@ page.view("weighed", "All that was weighed", ["lattice"],
       const values = [...new Set(rows.map((row) => row[chosen.by]))].sort((a, b) => a - b);
       const least = page.frontier(rows.filter((row) => row.fits));
       return {
-        legend: { top: 0 },
+        legend: {},
         grid: { left: 70, right: 30, top: 50, bottom: 80 },
         tooltip: { formatter: (hit) => (hit.data && hit.data.row
           ? page.tip(page.pointTitle(hit.data.row), page.pointLines(hit.data.row)) : "") },
-        dataZoom: [{ type: "inside", xAxisIndex: 0, endValue: Number.isFinite(slowest) ? slowest : undefined,
-          startValue: Number.isFinite(slowest) ? slowest / 3 : undefined },
+        dataZoom: [page.inside({ xAxisIndex: 0, endValue: Number.isFinite(slowest) ? slowest : undefined,
+          startValue: Number.isFinite(slowest) ? slowest / 3 : undefined }),
         { type: "slider", xAxisIndex: 0, bottom: 8, height: 18 }],
         xAxis: { type: "value", name: "seconds of a step", nameLocation: "middle", nameGap: 26, scale: true },
         yAxis: { type: "value", name: "GiB of a GPU", nameLocation: "middle", nameGap: 40, scale: true },
@@ -117,10 +119,10 @@ page.view("weighed", "All that was weighed", ["lattice"],
           { name: "frontier", type: "line", symbol: "none", step: "end", lineStyle: { color: page.ink("ink"), width: 1.5 },
             itemStyle: { color: page.ink("ink") }, data: least.map((row) => [row.step_s, row.gib]),
             markLine: { symbol: "none", silent: true, lineStyle: { color: page.ink("bad") },
-              label: { formatter: "usable", position: "insideEndTop" }, data: [{ yAxis: limit }] } },
+              label: { formatter: "usable", position: "insideEndTop", color: page.ink("ink") }, data: [{ yAxis: limit }] } },
           ...(best ? [{ name: "chosen plan", type: "scatter", symbol: "diamond", symbolSize: 16,
             itemStyle: { color: page.ink("bad") }, data: [{ value: [best.step_s, best.device_bytes / 2 ** 30],
-              row: { ...best, ...best.degrees, gib: best.device_bytes / 2 ** 30, fits: true } }] }] : []),
+              row: page.asRow(best) }] }] : []),
         ],
       };
     }, { tall: true, label: "Scatter: seconds of a step against memory of every weighed point",
@@ -136,18 +138,21 @@ page.view("weighed", "All that was weighed", ["lattice"],
       if (page.scatter) page.scatter.draw();
     };
     parent.append(page.element("p", { class: "note",
-      text: "Drag along an axis to keep only what lies there; click the axis to take it back. The dots above follow." }));
+      text: "Drag along an axis to keep only what lies there; click the axis to take it back. The dots above follow." +
+        (best ? " The red line is the chosen plan." : "") }));
     const most = Object.fromEntries(fields.map((name) => [name, timed.reduce((high, row) => Math.max(high, row[name]), 0)]));
     const logarithmic = (name) => axes.includes(name) && most[name] > 4;
+    const values = (row) => fields.map((name) => (logarithmic(name) ? Math.max(row[name], 1) : row[name]));
+    const drawn = timed.filter((row) => row.fits && !(row.step_s > slowest));
     const parallel = page.chart(parent, () => ({
       parallelAxis: fields.map((name, dim) => ({ dim, name: name === "step_s" ? "seconds" : name === "gib" ? "GiB" : name,
         type: logarithmic(name) ? "log" : "value", logBase: 2, scale: true, minInterval: axes.includes(name) ? 1 : 0, nameTextStyle: { color: page.ink("ink") },
         axisLabel: { color: page.ink("soft"), formatter: page.brief }, axisLine: { lineStyle: { color: page.ink("soft") } } })),
       parallel: { left: 40, right: 60, top: 40, bottom: 30, parallelAxisDefault: {} },
       series: [{ type: "parallel", inactiveOpacity: 0.02, activeOpacity: 0.9, progressive: 500, lineStyle: { width: 1,
-        opacity: timed.length > 2000 ? 0.06 : 0.2, color: page.colours[0] },
-      data: timed.filter((row) => row.fits && !(row.step_s > slowest)).map((row) => fields.map((name) =>
-        (logarithmic(name) ? Math.max(row[name], 1) : row[name]))) }],
+        opacity: Math.min(0.5, Math.max(0.06, 100 / drawn.length)), color: page.colours[0] },
+      data: [...drawn.map(values), ...(best ? [{ value: values(page.asRow(best)), lineStyle: { color: page.ink("bad"), width: 2.5,
+        opacity: 1 } }] : [])] }],
     }), { tall: true, label: "Parallel coordinates: degrees, seconds and memory of every point that fits", on: {
       axisareaselected: () => {
         brushed.clear();

@@ -31,7 +31,18 @@ page.show = async function show(data) {
 
 page.redraw = () => { page.charts.forEach((one) => one.draw()); if (page.painted) page.painted(); };
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => page.redraw());
-addEventListener("beforeprint", () => page.charts.forEach((one) => one.now()));
+// Paper is light. What was chosen before comes back.
+let before;
+addEventListener("beforeprint", () => {
+  before = document.documentElement.dataset.theme;
+  document.documentElement.dataset.theme = "light";
+  page.charts.forEach((one) => one.now());
+  page.redraw();
+});
+addEventListener("afterprint", () => {
+  if (before === undefined) delete document.documentElement.dataset.theme; else document.documentElement.dataset.theme = before;
+  page.redraw();
+});
 
 if (page.data.served) {
   const place = page.element("section", { id: "job", "aria-label": "The job" });

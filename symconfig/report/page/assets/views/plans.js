@@ -14,8 +14,8 @@ page.parts = function parts(parent, data, field, label, unit, limit) {
   const text = (value) => (unit === "s" ? page.seconds(value) : page.gib(value));
   const scale = unit === "s" ? 1 : 2 ** 30;
   page.chart(parent, () => ({
-    legend: { top: 0 },
-    grid: { left: page.side(90), right: 30, top: 50, bottom: 50 },
+    legend: {},
+    grid: { left: page.side(230), right: 30, top: 50, bottom: 50 },
     tooltip: { trigger: "axis", axisPointer: { type: "shadow" }, formatter: (hits) => {
       const one = data.plans[hits[0].dataIndex];
       const lines = Object.entries(one[field]).sort((a, b) => b[1] - a[1])
@@ -23,14 +23,16 @@ page.parts = function parts(parent, data, field, label, unit, limit) {
       return page.tip("plan " + one.name + ": " + page.degrees(one.degrees), lines);
     } },
     xAxis: { type: "value", name: unit === "s" ? "seconds of a step" : "GiB", nameLocation: "middle", nameGap: 28 },
-    yAxis: { type: "category", inverse: true, data: data.plans.map((one) => one.name) },
+    yAxis: { type: "category", inverse: true, axisLabel: { width: page.side(230) - 10 }, data: data.plans.map((one) =>
+      (page.side(230) < 230 ? one.name : one.name + ": " + page.degrees(one.degrees))) },
     series: names.map((name, place) => ({
       name: page.words(name), type: "bar", stack: "all", itemStyle: { color: page.colours[place % 9] },
       data: data.plans.map((one) => (one[field][name] || 0) / scale),
-      markLine: place === 0 && limit ? { symbol: "none", label: { formatter: "usable" }, silent: true,
+      markLine: place === 0 && limit ? { symbol: "none", silent: true,
+        label: { formatter: "usable", position: "start", color: page.ink("ink") },
         lineStyle: { color: page.ink("bad") }, data: [{ xAxis: limit / scale }] } : undefined,
     })),
-  }), { label });
+  }), { label, rows: 1.2 * data.plans.length });
 };
 
 page.view("time", "Where the time goes", ["plans"], "Seconds of a step by part, of every plan that is shown.", (parent, data) => {
@@ -47,7 +49,7 @@ page.view("memory", "Where the memory goes", ["plans"], "Of the fullest GPU of e
         tooltip: { trigger: "axis", formatter: (hits) =>
           page.tip("stage " + hits[0].dataIndex, ["peak of what is allocated: " + page.gib(best.stages[hits[0].dataIndex])]) },
         xAxis: { type: "category", data: best.stages.map((_, place) => place), name: "pipeline stage",
-          nameLocation: "middle", nameGap: 28 },
+          nameLocation: "middle", nameGap: 28, axisLabel: { width: undefined, overflow: "none" } },
         yAxis: { type: "value", name: "GiB at the peak", nameLocation: "middle", nameGap: 40 },
         series: [{ type: "bar", data: best.stages.map((bytes) => bytes / 2 ** 30) }],
       }), { label: "Bars: peak memory of each pipeline stage of the chosen plan" });
@@ -55,14 +57,14 @@ page.view("memory", "Where the memory goes", ["plans"], "Of the fullest GPU of e
   });
 
 page.view("sensitivity", "How sure it is", ["sensitivity"],
-  "By how much the step changes where one constant of the GPU is off by its own uncertainty (one standard deviation).",
+  "By how much the step changes where one constant of the GPU or of a link is off by its own uncertainty (one standard deviation).",
   (parent, data) => {
     const best = data.plans[0], [low, high] = best.interval;
     parent.append(page.element("p", { text: "A step takes " + page.seconds(best.step_s) + ", likely between " +
       page.seconds(low) + " and " + page.seconds(high) + "." }));
     if (!data.sensitivity.length) return;
     page.chart(parent, () => ({
-      legend: { top: 0 },
+      legend: {},
       grid: { left: page.side(190), right: 30, top: 40, bottom: 50 },
       tooltip: { formatter: (hit) => {
         const one = data.sensitivity[hit.dataIndex];

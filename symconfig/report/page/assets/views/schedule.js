@@ -1,5 +1,5 @@
 "use strict";
-// The step, event by event, and each stage's memory below. Zoom with the wheel, the slider, or + and -.
+// The step, event by event, and each stage's memory below. Zoom with Ctrl and the wheel, the slider, or the buttons.
 page.view("schedule", "The step, stage by stage", ["schedule"], "", async (parent, data) => {
   const told = data.schedule;
   if (told.why) { parent.append(page.element("p", { text: told.why })); return; }
@@ -37,7 +37,7 @@ page.view("schedule", "The step, stage by stage", ["schedule"], "", async (paren
   parent.append(buttons);
   const stages = told.stages;
   const held = page.chart(parent, () => ({
-    legend: { top: 0, data: told.kinds.map((kind) => kind.words) },
+    legend: { data: told.kinds.map((kind) => kind.words) },
     grid: [{ left: 70, right: 20, top: 40, height: "52%" }, { left: 70, right: 20, top: "68%", bottom: 60 }],
     tooltip: { formatter: (hit) => {
       if (hit.seriesType !== "custom") return page.tip(hit.seriesName, [hit.value[1].toFixed(1) + " GiB from " +
@@ -46,7 +46,7 @@ page.view("schedule", "The step, stage by stage", ["schedule"], "", async (paren
       return page.tip(kind.words + ", stage " + stage, [microbatch >= 0 ? "microbatch " + microbatch + ", chunk " + chunk : "",
         page.seconds(end - start) + ", from " + page.seconds(start) + " on"].filter(Boolean));
     } },
-    dataZoom: [{ type: "inside", xAxisIndex: [0, 1], filterMode: "weakFilter", ...zoom },
+    dataZoom: [page.inside({ xAxisIndex: [0, 1], filterMode: "weakFilter", ...zoom }),
       { type: "slider", xAxisIndex: [0, 1], bottom: 8, height: 18, filterMode: "weakFilter", ...zoom }],
     xAxis: [{ type: "value", gridIndex: 0, max: told.total_s, axisLabel: { show: false } },
       { type: "value", gridIndex: 1, max: told.total_s, name: "seconds", nameLocation: "middle", nameGap: 24 }],

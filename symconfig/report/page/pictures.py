@@ -1,13 +1,14 @@
-"""Scatters that pages of several commands draw: named points over two axes."""
+"""Pictures that pages of several commands draw: points over two axes, bars of parts, and who holds which part."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
     from symconfig.measured.score import Source
+    from symconfig.runs.adaptability import Case
     from symconfig.runs.sweep.run import Swept
     from symconfig.runs.sweep.size import Size
 
@@ -28,6 +29,7 @@ class Scatter:
     """title, x, y: what is drawn over which quantities. diagonal: a line where both are equal; upright: one at a value
     of x, with its name. Both axes are logarithmic."""
 
+    kind: ClassVar = "scatter"
     title: str
     x: str
     y: str
@@ -35,9 +37,46 @@ class Scatter:
     diagonal: bool = False
     upright: tuple[str, float] | None = None
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain data."""
-        return asdict(self)
+
+@dataclass(frozen=True, slots=True)
+class Bars:
+    """A bar for each name, whose parts are in `series`: stacked, or side by side. None: `none` is said of it. upright:
+    a line at a value, with its name."""
+
+    kind: ClassVar = "bars"
+    title: str
+    unit: str
+    names: tuple[str, ...]
+    series: tuple[tuple[str, tuple[float | None, ...]], ...]
+    stacked: bool = True
+    none: str = ""
+    upright: tuple[str, float] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """cut: of each axis of the mesh, whether ranks along it hold different parts of the tensor. says: how it is cut."""
+
+    name: str
+    says: str
+    cut: tuple[bool, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Which GPUs hold the same part of a tensor. axes: of the mesh, each its size and the distance of neighbours.
+    first: the place of the tensor that is drawn before a person chooses one."""
+
+    kind: ClassVar = "held"
+    title: str
+    gpus: int
+    per_node: int
+    axes: tuple[tuple[int, int], ...]
+    tensors: tuple[Tensor, ...]
+    first: int = 0
+
+
+Picture = Scatter | Bars | Held
 
 
 def of_scores(scores: Sequence[Source]) -> Scatter:
@@ -88,3 +127,20 @@ def of_sweep(swept: Swept) -> Scatter:
             series.setdefault(f"{record['model']} on {record['cluster']}", []).append(Dot(gpus, speed, says))
     shown = tuple((name, tuple(dots)) for name, dots in series.items())
     return Scatter("Tokens a second", "GPUs", "tokens/s", shown)
+
+
+def of_changes(cases: Sequence[Case]) -> Bars:
+    """Draw tokens a second after each change: of the old strategy, and of one that is found anew."""
+    before = cases[0].before.tokens_per_s
+    return Bars(
+        "A strategy that is kept, against a new one",
+        "tokens/s",
+        tuple(case.name for case in cases),
+        (
+            ("kept", tuple(case.kept.tokens_per_s for case in cases)),
+            ("replanned", tuple(case.replanned.tokens_per_s for case in cases)),
+        ),
+        stacked=False,
+        none="does not run",
+        upright=None if before is None else ("before", before),
+    )

@@ -1,0 +1,47 @@
+"""How the server holds connections: few, small, and not for those who keep it waiting."""
+
+from __future__ import annotations
+
+import asyncio
+
+import uvicorn
+from starlette.applications import Starlette
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+IDLE_S = 10  # that a connection may be open without a request
+_MOST_OPEN = 256
+_HEAD_BYTES = 64 << 10
+
+
+class Patient(H11Protocol):
+    """A connection that is closed where no whole head of a request comes while it may be idle: uvicorn waits for the
+    first one, and for the rest of any, without end."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin to wait."""
+        super().connection_made(transport)
+        self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
+
+    def data_received(self, data: bytes) -> None:
+        """Take a part of a request."""
+        super().data_received(data)
+        self._unset_keepalive_if_required()
+
+    def _unset_keepalive_if_required(self) -> None:
+        if self.transport.is_closing() or (self.cycle is not None and not self.cycle.response_complete):
+            super()._unset_keepalive_if_required()
+
+
+def settings(made: Starlette, idle_s: int = IDLE_S) -> uvicorn.Config:
+    """Return how uvicorn serves an application."""
+    return uvicorn.Config(
+        made,
+        http=Patient,
+        log_level="warning",
+        server_header=False,
+        date_header=False,
+        timeout_keep_alive=idle_s,
+        limit_concurrency=_MOST_OPEN,
+        h11_max_incomplete_event_size=_HEAD_BYTES,
+        timeout_graceful_shutdown=2,
+    )
