@@ -154,6 +154,8 @@ def _matched(tensors: Sized, weights: Sized) -> Rows:
             left.remove(weight)
         if "experts" in name:
             module = module.removesuffix("_bias")
+        if _unnamed(name):
+            module = name
         stems = found.setdefault(module, [])
         stems += [stem for weight, _ in held if (stem := _stem(weight)) not in stems]
     if left:
@@ -184,7 +186,13 @@ def _may_be(name: str, weight: str) -> bool:
     """Whether names allow it: biases are biases, and experts, shared ones and norms are called so."""
     if name.endswith("bias") != weight.endswith("bias"):
         return False
-    return weight.startswith("expert_") == ("experts." in name and "shared" not in name)
+    experts = ("experts." in name and "attention" not in name) or _unnamed(name)
+    return weight.startswith("expert_") == (experts and "shared" not in name)
+
+
+def _unnamed(name: str) -> bool:
+    """Whether a tensor of experts is that of a module whose name does not say so (JetMoeParallelExperts)."""
+    return "experts." not in name and "shared" not in name and name.endswith("put_linear.weight")
 
 
 def _alike(name: str, weight: str) -> float:
@@ -193,7 +201,9 @@ def _alike(name: str, weight: str) -> float:
     same = 2.0 * theirs.endswith(leaf) + ("shared" in mine) * ("shared" in theirs)
     half = difflib.SequenceMatcher(None, leaf, theirs).ratio() >= _HALF  # of less the order knows more
     letter = leaf[0] == theirs[0] and leaf.endswith("_proj") and theirs.endswith("_proj")  # out_proj is o_proj
-    return same + half + 0.1 * ("norm" in mine) * ("norm" in theirs) + 0.05 * letter
+    bare = not name.endswith((".weight", ".bias")) and not weight.endswith((".weight", ".bias"))
+    beside = 0.2 * ("mlp" in mine and "attention" in theirs)  # a layer may have two routers
+    return same + half + bare - beside + 0.1 * ("norm" in mine) * ("norm" in theirs) + 0.05 * letter
 
 
 def _leaf(name: str) -> str:

@@ -30,7 +30,8 @@ def _each(rows: Mapping[NormKernel, str]) -> Mapping[str, NormKernel]:
 _NORMS = _each(
     {
         NormKernel.EAGER_WIDE: "afmoe flex_olmo flint gpt_oss olmo2 olmo3 olmo_hybrid",
-        NormKernel.EAGER_COPYING: """gemma gemma2 gemma3_text helium nemotron_h qwen3_5_moe_text qwen3_5_text qwen3_next
+        NormKernel.EAGER_COPYING: """gemma gemma2 gemma3_text helium minimax_m3_vl_text nemotron_h qwen3_5_moe_text
+            qwen3_5_text qwen3_next
             recurrent_gemma vaultgemma""",
         NormKernel.EAGER_POWER: "gemma4_text gemma4_unified_text",
         NormKernel.LAYER_WIDE: "olmo",
@@ -46,7 +47,7 @@ _LATENT = words(  # keys' and values' two products, each of parts together
     """axk1 axk2 deepseek_v2 deepseek_v3 deepseek_v32 dots3_note_text glm4_moe_lite glm_moe_dsa kimi_linear
     longcat_flash minicpm3 sarvam_mla youtu"""
 )
-_JOINED_GATES = words("glm glm4 phi3 phi4_multimodal")
+_JOINED_GATES = words("glm glm4 minimax_m3_vl_text phi3 phi4_multimodal")
 # Tables of angles that a layer makes for itself, and which of them it leaves in fp32.
 _ANGLES = {
     **dict.fromkeys(words("gptj codegen"), Angles.APART),
@@ -56,8 +57,8 @@ _WIDE_ANGLES = words("codegen ernie4_5 ernie4_5_moe")
 # Queries that are joined from a turned and another part, head by head, give a result that is copied by token.
 _JOINED_PARTS = words(
     """axk1 axk2 deepseek_v2 deepseek_v3 deepseek_v32 dots3_note_text glm glm4 glm4_moe glm4_moe_lite glm_moe_dsa
-    gpt_neox laguna longcat_flash minicpm3 minimax_m2 nemotron persimmon phi phi3 phi4_multimodal qwen3_5_moe_text
-    qwen3_5_text qwen3_next recurrent_gemma sarvam_mla sarvam_moe stablelm youtu"""
+    gpt_neox laguna longcat_flash minicpm3 minimax_m2 minimax_m3_vl_text nemotron persimmon phi phi3 phi4_multimodal
+    qwen3_5_moe_text qwen3_5_text qwen3_next recurrent_gemma sarvam_mla sarvam_moe stablelm youtu"""
 )
 # Plain attention that leaves the softmax in the scores' precision; that multiplies in fp32.
 _NARROW_SOFTMAX = words("gpt_oss openai-gpt xglm")
@@ -79,8 +80,8 @@ _ROUTERS = {
 }
 _WIDE_WEIGHTS = words(
     """afmoe axk1 axk2 deepseek_v2 deepseek_v3 deepseek_v32 dots1 dots3_note_text exaone_moe flint glm4_moe
-    glm4_moe_lite glm_moe_dsa hunyuan_v1_moe hy_v3 kimi_linear kolibri1 longcat_flash minimax minimax_m2 mixtral
-    nemotron_h sarvam_mla sarvam_moe solar_open"""
+    glm4_moe_lite glm_moe_dsa hunyuan_v1_moe hy_v3 kimi_linear kolibri1 longcat_flash minimax minimax_m2
+    minimax_m3_vl_text mixtral nemotron_h sarvam_mla sarvam_moe solar_open"""
 )
 
 

@@ -153,8 +153,6 @@ def dim_sizes(model: ModelDescriptor) -> dict[str, float]:
             "made_router_size": moe.router_hidden_size or 0,
             d.EXPERT_LATENT: moe.latent_size or 0,
             "num_experts_per_tok": moe.num_experts_per_tok,
-            "router_group_pairs": 2 * (moe.n_group or 0),
-            "topk_group": moe.topk_group or 0,
             "expert_copies": moe.computing_per_tok,
             "expert_groups": moe.n_group or 1,
             "chosen_expert_groups": moe.topk_group or 1,

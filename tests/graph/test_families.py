@@ -7,10 +7,13 @@ from typing import Any
 
 import pytest
 
+from symconfig.cost.flops import block_flops
 from symconfig.descriptor.architectures import architectures
 from symconfig.descriptor.architectures.class_defaults import families
 from symconfig.descriptor.huggingface import import_config
 from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
+from symconfig.graph.attended import FULL
+from symconfig.graph.derived import Phase
 from symconfig.graph.model import derived
 from symconfig.graph.recompute import apply
 from symconfig.graph.scheme import Scheme
@@ -44,13 +47,15 @@ EXPLAINED: dict[str, tuple[int | dict[str, int], str]] = {
     "falcon": (16, "the places of the last two heads in the joined product"),
     "falcon_h1": (128 * S, "the mixer's input times a multiplier of muP"),
     "granitemoehybrid": (-20 * S, "its softmax is of the chosen logits only: the same, said otherwise"),
+    # Of experts that run in turn: each choice's weighed result is kept, and no table says where a choice went.
+    "jetmoe": (256 * S - 16 * S - 16, "index_add keeps what it adds up (JetMoeMoE)"),
     "kimi_linear": ({"dense_kimi_delta_attention": 4 * 128, "moe_kimi_delta_attention": 4 * 128},
                     "a copy in fp32 of the weight of the norm behind the scan"),
     "kolibri1": (24 * S, "the router's logits before their scale, and the chosen scores"),
     "laguna": (16 * S, "the gate of each head, in fp32"),
     "ministral3": (2 * S, "the scale of queries by position"),
     "olmo_hybrid": ({"dense_gated_delta_net": 8 * S}, "beta, before it is doubled"),
-    "phimoe": (28 * S, "its router draws each of its two choices from scores of their own (sparsemixer)"),
+    "phimoe": (12 * S, "its router draws each of its two choices from scores of their own (sparsemixer)"),
     "xglm": (512 * S + 4, "the scores, which are compared with the least number, and that number"),
 }  # fmt: skip
 # What is computed in another way altogether: the share that a class keeps beyond what is derived, at most.
@@ -96,10 +101,10 @@ def config(kind: str) -> dict[str, Any]:
 
 def kept(given: dict[str, Any], layers: int, patch: pytest.MonkeyPatch) -> Kept:
     """Return what is kept of a forward of the decoder, by the layer's number. layers: or half as many (LongCat)."""
-    made = transformers.AutoConfig.for_model(**given, pad_token_id=0, bos_token_id=1, eos_token_id=2)
-    cls = transformers.MODEL_FOR_CAUSAL_LM_MAPPING[type(made)]
-    made._attn_implementation = "sdpa" if cls._supports_sdpa else "eager"
-    model = cls._from_config(made, dtype=torch.bfloat16).train()
+    config = transformers.AutoConfig.for_model(**given, pad_token_id=0, bos_token_id=1, eos_token_id=2)
+    cls = transformers.MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    config._attn_implementation = "sdpa" if cls._supports_sdpa else "eager"
+    model = cls._from_config(config, dtype=torch.bfloat16).train()
     stand_in(cls.__module__.split(".")[-2], patch)
     decoder = model.get_decoder()
     lists = (one for one in decoder.modules() if isinstance(one, torch.nn.ModuleList) and 2 * len(one) >= layers)
@@ -112,7 +117,9 @@ def kept(given: dict[str, Any], layers: int, patch: pytest.MonkeyPatch) -> Kept:
             at = str((number + 1) * layers // len(modules) - 1)
             layer.register_forward_pre_hook(lambda *_, at=at: setattr(found, "where", at))
             layer.register_forward_hook(lambda *_: setattr(found, "where", ""))
-        decoder(torch.zeros((1, S), dtype=torch.long), use_cache=False)
+        stream = decoder(torch.zeros((1, S), dtype=torch.long), use_cache=False)
+    found.forget_freed()
+    del stream
     return found
 
 
@@ -130,6 +137,27 @@ def compared(kind: str, patch: pytest.MonkeyPatch) -> dict[str, tuple[float, int
             result[name] = ours, real
             ours = 0.0
     return result
+
+
+@pytest.mark.parametrize("kind", ["doge", "jetmoe", "minimax_m3_vl_text"])
+def test_layers_with_attention_of_their_own_take_what_torch_counts(kind: str) -> None:
+    """Forward and backward, with plain attention, whose products torch counts all."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    given = config(kind)
+    made = transformers.AutoConfig.for_model(**given, pad_token_id=0, bos_token_id=1, eos_token_id=2)
+    made._attn_implementation = made._experts_implementation = "eager"  # torch counts no grouped product
+    decoder = transformers.AutoModelForCausalLM.from_config(made).get_decoder()
+    with FlopCounterMode(display=False) as counter:
+        stream = decoder(torch.zeros((1, S), dtype=torch.long), use_cache=False)
+        forward = counter.get_total_flops()
+        stream.last_hidden_state.sum().backward()
+    model = import_config(given, "config.json", "small")
+    blocks = derived(model, DEEPSPEED.implementation, Scheme(False))
+    values = numbers(model, seq_length=S) | {FULL: S}
+    for phases, counted in (((Phase.FORWARD,), forward), (tuple(Phase), counter.get_total_flops())):
+        flops = block_flops(blocks, values, phases)
+        assert sum(flops[layer] for layer in model.layer_kinds) == counted, phases
 
 
 @pytest.mark.parametrize("kind", [kind for kind in FAMILIES if kind not in OTHERWISE and kind not in NOT_YET])

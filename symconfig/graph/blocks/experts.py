@@ -6,8 +6,10 @@ are. A choice that computes nothing (LongCat) takes no slot: its token comes bac
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from symconfig.graph import dims as d
-from symconfig.graph.blocks.common import linear
+from symconfig.graph.blocks.common import linear, offset
 from symconfig.graph.blocks.context import Context
 from symconfig.graph.blocks.mlp import mlp
 from symconfig.graph.blocks.norms import norm
@@ -38,7 +40,7 @@ def experts(ctx: Context, x: Tensor) -> Tensor:
     moe = ctx.model.experts
     assert moe is not None
     with ctx.build.leg(Leg.CHOICE):
-        probabilities, indices = _router(ctx, x)
+        probabilities, indices = router(ctx, x)
         tokens = x if moe.latent_size is None else _projected(ctx, x, "latent_down_proj", d.EXPERT_LATENT)
     with ctx.build.leg(Leg.OUT):
         routed = _slots(ctx, tokens, indices)
@@ -56,27 +58,32 @@ def experts(ctx: Context, x: Tensor) -> Tensor:
         combined = _projected(ctx, combined, "latent_up_proj", d.HIDDEN)
     if moe.shared_expert_intermediate_size:
         combined = _shared(ctx, x, combined, moe.shared_expert_gate)
+    if moe.result_bias:
+        combined = offset(ctx, "experts_mlp", combined)
     return norm(ctx, "experts_norm", combined) if moe.result_norm else combined
 
 
-def _router(ctx: Context, x: Tensor) -> tuple[Tensor, Tensor]:
+def router(ctx: Context, x: Tensor, prefix: str = "") -> tuple[Tensor, Tensor]:
+    """Weights and indices of each token's experts. prefix: of all names, where a layer has another router."""
     moe = ctx.model.experts
     assert moe is not None
-    rows = x.dims[:-1]
-    logits = Tensor("router_logits", (*rows, ROUTES), Element.FP32)
+    rows, name = x.dims[:-1], f"{prefix}router"
+    logits = Tensor(f"{name}_logits", (*rows, ROUTES), Element.FP32)
     if ctx.how.experts.router is Router.WIDE and ctx.how.experts.routing is Routing.INDEXED:
-        x = ctx.build.elementwise("widen_router", [x], Tensor("router_in", x.dims, Element.FP32), linear=True)
+        x = ctx.build.elementwise(f"widen_{name}", [x], Tensor(f"{name}_in", x.dims, Element.FP32), linear=True)
     given = x if moe.router_hidden_size is None else _routing_mlp(ctx, x)
-    linear(ctx, "router", given, inner=given.dims[-1:], width=(ROUTES,), outputs=[Use(logits)], bias=moe.router_bias)
-    probabilities = Tensor("router_probabilities", (*rows, CHOICES), Element.FP32)
-    indices = Tensor("router_indices", (*rows, CHOICES), Element.INDEX)
+    linear(ctx, name, given, inner=given.dims[-1:], width=(ROUTES,), outputs=[Use(logits)], bias=moe.router_bias)
+    probabilities = Tensor(f"{name}_probabilities", (*rows, CHOICES), Element.FP32)
+    indices = Tensor(f"{name}_indices", (*rows, CHOICES), Element.INDEX)
     whole = (ROUTES, CHOICES)  # a token is compared with all experts
-    saves = {
-        Routing.CHAIN: [*choice(moe, rows), indices],
-        Routing.INDEXED: indexed_choice(moe, rows, _scores(ctx)),
-        Routing.FUSED: [logits, indices],
-    }[ctx.how.experts.routing]
-    ctx.build.elementwise("route", [logits], probabilities, saves=saves, launches=ROUTE_LAUNCHES, whole=whole)
+    indexed = ctx.how.experts.routing is Routing.INDEXED
+    made = indexed_choice(moe, rows, _scores(ctx)) if indexed else choice(moe, rows)
+    kept = [replace(one, name=f"{prefix}{one.name}") for one in made]
+    saves = {Routing.CHAIN: [*kept, indices], Routing.INDEXED: kept, Routing.FUSED: [logits, indices]}
+    routing = saves[ctx.how.experts.routing]
+    ctx.build.elementwise(
+        f"{prefix}route", [logits], probabilities, saves=routing, launches=ROUTE_LAUNCHES, whole=whole
+    )
     return probabilities, indices
 
 

@@ -44,8 +44,9 @@ APART = {
         "as many elements, under names and in an order that docs/modules.py does not find yet",
     ),
 }
-# The graph calls the norms of queries and keys in wide layers otherwise once these are adapted: as many elements.
-ADAPTED_APART = {"gemma4_text", "gemma4_unified_text"}
+# The graph calls the norms of queries and keys in wide layers otherwise once these are adapted: as many elements. What
+# JetMoE has as linear layers beside its head are routers, and one projection of keys and values together.
+ADAPTED_APART = {"gemma4_text", "gemma4_unified_text", "jetmoe"}
 ONE_TO_ONE = tuple(kind for kind in KINDS if kind not in APART)
 Facts = list[tuple[str, int, bool, bool]]
 SEEDS = 4
