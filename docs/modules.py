@@ -202,8 +202,9 @@ def _alike(name: str, weight: str) -> float:
     half = difflib.SequenceMatcher(None, leaf, theirs).ratio() >= _HALF  # of less the order knows more
     letter = leaf[0] == theirs[0] and leaf.endswith("_proj") and theirs.endswith("_proj")  # out_proj is o_proj
     bare = not name.endswith((".weight", ".bias")) and not weight.endswith((".weight", ".bias"))
+    router = leaf == "gate" and theirs == "router"
     beside = 0.2 * ("mlp" in mine and "attention" in theirs)  # a layer may have two routers
-    return same + half + bare - beside + 0.1 * ("norm" in mine) * ("norm" in theirs) + 0.05 * letter
+    return same + half + bare + router - beside + 0.1 * ("norm" in mine) * ("norm" in theirs) + 0.05 * letter
 
 
 def _leaf(name: str) -> str:

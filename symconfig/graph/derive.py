@@ -181,9 +181,10 @@ class Flow:
 
     def held(self) -> list[Held]:
         """Every activation once for each layout in which a backward needs it, or as produced."""
-        result = []
+        result, viewed = [], {tensor.storage for tensor in self.tensors.values()}
         for name, tensor in self.tensors.items():
             producer, produced = self.produced[name]
+            storage = tensor.storage or (name if name in viewed else "")
             needs: dict[Layout, list[str]] = {}
             for op in self.block.operators:
                 if tensor in op.needed():
@@ -200,7 +201,7 @@ class Flow:
                         producer=producer.name if producer else None,
                         needed_by=tuple(names),
                         consumers=consumers,
-                        storage=tensor.storage if layout == produced.summed() else "",
+                        storage=storage if layout == produced.summed() else "",
                     )
                 )
         return result

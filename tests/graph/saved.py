@@ -199,6 +199,16 @@ def delta(q: Any, k: Any, v: Any, g: Any, beta: Any, **more: Any) -> tuple[Any, 
     return Keeping.apply(make, q, k, v, g, beta), None
 
 
+def wkv(time_decay: Any, time_first: Any, key: Any, value: Any, **more: Any) -> tuple[Any, None]:
+    """modeling_rwkv.py, RwkvLinearAttention."""
+
+    def make(decay: Any, first: Any, key: Any, value: Any) -> tuple[Any, list[Any]]:
+        out = torch.empty_like(key)
+        return out, [torch.empty(decay.shape, dtype=torch.float32), first, key, value, out]
+
+    return Keeping.apply(make, time_decay, time_first, key, value), None
+
+
 STAND_INS: dict[str, Callable[..., Any]] = {
     "mamba2_split_conv1d_scan_combined": ssd,
     "causal_conv1d_fn": convolution,
@@ -206,4 +216,5 @@ STAND_INS: dict[str, Callable[..., Any]] = {
     "mamba_selective_scan": selective,
     "torch_chunk_gated_delta_rule": delta,
     "chunk_kimi_delta_attention": delta,
+    "rwkv_linear_attention": wkv,
 }

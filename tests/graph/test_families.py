@@ -39,23 +39,38 @@ NOT_BUILT = {
 FAMILIES = [
     kind for kind, row in families().items() if kind in architectures() and "text" not in row and kind not in NOT_BUILT
 ]
+_LENT = ("", "_lending", "_borrowing")
+_GEMMA3N = [f"dense{window}{pairs}" for window in ("", "_window") for pairs in _LENT]
 # Bytes that a class keeps beyond what is derived, by layer where layers differ, and what they are.
 EXPLAINED: dict[str, tuple[int | dict[str, int], str]] = {
     "apertus1p5_text": (4, "xIELU's two slopes, after their softplus"),
     "apertus": (4, "xIELU's two slopes, after their softplus"),
+    "bailing_hybrid": ({"dense_kimi_delta_attention": 4 * 132, "moe_kimi_delta_attention": 4 * 132, "moe": 16 * S},
+                       "copies in fp32 of the norm's weight behind the scan, and of its decays; a gate's sigmoid"),
+    "diffllama": (128 * S + 10, "a CPU's own RMSNorm keeps its input in fp32, a GPU's as it is; and three numbers"),
     "ernie4_5_moe": ({"moe": 4 * S}, "the sum of the chosen scores, before it is clamped"),
     "falcon": (16, "the places of the last two heads in the joined product"),
     "falcon_h1": (128 * S, "the mixer's input times a multiplier of muP"),
+    "gemma3n_text": (
+        {"dense_window_cut": 128 * S + 34, "dense_cut": 34, **dict.fromkeys(_GEMMA3N, 32)},
+        "weights that altup_coef_clip bounds, the number of a cut, and, where it is read first, the layers' embedding"),
+    "gpt_neox_japanese": ({"dense_wide_attention": 256 * S}, "its last layer, too, makes q, k and v in one product"),
     "granitemoehybrid": (-20 * S, "its softmax is of the chosen logits only: the same, said otherwise"),
     # Of experts that run in turn: each choice's weighed result is kept, and no table says where a choice went.
     "jetmoe": (256 * S - 16 * S - 16, "index_add keeps what it adds up (JetMoeMoE)"),
     "kimi_linear": ({"dense_kimi_delta_attention": 4 * 128, "moe_kimi_delta_attention": 4 * 128},
                     "a copy in fp32 of the weight of the norm behind the scan"),
+    "hy_v4": ({"dense_indexed": 32 * S, "moe_indexed": 288 * S, "moe_as_before": 288 * S},
+              "which score is the greatest, for sinks; the experts' gates and ups before they are clamped"),
     "kolibri1": (24 * S, "the router's logits before their scale, and the chosen scores"),
     "laguna": (16 * S, "the gate of each head, in fp32"),
+    "lara_mini": (
+        {"moe_window": 1024, "moe_nope": 1024, "moe_gated_delta_net": 1024 + 512 + 8192 * S},
+        "a copy in fp32 of the router's weight; the gated norm behind the delta rule is in fp32 to its end"),
     "ministral3": (2 * S, "the scale of queries by position"),
     "olmo_hybrid": ({"dense_gated_delta_net": 8 * S}, "beta, before it is doubled"),
     "phimoe": (12 * S, "its router draws each of its two choices from scores of their own (sparsemixer)"),
+    "rwkv": (2 * 5 * 64 + 4 * 64, "one less each of five weights of tokens, and the decays in fp32"),
     "xglm": (512 * S + 4, "the scores, which are compared with the least number, and that number"),
 }  # fmt: skip
 # What is computed in another way altogether: the share that a class keeps beyond what is derived, at most.
@@ -64,25 +79,15 @@ OTHERWISE = {
     "llama4_text": (0.38, "every expert runs on every token (Llama4TextExperts)"),
     "longcat_flash": (0.1, "experts that compute nothing are slots like all others"),
     "minimax": (0.18, "lightning attention is a loop over blocks, whose scores are kept (MiniMaxLightningAttention)"),
+    "zaya": (0.007, "the choice that computes nothing goes to the first expert, weighed by zero (ZayaRouter)"),
     "recurrent_gemma": (0.52, "the scan is a loop over tokens (RecurrentGemmaRglru._rnn_scan)"),
 }
 # Whose class's own kernels are not in `frameworks/transformers.py` yet, or whose loops stand for a GPU's kernels: the
 # share that a class keeps beyond what is derived, at least and at most.
 NOT_YET = {
-    "bailing_hybrid": (-0.05, 0.14),
     "deepseek_v4": (0.14, 0.21),
-    "diffllama": (0.05, 0.06),
     "dory": (-0.5, 0.51),  # layers that run twice are counted with either turn
-    "dots3_note_text": (0.0, 0.31),
-    "gemma3n_text": (0.19, 0.23),
-    "gemma4_text": (0.0, 0.07),
-    "gpt_neox_japanese": (-0.22, -0.21),
-    "hy_v4": (0.01, 0.08),
-    "lara_mini": (0.15, 0.21),
-    "qwen4_exp_text": (0.0, 0.49),
-    "rwkv": (1.19, 1.2),
     "zamba": (0.23, 0.62),
-    "zaya": (0.0, 0.01),
 }
 
 
