@@ -157,7 +157,8 @@ def _matched(tensors: Sized, weights: Sized) -> Rows:
         if _unnamed(name):
             module = name
         stems = found.setdefault(module, [])
-        stems += [stem for weight, _ in held if (stem := _stem(weight)) not in stems]
+        bare = module == name and "experts" not in name and not _unnamed(name)
+        stems += [stem for weight, _ in held if (stem := weight if bare else _stem(weight)) not in stems]
     if left:
         raise ValueError(f"no tensor is {left}")
     return found
@@ -204,7 +205,8 @@ def _alike(name: str, weight: str) -> float:
     bare = not name.endswith((".weight", ".bias")) and not weight.endswith((".weight", ".bias"))
     router = leaf == "gate" and theirs == "router"
     beside = 0.2 * ("mlp" in mine and "attention" in theirs)  # a layer may have two routers
-    return same + half + bare + router - beside + 0.1 * ("norm" in mine) * ("norm" in theirs) + 0.05 * letter
+    mixer = 0.2 * ("attn" in mine and theirs.startswith("attention_"))  # or two gates
+    return same + half + bare + router + mixer - beside + 0.1 * ("norm" in mine) * ("norm" in theirs) + 0.05 * letter
 
 
 def _leaf(name: str) -> str:

@@ -57,8 +57,9 @@ _WIDE_ANGLES = words("codegen ernie4_5 ernie4_5_moe")
 # Queries that are joined from a turned and another part, head by head, give a result that is copied by token.
 _JOINED_PARTS = words(
     """axk1 axk2 bailing_hybrid deepseek_v2 deepseek_v3 deepseek_v32 dots3_note_text glm glm4 glm4_moe glm4_moe_lite
-    glm_moe_dsa gpt_neox laguna longcat_flash minicpm3 minimax_m2 minimax_m3_vl_text nemotron persimmon phi phi3 phi4_multimodal
-    qwen3_5_moe_text qwen3_5_text qwen3_next qwen4_exp_text recurrent_gemma sarvam_mla sarvam_moe stablelm youtu"""
+    glm_moe_dsa gpt_neox laguna longcat_flash minicpm3 minimax_m2 minimax_m3_vl_text nemotron persimmon phi phi3
+    phi4_multimodal qwen3_5_moe_text qwen3_5_text qwen3_next qwen4_exp_text recurrent_gemma sarvam_mla sarvam_moe
+    stablelm youtu"""
 )
 # Plain attention that leaves the softmax in the scores' precision; that multiplies in fp32.
 _NARROW_SOFTMAX = words("gpt_neox_japanese gpt_oss openai-gpt xglm")
@@ -84,6 +85,9 @@ _WIDE_WEIGHTS = words(
     minimax_m3_vl_text mixtral nemotron_h sarvam_mla sarvam_moe solar_open"""
 )
 
+_EVERY_TOKEN = words("llama4_text")  # Llama4TextExperts, which no grouped product replaces
+_CHOICE_WEIGHTS = words("afmoe ernie4_5_moe laguna")  # the bias of a choice is a parameter without gradient
+
 
 def written(how: Implementation, kind: str) -> Implementation:
     """Return an implementation with what a family's class has in another way, unless it is compiled or replaced."""
@@ -100,7 +104,11 @@ def written(how: Implementation, kind: str) -> Implementation:
         found = replace(found, linear=replace(how.linear, products=_joined(kind), views=views))
     if how.experts.routing is Routing.INDEXED:
         experts = replace(
-            how.experts, router=_ROUTERS.get(kind, how.experts.router), wide_weights=kind in _WIDE_WEIGHTS
+            how.experts,
+            router=_ROUTERS.get(kind, how.experts.router),
+            wide_weights=kind in _WIDE_WEIGHTS,
+            choice_weight=kind in _CHOICE_WEIGHTS,
+            every_token=kind in _EVERY_TOKEN,
         )
         found = replace(found, experts=experts)
     return replace(found, attention=_attention(how.attention, kind))

@@ -265,7 +265,7 @@ def _gradient_layout(op: Operator, use: Use, scheme: Scheme) -> Layout:
     """How the gradient of an input leaves the backward of `op`."""
     names = {theirs: ours for ours, theirs in use.names}
     dims = set(use.dims())
-    relabels = d.SLOTS in op.loops and d.SEQUENCE in op.loops
+    relabels = not {*d.SLOT_DIMS}.isdisjoint(op.loops) and d.SEQUENCE in op.loops
     places: dict[str, str] = {}
     for axis, splits in scheme.assign(op).items():
         mine = [dim for dim in splits if dim in dims]

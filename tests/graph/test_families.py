@@ -12,7 +12,7 @@ from symconfig.descriptor.architectures import architectures
 from symconfig.descriptor.architectures.class_defaults import families
 from symconfig.descriptor.huggingface import import_config
 from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
-from symconfig.graph.attended import FULL
+from symconfig.graph.attended import FULL, WINDOW
 from symconfig.graph.derived import Phase
 from symconfig.graph.model import derived
 from symconfig.graph.recompute import apply
@@ -67,6 +67,7 @@ EXPLAINED: dict[str, tuple[int | dict[str, int], str]] = {
     "lara_mini": (
         {"moe_window": 1024, "moe_nope": 1024, "moe_gated_delta_net": 1024 + 512 + 8192 * S},
         "a copy in fp32 of the router's weight; the gated norm behind the delta rule is in fp32 to its end"),
+    "llama4_text": ({"moe_nope": 4 * S}, "the scale of queries by position, where nothing turns them"),
     "ministral3": (2 * S, "the scale of queries by position"),
     "olmo_hybrid": ({"dense_gated_delta_net": 8 * S}, "beta, before it is doubled"),
     "phimoe": (12 * S, "its router draws each of its two choices from scores of their own (sparsemixer)"),
@@ -76,7 +77,6 @@ EXPLAINED: dict[str, tuple[int | dict[str, int], str]] = {
 # What is computed in another way altogether: the share that a class keeps beyond what is derived, at most.
 OTHERWISE = {
     "dbrx": (0.23, "experts run one after the other, and what its joined product gives is clamped"),
-    "llama4_text": (0.38, "every expert runs on every token (Llama4TextExperts)"),
     "longcat_flash": (0.1, "experts that compute nothing are slots like all others"),
     "minimax": (0.18, "lightning attention is a loop over blocks, whose scores are kept (MiniMaxLightningAttention)"),
     "zaya": (0.007, "the choice that computes nothing goes to the first expert, weighed by zero (ZayaRouter)"),
@@ -144,22 +144,22 @@ def compared(kind: str, patch: pytest.MonkeyPatch) -> dict[str, tuple[float, int
     return result
 
 
-@pytest.mark.parametrize("kind", ["doge", "jetmoe", "minimax_m3_vl_text"])
-def test_layers_with_attention_of_their_own_take_what_torch_counts(kind: str) -> None:
+@pytest.mark.parametrize("kind", ["doge", "jetmoe", "llama4_text", "minimax_m3_vl_text"])
+def test_layers_with_attention_or_experts_of_their_own_take_what_torch_counts(kind: str) -> None:
     """Forward and backward, with plain attention, whose products torch counts all."""
     from torch.utils.flop_counter import FlopCounterMode
 
     given = config(kind)
     made = transformers.AutoConfig.for_model(**given, pad_token_id=0, bos_token_id=1, eos_token_id=2)
     made._attn_implementation = made._experts_implementation = "eager"  # torch counts no grouped product
-    decoder = transformers.AutoModelForCausalLM.from_config(made).get_decoder()
+    decoder = transformers.AutoModelForCausalLM.from_config(made).model
     with FlopCounterMode(display=False) as counter:
         stream = decoder(torch.zeros((1, S), dtype=torch.long), use_cache=False)
         forward = counter.get_total_flops()
         stream.last_hidden_state.sum().backward()
     model = import_config(given, "config.json", "small")
     blocks = derived(model, DEEPSPEED.implementation, Scheme(False))
-    values = numbers(model, seq_length=S) | {FULL: S}
+    values = numbers(model, seq_length=S) | {FULL: S, WINDOW: S}
     for phases, counted in (((Phase.FORWARD,), forward), (tuple(Phase), counter.get_total_flops())):
         flops = block_flops(blocks, values, phases)
         assert sum(flops[layer] for layer in model.layer_kinds) == counted, phases

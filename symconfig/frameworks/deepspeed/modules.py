@@ -11,7 +11,8 @@ from typing import Any
 
 _FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
 FILE = Path(__file__).parent / "modules.json"
-Rows = Mapping[str, tuple[str, ...]]  # a module -> the graph's weights that it may hold, by their stems
+# A module -> the graph's weights that it may hold, by their stems; a parameter of no module -> their whole names.
+Rows = Mapping[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +33,8 @@ class Modules:
 
 
 def _parts(rows: Rows) -> set[str]:
-    return {stem for stems in rows.values() for stem in stems if stem not in _FUSED}
+    every = (stem.removesuffix(".weight").removesuffix(".bias") for stems in rows.values() for stem in stems)
+    return {stem for stem in every if stem not in _FUSED}
 
 
 @cache

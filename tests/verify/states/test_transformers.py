@@ -21,26 +21,11 @@ from tests.sample_plans import sample_model
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-# Whose tensors are not the graph's weights one to one. The bias of the experts' choice, which the graph has among the
-# buffers, is a parameter without gradient there.
+# Whose tensors are not the graph's weights one to one.
 APART = {
     "stablelm": "each head's norm is a module, and one weight in the graph: as many elements, in more tensors",
-    "ernie4_5_moe": "the choice's bias is a parameter",
-    "afmoe": "the choice's bias is a parameter",
-    "laguna": "the choice's bias is a parameter",
     **dict.fromkeys(
-        (
-            "deepseek_v4",
-            "dory",
-            "gemma3n_text",
-            "gpt_neox_japanese",
-            "hrm_text",
-            "hy_v4",
-            "rwkv",
-            "zamba",
-            "zamba2",
-            "zaya",
-        ),
+        ("dory", "gemma3n_text", "hrm_text", "rwkv", "zamba2", "zaya"),
         "as many elements, under names and in an order that docs/modules.py does not find yet",
     ),
 }
