@@ -29,7 +29,7 @@ def _each(rows: Mapping[NormKernel, str]) -> Mapping[str, NormKernel]:
 
 _NORMS = _each(
     {
-        NormKernel.EAGER_WIDE: "afmoe flex_olmo flint gpt_oss olmo2 olmo3 olmo_hybrid",
+        NormKernel.EAGER_WIDE: "afmoe deepseek_v4 flex_olmo flint gpt_oss olmo2 olmo3 olmo_hybrid",
         NormKernel.EAGER_COPYING: """gemma gemma2 gemma3_text helium lara_mini minimax_m3_vl_text nemotron_h
             qwen3_5_moe_text qwen3_5_text qwen3_next qwen4_exp_text recurrent_gemma vaultgemma""",
         NormKernel.EAGER_POWER: "gemma3n_text gemma4_text gemma4_unified_text",
@@ -69,7 +69,7 @@ _ONE_HEAD = words("falcon")  # one key is broadcast, which torch's fused kernels
 
 # From where on a router is in fp32, and whether the weights of its choices are.
 _ROUTERS = {
-    **dict.fromkeys(words("aria_text gpt_oss lfm2_moe"), Router.NARROW),
+    **dict.fromkeys(words("aria_text deepseek_v4 gpt_oss lfm2_moe"), Router.NARROW),
     **dict.fromkeys(
         words(
             """axk1 axk2 bailing_hybrid deepseek_v2 deepseek_v3 deepseek_v32 dots1 dots3_note_text ernie4_5_moe

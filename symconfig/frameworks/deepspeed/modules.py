@@ -26,15 +26,21 @@ class Modules:
     last: Rows
     vectors: frozenset[str] = frozenset()
 
-    def layer(self, stems: Set[str]) -> Rows:
+    def layer(self, weights: Set[str]) -> Rows:
         """Return the modules of a layer that holds these weights; of one that is not known, those of the nearest."""
-        whole = {part for stem in stems for part in _FUSED.get(stem, (stem,))}
+        stems = {stem_of(name) for name in weights}
+        whole = weights | {part for stem in stems for part in _FUSED.get(stem, (stem,))}
         return max(self.layers, key=lambda rows: -len(whole ^ _parts(rows)), default={})
 
 
 def _parts(rows: Rows) -> set[str]:
-    every = (stem.removesuffix(".weight").removesuffix(".bias") for stems in rows.values() for stem in stems)
-    return {stem for stem in every if stem not in _FUSED}
+    every = {stem for stems in rows.values() for stem in stems}
+    return (every | {stem_of(stem) for stem in every}) - {*_FUSED}
+
+
+def stem_of(name: str) -> str:
+    """Return a weight's name without what tells the tensors of one module apart."""
+    return name.removesuffix(".lora_A").removesuffix(".lora_B").removesuffix(".weight").removesuffix(".bias")
 
 
 @cache

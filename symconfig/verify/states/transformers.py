@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from symconfig.descriptor.config_writer import class_of_network
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
-from symconfig.frameworks.deepspeed.modules import Modules, Rows, modules_of
+from symconfig.frameworks.deepspeed.modules import Modules, Rows, modules_of, stem_of
 from symconfig.graph import dims as d
 from symconfig.graph.model import blocks, dim_sizes
 from symconfig.graph.operator import Weight
@@ -52,9 +52,9 @@ def registered(model: ModelDescriptor) -> tuple[Registered, ...]:
     ends = dict(kinds["embedding"] | kinds["head"])
     if model.tie_word_embeddings:
         ends.pop("lm_head.weight", None)
-    behind = _whole(names.last, {name: one for name, one in ends.items() if _stem(name) not in _stems(names.first)})
+    behind = _whole(names.last, {name: one for name, one in ends.items() if stem_of(name) not in _stems(names.first)})
     found = list(_of_rows("", names.first, ends, sizes, names))
-    layers = {kind: _whole(names.layer(set(map(_stem, kinds[kind]))), kinds[kind]) for kind in set(model.layer_kinds)}
+    layers = {kind: _whole(names.layer(kinds[kind].keys()), kinds[kind]) for kind in set(model.layer_kinds)}
     for index, kind in enumerate(model.layer_kinds):
         found += _of_rows(f"{names.prefix}.{index}.", layers[kind], kinds[kind], sizes, names)
     found += _of_rows("", behind, ends, sizes, names)
@@ -69,7 +69,7 @@ def _stems(rows: Rows) -> set[str]:
 
 def _whole(rows: Rows, weights: Mapping[str, Weight]) -> Rows:
     """Return the modules with those behind them that hold what no row does."""
-    others = dict.fromkeys(_stem(name) for name in weights)
+    others = dict.fromkeys(stem_of(name) for name in weights)
     return {**rows, **{stem: (stem,) for stem in others if stem not in _stems(rows)}}
 
 
@@ -90,10 +90,6 @@ def _of_rows(
                 one = _registered(name, parts, sizes)
                 plain = suffix in ("", ".weight") and bool(names.prefix) and names != _UNKNOWN
                 yield replace(one, vector=module in names.vectors) if plain else one
-
-
-def _stem(name: str) -> str:
-    return name.removesuffix(".lora_A").removesuffix(".lora_B").removesuffix(".weight").removesuffix(".bias")
 
 
 def _name(suffix: str, weight: Weight, adapted: bool) -> str:
