@@ -16,23 +16,23 @@ export PYTHONUTF8 := 1
 JOB := --model llama2-13b --cluster a100-80gb --gpus 64 --global-batch-size 1024 --seq-length 4096
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint mutants bench bench-check house accuracy priors pipelines partition adaptability trained symbols rules checkpoints rates families jobs systems verify-all verify-real verify-formats verify-training verify-engines megatron-source templates launchers readme options recipes sessions echarts pages clean
+.PHONY: help demo test lint mutants bench bench-check house accuracy priors pipelines partition adaptability trained symbols rules checkpoints rates families jobs systems verify-all verify-real verify-formats verify-training verify-engines megatron-source templates launchers readme options recipes sessions echarts pages docs clean
 
 help:
 	@echo 'make demo        plan Llama-2-13B on 64 A100 for Megatron-LM and for DeepSpeed, into demo/'
 	@echo 'make test        install the real frameworks (CPU) and run all tests'
 	@echo 'make lint        ruff (rules and format) and mypy --strict'
 	@echo 'make mutants     change the code in 300 places, one at a time, and see that tests fail, into benchmarks/mutants.json'
-	@echo 'make bench       measure speed and memory, into benchmarks/results.json and README.md (ROWS=plan-*,help for some)'
+	@echo 'make bench       measure speed and memory, into benchmarks/results.json and docs/speed.md (ROWS=plan-*,help for some)'
 	@echo 'make bench-check fail where what make bench recorded is older than the solver'
 	@echo 'make verify-all  plan every zoo model on every cluster for every target, and check all of it'
-	@echo 'make verify-real plan every zoo model at a realistic size and build its ranks for real, into README.md'
+	@echo 'make verify-real plan every zoo model at a realistic size and build its ranks for real, into docs/built.md'
 	@echo 'make verify-formats  render a spread of plans in every format for its real parser, into docs/formats.md'
 	@echo 'make verify-training  start every format for real on CPU ranks, into docs/training.md (MEGATRON_PATH=FOLDER)'
 	@echo 'make verify-engines  run sweeps through the real Ray and Dask, and kill their workers'
 	@echo 'make megatron-source  fetch the Megatron-LM whose parser and modules the checks run, once'
 	@echo 'make house       measure the shape of the code: lines by room, circles, what stands in two places'
-	@echo 'make accuracy    score the model on measured runs (TRUTH=FOLDER), into README.md and the intervals'
+	@echo 'make accuracy    score the model on measured runs (TRUTH=FOLDER), into docs/accuracy.md, README.md and the intervals'
 	@echo 'make priors      distil measured kernels (KERNELS=FOLDER) into what is believed of GPUs before any run of them'
 	@echo 'make pipelines   plan every zoo model with uniform and with solved stages, into docs/pipelines.md'
 	@echo 'make partition   what the tensor solver finds and what it is held against, into docs/partitions.md'
@@ -52,7 +52,8 @@ help:
 	@echo 'make sessions    plans made again, as sessions with their real output, into docs/replan.md'
 	@echo 'make echarts     build the charts of pages anew from npm, into symconfig/report/page/assets'
 	@echo 'make pages       draw the page of a plan, into docs/pages (needs Chromium)'
-	@echo 'make readme      put fresh output into README.md'
+	@echo 'make docs        build the pages of docs/ as a site, strictly, into site/'
+	@echo 'make readme      put fresh output into README.md and docs/ (PAGES=docs/audit.md for some)'
 	@echo 'make clean       remove what these made'
 
 $(VENV)/.python:
@@ -214,8 +215,18 @@ recipes: $(VENV)/.base
 sessions: $(VENV)/.base
 	$(BIN)/python docs/sessions.py
 
+# What builds the site has an environment of its own: the planner needs none of it.
+DOCS := .venv-docs
+$(DOCS)/.ready: pyproject.toml $(VENV)/.python
+	$(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[docs]'
+	@touch $@
+
+docs: $(DOCS)/.ready
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --quiet
+
 readme: $(VENV)/.base
-	$(BIN)/python docs/refresh_readme.py
+	$(BIN)/python docs/refresh.py $(PAGES)
 
 # The charts of pages: only what they use of Apache ECharts, in one file, with its licence. Needs npm; the version is in
 # docs/echarts/package.json.
@@ -226,4 +237,4 @@ pages: $(VENV)/.verify
 	$(BIN)/python docs/pages.py
 
 clean:
-	rm -rf $(VENV) .venv-formats $(ENGINES) $(MUTANTS) .mutants demo build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-formats $(ENGINES) $(MUTANTS) $(DOCS) site .mutants demo build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,4 +1,4 @@
-"""Keeps what was measured: the latest figures of each row, the history of runs, and README's table of them."""
+"""Keeps what was measured: the latest figures of each row, the history of runs, and the table of docs/speed.md."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from benchmarks.process import ROOT
 from benchmarks.rows import PLANS, ROWS, Row, Target
 
 RESULTS, HISTORY = (Path(__file__).with_name(name) for name in ("results.json", "history.jsonl"))
-PAGE = ROOT / "README.md"
+PAGE = ROOT / "docs" / "speed.md"
 SOLVER = ("solve", "cost", "schedule", "graph")  # folders of symconfig that decide how fast it is
 LETTERS = 16  # of a fingerprint
 TABLE = re.compile(r"(<!-- speed: written by `make bench` -->\n).*?(<!-- end of speed -->)", re.DOTALL)
@@ -112,7 +112,7 @@ def _judged(target: Target, figures: Mapping[str, Any]) -> str:
 
 
 def table(results: Mapping[str, Any]) -> str:
-    """Return README's table of a few rows."""
+    """Return the table of a few rows."""
     rows = results["rows"]
     named = {row.name: row for row in ROWS}
     shown = [f"plan-{words[1]}" for words, _ in PLANS]
@@ -147,6 +147,6 @@ def _others(rows: Mapping[str, Any]) -> str:
 
 
 def write_page(results: Mapping[str, Any], page: Path = PAGE) -> None:
-    """Put the table into README.md."""
+    """Put the table into its page."""
     text = page.read_text(encoding="utf-8")
     page.write_text(TABLE.sub(lambda match: match[1] + table(results) + match[2], text), encoding="utf-8")

@@ -1,7 +1,8 @@
 """Fits the zoo's constants to published runs, scores the model and records it: `python docs/accuracy.py FOLDER...`.
 
 Writes model_zoo/kernels/*.yaml (each GPU type that clusters name and that has runs), docs/constants.md,
-symconfig/solve/data/accuracy.json, from which predictions take their intervals, and the README's tables.
+symconfig/solve/data/accuracy.json, from which predictions take their intervals, and the places for
+it in docs/accuracy.md and README.md.
 The fit starts from what kernels say of each GPU, so it does not depend on what it wrote before.
 """
 
@@ -24,7 +25,7 @@ from symconfig.measured.read import read
 from symconfig.measured.row_cluster import forget_zoo
 from symconfig.measured.runs import calibrations, runs
 from symconfig.measured.score import source
-from symconfig.report.accuracy import markdown
+from symconfig.report.accuracy import markdown, summary
 from symconfig.report.calibration import left_priors
 from symconfig.report.constants import page
 from symconfig.report.validation import to_dict
@@ -33,15 +34,16 @@ COMMAND = "make accuracy"
 ROOT = Path(__file__).resolve().parent.parent
 RECORD = ROOT / "symconfig" / "solve" / "data" / "accuracy.json"
 CONSTANTS = ROOT / "docs" / "constants.md"
-README = ROOT / "README.md"
-TABLES = re.compile(r"(<!-- accuracy: written by `make accuracy` -->\n).*?(<!-- end of accuracy -->)", re.DOTALL)
+PAGE, README = ROOT / "docs" / "accuracy.md", ROOT / "README.md"
+PLACE = re.compile(r"(<!-- accuracy: written by `make accuracy` -->\n).*?(<!-- end of accuracy -->)", re.DOTALL)
 
 
-def in_readme(text: str, tables: str) -> str:
-    """The README with these tables."""
-    if not TABLES.search(text):
-        sys.exit("README.md has no place for the tables of accuracy")
-    return TABLES.sub(lambda match: f"{match[1]}\n{tables}\n{match[2]}", text)
+def write_into(page: Path, tables: str) -> None:
+    """Put tables or sentences into the place of accuracy that a page has."""
+    text = page.read_text(encoding="utf-8")
+    if not PLACE.search(text):
+        sys.exit(f"{page.name} has no place for the accuracy")
+    page.write_text(PLACE.sub(lambda match: f"{match[1]}\n{tables}\n{match[2]}", text), encoding="utf-8")
 
 
 def as_text(data: dict[str, Any]) -> str:
@@ -92,7 +94,8 @@ def main(folders: list[Path]) -> None:
     data = record(scores, fitted, described)
     RECORD.write_text(as_text(data), encoding="utf-8")
     CONSTANTS.write_text(page(data), encoding="utf-8")
-    README.write_text(in_readme(README.read_text(encoding="utf-8"), markdown(data)), encoding="utf-8")
+    write_into(PAGE, markdown(data))
+    write_into(README, summary(data))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from textwrap import fill
 
-from refresh_readme import run
+from refresh import run
 
 PAGE = Path(__file__).resolve().parent / "replan.md"
 INTRO = """# A plan made again

@@ -59,3 +59,8 @@ def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'symconfig' has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    """List what is imported on first use, too."""
+    return sorted({*globals(), *_HOME, *_MODULES})

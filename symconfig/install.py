@@ -1,4 +1,4 @@
-"""The version of this package, and the commands that install what a check needs, as the README has them."""
+"""The version of this package, and the commands that install what a check needs, as docs/install.md has them."""
 
 from __future__ import annotations
 

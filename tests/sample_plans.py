@@ -12,6 +12,7 @@ from symconfig.descriptor.job import Job
 from symconfig.descriptor.learning_rate import derived
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.optimizer import Optimizer
+from symconfig.descriptor.rl import Rl
 from symconfig.errors import InputError
 from symconfig.plans.degrees import Degrees
 from symconfig.plans.digests import digests
@@ -27,6 +28,7 @@ from symconfig.plans.plan import (
     Stage,
     Target,
 )
+from symconfig.plans.rl import PlannedPhase, PlannedRl
 from symconfig.solve.whole import whole
 from tests.sample_models import sample_cluster as sample_cluster
 from tests.sample_models import sample_model as sample_model
@@ -194,3 +196,29 @@ def _layout(model: ModelDescriptor, parallel: Degrees) -> str:
     """Megatron's layout string: E embedding, t layer, m multi-token prediction, L loss."""
     words = ["t" * count for count in _counts(model, parallel.pp * parallel.vpp)]
     return "E" + "|".join(words) + "m" * model.num_nextn_predict_layers + "L"
+
+
+def learning_plan() -> Plan:
+    """A plan whose job learns by reinforcement, with a step around it."""
+    plan = sample_plan(tp=2, pp=1, dp=4)
+    lengths = {"mean": 100.0, "max": 256}
+    rl = Rl.model_validate({"prompts": 64, "samples": 4, "prompt_length": lengths, "response_length": lengths})
+    phases = (
+        PlannedPhase("generation", 10.0, 50e9, {"engine": 50e9}),
+        PlannedPhase("update", 5.0, 60e9, {"all": 60e9}),
+    )
+    step = PlannedRl(
+        rollout_tp=2,
+        rollout_gpus=8,
+        memory_share=0.6,
+        at_once=64,
+        tokens_per_gpu=1024,
+        away=("weights", "optimizer state"),
+        host_bytes=40e9,
+        step_s=15.0,
+        interval=(12.0, 20.0),
+        generated_per_s_per_gpu=3000.0,
+        phases=phases,
+    )
+    job = plan.job.model_copy(update={"task": "rl", "rl": rl, "gpus": 8})
+    return replace(plan, job=job, rl=(step,), alternatives=())

@@ -1,4 +1,4 @@
-"""The record of `make bench`: when it is too old, what it keeps, and the table that README shows of it. No timing."""
+"""The record of `make bench`: when it is too old, what it keeps, and its table in docs/speed.md. No timing."""
 
 from __future__ import annotations
 
@@ -117,8 +117,8 @@ def test_a_percentile_is_one_of_the_values(share: int, value: float) -> None:
     assert jobs.percentile([1.0, 2.0, 3.0, 4.0], share) == value
 
 
-def test_readme_has_the_table_of_the_record(tmp_path: Path) -> None:
-    page = tmp_path / "README.md"
+def test_the_page_has_the_table_of_the_record(tmp_path: Path) -> None:
+    page = tmp_path / "speed.md"
     page.write_text(record.PAGE.read_text(encoding="utf-8"), encoding="utf-8")
     record.write_page(record.read(), page)
     assert page.read_text(encoding="utf-8") == record.PAGE.read_text(encoding="utf-8")

@@ -12,7 +12,7 @@ from symconfig.descriptor.load import zoo_clusters, zoo_models
 from symconfig.verify.checks import Compared
 from tests import verify_real
 from tests.sample_plans import sample_plan
-from tests.verify_real import Judged, in_readme, jobs, markdown
+from tests.verify_real import Judged, in_page, jobs, markdown
 
 PLAN = sample_plan("llama2-13b")
 
@@ -62,9 +62,9 @@ def test_what_was_not_compared_is_a_dash() -> None:
 
 def test_the_readmes_table_is_replaced_and_nothing_else() -> None:
     text = "a\n<!-- real: written by `make verify-real` -->\nold\n<!-- end of real -->\nb\n"
-    assert in_readme(text, "| new |") == text.replace("old\n", "\n| new |\n\n")
+    assert in_page(text, "| new |") == text.replace("old\n", "\n| new |\n\n")
     with pytest.raises(SystemExit, match="no place"):
-        in_readme("nothing here", "| new |")
+        in_page("nothing here", "| new |")
 
 
 def test_a_job_is_planned_written_and_verified_by_the_commands_themselves(

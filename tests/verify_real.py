@@ -1,6 +1,7 @@
 """Every zoo model at a realistic size, planned, rendered and built for real: predicted against real, as a table.
 
-`make verify-real` runs all of them and writes the README's table; --only TEXT some of them, which are only printed.
+`make verify-real` runs all of them and writes the table of docs/built.md;
+--only TEXT some of them, which are only printed.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from symconfig.verify.checks import Compared
 
 ROOT = Path(__file__).resolve().parent.parent
 JOBS = Path(__file__).with_suffix(".yaml")
-README = ROOT / "README.md"
+PAGE = ROOT / "docs" / "built.md"
 TABLE = re.compile(r"(<!-- real: written by `make verify-real` -->\n).*?(<!-- end of real -->)", re.DOTALL)
 # The columns, each with what the frameworks' checks call it.
 QUANTITIES = {
@@ -143,10 +144,10 @@ def _differences(items: Sequence[Compared]) -> str:
     return f"{low:+.2g} %" if low == high else f"{low:+.2g} to {high:+.2g} %"
 
 
-def in_readme(text: str, table: str) -> str:
-    """The README with this table."""
+def in_page(text: str, table: str) -> str:
+    """The page with this table."""
     if not TABLE.search(text):
-        sys.exit("README.md has no place for the table of real ranks")
+        sys.exit("docs/built.md has no place for the table of real ranks")
     return TABLE.sub(lambda match: f"{match[1]}\n{table}\n\n{match[2]}", text)
 
 
@@ -165,7 +166,7 @@ def main() -> int:
     table = markdown(judged)
     print(table)
     if not arguments.only:
-        README.write_text(in_readme(README.read_text(encoding="utf-8"), table), encoding="utf-8")
+        PAGE.write_text(in_page(PAGE.read_text(encoding="utf-8"), table), encoding="utf-8")
     return 0 if all(item.code == 0 for item in judged) else 1
 
 

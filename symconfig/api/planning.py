@@ -21,6 +21,7 @@ from symconfig.descriptor.job import Backend, Images, Job, Limits, Lora, Packing
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.optimizer import Optimizer
+from symconfig.descriptor.rl import Rl, with_batch
 from symconfig.descriptor.training import Training
 from symconfig.descriptor.validate import validate
 from symconfig.errors import InputError, Problem, SymconfigError
@@ -156,13 +157,13 @@ def plan(
     model: str | Path | ModelDescriptor,
     cluster: AnyCluster,
     gpus: int | Literal["auto"],
-    global_batch_size: int,
+    global_batch_size: int | None = None,
     seq_length: int | None = None,
     *,
     backend: Backend | None = None,
     megatron_version: str | None = None,
     target: str | None = None,
-    task: Literal["pretrain", "sft", "lora"] | None = None,
+    task: Literal["pretrain", "sft", "lora", "rl"] | None = None,
     precision: str | None = None,
     attention: Literal["flash", "unfused"] | None = None,
     optimizer: str | Optimizer | Mapping[str, Any] | None = None,
@@ -174,6 +175,7 @@ def plan(
     packing: Packing | Mapping[str, Any] | None = None,
     lora: Lora | Mapping[str, Any] | None = None,
     images: Images | Mapping[str, Any] | None = None,
+    rl: Rl | Mapping[str, Any] | None = None,
     limits: Limits | Mapping[str, Any] | None = None,
     training: Training | Mapping[str, Any] | None = None,
     top: int = TOP,
@@ -202,6 +204,7 @@ def plan(
         "packing": packing,
         "lora": lora,
         "images": images,
+        "rl": rl,
         "allow": allow,
         "without": without,
         "edited": edited,
@@ -262,7 +265,7 @@ def read_job(
 ) -> Asked:
     """Read the job in `document` with its model and cluster. Raises InputError with everything that is wrong."""
     found = Problems(problems)
-    given = document
+    given = document = found.collect(lambda: with_batch(document)) or document
     with_name = found.collect(lambda: in_job(given), given)
     document = with_name or replace(given, data={**given.data, "cluster": "unread"})
     job = found.collect(lambda: validate(document, Job))

@@ -30,7 +30,11 @@ def add_job(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--seq-length", metavar="S", help="tokens (default: the smaller of the model's and 4096)")
     what.add_argument("--backend", metavar="B", help="megatron (default) or deepspeed (default for adapters)")
     what.add_argument("--megatron-version", metavar="V", help="core_v0.12 to core_v0.19 (default), or dev")
-    what.add_argument("--task", metavar="T", help="pretrain, sft or lora (default: lora for adapters, else pretrain)")
+    what.add_argument(
+        "--task",
+        metavar="T",
+        help="pretrain, sft, lora or (with a section rl in the job) rl; default: lora for adapters, else pretrain",
+    )
     what.add_argument("--hf-weights", metavar="W", help="Hugging Face weights to start from (sft, lora: the model's)")
     add_lora(parser)
     add_images(parser)

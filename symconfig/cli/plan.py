@@ -76,9 +76,10 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(result.to_dict())
     else:
+        from symconfig.report.rl import blocks as of_step
         from symconfig.report.table import blocks
 
-        say(blocks(result.plan))
+        say((of_step if result.plan.rl else blocks)(result.plan))
     if html is not None:
         from symconfig.api.page import plan_page
 

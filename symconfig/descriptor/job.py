@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import difflib
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import (
+    BeforeValidator,
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 
 from symconfig.descriptor.model import ModelDescriptor, PositiveInt, Rate, Strict
 from symconfig.descriptor.optimizer import ADAM, Optimizer
+from symconfig.descriptor.rl import Rl
 from symconfig.descriptor.training import Task, Training
 
 Backend = Literal["megatron", "deepspeed"]
@@ -158,17 +165,25 @@ class Job(Strict):
         default=None, description="adapters over the model; absent: its own, or for task lora those of an empty section"
     )
     images: Images | None = Field(default=None, description="absent: text alone")
+    rl: Rl | None = Field(default=None, description="of task rl: what is generated and trained on in a step")
     limits: Limits = Limits()
     training: Training = Training()
 
+    @model_validator(mode="after")
+    def _of_a_task(self) -> Self:
+        if (self.task == "rl") != (self.rl is not None):
+            raise ValueError("task: rl and the section rl go together")
+        return self
+
     @model_serializer(mode="wrap")
     def _said(self, data: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out the usual optimizer, and no images: such jobs and plans read as before there were others."""
+        """Leave out the usual optimizer and sections that are absent: such jobs read as before there were others."""
         found: dict[str, Any] = data(self)
         if self.optimizer == ADAM:
             found.pop("optimizer", None)
-        if self.images is None:
-            found.pop("images", None)
+        for name in ("images", "rl"):
+            if getattr(self, name) is None:
+                found.pop(name, None)
         return found
 
     @property

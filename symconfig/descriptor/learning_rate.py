@@ -86,6 +86,19 @@ HABITS: dict[Task, Habit] = {
         weight_decay=0.0,
         source="QLoRA (arXiv:2305.14314, appendix B; github.com/artidoro/qlora): 3 % of warm-up, no weight decay",
     ),
+    "rl": Habit(
+        name="reinforcement learning",
+        rates=(
+            Published(7e9, 1e-6, "DeepSeekMath 7B (arXiv:2402.03300, section 4.2)"),
+            Published(32e9, 1e-6, "DAPO 32B (arXiv:2503.14476, section 4.1)"),
+        ),
+        floor=1.0,
+        warmup=0.1,
+        most_warmup=20,
+        weight_decay=0.1,
+        source="DAPO (arXiv:2503.14476, section 4.1; verl's recipe): a constant rate after 20 steps of warm-up, weight "
+        "decay 0.1",
+    ),
 }
 _DIGITS = 2  # of a derived rate: a published one has no more
 

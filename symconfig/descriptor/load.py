@@ -19,6 +19,7 @@ from symconfig.descriptor.given import given_in, quantified
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.json_strict import load_json_strict
 from symconfig.descriptor.model import Adapter, ModelDescriptor, ModelSchema, Strict
+from symconfig.descriptor.rl import with_batch
 from symconfig.descriptor.validate import validate
 from symconfig.descriptor.yaml_strict import load_yaml_strict
 from symconfig.errors import InputError, Problem
@@ -202,7 +203,7 @@ def load_job(path: str | Path) -> Job:
     """A JOB.yaml; its `model` and `cluster` are not loaded yet. Raises InputError."""
     path = Path(path)
     document = load_json_strict(path) if path.suffix == ".json" else load_yaml_strict(path)
-    return validate(document, Job)
+    return validate(with_batch(document), Job)
 
 
 def _with_adapter(document: Document, path: Path) -> ModelDescriptor:

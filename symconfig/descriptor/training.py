@@ -10,7 +10,7 @@ from pydantic import Field
 
 from symconfig.descriptor.model import Count, PositiveInt, Strict
 
-Task = Literal["pretrain", "sft", "lora"]
+Task = Literal["pretrain", "sft", "lora", "rl"]
 Rate = Annotated[float, Field(gt=0)]
 Share = Annotated[float, Field(ge=0)]
 _NUMBER = re.compile(r"[.0-9]+")

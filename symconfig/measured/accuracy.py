@@ -1,4 +1,4 @@
-"""What symconfig records of its own errors: the scores for the README, the ratios for the intervals of predictions."""
+"""What symconfig records of its own errors: the scores for the pages, the ratios for the intervals of predictions."""
 
 from __future__ import annotations
 

@@ -17,7 +17,8 @@ from symconfig.descriptor.model import ModelDescriptor
 INPUTS: Mapping[str, type[BaseModel]] = {"model": ModelDescriptor, "cluster": ClusterDescriptor, "job": Job}
 ANSWER = ("best", "alternatives", "beside", "search", "binding")
 VERSION = "symconfig"
-HISTORY = "history"  # only of plans that take over a run
+HISTORY, RL = "history", "rl"
+SOMETIMES = (HISTORY, RL)  # of plans that take over a run, and of those for reinforcement learning
 _EXACT_FLOATS = 2**53  # above it, not every whole number is a float
 
 
@@ -48,7 +49,7 @@ def signed(data: Mapping[str, Any]) -> dict[str, tuple[KeyPath, Any]]:
     for name in INPUTS:
         if isinstance(inputs, dict) and name in inputs:
             found[name] = (("inputs", name), inputs[name])
-    for name in (VERSION, *ANSWER, HISTORY):
+    for name in (VERSION, *ANSWER, *SOMETIMES):
         if name in data:
             value = data[name]
             if name == "search" and isinstance(value, dict):

@@ -26,9 +26,10 @@ from symconfig.descriptor.training import WholeTraining
 from symconfig.descriptor.validate import problems as descriptor_problems
 from symconfig.errors import InputError, Problem
 from symconfig.plans import shape
-from symconfig.plans.digests import ANSWER, HISTORY, INPUTS, VERSION, digest, signed
+from symconfig.plans.digests import ANSWER, HISTORY, INPUTS, RL, SOMETIMES, VERSION, digest, signed
 from symconfig.plans.history import History
 from symconfig.plans.plan import SCHEMA, Beside, Candidate, Plan, Search
+from symconfig.plans.rl import PlannedRl
 
 WARNINGS = "warnings"  # beside the plan in the answer of `plan --json`, and said again of any plan that is read
 _PARTS = ("schema", VERSION, *ANSWER, "inputs", "digests")
@@ -149,7 +150,7 @@ class _Reader:
         """Nothing when any part is wrong: then `problems` says how."""
         data = self._data
         for name in data:
-            if name not in (*_PARTS, HISTORY, WARNINGS):
+            if name not in (*_PARTS, *SOMETIMES, WARNINGS):
                 self._add((str(name),), "unknown field")
         given = data.get("inputs")
         for name in given if isinstance(given, dict) else ():
@@ -171,6 +172,7 @@ class _Reader:
         binding = self._part(("binding",), _TEXT.validate_python)
         version = self._part((VERSION,), _TEXT.validate_python)
         history = self._part((HISTORY,), _history) if HISTORY in data else History()
+        rl = self._part((RL,), _rl) if RL in data else ()
         if self.problems and version is not None and version != install.VERSION:
             self._add(
                 (VERSION,),
@@ -190,6 +192,7 @@ class _Reader:
             or binding is None
             or version is None
             or history is None
+            or rl is None
         ):
             return None
         return Plan(
@@ -203,6 +206,7 @@ class _Reader:
             symconfig_version=version,
             history=history,
             beside=beside,
+            rl=rl,
         )
 
     def _add(
@@ -261,6 +265,10 @@ def _history(data: Any) -> History:
     return _histories().validate_json(json.dumps(data))
 
 
+def _rl(data: Any) -> tuple[PlannedRl, ...]:
+    return _rls().validate_json(json.dumps(data))
+
+
 # Made once: making an adapter takes longer than reading a plan with it.
 @cache
 def _searches() -> TypeAdapter[Search]:
@@ -270,6 +278,11 @@ def _searches() -> TypeAdapter[Search]:
 @cache
 def _histories() -> TypeAdapter[History]:
     return TypeAdapter(History)
+
+
+@cache
+def _rls() -> TypeAdapter[tuple[PlannedRl, ...]]:
+    return TypeAdapter(tuple[PlannedRl, ...])
 
 
 def _edited_parts(text: str) -> tuple[str, ...]:
@@ -284,7 +297,7 @@ def _edited_parts(text: str) -> tuple[str, ...]:
 
 def _undigested(data: Mapping[str, Any], written: Mapping[str, Any]) -> list[str]:
     """Parts without a digest. An older symconfig took fewer, of another text: its digests say nothing here."""
-    needed = (*INPUTS, VERSION, *ANSWER, *((HISTORY,) if HISTORY in data else ()))
+    needed = (*INPUTS, VERSION, *ANSWER, *(name for name in SOMETIMES if name in data))
     return [name for name in needed if name not in written]
 
 
@@ -293,7 +306,7 @@ def _mismatched(data: Mapping[str, Any], written: Mapping[str, Any]) -> dict[str
     found = {
         name: path for name, (path, value) in signed(data).items() if name in written and written[name] != digest(value)
     }
-    return found | ({HISTORY: (HISTORY,)} if HISTORY in written and HISTORY not in data else {})
+    return found | {name: (name,) for name in SOMETIMES if name in written and name not in data}
 
 
 def _edited(document: Document) -> Iterator[Problem]:

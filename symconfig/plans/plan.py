@@ -18,6 +18,7 @@ from symconfig.plans.choices import Precision, ZeroStage
 from symconfig.plans.degrees import Degrees
 from symconfig.plans.digests import digests
 from symconfig.plans.history import History
+from symconfig.plans.rl import PlannedRl
 
 SCHEMA = "symconfig.plan/1"
 _CONFIG = ConfigDict(extra="forbid", strict=True)
@@ -59,6 +60,17 @@ class Recompute:
     modules: tuple[str, ...] = ()
     method: Literal["uniform", "block"] | None = None
     num_layers: int | None = None
+
+    @property
+    def text(self) -> str:
+        """`none`, `core_attn+mlp`, `full`, or `full 3/stage` for the first layers of every virtual stage."""
+        if self.granularity == "none":
+            return "none"
+        if self.granularity == "selective":
+            return "+".join(self.modules) or "selective"
+        if self.method == "block" and self.num_layers is not None:
+            return f"full {self.num_layers}/stage"
+        return "full"
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,7 +327,8 @@ class Search:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The chosen candidate with all that it was chosen from. history: what its run did before it."""
+    """The chosen candidate with all that it was chosen from. history: what its run did before it. rl: of a job that
+    learns by reinforcement, the step around the best candidate and around each alternative."""
 
     model: ModelDescriptor
     cluster: ClusterDescriptor
@@ -327,6 +340,7 @@ class Plan:
     symconfig_version: str
     history: History = field(default_factory=History)
     beside: Beside = field(default_factory=Beside)
+    rl: tuple[PlannedRl, ...] = ()
 
     @property
     def fastest(self) -> Candidate:
@@ -380,6 +394,8 @@ class Plan:
         }
         if self.history != History():
             data["history"] = asdict(self.history)
+        if self.rl:
+            data["rl"] = [asdict(each) for each in self.rl]
         return {**data, "digests": digests(data)}
 
     def to_json(self) -> str:

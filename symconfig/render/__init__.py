@@ -56,12 +56,15 @@ def _alone(name: str) -> Source | None:
 
 def target_of(model: ModelDescriptor, job: Job) -> Source:
     """The one that the job names, or the framework's own. An adapter whose job names no framework runs with DeepSpeed;
-    with Megatron, it is Megatron-Bridge's. Neither framework trains a vision tower by itself.
+    with Megatron, it is Megatron-Bridge's. Neither framework trains a vision tower, or learns by
+    reinforcement, by itself.
 
     Raises InputError.
     """
     if job.target is not None:
         return named(job.target)
+    if job.rl is not None:
+        return named("verl")
     if model.vision is not None:
         return named("ms-swift" if job.backend == "megatron" else "llamafactory")
     if model.adapter is None and not job.wants_adapters:

@@ -6,7 +6,7 @@ A target's `ASSUMES` are fields of a job that are so where the job does not say 
 Its `COUNTS` is how the program that it starts counts a run that goes on from a checkpoint (`frameworks.counting`), its
 `goes_on(plan, words)` what starts such a run (`render.going_on`). `UNSAID` names the fields of `training` that its
 files do not pass on and why, `TOWERS` the multimodal models whose vision tower it trains, `SAVING` how its program is
-told to save (`render.unsaid`); without it, it saves unasked.
+told to save (`render.unsaid`); without it, it saves unasked. `LEARNS` is true of one for reinforcement learning.
 Every `*.j2` of the folder makes the file of its name without `.j2`; one that gives nothing but white space makes none.
 """
 
@@ -24,7 +24,7 @@ from typing import Any
 from symconfig.frameworks import counting
 from symconfig.frameworks.counting import Counting
 from symconfig.plans.plan import Plan
-from symconfig.render import summary, towers
+from symconfig.render import learning, summary, towers
 from symconfig.render.files import ENDING, File, Files
 from symconfig.render.going_on import GoesOn
 from symconfig.render.settings import Setting, choose
@@ -141,7 +141,7 @@ def source(package: ModuleType, module_name: str, folder: Path) -> Source | None
     return Source(
         name=module.NAME,
         does=module.DOES,
-        variables=towers.guarded(module) if package.__name__ == __package__ else module.variables,
+        variables=_guarded(module) if package.__name__ == __package__ else module.variables,
         texts=getattr(module, "texts", lambda plan: ()),
         folders=(folder / module.NAME,),
         shared=(data_dir("templates") / "shared", data_dir("templates")),
@@ -154,3 +154,7 @@ def source(package: ModuleType, module_name: str, folder: Path) -> Source | None
         unsaid=getattr(module, "UNSAID", {}),
         saving=getattr(module, "SAVING", None),
     )
+
+
+def _guarded(module: ModuleType) -> Callable[..., Mapping[str, object]]:
+    return learning.guarded(module, towers.guarded(module))

@@ -1,4 +1,4 @@
-"""The README's tables of accuracy, from what `make accuracy` recorded."""
+"""The tables of docs/accuracy.md and the sentences of README.md, from what `make accuracy` recorded."""
 
 from __future__ import annotations
 
@@ -49,6 +49,27 @@ def markdown(record: Mapping[str, Any]) -> str:
         _table(("growth of a step with the GPUs", "plans", "within 3 points", "mean", "worst"), _growths(sources)),
     )
     return "\n".join(part for part in parts if part)
+
+
+def summary(record: Mapping[str, Any]) -> str:
+    """Sentences on the errors of all sources together, each row counted once. Ends with a newline."""
+    sources, unseen = record["sources"], record["unseen"]
+    time, memory = ([each for one in sources for _, each in _parts(one, what)] for what in ("time", "memory"))
+    known = [one["oom"] for one in sources if one["oom"]]
+    ran_out, found, ran, false = (sum(one[name] for one in known) for name in ("ran_out", "found", "ran", "false_oom"))
+    return (
+        f"On {sum(one['n'] for one in time):,} published runs of {len(unseen)} sources the step time is off by "
+        f"{percent(_mean(time, 'mape'))} on average, by {percent(_mean(unseen, 'unseen'))} where the source was left "
+        f"out of the fit; {_whole(_mean(time, 'within_10'))} of the runs are within 10 %. The peak memory of "
+        f"{sum(one['n'] for one in memory):,} runs is off by {percent(_mean(memory, 'mape'))}. Of {ran_out:,} runs "
+        f"that ran out of memory {found:,} are found, and {false:,} of {ran:,} that did not are taken to. Each source "
+        "by itself, with what is weak: [docs/accuracy.md](docs/accuracy.md).\n"
+    )
+
+
+def _mean(parts: Sequence[Figures], what: str) -> float:
+    mean: float = sum(one["n"] * one[what] for one in parts) / sum(one["n"] for one in parts)
+    return mean
 
 
 def _table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, words: bool = False) -> str:

@@ -11,7 +11,6 @@ from symconfig.plans.plan import Candidate
 from symconfig.render.fallback import folder
 from symconfig.report.checkpoint import steps
 from symconfig.report.grid import Block, Grid
-from symconfig.report.table import recompute_text
 from symconfig.runs.checkpoint import Loadable, Step
 from symconfig.runs.replan.fallback import Fallback, Smaller
 
@@ -93,7 +92,7 @@ def _row(found: Fallback, nodes: int, best: Candidate, lost: str, loads: tuple[s
         count(nodes),
         count(p.world_size),
         *map(str, (p.tp, p.pp, p.cp, p.ep, p.dp, best.batch.micro)),
-        recompute_text(best.options.recompute),
+        best.options.recompute.text,
         seconds(best.predicted.step_s),
         count(_tokens_per_s(best)),
         lost,

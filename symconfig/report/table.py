@@ -10,7 +10,7 @@ from symconfig.frameworks.known import BACKENDS
 from symconfig.graph.count import parameters
 from symconfig.plans.beside import beside, opened
 from symconfig.plans.pipeline_layout import is_uneven
-from symconfig.plans.plan import Candidate, Plan, Recompute
+from symconfig.plans.plan import Candidate, Plan
 from symconfig.plans.searched import searched
 from symconfig.report.grid import Block, Grid
 from symconfig.units import GIB
@@ -129,7 +129,7 @@ def _row(number: str, candidate: Candidate) -> dict[str, str]:
         "accum": str(candidate.batch.num_microbatches),
         "zero": str(o.zero_stage),
         "sp": "yes" if o.sequence_parallel else "no",
-        "recompute": recompute_text(o.recompute),
+        "recompute": o.recompute.text,
         "precision": o.precision,
         "step s": seconds(predicted.step_s),
         "tokens/s/GPU": count(predicted.tokens_per_s_per_gpu),
@@ -137,17 +137,6 @@ def _row(number: str, candidate: Candidate) -> dict[str, str]:
         "GPU GiB": gib(predicted.device_bytes),
         "others": others_text(candidate),
     }
-
-
-def recompute_text(recompute: Recompute) -> str:
-    """`none`, `core_attn+mlp`, `full`, or `full 3/stage` for the first layers of every virtual stage."""
-    if recompute.granularity == "none":
-        return "none"
-    if recompute.granularity == "selective":
-        return "+".join(recompute.modules) or "selective"
-    if recompute.method == "block" and recompute.num_layers is not None:
-        return f"full {recompute.num_layers}/stage"
-    return "full"
 
 
 def others_text(candidate: Candidate) -> str:

@@ -7,7 +7,9 @@ from dataclasses import replace
 
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
+from symconfig.descriptor.load import load_model
 from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.rl import Rl
 from symconfig.plans.plan import Plan
 from symconfig.render import target_of
 from symconfig.runs import sayable
@@ -34,7 +36,17 @@ def best_plan(
     """
     model, job = prepared(model, cluster, job)
     told = sayable.check(model, cluster, job, writes=writes)
-    plan = answer(model, cluster, told, target_of(model, job), top=top, progress=progress)
+
+    def solve(of: ModelDescriptor, asked: Job, most: int, alone: bool = True) -> Plan:
+        return answer(of, cluster, asked, target_of(of, asked), top=most, progress=progress, alone=alone)
+
+    if told.rl is not None:
+        from symconfig.runs.rl.choose import Asked
+        from symconfig.runs.rl.choose import answer as step
+
+        critic = _critic(model, told.rl)
+        return step(Asked(model, cluster, told, told.rl, critic, solve), top)
+    plan = solve(model, told, top, alone=False)
     plan = replace(plan, job=plan.job.model_copy(update={"edited": job.edited}))
     if plan.job.backend != "megatron":
         return plan
@@ -46,3 +58,10 @@ def prepared(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> tu
     model, job = adapted(model, job)
     model = imaged(model, job)
     return model, sayable.opened(model, cluster, job)
+
+
+def _critic(model: ModelDescriptor, rl: Rl) -> ModelDescriptor | None:
+    """Return the model that gives values; None where none is trained."""
+    if not rl.has_critic:
+        return None
+    return model if rl.critic is None else load_model(rl.critic)

@@ -42,11 +42,13 @@ def answer(
     *,
     top: int,
     progress: Callable[[str, float], None] | None = None,
+    alone: bool = False,
 ) -> Plan:
     """The plan for this job. Where the job names no target, it is the framework's own; what a target assumes of the
     framework and its release is so unless the job says otherwise.
 
-    Raises InputError for what can never run, InfeasibleError when nothing fits or the target cannot express it.
+    alone: nothing is looked for that other options would give. Raises InputError for what can never run,
+    InfeasibleError when nothing fits or the target cannot express it.
     """
     from symconfig.solve.faster import faster
     from symconfig.solve.search import search
@@ -59,6 +61,8 @@ def answer(
         return replace(found, job=found.job.model_copy(update={"pins": job.pins}))
 
     plan = _Telling(target, job, solved).best()
+    if alone:
+        return plan
     told = plan.job.model_copy(
         update={"gpus": plan.best.parallel.world_size, "pins": {**plan.job.pins, **plan.search.narrowed}}
     )

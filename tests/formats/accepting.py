@@ -39,12 +39,12 @@ def answer(accept: Callable[[Path], Values]) -> None:
             )
 
 
-def dry_run(folder: Path, **variables: str) -> list[str]:
-    """The words of the command that the folder's launch.sh would run."""
+def dry_run(folder: Path, script_name: str = "launch.sh", **variables: str) -> list[str]:
+    """The words of the command that a script of the folder would run."""
     environment = {**os.environ, **variables, "DRY_RUN": "1"}
-    done = subprocess.run(["bash", str(folder / "launch.sh")], env=environment, capture_output=True, text=True)
+    done = subprocess.run(["bash", str(folder / script_name)], env=environment, capture_output=True, text=True)
     if done.returncode:
-        raise RuntimeError(f"launch.sh: {done.stderr.strip()}")
+        raise RuntimeError(f"{script_name}: {done.stderr.strip()}")
     # Each line is one word, quoted for bash: bash itself takes the quotes off again.
     script = "".join(f"printf '%s\\0' {line}\n" for line in done.stdout.splitlines())
     return subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True).stdout.split("\0")[:-1]

@@ -8,6 +8,7 @@ from typing import Any
 import symconfig
 from symconfig.descriptor.load import load_model
 from symconfig.plans.plan import Plan
+from tests.formats.zoo import RL
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +19,7 @@ class Spread:
     model: str
     cluster: str
     gpus: int
-    global_batch_size: int
+    global_batch_size: int | None
     job: dict[str, Any] = field(default_factory=dict)
     adapter: dict[str, Any] = field(default_factory=dict)
 
@@ -99,4 +100,8 @@ SPREAD = (
     Spread("qwen2.5-7b-lora-megatron", "qwen2.5-7b-lora", "a100-80gb", 8, 64, {"seq_length": 2048, **_megatron(tp=2)}),
     Spread("llama2-70b-lora-megatron", "llama2-70b-lora", "h100", 8, 8, {"seq_length": 8192, **_megatron()}),
     Spread("qwen2.5-7b-qlora", "qwen2.5-7b-lora", "a100-80gb", 8, 64, {"seq_length": 2048}, {"method": "qlora"}),
+    # Reinforcement learning: GRPO of a dense model and of experts, PPO with its critic.
+    Spread("qwen3-8b-grpo", "qwen3-8b", "h100", 8, None, {"rl": RL}),
+    Spread("qwen3-30b-a3b-grpo", "qwen3-30b-a3b", "h100", 32, None, {"rl": RL}),
+    Spread("qwen2.5-7b-ppo", "qwen2.5-7b", "h100", 16, None, {"rl": RL | {"algorithm": "ppo", "samples": 1}}),
 )

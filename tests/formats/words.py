@@ -74,6 +74,24 @@ def words(plan: Plan) -> dict[str, Any]:
         "num_experts": model.experts.num_experts if model.experts else None,
         "num_experts_per_tok": model.experts.num_experts_per_tok if model.experts else None,
         **training.model_dump(mode="json"),
+        **_learning(plan),
+    }
+
+
+def _learning(plan: Plan) -> dict[str, Any]:
+    """Words of a step of reinforcement learning, where the plan is for one."""
+    rl = plan.job.rl
+    if rl is None or not plan.rl:
+        return {}
+    step = plan.rl[0]
+    return {
+        "prompts": rl.prompts,
+        "samples": rl.samples,
+        "updates": rl.updates,
+        "longest": rl.longest,
+        "rollout_tp": step.rollout_tp,
+        "memory_share": step.memory_share,
+        "away": list(step.away),
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 import symconfig
 from symconfig.descriptor.load import zoo_models
@@ -11,6 +12,15 @@ from symconfig.plans.plan import Plan
 from tests.verify_all import BATCH, sizes
 
 CLUSTER = "h100"
+# Targets that learn by reinforcement, and the step that they are planned for: GRPO on math problems.
+LEARNING = ("verl",)
+RL: dict[str, Any] = {
+    "prompts": 512,
+    "samples": 8,
+    "updates": 4,
+    "prompt_length": {"mean": 200.0, "max": 1024},
+    "response_length": {"mean": 900.0, "p95": 2500.0, "max": 3072},
+}
 # The field of the first problem where more GPUs may help: nothing fits, or nothing that the target can be told fits.
 _TOO_FEW = (None, "target")
 
@@ -25,7 +35,8 @@ def _plan(model: str, target: str | None) -> Plan | InfeasibleError:
     found = InfeasibleError(f"more GPUs than {CLUSTER} has")
     for gpus in sizes(model, CLUSTER):
         try:
-            return symconfig.plan(model, CLUSTER, gpus, max(BATCH, gpus), target=target, top=1).plan
+            of_step = {"rl": RL} if target in LEARNING else {"global_batch_size": max(BATCH, gpus)}
+            return symconfig.plan(model, CLUSTER, gpus, target=target, top=1, **of_step).plan
         except InfeasibleError as error:
             found = error
             if error.problems[0].field not in _TOO_FEW:

@@ -21,7 +21,7 @@ from symconfig.graph.model import derived
 from symconfig.graph.recompute import apply
 from symconfig.graph.scheme import Scheme
 from tests.descriptor.small_configs import small_config
-from tests.graph.blocks.test_saved_tensors import Keeping
+from tests.graph.saved import Keeping, keeping
 from tests.graph.support import held_bytes, numbers
 
 torch = pytest.importorskip("torch")
@@ -54,20 +54,9 @@ def counted(of: Mapping[str, Any]) -> int:
 def saved(of: Mapping[str, Any], attention: str = "sdpa") -> int:
     """Bytes of storages, other than parameters and buffers, that autograd holds after a decoder's forward."""
     module = decoder(of, attention).train()
-    known = {one.untyped_storage().data_ptr() for one in (*module.parameters(), *module.buffers())}
-    sizes: dict[int, int] = {}
-    held: list[Any] = []  # so that no address is used twice
-
-    def pack(tensor: Any) -> Any:
-        held.append(tensor)
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in known:
-            sizes[storage.data_ptr()] = storage.nbytes()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+    with keeping(module) as found:
         module(torch.zeros((1, S), dtype=torch.long), use_cache=False)
-    return sum(sizes.values())
+    return found.bytes()
 
 
 def read(of: Mapping[str, Any]) -> ModelDescriptor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import pytest
 
 from symconfig.descriptor.load import load_cluster, zoo_clusters
 from symconfig.measured.score import source
-from symconfig.report.accuracy import markdown
+from symconfig.report.accuracy import markdown, summary
 from symconfig.report.constants import page
 from symconfig.report.validation import to_dict
 from tests.measured.support import published
@@ -43,10 +43,11 @@ def figures(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str,
         yield path, value
 
 
-def test_the_readme_shows_what_is_recorded(record: Any) -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize(("page", "made"), [("docs/accuracy.md", markdown), ("README.md", summary)])
+def test_pages_show_what_is_recorded(record: Any, page: str, made: Callable[[Any], str]) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
     shown = text.split("<!-- accuracy: written by `make accuracy` -->\n")[1].split("<!-- end of accuracy -->")[0]
-    assert shown.strip() == markdown(record).strip(), STALE
+    assert shown.strip() == made(record).strip(), STALE
 
 
 def test_the_page_of_constants_shows_what_is_recorded(record: Any) -> None:

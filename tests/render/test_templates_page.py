@@ -16,11 +16,12 @@ from symconfig.errors import SymconfigError
 from symconfig.frameworks.megatron import environment
 from symconfig.plans import history as plan_history
 from symconfig.plans import plan as plan_room
+from symconfig.plans import rl as plan_rl
 from symconfig.plans.degrees import Degrees
 from symconfig.plans.plan import Plan
 from symconfig.render import megatron, megatron_args, preflight, render, summary, targets, unsaid
 from symconfig.render.target import common
-from tests.sample_plans import sample_plan
+from tests.sample_plans import learning_plan, sample_plan
 
 DOCS = Path(__file__).parents[2] / "docs"
 ELSEWHERE = {
@@ -33,6 +34,8 @@ ELSEWHERE = {
     "History": plan_history.History,
     "Segment": plan_history.Segment,
     "Want": preflight.Want,
+    "PlannedRl": plan_rl.PlannedRl,
+    "PlannedPhase": plan_rl.PlannedPhase,
 }
 
 
@@ -55,6 +58,7 @@ def plans() -> list[Plan]:
         sample_plan(load_model("qwen2.5-7b-lora"), backend="deepspeed"),
         sample_plan(**alone),
         sample_plan(load_model("llama3.1-8b"), **alone, zero_stage=3),
+        learning_plan(),
     ]
 
 

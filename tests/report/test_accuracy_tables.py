@@ -1,4 +1,4 @@
-"""The README's tables of accuracy say in words what each source is."""
+"""The tables of accuracy say in words what each source is."""
 
 from __future__ import annotations
 

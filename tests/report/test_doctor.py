@@ -46,8 +46,8 @@ def test_every_lack_comes_with_the_command_that_ends_it(monkeypatch: pytest.Monk
     assert f"(1) {install.EXTRA}\n" in shown
 
 
-def test_the_commands_are_those_of_the_readme() -> None:
-    text = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+def test_the_commands_are_those_of_the_page_of_installing() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "install.md").read_text(encoding="utf-8")
     for command in (*install.EXTRA.split(" && "), install.MEGATRON):
         assert f"\n{command}" in text
 

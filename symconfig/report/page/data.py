@@ -16,7 +16,7 @@ from symconfig.report.grid import Block, Grid
 from symconfig.report.page.charts import Scatter
 from symconfig.report.page.drawn import roofline, schedule
 from symconfig.report.page.packed import packed
-from symconfig.report.table import blocks, headline, others_text, recompute_text
+from symconfig.report.table import blocks, headline, others_text
 from symconfig.report.timeline.seen import seen
 from symconfig.solve.detail import detail
 from symconfig.solve.restore import restore
@@ -114,7 +114,7 @@ def sentence(plan: Plan) -> str:
         )
         if number > 1
     ]
-    again = recompute_text(o.recompute)
+    again = o.recompute.text
     extra = [f"ZeRO stage {o.zero_stage}" if o.zero_stage else "", "" if again == "none" else f"recompute {again}"]
     return (
         f"{', '.join(split) or 'One GPU'}; micro-batch {batch.micro}, {batch.num_microbatches} microbatches a step"
@@ -172,7 +172,7 @@ def _candidate(name: str, one: Candidate) -> dict[str, Any]:
         "degrees": {"tp": p.tp, "pp": p.pp, "vpp": p.vpp, "cp": p.cp, "ep": p.ep, "etp": p.etp, "dp": p.dp},
         "micro": one.batch.micro,
         "zero": o.zero_stage,
-        "recompute": recompute_text(o.recompute),
+        "recompute": o.recompute.text,
         "options": others_text(one),
         "step_s": predicted.step_s,
         "interval": list(predicted.interval.get("step_s", (predicted.step_s, predicted.step_s))),

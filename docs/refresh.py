@@ -1,4 +1,4 @@
-"""Puts real output into README.md and pages of docs/, after a change of the costs: `python docs/refresh_readme.py`.
+"""Put real output into README.md and the pages of docs/, after a change of the costs: `make readme`.
 
 A block below `<!-- output of: COMMAND -->` is replaced by what the command prints (of `COMMAND then COMMAND` the last),
 one below
@@ -24,7 +24,6 @@ FILE = re.compile(
     re.DOTALL,
 )
 
-PAGES = (ROOT / "README.md", ROOT / "docs" / "why-this-plan.md")
 WIDTH = "100"  # letters of a line
 SHOWN = (0, 1)  # an audit that finds something ends with 1
 EXAMPLES = ROOT / "docs" / "examples"  # files that the commands read
@@ -63,8 +62,18 @@ def lines(match: re.Match[str], folder: Path) -> str:
     return match[1] + "".join(text[first:last]).rstrip() + "\n" + match[6]
 
 
-def main() -> None:
-    for path in PAGES:
+def pages() -> list[Path]:
+    """Return README.md and the pages of docs/ that show the output of commands."""
+    return [path for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))) if _marked(path)]
+
+
+def _marked(path: Path) -> bool:
+    text = path.read_text(encoding="utf-8")
+    return bool(OUTPUT.search(text) or PICTURE.search(text))
+
+
+def main(named: list[Path]) -> None:
+    for path in named or pages():
         refresh(path)
 
 
@@ -77,11 +86,11 @@ def refresh(path: Path) -> None:
         for match in PICTURE.finditer(text):  # first: their commands write what the others read
             for command in match["commands"].split(" then "):
                 run(command, folder)
-            shutil.copyfile(folder / Path(match["file"]).name, ROOT / match["file"])
+            shutil.copyfile(folder / Path(match["file"]).name, path.parent / match["file"])
         text = OUTPUT.sub(lambda match: output(match, folder), text)
         text = FILE.sub(lambda match: lines(match, folder), text)
     path.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main()
+    main([Path(word).resolve() for word in sys.argv[1:]])

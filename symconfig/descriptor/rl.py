@@ -1,0 +1,131 @@
+"""Reinforcement learning as a job says it: what is generated and trained on in a step, by whom, and where."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import ceil
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, ValidationError, model_validator
+
+from symconfig.descriptor.document import Document
+from symconfig.descriptor.strict import PositiveInt, Strict
+from symconfig.errors import InputError
+
+Share = Annotated[float, Field(gt=0.0, lt=1.0)]
+WITH_CRITIC = ("ppo",)  # algorithms whose advantage a trained critic gives
+
+
+class Lengths(Strict):
+    """Tokens of a sequence, or of a part of it, over many of them."""
+
+    mean: Annotated[float, Field(gt=0.0)]
+    p95: Annotated[float, Field(gt=0.0)] | None = Field(
+        default=None, description="19 of 20 are not longer; absent: twice the mean, or max"
+    )
+    max: PositiveInt = Field(description="where they are cut")
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if not self.mean <= self.max:
+            raise ValueError(f"mean is above max (got {self.mean:g}, need at most {self.max})")
+        if self.p95 is not None and not self.mean < self.p95 <= self.max:
+            raise ValueError(f"p95 is not between mean and max (got {self.p95:g}, need {self.mean:g} to {self.max})")
+        return self
+
+    @property
+    def high(self) -> float:
+        """The length that 19 of 20 do not exceed."""
+        return self.p95 if self.p95 is not None else min(2.0 * self.mean, float(self.max))
+
+
+class Rollout(Strict):
+    """The engine that generates. What is absent is chosen."""
+
+    engine: Literal["vllm", "sglang"] = "vllm"
+    tp: PositiveInt | None = Field(default=None, description="GPUs of a replica")
+    memory_share: Share | None = Field(default=None, description="of a GPU, that the engine takes when it is awake")
+    tokens_per_s_per_gpu: Annotated[float, Field(gt=0.0)] | None = Field(
+        default=None, description="generated, as a log of yours has it; absent: by a model of prefill and decode"
+    )
+    max_num_seqs: PositiveInt = Field(default=1024, description="sequences that a replica decodes at once, at most")
+
+
+class Rl(Strict):
+    """The section `rl` of a job."""
+
+    algorithm: Literal["grpo", "dapo", "gspo", "rloo", "reinforce_plus_plus", "remax", "ppo"] = "grpo"
+    prompts: PositiveInt = Field(description="of a step")
+    samples: PositiveInt = Field(default=1, description="responses to each prompt")
+    prompt_length: Lengths
+    response_length: Lengths
+    updates: PositiveInt = Field(default=1, description="optimizer steps that a step's samples are divided into")
+    epochs: PositiveInt = Field(default=1, description="times that they are trained on")
+    reference: bool = Field(default=True, description="a frozen copy of the actor gives the KL term")
+    critic: str | None = Field(default=None, description="for ppo: a zoo name or a path; absent: the actor's model")
+    entropy: bool = Field(default=False, description="the loss has an entropy term, so its gradient is needed")
+    tokens_per_gpu: PositiveInt | None = Field(
+        default=None, description="of a micro-batch of packed sequences, on each GPU at most; absent: chosen"
+    )
+    placement: Literal["colocated", "split"] = Field(
+        default="colocated", description="split: generation has GPUs of its own, and runs beside the last step's update"
+    )
+    rollout_gpus: PositiveInt | None = Field(default=None, description="of placement split; absent: chosen")
+    rollout: Rollout = Rollout()
+
+    @model_validator(mode="after")
+    def _fitting(self) -> Self:
+        wrong = []
+        if self.sequences % self.updates:
+            wrong.append(
+                f"updates do not divide prompts x samples (got {self.updates}, need a divisor of {self.sequences})"
+            )
+        if self.critic is not None and not self.has_critic:
+            wrong.append(f"{self.algorithm} has no critic (got critic {self.critic}, need algorithm: ppo)")
+        if self.rollout_gpus is not None and self.placement == "colocated":
+            wrong.append("rollout_gpus is for placement: split")
+        if wrong:
+            raise ValueError("; ".join(wrong))
+        return self
+
+    @property
+    def has_critic(self) -> bool:
+        """Whether a critic is trained beside the actor."""
+        return self.algorithm in WITH_CRITIC
+
+    @property
+    def sequences(self) -> int:
+        """Sequences that are generated in a step."""
+        return self.prompts * self.samples
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest sequence, prompt and response."""
+        return self.prompt_length.max + self.response_length.max
+
+    @property
+    def mean_tokens(self) -> float:
+        """Tokens of a sequence in the mean."""
+        return self.prompt_length.mean + self.response_length.mean
+
+    @property
+    def batch(self) -> int:
+        """Sequences of an optimizer step."""
+        return ceil(self.sequences / self.updates)
+
+
+def with_batch(document: Document) -> Document:
+    """Return a job's document with the batch and the sequence that its section `rl` says. Raises InputError where the
+    job says another batch beside it."""
+    data = document.data
+    if not isinstance(data, dict) or not isinstance(data.get("rl"), dict):
+        return document
+    try:
+        batch, longest = (rl := Rl.model_validate(data["rl"], strict=False)).batch, rl.longest
+    except ValidationError:  # it is said of the section
+        batch, longest = 1, 1
+    given = data.get("global_batch_size", batch)
+    if batch > 1 and given != batch:
+        what, need = "follows from the section rl: prompts x samples / updates", f"{batch}, or nothing"
+        raise InputError(document.problem(what, ("global_batch_size",), got=str(given), need=need))
+    return replace(document, data={"task": "rl", "global_batch_size": batch, "seq_length": longest, **data})

@@ -1,0 +1,45 @@
+"""A planned step of reinforcement learning, beside the actor's plan that it is made with: frozen data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pydantic import ConfigDict
+
+_CONFIG = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedPhase:
+    """seconds: of a step. bytes: on the fullest GPU. holds: what of it each part takes."""
+
+    __pydantic_config__ = _CONFIG
+    name: str
+    seconds: float
+    bytes: float
+    holds: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedRl:
+    """How a step is run around one candidate of the actor.
+
+    rollout_tp: GPUs of a replica of the engine; rollout_gpus: of all of them. memory_share: of a GPU, for the engine.
+    at_once: sequences that a replica decodes together. tokens_per_gpu: of a micro-batch, on each GPU at most.
+    away: parts of the trained models that are in host memory between phases; host_bytes: on the host, for each GPU.
+    interval: likely seconds of the step. critic: the degrees of the critic, where one is trained.
+    """
+
+    __pydantic_config__ = _CONFIG
+    rollout_tp: int
+    rollout_gpus: int
+    memory_share: float
+    at_once: int
+    tokens_per_gpu: int
+    away: tuple[str, ...]
+    host_bytes: float
+    step_s: float
+    interval: tuple[float, float]
+    generated_per_s_per_gpu: float
+    phases: tuple[PlannedPhase, ...]
+    critic: dict[str, int] = field(default_factory=dict)

@@ -1,0 +1,228 @@
+"""Target verl: its Hydra overrides for a step of reinforcement learning with Megatron workers, and train.sh.
+
+Names are those of verl 0.9.1, trainer/config. What the job does not say of the algorithm is left as verl has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from symconfig.descriptor.rl import Rl
+from symconfig.errors import InfeasibleError, Problem
+from symconfig.frameworks import counting
+from symconfig.frameworks.megatron import environment
+from symconfig.plans.plan import Plan
+from symconfig.plans.rl import PlannedRl
+from symconfig.render import learning
+from symconfig.render.unsaid import Saving
+
+NAME = "verl"
+DOES = "verl's overrides for reinforcement learning with Megatron workers and an engine beside them, and train.sh"
+ASSUMES = {"backend": "megatron"}
+COUNTS = counting.STEPS
+LEARNS = True  # by reinforcement: plans for anything else are refused
+RELEASE = "0.9.1"
+SAVING = Saving("trainer.save_freq", "bash train.sh trainer.save_freq=20 trainer.default_local_dir=DIR")
+UNSAID = {
+    "split": "verl takes files for training and for validation",
+    "eval_iters": "verl validates on the whole of its validation file",
+    "tokenizer_model": "verl takes the model's tokenizer",
+    "tokenizer_type": "verl takes the model's tokenizer",
+    "train_iters": "a step is one batch of prompts; verl counts epochs of its data, or trainer.total_training_steps",
+}
+# How verl names the advantage of each algorithm, and what else makes it that one (recipes of its examples).
+_ADVANTAGE: Mapping[str, Mapping[str, object]] = {
+    "grpo": {"algorithm.adv_estimator": "grpo"},
+    "dapo": {
+        "algorithm.adv_estimator": "grpo",
+        "actor_rollout_ref.actor.clip_ratio_low": 0.2,
+        "actor_rollout_ref.actor.clip_ratio_high": 0.28,
+        "actor_rollout_ref.actor.loss_agg_mode": "token-mean",
+    },
+    "gspo": {
+        "algorithm.adv_estimator": "grpo",
+        "actor_rollout_ref.actor.policy_loss.loss_mode": "gspo",
+        "actor_rollout_ref.actor.loss_agg_mode": "seq-mean-token-mean",
+    },
+    "rloo": {"algorithm.adv_estimator": "rloo"},
+    "reinforce_plus_plus": {"algorithm.adv_estimator": "reinforce_plus_plus"},
+    "remax": {"algorithm.adv_estimator": "remax"},
+    "ppo": {"algorithm.adv_estimator": "gae"},
+}
+_ACTOR, _ROLLOUT, _REF = (f"actor_rollout_ref.{name}" for name in ("actor", "rollout", "ref"))
+_ENGINE_DEGREES = {
+    "tp": "tensor_model_parallel_size",
+    "pp": "pipeline_model_parallel_size",
+    "cp": "context_parallel_size",
+    "ep": "expert_model_parallel_size",
+}
+
+
+def variables(plan: Plan) -> dict[str, object]:
+    """What its templates see. Raises InfeasibleError for what verl cannot be told."""
+    rl = plan.job.rl
+    assert rl is not None, "LEARNS refuses other plans"
+    _refuse(plan, rl)
+    return {
+        "framework": f"verl {RELEASE}",
+        "release": RELEASE,
+        "overrides": {name: words(values) for name, values in sections(plan, rl)},
+        "phases": learning.phases(plan),
+        "variables": [
+            each
+            for each in environment.variables(plan, plan.best.target.version)
+            if each.name == "CUDA_DEVICE_MAX_CONNECTIONS"
+        ],
+        "notes": tuple(_notes(plan, rl)),
+        "predicted_for": "",
+    }
+
+
+def words(values: Mapping[str, object]) -> tuple[str, ...]:
+    """Return overrides as Hydra reads them."""
+    return tuple(f"{name}={_value(value)}" for name, value in values.items())
+
+
+def _value(value: object) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, list | tuple):
+        return "[" + ",".join(map(_value, value)) + "]"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _refuse(plan: Plan, rl: Rl) -> None:
+    problems = []
+    p, options = plan.best.parallel, plan.best.options
+    if p.pp > 1 and options.stage_layout:
+        what = "verl's Megatron workers are told the same number of layers for every stage"
+        problems.append(Problem(what, field="layout", got=options.stage_layout, pins=("layout=equal", "pp=1")))
+    if rl.placement == "split":
+        what = "its main_ppo has the engine on the actor's GPUs"
+        problems.append(Problem(what, field="rl.placement", got="split", hint="placement: colocated"))
+    if options.optimizer_offload:
+        what = "an optimizer that steps on the host is not written for verl"
+        problems.append(Problem(what, field="optimizer_offload", pins=("optimizer_offload=0",)))
+    if problems:
+        raise InfeasibleError(problems)
+
+
+def sections(plan: Plan, rl: Rl) -> Iterator[tuple[str, Mapping[str, object]]]:
+    """Yield the overrides by what they are about."""
+    step = plan.rl[0] if plan.rl else None
+    yield "ALGORITHM", _algorithm(rl)
+    yield "DATA", _data(plan, rl)
+    yield "ACTOR", _actor(plan, rl, step)
+    if rl.has_critic:
+        yield "CRITIC", _critic(plan, rl, step)
+    yield "ROLLOUT", _rollout(rl, step)
+    yield "TRAINER", _trainer(plan)
+
+
+def _algorithm(rl: Rl) -> dict[str, object]:
+    return {
+        **_ADVANTAGE[rl.algorithm],
+        f"{_ACTOR}.use_kl_loss": rl.reference,
+        f"{_ACTOR}.entropy_coeff": 0.001 if rl.entropy else 0,
+    }
+
+
+def _data(plan: Plan, rl: Rl) -> dict[str, object]:
+    return {
+        "data.train_batch_size": rl.prompts,
+        "data.max_prompt_length": rl.prompt_length.max,
+        "data.max_response_length": rl.response_length.max,
+        "data.filter_overlong_prompts": True,
+    }
+
+
+def _actor(plan: Plan, rl: Rl, step: PlannedRl | None) -> dict[str, object]:
+    training, tokens = plan.training, step.tokens_per_gpu if step else rl.longest
+    return {
+        "actor_rollout_ref.model.use_remove_padding": True,
+        f"{_ACTOR}.ppo_mini_batch_size": rl.prompts // rl.updates,
+        f"{_ACTOR}.ppo_epochs": rl.epochs,
+        f"{_ACTOR}.use_dynamic_bsz": True,
+        f"{_ACTOR}.ppo_max_token_len_per_gpu": tokens,
+        f"{_ACTOR}.optim.lr": training.lr,
+        f"{_ACTOR}.optim.lr_warmup_steps": training.lr_warmup_iters,
+        f"{_ACTOR}.optim.weight_decay": training.weight_decay,
+        f"{_ACTOR}.optim.clip_grad": training.clip_grad,
+        **_engine(f"{_ACTOR}.megatron", plan, step),
+        f"{_REF}.megatron.param_offload": rl.reference,
+    }
+
+
+def _engine(at: str, plan: Plan, step: PlannedRl | None) -> dict[str, Any]:
+    """Megatron's degrees and what is moved, of the actor or the critic."""
+    p, options = plan.best.parallel, plan.best.options
+    away = step.away if step else ()
+    found: dict[str, Any] = {f"{at}.{word}": getattr(p, name) for name, word in _ENGINE_DEGREES.items()}
+    if p.vpp > 1:
+        found[f"{at}.virtual_pipeline_model_parallel_size"] = p.vpp
+    if plan.model.experts is not None:
+        found[f"{at}.expert_tensor_parallel_size"] = p.etp
+    found |= {
+        f"{at}.param_offload": "weights" in away,
+        f"{at}.optimizer_offload": "optimizer state" in away,
+        f"{at}.sequence_parallel": options.sequence_parallel,
+    }
+    recompute, own = options.recompute, f"{at}.override_transformer_config"
+    if recompute.granularity == "full":
+        found |= {
+            f"{own}.recompute_granularity": "full",
+            f"{own}.recompute_method": recompute.method,
+            f"{own}.recompute_num_layers": recompute.num_layers,
+        }
+    elif recompute.granularity == "selective":
+        found |= {
+            f"{own}.recompute_granularity": "selective",
+            f"{own}.recompute_modules": list(recompute.modules),
+        }
+    return found
+
+
+def _critic(plan: Plan, rl: Rl, step: PlannedRl | None) -> dict[str, object]:
+    degrees = step.critic if step else {}
+    words = {f"critic.megatron.{word}": degrees.get(name, 1) for name, word in _ENGINE_DEGREES.items()}
+    away = step.away if step else ()
+    return {
+        "critic.enable": True,
+        **({"critic.model.path": rl.critic} if rl.critic else {}),
+        "critic.ppo_max_token_len_per_gpu": (step.tokens_per_gpu if step else rl.longest),
+        **words,
+        "critic.megatron.param_offload": "weights" in away,
+        "critic.megatron.optimizer_offload": "optimizer state" in away,
+    }
+
+
+def _rollout(rl: Rl, step: PlannedRl | None) -> dict[str, object]:
+    found: dict[str, object] = {f"{_ROLLOUT}.name": rl.rollout.engine, f"{_ROLLOUT}.n": rl.samples}
+    if step is not None:
+        found |= {
+            f"{_ROLLOUT}.tensor_model_parallel_size": step.rollout_tp,
+            f"{_ROLLOUT}.gpu_memory_utilization": step.memory_share,
+            f"{_ROLLOUT}.max_num_seqs": rl.rollout.max_num_seqs,
+            f"{_ROLLOUT}.free_cache_engine": True,
+            f"{_ROLLOUT}.log_prob_max_token_len_per_gpu": step.tokens_per_gpu,
+        }
+    return found
+
+
+def _trainer(plan: Plan) -> dict[str, object]:
+    training = plan.training
+    found: dict[str, object] = {"trainer.logger": ["console"]}
+    if training.save is not None:
+        found |= {"trainer.default_local_dir": training.save, "trainer.save_freq": training.save_interval}
+    return found
+
+
+def _notes(plan: Plan, rl: Rl) -> Iterator[str]:
+    if rl.reference is False:
+        yield "There is no KL term, and so no reference model"
+    if plan.rl and plan.rl[0].generated_per_s_per_gpu and rl.rollout.tokens_per_s_per_gpu is None:
+        yield (
+            f"Generation is predicted by a model, at {plan.rl[0].generated_per_s_per_gpu:,.0f} tokens/s on each GPU; "
+            "plan again with rl.rollout.tokens_per_s_per_gpu of your first steps' log"
+        )

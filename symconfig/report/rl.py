@@ -1,0 +1,93 @@
+"""A step of reinforcement learning, as `symconfig plan` prints it: its phases, and the layouts that come next."""
+
+from __future__ import annotations
+
+from symconfig.format import count, gib, percent, seconds
+from symconfig.plans.plan import Candidate, Plan
+from symconfig.plans.rl import PlannedPhase, PlannedRl
+from symconfig.report.grid import Block, Grid
+
+
+def blocks(plan: Plan) -> list[Block]:
+    """Return what a person decides by, in order."""
+    return [_headline(plan), _ranking(plan), _phases(plan), _footer(plan)]
+
+
+def _headline(plan: Plan) -> str:
+    rl, best = plan.job.rl, plan.best
+    assert rl is not None
+    return (
+        f"{plan.model.name} on {count(_gpus(plan))} x {plan.cluster.gpu.product} ({plan.cluster.name})\n"
+        f"{rl.algorithm}: {count(rl.prompts)} prompts x {rl.samples} samples a step, {rl.updates} updates\n"
+        f"{plan.job.target or 'verl'} with {best.target.backend} workers ({best.target.version}), "
+        f"{best.options.precision}; generation by {rl.rollout.engine}, {rl.placement}"
+    )
+
+
+def _gpus(plan: Plan) -> int:
+    step, trained = plan.rl[0], plan.best.parallel.world_size
+    alone = plan.job.rl is not None and plan.job.rl.placement == "split"
+    return trained + step.rollout_gpus if alone else trained
+
+
+def _ranking(plan: Plan) -> Grid:
+    pairs = zip((plan.best, *plan.alternatives), plan.rl, strict=True)
+    rows = [_row(str(number), *pair) for number, pair in enumerate(pairs, 1)]
+    names = tuple(rows[0])
+    return Grid(
+        names,
+        tuple(tuple(row.values()) for row in rows),
+        left=(names.index("recompute"), names.index("on the host")),
+        marked=0,
+    )
+
+
+def _row(number: str, candidate: Candidate, step: PlannedRl) -> dict[str, str]:
+    p = candidate.parallel
+    return {
+        "#": number,
+        **{name: str(getattr(p, name)) for name in ("tp", "pp", "vpp", "cp", "ep", "dp")},
+        "tokens/GPU": count(step.tokens_per_gpu),
+        "recompute": candidate.options.recompute.text,
+        "rollout tp": str(step.rollout_tp),
+        "memory share": f"{step.memory_share:g}",
+        "on the host": " and ".join(step.away) or "nothing",
+        "step s": seconds(step.step_s),
+        "GPU GiB": gib(max(phase.bytes for phase in step.phases)),
+    }
+
+
+def _phases(plan: Plan) -> Grid:
+    step = plan.rl[0]
+    total = sum(phase.seconds for phase in step.phases)
+    rows = tuple(
+        (phase.name, seconds(phase.seconds), percent(phase.seconds / total), gib(phase.bytes), held(phase))
+        for phase in step.phases
+    )
+    return Grid(("phase", "s", "share", "GPU GiB", "of these"), rows, left=(0, 4), title="The phases of plan 1")
+
+
+def held(phase: PlannedPhase) -> str:
+    """Return what a phase holds, the largest first."""
+    parts = sorted(phase.holds.items(), key=lambda part: -part[1])
+    return ", ".join(f"{name} {gib(size)}" for name, size in parts)
+
+
+def _footer(plan: Plan) -> str:
+    step, rl = plan.rl[0], plan.job.rl
+    assert rl is not None
+    usable, fullest = plan.usable_bytes, max(step.phases, key=lambda phase: phase.bytes)
+    low, high = step.interval
+    stated = rl.rollout.tokens_per_s_per_gpu is not None
+    sentences = [
+        f"A step takes {seconds(step.step_s)} s, likely between {seconds(low)} and {seconds(high)} s: "
+        + ("generation at the rate that the job states." if stated else "generation is by a model, and least certain."),
+        f"Generation: {count(step.generated_per_s_per_gpu)} tokens/s on each GPU, up to {count(step.at_once)} "
+        f"sequences at once in each of {step.rollout_gpus // step.rollout_tp} replicas."
+        + ("" if stated else " Try: rl.rollout.tokens_per_s_per_gpu of a log of yours."),
+        f"Memory is fullest in the phase {fullest.name}: {gib(fullest.bytes)} of {gib(usable)} GiB usable.",
+        f"Host memory: {gib(step.host_bytes)} GiB for each GPU.",
+        "The layouts of the actor are the planner's best for an update. Around each, every engine and every way to "
+        "move what is not needed was weighed; other layouts were not, so a better one may exist.",
+    ]
+    return "\n".join(sentences)

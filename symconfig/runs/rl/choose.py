@@ -1,0 +1,269 @@
+"""The layout of a step of reinforcement learning: the actor's, the engine's and what is moved between them, together.
+
+The planner solves the actor's update for each size of a micro-batch of packed sequences; around its best plans every
+engine and every way to move what is not needed is weighed, and the shortest step that fits in every phase wins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from math import ceil, floor
+
+from symconfig.cost.machine import Machine, machine
+from symconfig.descriptor.cluster import ClusterDescriptor
+from symconfig.descriptor.job import Job
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.rl import Rl
+from symconfig.errors import InfeasibleError, InputError, Problem
+from symconfig.format import gib
+from symconfig.plans.plan import Candidate, Plan
+from symconfig.plans.rl import PlannedPhase, PlannedRl
+from symconfig.runs.rl.engine import ASLEEP_BYTES, UNCERTAIN, Engine, Replica, generate
+from symconfig.runs.rl.lengths import packing
+from symconfig.runs.rl.phases import AWAY, Away, Layout, Trained
+
+WEIGHED = 12  # plans of the actor, around each of which engines are weighed
+_TIMES = (1, 2, 4)  # the longest sequence, that a micro-batch has room for
+_MOST_SHARE, _SHARES = 0.9, 20  # of a GPU for the engine, in twentieths
+_ALIKE = 0.01  # of a generation: of shares that differ by less, the smallest is taken
+_LEFT = (0.0, 0.05, 0.1, 0.2)  # shares of a GPU that an update leaves beside, the first that leads to a plan that fits
+Solve = Callable[[ModelDescriptor, Job, int], Plan]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """solve: the best plans of a model's job, so many. critic: the model that gives values, where one is trained."""
+
+    model: ModelDescriptor
+    cluster: ClusterDescriptor
+    job: Job
+    rl: Rl
+    critic: ModelDescriptor | None
+    solve: Solve
+
+    @property
+    def usable_bytes(self) -> float:
+        return self.job.limits.usable_bytes(self.cluster.gpu.memory_bytes.value)
+
+
+def answer(asked: Asked, top: int) -> Plan:
+    """Return the actor's plan with the step around it and around each alternative, the shortest step first.
+
+    Raises InputError for a job that cannot be run so, InfeasibleError where nothing fits.
+    """
+    _check(asked)
+    found: list[tuple[Plan, Trained, list[Layout]]] = []
+    refused: list[InfeasibleError] = []
+    for trained_on, job, fill in _jobs(asked):
+        try:
+            found += _around(asked, job, fill, trained_on)
+        except InfeasibleError as error:
+            refused.append(error)
+    if not found:
+        raise refused[0]
+    plan, _, _ = best = min(found, key=lambda each: each[2][0].step_s)
+    alike = [each for each in found if each[0] is plan and each is not best]
+    ranked = [best, *sorted(alike, key=lambda each: each[2][0].step_s)][:top]
+    candidates = [trained.candidate for _, trained, _ in ranked]
+    steps = tuple(_planned(asked, layouts[0]) for _, _, layouts in ranked)
+    search = replace(plan.search, optimal=False)
+    return replace(plan, best=candidates[0], alternatives=tuple(candidates[1:]), rl=steps, search=search)
+
+
+def _check(asked: Asked) -> None:
+    problems = []
+    if asked.job.backend != "megatron":
+        what, need = "workers of reinforcement learning are planned for Megatron", "megatron"
+        problems.append(Problem(what, field="backend", got=asked.job.backend, need=need))
+    if asked.model.adapter is not None:
+        what = "adapters under reinforcement learning are not planned"
+        problems.append(Problem(what, field="adapter", hint="the model without its adapter"))
+    if asked.job.gpus == "auto":
+        problems.append(Problem("of a step of reinforcement learning must be a number", field="gpus", got="auto"))
+    if asked.rl.longest > asked.model.max_position_embeddings:
+        what, need = "the longest sequence is longer than the model's", f"at most {asked.model.max_position_embeddings}"
+        problems.append(Problem(what, field="rl", got=f"{asked.rl.longest} tokens", need=need))
+    if problems:
+        raise InputError(problems)
+
+
+def _jobs(asked: Asked) -> Iterator[tuple[int, Job, float]]:
+    """Yield the GPUs that train, the job of an update on them, and the share of its tokens that are there: for each
+    size of a micro-batch."""
+    rl = asked.rl
+    assert asked.job.gpus != "auto"
+    for gpus in _training(asked, asked.job.gpus):
+        for room, pins in _rooms(asked):
+            needed = rl.batch * rl.mean_tokens / room
+            # As many as leave the degrees free: a power of two divides them, up to the number of GPUs.
+            together = 2 ** (max(1, int(min(needed, gpus))).bit_length() - 1)
+            batch = together * ceil(needed / together)
+            update = {
+                "gpus": gpus,
+                "global_batch_size": batch,
+                "seq_length": room,
+                "packing": packing(rl),
+                "pins": {"layout": "equal", **asked.job.pins, **pins},  # verl can be told no other
+            }
+            fill = rl.batch * rl.mean_tokens / (batch * room)
+            yield gpus, asked.job.model_copy(update=update), fill
+
+
+def _training(asked: Asked, gpus: int) -> list[int]:
+    """Return how many GPUs may train: all, or what an engine of its own leaves."""
+    rl, node = asked.rl, asked.cluster.gpus_per_node
+    if rl.placement == "colocated":
+        return [gpus]
+    if rl.rollout_gpus is not None:
+        return [gpus - rl.rollout_gpus]
+    step = node if gpus > node else 1
+    quarters = {max(step, gpus * part // 4 // step * step) for part in (1, 2, 3)}
+    return sorted({gpus - each for each in quarters if each < gpus})
+
+
+def _rooms(asked: Asked) -> Iterator[tuple[int, dict[str, str]]]:
+    """Yield the tokens of a micro-batch, with the pins under which they are so many."""
+    rl = asked.rl
+    if rl.tokens_per_gpu is None:
+        yield from ((times * rl.longest, {}) for times in _TIMES if times == 1 or times * rl.longest <= _needed(rl))
+        return
+    for cp in (1, 2, 4, 8, 16):
+        if cp * rl.tokens_per_gpu >= rl.longest:
+            yield cp * rl.tokens_per_gpu, {"cp": str(cp)}
+
+
+def _needed(rl: Rl) -> float:
+    return rl.batch * rl.mean_tokens
+
+
+def _around(asked: Asked, job: Job, fill: float, gpus: int) -> list[tuple[Plan, Trained, list[Layout]]]:
+    """Return the actor's best plans with the layouts around each that fit, the shortest step first."""
+    colocated = asked.rl.placement == "colocated"
+    memory = asked.cluster.gpu.memory_bytes.value
+    fullest: Layout | None = None
+    for left in _LEFT if colocated else _LEFT[:1]:
+        margin = job.limits.memory_margin + (ASLEEP_BYTES / memory + left if colocated else 0.0)
+        if margin >= 0.9:
+            break
+        tight = job.model_copy(update={"limits": job.limits.model_copy(update={"memory_margin": margin})})
+        plan = asked.solve(asked.model, tight, WEIGHED)
+        plan = replace(plan, job=plan.job.model_copy(update={"limits": job.limits, "pins": asked.job.pins}))
+        critic = _critic(asked, tight, fill)
+        result = []
+        for candidate in (plan.best, *plan.alternatives):
+            actor = Trained(plan, candidate, fill)
+            every = list(_layouts(asked, actor, critic, gpus))
+            fitting = sorted((each for each in every if _fits(asked, each)), key=lambda each: each.step_s)
+            if fitting:
+                result.append((plan, actor, fitting))
+            elif every:
+                fullest = min((*every, *filter(None, (fullest,))), key=lambda each: each.trained_bytes)
+        if result:
+            return result
+    raise _none_fits(asked, fullest)
+
+
+def _critic(asked: Asked, job: Job, fill: float) -> Trained | None:
+    """Return the critic on the actor's GPUs, with a layout of its own."""
+    if asked.critic is None:
+        return None
+    plan = asked.solve(asked.critic, job, 1)
+    return Trained(plan, plan.best, fill)
+
+
+def _layouts(asked: Asked, actor: Trained, critic: Trained | None, gpus: int) -> Iterator[Layout]:
+    """Yield the layouts around an actor, those whose engine has no room aside."""
+    rl, job, alone = asked.rl, asked.job, asked.rl.placement == "split"
+    assert job.gpus != "auto"
+    served = job.gpus - gpus if alone else gpus
+    gpu = machine(asked.cluster, "bf16" if asked.cluster.gpu.peak_flops.bf16 else "fp16", gpus=served)
+    for away in (Away.NOTHING,) if alone else AWAY:
+        for tp in _engines(asked, served):
+            make = partial(Layout, rl=rl, actor=actor, critic=critic, replicas=served // tp, away=away, alone=alone)
+            engine = Engine(asked.model, gpu, tp)
+            stated = rl.rollout.memory_share
+            most = _share(asked, gpu, make(replica=Replica(engine, 0.0)))
+            shares = (
+                (stated,)
+                if stated is not None
+                else tuple(step / _SHARES for step in range(1, round(most * _SHARES) + 1))
+            )
+            every = ((Replica(engine, share), generate(Replica(engine, share), rl, served // tp)) for share in shares)
+            able = [(replica, found) for replica, found in every if found is not None]
+            if able:
+                shortest = min(found.seconds for _, found in able)
+                replica, found = next(each for each in able if each[1].seconds <= (1 + _ALIKE) * shortest)
+                yield make(replica=replica, generation=found)
+
+
+def _engines(asked: Asked, gpus: int) -> Sequence[int]:
+    """Return how many GPUs a replica may have: those of a node at most, that the heads divide over."""
+    if asked.rl.rollout.tp is not None:
+        return (asked.rl.rollout.tp,) if gpus % asked.rl.rollout.tp == 0 else ()
+    sizes = (2**power for power in range(asked.cluster.gpus_per_node.bit_length()))
+    heads = asked.model.num_attention_heads
+    return [tp for tp in sizes if tp <= asked.cluster.gpus_per_node and gpus % tp == 0 and heads % tp == 0]
+
+
+def _share(asked: Asked, gpu: Machine, empty: Layout) -> float:
+    """Return the largest share of a GPU that what rests beside the engine leaves it, in steps that people write."""
+    free = 1.0 - asked.job.limits.memory_margin - empty.beside_engine_bytes / gpu.memory_bytes
+    return max(0.0, min(_MOST_SHARE, floor(free * _SHARES) / _SHARES))
+
+
+def _fits(asked: Asked, layout: Layout) -> bool:
+    host = asked.cluster.host.memory_bytes.value / asked.cluster.gpus_per_node
+    return layout.trained_bytes <= asked.usable_bytes and layout.host_bytes <= host
+
+
+def _none_fits(asked: Asked, layout: Layout | None) -> InfeasibleError:
+    if layout is None:
+        what = "no engine has room for the weights and the longest sequence beside what is trained"
+        hint = "more GPUs, a shorter response_length.max, or placement: split"
+        return InfeasibleError(Problem(what, field="rl.rollout", hint=hint))
+    fullest = max(layout.phases, key=lambda phase: phase.bytes)
+    return InfeasibleError(
+        Problem(
+            f"nothing fits: the phase {fullest.name} of the best layout is too full",
+            field="rl",
+            got=gib(fullest.bytes),
+            need=f"{gib(asked.usable_bytes)} usable of {gib(asked.cluster.gpu.memory_bytes.value)}",
+            hint="more GPUs, or fewer tokens_per_gpu",
+        )
+    )
+
+
+def _planned(asked: Asked, layout: Layout) -> PlannedRl:
+    """Return a layout as the plan records it."""
+    candidate, rl, generation = layout.actor.candidate, asked.rl, layout.generation
+    low, high = candidate.predicted.interval["step_s"]
+    trained = layout.step_s if layout.alone else layout.step_s - generation.seconds
+    ends = []
+    for share, of_engine in zip((low, high), UNCERTAIN, strict=True):
+        rest = trained * share / candidate.predicted.step_s
+        own = generation.seconds * (1.0 if rl.rollout.tokens_per_s_per_gpu is not None else of_engine)
+        ends.append(max(own, rest) if layout.alone else own + rest)
+    served = layout.replica.engine.tp * layout.replicas
+    return PlannedRl(
+        rollout_tp=layout.replica.engine.tp,
+        rollout_gpus=served,
+        memory_share=layout.replica.share,
+        at_once=generation.at_once,
+        tokens_per_gpu=candidate.batch.seq_length // candidate.parallel.cp,
+        away=AWAY[layout.away],
+        host_bytes=layout.host_bytes,
+        step_s=layout.step_s,
+        interval=(ends[0], ends[1]),
+        generated_per_s_per_gpu=rl.sequences * rl.response_length.mean / generation.seconds / served,
+        phases=tuple(
+            PlannedPhase(phase.name, phase.seconds, phase.bytes, dict(phase.holds)) for phase in layout.phases
+        ),
+        critic=_degrees(layout.critic.candidate) if layout.critic else {},
+    )
+
+
+def _degrees(candidate: Candidate) -> dict[str, int]:
+    p = candidate.parallel
+    return {"tp": p.tp, "pp": p.pp, "vpp": p.vpp, "cp": p.cp, "ep": p.ep, "etp": p.etp}

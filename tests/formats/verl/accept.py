@@ -1,0 +1,60 @@
+"""verl's own configuration: Hydra composes it from the words of train.sh, its dataclasses and checks read it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from accepting import Values, answer, dry_run
+from hydra import compose, initialize_config_module
+from verl.utils.config import omega_conf_to_dataclass, validate_config
+
+MODULE = "verl.trainer.main_ppo"
+
+
+def accept(folder: Path) -> Values:
+    words = dry_run(folder, "train.sh", TRAIN_FILES="train.parquet", VAL_FILES="val.parquet")
+    assert words[:3] == ["python3", "-m", MODULE], words[:3]
+    assert words[3] == "--config-name", words[3]
+    with initialize_config_module(version_base=None, config_module="verl.trainer.config"):
+        config = compose(config_name=words[4], overrides=words[5:])
+    with_critic = config.algorithm.adv_estimator == "gae"
+    validate_config(config, use_reference_policy=config.actor_rollout_ref.actor.use_kl_loss, use_critic=with_critic)
+    actor = omega_conf_to_dataclass(config.actor_rollout_ref.actor)
+    rollout = omega_conf_to_dataclass(config.actor_rollout_ref.rollout)
+    engine, world = actor.megatron, config.trainer.nnodes * config.trainer.n_gpus_per_node
+    model_parallel = (
+        engine.tensor_model_parallel_size * engine.pipeline_model_parallel_size * engine.context_parallel_size
+    )
+    recompute = engine.override_transformer_config
+    return {
+        "tp": engine.tensor_model_parallel_size,
+        "pp": engine.pipeline_model_parallel_size,
+        "vpp": engine.virtual_pipeline_model_parallel_size or 1,
+        "cp": engine.context_parallel_size,
+        "ep": engine.expert_model_parallel_size,
+        "dp": world // model_parallel,
+        "world": world,
+        "nodes": config.trainer.nnodes,
+        "gpus_per_node": config.trainer.n_gpus_per_node,
+        "seq_length": actor.ppo_max_token_len_per_gpu * engine.context_parallel_size,
+        "sequence_parallel": engine.sequence_parallel,
+        "recompute": recompute["recompute_granularity"] or "none",
+        "lr": actor.optim.lr,
+        "weight_decay": actor.optim.weight_decay,
+        "lr_warmup_iters": actor.optim.lr_warmup_steps,
+        "prompts": config.data.train_batch_size,
+        "samples": rollout.n,
+        "updates": config.data.train_batch_size // actor.ppo_mini_batch_size,
+        "longest": config.data.max_prompt_length + config.data.max_response_length,
+        "rollout_tp": rollout.tensor_model_parallel_size,
+        "memory_share": rollout.gpu_memory_utilization,
+        "away": [
+            name
+            for name, on in (("weights", engine.param_offload), ("optimizer state", engine.optimizer_offload))
+            if on
+        ],
+    }
+
+
+if __name__ == "__main__":
+    answer(accept)

@@ -1,0 +1,88 @@
+"""Generation: bytes against published sizes, time against a count of every token, and the roofline's two ends."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from symconfig.runs.rl.engine import STEP_S, WORKING_BYTES, Replica, _mixed, cached_bytes, generate
+from symconfig.runs.rl.lengths import GROUPS, quantiles
+from tests.runs.rl.support import engine, step
+
+ONE = np.array([1.0])
+
+
+# 2 x layers x heads of keys x channels x 2 bytes, of each model's config.json; of DeepSeek-V3 61 layers of 512 + 64
+# numbers (arXiv:2412.19437, section 2.1.1).
+@pytest.mark.parametrize(
+    ("model", "tp", "bytes_per_token"),
+    [
+        ("llama3.1-8b", 1, 2 * 32 * 8 * 128 * 2),
+        ("llama3.1-8b", 8, 2 * 32 * 1 * 128 * 2),
+        ("llama3.1-8b", 16, 2 * 32 * 1 * 128 * 2),  # a head is on two GPUs
+        ("qwen3-30b-a3b", 1, 2 * 48 * 4 * 128 * 2),
+        ("deepseek-v3", 8, 61 * (512 + 64) * 2),
+    ],
+)
+def test_keys_and_values_take_the_published_bytes(model: str, tp: int, bytes_per_token: int) -> None:
+    assert cached_bytes(engine(model).model, tp, ONE)[0] == bytes_per_token
+
+
+def test_a_window_bounds_what_is_kept() -> None:
+    gemma = engine("gemma3-27b").model
+    assert gemma.sliding_window is not None
+    short, long = (cached_bytes(gemma, 1, np.array([float(tokens)]))[0] for tokens in (gemma.sliding_window, 32_768))
+    whole = sum(not window for window in gemma.sliding_layers)
+    per_token = 2 * gemma.num_key_value_heads * gemma.head_dim * 2
+    assert long - short == whole * per_token * (32_768 - gemma.sliding_window)
+
+
+def test_one_sequence_waits_for_the_weights_and_many_for_the_products() -> None:
+    one = engine()
+    read = one.weights_bytes / one.machine.hbm_bytes_per_s
+    assert one.decode_s(ONE, ONE)[0] == pytest.approx(read + STEP_S, rel=1e-3)
+    many = np.array([4096.0])
+    computed = 2 * one._count.active * 4096 / (one.machine.high_peak_flops * one.machine.efficiency)
+    assert one.decode_s(many, ONE)[0] == pytest.approx(computed + STEP_S, rel=1e-3)
+
+
+def test_few_sequences_touch_few_experts() -> None:
+    experts = engine("qwen3-30b-a3b")
+    one = (experts.decode_s(ONE, ONE)[0] - STEP_S) * experts.machine.hbm_bytes_per_s
+    assert one == pytest.approx(2 * experts._count.active, rel=0.02)
+    many = (experts.decode_s(np.array([512.0]), ONE)[0] - STEP_S) * experts.machine.hbm_bytes_per_s
+    assert many == pytest.approx(experts.weights_bytes, rel=0.02)
+
+
+@pytest.mark.parametrize("at_most", [1, 7, 64, 1024])
+def test_generation_takes_what_a_count_of_every_token_takes(at_most: int) -> None:
+    rl = step(rollout={"max_num_seqs": at_most})
+    one, replicas = engine(), 4
+    found = generate(Replica(one, 0.6), rl, replicas)
+    assert found is not None
+    own = rl.sequences // replicas
+    drawn = np.rint(quantiles(rl.response_length, min(own, 16 * GROUPS)))
+    waiting = [int(drawn[index]) for index in _mixed(drawn.size, own)]
+    running: list[list[float]] = []
+    seconds = 0.0
+    while waiting or running:
+        while waiting and len(running) < at_most:
+            running.append([waiting.pop(0), rl.prompt_length.mean])
+        context = sum(tokens for _, tokens in running) / len(running) + 0.5
+        seconds += one.decode_s(np.array([float(len(running))]), np.array([context]))[0]
+        running = [[left - 1, tokens + 1] for left, tokens in running if left > 1]
+    assert found.seconds - found.prefill_s == pytest.approx(seconds, rel=1e-6)
+
+
+def test_an_engine_without_room_for_the_longest_sequence_generates_nothing() -> None:
+    one, rl = engine("llama3.1-70b", tp=2), step()
+    share = (one.weights_bytes + WORKING_BYTES) / one.machine.memory_bytes
+    assert generate(Replica(one, share), rl, 1) is None
+    assert generate(Replica(one, share + 0.05), rl, 1) is not None
+
+
+def test_a_stated_rate_is_taken() -> None:
+    rl = step(rollout={"tokens_per_s_per_gpu": 1000.0})
+    found = generate(Replica(engine(tp=2), 0.6), rl, 2)
+    assert found is not None
+    assert found.seconds == pytest.approx(rl.sequences * 300.0 / 4000.0)

@@ -1,0 +1,194 @@
+"""A planned step: the phases against their definitions, the choice against all others, and what cannot be run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import pytest
+
+import symconfig
+from symconfig.descriptor.job import Job
+from symconfig.descriptor.load import load_cluster, load_model
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.rl import Rl
+from symconfig.errors import InfeasibleError, InputError
+from symconfig.plans.file import parse_plan
+from symconfig.plans.plan import Plan
+from symconfig.runs.rl.choose import Asked, answer
+from symconfig.runs.rl.engine import ASLEEP_BYTES, UNCERTAIN
+from symconfig.runs.rl.phases import AWAY, GAPS, Trained
+from symconfig.schedule.simulate import simulate
+from symconfig.solve.search import search
+from symconfig.solve.timeline import own_schedule, times
+from tests.runs.rl.support import section
+
+GIB = 2.0**30
+
+
+def planned(model: str = "llama3.1-8b", gpus: int = 8, pins: dict[str, str] | None = None, **changed: Any) -> Plan:
+    return symconfig.plan(model, "h100", gpus, pins=pins, rl=section(**changed)).plan
+
+
+@cache
+def usual() -> Plan:
+    return planned()
+
+
+def phase(plan: Plan, name: str) -> Any:
+    return next(each for each in plan.rl[0].phases if each.name == name)
+
+
+def test_the_phases_make_the_step_and_the_shortest_step_is_first() -> None:
+    plan = usual()
+    for step in plan.rl:
+        assert step.step_s == pytest.approx(sum(each.seconds for each in step.phases))
+        assert all(each.bytes == pytest.approx(sum(each.holds.values())) for each in step.phases)
+        assert max(each.bytes for each in step.phases) <= plan.usable_bytes
+    assert [step.step_s for step in plan.rl] == sorted(step.step_s for step in plan.rl)
+    assert len(plan.rl) == 1 + len(plan.alternatives)
+
+
+def test_a_batch_of_packed_sequences_has_all_tokens() -> None:
+    plan = usual()
+    rl, batch = plan.job.rl, plan.best.batch
+    assert rl is not None
+    assert batch.seq_length >= rl.longest
+    assert batch.global_ * batch.seq_length >= rl.batch * rl.mean_tokens
+    assert plan.rl[0].tokens_per_gpu * plan.best.parallel.cp == batch.seq_length
+    update = phase(plan, "update").seconds
+    fill = rl.batch * rl.mean_tokens / (batch.global_ * batch.seq_length)
+    assert update == pytest.approx(rl.updates * fill * plan.best.predicted.step_s)
+
+
+@pytest.mark.parametrize(
+    "pins", [{"tp": "1", "pp": "1", "cp": "1"}, {"pp": "2", "vpp": "1", "cp": "1", "layout": "equal"}]
+)
+def test_a_forward_alone_takes_what_its_schedule_takes(pins: dict[str, str]) -> None:
+    """Against the pipeline's own simulation with backwards that take no time, and an update against both."""
+    plan = planned(pins=pins)
+    actor = Trained(plan, plan.best, 1.0)
+    found, parts = actor._found, actor._parts
+    made = times(found, parts)
+    nothing = 0.0 * made.forward
+    alone = replace(made, recompute=nothing, backward=nothing, weight=nothing, gather=None, reduce=None)
+    m = plan.best.batch.num_microbatches
+    simulated = simulate(own_schedule(found), alone, m, parts.setting.microbatch_group).step_s
+    assert actor.forward_s(1) == pytest.approx(simulated, rel=0.15)
+    assert 0.2 < actor.forward_s(1) / actor.update_s(1) < 0.5
+
+
+def test_what_is_away_is_on_the_host_and_not_on_the_gpu() -> None:
+    plan = usual()
+    for candidate, step in zip((plan.best, *plan.alternatives), plan.rl, strict=True):
+        memory = candidate.predicted.memory
+        resting = next(each for each in step.phases if each.name == "generation").holds
+        for name in ("weights", "optimizer state"):
+            assert (f"actor's {name}" in resting) == (name not in step.away)
+        assert ("actor's gradients" in resting) == ("weights" not in step.away)
+        reference = memory["weights"]
+        assert step.host_bytes == pytest.approx(sum(memory[name] for name in step.away) + reference)
+
+
+def test_what_comes_and_goes_beside_an_engine_leaves_gaps() -> None:
+    plan = usual()
+    memory, holds = plan.best.predicted.memory, phase(plan, "update").holds
+    passing = sum(memory[name] for name in ("activations", "logits and loss", "working set"))
+    assert holds["activations, logits and loss"] >= (1 + GAPS) * passing * (1 - 1e-9)
+    assert holds["engine's process"] == ASLEEP_BYTES
+
+
+def test_no_other_engine_or_share_makes_the_step_shorter() -> None:
+    """Every engine and every share, pinned in the job: none is shorter by more than what shares are told apart by."""
+    best = usual().rl[0].step_s
+    for tp in (1, 2, 8):
+        for share in (0.3, 0.6):
+            try:
+                other = planned(rollout={"tp": tp, "memory_share": share}).rl[0]
+            except InfeasibleError:
+                continue
+            assert (other.rollout_tp, other.memory_share) == (tp, share)
+            assert other.step_s >= best * 0.99
+
+
+def test_a_critic_is_trained_beside() -> None:
+    plan = planned(gpus=16, algorithm="ppo")
+    names = [each.name for each in plan.rl[0].phases]
+    assert {"values", "update of the critic"} < set(names)
+    assert plan.rl[0].critic["tp"] >= 1
+    assert plan.rl[0].step_s > planned(gpus=16).rl[0].step_s
+
+
+def test_an_engine_of_its_own_generates_beside_the_update() -> None:
+    """No target is told it yet, so the planner itself is asked."""
+    job = Job.model_validate(
+        {"model": "llama3.1-8b", "cluster": "h100", "gpus": 16, "task": "rl", "global_batch_size": 128}
+        | {"rl": Rl.model_validate(section(placement="split"))}
+    )
+    model, cluster, rl = load_model(job.model), load_cluster(job.cluster), job.rl
+    assert rl is not None
+
+    def solve(of: ModelDescriptor, asked: Job, most: int) -> Plan:
+        return search(of, cluster, asked, top=most)
+
+    plan = answer(Asked(model, cluster, job, rl, None, solve), 3)
+    step = plan.rl[0]
+    generation, *rest = (each.seconds for each in step.phases)
+    assert step.step_s == pytest.approx(max(generation, sum(rest)))
+    assert step.rollout_gpus + plan.best.parallel.world_size == 16
+    with pytest.raises(InfeasibleError, match="has the engine on the actor's GPUs"):
+        planned(gpus=16, placement="split")
+
+
+def test_a_rate_of_a_log_is_taken_as_it_is() -> None:
+    plan = planned(rollout={"tokens_per_s_per_gpu": 2000.0})
+    rl, step = plan.job.rl, plan.rl[0]
+    assert rl is not None
+    assert step.generated_per_s_per_gpu == pytest.approx(2000.0)
+    assert step.interval[1] / step.step_s < usual().rl[0].interval[1] / usual().rl[0].step_s < UNCERTAIN[1]
+
+
+def test_a_plan_is_read_back_and_an_edit_is_seen() -> None:
+    text = usual().to_json()
+    assert parse_plan(text).rl == usual().rl
+    with pytest.raises(InputError, match=r"rl.*was edited"):
+        parse_plan(text.replace('"rollout_gpus": 8', '"rollout_gpus": 4'))
+
+
+def test_away_names_parts_of_the_memory() -> None:
+    names = usual().best.predicted.memory
+    assert all(name in names for parts in AWAY.values() for name in parts)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"updates": 3}, r"updates: do not divide prompts x samples"),
+        ({"critic": "llama3.1-8b"}, r"grpo has no critic"),
+        ({"rollout_gpus": 4}, r"rl.rollout_gpus: is for placement: split"),
+        ({"prompt_length": {"mean": 300.0, "max": 256}}, r"rl.prompt_length.mean: is above max"),
+        (
+            {"prompt_length": {"mean": 100.0, "p95": 50.0, "max": 256}},
+            r"rl.prompt_length.p95: is not between mean and max",
+        ),
+        ({"response_length": {"mean": 300.0, "max": 200_000}}, r"longest sequence is longer than the model's"),
+    ],
+)
+def test_what_contradicts_is_said(changed: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        planned(**changed)
+
+
+def test_nothing_fits_names_the_phase_or_the_update() -> None:
+    with pytest.raises(InfeasibleError):
+        planned("llama3.1-405b")
+    with pytest.raises(InfeasibleError, match="no engine has room"):
+        planned(rollout={"tp": 1, "memory_share": 0.2})
+
+
+def test_a_job_of_another_task_has_no_section() -> None:
+    with pytest.raises(InputError, match="task: rl and the section rl go together"):
+        symconfig.plan("llama3.1-8b", "h100", 8, 64, task="sft", rl=section())
+    with pytest.raises(InputError, match="go together"):
+        symconfig.plan("llama3.1-8b", "h100", 8, 64, task="rl")

@@ -1,0 +1,68 @@
+"""README.md and the pages of docs/: short, linked, and the commands that they show exist with their options."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from symconfig.cli import main
+
+ROOT = Path(__file__).resolve().parent.parent
+README, DOCS = ROOT / "README.md", ROOT / "docs"
+PAGES = sorted(DOCS.rglob("*.md"))
+LARGEST = 10_000  # bytes of the README
+_LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
+_BLOCK = re.compile(r"^```(?:bash|console|sh)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+_PLACEHOLDER = re.compile(r"…|\.\.\.( |$)|<[a-z]|\[--|\bPORT\b")
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.read_bytes()) <= LARGEST
+
+
+@pytest.mark.parametrize("page", [README, *PAGES], ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_links_lead_somewhere(page: Path) -> None:
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    links = (link for link in _LINK.findall(text) if not link.startswith(("http", "mailto:")))
+    assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+def _named(nav: object) -> Iterator[str]:
+    if isinstance(nav, str):
+        yield nav
+    elif isinstance(nav, dict):
+        for inner in nav.values():
+            yield from _named(inner)
+    elif isinstance(nav, list):
+        for inner in nav:
+            yield from _named(inner)
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    named = set(_named(yaml.safe_load(text)["nav"]))
+    assert {page.relative_to(DOCS).as_posix() for page in PAGES} - named == set()
+
+
+def _commands(page: Path) -> Iterator[str]:
+    """Yield the command lines of symconfig that a page's blocks show, a backslash at a line's end taken back."""
+    for block in _BLOCK.findall(page.read_text(encoding="utf-8")):
+        for line in re.sub(r"\\\n\s*", " ", block).splitlines():
+            words = line.removeprefix("$ ")
+            if words.startswith("symconfig ") and not _PLACEHOLDER.search(words):
+                yield words
+
+
+@pytest.mark.parametrize("page", [README, *PAGES], ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_commands_of_a_page_are_understood(page: Path) -> None:
+    for line in _commands(page):
+        words = shlex.split(line, comments=True)
+        ends = [index for index, word in enumerate(words) if word in ("|", "||", "&&", ">", "2>", ";")]
+        words = words[1 : ends[0]] if ends else words[1:]
+        if words and not words[0].startswith("-"):
+            main._parser(words).parse_args(words)
