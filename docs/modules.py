@@ -1,8 +1,8 @@
 """Writes what modules Transformers' classes are made of into symconfig: `python docs/modules.py`, with transformers.
 
 A small model of each family is built on the meta device, and each of its tensors is held against the weights that
-symconfig's graph declares for the same layer: a tensor is one of them, or several that the class has in one. Between
-tensors of one size names decide, and then the order.
+symconfig's graph declares for the same layer: a tensor is one of them, several that the class has in one, or an equal
+share of one. Between tensors of one size names decide, and then the order.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import json
 import os
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
@@ -78,13 +79,14 @@ def _rows_of(data: dict[str, Any], kind: str) -> dict[str, Any]:
     first: Sized = []
     last: Sized = []
     layers: dict[int, Sized] = {}
-    prefix, vectors = "", set[str]()
+    lists = Counter(inside[1] for name, _ in built.named_parameters() if (inside := _IN_LAYER.fullmatch(name)))
+    (prefix, _), vectors = lists.most_common(1)[0], set[str]()
     for name, tensor in built.named_parameters():
         inside = _IN_LAYER.fullmatch(name)
+        inside = inside if inside and inside[1] == prefix else None
         if tensor.dim() < 2 and not name.endswith(".bias"):
             vectors.add(_stem(inside[3] if inside else name))
         if inside:
-            prefix = inside[1]
             layers.setdefault(int(inside[2]), []).append((inside[3], tensor.numel()))
         else:
             (last if layers else first).append((name, tensor.numel()))
@@ -152,6 +154,8 @@ def _matched(tensors: Sized, weights: Sized) -> Rows:
             raise ValueError(f"no weights make up {name} of {size} elements among {left}")
         for weight in held:
             left.remove(weight)
+        if (rest := sum(weight[1] for weight in held) - size) > 0:  # other modules have the other shares
+            left.insert(0, (held[0][0], rest))
         if "experts" in name:
             module = module.removesuffix("_bias")
         if _unnamed(name):
@@ -180,6 +184,10 @@ def _held(name: str, size: int, left: Sized) -> Sequence[tuple[str, int]] | None
         sums = [some for some in combinations(fit, number) if sum(weight[1] for weight in some) == size]
         if sums:
             return max(sums, key=lambda some: sum(_alike(name, weight[0]) for weight in some))
+    for number in range(2, _MOST_IN_ONE + 1):
+        wholes = [weight for weight in fit if weight[1] == number * size]
+        if wholes:
+            return [max(wholes, key=lambda weight: _alike(name, weight[0]))]
     return None
 
 

@@ -50,7 +50,8 @@ _OF_BLOCKS = {
 def _blocks_of_keys(values: Values) -> Mapping[str, Any]:
     """The mixer of layers whose indexer chooses blocks of keys."""
     section = values["sparse_attention_config"] or {}
-    heads, width, run, runs = (section.get(older, values[key]) for key, older in _OF_BLOCKS.items())
+    given: list[Any] = [section.get(older, values[key]) for key, older in _OF_BLOCKS.items()]
+    heads, width, run, runs = given
     sizes = {"indexer_n_heads": heads, "indexer_head_dim": width, "indexer_budget": run * runs, "compress_rate": run}
     return {"block": POOLED_ATTENTION, "sizes": sizes, "switches": ("scores_by_token",)}
 

@@ -11,7 +11,8 @@ from typing import Any
 
 _FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
 FILE = Path(__file__).parent / "modules.json"
-# A module -> the graph's weights that it may hold, by their stems; a parameter of no module -> their whole names.
+# A module -> the graph's weights that it may hold, by their stems, in equal shares with others that list them; a
+# parameter of no module -> their whole names.
 Rows = Mapping[str, tuple[str, ...]]
 
 

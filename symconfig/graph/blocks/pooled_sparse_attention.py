@@ -96,7 +96,7 @@ def _turned(ctx: Context, x: Tensor) -> Tensor:
 
 def _sizes(model: ModelDescriptor) -> Mapping[str, float]:
     given = model.mixer(NAME).sizes
-    return {WIDTH: (given[HEADS] + 1) * given[DIM], CHOICES: given[BUDGET] // given[d.RUN]}
+    return {WIDTH: (given[HEADS] + 1) * given[DIM], CHOICES: given[BUDGET] // max(given[d.RUN], 1)}
 
 
 _CHECK = stated.check((HEADS, DIM, BUDGET, d.RUN), (BY_TOKEN,), {BUDGET: d.RUN})
