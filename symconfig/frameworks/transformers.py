@@ -20,6 +20,7 @@ from symconfig.graph.implementation import (
     RotationKernel,
     Router,
     Routing,
+    ScanKernel,
 )
 
 
@@ -85,6 +86,7 @@ _WIDE_WEIGHTS = words(
     minimax_m3_vl_text mixtral nemotron_h sarvam_mla sarvam_moe solar_open"""
 )
 
+_LONE_SCANS = words("zamba")
 _EVERY_TOKEN = words("llama4_text")  # Llama4TextExperts, which no grouped product replaces
 _CHOICE_WEIGHTS = words("afmoe ernie4_5_moe laguna")  # the bias of a choice is a parameter without gradient
 
@@ -92,6 +94,8 @@ _CHOICE_WEIGHTS = words("afmoe ernie4_5_moe laguna")  # the bias of a choice is 
 def written(how: Implementation, kind: str) -> Implementation:
     """Return an implementation with what a family's class has in another way, unless it is compiled or replaced."""
     found = how
+    if how.scan is ScanKernel.WHOLE and kind in _LONE_SCANS:
+        found = replace(found, scan=ScanKernel.ALONE)
     if how.norm is NormKernel.EAGER:
         found = replace(found, norm=_NORMS.get(kind, how.norm))
     if not how.fused_activation and kind in _CHAINED_GELU:

@@ -76,6 +76,7 @@ class ScanKernel(StrEnum):
 
     GATED = "gated"  # the convolution before it and the gate behind it; a norm is another (Megatron-LM's MambaMixer)
     WHOLE = "whole"  # its norm and its output projection, too (Transformers with mamba-ssm)
+    ALONE = "alone"  # nothing: each projection keeps what it reads (Transformers' Zamba)
 
 
 class LossKernel(StrEnum):
