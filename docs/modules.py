@@ -1,8 +1,8 @@
 """Writes what modules Transformers' classes are made of into symconfig: `python docs/modules.py`, with transformers.
 
 A small model of each family is built on the meta device, and each of its tensors is held against the weights that
-symconfig's graph declares for the same layer: a tensor is one of them, or several that the class has in one. Between
-tensors of one size names decide, and then the order.
+symconfig's graph declares for the same layer: a tensor is one of them, several that the class has in one, or an equal
+share of one. Between tensors of one size names decide, and then the order.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import json
 import os
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
@@ -78,13 +79,14 @@ def _rows_of(data: dict[str, Any], kind: str) -> dict[str, Any]:
     first: Sized = []
     last: Sized = []
     layers: dict[int, Sized] = {}
-    prefix, vectors = "", set[str]()
+    lists = Counter(inside[1] for name, _ in built.named_parameters() if (inside := _IN_LAYER.fullmatch(name)))
+    (prefix, _), vectors = lists.most_common(1)[0], set[str]()
     for name, tensor in built.named_parameters():
         inside = _IN_LAYER.fullmatch(name)
+        inside = inside if inside and inside[1] == prefix else None
         if tensor.dim() < 2 and not name.endswith(".bias"):
             vectors.add(_stem(inside[3] if inside else name))
         if inside:
-            prefix = inside[1]
             layers.setdefault(int(inside[2]), []).append((inside[3], tensor.numel()))
         else:
             (last if layers else first).append((name, tensor.numel()))
@@ -152,10 +154,15 @@ def _matched(tensors: Sized, weights: Sized) -> Rows:
             raise ValueError(f"no weights make up {name} of {size} elements among {left}")
         for weight in held:
             left.remove(weight)
+        if (rest := sum(weight[1] for weight in held) - size) > 0:  # other modules have the other shares
+            left.insert(0, (held[0][0], rest))
         if "experts" in name:
             module = module.removesuffix("_bias")
+        if _unnamed(name):
+            module = name
         stems = found.setdefault(module, [])
-        stems += [stem for weight, _ in held if (stem := _stem(weight)) not in stems]
+        bare = module == name and "experts" not in name and not _unnamed(name)
+        stems += [stem for weight, _ in held if (stem := weight if bare else _stem(weight)) not in stems]
     if left:
         raise ValueError(f"no tensor is {left}")
     return found
@@ -177,6 +184,10 @@ def _held(name: str, size: int, left: Sized) -> Sequence[tuple[str, int]] | None
         sums = [some for some in combinations(fit, number) if sum(weight[1] for weight in some) == size]
         if sums:
             return max(sums, key=lambda some: sum(_alike(name, weight[0]) for weight in some))
+    for number in range(2, _MOST_IN_ONE + 1):
+        wholes = [weight for weight in fit if weight[1] == number * size]
+        if wholes:
+            return [max(wholes, key=lambda weight: _alike(name, weight[0]))]
     return None
 
 
@@ -184,7 +195,13 @@ def _may_be(name: str, weight: str) -> bool:
     """Whether names allow it: biases are biases, and experts, shared ones and norms are called so."""
     if name.endswith("bias") != weight.endswith("bias"):
         return False
-    return weight.startswith("expert_") == ("experts." in name and "shared" not in name)
+    experts = ("experts." in name and "attention" not in name) or _unnamed(name)
+    return weight.startswith("expert_") == (experts and "shared" not in name)
+
+
+def _unnamed(name: str) -> bool:
+    """Whether a tensor of experts is that of a module whose name does not say so (JetMoeParallelExperts)."""
+    return "experts." not in name and "shared" not in name and name.endswith("put_linear.weight")
 
 
 def _alike(name: str, weight: str) -> float:
@@ -193,7 +210,11 @@ def _alike(name: str, weight: str) -> float:
     same = 2.0 * theirs.endswith(leaf) + ("shared" in mine) * ("shared" in theirs)
     half = difflib.SequenceMatcher(None, leaf, theirs).ratio() >= _HALF  # of less the order knows more
     letter = leaf[0] == theirs[0] and leaf.endswith("_proj") and theirs.endswith("_proj")  # out_proj is o_proj
-    return same + half + 0.1 * ("norm" in mine) * ("norm" in theirs) + 0.05 * letter
+    bare = not name.endswith((".weight", ".bias")) and not weight.endswith((".weight", ".bias"))
+    router = leaf == "gate" and theirs == "router"
+    beside = 0.2 * ("mlp" in mine and "attention" in theirs)  # a layer may have two routers
+    mixer = 0.2 * ("attn" in mine and theirs.startswith("attention_"))  # or two gates
+    return same + half + bare + router + mixer - beside + 0.1 * ("norm" in mine) * ("norm" in theirs) + 0.05 * letter
 
 
 def _leaf(name: str) -> str:

@@ -86,8 +86,8 @@ class ModelDescriptor(Sparse):
         "embedding_norm", "residual_multiplier", "logits_multiplier", "rope_layers", "qk_norm_of", "v_norm",
         "attention_gate", "v_head_dim", "chunked_attention", "indexer", "embedding_multiplier", "norm_after_residual",
         "final_norm", "inner_norm", "qk_norm_bias", "extra_positions", "particulars", "vision",
-        "qk_convolutions", "residual_scales", "mlp_token_shift", "streams", "laurel_rank", "mlp_sparsity",
-        "hypersphere", "loop",
+        "qk_convolutions", "residual_scales", "stream_scale", "mlp_token_shift", "streams", "laurel_rank",
+        "mlp_sparsity", "hypersphere", "loop",
         "shared_block", "layer_inputs", "num_kv_shared_layers", "wide_intermediate_size",
         "first_input_norm", "head_projection", "norm_gate_rank",
     )  # fmt: skip
@@ -194,6 +194,9 @@ class ModelDescriptor(Sparse):
     )
     residual_scales: bool = Field(
         default=False, description="stream and what joins it have a scale and an offset of each channel (ZAYA)"
+    )
+    stream_scale: bool = Field(
+        default=False, description="the stream has a learned scale of each channel where a sublayer joins it (Doge)"
     )
     mlp_token_shift: bool = Field(
         default=False, description="the MLP reads each token mixed with the one before, and a gate opens it (RWKV)"

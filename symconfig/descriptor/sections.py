@@ -51,7 +51,7 @@ class Experts(Sparse):
 
     rare: ClassVar[tuple[str, ...]] = (
         "layers", "zero_experts", "latent_size", "latent_bias", "input_scaled", "shortcut", "result_norm",
-        "router_hidden_size",
+        "router_hidden_size", "result_bias",
     )  # fmt: skip
 
     num_experts: PositiveInt
@@ -93,6 +93,7 @@ class Experts(Sparse):
         default=None, description="the router is an MLP of this width, which reads that of the layer before, too (ZAYA)"
     )
     result_norm: bool = Field(default=False, description="a norm of what all experts give together (A.X K1)")
+    result_bias: bool = Field(default=False, description="a bias on what all experts give together (JetMoE)")
 
     @property
     def computing_per_tok(self) -> float:

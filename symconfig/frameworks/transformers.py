@@ -20,6 +20,7 @@ from symconfig.graph.implementation import (
     RotationKernel,
     Router,
     Routing,
+    ScanKernel,
 )
 
 
@@ -29,10 +30,10 @@ def _each(rows: Mapping[NormKernel, str]) -> Mapping[str, NormKernel]:
 
 _NORMS = _each(
     {
-        NormKernel.EAGER_WIDE: "afmoe flex_olmo flint gpt_oss olmo2 olmo3 olmo_hybrid",
-        NormKernel.EAGER_COPYING: """gemma gemma2 gemma3_text helium nemotron_h qwen3_5_moe_text qwen3_5_text qwen3_next
-            recurrent_gemma vaultgemma""",
-        NormKernel.EAGER_POWER: "gemma4_text gemma4_unified_text",
+        NormKernel.EAGER_WIDE: "afmoe deepseek_v4 flex_olmo flint gpt_oss olmo2 olmo3 olmo_hybrid",
+        NormKernel.EAGER_COPYING: """gemma gemma2 gemma3_text helium lara_mini minimax_m3_vl_text nemotron_h
+            qwen3_5_moe_text qwen3_5_text qwen3_next qwen4_exp_text recurrent_gemma vaultgemma""",
+        NormKernel.EAGER_POWER: "gemma3n_text gemma4_text gemma4_unified_text",
         NormKernel.LAYER_WIDE: "olmo",
         NormKernel.LAYER_COPYING: "nemotron",
         NormKernel.LAYER_IN_TURN: "cohere cohere2 cohere2_moe cohere_compass_text",
@@ -40,13 +41,14 @@ _NORMS = _each(
 )
 _CHAINED_GELU = words("codegen gpt-sw3 gpt2 gpt_neo gptj openai-gpt phi")  # activations.py:NewGELUActivation
 _JOINED_HEADS = words(
-    "bloom codegen dbrx falcon gpt-sw3 gpt2 gpt_bigcode gpt_neox mpt openai-gpt persimmon phi3 phi4_multimodal"
+    """bloom codegen dbrx falcon gpt-sw3 gpt2 gpt_bigcode gpt_neox gpt_neox_japanese mpt openai-gpt persimmon phi3
+    phi4_multimodal"""
 )
 _LATENT = words(  # keys' and values' two products, each of parts together
-    """axk1 axk2 deepseek_v2 deepseek_v3 deepseek_v32 dots3_note_text glm4_moe_lite glm_moe_dsa kimi_linear
-    longcat_flash minicpm3 sarvam_mla youtu"""
+    """axk1 axk2 bailing_hybrid deepseek_v2 deepseek_v3 deepseek_v32 dots3_note_text glm4_moe_lite glm_moe_dsa hy_v4
+    kimi_linear longcat_flash minicpm3 sarvam_mla youtu"""
 )
-_JOINED_GATES = words("glm glm4 phi3 phi4_multimodal")
+_JOINED_GATES = words("glm glm4 minimax_m3_vl_text phi3 phi4_multimodal")
 # Tables of angles that a layer makes for itself, and which of them it leaves in fp32.
 _ANGLES = {
     **dict.fromkeys(words("gptj codegen"), Angles.APART),
@@ -55,38 +57,45 @@ _ANGLES = {
 _WIDE_ANGLES = words("codegen ernie4_5 ernie4_5_moe")
 # Queries that are joined from a turned and another part, head by head, give a result that is copied by token.
 _JOINED_PARTS = words(
-    """axk1 axk2 deepseek_v2 deepseek_v3 deepseek_v32 dots3_note_text glm glm4 glm4_moe glm4_moe_lite glm_moe_dsa
-    gpt_neox laguna longcat_flash minicpm3 minimax_m2 nemotron persimmon phi phi3 phi4_multimodal qwen3_5_moe_text
-    qwen3_5_text qwen3_next recurrent_gemma sarvam_mla sarvam_moe stablelm youtu"""
+    """axk1 axk2 bailing_hybrid deepseek_v2 deepseek_v3 deepseek_v32 dots3_note_text glm glm4 glm4_moe glm4_moe_lite
+    glm_moe_dsa gpt_neox laguna longcat_flash minicpm3 minimax_m2 minimax_m3_vl_text nemotron persimmon phi phi3
+    phi4_multimodal qwen3_5_moe_text qwen3_5_text qwen3_next qwen4_exp_text recurrent_gemma sarvam_mla sarvam_moe
+    stablelm youtu"""
 )
 # Plain attention that leaves the softmax in the scores' precision; that multiplies in fp32.
-_NARROW_SOFTMAX = words("gpt_oss openai-gpt xglm")
+_NARROW_SOFTMAX = words("gpt_neox_japanese gpt_oss openai-gpt xglm")
 _WIDE_PRODUCTS = words("flint gpt_neo")
 _SCALED_BY_SINKS = words("granite_swa granitemoe_swa")
 _ONE_HEAD = words("falcon")  # one key is broadcast, which torch's fused kernels refuse
 
 # From where on a router is in fp32, and whether the weights of its choices are.
 _ROUTERS = {
-    **dict.fromkeys(words("aria_text gpt_oss lfm2_moe"), Router.NARROW),
+    **dict.fromkeys(words("aria_text deepseek_v4 gpt_oss lfm2_moe"), Router.NARROW),
     **dict.fromkeys(
         words(
-            """axk1 axk2 deepseek_v2 deepseek_v3 deepseek_v32 dots1 dots3_note_text ernie4_5_moe exaone_moe flint
-            glm4_moe glm4_moe_lite glm_moe_dsa hunyuan_v1_moe hy_v3 kimi_linear kolibri1 longcat_flash nemotron_h
-            sarvam_mla sarvam_moe solar_open"""
+            """axk1 axk2 bailing_hybrid deepseek_v2 deepseek_v3 deepseek_v32 dots1 dots3_note_text ernie4_5_moe
+            exaone_moe flint glm4_moe glm4_moe_lite glm_moe_dsa hunyuan_v1_moe hy_v3 hy_v4 kimi_linear kolibri1
+            lara_mini longcat_flash nemotron_h sarvam_mla sarvam_moe solar_open"""
         ),
         Router.WIDE,
     ),
 }
 _WIDE_WEIGHTS = words(
-    """afmoe axk1 axk2 deepseek_v2 deepseek_v3 deepseek_v32 dots1 dots3_note_text exaone_moe flint glm4_moe
-    glm4_moe_lite glm_moe_dsa hunyuan_v1_moe hy_v3 kimi_linear kolibri1 longcat_flash minimax minimax_m2 mixtral
-    nemotron_h sarvam_mla sarvam_moe solar_open"""
+    """afmoe axk1 axk2 bailing_hybrid deepseek_v2 deepseek_v3 deepseek_v32 dots1 dots3_note_text exaone_moe flint
+    glm4_moe glm4_moe_lite glm_moe_dsa hunyuan_v1_moe hy_v3 hy_v4 kimi_linear kolibri1 longcat_flash minimax minimax_m2
+    minimax_m3_vl_text mixtral nemotron_h sarvam_mla sarvam_moe solar_open"""
 )
+
+_LONE_SCANS = words("zamba")
+_EVERY_TOKEN = words("llama4_text")  # Llama4TextExperts, which no grouped product replaces
+_CHOICE_WEIGHTS = words("afmoe ernie4_5_moe laguna")  # the bias of a choice is a parameter without gradient
 
 
 def written(how: Implementation, kind: str) -> Implementation:
     """Return an implementation with what a family's class has in another way, unless it is compiled or replaced."""
     found = how
+    if how.scan is ScanKernel.WHOLE and kind in _LONE_SCANS:
+        found = replace(found, scan=ScanKernel.ALONE)
     if how.norm is NormKernel.EAGER:
         found = replace(found, norm=_NORMS.get(kind, how.norm))
     if not how.fused_activation and kind in _CHAINED_GELU:
@@ -99,7 +108,11 @@ def written(how: Implementation, kind: str) -> Implementation:
         found = replace(found, linear=replace(how.linear, products=_joined(kind), views=views))
     if how.experts.routing is Routing.INDEXED:
         experts = replace(
-            how.experts, router=_ROUTERS.get(kind, how.experts.router), wide_weights=kind in _WIDE_WEIGHTS
+            how.experts,
+            router=_ROUTERS.get(kind, how.experts.router),
+            wide_weights=kind in _WIDE_WEIGHTS,
+            choice_weight=kind in _CHOICE_WEIGHTS,
+            every_token=kind in _EVERY_TOKEN,
         )
         found = replace(found, experts=experts)
     return replace(found, attention=_attention(how.attention, kind))

@@ -181,9 +181,10 @@ class Flow:
 
     def held(self) -> list[Held]:
         """Every activation once for each layout in which a backward needs it, or as produced."""
-        result = []
+        result, viewed = [], {tensor.storage for tensor in self.tensors.values()}
         for name, tensor in self.tensors.items():
             producer, produced = self.produced[name]
+            storage = tensor.storage or (name if name in viewed else "")
             needs: dict[Layout, list[str]] = {}
             for op in self.block.operators:
                 if tensor in op.needed():
@@ -200,7 +201,7 @@ class Flow:
                         producer=producer.name if producer else None,
                         needed_by=tuple(names),
                         consumers=consumers,
-                        storage=tensor.storage if layout == produced.summed() else "",
+                        storage=storage if layout == produced.summed() else "",
                     )
                 )
         return result
@@ -264,7 +265,7 @@ def _gradient_layout(op: Operator, use: Use, scheme: Scheme) -> Layout:
     """How the gradient of an input leaves the backward of `op`."""
     names = {theirs: ours for ours, theirs in use.names}
     dims = set(use.dims())
-    relabels = d.SLOTS in op.loops and d.SEQUENCE in op.loops
+    relabels = not {*d.SLOT_DIMS}.isdisjoint(op.loops) and d.SEQUENCE in op.loops
     places: dict[str, str] = {}
     for axis, splits in scheme.assign(op).items():
         mine = [dim for dim in splits if dim in dims]

@@ -41,6 +41,8 @@ EXPERT_FFN = "moe_intermediate_size"
 EXPERT_FFN_FUSED = "fused_moe_intermediate_size"
 EXPERT_LATENT = "expert_latent_size"  # what tokens are projected to before their experts
 SLOTS = "slots"
+EVERY = "every_slot"  # of an expert that runs on all tokens, chosen or not
+SLOT_DIMS = (SLOTS, EVERY)
 RANK = "adapter_rank"
 RANK_COLUMNS = "adapter_rank_columns"  # the rank, and the hidden size, as an adapter's own parallel layer gives them
 ADAPTER_COLUMNS = "adapter_columns"
@@ -73,6 +75,7 @@ EXPERT_TENSOR_DIMS = (EXPERT_FFN_FUSED, EXPERT_FFN)
 EDP = Monomial.of("tp", "cp", "dp") / Monomial.of("ep", "etp")
 
 COPIES = Monomial.of("expert_copies")  # of each token, one for each of its experts that compute something
+RUN_COPIES = Monomial.of("run_expert_copies")  # where all experts run on each token: one for each of them
 GROUPS, CHOSEN_GROUPS = Monomial.of("expert_groups"), Monomial.of("chosen_expert_groups")  # 1 where a router has none
 
 _SIZES = {
@@ -87,6 +90,7 @@ _SIZES = {
     SHARED_KV_HEADS: Monomial.of("tp"),
     GATHERED_QKV: Monomial.of(QKV),
     # Every token takes expert_copies slots; the busiest rank has expert_imbalance times the mean.
+    EVERY: Monomial.of("micro_batch", "dp", "seq_length") * RUN_COPIES / Monomial.of("num_experts"),
     SLOTS: Monomial.of("micro_batch", "dp", "seq_length", "expert_imbalance") * COPIES / Monomial.of("num_experts"),
 }
 

@@ -76,6 +76,7 @@ class ScanKernel(StrEnum):
 
     GATED = "gated"  # the convolution before it and the gate behind it; a norm is another (Megatron-LM's MambaMixer)
     WHOLE = "whole"  # its norm and its output projection, too (Transformers with mamba-ssm)
+    ALONE = "alone"  # nothing: each projection keeps what it reads (Transformers' Zamba)
 
 
 class LossKernel(StrEnum):
@@ -200,6 +201,8 @@ class Experts:
     """weighted_inside: the router's probabilities scale each expert's activation, in the gate's own kernel where there
     is one, and not its output when outputs are combined. joined_weights: gate and up projections of all experts are one
     parameter, where one rank has all experts. wide_weights: where routing is indexed, weights of slots are in fp32.
+    choice_weight: the bias of a choice is a weight that is not trained, and no buffer. every_token: each expert runs on
+    all tokens, of which those that did not choose it weigh nothing.
     """
 
     kernels: ExpertKernels = ExpertKernels.GROUPED
@@ -209,6 +212,8 @@ class Experts:
     joined_weights: bool = False
     router: Router = Router.SCORES
     wide_weights: bool = False
+    choice_weight: bool = False
+    every_token: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

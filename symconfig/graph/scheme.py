@@ -47,14 +47,14 @@ class Scheme:
             axes["tp"] = split
         elif self.sequence_parallel and not loops & {d.WHOLE_VOCAB, d.GATHERED}:
             axes["tp"] = _present(free, (d.SEQUENCE,))
-        if d.SLOTS in loops:
-            axes.update(self._expert_axes(loops))
+        if slots := _present(loops, d.SLOT_DIMS):
+            axes.update(self._expert_axes(loops, slots))
         return {axis: dims for axis, dims in axes.items() if dims}
 
-    def _expert_axes(self, loops: set[str]) -> dict[str, tuple[str, ...]]:
+    def _expert_axes(self, loops: set[str], slots: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
         if d.SEQUENCE in loops:  # a permutation of tokens into slots: slots lie where the tokens lie
-            return dict.fromkeys(("etp", "ep", "edp"), (d.SLOTS,))
-        return {"etp": _present(loops, d.EXPERT_TENSOR_DIMS), "ep": (d.EXPERTS,), "edp": (d.SLOTS,)}
+            return dict.fromkeys(("etp", "ep", "edp"), slots)
+        return {"etp": _present(loops, d.EXPERT_TENSOR_DIMS), "ep": (d.EXPERTS,), "edp": slots}
 
     def layout(self, op: Operator, use: Use, produced: bool = False) -> Layout:
         """Layout of a tensor as `op` reads it, or as it produces it (then with partial sums)."""

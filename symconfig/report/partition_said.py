@@ -17,7 +17,7 @@ from symconfig.solve.partition.run import Partition
 _LONG = 12  # letters of a dim that are too many for a table
 LETTERS = {
     d.BATCH: "B", d.SEQUENCE: "S", d.KEYS: "T", d.HIDDEN: "D", d.VOCAB: "V", d.HEADS: "A", d.KV_HEADS: "KV",
-    d.HEAD_DIM: "C", d.FFN: "F", d.EXPERTS: "E", d.EXPERT_FFN: "G", d.SLOTS: "U", d.RANK: "R",
+    d.HEAD_DIM: "C", d.FFN: "F", d.EXPERTS: "E", d.EXPERT_FFN: "G", d.SLOTS: "U", d.EVERY: "U", d.RANK: "R",
 }  # fmt: skip
 
 

@@ -134,7 +134,9 @@ def predicted(found: Found, parts: Detail, cluster: ClusterDescriptor) -> Predic
     memory |= {"allocator": taken - needed, "context and libraries": found.machine.context_bytes}
     tokens = request.global_batch * request.seq_length / (step * request.gpus)
     blocks = {block.derived.name: block.derived for block in parts.table.blocks}
-    numbers = constants(request)
+    experts = request.model.experts
+    # What an expert computes of tokens that did not choose it is no use.
+    numbers = constants(request) | ({} if experts is None else {"run_expert_copies": experts.computing_per_tok})
     flops = flops_per_token(blocks, sequence(request.model), numbers)
     time_range, memory_range = (interval(quantity, cluster, request.model) for quantity in ("time", "memory"))
     peaks = (peak * memory_range.low, peak * memory_range.high)

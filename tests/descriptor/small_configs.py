@@ -81,6 +81,14 @@ OWN: dict[str, dict[str, Any]] = {
         "indexer_budget": 8,
         "indexer_compress_ratio": 4,
     },
+    "minimax_m3_vl_text": {
+        "head_dim": 16,
+        "num_key_value_heads": 2,
+        "layer_types": ["full_attention", *["minimax_m3_sparse"] * (LAYERS - 1)],
+        "mlp_layer_types": ["dense", "dense", *["sparse"] * (LAYERS - 2)],
+        "index_block_size": 4,
+        "index_topk_blocks": 3,
+    },
     "helium": {"head_dim": 16},
     "bitnet": {"head_dim": 16},
     "ministral": {"head_dim": 12},
@@ -106,7 +114,17 @@ OWN: dict[str, dict[str, Any]] = {
     "mamba2": {"num_heads": 16, "head_dim": 8},
     "zamba2": {"layers_block_type": (["mamba"] * 3 + ["hybrid"]) * (LAYERS // 4)},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"] * (LAYERS // 2)},
-    "dots3_note_text": {"num_key_value_heads": _HEADS},
+    "dots3_note_text": {
+        "num_key_value_heads": _HEADS,
+        "swa_num_attention_heads": 2,
+        "swa_num_key_value_heads": 2,
+        "swa_q_lora_rank": 18,
+        "swa_kv_lora_rank": 20,
+        "swa_qk_nope_head_dim": 10,
+        "swa_qk_rope_head_dim": 4,
+        "swa_v_head_dim": 14,
+        "swa_head_dim": 14,
+    },
 }
 
 

@@ -31,10 +31,14 @@ RULED: list[tuple[str, dict[str, Any]]] = [
     ("gemma3n_text", {"altup_num_inputs": 2, "laurel_rank": 32, "num_hidden_layers": 30}),
     ("xlstm", {"qk_dim_factor": 1.0, "chunk_size": 128}),
     ("rwkv", {"attention_hidden_size": 2048}),
+    ("jetmoe", {"num_key_value_heads": 8, "num_experts_per_tok": 4}),
+    ("doge", {"keep_window_size": 512, "num_key_value_heads": 4}),
+    ("minimax_m3_vl_text", {"layer_types": ["full_attention"] * 3 + ["minimax_m3_sparse"] * 57, "index_n_heads": 2,
+                            "index_block_size": 64}),
     ("deepseek_v4", {"num_hash_layers": 1, "hc_mult": 2, "o_groups": 4, "swiglu_limit": 7.0}),
     ("hy_v4", {"hc_mult": 2, "index_topk": 1024}),
     ("zaya", {"cca_time0": 4, "layer_types": ["hybrid", "hybrid_sliding"] * 20, "sliding_window": 512}),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("kind", "keys"), RULED, ids=[kind for kind, _ in RULED])

@@ -22,6 +22,14 @@ DBRX: dict[str, dict[str, Any]] = {
     "attn_config": {"kv_n_heads": 2, "clip_qkv": 8, "rope_theta": 500000},
     "ffn_config": {"ffn_hidden_size": 28, "moe_num_experts": 4, "moe_top_k": 2, "moe_loss_weight": 0.05},
 }
+# As MiniMax-M3's published file spells its indexer.
+SPARSE = {
+    "sparse_num_index_heads": 2,
+    "sparse_index_dim": 12,
+    "sparse_block_size": 8,
+    "sparse_topk_blocks": 2,
+    "sparse_attention_freq": [0, 0, 0, *[1] * 5],
+}
 LONGCAT: dict[str, Any] = {
     "attention_method": "MLA", "expert_ffn_hidden_size": 2048, "ffn_hidden_size": 12288, "hidden_size": 6144,
     "kv_lora_rank": 512, "max_position_embeddings": 131072, "mla_scale_kv_lora": True, "mla_scale_q_lora": True,
@@ -61,8 +69,10 @@ def trained(module: Any) -> int:
         ("exaone_moe", {"sliding_window_pattern": 3, "num_shared_experts": 2}),
         ("laguna", {"gating": "per-channel", "layer_types": ["sliding_attention", "full_attention"] * 4}),
         ("minimax_m2", {"rotary_dim": 6}),
+        ("minimax_m3_vl_text", {"layer_types": None, "sparse_attention_config": SPARSE, "mlp_layer_types": None,
+                                "moe_layer_freq": [0, 0, *[1] * 6]}),
     ],
-)
+)  # fmt: skip
 def test_layers_that_differ_have_the_real_ones_parameters(kind: str, changed: dict[str, Any]) -> None:
     transformers = pytest.importorskip("transformers")
     model = read(kind, **changed)
@@ -105,6 +115,8 @@ def test_keys_that_change_no_shape_are_particulars() -> None:
         ("laguna", {"num_attention_heads_per_layer": [4, 8] * 4}, "num_attention_heads_per_layer"),
         ("minimax_m2", {"attn_type_list": [1, 0] * 4}, "attn_type_list"),
         ("minimax_m2", {"rotary_dim": 99}, "rotary_dim"),
+        ("minimax_m3_vl_text", {"layer_types": None, "moe_layer_freq": [1, 0]}, "moe_layer_freq"),
+        ("doge", {"is_moe": True}, "is_moe"),
         ("hunyuan_v1_moe", {"moe_topk": [1, 2] * 4, "head_dim": 12}, "moe_topk"),
         ("glm_moe_dsa", {"indexer_types": ["full", "half"] * 4}, "indexer_types"),
         ("glm_moe_dsa", {"layer_types": ["full_attention"] * 8}, "layer_types"),

@@ -51,6 +51,7 @@ NOT_IN_CLASS = {
     ("axk2", "num_nextn_predict_layers"),
     ("mellum", "num_nextn_predict_layers"),  # null there, which means none
     ("minimax_m2", "partial_rotary_factor"),
+    ("minimax_m3_vl_text", "partial_rotary_factor"),
     ("solar_open", "partial_rotary_factor"),
 }
 

@@ -7,6 +7,7 @@ function keeps, as its source lists it.
 from __future__ import annotations
 
 import importlib
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,24 +18,40 @@ import pytest
 torch = pytest.importorskip("torch")
 
 
+class Packed:
+    """A tensor in autograd's keeping: it lives as long as the graph does that wants it."""
+
+    def __init__(self, tensor: Any) -> None:
+        self.tensor = tensor
+
+
 @dataclass
 class Kept:
-    """Storages that autograd holds, but for those of weights. of: bytes of each, by where it was first kept."""
+    """Storages that autograd holds, but for those of weights. of: bytes of each, by where it was first kept. wanted: by
+    storage, what is packed of it."""
 
     weights: set[int]
     where: str = ""
     of: dict[int, tuple[str, int]] = field(default_factory=dict)
     held: list[Any] = field(default_factory=list)  # so that no address is used twice
+    wanted: dict[int, list[Any]] = field(default_factory=dict)
     statistics: bool = False
 
-    def pack(self, tensor: Any) -> Any:
+    def pack(self, tensor: Any) -> Packed:
+        tensor = tensor.detach()  # else it would hold the graph that made it
+        packed = Packed(tensor)
         self.held.append(tensor)
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in self.weights:
             # A GPU's LayerNorm keeps its statistics in fp32, a CPU's in the input's precision (ATen, layer_norm.cpp).
             wider = 2 if self.statistics and tensor.shape[-1] == 1 and tensor.element_size() == 2 else 1
             self.of.setdefault(storage.data_ptr(), (self.where, wider * storage.nbytes()))
-        return tensor
+            self.wanted.setdefault(storage.data_ptr(), []).append(weakref.ref(packed))
+        return packed
+
+    def forget_freed(self) -> None:
+        """Count no more what only graphs wanted that led nowhere and are gone."""
+        self.of = {at: row for at, row in self.of.items() if any(one() is not None for one in self.wanted[at])}
 
     def leave_out(self, *tensors: Any) -> None:
         """Count none of these, as if they were weights."""
@@ -61,12 +78,13 @@ def keeping(*modules: Any) -> Iterator[Kept]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.nn.functional, "layer_norm", noted)
-        with torch.autograd.graph.saved_tensors_hooks(kept.pack, lambda tensor: tensor):
+        with torch.autograd.graph.saved_tensors_hooks(kept.pack, lambda packed: packed.tensor):
             yield kept
 
 
 def stand_in(family: str, patch: pytest.MonkeyPatch) -> None:
     """Put the functions below in the place of those kernels that a family's module calls."""
+    patch.setattr(torch.nn.functional, "scaled_dot_product_attention", attention)
     file = importlib.import_module(f"transformers.models.{family}.modeling_{family}")
     for name, function in STAND_INS.items():
         if hasattr(file, name):
@@ -89,6 +107,23 @@ class Keeping(torch.autograd.Function):  # type: ignore[misc, name-defined]
 
 def fp32(*shape: int) -> Any:
     return torch.empty(shape, dtype=torch.float32)
+
+
+_FUSED = torch.nn.functional.scaled_dot_product_attention
+
+
+def attention(query: Any, key: Any, value: Any, attn_mask: Any = None, **more: Any) -> Any:
+    """PyTorch's own, but for a mask with a gradient, which no fused kernel of a CPU takes: a GPU's is in
+    derivatives.yaml, _scaled_dot_product_efficient_attention."""
+    if attn_mask is None or not attn_mask.requires_grad:
+        return _FUSED(query, key, value, attn_mask=attn_mask, **more)
+
+    def make(*given: Any) -> tuple[Any, list[Any]]:
+        batch, heads, length, width = query.shape
+        out = torch.empty(batch, length, heads, width, dtype=query.dtype).transpose(1, 2)
+        return out, [*given, out, fp32(batch, heads, length)]
+
+    return Keeping.apply(make, query, key, value, attn_mask)
 
 
 def convolution(x: Any, weight: Any, bias: Any = None, activation: Any = None, **more: Any) -> Any:
@@ -164,6 +199,16 @@ def delta(q: Any, k: Any, v: Any, g: Any, beta: Any, **more: Any) -> tuple[Any, 
     return Keeping.apply(make, q, k, v, g, beta), None
 
 
+def wkv(time_decay: Any, time_first: Any, key: Any, value: Any, **more: Any) -> tuple[Any, None]:
+    """modeling_rwkv.py, RwkvLinearAttention."""
+
+    def make(decay: Any, first: Any, key: Any, value: Any) -> tuple[Any, list[Any]]:
+        out = torch.empty_like(key)
+        return out, [torch.empty(decay.shape, dtype=torch.float32), first, key, value, out]
+
+    return Keeping.apply(make, time_decay, time_first, key, value), None
+
+
 STAND_INS: dict[str, Callable[..., Any]] = {
     "mamba2_split_conv1d_scan_combined": ssd,
     "causal_conv1d_fn": convolution,
@@ -171,4 +216,5 @@ STAND_INS: dict[str, Callable[..., Any]] = {
     "mamba_selective_scan": selective,
     "torch_chunk_gated_delta_rule": delta,
     "chunk_kimi_delta_attention": delta,
+    "rwkv_linear_attention": wkv,
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from symconfig.descriptor.architectures.architecture import Architecture, Reading, Values
+from symconfig.descriptor.architectures.architecture import FULL, Architecture, Reading, Values
 from symconfig.descriptor.architectures.expert_rules import (
     NO_DENSE,
     SIGMOID,
@@ -115,6 +115,12 @@ def _ernie(values: Values, layers: int) -> list[bool]:
     first, last, step = (values[f"moe_layer_{name}"] for name in ("start_index", "end_index", "interval"))
     last = layers if last in (-1, None) else last
     return [(index + 1) % (step or 1) == 0 and first <= index <= last for index in range(layers)]
+
+
+def _jetmoe(reader: Reading) -> None:
+    """Each choice of a token has a query for every head of keys, whatever the file says."""
+    fields = reader.fields
+    fields["num_attention_heads"] = fields["num_key_value_heads"] * fields["experts.num_experts_per_tok"]
 
 
 def _ernie_layers(model: ModelDescriptor) -> Mapping[str, Any]:
@@ -227,6 +233,20 @@ ARCHITECTURES: dict[str, Architecture] = {
         rule=rules(shared_experts("moe_num_shared_experts"), experts_at(_ernie)),
         writes=_ernie_layers,
     ),
+    "jetmoe": Architecture(
+        constants={
+            **NO_DENSE,
+            "experts.norm_topk_prob": False,
+            "experts.softmax_after_topk": True,
+            "experts.result_bias": True,
+        },
+        names={**WIDTH, "aux_loss_coef": ("experts.router_aux_loss_coef",)},
+        same_as={"head_dim": "kv_channels"},
+        ignored=("num_attention_heads",),
+        layers=lambda values, layers: [FULL] * layers,
+        blocks={FULL: lambda values: {"block": "mixture_attention"}},
+        rule=_jetmoe,
+    ),
     "hy_v3": Architecture(
         constants={**SIGMOID, "qk_norm": True, "experts.norm_topk_prob": True, "experts.first_k_dense_replace": 1},
         names={"router_scaling_factor": ("experts.routed_scaling_factor",), "mlp_bias": ()},
@@ -234,8 +254,4 @@ ARCHITECTURES: dict[str, Architecture] = {
         reads=("num_shared_experts",),
         rule=shared_experts("num_shared_experts"),
     ),
-}
-
-REFUSED: Mapping[str, str] = {
-    "jetmoe": "its attention is a mixture, too: a token's router chooses among query and output projections",
 }

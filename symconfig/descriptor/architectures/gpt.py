@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from symconfig.descriptor.architectures.architecture import FULL, Architecture, Reading, Values
+from symconfig.descriptor.architectures.architecture import FULL, Architecture, Reading
 from symconfig.descriptor.architectures.layer_rules import alternate
 from symconfig.descriptor.architectures.llama import EXPERTS_ALIKE, MIXTRAL_NAMES
 from symconfig.descriptor.model import ModelDescriptor
@@ -23,21 +22,10 @@ GPT2_IGNORED = (
 _LAST = "attention_with_a_bias"
 
 
-def _biased(values: Values) -> Mapping[str, Any]:
-    heads = values["num_attention_heads"]
-    width = values["hidden_size"] // heads
-    turned = int(width * values["rotary_pct"])
-    sizes = {"wide_key_value_heads": heads, "wide_head_dim": width, "wide_rotary_dim": turned}
-    return {"block": "wide_attention", "sizes": sizes, "switches": ("out_bias",)}
-
-
 def _japanese(reader: Reading) -> None:
     """The MLP's width is a multiple of the model's."""
     fields = reader.fields
     fields["intermediate_size"] = int(fields["hidden_size"] * reader.values["intermediate_multiple_size"])
-    for mixer in fields["mixers"]:
-        width = mixer["sizes"]["wide_head_dim"]
-        mixer["sizes"]["wide_rotary_dim"] = int(width * fields["partial_rotary_factor"])
 
 
 def _japanese_keys(model: ModelDescriptor) -> dict[str, Any]:
@@ -77,7 +65,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         ignored=("head_dim",),
         same_as={"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"},
         layers=lambda values, layers: [FULL] * (layers - 1) + [_LAST],
-        blocks={_LAST: _biased},
+        blocks={_LAST: lambda values: {"block": "wide_attention", "switches": ("out_bias",)}},
         reads=("intermediate_multiple_size",),
         rule=_japanese,
         writes=_japanese_keys,

@@ -150,21 +150,21 @@ def rg_lru(values: Values) -> dict[str, Any]:
     return {"block": "rg_lru", "sizes": {"lru_width": width, "conv1d_width": values["conv1d_width"]}}
 
 
-_POOLED = "pooled_sparse_attention"
+POOLED_ATTENTION = "pooled_sparse_attention"
 POOLED = ("indexer_n_heads", "indexer_head_dim", "indexer_budget", "indexer_compress_ratio")
 
 
 def pooled(values: Values) -> dict[str, Any]:
     """Attention over what an indexer chooses by pooled keys; a file that does not say its sizes gets none"""
     sizes = {name: values[name] or 0 for name in POOLED[:-1]}
-    return {"block": _POOLED, "sizes": {**sizes, "compress_rate": values[POOLED[-1]] or 0}}
+    return {"block": POOLED_ATTENTION, "sizes": {**sizes, "compress_rate": values[POOLED[-1]] or 0}}
 
 
 def pooled_keys(model: ModelDescriptor) -> dict[str, Any]:
     """Return the sizes of a model's indexer, and the types of its layers."""
-    found = next((mixer for mixer in model.mixers if mixer.block == _POOLED), None)
+    found = next((mixer for mixer in model.mixers if mixer.block == POOLED_ATTENTION), None)
     if found is None:
         return {}
     own = {name: found.sizes[name] for name in POOLED[:-1]}
-    types = [INDEXED if kind.mixer == _POOLED else LINEAR for kind in model.kind_of_layer]
+    types = [INDEXED if kind.mixer == POOLED_ATTENTION else LINEAR for kind in model.kind_of_layer]
     return {**own, POOLED[-1]: found.sizes["compress_rate"], "indexer_kv_heads": 1, "layer_types": types}

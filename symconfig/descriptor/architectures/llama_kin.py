@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from symconfig.descriptor.architectures.architecture import FULL, SLIDING, Architecture, Reading, Values
+from symconfig.descriptor.architectures.expert_rules import particulars
 from symconfig.descriptor.architectures.layer_rules import all_sliding, but_first_of
 from symconfig.descriptor.architectures.structure_rules import (
     heads_fill_hidden,
@@ -72,6 +73,16 @@ ARCHITECTURES: dict[str, Architecture] = {
     "seed_oss": Architecture(names={**_QKV, "residual_dropout": ("hidden_dropout",)}),
     "ernie4_5": Architecture(names={"use_bias": _ALL_BIASES}),
     "hunyuan_v1_dense": Architecture(constants={"qk_norm": True}, ignored=("eod_token_id",)),
+    "doge": Architecture(
+        constants={"qk_norm": True, "stream_scale": True},
+        only={"is_moe": (False,)},
+        ignored=("num_experts", "num_experts_per_tok", "norm_topk_prob", "router_aux_loss_coef"),
+        layers=lambda values, layers: [FULL] * layers,
+        blocks={FULL: lambda values: {"block": "dynamic_mask_attention"}},
+        reads=("keep_window_size",),
+        rule=particulars({"sliding_window": None}, {"keep_window_size": lambda values: values["keep_window_size"]}),
+        writes=lambda model: {one.name: one.value for one in model.particulars},
+    ),
     "exaone4": Architecture(
         constants={"qk_norm": True, "norm_before_sublayer": False, "norm_after_sublayer": True},
         layers=exaone4,

@@ -13,7 +13,6 @@ _INKLING = "convolutions stand on keys, values and sublayers' results, and posit
 REFUSED: Mapping[str, str] = {
     "blt": "it reads bytes, and pools them to patches whose number depends on the text",
     "cpmant": "it reads its prompt in both directions, and all layers share a learned bias for each distance",
-    "doge": "what a sublayer adds is weighed by channel, and attention masks keys by what their values give",
     "inkling2_loop_text": f"{_INKLING}, and layers that run several times read what all blocks before them gave",
     "inkling2_text": f"{_INKLING}, and each layer reads what all blocks before it gave",
     "inkling_text": _INKLING,

@@ -1,13 +1,16 @@
-"""Models with sparse attention over the keys that an indexer chooses: DeepSeek-V3.2, GLM-5."""
+"""Models with sparse attention over the keys that an indexer chooses: DeepSeek-V3.2, GLM-5, MiniMax-M3."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from symconfig.descriptor.architectures.architecture import INDEXED, Architecture, Reading
+from symconfig.descriptor.architectures.architecture import FULL, INDEXED, Architecture, Kind, Reading, Values
 from symconfig.descriptor.architectures.deepseek import LATENT_IGNORED, V3
+from symconfig.descriptor.architectures.expert_rules import SIGMOID
+from symconfig.descriptor.architectures.hybrid_blocks import POOLED_ATTENTION
 from symconfig.descriptor.architectures.latent_kin import ROUTED_AS_V3
+from symconfig.descriptor.config_rules import with_experts
 from symconfig.descriptor.model import ModelDescriptor
 
 _IDLE = (*LATENT_IGNORED, "indexer_rope_interleave")  # which channels are pairs: the class fixes it
@@ -34,7 +37,77 @@ def _types(model: ModelDescriptor) -> Mapping[str, Any]:
     return {"indexer_types": ["full" if one else "shared" for one in own or (True,) * model.num_hidden_layers]}
 
 
+_BLOCKS = "minimax_m3_sparse"
+# Keys of MiniMax-M3's indexer, and how its published file calls them in a section of their own.
+_OF_BLOCKS = {
+    "index_n_heads": "sparse_num_index_heads",
+    "index_head_dim": "sparse_index_dim",
+    "index_block_size": "sparse_block_size",
+    "index_topk_blocks": "sparse_topk_blocks",
+}
+
+
+def _blocks_of_keys(values: Values) -> Mapping[str, Any]:
+    """The mixer of layers whose indexer chooses blocks of keys."""
+    section = values["sparse_attention_config"] or {}
+    given: list[Any] = [section.get(older, values[key]) for key, older in _OF_BLOCKS.items()]
+    heads, width, run, runs = given
+    sizes = {"indexer_n_heads": heads, "indexer_head_dim": width, "indexer_budget": run * runs, "compress_rate": run}
+    return {"block": POOLED_ATTENTION, "sizes": sizes, "switches": ("scores_by_token",)}
+
+
+def _minimax_m3_layers(values: Values, layers: int) -> list[str]:
+    """A 1 for each sparse layer in the published file's section; none without it."""
+    listed = (values["sparse_attention_config"] or {}).get("sparse_attention_freq") or [0] * layers
+    return [_BLOCKS if one else FULL for one in listed]
+
+
+def _minimax_m3(reader: Reading) -> None:
+    """The published file has a 1 for each layer with experts, and lists of layers as long as there are layers."""
+    layers, freq = reader.fields["num_hidden_layers"], reader.values["moe_layer_freq"]
+    section = (reader.values["sparse_attention_config"] or {}).get("sparse_attention_freq")
+    for key, listed in (("moe_layer_freq", freq), ("sparse_attention_config", section)):
+        if listed is not None and (not isinstance(listed, list) or len(listed) != layers):
+            return reader.problem("wrong value", key, got=repr(listed), need=f"{layers} times 0 or 1")
+    if freq is not None and reader.values["mlp_layer_types"] is None:
+        with_experts(reader.fields, map(bool, freq))
+
+
+def _minimax_m3_keys(model: ModelDescriptor) -> Mapping[str, Any]:
+    """Return the sizes of the indexer, and the types of layers."""
+    found = next((mixer.sizes for mixer in model.mixers if mixer.block == POOLED_ATTENTION), None)
+    if found is None:
+        return {}
+    run, types = found["compress_rate"], [FULL if kind.attends else _BLOCKS for kind in model.kind_of_layer]
+    sizes = (found["indexer_n_heads"], found["indexer_head_dim"], run, found["indexer_budget"] // run)
+    return {**dict(zip(_OF_BLOCKS, sizes, strict=True)), "layer_types": types}
+
+
 ARCHITECTURES: dict[str, Architecture] = {
+    "minimax_m3_vl_text": Architecture(
+        constants={
+            **SIGMOID,
+            "hidden_act": "clamped_swiglu",
+            "qk_norm": True,
+            "norm_zero_centered": True,
+            "experts.norm_topk_prob": True,
+        },
+        defaults={"partial_rotary_factor": 1.0, "sparse_attention_config": None, "moe_layer_freq": None},
+        names={
+            "dense_intermediate_size": ("intermediate_size",),
+            "intermediate_size": ("experts.moe_intermediate_size",),
+            "shared_intermediate_size": ("experts.shared_expert_intermediate_size",),
+        },
+        only={"hidden_act": ("silu", "swigluoai"), "swiglu_limit": (7.0,), "swiglu_alpha": (1.702,)},
+        # Its angles follow from partial_rotary_factor, and its own block is read whatever its score.
+        ignored=("rotary_dim", "index_local_blocks"),
+        layers=_minimax_m3_layers,
+        blocks={_BLOCKS: _blocks_of_keys},
+        kinds={"sparse_attention_config": Kind.SECTION, "moe_layer_freq": Kind.LAYERS},
+        reads=(*_OF_BLOCKS, "sparse_attention_config", "moe_layer_freq"),
+        rule=_minimax_m3,
+        writes=_minimax_m3_keys,
+    ),
     "deepseek_v32": Architecture(
         constants=V3,
         names={"mlp_bias": ()},
@@ -71,7 +144,3 @@ ARCHITECTURES["axk2"] = Architecture(
     ignored=_IDLE,
     known_layers=(INDEXED,),
 )
-
-REFUSED: Mapping[str, str] = {
-    "minimax_m3_vl_text": "its indexer chooses blocks of keys for plain attention, with queries of its own",
-}

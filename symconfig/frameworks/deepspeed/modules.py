@@ -11,7 +11,9 @@ from typing import Any
 
 _FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
 FILE = Path(__file__).parent / "modules.json"
-Rows = Mapping[str, tuple[str, ...]]  # a module -> the graph's weights that it may hold, by their stems
+# A module -> the graph's weights that it may hold, by their stems, in equal shares with others that list them; a
+# parameter of no module -> their whole names.
+Rows = Mapping[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,14 +27,21 @@ class Modules:
     last: Rows
     vectors: frozenset[str] = frozenset()
 
-    def layer(self, stems: Set[str]) -> Rows:
+    def layer(self, weights: Set[str]) -> Rows:
         """Return the modules of a layer that holds these weights; of one that is not known, those of the nearest."""
-        whole = {part for stem in stems for part in _FUSED.get(stem, (stem,))}
+        stems = {stem_of(name) for name in weights}
+        whole = weights | {part for stem in stems for part in _FUSED.get(stem, (stem,))}
         return max(self.layers, key=lambda rows: -len(whole ^ _parts(rows)), default={})
 
 
 def _parts(rows: Rows) -> set[str]:
-    return {stem for stems in rows.values() for stem in stems if stem not in _FUSED}
+    every = {stem for stems in rows.values() for stem in stems}
+    return (every | {stem_of(stem) for stem in every}) - {*_FUSED}
+
+
+def stem_of(name: str) -> str:
+    """Return a weight's name without what tells the tensors of one module apart."""
+    return name.removesuffix(".lora_A").removesuffix(".lora_B").removesuffix(".weight").removesuffix(".bias")
 
 
 @cache

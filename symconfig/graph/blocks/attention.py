@@ -16,7 +16,7 @@ from symconfig.graph.blocks.convolved_attention import convolved, key_scale
 from symconfig.graph.blocks.hypersphere import scaled
 from symconfig.graph.blocks.indexer import Read
 from symconfig.graph.blocks.norms import norm
-from symconfig.graph.implementation import Angles, Kernel, RotationKernel
+from symconfig.graph.implementation import Angles, Choosing, Kernel, RotationKernel
 from symconfig.graph.operator import Element, Tensor, Use, Weight
 from symconfig.graph.parts import Mixer
 
@@ -270,6 +270,9 @@ def core(
     sinks = [ctx.weight("sinks", q.dims[-2])] if has_sinks else []
     with ctx.build.module("core_attn"):
         if _kernel(ctx) is Kernel.FLASH:
+            if read.beside is not None and ctx.how.attention.choosing is Choosing.MASKED and k.dims[-2] != q.dims[-2]:
+                k, v = of_each_head(ctx, q, k, Use(v, part))  # sdpa_attention.py, use_gqa_in_sdpa: none under a mask
+                part = ()
             o = Tensor("attention_heads", (*q.dims[:-1], width))
             statistics = Tensor("softmax_statistics", q.dims[:-1], Element.FP32)
             return ctx.build.attention(
@@ -304,9 +307,8 @@ def _kernel(ctx: Context) -> Kernel:
 def _unfused(ctx: Context, q: Tensor, k: Tensor, v: Use, sinks: list[Weight]) -> Tensor:
     width = v.dims()[-1]
     if _repeated(ctx, k):
-        heads, copies = [(q.dims[-2], k.dims[-2])], Tensor("v_repeated", (*q.dims[:-1], width))
-        k = ctx.build.elementwise("repeat_keys", [k], Tensor("k_repeated", q.dims), together=heads, linear=True)
-        v = Use(ctx.build.elementwise("repeat_values", [v], copies, together=heads, linear=True))
+        k, copies = of_each_head(ctx, q, k, v)
+        v = Use(copies)
     kernel, scores_in = _kernel(ctx), Element.ACTIVATION
     if kernel is Kernel.WIDE:
         v = Use(_widened(ctx, v.tensor), v.names)
@@ -330,6 +332,13 @@ def _unfused(ctx: Context, q: Tensor, k: Tensor, v: Use, sinks: list[Weight]) ->
         scale = Tensor("sink_scale", (d.BATCH, d.SEQUENCE, d.HEADS))
         o = ctx.build.elementwise("scale_by_sinks", [o], Tensor("attention_scaled", o.dims), saves=[o, scale])
     return o
+
+
+def of_each_head(ctx: Context, q: Tensor, k: Tensor, v: Use) -> tuple[Tensor, Tensor]:
+    """Keys and values, copied for each query head that shares them."""
+    heads, copies = [(q.dims[-2], k.dims[-2])], Tensor("v_repeated", (*q.dims[:-1], v.dims()[-1]))
+    k = ctx.build.elementwise("repeat_keys", [k], Tensor("k_repeated", q.dims), together=heads, linear=True)
+    return k, ctx.build.elementwise("repeat_values", [v], copies, together=heads, linear=True)
 
 
 def _widened(ctx: Context, x: Tensor) -> Tensor:

@@ -80,7 +80,16 @@ def added(ctx: Context, name: str, stream: Tensor, branch: Tensor) -> Tensor:
     if ctx.model.residual_scales:
         stream = rescaled(ctx, f"{name}_stream", stream, Element.FP32)
         branch = rescaled(ctx, f"{name}_branch", branch)
+    if ctx.model.stream_scale:
+        scale, out = ctx.weight(f"{name}.scale", stream.dims[-1]), Tensor(f"{name}_scaled", stream.dims)
+        stream = ctx.build.elementwise(f"{name}_scale", [stream], out, saves=[stream], weights=[scale])
     return residual(ctx, name, stream, branch)
+
+
+def offset(ctx: Context, name: str, x: Tensor) -> Tensor:
+    """x plus a bias of each channel."""
+    bias = ctx.weight(f"{name}.bias", x.dims[-1])
+    return ctx.build.elementwise(name, [x], Tensor(name, x.dims), weights=[bias])
 
 
 def rescaled(ctx: Context, name: str, x: Tensor, element: Element = Element.ACTIVATION) -> Tensor:

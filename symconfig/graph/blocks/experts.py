@@ -6,8 +6,10 @@ are. A choice that computes nothing (LongCat) takes no slot: its token comes bac
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from symconfig.graph import dims as d
-from symconfig.graph.blocks.common import linear
+from symconfig.graph.blocks.common import linear, offset
 from symconfig.graph.blocks.context import Context
 from symconfig.graph.blocks.mlp import mlp
 from symconfig.graph.blocks.norms import norm
@@ -38,7 +40,7 @@ def experts(ctx: Context, x: Tensor) -> Tensor:
     moe = ctx.model.experts
     assert moe is not None
     with ctx.build.leg(Leg.CHOICE):
-        probabilities, indices = _router(ctx, x)
+        probabilities, indices = router(ctx, x)
         tokens = x if moe.latent_size is None else _projected(ctx, x, "latent_down_proj", d.EXPERT_LATENT)
     with ctx.build.leg(Leg.OUT):
         routed = _slots(ctx, tokens, indices)
@@ -56,27 +58,40 @@ def experts(ctx: Context, x: Tensor) -> Tensor:
         combined = _projected(ctx, combined, "latent_up_proj", d.HIDDEN)
     if moe.shared_expert_intermediate_size:
         combined = _shared(ctx, x, combined, moe.shared_expert_gate)
+    if moe.result_bias:
+        combined = offset(ctx, "experts_mlp", combined)
     return norm(ctx, "experts_norm", combined) if moe.result_norm else combined
 
 
-def _router(ctx: Context, x: Tensor) -> tuple[Tensor, Tensor]:
+def router(ctx: Context, x: Tensor, prefix: str = "") -> tuple[Tensor, Tensor]:
+    """Weights and indices of each token's experts. prefix: of all names, where a layer has another router."""
     moe = ctx.model.experts
     assert moe is not None
-    rows = x.dims[:-1]
-    logits = Tensor("router_logits", (*rows, ROUTES), Element.FP32)
+    rows, name = x.dims[:-1], f"{prefix}router"
+    logits = Tensor(f"{name}_logits", (*rows, ROUTES), Element.FP32)
     if ctx.how.experts.router is Router.WIDE and ctx.how.experts.routing is Routing.INDEXED:
-        x = ctx.build.elementwise("widen_router", [x], Tensor("router_in", x.dims, Element.FP32), linear=True)
+        x = ctx.build.elementwise(f"widen_{name}", [x], Tensor(f"{name}_in", x.dims, Element.FP32), linear=True)
     given = x if moe.router_hidden_size is None else _routing_mlp(ctx, x)
-    linear(ctx, "router", given, inner=given.dims[-1:], width=(ROUTES,), outputs=[Use(logits)], bias=moe.router_bias)
-    probabilities = Tensor("router_probabilities", (*rows, CHOICES), Element.FP32)
-    indices = Tensor("router_indices", (*rows, CHOICES), Element.INDEX)
+    linear(ctx, name, given, inner=given.dims[-1:], width=(ROUTES,), outputs=[Use(logits)], bias=moe.router_bias)
+    probabilities = Tensor(f"{name}_probabilities", (*rows, CHOICES), Element.FP32)
+    indices = Tensor(f"{name}_indices", (*rows, CHOICES), Element.INDEX)
     whole = (ROUTES, CHOICES)  # a token is compared with all experts
-    saves = {
-        Routing.CHAIN: [*choice(moe, rows), indices],
-        Routing.INDEXED: indexed_choice(moe, rows, _scores(ctx)),
-        Routing.FUSED: [logits, indices],
-    }[ctx.how.experts.routing]
-    ctx.build.elementwise("route", [logits], probabilities, saves=saves, launches=ROUTE_LAUNCHES, whole=whole)
+    indexed = ctx.how.experts.routing is Routing.INDEXED
+    made = indexed_choice(moe, rows, _scores(ctx)) if indexed else choice(moe, rows)
+    kept = [replace(one, name=f"{prefix}{one.name}") for one in made]
+    saves = {Routing.CHAIN: [*kept, indices], Routing.INDEXED: kept, Routing.FUSED: [logits, indices]}
+    weights = []
+    if moe.e_score_correction_bias and ctx.how.experts.choice_weight:
+        weights = [replace(ctx.weight(f"{prefix}choice_bias", ROUTES), frozen=True)]
+    ctx.build.elementwise(
+        f"{prefix}route",
+        [logits],
+        probabilities,
+        saves=saves[ctx.how.experts.routing],
+        weights=weights,
+        launches=ROUTE_LAUNCHES,
+        whole=whole,
+    )
     return probabilities, indices
 
 
@@ -106,19 +121,29 @@ def _routing_mlp(ctx: Context, x: Tensor) -> Tensor:
 
 def _slots(ctx: Context, x: Tensor, indices: Tensor) -> Tensor:
     """xe[E, U, D]: each token copied into one slot of each of its experts."""
-    routed = Tensor("expert_in", (d.EXPERTS, d.SLOTS, x.dims[-1]))
+    slots = _slot_dim(ctx)
+    routed = Tensor("expert_in", (d.EXPERTS, slots, x.dims[-1]))
     return ctx.build.elementwise(
         "dispatch",
-        [x, indices],
+        [x] if slots == d.EVERY else [x, indices],
         routed,
-        loops=(*x.dims, d.SLOTS),
+        loops=(*x.dims, slots),
         saves=_kept_to_sort(ctx, x.dims[:-1]),
-        sorts=2 if _by_slots(ctx) else 1,
+        sorts=_sorts(ctx),
         sorts_experts=_by_slots(ctx),
         launches=DISPATCH_LAUNCHES,
         whole=(CHOICES,),
-        together=_beside_slots(x),
+        together=_beside_slots(x, slots),
     )
+
+
+def _slot_dim(ctx: Context) -> str:
+    return d.EVERY if ctx.how.experts.every_token else d.SLOTS
+
+
+def _sorts(ctx: Context) -> int:
+    """How often slots are read or written beside the copies, see `Operator.sorts`."""
+    return 0 if ctx.how.experts.every_token else 2 if _by_slots(ctx) else 1
 
 
 def _projected(ctx: Context, x: Tensor, name: str, width: str) -> Tensor:
@@ -131,7 +156,8 @@ def _projected(ctx: Context, x: Tensor, name: str, width: str) -> Tensor:
 
 def _scaled(ctx: Context, routed: Tensor) -> Tensor:
     """Each slot's token times the weight that its choice has."""
-    out, weights = Tensor("expert_in_scaled", routed.dims), Tensor("slot_weights", routed.dims[:-1], Element.FP32)
+    element = Element.ACTIVATION if ctx.how.experts.every_token else Element.FP32
+    out, weights = Tensor("expert_in_scaled", routed.dims), Tensor("slot_weights", routed.dims[:-1], element)
     return ctx.build.elementwise("scale_slots", [routed], out, saves=[routed, weights])
 
 
@@ -143,23 +169,25 @@ def _combined(ctx: Context, x: Tensor, done: Tensor, probabilities: Tensor, indi
         "combine",
         [done, probabilities, indices],
         Tensor("moe_out", x.dims),
-        loops=(*x.dims, d.SLOTS),
+        loops=(*x.dims, _slot_dim(ctx)),
         saves=[*([] if weighed else [done]), *_kept_to_combine(ctx, probabilities, indices)],
-        sorts=2 if _by_slots(ctx) else 1,
+        sorts=_sorts(ctx),
         sorts_experts=_by_slots(ctx),
         launches=COMBINE_LAUNCHES,
         whole=(CHOICES,),
-        together=_beside_slots(x),
+        together=_beside_slots(x, _slot_dim(ctx)),
     )
 
 
-def _beside_slots(x: Tensor) -> list[tuple[str, str]]:
+def _beside_slots(x: Tensor, slots: str) -> list[tuple[str, str]]:
     """Slots lie where their tokens lie: as many of each expert for every part of the tokens."""
-    return [(row, d.SLOTS) for row in x.dims[:-1]]
+    return [(row, slots) for row in x.dims[:-1]]
 
 
 def _kept_to_combine(ctx: Context, probabilities: Tensor, indices: Tensor) -> list[Tensor]:
     rows, experts = probabilities.dims[:-1], ctx.how.experts
+    if experts.every_token:
+        return []
     if experts.routing is Routing.INDEXED:
         return pairs_of_slots(rows, experts.wide_weights)
     return sorting(rows)[1:] if experts.routing is Routing.CHAIN else [probabilities, indices]
@@ -168,6 +196,8 @@ def _kept_to_combine(ctx: Context, probabilities: Tensor, indices: Tensor) -> li
 def _kept_to_sort(ctx: Context, rows: tuple[str, ...]) -> list[Tensor]:
     moe, routing = ctx.model.experts, ctx.how.experts.routing
     assert moe is not None
+    if ctx.how.experts.every_token:
+        return []
     if routing is Routing.INDEXED:
         return tokens_of_slots(moe, rows)
     return sorting(rows) if routing is Routing.CHAIN else []

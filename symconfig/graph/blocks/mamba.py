@@ -66,7 +66,7 @@ def mamba(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
 def _kept_in_turn(ctx: Context, joined: bool, b: Tensor, c: Tensor) -> list[Tensor]:
     """B and C; one function with the projections keeps copies by channel of them, too (mamba-ssm, MambaInnerFn). What
     Transformers makes of A_log is fp32, and kept."""
-    if ctx.how.scan is not ScanKernel.WHOLE:
+    if ctx.how.scan is ScanKernel.GATED:
         return [b, c]
     copies = [Tensor(f"{one.name}_copied", one.dims) for one in (b, c)] if joined else []
     return [b, c, *copies, *(Tensor(name, (WIDTH, STATE), Element.FP32) for name in ("decay_rate", "A"))]

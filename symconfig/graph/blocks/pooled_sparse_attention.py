@@ -1,9 +1,11 @@
-"""Grouped-query attention over runs of tokens that an indexer chooses by pooled keys (Qwen 4's QSA).
+"""Grouped-query attention over runs of tokens that an indexer chooses (Qwen 4's QSA, MiniMax-M3's).
 
 The indexer has queries of its own and one key a token; a run's key is the mean of its tokens', normed and turned as its
 first. A query's score of a run is the sum over the indexer's heads of relu(q k'), and it reads the tokens of the best
-runs, and those of its own that is not complete. Nothing flows back through the choice. Transformers'
-Qwen4ExpTextQSAIndexer chooses query by query in a loop of the host, and attention then reads all keys under a mask.
+runs, and those of its own that is not complete. With `scores_by_token` a run's score is the greatest q k' of its
+tokens, and each head of the indexer chooses for a part of the heads (MiniMaxM3VLIndexer). Nothing flows back through
+the choice. Transformers' Qwen4ExpTextQSAIndexer chooses query by query in a loop of the host, and attention then reads
+all keys under a mask, as it does in MiniMax-M3.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from symconfig.graph import dims as d
 from symconfig.graph.attended import FULL, POOLED
 from symconfig.graph.blocks import stated
 from symconfig.graph.blocks.attention import core, normed_and_turned, projections, result
+from symconfig.graph.blocks.common import linear
 from symconfig.graph.blocks.context import Context
 from symconfig.graph.blocks.indexer import Read
 from symconfig.graph.blocks.norms import norm
@@ -25,7 +28,8 @@ from symconfig.graph.parts import Mixer
 
 NAME = "pooled_sparse_attention"
 HEADS, DIM, BUDGET = "indexer_n_heads", "indexer_head_dim", "indexer_budget"
-WIDTH = "indexer_qk_width"
+WIDTH, CHOICES = "indexer_qk_width", "indexer_runs"
+BY_TOKEN = "scores_by_token"
 _ROWS = (d.BATCH, d.SEQUENCE)
 
 
@@ -42,12 +46,18 @@ def _read(ctx: Context, chosen: Tensor) -> Read:
     """Positions of what is read, or a mask of all others."""
     if ctx.how.attention.choosing is not Choosing.MASKED:
         return Read(POOLED, chosen, kept=True)
-    mask = Tensor("index_mask", (*_ROWS, d.KEYS))
+    mask = Tensor("index_mask", (*_ROWS, *((d.HEADS,) if _by_token(ctx) else ()), d.KEYS))
     return Read(FULL, ctx.build.elementwise("index_mask", [chosen], mask, whole=(d.KEYS,)), kept=True)
+
+
+def _by_token(ctx: Context) -> bool:
+    return BY_TOKEN in ctx.model.mixer(NAME).switches
 
 
 def _chosen(ctx: Context, x: Tensor) -> Tensor:
     q, k = Tensor("index_q", (*_ROWS, HEADS, DIM)), Tensor("index_k", (*_ROWS, DIM))
+    if _by_token(ctx):
+        return _chosen_by_head(ctx, x, q, k)
     weight = ctx.weight("index_qk_proj.weight", d.HIDDEN, WIDTH)
     joined = Tensor("index_qk", (*_ROWS, WIDTH))
     ctx.build.matmul("index_qk_proj", x, weight, (d.HIDDEN,), [Use(joined)])
@@ -63,9 +73,31 @@ def _chosen(ctx: Context, x: Tensor) -> Tensor:
     return ctx.build.elementwise("index_choose", [scores], chosen, whole=(d.RUNS, BUDGET))
 
 
+def _chosen_by_head(ctx: Context, x: Tensor, q: Tensor, k: Tensor) -> Tensor:
+    """The best runs for each head of the indexer. PyTorch's product scores all keys, a kernel those before a query."""
+    for one in (q, k):
+        linear(ctx, f"{one.name}_proj", x, (d.HIDDEN,), one.dims[2:], [Use(one)])
+    q, k = (_turned(ctx, norm(ctx, f"{one.name}_norm", one, DIM, "qk_norm")) for one in (q, k))
+    keys, scores = Use(k, ((d.SEQUENCE, d.KEYS),)), Tensor("index_scores", (*_ROWS, HEADS, d.RUNS), Element.FP32)
+    if ctx.how.attention.choosing is Choosing.MASKED:
+        every = Tensor("index_token_scores", (*_ROWS, HEADS, d.KEYS), Element.FP32)
+        ctx.build.product("index_q_k", Use(q), keys, (DIM,), every)
+        ctx.build.elementwise("index_pool", [every], scores, whole=(d.KEYS, d.RUNS))
+    else:
+        products = [Product("index_q_k", (*_ROWS, FULL, HEADS, DIM))]
+        ctx.build.elementwise("index_scores", [q, keys], scores, products=products, whole=(d.KEYS, d.RUNS, HEADS, DIM))
+    chosen = Tensor("index_choice", (*_ROWS, HEADS, CHOICES), Element.INDEX)
+    return ctx.build.elementwise("index_choose", [scores], chosen, whole=(d.RUNS, CHOICES))
+
+
+def _turned(ctx: Context, x: Tensor) -> Tensor:
+    return ctx.build.elementwise(f"{x.name}_rope", [x], Tensor(f"{x.name}_turned", x.dims), whole=(DIM,), linear=True)
+
+
 def _sizes(model: ModelDescriptor) -> Mapping[str, float]:
     given = model.mixer(NAME).sizes
-    return {WIDTH: (given[HEADS] + 1) * given[DIM]}
+    return {WIDTH: (given[HEADS] + 1) * given[DIM], CHOICES: given[BUDGET] // max(given[d.RUN], 1)}
 
 
-PARTS = (Mixer(name=NAME, build=attention, sizes=_sizes, check=stated.check((HEADS, DIM, BUDGET, d.RUN))),)
+_CHECK = stated.check((HEADS, DIM, BUDGET, d.RUN), (BY_TOKEN,), {BUDGET: d.RUN})
+PARTS = (Mixer(name=NAME, build=attention, sizes=_sizes, check=_CHECK),)

@@ -10,10 +10,6 @@ ROUTES = "router_width"  # one logit an expert; a dim of its own, since no axis 
 CHOICES = "num_experts_per_tok"
 
 
-# Of the best two of each group, and of the groups that are left in.
-PAIRS, GROUPS = "router_group_pairs", "topk_group"
-
-
 def choice(moe: Experts, rows: tuple[str, ...]) -> list[Tensor]:
     """Beside the chosen experts' indices: `topk_routing_with_score_function` and the balancing loss's own scores.
 
@@ -50,15 +46,14 @@ def sorting(rows: tuple[str, ...]) -> list[Tensor]:
 
 
 def indexed_choice(moe: Experts, rows: tuple[str, ...], scores: Element) -> list[Tensor]:
-    """Transformers' routers, with the chosen experts' indices (models/*/modeling_*.py: *TopKRouter)."""
+    """Transformers' routers, with the chosen experts' indices (models/*/modeling_*.py: *TopKRouter). What leads to
+    indices only goes with its graph here, too."""
     result = [Tensor("router_indices", (*rows, CHOICES), Element.INDEX)]
     if moe.softmax_after_topk:
         return [*result, Tensor("chosen_scores", (*rows, CHOICES), scores)]
     result.append(Tensor("router_scores", (*rows, ROUTES), scores))
-    if moe.n_group is not None:
+    if moe.n_group is not None and not moe.e_score_correction_bias:
         result.append(Tensor("left_out", (*rows, ROUTES), Element.MASK))
-        result.append(Tensor("best_of_groups", (*rows, PAIRS), Element.INDEX))
-        result.append(Tensor("groups", (*rows, GROUPS), Element.INDEX))
     if moe.norm_topk_prob:
         result.append(Tensor("chosen_scores", (*rows, CHOICES), scores))
         result.append(Tensor("chosen_sum", rows, scores))

@@ -1,7 +1,8 @@
 """Attention of some layers that is otherwise than the model's: key/value heads and head widths (Gemma 4), without the
 sinks that layers with a window have (MiMo), or with a bias that no other layer has (GPT-NeoX Japanese).
 
-Heads are as many as elsewhere. Without a projection of values, a value is its key before the key's norm and rotation.
+Heads are as many as elsewhere, and without sizes of their own as wide. Without a projection of values, a value is its
+key before the key's norm and rotation.
 """
 
 from __future__ import annotations
@@ -13,7 +14,15 @@ from symconfig.descriptor.layers import Pairs
 from symconfig.descriptor.model import LayerKind, ModelDescriptor, Position
 from symconfig.graph import dims as d
 from symconfig.graph.attended import FULL
-from symconfig.graph.blocks.attention import borrowed, copied, core, lent, rotation
+from symconfig.graph.blocks.attention import (
+    borrowed,
+    copied,
+    core,
+    lent,
+    normed_and_turned,
+    projections,
+    rotation,
+)
 from symconfig.graph.blocks.common import linear, with_adapter
 from symconfig.graph.blocks.context import Context
 from symconfig.graph.blocks.indexer import Read
@@ -29,7 +38,10 @@ _ROWS = (d.BATCH, d.SEQUENCE)
 
 
 def wide_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
-    """o[B, S, D] from x[B, S, D], each projection alone."""
+    """o[B, S, D] from x[B, S, D], each projection alone where it has sizes of its own."""
+    if not ctx.model.mixer(NAME).sizes:
+        (q, k, v), _ = projections(ctx, x)
+        return _result(ctx, x, *normed_and_turned(ctx, q, k, kind), v)
     q = _projected(ctx, x, "q_proj", Tensor("q", (*_ROWS, d.HEADS, WIDTH)))
     if kind.pairs is Pairs.BORROWED:
         k, v = borrowed(ctx, (*_ROWS, KV_HEADS), (WIDTH, WIDTH), kind)
@@ -73,7 +85,7 @@ def _rotated(ctx: Context, name: str, given: Tensor, to: str) -> Tensor:
 
 
 def _check(mixer: Said) -> Sequence[str]:
-    missing = [name for name in (KV_HEADS, WIDTH, ROTARY) if not mixer.sizes.get(name)]
+    missing = [name for name in (KV_HEADS, WIDTH, ROTARY) if mixer.sizes and not mixer.sizes.get(name)]
     unknown = [name for name in mixer.switches if name not in (KEYS_ARE_VALUES, OUT_BIAS)]
     both = KEYS_ARE_VALUES in mixer.switches and mixer.sizes.get(VALUE_WIDTH)
     problems = [f"{NAME} needs sizes.{name}" for name in missing] + [f"{NAME} has no switch {name}" for name in unknown]
@@ -81,7 +93,7 @@ def _check(mixer: Said) -> Sequence[str]:
 
 
 def _sizes(model: ModelDescriptor) -> dict[str, float]:
-    return dict(model.mixer(NAME).sizes)
+    return {KV_HEADS: model.num_key_value_heads, **model.mixer(NAME).sizes}
 
 
 PARTS = (

@@ -56,8 +56,8 @@ def programs(
         if not made:
             made.append(_unrolled(model, _Unrolled(blocks(model, how), numbers)))
         unrolled = made[0]
-        slots = {d.SLOTS} if model.experts is not None else set()
         operators, used = unrolled.with_numbers(numbers)
+        slots = {dim for dim in d.SLOT_DIMS if dim in used}
         return Program(
             name=model.name,
             sizes={name: size for name, size in sizes.items() if name in used},
@@ -134,7 +134,7 @@ def _sizes(
     if model.experts is None:
         return sizes, ()
     tokens, experts = round(batch * seq_length * model.experts.computing_per_tok), model.experts.num_experts
-    sizes[d.SLOTS] = _slots(tokens, experts)
+    sizes[d.SLOTS], sizes[d.EVERY] = _slots(tokens, experts), batch * seq_length
     balanced = "routing is static and balanced: every expert takes as many tokens"
     if tokens % experts:
         balanced += f", {sizes[d.SLOTS]} slots, though {tokens} copies of tokens do not divide by {experts} experts"

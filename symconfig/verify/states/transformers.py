@@ -6,13 +6,14 @@ that the graph declares. What no module of a class is known to hold comes behind
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from symconfig.descriptor.config_writer import class_of_network
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
-from symconfig.frameworks.deepspeed.modules import Modules, Rows, modules_of
+from symconfig.frameworks.deepspeed.modules import Modules, Rows, modules_of, stem_of
 from symconfig.graph import dims as d
 from symconfig.graph.model import blocks, dim_sizes
 from symconfig.graph.operator import Weight
@@ -52,9 +53,9 @@ def registered(model: ModelDescriptor) -> tuple[Registered, ...]:
     ends = dict(kinds["embedding"] | kinds["head"])
     if model.tie_word_embeddings:
         ends.pop("lm_head.weight", None)
-    behind = _whole(names.last, {name: one for name, one in ends.items() if _stem(name) not in _stems(names.first)})
+    behind = _whole(names.last, {name: ends[name] for name in ends if not _listed(name, names.first)})
     found = list(_of_rows("", names.first, ends, sizes, names))
-    layers = {kind: _whole(names.layer(set(map(_stem, kinds[kind]))), kinds[kind]) for kind in set(model.layer_kinds)}
+    layers = {kind: _whole(names.layer(kinds[kind].keys()), kinds[kind]) for kind in set(model.layer_kinds)}
     for index, kind in enumerate(model.layer_kinds):
         found += _of_rows(f"{names.prefix}.{index}.", layers[kind], kinds[kind], sizes, names)
     found += _of_rows("", behind, ends, sizes, names)
@@ -63,37 +64,39 @@ def registered(model: ModelDescriptor) -> tuple[Registered, ...]:
     return tuple(replace(parameter, name=f"base_model.model.{parameter.name}") for parameter in found)
 
 
-def _stems(rows: Rows) -> set[str]:
-    return {stem for stems in rows.values() for stem in stems}
+def _listed(name: str, rows: Rows) -> bool:
+    return any(name in stems or stem_of(name) in stems for stems in rows.values())
 
 
 def _whole(rows: Rows, weights: Mapping[str, Weight]) -> Rows:
     """Return the modules with those behind them that hold what no row does."""
-    others = dict.fromkeys(_stem(name) for name in weights)
-    return {**rows, **{stem: (stem,) for stem in others if stem not in _stems(rows)}}
+    others = dict.fromkeys(stem_of(name) for name in weights if not _listed(name, rows))
+    return {**rows, **{stem: (stem,) for stem in others}}
 
 
 def _of_rows(
     prefix: str, rows: Rows, weights: Mapping[str, Weight], sizes: Mapping[str, int], names: Modules
 ) -> Iterator[Registered]:
-    """Yield the parameters of some modules, each with its weight and bias, then its adapter's two matrices."""
+    """Yield the parameters of some modules, each with its weight and bias, then its adapter's two matrices. A weight
+    that several modules have is theirs in equal shares."""
     used: set[str] = set()
+    sharers = Counter(stem for stems in rows.values() for stem in stems)
     for module, stems in rows.items():
         held = {
-            suffix: [weights[name] for stem in stems if (name := f"{stem}{suffix}") in weights and name not in used]
+            suffix: [
+                weights[name]
+                for stem in stems
+                if (name := f"{stem}{suffix}") in weights and (name not in used or sharers[stem] > 1)
+            ]
             for suffix in ("", ".weight", ".bias", ".lora_A", ".lora_B")
         }
         used |= {weight.name for parts in held.values() for weight in parts}
         for suffix, parts in held.items():
             if parts:
                 name = f"{prefix}{module}{_name(suffix, parts[0], bool(held['.lora_A']))}"
-                one = _registered(name, parts, sizes)
+                one = _registered(name, parts, sizes, max(sharers[stem] for stem in stems))
                 plain = suffix in ("", ".weight") and bool(names.prefix) and names != _UNKNOWN
                 yield replace(one, vector=module in names.vectors) if plain else one
-
-
-def _stem(name: str) -> str:
-    return name.removesuffix(".lora_A").removesuffix(".lora_B").removesuffix(".weight").removesuffix(".bias")
 
 
 def _name(suffix: str, weight: Weight, adapted: bool) -> str:
@@ -105,12 +108,12 @@ def _name(suffix: str, weight: Weight, adapted: bool) -> str:
     return f".base_layer{suffix}" if adapted else suffix
 
 
-def _registered(name: str, parts: list[Weight], sizes: Mapping[str, int]) -> Registered:
+def _registered(name: str, parts: list[Weight], sizes: Mapping[str, int], sharers: int) -> Registered:
     dims = parts[0].dims
     cut = [dim for dim in dims if dim in d.TENSOR_DIMS]
     return Registered(
         name=name,
-        parts=tuple(d.elements(weight.dims).whole(sizes) for weight in parts),
+        parts=tuple(d.elements(weight.dims).whole(sizes) // sharers for weight in parts),
         vector=len(dims) == 1 or (name.endswith("bias") and d.EXPERTS not in dims),
         expert=d.EXPERTS in dims,
         router=parts[0].name.startswith("router."),
