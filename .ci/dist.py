@@ -1,7 +1,7 @@
 """`make dist`: what is uploaded, built, checked, and installed and run without a network on every Python that is here.
 
-Wheels of the dependencies are fetched once into a folder, for each Python; everything after that gets no index, and, where
-the system lets one, no network at all.
+Wheels of the dependencies are fetched once into a folder, for each Python; everything after that gets no index, and,
+where the system lets one, no network at all.
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ from symconfig.descriptor.load import load_cluster, load_model, zoo_clusters, zo
 from symconfig.errors import InfeasibleError
 from symconfig.graph.count import parameters
 from symconfig.plans.plan import Plan
+from symconfig.render import own_target
 from symconfig.verify import deepspeed, megatron, megatron_arguments, megatron_source, shell
 from symconfig.verify.checks import Check, Options
 
@@ -140,7 +141,9 @@ def judge(rendered: Sequence[Rendered]) -> dict[Pair, list[Check]]:
 
 
 def _megatron(rendered: Sequence[Rendered]) -> Mapping[Pair, list[Check]]:
-    items = {str(item.pair): item for item in rendered if item.pair.backend == "megatron"}
+    # A plan for another program on Megatron-Core has its format's own checks, in `make verify-formats`.
+    own = [item for item in rendered if item.pair.backend == "megatron" and own_target(item.plan) == "megatron"]
+    items = {str(item.pair): item for item in own}
     jobs = {
         name: megatron.Rendered(
             item.plan, megatron_arguments.read(item.folder), shell.dry_run(item.folder, "launch.sh", TIMEOUT_S).exported

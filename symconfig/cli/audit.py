@@ -86,7 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
             continue
         audits.append(done)
         if len(arguments.source) > 1:
-            say([source])
+            say([str(source)])
         _print(done, arguments.json)
         if html is not None:
             _page(done, html, source, arguments.force)

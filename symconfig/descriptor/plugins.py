@@ -43,11 +43,13 @@ class Plugin:
     def guarded(self, function: Callable[..., Any], *passing: type[Exception]) -> Callable[..., Any]:
         """Return the plug-in's function with its own mistakes said as this plug-in's. passing: none of them."""
 
+        passed: tuple[type[Exception], ...] = (SymconfigError, *passing)
+
         @contextmanager
         def blamed() -> Iterator[None]:
             try:
                 yield
-            except (SymconfigError, *passing):
+            except passed:
                 raise
             except Exception as error:
                 raise self.wrong(f"{function.__name__} stopped with {_said(error)}") from error

@@ -76,7 +76,7 @@ EXPLAINED: dict[str, tuple[int | dict[str, int], str]] = {
     "olmo_hybrid": ({"dense_gated_delta_net": 8 * S}, "beta, before it is doubled"),
     "phimoe": (12 * S, "its router draws each of its two choices from scores of their own (sparsemixer)"),
     "rwkv": (2 * 5 * 64 + 4 * 64, "one less each of five weights of tokens, and the decays in fp32"),
-    "zamba": (328 * S, "the gate is a view of all that in_proj gives; each head of the scan has its own steps, B and C"),
+    "zamba": (328 * S, "the gate is a view of all that in_proj gives; each head of its scan has own steps, B and C"),
     "xglm": (512 * S + 4, "the scores, which are compared with the least number, and that number"),
 }  # fmt: skip
 # What is computed in another way altogether: the share that a class keeps beyond what is derived, at most.

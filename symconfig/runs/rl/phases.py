@@ -96,6 +96,11 @@ class Trained:
         """Bytes of the process itself: its context, its libraries."""
         return self._found.machine.context_bytes
 
+    @property
+    def host_bytes_per_s(self) -> float:
+        """Rate of a copy to the host."""
+        return float(self._found.machine.host_bytes_per_s)
+
     def update_s(self, updates: int) -> float:
         """Return the seconds of so many optimizer steps."""
         return updates * self.fill * self.candidate.predicted.step_s
@@ -130,7 +135,7 @@ class Trained:
 
     def moved_s(self, away: Away) -> float:
         """Return the seconds in which what is away goes to the host and comes back, once each."""
-        return 2 * sum(self.memory[name] for name in AWAY[away]) / self._found.machine.host_bytes_per_s
+        return 2 * sum(self.memory[name] for name in AWAY[away]) / self.host_bytes_per_s
 
     def at_rest(self, away: Away) -> dict[str, float]:
         """Return what stays on the GPU while it neither trains nor is read."""
@@ -197,7 +202,7 @@ class Layout:
         yield Phase("log-probabilities", actor.forward_s(rl.updates), self._beside(forward, but=(WEIGHTS,)))
         if rl.reference:
             frozen = {"reference": actor.memory[WEIGHTS], "forward": self._gaps(actor.forward_bytes)}
-            loaded = actor.memory[WEIGHTS] / actor._found.machine.host_bytes_per_s
+            loaded = actor.memory[WEIGHTS] / actor.host_bytes_per_s
             yield Phase("reference", actor.forward_s(rl.updates) + loaded, self._beside(frozen))
         if critic is not None:
             values = {f"critic's {WEIGHTS}": critic.memory[WEIGHTS], "forward": self._gaps(critic.forward_bytes)}
