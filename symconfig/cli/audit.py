@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from functools import partial
 from pathlib import Path
@@ -147,11 +146,12 @@ def _outputs(arguments: argparse.Namespace, found: Problems) -> dict[str, Path]:
 
 
 def _write(done: Audit, outputs: dict[str, Path], force: bool) -> None:
+    from symconfig.format import json_text
     from symconfig.report.audit_json import sarif
 
     for name, path in outputs.items():
         if name == "sarif":
-            text = json.dumps(sarif(done), indent=2, ensure_ascii=False) + "\n"
+            text = json_text(sarif(done))
         elif done.better is None:
             note(f"{path} is not written: there is no plan")
             continue

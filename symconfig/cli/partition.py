@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import sys
 from dataclasses import replace
@@ -186,7 +185,9 @@ def _written(result: PartitionResult, out: Path, said: Said, force: bool) -> Sai
         said = _trains(result, out / "partitioned.py", said, True)
     data = to_dict(said)
     write_text(out / "placements.py", result.placements_file(), True)
-    write_text(out / "partition.json", json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n", True)
+    from symconfig.format import json_text
+
+    write_text(out / "partition.json", json_text(data), True)
     more = ", plan/" if plan is not None else ", partitioned.py and its json" if result.asked.source.module else ""
     note(f"wrote {out}: partition.json, placements.py{more}")
     return said

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
@@ -164,4 +163,6 @@ def write_data(text: str) -> None:
 
 def print_json(value: Any) -> None:
     """The one way in which JSON reaches standard output."""
-    write_data(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    from symconfig.format import json_text
+
+    write_data(json_text(value))
