@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 
@@ -58,6 +59,17 @@ def either(numbers: Sequence[int]) -> str:
     """`1, 3 or 9`"""
     every = [f"{number:,}" for number in numbers]
     return " or ".join([part for part in (", ".join(every[:-1]), *every[-1:]) if part])
+
+
+def json_text(data: object) -> str:
+    """Write data as JSON whose text shows as it is read: control and bidi characters are escaped, other scripts not."""
+    text = json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False)
+    return "".join(c if c.isprintable() or c == "\n" or lone(c) else json.dumps(c)[1:-1] for c in text) + "\n"
+
+
+def lone(char: str) -> bool:
+    """Tell whether this is half of a pair, which no file in UTF-8 can hold: whoever writes one has to refuse it."""
+    return "\ud800" <= char <= "\udfff"
 
 
 def clean(text: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from symconfig.api.arguments import typed
 from symconfig.api.planning import AnyPlan, Wanted, check_free, check_top, files
+from symconfig.format import json_text
 from symconfig.plans.file import loaded
 from symconfig.runs.replan.fallback import Fallback
 from symconfig.runs.replan.fallback import fallback as solve
@@ -91,6 +91,6 @@ def fallback_files(found: Fallback, wanted: Wanted) -> Files:
     ]
     if any(item.path == f"{folder(found.runs[0][0])}/{LAUNCH}" for item in made):
         made = [*above(found.runs, launchers, advised), *made]
-    made.append(File(NAME, json.dumps(to_dict(found), indent=2, ensure_ascii=False, allow_nan=False) + "\n"))
+    made.append(File(NAME, json_text(to_dict(found))))
     done = Files(tuple(made))
     return Files((*done, manifest(done, target, launchers, wanted.templates)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,6 +24,7 @@ from symconfig.descriptor.rl import Rl, with_batch
 from symconfig.descriptor.training import Training
 from symconfig.descriptor.validate import validate
 from symconfig.errors import InputError, Problem, SymconfigError
+from symconfig.format import json_text
 from symconfig.plans.file import WARNINGS
 from symconfig.plans.plan import Candidate, Plan, Search
 from symconfig.runs.best import best_plan
@@ -146,7 +146,7 @@ class PlanResult:
 
     def to_json(self) -> str:
         """`to_dict` as text; `parse_plan` reads it back."""
-        return json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+        return json_text(self.to_dict())
 
 
 AnyPlan = Plan | PlanResult | str | Path

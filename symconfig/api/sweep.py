@@ -21,6 +21,7 @@ from symconfig.runs.sweep.amounts import time_s
 from symconfig.runs.sweep.amounts import tokens as count_of
 from symconfig.runs.sweep.asked import Asked, asked
 from symconfig.runs.sweep.engines import Wanted, check
+from symconfig.runs.sweep.file import sectioned
 from symconfig.runs.sweep.points import LIMIT, Points, points
 from symconfig.runs.sweep.run import Swept, Told
 from symconfig.runs.sweep.run import sweep as run
@@ -64,7 +65,7 @@ def read_sweep(
         path = Path(source)
         document = load_json_strict(path) if path.suffix == ".json" else load_yaml_strict(path)
         folder = path.parent
-    return points(asked(in_sweep(document, changes or {}), folder), limit)
+    return points(asked(in_sweep(sectioned(document), changes or {}), folder), limit)
 
 
 def table_of(source: str | Path | Mapping[str, Any], out: str | Path | None) -> Path:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -175,11 +174,12 @@ def _outputs(arguments: argparse.Namespace, found: Problems) -> dict[str, Path]:
 
 
 def _write(audits: Sequence[Audit], outputs: dict[str, Path], force: bool) -> None:
+    from symconfig.format import json_text
     from symconfig.report.audit_json import sarif
 
     for name, path in outputs.items():
         if name == "sarif":
-            text = masked(json.dumps(sarif(audits), indent=2, ensure_ascii=False)) + "\n"
+            text = masked(json_text(sarif(audits)))
         elif audits[0].better is None:
             note(f"{path} is not written: there is no plan")
             continue

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from symconfig.cli.options import add_changes, add_page, changes
 from symconfig.cli.shared import as_changes, check_output, note, page_path, print_json, say, write_page, write_text
 from symconfig.errors import InfeasibleError, InputError, Problem, SymconfigError
+from symconfig.format import json_text
 
 if TYPE_CHECKING:
     from symconfig.api.graph_job import Asked
@@ -158,7 +158,7 @@ def _in_stages(arguments: argparse.Namespace, request: Asked, top: int, html: Pa
         _cleared(Path(arguments.out))
         path = Path(arguments.out) / "partition.json"
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(path, _json(to_dict(said)), True)
+        write_text(path, json_text(to_dict(said)), True)
         note(f"wrote {path}")
     if arguments.json:
         print_json(to_dict(said))
@@ -167,10 +167,6 @@ def _in_stages(arguments: argparse.Namespace, request: Asked, top: int, html: Pa
     if html is not None:
         write_page(html, report_page(f"Stages of {said.found.program.name}", blocks(said)), arguments.force)
     return 0
-
-
-def _json(data: dict[str, Any]) -> str:
-    return json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def _as_option(problem: Problem) -> Problem:
@@ -236,7 +232,7 @@ def _written(result: PartitionResult, out: Path, said: Said, force: bool) -> Sai
         said = _trains(result, out / "partitioned.py", said, True)
     data = to_dict(said)
     write_text(out / "placements.py", result.placements_file(), True)
-    write_text(out / "partition.json", _json(data), True)
+    write_text(out / "partition.json", json_text(data), True)
     more = ", plan/" if plan is not None else ", partitioned.py and its json" if result.asked.source.module else ""
     note(f"wrote {out}: partition.json, placements.py{more}")
     return said

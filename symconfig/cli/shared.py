@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
@@ -173,4 +172,6 @@ def write_data(text: str) -> None:
 
 def print_json(value: Any) -> None:
     """The one way in which JSON reaches standard output."""
-    write_data(masked(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)) + "\n")
+    from symconfig.format import json_text
+
+    write_data(masked(json_text(value)))

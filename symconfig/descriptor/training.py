@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from posixpath import normpath
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, field_validator
 
 from symconfig.descriptor.model import Count, PositiveInt, Strict
 
@@ -15,6 +15,16 @@ Rate = Annotated[float, Field(gt=0)]
 Share = Annotated[float, Field(ge=0)]
 _NUMBER = re.compile(r"[.0-9]+")
 Line = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
+
+
+def _several(value: object) -> object:
+    """Take one text for a list of one; a validator in front of a strict tuple is past JSON, so it makes the tuple."""
+    if isinstance(value, str):
+        return (value,)
+    return tuple(value) if isinstance(value, list) else value
+
+
+Prefixes = Annotated[tuple[str, ...], BeforeValidator(_several)]
 
 
 def _is_number(text: str) -> bool:
@@ -51,7 +61,7 @@ class Training(Strict):
     tokenizer_model: str | None = Field(
         default=None, description="its folder or Hugging Face name; absent: the model's"
     )
-    data_path: tuple[str, ...] = Field(default=(), description="prefixes or files; with weights: WEIGHT PREFIX in turn")
+    data_path: Prefixes = Field(default=(), description="prefixes or files; with weights: WEIGHT PREFIX in turn")
     split: str = Field(default="949,50,1", description="shares of training, validation and test")
     hf_weights: Annotated[str, Field(min_length=1)] | None = Field(
         default=None,
@@ -73,6 +83,14 @@ class Training(Strict):
         default=None, description="steps between garbage collections on all ranks at once; 0: Python's own. Absent: 100"
     )
     derived: tuple[str, ...] = Field(default=(), description="fields that the job left open, as a plan records them")
+
+    @field_validator("*")
+    @classmethod
+    def _passable(cls, value: Any) -> Any:
+        """Refuse text that no program can be given as an argument, and no path can hold."""
+        if any("\0" in text for text in (value if isinstance(value, tuple) else (value,)) if isinstance(text, str)):
+            raise ValueError("it holds a NUL character")
+        return value
 
     @property
     def wsd_decay_iters(self) -> int:

@@ -50,7 +50,10 @@ def measurements_yaml(file: Measurements) -> str:
 
 
 def _dump(fields: dict[str, Any]) -> str:
-    return yaml.safe_dump(fields, sort_keys=False, width=_WIDTH, allow_unicode=True)
+    text = yaml.safe_dump(fields, sort_keys=False, width=_WIDTH, allow_unicode=True)
+    if text.replace("\n", "").isprintable():
+        return text
+    return yaml.safe_dump(fields, sort_keys=False, width=_WIDTH)  # with control or bidi characters: escaped
 
 
 def _value(value: Any) -> str:

@@ -14,6 +14,7 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Backend, Job
 from symconfig.descriptor.model import Count, ModelDescriptor, PositiveInt
 from symconfig.descriptor.training import Task, WholeTraining
+from symconfig.format import json_text
 from symconfig.plans.choices import Precision, ZeroStage
 from symconfig.plans.degrees import Degrees
 from symconfig.plans.digests import digests
@@ -403,7 +404,7 @@ class Plan:
         return {**data, "digests": digests(data)}
 
     def to_json(self) -> str:
-        return json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+        return json_text(self.to_dict())
 
 
 # Made once: making an adapter takes longer than reading a plan with it.

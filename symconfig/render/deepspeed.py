@@ -5,10 +5,10 @@ Keys, defaults and limits are those of DeepSpeed 0.19.8 (`deepspeed/runtime/conf
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
+from symconfig.format import json_text
 from symconfig.frameworks import counting
 from symconfig.plans.plan import Plan
 from symconfig.render import deepspeed_launch, going_on, monitors
@@ -251,4 +251,4 @@ def _parallel(plan: Plan) -> Json:
 
 
 def _text(data: Json) -> str:
-    return json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    return json_text(data)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from symconfig.errors import InputError, Problem
+from symconfig.format import lone
 from symconfig.render import publish
 
 ENDING = ".j2"  # of a template; the rest of its name is its file's
@@ -52,9 +53,23 @@ class Files:
 
 
 def sh(value: object) -> str:
-    """Quote one shell word. Bare only when nothing could be read into it; never empty."""
+    """Quote one shell word. Bare only when nothing could be read into it; never empty. With control or bidi characters
+    it is `$'...'`, their bytes spelled out: bash reads \\u202e by its locale, and \\xe2 the same in each."""
     text = str(value)
-    return text if _PLAIN.fullmatch(text) else "'" + text.replace("'", "'\"'\"'") + "'"
+    if _PLAIN.fullmatch(text):
+        return text
+    if all(map(_shown, text)):
+        return "'" + text.replace("'", "'\"'\"'") + "'"
+    return "$'" + "".join(c if _shown(c) and c not in "\\'" else _bytes(c) for c in text) + "'"
+
+
+def _shown(char: str) -> bool:
+    """Tell whether an editor shows this character as it is; half of a pair is for `write` to refuse."""
+    return char.isprintable() or char in "\n\t" or lone(char)
+
+
+def _bytes(char: str) -> str:
+    return "\\" + char if char in "\\'" else "".join(f"\\x{byte:02x}" for byte in char.encode())
 
 
 def line(value: object) -> str:

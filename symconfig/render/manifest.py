@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from symconfig.format import json_text
 from symconfig.render.files import File, Files
 from symconfig.render.overlay import digest
 
@@ -23,4 +23,4 @@ def manifest(files: Files, target: str, launchers: Sequence[str], templates: Pat
         "templates": digest(templates),
         "files": {item.path: hashlib.sha256(item.text.encode()).hexdigest() for item in files},
     }
-    return File(NAME, json.dumps(data, indent=2, ensure_ascii=False) + "\n")
+    return File(NAME, json_text(data))

@@ -6,13 +6,13 @@ Names and schedules are those of Transformers 5.6 to 5.23 (`training_args.py`, `
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from posixpath import basename, normpath
 from typing import Any
 
 from symconfig.errors import InfeasibleError, Problem
+from symconfig.format import json_text
 from symconfig.frameworks.deepspeed.adapters import target_modules
 from symconfig.frameworks.megatron.environment import Variable
 from symconfig.plans.plan import Plan
@@ -250,4 +250,4 @@ def script_rows(plan: Plan) -> Iterator[Row]:
 
 
 def json_file(path: str, data: Json) -> File:
-    return File(path, json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    return File(path, json_text(data))

@@ -150,6 +150,7 @@ def to_dict(found: Swept, asked: Points, out: Path) -> dict[str, Any]:
         "table": str(out),
         "combinations": asked.combinations,
         "excluded": asked.excluded,
+        "idle_rules": list(asked.idle),
         "points": len(found.points),
         "done": len(found.rows),
         "known": found.known,

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from symconfig.descriptor.document import MAX_BYTES
 from symconfig.errors import InputError, Problem
+from symconfig.existing.launch.bash.ansi import unescaped
 from symconfig.existing.recover.words import settings
 from symconfig.opened import content
 
 FILE = "megatron_args.txt"
+_QUOTED = re.compile(r"""'[^']*'|"(?:[^"\\]|\\.)*"|\\.|\$'((?:[^'\\]|\\.)*)'""", re.DOTALL)
 
 
 def read(folder: Path) -> list[str]:
     """The words of megatron_args.txt. Raises InputError when it cannot be read as shell words."""
     path = folder / FILE
     try:
-        return shlex.split(content(path, MAX_BYTES).decode("utf-8"))
+        return shlex.split(_QUOTED.sub(_plainly, content(path, MAX_BYTES).decode("utf-8")))
     except ValueError as error:
         raise InputError(Problem(f"cannot be read: {error}", file=str(path))) from None
+
+
+def _plainly(match: re.Match[str]) -> str:
+    """Quote a word of `$'...'`, which shlex does not know, in single quotes; leave others as they are."""
+    return match[0] if match[1] is None else shlex.quote(unescaped(match[1]))
 
 
 def edits(words: Sequence[str], rendered: Sequence[str]) -> str:

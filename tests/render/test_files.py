@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import json
 import os
 import stat
 import subprocess
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,12 +13,18 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from symconfig.descriptor.document import Document
 from symconfig.descriptor.job import Packing
+from symconfig.descriptor.load import load_model
+from symconfig.descriptor.training import Training
+from symconfig.descriptor.validate import validate
 from symconfig.errors import InputError
+from symconfig.format import json_text
 from symconfig.render import publish, render, targets
 from symconfig.render.files import File, Files, line, sh, slug, write
 from symconfig.render.fill import as_yaml, environment
 from symconfig.render.target import common
+from symconfig.verify import megatron_arguments
 from tests.sample_plans import sample_plan
 
 TWO = Files((File("a.sh", "#!/bin/sh\n", executable=True), File("sub/b.txt", "ü\n")))
@@ -129,6 +137,40 @@ def test_sh_survives_any_text(text: str) -> None:
         ["bash", "-c", f"words=({sh(text)}); printf '%s\\0' \"${{words[@]}}\""], capture_output=True, check=True
     )
     assert done.stdout.decode() == text + "\0"
+
+
+@given(st.text(st.sampled_from("a'\\ $\n\u202e\u2066\x1b\x07\x7f\u0085\xe90f"), max_size=12))
+def test_sh_shows_every_control_and_bidi_character_and_each_reader_agrees(text: str) -> None:
+    assert sh(text).replace("\n", "").isprintable()
+    script = f"words=({sh(text)}); printf '%s\\0' \"${{words[@]}}\""
+    done = subprocess.run(["bash", "-c", script], capture_output=True, check=True, env={"LC_ALL": "C", "PATH": "/bin"})
+    assert done.stdout.decode() == text + "\0"  # in the locale of a bare container, too
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, megatron_arguments.FILE).write_text(f"--save {sh(text)}\n", encoding="utf-8")
+        assert megatron_arguments.read(Path(folder)) == ["--save", text]
+
+
+@given(st.recursive(st.text(st.characters(exclude_categories=["Cs"])), st.lists))
+def test_json_shows_every_character_and_reads_back(value: object) -> None:
+    text = json_text({"a": value})
+    assert text.replace("\n", "").isprintable()
+    assert json.loads(text) == {"a": value}
+
+
+@pytest.mark.parametrize("target", ["megatron", "deepspeed", "torchtitan", "transformers"])
+def test_no_file_of_any_target_hides_a_character(target: str) -> None:
+    """Trojan Source (CVE-2021-42574): what a reviewer sees is what runs."""
+    odd = {"save": "/s\u202eb\x07", "data_path": "/d\u2066x", "tokenizer_model": "t\x1b[2J\u202d"}
+    backend = "deepspeed" if target in ("deepspeed", "transformers") else "megatron"
+    plan = sample_plan(load_model("llama3.1-8b"), backend=backend, training=odd)
+    for item in render(plan, target):
+        assert item.text.replace("\n", "").replace("\t", "").isprintable(), item.path
+
+
+@pytest.mark.parametrize("field", ["save", "data_path", "tokenizer_model", "hf_weights"])
+def test_a_nul_is_refused_by_field_before_any_backend(field: str) -> None:
+    with pytest.raises(InputError, match=rf"{field}.*NUL"):
+        validate(Document({field: "/a\0b"}, "JOB.yaml"), Training)
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))

@@ -14,14 +14,18 @@ exclude:                            # a combination that a rule matches in all i
   - {model: llama2-7b, gpus: 128..}
   - {cluster: a100-80gb, global_batch_size: [256]}
 prices: {h100: 2.5}                 # of a GPU-hour, in whatever money
+
+A flat file is the same: of fields that stand at the top, lists and series are swept, and the rest is the job's.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from symconfig.descriptor.document import Document, KeyPath, Place
 from symconfig.descriptor.job import PIN_NAMES, Job, Limits, Lora
 from symconfig.descriptor.model import PositiveInt, Strict
 
@@ -36,6 +40,29 @@ def swept() -> tuple[str, ...]:
     whole = [name for name, field in Job.model_fields.items() if (field.alias or name) not in NOT_SWEPT]
     limits, lora = (f"limits.{name}" for name in Limits.model_fields), (f"lora.{name}" for name in Lora.model_fields)
     return (*whole, *limits, *lora, *(f"pins.{name}" for name in PIN_NAMES))
+
+
+def sectioned(document: Document) -> Document:
+    """Put the fields of a flat file into `job` and `sweep`, with the places that they have; others stay as they are."""
+    data = document.data
+    if not isinstance(data, dict) or {"job", "sweep"} & data.keys() or not data.keys() & set(swept()):
+        return document
+    section = {
+        name: "sweep"
+        if isinstance(value, list) or "." in str(name) or (name in WHOLE and isinstance(value, dict))
+        else "job"
+        for name, value in data.items()
+        if name not in ("schema", "exclude", "prices")
+    }
+    whole: dict[str, Any] = {name: value for name, value in data.items() if name not in section}
+    for name, where in section.items():
+        several = data[name] if where == "job" or isinstance(data[name], list) else [data[name]]
+        whole.setdefault(where, {})[name] = several
+
+    def moved(places: Mapping[KeyPath, Place]) -> dict[KeyPath, Place]:
+        return {(section[path[0]], *path) if path and path[0] in section else path: at for path, at in places.items()}
+
+    return Document(whole, document.file, moved(document.keys), moved(document.values), document.unread)
 
 
 class Series(Strict):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from symconfig.descriptor.yaml_strict import parse_yaml_strict
 from symconfig.errors import InputError
-from symconfig.runs.sweep.asked import get, put, settled
+from symconfig.runs.sweep.asked import asked, get, put, settled
+from symconfig.runs.sweep.file import sectioned
 from symconfig.runs.sweep.points import Ids, points
 from tests.runs.sweep.support import SMALL, read
 
@@ -13,15 +15,15 @@ from tests.runs.sweep.support import SMALL, read
 def test_every_combination_in_the_written_order_the_last_axis_fastest() -> None:
     found = points(read(SMALL))
     assert found.combinations == len(found.points) == 16
-    asked = [(p.job["model"], p.job["gpus"], p.job["global_batch_size"]) for p in found.points]
-    assert asked[:5] == [
+    jobs = [(p.job["model"], p.job["gpus"], p.job["global_batch_size"]) for p in found.points]
+    assert jobs[:5] == [
         ("llama2-7b", 8, 64),
         ("llama2-7b", 8, 128),
         ("llama2-7b", 16, 64),
         ("llama2-7b", 16, 128),
         ("llama2-7b", 32, 64),
     ]
-    assert asked[8] == ("qwen2.5-7b-lora", 8, 64)
+    assert jobs[8] == ("qwen2.5-7b-lora", 8, 64)
     assert all(p.job["seq_length"] == 2048 and p.job["cluster"] == "h100" for p in found.points)
     assert found.points[0].model.name == "llama2-7b"
 
@@ -183,3 +185,35 @@ def test_too_many_combinations_are_counted_and_refused() -> None:
         "global_batch_size = 40,000, need at most 10,000). Try: shorter lists, or --limit "
         "40000."
     )
+
+
+FLAT = """\
+cluster: h100
+seq_length: 2048
+model: [llama2-7b, qwen2.5-7b-lora]
+gpus: [8, {from: 16, to: 64, times: 2}]
+global_batch_size: [64, 128]
+"""
+
+
+def test_a_flat_file_is_the_same_sweep() -> None:
+    made = points(asked(sectioned(parse_yaml_strict(FLAT, "SWEEP.yaml")), None))
+    assert [point.id for point in made.points] == [point.id for point in points(read(SMALL)).points]
+
+
+def test_a_flat_series_and_a_flat_section_field_are_swept() -> None:
+    text = "model: llama2-7b\ncluster: h100\nglobal_batch_size: 64\ngpus: {from: 8, to: 32, times: 2}\npins.tp: 2\n"
+    made = points(asked(sectioned(parse_yaml_strict(text, "SWEEP.yaml")), None))
+    assert [(point.job["gpus"], point.job["pins"]) for point in made.points] == [(n, {"tp": 2}) for n in (8, 16, 32)]
+
+
+def test_a_flat_file_says_the_line_of_what_is_wrong() -> None:
+    text = FLAT.replace("[64, 128]", "[64, -1]").replace("h100\n", "h100\nexclude: [{gpu: 3}]\n")
+    with pytest.raises(InputError) as caught:
+        asked(sectioned(parse_yaml_strict(text, "SWEEP.yaml")), None)
+    assert [(one.line, one.what) for one in caught.value.problems[:1]] == [(2, "cannot be swept")]
+
+
+def test_a_rule_that_matches_nothing_is_named() -> None:
+    found = points(read(SMALL + "exclude:\n  - {gpus: 8}\n  - {gpus: 999..}\n  - {model: llama2-7B}\n"))
+    assert (found.excluded, found.idle) == (4, (2, 3))
