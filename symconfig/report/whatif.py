@@ -8,7 +8,7 @@ from typing import Any
 from symconfig.format import count, seconds, several
 from symconfig.report.grid import Block, Grid
 from symconfig.runs.whatif.vary import Vary
-from symconfig.runs.whatif.whatif import Line, Map, WhatIf
+from symconfig.runs.whatif.whatif import Line, Map, WhatIf, borders
 
 
 def blocks(found: WhatIf) -> list[Block]:
@@ -17,7 +17,23 @@ def blocks(found: WhatIf) -> list[Block]:
         f"{several(found.plans, 'plan')} were made, which weighed {count(found.weighed)} candidates. Between two "
         "values that were planned and have the same best plan, no other plan was looked for."
     )
-    return [f"now: {found.now.name}", *map(line, found.lines), weighed]
+    return [f"now: {found.now.name}", *(block for one in found.lines for block in (line(one), *_borders(one))), weighed]
+
+
+def _borders(one: Line) -> list[str]:
+    """Return a sentence for each border: which plan is the faster on which side of it, by the options that differ."""
+    said = []
+    for border in borders(one):
+        last, first = _value(one.vary, border.last), _value(one.vary, border.first)
+        below, above = ", ".join(border.below), ", ".join(border.above)
+        if below and above:
+            text = f"{above} beats {below} above {one.vary.name} {last}"
+            text += f" (from {first} on); up to it, the other way round." if one.vary.whole else "; below, not."
+        else:
+            side, end = ("from", first) if above else ("only up to", last)
+            text = f"A plan fits {side} {one.vary.name} {end}{' on' if above else ''}: {above or below}."
+        said.append(text)
+    return ["\n".join(said)] if said else []
 
 
 def line(one: Line) -> Grid:
@@ -66,6 +82,7 @@ def to_dict(found: WhatIf) -> dict[str, Any]:
                     }
                     for span in one.spans
                 ],
+                "borders": [asdict(border) for border in borders(one)],
             }
             for one in found.lines
         ],

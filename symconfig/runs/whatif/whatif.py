@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from symconfig.errors import InfeasibleError, InputError
 from symconfig.plans.plan import Candidate, Plan
@@ -81,6 +82,45 @@ def named(candidate: Candidate) -> str:
             *away,
         ]
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Border:
+    """Where the best plan changes: below and above it, each plan's options that the other has not so.
+
+    A side at which no plan fits is empty, and then the other has all of its options.
+    """
+
+    last: float
+    first: float
+    below: tuple[str, ...]
+    above: tuple[str, ...]
+
+
+def borders(line: Line) -> tuple[Border, ...]:
+    """Return a line's borders, rising."""
+    return tuple(
+        Border(before.high, after.low, *_apart(before.answer, after.answer)) for before, after in pairwise(line.spans)
+    )
+
+
+def _apart(before: Answer, after: Answer) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    one, other = (_options(each) if each.step_s is not None else {} for each in (before, after))
+    if not one or not other:
+        return tuple(map(" ".join, one.items())), tuple(map(" ".join, other.items()))
+    names = [name for name in dict.fromkeys((*one, *other)) if one.get(name) != other.get(name)]
+    first, second = (tuple(f"{name} {each.get(name) or _unsaid(name)}" for name in names) for each in (one, other))
+    return first, second
+
+
+def _options(answer: Answer) -> dict[str, str]:
+    """Return the options that an answer's name tells, each with its value."""
+    return {name: value for name, _, value in (part.partition(" ") for part in answer.name.split(", "))}
+
+
+def _unsaid(name: str) -> str:
+    """Return the value of an option that `named` leaves out."""
+    return "in GPU memory" if name == "optimizer" else "1"
 
 
 @dataclass(slots=True)

@@ -106,14 +106,10 @@ def space(problem: Problem) -> Space | None:
 
 def restrict(old: Space, keep: Sequence[Bools]) -> Space | None:
     """With the choices to keep, less those that no choice of a neighbour goes with; None: a node has none left."""
-    while True:
-        if not all(mask.any() for mask in keep):
-            return None
-        if not all(mask.all() for mask in keep):
-            old = _cut(old, keep)
-        keep = _supported(old)
-        if all(mask.all() for mask in keep):
-            return old
+    keep = _supported(old, keep)
+    if not all(mask.any() for mask in keep):
+        return None
+    return old if all(mask.all() for mask in keep) else _cut(old, keep)
 
 
 def _cut(old: Space, keep: Sequence[Bools]) -> Space:
@@ -121,7 +117,9 @@ def _cut(old: Space, keep: Sequence[Bools]) -> Space:
         return tuple(array[mask] for array, mask in zip(arrays, keep, strict=True))
 
     def table(of: Array, pair: Pair) -> Array:
-        return of if keep[pair.u].all() and keep[pair.v].all() else of[keep[pair.u]][:, keep[pair.v]]
+        for axis, mask in enumerate((keep[pair.u], keep[pair.v])):
+            of = of if mask.all() else of.take(np.flatnonzero(mask), axis=axis)
+        return of
 
     pairs = tuple(Pair(p.u, p.v, table(p.cost, p), None if p.memory is None else table(p.memory, p)) for p in old.pairs)
     kept = tuple(k[mask] for k, mask in zip(old.kept, keep, strict=True))
@@ -130,13 +128,20 @@ def _cut(old: Space, keep: Sequence[Bools]) -> Space:
     )
 
 
-def _supported(now: Space) -> list[Bools]:
-    keep = [np.ones(size, dtype=bool) for size in now.sizes]
-    for pair in now.pairs:
-        possible = np.isfinite(pair.cost)
-        if not possible.all():
-            keep[pair.u] &= possible.any(axis=1)
-            keep[pair.v] &= possible.any(axis=0)
+def _supported(now: Space, keep: Sequence[Bools]) -> list[Bools]:
+    """Of the choices to keep those that go with one of every neighbour's: until none goes, before any table is cut."""
+    keep = [mask.copy() for mask in keep]
+    possible = [np.isfinite(pair.cost) for pair in now.pairs]
+    limits = {index for index, table in enumerate(possible) if not table.all()}
+    open_ = dict.fromkeys(limits)
+    while open_:
+        index, _ = open_.popitem()
+        pair, table = now.pairs[index], possible[index]
+        for node, there in ((pair.u, (table & keep[pair.v]).any(axis=1)), (pair.v, table[keep[pair.u]].any(axis=0))):
+            left = keep[node] & there
+            if (left != keep[node]).any():
+                keep[node] = left
+                open_ |= dict.fromkeys(other for other, _ in now.around[node] if other in limits)
     return keep
 
 
