@@ -160,7 +160,12 @@ def test_json_shows_every_character_and_reads_back(value: object) -> None:
 @pytest.mark.parametrize("target", ["megatron", "deepspeed", "torchtitan", "transformers"])
 def test_no_file_of_any_target_hides_a_character(target: str) -> None:
     """Trojan Source (CVE-2021-42574): what a reviewer sees is what runs."""
-    odd = {"save": "/s\u202eb\x07", "data_path": "/d\u2066x", "tokenizer_model": "t\x1b[2J\u202d"}
+    odd = {
+        "save": "/s\u202eb\x07",
+        "data_path": "/d\u2066x",
+        "tokenizer_model": "t\x1b[2J\u202d",
+        "wandb_project": "p\u202e",
+    }
     backend = "deepspeed" if target in ("deepspeed", "transformers") else "megatron"
     plan = sample_plan(load_model("llama3.1-8b"), backend=backend, training=odd)
     for item in render(plan, target):
