@@ -198,9 +198,9 @@ def _layout(model: ModelDescriptor, parallel: Degrees) -> str:
     return "E" + "|".join(words) + "m" * model.num_nextn_predict_layers + "L"
 
 
-def learning_plan() -> Plan:
+def learning_plan(training: dict[str, Any] | None = None) -> Plan:
     """A plan whose job learns by reinforcement, with a step around it."""
-    plan = sample_plan(tp=2, pp=1, dp=4)
+    plan = sample_plan(tp=2, pp=1, dp=4, training=training or {})
     lengths = {"mean": 100.0, "max": 256}
     rl = Rl.model_validate({"prompts": 64, "samples": 4, "prompt_length": lengths, "response_length": lengths})
     phases = (

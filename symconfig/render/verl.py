@@ -29,6 +29,7 @@ UNSAID = {
     "eval_iters": "verl validates on the whole of its validation file",
     "tokenizer_model": "verl takes the model's tokenizer",
     "tokenizer_type": "verl takes the model's tokenizer",
+    "manual_gc_interval": "verl leaves the collection of garbage to Python",
     "train_iters": "a step is one batch of prompts; verl counts epochs of its data, or trainer.total_training_steps",
 }
 # How verl names the advantage of each algorithm, and what else makes it that one (recipes of its examples).
@@ -76,6 +77,8 @@ def variables(plan: Plan) -> dict[str, object]:
         ],
         "notes": tuple(_notes(plan, rl)),
         "predicted_for": "",
+        "train_files": _value(list(plan.training.data_path)) if plan.training.data_path else "",
+        "tensorboard_dir": plan.training.tensorboard_dir or "",
     }
 
 
@@ -212,7 +215,12 @@ def _rollout(rl: Rl, step: PlannedRl | None) -> dict[str, object]:
 
 def _trainer(plan: Plan) -> dict[str, object]:
     training = plan.training
-    found: dict[str, object] = {"trainer.logger": ["console"]}
+    loggers = {"wandb": training.wandb_project, "tensorboard": training.tensorboard_dir}
+    found: dict[str, object] = {"trainer.logger": ["console", *(name for name, given in loggers.items() if given)]}
+    if training.wandb_project is not None:
+        found["trainer.project_name"] = training.wandb_project
+    if training.distributed_timeout_minutes is not None:
+        found["actor_rollout_ref.nccl_timeout"] = 60 * training.distributed_timeout_minutes
     if training.save is not None:
         found |= {"trainer.default_local_dir": training.save, "trainer.save_freq": training.save_interval}
     return found

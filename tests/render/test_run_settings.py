@@ -21,8 +21,9 @@ from symconfig.render import megatron, render, targets
 from symconfig.render.files import write
 from symconfig.render.transformers import words
 from symconfig.render.unsaid import unsaid
+from tests.formats.zoo import LEARNING
 from tests.render.bash import after_script, bash, dry_run, really_run
-from tests.sample_plans import sample_plan
+from tests.sample_plans import learning_plan, sample_plan
 
 ASKED = {
     "wandb_project": "big runs",
@@ -162,19 +163,22 @@ def test_each_field_is_passed_on_or_named_as_not_passed_on(target: str) -> None:
     }
     backend = source.assumes["backend"]
     options = {"tp": 1, "pp": 1, "dp": 8} if backend == "megatron" else {}
-    plan = sample_plan(
-        load_model(model),
-        "h100",
-        backend=backend,
-        version=source.assumes.get("megatron_version"),
-        training=values,
-        **options,
-    )
+    if target in LEARNING:
+        plan = learning_plan(training=values)
+    else:
+        plan = sample_plan(
+            load_model(model),
+            "h100",
+            backend=backend,
+            version=source.assumes.get("megatron_version"),
+            training=values,
+            **options,
+        )
     files = render(plan, target)
     told = "".join(file.text for file in files if file.path not in ("plan.json", "REPORT.md"))
     marks = {**{name: str(value) for name, value in values.items()}, "data_path": "marked-data"}
     marks["distributed_timeout_minutes"] = "77"
-    if target in ("transformers", "llamafactory", "ms-swift", "torchtitan"):
+    if target in ("transformers", "llamafactory", "ms-swift", "torchtitan", "verl"):
         marks["distributed_timeout_minutes"] = str(77 * 60)
     if target in ("transformers", "llamafactory"):
         marks["eval_iters"] = "eval_strategy"
