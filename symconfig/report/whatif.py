@@ -17,7 +17,10 @@ def blocks(found: WhatIf) -> list[Block]:
         f"{several(found.plans, 'plan')} were made, which weighed {count(found.weighed)} candidates. Between two "
         "values that were planned and have the same best plan, no other plan was looked for."
     )
-    return [f"now: {found.now.name}", *(block for one in found.lines for block in (line(one), *_borders(one))), weighed]
+    shown: list[Block] = [f"now: {found.now.name}"]
+    for one in found.lines:
+        shown += [line(one), *_borders(one)]
+    return [*shown, weighed]
 
 
 def _borders(one: Line) -> list[str]:
