@@ -68,7 +68,7 @@ def variables(plan: Plan) -> dict[str, object]:
     return {
         "framework": f"verl {RELEASE}",
         "release": RELEASE,
-        "overrides": {name: words(values) for name, values in sections(plan, rl)},
+        "overrides": {name: _overrides(values) for name, values in sections(plan, rl)},
         "phases": learning.phases(plan),
         "variables": [
             each
@@ -82,7 +82,15 @@ def variables(plan: Plan) -> dict[str, object]:
     }
 
 
-def words(values: Mapping[str, object]) -> tuple[str, ...]:
+def words(plan: Plan) -> list[str]:
+    """Return all overrides, for a command of one's own."""
+    rl = plan.job.rl
+    assert rl is not None, "LEARNS refuses other plans"
+    _refuse(plan, rl)
+    return [word for _, values in sections(plan, rl) for word in _overrides(values)]
+
+
+def _overrides(values: Mapping[str, object]) -> tuple[str, ...]:
     """Return overrides as Hydra reads them."""
     return tuple(f"{name}={_value(value)}" for name, value in values.items())
 
