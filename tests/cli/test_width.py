@@ -135,7 +135,7 @@ ERRORS = {
     "validate nothing": "validate {nothing.yaml}",
     "unknown": "plot {dense}",
 }
-DATA = ("args", "import", "adapt")  # what they print is read by a program
+DATA = ("args", "import", "adapt", "completion")  # what they print is read by a program
 
 
 @pytest.fixture
@@ -189,6 +189,8 @@ def test_the_report_of_a_plan_fits_a_page_of_80_columns(shelf: Shelf, name: str)
 @pytest.mark.usefixtures("stand_ins")
 @pytest.mark.parametrize("name", ANSWERS)
 def test_an_answer_fits_the_page(shelf: Shelf, name: str) -> None:
+    if name == "completion":
+        pytest.importorskip("shtab")
     seen = on_terminal(_words(ANSWERS[name], shelf))
     assert seen.code in (0, 1), seen.err
     assert seen.out
