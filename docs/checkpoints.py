@@ -23,8 +23,9 @@ the rules below:
 $ symconfig checkpoint checkpoints --plan new/plan.json --old old/plan.json
 ```
 
-says which kind of checkpoint the folder holds and of which run (nothing in it is unpickled), whether the new plan's run
-can go on from it, with which options or after which command, what starts anew, and why. Without `--plan` it only reads
+says which kind of checkpoint the folder holds and of which run (nothing in it is unpickled, and one whose pickles ask
+for what no checkpoint needs is refused), whether the new plan's run can go on from it, with which options or after
+which command, what starts anew, and why. Without `--plan` it only reads
 the folder; without `--old` what the folder does not say of its run is taken to be as in the new plan. Exit codes: 0 it
 loads, at least its weights; 1 it does not; 2 the folder is no checkpoint, or not a whole one. The same from Python:
 `symconfig.checkpoint.read(folder)`, `loadable(old_plan, new_plan, kind)`, `of_folder(checkpoint, new_plan)`.

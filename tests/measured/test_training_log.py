@@ -302,5 +302,5 @@ def test_what_is_no_training_log_is_said(tmp_path: Path, content: bytes, what: s
 
 def test_a_folder_and_a_missing_file(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "none.log"):
-        with pytest.raises(InputError, match="cannot be read"):
+        with pytest.raises(InputError, match=r"this is a folder|there is no such file"):
             read_log(path)

@@ -206,7 +206,6 @@ def test_windows_under_context_parallelism_need_another_exchange_than_the_ring()
         ({"lr_warmup_iters": 1000}, "lr_warmup_iters"),
         ({"lr": 1e-5, "min_lr": 1e-4}, "min_lr"),
         ({"data_path": ("/d",), "tokenizer_type": "HuggingFaceTokenizer"}, "tokenizer_model"),
-        ({"save": "a\0b"}, "NUL"),
         ({"data_path": ("a", "-b"), "tokenizer_model": "t"}, "dash"),
         ({"tokenizer_type": "Nonsense", "data_path": ("/d",), "tokenizer_model": "t"}, "tokenizer-type"),
     ],

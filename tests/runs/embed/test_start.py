@@ -198,7 +198,8 @@ def solved(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     def search(model: Any, cluster: Any, job: Any, *, top: int, progress: object = None) -> Plan:
         jobs.append(job)
-        found = sample_plan(model, cluster, dp=job.gpus // 8, version=job.megatron_version)
+        batch, release = job.global_batch_size, job.megatron_version
+        found = sample_plan(model, cluster, dp=job.gpus // 8, global_batch=batch, version=release)
         return replace(found, job=job)
 
     replace_search(monkeypatch, search)
@@ -276,9 +277,9 @@ def loading(folder: Path) -> Plan:
 
 
 @pytest.mark.parametrize(("optimizer", "says", "argv", "runs"), [
-    ("fully_reshardable", {"global_batch_size": 32}, [], True),
-    ("fully_reshardable", {}, [], False),  # of another batch
-    ("fully_reshardable", {}, ["--override-opt_param-scheduler"], True),
+    ("fully_reshardable", {"global_batch_size": 64}, [], True),
+    ("fully_reshardable", {"global_batch_size": 32}, [], False),  # of another batch
+    ("fully_reshardable", {"global_batch_size": 32}, ["--override-opt_param-scheduler"], True),
     ("fully_reshardable", {"num_layers": 32}, WEIGHTS_ONLY, False),  # of another model
     ("whole", {"use_distributed_optimizer": False}, [], False),
     ("whole", {"use_distributed_optimizer": False}, WEIGHTS_ONLY, True),
