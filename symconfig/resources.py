@@ -1,12 +1,27 @@
-"""Where the package, its data (beside it in a checkout, inside it in a wheel) and the user's cache are."""
+"""Files: where the package, its data (beside it in a checkout, inside it in a wheel) and the user's cache are, and how
+files that a person names are opened: regular ones only, without waiting for a pipe, a device or a terminal."""
 
 from __future__ import annotations
 
 import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
+from io import BufferedReader
 from pathlib import Path
 
+from symconfig.errors import InputError, Problem
+
 PACKAGE = Path(__file__).parent
+_LONGEST = 200  # letters of a path that a message repeats
+_KINDS = (
+    (stat.S_ISDIR, "this is a folder, a file is needed"),
+    (stat.S_ISFIFO, "this is a named pipe, a regular file is needed"),
+    (stat.S_ISSOCK, "this is a socket, a regular file is needed"),
+    (stat.S_ISCHR, "this is a device, a regular file is needed"),
+    (stat.S_ISBLK, "this is a device, a regular file is needed"),
+)
 
 
 @cache
@@ -30,3 +45,37 @@ def cache_dir() -> Path | None:
     except RuntimeError:  # no HOME, and nobody of this number in the list of users
         return None
     return root / "symconfig"
+
+
+@contextmanager
+def opened(path: str | Path) -> Iterator[BufferedReader]:
+    """Open a regular file for reading. Raises InputError: missing, no regular file, or not to be read."""
+    shown = str(path)
+    shown = shown if len(shown) <= _LONGEST else shown[: _LONGEST - 1] + "…"
+    try:
+        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
+    except FileNotFoundError:
+        raise InputError(Problem("there is no such file", file=shown)) from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InputError(Problem(f"the file cannot be read: {reason}", file=shown)) from None
+    if not stat.S_ISREG(mode := os.fstat(handle).st_mode):
+        os.close(handle)
+        what = next((what for kind, what in _KINDS if kind(mode)), "a regular file is needed")
+        raise InputError(Problem(what, file=shown))
+    with os.fdopen(handle, "rb") as stream:
+        try:
+            yield stream
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise InputError(Problem(f"the file cannot be read: {reason}", file=shown)) from None
+
+
+def content(path: str | Path, most_bytes: int) -> bytes:
+    """Return the bytes of a regular file. Raises InputError as `opened` does, and for a larger one."""
+    with opened(path) as stream:
+        found = stream.read(most_bytes + 1)
+    if len(found) > most_bytes:
+        need = f"<= {most_bytes:,}"
+        raise InputError(Problem("the file is too large", file=str(path), got=f"over {most_bytes:,} bytes", need=need))
+    return found

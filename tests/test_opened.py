@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from symconfig.errors import InputError
-from symconfig.opened import content, opened
+from symconfig.resources import content, opened
 
 PACKAGE = Path(__file__).resolve().parent.parent / "symconfig"
 # Modules that read in another way, and what.
 ALLOWED = {
-    "opened.py": "is the helper",
+    "resources.py": "has the helper",
     **dict.fromkeys(
         (
             "descriptor/architectures/class_defaults.py",
@@ -104,7 +104,7 @@ def test_files_are_opened_in_one_way() -> None:
         for path in PACKAGE.rglob("*.py")
         if (place := path.relative_to(PACKAGE).as_posix()) not in ALLOWED and (found := list(_reads(path)))
     }
-    assert others == {}, "symconfig.opened opens what a person names"
+    assert others == {}, "symconfig.resources opens what a person names"
 
 
 def test_no_module_is_excused_that_reads_nothing() -> None:

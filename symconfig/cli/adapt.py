@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from symconfig.cli.options import add_script, variables
 from symconfig.cli.shared import print_json, write_data
 from symconfig.errors import InputError, Problem
-from symconfig.masks import masked
+from symconfig.format import masked
 
 if TYPE_CHECKING:
     from symconfig.runs.adapting.adaptation import Adaptation

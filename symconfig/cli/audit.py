@@ -23,7 +23,7 @@ from symconfig.cli.shared import (
     write_text,
 )
 from symconfig.errors import InputError, Problem
-from symconfig.masks import masked
+from symconfig.format import masked
 
 if TYPE_CHECKING:
     from symconfig.api.planning import Problems

@@ -216,7 +216,7 @@ def _of_cluster(name: str, source: str | None) -> bool:
     """Whether a name is a field of a cluster, and no variable of the script."""
     from symconfig.descriptor.difference import SHORT
     from symconfig.descriptor.document import MAX_BYTES
-    from symconfig.opened import content
+    from symconfig.resources import content
 
     if name not in (*SHORT, "gpus_per_node", "levels"):
         return False

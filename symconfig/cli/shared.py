@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from symconfig.errors import InputError, Problem
-from symconfig.masks import masked
+from symconfig.format import masked
 
 if TYPE_CHECKING:
     from symconfig.api.problems import Problems

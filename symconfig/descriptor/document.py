@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypedDict
 
 from symconfig.errors import InputError, Problem
-from symconfig.opened import content
+from symconfig.resources import content
 
 KeyPath: TypeAlias = tuple[str | int, ...]
 MAX_DEPTH = 100

@@ -10,7 +10,7 @@ from io import BufferedIOBase
 from pathlib import Path
 
 from symconfig.errors import InputError, Problem
-from symconfig.opened import opened
+from symconfig.resources import opened
 
 BLOCK = 1 << 18  # bytes read at a time
 LONGEST = 1 << 16  # bytes of a line: what is longer comes in pieces

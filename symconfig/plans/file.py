@@ -26,12 +26,12 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.training import WholeTraining
 from symconfig.descriptor.validate import problems as descriptor_problems
 from symconfig.errors import InputError, Problem
-from symconfig.opened import content
 from symconfig.plans import shape
 from symconfig.plans.digests import ANSWER, HISTORY, INPUTS, RL, SOMETIMES, VERSION, digest, signed
 from symconfig.plans.history import History
 from symconfig.plans.plan import SCHEMA, Beside, Candidate, Plan, Search
 from symconfig.plans.rl import PlannedRl
+from symconfig.resources import content
 
 WARNINGS = "warnings"  # beside the plan in the answer of `plan --json`, and said again of any plan that is read
 _PARTS = ("schema", VERSION, *ANSWER, "inputs", "digests")

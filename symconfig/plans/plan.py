@@ -25,6 +25,7 @@ SCHEMA = "symconfig.plan/1"
 _CONFIG = ConfigDict(extra="forbid", strict=True)
 # What a plan predicts: a step takes time, and a GPU of a plan holds something.
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Part = Annotated[float, Field(allow_inf_nan=False)]  # of a sum: a difference may lie below 0 by a rounding error
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
@@ -159,8 +160,8 @@ class Predicted:
     reserved_bytes: Positive
     device_bytes: Positive
     host_bytes: Amount
-    memory: dict[str, Amount]
-    time: dict[str, Amount]
+    memory: dict[str, Part]
+    time: dict[str, Part]
     interval: dict[str, tuple[Amount, Amount]]
     # With experts: step_s and device_bytes when the busiest expert rank has this many times the mean's tokens.
     imbalance: dict[str, dict[str, float]] | None = None

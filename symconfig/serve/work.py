@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from symconfig.errors import InfeasibleError, InputError, Problem, SymconfigError
-from symconfig.masks import forget, masked
+from symconfig.format import forget, masked
 
 Say = Callable[[str, float], None]
 UPLOADED = "config.json"  # the name of an uploaded model in messages

@@ -11,7 +11,7 @@ from symconfig.descriptor.document import MAX_BYTES
 from symconfig.errors import InputError, Problem
 from symconfig.existing.launch.bash.ansi import unescaped
 from symconfig.existing.recover.words import settings
-from symconfig.opened import content
+from symconfig.resources import content
 
 FILE = "megatron_args.txt"
 _QUOTED = re.compile(r"""'[^']*'|"(?:[^"\\]|\\.)*"|\\.|\$'((?:[^'\\]|\\.)*)'""", re.DOTALL)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from symconfig import masks
+from symconfig import format as masks
 from tests.cli.support import Run
 from tests.cli.support import run as run
 

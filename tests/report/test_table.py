@@ -12,7 +12,7 @@ from symconfig.plans.plan import Beside, Candidate, Difference, Judged, NearReci
 from symconfig.plans.searched import searched
 from symconfig.render.summary import intervals
 from symconfig.report.grid import plain
-from symconfig.report.table import blocks, loss, losses, others_text, ranking, recompute_text, why
+from symconfig.report.table import blocks, loss, losses, others_text, ranking, why
 from tests.sample_plans import sample_plan
 
 
@@ -189,7 +189,7 @@ def test_losses_are_numbered_as_in_the_ranking(plan: Plan) -> None:
     ],
 )
 def test_recompute_policies_are_told_apart(recompute: Recompute, text: str) -> None:
-    assert recompute_text(recompute) == text
+    assert recompute.text == text
 
 
 def test_options_at_rest_are_not_listed_and_others_are(plan: Plan) -> None:

@@ -11,8 +11,8 @@ from types import MappingProxyType
 
 from symconfig.errors import InputError, Problem
 from symconfig.existing.launch.text import Text
-from symconfig.masks import learn
-from symconfig.opened import opened
+from symconfig.format import learn
+from symconfig.resources import opened
 
 LIMIT_BYTES = 1 << 20  # a launch script has thousands of bytes; a parse of a mebibyte takes seconds
 

@@ -17,7 +17,7 @@ from symconfig.existing.launch.follow import Around, followed
 from symconfig.existing.launch.harmless import Harmless
 from symconfig.existing.launch.reading import JSON_ALONE, Hides, Reading, Unread
 from symconfig.existing.launch.text import Text
-from symconfig.masks import learn
+from symconfig.format import learn
 
 ARGUMENTS = "<arguments>"  # the name of a line of arguments in messages
 _IDLE = "is given from outside, and nothing in the file names it"

@@ -13,7 +13,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from symconfig.masks import masked
+from symconfig.format import masked
 
 ASSETS = Path(__file__).parent / "assets"
 SCRIPTS = (

@@ -17,13 +17,13 @@ from symconfig.descriptor.json_strict import load_json_strict
 from symconfig.descriptor.model import Strict
 from symconfig.descriptor.validate import validate
 from symconfig.errors import InputError, Problem
-from symconfig.opened import content
 from symconfig.plans.file import MAX_BYTES
 from symconfig.plans.plan import Plan
 from symconfig.render import every_launcher, targets
 from symconfig.render.files import File, Files, line
 from symconfig.render.manifest import NAME
 from symconfig.render.overlay import digest
+from symconfig.resources import content
 from symconfig.runs.replan.differences import differences
 
 # edited: not what was written; stale: as it was written, and something else would be written now; input: a model or a
