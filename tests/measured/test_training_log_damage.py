@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from symconfig.descriptor.load import load_cluster
@@ -253,6 +253,7 @@ def test_any_bytes_are_read(tmp_path: Path, data: bytes, name: str) -> None:
 
 @FUZZ
 @given(st.lists(st.tuples(st.sampled_from(NAMES), st.sampled_from(VALUES)), max_size=8))
+@example([("num_layers", "9" * 17), ("num_experts", "8")])  # whose list of layers no memory holds
 def test_any_arguments_give_a_row_or_a_sentence(tmp_path: Path, damage: list[tuple[str, str]]) -> None:
     end = "-------------------- end of arguments"
     lines = "".join(f"  {name} {'.' * (48 - len(name))} {text}\n" for name, text in damage)

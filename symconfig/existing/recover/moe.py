@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from symconfig.descriptor.meaning import leading_and_every
+from symconfig.descriptor.model import MAX_LAYERS
 from symconfig.existing.recover.layer_pattern import Pattern, layer_pattern
 from symconfig.existing.recover.said import Fields
 
@@ -68,6 +69,8 @@ def _layers(out: Fields) -> None:
 
 def moe_layers(pattern: Pattern, layers: int) -> tuple[bool, ...]:
     """gpt_layer_specs.py, get_gpt_decoder_block_spec: every n-th layer from the first on, or a list. ValueError."""
+    if layers > MAX_LAYERS:
+        raise ValueError(f"at most {MAX_LAYERS:,} layers")
     if isinstance(pattern, int):
         if pattern < 1:
             raise ValueError("at least 1")
