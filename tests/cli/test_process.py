@@ -69,20 +69,30 @@ def test_a_full_disk_is_a_sentence(words: tuple[str, ...]) -> None:
     assert ended.stderr.startswith("error: ")
 
 
-def test_an_interrupt_is_quiet_and_130(tmp_path: Path) -> None:
-    fifo = tmp_path / "job.yaml"
-    os.mkfifo(fifo)  # reading it blocks until somebody writes
+INTERRUPTED = """
+import sys, time
+from symconfig.api import planning
+from symconfig.cli.main import main
+
+def solve(*given, **named):
+    print("here", flush=True)
+    time.sleep(300)
+
+planning.solve = solve
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_an_interrupt_is_quiet_and_130() -> None:
+    """In the middle of the work, which here says when it has begun."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "symconfig", "plan", str(fifo)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+        [sys.executable, "-c", INTERRUPTED, *JOB], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
+    assert process.stdout is not None
     try:
-        writer = os.open(fifo, os.O_WRONLY)  # waits until the command reads
+        assert process.stdout.readline() == "here\n"
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=300)
-        os.close(writer)
     finally:
         process.kill()
     assert (process.returncode, out, err) == (130, "", "interrupted\n")

@@ -15,7 +15,7 @@ AUTOTP_MODELS = frozenset(("llama", "mistral", "qwen", "qwen2", "qwen3"))
 REQUIREMENTS = {
     "torch": "torch>=2.6",
     "deepspeed": f"deepspeed=={DEEPSPEED_RELEASE}",
-    "transformers": "transformers>=4.57,<6",
+    "transformers": "transformers>=5,<6",
     "accelerate": "accelerate>=1.0  # transformers asks for it beside DeepSpeed",
 }
 ADAPTER_REQUIREMENTS = {"peft": "peft>=0.17,<1"}
