@@ -149,7 +149,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Predicted:
-    """What the model expects of one steady step. Meanings and units as in the README's contract."""
+    """What the model expects of one steady step, in SI units: docs/model.md says what each field means."""
 
     __pydantic_config__ = _CONFIG
     step_s: Positive

@@ -109,6 +109,9 @@ def _refuse(plan: Plan, rl: Rl) -> None:
     if p.pp > 1 and options.stage_layout:
         what = "verl's Megatron workers are told the same number of layers for every stage"
         problems.append(Problem(what, field="layout", got=options.stage_layout, pins=("layout=equal", "pp=1")))
+    if rl.prompts % rl.updates:
+        what, need = "verl divides a step's prompts over its updates", f"a divisor of {rl.prompts}"
+        problems.append(Problem(what, field="rl.updates", got=str(rl.updates), need=need))
     if rl.placement == "split":
         what = "its main_ppo has the engine on the actor's GPUs"
         problems.append(Problem(what, field="rl.placement", got="split", hint="placement: colocated"))

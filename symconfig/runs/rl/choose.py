@@ -26,6 +26,7 @@ from symconfig.runs.rl.phases import AWAY, Away, Layout, Trained
 
 WEIGHED = 12  # plans of the actor, around each of which engines are weighed
 _TIMES = (1, 2, 4)  # the longest sequence, that a micro-batch has room for
+_CONTEXT = (1, 2, 4, 8, 16)  # ranks of context parallelism
 _MOST_SHARE, _SHARES = 0.9, 20  # of a GPU for the engine, in twentieths
 _ALIKE = 0.01  # of a generation: of shares that differ by less, the smallest is taken
 _LEFT = (0.0, 0.05, 0.1, 0.2)  # shares of a GPU that an update leaves beside, the first that leads to a plan that fits
@@ -82,6 +83,14 @@ def _check(asked: Asked) -> None:
         problems.append(Problem(what, field="adapter", hint="the model without its adapter"))
     if asked.job.gpus == "auto":
         problems.append(Problem("of a step of reinforcement learning must be a number", field="gpus", got="auto"))
+    elif not (asked.rl.rollout_gpus or 0) < asked.job.gpus or (asked.rl.placement == "split" and asked.job.gpus == 1):
+        what, need = "leaves no GPU to train on", f"fewer than {asked.job.gpus}"
+        problems.append(Problem(what, field="rl.rollout_gpus", got=str(asked.rl.rollout_gpus or 1), need=need))
+    room = asked.rl.tokens_per_gpu
+    if room is not None and room * _CONTEXT[-1] < asked.rl.longest:
+        what = f"a micro-batch has no room for the longest sequence, of {asked.rl.longest} tokens"
+        need = f"{ceil(asked.rl.longest / _CONTEXT[-1])} tokens or more, with cp {_CONTEXT[-1]}"
+        problems.append(Problem(what, field="rl.tokens_per_gpu", got=str(room), need=need))
     if asked.rl.longest > asked.model.max_position_embeddings:
         what, need = "the longest sequence is longer than the model's", f"at most {asked.model.max_position_embeddings}"
         problems.append(Problem(what, field="rl", got=f"{asked.rl.longest} tokens", need=need))
@@ -129,7 +138,7 @@ def _rooms(asked: Asked) -> Iterator[tuple[int, dict[str, str]]]:
     if rl.tokens_per_gpu is None:
         yield from ((times * rl.longest, {}) for times in _TIMES if times == 1 or times * rl.longest <= _needed(rl))
         return
-    for cp in (1, 2, 4, 8, 16):
+    for cp in _CONTEXT:
         if cp * rl.tokens_per_gpu >= rl.longest:
             yield cp * rl.tokens_per_gpu, {"cp": str(cp)}
 
@@ -224,12 +233,17 @@ def _none_fits(asked: Asked, layout: Layout | None) -> InfeasibleError:
         hint = "more GPUs, a shorter response_length.max, or placement: split"
         return InfeasibleError(Problem(what, field="rl.rollout", hint=hint))
     fullest = max(layout.phases, key=lambda phase: phase.bytes)
+    if layout.trained_bytes <= asked.usable_bytes:
+        what = "nothing fits: what is moved to the host takes more than it has for each GPU"
+        had = asked.cluster.host.memory_bytes.value / asked.cluster.gpus_per_node
+        got, need = f"{gib(layout.host_bytes)} GiB", f"{gib(had)} GiB"
+        return InfeasibleError(Problem(what, field="rl", got=got, need=need, hint="more GPUs"))
     return InfeasibleError(
         Problem(
             f"nothing fits: the phase {fullest.name} of the best layout is too full",
             field="rl",
-            got=gib(fullest.bytes),
-            need=f"{gib(asked.usable_bytes)} usable of {gib(asked.cluster.gpu.memory_bytes.value)}",
+            got=f"{gib(fullest.bytes)} GiB",
+            need=f"{gib(asked.usable_bytes)} GiB usable of {gib(asked.cluster.gpu.memory_bytes.value)}",
             hint="more GPUs, or fewer tokens_per_gpu",
         )
     )

@@ -187,6 +187,28 @@ def test_nothing_fits_names_the_phase_or_the_update() -> None:
         planned(rollout={"tp": 1, "memory_share": 0.2})
 
 
+@pytest.mark.parametrize(
+    ("gpus", "changed", "said"),
+    [
+        (8, {"tokens_per_gpu": 50}, r"rl.tokens_per_gpu: a micro-batch has no room .*got 50, need 80 tokens or more"),
+        (8, {"placement": "split", "rollout_gpus": 8}, r"rl.rollout_gpus: leaves no GPU to train on"),
+        (1, {"placement": "split"}, r"rl.rollout_gpus: leaves no GPU to train on"),
+    ],
+)
+def test_what_leaves_nothing_to_plan_is_said(gpus: int, changed: dict[str, Any], said: str) -> None:
+    job = {"model": "llama3.1-8b", "cluster": "h100", "gpus": gpus, "task": "rl", "global_batch_size": 128}
+    asked = Job.model_validate(job | {"rl": Rl.model_validate(section(**changed))})
+    model, cluster = load_model(asked.model), load_cluster(asked.cluster)
+    assert asked.rl is not None
+    with pytest.raises(InputError, match=said):
+        answer(Asked(model, cluster, asked, asked.rl, None, lambda of, job, most: usual()), 1)
+
+
+def test_verl_divides_prompts_over_updates() -> None:
+    with pytest.raises(InfeasibleError, match=r"rl.updates: verl divides a step's prompts .*got 128"):
+        planned(updates=128)
+
+
 def test_a_job_of_another_task_has_no_section() -> None:
     with pytest.raises(InputError, match="task: rl and the section rl go together"):
         symconfig.plan("llama3.1-8b", "h100", 8, 64, task="sft", rl=section())
