@@ -149,7 +149,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Predicted:
-    """What the model expects of one steady step, in SI units: docs/model.md says what each field means."""
+    """What the model expects of one steady step, in SI units, as the ends of the names say."""
 
     __pydantic_config__ = _CONFIG
     step_s: Positive
