@@ -146,8 +146,8 @@ def test_a_gpu_is_known_by_its_name_or_else_by_what_it_has(found: Gpu, wrong: bo
         ("megatron", {"megatron": "0.18.2", "deepspeed": "1.0"}, ["megatron-core"]),
         ("deepspeed", {"deepspeed": "0.18.9+cu128"}, []),
         ("deepspeed", {"deepspeed": "0.19.0", "transformers": "3.0"}, ["deepspeed"]),
-        ("transformers", {"deepspeed": "0.18.1", "transformers": "4.57.1"}, []),
-        ("transformers", {"deepspeed": "0.18.1", "transformers": "4.56.9"}, ["transformers"]),
+        ("transformers", {"deepspeed": "0.18.1", "transformers": "5.0.0"}, []),
+        ("transformers", {"deepspeed": "0.18.1", "transformers": "4.57.9"}, ["transformers"]),
         ("transformers", {"deepspeed": "0.18.1", "transformers": "6.0.0"}, ["transformers"]),
     ],
 )
