@@ -13,7 +13,7 @@ from pydantic import Field
 
 from symconfig.descriptor import hub
 from symconfig.descriptor.cluster import LONGEST_NAME, ClusterDescriptor, Kernels, KernelsFile
-from symconfig.descriptor.cluster_name import CLUSTER, as_document, joined, split
+from symconfig.descriptor.cluster_name import CLUSTER, as_document, joined, kinds, split
 from symconfig.descriptor.difference import SHORT, changed
 from symconfig.descriptor.document import Document, shorten
 from symconfig.descriptor.given import given_in, quantified
@@ -125,6 +125,17 @@ def load_cluster(name_or_path: str, base: Path | None = None) -> ClusterDescript
     return _load_cluster(name_or_path, base, ())
 
 
+def is_mixed(name: str, base: Path | None = None) -> bool:
+    """Return whether a cluster's name, or the file of that path, is of two kinds of GPUs."""
+    if _lies(name, base) != "file":
+        return kinds(name) is not None
+    path = (base or Path()) / name
+    if path.suffix not in _YAML:
+        return False
+    data = load_yaml_strict(path).data
+    return isinstance(data, dict) and "kinds" in data
+
+
 def find_cluster(name_or_path: str, base: Path | None = None) -> Path:
     """The file of a cluster, or of what it differs from. Raises InputError."""
     return find(_split(name_or_path, base)[0], "clusters", base)
@@ -146,6 +157,9 @@ def _of_name(problem: Problem) -> Problem:
 
 def _split(name: str, base: Path | None) -> tuple[str, dict[str, str]]:
     """A cluster's name and what differs; a file may have a name that looks like both."""
+    if is_mixed(name, base):
+        what = "has two kinds of GPUs, and only symconfig plan takes such a cluster"
+        raise InputError(Problem(what, field=CLUSTER, got=shorten(name), hint="one of its kinds"))
     return (name, {}) if _lies(name, base) else split(name)
 
 
