@@ -12,7 +12,9 @@ from symconfig.cli.shared import note, page_path, print_json, say, write_page, w
 from symconfig.errors import InfeasibleError, InputError, Problem, SymconfigError
 
 if TYPE_CHECKING:
+    from symconfig.api.problems import Problems
     from symconfig.cli.job import Request
+    from symconfig.descriptor.mixed import MixedCluster
 
 NAME = "plan"
 DOES = "find the fastest configuration that fits, and write its files"
@@ -35,6 +37,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print the ranked plans and write their files. Exit 0; no plan, or bad input, is raised."""
     from symconfig.api import planning as api
+    from symconfig.api.mixed import named
     from symconfig.cli.job import as_options, request
     from symconfig.report.progress import Progress
 
@@ -51,6 +54,9 @@ def run(arguments: argparse.Namespace) -> int:
     asked = found.collect(lambda: request(arguments))
     if asked is None:
         raise InputError(found.all)
+    mixed = found.collect(lambda: named(asked.document, asked.cluster_base))
+    if mixed is not None:
+        return _run_mixed(arguments, asked, mixed, found, top or 1)
     try:
         with Progress(sys.stderr) as progress:
             result = api.solve(
@@ -91,6 +97,40 @@ def run(arguments: argparse.Namespace) -> int:
         note(f"wrote {table}")
     if out is not None and files is not None:
         wrote(out, written, arguments.json, api.remarks(result.plan, files))
+    return 0
+
+
+def _run_mixed(arguments: argparse.Namespace, asked: Request, mixed: MixedCluster, found: Problems, top: int) -> int:
+    """Print the plans over two kinds of GPUs and write their files."""
+    from symconfig.api.mixed import solve
+    from symconfig.cli.job import as_options
+    from symconfig.report.mixed import blocks
+    from symconfig.report.progress import Progress
+
+    for name in ("html", "candidates", "launcher", "templates"):
+        if getattr(arguments, name):
+            found.add(Problem("is not written for two kinds of GPUs", field=f"--{name}", hint="--out or --json"))
+    out = Path(arguments.out) if arguments.out is not None else None
+    try:
+        with Progress(sys.stderr) as progress:
+            result = solve(
+                asked.document,
+                mixed,
+                model_base=asked.model_base,
+                top=top,
+                writes=out is not None,
+                problems=(*found.all, *asked.problems),
+                progress=progress,
+            )
+    except SymconfigError as error:
+        raise type(error)([as_options(problem, asked) for problem in error.problems]) from None
+    written = result.write(out, arguments.force) if out is not None else []
+    if arguments.json:
+        print_json(result.to_dict())
+    else:
+        say(blocks(result.plan))
+    if out is not None:
+        wrote(out, written, arguments.json, ())
     return 0
 
 

@@ -158,7 +158,7 @@ def _of_name(problem: Problem) -> Problem:
 def _split(name: str, base: Path | None) -> tuple[str, dict[str, str]]:
     """A cluster's name and what differs; a file may have a name that looks like both."""
     if is_mixed(name, base):
-        what = "has two kinds of GPUs, and only symconfig plan takes such a cluster"
+        what = "has two kinds of GPUs, and only symconfig plan takes such a cluster (symconfig.plan_mixed in Python)"
         raise InputError(Problem(what, field=CLUSTER, got=shorten(name), hint="one of its kinds"))
     return (name, {}) if _lies(name, base) else split(name)
 

@@ -43,7 +43,7 @@ class Share:
     @property
     def nodes(self) -> int:
         """How many hosts they fill."""
-        return -(-self.gpus // self.cluster.gpus_per_node)
+        return self.gpus // self.cluster.gpus_per_node
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ def _check(first: Share, second: Share) -> None:
         problems.append(Problem(what, field=CLUSTER, got=got, hint="'NAME with gpus_per_node=N*GPUS' for one of them"))
     for share in (first, second):
         each = share.cluster.gpus_per_node
-        if share.gpus > each and share.gpus % each:
+        if share.gpus % each:
             what, need = f"{share.cluster.name} does not fill whole nodes", f"a multiple of {each}"
             problems.append(Problem(what, field=CLUSTER, got=str(share.gpus), need=need))
     if problems:

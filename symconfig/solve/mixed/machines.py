@@ -14,7 +14,7 @@ from symconfig.descriptor.mixed import MixedCluster
 _LEVELS = 4  # that the formulas know
 _OF_PEAK = {"efficiency": "high_peak_flops", "low_efficiency": "peak_flops"}  # shares of a rate
 _MOST = ("memory_bytes", "host_memory_bytes_per_gpu")
-_LEAST_ENDS, _MOST_ENDS = ("size", "bytes_per_s"), ("latency_s", "mesh")
+_LEAST = ("size", "bytes_per_s")  # ends of the names of levels' numbers of which less is worse
 
 
 def mean(machines: Sequence[Machine], gpus: Sequence[int]) -> Machine:
@@ -70,7 +70,7 @@ def _between_nodes(cluster: ClusterDescriptor, machine: Machine) -> dict[str, Nu
 def _worse(one: dict[str, Number], other: dict[str, Number]) -> dict[str, Number]:
     """Level by level, the smaller domain, the lower bandwidth and the longer latency of both."""
     return {
-        name: min(value, other[name]) if name.endswith(_LEAST_ENDS) else max(value, other[name])
+        name: min(value, other[name]) if name.endswith(_LEAST) else max(value, other[name])
         for name, value in one.items()
     }
 
