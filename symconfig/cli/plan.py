@@ -54,9 +54,11 @@ def run(arguments: argparse.Namespace) -> int:
     asked = found.collect(lambda: request(arguments))
     if asked is None:
         raise InputError(found.all)
-    mixed = found.collect(lambda: named(asked.document, asked.cluster_base))
-    if mixed is not None:
+    before = len(found.all)
+    if (mixed := found.collect(lambda: named(asked.document, asked.cluster_base))) is not None:
         return _run_mixed(arguments, asked, mixed, found, top or 1)
+    if len(found.all) > before:
+        raise InputError([as_options(problem, asked) for problem in (*found.all, *asked.problems)])
     try:
         with Progress(sys.stderr) as progress:
             result = api.solve(

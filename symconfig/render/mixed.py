@@ -47,7 +47,7 @@ def files(plan: MixedPlan) -> Files:
 
 def folder(host: Host) -> str:
     """Where the files of a kind's nodes are."""
-    return f"stages-{host.stages.first}-{host.stages.last}"
+    return f"stages-{host.stages.text.replace(' to ', '-')}"
 
 
 def verdict(plan: MixedPlan) -> Iterator[str]:

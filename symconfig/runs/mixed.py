@@ -15,7 +15,9 @@ from symconfig.runs.best import prepared
 from symconfig.solve.answer import answer, refused
 from symconfig.solve.mixed.candidate import described
 from symconfig.solve.mixed.search import search
+from symconfig.solve.pins import DEGREES
 
+_OF_BOTH = (*DEGREES, "layout", "schedule")  # pins
 Progress = Callable[[str, float], None]
 
 
@@ -76,8 +78,9 @@ def _untold(model: ModelDescriptor, job: Job, each: MixedCandidate) -> list[Prob
 
 
 def _alone(model: ModelDescriptor, share: Share, job: Job, progress: Progress | None) -> Alone:
-    """What one kind does by itself."""
-    own = job.model_copy(update={"gpus": share.gpus, "cluster": share.cluster.name})
+    """What one kind does by itself, at the degrees that suit it: pins of degrees are meant for both."""
+    pins = {name: value for name, value in job.pins.items() if name not in _OF_BOTH}
+    own = job.model_copy(update={"gpus": share.gpus, "cluster": share.cluster.name, "pins": pins})
     try:
         plan = answer(model, share.cluster, own, target_of(model, own), top=1, progress=progress, alone=True)
     except SymconfigError as error:

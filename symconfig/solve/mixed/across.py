@@ -18,12 +18,15 @@ from symconfig.cost.machine import Machine
 from symconfig.cost.pipeline import Messages, messages
 from symconfig.cost.stages import Setting, Stages
 from symconfig.cost.step import HOST_SHARE, apart_s, host_bytes
+from symconfig.cost.table import Table
+from symconfig.graph.model import sequence
+from symconfig.graph.parts import is_layer
 from symconfig.plans.columns import Columns
 from symconfig.schedule.simulate import simulate
 from symconfig.schedule.timeline import Timeline
 from symconfig.schedule.times import Times
 from symconfig.solve.budget import peak_budget
-from symconfig.solve.detail import Detail, detail
+from symconfig.solve.detail import Detail, detailed, table_alone
 from symconfig.solve.found import Found
 from symconfig.solve.split import Split
 from symconfig.solve.timeline import BUBBLE, EXCHANGE, own_schedule, shape, times, without_exchange
@@ -65,16 +68,36 @@ class Across:
         return self.founds[0].split
 
     @cached_property
+    def tables(self) -> tuple[Table, Table]:
+        """The blocks' costs on either kind."""
+        return table_alone(self.founds[0]), table_alone(self.founds[1])
+
+    @property
+    def num_microbatches(self) -> int:
+        """How many pass the pipeline in a step."""
+        found = self.founds[0]
+        return found.request.global_batch // (found.degrees.dp * found.micro)
+
+    @cached_property
     def parts(self) -> tuple[Detail, Detail]:
         """The candidate in detail on either kind."""
-        return detail(self.founds[0]), detail(self.founds[1])
+        one, other = (detailed(found, table) for found, table in zip(self.founds, self.tables, strict=True))
+        return one, other
+
+    @property
+    def floor_s(self) -> float:
+        """A lower bound of the step in any layout: layers shared out in parts, were each as quick on the second kind as
+        the one that loses least there."""
+        kinds = sequence(self.founds[0].request.model)
+        counts = np.array([kinds.count(kind) * is_layer(kind) for kind in self.tables[0].kinds], dtype=np.float64)
+        one, other = (table.seconds[0, counts > 0, 0] for table in self.tables)
+        ratio, whole_s = float((other / one).min()), float(counts[counts > 0] @ one)
+        return self.num_microbatches * ratio * whole_s / (self.pp - self.ahead + ratio * self.ahead)
 
     def least_s(self, split: Split) -> float:
         """Return a lower bound of the step with other stages, from the blocks' own seconds."""
-        tables = [parts.table for parts in self.parts]
-        seconds = [np.array(split.counts(table.kinds)) @ table.seconds[0, :, 0] for table in tables]
-        slowest = max(seconds[kind][stage] for stage, kind in enumerate(self.kinds))
-        return float(slowest * shape(self.parts[0])[0])
+        seconds = [np.array(split.counts(table.kinds)) @ table.seconds[0, :, 0] for table in self.tables]
+        return self.num_microbatches * float(max(seconds[kind][stage] for stage, kind in enumerate(self.kinds)))
 
     @property
     def stages(self) -> tuple[slice, slice]:
@@ -192,7 +215,7 @@ class Across:
     def time(self) -> dict[str, float]:
         """Seconds of a step by part: the slowest stage's passes, the bubble, and what shows beside them."""
         slowest = int(np.argmax(self.stage_s))
-        kind, m = self.kinds[slowest], shape(self.parts[0])[0]
+        kind, m = self.kinds[slowest], self.num_microbatches
         parts = self.parts[kind]
         alone = self.run(without_exchange(self.times)).step_s
         again = float(self.times.recompute[slowest].sum())

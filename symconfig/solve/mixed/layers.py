@@ -31,6 +31,8 @@ def best_layers(across: Across, below_s: float) -> Across | None:
 
     None: there is none.
     """
+    if across.floor_s >= below_s:
+        return None
     request, again = across.founds[0].request, across.founds[0].block_layers
     given = [across.laid(across.split, again)]
     best = _fastest(across, given, below_s)
@@ -76,7 +78,7 @@ def _proposed(across: Across, below_s: float) -> Iterator[Across]:
         return
     one = across.laid(plain, across.founds[0].block_layers)
     problems = list(map(asked, one.founds, one.parts))
-    most_s = below_s / int(one.parts[0].points.num_microbatches[0])
+    most_s = below_s / one.num_microbatches
     for _ in range(TRIES):
         chain, first = slowest_least(problems, across.kinds, _waits(one), most_s)
         if chain is None:

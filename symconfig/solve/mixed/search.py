@@ -33,7 +33,7 @@ from symconfig.solve.weighed import Weighed
 
 FAMILIES = 6  # ways to split, at each number of stages, that are laid over both kinds
 LEADERS = 4  # ways to split around whose best layout layers are moved
-FAR = 1.25  # times the best step: what is slower is no runner-up
+FAR = 1.15  # times the best step: what is slower is no runner-up
 CHUNKS = ((1, 1), (2, 2**31))  # of a stage; those of one are weighed by themselves, as they can be the most uneven
 ORDERS = ((0, 1), (1, 0))  # of the cluster's kinds along the pipeline
 
