@@ -12,7 +12,7 @@ from symconfig.api.planning import as_field, check_free, check_top, read_job
 from symconfig.api.problems import Problems, stated
 from symconfig.descriptor.document import Document
 from symconfig.descriptor.job import Limits, Packing
-from symconfig.descriptor.mixed import MixedCluster, load_mixed
+from symconfig.descriptor.mixed import MixedCluster, mixed_of
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.optimizer import Optimizer
 from symconfig.descriptor.training import Training
@@ -31,7 +31,7 @@ class MixedResult:
 
     @property
     def best(self) -> MixedCandidate:
-        """The fastest candidate, with what lies on which kind."""
+        """Return the fastest candidate, with what lies on which kind."""
         return self.plan.best
 
     @typed
@@ -84,17 +84,11 @@ def plan_mixed(
     """
     fields = {name: value for name, value in locals().items() if name not in ("top", "progress") and value is not None}
     document = Document({name: as_field(value) for name, value in fields.items()}, file="")
-    mixed = named(document)
+    mixed = mixed_of(document)
     if mixed is None:
         need = "two kinds, as h100*16 + a100-80gb*16"
         raise InputError(Problem("has one kind of GPUs", field="cluster", got=str(cluster), need=need))
     return solve(document, mixed, model if isinstance(model, ModelDescriptor) else None, top=top, progress=progress)
-
-
-def named(document: Document, base: Path | None = None) -> MixedCluster | None:
-    """Return the cluster of two kinds that a job names; None: it names another one, or none. Raises InputError."""
-    name = document.data.get("cluster") if isinstance(document.data, dict) else None
-    return load_mixed(name, base) if isinstance(name, str) else None
 
 
 def solve(

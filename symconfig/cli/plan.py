@@ -37,8 +37,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print the ranked plans and write their files. Exit 0; no plan, or bad input, is raised."""
     from symconfig.api import planning as api
-    from symconfig.api.mixed import named
     from symconfig.cli.job import as_options, request
+    from symconfig.descriptor.mixed import mixed_of
     from symconfig.report.progress import Progress
 
     found = api.Problems()
@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
     if asked is None:
         raise InputError(found.all)
     before = len(found.all)
-    if (mixed := found.collect(lambda: named(asked.document, asked.cluster_base))) is not None:
+    if (mixed := found.collect(lambda: mixed_of(asked.document, asked.cluster_base))) is not None:
         return _run_mixed(arguments, asked, mixed, found, top or 1)
     if len(found.all) > before:
         raise InputError([as_options(problem, asked) for problem in (*found.all, *asked.problems)])

@@ -10,6 +10,7 @@ from pydantic import Field
 
 from symconfig.descriptor.cluster import LONGEST_NAME, ClusterDescriptor
 from symconfig.descriptor.cluster_name import CLUSTER, OVER, kinds
+from symconfig.descriptor.document import Document
 from symconfig.descriptor.load import find, is_mixed, load_cluster
 from symconfig.descriptor.model import PositiveInt, Strict
 from symconfig.descriptor.network import gpu_bytes_per_s
@@ -42,7 +43,7 @@ class Share:
 
     @property
     def nodes(self) -> int:
-        """How many hosts they fill."""
+        """Count the hosts that they fill."""
         return self.gpus // self.cluster.gpus_per_node
 
 
@@ -57,7 +58,7 @@ class MixedCluster:
 
     @property
     def gpus(self) -> int:
-        """All of both kinds."""
+        """Count the GPUs of both kinds."""
         return sum(share.gpus for share in self.shares)
 
 
@@ -80,6 +81,12 @@ def load_mixed(name: str, base: Path | None = None) -> MixedCluster | None:
     over = "" if file.over is None else f" {OVER} {file.over}"
     called = " + ".join(f"{share.cluster.name}*{share.gpus}" for share in (first, second))
     return MixedCluster(called + over, (first, second), over_rate)
+
+
+def mixed_of(document: Document, base: Path | None = None) -> MixedCluster | None:
+    """Load the cluster of two kinds that a job names; None: it names another one, or none. Raises InputError."""
+    name = document.data.get(CLUSTER) if isinstance(document.data, dict) else None
+    return load_mixed(name, base) if isinstance(name, str) else None
 
 
 def _check(first: Share, second: Share) -> None:

@@ -23,7 +23,7 @@ class Span:
 
     @property
     def text(self) -> str:
-        """`3`, or `0 to 3`."""
+        """Spell them: `3`, or `0 to 3`."""
         return str(self.first) if self.first == self.last else f"{self.first} to {self.last}"
 
 
@@ -40,7 +40,7 @@ class Host:
     usable_bytes: float
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data."""
+        """Return it as plain data."""
         return {
             "cluster": self.share.cluster.name,
             "gpus": self.share.gpus,
@@ -60,7 +60,7 @@ class MixedCandidate:
     hosts: tuple[Host, Host]
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data: a candidate as a plan has it, with its kinds."""
+        """Return it as plain data: a candidate as a plan has it, with its kinds."""
         return {**self.candidate.to_dict(), "kinds": [host.to_dict() for host in self.hosts]}
 
 
@@ -73,7 +73,7 @@ class Alone:
     why: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data."""
+        """Return it as plain data."""
         best = None if self.best is None else self.best.to_dict()
         return {"cluster": self.share.cluster.name, "gpus": self.share.gpus, "best": best, "why": self.why}
 
@@ -97,13 +97,13 @@ class MixedPlan:
 
     @property
     def faster(self) -> Alone | None:
-        """The kind that is faster by itself; None: neither has a plan."""
+        """Return the kind that is faster by itself; None: neither has a plan."""
         able = [each for each in self.alone if each.best is not None]
         return min(able, key=lambda each: each.best.predicted.step_s if each.best else 0.0, default=None)
 
     @property
     def gain(self) -> float | None:
-        """How many times as fast both kinds are as the faster one alone; None: neither runs alone."""
+        """Return how many times as fast both kinds are as the faster one alone; None: neither runs alone."""
         faster = self.faster
         if faster is None or faster.best is None:
             return None
@@ -111,11 +111,11 @@ class MixedPlan:
 
     @property
     def pays(self) -> bool:
-        """Whether both kinds are faster than the faster one alone."""
+        """Return whether both kinds are faster than the faster one alone."""
         return self.gain is None or self.gain > 1.0
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, the same for the same inputs."""
+        """Return it as plain data, the same for the same inputs."""
         shares = self.cluster.shares
         return {
             "schema": SCHEMA,

@@ -46,7 +46,7 @@ def files(plan: MixedPlan) -> Files:
 
 
 def folder(host: Host) -> str:
-    """Where the files of a kind's nodes are."""
+    """Name the folder of a kind's nodes."""
     return f"stages-{host.stages.text.replace(' to ', '-')}"
 
 

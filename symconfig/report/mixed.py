@@ -19,7 +19,7 @@ def blocks(plan: MixedPlan) -> list[Block]:
 
 
 def _headline(plan: MixedPlan) -> str:
-    """Model, kinds, framework and batch in two lines."""
+    """Say model, kinds, framework and batch in two lines."""
     best, batch = plan.best.candidate, plan.best.candidate.batch
     kinds = " and ".join(
         f"{count(share.gpus)} x {share.cluster.gpu.product} ({share.cluster.name})" for share in plan.cluster.shares
@@ -31,7 +31,7 @@ def _headline(plan: MixedPlan) -> str:
 
 
 def _ranking(every: tuple[MixedCandidate, ...]) -> Grid:
-    """One row a candidate, the best first, with the kinds in the order of its stages."""
+    """Show one row a candidate, the best first, with the kinds in the order of its stages."""
     grid = compared(tuple((str(number), each.candidate) for number, each in enumerate(every, 1)))
     orders = (each.hosts[0].share.cluster.name for each in every)
     return replace(
@@ -43,7 +43,7 @@ def _ranking(every: tuple[MixedCandidate, ...]) -> Grid:
 
 
 def _kinds(best: MixedCandidate) -> Grid:
-    """One row a kind of the best candidate, in the order of its stages."""
+    """Show one row a kind of the best candidate, in the order of its stages."""
     rows = tuple(
         (
             host.share.cluster.name,

@@ -78,7 +78,7 @@ def _untold(model: ModelDescriptor, job: Job, each: MixedCandidate) -> list[Prob
 
 
 def _alone(model: ModelDescriptor, share: Share, job: Job, progress: Progress | None) -> Alone:
-    """What one kind does by itself, at the degrees that suit it: pins of degrees are meant for both."""
+    """Plan for one kind by itself, at the degrees that suit it: pins of degrees are meant for both."""
     pins = {name: value for name, value in job.pins.items() if name not in _OF_BOTH}
     own = job.model_copy(update={"gpus": share.gpus, "cluster": share.cluster.name, "pins": pins})
     try:

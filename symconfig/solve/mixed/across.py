@@ -54,45 +54,42 @@ class Across:
 
     @property
     def pp(self) -> int:
-        """How many stages there are."""
+        """Count the stages."""
         return self.founds[0].degrees.pp
 
     @property
     def kinds(self) -> tuple[int, ...]:
-        """[pp]: 0 where a stage lies on the first kind, 1 on the second."""
+        """Number the kind of each stage [pp]: 0 for the first one, 1 for the second."""
         return tuple(int(stage >= self.ahead) for stage in range(self.pp))
 
     @property
     def split(self) -> Split:
-        """The layers of each chunk."""
+        """Return the layers of each chunk."""
         return self.founds[0].split
 
     @cached_property
     def tables(self) -> tuple[Table, Table]:
-        """The blocks' costs on either kind."""
+        """Price the blocks on either kind."""
         return table_alone(self.founds[0]), table_alone(self.founds[1])
 
     @property
     def num_microbatches(self) -> int:
-        """How many pass the pipeline in a step."""
+        """Count the microbatches that pass the pipeline in a step."""
         found = self.founds[0]
         return found.request.global_batch // (found.degrees.dp * found.micro)
 
     @cached_property
     def parts(self) -> tuple[Detail, Detail]:
-        """The candidate in detail on either kind."""
+        """Work the candidate out on either kind, as if all stages lay on it."""
         one, other = (detailed(found, table) for found, table in zip(self.founds, self.tables, strict=True))
         return one, other
 
     @property
     def floor_s(self) -> float:
-        """A lower bound of the step in any layout: layers shared out in parts, were each as quick on the second kind as
-        the one that loses least there."""
-        kinds = sequence(self.founds[0].request.model)
-        counts = np.array([kinds.count(kind) * is_layer(kind) for kind in self.tables[0].kinds], dtype=np.float64)
-        one, other = (table.seconds[0, counts > 0, 0] for table in self.tables)
-        ratio, whole_s = float((other / one).min()), float(counts[counts > 0] @ one)
-        return self.num_microbatches * ratio * whole_s / (self.pp - self.ahead + ratio * self.ahead)
+        """Return a lower bound of the step in any layout."""
+        places = [self.tables[0].kinds.index(kind) for kind in sequence(self.founds[0].request.model) if is_layer(kind)]
+        one, other = (table.seconds[0, places, 0] for table in self.tables)
+        return self.num_microbatches * shared_s(one, other, (self.ahead, self.pp - self.ahead))
 
     def least_s(self, split: Split) -> float:
         """Return a lower bound of the step with other stages, from the blocks' own seconds."""
@@ -101,7 +98,7 @@ class Across:
 
     @property
     def stages(self) -> tuple[slice, slice]:
-        """The stages of each kind."""
+        """Return the places of the stages on each kind."""
         return slice(0, self.ahead), slice(self.ahead, self.pp)
 
     def own(self, kind: int) -> tuple[Stages, Setting]:
@@ -111,12 +108,12 @@ class Across:
 
     @cached_property
     def peaks(self) -> tuple[float, ...]:
-        """[pp]: bytes that each stage needs at its peak."""
+        """Return the bytes that each stage needs at its peak, [pp]."""
         return tuple(self.parts[kind].peaks[stage] for stage, kind in enumerate(self.kinds))
 
     @property
     def excess(self) -> tuple[float, float]:
-        """Bytes by which the fullest stage of each kind exceeds what it may hold; below 0: it fits."""
+        """Return the bytes by which the fullest stage of each kind exceeds what it may hold; below 0: it fits."""
         one, other = (
             max(self.peaks[mine]) - peak_budget(found.request, found.machine)
             for mine, found in zip(self.stages, self.founds, strict=True)
@@ -125,7 +122,7 @@ class Across:
 
     @property
     def fits(self) -> bool:
-        """Whether every stage fits in its own kind's memory, and what waits in host memory in its hosts'."""
+        """Return whether every stage fits in its own kind's memory, and what waits in host memory in its hosts'."""
         return max(self.excess) <= 0 and all(map(self._fits_host, (0, 1)))
 
     def _fits_host(self, kind: int) -> bool:
@@ -135,7 +132,7 @@ class Across:
 
     @cached_property
     def links_s(self) -> tuple[float, float, float]:
-        """Seconds for which a receiver waits for a message within the first kind, within the second, between them."""
+        """Return how long a receiver waits for a message: within the first kind, within the second, between them."""
         one, other, between = (float(each.busy_s[0]) for each in self._messages)
         return one, other, between
 
@@ -154,7 +151,7 @@ class Across:
 
     @cached_property
     def arrivals_s(self) -> tuple[Array, Array]:
-        """[pp, vpp] each: for which a chunk waits for its activation, and for its gradient."""
+        """Return for how long each chunk waits for its activation, and for its gradient: [pp, vpp] each."""
         into, back = (
             np.array([[self.link_s(stage, stage + way)] * self.split.vpp for stage in range(self.pp)])
             for way in (-1, 1)
@@ -164,8 +161,8 @@ class Across:
 
     @cached_property
     def times(self) -> Times:
-        """What the simulator needs: each stage's row of its own kind. What a message takes longer than the fastest one
-        belongs to the pass that waits for it."""
+        """Return what the simulator needs: each stage's row of its own kind. What a message takes longer than the
+        fastest one belongs to the pass that waits for it."""
         one, other = (times(found, parts) for found, parts in zip(self.founds, self.parts, strict=True))
         least_s = min(self.links_s)
         into, back = (np.maximum(arrivals - least_s, 0.0) for arrivals in self.arrivals_s)
@@ -188,24 +185,24 @@ class Across:
 
     @cached_property
     def simulated_s(self) -> float:
-        """When the optimizer starts: all stages are done, and the ends have summed a table of both."""
+        """Return when the optimizer starts: all stages are done, and the ends have summed a table of both."""
         parts, done = self.parts[0], self.run(self.times).finish_s
         between = between_ends_s(parts.sums, parts.points, replace(parts.setting, machine=self.border))
         return max(float(done.max()), max(float(done[0]), float(done[-1])) + float(between[0]))
 
     @cached_property
     def step_s(self) -> float:
-        """Seconds of a step."""
+        """Return the seconds of a step."""
         return self.simulated_s + self._slower(apart_s) + self._slower(copies_s)
 
     def _slower(self, what: Callable[[Stages, Columns, Setting], Array]) -> float:
-        """Seconds of what every stage does by itself, on the kind where it takes longer."""
+        """Time what every stage does by itself, on the kind where it takes longer."""
         points = self.parts[0].points
         return max(float(np.ravel(what(sums, points, setting))[0]) for sums, setting in map(self.own, (0, 1)))
 
     @cached_property
     def stage_s(self) -> tuple[float, ...]:
-        """[pp]: a microbatch's passes through each stage, with the waits for messages."""
+        """Time a microbatch's passes through each stage, with the waits for messages: [pp]."""
         made = self.times
         passes = made.forward + made.recompute + made.backward + made.weight
         waits = sum((np.minimum(arrivals, made.busy_s) for arrivals in self.arrivals_s), np.zeros_like(passes))
@@ -213,7 +210,7 @@ class Across:
 
     @property
     def time(self) -> dict[str, float]:
-        """Seconds of a step by part: the slowest stage's passes, the bubble, and what shows beside them."""
+        """Split the seconds of a step: the slowest stage's passes, the bubble, and what shows beside them."""
         slowest = int(np.argmax(self.stage_s))
         kind, m = self.kinds[slowest], self.num_microbatches
         parts = self.parts[kind]
@@ -233,3 +230,12 @@ class Across:
             "optimizer": self._slower(apart_s) - overhead,
             "overhead": overhead,
         }
+
+
+def shared_s(one: Array, other: Array, stages: tuple[int, int]) -> float:
+    """Return a lower bound of the slowest stage: layers are shared out in parts, and each is as quick on the second
+    kind as the one that loses least there.
+
+    one, other: seconds of every layer on the first and on the second kind; stages: how many each has."""
+    ratio = float(np.min(np.divide(other, one)))
+    return ratio * float(np.sum(one)) / (stages[1] + ratio * stages[0])

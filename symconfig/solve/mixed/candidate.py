@@ -33,7 +33,7 @@ def described(placed: Placed, mixed: MixedCluster, jobs: Sequence[Job]) -> Mixed
 
 
 def _predicted(placed: Placed, mixed: MixedCluster, kind: int) -> Predicted:
-    """The step, and the memory of the fullest stage on the pipeline's first or second kind."""
+    """Predict the step, and the memory of the fullest stage on the pipeline's first or second kind."""
     across = placed.across
     mine = [stage for stage, on in enumerate(across.kinds) if on == kind]
     worst = max(mine, key=lambda stage: across.peaks[stage])
@@ -57,7 +57,7 @@ def _host(placed: Placed, mixed: MixedCluster, jobs: Sequence[Job], kind: int, w
 
 
 def _peak_flops(placed: Placed, mixed: MixedCluster) -> float:
-    """The mean peak of all GPUs in the plan's precision."""
+    """Return the mean peak of all GPUs in the plan's precision."""
     precision = placed.across.founds[0].request.precision
     whole = sum(share.gpus * getattr(share.cluster.gpu.peak_flops, precision).value for share in mixed.shares)
     return float(whole / mixed.gpus)

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from symconfig.graph.model import sequence
 from symconfig.graph.parts import is_layer
-from symconfig.solve.mixed.across import Across
+from symconfig.solve.mixed.across import Across, shared_s
 from symconfig.solve.moves import moves
 from symconfig.solve.settle import asked
 from symconfig.solve.split import even, every_split, said
@@ -45,7 +47,7 @@ def best_layers(across: Across, below_s: float) -> Across | None:
 
 
 def _fastest(across: Across, layouts: Iterable[Across], below_s: float) -> Across | None:
-    """The fastest that fits, below a step time. across: the same degrees and policy, whose blocks are priced."""
+    """Return the fastest that fits, below a step time. across: the same degrees and policy, whose blocks are priced."""
     best = None
     for one in layouts:
         if across.least_s(one.split) < below_s and one.fits and one.step_s < below_s:
@@ -119,7 +121,7 @@ def slowest_least(
 
 
 def _slowest_s(chain: Chain, scales: Sequence[Scale], wait_s: Sequence[float]) -> float:
-    """Seconds of a microbatch on the slowest stage of a cut."""
+    """Time a microbatch on the slowest stage of a cut."""
     return max(
         wait + sum(scale.problem.seconds[kind][choice] for kind, choice in zip(chunk, choices, strict=True))
         for scale, wait, chunk, choices in zip(scales, wait_s, chain.chunks, chain.choices, strict=True)
@@ -127,25 +129,24 @@ def _slowest_s(chain: Chain, scales: Sequence[Scale], wait_s: Sequence[float]) -
 
 
 def bound_s(problems: Sequence[StageProblem], kinds: Sequence[int], mode: Mode) -> float:
-    """Return a lower bound of the slowest stage: layers shared out in parts, were each as quick on the slower kind as
-    the one that loses least there; with layers that run again, were all as quick as the quickest."""
-    on = [kinds.count(kind) for kind in (0, 1)]
+    """Return a lower bound of the slowest stage: that of `shared_s`; with layers that run again, were all as quick as
+    the quickest."""
+    on = kinds.count(0), kinds.count(1)
     every = [kind for kind in problems[0].sequence if is_layer(kind)]
-    one, other = ([problem.seconds[kind][mode.choice] for kind in every] for problem in problems)
-    ratio = min(b / a for a, b in zip(one, other, strict=True))
-    shared_s = ratio * sum(one) / (on[1] + ratio * on[0])
+    one, other = (np.array([problem.seconds[kind][mode.choice] for kind in every]) for problem in problems)
+    low = shared_s(one, other, on)
     if not mode.first:
-        return shared_s
-    each = [min(seconds) for seconds in (one, other)]
+        return low
+    each = [float(seconds.min()) for seconds in (one, other)]
     again = [min(p.seconds[kind][1] - p.seconds[kind][mode.choice] for kind in every) for p in problems]
 
     def held(most_s: float) -> float:
-        """Layers that all stages take in so many seconds."""
+        """Count the layers that all stages take in so many seconds."""
         few = (most_s / (plain + more) for plain, more in zip(each, again, strict=True))
         many = ((most_s - mode.first * more) / plain for plain, more in zip(each, again, strict=True))
         return sum(count * max(min(a, mode.first), b) for count, a, b in zip(on, few, many, strict=True))
 
-    low, high = shared_s, shared_s + (mode.first + 1) * max(again)
+    high = low + (mode.first + 1) * max(again)
     for _ in range(HALVINGS):
         middle = (low + high) / 2
         low, high = (low, middle) if held(middle) >= len(every) else (middle, high)
@@ -153,8 +154,8 @@ def bound_s(problems: Sequence[StageProblem], kinds: Sequence[int], mode: Mode) 
 
 
 def _waits(across: Across) -> list[float]:
-    """[pp]: a stage's waits for messages and handovers. The problems take one wait off either end of the model, which
-    has none there."""
+    """Add up each stage's waits for messages and handovers, [pp]. The problems take one wait off either end of the
+    model, which has none there."""
     handover = 2.0 * across.parts[0].setting.framework.handover_s
     own = [across.links_s[kind] for kind in across.kinds]
     into = [own[0], *(across.link_s(stage, stage - 1) for stage in range(1, across.pp))]
@@ -163,7 +164,7 @@ def _waits(across: Across) -> list[float]:
 
 
 def _dealt(blocks: tuple[str, ...], stages: Chunks, vpp: int) -> Chunks | None:
-    """Chunks that give every stage as many layers as it has now, as evenly as they go. None: too few layers."""
+    """Return chunks that give every stage as many layers as it has now, as evenly as they go. None: too few layers."""
     each = [divmod(layers(stage), vpp) for stage in stages]
     sizes = [whole + (chunk < rest) for chunk in range(vpp) for whole, rest in each]
     return None if min(sizes) < 1 else cut(blocks, sizes)

@@ -57,7 +57,7 @@ def border(mixed: MixedCluster, machines: Sequence[Machine]) -> Machine:
 
 
 def _between_nodes(cluster: ClusterDescriptor, machine: Machine) -> dict[str, Number]:
-    """The levels of a machine, with those inside a node as fast as the first one between nodes."""
+    """Return the levels of a machine, with those inside a node as fast as the first one between nodes."""
     names = [level.name for level in cluster.levels]
     first = next((place for place, name in enumerate(names) if name in NETWORK), len(names) - 1)
     found = dict(machine.levels)
@@ -68,7 +68,7 @@ def _between_nodes(cluster: ClusterDescriptor, machine: Machine) -> dict[str, Nu
 
 
 def _worse(one: dict[str, Number], other: dict[str, Number]) -> dict[str, Number]:
-    """Level by level, the smaller domain, the lower bandwidth and the longer latency of both."""
+    """Return, level by level, the smaller domain, the lower bandwidth and the longer latency of both."""
     return {
         name: min(value, other[name]) if name.endswith(_LEAST) else max(value, other[name])
         for name, value in one.items()
@@ -76,5 +76,5 @@ def _worse(one: dict[str, Number], other: dict[str, Number]) -> dict[str, Number
 
 
 def _efficiency(cluster: ClusterDescriptor) -> float:
-    """The share of a wire's bandwidth that collectives reach between nodes."""
+    """Return the share of a wire's bandwidth that collectives reach between nodes."""
     return (cluster.kernels.network_efficiency or cluster.kernels.link_efficiency).value

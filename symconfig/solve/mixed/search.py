@@ -48,7 +48,7 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """What a search found. ranked: the best of each way to split, the fastest first. jobs: as each kind has it.
+    """The outcome of a search. ranked: the best of each way to split, the fastest first. jobs: as each kind has it.
 
     candidates, feasible: weighed on the mean machine; laid: of them, laid over both kinds.
     """
@@ -85,14 +85,14 @@ def search(
     for precision in solving.precisions:
         for pp in pipelines(mixed):
             solving.weigh(precision, pp, effort, progress)
-    solving.lay_out()
+    solving.lay_out(progress)
     if not solving.best:
         raise _nothing(mixed, solving)
     return Mix(tuple(solving.ranked()[:top]), jobs, solving.candidates, solving.feasible, solving.laid)
 
 
 def _precision(mixed: MixedCluster, job: Job) -> str:
-    """The precision that a job asks for, else the one that both kinds have."""
+    """Return the precision that a job asks for, else the one that both kinds have."""
     if job.precision is not None:
         return job.precision
     every = all(share.cluster.gpu.peak_flops.bf16 is not None for share in mixed.shares)
@@ -116,22 +116,22 @@ class _Solving:
 
     @property
     def precisions(self) -> list[Precision]:
-        """Those that both kinds may compute in."""
+        """List the precisions that both kinds may compute in."""
         clusters = [share.cluster for share in self.mixed.shares]
         one, other = (precisions(*each, self.pins) for each in zip(clusters, self.jobs, strict=True))
         return [name for name in one if name in other]
 
     @property
     def best_s(self) -> float:
-        """The fastest step so far."""
+        """Return the fastest step so far."""
         return min((placed.across.step_s for placed in self.best.values()), default=float("inf"))
 
     def ranked(self) -> list[Placed]:
-        """The best of each way to split, the fastest first."""
+        """Rank the best of each way to split, the fastest first."""
         return sorted(self.best.values(), key=lambda placed: (placed.across.step_s, placed.across.founds[0].order))
 
     def _requests(self, precision: Precision, pins: Pins) -> list[tuple[Request, Request]]:
-        """What both kinds can have on."""
+        """Pair what the one kind can have on with the same on the other."""
         one, other = (
             requests(self.model, share.cluster, job, precision, pins)
             for share, job in zip(self.mixed.shares, self.jobs, strict=True)
@@ -157,17 +157,22 @@ class _Solving:
             self.fronts += [(found, of[found.extras]) for found in weighed.best]
 
     def _pins(self, pp: int, chunks: tuple[int, int]) -> Pins | None:
-        """The job's pins with so many stages and as many chunks of each as allowed. None: they exclude each other."""
+        """Narrow the job's pins to so many stages, and chunks of each within limits. None: they exclude each other."""
         low, high = self.pins.ranges.get("vpp", chunks)
         vpp = max(low, chunks[0]), min(high, chunks[1])
         if vpp[0] > vpp[1] or not self.pins.allows("pp", pp):
             return None
         return replace(self.pins, ranges={**self.pins.ranges, "pp": (pp, pp), "vpp": vpp})
 
-    def lay_out(self) -> None:
+    def lay_out(self, progress: Progress | None) -> None:
         """Lay the candidates over both kinds, the most hopeful first, and move layers around the best ones."""
         # On the mean machine a candidate is hardly ever slower than over both kinds.
-        for found, pair in sorted(self.fronts, key=lambda front: (front[0].degrees.vpp > 1, front[0].order)):
+        ordered = sorted(self.fronts, key=lambda front: (front[0].degrees.vpp > 1, front[0].order))
+        for number, (found, pair) in enumerate(ordered):
+            if progress:
+                progress(
+                    f"{self.candidates:,} candidates weighed, {self.laid:,} laid over both kinds", number / len(ordered)
+                )
             if found.step_s > FAR * self.best_s:
                 continue
             for across, order in self._placed(found, pair):
@@ -177,7 +182,7 @@ class _Solving:
             self._keep(around(placed.across), placed.order)
 
     def _below_s(self, found: Found) -> float:
-        """What a candidate must be faster than: the best of its own way to split, and what is far from the best."""
+        """Return what a candidate must be faster than: the best of its way to split, and what is far from the best."""
         mine = self.best.get(family(found))
         return min(FAR * self.best_s, float("inf") if mine is None else mine.across.step_s)
 
@@ -221,5 +226,5 @@ def _nothing(mixed: MixedCluster, solving: _Solving) -> InfeasibleError:
         need = f"a model and pins that go with {stages} stages"
         return InfeasibleError(Problem(what, field="cluster", got=mixed.name, need=need))
     what = f"no pipeline of {stages} stages fits in the memory of both kinds"
-    hint = "each kind by itself, more GPUs, or a smaller micro-batch"
+    hint = "each kind by itself, more GPUs, or --memory-risk 1"
     return InfeasibleError(Problem(what, field="cluster", got=mixed.name, hint=hint))
