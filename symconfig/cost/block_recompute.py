@@ -50,7 +50,7 @@ class Extremes:
 def evaluate_block(
     extremes: Extremes, points: Columns, setting: Setting, prefix: Array, budget_bytes: float
 ) -> BlockCost:
-    """At every one of the points the fewest first layers of every chunk that, run again, fit the budget.
+    """Choose, at every point, the fewest first layers of every chunk that fit the budget when they run again.
 
     prefix: as of `prefixed`.
     """
@@ -92,13 +92,13 @@ def prefixed(each: Sequence[Sequence[Prefix]], which: NDArray[np.intp] | None, s
 
 
 def _pick(table: Array, layers: NDArray[np.intp]) -> Array:
-    """table[s, layers, n] at the chosen number of every candidate: [s, 1, o, n]"""
+    """Return table[s, layers, n] at the chosen number of every candidate: [s, 1, o, n]"""
     result: Array = table[:, layers, np.arange(layers.shape[-1])]
     return result
 
 
 def _pipeline(sums: Stages, extra: Array, points: Columns, setting: Setting) -> dict[str, Array]:
-    """[1, o, n] each. sums: without recompute; extra: what runs again, [s, 1, o, n]."""
+    """Return the passes and the memory, [1, o, n] each. sums: without recompute; extra: what runs again, [s, 1, o, n]."""
     seconds, communication = sums.seconds[:, :1, None], sums.communication[:, :1, None]
     between = messages(sums, points, setting)
     return pipelined(

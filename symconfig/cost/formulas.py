@@ -104,7 +104,7 @@ def _traffic() -> Formula:
 
 
 def _reach(ranks: Any, stride: Any) -> tuple[list[Any], list[Any], list[Any]]:
-    """Members of the group inside one domain of each level; bandwidth and latency of each level."""
+    """Return, of each level, the members of the group inside one domain, the bandwidth and the latency."""
     sizes = [sp.Symbol(f"level{i}_size", positive=True) for i in range(LEVELS)]
     bandwidths = [sp.Symbol(f"level{i}_bytes_per_s", positive=True) for i in range(LEVELS)]
     latencies = [sp.Symbol(f"level{i}_latency_s", positive=True) for i in range(LEVELS)]
@@ -324,7 +324,7 @@ def _names(*symbols: Any) -> tuple[str, ...]:
 
 
 def formulas() -> dict[str, Formula]:
-    """All formulas by name, in the order in which they are compiled."""
+    """Return all formulas by name, in the order in which they are compiled."""
     made = (
         _matmul(),
         _attention(),

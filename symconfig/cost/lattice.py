@@ -40,7 +40,7 @@ class Lattice:
     )
 
     def value(self, monomial: Monomial) -> Array:
-        """[points], not to be changed."""
+        """Return [points], not to be changed."""
         found = self.known.get(monomial)
         if found is None:
             found = np.full(self.points, float(monomial.coefficient))
@@ -51,7 +51,7 @@ class Lattice:
         return found
 
     def stack(self, monomials: list[Monomial]) -> Array:
-        """[len(monomials), points]"""
+        """Return [len(monomials), points]"""
         return np.array([self.value(monomial) for monomial in monomials]).reshape(len(monomials), self.points)
 
     def part(self, symbols: Iterable[str]) -> tuple[Lattice, NDArray[np.intp] | slice]:

@@ -90,7 +90,7 @@ def sides(shard: WeightShard, lattice: Lattice) -> Sides:
 
 
 def iterations_s(each: Sides, expert: bool, lattice: Lattice, machine: Machine, framework: Framework) -> Array:
-    """[points]: seconds of orthogonalising one matrix, with what its ranks exchange for it."""
+    """Return [points]: seconds of orthogonalising one matrix, with what its ranks exchange for it."""
     how = framework.orthogonal
     assert how is not None
     axis = "etp" if expert else "tp"
@@ -113,7 +113,7 @@ def iterations_s(each: Sides, expert: bool, lattice: Lattice, machine: Machine, 
 
 
 def _products_s(rows: Array, columns: Array, machine: Machine, framework: Framework) -> Array:
-    """[points]: seconds of one iteration on a matrix that lies as the shorter side has it."""
+    """Return [points]: seconds of one iteration on a matrix that lies as the shorter side has it."""
     short, long = either.minimum(rows, columns), either.maximum(rows, columns)
     return _of_shapes(products(short, long), short, long, machine, framework)
 

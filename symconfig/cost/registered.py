@@ -30,12 +30,12 @@ GRAPH_BYTES = 2.0 * 2**30
 
 
 def registered_bytes(block: DerivedBlock, lattice: Lattice, machine: Machine, framework: Framework) -> Array:
-    """[points]: of all buffers that a rank holds because it has such a block; graphs aside."""
+    """Return the bytes of all buffers that a rank holds because it has such a block, graphs aside: [points]."""
     return _user_buffers(block, lattice, machine, framework) + _dispatch(block, lattice, framework)
 
 
 def _stream(block: DerivedBlock, lattice: Lattice) -> Array:
-    """[points]: elements of the rank's part of the stream between blocks."""
+    """Return the elements of the rank's part of the stream between blocks: [points]."""
     return lattice.value(block.boundary)
 
 

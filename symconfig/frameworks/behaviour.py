@@ -21,7 +21,7 @@ COMPILED: Mapping[str, Any] = {"fused_norm": True, "fused_activation": True, "fu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Switches:
-    """What a run has otherwise than its framework usually has.
+    """Choices that a run makes otherwise than its framework usually does.
 
     Each reader of a configuration (Megatron-LM's options, a DeepSpeed JSON, a measured row) says it in these terms.
 

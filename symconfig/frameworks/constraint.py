@@ -31,7 +31,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Constraint:
-    """What cannot run.
+    """A combination that cannot run.
 
     name: stable and unique in its table. predicate: true where a point cannot run, of the fixed facts and the point;
     written with &, | and no(), so that it takes arrays and UNKNOWN alike. rule: said of all points, for a search.
@@ -105,7 +105,7 @@ Verdicts = Sequence[Verdict]  # one for each constraint of a table
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Answers:
-    """What a table of constraints says of points of which some columns are told, whatever their others are.
+    """The answers of a table of constraints for points of which some columns are known, whatever their others are.
 
     Columns are told by name, each as one plain value. A constraint is asked once for all points that are alike in what
     it asks for. asking: its columns; known: its verdicts by what is told of them; places: of the constraints that ask
@@ -158,7 +158,7 @@ def answers(table: tuple[Constraint, ...], fixed: Fixed) -> Answers:
 
 
 def other(name: str, value: int) -> tuple[str, ...]:
-    """Pins of a degree of which every other value has one."""
+    """Return the pins of a degree of which every other value has one."""
     below = (f"{name}=..{value - 1}",) if value > 1 or (name == "zero" and value) else ()
     return (*below, f"{name}={value + 1}..")
 

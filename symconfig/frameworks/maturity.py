@@ -32,7 +32,7 @@ class Maturity(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """What is known of an option in some releases. why: a sentence without its full stop, of what was found where.
+    """The standing of an option in some releases. why: a sentence without its full stop, of what was found where.
 
     source: release notes, an issue, a file of the code. since, until: the first and the last release it is known of,
     of Megatron-LM; of DeepSpeed files are written for one release.

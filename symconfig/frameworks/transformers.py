@@ -124,7 +124,9 @@ def _joined(kind: str) -> frozenset[str]:
 
 
 def _attention(how: Attention, kind: str) -> Attention:
-    """Classes without torch's fused kernel, and all where a job asks for none, copy the heads that are shared."""
+    """Return how a kind of layer attends. Classes without torch's fused kernel, and all where a job asks for none, copy
+    the heads that are shared.
+    """
     if how.kernel not in (Kernel.FLASH, Kernel.IN_TURN):
         return how
     if how.kernel is Kernel.FLASH and not plain_attention(kind):

@@ -58,12 +58,12 @@ def beside(plan: Plan, *, brief: bool = False) -> Iterator[str]:
 
 
 def _alike(one: Candidate, other: Candidate) -> bool:
-    """Whether they are one plan, however each is judged."""
+    """Tell whether two candidates are one plan, however each is judged."""
     return replace(one, judged=None) == replace(other, judged=None)
 
 
 def _against(plan: Plan, other: Candidate) -> str:
-    """`7.349 s, 2.4 % slower`: than the plan."""
+    """Compare a candidate with the plan: `7.349 s, 2.4 % slower`."""
     step_s = other.predicted.step_s
     return f"{step_s:.3f} s, {_slower(step_s / plan.best.predicted.step_s - 1)}"
 
@@ -75,7 +75,7 @@ def _slower(loss: float) -> str:
 
 
 def _recipe(recipe: NearRecipe, *, brief: bool) -> str:
-    """The recipe, what its layout would take here, and what each difference costs by itself."""
+    """Describe the recipe, what its layout would take here, and what each difference costs by itself."""
     head = f"Nearest published recipe: {recipe.id} ({recipe.title}; {recipe.job})."
     if not recipe.differences:
         return f"{head} The plan is laid out as it is."

@@ -133,7 +133,7 @@ class Columns:
 
     @property
     def degrees(self) -> dict[str, Values]:
-        """The degrees that divide a stage, by name."""
+        """Return the degrees that divide a stage, by name."""
         return {"tp": self.tp, "cp": self.cp, "dp": self.dp, "ep": self.ep, "etp": self.etp}
 
     @property

@@ -69,7 +69,9 @@ class Recompute:
 
     @property
     def text(self) -> str:
-        """`none`, `core_attn+mlp`, `full`, or `full 3/stage` for the first layers of every virtual stage."""
+        """Write the policy: `none`, `core_attn+mlp`, `full`, or `full 3/stage` for the first layers of every virtual
+        stage.
+        """
         if self.granularity == "none":
             return "none"
         if self.granularity == "selective":
@@ -124,7 +126,7 @@ class Options:
 
     @property
     def stage_layout(self) -> str:
-        """How the stages are told apart, in words or as Megatron's string; nothing where all have as many layers."""
+        """Say how the stages are told apart, in words or as Megatron's string; nothing where all have as many layers."""
         if self.pipeline_layout:
             return self.pipeline_layout
         told = {"first": self.first_stage_layers, "last": self.last_stage_layers}
@@ -149,7 +151,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Predicted:
-    """What the model expects of one steady step, in SI units, as the ends of the names say."""
+    """The model's expectation of one steady step, in SI units, as the ends of the names say."""
 
     __pydantic_config__ = _CONFIG
     step_s: Positive
@@ -169,7 +171,7 @@ class Predicted:
     interval_from: dict[str, str] = field(default_factory=dict)
 
     def basis(self, quantity: str) -> str:
-        """In brackets, which runs an interval is taken from; nothing where the plan does not say."""
+        """Say in brackets which runs an interval is taken from; nothing where the plan does not say."""
         return f" (nine in ten of {self.interval_from[quantity]})" if quantity in self.interval_from else ""
 
 
@@ -202,8 +204,9 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What a published recipe has otherwise than the plan. loss: what its value alone costs, as a share of the step;
-    None: the plan with it does not run, as `why` says."""
+    """A choice in which a published recipe differs from the plan. loss: what its value alone costs, as a share of the
+    step; None: the plan with it does not run, as `why` says.
+    """
 
     __pydantic_config__ = _CONFIG
     field: str
@@ -249,7 +252,7 @@ class Beside:
     recipe: NearRecipe | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data in the spelling of the JSON contract."""
+        """Return plain data in the spelling of the JSON contract."""
         told = {name: None if one is None else one.to_dict() for name, one in self._plans().items()}
         return {**asdict(self), **told}
 
@@ -279,12 +282,12 @@ class Candidate:
 
     @property
     def chunks(self) -> tuple[tuple[str, ...], ...]:
-        """The kinds of each chunk's blocks, in model order."""
+        """Return the kinds of each chunk's blocks, in model order."""
         p = self.parallel
         return tuple(self.stages[j % p.pp].chunks[j // p.pp] for j in range(p.pp * p.vpp))
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data in the spelling of the JSON contract."""
+        """Return plain data in the spelling of the JSON contract."""
         data = asdict(self)
         batch = data["batch"]
         data["batch"] = {
@@ -305,7 +308,8 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """What the search did. `optimal`: no candidate of the space is better under the model, in any layout of its stages.
+    """The search in numbers. `optimal`: no candidate of the space is better under the model, in any layout of its
+    stages.
 
     Of pipelines that could be: how many layouts of their stages were tried, and how many candidates simulated. gap: by
     what share of the step a candidate that was left out could be faster; layout_gap: or any in a layout that was not
@@ -350,37 +354,41 @@ class Plan:
 
     @property
     def fastest(self) -> Candidate:
-        """The fastest plan found under the model, of which the search's gaps speak: most often the best one."""
+        """Return the fastest plan under the model, of which the search's gaps speak: most often the best one."""
         return self.beside.fastest or self.best
 
     @property
     def training(self) -> WholeTraining:
-        """What the run is told beside the plan, with every value that the job left open."""
+        """Return the run's settings beside the plan, with every value that the job left open."""
         return WholeTraining.of(self.job.training)
 
     @property
     def task(self) -> Task:
-        """What is done with the model."""
+        """Return what is done with the model."""
         return self.job.task_of(self.model)
 
     @property
     def usable_bytes(self) -> float:
-        """What a plan may take of one GPU: its memory without the margin of the job."""
+        """Return what a plan may take of one GPU: its memory without the margin of the job."""
         return self.job.limits.usable_bytes(self.cluster.gpu.memory_bytes.value)
 
     @property
     def may_not_fit(self) -> bool:
-        """Whether the interval of the memory crosses what the GPU has: of the margin a part is there to be used up."""
+        """Tell whether the interval of the memory crosses what the GPU has: of the margin a part is there to be used
+        up.
+        """
         return self.best.predicted.interval.get("device_bytes", (0.0, 0.0))[1] > self.cluster.gpu.memory_bytes.value
 
     @property
     def safe_margin(self) -> float:
-        """The margin, in hundredths, under which even a plan that uses all the rest has its interval within the GPU."""
+        """Return the margin, in hundredths, under which even a plan that uses all the rest has its interval within the
+        GPU.
+        """
         predicted = self.best.predicted
         return math.ceil(100 * (1 - predicted.device_bytes / predicted.interval["device_bytes"][1])) / 100
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data. Leaves out the wall time of the search, so that equal inputs give equal bytes."""
+        """Return plain data without the wall time of the search, so that equal inputs give equal bytes."""
         inputs = {
             "model": self.model.model_dump(mode="json", by_alias=True),
             "cluster": self.cluster.model_dump(mode="json", by_alias=True),

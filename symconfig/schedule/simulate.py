@@ -15,7 +15,7 @@ from symconfig.schedule.times import Array, Times, by_chunk
 
 
 def simulate(schedule: Schedule, times: Times, m: int, group: int | None = None) -> Timeline:
-    """The timeline of one step of m microbatches. Raises InputError if the schedule cannot run such a shape.
+    """Simulate one step of m microbatches. Raises InputError if the schedule cannot run such a shape.
 
     group: microbatches that pass a chunk in a row where chunks take turns; None for as many as stages.
     """
@@ -40,7 +40,7 @@ def simulate(schedule: Schedule, times: Times, m: int, group: int | None = None)
 
 
 def _durations(work: Program, times: Times) -> Array:
-    """[n]: seconds of each task, without what receiving takes."""
+    """Return [n]: seconds of each task, without what receiving takes."""
     forward, recompute, backward, weight = map(by_chunk, (times.forward, times.recompute, times.backward, times.weight))
     inputs = recompute + backward
     table = np.stack((forward, inputs + weight, inputs, weight))

@@ -37,12 +37,12 @@ class Targets:
 
     @property
     def by_columns(self) -> bool:
-        """Some lie beside column-parallel layers, where tensor parallelism splits the rank itself."""
+        """Tell whether some lie beside column-parallel layers, where tensor parallelism splits the rank itself."""
         return any(name not in ("linear_proj", "linear_fc2") for name in self.modules)
 
 
 def targets(model: ModelDescriptor) -> Targets | None:
-    """The adapter's target modules in Megatron-Bridge's names; None without an adapter."""
+    """Return the adapter's target modules in Megatron-Bridge's names; None without an adapter."""
     if model.adapter is None:
         return None
     found: list[str] = []
@@ -59,7 +59,7 @@ def targets(model: ModelDescriptor) -> Targets | None:
 
 
 def refusals(model: ModelDescriptor) -> Iterator[tuple[str, str]]:
-    """(name, reason) of everything about this model's adapter that Megatron-Bridge cannot train as it is meant."""
+    """Yield (name, reason) of everything about this model's adapter that Megatron-Bridge cannot train as it is meant."""
     found = targets(model)
     if model.adapter is None or found is None:
         return

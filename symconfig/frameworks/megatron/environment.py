@@ -60,7 +60,7 @@ _WHEN: dict[str, Callable[[Candidate], bool]] = {
 
 @cache
 def table() -> tuple[Row, ...]:
-    """Every row. Of several rows with one name, the first that applies counts."""
+    """Return every row. Of several rows with one name, the first that applies counts."""
     rows = json.loads(DATA.read_text(encoding="utf-8"))
     return tuple(
         Row(
