@@ -98,7 +98,9 @@ def _pick(table: Array, layers: NDArray[np.intp]) -> Array:
 
 
 def _pipeline(sums: Stages, extra: Array, points: Columns, setting: Setting) -> dict[str, Array]:
-    """Return the passes and the memory, [1, o, n] each. sums: without recompute; extra: what runs again, [s, 1, o, n]."""
+    """Return the passes and the memory, [1, o, n] each. sums: without recompute; extra: what runs again, [s, 1,
+    o, n].
+    """
     seconds, communication = sums.seconds[:, :1, None], sums.communication[:, :1, None]
     between = messages(sums, points, setting)
     return pipelined(

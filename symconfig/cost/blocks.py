@@ -335,7 +335,9 @@ def _weights(
 def _widest(
     shards: tuple[WeightShard, ...], lattice: Lattice, framework: Framework
 ) -> tuple[Array, Array, Array, Array]:
-    """Return [points] each: trained elements of all vectors, the largest matrix and vector, and the experts' largest."""
+    """Return [points] each: trained elements of all vectors, the largest matrix and vector, and the experts'
+    largest.
+    """
     zero = np.zeros(lattice.points)
     if not framework.whole_gradients_at:
         return zero, zero, zero, zero

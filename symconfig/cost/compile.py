@@ -43,7 +43,10 @@ def source(formula: Formula) -> str:
     printer = _Printer({"fully_qualified_modules": True})
     shared, (result,) = sp.cse(formula.expression, symbols=sp.numbered_symbols("x"), order="canonical")
     arguments = ", ".join(f"{name}: Any" for name in formula.arguments)
-    lines = [f"def {formula.name}({arguments}) -> Any:", f'    """Return {_WORDS.get(formula.unit, formula.unit)}: {formula.source}."""']
+    lines = [
+        f"def {formula.name}({arguments}) -> Any:",
+        f'    """Return {_WORDS.get(formula.unit, formula.unit)}: {formula.source}."""',
+    ]
     lines += [f"    {symbol} = {printer.doprint(value)}" for symbol, value in shared]
     lines.append(f"    return {printer.doprint(result)}")
     return "\n".join(lines).replace("numpy.", "np.")

@@ -110,7 +110,9 @@ def _messages(sums: Stages, setting: Setting) -> Array:
 
 
 def exchanged_s(sums: Stages, points: Columns, setting: Setting) -> Array:
-    """Return what reducing gradients and gathering weights adds to a step, copies included, minus what hides: [r, n]."""
+    """Return what reducing gradients and gathering weights adds to a step, copies included, minus what hides:
+    [r, n].
+    """
     if setting.pipelines.several and setting.zero not in EVERY_MICROBATCH:
         shown = _in_pipeline(sums, points, setting) + between_ends_s(sums, points, setting)
     else:

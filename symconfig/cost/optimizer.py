@@ -175,7 +175,9 @@ def optimizer_s(sums: Stages, points: Columns, setting: Setting) -> Array:
 
 
 def held_weights(sums: Stages, points: Columns, setting: Setting) -> Array:
-    """Return [n]: bytes of one rank's share of all weights at ZeRO-3, frozen ones included, on the stage that has most."""
+    """Return [n]: bytes of one rank's share of all weights at ZeRO-3, frozen ones included, on the stage that
+    has most.
+    """
     sizes = setting.bytes
     trained = dense_shared(sums, points, setting) * sizes.weight
     dense = trained + sums.frozen * sizes.frozen + sums.quantised * sizes.quantised

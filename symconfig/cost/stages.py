@@ -279,7 +279,9 @@ def _at_once(table: Table, together: int, points: NDArray[np.intp], transient: A
 
 
 def _widest(weights: Array, has: NDArray[np.bool_]) -> Array:
-    """Return the elements of the largest parameters of each stage, 0 where no gradient is kept whole: [_WIDEST, s, n]."""
+    """Return the elements of the largest parameters of each stage, 0 where no gradient is kept whole: [_WIDEST,
+    s, n].
+    """
     rows = weights[[WEIGHTS.index(name) for name in _WIDEST]]
     if not rows[_WIDEST.index("widest")].any():
         return np.zeros((len(_WIDEST), len(has), rows.shape[-1]))

@@ -92,7 +92,9 @@ def _each(
 
 
 def _scanned(work: Traffic, lattice: Lattice, machine: Machine) -> Array:
-    """Return the seconds of the products inside an operator's kernels, which run beside its memory traffic: [points]."""
+    """Return the seconds of the products inside an operator's kernels, which run beside its memory traffic:
+    [points].
+    """
     amount = sum((2.0 * times * lattice.value(size) for size, times in work.products), np.zeros(lattice.points))
     result: Array = amount / either.minimum(machine.high_peak_flops, _SCAN_FLOPS_PER_UNIT * machine.compute_units)
     return result

@@ -54,7 +54,7 @@ def visible(model: ModelDescriptor, seq_length: int) -> dict[str, float]:
 def attended(
     seq_length: int, window: int | None = None, packing: Packing | None = None, chunked: bool = False
 ) -> float:
-    """Keys of a query in the mean under the causal mask, by document when sequences are packed.
+    """Return the mean number of keys of a query under the causal mask, by document when sequences are packed.
 
     chunked: a query sees its own chunk of `window` tokens, as if that were a document.
     """

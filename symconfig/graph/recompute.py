@@ -24,7 +24,7 @@ class Policy:
 
 
 def apply(block: DerivedBlock, modules: frozenset[str], offload: frozenset[str] = frozenset()) -> Policy:
-    """What the block keeps and repeats when these modules are recomputed.
+    """Return what the block keeps and repeats when these modules are recomputed.
 
     offload: operators whose needed tensors wait in host memory, where nobody else needs them.
     """
@@ -109,7 +109,7 @@ def _bits(places: Iterable[int]) -> int:
 
 
 def _after_last_needed(block: DerivedBlock, unit: Mapping[str, str | None], kept: Sequence[bool]) -> frozenset[str]:
-    """Operators at the end of each recomputed module that make nothing that its backward needs."""
+    """Return the operators at the end of each recomputed module that make nothing that its backward needs."""
     makers = {held.producer for keep, held in zip(kept, block.held, strict=True) if held.needed_by and not keep}
     result = set()
     for module in {name for name in unit.values() if name}:

@@ -97,7 +97,9 @@ class History:
         return replace(self, segments=(*self.segments, Segment(own, own * batch, seq_length))) if own else self
 
     def seen(self, sequences: int) -> History:
-        """Return the history where so many sequences were seen in all: the last steps had as many as that leaves them."""
+        """Return the history where so many sequences were seen in all: the last steps had as many as that
+        leaves them.
+        """
         if not self.segments or sequences == self.sequences:
             return self
         *earlier, last = self.segments
@@ -118,7 +120,9 @@ class History:
         return ceil(Fraction(self.sequences + (iterations - self.step) * batch, batch))
 
     def exactly(self, name: str, rounded: int) -> Fraction:
-        """Return a field of the plan's `training` before it was rounded; as it is where it says something else by now."""
+        """Return a field of the plan's `training` before it was rounded; as it is where it says something else
+        by now.
+        """
         value = Fraction(*self.exact.get(name, (rounded, 1)))
         return value if ceil(value) == rounded else Fraction(rounded)
 

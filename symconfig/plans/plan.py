@@ -126,7 +126,9 @@ class Options:
 
     @property
     def stage_layout(self) -> str:
-        """Say how the stages are told apart, in words or as Megatron's string; nothing where all have as many layers."""
+        """Say how the stages are told apart, in words or as Megatron's string; nothing where all have as many
+        layers.
+        """
         if self.pipeline_layout:
             return self.pipeline_layout
         told = {"first": self.first_stage_layers, "last": self.last_stage_layers}

@@ -49,7 +49,7 @@ _ACTIVATIONS = {
 
 
 def variables(plan: Plan) -> dict[str, object]:
-    """What its templates see. Raises InfeasibleError with all that cannot be expressed, InputError."""
+    """Return what its templates see. Raises InfeasibleError with all that cannot be expressed, InputError."""
     config, target, model = sections(plan), version(plan), plan.model
     module, name = provider(model)
     targets = adapters.targets(model)
@@ -79,17 +79,17 @@ def variables(plan: Plan) -> dict[str, object]:
 
 
 def texts(plan: Plan) -> Iterator[File]:
-    """The overrides as a command line of its own would have them."""
+    """Yield the overrides as a command line of its own would have them."""
     yield File("overrides.txt", " ".join(map(sh, words(plan))) + "\n")
 
 
 def words(plan: Plan) -> list[str]:
-    """The overrides, for a script that adds them to a recipe of its own. Raises as `variables`."""
+    """Return the overrides, for a script that adds them to a recipe of its own. Raises as `variables`."""
     return overrides(sections(plan))
 
 
 def _start(plan: Plan) -> str:
-    """Where the first weights are."""
+    """Say where the first weights are."""
     where = (
         f"The weights that it starts from are a Megatron checkpoint in PRETRAINED_CHECKPOINT (default: {PRETRAINED})"
     )

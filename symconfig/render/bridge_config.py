@@ -44,13 +44,13 @@ PRETRAINED = "pretrained"  # the folder of a converted checkpoint where the job 
 
 
 def version(plan: Plan) -> str:
-    """The release of Megatron-LM whose options Bridge takes: the plan's, where Bridge goes with it."""
+    """Return the release of Megatron-LM whose options Bridge takes: the plan's, where Bridge goes with it."""
     planned = megatron.version(plan)
     return planned if planned in map(flags.resolve, BRIDGE_MEGATRON) else flags.resolve(BRIDGE_MEGATRON[-1])
 
 
 def provider(model: ModelDescriptor) -> tuple[str, str]:
-    """(module, class) of the model's configuration."""
+    """Return (module, class) of the model's configuration."""
     if bridge_gemma.fits(model):
         return bridge_gemma.PROVIDER
     if model.latent is not None:
@@ -61,7 +61,7 @@ def provider(model: ModelDescriptor) -> tuple[str, str]:
 
 
 def sections(plan: Plan) -> Sections:
-    """Everything that Bridge is told, by section. Raises InfeasibleError with all that it cannot be told."""
+    """Return everything that Bridge is told, by section. Raises InfeasibleError with all that it cannot be told."""
     found: dict[str, Any] = {}
     problems = list(_refused(plan))
     try:
@@ -90,7 +90,7 @@ def sections(plan: Plan) -> Sections:
 
 
 def _plain(plan: Plan) -> Plan:
-    """The plan without what Bridge is told in other words than Megatron-LM's."""
+    """Return the plan without what Bridge is told in other words than Megatron-LM's."""
     model = bridge_rope.plain(bridge_gemma.plain(plan.model))
     if model.latent is None:
         model = model.model_copy(update={"query_pre_attn_scalar": None})
@@ -100,8 +100,9 @@ def _plain(plan: Plan) -> Plan:
 
 
 def _fused_gelu(model: ModelDescriptor) -> bool:
-    """Whether an MLP's gate is GELU's tanh form, which is what the fused kernel of a gated GELU computes
-    (megatron-core 0.16.1, fusions/fused_bias_geglu.py): there is no option for it, but a field."""
+    """Tell whether an MLP's gate is GELU's tanh form, which is what the fused kernel of a gated GELU computes
+    (megatron-core 0.16.1, fusions/fused_bias_geglu.py): there is no option for it, but a field.
+    """
     return model.hidden_act == "gelu_tanh" and model.gated_mlp and model.experts is None
 
 
@@ -123,7 +124,7 @@ def _by_section(found: dict[str, Any]) -> Sections:
 
 
 def _defaults(plan: Plan) -> dict[str, Any]:
-    """What Megatron-LM's parser assumes and Bridge's classes do not; an option overrides it."""
+    """Return what Megatron-LM's parser assumes and Bridge's classes do not; an option overrides it."""
     best = plan.best
     return {
         "model.apply_rope_fusion": plan.model.position is Position.ROPE,
@@ -137,7 +138,7 @@ def _defaults(plan: Plan) -> dict[str, Any]:
 
 
 def _always(plan: Plan) -> dict[str, Any]:
-    """What other options of Megatron-LM say, or the model by itself."""
+    """Return what other options of Megatron-LM say, or the model by itself."""
     model, best, training = plan.model, plan.best, plan.training
     rows = MEGATRON.padded_vocab(model.vocab_size, best.parallel.tp)
     gelu = model.hidden_act in ("gelu", "gelu_tanh") and not model.gated_mlp
@@ -176,8 +177,9 @@ def _always(plan: Plan) -> dict[str, Any]:
 
 
 def peft(plan: Plan) -> dict[str, Any]:
-    """Arguments of the adapters' class. They are no overrides: Bridge takes an object that can be called for none
-    (training/utils/omegaconf_utils.py, _is_omegaconf_problematic)."""
+    """Return the arguments of the adapters' class. They are no overrides: Bridge takes an object that can be called for
+    none (training/utils/omegaconf_utils.py, _is_omegaconf_problematic).
+    """
     adapter, targets = plan.model.adapter, adapters.targets(plan.model)
     if adapter is None or targets is None:
         return {}
@@ -186,7 +188,7 @@ def peft(plan: Plan) -> dict[str, Any]:
 
 
 def _refused(plan: Plan) -> Iterator[Problem]:
-    """What Bridge cannot be told beside what no Megatron can."""
+    """Yield what Bridge cannot be told beside what no Megatron can."""
     model, best = plan.model, plan.best
     for _, reason in adapters.refusals(model):
         yield Problem(reason, field="adapter", hint="--backend deepspeed")
@@ -210,7 +212,7 @@ def _refused(plan: Plan) -> Iterator[Problem]:
 
 
 def overrides(config: Sections) -> list[str]:
-    """The same as overrides on a command line, in Hydra's grammar."""
+    """Return the sections as overrides on a command line, in Hydra's grammar."""
     return [f"{section}.{name}={_hydra(value)}" for section, fields in config.items() for name, value in fields.items()]
 
 

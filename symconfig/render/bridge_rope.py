@@ -41,13 +41,15 @@ def plain(model: ModelDescriptor) -> ModelDescriptor:
 
 
 def is_yarn(model: ModelDescriptor) -> bool:
-    """Whether it needs GPTOSSProvider, whose YaRN has numbers of its own."""
+    """Tell whether a model needs GPTOSSProvider, whose YaRN has numbers of its own."""
     found = scaling(model)
     return found is not None and found.rope_type == "yarn"
 
 
 def fields(model: ModelDescriptor) -> dict[str, Any]:
-    """Fields of the section `model`. Unset numbers of YaRN are Hugging Face's (`_compute_yarn_parameters`)."""
+    """Return the fields of the section `model`. Unset numbers of YaRN are Hugging Face's
+    (`_compute_yarn_parameters`).
+    """
     if model.latent is not None:
         yarn = model.rope_scaling if model.rope_scaling is not None and model.rope_scaling.rope_type == "yarn" else None
         return {} if yarn is None else {name: getattr(yarn, name) or usual for name, usual in LATENT.items()}
@@ -71,7 +73,7 @@ def fields(model: ModelDescriptor) -> dict[str, Any]:
 
 
 def refused(model: ModelDescriptor) -> Iterator[Problem]:
-    """What it has no field for."""
+    """Yield what it has no field for."""
     found = scaling(model)
     if found is None:
         return

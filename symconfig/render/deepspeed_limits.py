@@ -18,7 +18,7 @@ def refuse(plan: Plan, *others: Problem) -> None:
 
 
 def data_problems(plan: Plan, reader: str) -> Iterator[Problem]:
-    """Data that only Megatron-LM reads."""
+    """Yield a problem for data that only Megatron-LM reads."""
     if plan.training.blended:
         yield Problem(
             f"{reader} takes files without weights",

@@ -15,13 +15,14 @@ from symconfig.resources import data_dir
 
 
 def folder(nodes: int) -> str:
-    """Where the files of the plan for so many nodes are."""
+    """Return where the files of the plan for so many nodes are."""
     return f"nodes-{nodes}"
 
 
 def above(plans: Sequence[tuple[int, Plan]], launchers: Sequence[str], advice: Sequence[str] = ()) -> list[File]:
-    """launch.sh, and sbatch.sh where Slurm is among the launchers. plans: by number of nodes, the most first; advice:
-    sentences on how the run on most nodes has to save, for those who read launch.sh."""
+    """Return launch.sh, and sbatch.sh where Slurm is among the launchers. plans: by number of nodes, the most first;
+    advice: sentences on how the run on most nodes has to save, for those who read launch.sh.
+    """
     plan, counts = plans[0][1], [count for count, _ in plans]
     template = environment(data_dir("templates") / "fallback")
     launch = template.filled(
@@ -36,6 +37,6 @@ def above(plans: Sequence[tuple[int, Plan]], launchers: Sequence[str], advice: S
 
 
 def _of_a_range(slurm: Source, least: int) -> Source:
-    """The launcher as it asks for `least` nodes, up to those of its plan: this launch.sh takes what it finds."""
+    """Return the launcher as it asks for `least` nodes, up to those of its plan: this launch.sh takes what it finds."""
     inner = slurm.variables
     return replace(slurm, variables=lambda plan, files: {**inner(plan, files), "least": least})

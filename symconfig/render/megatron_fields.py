@@ -41,7 +41,7 @@ class Field:
 
 @cache
 def fields(version: str) -> tuple[Field, ...]:
-    """The fields of one version in their order. Raises InputError for a version that is not in the table."""
+    """Return the fields of one version in their order. Raises InputError for a version that is not in the table."""
     data = json.loads(DATA.read_text(encoding="utf-8"))
     bit = 1 << data["versions"].index(flags.resolve(version))
     return tuple(
@@ -50,7 +50,7 @@ def fields(version: str) -> tuple[Field, ...]:
 
 
 def read(checkout: Path) -> Iterator[Field]:
-    """The fields as the source of a checkout declares them."""
+    """Yield the fields as the source of a checkout declares them."""
     for section, name, file in CLASSES:
         tree = ast.parse((checkout / "megatron" / "core" / file).read_text(encoding="utf-8"))
         (found,) = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name)
@@ -60,7 +60,7 @@ def read(checkout: Path) -> Iterator[Field]:
 
 
 def _default(node: ast.expr | None) -> Any:
-    """A literal, or the default inside of `field(default=…)`."""
+    """Return a literal, or the default inside of `field(default=…)`."""
     if isinstance(node, ast.Call):
         said = {word.arg: word.value for word in node.keywords}
         made = said.get("default_factory")
@@ -74,7 +74,7 @@ def _default(node: ast.expr | None) -> Any:
 
 
 def build(found: dict[str, list[Field]]) -> str:
-    """The data file's text: per field, the versions (as bits) that share a default."""
+    """Return the data file's text: per field, the versions (as bits) that share a default."""
     rows: dict[tuple[str, str], dict[str, int]] = {}
     for bit, table in enumerate(found.values()):
         for item in table:

@@ -53,7 +53,7 @@ def goes_on(plan: Plan, words: Sequence[str]) -> str:
 
 
 def variables(plan: Plan) -> dict[str, object]:
-    """What its templates see. Raises InfeasibleError with all that the file cannot say, InputError."""
+    """Return what its templates see. Raises InfeasibleError with all that the file cannot say, InputError."""
     found = megatron.variables(plan)
     said = document(plan)
     exported: tuple[Variable, ...] = environment.variables(plan, megatron.version(plan))
@@ -82,7 +82,7 @@ def variables(plan: Plan) -> dict[str, object]:
 
 
 def document(plan: Plan) -> Values:
-    """The file as data. Raises InfeasibleError with all that it cannot say, InputError."""
+    """Return the file as data. Raises InfeasibleError with all that it cannot say, InputError."""
     table = flags.flags(megatron.version(plan))
     args = namespace(table, megatron.groups(plan))
     declared = fields(table.version)
@@ -102,13 +102,13 @@ def document(plan: Plan) -> Values:
 
 
 def one_connection(plan: Plan) -> bool:
-    """Whether the loader insists on CUDA_DEVICE_MAX_CONNECTIONS=1."""
+    """Tell whether the loader insists on CUDA_DEVICE_MAX_CONNECTIONS=1."""
     asynchronous = flags.flags(megatron.version(plan)).at_least("core_v0.17.1")
     return plan.best.parallel.tp > 1 and (plan.best.options.sequence_parallel or not asynchronous)
 
 
 def _validated(plan: Plan, args: Values) -> None:
-    """What validate_args would change, of all that the loader leaves as it is."""
+    """Set what validate_args would change, of all that the loader leaves as it is."""
     model, parallel = plan.model, plan.best.parallel
     args["add_qkv_bias"] = args["add_qkv_bias"] or args["add_bias_linear"]
     args["bias_gelu_fusion"] = args["bias_gelu_fusion"] and args["add_bias_linear"]
@@ -147,14 +147,15 @@ def _validated(plan: Plan, args: Values) -> None:
 
 
 def _fill(args: Values, name: str, value: Any) -> None:
-    """Where the version has such a destination, and nothing is said for it."""
+    """Set a value where the version has such a destination, and nothing is said for it."""
     if name in args and args[name] is None:
         args[name] = value
 
 
 def _renamed(args: Values) -> Values:
-    """Fields of TransformerConfig that have another name or form than the destination they come from, as
-    core_transformer_config_from_args has it."""
+    """Return the fields of TransformerConfig that have another name or form than the destination they come from, as
+    core_transformer_config_from_args has it.
+    """
     found = {
         "num_moe_experts": args["num_experts"],
         "persist_layer_norm": not args["no_persist_layer_norm"],
@@ -177,7 +178,7 @@ def _renamed(args: Values) -> Values:
 
 
 def _unsayable(plan: Plan, args: Values, declared: tuple[Field, ...]) -> Iterator[Problem]:
-    """What the loader has no way to say, or says something else for."""
+    """Yield what the loader has no way to say, or says something else for."""
     parallel, options, model = plan.best.parallel, plan.best.options, plan.model
     if model.latent is not None:
         for item in declared:

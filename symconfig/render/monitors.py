@@ -17,7 +17,7 @@ JOB = "what the job asks for"
 
 
 def run_name(plan: Plan) -> str:
-    """The run's name in Weights & Biases."""
+    """Return the run's name in Weights & Biases."""
     return plan.training.wandb_name or plan.model.name
 
 
@@ -37,7 +37,7 @@ def deepspeed_variables(plan: Plan) -> Iterator[Variable]:
 
 
 def deepspeed_sections(plan: Plan) -> dict[str, Any]:
-    """DeepSpeed's own monitors, which write on rank 0."""
+    """Return DeepSpeed's own monitors, which write on rank 0."""
     training, found = plan.training, dict[str, Any]()
     if training.tensorboard_dir is not None:
         found["tensorboard"] = {
@@ -51,7 +51,7 @@ def deepspeed_sections(plan: Plan) -> dict[str, Any]:
 
 
 def trainer_arguments(plan: Plan) -> dict[str, Any]:
-    """TrainingArguments for them; the folder and the project are variables."""
+    """Return TrainingArguments for the monitors; the folder and the project are variables."""
     training, found = plan.training, dict[str, Any]()
     to = [
         name

@@ -36,7 +36,7 @@ class About(Strict):
 
 
 def overlaid(known: Mapping[str, Source], templates: Path) -> dict[str, Source]:
-    """The targets with the folders of `templates` over them. Raises InputError with all that is wrong there.
+    """Return the targets with the folders of `templates` over them. Raises InputError with all that is wrong there.
 
     A folder with a target's name adds to its templates and replaces those of the same name; another one needs a
     target.yaml that says whose variables its templates use (`base`) and what it `does`.
@@ -83,8 +83,9 @@ def _source(folder: Path, known: Mapping[str, Source]) -> Source:
 
 
 def _own(folder: Path, known: Mapping[str, Source]) -> Source:
-    """A target that target.yaml makes of another one's variables. Its templates are its own only; those of any target
-    can be extended or included by their path, as megatron/launch.sh.j2."""
+    """Return a target that target.yaml makes of another one's variables. Its templates are its own only; those of any
+    target can be extended or included by their path, as megatron/launch.sh.j2.
+    """
     document = load_yaml_strict(folder / ABOUT)
     about = validate(document, About)
     problems = []
@@ -127,7 +128,7 @@ def _none(plan: object) -> tuple[()]:
 
 
 def _links(templates: Path) -> Iterator[Problem]:
-    """Links lead out of the folder: to files that nobody meant to hand out."""
+    """Yield a problem for each link that leads out of the folder: to files that nobody meant to hand out."""
     for path in _walk(templates, Path.is_symlink):
         yield Problem(
             "is a symbolic link, and templates are read from this folder only",
@@ -137,7 +138,7 @@ def _links(templates: Path) -> Iterator[Problem]:
 
 
 def _misnamed(templates: Path) -> Iterator[Problem]:
-    """Templates whose names give no file, or one of symconfig's own, or a folder of that name."""
+    """Yield templates whose names give no file, or one of symconfig's own, or a folder of that name."""
     for path in _walk(templates, Path.is_file):
         names = path.relative_to(templates).parts[1:]
         if not names or not path.name.endswith(ENDING):
@@ -149,7 +150,7 @@ def _misnamed(templates: Path) -> Iterator[Problem]:
 
 
 def _walk(templates: Path, wanted: Callable[[Path], bool]) -> Iterator[Path]:
-    """What is wanted of all that lies in the folder, in a written order, without following links."""
+    """Yield what is wanted of all that lies in the folder, in a written order, without following links."""
     if "\0" in str(templates):
         raise InputError(Problem("is no folder: a NUL in the name", file=repr(str(templates))))
     for folder, folders, files in os.walk(templates):
@@ -158,7 +159,9 @@ def _walk(templates: Path, wanted: Callable[[Path], bool]) -> Iterator[Path]:
 
 
 def digest(templates: Path | None) -> str | None:
-    """SHA-256 over the names and bytes of all that lies in the folder, but for what is hidden; none of no folder."""
+    """Return the SHA-256 over the names and bytes of all that lies in the folder, but for what is hidden; none of no
+    folder.
+    """
     if templates is None:
         return None
     total = hashlib.sha256()

@@ -43,7 +43,8 @@ class Chosen:
 
 
 def split(launcher: str) -> tuple[str, dict[str, str]]:
-    """The name of a launcher and what follows it. A comma belongs to a value unless a setting's name and = follow.
+    """Return the name of a launcher and what follows it. A comma belongs to a value unless a setting's name and =
+    follow.
 
     Raises InputError where something is no setting, or is set twice.
     """
@@ -65,7 +66,7 @@ def split(launcher: str) -> tuple[str, dict[str, str]]:
 
 
 def choose(settings: Sequence[Setting], name: str, given: Mapping[str, str]) -> Chosen:
-    """What was given, over the defaults. Raises InputError with every setting that is wrong or does not exist."""
+    """Put what was given over the defaults. Raises InputError with every setting that is wrong or does not exist."""
     known = {setting.name: setting for setting in settings}
     problems = []
     for key, value in given.items():

@@ -43,14 +43,14 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Nodes:
-    """How the GPUs are spread: `count` nodes of `gpus` each."""
+    """The nodes that the GPUs are spread over: `count` of them with `gpus` each."""
 
     count: int
     gpus: int
 
 
 def nodes(plan: Plan) -> Nodes:
-    """The fewest whole nodes with equally many GPUs each."""
+    """Return the fewest whole nodes with equally many GPUs each."""
     total, most = plan.best.parallel.world_size, plan.cluster.gpus_per_node
     count = -(-total // most)
     while total % count:
@@ -59,7 +59,7 @@ def nodes(plan: Plan) -> Nodes:
 
 
 def number(value: float) -> str:
-    """Three significant digits, without an exponent."""
+    """Write three significant digits, without an exponent."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
@@ -72,7 +72,7 @@ def duration(value: float) -> str:
 
 
 def intervals(plan: Plan) -> list[str]:
-    """What measured runs say of the step time and of the memory, as sentences."""
+    """Say what measured runs tell of the step time and of the memory, as sentences."""
     predicted = plan.best.predicted
     ranges = predicted.interval
     said = []
@@ -91,7 +91,9 @@ def intervals(plan: Plan) -> list[str]:
 
 
 def predicted_for(plan: Plan, backend: str) -> str:
-    """Whose times and bytes these are, where the files are for the other framework; nothing where they are its own."""
+    """Say whose times and bytes these are, where the files are for the other framework; nothing where they are
+    its own.
+    """
     if plan.best.target.backend == backend:
         return ""
     return (
@@ -130,7 +132,7 @@ def degrees(best: Candidate) -> tuple[Row, ...]:
 
 
 def options(best: Candidate) -> tuple[Row, ...]:
-    """The switches that are on, or that carry a choice."""
+    """Return the switches that are on, or that carry a choice."""
     value = best.options
     zero = ("off", "1: optimizer state sharded", "2: and gradients", "3: and weights")[value.zero_stage]
     rows = [
@@ -170,7 +172,7 @@ def wants(found: Iterable[Want]) -> tuple[Row, ...]:
 
 
 def stages(best: Candidate) -> tuple[Row, ...]:
-    """Stages that are alike: their layers (virtual stages apart), recompute, peak allocation."""
+    """Return a row for stages that are alike: their layers (virtual stages apart), recompute, peak allocation."""
     return tuple(Row(each.name, (each.holds, each.recompute, _peak(each))) for each in stages_alike(best.stages))
 
 
@@ -180,7 +182,7 @@ def _peak(each: Alike) -> str:
 
 
 def memory(plan: Plan) -> tuple[Row, ...]:
-    """By part, as the plan has them, then the three totals and the limit."""
+    """Return the memory by part, as the plan has it, then the three totals and the limit."""
     best = plan.best.predicted
     rows = [Row(name, (gib(value), share(value, best.device_bytes))) for name, value in best.memory.items()]
     rows += [
@@ -198,14 +200,16 @@ def time(plan: Plan) -> tuple[Row, ...]:
 
 
 def short(best: Candidate) -> str:
-    """The degrees that are not 1, and what else tells candidates apart: tp4 pp2 dp8 mbs1 zero1 recompute none."""
+    """Return the degrees that are not 1, and what else tells candidates apart: tp4 pp2 dp8 mbs1 zero1 recompute
+    none.
+    """
     parts = [f"{name}{getattr(best.parallel, name)}" for name, _ in _DEGREES if getattr(best.parallel, name) > 1]
     parts += [f"mbs{best.batch.micro}", f"zero{best.options.zero_stage}", best.options.precision]
     return " ".join(parts) + f", recompute {recompute(best.options.recompute)}"
 
 
 def alternatives(plan: Plan) -> tuple[Row, ...]:
-    """The runners-up: time and what is lost against the best."""
+    """Return the runners-up: time and what is lost against the best."""
     first = plan.best.predicted.step_s
     return tuple(
         Row(

@@ -47,7 +47,7 @@ _RESHARD = {1: "never", 2: "never", 3: "always", 0: "never"}
 
 
 def variables(plan: Plan) -> dict[str, object]:
-    """What its templates see. Raises InfeasibleError for what torchtitan cannot be told."""
+    """Return what its templates see. Raises InfeasibleError for what torchtitan cannot be told."""
     flavor = refuse(plan)
     return {
         "framework": f"torchtitan {RELEASE}",
@@ -61,13 +61,13 @@ def variables(plan: Plan) -> dict[str, object]:
 
 
 def texts(plan: Plan) -> Iterator[File]:
-    """The plan's values, and the function that hands them to torchtitan."""
+    """Yield the plan's values, and the function that hands them to torchtitan."""
     yield json_file(CONFIG, config(plan, refuse(plan)))
     yield File(FUNCTION, (data_dir("templates") / NAME / FUNCTION).read_text(encoding="utf-8"))
 
 
 def config(plan: Plan, flavor: Flavor) -> dict[str, Any]:
-    """Fields of torchtitan's own configuration classes, by section; `model` is for its model_registry."""
+    """Return the fields of torchtitan's own configuration classes, by section; `model` is for its model_registry."""
     training, options = plan.training, plan.best.options
     where = plan.model.huggingface_id or plan.model.name
     save, tensorboard = training.save or "./outputs", training.tensorboard_dir is not None
@@ -108,7 +108,7 @@ def config(plan: Plan, flavor: Flavor) -> dict[str, Any]:
 
 
 def parallelism(plan: Plan) -> dict[str, Any]:
-    """ParallelismConfig. Data ranks shard the weights, but for ZeRO-0, where each holds all of them."""
+    """Return ParallelismConfig. Data ranks shard the weights, but for ZeRO-0, where each holds all of them."""
     parallel, options = plan.best.parallel, plan.best.options
     sharded = options.zero_stage > 0
     found: dict[str, Any] = {
@@ -133,7 +133,9 @@ def parallelism(plan: Plan) -> dict[str, Any]:
 
 
 def model_parts(plan: Plan) -> list[list[str]]:
-    """The modules of every virtual stage in the order of the model: chunk by chunk, within one stage by stage."""
+    """Return the modules of every virtual stage in the order of the model: chunk by chunk, within one stage by
+    stage.
+    """
     stages = plan.best.stages
     parts: list[list[str]] = []
     layers = 0
@@ -148,7 +150,7 @@ def model_parts(plan: Plan) -> list[list[str]]:
 
 
 def _timeouts(plan: Plan) -> dict[str, int]:
-    """CommConfig. Its own default is 100 seconds behind the first step."""
+    """Return CommConfig. Its own default is 100 seconds behind the first step."""
     minutes = plan.training.distributed_timeout_minutes
     if minutes is None:
         return {}
@@ -156,7 +158,9 @@ def _timeouts(plan: Plan) -> dict[str, int]:
 
 
 def _training(plan: Plan) -> dict[str, Any]:
-    """A local batch is what a data rank takes in one pass of the pipeline; without one, a micro-batch."""
+    """Return the section of batch and steps. A local batch is what a data rank takes in one pass of the pipeline;
+    without one, a micro-batch.
+    """
     parallel, batch, training = plan.best.parallel, plan.best.batch, plan.training
     return {
         "local_batch_size": batch.micro * (batch.num_microbatches if parallel.pp > 1 else 1),

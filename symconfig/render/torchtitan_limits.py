@@ -37,13 +37,13 @@ class Flavor:
 
 @cache
 def flavors() -> tuple[Flavor, ...]:
-    """torchtitan's models; of its small ones for debugging that of Llama alone."""
+    """Return torchtitan's models; of its small ones for debugging that of Llama alone."""
     rows = json.loads(DATA.read_text(encoding="utf-8"))
     return tuple(Flavor(row.pop("module"), row.pop("flavor"), row) for row in rows)
 
 
 def flavor_of(model: ModelDescriptor) -> Flavor | None:
-    """The one that the descriptor describes, if there is one."""
+    """Return the flavour that the descriptor describes, if there is one."""
     return next(
         (flavor for flavor in flavors() if all(_field(model, name) == value for name, value in flavor.fields.items())),
         None,
@@ -60,7 +60,7 @@ def _field(model: ModelDescriptor, name: str) -> Any:
 
 
 def refuse(plan: Plan) -> Flavor:
-    """The plan's model in torchtitan. Raises InfeasibleError with everything that torchtitan cannot be told."""
+    """Return the plan's model in torchtitan. Raises InfeasibleError with everything that torchtitan cannot be told."""
     found = flavor_of(plan.model)
     problems = [
         *_model(plan),

@@ -116,7 +116,9 @@ class Channels:
         return after
 
     def _reducing(self, stage: int, chunk: int, n: int, seconds: float) -> After:
-        """Reduce a chunk's gradients when all are there: their reduction began while they were made, and slowed that."""
+        """Reduce a chunk's gradients when all are there: their reduction began while they were made, and slowed
+        that.
+        """
 
         def after(clock: list[float], ends: list[float]) -> None:
             start = max(self.until[stage], ends[n] - float(self._hide[chunk] * self._own_s[n]))

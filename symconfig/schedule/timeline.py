@@ -129,7 +129,9 @@ class Timeline:
                 yield Event(kind, place[chunk], -1, begins, ends)
 
     def _done(self, stage: int) -> Iterator[tuple[int, tuple[int, ...]]]:
-        """Yield a stage's tasks, and whose work is done in each: a forward beside a backward waits for that to start."""
+        """Yield a stage's tasks, and whose work is done in each: a forward beside a backward waits for that to
+        start.
+        """
         partner = self.work.partner
         waits = set((partner[partner > 0] - 1).tolist())
         for n in np.flatnonzero(self.work.stage == stage).tolist():

@@ -21,8 +21,9 @@ WORTH_SAYING = 0.005  # share of the step that a plan with other options must sa
 def faster(
     model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, than: Plan, progress: Progress | None = None
 ) -> Beside:
-    """What would be faster than a plan of this job if these options were allowed; nothing where nothing is, or where
-    the job's objective is not time."""
+    """Return what would be faster than a plan of this job if these options were allowed; nothing where nothing is, or
+    where the job's objective is not time.
+    """
     fixed, pins = facts_of(model, cluster, job), parse(job.pins)
     closed = {constraint.name for constraint in opened.shut(job, fixed, pins)} - set(job.without)
     if not closed or job.objective != "time":

@@ -120,7 +120,9 @@ class Costs:
         return self._operator(node, rows)
 
     def passes(self, node: Node, rows: Rows) -> Passes:
-        """Return the computation of one operator in one turn. The last answer for a node is kept: its links ask again."""
+        """Return the computation of one operator in one turn. The last answer for a node is kept: its links ask
+        again.
+        """
         if not self.timed or node.operator is None:
             return Passes(np.zeros(len(rows)), np.zeros(len(rows)))
         known = self._passes.get(id(node))
@@ -238,7 +240,9 @@ class Costs:
         return self._link(index, given, taken, beside(given))
 
     def exchanges(self, index: int, given: Rows, taken: Rows) -> list[Exchange]:
-        """Return what is exchanged over a link, row by row as in `pairwise`, for one of the links that it stands for."""
+        """Return what is exchanged over a link, row by row as in `pairwise`, for one of the links that it
+        stands for.
+        """
         link, pairs = self.net.links[index], beside(given)
         if self.net.nodes[link.producer].parameter is not None:
             return self._weight(link, given, taken, pairs)
@@ -316,7 +320,9 @@ class Costs:
         return float(prod(port.sizes)) * (element_bytes if self.timed else 1.0)
 
     def _layouts(self, link: Link, given: Rows, taken: Rows, pairs: Pairs) -> tuple[Columns, Columns, Columns, Columns]:
-        """Return the layouts of an activation as it is given and as it is taken, and of its gradient at the same ends."""
+        """Return the layouts of an activation as it is given and as it is taken, and of its gradient at the
+        same ends.
+        """
         first = self.net.nodes[link.producer].ports[link.given]
         second = self.net.nodes[link.consumer].ports[link.taken]
         return (

@@ -63,6 +63,8 @@ def gathered_pairs(a: Columns, b: Columns) -> tuple[NDArray[np.bool_], NDArray[n
 
 
 def between_turns(stored: Column, given: Column) -> Column:
-    """Return where a gradient lies between turns: as it is stored if that is split, else as it comes, summed up or not."""
+    """Return where a gradient lies between turns: as it is stored if that is split, else as it comes, summed up
+    or not.
+    """
     result: NDArray[np.int64] = np.where(cut(stored), stored, np.where(given == PARTIAL, PARTIAL, WHOLE))
     return result

@@ -120,7 +120,9 @@ class Groups:
 
 
 def levels(mesh: Mesh, cluster: ClusterDescriptor) -> dict[str, Number]:
-    """Return the arguments of the collectives' formulas for a mesh, with the cluster's share of the wires' bandwidth."""
+    """Return the arguments of the collectives' formulas for a mesh, with the cluster's share of the wires'
+    bandwidth.
+    """
     kernels = cluster.kernels
     result: dict[str, Number] = {}
     if not mesh.levels:  # one GPU: there is nothing between which anything could move

@@ -80,7 +80,9 @@ def section(config: Any, name: str) -> Json:
 
 
 def precision_of(config: Any) -> Precision | None:
-    """Return the precision that is switched on; bf16 goes by its old name, too. None: nothing, or nothing that is said."""
+    """Return the precision that is switched on; bf16 goes by its old name, too. None: nothing, or nothing that
+    is said.
+    """
 
     def on(key: str) -> bool:
         return section(config, key).get("enabled") is True

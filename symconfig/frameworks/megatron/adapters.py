@@ -59,7 +59,9 @@ def targets(model: ModelDescriptor) -> Targets | None:
 
 
 def refusals(model: ModelDescriptor) -> Iterator[tuple[str, str]]:
-    """Yield (name, reason) of everything about this model's adapter that Megatron-Bridge cannot train as it is meant."""
+    """Yield (name, reason) of everything about this model's adapter that Megatron-Bridge cannot train as it is
+    meant.
+    """
     found = targets(model)
     if model.adapter is None or found is None:
         return

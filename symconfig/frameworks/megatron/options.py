@@ -153,7 +153,9 @@ def _switches(names: Mapping[str, Value], base: Framework, beside: Overlap, shap
 
 
 def _group(names: Mapping[str, Value], shape: Shape) -> int:
-    """Return the microbatches that a chunk runs before the next one does; 0: as many as stages, as without the option."""
+    """Return the microbatches that a chunk runs before the next one does; 0: as many as stages, as without the
+    option.
+    """
     group = names.get("microbatch_group_size_per_vp_stage")
     return group if isinstance(group, int) and shape.vpp > 1 and group != shape.pp else 0
 

@@ -34,7 +34,9 @@ _TO_KEYS = ((d.SEQUENCE, d.KEYS),)
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """What the loss of an indexer compares with the attention's scores: its queries, keys and weights of its heads."""
+    """The indexer's tensors that its loss compares with the attention's scores: its queries, keys and weights of its
+    heads.
+    """
 
     q: Tensor
     k: Tensor
@@ -93,13 +95,13 @@ def with_loss(ctx: Context, o: Tensor, q: Tensor, k: Tensor, read: Read) -> Tens
 
 
 def _trained(ctx: Context) -> bool:
-    """Whether the framework has a loss for the indexer, and the model asks for it."""
+    """Tell whether the framework has a loss for the indexer, and the model asks for it."""
     has = ctx.model.indexer
     return ctx.how.attention.choosing is Choosing.ABSORBED and has is not None and has.loss_coef > 0 and not ctx.frozen
 
 
 def _chosen(ctx: Context, x: Tensor, low: Tensor) -> tuple[Learned, Tensor]:
-    """What scores are made of, and positions of the keys that a query reads."""
+    """Return what scores are made of, and positions of the keys that a query reads."""
     q, k = Tensor("index_q", (*_ROWS, HEADS, CHANNELS)), Tensor("index_k", (*_ROWS, CHANNELS))
     weights, trained = Tensor("index_weights", (*_ROWS, HEADS)), _trained(ctx)
     more: dict[str, Any] = {"loops": _loops(ctx), "apart": trained}
@@ -117,7 +119,7 @@ def _chosen(ctx: Context, x: Tensor, low: Tensor) -> tuple[Learned, Tensor]:
 
 
 def _normed(ctx: Context, k: Tensor, trained: bool) -> Tensor:
-    """Keys, normed around their mean."""
+    """Return keys, normed around their mean."""
     affine = [ctx.weight(f"index_k_norm.{name}", CHANNELS) for name in ("weight", "bias")]
     normed, saves = Tensor("index_k_normed", k.dims), [k, Tensor("index_k_norm.statistics", _ROWS, Element.FP32)]
     return ctx.build.elementwise(
@@ -142,7 +144,7 @@ def _rotated(ctx: Context, name: str, x: Tensor) -> Tensor:
 
 
 def _scores(ctx: Context, q: Tensor, k: Tensor, weights: Tensor) -> Tensor:
-    """I[B, S, T], in one kernel that runs the keys before a query, or in PyTorch's products over all of them."""
+    """Return I[B, S, T], in one kernel that runs the keys before a query, or in PyTorch's products over all of them."""
     scores, keys = Tensor("index_scores", (*_ROWS, d.KEYS), Element.FP32), Use(k, _TO_KEYS)
     if ctx.how.attention.choosing is not Choosing.MASKED:
         by_head, asked = (*_ROWS, FULL, HEADS), [Use(q), keys, Use(weights)]
@@ -156,6 +158,6 @@ def _scores(ctx: Context, q: Tensor, k: Tensor, weights: Tensor) -> Tensor:
 
 
 def sizes(model: ModelDescriptor) -> dict[str, float]:
-    """Sizes of the indexer's own dims."""
+    """Return the sizes of the indexer's own dims."""
     has = model.indexer
     return {} if has is None else {HEADS: has.index_n_heads, CHANNELS: has.index_head_dim, CHOICES: has.index_topk}

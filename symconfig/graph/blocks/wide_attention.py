@@ -38,7 +38,7 @@ _ROWS = (d.BATCH, d.SEQUENCE)
 
 
 def wide_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
-    """o[B, S, D] from x[B, S, D], each projection alone where it has sizes of its own."""
+    """Return o[B, S, D] from x[B, S, D], each projection alone where it has sizes of its own."""
     if not ctx.model.mixer(NAME).sizes:
         (q, k, v), _ = projections(ctx, x)
         return _result(ctx, x, *normed_and_turned(ctx, q, k, kind), v)
@@ -60,7 +60,7 @@ def wide_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
 
 
 def _queries(ctx: Context, given: Tensor) -> Tensor:
-    """Queries or keys, normed and turned."""
+    """Return queries or keys, normed and turned."""
     name = given.name
     if ctx.model.qk_norm:
         given = norm(ctx, f"{name}_norm", given, WIDTH, "qk_norm")

@@ -14,7 +14,7 @@ _VARIABLE = "SAVE"  # with which some launch.sh are told another folder
 
 
 def outlives_its_node(launcher: str, folder: str, plan: Plan, files: Files, chosen: Chosen) -> None:
-    """Raises InputError where checkpoints go into the folder that launch.sh starts in. folder: which one that is."""
+    """Raise InputError where checkpoints go into the folder that launch.sh starts in. folder: which one that is."""
     told = _VARIABLE in read_variables(files["launch.sh"])
     save = chosen.environment.get(_VARIABLE, plan.training.save) if told else plan.training.save
     if not save or PurePosixPath(save).is_absolute() or "://" in save:

@@ -63,7 +63,7 @@ class Call:
     flags: frozenset[str]
 
     def unknown(self, term: Term, known: Iterable[str]) -> Mistake:
-        """Why a term names no tensor."""
+        """Say why a term names no tensor."""
         return Mistake("there is no such tensor", term.at, got=term.name, hint=nearest(term.name, known))
 
     def words(self, option: str) -> tuple[str, ...]:
@@ -76,7 +76,7 @@ class Call:
 
 
 def call(statement: Statement) -> Call:
-    """Raises Mistake."""
+    """Read the call of a statement. Raises Mistake."""
     name = statement.function
     signature = SIGNATURES.get(name)
     if signature is None:
