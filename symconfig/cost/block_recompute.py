@@ -56,8 +56,8 @@ def evaluate_block(
     """
     plain, passes = extremes.plain, extremes.table.passes
     plain_sums, full_sums = extremes.sums.policy(extremes.keep), extremes.sums.policy(extremes.again)
-    again, keep = (passes[:, row][..., extremes.chosen] for row in (extremes.again, extremes.keep))
-    change = again - keep  # [PASSES, kinds, n]
+    repeated, keep = (passes[:, row][..., extremes.chosen] for row in (extremes.again, extremes.keep))
+    change = repeated - keep  # [PASSES, kinds, n]
     heads = prefix.sum(axis=2)
     less = summed(prefix, change[KEPT]) * heads_in_flight(heads, points, setting)  # [s, layers, n]
     activations = plain.memory["activations"][:, 0] + less
@@ -87,8 +87,8 @@ def prefixed(each: Sequence[Sequence[Prefix]], which: NDArray[np.intp] | None, s
         [[*prefix, *[prefix[-1]] * (most - len(prefix))] for prefix in (*one, *[one[-1]] * (shapes - len(one)))]
         for one in each
     ]
-    found = np.moveaxis(np.array(rows, dtype=np.float64), 0, -1)
-    return found if which is None else found[..., which]
+    sums = np.moveaxis(np.array(rows, dtype=np.float64), 0, -1)
+    return sums if which is None else sums[..., which]
 
 
 def _pick(table: Array, layers: NDArray[np.intp]) -> Array:

@@ -124,8 +124,8 @@ class BlockCost:
         ahead = [(c, t) for c, t in zip(self.derived.collectives, self.comm_s, strict=True) if c.phase is Phase.FORWARD]
         forward_comm = sum((t for _, t in ahead), np.zeros_like(self.boundary_bytes))
         backward_comm = sum(self.comm_s, np.zeros_like(self.boundary_bytes)) - forward_comm
-        again = _rows([[op in policy.again for op in ops] for policy in policies]) @ works
-        again_comm = np.zeros_like(again)
+        repeated = _rows([[op in policy.again for op in ops] for policy in policies]) @ works
+        again_comm = np.zeros_like(repeated)
         if ahead:
             again_comm = _rows([[c.owner in policy.again for c, _ in ahead] for policy in policies]) @ np.array(
                 [t for _, t in ahead]
@@ -143,15 +143,15 @@ class BlockCost:
         wait = self._forward_wait() + either.maximum(copies_s - lead, 0.0)
         host_backward = sum(t for (_, phase), t in self.host_s.items() if phase is not Phase.FORWARD)
         host_again = _rows([[op in policy.again for op in ops] for policy in policies]) @ host
-        busy = backward + again + backward_comm + again_comm
+        busy = backward + repeated + backward_comm + again_comm
         wait_backward = either.maximum(host_backward + host_again + copies_s - busy, 0.0)
         result: Array = np.stack(
             np.broadcast_arrays(
                 total_forward + wait,
-                backward + again + wait_backward,
+                backward + repeated + wait_backward,
                 forward_comm + compiled.exposed_s(copied, total_forward, framework.hide.host),
                 backward_comm + again_comm + compiled.exposed_s(copied, backward, framework.hide.host),
-                again + again_comm,
+                repeated + again_comm,
                 away,
                 kept,
                 transient,
@@ -252,9 +252,9 @@ def hiding(cost: BlockCost, framework: Framework) -> BlockCost:
     alone = replace(cost, comm_s=shown, hidden_s=np.zeros_like(cost.hidden_s), paired=paired)
     if not paired:
         return alone
-    beside = replace(alone, comm_s=beside_another(cost.derived, shown, work, framework.hide.experts))
-    less = alone.seconds() - beside.seconds()
-    return replace(beside, hidden_s=either.maximum(less[:2] + less[2:], 0.0))
+    hidden = replace(alone, comm_s=beside_another(cost.derived, shown, work, framework.hide.experts))
+    less = alone.seconds() - hidden.seconds()
+    return replace(hidden, hidden_s=either.maximum(less[:2] + less[2:], 0.0))
 
 
 def _replayed(cost: BlockCost, framework: Framework) -> BlockCost:

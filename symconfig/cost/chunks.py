@@ -37,17 +37,17 @@ def chunk_times(
     counts = np.array([shape.counts for shape in shapes], dtype=np.float64)
     weight = counts @ _weight_gradients(table)
     hidden = table.hidden[:, :, 0] @ counts.T  # [2, chunks]: a schedule that hides it takes it off again
-    again = of.again[:, 0, 0]
-    backward = (of.backward + of.backward_comm)[:, 0, 0] - again - weight
+    repeated_s = of.again[:, 0, 0]
+    backward = (of.backward + of.backward_comm)[:, 0, 0] - repeated_s - weight
     if repeated:
-        again = again + _repeated(table, alike, repeated)
+        repeated_s = repeated_s + _repeated(table, alike, repeated)
     handover_s = setting.framework.handover_s if setting.pp > 1 else 0.0
     where = np.array([alike.index(tuple(chunk)) for chunk in chunks]).reshape(setting.vpp, setting.pp).T
     between = messages(sums, points, setting)
     gathers, reduces, hide = overlap(setting)
     return Times(
         forward=((of.forward + of.forward_comm)[:, 0, 0] + hidden[0] + handover_s)[where],
-        recompute=again[where],
+        recompute=repeated_s[where],
         backward=(backward + hidden[1] + handover_s)[where],
         weight=weight[where],
         busy_s=float(between.busy_s[0]),

@@ -65,10 +65,10 @@ def exposed(c: Collective, seconds: Array, work: dict[tuple[str, Phase], Array],
         return seconds
     pieces = framework.hide.tp_pieces if axis == "tp" else 1
     edge = 1 / pieces if pieces > 1 else 0.0
-    beside, slowed = work[c.beside], 0.0
+    work_s, slowed = work[c.beside], 0.0
     if axis == "tp" and pieces == 1:
-        slowed = compiled.slowed_s(seconds, beside, hide, CONTENTION)
-    result: Array = compiled.chunked_s(seconds, beside + slowed, hide, edge) + slowed
+        slowed = compiled.slowed_s(seconds, work_s, hide, CONTENTION)
+    result: Array = compiled.chunked_s(seconds, work_s + slowed, hide, edge) + slowed
     return result
 
 

@@ -156,8 +156,10 @@ def _beside_microbatches(sums: Stages, points: Columns, setting: Setting) -> Arr
     if setting.zero == 3:
         share = hide.sharded_weights
         far = sums.largest[:, None] > setting.framework.reuse_elements
-        again = np.where(far, either.minimum(sums.again, forward) / np.where(forward > 0, forward, 1.0), 0.0) * gather
-        back, amount = again + gather + reduce, gathered + reduced
+        regathered = (
+            np.where(far, either.minimum(sums.again, forward) / np.where(forward > 0, forward, 1.0), 0.0) * gather
+        )
+        back, amount = regathered + gather + reduce, gathered + reduced
         result: Array = m * (beside(gather, gathered, forward, share) + beside(back, amount, backward, share))
         return result
     # The last microbatch's backward hides the reduction, the first one's forward the gather of new weights.

@@ -65,8 +65,8 @@ def heads_in_flight(heads: Array, points: Columns, setting: Setting) -> Array:
     count = unlike.each(lambda held: held.heads[either.minimum(every, held.heads.size - 1)])
     each = unlike.each(lambda held: held.of_heads[either.minimum(every, held.heads.size - 1)])
     first = (count[:, None] < heads[..., None, :]).sum(axis=2)
-    found = np.take_along_axis(each, either.minimum(first, most), axis=1)
-    return np.where((heads > 0) & ~np.isnan(found), found, result)
+    in_heads = np.take_along_axis(each, either.minimum(first, most), axis=1)
+    return np.where((heads > 0) & ~np.isnan(in_heads), in_heads, result)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +102,12 @@ class _Unlike:
         memo, m = setting.pipelines.memo, points.num_microbatches
         if "unlike" not in memo or memo["unlike"][0] is not m:
             memo["unlike"] = m, _Unlike._of(m, setting)
-        found: _Unlike | None = memo["unlike"][1]
-        return found
+        unlike: _Unlike | None = memo["unlike"][1]
+        return unlike
 
     @staticmethod
     def _of(num_microbatches: Array, setting: Setting) -> _Unlike | None:
-        pipelines, found = setting.pipelines, dict[tuple[int, int], _Held]()
+        pipelines, by_shape = setting.pipelines, dict[tuple[int, int], _Held]()
         mixed = [[len(set(stage.layers)) > 1 for stage in one.stages] for one in pipelines.each]
         if not any(map(any, mixed)):
             return None
@@ -119,8 +119,8 @@ class _Unlike:
             for row in range(rows):
                 stage = one.stages[min(row, last)]
                 if mixed[place][min(row, last)]:
-                    found[row, column] = _held_of(stage.index, stage.layers, one.pp, group, count)
-        return _Unlike(found, which, (rows, different.shape[1])) if found else None
+                    by_shape[row, column] = _held_of(stage.index, stage.layers, one.pp, group, count)
+        return _Unlike(by_shape, which, (rows, different.shape[1])) if by_shape else None
 
     def each(self, of: Callable[[_Held], Any]) -> Array:
         """Return [s, *x, n]: a figure of each point's stages, NaN of those whose chunks are alike."""

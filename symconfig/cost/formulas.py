@@ -201,33 +201,33 @@ def _send() -> Formula:
 
 
 def _exposed() -> Formula:
-    communication, beside, hide = _symbols("communication_s beside_s hide")
+    communication, work, hide = _symbols("communication_s beside_s hide")
     return Formula(
         "exposed_s",
-        _names(communication, beside, hide),
-        maximum(communication - hide * beside, 0),
+        _names(communication, work, hide),
+        maximum(communication - hide * work, 0),
         "s",
         "what is left of a collective beside the work that it runs with",
     )
 
 
 def _chunked() -> Formula:
-    communication, beside, hide, edge = _symbols("communication_s beside_s hide edge")
+    communication, work, hide, edge = _symbols("communication_s beside_s hide edge")
     return Formula(
         "chunked_s",
-        _names(communication, beside, hide, edge),
-        maximum(communication - hide * beside, edge * communication),
+        _names(communication, work, hide, edge),
+        maximum(communication - hide * work, edge * communication),
         "s",
         "what is left of a collective cut into pieces beside the product cut likewise: nothing hides the edge piece",
     )
 
 
 def _slowed() -> Formula:
-    communication, beside, hide, contention = _symbols("communication_s beside_s hide contention")
+    communication, work, hide, contention = _symbols("communication_s beside_s hide contention")
     return Formula(
         "slowed_s",
-        _names(communication, beside, hide, contention),
-        contention * minimum(communication, hide * beside / maximum(1 - contention * hide, ROUNDING)),
+        _names(communication, work, hide, contention),
+        contention * minimum(communication, hide * work / maximum(1 - contention * hide, ROUNDING)),
         "s",
         "what the work beside a collective loses to it, compute units and memory bandwidth; work that takes longer "
         "hides more",

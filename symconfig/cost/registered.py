@@ -60,6 +60,6 @@ def _dispatch(block: DerivedBlock, lattice: Lattice, framework: Framework) -> Ar
         each = 2.0 * numbers[d.HIDDEN] + _WEIGHT_BYTES * numbers[d.EXPERTS]
         return np.where(ranks > 1, tokens * ranks * each, 0.0)
     token = 2.0 * numbers[d.HIDDEN] + _BESIDE_BYTES
-    near, far = either.minimum(ranks, _NODE), np.where(ranks > _NODE, ranks / _NODE, 0.0)
-    chunks = _NODE_TOKENS * near + 2 * _FAR_TOKENS * far
+    in_node, far = either.minimum(ranks, _NODE), np.where(ranks > _NODE, ranks / _NODE, 0.0)
+    chunks = _NODE_TOKENS * in_node + 2 * _FAR_TOKENS * far
     return np.where(ranks > 1, _CHANNELS * chunks * token, 0.0)

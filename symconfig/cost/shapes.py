@@ -71,8 +71,8 @@ class Pipelines:
 
         def array(values: Sequence[object]) -> Array:
             """Stack the pipelines' values: [x, ..., n] of [each, x, ...]"""
-            found = np.moveaxis(np.array(values, dtype=np.float64), 0, -1)
-            return found if which is None else found[..., which]
+            stacked = np.moveaxis(np.array(values, dtype=np.float64), 0, -1)
+            return stacked if which is None else stacked[..., which]
 
         return Pipelines(
             each=tuple(each),

@@ -192,14 +192,14 @@ def stages(table: Table, pipelines: Pipelines, points: NDArray[np.intp], tied: b
     has = counts > 0
     block = of["dense"] + of["expert"] + of["frozen"] + of["frozen_expert"]
     widest_table, matrix, vector, of_experts = _widest(weights, has)
-    forward, backward, forward_comm, backward_comm, again, away = sums
+    forward, backward, forward_comm, backward_comm, repeated, away = sums
     dense, expert, frozen, quantised, frozen_expert = held
     return Stages(
         forward=forward,
         backward=backward,
         forward_comm=forward_comm,
         backward_comm=backward_comm,
-        again=again,
+        again=repeated,
         away=away,
         kept=kept,
         transient=_working(table, pipelines, points, passes[TRANSIENT], of),
@@ -253,8 +253,8 @@ def _working(
             if stage.together > 1:
                 several = _most(has[row], _at_once(table, stage.together, points, transient))
                 at_once[row] = np.where(pipelines.which == place, several, at_once[row])
-    beside = GRADIENT_BUFFER_BYTES * _most(has, of["buffers"]) + _most(has, of["workspaces"])
-    result: Array = at_once + beside[:, None]
+    buffers = GRADIENT_BUFFER_BYTES * _most(has, of["buffers"]) + _most(has, of["workspaces"])
+    result: Array = at_once + buffers[:, None]
     return result
 
 

@@ -159,14 +159,15 @@ def states(sums: Stages, points: Columns, setting: Setting) -> dict[str, Array]:
     whole = each(buffers, sizes.weight, 0.0, 0.0, 0.0) + _each_offload(held + copies)
     # ZeRO-3 gathers a block while it computes it, and the next one ahead of time.
     live = _each_offload(2.0 * sizes.weight * sums.largest) if zero >= 3 else np.zeros_like(whole)
-    beside = [whole_gradient_bytes(sums, points, setting, offload) for offload in offloads]
+    whole_gradients = [whole_gradient_bytes(sums, points, setting, offload) for offload in offloads]
     gradients = each(buffers, 0.0, _column(_gradient_bytes(setting, offload) for offload in offloads), 0.0, 0.0)
     gradients = gradients + setting.framework.beside_bytes * _each_offload(every.sum)
     on_device = _column(1.0 - offload.optimizer for offload in offloads)
     state = each(elementwise(sums, points, setting), 0.0, 0.0, sizes.optimizer, on_device)
     return {
         "weights": np.where(_column(offload.weights for offload in offloads) > 0, live, whole + live),
-        "gradients": gradients + np.stack([np.broadcast_to(part, sums.dense.shape) for part in beside], axis=1),
+        "gradients": gradients
+        + np.stack([np.broadcast_to(part, sums.dense.shape) for part in whole_gradients], axis=1),
         "optimizer state": state + _each_offload(state_of_matrices(sums, points, setting)),
     }
 
@@ -178,10 +179,10 @@ def _column(values: Iterable[float]) -> Array:
 
 def _gradient_bytes(setting: Setting, offload: Offload) -> float:
     """Return the bytes of a gradient's element on the device."""
-    beside = setting.framework.beside_offload_bytes
-    if beside is None or setting.zero < 2 or not offload.optimizer:
+    extra = setting.framework.beside_offload_bytes
+    if extra is None or setting.zero < 2 or not offload.optimizer:
         return setting.bytes.gradient
-    return beside * (1 - offload.optimizer)
+    return extra * (1 - offload.optimizer)
 
 
 def bound_s(sums: Stages, points: Columns, setting: Setting) -> Array:

@@ -103,5 +103,5 @@ class Backend:
 
 def numbers(release: str) -> tuple[int, ...]:
     """Split a release as pip has it, without what a build adds: 0.19.8+cu128 -> (0, 19, 8)."""
-    said = _RELEASE.match(release)
-    return tuple(int(part) for part in said[0].split(".")) if said else ()
+    match = _RELEASE.match(release)
+    return tuple(int(part) for part in match[0].split(".")) if match else ()

@@ -137,8 +137,8 @@ class Flow:
                 reduces = move.kind in (Kind.ALL_REDUCE, Kind.REDUCE_SCATTER)
                 owner = producer if reduces or op is None else op
                 times = producer.sums if reduces and producer else 1
-                beside = (owner.name, Phase.FORWARD) if owner and owner.kind is not OpKind.ELEMENTWISE else None
-                result.append(_collective(tensor, move, Phase.FORWARD, owner, beside, times, chunked=True))
+                work = (owner.name, Phase.FORWARD) if owner and owner.kind is not OpKind.ELEMENTWISE else None
+                result.append(_collective(tensor, move, Phase.FORWARD, owner, work, times, chunked=True))
         return result
 
     def _backward(self, name: str, tensor: Tensor) -> list[Collective]:
@@ -156,14 +156,14 @@ class Flow:
         result = []
         for (given, _), op in sources.items():
             for move in moves(given, wanted, d.elements(tensor.dims)):
-                beside, chunked = None, False
+                work, chunked = None, False
                 if op and op.kind is OpKind.MATMUL and op.trainable:
-                    beside = (op.name, Phase.WEIGHT)
+                    work = (op.name, Phase.WEIGHT)
                 elif op and op.kind is OpKind.ATTENTION:
-                    beside = (op.name, Phase.INPUT)
+                    work = (op.name, Phase.INPUT)
                 elif producer and producer.kind is OpKind.MATMUL and move.kind is Kind.ALL_GATHER:
-                    beside, chunked = (producer.name, Phase.INPUT), True
-                result.append(_collective(tensor, move, Phase.INPUT, op or producer, beside, chunked=chunked))
+                    work, chunked = (producer.name, Phase.INPUT), True
+                result.append(_collective(tensor, move, Phase.INPUT, op or producer, work, chunked=chunked))
         return result
 
     def _again(self, name: str, tensor: Tensor) -> list[Collective]:
@@ -231,11 +231,11 @@ class Flow:
         """Return the layout in which a tensor is kept: gathered over tp or cp, as its shard, to be gathered again; a
         slice is a view of the whole; any other change is kept as used.
         """
-        again = {"cp"} if self.scheme.keeps_gathered else {"tp", "cp"}
+        regathered = {"cp"} if self.scheme.keeps_gathered else {"tp", "cp"}
         changed = list(moves(produced, used, d.elements(())))
         if not changed and set(produced.places) < set(used.places):
             return produced
-        if changed and all(move.kind is Kind.ALL_GATHER and set(move.axes) <= again for move in changed):
+        if changed and all(move.kind is Kind.ALL_GATHER and set(move.axes) <= regathered for move in changed):
             return produced
         return used
 
@@ -355,7 +355,7 @@ def _traffic(op: Operator, scheme: Scheme) -> list[Work]:
                 *between[1],
             ),
             turns=turns * op.launches[1],
-            products=tuple((each, GRADIENTS + again) for each, again in products),
+            products=tuple((each, GRADIENTS + remade) for each, remade in products),
         ),
         *_sorting(op, scheme),
     ]

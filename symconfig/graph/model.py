@@ -62,8 +62,8 @@ def blocks_of(model: ModelDescriptor) -> tuple[str, ...]:
 def mixer_pieces(model: ModelDescriptor, exchanged: bool = False) -> int:
     """Return the greatest number of tensor-parallel ranks over which the heads and groups of all blocks in attention's
     place divide, 0 where there are none. exchanged: of ranks that exchange heads for the sequence, too."""
-    found = [parts().mixer(name) for name in blocks_of(model)]
-    names = [name for mixer in found for name in (mixer.exchanged_pieces if exchanged else mixer.pieces)]
+    mixers = [parts().mixer(name) for name in blocks_of(model)]
+    names = [name for mixer in mixers for name in (mixer.exchanged_pieces if exchanged else mixer.pieces)]
     sizes = dim_sizes(model) if names else {}
     return gcd(*(int(sizes[name]) for name in names))
 

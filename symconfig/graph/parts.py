@@ -81,11 +81,11 @@ class Parts:
 @cache
 def parts() -> Parts:
     """Import every file of `graph/blocks` and collect its `PARTS`."""
-    found = tuple(_listed())
-    mixers = {part.name: part for part in found if isinstance(part, Mixer)}
+    listed = tuple(_listed())
+    mixers = {part.name: part for part in listed if isinstance(part, Mixer)}
     order = tuple(Place)
-    ends = sorted((part for part in found if isinstance(part, End)), key=lambda end: order.index(end.place))
-    own = tuple(dict.fromkeys(dim for part in found for dim in part.tensor_dims))
+    ends = sorted((part for part in listed if isinstance(part, End)), key=lambda end: order.index(end.place))
+    own = tuple(dict.fromkeys(dim for part in listed for dim in part.tensor_dims))
     exchanged = tuple(dim for mixer in mixers.values() for dim in mixer.exchanged_dims)
     return Parts(mixers, {end.kind: end for end in ends}, (*dims.TENSOR_DIMS, *own), exchanged)
 

@@ -29,10 +29,10 @@ def apply(block: DerivedBlock, modules: frozenset[str], offload: frozenset[str] 
     offload: operators whose needed tensors wait in host memory, where nobody else needs them.
     """
     known: dict[object, Policy] = block.recomputed
-    asked = (modules, offload)
-    if asked not in known:
-        known[asked] = _apply(block, modules, offload)
-    return known[asked]
+    key = (modules, offload)
+    if key not in known:
+        known[key] = _apply(block, modules, offload)
+    return known[key]
 
 
 def _apply(block: DerivedBlock, modules: frozenset[str], offload: frozenset[str]) -> Policy:
@@ -62,10 +62,12 @@ def _apply(block: DerivedBlock, modules: frozenset[str], offload: frozenset[str]
     moved = tuple(
         [keep and needed > 0 and not needed & ~away for keep, (_, needed, _) in zip(kept, users.tensors, strict=True)]
     )
-    again = frozenset([op for (op, _), name in zip(block.modules, unit, strict=True) if name])
+    repeated = frozenset([op for (op, _), name in zip(block.modules, unit, strict=True) if name])
     if block.stops_early:
-        again -= _after_last_needed(block, {op: name for (op, _), name in zip(block.modules, unit, strict=True)}, kept)
-    return Policy(tuple(kept), again, tuple(map(tuple, revived)), moved)
+        repeated -= _after_last_needed(
+            block, {op: name for (op, _), name in zip(block.modules, unit, strict=True)}, kept
+        )
+    return Policy(tuple(kept), repeated, tuple(map(tuple, revived)), moved)
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,8 +59,8 @@ def named(name: str, known: Mapping[str, Source] | None = None) -> Source:
 def _alone(name: str) -> Source | None:
     # A name with a dot or an underscore is no target's: it would be another module's.
     plain = name.replace("-", "").isalnum() and name.isascii()
-    found = source(sys.modules[__name__], name.replace("-", "_"), data_dir("templates")) if plain else None
-    return found if found is not None and found.name == name else None
+    own = source(sys.modules[__name__], name.replace("-", "_"), data_dir("templates")) if plain else None
+    return own if own is not None and own.name == name else None
 
 
 def target_of(model: ModelDescriptor, job: Job) -> Source:
@@ -103,8 +103,8 @@ def render(plan: Plan, target: str, launch: Sequence[str] | None = None, templat
 
 def usual_launchers(target: str, templates: Path | None) -> tuple[str, ...]:
     """Return the launchers of a target where nobody names one. Raises InputError."""
-    (found,) = sources(target, (), templates)
-    return LAUNCHERS if f"{LAUNCH}{ENDING}" in found.templates() else ()
+    (target_source,) = sources(target, (), templates)
+    return LAUNCHERS if f"{LAUNCH}{ENDING}" in target_source.templates() else ()
 
 
 def sources(target: str | None, launch: Sequence[str], templates: Path | None) -> list[Source]:
@@ -113,16 +113,16 @@ def sources(target: str | None, launch: Sequence[str], templates: Path | None) -
     """
     known = _with_own(templates) if templates is not None else None
     wrong: list[Problem] = []
-    found: list[Source] = []
+    chosen: list[Source] = []
     if target is not None:
         try:
-            found.append(named(target, known))
+            chosen.append(named(target, known))
         except InputError as error:
             wrong += error.problems
     starting: dict[str, Source] = {}
-    for asked in dict.fromkeys(launch):
+    for word in dict.fromkeys(launch):
         try:
-            source = _launcher(asked)
+            source = _launcher(word)
         except InputError as error:
             wrong += error.problems
             continue
@@ -131,7 +131,7 @@ def sources(target: str | None, launch: Sequence[str], templates: Path | None) -
         starting[source.name] = source
     if wrong:
         raise InputError(wrong)
-    return [*found, *starting.values()]
+    return [*chosen, *starting.values()]
 
 
 def _with_own(templates: Path) -> dict[str, Source]:
@@ -141,9 +141,9 @@ def _with_own(templates: Path) -> dict[str, Source]:
     return overlaid(targets(), templates)
 
 
-def _launcher(asked: str) -> Source:
+def _launcher(word: str) -> Source:
     """Return a launcher by its name and settings: slurm:partition=big,time=2:00:00."""
-    name, given = split(asked)
+    name, given = split(word)
     known = own_launchers() if name in own_launchers() else every_launcher()
     if name not in known:
         raise InputError(_unknown(known, name, "launcher"))

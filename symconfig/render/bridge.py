@@ -101,22 +101,22 @@ def _start(plan: Plan) -> str:
 
 
 def _notes(plan: Plan, target: str) -> tuple[str, ...]:
-    found = [note for note in megatron.notes(plan) if "pretrain_gpt.py" not in note]
+    notes = [note for note in megatron.notes(plan) if "pretrain_gpt.py" not in note]
     planned = megatron.version(plan)
     if planned != target:
-        found.append(
+        notes.append(
             f"The plan was made for Megatron-LM {planned}; Megatron-Bridge {BRIDGE_RELEASE} goes with "
             f"{target}, as whose options these are written: symconfig plan --megatron-version {target} "
             "plans for it"
         )
     if plan.model.adapter is not None:
-        found.append("Adapters are Megatron-Bridge's, each of two parallel layers beside a frozen one")
+        notes.append("Adapters are Megatron-Bridge's, each of two parallel layers beside a frozen one")
     if fine_tuned(plan):
-        found.append(_start(plan))
+        notes.append(_start(plan))
         # FinetuningDatasetConfig without packed_sequence_specs (data/samplers.py, data/datasets/sft.py)
-        found.append(
+        notes.append(
             "Examples of a folder with training.jsonl are neither packed nor padded to seq_length, but to the "
             "longest of a data-parallel rank's share of a step: the prediction, for full sequences, is an "
             "upper bound of time and memory, and counts more tokens than a step then has"
         )
-    return tuple(found)
+    return tuple(notes)

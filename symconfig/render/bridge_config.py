@@ -62,7 +62,7 @@ def provider(model: ModelDescriptor) -> tuple[str, str]:
 
 def sections(plan: Plan) -> Sections:
     """Return everything that Bridge is told, by section. Raises InfeasibleError with all that it cannot be told."""
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     problems = list(_refused(plan))
     try:
         options = [option for group in megatron.groups_at(_plain(plan), version(plan)) for option in group.options]
@@ -83,10 +83,10 @@ def sections(plan: Plan) -> Sections:
                 )
             )
             continue
-        found |= dict.fromkeys(PATHS[flag.dest], _value(flag, words))
+        fields |= dict.fromkeys(PATHS[flag.dest], _value(flag, words))
     if problems:
         raise InfeasibleError(problems)
-    return _by_section({**_defaults(plan), **found, **_always(plan)})
+    return _by_section({**_defaults(plan), **fields, **_always(plan)})
 
 
 def _plain(plan: Plan) -> Plan:
@@ -114,10 +114,10 @@ def _value(flag: flags.Flag, words: list[str]) -> Any:
     return values if flag.dest in LISTS and flag.nargs is not None else values[0]
 
 
-def _by_section(found: dict[str, Any]) -> Sections:
+def _by_section(fields: dict[str, Any]) -> Sections:
     result: Sections = {}
     for section in ORDER:
-        mine = {path.partition(".")[2]: value for path, value in found.items() if path.startswith(f"{section}.")}
+        mine = {path.partition(".")[2]: value for path, value in fields.items() if path.startswith(f"{section}.")}
         if mine:
             result[section] = mine
     return result
@@ -142,7 +142,7 @@ def _always(plan: Plan) -> dict[str, Any]:
     model, best, training = plan.model, plan.best, plan.training
     rows = MEGATRON.padded_vocab(model.vocab_size, best.parallel.tp)
     gelu = model.hidden_act in ("gelu", "gelu_tanh") and not model.gated_mlp
-    found: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "model.vocab_size": rows,  # used as it stands, and not padded (training/setup.py)
         "model.share_embeddings_and_output_weights": model.tie_word_embeddings,
         "model.gated_linear_unit": model.gated_mlp,
@@ -155,25 +155,25 @@ def _always(plan: Plan) -> dict[str, Any]:
         "mixed_precision.grad_reduce_in_fp32": best.options.grad_bytes == 4,
     }
     overlapped = best.parallel.vpp > 1 and (best.options.overlap.pp_p2p or best.parallel.pp <= 2)
-    found |= {"model.overlap_p2p_comm": overlapped, "model.batch_p2p_comm": not overlapped}
+    fields |= {"model.overlap_p2p_comm": overlapped, "model.batch_p2p_comm": not overlapped}
     if model.experts is not None:
-        found |= {"model.moe_layer_freq": [int(moe) for moe in model.moe_layers], "model.moe_permute_fusion": False}
+        fields |= {"model.moe_layer_freq": [int(moe) for moe in model.moe_layers], "model.moe_permute_fusion": False}
     if model.sliding_window is not None and any(model.sliding_layers):
-        found["model.window_size"] = [model.sliding_window - 1, 0]
-        found["model.window_attn_skip_freq"] = None if all(model.sliding_layers) else [*map(int, model.sliding_layers)]
+        fields["model.window_size"] = [model.sliding_window - 1, 0]
+        fields["model.window_attn_skip_freq"] = None if all(model.sliding_layers) else [*map(int, model.sliding_layers)]
     if model.rope_layers is not None and not all(model.rope_layers):
-        found["model.no_rope_freq"] = [int(not turned) for turned in model.rope_layers]
+        fields["model.no_rope_freq"] = [int(not turned) for turned in model.rope_layers]
     if model.mixers:
-        found["model.linear_attention_freq"] = [int(kind.mixer == DELTA) for kind in model.kind_of_layer]
+        fields["model.linear_attention_freq"] = [int(kind.mixer == DELTA) for kind in model.kind_of_layer]
     if model.latent is None and model.query_pre_attn_scalar is not None:
-        found["model.softmax_scale"] = model.query_pre_attn_scalar**-0.5
+        fields["model.softmax_scale"] = model.query_pre_attn_scalar**-0.5
     for own in (bridge_rope.fields(model), bridge_gemma.fields(model)):
-        found |= {f"model.{name}": value for name, value in own.items()}
+        fields |= {f"model.{name}": value for name, value in own.items()}
     if fine_tuned(plan):
-        found["checkpoint.pretrained_checkpoint"] = PRETRAINED
+        fields["checkpoint.pretrained_checkpoint"] = PRETRAINED
         if best.parallel.cp > 1:  # some ranks may have no token of a loss (training/config.py, validate)
-            found |= {"model.calculate_per_token_loss": True, "ddp.average_in_collective": False}
-    return found
+            fields |= {"model.calculate_per_token_loss": True, "ddp.average_in_collective": False}
+    return fields
 
 
 def peft(plan: Plan) -> dict[str, Any]:

@@ -60,20 +60,20 @@ def _script(name: str) -> str:
 
 def notes(plan: Plan) -> tuple[str, ...]:
     """Return what a person should know about this plan with this release, as sentences."""
-    options, found = plan.best.options, []
+    options, notes_so_far = plan.best.options, []
     if options.zero_stage == 1 and options.grad_bytes == 4 and not options.optimizer_offload:
-        found.append(
+        notes_so_far.append(
             "ZeRO-1 with fp32 gradients runs DeepSpeed's BF16_Optimizer, which reduces the gradients once a "
             "step and does not overlap it with backward"
         )
     if plan.best.parallel.cp > 1 and plan.training.clip_grad:
-        found.append(
+        notes_so_far.append(
             "Under Ulysses, ZeRO-1 and 2 of this release measure the gradient norm on the first sequence rank "
             "of each group only, so clipping is approximate"
         )
     if plan.job.packing:
-        found.append(summary.PACKING)
-    return tuple(found)
+        notes_so_far.append(summary.PACKING)
+    return tuple(notes_so_far)
 
 
 def arguments(plan: Plan) -> dict[str, list[str]]:
@@ -134,9 +134,9 @@ def default_model(plan: Plan) -> str:
 
 def environment_variables(plan: Plan) -> tuple[Variable, ...]:
     """Return the variables of launch.sh with their reasons."""
-    found = [Variable("TOKENIZERS_PARALLELISM", "false", "tokenizers' threads and forked workers dead-lock")]
+    variables_so_far = [Variable("TOKENIZERS_PARALLELISM", "false", "tokenizers' threads and forked workers dead-lock")]
     if plan.cluster.gpu.vendor == "nvidia":
-        found.append(
+        variables_so_far.append(
             Variable(
                 "PYTORCH_CUDA_ALLOC_CONF",
                 "expandable_segments:True",
@@ -144,14 +144,14 @@ def environment_variables(plan: Plan) -> tuple[Variable, ...]:
             )
         )
     if plan.best.options.optimizer_offload:
-        found.append(
+        variables_so_far.append(
             Variable(
                 "OMP_NUM_THREADS",
                 "$(( $(nproc) > GPUS_PER_NODE ? $(nproc) / GPUS_PER_NODE : 1 ))",
                 "the optimizer runs on the host's cores, and torchrun would give each rank one",
             )
         )
-    return tuple(found)
+    return tuple(variables_so_far)
 
 
 def requirements(plan: Plan) -> tuple[str, ...]:
@@ -161,7 +161,7 @@ def requirements(plan: Plan) -> tuple[str, ...]:
         pins |= ADAPTER_REQUIREMENTS
         if plan.model.adapter.method == "qlora":
             pins |= QLORA_REQUIREMENTS
-    for name, asked in (("tensorboard", plan.training.tensorboard_dir), ("wandb", plan.training.wandb_project)):
-        if asked is not None:
+    for name, wanted in (("tensorboard", plan.training.tensorboard_dir), ("wandb", plan.training.wandb_project)):
+        if wanted is not None:
             pins[name] = name
     return tuple(pins.values())

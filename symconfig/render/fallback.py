@@ -29,9 +29,9 @@ def above(plans: Sequence[tuple[int, Plan]], launchers: Sequence[str], advice: S
         "launch.sh.j2", {"plan": plan, "nodes": summary.nodes(plan), "counts": counts, "advice": advice}
     )
     made = [File("launch.sh", launch, True)]
-    for asked in launchers:
-        if split(asked)[0] == "slurm":
-            (source,) = sources(None, [asked], None)
+    for launcher in launchers:
+        if split(launcher)[0] == "slurm":
+            (source,) = sources(None, [launcher], None)
             made += _of_a_range(source, counts[-1]).files(plan, Files(tuple(made)))
     return made
 

@@ -100,13 +100,15 @@ class Sandbox(ImmutableSandboxedEnvironment):
             problem = self._placed(name, error, f"asks for a template that is not there: {error.name!r}")
             raise InputError(problem) from None
         except TemplateError as error:
-            found = _UNDEFINED.fullmatch(str(error))
-            hint = _meant(found[1], values) if found else None
-            said = shorten(str(error), 200).rstrip(".")
-            raise InputError(self._placed(name, error, f"cannot be filled: {said}", hint)) from None
+            undefined = _UNDEFINED.fullmatch(str(error))
+            hint = _meant(undefined[1], values) if undefined else None
+            sentence = shorten(str(error), 200).rstrip(".")
+            raise InputError(self._placed(name, error, f"cannot be filled: {sentence}", hint)) from None
         except _OF_EXPRESSIONS as error:
-            said = "it uses more memory than it may" if isinstance(error, MemoryError) else shorten(str(error), 200)
-            raise InputError(self._placed(name, error, f"cannot be filled: {said or type(error).__name__}")) from None
+            sentence = "it uses more memory than it may" if isinstance(error, MemoryError) else shorten(str(error), 200)
+            raise InputError(
+                self._placed(name, error, f"cannot be filled: {sentence or type(error).__name__}")
+            ) from None
 
     def _placed(self, name: str, error: BaseException, what: str, hint: str | None = None) -> Problem:
         """Return a problem at the innermost line of a template that the error came through: Jinja puts them into the
@@ -145,8 +147,8 @@ class Undefined(StrictUndefined):
         if self._undefined_hint:  # of the sandbox, which forbids the name
             return text
         known = _names(self._undefined_obj)
-        near = nearest(str(self._undefined_name), known) if known else None
-        return f"{text}; there is {near!r}" if near else text
+        meant = nearest(str(self._undefined_name), known) if known else None
+        return f"{text}; there is {meant!r}" if meant else text
 
 
 def _names(value: object) -> list[str]:

@@ -151,34 +151,36 @@ def texts(plan: Plan) -> Iterator[File]:
 
 def notes(plan: Plan) -> tuple[str, ...]:
     """Return what a person must know about this GPU before the first start."""
-    found = [f"Only with Megatron-LM changed: {problem.edit}" for problem in _by_hand(plan)]
+    sentences = [f"Only with Megatron-LM changed: {problem.edit}" for problem in _by_hand(plan)]
     if plan.cluster.gpu.architecture == "volta":
-        found.append(
+        sentences.append(
             "Transformer Engine is built for this GPU (sm_70) with CUDA 12 only, not with CUDA 13, and has no "
             "flash attention for it (its documentation of NVTE_CUDA_ARCHS)"
         )
     if plan.cluster.gpu.vendor == "huawei":
-        found.append(
+        sentences.append(
             "On Ascend, Megatron-LM runs with MindSpeed, whose adaptor pretrain_gpt.py must import first; the "
             "options here are Megatron-LM's own, and were not checked against MindSpeed"
         )
     if plan.cluster.gpu.vendor == "amd":
-        found.append("On ROCm, use the Transformer Engine that AMD builds; the options here were not checked on one")
+        sentences.append(
+            "On ROCm, use the Transformer Engine that AMD builds; the options here were not checked on one"
+        )
     if plan.job.optimizer.name == "muon":
-        found.append(
+        sentences.append(
             "Muon is of the package emerging-optimizers, 0.2 or later, which must be installed where it runs "
             "(Megatron-LM, core/optimizer/emerging_optimizers.py)"
         )
     if plan.model.indexer is not None:
-        found.append(
+        sentences.append(
             f"Kernels of sparse attention are of {sparse.PACKAGES}, which must be installed where it runs; the loss of "
             f"the indexer has the weight {plan.model.indexer.loss_coef:g} (indexer.loss_coef), over the chosen keys"
         )
     if plan.job.packing:
-        found.append(summary.PACKING)
+        sentences.append(summary.PACKING)
     if plan.job.task == "sft":
-        found.append(
+        sentences.append(
             "The job is fine-tuning (sft), but pretrain_gpt.py is started as for pretraining: the loss is "
             "over every token; --load, in the job or after the script's name, gives it weights to start from"
         )
-    return tuple(found)
+    return tuple(sentences)

@@ -94,12 +94,12 @@ class Arguments:
         if since is not None:
             where = f"Megatron-LM {self.table.version} cannot express it: {why}"
             hint = hint or f"megatron_version: {since} or later"
-        said = None if got is None else str(got)
-        self.problems.append(Problem(where, field=name, got=said, hint=hint, pins=pins, edit=edit))
+        text = None if got is None else str(got)
+        self.problems.append(Problem(where, field=name, got=text, hint=hint, pins=pins, edit=edit))
 
-    def refuse_all(self, found: Iterable[Refused]) -> None:
+    def refuse_all(self, refused: Iterable[Refused]) -> None:
         """Note what the table of constraints refuses, with the first version that does not."""
-        for one in found:
+        for one in refused:
             until = one.constraint.until
             since = None if until is None else next((v for v in versions() if _later(v, until)), None)
             self.refuse(

@@ -277,10 +277,10 @@ def _monitored(out: Arguments, plan: Plan) -> None:
     training.py, _set_wandb_writer of global_vars.py).
     """
     training = plan.training
-    beside = f"{training.save.rstrip('/')}/" if training.save else ""
+    folder = f"{training.save.rstrip('/')}/" if training.save else ""
     if training.tensorboard_dir is not None or training.wandb_project is not None:
-        out.put("--tensorboard-dir", training.tensorboard_dir or f"{beside}tensorboard")
+        out.put("--tensorboard-dir", training.tensorboard_dir or f"{folder}tensorboard")
     if training.wandb_project is not None:
         out.put("--wandb-project", training.wandb_project)
         out.put("--wandb-exp-name", training.wandb_name or plan.model.name)
-        out.put("--wandb-save-dir", f"{beside}wandb")
+        out.put("--wandb-save-dir", f"{folder}wandb")

@@ -48,14 +48,14 @@ Values = dict[str, Any]
 def goes_on(plan: Plan, words: Sequence[str]) -> str:
     """Say which keys a person adds: --yaml-cfg goes without other options."""
     table = flags.flags(megatron.version(plan)).flags
-    said = (f"{table[name].dest}: {value or 'true'}" for name, value in going_on.options(words).items())
-    return f"bash launch.sh, with {', '.join(said)} in megatron.yaml"
+    lines = (f"{table[name].dest}: {value or 'true'}" for name, value in going_on.options(words).items())
+    return f"bash launch.sh, with {', '.join(lines)} in megatron.yaml"
 
 
 def variables(plan: Plan) -> dict[str, object]:
     """Return what its templates see. Raises InfeasibleError with all that the file cannot say, InputError."""
-    found = megatron.variables(plan)
-    said = document(plan)
+    values = megatron.variables(plan)
+    data = document(plan)
     exported: tuple[Variable, ...] = environment.variables(plan, megatron.version(plan))
     if one_connection(plan) and not any(item.name == CONNECTIONS for item in exported):
         exported = (
@@ -71,11 +71,11 @@ def variables(plan: Plan) -> dict[str, object]:
     chosen = {option[0].partition("=")[0] for group in megatron.groups(plan) for option in group.options}
     table = flags.flags(megatron.version(plan))
     dests = {table.flags[name].dest for name in chosen}
-    top = {name: value for name, value in said.items() if name not in SECTIONS}
+    top = {name: value for name, value in data.items() if name not in SECTIONS}
     return {
-        **found,
+        **values,
         "variables": exported,
-        "sections": {name: said[name] for name in SECTIONS},
+        "sections": {name: data[name] for name in SECTIONS},
         "chosen": {name: value for name, value in top.items() if name in dests},
         "defaults": {name: value for name, value in top.items() if name not in dests},
     }
@@ -156,7 +156,7 @@ def _renamed(args: Values) -> Values:
     """Return the fields of TransformerConfig that have another name or form than the destination they come from, as
     core_transformer_config_from_args has it.
     """
-    found = {
+    fields = {
         "num_moe_experts": args["num_experts"],
         "persist_layer_norm": not args["no_persist_layer_norm"],
         "num_layers_in_first_pipeline_stage": args["decoder_first_pipeline_num_layers"],
@@ -171,10 +171,10 @@ def _renamed(args: Values) -> Values:
     }
     for field, dest in (("layernorm_epsilon", "norm_epsilon"), ("layernorm_zero_centered_gamma", "apply_layernorm_1p")):
         if dest in args:  # until core_v0.16 the destination had a name of its own
-            found[field] = args[dest]
+            fields[field] = args[dest]
     if len(args["cp_comm_type"]) == 1:
-        found["cp_comm_type"] = args["cp_comm_type"][0]
-    return found
+        fields["cp_comm_type"] = args["cp_comm_type"][0]
+    return fields
 
 
 def _unsayable(plan: Plan, args: Values, declared: tuple[Field, ...]) -> Iterator[Problem]:

@@ -46,15 +46,15 @@ def variables(plan: Plan) -> dict[str, object]:
     problems: list[Problem] = []
     sections: list[tuple[str, Mapping[str, str | bool]]] = []
     for group in megatron.groups(plan):
-        said: dict[str, str | bool] = {}
+        options: dict[str, str | bool] = {}
         for option in group.options:
             name, values = option[0], option[1:]
             value = spelled(values, table) if "=" not in name else None
             if value is None:
                 problems.append(_unsaid(name, values))
             else:
-                said[name] = value
-        sections.append((group.name, said))
+                options[name] = value
+        sections.append((group.name, options))
     if problems:
         raise InfeasibleError(problems)
     exported = environment.variables(plan, table.version) or (AT_LEAST_ONE,)

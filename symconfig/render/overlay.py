@@ -45,17 +45,17 @@ def overlaid(known: Mapping[str, Source], templates: Path) -> dict[str, Source]:
         what = "this is no folder" if templates.exists() else "there is no such folder"
         raise InputError(Problem(what, file=str(templates), field="--templates"))
     problems = [*_links(templates), *_misnamed(templates)]
-    found = dict(known)
+    targets = dict(known)
     for folder in sorted(path for path in templates.iterdir() if path.is_dir() and not path.is_symlink()):
         if folder.name.startswith("."):
             continue  # a version control's
         try:
-            found[folder.name] = _source(folder, known)
+            targets[folder.name] = _source(folder, known)
         except InputError as error:
             problems += error.problems
     if problems:
         raise InputError(problems)
-    return found
+    return targets
 
 
 def _source(folder: Path, known: Mapping[str, Source]) -> Source:
@@ -71,13 +71,13 @@ def _source(folder: Path, known: Mapping[str, Source]) -> Source:
         return replace(base, folders=(folder, *base.folders), foreign=True)
     if about.exists():
         return _own(folder, known)
-    near = nearest(folder.name, known)
+    meant = nearest(folder.name, known)
     raise InputError(
         Problem(
             "is neither a target nor a new one",
             file=str(folder),
             need=", ".join(known),
-            hint=f"{near}, or {ABOUT} in it" if near else f"{ABOUT} in it, with base: and does:",
+            hint=f"{meant}, or {ABOUT} in it" if meant else f"{ABOUT} in it, with base: and does:",
         )
     )
 

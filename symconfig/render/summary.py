@@ -75,19 +75,19 @@ def intervals(plan: Plan) -> list[str]:
     """Say what measured runs tell of the step time and of the memory, as sentences."""
     predicted = plan.best.predicted
     ranges = predicted.interval
-    said = []
+    sentences = []
     if "step_s" in ranges:
         low, high = ranges["step_s"]
-        said.append(f"A step likely takes between {duration(low)} and {duration(high)}{predicted.basis('time')}.")
+        sentences.append(f"A step likely takes between {duration(low)} and {duration(high)}{predicted.basis('time')}.")
     if "device_bytes" in ranges:
         low, high = ranges["device_bytes"]
-        said.append(f"The fullest GPU likely needs between {gib(low)} and {gib(high)}{predicted.basis('memory')}.")
+        sentences.append(f"The fullest GPU likely needs between {gib(low)} and {gib(high)}{predicted.basis('memory')}.")
     if plan.may_not_fit:
-        said.append(
+        sentences.append(
             f"**That crosses the {gib(plan.cluster.gpu.memory_bytes.value)} that the GPU has**: "
             f"`--memory-margin {plan.safe_margin:g}` leaves room for it."
         )
-    return said
+    return sentences
 
 
 def predicted_for(plan: Plan, backend: str) -> str:
@@ -166,9 +166,9 @@ def options(best: Candidate) -> tuple[Row, ...]:
     return tuple(Row(name, (text,)) for name, text in rows)
 
 
-def wants(found: Iterable[Want]) -> tuple[Row, ...]:
+def wants(wanted: Iterable[Want]) -> tuple[Row, ...]:
     """Return the modules that options want, a row for each."""
-    return tuple(Row(want.label, (want.option, want.named, want.why, want.hint)) for want in found)
+    return tuple(Row(want.label, (want.option, want.named, want.why, want.hint)) for want in wanted)
 
 
 def stages(best: Candidate) -> tuple[Row, ...]:

@@ -81,11 +81,11 @@ class Source:
         if self.foreign:
             from symconfig.render.bounded import bounded
 
-            found = bounded(lambda: self._filled(values), str(self.folders[0]))
+            files = bounded(lambda: self._filled(values), str(self.folders[0]))
         else:
-            found = self._filled(values)
-        made = {item.path for item in found}
-        return [*found, *(item for item in self.texts(plan) if item.path not in made)]
+            files = self._filled(values)
+        made = {item.path for item in files}
+        return [*files, *(item for item in self.texts(plan) if item.path not in made)]
 
     def _filled(self, values: dict[str, object]) -> list[File]:
         """Return what its templates make of the values."""
@@ -130,8 +130,8 @@ def discovered(package: ModuleType, folder: Path) -> dict[str, Source]:
     """Return the sources of a package by name, found by looking at its modules; `folder`: where each has its
     templates.
     """
-    found = [source(package, info.name, folder) for info in pkgutil.iter_modules(package.__path__)]
-    return dict(sorted((each.name, each) for each in found if each is not None))
+    listed = [source(package, info.name, folder) for info in pkgutil.iter_modules(package.__path__)]
+    return dict(sorted((each.name, each) for each in listed if each is not None))
 
 
 def source(package: ModuleType, module_name: str, folder: Path) -> Source | None:

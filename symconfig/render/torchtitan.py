@@ -111,7 +111,7 @@ def parallelism(plan: Plan) -> dict[str, Any]:
     """Return ParallelismConfig. Data ranks shard the weights, but for ZeRO-0, where each holds all of them."""
     parallel, options = plan.best.parallel, plan.best.options
     sharded = options.zero_stage > 0
-    found: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "data_parallel_replicate_degree": 1 if sharded else parallel.dp,
         "data_parallel_shard_degree": parallel.dp if sharded else 1,
         "fsdp_reshard_after_forward": _RESHARD[options.zero_stage],
@@ -124,12 +124,12 @@ def parallelism(plan: Plan) -> dict[str, Any]:
         "spmd_backend": "partial_dtensor",
     }
     if parallel.pp > 1:
-        found |= {
+        fields |= {
             "pipeline_parallel_schedule": "1F1B" if parallel.vpp == 1 else "Interleaved1F1B",
             "pipeline_parallel_microbatch_size": plan.best.batch.micro,
             "module_fqns_per_model_part": model_parts(plan),
         }
-    return found
+    return fields
 
 
 def model_parts(plan: Plan) -> list[list[str]]:
@@ -177,31 +177,31 @@ def _training(plan: Plan) -> dict[str, Any]:
 def _schedule(plan: Plan) -> dict[str, Any]:
     training = plan.training
     style = training.lr_decay_style
-    found: dict[str, Any] = {"warmup_steps": training.lr_warmup_iters}
+    fields: dict[str, Any] = {"warmup_steps": training.lr_warmup_iters}
     if style == "constant":
-        return {**found, "decay_ratio": 0.0}
+        return {**fields, "decay_ratio": 0.0}
     if training.lr_decay_iters is not None:
-        found["total_steps"] = training.lr_decay_iters
+        fields["total_steps"] = training.lr_decay_iters
     if style == "WSD":
-        found["decay_ratio"] = training.wsd_decay_iters / (training.lr_decay_iters or training.train_iters)
+        fields["decay_ratio"] = training.wsd_decay_iters / (training.lr_decay_iters or training.train_iters)
     return {
-        **found,
+        **fields,
         "decay_type": "cosine" if style == "cosine" else "linear",
         "min_lr_factor": training.min_lr / training.lr,
     }
 
 
 def _environment(plan: Plan) -> tuple[Variable, ...]:
-    found = [Variable("TOKENIZERS_PARALLELISM", "false", "tokenizers' threads and forked workers dead-lock")]
+    variables_so_far = [Variable("TOKENIZERS_PARALLELISM", "false", "tokenizers' threads and forked workers dead-lock")]
     if plan.cluster.gpu.vendor == "nvidia":
-        found.append(
+        variables_so_far.append(
             Variable(
                 "PYTORCH_CUDA_ALLOC_CONF",
                 "expandable_segments:True",
                 "less fragmentation, as torchtitan's run_train.sh has it",
             )
         )
-    return (*found, *monitors.wandb_variables(plan, "WANDB_RUN_NAME"))
+    return (*variables_so_far, *monitors.wandb_variables(plan, "WANDB_RUN_NAME"))
 
 
 def _notes(plan: Plan) -> Iterator[str]:

@@ -61,7 +61,7 @@ def _field(model: ModelDescriptor, name: str) -> Any:
 
 def refuse(plan: Plan) -> Flavor:
     """Return the plan's model in torchtitan. Raises InfeasibleError with everything that torchtitan cannot be told."""
-    found = flavor_of(plan.model)
+    flavor = flavor_of(plan.model)
     problems = [
         *_model(plan),
         *_axes(plan),
@@ -70,18 +70,18 @@ def refuse(plan: Plan) -> Flavor:
         *_run(plan),
         *unread(plan, "torchtitan"),
     ]
-    if problems or found is None:
+    if problems or flavor is None:
         raise InfeasibleError(problems)
-    return found
+    return flavor
 
 
 def _model(plan: Plan) -> Iterator[Problem]:
     model = plan.model
     if flavor_of(model) is None:
-        near = [flavor.name for flavor in flavors() if flavor.fields["model_type"] == model.model_type]
+        likely = [flavor.name for flavor in flavors() if flavor.fields["model_type"] == model.model_type]
         have = (
-            f"of {model.model_type} it has {', '.join(near)}, with other numbers"
-            if near
+            f"of {model.model_type} it has {', '.join(likely)}, with other numbers"
+            if likely
             else (f"it has none of {model.model_type}")
         )
         yield Problem(f"torchtitan has no such model: {have}", field="model", got=model.name)

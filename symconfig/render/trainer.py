@@ -29,9 +29,9 @@ _CHECKPOINT = re.compile(r"checkpoint-\d+")  # trainer_utils.py, PREFIX_CHECKPOI
 
 def refuse(plan: Plan, *others: Problem) -> None:
     """Raise InfeasibleError with all that DeepSpeed under Trainer cannot run, and with `others`."""
-    found = (*deepspeed_limits.problems(plan), *problems(plan), *others)
-    if found:
-        raise InfeasibleError(found)
+    faults = (*deepspeed_limits.problems(plan), *problems(plan), *others)
+    if faults:
+        raise InfeasibleError(faults)
 
 
 def problems(plan: Plan) -> Iterator[Problem]:
@@ -149,17 +149,17 @@ def schedule(plan: Plan) -> Json:
     """
     training = plan.training
     floor, style = training.min_lr, training.lr_decay_style
-    found: Json = {"warmup_steps": training.lr_warmup_iters}
+    fields: Json = {"warmup_steps": training.lr_warmup_iters}
     if style == "constant":
-        return {**found, "lr_scheduler_type": "constant_with_warmup"}
+        return {**fields, "lr_scheduler_type": "constant_with_warmup"}
     if style == "inverse-square-root":
-        return {**found, "lr_scheduler_type": "inverse_sqrt"}
+        return {**fields, "lr_scheduler_type": "inverse_sqrt"}
     if style == "cosine":
-        return {**found, "lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": {"min_lr": floor}}
+        return {**fields, "lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": {"min_lr": floor}}
     if style == "linear":
-        return {**found, "lr_scheduler_type": "polynomial", "lr_scheduler_kwargs": {"lr_end": floor, "power": 1.0}}
+        return {**fields, "lr_scheduler_type": "polynomial", "lr_scheduler_kwargs": {"lr_end": floor, "power": 1.0}}
     return {
-        **found,
+        **fields,
         "lr_scheduler_type": "warmup_stable_decay",
         "lr_scheduler_kwargs": {
             "num_decay_steps": training.wsd_decay_iters,
@@ -175,8 +175,8 @@ def ulysses_variables(plan: Plan) -> tuple[Variable, ...]:
 
     The data ranks are told too: Accelerate takes the batch that DeepSpeed is given from them.
     """
-    told = parallelism(plan)
-    switched = {"accelerate_use_parallelism_config": "true", **told} if told else {}
+    config = parallelism(plan)
+    switched = {"accelerate_use_parallelism_config": "true", **config} if config else {}
     return tuple(
         Variable(name.upper(), str(value), "Ulysses, as Accelerate reads it", forced=True)
         for name, value in switched.items()

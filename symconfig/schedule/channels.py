@@ -122,8 +122,8 @@ class Channels:
 
         def after(clock: list[float], ends: list[float]) -> None:
             start = max(self.until[stage], ends[n] - float(self._hide[chunk] * self._own_s[n]))
-            beside = min(max(ends[n] - start, 0.0), seconds)
-            ends[n] = clock[stage] = ends[n] + self._times.contention * beside
+            overlapped_s = min(max(ends[n] - start, 0.0), seconds)
+            ends[n] = clock[stage] = ends[n] + self._times.contention * overlapped_s
             self._occupy(stage, "reduce", chunk, start, seconds)
 
         return after

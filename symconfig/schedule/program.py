@@ -121,9 +121,9 @@ def _codes(orders: tuple[Order, ...], chunks: int) -> _Codes:
     above = np.where(chunk + 1 < chunks, number(1, chunk + 1), number(0, chunk))
     need = np.select((passes == 0, passes == 1), (below, above), number(1, chunk))
     made = number(passes, chunk)
-    beside = kind == PAIRED
-    also = np.append(none, np.where(beside, made, none)[:-1])
-    return _Codes(tasks, starts, need, np.where(beside, none, made), also, none + 1)
+    paired = kind == PAIRED
+    also = np.append(none, np.where(paired, made, none)[:-1])
+    return _Codes(tasks, starts, need, np.where(paired, none, made), also, none + 1)
 
 
 def _arrange(schedule: Schedule, shape: Shape, codes: _Codes) -> Ints:
@@ -133,19 +133,19 @@ def _arrange(schedule: Schedule, shape: Shape, codes: _Codes) -> Ints:
     done[0] = True
     place = codes.starts.tolist()
     stop = [*place[1:], len(need)]
-    found: list[int] = []
-    while len(found) < len(need):
-        count = len(found)
+    places: list[int] = []
+    while len(places) < len(need):
+        count = len(places)
         for stage in range(shape.pp):
             at, end = place[stage], stop[stage]
             while at < end and done[need[at]]:
                 done[made[at]] = done[also[at]] = True
                 at += 1
-            found.extend(range(place[stage], at))
+            places.extend(range(place[stage], at))
             place[stage] = at
-        if len(found) == count:
+        if len(places) == count:
             raise _hung(schedule, shape, codes, place, stop)
-    return np.array(found, dtype=np.int32)
+    return np.array(places, dtype=np.int32)
 
 
 def _needs(codes: _Codes, at: Ints) -> Ints:

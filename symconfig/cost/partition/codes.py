@@ -71,12 +71,12 @@ def codes_where(able: Numbers, tables: Sequence[Numbers], given: Rows, taken: Ro
     for half in halves:
         some &= half.all(allowed)[half.there].take(half.here, axis=1)
     first, second = np.divmod(np.flatnonzero(some), len(taken))
-    found = [np.zeros(len(first), dtype=np.int64) for _ in tables]
+    codes = [np.zeros(len(first), dtype=np.int64) for _ in tables]
     for half in halves:
         place = half.there[first] * len(half.taken) + half.here[second]
-        for total, table in zip(found, tables, strict=True):
+        for total, table in zip(codes, tables, strict=True):
             total += half.numbers(table).take(place)
-    return (first, second), found
+    return (first, second), codes
 
 
 class _Half(NamedTuple):
@@ -181,12 +181,12 @@ class Table:
 
     def once(self, what: Hashable, make: Callable[[], Array]) -> Array:
         """Return what was made under this name before, or make it now."""
-        found = self.known.get(what)
-        if found is None:
+        result = self.known.get(what)
+        if result is None:
             if len(self.known) >= _MOST_KNOWN:
                 self.known.clear()
-            found = self.known[what] = make()
-        return found
+            result = self.known[what] = make()
+        return result
 
 
 @lru_cache(maxsize=4)

@@ -139,10 +139,10 @@ class Costs:
 
     def _operator(self, node: Node, rows: Rows) -> NodeCost:
         assert node.operator is not None
-        again = self.forwards(node)
+        forwards = self.forwards(node)
         own = self.passes(node, rows)
         exchanged = inside(self.net.program, node, rows, self.rates, per_element=not self.timed)
-        cost = again * (own.forward + exchanged.forward) + own.backward + exchanged.backward
+        cost = forwards * (own.forward + exchanged.forward) + own.backward + exchanged.backward
         saved, outputs = node.operator.saves, len(node.operator.inputs)
         each = held(node.ports, rows, self.rates)
         kept = [at >= outputs and port.tensor.name in saved for at, port in enumerate(node.ports)]
@@ -162,8 +162,8 @@ class Costs:
 
     def kept_times(self, node: Node) -> float:
         """Return how many instances are alive: of recomputed repeats one instance of one microbatch at a time."""
-        again = self._repeats(node)
-        return node.times / self.net.instances[node.run] if again else float(node.times * self.training.alive)
+        repeats = self._repeats(node)
+        return node.times / self.net.instances[node.run] if repeats else float(node.times * self.training.alive)
 
     def _spread(self, port: Port, rows: Rows) -> Array:
         """Return the sum over dims of d_i / s_i, [rows]; what is flat is smaller as a whole."""
@@ -221,19 +221,19 @@ class Costs:
         for index, given, taken in asked:
             rule = self.rule(index)
             lots += [(codes(at, given, taken, True), amount) for at, amount in rule.transfers]
-        tables, found = iter(several(self.rates, lots)), list[LinkCost]()
+        tables, costs = iter(several(self.rates, lots)), list[LinkCost]()
         for index, given, taken in asked:
             rule, shape = self.rule(index), (len(given), len(taken))
             mine = [(next(tables), amount) for _, amount in rule.transfers]
             if isinstance(rule, Weight):
                 moved = [table.cost(amount).reshape(shape) for table, amount in mine]
                 hidden = self._hidden(self.net.nodes[self.net.links[index].consumer], taken)
-                found.append(LinkCost(rule.cost(moved, *hidden), np.zeros(shape)))
+                costs.append(LinkCost(rule.cost(moved, *hidden), np.zeros(shape)))
                 continue
             (there, _), *others = mine
             cost = sum((rule.back_cost(table) for table, _ in others), rule.there_cost(there))
-            found.append(LinkCost(cost.reshape(shape), rule.memory(there).reshape(shape)))
-        return found
+            costs.append(LinkCost(cost.reshape(shape), rule.memory(there).reshape(shape)))
+        return costs
 
     def pairwise(self, index: int, given: Rows, taken: Rows) -> LinkCost:
         """Return a link's costs of each row with the one at its place at the other end: [rows]."""
@@ -253,12 +253,12 @@ class Costs:
         if isinstance(rule, Weight):
             ahead, behind = self._hidden(self.net.nodes[link.consumer], taken)
             if not both:
-                found = [codes(at, given, taken, False) for at, _ in rule.transfers]
-                return LinkCost(self._shown(rule, found, ahead, behind), np.zeros(pairs.shape))
+                numbers = [codes(at, given, taken, False) for at, _ in rule.transfers]
+                return LinkCost(self._shown(rule, numbers, ahead, behind), np.zeros(pairs.shape))
             # of most pairs the one splits what the other does not: they are left out before anything is worked out
-            where, found = codes_where(rule.gather, [at for at, _ in rule.transfers], given, taken)
+            where, numbers = codes_where(rule.gather, [at for at, _ in rule.transfers], given, taken)
             cost = np.full(pairs.shape, np.inf)
-            cost[where] = self._shown(rule, found, ahead[where[1]], behind[where[1]])
+            cost[where] = self._shown(rule, numbers, ahead[where[1]], behind[where[1]])
             return LinkCost(cost, np.broadcast_to(0.0, pairs.shape))
         if both:  # layouts of one tensor are fewer than the rows of its two nodes
             first, back = distinct(self.net.nodes[link.producer].ports[link.given], given)
@@ -337,25 +337,25 @@ class Costs:
         source, turns = self.net.nodes[link.producer], float(self.training.turns)
         port = source.ports[link.given]
         amount = self._amount(port, port.tensor.element_bytes)
-        found = [Leg(Phase.FORWARD, False, amount, turns)]
+        legs = [Leg(Phase.FORWARD, False, amount, turns)]
         if self.training.keep is Keep.BORDERS and link.inside:
-            found.append(Leg(Phase.AGAIN, False, amount, turns))
+            legs.append(Leg(Phase.AGAIN, False, amount, turns))
         if source.weight:  # nothing of it is held until the backward
-            found.append(Leg(Phase.KEPT, False, amount, turns))
+            legs.append(Leg(Phase.KEPT, False, amount, turns))
         elif self.holds(link) and self._keeps_shards(link):
-            found.append(Leg(Phase.KEPT, False, amount, turns, gathered=True))
+            legs.append(Leg(Phase.KEPT, False, amount, turns, gathered=True))
         if port.tensor.gradient:
             back_amount = self._amount(port, self.training.gradient_bytes) if source.weight else amount
-            found.append(Leg(Phase.BACKWARD, True, back_amount, turns))
-        return tuple(found)
+            legs.append(Leg(Phase.BACKWARD, True, back_amount, turns))
+        return tuple(legs)
 
     def _activation(self, link: Link, a: Columns, b: Columns, back_a: Columns, back_b: Columns) -> list[Exchange]:
-        found = []
+        exchanges = []
         for leg in self.legs(link):
             ends = (back_b, back_a) if leg.backward else (a, b)
             often = gathered_pairs(a, b)[1].astype(np.float64) if leg.gathered else 1.0
-            found.append(Exchange(leg.phase, (Transfer(*ends, leg.amount, self.rates),), leg.times * often))
-        return found
+            exchanges.append(Exchange(leg.phase, (Transfer(*ends, leg.amount, self.rates),), leg.times * often))
+        return exchanges
 
     def _kept(self, link: Link) -> Kept | None:
         """Return what the consumer keeps for its backward."""
@@ -396,17 +396,19 @@ class Costs:
         turns = float(self.training.turns)
         ahead, behind = (part.reshape(pairs.across) for part in self._hidden(sink, taken))
         gather = Transfer(w, forward, weight_bytes, self.rates)
-        again = (gather,) if _needs_weight(sink, link.taken) else ()
-        found = [Exchange(Phase.FORWARD, (gather,), turns, ahead)]
+        regather = (gather,) if _needs_weight(sink, link.taken) else ()
+        exchanges = [Exchange(Phase.FORWARD, (gather,), turns, ahead)]
         if not source.parameter.trainable:
-            return [*found, Exchange(Phase.BACKWARD, again, turns, behind)] if again else found
+            return [*exchanges, Exchange(Phase.BACKWARD, regather, turns, behind)] if regather else exchanges
         gradient_bytes = self._amount(store, self.training.gradient_bytes)
         summed = [between_turns(at, back) for at, back in zip(g, backward, strict=True)]
-        turn = Exchange(Phase.BACKWARD, (*again, Transfer(backward, summed, gradient_bytes, self.rates)), turns, behind)
+        turn = Exchange(
+            Phase.BACKWARD, (*regather, Transfer(backward, summed, gradient_bytes, self.rates)), turns, behind
+        )
         # Once a step, beside what the last backward and the first forward of a turn leave of the same work.
         reduction, update = Transfer(summed, o, gradient_bytes, self.rates), Transfer(o, w, weight_bytes, self.rates)
         return [
-            *found,
+            *exchanges,
             turn,
             Exchange(Phase.REDUCTION, (reduction,), 1.0, np.maximum(behind - turn.alone, 0.0)),
             Exchange(Phase.UPDATE, (update,), 1.0, np.maximum(ahead - gather.cost, 0.0)),

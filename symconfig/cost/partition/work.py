@@ -171,10 +171,10 @@ def inside(program: Program, node: Node, rows: Rows, rates: Sequence[Rate], per_
     bytes.
     """
     forward, backward = np.zeros(len(rows)), np.zeros(len(rows))
-    for move, repeats, again in exchanged(program, node, rows, rates, per_element):
+    for move, repeats, returns in exchanged(program, node, rows, rates, per_element):
         once = np.where(move.happens, repeats * move.cost, 0.0)
         forward = forward + once
-        backward = backward + (once if again else 0.0)
+        backward = backward + (once if returns else 0.0)
     return Passes(forward, backward)
 
 
@@ -192,17 +192,17 @@ def exchanged(program: Program, node: Node, rows: Rows, rates: Sequence[Rate], p
         if split is not None and split.sums:
             kept = [loop for loop in op.outputs[0].loops if loop not in split.loops]
             # What the loops are in has a gradient that depends on all of them; a loss needs nothing again.
-            again = len(kept) < len(op.outputs[0].loops)
+            returns = len(kept) < len(op.outputs[0].loops)
             reduced = extent(kept) * (1.0 if per_element else _STATISTIC_BYTES)
             along = [(axis, rate, here[axis]) for axis, rate in enumerate(rates)]
             for move in together(Kind.ALL_REDUCE, along, reduced):
-                yield Inner(move, split.sums, again)
+                yield Inner(move, split.sums, returns)
         if split is not None and split.halo:
-            sides = 2 * split.halo * _row(node, split, rows, rates, per_element)
+            halo_rows = 2 * split.halo * _row(node, split, rows, rates, per_element)
             slowest = np.zeros(len(rows))  # of the links between neighbours: all are used at once
             for axis, rate in enumerate(rates):
-                longer = np.maximum(rate.send(sides) - slowest, 0.0)
-                yield Inner(Move(Kind.SEND, axis, here[axis], sides, longer), 1, True)
+                longer = np.maximum(rate.send(halo_rows) - slowest, 0.0)
+                yield Inner(Move(Kind.SEND, axis, here[axis], halo_rows, longer), 1, True)
                 slowest = slowest + np.where(here[axis], longer, 0.0)
 
 

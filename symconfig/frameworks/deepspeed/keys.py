@@ -118,8 +118,8 @@ def _value(value: Any, node: Json, place: KeyPath, strict: bool) -> Iterator[Mis
         types = ["integer"] if place[-1] in _INTEGERS else node["type"]
         if not any(_CHECKS[name](value) for name in types):
             kind: Kind = "loose" if any(_taken_for(value, name, strict) for name in types) else "type"
-            near = str(int(value)) if isinstance(value, float) and value.is_integer() else None
-            yield Mismatch(kind, place, "has the wrong type", shorten(repr(value)), " or ".join(types), near)
+            meant = str(int(value)) if isinstance(value, float) and value.is_integer() else None
+            yield Mismatch(kind, place, "has the wrong type", shorten(repr(value)), " or ".join(types), meant)
 
 
 def _choice(value: Any, node: Json, place: KeyPath, strict: bool) -> Iterator[Mismatch]:

@@ -75,8 +75,8 @@ def switches(zero: Zero, gradient_bytes: int, replicas: int, kernels: Mapping[st
 
 def section(config: Any, name: str) -> Json:
     """Return an object of the JSON; empty where there is none."""
-    found = config.get(name) if isinstance(config, dict) else None
-    return found if isinstance(found, dict) else {}
+    part = config.get(name) if isinstance(config, dict) else None
+    return part if isinstance(part, dict) else {}
 
 
 def precision_of(config: Any) -> Precision | None:

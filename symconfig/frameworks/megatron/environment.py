@@ -96,14 +96,14 @@ def applying(
     """
     order = flags.versions()
     version = order.index(flags.resolve(megatron_version))
-    found: dict[str, Row] = {}
+    rows: dict[str, Row] = {}
     for row in table():
         in_range = (
             (order.index(row.since) if row.since else 0)
             <= version
             <= (order.index(row.until) if row.until else len(order))
         )
-        asked = row.option is None or row.option in options
-        if in_range and asked and architecture in row.architectures and when(row.when):
-            found.setdefault(row.name, row)
-    return tuple(found.values())
+        wanted = row.option is None or row.option in options
+        if in_range and wanted and architecture in row.architectures and when(row.when):
+            rows.setdefault(row.name, row)
+    return tuple(rows.values())

@@ -78,12 +78,12 @@ class FlagTable:
 
     def _unknown(self, name: str) -> Problem:
         since = [v for v in versions() if flags(v).known(name)]
-        near = difflib.get_close_matches(name, self.flags, n=1, cutoff=0.75)
+        matches = difflib.get_close_matches(name, self.flags, n=1, cutoff=0.75)
         return Problem(
             f"is not an option of Megatron-LM {self.version}",
             field=name,
             need=None if not since else since[0] if since[0] == since[-1] else f"{since[0]} to {since[-1]}",
-            hint=near[0] if near else None,
+            hint=matches[0] if matches else None,
         )
 
 
@@ -190,12 +190,12 @@ def flags(version: str) -> FlagTable:
     version = resolve(version)
     data = _data()
     bit = 1 << data["versions"].index(version)
-    found: dict[str, Flag] = {}
+    by_name: dict[str, Flag] = {}
     for name, rows in data["flags"].items():
         for mask, spec, default, *dest in rows:
             if mask & bit:
                 kind, type_, nargs, choices = data["specs"][spec]
-                found[name] = Flag(
+                by_name[name] = Flag(
                     name=name,
                     dest=dest[0] if dest else name.lstrip("-").replace("-", "_"),
                     kind=kind,
@@ -204,7 +204,7 @@ def flags(version: str) -> FlagTable:
                     choices=tuple(choices),
                     default=default,
                 )
-    return FlagTable(version, found)
+    return FlagTable(version, by_name)
 
 
 def option(table: FlagTable, dest: str, value: object = True) -> str:
@@ -225,10 +225,10 @@ def option(table: FlagTable, dest: str, value: object = True) -> str:
 
 @cache
 def _of_dest(version: str) -> dict[str, tuple[Flag, ...]]:
-    found: dict[str, tuple[Flag, ...]] = {}
+    by_dest: dict[str, tuple[Flag, ...]] = {}
     for flag in flags(version).flags.values():
-        found[flag.dest] = (*found.get(flag.dest, ()), flag)
-    return found
+        by_dest[flag.dest] = (*by_dest.get(flag.dest, ()), flag)
+    return by_dest
 
 
 def first_with(name: str) -> str | None:

@@ -24,12 +24,12 @@ _WIDTHS = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0}
 
 def by_destination(given: Mapping[str, Value]) -> dict[str, Value]:
     """Return options, by name without dashes, by the destination that Megatron-LM's parser has for each."""
-    found = {}
+    values = {}
     for name, value in given.items():
         version = first_with(f"--{name}")
         flag = None if version is None else flags(version).flags[f"--{name}"]
-        found[flag.dest if flag else name.replace("-", "_")] = False if flag and flag.kind == "false" else value
-    return found
+        values[flag.dest if flag else name.replace("-", "_")] = False if flag and flag.kind == "false" else value
+    return values
 
 
 def precision(names: Mapping[str, Value]) -> Precision | None:
@@ -185,8 +185,8 @@ def graphs(names: Mapping[str, Value]) -> bool:
 
 def graphed_modules(names: Mapping[str, Value]) -> frozenset[str]:
     """Return the parts of a layer that CUDA graphs replay, in each version's way of saying them."""
-    said = (names.get(dest) for dest in ("cuda_graph_modules", "cuda_graph_scope_deprecated", "cuda_graph_scope"))
-    parts = {str(part) for value in said for part in (value if isinstance(value, tuple) else (value or "",))}
+    spellings = (names.get(dest) for dest in ("cuda_graph_modules", "cuda_graph_scope_deprecated", "cuda_graph_scope"))
+    parts = {str(part) for value in spellings for part in (value if isinstance(value, tuple) else (value or "",))}
     return frozenset(word for part in parts for word in part.split(",") if word)
 
 

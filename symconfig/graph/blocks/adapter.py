@@ -15,8 +15,8 @@ def adapter(
     ctx: Context, name: str, x: Tensor, inner: Sequence[str], width: Sequence[str], outputs: Sequence[Use]
 ) -> None:
     """Write outputs + scale * (x * A[inner, R]) * B[R, width], as tensors of the outputs' names with `.sum`."""
-    beside = _plain if ctx.how.adapters is Adapters.PLAIN else _parallel
-    ups = beside(ctx, name, x, inner, width, outputs)
+    lay = _plain if ctx.how.adapters is Adapters.PLAIN else _parallel
+    ups = lay(ctx, name, x, inner, width, outputs)
     for use, up in zip(outputs, ups, strict=True):
         total = Tensor(f"{use.tensor.name}.sum", use.tensor.dims)
         ctx.build.elementwise(f"{use.tensor.name}.lora_add", [use.tensor, up], total, linear=True)

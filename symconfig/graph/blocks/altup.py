@@ -63,8 +63,8 @@ def _modes(ctx: Context, name: str, x: Tensor, again: bool) -> Tensor:
     out, wide = Tensor(f"{name}_routed", (*_ROWS, MODES)), Tensor(f"{name}_tanh", (*_ROWS, MODES), Element.FP32)
     router = ctx.weight("modality_router.weight", d.HIDDEN, MODES, shared=again)
     ctx.build.matmul(f"{name}_router", given, router, (d.HIDDEN,), [Use(out)])
-    told = Tensor(f"{name}_modes", out.dims)
-    return ctx.build.elementwise(f"{name}_tanh", [out], told, saves=[wide], launches=(3, 3))
+    modes = Tensor(f"{name}_modes", out.dims)
+    return ctx.build.elementwise(f"{name}_tanh", [out], modes, saves=[wide], launches=(3, 3))
 
 
 def _predicted(ctx: Context, x: Tensor) -> Tensor:

@@ -47,7 +47,7 @@ def attention(ctx: Context, x: Tensor, kind: LayerKind, *, name: str) -> Tensor:
     kv = Tensor("kv", (*_ROWS, ONE, d.HEAD_DIM))
     linear(ctx, "kv_proj", x, (d.HIDDEN,), (ONE, d.HEAD_DIM), [Use(kv)])
     kv = _turned(ctx, "rope_kv", norm(ctx, "kv_norm", kv, d.HEAD_DIM))
-    beside, read = _before(ctx, x, low, name)
+    extra, read = _before(ctx, x, low, name)
     to_keys = ((d.SEQUENCE, d.KEYS),)
     o = ctx.build.attention(
         "flash_attention",
@@ -58,8 +58,8 @@ def attention(ctx: Context, x: Tensor, kind: LayerKind, *, name: str) -> Tensor:
         Tensor("softmax_statistics", (*_ROWS, d.HEADS), Element.FP32),
         read,
         weights=[ctx.weight("sinks", d.HEADS)],
-        beside=[Use(one) for one in beside],
-        keeps=beside,
+        beside=[Use(one) for one in extra],
+        keeps=extra,
     )
     return _projected(ctx, _turned(ctx, "rope_back", o), x)
 

@@ -74,15 +74,15 @@ def _attended(ctx: Context, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def _flash(ctx: Context, q: Tensor, k: Tensor, values: Tensor) -> Tensor:
-    found = Tensor("attention_heads", (*_ROWS, TWICE, d.HEAD_DIM))
+    heads = Tensor("attention_heads", (*_ROWS, TWICE, d.HEAD_DIM))
     with ctx.build.module("core_attn"):
         return ctx.build.attention(
             "flash_attention",
             Use(q, ((d.HEADS, TWICE),)),
             Use(k, ((d.SEQUENCE, d.KEYS), (d.KV_HEADS, KEYS_TWICE))),
             v=Use(values, ((d.SEQUENCE, d.KEYS),)),
-            output=found,
-            statistics=Tensor("softmax_statistics", found.dims[:-1], Element.FP32),
+            output=heads,
+            statistics=Tensor("softmax_statistics", heads.dims[:-1], Element.FP32),
             keys=FULL,
             in_fp8=ctx.how.attention.in_fp8,
         )

@@ -80,10 +80,10 @@ def with_loss(ctx: Context, o: Tensor, q: Tensor, k: Tensor, read: Read) -> Tens
     with ctx.build.part("indexer"):
         with ctx.build.no_gradient():
             scores = [Product("index_target_q_k", (*_ROWS, CHOSEN, d.HEADS, q.dims[-1]))]
-            asked: list[Tensor | Use] = [q, Use(k, _TO_KEYS), chosen]
+            compared: list[Tensor | Use] = [q, Use(k, _TO_KEYS), chosen]
             kept_whole = (d.KEYS, q.dims[-1], CHOICES)
             ctx.build.elementwise(
-                "index_target", asked, target, contracted=(d.HEADS,), products=scores, whole=kept_whole
+                "index_target", compared, target, contracted=(d.HEADS,), products=scores, whole=kept_whole
             )
         by_head, own = (*_ROWS, CHOSEN, HEADS), (mine.q, mine.k, mine.weights, target, chosen)
         products = [Product("index_loss_q_k", (*by_head, CHANNELS)), Product("index_loss_heads", by_head)]
@@ -147,10 +147,10 @@ def _scores(ctx: Context, q: Tensor, k: Tensor, weights: Tensor) -> Tensor:
     """Return I[B, S, T], in one kernel that runs the keys before a query, or in PyTorch's products over all of them."""
     scores, keys = Tensor("index_scores", (*_ROWS, d.KEYS), Element.FP32), Use(k, _TO_KEYS)
     if ctx.how.attention.choosing is not Choosing.MASKED:
-        by_head, asked = (*_ROWS, FULL, HEADS), [Use(q), keys, Use(weights)]
+        by_head, inputs = (*_ROWS, FULL, HEADS), [Use(q), keys, Use(weights)]
         products = [Product("index_q_k", (*by_head, CHANNELS)), Product("index_heads", by_head)]
         whole, loops = (d.KEYS, HEADS, CHANNELS), _loops(ctx)
-        return ctx.build.elementwise("index_scores", asked, scores, loops=loops, products=products, whole=whole)
+        return ctx.build.elementwise("index_scores", inputs, scores, loops=loops, products=products, whole=whole)
     wide = Tensor("index_scores_by_head", (*_ROWS, HEADS, d.KEYS), Element.FP32)
     ctx.build.product("index_q_k", Use(q), keys, (CHANNELS,), wide)
     positive = ctx.build.elementwise("index_relu", [wide], Tensor("index_positive", wide.dims, Element.FP32))

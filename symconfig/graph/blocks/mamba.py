@@ -47,12 +47,12 @@ def mamba(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     step = Tensor("ssm_step", u.dims)
     linear(ctx, "dt_proj", low, (RANK,), (WIDTH,), [Use(step)])
     scanned, gated = Tensor("scanned", u.dims), Tensor("scan_gated", u.dims)
-    again = [inner] if joined else [u, step]
+    remade = [inner] if joined else [u, step]
     ctx.build.elementwise(
         "scan",
         [u, with_adapter(ctx, "dt_proj", step), b, c, z],
         gated,
-        saves=[*again, *_kept_in_turn(ctx, joined, b, c), z, scanned],
+        saves=[*remade, *_kept_in_turn(ctx, joined, b, c), z, scanned],
         weights=[ctx.weight("A_log", WIDTH, STATE), ctx.weight("D", WIDTH), ctx.weight("dt_proj.bias", WIDTH)],
         whole=(d.SEQUENCE, STATE),
         scratch=[Scratch(tensor, (0, 2)) for tensor in (u, step)] if joined else [],

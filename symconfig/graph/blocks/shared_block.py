@@ -81,11 +81,11 @@ def _projected(
     linear(ctx, f"{name}_proj", x, x.dims[-1:], width, uses(outs), bias)
     if not isinstance(rank, str):
         return list(outs)
-    again, ctx.again = ctx.again, False
+    before, ctx.again = ctx.again, False
     low, added = Tensor(f"{name}_low", (*_ROWS, rank)), [Tensor(f"{one.name}_added", one.dims) for one in outs]
     linear(ctx, f"{name}_adapter_in", x, x.dims[-1:], (rank,), [Use(low)])
     linear(ctx, f"{name}_adapter_out", low, (rank,), width, uses(added))
-    ctx.again = again
+    ctx.again = before
     return [
         ctx.build.elementwise(f"{one.name}_sum", [one, more], Tensor(f"{one.name}_summed", one.dims), linear=True)
         for one, more in zip(outs, added, strict=True)

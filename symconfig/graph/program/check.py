@@ -15,17 +15,17 @@ _Name = TypeVar("_Name", bound=Hashable)
 
 def check(program: Program) -> Program:
     """Return the program itself. Raises InputError with all its problems."""
-    if found := problems(program):
-        raise InputError(found)
+    if faults := problems(program):
+        raise InputError(faults)
     return program
 
 
 def problems(program: Program) -> list[Problem]:
     """Return sentences about its dims, tensors and operators; `field` is the name of the one that is wrong."""
-    found = [*_dims(program), *_tensors(program), *_once(program), *_fed(program), *_ends(program), *_cycles(program)]
+    faults = [*_dims(program), *_tensors(program), *_once(program), *_fed(program), *_ends(program), *_cycles(program)]
     for op in program.operators:
-        found += _operator(program, op)
-    return list(dict.fromkeys(found))
+        faults += _operator(program, op)
+    return list(dict.fromkeys(faults))
 
 
 def _dims(program: Program) -> Iterator[Problem]:

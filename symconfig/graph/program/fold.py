@@ -51,15 +51,15 @@ def fold(program: Program) -> Folding:
 
 def _folded(program: Program) -> Folding:
     signatures = Signatures(program)
-    found = runs(Chain.of(program, [signatures.number(op) for op in program.operators]))
+    repeats = runs(Chain.of(program, [signatures.number(op) for op in program.operators]))
     first = list(range(len(program.operators)))
-    for run in found:
+    for run in repeats:
         for index in range(run.start + run.period, run.end):
             first[index] = first[index - run.period]
     operators = tuple(dict.fromkeys(first))
     number = {index: position for position, index in enumerate(operators)}
     of = tuple(number[index] for index in first)
-    return Folding(program, of, _parameters(program, of), operators, found)
+    return Folding(program, of, _parameters(program, of), operators, repeats)
 
 
 def _parameters(program: Program, of: Sequence[int]) -> tuple[int, ...]:

@@ -75,10 +75,10 @@ def _cycle(start: int, left: set[int], before: Sequence[set[int]]) -> tuple[int,
 
 
 def _reached(start: int, left: set[int], step: Sequence[Collection[int]]) -> set[int]:
-    found, stack = {start}, [start]
+    reached, stack = {start}, [start]
     while stack:
         for index in step[stack.pop()]:
-            if index in left and index not in found:
-                found.add(index)
+            if index in left and index not in reached:
+                reached.add(index)
                 stack.append(index)
-    return found
+    return reached

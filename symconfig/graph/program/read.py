@@ -77,8 +77,8 @@ def read_program(document: Document, text: str, dims: Mapping[str, int]) -> Prog
     mistakes = reader.expansion.mistakes
     if mistakes:
         lines = text.splitlines()
-        found = [_problem(document, lines, at, text, mistake) for (at, *_), (text, mistake) in mistakes.items()]
-        raise InputError(sorted(found, key=lambda problem: (problem.line or 0, problem.column or 0))[:MAX_PROBLEMS])
+        problems = [_problem(document, lines, at, text, mistake) for (at, *_), (text, mistake) in mistakes.items()]
+        raise InputError(sorted(problems, key=lambda problem: (problem.line or 0, problem.column or 0))[:MAX_PROBLEMS])
     assert program is not None
     return check(program)
 

@@ -81,9 +81,9 @@ class Chain:
         same: NDArray[np.bool_] = self.kinds[here] == self.kinds[there]
         if not same.any():
             return same, np.zeros(len(same), np.int64)
-        near = self.distance[here] == self.distance[there]
+        as_far = self.distance[here] == self.distance[there]
         shared = self.tensors[here] == self.tensors[there]
-        after = np.where(near, 0, np.where(shared, self.makers[here] + 1, NEVER))
+        after = np.where(as_far, 0, np.where(shared, self.makers[here] + 1, NEVER))
         return same, after.max(axis=1, initial=0)
 
 
@@ -117,16 +117,16 @@ def runs(chain: Chain) -> tuple[Run, ...]:
 
     Of equals the one with the shortest period; it begins where the least goes from one instance to the next.
     """
-    found: list[Run] = []
+    longest: list[Run] = []
     left = [(0, len(chain.kinds))]
     while left:
         low, high = left.pop()
         best = max(_candidates(chain, low, high), key=lambda pair: pair[0], default=None)
         if best is not None:
             run = _shifted(chain, best[1], high)
-            found.append(run)
+            longest.append(run)
             left += [(low, run.start), (run.end, high)]
-    return tuple(sorted(found))
+    return tuple(sorted(longest))
 
 
 def _candidates(chain: Chain, low: int, high: int) -> Iterator[tuple[tuple[int, int, int], Run]]:
@@ -141,13 +141,13 @@ def _candidates(chain: Chain, low: int, high: int) -> Iterator[tuple[tuple[int, 
 def _periods(kinds: Numbers) -> list[int]:
     """Return the distances between likes, near ones first, that leave room for a second instance."""
     order = np.argsort(kinds, kind="stable")
-    found: set[int] = set()
+    periods: set[int] = set()
     for further in range(1, _OCCURRENCES + 1):
         if further >= len(order):
             break
         pairs = kinds[order[further:]] == kinds[order[:-further]]
-        found.update(np.unique((order[further:] - order[:-further])[pairs]).tolist())
-    return sorted(period for period in found if 2 * period <= len(kinds))
+        periods.update(np.unique((order[further:] - order[:-further])[pairs]).tolist())
+    return sorted(period for period in periods if 2 * period <= len(kinds))
 
 
 def _stretches(same: NDArray[np.bool_], least: int) -> Iterator[tuple[int, int]]:
@@ -225,10 +225,10 @@ def _steady(chain: Chain, run: Run) -> int:
     here, there = (slice(run.start + run.period * (1 + more), run.end - run.period * (1 - more)) for more in (0, 1))
     shape = (run.times - 2, run.period, -1)
     shared = (chain.tensors[here] == chain.tensors[there]).reshape(shape)
-    near = (chain.distance[here] == chain.distance[there]).reshape(shape)
+    as_far = (chain.distance[here] == chain.distance[there]).reshape(shape)
     makers = chain.makers[here].reshape(shape)[0]
     outside = (makers >= 0) & (makers < run.start) & ~shared[0]
-    good = (np.where(shared[0], shared, near) & ~outside).all(axis=(1, 2))
+    good = (np.where(shared[0], shared, as_far) & ~outside).all(axis=(1, 2))
     return 2 + (len(good) if good.all() else int(good.argmin()))
 
 

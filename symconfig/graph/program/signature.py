@@ -49,11 +49,11 @@ class Signatures:
     def number(self, op: Operator) -> int:
         """Equal for operators of equal structure only."""
         key = self.written(op)
-        found = self.known.get(key)
-        if found is None:
+        number = self.known.get(key)
+        if number is None:
             exact = structure(self.program, op, self.origins)
-            found = self.known[key] = self.numbers.setdefault(exact, len(self.numbers))
-        return found
+            number = self.known[key] = self.numbers.setdefault(exact, len(self.numbers))
+        return number
 
     def written(self, op: Operator) -> Hashable:
         """Return the parts of an operator: equal ones have one structure. The program keeps `splits` alive."""

@@ -79,13 +79,13 @@ class _Folded:
                 return False
             written.setdefault(self.groups[index], set()).add(signatures.written(program.operators[index]))
         others = {group for group, op, was in zip(self.groups, program.operators, old, strict=True) if op is was}
-        return all(len(found) == 1 and group not in others for group, found in written.items())
+        return all(len(texts) == 1 and group not in others for group, texts in written.items())
 
     def _kinds(self, program: Program) -> list[int]:
         """Return the number of the structure of each group."""
         origin, numbers = origins(program), dict[Hashable, int]()
-        found = [structure(program, program.operators[index], origin) for index in self.firsts]
-        return [numbers.setdefault(one, len(numbers)) for one in found]
+        structures = [structure(program, program.operators[index], origin) for index in self.firsts]
+        return [numbers.setdefault(one, len(numbers)) for one in structures]
 
 
 def _ends(op: Operator) -> Sequence[object]:

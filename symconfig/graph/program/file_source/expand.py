@@ -163,7 +163,7 @@ def _enter(
 
 def _known(result: Expansion, scope: Mapping[str, str], line: Line, term: Term) -> str:
     """Return the whole name of a tensor that is read; UNKNOWN if there is none, which is or was reported."""
-    found = scope.get(term.name, UNKNOWN)
+    name = scope.get(term.name, UNKNOWN)
     if term.name not in scope:
         result.wrong(line.at, line.call.unknown(term, scope), line.text)
-    return found
+    return name

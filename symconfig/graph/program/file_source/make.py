@@ -121,8 +121,8 @@ def _attended(site: Site, over: str) -> float:
     window = site.call.number("window")
     if window is None and "causal" not in site.call.flags:
         return float(keys)
-    near = min(window or keys, keys)
-    return (near * near / 2 + (keys - near) * near) / keys
+    reach = min(window or keys, keys)
+    return (reach * reach / 2 + (keys - reach) * reach) / keys
 
 
 def _together(site: Site, q: Use, k: Use, over: str) -> list[tuple[str, ...]]:

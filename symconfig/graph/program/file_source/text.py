@@ -107,9 +107,9 @@ class _Reader:
         self.next += 1
 
     def skip(self, text: str) -> bool:
-        found = self.sees(text)
-        self.next += found
-        return found
+        seen = self.sees(text)
+        self.next += seen
+        return seen
 
 
 def statement(text: str) -> Statement:

@@ -40,11 +40,11 @@ class Axes:
         return axis
 
     def leaves(self, group: Iterable[int]) -> Group:
-        found: list[int] = []
+        leaves: list[int] = []
         for axis in group:
             root = self.root(axis)
-            found.extend(self.leaves(self.factors[root]) if self.factors[root] else (root,))
-        return tuple(found)
+            leaves.extend(self.leaves(self.factors[root]) if self.factors[root] else (root,))
+        return tuple(leaves)
 
     def size(self, group: Iterable[int]) -> int:
         return prod(self.lengths[self.root(axis)] for axis in group)

@@ -41,11 +41,11 @@ class Call:
     @property
     def tensors(self) -> list[Value]:
         """Return all tensors among the arguments, lists of them too."""
-        found: list[Value] = []
+        tensors: list[Value] = []
         for arg in self.args.values():
             some = arg if isinstance(arg, (list, tuple)) else (arg,)
-            found.extend(item for item in some if isinstance(item, Value))
-        return found
+            tensors.extend(item for item in some if isinstance(item, Value))
+        return tensors
 
     def size(self, value: Value, position: int) -> int:
         return self.recorder.axes.size(value.dims[position])

@@ -63,16 +63,16 @@ def _sums(program: Program, shared: Collection[str]) -> set[str]:
     """
     weights = {parameter.tensor.name for parameter in program.parameters}
     origins: dict[str, frozenset[str]] = {}
-    found = set()
+    sums = set()
     for op in program.operators:
         flowing = (x.tensor for x in op.inputs if program.tensors[x.tensor].gradient and x.tensor not in weights)
         mine = frozenset[str]().union(*(origins.get(tensor, {tensor}) for tensor in flowing))
         if op.linear and len(mine) > 1:
-            found.add(op.name)
+            sums.add(op.name)
         for output in op.outputs:
             end = not _simple(op) or output.tensor in shared
             origins[output.tensor] = frozenset({output.tensor}) if end else mine
-    return found
+    return sums
 
 
 def _simple(op: Operator) -> bool:

@@ -59,8 +59,8 @@ def _neighbours(program: Program) -> Pairs:
         for one, other in pairwise(("", *row, "")):
             after.setdefault(one, set()).add(other)
             before.setdefault(other, set()).add(one)
-    found = {dim: next(iter(follows)) for dim, follows in after.items() if dim and len(follows) == 1}
-    return {outer: inner for outer, inner in found.items() if inner and before[inner] == {outer}}
+    followers = {dim: next(iter(follows)) for dim, follows in after.items() if dim and len(follows) == 1}
+    return {outer: inner for outer, inner in followers.items() if inner and before[inner] == {outer}}
 
 
 def _rows(program: Program) -> Iterator[tuple[str, ...]]:

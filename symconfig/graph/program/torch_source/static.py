@@ -85,8 +85,8 @@ def _gated(module: Module, hidden: Tensor) -> Tensor:
 
 def _transposed(module: Module, up: Tensor, down: Tensor) -> bool:
     """Tell whether weights are [E, in, out]; by shape where the module does not say."""
-    said = getattr(module, "is_transposed", None)
-    return bool(said) if said is not None else up.shape[1] == down.shape[2]
+    transposed = getattr(module, "is_transposed", None)
+    return bool(transposed) if transposed is not None else up.shape[1] == down.shape[2]
 
 
 def _biased(values: Tensor, module: Module, *names: str) -> Tensor:
