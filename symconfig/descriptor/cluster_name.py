@@ -111,7 +111,7 @@ def as_document(changes: Mapping[str, str]) -> Document:
 
 
 def _value(text: str) -> Any:
-    """The value of a field, as YAML reads it; what it refuses stays text."""
+    """Parse the value of a field, as YAML reads it; what it refuses stays text."""
     try:
         return plain(text)
     except ValueError:

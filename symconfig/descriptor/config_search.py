@@ -24,7 +24,7 @@ _ROUNDS = 4  # a key may be of use only once another one is right
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a model computes, by field, and all fields that it has, among them those that stand for nothing in it."""
+    """The meaning of a model by field, and all fields that it has, among them those that stand for nothing in it."""
 
     computed: Fields
     plain: Fields
@@ -55,7 +55,7 @@ def searched(config: Json, architecture: Architecture, wanted: Wanted, read: Cal
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """What the import makes of a file, against what it should."""
+    """The import of a file as it is, against what it should be."""
 
     wanted: Wanted
     read: Callable[[Json], Fields]

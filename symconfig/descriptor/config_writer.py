@@ -68,8 +68,10 @@ def unsaid(model: ModelDescriptor) -> Iterator[Problem]:
 
 
 def differences(model: ModelDescriptor, again: ModelDescriptor) -> Iterator[tuple[str, str, str]]:
-    """Yield the fields in which another model computes something else, or is trained otherwise: what a model has
-    there, and what the other."""
+    """Yield the fields in which another model computes something else, or is trained otherwise.
+
+    What a model has there, and what the other.
+    """
     wanted, theirs = _wanted(model), _computed(again)
     for name in wanted.missing(theirs):
         yield name, _short(wanted.get(name)), _short(theirs.get(name))

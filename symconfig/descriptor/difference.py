@@ -212,7 +212,7 @@ def _validated(document: Document, changes: _Changes) -> ClusterDescriptor:
 
 
 def _called(problem: Problem, names: Mapping[str, str]) -> Problem:
-    """The problem with another name for the section that its field is in."""
+    """Return the problem with another name for the section that its field is in."""
     head, bracket, rest = (problem.field or "").partition("]")
     return replace(problem, field=names[head + bracket] + rest) if head + bracket in names else problem
 

@@ -164,7 +164,7 @@ def _text_section(
 
 
 def _name(original: object, file: str) -> str:
-    """A name for people: the last part of `_name_or_path`, else the folder of a config.json, else the file."""
+    """Return a name for people: the last part of `_name_or_path`, else the folder of a config.json, else the file."""
     path = PurePath(file)
     of_file = path.parent.name if path.name == "config.json" else path.stem
     candidates = [PurePath(original).name if isinstance(original, str) else "", of_file, path.stem]

@@ -27,7 +27,10 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class Habit:
-    """How a task is trained. floor: min_lr over lr. warmup: share of the decay, at most `most_warmup` iterations."""
+    """The usual training of a task.
+
+    floor: min_lr over lr. warmup: share of the decay, at most `most_warmup` iterations.
+    """
 
     name: str
     rates: Sequence[Published]  # by size
@@ -140,7 +143,7 @@ def check(training: WholeTraining) -> None:
 
 
 def rate(habit: Habit, parameters: float) -> float:
-    """The learning rate of a size."""
+    """Return the learning rate of a size."""
     below, above = neighbours(habit, parameters)
     if below.parameters == above.parameters:
         return below.lr
@@ -149,7 +152,7 @@ def rate(habit: Habit, parameters: float) -> float:
 
 
 def neighbours(habit: Habit, parameters: float) -> tuple[Published, Published]:
-    """The published sizes next to this one; the same one twice at and beyond the ends."""
+    """Return the published sizes next to this one; the same one twice at and beyond the ends."""
     below = [each for each in habit.rates if each.parameters <= parameters]
     above = [each for each in habit.rates if each.parameters >= parameters]
     return (below or above)[-1 if below else 0], (above or below)[0 if above else -1]
@@ -172,7 +175,7 @@ def why(training: Training, task: Task, parameters: float) -> tuple[str, ...]:
 
 
 def short(training: Training, task: Task, parameters: float) -> str:
-    """The same in a line, for a terminal; nothing where the job says them all."""
+    """Summarise the derived fields in a line, for a terminal; nothing where the job says them all."""
     names = [name for name in DERIVED if name in training.derived]
     if not names:
         return ""
@@ -181,7 +184,7 @@ def short(training: Training, task: Task, parameters: float) -> str:
 
 
 def _warmup(habit: Habit, decay: int) -> int:
-    """A share of the decay: shorter than it, whatever its length."""
+    """Count the warm-up, a share of the decay: shorter than it, whatever its length."""
     return min(int(habit.warmup * decay), decay if habit.most_warmup is None else habit.most_warmup)
 
 

@@ -18,7 +18,7 @@ Meaning = Mapping[str, object]
 
 
 def flat(model: ModelDescriptor) -> dict[str, Any]:
-    """Fields by dotted name, sections opened; what is not set is not there."""
+    """Flatten fields to dotted names, sections opened; what is not set is not there."""
     found: dict[str, Any] = {}
     for name, value in model.model_dump(mode="json", exclude=set(FOR_PEOPLE), exclude_none=True).items():
         if isinstance(value, dict):
@@ -29,7 +29,7 @@ def flat(model: ModelDescriptor) -> dict[str, Any]:
 
 
 def meaning(model: ModelDescriptor) -> dict[str, object]:
-    """What is computed, by field: two descriptors with equal meanings are one model, however it is written."""
+    """Return what is computed, by field: two descriptors with equal meanings are one model, however it is written."""
     found: dict[str, object] = flat(model)
     for name in _idle(model):
         found.pop(name, None)
@@ -66,7 +66,7 @@ def _mixer(mixer: Mixer) -> dict[str, object]:
 
 
 def _idle(model: ModelDescriptor) -> Iterator[str]:
-    """Fields that say nothing about this model."""
+    """Yield fields that say nothing about this model."""
     yield from TRAINED
     if model.position is not Position.LEARNED:
         yield "max_position_embeddings"  # a bound on the sequence
@@ -99,7 +99,10 @@ def _idle(model: ModelDescriptor) -> Iterator[str]:
 
 
 def leading_and_every(moe: tuple[bool, ...]) -> tuple[int, int] | None:
-    """first_k_dense_replace and moe_layer_freq of these layers; None: no descriptor has them, or none has experts."""
+    """Return first_k_dense_replace and moe_layer_freq of these layers.
+
+    None: no descriptor has them, or none has experts.
+    """
     which = [layer for layer, has in enumerate(moe) if has]
     if not which:
         return None

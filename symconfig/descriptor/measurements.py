@@ -64,7 +64,7 @@ class MeasuredCluster(Strict):
 
 
 class Software(Strict):
-    """What ran it."""
+    """The software that ran it."""
 
     name: str
     version: str | None = None
@@ -98,7 +98,7 @@ class MeasuredOptions(Strict):
 
 
 class Measured(Strict):
-    """What a source prints. `oom`: the run ended out of memory.
+    """The figures that a source prints. `oom`: the run ended out of memory.
 
     stage_*_ms: one GPU's own work without a network: a microbatch forward and backward through its pipeline `stage`
     (from 0), and one optimizer step.
@@ -178,7 +178,7 @@ class Measurements(Strict):
 
 
 def load_measurements(path: Path) -> Measurements:
-    """A measurement file. Raises InputError with every problem found."""
+    """Load a measurement file. Raises InputError with every problem found."""
     document = load_yaml_strict(path)
     found = validate(document, Measurements)
     first: dict[str, int] = {}

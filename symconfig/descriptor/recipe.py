@@ -24,7 +24,7 @@ def spelled(value: object) -> str:
 
 
 class RecipeSource(Strict):
-    """Where recipes are published. Papers have no repository."""
+    """A place where recipes are published. Papers have no repository."""
 
     title: str = Field(min_length=1)
     repository: str | None = None
@@ -32,7 +32,7 @@ class RecipeSource(Strict):
 
 
 class RecipeJob(Strict):
-    """What a recipe trains; its model is that of the file."""
+    """The job that a recipe trains; its model is that of the file."""
 
     cluster: str = Field(min_length=1)
     gpus: PositiveInt
@@ -43,7 +43,7 @@ class RecipeJob(Strict):
 
 
 class Layout(Strict):
-    """How a recipe splits its job. A degree that is absent is 1; anything else that is absent was not stated."""
+    """The split of a recipe's job. A degree that is absent is 1; anything else that is absent was not stated."""
 
     tp: PositiveInt = 1
     pp: PositiveInt = 1
@@ -59,7 +59,7 @@ class Layout(Strict):
 
     @property
     def degrees(self) -> dict[str, int]:
-        """The degrees by name."""
+        """Return the degrees by name."""
         return {name: getattr(self, name) for name in ("tp", "pp", "vpp", "cp", "ep", "etp")}
 
 
@@ -106,14 +106,16 @@ class Recipe(Strict):
 
     @property
     def dp(self) -> int:
-        """Data-parallel ranks."""
+        """Count the data-parallel ranks."""
         layout = self.layout
         return self.job.gpus // (layout.tp * layout.pp * layout.cp)
 
     @property
     def graphs(self) -> str | None:
-        """What CUDA graphs replay, in the words of plans; None: it does not say, or what plans cannot say: parts of a
-        layer that have no price, experts."""
+        """Return what CUDA graphs replay, in the words of plans.
+
+        None: it does not say, or what plans cannot say: parts of a layer that have no price, experts.
+        """
         said = self.options.cuda_graphs
         if said is None or said == "none":
             return said
@@ -142,7 +144,7 @@ class Recipe(Strict):
         return pins | self._option_pins()
 
     def _option_pins(self) -> dict[str, str]:
-        """Options beside the degrees, where the layout leaves them anything to carry."""
+        """Return pins of options, where the layout leaves them anything to carry."""
         layout, options = self.layout, self.options
         said: dict[str, bool | str | None] = {"grad_dtype": options.gradients, "cuda_graphs": self.graphs}
         if layout.ep > 1:

@@ -27,7 +27,7 @@ _SQUARE = ("image_size", "patch_size", "temporal_patch_size")  # may be lists of
 
 @dataclass(slots=True)
 class VisionReader:
-    """Reads one file's tower. Problems and notes are collected; what is not understood as a whole is left out."""
+    """A reader of one file's tower. Problems and notes are collected; what is not understood as a whole is left out."""
 
     data: Mapping[str, Any]
     document: Document
@@ -73,7 +73,7 @@ class VisionReader:
         self.problems.append(self.document.problem(what, path, got=shown, need=need, hint=hint))
 
     def _values(self, section: Mapping[str, Any], defaults: Mapping[str, Any], at: tuple[str, ...]) -> dict[str, Any]:
-        """Values of the keys that have a default, each of its default's type."""
+        """Return values of the keys that have a default, each of its default's type."""
         result = {}
         for key, default in defaults.items():
             value = section.get(key)

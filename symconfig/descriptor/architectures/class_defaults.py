@@ -46,12 +46,12 @@ def class_of(kind: str) -> str | None:
 
 
 def own_attention(kind: str) -> bool:
-    """Whether a family's modules compute attention in code of their own, and not by transformers' table of kernels."""
+    """Tell whether a family's modules compute attention in code of their own, not by transformers' table of kernels."""
     return bool(families().get(kind, {}).get("own_attention"))
 
 
 def plain_attention(kind: str) -> bool:
-    """Whether a family's class refuses torch's fused attention and multiplies queries, keys and values itself."""
+    """Tell whether a family's class refuses torch's fused attention and multiplies queries, keys and values itself."""
     return bool(families().get(kind, {}).get("plain_attention"))
 
 
@@ -71,7 +71,10 @@ def aliases(kind: str) -> dict[str, str]:
 
 
 def _rope(rope: Mapping[str, Any]) -> dict[str, Any]:
-    """rope_theta and rope_scaling of an empty config.json; of layers with a window, where they differ, rope's base."""
+    """Return rope_theta and rope_scaling of an empty config.json.
+
+    Of layers with a window, where they differ, rope's base.
+    """
     local = rope.get("sliding_attention")
     whole = rope.get("full_attention", rope)
     found: dict[str, Any] = {"rope_theta": float(whole.get("rope_theta", 10000.0)), "rope_scaling": None}

@@ -36,7 +36,7 @@ def _window(values: Values) -> Mapping[str, Any]:
 
 
 def _per_layer(reader: Reading) -> None:
-    """per_layer_config gives sizes by layer's number: those of the layers with a window, all alike."""
+    """Read per_layer_config, sizes by layer's number: those of the layers with a window, all alike."""
     section = reader.values["per_layer_config"]
     if section is None:
         return

@@ -53,7 +53,7 @@ def shared_experts(number: str) -> Rule:
 
 
 def turned_channels(reader: Reading) -> None:
-    """rotary_dim counts the channels of a head that rope turns, where the fraction is not given."""
+    """Read rotary_dim, the channels of a head that rope turns, where the fraction is not given."""
     turned, fields = reader.values["rotary_dim"], reader.fields
     if turned is not None and "partial_rotary_factor" not in reader.data:
         if not isinstance(turned, int) or isinstance(turned, bool) or not 0 < turned <= fields["head_dim"]:

@@ -10,12 +10,12 @@ from symconfig.descriptor.model import ModelDescriptor
 
 
 def _layers(values: Values, layers: int) -> list[str]:
-    """All but the first of every few have a window."""
+    """Give all but the first of every few layers a window."""
     return [SLIDING if i % (values["global_attn_every_n_layers"] or 1) else FULL for i in range(layers)]
 
 
 def _modernbert(reader: Reading) -> None:
-    """local_attention counts the tokens on both sides of an encoder's; a decoder sees half of them."""
+    """Read local_attention, the tokens on both sides of an encoder's; a decoder sees half of them."""
     values, fields = reader.values, reader.fields
     number, both = fields["num_hidden_layers"], values["local_attention"]
     for name in ("sliding_window", "sliding_window_pattern"):

@@ -61,7 +61,7 @@ ARCHITECTURES: dict[str, Architecture] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Around:
-    """What the file around a language model of some type says.
+    """The file around a language model of some type.
 
     text: that type; empty: as the families have it. tied: its tie_word_embeddings where it does not say it; ties: that
     of the language model's own section counts, too. flat: the language model may stand in no section of its own.

@@ -11,7 +11,7 @@ Steps = list[dict[str, Any]]
 
 
 class Unfit(ValueError):
-    """Raised with what is wrong, and the key that says it, where sizes cannot go together."""
+    """Raised for sizes that cannot go together, with what is wrong, and the key that has it."""
 
     def __init__(self, key: str, what: str) -> None:
         super().__init__(what)
