@@ -22,8 +22,8 @@ def record(
     fitted: Sequence[tuple[Calibration, Sequence[Timed]]],
     sources: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
-    """schema symconfig.accuracy/2. fitted: each GPU type's fit with its runs; sources: the scores as plain data, each
-    with what `about` says of it.
+    """Return the record in the schema symconfig.accuracy/2. fitted: each GPU type's fit with its runs; sources: the
+    scores as plain data, each with what `about` says of it.
     """
     unseen = ratios(scores, fitted)
     return {
@@ -50,7 +50,7 @@ def record(
 
 
 def _unseen_sources(fitted: Sequence[tuple[Calibration, Sequence[Timed]]]) -> list[dict[str, Any]]:
-    """Each source's mean error over all GPU types, fitted and by fits that did not see it."""
+    """Return each source's mean error over all GPU types, fitted and by fits that did not see it."""
     parts: dict[str, list[SourceErrors]] = {}
     for found, _ in fitted:
         for each in found.sources:
@@ -68,7 +68,7 @@ def _unseen_sources(fitted: Sequence[tuple[Calibration, Sequence[Timed]]]) -> li
 
 
 def _constants(found: Calibration) -> dict[str, Any]:
-    """What was believed of each constant of a GPU type, what the runs made of it, and which runs took it far."""
+    """Record each constant of a GPU type before and after the fit, and the runs that moved it far."""
     basis = {name: prior.basis for name, prior in priors(found.cluster).items()}
     left = {item.constant: item for item in found.left}
     return {
@@ -89,7 +89,7 @@ def _constants(found: Calibration) -> dict[str, Any]:
 
 
 def about(file: Measurements, source: Source) -> dict[str, Any]:
-    """What a stranger needs to know of a source: where it was published, and what was run with what on which GPUs."""
+    """Describe a source to a stranger: where it was published, and what was run with what on which GPUs."""
     rows = [item.row for item in source.rows]
     sizes = {item.row.model.name: parameters(item.case.model).total for item in source.rows}
     every = [parameters(item.case.model).total for item in source.rows]
@@ -108,7 +108,7 @@ def about(file: Measurements, source: Source) -> dict[str, Any]:
 
 
 def _distinct(names: Iterable[str]) -> list[str]:
-    """Each once, the most frequent first."""
+    """Return each name once, the most frequent first."""
     return [name for name, _ in Counter(names).most_common()]
 
 

@@ -75,7 +75,10 @@ class Asked:
 
     @property
     def ignored(self) -> tuple[str, ...]:
-        """Options that the row states and nothing has asked for, as `name: value`; those that are off say nothing."""
+        """Return the options that the row states and nothing has used, as `name: value`.
+
+        Those that are off are left out.
+        """
         left = self._own - self.stated.asked - _SAID_ELSEWHERE
         values = ((name, self.stated[name]) for name in sorted(left))
         return (
@@ -134,7 +137,7 @@ class Asked:
 
 
 def _spelled(options: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """A row's options under the names that they have here, and what of them is not understood, as `name: value`."""
+    """Split a row's options into those under the names that they have here, and the others, as `name: value`."""
     found, unread = dict(options), list[str]()
     for words in filter(None, map(str.strip, str(found.pop("features", "")).split(";"))):
         found |= _FEATURES.get(words, {})
@@ -150,7 +153,10 @@ def _spelled(options: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
 
 
 def _from_arguments(row: Row) -> dict[str, Any]:
-    """Options that the row's list of Megatron-LM's arguments states; what it leaves out is Megatron's default."""
+    """Return the options that the row's list of Megatron-LM's arguments states.
+
+    What it leaves out is Megatron's default.
+    """
     names = by_destination(row.options.megatron_args or {})
     local, added_apart = names.get("transformer_impl") == "local", names.get("gradient_accumulation_fusion") is False
     result: dict[str, Any] = {
@@ -187,7 +193,7 @@ def _from_arguments(row: Row) -> dict[str, Any]:
 
 
 def _deferred(row: Row) -> int:
-    """Microbatches whose gradient of the logits waits beside the one that is running."""
+    """Count the microbatches whose gradient of the logits waits while another one runs."""
     arguments, batch = row.options.megatron_args or {}, row.batch
     if not arguments.get("defer-embedding-wgrad-compute"):
         return 0

@@ -55,7 +55,7 @@ class Breakdown:
 
 
 def breakdown(files: Read, row_id: str) -> Breakdown:
-    """Raises InputError: no row has this id, or it cannot be predicted."""
+    """Break down one row's prediction; raise InputError where no row has this id, or it cannot be predicted."""
     rows = {row.id: (name, row) for name, content in files for row in content.rows}
     if row_id not in rows:
         hint = nearest(row_id, rows) or next((known for known in rows if row_id and row_id in known), None)
@@ -80,12 +80,12 @@ def breakdown(files: Read, row_id: str) -> Breakdown:
 
 
 def _of_row(problem: Problem, name: str, row_id: str) -> Problem:
-    """A problem of a row that cannot be predicted, with its place."""
+    """Return a problem of a row that cannot be predicted, with its place."""
     return replace(problem, file=problem.file or f"{row_id} of {name}")
 
 
 def parts(terms: Mapping[str, float], measured: float | None) -> tuple[Part, ...]:
-    """The terms of a sum, with the factor for each that would turn the sum into `measured`."""
+    """Return the terms of a sum, with the factor for each that would turn the sum into `measured`."""
     total = sum(terms.values())
     found = []
     for name, value in terms.items():
@@ -96,7 +96,10 @@ def parts(terms: Mapping[str, float], measured: float | None) -> tuple[Part, ...
 
 
 def _compared(item: Judged) -> tuple[str, dict[str, float]]:
-    """What the measured memory is, and the parts of its counterpart; without a measurement those of the whole GPU."""
+    """Name the measured memory, and return the parts of its counterpart.
+
+    Without a measurement those of the whole GPU.
+    """
     measured, prediction = item.row.measured, item.prediction
     peaks = prediction.stage_bytes
     stage = compared_stage(item.row, prediction)
@@ -116,14 +119,14 @@ def _compared(item: Judged) -> tuple[str, dict[str, float]]:
 
 
 def _stated(item: Judged) -> tuple[tuple[str, Mapping[str, Any]], ...]:
-    """What the row says, section by section."""
+    """Return the statements of the row, section by section."""
     document = item.row.model_dump(mode="json", by_alias=True, exclude_none=True)
     sections = ("model", "cluster", "software", "parallel", "batch", "options", "measured", "derived")
     return tuple((name, document[name]) for name in sections if document.get(name))
 
 
 def _stages(item: Judged) -> tuple[Stage, ...]:
-    """Neighbours that hold the same bytes as one."""
+    """Return the stages, with neighbours that hold the same bytes as one."""
     held, peaks = item.prediction.stage_parts, item.prediction.stage_bytes
     found: list[Stage] = []
     for number, peak in enumerate(peaks):

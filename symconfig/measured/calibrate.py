@@ -79,7 +79,7 @@ class Calibration:
 
     @property
     def before(self) -> float:
-        """Mean absolute relative error over all rows."""
+        """Return the mean absolute relative error over all rows."""
         return _mean([(e.n, e.before) for e in self.sources])
 
     @property
@@ -88,22 +88,22 @@ class Calibration:
 
     @property
     def left_out(self) -> float | None:
-        """Of each row by the fit that did not see its model; None: all rows are of one model."""
+        """Return the mean error of each row by the fit that did not see its model; None: all rows are of one model."""
         if any(e.left_out is None for e in self.sources):
             return None
         return _mean([(e.n, e.left_out) for e in self.sources if e.left_out is not None])
 
     @property
     def profile(self) -> ClusterDescriptor:
-        """The cluster with its fitted constants."""
+        """Return the cluster with its fitted constants."""
         return self.cluster.model_copy(update={"kernels": self.kernels})
 
 
 def calibrate(
     cluster: ClusterDescriptor, judged: Sequence[tuple[str, Judged]], command: str, from_scratch: bool = False
 ) -> Calibration:
-    """judged: (source, row) of runs with seconds on GPUs of this type. command: what the fitted constants name as
-    their source. from_scratch: forget what the cluster says of its kernels.
+    """Fit the constants of a GPU type; judged: (source, row) of runs with seconds on GPUs of this type. command: what
+    the fitted constants name as their source. from_scratch: forget what the cluster says of its kernels.
     """
     rows = [item for _, item in judged]
     measured = np.log([item.time[1] for item in rows if item.time])
@@ -158,13 +158,16 @@ def _parameters(cluster: ClusterDescriptor, from_scratch: bool) -> tuple[Paramet
 
 
 def _believed(kernels: Kernels, parameters: Sequence[Parameter]) -> Kernels:
-    """The constants before any row is seen."""
+    """Return the constants before any row is seen."""
     update = {p.name: Quantity(value=p.value, source="believed", uncertainty=p.uncertainty) for p in parameters}
     return kernels.model_copy(update=update)
 
 
 def _evaluator(rows: Sequence[Judged], kernels: Kernels, parameters: Sequence[Parameter]) -> Callable[[Array], Array]:
-    """log constants [parameters, n] -> log seconds [rows, n]; the other constants are those of `kernels`."""
+    """Return a function: log constants [parameters, n] -> log seconds [rows, n].
+
+    Other constants are those of `kernels`.
+    """
     timers = [_timers(item, kernels) for item in rows]
 
     def evaluate(theta: Array) -> Array:
@@ -179,7 +182,7 @@ def _evaluator(rows: Sequence[Judged], kernels: Kernels, parameters: Sequence[Pa
 
 
 def _timers(item: Judged, kernels: Kernels) -> list[Timer]:
-    """Of every configuration of which the row's source ran the best one."""
+    """Return a timer of every configuration of which the row's source ran the best one."""
     what = item.case
     cluster = what.cluster.model_copy(update={"kernels": kernels})
     stage = timed_stage(item.row)
@@ -187,7 +190,7 @@ def _timers(item: Judged, kernels: Kernels) -> list[Timer]:
 
 
 def with_fitted(kernels: Kernels, parameters: Sequence[Parameter], found: Fit, source: str) -> Kernels:
-    """The constants with those that were fitted."""
+    """Return the constants with those that were fitted."""
     update = {
         p.name: Quantity(
             value=significant(value, 3),

@@ -28,7 +28,8 @@ _SELECTIVE = frozenset({"core_attn"})
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What a row ran. taken: what the row does not state, and changes the prediction, with the assumed value.
+    """A row's run as the cost model takes it. taken: what the row does not state, and changes the prediction, with the
+    assumed value.
 
     documented: the same, where the source states it for all its rows, in its text, recipes or code.
 
@@ -50,12 +51,12 @@ class Case:
 
     @property
     def assumed(self) -> tuple[str, ...]:
-        """Names of what was assumed; empty: the row states everything."""
+        """Return the names of what was assumed; empty: the row states everything."""
         return tuple(name for name, _ in self.taken)
 
 
 def case(source: str, row: Row, model: ModelDescriptor | None = None, cluster: ClusterDescriptor | None = None) -> Case:
-    """model, cluster: what ran, where the caller knows it better than the row says.
+    """Turn a row into a case; model, cluster: what ran, where the caller knows it better than the row says.
 
     Raises InputError when the row leaves out what no assumption gives.
     """
@@ -114,20 +115,23 @@ def case(source: str, row: Row, model: ModelDescriptor | None = None, cluster: C
 
 
 def _others(c: Configuration, row: Row, sizes: Sequence[int], chunks: Sequence[int]) -> tuple[Configuration, ...]:
-    """The configuration with every other micro-batch and number of chunks that may have run."""
+    """Return the configuration with every other micro-batch and number of chunks that may have run."""
     found = product(sizes if row.batch.micro is None else sizes[:1], chunks)
     each = (replace(c, micro=size, degrees=replace(c.degrees, vpp=n)) for size, n in found)
     return tuple(one for one in each if one != c and _runs(one))
 
 
 def _runs(c: Configuration) -> bool:
-    """Whether microbatches are whole, and so many that Megatron-LM's schedule can interleave them."""
+    """Tell whether microbatches are whole, and so many that Megatron-LM's schedule can interleave them."""
     microbatches, left = divmod(c.global_batch, c.degrees.dp * c.micro)
     return not left and (c.degrees.vpp == 1 or microbatches % c.degrees.pp == 0)
 
 
 def _expert_tensor_parallel(row: Row, asked: Asked) -> int:
-    """Megatron's default is the rest's tensor parallelism; where only the experts' degree is stated, they are whole."""
+    """Return the experts' tensor parallelism: Megatron's default is the rest's.
+
+    Where only ep is stated, they are whole.
+    """
     p = row.parallel
     if "etp" in p or not row.model.num_experts:
         return p.get("etp", 1)
@@ -136,7 +140,10 @@ def _expert_tensor_parallel(row: Row, asked: Asked) -> int:
 
 
 def _data_parallel(row: Row, asked: Asked, inner: int, pp: int, micro: int) -> int:
-    """inner: ranks of one replica of a stage. Experts need as many ranks as their degrees say."""
+    """Return the data-parallel degree; inner: ranks of one replica of a stage.
+
+    Experts need as many ranks as their degrees say.
+    """
     p, whole = row.parallel, row.batch.global_
     ranks = p.get("ep", 1) * _expert_tensor_parallel(row, asked)
     stated, gpus = p.get("dp"), row.cluster.gpus
@@ -159,7 +166,7 @@ def _data_parallel(row: Row, asked: Asked, inner: int, pp: int, micro: int) -> i
 
 
 def _in_groups(asked: Asked, framework: Framework, replicas: int) -> Framework:
-    """With as many instances of the optimizer's state as there are groups of replicas that share one (-1: all do)."""
+    """Set as many instances of the optimizer's state as there are groups of replicas that share one (-1: all do)."""
     inside = {"hsdp": asked.row.cluster.gpus_per_node}.get(str(asked.stated.get("fsdp")))
     groups = (asked.stated.get("zero1_group"), asked.stated.get("fsdp_degree"), inside)
     size = next((size for size in groups if size), -1)
@@ -185,8 +192,9 @@ def _recompute(asked: Asked) -> frozenset[str]:
 
 
 def _repeated_layers(asked: Asked, model: ModelDescriptor, pp: int) -> int:
-    """Layers of a stage that run again whole, where only the first ones do, or where a framework's selective recompute
-    takes every n-th layer.
+    """Count a stage's layers that run again whole, where only the first ones do, or every n-th.
+
+    The latter is a framework's selective recompute.
     """
     if asked.stated.get("recompute") == "full" and asked.stated.get("recompute_method") == "block":
         return int(asked.stated["recompute_layers"])

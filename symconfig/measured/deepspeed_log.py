@@ -76,7 +76,10 @@ WANTED = (
 
 
 class DeepSpeedReader:
-    """Reads line by line into what is collected. `wants_all`: within the printed JSON every line counts."""
+    """A reader of a log, line by line, into what is collected.
+
+    `wants_all`: within the printed JSON every line counts.
+    """
 
     def __init__(self, found: Collected) -> None:
         self.found = found
@@ -120,7 +123,7 @@ class DeepSpeedReader:
             self._more_json(match[1])
 
     def _more_json(self, line: str) -> None:
-        """Collects until the braces close; what is no JSON then (lines of others in between) is let go."""
+        """Collect JSON until the braces close; what is no JSON then (lines of others in between) is dropped."""
         self._json.append(line)
         self._depth += line.count("{") - line.count("}")
         if self._depth > 0 and len(self._json) < _LONGEST_JSON:
@@ -186,7 +189,7 @@ class DeepSpeedReader:
 
 
 def _flat(data: dict[str, Any], path: str = "", depth: int = 0) -> dict[str, Any]:
-    """Nested settings by dotted key."""
+    """Flatten nested settings to dotted keys."""
     result: dict[str, Any] = {}
     for key, item in data.items():
         name = f"{path}{key}"

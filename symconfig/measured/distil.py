@@ -35,7 +35,7 @@ CLOCKED = ("gemm_efficiency", "gemm_efficiency_low", "attention_efficiency")
 
 
 def seconds(rows: Sequence[Measured], values: Constants, n: int) -> Array:
-    """[rows, n]: what the cost model says under n sets of constants."""
+    """Return the seconds [rows, n] that the cost model predicts under n sets of constants."""
     result = np.zeros((len(rows), n))
     clusters = {id(row.cluster): row.cluster for row in rows}
     for key, cluster in clusters.items():
@@ -86,7 +86,7 @@ def fitted(rows: Sequence[Measured]) -> Found:
 
 
 def _fitted(rows: Sequence[Measured], before: Mapping[str, float]) -> Found:
-    """One round. before: offsets as the last one found them."""
+    """Run one round of the fit. before: offsets as the last one found them."""
     needed = frozenset().union(*(row.needs for row in rows))
     names = [name for name in Kernels.model_fields if name in needed]
     groups = [_group(row) for row in rows]
@@ -120,7 +120,7 @@ def _group(row: Measured) -> str:
 
 
 def constant(found: Found, name: str) -> dict[str, Any]:
-    """One constant as model_zoo/kernel_priors.yaml has it."""
+    """Return one constant as model_zoo/kernel_priors.yaml has it."""
     mine = [row for row in found.rows if name in row.needs]
     return {
         "value": significant(found.values[name], 3),
@@ -131,7 +131,7 @@ def constant(found: Found, name: str) -> dict[str, Any]:
 
 
 def spread(types: Sequence[Found], name: str) -> float:
-    """How far a training's kernels may be from measured ones: they are as another source, with other shapes, for long.
+    """Return how far a training's kernels may be from measured ones: they count as another source, with other shapes.
 
     Shapes count as what is left of the rows of a GPU type, whatever its source.
     """
@@ -144,7 +144,7 @@ def spread(types: Sequence[Found], name: str) -> float:
 
 
 def distilled(types: Sequence[Found]) -> dict[str, Any]:
-    """The GPU types and the spreads as model_zoo/kernel_priors.yaml has them."""
+    """Return the GPU types and the spreads as model_zoo/kernel_priors.yaml has them."""
     gpus = []
     for found in types:
         constants = {name: constant(found, name) for name in found.values}
@@ -155,7 +155,7 @@ def distilled(types: Sequence[Found]) -> dict[str, Any]:
 
 
 def distil(folder: Path) -> dict[str, Any]:
-    """All of a folder, in the schema symconfig.kernel_priors/1."""
+    """Distil all files of a folder, in the schema symconfig.kernel_priors/1."""
     titles, rows = read(folder)
     types: dict[object, list[Measured]] = {}
     for row in rows:

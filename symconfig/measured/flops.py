@@ -21,7 +21,7 @@ from symconfig.solve.configuration import Configuration
 
 
 class Counting(Strict):
-    """How one source counts.
+    """One source's way of counting FLOP.
 
     causal: attention's products by the half that the mask leaves, or full. vocabulary: how many matrices of
     vocabulary x hidden size count (the head; some count the embedding's look-up as another).
@@ -37,7 +37,10 @@ COUNTING = Counting()  # symconfig's own way, for sources of which nothing is kn
 
 
 def flops_per_token(model: ModelDescriptor, seq_length: int, counting: Counting, again: Collection[str] = ()) -> float:
-    """Of one token, forward and backward. again: recomputed modules, for rates that count the recompute pass, too."""
+    """Count the FLOP of one token, forward and backward.
+
+    again: recomputed modules, for rates that count the recompute pass, too.
+    """
     blocks, kinds = derived(model, Implementation(), Scheme(False)), sequence(model)
     plain = dim_sizes(model) | {"seq_length": float(seq_length)}
     attended = keys(model, seq_length) if counting.causal == "half" else visible(model, seq_length)
@@ -56,7 +59,7 @@ def flops_per_token(model: ModelDescriptor, seq_length: int, counting: Counting,
 def tokens_per_s_per_gpu(
     row: Row, model: ModelDescriptor, c: Configuration, peak_flops: float, counting: Counting
 ) -> tuple[str, float] | None:
-    """The rate behind a row's FLOP/s, and the figure that it comes from. None: the row states none."""
+    """Return the rate behind a row's FLOP/s, and the figure that it comes from. None: the row states none."""
     measured, computed = row.measured, row.derived
     peak = counting.peak_tflops * 1e12 if counting.peak_tflops else peak_flops
     again = c.modules or ({LAYER} if c.block_layers else ())

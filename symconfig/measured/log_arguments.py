@@ -22,7 +22,10 @@ _PRIVATE = re.compile(r"path|dir|file|save|load|token|wandb|tensorboard|host|por
 
 
 def given(names: Namespace) -> dict[str, Any]:
-    """The options, by name without dashes, that differ from every version's default; nothing that names a file."""
+    """Return the options, by name without dashes, that differ from every version's default.
+
+    Nothing that names a file.
+    """
     result: dict[str, Any] = {}
     for dest, (flag, defaults) in _flags().items():
         value = names.get(dest)
@@ -41,7 +44,7 @@ def given(names: Namespace) -> dict[str, Any]:
 
 @cache
 def _flags() -> dict[str, tuple[Flag, frozenset[str]]]:
-    """By destination: the option, of the newest version that has it, and the defaults of all versions."""
+    """Return, by destination, the option of the newest version that has it, and the defaults of all versions."""
     found: dict[str, tuple[Flag, frozenset[str]]] = {}
     for version in versions():
         for flag in flags(version).flags.values():
@@ -55,7 +58,7 @@ def _flags() -> dict[str, tuple[Flag, frozenset[str]]]:
 
 
 def whole(names: Namespace, *choices: str) -> int | None:
-    """The first of these arguments that is a positive whole number."""
+    """Return the first of these arguments that is a positive whole number."""
     for name in choices:
         value = names.get(name)
         if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**40:
@@ -64,7 +67,7 @@ def whole(names: Namespace, *choices: str) -> int | None:
 
 
 def parallel_fields(names: Namespace, log: TrainingLog) -> dict[str, int]:
-    """Degrees: of the arguments, else of the line about the world size."""
+    """Return the degrees of the arguments, else of the line about the world size."""
     world = log.degrees.get("world") or whole(names, "world_size")
     found = {
         "tp": whole(names, "tensor_model_parallel_size", "model_parallel_size") or log.degrees.get("tp"),
@@ -82,7 +85,7 @@ def parallel_fields(names: Namespace, log: TrainingLog) -> dict[str, int]:
 
 
 def option_fields(names: Namespace) -> dict[str, Any]:
-    """A row's options, `megatron_args` among them. Raises InputError for a precision that is not predicted."""
+    """Return a row's options, `megatron_args` among them. Raises InputError for a precision that is not predicted."""
     fields: dict[str, Any] = {
         "precision": _precision(names),
         "sequence_parallel": bool(names.get("sequence_parallel")),

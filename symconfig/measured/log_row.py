@@ -33,7 +33,7 @@ def as_row(
     batch: MeasuredBatch | None = None,
     options: MeasuredOptions | None = None,
 ) -> Row:
-    """The run as a row for `judge(source_of(log), row, model, cluster)`: give it the same `model` and `cluster`.
+    """Return the run as a row for `judge(source_of(log), row, model, cluster)`: give it the same `model` and `cluster`.
 
     model: needed unless the log has Megatron's arguments; where it has them, it must be the model of the log.
     gpus, parallel, batch, options: what the log does not say; what they state goes before what it says.
@@ -81,7 +81,7 @@ def _model(log: TrainingLog, model: ModelDescriptor | None) -> dict[str, Any]:
 
 
 def _note(log: TrainingLog, model: ModelDescriptor | None) -> str | None:
-    """What of the log its row does not hold."""
+    """Note what of the log its row does not hold."""
     lost = {"window_size": "sliding windows", "moe_shared_expert_gate": "a gate of the shared expert"}
     found = [what for name, what in lost.items() if log.arguments.get(name)]
     if not found or model is not None:
@@ -94,7 +94,7 @@ def _gpus(log: TrainingLog, gpus: int | None) -> int | None:
 
 
 def _config_degrees(log: TrainingLog) -> dict[str, int]:
-    """Of DeepSpeed's settings; its AutoTP is tp, its sequence parallelism (Ulysses) cp."""
+    """Return the degrees of DeepSpeed's settings; its AutoTP is tp, its sequence parallelism (Ulysses) cp."""
     found = {
         "tp": whole(log.config, "tensor_parallel.autotp_size", "tensor_parallel.tp_size"),
         "cp": whole(log.config, "sequence_parallel_size"),
@@ -104,7 +104,7 @@ def _config_degrees(log: TrainingLog) -> dict[str, int]:
 
 
 def _degrees(fields: dict[str, Any], log: TrainingLog) -> None:
-    """Fills in dp, and checks that the degrees multiply to the GPUs. Raises InputError."""
+    """Fill in dp, and check that the degrees multiply to the GPUs. Raises InputError."""
     degrees, cluster = fields["parallel"], fields["cluster"]
     rest = degrees.get("tp", 1) * degrees.get("pp", 1) * degrees.get("cp", 1)
     gpus = cluster["gpus"]
@@ -142,7 +142,7 @@ def _batch(log: TrainingLog) -> dict[str, int]:
 
 
 def _config_options(log: TrainingLog) -> dict[str, Any]:
-    """Of DeepSpeed's settings."""
+    """Return the options of DeepSpeed's settings."""
     config = log.config
     if not config:
         return {}
@@ -165,7 +165,7 @@ def _config_options(log: TrainingLog) -> dict[str, Any]:
 
 
 def _measured(log: TrainingLog) -> dict[str, Any]:
-    """Step time; peaks of the worst rank; out of memory."""
+    """Return the step time; peaks of the worst rank; out of memory."""
     found: dict[str, Any] = {}
     if log.steady is not None:
         found["step_s"] = log.steady.seconds

@@ -63,7 +63,7 @@ WANTED = (
 
 
 def value(word: str) -> Value:
-    """A printed value by what it looks like: True, None, a whole number, a number, else the text."""
+    """Parse a printed value by what it looks like: True, None, a whole number, a number, else the text."""
     if word in _WORDS:
         return _WORDS[word]
     if _WHOLE.fullmatch(word):
@@ -75,13 +75,16 @@ def value(word: str) -> Value:
 
 
 def positive(word: str | None, scale: float = 1.0) -> float | None:
-    """A printed number that can be a time or a rate; None if it cannot."""
+    """Parse a printed number that can be a time or a rate; None if it cannot."""
     number = float(word) * scale if word else 0.0
     return number if 0.0 < number < 1e12 else None
 
 
 class MegatronReader:
-    """Reads line by line into what is collected. `wants_all`: within the block of arguments every line counts."""
+    """A reader of a log, line by line, into what is collected.
+
+    `wants_all`: within the block of arguments every line counts.
+    """
 
     def __init__(self, found: Collected) -> None:
         self.found = found
@@ -177,7 +180,7 @@ class MegatronReader:
 
 
 def _parts(line: str) -> Iterator[str]:
-    """The pieces of a line that each begin with an iteration number."""
+    """Yield the pieces of a line that each begin with an iteration number."""
     starts = [match.start() for match in _ITERATION.finditer(line)]
     for start, end in pairwise([*starts, len(line)]):
         yield line[start:end]

@@ -107,7 +107,7 @@ def priors(cluster: ClusterDescriptor) -> dict[str, Prior]:
 
 @cache
 def _observed() -> Mapping[str, tuple[Observed, ...]]:
-    """All that the zoo's kernels say, by constant."""
+    """Return all measurements of the zoo's kernels, by constant."""
     found: dict[str, tuple[Observed, ...]] = {}
     for item in kernel_priors().gpus:
         cluster = load_cluster(item.cluster)

@@ -73,13 +73,13 @@ _SIZES = ("weight", "gradient", "optimizer")
 
 
 def attention_of(name: str, architecture: str) -> tuple[str, float]:
-    """A spelling of a kernel: its implementation, and its rate on this GPU over the newest flash kernel's."""
+    """Return a kernel's implementation by its spelling, and its rate on this GPU over the newest flash kernel's."""
     kernel, rate = _ATTENTION[name]
     return kernel, _RATE_ON.get(architecture, {}).get(name, rate)
 
 
 def as_options(framework: Framework) -> dict[str, Any]:
-    """What sets a framework apart from Megatron's usual habits, as options of a row; its attention goes by name."""
+    """Return a framework's deviations from Megatron's usual habits as options of a row; its attention goes by name."""
     mine, usual = options(framework.implementation), options(MEGATRON.implementation)
     found = {name: mine[name] for name in _IMPLEMENTATION if mine[name] != usual[name]}
     for name in _FRAMEWORK:
@@ -90,7 +90,7 @@ def as_options(framework: Framework) -> dict[str, Any]:
 
 
 def framework_of(asked: Asked, model: ModelDescriptor, degrees: tuple[int, int, int]) -> Framework:
-    """The source's framework with the row's kernels and overlaps. degrees: tp, pp and data-parallel ranks."""
+    """Return the source's framework with the row's kernels and overlaps. degrees: tp, pp and data-parallel ranks."""
     name = str(asked.option("attention_kernel", "flash"))
     if name == "flash" and asked.assumption.flash:
         name = asked.assumption.flash
@@ -106,7 +106,7 @@ def framework_of(asked: Asked, model: ModelDescriptor, degrees: tuple[int, int, 
 
 
 def _matters(habit: str, vocab_size: int, found: Framework, without: Framework, degrees: tuple[int, int, int]) -> bool:
-    """Whether a habit can change the prediction at these degrees."""
+    """Tell whether a habit can change the prediction at these degrees."""
     tp, pp, replicas = degrees
     if habit == "vocab_multiple":
         one, other = (

@@ -26,7 +26,7 @@ MEASUREMENTS = (".yaml", ".yml")  # every other file is a training log
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What a person says of a training log that does not say it itself: DeepSpeed's do not name the model."""
+    """A person's additions to a training log: DeepSpeed's do not name the model."""
 
     model: ModelDescriptor | None = None
     gpus: int | None = None
@@ -45,7 +45,7 @@ class Runs:
 
 
 def runs(paths: Sequence[Path], cluster: ClusterDescriptor | None = None, told: Told | None = None) -> Runs:
-    """cluster: only runs on GPUs of its type; where training logs ran. told: of these logs.
+    """Read runs; cluster: only runs on GPUs of its type; where training logs ran. told: of these logs.
 
     Raises InputError with every file's problems, or when no run is left.
     """
@@ -87,7 +87,7 @@ def runs(paths: Sequence[Path], cluster: ClusterDescriptor | None = None, told: 
 
 
 def _file(path: Path, cluster: ClusterDescriptor | None) -> tuple[list[Timed], list[str]]:
-    """The timed runs of a measurement file, and remarks."""
+    """Return the timed runs of a measurement file, and remarks."""
     file = load_measurements(path)
     if not file.validated:
         return [], [f"{path.name}: states targets, not runs."]
@@ -97,7 +97,7 @@ def _file(path: Path, cluster: ClusterDescriptor | None) -> tuple[list[Timed], l
 
 
 def _log(path: Path, cluster: ClusterDescriptor | None, told: Told) -> tuple[list[Timed], list[str]]:
-    """The steady step of a training log, and what the log says of itself."""
+    """Return the steady step of a training log, and the log's remarks."""
     if cluster is None:
         hint = "--cluster h100, or the path of your own"
         raise InputError(Problem("a training log does not say on which GPUs it ran", file=str(path), hint=hint))
@@ -146,7 +146,7 @@ _OPTIONS = {
 
 
 def _of_log(problem: Problem, path: Path) -> Problem:
-    """A problem of the log's row as one of the log, with the option that helps."""
+    """Return a problem of the log's row as one of the log, with the option that helps."""
     option = _OPTIONS.get(problem.field or "")
     missing = option and problem.got is None
     return replace(
@@ -158,5 +158,5 @@ def _of_log(problem: Problem, path: Path) -> Problem:
 
 
 def calibrations(found: Runs, command: str, from_scratch: bool) -> list[Calibration]:
-    """One for each GPU type."""
+    """Calibrate each GPU type."""
     return [calibrate(cluster, rows, command, from_scratch) for cluster, rows in found.timed]

@@ -43,7 +43,7 @@ _WANTED = (*megatron_log.WANTED, *deepspeed_log.WANTED, *log_trouble.WANTED)
 
 
 def read_log(path: Path, global_batch: int | None = None) -> TrainingLog:
-    """The training log at `path`.
+    """Read the training log at `path`.
 
     global_batch: sequences of one step, for DeepSpeed logs that print samples per second and not the batch size.
     Raises InputError when the file cannot be opened, is empty or binary, or is no training log. A log of a run that
@@ -91,7 +91,7 @@ def read_log(path: Path, global_batch: int | None = None) -> TrainingLog:
 
 
 def _reading(path: Path, found: Collected) -> tuple[LogLines, Trouble]:
-    """Passes every line by the readers. Of an unfinished last line only what ends with a bar is read."""
+    """Pass every line by the readers. Of an unfinished last line only what ends with a bar is read."""
     megatron, deepspeed, trouble = MegatronReader(found), DeepSpeedReader(found), Trouble(found)
     lines = LogLines(path, _WANTED, lambda: megatron.wants_all or deepspeed.wants_all or trouble.wants_all)
     for number, whole in lines:
@@ -107,7 +107,7 @@ def _reading(path: Path, found: Collected) -> tuple[LogLines, Trouble]:
 
 
 def _ordered(steps: Sequence[Step], starts: set[int], remarks: list[Remark]) -> tuple[list[Step], list[int]]:
-    """Each step once, and where in the list the program started anew.
+    """Return each step once, and where in the list the program started anew.
 
     The same iteration again, within a few lines and without a start in between, is another rank's line. An iteration
     that goes back otherwise is a restart from a checkpoint.
@@ -145,7 +145,7 @@ def _ordered(steps: Sequence[Step], starts: set[int], remarks: list[Remark]) -> 
 
 
 def _covering(steps: Sequence[Step], restarts: Sequence[int]) -> list[Step]:
-    """How many steps each logged time is the mean of: the distance to the one before.
+    """Set how many steps each logged time is the mean of: the distance to the one before.
 
     The first one after a start has the usual distance, unless it does not lie on a multiple of it: newer Megatron
     prints the very first step alone, and that step counts in the next mean, too.
@@ -171,7 +171,7 @@ def _batch_size(found: Collected, given: int | None) -> int | None:
 
 
 def _timed(steps: Sequence[Step], batch: int | None, remarks: list[Remark]) -> list[Step]:
-    """Seconds from samples per second."""
+    """Convert samples per second to seconds."""
     if batch is None:
         if any(step.seconds is None for step in steps):
             what = "the log has samples per second and no global batch size, so there are no step times"
@@ -184,7 +184,7 @@ def _timed(steps: Sequence[Step], batch: int | None, remarks: list[Remark]) -> l
 
 
 def _average(steps: Sequence[Step], remarks: list[Remark]) -> Steady | None:
-    """The last running mean."""
+    """Return the last running mean."""
     timed = [(step.seconds, step) for step in steps if step.seconds is not None]
     if not timed:
         remarks.append(Remark("no steps", "no step's time can be read"))
@@ -195,7 +195,7 @@ def _average(steps: Sequence[Step], remarks: list[Remark]) -> Steady | None:
 
 
 def _steady(steps: Sequence[Step], warm: set[int], found: Collected, remarks: list[Remark]) -> Steady | None:
-    """See the rules at the head of this file."""
+    """Return the steady step by the rules at the head of this file."""
     timed = [step for step in steps if step.seconds is not None]
     if not timed:
         if not any(remark.kind == "batch" for remark in remarks):
@@ -235,12 +235,12 @@ def _steady(steps: Sequence[Step], warm: set[int], found: Collected, remarks: li
 
 
 def _warm_up_singly(steps: Sequence[Step]) -> set[int]:
-    """The same for DeepSpeed's timer, which counts from each start and times one step out of many."""
+    """Return the same for DeepSpeed's timer, which counts from each start and times one step out of many."""
     return {index for index, step in enumerate(steps) if step.iteration <= WARM_UP}
 
 
 def _warm_up(steps: Sequence[Step], restarts: Sequence[int]) -> set[int]:
-    """Places of the times whose interval begins before WARM_UP steps have run since a start.
+    """Return the places of the times whose interval begins before WARM_UP steps have run since a start.
 
     Where the log's own beginning is missing (no start was seen, and its first steps are not the run's first) there
     is nothing to leave out.

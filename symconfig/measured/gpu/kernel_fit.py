@@ -69,7 +69,7 @@ class KernelFit:
 
 
 def fit_kernels(times: KernelTimes, cluster: ClusterDescriptor) -> KernelFit:
-    """Raises InputError where nothing was measured that a constant explains."""
+    """Fit constants to kernel times; raise InputError where nothing was measured that a constant explains."""
     rows = tuple(row for row in times.rows if _explained(row.what, cluster))
     if not rows:
         raise InputError(Problem("no kernel was measured that constants could be fitted to", got=str(times.rig)))
@@ -98,7 +98,7 @@ def fit_kernels(times: KernelTimes, cluster: ClusterDescriptor) -> KernelFit:
 
 
 def model_seconds(kernels: Sequence[Kernel], cluster: ClusterDescriptor, values: Constants, n: int) -> Array:
-    """[kernels, n]: seconds under n sets of constants, each an array [n]; the others are the cluster's."""
+    """Return seconds [kernels, n] under n sets of constants, each an array [n]; the others are the cluster's."""
     result = np.empty((len(kernels), n))
     precisions = [_precision(kernel, cluster) for kernel in kernels]
     for precision in set(precisions):
@@ -128,7 +128,7 @@ def model_seconds(kernels: Sequence[Kernel], cluster: ClusterDescriptor, values:
 
 
 def _cast_s(kernel: Kernel, rates: Machine) -> Number:
-    """Seconds of the cast that the cost model counts with a product, where the operand came cast."""
+    """Return the seconds of the cast that the cost model counts with a product, where the operand came cast."""
     if not isinstance(kernel, CastProduct) or not kernel.low:
         return 0.0
     moved = rates.cast_bytes * kernel.batch * kernel.m * kernel.k
@@ -137,19 +137,19 @@ def _cast_s(kernel: Kernel, rates: Machine) -> Number:
 
 
 def _explained(kernel: Kernel, cluster: ClusterDescriptor) -> bool:
-    """Whether the cost model has a formula for it, and the cluster a peak."""
+    """Tell whether the cost model has a formula for the kernel, and the cluster a peak."""
     if isinstance(kernel, HostCopy) or (isinstance(kernel, Launch) and kernel.where == "host"):
         return False
     return not isinstance(kernel, Product) or getattr(cluster.gpu.peak_flops, kernel.dtype) is not None
 
 
 def _precision(kernel: Kernel, cluster: ClusterDescriptor) -> str:
-    """Of the plan that would run it."""
+    """Return the precision of the plan that would run the kernel."""
     return kernel.dtype if isinstance(kernel, Product) else "bf16" if cluster.gpu.peak_flops.bf16 else "fp16"
 
 
 def _work(op: str, kernel: Kernel, numbers: dict[str, float]) -> Work:
-    """As the graph would state it; `numbers` gets the values of the symbols that it needs."""
+    """State the kernel's work as the graph would; `numbers` gets the values of the symbols that it needs."""
 
     def size(value: int) -> Monomial:
         return Monomial(Fraction(value))
@@ -177,7 +177,7 @@ def _work(op: str, kernel: Kernel, numbers: dict[str, float]) -> Work:
 
 
 def _parameters(rows: Sequence[Row], kernels: Kernels) -> tuple[Parameter, ...]:
-    """The constants that these kernels depend on, from the cluster's values, as uncertain as those of any GPU."""
+    """Return the constants that these kernels depend on, of the cluster's values, as uncertain as any GPU's."""
     needed: dict[str, None] = {}
     for row in rows:
         needed |= dict.fromkeys(needs(row.what))
@@ -203,7 +203,7 @@ def _errors(family: str, rows: Sequence[Row], measured: Array, before: Array, fo
     mine = [index for index, row in enumerate(rows) if row.what.family == family]
 
     def off(log_s: Array) -> tuple[float, float]:
-        """The mean absolute error, and the one farthest off."""
+        """Return the mean absolute error, and the one farthest off."""
         share = np.exp(log_s[mine] - measured[mine]) - 1
         return float(np.mean(np.abs(share))), float(share[np.argmax(np.abs(share))])
 

@@ -38,7 +38,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """At which points the models are looked at, and how many kernels of each family are taken.
+    """The points at which the models are looked at, and the number of kernels of each family.
 
     precisions: of products, with the number of single and of grouped ones. attentions, streams: forward and backward
     each. most_flops: of one kernel. host_bytes: of copies to the host and back; none without a device of its own.
@@ -83,7 +83,7 @@ class Asked:
 
 
 def asked(models: Sequence[ModelDescriptor], selection: Selection) -> tuple[Asked, ...]:
-    """What to measure, the same for the same zoo."""
+    """Return the kernels to measure, the same for the same zoo."""
     found = {model.name: _worth(_kernels(model, selection.points), selection.most_flops) for model in models}
     result: list[Asked] = [Asked(Launch(where="device")), Asked(Launch(where="host"))]
     for dtype, counts in selection.precisions.items():
@@ -116,7 +116,10 @@ def _is(kernel: Kernel, kind: type, backward: bool) -> bool:
 
 
 def _products(kernels: set[Kernel], dtype: Dtype, grouped: bool) -> set[Kernel]:
-    """Those of 16 bits as they are; for fp8 the ones that run in it, operands as its units want them."""
+    """Return the products: those of 16 bits as they are.
+
+    For fp8 the ones that run in it, operands as its units want them.
+    """
     low = dtype == "fp8"
     return {
         k.model_copy(update={"dtype": dtype})
@@ -184,7 +187,7 @@ def _attention(work: AttentionWork, model: ModelDescriptor, point: Point, number
 def _stream(
     work: Traffic, op: Operator, model: ModelDescriptor, scheme: Scheme, numbers: Mapping[str, float]
 ) -> Iterator[Stream]:
-    """Norms and activation functions; what else is bound by memory is a copy as far as rates go."""
+    """Yield norms and activation functions; what else is bound by memory is a copy as far as rates go."""
     what = model.norm.value if op.name.endswith("norm") else "glu" if model.gated_mlp else "gelu"
     if not op.name.endswith(("norm", "activation")):
         return
@@ -198,7 +201,7 @@ def _stream(
 
 
 def _thinned(found: Mapping[str, set[Kernel]], count: int) -> list[Asked]:
-    """`count` kernels far from each other. The models take turns: each names what is farthest from all taken."""
+    """Pick `count` kernels far from each other. The models take turns: each names what is farthest from all taken."""
     left = {name: sorted(kernels, key=str) for name, kernels in found.items() if kernels}
     taken: dict[Kernel, str] = {}
     while len(taken) < count and left:
@@ -212,7 +215,10 @@ def _thinned(found: Mapping[str, set[Kernel]], count: int) -> list[Asked]:
 
 
 def _distance(kernel: Kernel, taken: Mapping[Kernel, str]) -> float:
-    """From the nearest of those taken, in doublings of the sizes; another layout is as far as a doubling."""
+    """Return the distance to the nearest of those taken, in doublings of the sizes.
+
+    Another layout is as far as a doubling.
+    """
     mine = kernel.model_dump()
 
     def apart(other: Kernel) -> float:

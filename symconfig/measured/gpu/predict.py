@@ -23,7 +23,8 @@ TORCH_FLASH = "flash2"
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """Of one rank. Seconds of a microbatch forward and backward and of the optimizer step, no network in them.
+    """The expectation for one rank. Seconds of a microbatch forward and backward and of the optimizer step, no network
+    in them.
 
     memory: bytes by part at the peak; states_bytes: weights, gradients and optimizer state, which stay.
     """
@@ -39,7 +40,7 @@ class Expected:
 
 
 def expected(plan: Plan, stage: int, impl: TransformerImpl, attention: Attention) -> Expected:
-    """The rank of this stage with the plan's own layers, or with Megatron's local ones."""
+    """Predict the rank of this stage with the plan's own layers, or with Megatron's local ones."""
     found = as_measured(plan, impl, attention)
     mine = alone(found, stage)
     peak, framework = sum(mine.memory.values()), found.request.framework
@@ -56,7 +57,10 @@ def expected(plan: Plan, stage: int, impl: TransformerImpl, attention: Attention
 
 
 def as_measured(plan: Plan, impl: TransformerImpl, attention: Attention) -> Found:
-    """The plan as these layers run it; Megatron's own with PyTorch's flash attention in them, if that is chosen."""
+    """Return the plan as these layers run it.
+
+    Megatron's own with PyTorch's flash attention in them, if that is chosen.
+    """
     found = as_run(plan, impl)
     if impl == "transformer_engine" or attention == "unfused":
         return found

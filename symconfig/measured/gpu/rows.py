@@ -20,7 +20,10 @@ NOTES = (
 
 
 def document(found: Measurement) -> Measurements:
-    """The file. Raises InputError when nothing was measured that a prediction could be held against."""
+    """Return the file of measurements.
+
+    Raises InputError when nothing was measured that a prediction could be held against.
+    """
     told = found.taken.software
     names = ("gpu", "megatron", "torch", "cuda", "transformer_engine", "python")
     source = {"title": f"symconfig measure on one {told.get('gpu', 'GPU')}"}
@@ -29,7 +32,7 @@ def document(found: Measurement) -> Measurements:
 
 
 def row(found: Measurement) -> Row:
-    """The rank as it ran: the arguments that Megatron resolved, with the layers that were at hand."""
+    """Return the rank's row as it ran: the arguments that Megatron resolved, with the layers that were at hand."""
     if found.run.device != "cuda" or found.taken.memory is None:
         raise InputError(Problem("a measured row is of a GPU", field="--out", got=f"--device {found.run.device}"))
     if found.other_gpu is not None:
@@ -66,7 +69,7 @@ def row(found: Measurement) -> Row:
 
 
 def measured(found: Measurement) -> Measured:
-    """Times of the GPU's own work and its peaks, or that it ran out of memory."""
+    """Return times of the GPU's own work and its peaks, or that it ran out of memory."""
     taken, passes, stage = found.taken, found.passes, found.run.stage
     if not found.fits:
         return Measured(stage=stage, oom=True)
