@@ -41,13 +41,13 @@ class Compared:
 
     @property
     def difference(self) -> float:
-        """Relative."""
+        """Return the relative difference."""
         return self.ours / self.real - 1 if self.real else float(self.ours != self.real)
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What one check found. `detail`: what was held against what, or what is wrong, or how to make it possible."""
+    """The result of one check. `detail`: what was held against what, or what is wrong, or how to make it possible."""
 
     name: str
     status: Status
@@ -61,7 +61,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the person asked for. `megatron`: a Megatron-LM checkout; `progress` hears what is being run.
+    """The wishes of the person. `megatron`: a Megatron-LM checkout; `progress` hears what is being run.
 
     `build`: the framework's own code shall also build ranks of the plan. `trace`: and run their modules, to see what
     they keep for the backward.
@@ -81,7 +81,7 @@ class Framework(Protocol):
 
 
 class Stopwatch:
-    """Makes checks with the seconds since it was made, or since its last check."""
+    """A maker of checks with the seconds since it was made, or since its last check."""
 
     def __init__(self) -> None:
         self._start = time.perf_counter()
@@ -92,13 +92,13 @@ class Stopwatch:
         return Check(name, status, detail, seconds)
 
     def problems(self, name: str, found: Iterable[Problem], passed: str) -> Check:
-        """Failed with every problem as a sentence, or passed."""
+        """Return a check that failed with every problem as a sentence, or passed."""
         sentences = [str(problem) for problem in found]
         return self.check(name, "failed" if sentences else "passed", " ".join(sentences) or passed)
 
 
 def frameworks() -> dict[str, Framework]:
-    """Every framework's module by name, in alphabetical order."""
+    """Return every framework's module by name, in alphabetical order."""
     found: dict[str, Framework] = {}
     package = importlib.import_module("symconfig.verify")
     for info in sorted(pkgutil.iter_modules(package.__path__), key=lambda item: item.name):
@@ -164,13 +164,13 @@ def verify(
 
 
 def _rendered_anew(plan: Plan) -> str | None:
-    """How to get such files of this plan; Megatron-LM has none for adapters."""
+    """Say how to get such files of this plan; Megatron-LM has none for adapters."""
     own = own_target(plan)
     return f"symconfig render DIR/plan.json --target {own} --out NEW" if own in _FILES else None
 
 
 def _other_format(folder: Path) -> str | None:
-    """The target of the folder's manifest, where its files are of neither framework's own format."""
+    """Return the target of the folder's manifest, where its files are of neither framework's own format."""
     if any((folder / name).exists() for name in _FILES.values()):
         return None
     try:
@@ -182,7 +182,10 @@ def _other_format(folder: Path) -> str | None:
 
 
 def as_rendered(plan: Plan, folder: Path) -> Plan:
-    """The plan with the target of the folder's files: `render --target` may have written them for another one."""
+    """Return the plan with the target of the folder's files.
+
+    `render --target` may have written them for another one.
+    """
     if (folder / _FILES.get(plan.best.target.backend, "")).exists():
         return plan
     for backend, name in _FILES.items():
@@ -193,7 +196,7 @@ def as_rendered(plan: Plan, folder: Path) -> Plan:
 
 
 def _guarded(name: str, module: Framework, folder: Path, plan: Plan, options: Options) -> Iterator[Check]:
-    """One module's checks; an error of its own becomes a failed check, so that the others still run."""
+    """Yield one module's checks; an error of its own becomes a failed check, so that the others still run."""
     watch = Stopwatch()
     try:
         yield from module.checks(folder, plan, options)
@@ -206,5 +209,5 @@ def _guarded(name: str, module: Framework, folder: Path, plan: Plan, options: Op
 
 
 def passed(found: Iterable[Check]) -> bool:
-    """Did none fail? Skipped checks do not count against a folder."""
+    """Tell whether none failed."""
     return all(check.status != "failed" for check in found)

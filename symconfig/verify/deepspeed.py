@@ -85,7 +85,10 @@ def judge(texts: dict[str, Json], plan: Plan, answers: Sequence[Json], watch: St
 
 
 def broken(facts: DeepSpeedFacts, these: Sequence[Rule[DeepSpeedFacts]] = rules.RULES) -> list[Problem]:
-    """What the rules find that is more than a note; of keys and types all, since ours are as DeepSpeed has them."""
+    """Return the rules' problems that are more than notes.
+
+    Of keys and types all, since ours are as DeepSpeed has them.
+    """
     exact = {rule.name for rule in rules.KEYS}
     return [found.problem for found in rules.findings(facts, these) if found.severity != "note" or found.rule in exact]
 
@@ -102,7 +105,7 @@ def _load(path: Path, texts: dict[str, Json], name: str) -> list[Problem]:
 
 
 def _model(folder: Path, plan: Plan, watch: Stopwatch) -> Check:
-    """The rendered config.json, imported again, is the plan's architecture."""
+    """Check that the rendered config.json, imported again, is the plan's architecture."""
     texts: dict[str, Json] = {}
     found = _load(folder / MODEL, texts, MODEL)
     if not found:
@@ -118,7 +121,7 @@ def _model(folder: Path, plan: Plan, watch: Stopwatch) -> Check:
 
 
 def _launched(folder: Path, options: Options) -> list[str] | str:
-    """The words that launch.sh gives to train.py, or why there are none."""
+    """Return the words that launch.sh gives to train.py, or the reason why there are none."""
     from symconfig.verify.shell import dry_run
 
     ran = dry_run(folder, "launch.sh", options.timeout_s)
@@ -129,7 +132,7 @@ def _launched(folder: Path, options: Options) -> list[str] | str:
 
 
 def _arguments(folder: Path, plan: Plan, words: list[str] | str, watch: Stopwatch) -> Check:
-    """What launch.sh passes is what train.py's own parser takes, and it is the plan's sequence length."""
+    """Check that train.py's own parser takes what launch.sh passes, with the plan's sequence length."""
     title = "train.py: arguments"
     if isinstance(words, str):
         return watch.check(title, "failed", words)
@@ -149,7 +152,7 @@ def _arguments(folder: Path, plan: Plan, words: list[str] | str, watch: Stopwatc
 
 
 def parse_arguments(script: Path, words: list[str]) -> Any:
-    """`words` through the function `arguments` of train.py, without importing its frameworks. May raise SystemExit."""
+    """Parse `words` by the function `arguments` of train.py, without importing its frameworks. May raise SystemExit."""
     tree = ast.parse(script.read_text(encoding="utf-8"))
     body = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "arguments"]
     if not body:
@@ -193,7 +196,7 @@ def _trainer_request(auto: Json, plan: Plan) -> Json:
 
 
 def _accepted(answer: Json, plan: Plan, watch: Stopwatch) -> Check:
-    """DeepSpeedConfig at the plan's world size, and what it resolved against the plan."""
+    """Check DeepSpeedConfig at the plan's world size, and its resolved values against the plan."""
     title = f"{CONFIG}: DeepSpeedConfig"
     if not answer["ok"]:
         return watch.check(title, "failed", answer["error"])
@@ -229,7 +232,7 @@ def _accepted(answer: Json, plan: Plan, watch: Stopwatch) -> Check:
 
 
 def _trainer(native: Json, answer: Json, plan: Plan, watch: Stopwatch) -> Check:
-    """Transformers fills the "auto" flavour in to the native one, without monitors: Trainer has its own."""
+    """Check that Transformers fills the "auto" flavour in to the native one, without monitors: Trainer has its own."""
     title = f"{CONFIG_HF}: filled in by Trainer"
     if not answer["ok"]:
         return watch.check(title, "failed", answer["error"])
@@ -247,13 +250,13 @@ def _trainer(native: Json, answer: Json, plan: Plan, watch: Stopwatch) -> Check:
 
 
 def _comparable(config: Json) -> Json:
-    """Without the bucket that Transformers sizes by its own rule."""
+    """Drop the bucket that Transformers sizes by its own rule."""
     zero = {key: value for key, value in (config.get("zero_optimization") or {}).items() if key != OWN_BUCKET}
     return {**config, "zero_optimization": zero}
 
 
 def run(requests: list[Json], timeout_s: float) -> list[Json]:
-    """The runner's answers, one a request."""
+    """Run the requests; return the runner's answers, one a request."""
     answer = ask("DeepSpeed", "symconfig.verify.deepspeed_runner", {"requests": requests}, timeout_s)
     if answer["ok"]:
         return list(answer["answers"])

@@ -82,7 +82,7 @@ _NESTED = ("allgather_size", "model_info", "writer")
 
 
 def generate() -> Json:
-    """The whole description. Imports DeepSpeed and torch."""
+    """Generate the whole description. Imports DeepSpeed and torch."""
     import deepspeed
 
     root: Json = {}
@@ -131,7 +131,7 @@ def _load(place: str) -> Any:
 
 
 def _keys_read(module: types.ModuleType, variables: frozenset[str]) -> Json:
-    """Keys that the source takes out of a dictionary with one of these names."""
+    """List the keys that the source takes out of a dictionary with one of these names."""
     found: Json = {}
     for node in ast.walk(ast.parse(inspect.getsource(module))):
         key, default = _access(node, variables)
@@ -144,7 +144,7 @@ def _keys_read(module: types.ModuleType, variables: frozenset[str]) -> Json:
 
 
 def _access(node: ast.AST, variables: frozenset[str]) -> tuple[ast.expr | None, ast.expr | None]:
-    """(key, default) of `d.get(k, x)`, `get_scalar_param(d, k, x)`, `d[k]`, `k in d`, `k in d.keys()`."""
+    """Return (key, default) of `d.get(k, x)`, `get_scalar_param(d, k, x)`, `d[k]`, `k in d`, `k in d.keys()`."""
 
     def ours(expression: ast.expr) -> bool:
         if isinstance(expression, ast.Call) and isinstance(expression.func, ast.Attribute):
@@ -173,7 +173,7 @@ def _constant(expression: ast.expr | None, module: types.ModuleType) -> Any:
 
 
 def _kind(default: Any) -> Json:
-    """Type of a key from its default; a whole number may be an integer or not."""
+    """Return the type of a key from its default; a whole number may be an integer or not."""
     if isinstance(default, bool):
         return {"type": ["boolean"]}
     if isinstance(default, (int, float)):
@@ -182,7 +182,7 @@ def _kind(default: Any) -> Json:
 
 
 def _model(cls: Any) -> Json:
-    """A pydantic model's fields under their names and aliases."""
+    """Describe a pydantic model's fields under their names and aliases."""
     keys: Json = {}
     for name, field in cls.model_fields.items():
         extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
@@ -220,7 +220,7 @@ def _dataclass(cls: Any) -> Json:
 
 
 def _optimizer() -> Json:
-    """Types, and the parameters that any of the AdamW implementations takes."""
+    """Describe the optimizers: types, and the parameters that any of the AdamW implementations takes."""
     import torch
 
     config = importlib.import_module("deepspeed.runtime.config")
@@ -246,7 +246,7 @@ def _optimizer() -> Json:
 
 
 def _scheduler() -> Json:
-    """Types, and the parameters of each."""
+    """Describe the schedulers: types, and the parameters of each."""
     schedules = importlib.import_module("deepspeed.runtime.lr_schedules")
     keys = {
         name: sorted(set(inspect.signature(getattr(schedules, name)).parameters) - {"optimizer"})
@@ -256,7 +256,7 @@ def _scheduler() -> Json:
 
 
 def _literal_keys(function: Any) -> Json:
-    """Keys of the dictionary displays in a function."""
+    """List the keys of the dictionary displays in a function."""
     tree = ast.parse(inspect.getsource(function))
     found = [
         key.value

@@ -98,7 +98,7 @@ Key = tuple[int, bool, int]  # chunk, whether of multi-token prediction instead 
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """Of either side. place: the module of Megatron's layer that makes it; name: as its side calls it."""
+    """A tensor of either side. place: the module of Megatron's layer that makes it; name: as its side calls it."""
 
     place: str
     name: str
@@ -126,7 +126,7 @@ class Group:
 
 
 def foreign(model: ModelDescriptor) -> str | None:
-    """Why Megatron's own layers of a model keep something else on a CPU; None: they keep the same."""
+    """Say why Megatron's own layers of a model keep something else on a CPU; None: they keep the same."""
     if model.indexer is not None:
         return "kernels of sparse attention are of other packages, and what PyTorch does in their place keeps scores"
     if any(mixer.block != NO_MIXER for mixer in model.mixers):
@@ -135,7 +135,7 @@ def foreign(model: ModelDescriptor) -> str | None:
 
 
 def unfit(plan: Plan) -> str | None:
-    """Why Megatron's own layers cannot stand in for the plan's."""
+    """Say why Megatron's own layers cannot stand in for the plan's."""
     options = plan.best.options
     if (reason := foreign(plan.model)) is not None:
         return reason
@@ -150,14 +150,14 @@ def unfit(plan: Plan) -> str | None:
 
 
 def jobs(job: Job, plan: Plan) -> list[Job]:
-    """One job for each rank that is built, to be traced; none if that cannot be compared."""
+    """Return one job for each rank that is built, to be traced; none if that cannot be compared."""
     if unfit(plan) is not None:
         return []
     return [replace(job, id=f"{job.id}{TASK} {rank}", rank=rank, task=TASK) for rank in megatron_rank.ranks(plan)]
 
 
 def checks(plan: Plan, jobs: Sequence[Job], results: Mapping[str, Result], place: str, file: str) -> Iterator[Check]:
-    """One check a rank; the tensors of a kind of layer are listed once, where it comes first."""
+    """Check each rank; the tensors of a kind of layer are listed once, where it comes first."""
     if (reason := unfit(plan)) is not None:
         yield Check(f"{place}: kept for the backward", "skipped", reason, 0.0)
     shown: set[str] = set()
@@ -210,7 +210,7 @@ def whole(found: Sequence[Group]) -> Compared:
 
 
 def problems(found: Sequence[Group]) -> Iterator[str]:
-    """Kinds of layers, and the whole stage, that differ by more than the tolerance."""
+    """Yield the kinds of layers, and the whole stage, that differ by more than the tolerance."""
     for row in (*(group.compared for group in found if group.layers), whole(found)):
         if abs(row.ours - row.real) > TOLERANCE * row.real:
             yield (
@@ -220,7 +220,7 @@ def problems(found: Sequence[Group]) -> Iterator[str]:
 
 
 def compared(found: Sequence[Group], shown: set[str]) -> Iterator[Compared]:
-    """The totals of every group behind the tensors of those that have not been shown."""
+    """Yield the totals of every group behind the tensors of those that have not been shown."""
     for group in found:
         if group.name not in shown:
             for what, ours, real in pairs(group.ours, group.real):
@@ -230,7 +230,7 @@ def compared(found: Sequence[Group], shown: set[str]) -> Iterator[Compared]:
 
 
 def groups(ours: Sequence[SavedTensor], real: Sequence[Mapping[str, Any]]) -> list[Group]:
-    """Layers whose lists of symconfig's tensors are the same, in order; behind them what belongs to no layer."""
+    """Group layers whose lists of symconfig's tensors are the same, in order; behind them what belongs to no layer."""
     mine: dict[Key | None, list[Tensor]] = defaultdict(list)
     kinds: dict[Key | None, str] = {}
     for item in ours:
@@ -252,7 +252,7 @@ def groups(ours: Sequence[SavedTensor], real: Sequence[Mapping[str, Any]]) -> li
 
 
 def _named(kind: str, place: int, alike: Mapping[tuple[str, tuple[Tensor, ...]], Any]) -> str:
-    """Of several sets of tensors of one kind, as block recompute leaves them, the how manieth."""
+    """Name one of several sets of tensors of one kind, as block recompute leaves them, by its number."""
     same = [index for index, (other, _) in enumerate(alike) if other == kind]
     return kind if len(same) == 1 else f"{kind} {same.index(place) + 1}"
 
@@ -274,7 +274,7 @@ def _group(
 
 
 def _planned(item: SavedTensor) -> Key | None:
-    """Where a tensor of symconfig's belongs; None for what belongs to no layer."""
+    """Return the place of a tensor of symconfig's; None for what belongs to no layer."""
     further = item.block == MTP
     if item.layer is None or (item.tensor in LEAVES_MTP if further else not is_layer(item.block)):
         return None
@@ -282,7 +282,7 @@ def _planned(item: SavedTensor) -> Key | None:
 
 
 def _place(record: Mapping[str, Any]) -> Key | None:
-    """Where a saved storage belongs; None for what belongs to no layer."""
+    """Return the place of a saved storage; None for what belongs to no layer."""
     if record["layer"] is None:
         return None
     further = any(record[name].startswith(f"{MTP}.") for name in ("reader", "module"))
@@ -302,8 +302,11 @@ def _tensor(record: Mapping[str, Any]) -> Tensor:
 
 
 def pairs(ours: Sequence[Tensor], real: Sequence[Tensor]) -> Iterator[tuple[str, float, float]]:
-    """Tensors of one module and one size are the same, then those of one size, which is said; what is left of a module
-    is compared as a sum (parts of one storage that symconfig counts apart, a few bytes that it does not have)."""
+    """Pair tensors of one module and one size, then those of one size, which is noted.
+
+    What is left of a module is compared as a sum (parts of one storage that symconfig counts apart, a few bytes that it
+    does not have).
+    """
     places = dict.fromkeys(tensor.place for tensor in (*ours, *real))
     left = {place: _merged([tensor for tensor in real if tensor.place == place]) for place in places}
     rest: dict[str, list[Tensor]] = {place: [] for place in places}
@@ -335,7 +338,7 @@ def _of_size(size: float, tensors: Mapping[str, float]) -> str | None:
 
 
 def _merged(tensors: Sequence[Tensor]) -> dict[str, float]:
-    """By name; those of a rank's experts are one, those that share a name otherwise are numbered."""
+    """Merge tensors by name; those of a rank's experts are one, those that share a name otherwise are numbered."""
     found: dict[str, float] = {}
     for tensor in tensors:
         name = tensor.name

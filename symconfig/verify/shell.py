@@ -36,7 +36,7 @@ _LETTERS = {
 
 @dataclass(frozen=True, slots=True)
 class DryRun:
-    """How a script ended under DRY_RUN=1. `words`: the command it would start. `exported`: what that would inherit."""
+    """The end of a script under DRY_RUN=1. `words`: the command it would start. `exported`: what that would inherit."""
 
     status: int
     words: tuple[str, ...]
@@ -64,7 +64,7 @@ def checks(folder: Path, plan: Plan, options: Options) -> Iterator[Check]:
 
 
 def shellcheck(folder: Path, names: Sequence[str], timeout_s: float) -> Check:
-    """Every finding of shellcheck's default set, as file:line:column."""
+    """Run shellcheck's default set; report every finding as file:line:column."""
     watch = Stopwatch()
     beside = str(Path(sys.executable).parent)
     program = shutil.which("shellcheck", path=beside) or shutil.which("shellcheck")
@@ -121,7 +121,7 @@ def dry_run(folder: Path, name: str, timeout_s: float) -> DryRun:
 
 
 def exported(folder: Path, name: str, timeout_s: float) -> Mapping[str, str]:
-    """What the script exports. Raises InputError where it does not get so far as to say so."""
+    """Return the script's exports. Raises InputError where it does not get so far as to say so."""
     ran = dry_run(folder, name, timeout_s)
     if ran.status:
         raise InputError(
@@ -135,7 +135,7 @@ def exported(folder: Path, name: str, timeout_s: float) -> Mapping[str, str]:
 
 
 def unquote(line: bytes) -> str:
-    """One word as bash's printf %q writes it: backslashes, '' for nothing, or $'…' around control characters."""
+    """Read one word as bash's printf %q writes it: backslashes, '' for nothing, or $'…' around control characters."""
     if line == b"''":
         return ""
     if line.startswith(b"$'") and line.endswith(b"'"):

@@ -40,7 +40,7 @@ class SavedTensor:
 
 
 def saved(plan: Plan, stage: int, transformer_impl: TransformerImpl = "transformer_engine") -> tuple[SavedTensor, ...]:
-    """Kept by one microbatch on every chunk of the stage; what waits in host memory is not among them."""
+    """Return what one microbatch keeps on every chunk of the stage, without what waits in host memory."""
     found = as_run(plan, transformer_impl)
     blocks = {block.derived.name: block for block in detail(found).table.blocks}
     result: list[SavedTensor] = []
@@ -57,7 +57,7 @@ def saved(plan: Plan, stage: int, transformer_impl: TransformerImpl = "transform
 
 
 def as_run(plan: Plan, transformer_impl: TransformerImpl) -> Found:
-    """The plan's point of the lattice under Transformer Engine's layers or Megatron's own."""
+    """Return the plan's point of the lattice under Transformer Engine's layers or Megatron's own."""
     found = restore(plan, plan.best)
     framework = usual(plan.best.target.backend, plan.cluster.gpu.architecture, transformer_impl, plan.job.attention)
     if transformer_impl == "local":
@@ -67,7 +67,7 @@ def as_run(plan: Plan, transformer_impl: TransformerImpl) -> Found:
 
 
 def _without_engine(found: Found) -> Found:
-    """What Megatron-LM has for Transformer Engine's modules only is left out.
+    """Drop what Megatron-LM has for Transformer Engine's modules only.
 
     It offloads no activations (training/arguments.py, validate_args), and its own attention has no context parallelism
     (transformer/dot_product_attention.py): each rank's part of a sequence counts as a sequence of its own.
@@ -82,7 +82,7 @@ def _without_engine(found: Found) -> Found:
 
 
 def _choice(found: Found, kind: str, layer: int) -> tuple[frozenset[str], frozenset[str]]:
-    """Recomputed modules and offloaded operators of a chunk's layer."""
+    """Return recomputed modules and offloaded operators of a chunk's layer."""
     choice = found.choice
     if found.block_layers:
         choice = WHOLE if is_layer(kind) and layer < found.block_layers else Choice()

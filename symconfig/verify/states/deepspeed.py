@@ -56,7 +56,7 @@ class RankStates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What of the DeepSpeed JSON decides sizes. `wide`: gradients are accumulated in fp32."""
+    """The settings of the DeepSpeed JSON that decide sizes. `wide`: gradients are accumulated in fp32."""
 
     stage: int
     bf16: bool
@@ -75,12 +75,15 @@ class Settings:
 
     @property
     def sums_on_host(self) -> bool:
-        """ZeRO-2 sends 16-bit gradients to the host when they are there, which adds up those of the microbatches."""
+        """Tell whether the host adds up the gradients of the microbatches.
+
+        ZeRO-2 sends 16-bit gradients to it when they are there.
+        """
         return self.stage == 2 and bool(self.offload) and not self.wide and self.accumulates
 
     @staticmethod
     def of(config: Mapping[str, Any], world_size: int) -> Settings:
-        """What is not there has DeepSpeed's defaults (runtime/zero/config.py)."""
+        """Read the settings; what is not there has DeepSpeed's defaults (runtime/zero/config.py)."""
         zero = config.get("zero_optimization", {})
         offload = zero.get("offload_optimizer", {})
         return Settings(
@@ -102,7 +105,7 @@ class Settings:
 
 
 def _accumulation_steps(config: Mapping[str, Any], world_size: int) -> int:
-    """Given, or what the batch leaves of it, or one (runtime/config.py, _set_batch_related_parameters)."""
+    """Return the steps given, or what the batch leaves, or one (runtime/config.py, _set_batch_related_parameters)."""
     given = config.get("gradient_accumulation_steps")
     if given is not None:
         return int(given)
@@ -126,8 +129,8 @@ Group = Sequence[Local]
 
 
 def rank_states(model: ModelDescriptor, config: Mapping[str, Any], world_size: int, rank: int) -> RankStates:
-    """Of one rank, by ds_config.json. Raises InfeasibleError for degrees that do not divide what they share, and for
-    QLoRA, whose 4-bit storage is not DeepSpeed's."""
+    """Return the states of one rank, by ds_config.json. Raises InfeasibleError for degrees that do not divide what they
+    share, and for QLoRA, whose 4-bit storage is not DeepSpeed's."""
     if model.adapter is not None and model.adapter.method == "qlora":
         raise InfeasibleError(Problem("the bytes of 4-bit weights are bitsandbytes' own", field="adapter.method"))
     settings = Settings.of(config, world_size)
@@ -175,7 +178,7 @@ def _check_degrees(model: ModelDescriptor, settings: Settings, world_size: int) 
 
 
 def local(model: ModelDescriptor, settings: Settings, rank: int) -> tuple[Local, ...]:
-    """A rank's parameters in the order of registration.
+    """Return a rank's parameters in the order of registration.
 
     Where AutoTP cuts a parameter, the first ranks get what is left over. AutoEP has gate and up apart.
     """
@@ -193,7 +196,7 @@ def local(model: ModelDescriptor, settings: Settings, rank: int) -> tuple[Local,
 
 
 def optimizer_groups(mine: Iterable[Local]) -> list[Group]:
-    """The optimizer's groups: train.py's matrices and vectors, then the experts of each."""
+    """Return the optimizer's groups: train.py's matrices and vectors, then the experts of each."""
     result: list[Group] = []
     experts: list[Group] = []
     for vector in (False, True):
@@ -227,7 +230,7 @@ class Flat:
 
 
 def flattened(group: Group, settings: Settings, world_size: int, rank: int) -> Flat:
-    """Ranks that share a group out are neighbours but for those that share a tensor or the experts."""
+    """Flatten a group; ranks that share it out are neighbours but for those that share a tensor or the experts."""
     apart = settings.ep if group[0].made_by == _EXPERTS else settings.tp
     ranks, index = world_size // apart, rank // apart
     order = [parameter.elements for parameter in group]
@@ -251,7 +254,7 @@ def _adam(flats: Iterable[Flat]) -> Held:
 
 
 def _flattened(empty: RankStates, flats: Sequence[Flat], settings: Settings) -> RankStates:
-    """ZeRO-1 and 2 (stage_1_and_2.py)."""
+    """Add the states of ZeRO-1 and 2 (stage_1_and_2.py)."""
     part = sum(flat.part for flat in flats)
     if settings.wide:  # one rank's share of each group, in fp32
         gradients = Held(WIDE * part)
@@ -271,7 +274,9 @@ def _flattened(empty: RankStates, flats: Sequence[Flat], settings: Settings) -> 
 
 
 def _left_in_bucket(flats: Iterable[Flat], settings: Settings) -> Held:
-    """ZeRO-1 with fp32 gradients lets go of this rank's gradients only: the others keep the reduction's buckets alive.
+    """Count the gradients that are kept.
+
+    ZeRO-1 with fp32 gradients lets go of this rank's gradients only: the others keep the reduction's buckets alive.
 
     A gradient larger than the bucket never was in it.
     """
@@ -283,7 +288,10 @@ def _left_in_bucket(flats: Iterable[Flat], settings: Settings) -> Held:
 
 def _sharded(empty: RankStates, mine: Sequence[Local], groups: Sequence[Group], settings: Settings,
              world_size: int) -> RankStates:  # fmt: skip
-    """ZeRO-3 (stage3.py, partition_parameters.py): each parameter is cut for itself; small ones are there whole."""
+    """Add the states of ZeRO-3 (stage3.py, partition_parameters.py).
+
+    Each parameter is cut for itself; small ones are there whole.
+    """
     ranks = [_ranks(parameter, settings, world_size) for parameter in mine]
     shares = [ceil(parameter.elements / count) for parameter, count in zip(mine, ranks, strict=True)]
     whole = sum(share * count for parameter, share, count in zip(mine, shares, ranks, strict=True)
@@ -306,12 +314,15 @@ def _sharded(empty: RankStates, mine: Sequence[Local], groups: Sequence[Group], 
 
 
 def _ranks(parameter: Local, settings: Settings, world_size: int) -> int:
-    """How many ranks ZeRO-3 cuts a parameter for: what tp or ep has cut already, for those that hold the same part."""
+    """Count the ranks that ZeRO-3 cuts a parameter for.
+
+    What tp or ep has cut already is cut for those that hold the same part.
+    """
     return world_size // {_EXPERTS: settings.ep, "AutoTP": settings.tp}.get(parameter.made_by, 1)
 
 
 def _tiles(group: Group, settings: Settings, world_size: int) -> Iterator[int]:
-    """Elements of the optimizer's tiles of a group: what was made by different hands is never in one."""
+    """Yield the elements of the optimizer's tiles of a group: what was made by different hands is never in one."""
     for hand in dict.fromkeys(parameter.made_by for parameter in group):
         sizes = [ceil(parameter.elements / _ranks(parameter, settings, world_size))
                  for parameter in group if parameter.made_by == hand]  # fmt: skip

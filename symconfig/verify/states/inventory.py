@@ -45,14 +45,14 @@ class Parameter:
 
     @property
     def vector(self) -> bool:
-        """It has one dimension, and no weight decay."""
+        """Tell whether it has one dimension, and no weight decay."""
         return self.row == 1
 
 
 def chunk_parameters(
     plan: Plan, stage: int, transformer_impl: TransformerImpl = "transformer_engine"
 ) -> tuple[tuple[Parameter, ...], ...]:
-    """Of each virtual stage of a pipeline stage, in the order in which Megatron-LM registers them."""
+    """Return each virtual stage's parameters of a pipeline stage, in the order in which Megatron-LM registers them."""
     found = as_run(plan, transformer_impl)
     numbers = whole_numbers(found)
     if found.request.model.experts and numbers[d.EXPERTS] % numbers["ep"]:
@@ -63,7 +63,7 @@ def chunk_parameters(
 
 
 def whole_numbers(found: Found) -> dict[str, int]:
-    """Every symbol of a weight's size as a whole number; the vocabulary as the target pads it."""
+    """Return every symbol of a weight's size as a whole number; the vocabulary as the target pads it."""
     p = found.degrees
     framework, model = found.request.framework, found.request.model
     sizes = {name: int(size) for name, size in dim_sizes(model).items()}
@@ -113,7 +113,7 @@ def _operator(shard: WeightShard) -> str:
 
 
 def _whole(shard: WeightShard, numbers: Mapping[str, int]) -> tuple[int, int]:
-    """Its elements, and those of a row."""
+    """Count its elements, and those of a row."""
     try:
         return shard.elements.whole(numbers), shard.row.whole(numbers)
     except ValueError as error:
@@ -121,7 +121,7 @@ def _whole(shard: WeightShard, numbers: Mapping[str, int]) -> tuple[int, int]:
 
 
 def _chunk(found: Found, index: int, known: Mapping[str, tuple[_Registered, ...]]) -> Iterator[Parameter]:
-    """Those of one virtual stage, by its number in model order."""
+    """Yield the parameters of one virtual stage, by its number in model order."""
     copied = _copied(found, index)
     numbers = dict.fromkeys((LAYERS, "mtp"), 0)
     for piece in _pieces(found, index):
@@ -142,7 +142,7 @@ def _chunk(found: Found, index: int, known: Mapping[str, tuple[_Registered, ...]
 
 
 def _pieces(found: Found, index: int) -> Sequence[str]:
-    """Kinds of blocks, or operators of the head, that one virtual stage has, in the order of CHUNK."""
+    """Return the kinds of blocks, or operators of the head, that one virtual stage has, in the order of CHUNK."""
     kinds = found.split.chunks[index]
     pieces = [kind for kind in kinds if kind != "head"]
     if "mtp" in kinds and "embedding" not in kinds:
@@ -155,7 +155,7 @@ def _pieces(found: Found, index: int) -> Sequence[str]:
 
 
 def _normed(found: Found) -> int:
-    """The virtual stage that has the final norm."""
+    """Return the virtual stage that has the final norm."""
     chunks = found.split.chunks
     behind = megatron_release(found.request.version) >= NORM_BEHIND_LAST_LAYER
     if behind and found.request.model.num_nextn_predict_layers:
@@ -164,7 +164,7 @@ def _normed(found: Found) -> int:
 
 
 def _copied(found: Found, index: int) -> str | None:
-    """The parameter that first and last stage both hold, where the model has one (language_module.py)."""
+    """Return the parameter that first and last stage both hold, where the model has one (language_module.py)."""
     kinds, model = found.split.chunks[index], found.request.model
     if found.split.pp == 1 or not (model.tie_word_embeddings or model.num_nextn_predict_layers):
         return None

@@ -27,7 +27,7 @@ class Registration:
     orders: tuple[Order, ...]
 
     def order(self, operators: Iterable[str]) -> dict[str, tuple[int, int]]:
-        """For each operator its run, and its place in it."""
+        """Return each operator's run, and its place in it."""
         asked = set(operators)
         for order in self.orders:
             places = {name: (index, place) for index, run in enumerate(order) for place, name in enumerate(run)}

@@ -43,7 +43,7 @@ class Registered:
 
 
 def registered(model: ModelDescriptor) -> tuple[Registered, ...]:
-    """All parameters in the order of `model.parameters()`. A tied head is the embedding."""
+    """Return all parameters in the order of `model.parameters()`. A tied head is the embedding."""
     names = modules_of(class_of_network(model)) or _UNKNOWN
     kinds = {
         kind: {weight.name: weight for op in block.operators for weight in op.weights if not weight.shared}
@@ -100,7 +100,10 @@ def _of_rows(
 
 
 def _name(suffix: str, weight: Weight, adapted: bool) -> str:
-    """What follows a module's name: experts are tensors of their own, and an adapter wraps the layer that it is on."""
+    """Return the end of a weight's name.
+
+    Experts are tensors of their own, and an adapter wraps the layer that it is on.
+    """
     if weight.name.endswith((".lora_A", ".lora_B")):
         return f"{suffix}.default.weight"
     if d.EXPERTS in weight.dims:
