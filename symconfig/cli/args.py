@@ -65,6 +65,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _as_options(problem: Problem) -> Problem:
-    """In the words of the command line."""
+    """Rewrite a problem in the words of the command line."""
     hint = problem.hint and problem.hint.replace('on_mismatch="replan"', "--replan")
     return replace(problem, field="--world-size" if problem.field == "world_size" else problem.field, hint=hint)

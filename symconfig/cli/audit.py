@@ -163,7 +163,7 @@ def _limits(margin: str | None) -> Limits:
 
 
 def _outputs(arguments: argparse.Namespace, found: Problems) -> dict[str, Path]:
-    """The files to write, by what they hold; what is wrong with them is said before the work."""
+    """Return the files to write, by their kind; problems of their paths are reported before the work."""
     kinds = {"sarif": ("SARIF", ".sarif", ".json"), "best": ("JSON", ".json")}
     paths = {name: Path(getattr(arguments, name)) for name in kinds if getattr(arguments, name) is not None}
     for name, path in paths.items():

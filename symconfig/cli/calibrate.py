@@ -110,7 +110,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _told(arguments: argparse.Namespace, found: Problems) -> Told:
-    """The options that say what a log does not."""
+    """Return the options that add what a log does not hold."""
     from symconfig.descriptor.load import load_model
     from symconfig.measured.runs import RECOMPUTE, Told
 
@@ -126,7 +126,7 @@ def _told(arguments: argparse.Namespace, found: Problems) -> Told:
 
 
 def _as_command(paths: Sequence[Path], arguments: argparse.Namespace) -> str:
-    """The command as a fitted constant names it: without folders, which are another person's."""
+    """Return the command as a fitted constant names it: without folders, which are another person's."""
     words = ["symconfig calibrate", *(path.name for path in paths)]
     if arguments.cluster is not None:
         words += ["--cluster", Path(arguments.cluster).name]

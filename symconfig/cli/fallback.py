@@ -77,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _on_changed(plan: Plan, changed: Mapping[str, str], progress: Progress) -> Plan:
-    """The plan made again for its cluster with the changes, where the smaller plans run, too."""
+    """Plan again for the plan's cluster with the changes, where the smaller plans run, too."""
     from symconfig.api import replan as api_replan
 
     if not changed:
@@ -91,7 +91,7 @@ def _as_option(problem: Problem) -> Problem:
 
 
 def _range(text: str) -> range:
-    """The numbers that 1..4, or 2 alone, names."""
+    """Read the numbers that 1..4, or 2 alone, names."""
     match = re.fullmatch(r"(\d{1,6})(?:\.\.(\d{1,6}))?", text, re.ASCII)
     low, high = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
     if not 1 <= low <= high:

@@ -22,7 +22,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Every target and launcher; with a plan, which can carry it and what the others cannot say."""
+    """List every target and launcher; with a plan, those that can carry it and what the others cannot express."""
     from symconfig.plans.file import load_plan
     from symconfig.report.formats import blocks, to_dict
     from symconfig.report.formats import formats as every

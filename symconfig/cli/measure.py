@@ -96,7 +96,7 @@ def _rank(arguments: argparse.Namespace) -> int:
 
 
 def _folders(folder: Path) -> Plan:
-    """The folder's plan, with the framework of its files."""
+    """Read the folder's plan, with the framework of its files."""
     from symconfig.plans.file import load_plan
     from symconfig.verify.checks import as_rendered
 
@@ -104,7 +104,7 @@ def _folders(folder: Path) -> Plan:
 
 
 def _asked(arguments: argparse.Namespace) -> tuple[Plan, Run, float | None]:
-    """The plan, the rank and the longest silence, or every option that is wrong."""
+    """Return the plan, the rank and the longest silence, or raise every option that is wrong."""
     from symconfig.api import planning as api
     from symconfig.measured.gpu.rank import STEPS, choose
 

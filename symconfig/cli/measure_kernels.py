@@ -53,7 +53,7 @@ def _show(arguments: argparse.Namespace, times: KernelTimes, found: KernelFit | 
 def _times(
     arguments: argparse.Namespace, out: Path | None, raw: Path | None
 ) -> tuple[KernelTimes, ClusterDescriptor | None]:
-    """What a file holds or this machine shows, and the cluster whose peaks it is compared with.
+    """Return the times of a file or of this machine, and the cluster whose peaks they are compared with.
 
     All that can be known to be wrong is said before anything is measured.
     """
@@ -92,7 +92,7 @@ def _measured(
 
 
 def _cluster(name: str | None, product: str | None, out: Path | None) -> ClusterDescriptor | None:
-    """The zoo's cluster with this GPU. A CPU has none, and does without where nothing is written."""
+    """Return the zoo's cluster with this GPU. A CPU has none, and does without where nothing is written."""
     from symconfig.descriptor.load import load_cluster, zoo_clusters
 
     if name in zoo_clusters():
@@ -148,7 +148,7 @@ def _existing(name: str) -> Path:
 
 
 def _profile(times: KernelTimes, found: KernelFit) -> str:
-    """A file that clusters can name under `kernels:`."""
+    """Return a file that clusters can name under `kernels:`."""
     from symconfig.descriptor.write import kernels_yaml
 
     head = f"# Constants of {found.cluster.name}'s GPU, fitted to {len(found.rows)} kernels measured on {times.rig}.\n"

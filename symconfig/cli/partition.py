@@ -180,7 +180,7 @@ def _top(text: str) -> int:
 
 
 def _operators(result: PartitionResult, name: str | None) -> tuple[int, ...]:
-    """The folded operators that a name means: their own, or with * for the numbers in it."""
+    """Return the folded operators that a name means: their own, or with * for the numbers in it."""
     from symconfig.format import general
 
     if name is None:
@@ -239,7 +239,7 @@ def _written(result: PartitionResult, out: Path, said: Said, force: bool) -> Sai
 
 
 def _cleared(out: Path) -> None:
-    """Without what an earlier partition wrote, which is not this one's; what no partition wrote stays."""
+    """Remove from a folder what an earlier partition wrote; what no partition wrote stays."""
     if not (out / "partition.json").is_file():
         return
     former = out / "plan"
@@ -250,7 +250,7 @@ def _cleared(out: Path) -> None:
 
 
 def _planned(said: Said, result: PartitionResult, plan: PlanResult) -> Said:
-    """With the planner's figures of what was planned, and what that is."""
+    """Add the planner's figures of the plan that was made, and what that is."""
     from symconfig.format import gib
     from symconfig.report.partition_told import words
 

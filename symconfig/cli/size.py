@@ -84,7 +84,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _question(arguments: argparse.Namespace, found: Problems) -> Question:
-    """What is asked. Raises InputError with this and all that was found wrong before, in the words of the options."""
+    """Read the question.
+
+    Raises InputError with this and all that was found wrong before, in the words of the options.
+    """
     from symconfig.api import sweep as api_sweep
     from symconfig.cli.job import OPTIONS, as_options, request
     from symconfig.runs.sweep.size import MOST_GPUS
@@ -140,7 +143,7 @@ def _share(option: str, text: str) -> float:
 
 
 def _prices(words: list[str]) -> dict[str, float]:
-    """`h100=2.5` by cluster."""
+    """Read prices such as `h100=2.5` by cluster."""
     prices: dict[str, float] = {}
     problems = []
     for word in words:

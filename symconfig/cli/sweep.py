@@ -69,7 +69,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _asked(arguments: argparse.Namespace) -> tuple[Points, Path, Wanted]:
-    """The combinations, the table's file and the engine. Raises InputError with all that is wrong, before any work."""
+    """Return the combinations, the table's file and the engine.
+
+    Raises InputError with all that is wrong, before any work.
+    """
     from symconfig.api import sweep as api_sweep
     from symconfig.api.planning import Problems
     from symconfig.runs.sweep import table
@@ -98,7 +101,7 @@ def _asked(arguments: argparse.Namespace) -> tuple[Points, Path, Wanted]:
 
 
 def _telling(say: Callable[[str], None]) -> Callable[[Told], None]:
-    """Says how far it is, how fast, and how long the rest will take."""
+    """Report how far it is, how fast, and how long the rest will take."""
     started = time.monotonic()
 
     def tell(told: Told) -> None:

@@ -183,7 +183,7 @@ def _replicas(count: int, slow: float | None) -> dict[str, Any]:
 
 
 def _pictures(arguments: argparse.Namespace, found: Problems) -> list[tuple[Path, Callable[[Chart], bytes]]]:
-    """The files to write, and what makes each; all that is known to be wrong of them is said before the work."""
+    """Return the files to write, with the maker of each; known problems of their paths are reported before the work."""
     from symconfig.report.timeline.picture import picture
     from symconfig.report.timeline.png import check, png
     from symconfig.report.timeline.svg import svg
