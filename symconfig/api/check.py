@@ -62,7 +62,7 @@ class _Reason(Strict):
 
 
 class _Lost(BaseModel):
-    """Of fallback.json what no plan says."""
+    """Facts of fallback.json that no plan holds."""
 
     lost: int = Field(ge=1)
     nodes: int
@@ -116,7 +116,7 @@ def check(path: str | Path, templates: str | Path | None = None, solve: bool = F
 
 
 def _plan(place: Path) -> tuple[Plan, list[Finding]]:
-    """The plan, and what was done to it; an edited one is a finding, one that cannot be read an error."""
+    """Read the plan, and list what was done to it; an edited one is a finding, an unreadable one an error."""
     try:
         return load_plan(place), []
     except InputError as error:
@@ -128,7 +128,10 @@ def _plan(place: Path) -> tuple[Plan, list[Finding]]:
 
 
 def _files(folder: Path, manifest: Manifest, plan: Plan | None, templates: Path | None) -> list[Finding]:
-    """plan: None where it was edited, and nothing can be said of what it would give."""
+    """List the differences of a folder's files from the plan's.
+
+    plan: None where it was edited and its files cannot be known.
+    """
     found = list(of_templates(manifest, templates))
     now = Texts()
     if plan is not None:
@@ -144,7 +147,7 @@ def _files(folder: Path, manifest: Manifest, plan: Plan | None, templates: Path 
 
 
 def _several(folder: Path, manifest: Manifest, templates: Path | None, solve: bool) -> Checked:
-    """What `fallback` wrote: the files above, and those of every plan."""
+    """Check the folder that `fallback` wrote: the files above, and those of every plan."""
     notes: list[str] = []
     plans, findings = _plans(folder, manifest)
     again = ""
@@ -186,7 +189,7 @@ def _several(folder: Path, manifest: Manifest, templates: Path | None, solve: bo
 
 
 def _plans(folder: Path, manifest: Manifest) -> tuple[dict[int, Plan], list[Finding]]:
-    """By number of nodes; one that is not there any more is left out, and `of_files` says so."""
+    """Read the plans by number of nodes; a missing one is left out, and `of_files` reports it."""
     plans: dict[int, Plan] = {}
     findings: list[Finding] = []
     for match in filter(None, map(_PLAN.fullmatch, manifest.files)):
@@ -197,7 +200,7 @@ def _plans(folder: Path, manifest: Manifest) -> tuple[dict[int, Plan], list[Find
 
 
 def _below(manifest: Manifest, nodes: int) -> Manifest:
-    """What is said of one plan's folder."""
+    """Return the part of the manifest on one plan's folder."""
     start = f"{subfolder(nodes)}/"
     return manifest.model_copy(
         update={
@@ -209,7 +212,7 @@ def _below(manifest: Manifest, nodes: int) -> Manifest:
 
 
 def _written(folder: Path, plans: Mapping[int, Plan]) -> Fallback:
-    """What was written, from the plans and, where there is none, from the reasons that fallback.json has.
+    """Rebuild the fallback from the plans and, where there is none, from the reasons that fallback.json has.
 
     Raises InputError.
     """
@@ -235,7 +238,7 @@ def _written(folder: Path, plans: Mapping[int, Plan]) -> Fallback:
 
 
 def _inputs(plan: Plan, notes: list[str]) -> dict[Input, Finding]:
-    """The model and the cluster by the names or paths that the job has for them, of those that are others now.
+    """Return the model and the cluster, by the job's names or paths, that differ from those of the plan.
 
     Raises InputError for a file that is there and no model or cluster any more.
     """
@@ -261,7 +264,7 @@ def _names(plan: Plan, others: Iterable[Input]) -> dict[str, str]:
 
 
 def _solved(plan: Plan) -> list[Finding]:
-    """Whether the search still answers with this plan, and predicts of it what it did."""
+    """Solve again, and list where the search's answer or its prediction differs from the plan."""
     try:
         best = best_plan(plan.model, plan.cluster, plan.job, top=1).best
     except SymconfigError as error:

@@ -50,7 +50,7 @@ def audit(
     problems: Sequence[Problem] = (),
     progress: Callable[[str], None] = lambda _: None,
 ) -> Audit:
-    """What an existing launch script or config will do, what is wrong with it, and what would be better.
+    """Audit an existing launch script or config: its effect, its mistakes, and what would be better.
 
     source: a file, or a line of arguments; nothing of it is executed. cluster: None: nothing is predicted. gpus: None:
     as its launcher says. model, seq_length, vocab_size: where it does not say. variables, arguments: what the script
@@ -100,7 +100,7 @@ def adapt(
     root: str | Path | None = None,
     best: Best = "fewest-changes",
 ) -> Adaptation:
-    """A person's own files with a plan's values in them: `files` has their new bytes, `diff` what changes.
+    """Put a plan's values into a person's own files: `files` has their new bytes, `diff` the changes.
 
     plan: a plan, its file, or the folder that holds it. variables, arguments, assume_harmless, root: as for `audit`.
     best: of plans that the model cannot tell apart, the one with the fewest changes, the fastest, or the one that was

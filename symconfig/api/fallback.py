@@ -43,7 +43,7 @@ class FallbackResult:
         return write(self.fallback, Path(out), Wanted.of(target, launchers, templates), force=force)
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON contract of `symconfig fallback --json`."""
+        """Return the JSON contract of `symconfig fallback --json`."""
         from symconfig.report.fallback import to_dict
 
         return to_dict(self.fallback)
@@ -57,7 +57,7 @@ def fallback(
     top: int = TOP,
     progress: Callable[[str, float], None] | None = None,
 ) -> FallbackResult:
-    """Plans for as many nodes fewer; (1, 4) is from 1 to 4 of them.
+    """Plan for as many nodes fewer; (1, 4) is from 1 to 4 of them.
 
     plan: a plan, or its file or folder. Raises InputError.
     """
@@ -75,7 +75,10 @@ def write(found: Fallback, out: Path, wanted: Wanted, *, force: bool) -> list[Pa
 
 
 def fallback_files(found: Fallback, wanted: Wanted) -> Files:
-    """All that `write` writes: the folders of the plans, what picks one of them, and a manifest of all of it."""
+    """Return the files that `write` writes.
+
+    They are the folders of the plans, the picker of one of them, and a manifest of all.
+    """
     from symconfig.render.fallback import above, folder
     from symconfig.render.files import File, Files
     from symconfig.render.manifest import manifest

@@ -47,7 +47,7 @@ class PartitionResult:
 
     @property
     def strategies(self) -> Mapping[str, str]:
-        """For every folded operator what it does along the levels, in words; parameters as `weight of …`."""
+        """Spell what every folded operator does along the levels; parameters as `weight of …`."""
         from symconfig.solve.partition.strategy import worded
 
         nodes = zip(self.found.net.nodes, self.found.rows, strict=True)
@@ -62,7 +62,7 @@ class PartitionResult:
         return Solved(found.costs, found.axes, found.rows, found.cost, found.ask.memory_limit, found.gamma)
 
     def reasons(self, top: int = 1) -> tuple[Reason, ...]:
-        """For every operator the next best ways of splitting it."""
+        """Return the next best ways of splitting every operator."""
         return reasons(self.solved, top)
 
     @cached_property
@@ -75,7 +75,7 @@ class PartitionResult:
 
     @property
     def clocked_s(self) -> float:
-        """Seconds of a step of this partition, whatever was minimised."""
+        """Return the seconds of a step of this partition, whatever was minimised."""
         found = self.found
         timed = replace(found.ask, objective=Objective.TIME)
         case = Case(found.net, found.costs.training)
@@ -83,18 +83,20 @@ class PartitionResult:
 
     @cached_property
     def projection(self) -> Projection:
-        """The nearest of Megatron's and DeepSpeed's degrees."""
+        """Project the partition onto the nearest of Megatron's and DeepSpeed's degrees."""
         return project(self.found.net, self.found.axes, np.array(self.found.rows, dtype=np.int64))
 
     @cached_property
     def expressed(self) -> tuple[Expressed, ...]:
-        """For each framework that can be told any strategy: the partition itself where it can be told that, else what
-        costs least of what fits, with the same microbatches and what is kept; of all where nothing fits with those."""
+        """Express the partition for each framework that takes any strategy: itself, or else the cheapest that fits.
+
+        That has the same microbatches and what is kept; it is of all where nothing fits with those.
+        """
         return expressed(self.found, self.projection, self._step, self._cases)
 
     @property
     def untold(self) -> Mapping[str, str]:
-        """Frameworks that can be told nothing, by name, and why, where one reason is enough."""
+        """Return the reason of each framework that cannot express any strategy, where one reason is enough."""
         known, step = {one.told.framework for one in self.expressed}, self._step(self.found.costs.training)
         plain = [way for way, _ in dense(self.found.axes) if not way.sequence_parallel and way.cp_comm == "p2p"]
         missing = [framework for framework in Framework if framework not in known]
@@ -119,34 +121,38 @@ class PartitionResult:
         )
 
     def baselines(self) -> list[Compared]:
-        """Strategies with names on the same graph, and the cheapest that each framework can be told; each with the best
-        number of microbatches and what is kept."""
+        """Compare named strategies on the same graph, and the cheapest that each framework takes.
+
+        Each has the best number of microbatches and of what is kept.
+        """
         every, found = self._cases(), self.found
         told = of_all(every, found.ask, found.axes, self._step, found.gamma)
         return [*map(of_told, told), *compared(every, found.ask, found.axes, found.gamma)]
 
     def placements(self) -> Placements:
-        """For PyTorch's DTensor: the device mesh, and placements of every parameter and module."""
+        """Return the device mesh of PyTorch's DTensor, and the placements of every parameter and module."""
         return placements(self.found.net, self.found.axes, np.array(self.found.rows, dtype=np.int64))
 
     @property
     def chosen(self) -> Expressed:
-        """What is planned: the partition itself, else Megatron's cheapest, or DeepSpeed's where Megatron has none that
-        fits. Raises InputError where neither can be told anything."""
+        """Choose what is planned: the partition itself, else Megatron's cheapest that fits, or else DeepSpeed's.
+
+        Raises InputError where neither can be told anything.
+        """
         if not self.expressed:
             what = "neither Megatron-LM nor DeepSpeed can be told any split of this over these GPUs"
             raise InputError(Problem(what, got=self.projection.refused or self.asked.source.name))
         return min(self.expressed, key=lambda one: (not one.exact, not one.told.fits))
 
     def pins(self, one: Expressed | None = None) -> dict[str, str]:
-        """What makes the planner choose these degrees; by default those of `chosen`."""
+        """Return the pins that make the planner choose these degrees; by default those of `chosen`."""
         told = (one or self.chosen).told
         return pins(told.way, (self.asked.source.batch or 1) // told.training.turns, told.framework.value)
 
     def plan(self, one: Expressed | None = None, **options: Any) -> PlanResult:
-        """The planner's plan with these degrees, by default those of `chosen`; options: of `symconfig.plan`. Raises
-        InputError where no framework can be told anything, or the partition is of no model, InfeasibleError where the
-        planner finds no room."""
+        """Plan with these degrees, by default those of `chosen`; options: of `symconfig.plan`. Raises InputError where
+        no framework can be told anything, or the partition is of no model, InfeasibleError where the planner finds
+        no room."""
         from symconfig.api.planning import plan
 
         asked, given = self.asked, self.asked.source.model
@@ -161,14 +167,14 @@ class PartitionResult:
         return plan(given, asked.cluster, asked.mesh.gpus, asked.source.batch, asked.source.seq_length, **wanted)
 
     def placements_file(self) -> str:
-        """The same as a Python file, whose `distribute(module, mesh)` places a module's parameters."""
+        """Write the placements as a Python file, whose `distribute(module, mesh)` places a module's parameters."""
         from symconfig.solve.partition.placements_file import python
 
         return python(self.placements())
 
     @cached_property
     def partitioned(self) -> Partitioned:
-        """A module's file that trains it under this strategy. Raises InputError for what is no module."""
+        """Return a module's file that trains it under this strategy. Raises InputError for what is no module."""
         source, found = self.asked.source, self.found
         if not source.module:
             what = "only a module can be written as a file that trains it"
@@ -179,7 +185,7 @@ class PartitionResult:
 
     @property
     def headline(self) -> tuple[str, str]:
-        """What is partitioned on what, and the job."""
+        """Name the partitioned program and the hardware, and the job."""
         asked, source = self.asked, self.asked.source
         sizes = [
             f"global batch {source.batch:,}" if source.batch is not None else "",
@@ -190,8 +196,8 @@ class PartitionResult:
         return subject, ", ".join(size for size in sizes if size)
 
     def said(self, top: int = 1, baselines: bool = False, explained: tuple[int, ...] = (), framed: bool = True) -> Said:
-        """Everything that the report shows. top: other ways of each operator. framed: with what frameworks can be
-        told."""
+        """Gather everything that the report shows. top: other ways of each operator. framed: with what frameworks can
+        be told."""
         found = self.found
         subject, job = self.headline
         ports = [port.tensor.dims for node in found.net.nodes for port in node.ports]
@@ -216,7 +222,7 @@ class PartitionResult:
         return tuple(Telling(one, self.pins(one) if model is not None else {}) for one in self.expressed)
 
     def _left_out(self) -> tuple[str, ...]:
-        """What the objective does not know."""
+        """Name what the objective does not include."""
         if self.found.costs.timed:
             return ()
         return (
@@ -226,7 +232,7 @@ class PartitionResult:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON contract, `symconfig.partition/1`: see `symconfig.report.partition_json`."""
+        """Return the JSON contract, `symconfig.partition/1`: see `symconfig.report.partition_json`."""
         return to_dict(self.said())
 
 
@@ -251,7 +257,7 @@ def partition(
     precision: str = "auto",
     gamma: float | None = None,
 ) -> PartitionResult:
-    """The best split of every operator and tensor. Arguments mean what the options of `symconfig partition` mean.
+    """Find the best split of every operator and tensor. Arguments mean what the options of `symconfig partition` mean.
 
     memory_limit: bytes of tensors on a GPU, or text as `60GiB` or `80%`. Raises InputError (all problems at once),
     InfeasibleError when nothing fits.
@@ -268,7 +274,7 @@ def partition(
 
 
 def answered(asked: Asked) -> PartitionResult:
-    """Raises InfeasibleError when nothing fits, and says what would."""
+    """Solve a partition; raise InfeasibleError when nothing fits, with what would."""
     found = solve(asked.source.programs, asked.ask)
     if found is None:
         raise infeasible(asked.source.programs, asked.ask, asked.grown)

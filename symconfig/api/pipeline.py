@@ -33,7 +33,7 @@ class PipelineResult:
 
     @cached_property
     def stages(self) -> tuple[PartitionResult, ...]:
-        """The partition of each stage, first to last; of a stage as a program, which receives and sends."""
+        """Return the partition of each stage, first to last; of a stage as a program, which receives and sends."""
         return tuple(
             PartitionResult(self._asked_of(stage.partition.ask), stage.partition) for stage in self.found.stages
         )
@@ -43,7 +43,7 @@ class PipelineResult:
         return replace(self.asked, source=source, ask=ask)
 
     def said(self, top: int = 1) -> Staged:
-        """Everything that the report shows. top: other ways of each operator."""
+        """Gather everything that the report shows. top: other ways of each operator."""
         like = self.found.like
         told = {number: self.stages[number].said(top, framed=False) for number in dict.fromkeys(like)}
         said = (
@@ -53,7 +53,7 @@ class PipelineResult:
         return Staged(subject, job, self.asked.ask, self.found, tuple(said))
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON contract, `symconfig.pipeline/1`: see `symconfig.report.partition_stages`."""
+        """Return the JSON contract, `symconfig.pipeline/1`: see `symconfig.report.partition_stages`."""
         return to_dict(self.said())
 
 
@@ -77,7 +77,7 @@ def pipeline(
     limit_s: float | None = None,
     precision: str = "auto",
 ) -> PipelineResult:
-    """The fastest cut into stages, with a split of every operator in each. Arguments mean what the options of
+    """Find the fastest cut into stages, with a split of every operator in each. Arguments mean what the options of
     `symconfig partition --stages` mean. Raises InputError (all problems at once), InfeasibleError when nothing fits.
     """
     from symconfig.api.graph_job import asked
@@ -92,7 +92,7 @@ def pipeline(
 
 
 def answered(asked: Asked) -> PipelineResult:
-    """Raises InfeasibleError when nothing fits, and says what would."""
+    """Solve a pipeline; raise InfeasibleError when nothing fits, with what would."""
     assert asked.stages is not None
     found = solve(asked.source.programs, asked.ask, *asked.stages)
     if found is None:
@@ -101,7 +101,7 @@ def answered(asked: Asked) -> PipelineResult:
 
 
 def _infeasible(asked: Asked, least: int, most: int) -> InfeasibleError:
-    """Names the fullest stage of what would be fastest, and the stages or GPUs that would do."""
+    """Build the error that names the fullest stage of the fastest cut, and the stages or GPUs that would do."""
     asked = replace(asked, ask=replace(asked.ask, turns=asked.ask.turns[-1:]))  # which hold least
     free = solve(asked.source.programs, replace(asked.ask, memory_limit=np.inf), least, most)
     words = several(least, "stage") if least == most else f"{least} to {most} stages"
@@ -116,7 +116,7 @@ def _infeasible(asked: Asked, least: int, most: int) -> InfeasibleError:
 
 
 def _nearest(asked: Asked, least: int) -> str:
-    """Other numbers of stages on these GPUs, or more GPUs, up to eight times as many."""
+    """Name other numbers of stages on these GPUs, or more GPUs, up to eight times as many, that fit."""
     other = solve(asked.source.programs, asked.ask, 1, asked.mesh.gpus)
     if other is not None:
         return f"--stages {len(other.stages)}, which takes {seconds(other.step_s)} s a step"

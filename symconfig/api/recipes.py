@@ -18,7 +18,7 @@ class Published:
     recipe: Recipe
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON contract: what the recipe states, its pins, and what no pin can say."""
+        """Return the JSON contract: the recipe's statements, its pins, and what no pin can express."""
         stated = self.recipe.model_dump(mode="json", exclude_none=True)
         return {
             **stated,

@@ -55,7 +55,7 @@ class ReplanResult:
         return PlanResult(self.found.new)
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON contract of `symconfig replan --json`."""
+        """Return the JSON contract of `symconfig replan --json`."""
         from symconfig.report.replan_json import to_dict
 
         return to_dict(self.found)
@@ -169,7 +169,7 @@ def again(
     problems: Sequence[Problem] = (),
     progress: Callable[[str, float], None] | None = None,
 ) -> ReplanResult:
-    """problems: what the caller has found."""
+    """Plan again with what differs; problems: those of the caller."""
     found = Problems(problems)
     old = found.collect(lambda: loaded(plan, wanted.accept_edits))
     changed = _edited(plan) if old is not None and wanted.accept_edits else ()
@@ -223,7 +223,7 @@ def again(
 
 @typed
 def diff(before: AnyPlan, after: AnyPlan) -> Diff:
-    """Every choice and every predicted part in which two plans differ."""
+    """Compare two plans: every choice and every predicted part in which they differ."""
     found = Problems()
     one, other = found.collect(lambda: loaded(before)), found.collect(lambda: loaded(after))
     if one is None or other is None:
@@ -232,7 +232,7 @@ def diff(before: AnyPlan, after: AnyPlan) -> Diff:
 
 
 def _edited(plan: AnyPlan) -> tuple[str, ...]:
-    """Names of the parts of a file that do not match their digests."""
+    """Return the names of the parts of a file that do not match their digests."""
     return edited(Path(plan)) if isinstance(plan, str | Path) else ()
 
 
@@ -242,7 +242,7 @@ def _model(old: Plan, wanted: Wanted) -> ModelDescriptor:
 
 
 def _cluster(old: Plan, wanted: Wanted) -> ClusterDescriptor:
-    """The cluster that is asked for; else the recorded one, whose file may be gone."""
+    """Return the wanted cluster; else the recorded one, whose file may be gone."""
     name = wanted.asked.get("cluster")
     if wanted.cluster is None and name is not None:
         return cluster_of(str(name), wanted.changes)
@@ -251,14 +251,14 @@ def _cluster(old: Plan, wanted: Wanted) -> ClusterDescriptor:
 
 
 def _asked(old: Plan, wanted: Wanted) -> Mapping[str, Any]:
-    """The fields that are asked for, with the name of a cluster that has changes."""
+    """Return the wanted fields, with the name of a cluster that has changes."""
     if not wanted.changes:
         return wanted.asked
     return {**wanted.asked, "cluster": named(wanted.asked.get("cluster", old.job.cluster), wanted.changes)}
 
 
 def _check(wanted: Wanted) -> None:
-    """Raises InputError for what is said of the run."""
+    """Refuse wrong statements about the run: raise InputError."""
     if wanted.at_step is not None and not 0 <= wanted.at_step <= MOST_STEPS:
         raise InputError(Problem("out of range", field="at_step", got=str(wanted.at_step), need="a step from 0"))
     if wanted.schedule not in ("keep", "as-is"):

@@ -58,7 +58,7 @@ def sweep(
 def read_sweep(
     source: str | Path | Mapping[str, Any], limit: int = LIMIT, changes: Mapping[str, str] | None = None
 ) -> Points:
-    """Every combination that is asked for; changes: of all its clusters. Raises InputError."""
+    """Read every wanted combination; changes: of all its clusters. Raises InputError."""
     if isinstance(source, Mapping):
         document, folder = Document(json.loads(as_json(Document(dict(source), file=""))), file=""), None
     else:
@@ -69,7 +69,7 @@ def read_sweep(
 
 
 def table_of(source: str | Path | Mapping[str, Any], out: str | Path | None) -> Path:
-    """Where the table goes."""
+    """Return the path of the table."""
     if out is not None:
         return Path(out)
     if isinstance(source, Mapping):
@@ -96,7 +96,7 @@ def size(
     progress: Callable[[int, int], None] = lambda done, asked: None,
     **fields: Any,
 ) -> Size:
-    """How many GPUs of which cluster see `tokens` ("2T") before a `deadline` ("30d"), and at what cost.
+    """Find how many GPUs of which cluster see `tokens` ("2T") before a `deadline` ("30d"), and at what cost.
 
     clusters: names or paths; "all": every one of the zoo. global_batch_size: sequences; batch_tokens: the same in
     tokens, rounded to an even number of sequences; neither: 4 Mi tokens. goodput: share of the time in which steps run.
@@ -132,7 +132,7 @@ def read_size(
     problems: Sequence[Problem] = (),
     changes: Mapping[str, str] | None = None,
 ) -> Question:
-    """The question, of what a person gives; job: fields of a JOB.yaml without cluster and gpus.
+    """Read the question from what a person gives; job: fields of a JOB.yaml without cluster and gpus.
 
     changes: of all clusters. problems: what the caller has found. Raises InputError with those and everything found
     here.
@@ -170,7 +170,7 @@ def read_size(
 def _known(
     job: Mapping[str, Any], clusters: Sequence[str], prices: Mapping[str, float], changes: Mapping[str, str]
 ) -> Asked:
-    """The same as a sweep over the clusters, whose fields and descriptors are checked as any sweep's are."""
+    """Ask it as a sweep over the clusters, whose fields and descriptors are checked as any sweep's are."""
     data = {
         "job": {"global_batch_size": 1, **job},
         "sweep": {"cluster": list(clusters), "gpus": [1]},
