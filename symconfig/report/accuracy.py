@@ -22,8 +22,8 @@ _MOST_NAMES = 4  # of models, above which they are counted
 
 
 def markdown(record: Mapping[str, Any]) -> str:
-    """Tables of what the sources are, step time, memory, out-of-memory, ranking, models and sources left out, and
-    growth. Ends with a newline.
+    """Write tables of the sources, step time, memory, out-of-memory, ranking, what is left out, and growth. Ends with a
+    newline.
     """
     sources = record["sources"]
     parts = (
@@ -52,7 +52,7 @@ def markdown(record: Mapping[str, Any]) -> str:
 
 
 def summary(record: Mapping[str, Any]) -> str:
-    """Sentences on the errors of all sources together, each row counted once. Ends with a newline."""
+    """Write sentences on the errors of all sources together, each row counted once. Ends with a newline."""
     sources, unseen = record["sources"], record["unseen"]
     time, memory = ([each for one in sources for _, each in _parts(one, what)] for what in ("time", "memory"))
     known = [one["oom"] for one in sources if one["oom"]]
@@ -73,7 +73,7 @@ def _mean(parts: Sequence[Figures], what: str) -> float:
 
 
 def _table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, words: bool = False) -> str:
-    """words: every column holds words; else all but the first hold numbers."""
+    """Write a table; words: every column holds words; else all but the first hold numbers."""
     lines = [f"| {' | '.join(row)} |" for row in rows]
     if not lines:
         return ""
@@ -82,7 +82,7 @@ def _table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, words: bool
 
 
 def _about(sources: Sequence[Figures]) -> Iterable[Sequence[str]]:
-    """In words, each source that was scored; records of before this was recorded have none."""
+    """Describe each source that was scored; records of before this was recorded have none."""
     for source in sources:
         about = source.get("about")
         if about and source["rows"]:
@@ -110,7 +110,7 @@ def _gpus(about: Figures) -> str:
 
 
 def _published(about: Figures) -> str:
-    """Title and place; a paper before the repository of its code."""
+    """Return title and place; a paper before the repository of its code."""
     places = []
     if paper := about["paper"]:
         number = paper.removeprefix("arXiv:")
@@ -135,7 +135,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _parts(source: Figures, what: str) -> Iterable[tuple[str, Figures]]:
-    """Rows that state everything and rows that do not, apart."""
+    """Yield rows that state everything and rows that do not, apart."""
     for name, mark in (("stated", ""), ("assumed", " *")):
         if source[name][what]:
             yield source["name"] + mark, source[name][what]
@@ -219,7 +219,7 @@ def _unseen(fits: Sequence[Figures]) -> Iterable[Sequence[str]]:
 
 
 def _growths(sources: Sequence[Figures]) -> Iterable[Sequence[str]]:
-    """How far the growth from a plan's smallest to its largest run is off, in points."""
+    """Yield how far the growth from a plan's smallest to its largest run is off, in points."""
     for source in sources:
         off = [100 * (found["predicted"] - found["measured"]) for found in source["growths"]]
         if off:

@@ -31,7 +31,7 @@ _SHOWN = 40  # places that were not understood: of a longer list the rest is cou
 
 
 def blocks(audit: Audit) -> list[Block]:
-    """Everything that is shown, in order."""
+    """Return all blocks of an audit, in order."""
     shown: list[Block] = [read(audit)]
     if _unknown(audit.reading):
         shown.append(unread(audit.reading))
@@ -58,7 +58,7 @@ def blocks(audit: Audit) -> list[Block]:
 
 
 def read(audit: Audit) -> str:
-    """What was read, and as what."""
+    """Name what was read, and as what."""
     reading, side = audit.reading, audit.side
     options = f"{count(len(reading.settings))} options"
     if reading.deepspeed is not None:
@@ -73,7 +73,7 @@ def read(audit: Audit) -> str:
 
 
 def _version(audit: Audit) -> str:
-    """The framework's version, and why this one."""
+    """Return the framework's version, and why this one."""
     side = audit.side
     if not side.version_guessed:
         return side.version
@@ -85,7 +85,7 @@ def _version(audit: Audit) -> str:
 
 
 def unread(reading: Reading) -> Grid:
-    """Every place that was not understood, and every option whose value is not known."""
+    """List every place that was not understood, and every option whose value is not known."""
     items = sorted(reading.unread, key=lambda item: (not item.matters, item.place))
     rows = [(str(item.place), shorten(item.what, 60), item.why, _hides(item, reading)) for item in items]
     covered = {item.place for item in reading.hidden}
@@ -101,7 +101,7 @@ def unread(reading: Reading) -> Grid:
 
 
 def _hides(item: Unread, reading: Reading) -> str:
-    """What may be otherwise because of it."""
+    """Say what may differ because of it."""
     match item.hides:
         case Hides.OPTIONS:
             return "any option"
@@ -114,7 +114,7 @@ def _hides(item: Unread, reading: Reading) -> str:
 
 
 def hidden(reading: Reading) -> Iterator[str]:
-    """Each variable that unread places may set, with what has its value and where."""
+    """Yield each variable that unread places may set, with what has its value and where."""
     by_uses: dict[tuple[str, ...], list[Unread]] = {}
     for item in reading.unread:
         if item.hides is Hides.VARIABLES:
@@ -126,7 +126,7 @@ def hidden(reading: Reading) -> Iterator[str]:
 
 
 def _uses(item: Unread, reading: Reading) -> Iterator[str]:
-    """Each variable that a place may set, with what has its value."""
+    """Yield each variable that a place may set, with what has its value."""
     used: dict[str, dict[str, None]] = {}
     for one in reading.hidden:
         if one.by == item.place:
@@ -136,7 +136,7 @@ def _uses(item: Unread, reading: Reading) -> Iterator[str]:
 
 
 def assumed(audit: Audit) -> str:
-    """What the figures take for granted of places that were not read."""
+    """Say what the figures take for granted of places that were not read."""
     return "\n".join(map(_assumption, audit.assumptions))
 
 
@@ -156,7 +156,7 @@ def _unknown(reading: Reading) -> bool:
 
 
 def understood(judged: Judged) -> str:
-    """Model, GPUs and batch, with what had to be assumed."""
+    """Describe model, GPUs and batch, with what had to be assumed."""
     plan, described = judged.plan, judged.run.described
     p, b = plan.best.parallel, plan.best.batch
     lines = [
@@ -170,7 +170,7 @@ def understood(judged: Judged) -> str:
 
 
 def model(described: Described) -> str:
-    """The model by what it is, and by the zoo's name where one computes the same."""
+    """Describe the model by what it is, and by the zoo's name where one computes the same."""
     found, total = described.model, parameters(described.model).total
     heads = f"{found.num_attention_heads} heads on {found.num_key_value_heads} of keys"
     shape = (
@@ -191,7 +191,7 @@ def _near(described: Described) -> str:
 
 
 def findings(audit: Audit) -> str:
-    """A line each, the worst first; of many that one rule has found the first few."""
+    """Write a line for each finding, the worst first; of many that one rule has, the first few."""
     ranked = sorted(audit.findings, key=lambda finding: _SEVERITIES.index(finding.severity))
     by_rule: dict[str, list[Finding]] = {}
     for finding in ranked:
@@ -206,7 +206,7 @@ def findings(audit: Audit) -> str:
 
 
 def stages(judged: Judged) -> Grid:
-    """Memory of every pipeline stage against the limit."""
+    """Tabulate the memory of every pipeline stage against the limit."""
     plan = judged.plan
     fixed = plan.best.predicted.device_bytes - max(stage.peak_bytes for stage in plan.best.stages)
     rows = []
@@ -236,7 +236,7 @@ def stages(judged: Judged) -> Grid:
 
 
 def cost(judged: Judged) -> str:
-    """Step time and MFU, with how sure they are."""
+    """Write step time and MFU, with how sure they are."""
     predicted = judged.plan.best.predicted
     low, high = predicted.interval["step_s"]
     least, most = predicted.interval["device_bytes"]
@@ -250,7 +250,7 @@ def cost(judged: Judged) -> str:
 
 
 def way(audit: Audit, better: Plan) -> list[Block]:
-    """The run beside the best plan, and each change between them."""
+    """Show the run and the best plan, and each change between them."""
     if audit.judged is None:
         return [table.compared((("best", better.best),)), *_proof(better)]
     both = table.compared((("now", audit.judged.plan.best), ("best", better.best)))
@@ -293,7 +293,7 @@ def _proof(better: Plan) -> Iterator[str]:
 
 
 def verdict(audit: Audit) -> str:
-    """The answer in a line."""
+    """Write the answer in a line."""
     errors = sum(finding.severity == "error" for finding in audit.findings)
     warnings = sum(finding.severity == "warning" for finding in audit.findings)
     told = f"{errors} error{'s' * (errors != 1)}, {warnings} warning{'s' * (warnings != 1)}"

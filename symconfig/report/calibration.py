@@ -27,7 +27,7 @@ HARDLY = 0.9  # of the error before: a fit that leaves more has found no constan
 
 
 def blocks(calibrations: Sequence[Calibration], remarks: Sequence[str]) -> list[Block]:
-    """For each GPU type its constants and its errors; then what was left out, and why."""
+    """Show each GPU type's constants and errors; then what was left out, and why."""
     result: list[Block] = []
     for found in calibrations:
         title = f"Constants of {found.cluster.name}, from {found.rows} run{'s' if found.rows > 1 else ''}"
@@ -37,7 +37,7 @@ def blocks(calibrations: Sequence[Calibration], remarks: Sequence[str]) -> list[
 
 
 def constants(title: str, parameters: Sequence[Parameter], found: Fit) -> Grid:
-    """Fitted constants, from where they started."""
+    """Tabulate fitted constants, from where they started."""
     rows = tuple(
         (p.name, f"{p.value:.3g}", f"{value:.3g}", f"{100 * spread:.0f} %", _meaning(p.name, p.low, p.high, value))
         for p, value, spread in zip(parameters, found.values, found.uncertainty, strict=True)
@@ -46,7 +46,7 @@ def constants(title: str, parameters: Sequence[Parameter], found: Fit) -> Grid:
 
 
 def _meaning(name: str, low: float, high: float, value: float) -> str:
-    """What the constant is; whether the runs would have it beyond what is possible."""
+    """Say what the constant is, and whether the runs would have it beyond what is possible."""
     said = _WORDS[name]
     return f"{said}; at its bound" if value <= low * 1.001 or value >= high * 0.999 else said
 
@@ -109,7 +109,7 @@ def _summary(found: Calibration) -> str:
 
 
 def to_dict(calibrations: Sequence[Calibration], remarks: Sequence[str]) -> dict[str, Any]:
-    """schema symconfig.calibration/1."""
+    """Return plain data in the schema symconfig.calibration/1."""
     return {
         "schema": "symconfig.calibration/1",
         "clusters": [

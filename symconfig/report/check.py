@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def blocks(checked: Checked) -> list[Block]:
-    """One row a finding, with the lines that differ below it; then what was looked at, and how it is made good."""
+    """Show one row a finding, with the differing lines below it; then what was checked, and how it is made good."""
     rows = tuple(row for finding in checked.findings for row in _rows(finding))
     grid = Grid(("", "file", "line", "found"), rows, left=(0, 1, 3), title=f"Check of {checked.place}")
     return [*([grid] if rows else []), _verdict(checked), *(f"{note[0].upper()}{note[1:]}." for note in checked.notes)]
@@ -38,7 +38,7 @@ def _verdict(checked: Checked) -> str:
 
 
 def _again(checked: Checked) -> str:
-    """The command that makes it good."""
+    """Return the command that makes it good."""
     asked = _asked(checked)
     kinds = {finding.kind for finding in checked.findings}
     edited = any(finding.path == "plan.json" and finding.kind == "edited" for finding in checked.findings)
@@ -51,7 +51,7 @@ def _again(checked: Checked) -> str:
 
 
 def _asked(checked: Checked) -> str:
-    """The options with which the same files are asked for."""
+    """Return the options that choose the same files."""
     if checked.manifest is None:
         return ""
     launchers = "".join(f" --launcher {sh(name)}" for name in checked.manifest.launchers)
@@ -60,7 +60,7 @@ def _asked(checked: Checked) -> str:
 
 
 def to_dict(checked: Checked) -> dict[str, Any]:
-    """The JSON contract of `symconfig check --json`."""
+    """Return the JSON contract of `symconfig check --json`."""
     manifest = checked.manifest
     return {
         "schema": "symconfig.check/1",

@@ -22,7 +22,7 @@ OTHERWISE = {
 
 
 def found(checkpoint: Checkpoint) -> list[Block]:
-    """What `read` found."""
+    """Show what `read` returned of a checkpoint."""
     where = "" if checkpoint.iteration is None else f", iteration {count(checkpoint.iteration)}"
     size = checkpoint.size_bytes
     said = f"{gib(size)} GiB" if size >= GIB else f"{size / MIB:.1f} MiB"
@@ -44,7 +44,7 @@ def sentence(verdict: Verdict) -> str:
 
 
 def verdict(loadable: Loadable) -> list[Block]:
-    """Whether it loads, how, what is lost and why."""
+    """Show whether it loads, how, what is lost and why."""
     blocks = [f"{loadable.verdict.value.capitalize()}: {sentence(loadable.verdict)}", *steps(loadable.how)]
     if loadable.verdict is Verdict.CONVERTED:
         blocks += [OTHERWISE[loadable.otherwise], *steps(loadable.otherwise_how)]
@@ -56,5 +56,5 @@ def verdict(loadable: Loadable) -> list[Block]:
 
 
 def steps(how: tuple[Step, ...]) -> list[str]:
-    """Each with its words on a line of their own, to be copied."""
+    """Write each step with its words on a line of their own, to be copied."""
     return [f"{_RUNS[step.run].capitalize()} {step.does}:\n  {step.words}" for step in how]

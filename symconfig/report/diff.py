@@ -26,7 +26,7 @@ _TITLES = {
 
 
 def blocks(found: Diff) -> list[Block]:
-    """Everything that is shown, in order."""
+    """Return all blocks of a diff, in order."""
     if found.same:
         return ["The plans are the same."]
     both = table.compared((("before", found.before.best), ("after", found.after.best)))
@@ -51,7 +51,7 @@ def _joined(stages: Sequence[Difference]) -> list[Difference]:
 
 
 def _predicted(found: Diff) -> Iterator[Block]:
-    """Parts of the step and of the memory, each with its sum."""
+    """Yield parts of the step and of the memory, each with its sum."""
     one, other = found.before.best.predicted, found.after.best.predicted
     if found.time:
         rows = [*_rows(found.time, seconds), _sum("step", one.step_s, other.step_s, seconds)]
@@ -62,7 +62,7 @@ def _predicted(found: Diff) -> Iterator[Block]:
 
 
 def _rows(found: Sequence[Difference], shown: Any) -> Iterator[tuple[str, ...]]:
-    """The largest change first; names break ties."""
+    """Yield rows, the largest change first; names break ties."""
     for each in sorted(found, key=lambda each: (-abs(each.delta or 0.0), each.field)):
         yield (words(each.field), shown(each.before), shown(each.after), _signed(each.delta or 0.0, shown), "")
 
@@ -82,7 +82,7 @@ def _signed(delta: float, shown: Any) -> str:
 
 
 def to_dict(found: Diff) -> dict[str, Any]:
-    """The JSON contract of `symconfig diff --json`."""
+    """Return the JSON contract of `symconfig diff --json`."""
     return {
         "schema": "symconfig.diff/1",
         "same": found.same,
@@ -93,13 +93,13 @@ def to_dict(found: Diff) -> dict[str, Any]:
 
 
 def listed(each: Difference) -> dict[str, Any]:
-    """A difference; of numbers also after - before."""
+    """Convert a difference to plain data; of numbers also after - before."""
     data = {"field": each.field, "before": each.before, "after": each.after}
     return data if each.delta is None else {**data, "delta": each.delta}
 
 
 def _plan(plan: Plan) -> dict[str, Any]:
-    """What a plan is called, and what it was made by."""
+    """Name a plan, and what it was made by."""
     return {
         "model": plan.model.name,
         "cluster": plan.cluster.name,

@@ -35,7 +35,7 @@ class Line:
 
 
 def lines(plan: Plan) -> list[Line]:
-    """The arithmetic that ties the plan together, each result recomputed here from its inputs."""
+    """Write the arithmetic that ties the plan together, each result recomputed here from its inputs."""
     best = plan.best
     p, batch, predicted = best.parallel, best.batch, best.predicted
     found = [
@@ -89,7 +89,7 @@ def lines(plan: Plan) -> list[Line]:
 
 
 def arithmetic(plan: Plan) -> Grid:
-    """The lines as a table."""
+    """Tabulate the lines."""
     rows = tuple((line.name, line.formula, line.numbers, line.result) for line in lines(plan))
     return Grid(("quantity", "formula", "with its numbers", "gives"), rows, left=(0, 1, 2), title="How it adds up")
 
@@ -140,7 +140,7 @@ def blocks(plan: Plan, explanation: Explanation, schedules: Compared, *, every: 
 
 
 def to_dict(plan: Plan, explanation: Explanation, schedules: Compared) -> dict[str, Any]:
-    """The same as plain data."""
+    """Return the explanation as plain data."""
     runner_up = None
     if plan.alternatives:
         slower, because = loss(plan.best, plan.alternatives[0])

@@ -18,7 +18,7 @@ SCHEMA = "symconfig.fallback/1"
 
 
 def blocks(found: Fallback) -> list[Block]:
-    """Everything that is shown of it, in order."""
+    """Return all blocks of a fallback, in order."""
     plan, nodes = found.plan, found.nodes
     head = (
         f"{plan.model.name} on {things(nodes.count, 'node')} of {count(nodes.gpus)} x {plan.cluster.gpu.product} "
@@ -61,7 +61,7 @@ def blocks(found: Fallback) -> list[Block]:
 
 
 def advice(found: Fallback, start: str = "") -> list[str]:
-    """How the run on all nodes has to save, so that the smaller ones go on from there without a conversion.
+    """Advise how the run on all nodes has to save, so that the smaller ones go on from there without a conversion.
 
     start: the command that starts it, where its options may follow.
     """
@@ -105,14 +105,14 @@ def _tokens_per_s(best: Candidate) -> float:
 
 
 def _lost(share: float | None) -> str:
-    """Of the speed that the nodes that are left would have if all scaled with their number."""
+    """Say how much is lost of the speed that the remaining nodes would have if all scaled with their number."""
     if share is None:
         return ""
     return percent(1 - share) if share < 1 else f"none, {percent(share - 1)} gained"
 
 
 def _unfit(found: Fallback) -> list[str]:
-    """Why there is no plan for a number of nodes."""
+    """Say why there is no plan for a number of nodes."""
     return [
         f"No plan for {things(each.nodes, 'node')} ({count(each.gpus)} GPUs):\n"
         + "\n".join(f"- {problem}" for problem in each.problems)
@@ -122,7 +122,7 @@ def _unfit(found: Fallback) -> list[str]:
 
 
 def _kept(found: Fallback) -> list[str]:
-    """Where a plan was held to the old choices, at no cost, as more of the checkpoint loads then."""
+    """Say where a plan was held to the old choices, at no cost, as more of the checkpoint loads then."""
     return [
         f"On {things(each.nodes, 'node')} the plan keeps "
         f"{', '.join(f'{name}={value}' for name, value in kept.items())} of the whole "
@@ -133,7 +133,7 @@ def _kept(found: Fallback) -> list[str]:
 
 
 def _steps(found: Fallback) -> list[str]:
-    """What a checkpoint of the whole cluster needs before the smaller ones go on from it, saved as advised or not."""
+    """List what a checkpoint of the whole cluster, saved as advised or not, needs before smaller ones go on from it."""
     advised = found.advised
     plain = _alike([(each, each.loads) for each in found.smaller])
     if advised is None:
@@ -146,7 +146,7 @@ def _steps(found: Fallback) -> list[str]:
 
 
 def _alike(loads: list[tuple[Smaller, Loadable | None]]) -> dict[tuple[Step, ...], list[Smaller]]:
-    """Those that need the same steps."""
+    """Group those that need the same steps."""
     alike: dict[tuple[Step, ...], list[Smaller]] = {}
     for each, load in loads:
         if load is not None and load.how:
@@ -170,12 +170,12 @@ def _said(found: Fallback, alike: dict[tuple[Step, ...], list[Smaller]], what: s
 
 
 def _either(nodes: list[int]) -> str:
-    """`3, 2 or 1 node`: the noun goes with the last number."""
+    """Join numbers, `3, 2 or 1 node`: the noun goes with the last number."""
     return f"{either(nodes)} {'node' if nodes[-1] == 1 else 'nodes'}"
 
 
 def to_dict(found: Fallback) -> dict[str, Any]:
-    """The JSON contract of `symconfig fallback --json`, and fallback.json."""
+    """Return the JSON contract of `symconfig fallback --json`, and fallback.json."""
     best = found.plan.best
     return {
         "schema": SCHEMA,

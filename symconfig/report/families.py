@@ -25,7 +25,7 @@ READ_AS = (
 
 
 def family_list(found: Sequence[Family]) -> list[Block]:
-    """One line a family."""
+    """List the families, one line each."""
     rows = tuple((one.name, described(one), *cells(one)) for one in found)
     read = sum(one.model is not None for one in found)
     return [
@@ -36,7 +36,7 @@ def family_list(found: Sequence[Family]) -> list[Block]:
 
 
 def family_shown(family: Family) -> list[Block]:
-    """One family with all that is in the way of each target."""
+    """Show one family with all that is in the way of each target."""
     title = f"{family.name}: {family.class_name or 'no class of transformers'}"
     if family.model is None:
         return [title, *(str(problem) for problem in family.refused)]

@@ -25,7 +25,7 @@ class Carried:
 
     @property
     def another(self) -> bool:
-        """Whether it is for choices of this plan alone that it cannot carry it, so that it may carry another one."""
+        """Tell whether only choices of this plan are in the way, so that the target may carry another one."""
         return bool(self.problems) and all(problem.pins for problem in self.problems or ())
 
     @property
@@ -34,7 +34,7 @@ class Carried:
 
 
 def formats(plan: Plan | None, templates: Path | None) -> tuple[Carried, ...]:
-    """Every target. Raises InputError for a folder of templates that is wrong."""
+    """Return every target. Raises InputError for a folder of templates that is wrong."""
     known: Mapping[str, Source] = targets() if templates is None else overlaid(targets(), templates)
     return tuple(
         Carried(name, source.does, None if plan is None else _problems(plan, name, templates))
@@ -51,7 +51,7 @@ def _problems(plan: Plan, target: str, templates: Path | None) -> tuple[Problem,
 
 
 def blocks(found: tuple[Carried, ...]) -> list[Block]:
-    """The targets, the launchers, and why some cannot be had."""
+    """Show the targets, the launchers, and why some cannot be had."""
     asked = any(item.problems is not None for item in found)
     rows = tuple((item.name, *([item.carries] if asked else []), item.does) for item in found)
     headers = ("target", *(["this plan"] if asked else []), "writes")
@@ -78,7 +78,7 @@ def blocks(found: tuple[Carried, ...]) -> list[Block]:
 
 
 def to_dict(found: tuple[Carried, ...]) -> dict[str, Any]:
-    """The JSON contract of `symconfig formats --json`."""
+    """Return the JSON contract of `symconfig formats --json`."""
     return {
         "schema": "symconfig.formats/1",
         "targets": [

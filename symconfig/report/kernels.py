@@ -22,7 +22,7 @@ UNSTEADY = 0.1  # spread from which a kernel's time is doubtful
 
 
 def blocks(times: KernelTimes, found: KernelFit | None) -> list[Block]:
-    """Rates by family with the model's errors, the constants, and remarks. Fits 120 columns."""
+    """Show rates by family with the model's errors, the constants, and remarks. Fits 120 columns."""
     result: list[Block] = [_rates(times, found)]
     if found is not None:
         title = f"Constants of {found.cluster.name}, from {len(found.rows)} kernels"
@@ -109,7 +109,7 @@ def _remarks(times: KernelTimes, found: KernelFit | None) -> Iterator[str]:
 
 
 def _beside(times: KernelTimes, cluster: ClusterDescriptor) -> Iterator[str]:
-    """What was measured and is no constant of the kernels."""
+    """Yield remarks on measurements that are no constant of the kernels."""
     copies = [row for row in times.rows if isinstance(row.what, HostCopy)]
     if copies:
         rates = [_rate(row)[0] for row in copies]
@@ -126,7 +126,7 @@ def _beside(times: KernelTimes, cluster: ClusterDescriptor) -> Iterator[str]:
 
 
 def to_dict(times: KernelTimes, found: KernelFit | None) -> dict[str, Any]:
-    """schema symconfig.kernel_fit/1; what needs a cluster's peaks is null where there is none."""
+    """Return plain data, symconfig.kernel_fit/1; what needs a cluster's peaks is null where there is none."""
     data: dict[str, Any] = {
         "schema": "symconfig.kernel_fit/1",
         "rig": times.rig.model_dump(mode="json"),
@@ -160,7 +160,7 @@ def to_dict(times: KernelTimes, found: KernelFit | None) -> dict[str, Any]:
 
 
 def _with_model(rows: Sequence[Row], found: KernelFit) -> list[dict[str, Any]]:
-    """Each row with the model's seconds before and after; null where it has no formula for it."""
+    """Return each row with the model's seconds before and after; null where it has no formula for it."""
     seconds = dict(zip((id(row) for row in found.rows), zip(found.before_s, found.after_s, strict=True), strict=True))
     result = []
     for row in rows:

@@ -31,7 +31,7 @@ _ATTENTION = {
 
 
 def where(plan: Plan, run: Run) -> str:
-    """Which rank, and how much of a step."""
+    """Name the rank, and the part of a step."""
     stage, pp = plan.best.stages[run.stage], plan.best.parallel.pp
     kinds = [kind for chunk in stage.chunks for kind in chunk]
     layers = f"{sum(kind not in _ENDS for kind in kinds)} layers"
@@ -51,7 +51,7 @@ def _layers(run: Run) -> str:
 
 
 def would_run(found: Measurement) -> list[Block]:
-    """What would run where a GPU is."""
+    """Show what would run where a GPU is."""
     plan, run, hope = found.plan, found.run, found.expected
     rows = tuple((name, unit, said) for name, unit, said, _, _ in _rows(found))
     gpu = plan.cluster.gpu.memory_bytes.value
@@ -63,7 +63,7 @@ def would_run(found: Measurement) -> list[Block]:
 
 
 def blocks(found: Measurement) -> list[Block]:
-    """Predicted beside measured."""
+    """Show the predictions and the measurements."""
     plan, run, taken = found.plan, found.run, found.taken
     told = taken.software
     names = {"gpu": "", "megatron": "Megatron ", "torch": "PyTorch ", "transformer_engine": "Transformer Engine "}
@@ -97,12 +97,12 @@ def _rows(found: Measurement) -> Iterator[tuple[str, str, str, str, str]]:
 
 
 def _ratio(found: Measurement, said: float, real: float | None) -> str:
-    """Of a GPU: a CPU's seconds are no ratio of it."""
+    """Format the ratio for a GPU; a CPU's seconds are no ratio of it."""
     return f"{said / real:.3f}" if real and found.run.device == "cuda" else ""
 
 
 def _remarks(found: Measurement) -> Iterator[str]:
-    """What a person must know to read the numbers."""
+    """Yield what a person must know to read the numbers."""
     taken = found.taken
     if found.run.device == "cpu":
         yield (
@@ -127,7 +127,7 @@ def _remarks(found: Measurement) -> Iterator[str]:
 
 
 def to_dict(found: Measurement) -> dict[str, Any]:
-    """As JSON: seconds, bytes."""
+    """Return plain data: seconds, bytes."""
     taken, run, passes = found.taken, found.run, found.passes
     memory = taken.memory
     return {

@@ -26,7 +26,7 @@ _NAME, _WORDS = 40, 36  # letters of a cell
 
 
 def blocks(said: Said) -> list[Block]:
-    """Everything, in order; of an explained operator that alone, after the headline."""
+    """Return all blocks, in order; of an explained operator that alone, after the headline."""
     if said.explained:
         return [headline(said), *(block for v in said.explained for block in explained(said, v)), *legend(said)]
     shown: list[Block] = [headline(said), strategies(said), *legend(said), stored(said)]
@@ -71,7 +71,7 @@ def meshed(mesh: Mesh) -> str:
 
 
 def proof(found: Partition) -> str:
-    """What is known about others."""
+    """Say what is known about other partitions."""
     how = f"by the {found.solver} solver"
     fixed = ["microbatches", "what is kept", *(["axes"] if found.axes != found.ask.mesh.axes() else [])]
     with_these = "these " + " and ".join([", ".join(fixed[:-1]), fixed[-1]])
@@ -85,7 +85,7 @@ def proof(found: Partition) -> str:
 
 
 def strategies(said: Said) -> Grid:
-    """One row for operators alike, below what they do."""
+    """Tabulate operators, one row for those alike, by what they do."""
     rows, groups = [], _groups(said)
     for words, members in groups.items():
         rows.append((words, "", "", "", ""))
@@ -100,7 +100,10 @@ Member = tuple[str, str, str]
 
 
 def _groups(said: Said) -> dict[str, dict[Member, tuple[int, float]]]:
-    """By what they do, in the order of the program: name, output and next best -> times, and what that would cost."""
+    """Group operators by what they do, in the order of the program.
+
+    The keys are name, output and next best; the values are how many, and the cost of that.
+    """
     found, groups = said.found, dict[str, dict[Member, tuple[int, float]]]()
     for reason in said.reasons:
         node, row = found.net.nodes[reason.node], found.rows[reason.node]
@@ -116,7 +119,7 @@ def _groups(said: Said) -> dict[str, dict[Member, tuple[int, float]]]:
 
 
 def stored(said: Said) -> Grid:
-    """Parameters by how they are kept."""
+    """Tabulate parameters by how they are kept."""
     found = said.found
     groups: dict[tuple[str, str, str], tuple[list[str], float, int]] = {}
     for node, row in zip(found.net.nodes, found.rows, strict=True):
@@ -161,7 +164,7 @@ def _is_dim(node: Node, name: str) -> bool:
 
 
 def legend(said: Said) -> list[Block]:
-    """What the letters of dims stand for."""
+    """Explain the letters of dims."""
     used = [f"{sign} {dim}" for dim, sign in said.names.items()]
     return ["Dims: " + ", ".join(used)] if used else []
 
@@ -171,7 +174,7 @@ def _over(parts: Sequence[Part]) -> str:
 
 
 def totals(said: Said) -> Grid:
-    """The step and the memory by kind, side by side."""
+    """Tabulate the step and the memory by kind, side by side."""
     spent = said.spent
     left = [
         ("computation", spent.computation), ("optimizer", spent.optimizer),

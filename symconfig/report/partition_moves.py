@@ -14,7 +14,7 @@ _NAME = 36  # letters of a tensor's name
 
 
 def moves(said: Said, every: Sequence[Moved]) -> Grid:
-    """Collectives alike as one row, those that show most first."""
+    """Tabulate collectives, those alike as one row, those that show most first."""
     groups: dict[tuple[str, str, str, str], list[float]] = {}
     for one in every:
         key = (general(one.tensor), f"{one.kind} over {one.ranks}·{one.level}", str(one.phase), f"{one.amount:g}")

@@ -17,7 +17,7 @@ from symconfig.solve.partition.strategy import layout, worded
 
 
 def baselines(said: Said) -> list[Block]:
-    """Strategies with names, the cheapest that fits first, and why others cannot be had."""
+    """Show strategies with names, the cheapest that fits first, and why others cannot be had."""
     own, training = said.found, said.found.costs.training
     rows = [
         ("this partition", said.amount(own.cost), "", gib(own.memory), str(training.turns), training.keep.value, "")
@@ -45,7 +45,7 @@ def _degrees(one: Compared, why: str) -> str:
 
 
 def explained(said: Said, v: int) -> Iterator[Block]:
-    """One operator: its tensors, its collectives, and what else it could do."""
+    """Show one operator: its tensors, its collectives, and what else it could do."""
     found = said.found
     node, row = found.net.nodes[v], found.rows[v]
     rows = [

@@ -30,7 +30,7 @@ _NAME = 30
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """Everything that is said of a pipeline. ask: of all of it. said: of each stage."""
+    """The contents of a pipeline's report. ask: of all of it. said: of each stage."""
 
     subject: str
     job: str

@@ -13,7 +13,10 @@ MOST = 6  # differences that are shown
 
 
 def meeting(said: Said) -> list[Block]:
-    """What can be told exactly, with the planner's pins; else the cheapest that can, and what departs from it."""
+    """Show what can be expressed exactly, with the planner's pins.
+
+    Else the cheapest that can, and what departs from it.
+    """
     exact = [telling for telling in said.told if telling.one.exact]
     other = [telling for telling in said.told if not telling.one.exact]
     shown: list[Block] = []
@@ -29,7 +32,7 @@ def meeting(said: Said) -> list[Block]:
 
 
 def words(way: Way) -> str:
-    """`tp 8, dp 4, sp, ZeRO 1`"""
+    """Spell degrees: `tp 8, dp 4, sp, ZeRO 1`"""
     named = [(name, getattr(way.degrees, name)) for name in AXES]
     found = [f"{name} {value}" for name, value in named if value > 1] or ["one GPU"]
     found += ["Ulysses"] if way.degrees.cp > 1 and way.cp_comm == "a2a" else []

@@ -24,7 +24,7 @@ def listed(found: Sequence[Told]) -> list[Block]:
 
 
 def shown(one: Told) -> list[Block]:
-    """All that a recipe states."""
+    """Show all that a recipe states."""
     source = one["source"]
     place = ", ".join(str(source[name]) for name in ("title", "repository", "release") if name in source)
     rows = (
@@ -41,7 +41,7 @@ def shown(one: Told) -> list[Block]:
 
 
 def job_words(one: Told) -> str:
-    """llama3.1-70b on 64 x h100, batch 128, 8,192 tokens, bf16"""
+    """Describe a job: llama3.1-70b on 64 x h100, batch 128, 8,192 tokens, bf16"""
     job = one["job"]
     task = "" if job["task"] == "pretrain" else f", {job['task']}"
     return (
@@ -51,7 +51,7 @@ def job_words(one: Told) -> str:
 
 
 def layout_words(layout: Told) -> str:
-    """tp 4 pp 4 vpp 5, what is not 1; then the micro-batch."""
+    """Describe a layout: tp 4 pp 4 vpp 5, what is not 1; then the micro-batch."""
     degrees = [f"{name} {layout[name]}" for name in ("tp", "pp", "vpp", "cp", "ep", "etp") if layout.get(name, 1) > 1]
     micro = [f"micro {layout['micro']}"] if layout.get("micro") else []
     zero = [f"zero {layout['zero']}"] if layout.get("zero") not in (None, 0, 1) else []

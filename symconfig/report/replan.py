@@ -22,7 +22,7 @@ SHOWN = 12  # fields of a descriptor that are written out: --json has all
 
 
 def blocks(found: Replan) -> list[Block]:
-    """Everything that is shown, in order."""
+    """Return all blocks of a new plan, in order."""
     shown: list[Block] = [table.headline(found.new)]
     if found.near is not None and found.near.free:  # before all else: it has its checkpoint for nothing
         shown.append(_near(found.near, found.checkpoint.verdict))
@@ -39,7 +39,7 @@ def blocks(found: Replan) -> list[Block]:
 
 
 def _inputs(found: Replan) -> Iterator[Block]:
-    """What is asked for otherwise than before."""
+    """Show the inputs that differ from before."""
     if found.inputs:
         yield values("What is asked for", found.inputs)
     else:
@@ -58,7 +58,7 @@ def _inputs(found: Replan) -> Iterator[Block]:
 
 
 def values(title: str, found: Sequence[Difference], most: int = SHOWN) -> Grid:
-    """A row a field, with both its values."""
+    """Tabulate fields, a row each, with both their values."""
     rows = [(words(each.field), value(each.before), value(each.after)) for each in found[:most]]
     if len(found) > most:
         rows.append((f"and {count(len(found) - most)} more (--json has all)", "", ""))
@@ -66,7 +66,7 @@ def values(title: str, found: Sequence[Difference], most: int = SHOWN) -> Grid:
 
 
 def value(given: Any) -> str:
-    """In few letters."""
+    """Write a value in few letters."""
     if given is None:
         return "-"
     if isinstance(given, bool):
@@ -79,14 +79,14 @@ def value(given: Any) -> str:
 
 
 def _candidates(found: Replan) -> Grid:
-    """The old choice as its plan has it, the new one, and the runners-up of that."""
+    """Tabulate the old choice as its plan has it, the new one, and the runners-up of that."""
     after = ("now", *(str(number) for number in range(2, len(found.new.alternatives) + 2)))
     every = zip(after, (found.new.best, *found.new.alternatives), strict=True)
     return table.compared((("old", found.old.best), *every), marked=1)
 
 
 def _changes(found: Replan) -> Iterator[Block]:
-    """Each decision, and what it would cost to leave it; then the old choice as a whole."""
+    """Show each decision, and what it would cost to leave it; then the old choice as a whole."""
     changes = found.changes
     if changes.decisions:
         rows = tuple((each.said, str(each.kept)) for each in changes.decisions)
@@ -118,7 +118,7 @@ def _two(grid: Grid) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...], tupl
 
 
 def _near(near: Near, new: Verdict) -> str:
-    """new: what becomes of the checkpoint without it."""
+    """Describe a plan that keeps more of the old one; new: what becomes of the checkpoint without it."""
     pins = ", ".join(f"{name}={text}" for name, text in near.pins.items())
     step = f"{seconds(near.plan.best.predicted.step_s)} s a step"
     takes = f"costs nothing ({step})" if near.free else f"takes {percent(near.slower)} longer, {step},"
@@ -129,7 +129,7 @@ def _near(near: Near, new: Verdict) -> str:
 
 
 def _schedule(schedule: Schedule) -> Iterator[Block]:
-    """Iterations and learning rate."""
+    """Show iterations and learning rate."""
     if schedule.rescaled:
         rows = tuple(
             (
@@ -151,14 +151,14 @@ def _schedule(schedule: Schedule) -> Iterator[Block]:
 
 
 def _checkpoint(found: Replan) -> str:
-    """The rules know what the framework's own programs do."""
+    """Describe what becomes of the checkpoint: the rules know what the framework's own programs do."""
     backend = found.new.best.target.backend
     whose = f", as {BACKENDS[backend].program} takes it" if found.targets[1] != backend else ""
     return f"The old plan's checkpoint ({found.checkpoint.kind}){whose}"
 
 
 def _command(found: Replan) -> Iterator[str]:
-    """How the run goes on, where there is anything to go on from."""
+    """Show how the run goes on, where there is anything to go on from."""
     if found.schedule.lost:
         yield (
             f"Step {count(found.schedule.lost)} is lost: the new run starts from its first step, and its schedule "

@@ -12,7 +12,7 @@ from symconfig.runs.replan.schedule import Schedule
 
 
 def to_dict(found: Replan) -> dict[str, Any]:
-    """The JSON contract of `symconfig replan --json`."""
+    """Return the JSON contract of `symconfig replan --json`."""
     kept, near, changes = found.kept, found.near, found.changes
     return {
         "schema": "symconfig.replan/1",
@@ -47,7 +47,7 @@ def to_dict(found: Replan) -> dict[str, Any]:
 
 
 def _verdict(verdict: Verdict) -> dict[str, Any]:
-    """Numbers of what can run at all."""
+    """Return a verdict as plain data, with the numbers of what can run at all."""
     if verdict.refused:
         return {"runs": False, "fits": False, "why": verdict.refused}
     return {

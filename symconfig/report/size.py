@@ -32,7 +32,7 @@ _HEADERS = (
 
 
 def blocks(found: Size) -> list[Block]:
-    """Everything that is shown, in order."""
+    """Return all blocks of a size, in order."""
     shown: list[Block] = [headline(found.question), "\n".join(answer(one, found.question) for one in found.clusters)]
     rows = [row for one in found.clusters for row in _rows(one, found.question)]
     if rows:
@@ -52,7 +52,7 @@ def blocks(found: Size) -> list[Block]:
 
 
 def headline(asked: Question) -> str:
-    """What is to be done by when."""
+    """Say what is to be done by when."""
     return (
         f"{asked.model.name}: {several(asked.tokens, 'token')} in {_span(asked.deadline_s)}\n"
         f"global batch {several(asked.job['global_batch_size'], 'sequence')} of "
@@ -62,7 +62,7 @@ def headline(asked: Question) -> str:
 
 
 def answer(one: OfCluster, asked: Question) -> str:
-    """One cluster's, in a sentence."""
+    """Write one cluster's answer in a sentence."""
     if one.smallest is None:
         return f"{one.name}: {_not_met(one, asked)}"
     text = f"{one.name}: {several(one.smallest.gpus, 'GPU')}, {_days(one.smallest.run_s)} days"
@@ -79,7 +79,7 @@ def answer(one: OfCluster, asked: Question) -> str:
 
 
 def _beaten(smallest: Tried, one: OfCluster) -> str:
-    """What takes less time and fewer GPU-hours than the fewest GPUs do, if anything does."""
+    """Say what takes less time and fewer GPU-hours than the fewest GPUs do, if anything does."""
     better = [
         tried
         for tried in frontier(one.planned, lambda tried: tried.gpu_hours)
@@ -122,7 +122,7 @@ def _days(span_s: float) -> str:
 
 
 def shown_of(one: OfCluster) -> list[Tried]:
-    """Its frontier of GPU-hours against time, and its two answers; the fewest GPUs first."""
+    """Return a cluster's frontier of GPU-hours against time, and its two answers; the fewest GPUs first."""
     chosen = {tried.gpus: tried for tried in frontier(one.planned, lambda tried: tried.gpu_hours)}
     chosen |= {tried.gpus: tried for tried in (one.smallest, one.surest) if tried is not None}
     return [chosen[gpus] for gpus in sorted(chosen)]
@@ -154,14 +154,14 @@ def _cells(one: OfCluster, tried: Tried, asked: Question) -> tuple[str, ...]:
 
 
 def in_time(tried: Tried, asked: Question) -> str:
-    """yes: also at the slow end of what is likely."""
+    """Say whether it is in time; yes: also at the slow end of what is likely."""
     if tried.slow_s <= asked.deadline_s:
         return "yes"
     return "likely" if tried.run_s <= asked.deadline_s else "no"
 
 
 def overall(found: Size) -> Grid | None:
-    """With a price for every cluster: what no other number of GPUs of any cluster beats in both time and cost."""
+    """Tabulate, if every cluster has a price, what no other number of GPUs beats in both time and cost."""
     both = [(one, tried) for one in found.clusters for tried in one.planned]
     if len(found.clusters) < 2 or not both or any(tried.cost is None for _, tried in both):
         return None
@@ -185,7 +185,7 @@ def overall(found: Size) -> Grid | None:
 
 
 def footer(found: Size) -> str:
-    """What is not in the figures, and how to go on: with what costs least in time."""
+    """Say what is not in the figures, and how to go on: with what costs least in time."""
     asked = found.question
     share = (
         f"Of the time {percent(asked.goodput)} is steps; failures, evaluation, saving and waiting for data take "
@@ -208,7 +208,7 @@ def footer(found: Size) -> str:
 
 
 def command(asked: Question, cluster: str, gpus: int) -> str:
-    """The plan that is behind a number of GPUs."""
+    """Return the command of the plan that is behind a number of GPUs."""
     job = asked.job
     words = [
         "symconfig",
@@ -234,7 +234,7 @@ def command(asked: Question, cluster: str, gpus: int) -> str:
 
 
 def to_dict(found: Size) -> dict[str, Any]:
-    """The JSON contract of `symconfig size --json`."""
+    """Return the JSON contract of `symconfig size --json`."""
     asked = found.question
     return {
         "schema": "symconfig.size/1",

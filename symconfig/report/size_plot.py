@@ -61,7 +61,7 @@ def plot(found: Size, path: Path) -> None:
 
 
 def _draw(axes: Any, one: OfCluster, shown: list[Tried], priced: bool, index: int) -> None:
-    """One cluster: its points, its frontier as a line, and numbers beside the frontier's points."""
+    """Draw one cluster: its points, its frontier as a line, and numbers at the frontier's points."""
 
     def cost(tried: Tried) -> float:
         return tried.cost if priced and tried.cost is not None else tried.gpu_hours

@@ -13,8 +13,10 @@ if TYPE_CHECKING:
 
 
 def tables(found: Strategies, *, every: bool = False) -> list[Block]:
-    """Return a table for each kind of block, in which tensors that lie and travel alike share a row; one that an
-    earlier block has, too, is left out unless `every`."""
+    """Return a table for each kind of block, in which tensors that lie and travel alike share a row.
+
+    One that an earlier block has, too, is left out unless `every`.
+    """
     if not found.axes:
         return []
     over = ", ".join(f"{axis.name} {axis.ranks} over {axis.level}" for axis in found.axes)

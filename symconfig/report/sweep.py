@@ -27,7 +27,7 @@ _WORDS = {
 
 
 def blocks(found: Swept, asked: Points, out: Path) -> list[Block]:
-    """Everything that is shown of a sweep, in order."""
+    """Return all blocks of a sweep, in order."""
     records = found.records
     planned = [record for record in records if record["status"] == Status.PLANNED]
     shown: list[Block] = [headline(found, asked)]
@@ -42,7 +42,7 @@ def blocks(found: Swept, asked: Points, out: Path) -> list[Block]:
 
 
 def headline(found: Swept, asked: Points) -> str:
-    """What was asked and what came of it."""
+    """Say what was swept and what came of it."""
     counts = ", ".join(
         f"{count(found.counts[status])} {words}" for status, words in _WORDS.items() if found.counts[status]
     )
@@ -65,7 +65,7 @@ def _be(number: int, single: Literal["is", "was"]) -> str:
 
 
 def bests(planned: Iterable[Record]) -> Grid:
-    """Of every model and cluster: the one with the most tokens a second, and the one with the fewest GPU-hours."""
+    """Tabulate, of every model and cluster, the plans with the most tokens a second and with the fewest GPU-hours."""
     groups: dict[tuple[Value, Value], list[Record]] = {}
     for record in planned:
         groups.setdefault((record["model"], record["cluster"]), []).append(record)
@@ -124,7 +124,7 @@ def _number(record: Record, name: str) -> float:
 
 
 def reasons(records: Iterable[Record]) -> Grid:
-    """Why some have no plan, the most frequent reason first."""
+    """Tabulate why some have no plan, the most frequent reason first."""
     found = Counter(
         (str(record["status"]), _first(str(record["reason"])))
         for record in records
@@ -143,7 +143,7 @@ def _first(reason: str) -> str:
 
 
 def to_dict(found: Swept, asked: Points, out: Path) -> dict[str, Any]:
-    """The JSON contract of `symconfig sweep --json`."""
+    """Return the JSON contract of `symconfig sweep --json`."""
     names = [column.name for column in COLUMNS]
     return {
         "schema": "symconfig.sweep/1",

@@ -19,13 +19,13 @@ _NOTHING = "-"
 
 
 def blocks(scores: Sequence[Source]) -> list[Block]:
-    """The scores for a person."""
+    """Show the scores for a person."""
     grids = (_times(scores), _layers(scores), _memory(scores), _ooms(scores), _sweeps(scores), _growths(scores))
     return [*(grid for grid in grids if grid.rows), _counts(scores), *_ignored(scores), *_skipped(scores)]
 
 
 def _parts(source: Source, get: Callable[[Source | Scored], Error | None]) -> Iterator[tuple[str, Error]]:
-    """The source's error, and those of its stated and assumed rows apart where it has both."""
+    """Yield the source's error, and those of its stated and assumed rows apart where it has both."""
     whole, stated, assumed = get(source), get(source.stated), get(source.assumed)
     if whole is not None:
         yield source.name + ("" if stated else " *"), whole
@@ -165,7 +165,7 @@ def _rows(n: int) -> str:
 
 
 def _ignored(scores: Sequence[Source]) -> list[Block]:
-    """Options that rows state and no prediction takes in."""
+    """Show the options that rows state and no prediction takes in."""
     lines = []
     for source in scores:
         found = Counter(option for item in source.rows for option in item.case.ignored)
@@ -175,7 +175,7 @@ def _ignored(scores: Sequence[Source]) -> list[Block]:
 
 
 def _skipped(scores: Sequence[Source]) -> list[Block]:
-    """Reasons; rows with the same one together."""
+    """Show the reasons; rows with the same one together."""
     lines = []
     for source in scores:
         for reason in dict.fromkeys(why for _, why in source.skipped):
@@ -186,7 +186,7 @@ def _skipped(scores: Sequence[Source]) -> list[Block]:
 
 
 def to_dict(scores: Sequence[Source]) -> dict[str, Any]:
-    """The scores as plain data."""
+    """Return the scores as plain data."""
     return {
         "schema": "symconfig.validate/1",
         "sources": [_source(source) for source in scores],

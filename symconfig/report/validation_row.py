@@ -27,7 +27,7 @@ _FROM = {
 
 
 def blocks(found: Breakdown) -> list[Block]:
-    """The row for a person."""
+    """Show the row for a person."""
     shown: list[Block] = [_headline(found), _stated(found), _assumed(found), _time(found), _work(found)]
     if found.item.layers:
         shown.append(_layers(found))
@@ -90,7 +90,7 @@ def _time(found: Breakdown) -> Grid:
 
 
 def _work(found: Breakdown) -> Grid:
-    """Those of at least a thousandth of the step."""
+    """Tabulate the work of at least a thousandth of the step."""
     step = found.item.prediction.predicted.step_s
     rows = tuple(
         (
@@ -141,7 +141,7 @@ def _memory(found: Breakdown) -> Grid:
 
 
 def _sum(what: str, unit: str, rows: Sequence[tuple[str, ...]], measured: bool, title: str = "") -> Grid:
-    """Terms and their sum; what each would have to be, where something was measured."""
+    """Tabulate terms and their sum; what each would have to be, where something was measured."""
     headers = (what, unit, "share", "alone it would meet the measurement at")[: 4 if measured else 3]
     return Grid(headers, tuple(row[: len(headers)] for row in rows), left=(0, 3), title=title)
 
@@ -178,7 +178,7 @@ def _verdict(found: Breakdown) -> str:
 
 
 def to_dict(found: Breakdown) -> dict[str, Any]:
-    """The row as plain data."""
+    """Return the row as plain data."""
     item = found.item
     return {
         "schema": "symconfig.validate.row/1",

@@ -50,8 +50,10 @@ def schedule(chart: Chart) -> dict[str, Any]:
 
 
 def _memory(chart: Chart, stage: int) -> dict[str, Any]:
-    """Return a stage's bytes from each second on; of very many steps the most of each interval, so that no peak is
-    lost."""
+    """Return a stage's bytes from each second on.
+
+    Of very many steps the most of each interval, so that no peak is lost.
+    """
     held = chart.memory[stage]
     if held.seconds.size <= MOST_STEPS:
         seconds, sizes = held.seconds, held.bytes

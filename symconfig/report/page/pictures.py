@@ -64,7 +64,7 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Which GPUs hold the same part of a tensor. axes: of the mesh, each its size and the distance of neighbours.
+    """The GPUs that hold the same part of a tensor. axes: of the mesh, each its size and the distance of neighbours.
     first: the place of the tensor that is drawn before a person chooses one."""
 
     kind: ClassVar = "held"

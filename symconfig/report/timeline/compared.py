@@ -16,7 +16,7 @@ NOWHERE = "not in Megatron-LM/DeepSpeed"
 
 
 def runs_in(schedule: Schedule) -> str:
-    """The frameworks that have it."""
+    """Name the frameworks that have the schedule."""
     return " and ".join(BACKENDS[name].label for name in schedule.runs_in) or NOWHERE
 
 
@@ -50,7 +50,7 @@ def runnable(found: Compared, backend: str) -> Compared:
 
 
 def refusals(found: Compared) -> list[str]:
-    """Why the others cannot run, as sentences."""
+    """Say why the others cannot run, as sentences."""
     return [f"{each.schedule.title} cannot run it: {each.why}." for each in found.refused]
 
 
@@ -67,12 +67,12 @@ def blocks(found: Compared, plan: Plan, candidate: Candidate, *, every: bool = F
 
 
 def most_bytes(plan: Plan, candidate: Candidate) -> float:
-    """What may be allocated at the peak: the usable memory without what is in use beside allocations."""
+    """Return what may be allocated at the peak: the usable memory without what is in use outside of allocations."""
     return plan.usable_bytes - (candidate.predicted.device_bytes - candidate.predicted.peak_bytes)
 
 
 def to_dict(found: Compared) -> list[dict[str, Any]]:
-    """The same as plain data: those that can run it, then those that cannot."""
+    """Return plain data: schedules that can run it, then those that cannot."""
     able = [
         named(row.schedule)
         | {

@@ -31,7 +31,7 @@ _APART = 90.0  # pixels between ticks
 
 
 def picture(chart: Chart) -> Scene:
-    """Everything to scale; where a step is too long for that, three pieces of it."""
+    """Draw everything to scale; where a step is too long for that, three pieces of it."""
     pieces = fitting(chart.phases, _RIGHT - _LEFT, _LEAST, _WANTED)
     drawn = axes(pieces, _LEFT, _RIGHT, _GAP)
     notes = [*chart.notes, *([left_out] if (left_out := gaps(pieces)) else [])]
@@ -48,7 +48,7 @@ def picture(chart: Chart) -> Scene:
 
 
 def _beside(chart: Chart) -> float:
-    """Height of the lane of what runs beside the work."""
+    """Return the height of the lane of what runs during the work."""
     return _BESIDE if any(LOOKS[kind].beside for kind in chart.kinds) else 0.0
 
 
@@ -97,7 +97,7 @@ def _stage(chart: Chart, stage: int, drawn: tuple[Axis, ...], y: float) -> Shape
 
 
 def _work(chart: Chart, stage: int, axis: Axis, y: float) -> Shapes:
-    """The boxes by colour, then the numbers that fit into theirs."""
+    """Yield the boxes by colour, then the numbers that fit into theirs."""
     by_colour: dict[str, list[Box]] = {}
     numbers: list[Words] = []
     size = _type(chart, axis)
@@ -115,13 +115,13 @@ def _work(chart: Chart, stage: int, axis: Axis, y: float) -> Shapes:
 
 
 def _type(chart: Chart, axis: Axis) -> float:
-    """The size in which the highest number fits a forward, within what can be read."""
+    """Return the type size in which the highest number fits a forward, within what can be read."""
     forward = chart.phases.forward_s * (axis.right - axis.left) / axis.piece.seconds
     return min(max((forward - 3) / text_width(str(chart.timeline.m - 1), 1.0), _SMALL), _LARGE)
 
 
 def _colour(event: Event, chart: Chart) -> str:
-    """Of the kind; lighter for the first chunks of a stage, darker for the last."""
+    """Choose the colour of the kind; lighter for the first chunks of a stage, darker for the last."""
     colour, chunks = LOOKS[event.kind].colour, max(map(len, chart.timeline.placed))
     if chunks == 1 or LOOKS[event.kind].beside or event.kind == OPTIMIZER:
         return colour
@@ -132,7 +132,7 @@ def _colour(event: Event, chart: Chart) -> str:
 
 
 def _memory(chart: Chart, stage: int, axis: Axis, y: float) -> Shapes:
-    """The most of each pixel, from nothing to the peak of the fullest stage."""
+    """Yield the most of each pixel, from nothing to the peak of the fullest stage."""
     pixels = max(1, round(axis.right - axis.left))
     edges = np.linspace(axis.piece.start_s, axis.piece.end_s, pixels + 1)
     heights = chart.memory[stage].most(edges) / chart.peak_bytes * _MEMORY

@@ -28,7 +28,7 @@ def written(plan: Plan) -> tuple[str, str | None]:
 
 
 def section(chart: Chart, found: Compared, budget_bytes: float) -> str:
-    """Markdown. found: the schedules that are shown beside the plan's."""
+    """Write the section in Markdown. found: the schedules that are shown beside the plan's."""
     drawn = f"```\n{drawing(chart, LEAST_WIDTH)}\n```"
     where = "`trace.json` holds it for https://ui.perfetto.dev, and `symconfig timeline` draws it as a picture."
     parts = ["## Schedule", *chart.notes, drawn, where]

@@ -23,7 +23,7 @@ from symconfig.solve.timeline import refined_time, timeline
 
 
 def schedule(name: str) -> Schedule:
-    """By its name. Raises InputError that names those there are."""
+    """Return a schedule by its name. Raises InputError that names those there are."""
     if name not in SCHEDULES:
         raise InputError(Problem("there is no such schedule", field="schedule", got=name, need=", ".join(SCHEDULES)))
     return SCHEDULES[name]
@@ -32,7 +32,7 @@ def schedule(name: str) -> Schedule:
 def seen(
     plan: Plan, candidate: Candidate, other: Schedule | None = None, slow: Mapping[int, float] | None = None
 ) -> Chart:
-    """The candidate as its target runs it, or by another schedule, for which its stages may be cut into other chunks.
+    """Simulate the candidate as its target runs it, or by another schedule with other chunks.
 
     slow: stages that are slower than planned, and by how much.
 
@@ -58,13 +58,13 @@ def seen(
 
 
 def compared(plan: Plan, candidate: Candidate, slow: Mapping[int, float] | None = None) -> Compared:
-    """The candidate under every schedule; slow: as of `seen`."""
+    """Simulate the candidate under every schedule; slow: as of `seen`."""
     found = restore(plan, candidate)
     return compare(found, detail(found), slower(slow, found.split.pp))
 
 
 def slower(slow: Mapping[int, float] | None, stages: int) -> Array:
-    """[stages]: by how much each is slower. Raises InputError for no stage of it, or one that is faster."""
+    """Return by how much each stage is slower [stages]. Raises InputError for no stage of it, or one that is faster."""
     factors, wrong = np.ones(stages), list[Problem]()
     for stage, factor in (slow or {}).items():
         if not 0 <= stage < stages:
