@@ -68,13 +68,12 @@ class Case:
 
     @property
     def name(self) -> str:
-        """The change as a person asked for it."""
+        """Name the change as a person would write it."""
         return ", ".join(f"{name}={value}" for name, value in self.change.items())
 
     @property
     def gain(self) -> float | None:
-        """How many times faster the new strategy is; None where the old one does not run, or only with what the new one
-        does without."""
+        """Return how many times faster the new strategy is; None where the old one cannot run as it is."""
         kept, anew = self.kept.tokens_per_s, self.replanned.tokens_per_s
         if set(self.kept.eased) - set(self.replanned.eased):
             return None

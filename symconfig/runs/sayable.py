@@ -124,8 +124,10 @@ def _elsewhere(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, lef
 
 
 def _able(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, but: str) -> Iterator[str]:
-    """Yield the other targets that can be told all that the planner is given; of another framework only where the job
-    leaves the framework open."""
+    """Yield the other targets that can be told all that the planner is given.
+
+    Of another framework only where the job leaves the framework open.
+    """
     for name, target in targets().items():
         backend = target.assumes.get("backend", job.backend)
         if name == but or ("backend" in job.model_fields_set and backend != job.backend):

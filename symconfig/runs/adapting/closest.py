@@ -116,7 +116,7 @@ def _close(plan: Plan, old: Plan | None) -> Iterator[tuple[bool, Candidate]]:
 
 
 def _near(one: Candidate, plan: Plan) -> bool:
-    """Whether it cannot be told from the plan's best: by what each is expected to lose, or by the step alone."""
+    """Tell whether it equals the plan's best: by what each is expected to lose, or by the step alone."""
     best = plan.best
     if one.judged is not None and best.judged is not None:
         return one.judged.expected_loss <= best.judged.expected_loss + TOLD_APART
@@ -148,7 +148,7 @@ def _keeping(plan: Plan, old: Plan) -> Candidate | None:
 
 
 def _as_pinned(one: Candidate, plan: Plan) -> bool:
-    """Whether all that was asked for by pins is as the plan has it."""
+    """Tell whether the plan has all pinned choices as they were pinned."""
     try:
         return keep.pins(one, list(plan.job.pins)) == keep.pins(plan.best, list(plan.job.pins))
     except InputError:  # what a pin cannot say of either

@@ -39,7 +39,7 @@ def fact(name: str, does: str) -> Callable[[Finding], Finding]:
 
 
 def found(old: Plan, new: Plan) -> Mapping[str, str]:
-    """The facts that hold, in their order, with what was found."""
+    """Return the facts that hold, in their order, with their values."""
     return {name: text for name, entry in FACTS.items() if (text := entry.find(old, new))}
 
 
@@ -100,7 +100,10 @@ def _other_buckets(old: Plan, new: Plan) -> str:
 
 
 def closes(plan: Plan) -> int | None:
-    """Elements that close a bucket of Megatron's gradient buffers; None: all are in one, as on later stages."""
+    """Count the elements that close a bucket of Megatron's gradient buffers.
+
+    None: all are in one, as on later stages.
+    """
     replicas = plan.best.parallel.dp * plan.best.parallel.cp
     return bucket_size(replicas) if replicas > 1 and plan.best.options.overlap.grad_reduce else None
 
@@ -156,7 +159,7 @@ def _optimizers(old: Plan, new: Plan) -> str:
 
 
 def _parts(plan: Plan) -> int:
-    """The expert grid's parameters have an optimizer (optimizer/__init__.py, get_megatron_optimizer)."""
+    """Count the optimizers: the expert grid's parameters have one (optimizer/__init__.py, get_megatron_optimizer)."""
     parallel = plan.best.parallel
     return 2 if plan.model.experts is not None and (parallel.ep > 1 or parallel.etp != parallel.tp) else 1
 
@@ -237,7 +240,7 @@ def _schedule(old: Plan, new: Plan) -> str:
 
 
 def _schedules(old: Plan, new: Plan) -> Iterator[str]:
-    """What OptimizerParamScheduler compares when it loads (optimizer_param_scheduler.py, _check_and_set)."""
+    """Yield what OptimizerParamScheduler compares when it loads (optimizer_param_scheduler.py, _check_and_set)."""
     mine, theirs = old.training, new.training
     for name in ("lr", "min_lr", "lr_decay_style", "weight_decay"):
         if said := _other(name, getattr(mine, name), getattr(theirs, name)):

@@ -49,7 +49,10 @@ def is_tag(folder: Path) -> bool:
 
 
 def read_root(root: Path) -> Checkpoint:
-    """What `latest` names; without it, what latest_universal does. Raises InputError where it is not there or whole."""
+    """Read the checkpoint that `latest` names; without it, the one of latest_universal.
+
+    Raises InputError where it is not there or whole.
+    """
     universal = not (root / LATEST).is_file()
     pointer = root / (LATEST_UNIVERSAL if universal else LATEST)
     tag = pointer.read_text(encoding="utf-8", errors="replace").strip()
@@ -73,7 +76,7 @@ def read_root(root: Path) -> Checkpoint:
 
 
 def read_tag(data: Path, folder: Path, notes: tuple[str, ...] = ()) -> Checkpoint:
-    """One tag's folder. Raises InputError where files of ranks are missing or cut off."""
+    """Read one tag's folder. Raises InputError where files of ranks are missing or cut off."""
     names = sorted(path.name for path in data.iterdir())
     universal = (data / UNIVERSAL).is_dir()
     states = [name for name in names if MODEL.fullmatch(name)]
@@ -111,7 +114,10 @@ def read_tag(data: Path, folder: Path, notes: tuple[str, ...] = ()) -> Checkpoin
 
 
 def _iteration(says: Mapping[str, Plain], data: Path) -> int | None:
-    """The step of train.py, which counts in batches of its run; the engine counts on over runs with other batches."""
+    """Return the step of train.py, which counts in batches of its run.
+
+    The engine counts on over runs with other batches.
+    """
     own = numbers(says, {"step": "step", "sequences": "sequences"})
     steps, match = says.get("global_steps"), NUMBER.search(data.name)
     if len(own) == 2:
@@ -120,7 +126,7 @@ def _iteration(says: Mapping[str, Plain], data: Path) -> int | None:
 
 
 def _degrees(names: Iterable[str]) -> dict[str, int]:
-    """From the names of the files alone."""
+    """Read the degrees from the names of the files alone."""
     found = [match.groups() for name in names if (match := OPTIMIZER.fullmatch(name) or MODEL.fullmatch(name))]
     replicas = [int(replica) for replica, _ in found if replica is not None]
     ranks = [int(rank) for _, rank in found]
@@ -128,7 +134,7 @@ def _degrees(names: Iterable[str]) -> dict[str, int]:
 
 
 def _converted(data: Path) -> None:
-    """Raises InputError where ds_to_universal.py did not come to what it writes behind the tensors."""
+    """Refuse a folder in which ds_to_universal.py did not finish: raise InputError."""
     if not (data / UNIVERSAL / GROUPS).is_file():
         raise InputError(
             Problem(
@@ -142,8 +148,11 @@ def _converted(data: Path) -> None:
 
 
 def _whole(data: Path, names: Iterable[str], found: Checkpoint, sharded: bool) -> None:
-    """Raises InputError where a rank's file is missing, which shows in the numbers of the others, and where the run had
-    ZeRO (sharded), in how many ranks it had: each keeps its part of the optimizer's states in a file of its own."""
+    """Refuse a folder where a rank's file is missing, which shows in the numbers of the others: raise InputError.
+
+    Where the run had ZeRO (sharded), it also shows in how many ranks it had: each keeps its part of the optimizer's
+    states in a file of its own.
+    """
     kept = (found.degrees.get("dp", 1), 1) if sharded else (0, 0)
     for what, pattern, least in (("model states", MODEL, (1, 1)), ("optimizer states", OPTIMIZER, kept)):
         there = {(int(match[1] or 0), int(match[2])) for name in names if (match := pattern.fullmatch(name))}

@@ -31,7 +31,7 @@ def is_model(folder: Path) -> bool:
 
 
 def read_model(folder: Path) -> Checkpoint:
-    """Raises InputError where files of the weights are missing or cut off."""
+    """Read a model's weights; raise InputError where files are missing or cut off."""
     config = json_object(folder / CONFIG)
     index = next((folder / name for name in INDEXES if (folder / name).is_file()), None)
     if index is not None:
@@ -54,7 +54,7 @@ def read_model(folder: Path) -> Checkpoint:
 
 
 def read_adapter(folder: Path) -> Checkpoint:
-    """Raises InputError where the adapter's weights are missing or cut off."""
+    """Read an adapter; raise InputError where its weights are missing or cut off."""
     config = json_object(folder / ADAPTER)
     named = [name for name in ADAPTERS if (folder / name).is_file()][:1]
     if not named:

@@ -43,7 +43,10 @@ COUNTS = (
 
 
 def checked(found: Checkpoint) -> Checkpoint:
-    """The same. Raises InputError for every number that no run can have: the file is damaged, or was made up."""
+    """Check every number of a checkpoint, and return it.
+
+    Raises InputError for every number that no run can have: the file is damaged, or was made up.
+    """
     problems = [
         *_outside(found.degrees, dict.fromkeys(found.degrees, 1), RANKS),
         *_outside(found.says, SIZES, SIZE),

@@ -28,8 +28,11 @@ DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp")
 
 
 def supposed(checkpoint: Checkpoint, like: Plan) -> Plan:
-    """The plan of the run that saved it: `like`, but for what the folder says (degrees, the kind of optimizer, batch,
-    framework and release). What it does not say, as the model, is taken to be as in `like`."""
+    """Suppose the plan of the run that saved it.
+
+    It is `like`, but for what the folder says (degrees, the kind of optimizer, batch, framework and release). What it
+    does not say, as the model, is taken to be as in `like`.
+    """
     best = like.best
     target = best.target
     if target.backend not in checkpoint.frameworks:
@@ -46,7 +49,7 @@ def supposed(checkpoint: Checkpoint, like: Plan) -> Plan:
 
 
 def _model(checkpoint: Checkpoint, like: ModelDescriptor) -> ModelDescriptor:
-    """With the sizes that the folder says: a checkpoint of another model is found out."""
+    """Return the model with the folder's sizes, so that a checkpoint of another model shows."""
     says = checkpoint.says
     update: dict[str, object] = {ours: says[theirs] for ours, theirs in SIZES if isinstance(says.get(theirs), int)}
     if like.num_key_value_heads == like.num_attention_heads or like.latent is not None:
@@ -61,7 +64,7 @@ def _model(checkpoint: Checkpoint, like: ModelDescriptor) -> ModelDescriptor:
 
 
 def _experts(said: Plain, like: ModelDescriptor) -> Experts | None:
-    """As many as said: none where none are, and some where the plan's model has none."""
+    """Return as many experts as the folder has: none where none are, and some where the plan's model has none."""
     if not isinstance(said, int) or said == 0:
         return None
     one = like.experts or Experts(
@@ -78,7 +81,7 @@ def _parallel(checkpoint: Checkpoint, like: Degrees) -> Degrees:
 
 
 def _stage(checkpoint: Checkpoint, like: Plan) -> ZeroStage:
-    """ZeRO's, 1 for Megatron's distributed optimizer."""
+    """Return the stage, ZeRO's, 1 for Megatron's distributed optimizer."""
     stage = like.best.options.zero_stage
     said, sharded = (checkpoint.says.get(name) for name in ("zero_stage", "use_distributed_optimizer"))
     if (named := next((each for each in ZERO_STAGES if each == said), None)) is not None:
@@ -91,7 +94,7 @@ def _stage(checkpoint: Checkpoint, like: Plan) -> ZeroStage:
 
 
 def _release(checkpoint: Checkpoint, like: Target) -> str:
-    """The given one where it can have written the checkpoint, else the nearest that can.
+    """Return the given release where it can have written the checkpoint, else the nearest that can.
 
     Megatron-LM's formats bound their releases; DeepSpeed writes its own, which need be none that is known here.
     """

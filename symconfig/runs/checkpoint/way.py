@@ -21,7 +21,10 @@ DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp")
 
 
 def way(form: str, wanted: Collection[str], old: Plan, new: Plan) -> tuple[Step, ...]:
-    """form: of the checkpoint, a format. wanted: conversions and what the new run is told, by name, in any order."""
+    """Return the steps; form: of the checkpoint, a format.
+
+    wanted: conversions and what the new run is told, by name, in any order.
+    """
     found, place = [], "CHECKPOINT"
     for name, conversion in table().conversions.items():
         if name in wanted and form in conversion.reads:
@@ -35,7 +38,7 @@ def way(form: str, wanted: Collection[str], old: Plan, new: Plan) -> tuple[Step,
 
 
 def _new_run(form: str, place: str, wanted: Collection[str], old: Plan, new: Plan) -> Iterator[Step]:
-    """What the new run is started with: a step for each kind, in which every option is once."""
+    """Yield the options that start the new run: a step for each kind, in which every option is once."""
     tells = table().tells
     told = {name: tells[name] for name in tells if name in wanted and form in tells[name].reads}
     rows = [
@@ -52,7 +55,7 @@ def _new_run(form: str, place: str, wanted: Collection[str], old: Plan, new: Pla
 
 
 def _filled(words: str, place: str, old: Plan, new: Plan) -> str:
-    """JSON has braces of its own, so that what is filled in is in double angles."""
+    """Fill in words; JSON has braces of its own, so that fields are in double angles."""
     words = words.replace("<<from>>", place).replace("<<old.bucket>>", str(closes(old) or ONE_BUCKET))
     words = words.replace("<<old.keep>>", ",".join((*KEPT, *(["layout"] if old.best.options.pipeline_layout else []))))
     for degree in DEGREES:

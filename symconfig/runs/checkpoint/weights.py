@@ -72,7 +72,7 @@ def _plain(value: object) -> str:
 
 
 def shapes(old: ModelDescriptor, new: ModelDescriptor) -> str:
-    """Widths, heads, biases, norms: everything else that makes a tensor of another name or shape."""
+    """Compare widths, heads, biases, norms: everything else that makes a tensor of another name or shape."""
     fields = frozenset(type(old).model_fields) - NAMES - COMPUTED - OWN
     if not (old.intermediate_size and new.intermediate_size):  # without dense layers it is none's
         fields -= {"intermediate_size"}
@@ -90,7 +90,7 @@ def _expert_shapes(old: Experts | None, new: Experts | None) -> str:
 
 
 def computed(old: ModelDescriptor, new: ModelDescriptor) -> str:
-    """The same weights, used otherwise."""
+    """Compare how the same weights are used."""
     said = [_differ(old, new, COMPUTED)]
     if old.experts is not None and new.experts is not None:
         said += [
@@ -144,7 +144,7 @@ def _adapter_kept(old: ModelDescriptor, new: ModelDescriptor) -> str:
 
 
 def _adapter_shapes(old: ModelDescriptor, new: ModelDescriptor) -> str:
-    """Another rank, or other modules."""
+    """Compare adapters: another rank, or other modules."""
     if old.adapter is None or new.adapter is None:
         return ""
     said = [f"r {old.adapter.r} -> {new.adapter.r}"] if old.adapter.r != new.adapter.r else []

@@ -34,7 +34,10 @@ class Mismatch:
 
 
 def mismatches(plan: Plan, found: Surroundings, entry: Entry) -> list[Mismatch]:
-    """All of them. Of what could not be found out nothing is said, but for the world size of more than one rank."""
+    """List all mismatches.
+
+    Of what could not be found out nothing is said, but for the world size of more than one rank.
+    """
     return [*_ranks(plan, found), *_gpu(plan, found.gpu), *_versions(plan, found, entry)]
 
 
@@ -74,7 +77,10 @@ def _ranks(plan: Plan, found: Surroundings) -> Iterator[Mismatch]:
 
 
 def _gpu(plan: Plan, found: Gpu | None) -> Iterator[Mismatch]:
-    """By the driver's name where the zoo knows it, else by memory and compute units: names differ between drivers."""
+    """Yield a mismatch of the GPU, by the driver's name where the zoo knows it, else by memory and compute units.
+
+    Names differ between drivers.
+    """
     if found is None or found.product == plan.cluster.gpu.product:
         return
     gpu = plan.cluster.gpu
@@ -94,7 +100,10 @@ def _gpu(plan: Plan, found: Gpu | None) -> Iterator[Mismatch]:
 
 
 def _versions(plan: Plan, found: Surroundings, entry: Entry) -> Iterator[Mismatch]:
-    """Options of a framework change between minor releases; the range of a library beside it is that of the files."""
+    """Yield mismatches of versions: options change between a framework's minor releases.
+
+    A library's range is the files'.
+    """
     backend = entry.backend
     yield from _release(plan, backend, found.versions.get(backend.name))
     for name in entry.beside:
@@ -105,7 +114,7 @@ def _versions(plan: Plan, found: Surroundings, entry: Entry) -> Iterator[Mismatc
 
 
 def _release(plan: Plan, backend: Backend, installed: str | None) -> Iterator[Mismatch]:
-    """Where the plan is another framework's, the job may still say which release of this one it is for."""
+    """Yield a mismatch of the release; where the plan is another framework's, the job may still name this one's."""
     target, releases = plan.best.target, backend.releases
     curable = releases.asked_by is not None
     if installed is None or (target.backend != backend.name and not curable):

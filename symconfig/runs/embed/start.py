@@ -29,7 +29,7 @@ def started(
     on_mismatch: OnMismatch = "fail",
     cuda: bool = True,
 ) -> Plan:
-    """The plan that this process shall train. plan: itself, its file, or the folder that holds it. entry: the
+    """Return the plan that this process shall train. plan: itself, its file, or the folder that holds it. entry: the
     module that the script imports.
 
     on_mismatch: what is done where the number of ranks, the GPU or a release is not the plan's. fail: MismatchError
@@ -61,7 +61,7 @@ def started(
 
 
 def _cured(plan: Plan, found: Surroundings) -> Plan:
-    """Solved again, and rank 0 says so: it is another plan than the one that was written down.
+    """Solve again, and let rank 0 report it: it is another plan than the one that was written down.
 
     Raises MismatchError where the run cannot go on from its checkpoint.
     """
@@ -90,7 +90,7 @@ def _cured(plan: Plan, found: Surroundings) -> Plan:
 
 
 def command(plan: Plan, fresh: Plan) -> str:
-    """What makes the same plan of that one, for a person."""
+    """Return the command that makes the same plan of that one, for a person."""
     words = ["symconfig replan PLAN.json", f"--gpus {fresh.best.parallel.world_size}"]
     if fresh.job.megatron_version != plan.job.megatron_version:
         words.append(f"--megatron-version {fresh.job.megatron_version}")

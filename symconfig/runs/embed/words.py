@@ -22,7 +22,7 @@ _OPTION = re.compile(r"(--[^=]+|[a-z_]+(?:\.\w+)+(?==))")  # --lr, or Hydra's op
 
 @cache
 def targets() -> dict[str, Callable[[Plan], Sequence[str]]]:
-    """The targets whose program takes its configuration as words: their modules have `words(plan)`."""
+    """Return the targets whose program takes its configuration as words: their modules have `words(plan)`."""
     found: dict[str, Callable[[Plan], Sequence[str]]] = {}
     for info in pkgutil.iter_modules(render.__path__):
         module: Any = importlib.import_module(f"{render.__name__}.{info.name}")
@@ -32,7 +32,10 @@ def targets() -> dict[str, Callable[[Plan], Sequence[str]]]:
 
 
 def words(plan: Plan, target: str) -> list[str]:
-    """What the program of the target is given. Raises InputError for a target that has none, and as its rendering."""
+    """Return the words for the program of the target.
+
+    Raises InputError for a target that has none, and as its rendering.
+    """
     if target not in targets():
         raise InputError(
             Problem(
@@ -43,7 +46,7 @@ def words(plan: Plan, target: str) -> list[str]:
 
 
 def unsafe(found: Sequence[str]) -> Iterator[Problem]:
-    """The words that unquoted `$(…)` would break up, drop, or replace by names of files, each with its option."""
+    """Yield the words that unquoted `$(…)` would break up, drop, or replace by names of files, each with its option."""
     option = "the first word"
     for word in found:
         if named := _OPTION.match(word):

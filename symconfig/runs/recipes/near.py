@@ -20,8 +20,10 @@ NOT_PRICED = "has no price in the model"
 
 
 def near_recipe(plan: Plan) -> NearRecipe | None:
-    """Return the nearest recipe with the price of each difference; None where there is none of this kind of model and
-    GPU."""
+    """Return the nearest recipe with the price of each difference.
+
+    None where there is none of this kind of model and GPU.
+    """
     found = min(
         ((_distance(plan, file, recipe), recipe.id, file, recipe) for file, recipe in alike(plan.model, plan.cluster)),
         key=lambda one: one[:2],
@@ -70,8 +72,8 @@ def _loss(plan: Plan, own_s: float, recipe: Recipe, taken: tuple[Choice, ...]) -
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Something that a recipe and a plan may have otherwise. value: of a candidate; wanted: of a recipe, None where it
-    does not say; put: the candidate with the recipe's value. of_precision: it goes with the recipe's precision."""
+    """A choice that a recipe and a plan may differ in. value: of a candidate; wanted: of a recipe, None where it does
+    not say; put: the candidate with the recipe's value. of_precision: it goes with the recipe's precision."""
 
     field: str
     value: Callable[[Candidate], Any]
@@ -124,7 +126,7 @@ def _overlap(field: str, name: str, wanted: Callable[[Recipe], Any]) -> Choice:
 
 
 def _even(candidate: Candidate) -> Candidate:
-    """The candidate with its layers dealt out anew: equally, or with the ends as layers where only that goes."""
+    """Deal the candidate's layers out anew: equally, or with the ends as layers where only that goes."""
     chunks = candidate.parallel.pp * candidate.parallel.vpp
     total = sum(letters(chunk).count("t") for stage in candidate.stages for chunk in stage.chunks)
     ends = total % chunks > 0 and (total + 2) % chunks == 0

@@ -36,7 +36,7 @@ Progress = Callable[[str, float], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Again:
-    """What is asked for: the inputs of the new plan, and how near the old one it must stay.
+    """The inputs of the new plan, and how near the old one it must stay.
 
     keep: names of pins whose old values stay. step: iterations that the run has done; None: as its checkpoint or the
     old plan says. edited: parts of the old plan's inputs that are not what its answer was found for.
@@ -54,7 +54,10 @@ class Again:
 
 
 def replanned(old: Plan, again: Again, progress: Progress | None = None) -> Replan:
-    """Raises InputError for what can never run, InfeasibleError when nothing fits, or nothing that is kept does."""
+    """Plan again.
+
+    Raises InputError for what can never run, InfeasibleError when nothing fits, or nothing that is kept does.
+    """
     asked, (schedule, doubts) = again, _schedule(old, again)
     again = replace(again, job=again.job.model_copy(update={"training": schedule.training}))
     free = _solved(again, {}, progress)
@@ -95,7 +98,7 @@ def replanned(old: Plan, again: Again, progress: Progress | None = None) -> Repl
 
 
 def _schedule(old: Plan, again: Again) -> tuple[Schedule, tuple[str, ...]]:
-    """Where the run goes on at the step that is asked for, or at its checkpoint's; and in what that says otherwise."""
+    """Return where the run goes on, at the wanted step or at its checkpoint's, and the contradictions."""
     try:
         run, doubts = _reached(old, again)
         return _scheduled(old, again, run), doubts
@@ -109,7 +112,7 @@ def _schedule(old: Plan, again: Again) -> tuple[Schedule, tuple[str, ...]]:
 
 
 def _reached(old: Plan, again: Again) -> tuple[History, tuple[str, ...]]:
-    """What the run has done by then, as the plan's history counts, or as the checkpoint says.
+    """Return what the run has done by then, as the plan's history counts, or as the checkpoint says.
 
     With it a sentence where they differ. Raises InputError for a step before the plan's own, or not the checkpoint's.
     """
@@ -139,7 +142,7 @@ def _reached(old: Plan, again: Again) -> tuple[History, tuple[str, ...]]:
 
 
 def _scheduled(old: Plan, again: Again, run: History, anew: bool = False, past: History | None = None) -> Schedule:
-    """In tokens as it was; with another length of sequences than the old job's where one is asked for."""
+    """Schedule in tokens as it was; with another length of sequences than the old job's where one is wanted."""
     job = again.job
     known = filled(again.model, again.cluster, job)
     assert known.seq_length is not None
@@ -158,7 +161,10 @@ def _scheduled(old: Plan, again: Again, run: History, anew: bool = False, past: 
 
 
 def _as_loaded(schedule: Schedule, loads: Loadable, old: Plan, again: Again) -> Schedule:
-    """The schedule of what the checkpoint leaves of the run: where nothing of its place loads, that of a whole run."""
+    """Return the schedule of what the checkpoint leaves of the run.
+
+    Where nothing of its place loads, that of a whole run.
+    """
     lost = table().lost
     if not schedule.step or (loads.loads and not {lost["iteration"], lost["schedule"]} & set(loads.lost)):
         return schedule
@@ -177,7 +183,10 @@ def _solved(again: Again, pins: Mapping[str, str], progress: Progress | None) ->
 
 
 def _keeping(again: Again, pins: Mapping[str, str], free: Plan, progress: Progress | None) -> Plan:
-    """The best plan with these pins. Raises InfeasibleError that names those which leave none, and the free plan."""
+    """Find the best plan with these pins.
+
+    Raises InfeasibleError that names those which leave none, and the free plan.
+    """
     try:
         return _solved(again, pins, progress)
     except SymconfigError as error:
@@ -191,7 +200,7 @@ def _keeping(again: Again, pins: Mapping[str, str], free: Plan, progress: Progre
 
 
 def _drift(old: Plan) -> Drift | None:
-    """The old plan as it is predicted now; what cannot be traced back says nothing."""
+    """Return the old plan as it is predicted now; what cannot be traced back gives None."""
     said = old.best.predicted
     try:
         with retraced("the old plan"):
@@ -205,7 +214,7 @@ def _drift(old: Plan) -> Drift | None:
 
 
 def _files(old: Plan, new: Plan) -> tuple[str, ...] | None:
-    """Names of rendered files that are not the same; None for plans of two targets, or one that has no files."""
+    """Name rendered files that are not the same; None for plans of two targets, or one that has no files."""
     target = own_target(new)
     if own_target(old) != target:
         return None

@@ -14,7 +14,7 @@ _SECTIONS = ("pins", "limits", "training", "lora", "images")  # of which single 
 
 
 def revised(old: Plan, asked: Mapping[str, Any], released: Sequence[str] = ()) -> dict[str, Any]:
-    """The fields of the new job as plain data: what `asked` names, and the rest as it was.
+    """Return the fields of the new job as plain data: what `asked` names, and the rest as it was.
 
     released: pins of the old job that are free now. A default that was resolved from the old model or cluster, and not
     asked for, is resolved again where another one is asked for: an adapter's task, the precision of a GPU without bf16.
@@ -35,7 +35,10 @@ def revised(old: Plan, asked: Mapping[str, Any], released: Sequence[str] = ()) -
 
 
 def _training(old: Plan, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """The old training without what is derived anew: rates are by task and size. What is asked for was not derived."""
+    """Return the old training without what is derived anew: rates are by task and size.
+
+    What is asked for was not derived.
+    """
     data = old.job.training.model_dump(mode="json", exclude_none=True)
     derived, given = data.pop("derived"), asked.get("training")
     if asked.keys() & {"model", "task"}:
@@ -45,7 +48,7 @@ def _training(old: Plan, asked: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _resolved(old: Plan, asked: Mapping[str, Any]) -> list[str]:
-    """Fields of the old job whose values were defaults of what is another one now."""
+    """Name fields of the old job whose values were defaults of what is another one now."""
     adapter = old.model.adapter is not None
     usual: dict[str, Any] = {}
     if "model" in asked:
@@ -60,7 +63,7 @@ def _resolved(old: Plan, asked: Mapping[str, Any]) -> list[str]:
 
 
 def inputs(plan: Plan) -> dict[str, Any]:
-    """What a plan was made from, without its schedule, in the order in which it is asked for.
+    """Return what a plan was made from, without its schedule, in the order of the job.
 
     What its answer says, too, is taken from there: the job of a plan that was edited asks for something else.
     """
@@ -79,7 +82,7 @@ def inputs(plan: Plan) -> dict[str, Any]:
 
 
 def _named(descriptor: Any) -> dict[str, Any]:
-    """A descriptor without what names and documents it only; a cluster's levels by their names."""
+    """Return a descriptor without what names and documents it only; a cluster's levels by their names."""
     data: dict[str, Any] = descriptor.model_dump(mode="json", by_alias=True, exclude_none=True)
     if isinstance(descriptor, ClusterDescriptor):
         data["levels"] = {level["name"]: level for level in data["levels"]}
@@ -87,13 +90,13 @@ def _named(descriptor: Any) -> dict[str, Any]:
 
 
 def _stated(value: Any) -> Any:
-    """A field without the sources of its numbers."""
+    """Return a field without the sources of its numbers."""
     if not isinstance(value, dict):
         return value
     return {name: _stated(item) for name, item in value.items() if not (name == "source" and "value" in value)}
 
 
 def training(job: Job) -> dict[str, Any]:
-    """The schedule as plain data."""
+    """Return the schedule as plain data."""
     data: dict[str, Any] = job.training.model_dump(mode="json", by_alias=True, exclude={"derived"})
     return data

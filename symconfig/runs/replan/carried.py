@@ -31,7 +31,7 @@ from symconfig.units import GIB
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a configuration is under a plan's inputs.
+    """The verdict on a configuration under a plan's inputs.
 
     refused: why it cannot run at all, as a sentence without its end; then the numbers are 0. over_bytes: by how much
     the fullest GPU is too full; host_over_bytes: the same of the host memory that may be pinned for each GPU.
@@ -50,7 +50,7 @@ class Verdict:
         return not self.refused and self.over_bytes <= 0 and self.host_over_bytes <= 0
 
     def __str__(self) -> str:
-        """After the name of the choice: `takes 2.1 % longer`."""
+        """Write the verdict after the name of the choice: `takes 2.1 % longer`."""
         if self.refused:
             return f"cannot run: {self.refused}"
         if self.over_bytes > 0:
@@ -64,7 +64,7 @@ class Verdict:
 
 
 def carried(candidate: Candidate, plan: Plan) -> Configuration:
-    """A candidate as it would be with the GPUs, batch, sequences and framework of `plan`.
+    """Return a candidate as it would be with the GPUs, batch, sequences and framework of `plan`.
 
     Data parallelism takes the GPUs that the other degrees leave; a model without experts has none to divide.
     """
@@ -100,7 +100,7 @@ def candidate(plan: Plan, c: Configuration) -> Candidate:
 
 
 def judged(plan: Plan, c: Configuration) -> Verdict:
-    """The configuration under the plan's inputs, by the functions that the search uses."""
+    """Judge the configuration under the plan's inputs, by the functions that the search uses."""
     wanted = _request(plan, c.precision, Extras.of(c.framework))
     if refused := _undivided(plan, c) or _unknown(wanted, c):
         return Verdict(refused)
@@ -120,7 +120,7 @@ def judged(plan: Plan, c: Configuration) -> Verdict:
 
 
 def _request(plan: Plan, precision: Precision, extras: Extras) -> Request:
-    """What the search was asked for, before its pins, with the options that its framework has of these."""
+    """Return the search's request before its pins, with the options that its framework has of these."""
     plain = request(plan.model, plan.cluster, plan.job, precision, parse({}))
     return switched_on(plain, extras, plan.cluster.gpu.architecture)
 
@@ -133,7 +133,7 @@ def _undivided(plan: Plan, c: Configuration) -> str:
 
 
 def _unknown(asked: Request, c: Configuration) -> str:
-    """What the target has not at any degree."""
+    """Say what the target has not at any degree."""
     limits, name = asked.limits, f"{asked.framework.name} {asked.version}"
     if lacks := limits.lacking():
         return lacks[0].rule
@@ -148,7 +148,7 @@ def _unknown(asked: Request, c: Configuration) -> str:
 
 
 def _untold(plan: Plan, found: Found) -> str:
-    """What the job's target cannot be told of it; its framework's own refusals are known by now."""
+    """Say what the job's target cannot express; its framework's own refusals are known by now."""
     if plan.job.target is None:
         return ""
     other = replace(plan, best=candidates.detail(found, plan.cluster, plan.job))

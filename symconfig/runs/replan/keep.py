@@ -54,7 +54,7 @@ def _switch(on: bool) -> str:
 
 
 def _recompute(recompute: Recompute) -> str | None:
-    """None for whole layers of which some are recomputed: a pin says all or none."""
+    """Return the pin; None for whole layers of which some are recomputed: a pin says all or none."""
     if recompute.method == "block":
         return None
     modules = ",".join(recompute.modules)
@@ -62,7 +62,7 @@ def _recompute(recompute: Recompute) -> str | None:
 
 
 def names(asked: Sequence[str], field: str) -> tuple[str, ...]:
-    """Each once, in the order of the pins. Raises InputError with every one that is no pin's."""
+    """Return each name once, in the order of the pins. Raises InputError with every one that is no pin's."""
     wrong = [name for name in dict.fromkeys(asked) if name not in PIN_NAMES]
     if wrong:
         raise InputError(
@@ -75,7 +75,7 @@ def names(asked: Sequence[str], field: str) -> tuple[str, ...]:
 
 
 def pins(candidate: Candidate, kept: Sequence[str]) -> dict[str, str]:
-    """The candidate's own values. Raises InputError with every name of which it has none that a pin can say."""
+    """Return the candidate's own values. Raises InputError with every name of which it has none that a pin can say."""
     said = {name: _SAID[name](candidate) for name in kept}
     wrong = [name for name, value in said.items() if value is None]
     if wrong:
@@ -89,7 +89,7 @@ def pins(candidate: Candidate, kept: Sequence[str]) -> dict[str, str]:
 
 
 def differing(old: Candidate, new: Candidate, among: Sequence[str]) -> dict[str, str]:
-    """The old values of these choices, but for degrees that neither uses; nothing where both have the same."""
+    """Return the old values of these choices, but for degrees that neither uses; nothing where both have the same."""
     before, after = pins(old, among), pins(new, among)
     return (
         {name: value for name, value in before.items() if (value, after[name]) != ("1", "1")} if before != after else {}
@@ -99,7 +99,7 @@ def differing(old: Candidate, new: Candidate, among: Sequence[str]) -> dict[str,
 def binding(
     model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, kept: Mapping[str, str]
 ) -> tuple[tuple[str, ...], ...]:
-    """Of kept pins that leave no plan, the smallest sets that do so by themselves.
+    """Find, of kept pins that leave no plan, the smallest sets that do so by themselves.
 
     job: without them.
     """

@@ -35,7 +35,7 @@ class Near:
 
     @property
     def free(self) -> bool:
-        """Whether it costs nothing."""
+        """Tell whether it costs nothing."""
         return self.slower <= FREE
 
 
@@ -43,8 +43,9 @@ def nearest(
     old: Plan, new: Plan, loads: Loadable, solved: Callable[[Mapping[str, str]], Plan],
     loadable: Callable[[Plan], Loadable],
 ) -> Near | None:  # fmt: skip
-    """Of the plans that keep something of the old one and are hardly slower than the new one, that whose checkpoint is
-    loaded with the least ado; of several, the fastest, and of those that which keeps the least.
+    """Find the plan with the least work for its checkpoint, of those that keep some old choices and are hardly slower.
+
+    Of several, the fastest, and of those that which keeps the least.
 
     loads: what becomes of the old plan's checkpoint in the new one, `loadable`: in any. solved: the best plan with pins
     beside those that are asked for. None where no such plan is loaded with less ado than the new one.
@@ -69,7 +70,7 @@ def _framework(plan: Plan) -> str:
 
 
 def pins_kept(old: Candidate, new: Plan) -> Iterator[dict[str, str]]:
-    """The old values of the groups in which both differ, of one group, of two, of all; never of what is asked for."""
+    """Yield the old values of the groups in which both differ, of one group, of two, of all; never of wanted fields."""
     groups = [
         pins
         for names in GROUPS

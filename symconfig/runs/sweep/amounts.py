@@ -16,7 +16,7 @@ MOST_TOKENS = 1e18
 
 
 def time_s(field: str, text: str) -> float:
-    """Seconds of `30d`: s, m, h, d or w; a number alone is days. Raises InputError."""
+    """Parse seconds of `30d`: s, m, h, d or w; a number alone is days. Raises InputError."""
     found = _read(text, _UNITS_S, "d")
     if found is None or not 0 < found <= MOST_S:
         raise InputError(Problem("wrong value", field=field, got=text, need="a time as 30d, 12h or 2w"))
@@ -24,7 +24,7 @@ def time_s(field: str, text: str) -> float:
 
 
 def tokens(field: str, text: str) -> int:
-    """Tokens of `2T`: K, M, B (or G) or T; none is one by one. Raises InputError, also for a part of a token."""
+    """Parse tokens of `2T`: K, M, B (or G) or T; none is one by one. Raises InputError, also for a part of a token."""
     found = _read(text, _COUNTS, "")
     if found is None or not 1 <= found <= MOST_TOKENS or found.denominator > 1:
         need = "a whole number of tokens as 2T, 500B or 1e12"

@@ -28,7 +28,7 @@ LETTERS = 16
 
 @cache
 def planner() -> str:
-    """The version, and a digest of the code and the constants."""
+    """Return the version, and a digest of the code and the constants."""
     paths = {path for name in PARTS for path in (PACKAGE / name, *(PACKAGE / name).rglob("*"))}
     found = hashlib.sha256()
     for path in sorted(paths):

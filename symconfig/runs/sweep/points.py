@@ -43,13 +43,19 @@ class Points:
 
 @dataclass(slots=True)
 class Ids:
-    """Makes ids, with the digest of each descriptor taken once: whole descriptors, so that an edited one has others."""
+    """A maker of ids, with the digest of each descriptor taken once.
+
+    It digests whole descriptors, so that an edited one has others.
+    """
 
     # By identity, with the descriptor itself: a number is given again to another object once the first one is gone.
     _digests: dict[int, tuple[ModelDescriptor | ClusterDescriptor, str]] = field(default_factory=dict)
 
     def of(self, job: Mapping[str, Any], model: ModelDescriptor, cluster: ClusterDescriptor) -> str:
-        """job: as of `settled`, with all of its training: no plan looks at that, and every plan.json has it."""
+        """Return the id; job: as of `settled`, with all of its training.
+
+        No plan looks at that, and every plan.json has it.
+        """
         asked = {"job": dict(job), "model": self._digest(model), "cluster": self._digest(cluster)}
         return digest(asked)[:ID_LETTERS]
 
@@ -60,12 +66,15 @@ class Ids:
 
 
 def combinations(asked: Asked) -> int:
-    """How many there are before any is left out."""
+    """Count the combinations before any is left out."""
     return prod(len(axis.values) for axis in asked.axes)
 
 
 def points(asked: Asked, limit: int = LIMIT) -> Points:
-    """Every combination once, the last axis fastest. Raises InputError for more than `limit`, and for none at all."""
+    """Return every combination once, the last axis fastest.
+
+    Raises InputError for more than `limit`, and for none at all.
+    """
     total = combinations(asked)
     if total > limit:
         sizes = " x ".join(f"{len(axis.values):,} {axis.name}" for axis in asked.axes)

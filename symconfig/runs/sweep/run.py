@@ -19,7 +19,7 @@ from symconfig.runs.sweep.task import Row, Status, Task
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """How far a sweep is. rows: of all points that have one; fresh: planned just now."""
+    """The progress of a sweep. rows: of all points that have one; fresh: planned just now."""
 
     points: int
     rows: int
@@ -44,12 +44,12 @@ class Swept:
 
     @property
     def counts(self) -> Counter[Status]:
-        """Rows by status."""
+        """Count rows by status."""
         return Counter(row.status for row in self.rows.values())
 
     @property
     def records(self) -> list[dict[str, Value]]:
-        """The table's rows, by column."""
+        """Return the table's rows, by column."""
         return [self._record(point) for point in self.points if point.id in self.rows]
 
     def _record(self, point: Point) -> dict[str, Value]:
@@ -61,7 +61,7 @@ class Swept:
 
 
 def price_of(point: Point, prices: Mapping[str, float]) -> float | None:
-    """Of a GPU-hour: by the name under which the cluster was asked for, or its own."""
+    """Return the price of a GPU-hour: by the cluster's name in the job, or its own."""
     return prices.get(str(point.job["cluster"]), prices.get(point.cluster.name))
 
 
@@ -73,8 +73,9 @@ def sweep(
     fresh: bool,
     progress: Progress,
 ) -> Swept:
-    """Plan every point that the journal beside `out` does not have, and write the table: also of a part of them, when
-    it is interrupted.
+    """Plan every point that the journal beside `out` does not have, and write the table.
+
+    Also of a part of them, when it is interrupted.
 
     fresh: forget the journal. Raises InputError for an output that cannot be written or a journal of something else.
     """

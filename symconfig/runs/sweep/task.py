@@ -50,7 +50,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What came of a task. values: the columns that a plan fills; planner: which planner did it."""
+    """The outcome of a task. values: the columns that a plan fills; planner: which planner did it."""
 
     id: str
     status: Status
@@ -69,7 +69,7 @@ class Row:
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> Row:
-        """Raises KeyError, TypeError or ValueError for what is none."""
+        """Parse a row of plain data; raise KeyError, TypeError or ValueError for anything else."""
         texts = [data["id"], data["planner"], data["reason"]]
         if not all(isinstance(text, str) for text in texts) or not isinstance(data["values"], dict):
             raise TypeError("is not a row")
