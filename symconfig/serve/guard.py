@@ -38,8 +38,8 @@ class Guard:
     token: str | None = None
 
     def check(self, asked: HTTPConnection) -> None:
-        """Raises Refused. A page of another site that finds its way here, by name or by address, has the wrong host or
-        the wrong origin."""
+        """Refuse a request that may not be answered: raise Refused. A page of another site that finds its way here, by
+        name or by address, has the wrong host or the wrong origin."""
         host = asked.headers.get("host", "")
         if _name(host) not in self.hosts:
             raise Refused(421, f"this server is not {host[:80]!r}")
