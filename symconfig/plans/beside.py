@@ -14,8 +14,10 @@ TOLD = 6  # differences of a recipe
 
 
 def layout(candidate: Candidate) -> str:
-    """Return the degrees that are not 1 and the micro-batch: `tp 4 pp 4 vpp 5 dp 4, micro-batch 1`; with recompute and
-    a layout string where there are any."""
+    """Return the degrees that are not 1 and the micro-batch: `tp 4 pp 4 vpp 5 dp 4, micro-batch 1`.
+
+    With recompute and a layout string where there are any.
+    """
     p, options = candidate.parallel, candidate.options
     degrees = " ".join(f"{name} {getattr(p, name)}" for name in DEGREES if getattr(p, name) > 1) or "one GPU"
     again = options.recompute
@@ -58,12 +60,12 @@ def beside(plan: Plan, *, brief: bool = False) -> Iterator[str]:
 
 
 def _alike(one: Candidate, other: Candidate) -> bool:
-    """Whether they are one plan, however each is judged."""
+    """Tell whether two candidates are one plan, however each is judged."""
     return replace(one, judged=None) == replace(other, judged=None)
 
 
 def _against(plan: Plan, other: Candidate) -> str:
-    """`7.349 s, 2.4 % slower`: than the plan."""
+    """Compare a step time with the plan's: `7.349 s, 2.4 % slower`."""
     step_s = other.predicted.step_s
     return f"{step_s:.3f} s, {_slower(step_s / plan.best.predicted.step_s - 1)}"
 
@@ -75,7 +77,7 @@ def _slower(loss: float) -> str:
 
 
 def _recipe(recipe: NearRecipe, *, brief: bool) -> str:
-    """The recipe, what its layout would take here, and what each difference costs by itself."""
+    """Return the recipe, the layout it would have here, and the cost of each difference by itself."""
     head = f"Nearest published recipe: {recipe.id} ({recipe.title}; {recipe.job})."
     if not recipe.differences:
         return f"{head} The plan is laid out as it is."

@@ -93,7 +93,7 @@ def _file(path: Path) -> Path:
 
 
 def parse_plan(text: str, file: str = "plan.json", accept_edits: bool = False) -> Plan:
-    """The plan in `text`. accept_edits: whatever its digests say, for who solves again from its inputs.
+    """Parse the plan in `text`. accept_edits: whatever its digests say, for who solves again from its inputs.
 
     Raises InputError with everything that is missing, wrong or edited.
     """
@@ -111,7 +111,7 @@ def parse_plan(text: str, file: str = "plan.json", accept_edits: bool = False) -
 
 
 def _data(text: str, file: str) -> Any:
-    """What the JSON holds. Places are looked for only where something is wrong: they take as long again."""
+    """Parse the JSON of a text. Places are looked for only where something is wrong: they take as long again."""
     try:
         return json.loads(text, parse_constant=_not_finite, object_pairs_hook=_once)
     except (ValueError, RecursionError) as error:  # also an integer of thousands of digits
@@ -131,7 +131,10 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _check_schema(document: Document) -> None:
-    """Raises InputError for what is no plan of this schema, and says what it is instead where that can be told."""
+    """Refuse a document that is no plan of this schema.
+
+    Raise InputError, which says what it is instead where that is clear.
+    """
     got = document.data.get("schema") if isinstance(document.data, dict) else type(document.data).__name__
     if got == SCHEMA:
         return
@@ -144,7 +147,7 @@ def _check_schema(document: Document) -> None:
 
 
 class _Reader:
-    """Reads the parts of a plan one by one, and gathers what is wrong in all of them."""
+    """A reader of the parts of a plan, one by one, which gathers the problems of all of them."""
 
     def __init__(self, document: Document) -> None:
         self._document = document
@@ -152,7 +155,7 @@ class _Reader:
         self.problems: list[Problem] = []
 
     def plan(self) -> Plan | None:
-        """Nothing when any part is wrong: then `problems` says how."""
+        """Build the plan, or None when any part is wrong: `problems` says how."""
         data = self._data
         for name in data:
             if name not in (*_PARTS, *SOMETIMES, WARNINGS):
@@ -291,7 +294,7 @@ def _rls() -> TypeAdapter[tuple[PlannedRl, ...]]:
 
 
 def _edited_parts(text: str) -> tuple[str, ...]:
-    """Names of the parts of a plan's text that are not what their digests were taken of; it was parsed before.
+    """Return the names of the parts of a plan's text that differ from their digests; the text was parsed before.
 
     Of a plan that an older symconfig wrote none are known.
     """
@@ -301,13 +304,16 @@ def _edited_parts(text: str) -> tuple[str, ...]:
 
 
 def _undigested(data: Mapping[str, Any], written: Mapping[str, Any]) -> list[str]:
-    """Parts without a digest. An older symconfig took fewer, of another text: its digests say nothing here."""
+    """Return the parts without a digest.
+
+    An older symconfig took fewer, of another text: its digests say nothing here.
+    """
     needed = (*INPUTS, VERSION, *ANSWER, *(name for name in SOMETIMES if name in data))
     return [name for name in needed if name not in written]
 
 
 def _mismatched(data: Mapping[str, Any], written: Mapping[str, Any]) -> dict[str, KeyPath]:
-    """The parts that are not what their digests were taken of, by name, and where they are."""
+    """Return the parts that differ from their digests, by name, with their places."""
     found = {
         name: path for name, (path, value) in signed(data).items() if name in written and written[name] != digest(value)
     }
@@ -315,7 +321,7 @@ def _mismatched(data: Mapping[str, Any], written: Mapping[str, Any]) -> dict[str
 
 
 def _edited(document: Document) -> Iterator[Problem]:
-    """The parts that are not what their digests were taken of, or the digests that are not there."""
+    """Yield a problem for each part that differs from its digest, and for each digest that is missing."""
     written = document.data.get("digests")
     if not isinstance(written, dict):
         if "digests" in document.data:
@@ -343,7 +349,7 @@ _HINT = "symconfig replan PLAN.json --accept-edits, which solves again from the 
 
 
 def _with_places(problems: list[Problem], text: str, file: str) -> Iterator[Problem]:
-    """The problems with the line and column of their fields."""
+    """Yield the problems with the line and column of their fields."""
     try:
         places = parse_json_strict(text, file)
     except InputError:  # more values than places are kept of

@@ -16,7 +16,7 @@ from symconfig.plans.plan import Candidate, Plan
 
 
 def problems(plan: Plan, file: str) -> Iterator[Problem]:
-    """What is wrong in any of the plan's candidates."""
+    """Yield the problems of any of the plan's candidates."""
     places = ("best", *(f"alternatives.{place}" for place in range(len(plan.alternatives))))
     for where, candidate in zip(places, (plan.best, *plan.alternatives), strict=True):
         found = [*_products(candidate, plan.job, file, where)]
@@ -89,7 +89,7 @@ def _stages(candidate: Candidate, model: ModelDescriptor, file: str, where: str)
 
 
 def _said(candidate: Candidate, model: ModelDescriptor) -> list[str]:
-    """The letters of each chunk by the options; nothing where no such stages can be."""
+    """Return the letters of each chunk by the options; nothing where no such stages can be."""
     options, parallel = candidate.options, candidate.parallel
     if options.pipeline_layout is not None:
         return expanded(options.pipeline_layout)
