@@ -26,7 +26,7 @@ _KINDS = (
 
 @cache
 def data_dir(name: str) -> Path:
-    """The folder `templates` or `model_zoo`. Raises FileNotFoundError on a broken installation."""
+    """Return the folder `templates` or `model_zoo`. Raises FileNotFoundError on a broken installation."""
     package = PACKAGE.resolve()
     for candidate in (package.parent / name, package / "_data" / name):
         if candidate.is_dir() and (candidate.parent != package.parent or (package.parent / "pyproject.toml").exists()):
