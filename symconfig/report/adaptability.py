@@ -41,8 +41,8 @@ def blocks(cases: Sequence[Case]) -> list[Block]:
 
 
 def _row(case: Case) -> tuple[str, ...]:
-    again = "runs again" if case.kept.plan is None else "runs safely"
-    gain = f"{case.gain:.3f}" if case.gain is not None else again if case.replanned.plan else ""
+    kept = "runs again" if case.kept.plan is None else "runs safely"
+    gain = f"{case.gain:.3f}" if case.gain is not None else kept if case.replanned.plan else ""
     return (case.name, *_cells(case.kept), *_cells(case.replanned), gain)
 
 

@@ -65,9 +65,9 @@ def read(audit: Audit) -> str:
         options += f" and {count(len(reading.deepspeed.spans) - 1)} keys of {reading.deepspeed.text.file}"
     program = f" for {shorten(reading.program.text, 80)}" if reading.program is not None else ""
     others = [text.file for text in reading.texts[1:]]
-    beside = f" (with {', '.join(others)})" if others else ""
+    companions = f" (with {', '.join(others)})" if others else ""
     return (
-        f"{reading.file}{beside}: {FORMATS[reading.format]}, {options}{program}\n"
+        f"{reading.file}{companions}: {FORMATS[reading.format]}, {options}{program}\n"
         f"read as {BACKENDS[side.backend].label} {_version(audit)}"
     )
 
@@ -130,8 +130,8 @@ def _uses(item: Unread, reading: Reading) -> Iterator[str]:
     used: dict[str, dict[str, None]] = {}
     for one in reading.hidden:
         if one.by == item.place:
-            said = "" if one.otherwise is None else f", else {shorten(one.otherwise, 40)}"
-            used.setdefault(one.variable, {})[f"{shorten(one.option, 40)} (line {one.place.line}{said})"] = None
+            otherwise = "" if one.otherwise is None else f", else {shorten(one.otherwise, 40)}"
+            used.setdefault(one.variable, {})[f"{shorten(one.option, 40)} (line {one.place.line}{otherwise})"] = None
     yield from (f"{name}: {', '.join(uses)}" for name, uses in used.items())
 
 
@@ -171,14 +171,14 @@ def understood(judged: Judged) -> str:
 
 def model(described: Described) -> str:
     """Describe the model by what it is, and by the zoo's name where one computes the same."""
-    found, total = described.model, parameters(described.model).total
-    heads = f"{found.num_attention_heads} heads on {found.num_key_value_heads} of keys"
+    own, total = described.model, parameters(described.model).total
+    heads = f"{own.num_attention_heads} heads on {own.num_key_value_heads} of keys"
     shape = (
-        f"{count(found.num_hidden_layers)} layers of {count(found.hidden_size)}, {heads}, vocabulary "
-        f"{count(found.vocab_size)}"
+        f"{count(own.num_hidden_layers)} layers of {count(own.hidden_size)}, {heads}, vocabulary "
+        f"{count(own.vocab_size)}"
     )
-    if found.experts is not None:
-        shape += f", {found.experts.num_experts} experts of which {found.experts.num_experts_per_tok} work"
+    if own.experts is not None:
+        shape += f", {own.experts.num_experts} experts of which {own.experts.num_experts_per_tok} work"
     name = f"the zoo's {described.zoo}" if described.zoo else _near(described)
     return f"model: {name}, {total / 1e9:.2f} billion parameters ({shape})"
 
@@ -197,11 +197,11 @@ def findings(audit: Audit) -> str:
     for finding in ranked:
         by_rule.setdefault(finding.rule, []).append(finding)
     lines = ["What is wrong"]
-    for rule, found in by_rule.items():
-        lines += [f"  {each.severity}: {each.problem} [{rule}]" for each in found[:_OF_A_RULE]]
-        if len(found) > _OF_A_RULE:
-            fields = ", ".join(dict.fromkeys(each.problem.field or each.problem.what for each in found[_OF_A_RULE:]))
-            lines.append(f"  {found[0].severity}: the same of {shorten(fields, 300)} [{rule}]")
+    for rule, listed in by_rule.items():
+        lines += [f"  {each.severity}: {each.problem} [{rule}]" for each in listed[:_OF_A_RULE]]
+        if len(listed) > _OF_A_RULE:
+            fields = ", ".join(dict.fromkeys(each.problem.field or each.problem.what for each in listed[_OF_A_RULE:]))
+            lines.append(f"  {listed[0].severity}: the same of {shorten(fields, 300)} [{rule}]")
     return "\n".join(lines)
 
 
@@ -284,31 +284,31 @@ def _gain(share: float) -> str:
 
 def _proof(better: Plan) -> Iterator[str]:
     search = better.search
-    said = (
+    proof = (
         "no better one exists under the model"
         if search.optimal
         else f"another could be {percent(max(search.gap, search.layout_gap))} faster at most"
     )
-    yield f"{count(search.candidates)} candidates were weighed; {said}."
+    yield f"{count(search.candidates)} candidates were weighed; {proof}."
 
 
 def verdict(audit: Audit) -> str:
     """Write the answer in a line."""
     errors = sum(finding.severity == "error" for finding in audit.findings)
     warnings = sum(finding.severity == "warning" for finding in audit.findings)
-    told = f"{errors} error{'s' * (errors != 1)}, {warnings} warning{'s' * (warnings != 1)}"
+    counted = f"{errors} error{'s' * (errors != 1)}, {warnings} warning{'s' * (warnings != 1)}"
     if errors:
-        head = f"It cannot run as it is: {told}."
+        head = f"It cannot run as it is: {counted}."
     elif not audit.reading.complete:
-        head = f"Not all of it was understood, so that nothing is said of whether it runs: {told}."
+        head = f"Not all of it was understood, so that nothing is said of whether it runs: {counted}."
     elif audit.judged is None and audit.reading.dark:
-        head = f"Nothing in what was read keeps it from running, and nothing was predicted: {told}."
+        head = f"Nothing in what was read keeps it from running, and nothing was predicted: {counted}."
     elif audit.reading.dark:
-        head = f"Nothing in what was read keeps it from running: {told}."
+        head = f"Nothing in what was read keeps it from running: {counted}."
     elif audit.judged is None:
-        head = f"Nothing was found that keeps it from running, and nothing was predicted: {told}."
+        head = f"Nothing was found that keeps it from running, and nothing was predicted: {counted}."
     else:
-        head = f"Nothing keeps it from running: {told}."
+        head = f"Nothing keeps it from running: {counted}."
     if audit.better is not None and audit.gain is not None and audit.way:
         head += f" The best plan takes {percent(audit.gain)} less time a step."
     elif audit.better is not None and audit.gain is None:

@@ -39,15 +39,15 @@ def _verdict(checked: Checked) -> str:
 
 def _again(checked: Checked) -> str:
     """Return the command that makes it good."""
-    asked = _asked(checked)
+    options = _asked(checked)
     kinds = {finding.kind for finding in checked.findings}
     edited = any(finding.path == "plan.json" and finding.kind == "edited" for finding in checked.findings)
     if checked.inputs or (not checked.again and (edited or checked.manifest is None or kinds & {"input", "answer"})):
         changed = "".join(f" --{name} {sh(value)}" for name, value in checked.inputs.items())
-        return f"symconfig replan {sh(checked.plan)}{' --accept-edits' if edited else ''}{changed}{asked} --out NEW"
+        return f"symconfig replan {sh(checked.plan)}{' --accept-edits' if edited else ''}{changed}{options} --out NEW"
     if checked.again:
-        return f"symconfig {checked.again}{asked} --out {sh(checked.place)} --force"
-    return f"symconfig render {sh(checked.plan)}{asked} --out {sh(checked.plan.parent)} --force"
+        return f"symconfig {checked.again}{options} --out {sh(checked.place)} --force"
+    return f"symconfig render {sh(checked.plan)}{options} --out {sh(checked.plan.parent)} --force"
 
 
 def _asked(checked: Checked) -> str:

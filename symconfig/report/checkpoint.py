@@ -25,9 +25,9 @@ def found(checkpoint: Checkpoint) -> list[Block]:
     """Show what `read` returned of a checkpoint."""
     where = "" if checkpoint.iteration is None else f", iteration {count(checkpoint.iteration)}"
     size = checkpoint.size_bytes
-    said = f"{gib(size)} GiB" if size >= GIB else f"{size / MIB:.1f} MiB"
+    amount = f"{gib(size)} GiB" if size >= GIB else f"{size / MIB:.1f} MiB"
     releases = " to ".join(filter(None, dict.fromkeys((checkpoint.since, checkpoint.until))))
-    head = f"{checkpoint.folder}: {checkpoint.kind}{where}, {said}"
+    head = f"{checkpoint.folder}: {checkpoint.kind}{where}, {amount}"
     rows = [
         (name, str(value))
         for name, value in (*checkpoint.degrees.items(), *checkpoint.says.items())

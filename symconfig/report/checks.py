@@ -18,9 +18,9 @@ def blocks(folder: Path, checks: Sequence[Check]) -> list[Block]:
     """Show one row a check, one a pair of numbers where a check compared some, then the count."""
     rows = tuple((check.status, check.name, seconds(check.seconds), " ".join(check.detail.split())) for check in checks)
     counts = Counter(check.status for check in checks)
-    said = ", ".join(f"{count} {status}" for status, count in sorted(counts.items())) or "no check applies"
+    summary = ", ".join(f"{count} {status}" for status, count in sorted(counts.items())) or "no check applies"
     grids = [Grid(("", "check", "s", "found"), rows, left=(0, 1, 3), title=f"Checks of {folder}"), *_numbers(checks)]
-    return [*grids, f"{said}."]
+    return [*grids, f"{summary}."]
 
 
 def _numbers(checks: Sequence[Check]) -> list[Grid]:

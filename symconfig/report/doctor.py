@@ -183,8 +183,8 @@ def _sites() -> Iterator[Site]:
 
 
 def _shellcheck() -> bool:
-    beside = Path(sys.executable).with_name("shellcheck")
-    return beside.is_file() or shutil.which("shellcheck") is not None
+    neighbour = Path(sys.executable).with_name("shellcheck")
+    return neighbour.is_file() or shutil.which("shellcheck") is not None
 
 
 def _megatron_source() -> bool:

@@ -24,13 +24,13 @@ READ_AS = (
 )
 
 
-def family_list(found: Sequence[Family]) -> list[Block]:
+def family_list(families: Sequence[Family]) -> list[Block]:
     """List the families, one line each."""
-    rows = tuple((one.name, described(one), *cells(one)) for one in found)
-    read = sum(one.model is not None for one in found)
+    rows = tuple((one.name, described(one), *cells(one)) for one in families)
+    read = sum(one.model is not None for one in families)
     return [
         Grid(("family", "its default model", *COLUMNS), rows, left=tuple(range(2 + len(COLUMNS)))),
-        f"{read} of {len(found)} families are imported. {READ_AS}",
+        f"{read} of {len(families)} families are imported. {READ_AS}",
         "`symconfig models --families NAME` says of one what is in the way.",
     ]
 

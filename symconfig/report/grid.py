@@ -51,9 +51,9 @@ def page_width(stream: TextIO) -> int | None:
 
     None: as many as there are, where neither says it, so that a program that reads the output finds whole lines.
     """
-    said = os.environ.get("COLUMNS", "")
-    if said.isdecimal() and int(said):
-        return max(LEAST_WIDTH, int(said))
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdecimal() and int(columns):
+        return max(LEAST_WIDTH, int(columns))
     return max(LEAST_WIDTH, _columns_of(stream)) if stream.isatty() else None
 
 

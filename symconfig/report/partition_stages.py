@@ -44,34 +44,34 @@ def blocks(staged: Staged) -> list[Block]:
     shown: list[Block] = [_headline(staged), _stages(staged)]
     like = staged.found.like
     for number in dict.fromkeys(like):
-        said = staged.said[number]
+        report = staged.said[number]
         mine = [str(n + 1) for n, first in enumerate(like) if first == number]
-        shown += [f"Stage{'s' * (len(mine) > 1)} {', '.join(mine)}", strategies(said), stored(said)]
+        shown += [f"Stage{'s' * (len(mine) > 1)} {', '.join(mine)}", strategies(report), stored(report)]
     shown += legend(staged.said[0])
     notes = "\n".join(f"Note: {note}" for note in staged.found.program.notes)
     return [*shown, notes] if notes else shown
 
 
 def _headline(staged: Staged) -> str:
-    found, ask = staged.found, staged.ask
+    pipeline, ask = staged.found, staged.ask
     return "\n".join(
         (
             f"{staged.subject}, {staged.job}".rstrip(", "),
             f"mesh: {meshed(ask.mesh)}, {count(ask.mesh.gpus)} GPUs",
-            f"{several(len(found.program.operators), 'operator')} in {several(len(found.cuts) - 1, 'layer')}, between "
-            "which it may be cut",
+            f"{several(len(pipeline.program.operators), 'operator')} in {several(len(pipeline.cuts) - 1, 'layer')}, "
+            "between which it may be cut",
             "",
-            f"{seconds(found.step_s)} s a step in {several(len(found.stages), 'stage')}, "
-            f"{count(found.turns)} microbatch{'es' * (found.turns > 1)}; {percent(found.idle)} of it idle",
+            f"{seconds(pipeline.step_s)} s a step in {several(len(pipeline.stages), 'stage')}, "
+            f"{count(pipeline.turns)} microbatch{'es' * (pipeline.turns > 1)}; {percent(pipeline.idle)} of it idle",
         )
     )
 
 
 def _stages(staged: Staged) -> Grid:
-    found = staged.found
+    pipeline = staged.found
     rows = []
-    for number, stage in enumerate(found.stages):
-        operators = _names(found, number)
+    for number, stage in enumerate(pipeline.stages):
+        operators = _names(pipeline, number)
         span = f"{short(operators[0], _NAME)} to {short(operators[-1], _NAME)}"
         rows.append(
             (
@@ -84,21 +84,21 @@ def _stages(staged: Staged) -> Grid:
 
 
 def to_dict(staged: Staged) -> dict[str, Any]:
-    found, ask = staged.found, staged.ask
+    pipeline, ask = staged.found, staged.ask
     return {
         "schema": SCHEMA,
-        "name": found.program.name,
+        "name": pipeline.program.name,
         "job": staged.job,
         "mesh": {"gpus": ask.mesh.gpus, "levels": levels(ask.mesh)},
         "solution": {
-            "step_s": found.step_s,
-            "microbatches": found.turns,
-            "idle": found.idle,
+            "step_s": pipeline.step_s,
+            "microbatches": pipeline.turns,
+            "idle": pipeline.idle,
             "memory_limit_bytes": ask.memory_limit,
-            "layers": len(found.cuts) - 1,
-            "solved": found.solved,
+            "layers": len(pipeline.cuts) - 1,
+            "solved": pipeline.solved,
         },
-        "stages": [_stage(staged, number) for number in range(len(found.stages))],
+        "stages": [_stage(staged, number) for number in range(len(pipeline.stages))],
     }
 
 
@@ -117,5 +117,5 @@ def _stage(staged: Staged, number: int) -> dict[str, Any]:
     }
 
 
-def _names(found: Pipeline, number: int) -> Sequence[str]:
-    return [found.program.operators[index].name for index in found.operators(number)]
+def _names(pipeline: Pipeline, number: int) -> Sequence[str]:
+    return [pipeline.program.operators[index].name for index in pipeline.operators(number)]

@@ -11,12 +11,12 @@ from symconfig.report.grid import Block, Grid
 Told = Mapping[str, Any]  # a recipe as `symconfig recipes --json` has it
 
 
-def listed(found: Sequence[Told]) -> list[Block]:
+def listed(recipes: Sequence[Told]) -> list[Block]:
     """Return each name on a line of its own, to be copied, and below it the recipe's job and its layout."""
-    count = f"{len(found)} recipe{'s' * (len(found) != 1)}"
-    if not found:
+    count = f"{len(recipes)} recipe{'s' * (len(recipes) != 1)}"
+    if not recipes:
         return [f"{count}. Fewer filters find more."]
-    lines = (line for one in found for line in (one["id"], f"  {job_words(one)}: {layout_words(one['layout'])}"))
+    lines = (line for one in recipes for line in (one["id"], f"  {job_words(one)}: {layout_words(one['layout'])}"))
     return [
         "\n".join(lines),
         f"{count}. `symconfig recipes NAME` shows one, `symconfig plan --like NAME` plans from it.",
@@ -55,5 +55,5 @@ def layout_words(layout: Told) -> str:
     degrees = [f"{name} {layout[name]}" for name in ("tp", "pp", "vpp", "cp", "ep", "etp") if layout.get(name, 1) > 1]
     micro = [f"micro {layout['micro']}"] if layout.get("micro") else []
     zero = [f"zero {layout['zero']}"] if layout.get("zero") not in (None, 0, 1) else []
-    again = (layout.get("recompute") or "none").partition(":")[0]
-    return " ".join([*degrees, *micro, *zero, *([again] if again != "none" else [])])
+    recomputed = (layout.get("recompute") or "none").partition(":")[0]
+    return " ".join([*degrees, *micro, *zero, *([recomputed] if recomputed != "none" else [])])

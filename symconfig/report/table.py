@@ -33,8 +33,8 @@ _SHOWN = 0.01  # of the step or of the memory: a smaller part is one of the othe
 def blocks(plan: Plan) -> list[Block]:
     """Return what a person decides by, in order; `symconfig explain` has the rest."""
     shown: list[Block] = [headline(plan), *opened(plan), ranking(plan)]
-    if told := "\n".join([*why(plan), *beside(plan, brief=True)]):
-        shown.append(told)
+    if remarks := "\n".join([*why(plan), *beside(plan, brief=True)]):
+        shown.append(remarks)
     return [*shown, footer(plan, brief=True)]
 
 
@@ -142,21 +142,21 @@ def _row(number: str, candidate: Candidate) -> dict[str, str]:
 def others_text(candidate: Candidate) -> str:
     """Spell the options that have no column of their own and differ from the framework's usual ones."""
     o = candidate.options
-    found = []
+    options = []
     if o.optimizer_offload:
-        found.append("optimizer offload" + (f" {percent(o.optimizer_offload)}" if o.optimizer_offload < 1 else ""))
+        options.append("optimizer offload" + (f" {percent(o.optimizer_offload)}" if o.optimizer_offload < 1 else ""))
     if o.param_offload:
-        found.append("parameter offload")
+        options.append("parameter offload")
     if o.activation_offload:
-        found.append("activation offload")
+        options.append("activation offload")
     if o.cp_comm not in (None, "p2p") and candidate.parallel.cp > 1:
-        found.append(f"cp by {o.cp_comm}")
-    found += Extras.planned(candidate).words
+        options.append(f"cp by {o.cp_comm}")
+    options += Extras.planned(candidate).words
     if o.account_for_embedding or o.account_for_loss:
-        found.append("ends as layers")
+        options.append("ends as layers")
     elif o.stage_layout:
-        found.append("uneven stages" if is_uneven(candidate.chunks) else "ends differ")
-    return ", ".join(found)
+        options.append("uneven stages" if is_uneven(candidate.chunks) else "ends differ")
+    return ", ".join(options)
 
 
 def losses(plan: Plan) -> Grid:
@@ -169,7 +169,7 @@ def losses(plan: Plan) -> Grid:
         return Grid(("#", "slower by", "because of"), rows, left=(2,), title="What the alternatives lose")
     candidates = (plan.best, *plan.alternatives)
     judged = [_judged(candidate) for candidate in candidates]
-    whole = tuple((number, slower, *told, why) for (number, slower, why), told in zip(
+    whole = tuple((number, slower, *judgement, why) for (number, slower, why), judgement in zip(
         (("1", "", ""), *rows), judged, strict=True))  # fmt: skip
     return Grid(("#", "slower by", *_JUDGED, "because of"), whole, left=(2 + len(_JUDGED),), title=SURE)
 

@@ -35,7 +35,7 @@ def _parts(source: Source, get: Callable[[Source | Scored], Error | None]) -> It
 
 
 def _times(scores: Sequence[Source]) -> Grid:
-    rows = ((name, *_error(found)) for source in scores for name, found in _parts(source, lambda part: part.time))
+    rows = ((name, *_error(error)) for source in scores for name, error in _parts(source, lambda part: part.time))
     headers = ("source", "rows", "MAPE", "bias", "in 10 %", "worst", "worst row")
     return Grid(headers, tuple(rows), left=(0, 6), title="Seconds of a step, predicted against measured")
 
@@ -48,9 +48,9 @@ def _layers(scores: Sequence[Source]) -> Grid:
 
 def _memory(scores: Sequence[Source]) -> Grid:
     rows = (
-        (name, *_error(found, low=True))
+        (name, *_error(error, low=True))
         for source in scores
-        for name, found in _parts(source, lambda part: part.memory)
+        for name, error in _parts(source, lambda part: part.memory)
     )
     headers = ("source", "rows", "MAPE", "bias", "in 10 %", "too low by", "lowest row")
     return Grid(headers, tuple(rows), left=(0, 6), title="Peak memory, predicted against measured")
@@ -69,15 +69,15 @@ def _ooms(scores: Sequence[Source]) -> Grid:
     rows = tuple(
         (
             source.name,
-            count(found.ran_out),
-            count(found.found),
-            _share(found.recall),
-            count(found.ran),
-            count(found.alarms),
-            _share(found.false_rate),
+            count(oom.ran_out),
+            count(oom.found),
+            _share(oom.recall),
+            count(oom.ran),
+            count(oom.alarms),
+            _share(oom.false_rate),
         )
         for source in scores
-        if (found := source.oom) and (found.ran_out or found.alarms)
+        if (oom := source.oom) and (oom.ran_out or oom.alarms)
     )
     headers = ("source", "ran out", "found", "recall", "ran", "called out", "false alarms")
     title = "Out of memory at no safety margin, where runs ran out or were called so"
@@ -122,14 +122,14 @@ def _growths(scores: Sequence[Source]) -> Grid:
     rows = tuple(
         (
             source.name,
-            found.model,
-            f"{count(found.gpus[0])} to {count(found.gpus[1])}",
-            _signed(found.measured),
-            _signed(found.predicted),
-            f"{100 * (found.predicted - found.measured):+.1f}",
+            growth.model,
+            f"{count(growth.gpus[0])} to {count(growth.gpus[1])}",
+            _signed(growth.measured),
+            _signed(growth.predicted),
+            f"{100 * (growth.predicted - growth.measured):+.1f}",
         )
         for source in scores
-        for found in source.growths
+        for growth in source.growths
     )
     headers = ("source", "model", "GPUs", "measured", "predicted", "points off")
     return Grid(headers, rows, left=(0, 1), title="Growth of a step, one plan on the fewest GPUs and on the most")
@@ -168,9 +168,9 @@ def _ignored(scores: Sequence[Source]) -> list[Block]:
     """Show the options that rows state and no prediction takes in."""
     lines = []
     for source in scores:
-        found = Counter(option for item in source.rows for option in item.case.ignored)
-        text = "; ".join(f"{option} ({_rows(rows)})" for option, rows in found.most_common())
-        lines += [f"{source.name}, {text}"] if found else []
+        counts = Counter(option for item in source.rows for option in item.case.ignored)
+        text = "; ".join(f"{option} ({_rows(rows)})" for option, rows in counts.most_common())
+        lines += [f"{source.name}, {text}"] if counts else []
     return ["\n".join(["Stated, and not predicted with", *lines])] if lines else []
 
 
@@ -203,7 +203,7 @@ def _source(source: Source) -> dict[str, Any]:
         **_part(source),
         "skipped": len(source.skipped),
         "sweeps": [_sweep(sweep) for sweep in source.sweeps],
-        "growths": [_growth(found) for found in source.growths],
+        "growths": [_growth(growth) for growth in source.growths],
         "stated": _part(source.stated),
         "assumed": _part(source.assumed),
     }
@@ -268,13 +268,13 @@ def _sweep(sweep: Sweep) -> dict[str, Any]:
     }
 
 
-def _growth(found: Growth) -> dict[str, Any]:
+def _growth(growth: Growth) -> dict[str, Any]:
     return {
-        "model": found.model,
-        "gpus": list(found.gpus),
-        "rows": list(found.rows),
-        "measured": tidy(found.measured),
-        "predicted": tidy(found.predicted),
+        "model": growth.model,
+        "gpus": list(growth.gpus),
+        "rows": list(growth.rows),
+        "measured": tidy(growth.measured),
+        "predicted": tidy(growth.predicted),
     }
 
 

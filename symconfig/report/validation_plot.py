@@ -54,8 +54,10 @@ def check(path: Path) -> None:
 
 def points(scores: Sequence[Source]) -> list[tuple[str, list[tuple[float, float]]]]:
     """Return, by source, measured and predicted seconds of each row that has a time."""
-    found = ((source.name, [(item.time[1], item.time[0]) for item in source.rows if item.time]) for source in scores)
-    return [(name, pairs) for name, pairs in found if pairs]
+    by_source = (
+        (source.name, [(item.time[1], item.time[0]) for item in source.rows if item.time]) for source in scores
+    )
+    return [(name, pairs) for name, pairs in by_source if pairs]
 
 
 def plot(scores: Sequence[Source], path: Path) -> None:

@@ -18,7 +18,7 @@ _BILLION, _MILLION = 1e9, 1e6
 _SHOWN = ("name", "source", "aliases", "schema_")  # in the title, or below it
 
 
-def cluster_list(found: Sequence[ClusterLine]) -> list[Block]:
+def cluster_list(lines: Sequence[ClusterLine]) -> list[Block]:
     """List clusters, one line each."""
     rows = tuple(
         (
@@ -30,7 +30,7 @@ def cluster_list(found: Sequence[ClusterLine]) -> list[Block]:
             f"{one.link_bytes_per_s / _GIGA:.4g}",
             f"{one.network_bytes_per_s / _GIGA:.3g}" if one.network_bytes_per_s is not None else "none",
         )
-        for one in found
+        for one in lines
     )
     headers = ("name", "GPU", "GiB", "TFLOP/s", "a node", "link", "network")
     return [
@@ -42,7 +42,7 @@ def cluster_list(found: Sequence[ClusterLine]) -> list[Block]:
     ]
 
 
-def model_list(found: Sequence[ModelLine]) -> list[Block]:
+def model_list(lines: Sequence[ModelLine]) -> list[Block]:
     """List models, one line each."""
     rows = tuple(
         (
@@ -55,7 +55,7 @@ def model_list(found: Sequence[ModelLine]) -> list[Block]:
             str(one.num_experts or ""),
             "" if one.task == "pretrain" else one.task,
         )
-        for one in found
+        for one in lines
     )
     headers = ("name", "parameters", "active", "layers", "hidden", "tokens", "experts", "adapter")
     return [

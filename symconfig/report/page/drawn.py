@@ -63,12 +63,12 @@ def _memory(chart: Chart, stage: int) -> dict[str, Any]:
     return {"seconds": packed(seconds, "f4"), "gib": packed(sizes / 2**30, "f4")}
 
 
-def roofline(found: Found, parts: Detail) -> dict[str, Any]:
+def roofline(point: Found, parts: Detail) -> dict[str, Any]:
     """Return the products and attentions of each kind of layer: FLOP, bytes of operands and results, seconds.
 
     The bytes are the least that a kernel can move: each operand read and each result written once.
     """
-    sizes = lattice(found.request, found.columns())
+    sizes = lattice(point.request, point.columns())
     values = {name: float(np.ravel(np.asarray(number))[0]) for name, number in sizes.numbers.items()}
     points = []
     for block in parts.table.blocks:
@@ -88,7 +88,7 @@ def roofline(found: Found, parts: Detail) -> dict[str, Any]:
                     "seconds": seconds,
                 }
             )
-    gpu = found.machine
+    gpu = point.machine
     return {"peak_flops": gpu.peak_flops, "bytes_per_s": float(gpu.hbm_bytes_per_s), "points": points}
 
 

@@ -31,11 +31,11 @@ class Axis:
 def axes(pieces: tuple[Window, ...], left: float, right: float, gap: float) -> tuple[Axis, ...]:
     """Return the axes of the pieces, all to one scale."""
     scale = (right - left - gap * (len(pieces) - 1)) / sum(piece.seconds for piece in pieces)
-    found, at = [], left
+    placed, at = [], left
     for piece in pieces:
-        found.append(Axis(piece, at, at + scale * piece.seconds))
-        at = found[-1].right + gap
-    return tuple(found)
+        placed.append(Axis(piece, at, at + scale * piece.seconds))
+        at = placed[-1].right + gap
+    return tuple(placed)
 
 
 def ticks(axis: Axis, apart: float, total_s: float) -> Iterator[tuple[float, str]]:

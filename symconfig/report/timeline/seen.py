@@ -38,11 +38,11 @@ def seen(
 
     Raises InputError if that schedule can run no such shape.
     """
-    found = restore(plan, candidate)
-    parts = detail(found)
-    own, time = timeline(found, parts), refined_time(found, parts)
-    cut, again = suited(found, parts, other) if other is not None else (found, parts)
-    line = timeline(cut, again, other, slower(slow, found.split.pp))
+    point = restore(plan, candidate)
+    parts = detail(point)
+    own, time = timeline(point, parts), refined_time(point, parts)
+    cut, recut = suited(point, parts, other) if other is not None else (point, parts)
+    line = timeline(cut, recut, other, slower(slow, point.split.pp))
     # What follows the pipeline, or is not of it, is the same whatever the schedule.
     notes = [_step(line, sum(time.values()) - own.step_s + line.step_s)]
     if other is not None:
@@ -52,15 +52,15 @@ def seen(
     if slow:
         notes.append(
             f"Slowed: {', '.join(f'stage {stage} by {factor:g}' for stage, factor in slow.items())}; "
-            f"without that the pipeline takes {seconds(timeline(cut, again, other).step_s)} s."
+            f"without that the pipeline takes {seconds(timeline(cut, recut, other).step_s)} s."
         )
-    return chart(_title(plan, candidate, line), notes, line, stage_memory(cut, again, line), time["optimizer"])
+    return chart(_title(plan, candidate, line), notes, line, stage_memory(cut, recut, line), time["optimizer"])
 
 
 def compared(plan: Plan, candidate: Candidate, slow: Mapping[int, float] | None = None) -> Compared:
     """Simulate the candidate under every schedule; slow: as of `seen`."""
-    found = restore(plan, candidate)
-    return compare(found, detail(found), slower(slow, found.split.pp))
+    point = restore(plan, candidate)
+    return compare(point, detail(point), slower(slow, point.split.pp))
 
 
 def slower(slow: Mapping[int, float] | None, stages: int) -> Array:
