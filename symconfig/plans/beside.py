@@ -20,10 +20,10 @@ def layout(candidate: Candidate) -> str:
     """
     p, options = candidate.parallel, candidate.options
     degrees = " ".join(f"{name} {getattr(p, name)}" for name in DEGREES if getattr(p, name) > 1) or "one GPU"
-    again = options.recompute
+    recomputed = options.recompute
     more = [f"micro-batch {candidate.batch.micro}"]
-    if again.granularity != "none":
-        more.append("recompute of " + ("+".join(again.modules) if again.modules else "layers"))
+    if recomputed.granularity != "none":
+        more.append("recompute of " + ("+".join(recomputed.modules) if recomputed.modules else "layers"))
     if options.pipeline_layout:
         more.append(f"layout {options.pipeline_layout}")
     return ", ".join([degrees, *more])

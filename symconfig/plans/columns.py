@@ -125,8 +125,8 @@ class Columns:
     def row(self, place: int, vpp: int) -> Degrees:
         """Take the degrees of one configuration, with so many chunks a stage."""
         columns = {name: getattr(self, name) for name in DEGREES if name != "vpp"}
-        found = {name: column[place] if isinstance(column, np.ndarray) else column for name, column in columns.items()}
-        return Degrees(vpp=vpp, **{name: int(number) for name, number in found.items()})
+        values = {name: column[place] if isinstance(column, np.ndarray) else column for name, column in columns.items()}
+        return Degrees(vpp=vpp, **{name: int(number) for name, number in values.items()})
 
     @property
     def size(self) -> int:

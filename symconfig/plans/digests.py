@@ -50,14 +50,14 @@ def digests(data: Mapping[str, Any]) -> dict[str, str]:
 def signed(data: Mapping[str, Any]) -> dict[str, tuple[KeyPath, Any]]:
     """Return the parts that carry a digest, by its name: the place and the value of each."""
     inputs = data.get("inputs")
-    found: dict[str, tuple[KeyPath, Any]] = {}
+    parts: dict[str, tuple[KeyPath, Any]] = {}
     for name in INPUTS:
         if isinstance(inputs, dict) and name in inputs:
-            found[name] = (("inputs", name), inputs[name])
+            parts[name] = (("inputs", name), inputs[name])
     for name in (VERSION, *ANSWER, *SOMETIMES):
         if name in data:
             value = data[name]
             if name == "search" and isinstance(value, dict):
                 value = {key: inner for key, inner in value.items() if key != "seconds"}
-            found[name] = ((name,), value)
-    return found
+            parts[name] = ((name,), value)
+    return parts

@@ -61,10 +61,10 @@ def load_plan(path: Path, accept_edits: bool = False) -> Plan:
 
     accept_edits: for who solves again from the inputs; neither digests nor stages are held against anything.
     """
-    found = read_plan(path, accept_edits)
-    if not accept_edits and (wrong := list(shape.problems(found, str(_file(path))))):
+    reading = read_plan(path, accept_edits)
+    if not accept_edits and (wrong := list(shape.problems(reading, str(_file(path))))):
         raise InputError(wrong)
-    return found
+    return reading
 
 
 def read_plan(path: Path, accept_edits: bool = False) -> Plan:
@@ -124,10 +124,10 @@ def _not_finite(word: str) -> float:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    mapping = dict(pairs)
+    if len(mapping) != len(pairs):
         raise ValueError("a key stands twice in one section")
-    return found
+    return mapping
 
 
 def _check_schema(document: Document) -> None:
@@ -175,7 +175,7 @@ class _Reader:
             job = job.model_copy(update={"training": WholeTraining.of(job.training)})
         best = self._part(("best",), Candidate.from_dict)
         others = [self._part(("alternatives", place), Candidate.from_dict) for place in range(self._alternatives())]
-        beside = self._part(("beside",), Beside.from_dict)
+        companions = self._part(("beside",), Beside.from_dict)
         search = self._part(("search",), _search)
         binding = self._part(("binding",), _TEXT.validate_python)
         version = self._part((VERSION,), _TEXT.validate_python)
@@ -195,7 +195,7 @@ class _Reader:
             or cluster is None
             or job is None
             or best is None
-            or beside is None
+            or companions is None
             or search is None
             or binding is None
             or version is None
@@ -213,7 +213,7 @@ class _Reader:
             binding=binding,
             symconfig_version=version,
             history=history,
-            beside=beside,
+            beside=companions,
             rl=rl,
         )
 
@@ -314,10 +314,10 @@ def _undigested(data: Mapping[str, Any], written: Mapping[str, Any]) -> list[str
 
 def _mismatched(data: Mapping[str, Any], written: Mapping[str, Any]) -> dict[str, KeyPath]:
     """Return the parts that differ from their digests, by name, with their places."""
-    found = {
+    edited = {
         name: path for name, (path, value) in signed(data).items() if name in written and written[name] != digest(value)
     }
-    return found | {name: (name,) for name in SOMETIMES if name in written and name not in data}
+    return edited | {name: (name,) for name in SOMETIMES if name in written and name not in data}
 
 
 def _edited(document: Document) -> Iterator[Problem]:

@@ -59,7 +59,7 @@ def expanded(layout: str) -> list[str]:
     Megatron, what is left of one shows as other letters."""
     text = layout.replace(",", "")
     for pattern in (_GROUP, _LETTER):
-        if sum(len(found[1]) * int(found[2]) for found in pattern.finditer(text)) > _LONGEST:
+        if sum(len(match[1]) * int(match[2]) for match in pattern.finditer(text)) > _LONGEST:
             return [text]
         text = pattern.sub(lambda found: found[1] * int(found[2]), text)
     return text.split("|")

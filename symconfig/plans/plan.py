@@ -130,9 +130,11 @@ class Options:
         """
         if self.pipeline_layout:
             return self.pipeline_layout
-        told = {"first": self.first_stage_layers, "last": self.last_stage_layers}
+        layers = {"first": self.first_stage_layers, "last": self.last_stage_layers}
         words = [
-            f"{count} layer{'s' * (count != 1)} on the {end} stage" for end, count in told.items() if count is not None
+            f"{count} layer{'s' * (count != 1)} on the {end} stage"
+            for end, count in layers.items()
+            if count is not None
         ]
         counted = {"embedding": self.account_for_embedding, "loss": self.account_for_loss}
         words += [f"the {end} takes a layer's place" for end, on in counted.items() if on]
@@ -253,15 +255,15 @@ class Beside:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data in the spelling of the JSON contract."""
-        told = {name: None if one is None else one.to_dict() for name, one in self._plans().items()}
-        return {**asdict(self), **told}
+        plans = {name: None if one is None else one.to_dict() for name, one in self._plans().items()}
+        return {**asdict(self), **plans}
 
     @staticmethod
     def from_dict(data: dict[str, Any]) -> Beside:
         rest = {name: value for name, value in data.items() if name not in _PLANS}
-        found = {name: Candidate.from_dict(data[name]) for name in _PLANS if data.get(name) is not None}
+        plans = {name: Candidate.from_dict(data[name]) for name in _PLANS if data.get(name) is not None}
         plain = _besides().validate_json(json.dumps(rest))
-        return replace(plain, simplest=found.get("simplest"), fastest=found.get("fastest"), free=found.get("free"))
+        return replace(plain, simplest=plans.get("simplest"), fastest=plans.get("fastest"), free=plans.get("free"))
 
     def _plans(self) -> dict[str, Candidate | None]:
         return {name: getattr(self, name) for name in _PLANS}

@@ -36,8 +36,8 @@ def _proved(plan: Plan) -> str:
     """
     fastest = plan.beside.fastest
     if fastest is None:
-        found = _how_good(plan, "this plan is")
-        return f"{found[0].upper()}{found[1:]}."
+        proof = _how_good(plan, "this plan is")
+        return f"{proof[0].upper()}{proof[1:]}."
     slower = plan.best.predicted.step_s / fastest.predicted.step_s - 1
     return (
         f"The fastest plan takes {fastest.predicted.step_s:.3f} s: {_how_good(plan, 'it is')}. This plan takes "
