@@ -74,8 +74,8 @@ def opened(path: str | Path) -> Iterator[BufferedReader]:
 def content(path: str | Path, most_bytes: int) -> bytes:
     """Return the bytes of a regular file. Raises InputError as `opened` does, and for a larger one."""
     with opened(path) as stream:
-        found = stream.read(most_bytes + 1)
-    if len(found) > most_bytes:
+        data = stream.read(most_bytes + 1)
+    if len(data) > most_bytes:
         need = f"<= {most_bytes:,}"
         raise InputError(Problem("the file is too large", file=str(path), got=f"over {most_bytes:,} bytes", need=need))
-    return found
+    return data
