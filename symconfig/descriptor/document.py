@@ -40,9 +40,9 @@ class Document:
         """Return the nearest known place: of the path itself, else of what contains it."""
         for length in range(len(path), -1, -1):
             first, second = (self.keys, self.values) if of_key else (self.values, self.keys)
-            found = first.get(path[:length]) or second.get(path[:length])
-            if found is not None:
-                return found
+            place = first.get(path[:length]) or second.get(path[:length])
+            if place is not None:
+                return place
         return None
 
     def problem(

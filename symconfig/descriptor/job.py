@@ -178,13 +178,13 @@ class Job(Strict):
     @model_serializer(mode="wrap")
     def _said(self, data: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leave out the usual optimizer and sections that are absent: such jobs read as before there were others."""
-        found: dict[str, Any] = data(self)
+        fields: dict[str, Any] = data(self)
         if self.optimizer == ADAM:
-            found.pop("optimizer", None)
+            fields.pop("optimizer", None)
         for name in ("images", "rl"):
             if getattr(self, name) is None:
-                found.pop(name, None)
-        return found
+                fields.pop(name, None)
+        return fields
 
     @property
     def wants_adapters(self) -> bool:

@@ -124,8 +124,8 @@ def _places(
     def path() -> KeyPath:
         return tuple(key for _, key in stack)
 
-    def report(what: str, place: Place, **detail: Unpack[Detail]) -> None:
-        problems.append(Document(None, file, {}, {path(): place}).problem(what, path(), **detail))
+    def report(what: str, place: Place, **parts: Unpack[Detail]) -> None:
+        problems.append(Document(None, file, {}, {path(): place}).problem(what, path(), **parts))
 
     for token, place in _tokens(text):
         if token in "]}":

@@ -105,10 +105,10 @@ class LayerKind:
         """
         first = "mixer" if self.mlp is Mlp.NONE else str(self.mlp)
         own = "" if self.attends else f"_{'alone' if self.mixer == NO_MIXER else self.mixer}"
-        beside = f"_with_{self.beside}" if self.beside else ""
+        companion = f"_with_{self.beside}" if self.beside else ""
         chosen = f"_{self.keys}" if self.keys else ""
         turned = ("" if self.rope else "_nope") + ("" if self.input_norm else "_unnormed")
-        name = first + ("_window" if self.window else "") + chosen + turned + own + beside
+        name = first + ("_window" if self.window else "") + chosen + turned + own + companion
         switched = [
             one for one in ("wide", "cut", "opens", "joins", "closes", "detached", "again") if getattr(self, one)
         ]

@@ -112,13 +112,13 @@ def derived(training: Training, task: Task, parameters: float) -> WholeTraining:
         return WholeTraining.of(training)
     habit = HABITS[task]
     lr = training.lr if training.lr is not None else rate(habit, parameters)
-    found = {
+    values = {
         "lr": lr,
         "min_lr": _rounded(lr * habit.floor),
         "lr_warmup_iters": _warmup(habit, training.decay_iters),
         "weight_decay": habit.weight_decay,
     }
-    open_fields = {name: found[name] for name in left}
+    open_fields = {name: values[name] for name in left}
     return WholeTraining.model_validate({**dict(training), **open_fields, "derived": left})
 
 
@@ -163,15 +163,15 @@ def why(training: Training, task: Task, parameters: float) -> tuple[str, ...]:
     names = [name for name in DERIVED if name in training.derived]
     if not names:
         return ()
-    habit, said = HABITS[task], ", ".join(f"{name} {getattr(training, name):g}" for name in names)
+    habit, words = HABITS[task], ", ".join(f"{name} {getattr(training, name):g}" for name in names)
     by = f"{habit.name} of {_size(parameters)} parameters"
     sources = ""
     if "lr" in names:
-        near = neighbours(habit, parameters)
-        between = "that" if near[0].lr == near[1].lr else "between those"
-        named = " and ".join(dict.fromkeys(each.source for each in near))
+        published = neighbours(habit, parameters)
+        between = "that" if published[0].lr == published[1].lr else "between those"
+        named = " and ".join(dict.fromkeys(each.source for each in published))
         sources = f" The learning rate is {between} of {named}."
-    return (f"Chosen for {by}, since the job does not say them: {said}.{sources} The rest is as in {habit.source}.",)
+    return (f"Chosen for {by}, since the job does not say them: {words}.{sources} The rest is as in {habit.source}.",)
 
 
 def short(training: Training, task: Task, parameters: float) -> str:
@@ -179,8 +179,8 @@ def short(training: Training, task: Task, parameters: float) -> str:
     names = [name for name in DERIVED if name in training.derived]
     if not names:
         return ""
-    said = ", ".join(f"{name} {getattr(training, name):g}" for name in names)
-    return f"{said}: chosen for {HABITS[task].name} of {_size(parameters)} parameters (REPORT.md says from what)"
+    words = ", ".join(f"{name} {getattr(training, name):g}" for name in names)
+    return f"{words}: chosen for {HABITS[task].name} of {_size(parameters)} parameters (REPORT.md says from what)"
 
 
 def _warmup(habit: Habit, decay: int) -> int:

@@ -56,13 +56,13 @@ def plugged_models() -> dict[str, Path]:
 
     Raises InputError for a plug-in that is wrong.
     """
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     for plugin in plugins("models").values():
         for path in sorted(plugin.attribute("MODELS", Path).glob("*.yaml")):
-            if path.stem in found or path.stem in zoo_models():
+            if path.stem in files or path.stem in zoo_models():
                 raise plugin.wrong(f"there is another model of the name {path.stem}")
-            found[path.stem] = path
-    return found
+            files[path.stem] = path
+    return files
 
 
 def zoo_clusters() -> list[str]:
@@ -265,15 +265,15 @@ def find(name: str, kind: str, base: Path | None) -> Path:
     path, lies = (base or Path()) / name, _lies(name, base)
     if lies == "folder" and kind == "models":
         return path
-    found = lies == "file"
+    is_file = lies == "file"
     suffixes = (*_YAML, ".json")
-    if found and path.suffix not in suffixes:
+    if is_file and path.suffix not in suffixes:
         raise InputError(
             Problem(
                 "the kind of file is not known", str(path), got=path.suffix or "no suffix", need=" or ".join(suffixes)
             )
         )
-    if found:
+    if is_file:
         return path
     what = kind.removesuffix("s")
     if kind == "models" and name in (others := plugged_models()):

@@ -180,16 +180,16 @@ class Measurements(Strict):
 def load_measurements(path: Path) -> Measurements:
     """Load a measurement file. Raises InputError with every problem found."""
     document = load_yaml_strict(path)
-    found = validate(document, Measurements)
+    measurements = validate(document, Measurements)
     first: dict[str, int] = {}
     problems = []
-    for index, row in enumerate(found.rows):
+    for index, row in enumerate(measurements.rows):
         if first.setdefault(row.id, index) != index:
             place = document.place(("rows", first[row.id], "id"))
             before = f", first on line {place.line}" if place else ""
             problems.append(document.problem(f"this id stands twice{before}", ("rows", index, "id"), got=row.id))
-    if not found.rows:
+    if not measurements.rows:
         problems.append(document.problem("holds no rows", ("rows",), need="at least one measured run"))
     if problems:
         raise InputError(problems)
-    return found
+    return measurements

@@ -98,11 +98,11 @@ def _cuts(size: int, parts: int) -> list[tuple[int, ...]]:
     parts = min(parts, len(primes(size)))
     if parts <= 1:
         return [(size,)] if size > 1 else [()]
-    found = [
+    cuts = [
         (first, *rest)
         for first in range(2, size + 1)
         if size % first == 0
         for rest in _cuts(size // first, parts - 1)
         if rest and len(rest) == parts - 1 and first <= rest[0]
     ]
-    return found or [(size,)]
+    return cuts or [(size,)]

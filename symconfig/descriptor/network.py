@@ -103,8 +103,8 @@ def at_rate(level: Level, bytes_per_s: float, source: str) -> Level:
 
 def _taken(pattern: re.Pattern[str], text: str) -> tuple[re.Match[str] | None, str]:
     """Return the first match, and the text without it."""
-    found = pattern.search(text)
-    return found, text if found is None else f"{text[: found.start()]} {text[found.end() :]}"
+    match = pattern.search(text)
+    return match, text if match is None else f"{text[: match.start()]} {text[match.end() :]}"
 
 
 def _problem(what: str, text: str, hint: str = "4x100 Gb/s, or 400 Gb/s per GPU") -> Problem:

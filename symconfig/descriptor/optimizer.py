@@ -55,15 +55,15 @@ class Optimizer(Strict):
     @classmethod
     def _named(cls, value: Any) -> Any:
         """Take `muon` for a section with that name, and refuse a name that is none."""
-        found = {"name": value} if isinstance(value, str) else value
-        name = found.get("name") if isinstance(found, dict) else None
+        fields = {"name": value} if isinstance(value, str) else value
+        name = fields.get("name") if isinstance(fields, dict) else None
         if isinstance(name, str) and name not in NAMES:
             close = difflib.get_close_matches(name, NAMES, n=1)
             need = "one of " + ", ".join(NAMES)
             raise ValueError(
                 f"{name} is no optimizer that is known, need {need}" + (f" (Try: {close[0]})" if close else "")
             )
-        return found
+        return fields
 
     @model_validator(mode="after")
     def _belonging(self) -> Optimizer:

@@ -50,14 +50,14 @@ def validate(document: Document, model: type[_Model]) -> _Model:
         raise InputError(document.problem("the file must hold `name: value` lines", got=got))
     try:
         # As JSON, where strict types still take a list for a tuple and a word for an enum.
-        found = model.model_validate_json(as_json(document))
+        checked = model.model_validate_json(as_json(document))
     except ValidationError as error:
-        told = {problem.field for problem in document.unread}
-        more = [problem for problem in problems(error, document, model) if problem.field not in told]
+        reported = {problem.field for problem in document.unread}
+        more = [problem for problem in problems(error, document, model) if problem.field not in reported]
         raise InputError([*document.unread, *more]) from None
     if document.unread:
         raise InputError(list(document.unread))
-    return found
+    return checked
 
 
 def as_json(document: Document) -> str:
@@ -91,8 +91,8 @@ def problems(error: ValidationError, document: Document, model: type[BaseModel])
         path = loc if item["type"] in ("missing", "extra_forbidden") else _written(_known(loc, document), document)
         grouped.setdefault(path, []).append(item)
     few = list(grouped.items())[:MAX_PROBLEMS]
-    found = [problem for path, items in few for problem in _problem(path, items, document, model)]
-    return sorted(found, key=lambda problem: (problem.line or 0, problem.column or 0))
+    gathered = [problem for path, items in few for problem in _problem(path, items, document, model)]
+    return sorted(gathered, key=lambda problem: (problem.line or 0, problem.column or 0))
 
 
 def _written(path: KeyPath, document: Document) -> KeyPath:
@@ -188,5 +188,5 @@ def section(annotation: Any) -> type[BaseModel] | None:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     if get_origin(annotation) in (Union, types.UnionType, tuple, list, dict):
-        return next((found for inner in get_args(annotation) if (found := section(inner))), None)
+        return next((inner_section for inner in get_args(annotation) if (inner_section := section(inner))), None)
     return None

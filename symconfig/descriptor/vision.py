@@ -116,9 +116,9 @@ class Vision(Strict):
         token = self.patch_size * self.spatial_merge_size
         if self.image_size % token:
             merged = f" times spatial_merge_size {self.spatial_merge_size}" if self.spatial_merge_size > 1 else ""
-            near = max(self.image_size // token, 1) * token
+            fits = max(self.image_size // token, 1) * token
             problems.append(
-                f"image_size {self.image_size} is not divisible by patch_size {self.patch_size}{merged}, as {near} is"
+                f"image_size {self.image_size} is not divisible by patch_size {self.patch_size}{merged}, as {fits} is"
             )
         if self.window_size % token:
             problems.append(f"window_size {self.window_size} is not divisible by the {token} pixels of a token")
@@ -180,11 +180,11 @@ class Vision(Strict):
 
     def widths(self, steps: tuple[Step, ...]) -> tuple[int, ...]:
         """Return the channels in front of each step, and behind the last one."""
-        found = [self.hidden_size]
+        widths = [self.hidden_size]
         for step in steps:
-            joined = found[-1] * (self.spatial_merge_size**2 if step.kind == "join" else 1)
-            found.append(step.width or joined)
-        return tuple(found)
+            joined = widths[-1] * (self.spatial_merge_size**2 if step.kind == "join" else 1)
+            widths.append(step.width or joined)
+        return tuple(widths)
 
     def against(self, hidden_size: int) -> list[str]:
         """Say what does not fit a language model of this hidden size."""

@@ -69,12 +69,12 @@ class Builder:
         top = self.stack[-1]
         return (*top.path, len(top.into) if isinstance(top.into, list) else (top.key or ""))
 
-    def report(self, what: str, mark: Any, path: KeyPath = (), **detail: Unpack[Detail]) -> Problem:
+    def report(self, what: str, mark: Any, path: KeyPath = (), **parts: Unpack[Detail]) -> Problem:
         document = Document(None, self.file, {}, {path: _place(mark)})
-        return document.problem(what, path, **detail)
+        return document.problem(what, path, **parts)
 
-    def stop(self, what: str, mark: Any, **detail: Unpack[Detail]) -> InputError:
-        return InputError([*self.problems, self.report(what, mark, (), **detail)])
+    def stop(self, what: str, mark: Any, **parts: Unpack[Detail]) -> InputError:
+        return InputError([*self.problems, self.report(what, mark, (), **parts)])
 
     def too_deep(self, mark: Any) -> InputError:
         return self.stop("the file is nested too deeply", mark, need=f"at most {MAX_DEPTH} levels")

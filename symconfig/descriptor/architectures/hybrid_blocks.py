@@ -165,9 +165,9 @@ def pooled(values: Values) -> dict[str, Any]:
 
 def pooled_keys(model: ModelDescriptor) -> dict[str, Any]:
     """Return the sizes of a model's indexer, and the types of its layers."""
-    found = next((mixer for mixer in model.mixers if mixer.block == POOLED_ATTENTION), None)
-    if found is None:
+    pooled = next((mixer for mixer in model.mixers if mixer.block == POOLED_ATTENTION), None)
+    if pooled is None:
         return {}
-    own = {name: found.sizes[name] for name in POOLED[:-1]}
+    own = {name: pooled.sizes[name] for name in POOLED[:-1]}
     types = [INDEXED if kind.mixer == POOLED_ATTENTION else LINEAR for kind in model.kind_of_layer]
-    return {**own, POOLED[-1]: found.sizes["compress_rate"], "indexer_kv_heads": 1, "layer_types": types}
+    return {**own, POOLED[-1]: pooled.sizes["compress_rate"], "indexer_kv_heads": 1, "layer_types": types}

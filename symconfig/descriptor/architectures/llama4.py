@@ -35,11 +35,11 @@ def _tuned(reader: Reading) -> None:
 
 def _listed(model: ModelDescriptor) -> Mapping[str, Any]:
     """List layers with experts and with rope, as the class saves them."""
-    said = {one.name: one.value for one in model.particulars}
+    values = {one.name: one.value for one in model.particulars}
     turned = model.rope_layers or (True,) * model.num_hidden_layers
     return {
-        **said,
-        "attn_temperature_tuning": bool(said),
+        **values,
+        "attn_temperature_tuning": bool(values),
         "moe_layers": [index for index, moe in enumerate(model.moe_layers) if moe],
         "no_rope_layers": [int(one) for one in turned],
     }

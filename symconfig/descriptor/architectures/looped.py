@@ -43,9 +43,9 @@ def _dory_keys(model: ModelDescriptor) -> dict[str, Any]:
         return {}
     starts = [index for index, joins in enumerate(loop.joined) if joins]
     first, turns = starts[0], len(starts)
-    again = [index for index, kind in enumerate(model.kind_of_layer) if kind.again]
+    repeated = [index for index, kind in enumerate(model.kind_of_layer) if kind.again]
     inner = starts[1] - first if turns > 1 else max(loop.held) + 1 - first
-    held, last = max(loop.held) + 1, (len(loop.held) - 1 - again[-1]) if again else 0
+    held, last = max(loop.held) + 1, (len(loop.held) - 1 - repeated[-1]) if repeated else 0
     of = {held: SLIDING if slides else FULL for held, slides in zip(loop.held, model.sliding_layers, strict=True)}
     return {
         "num_hidden_layers": held,

@@ -56,10 +56,10 @@ _OUT = "out_hidden_size"
 
 def qwen3(tower: Values, around: Values, out: int) -> dict[str, Any]:
     """Return Qwen3-VL's merger, and those of the layers whose patches go deeper."""
-    found = qwen("layernorm")(tower, around, out)
+    fields = qwen("layernorm")(tower, around, out)
     if tower.get("deepstack_visual_indexes"):
-        found["deepstack"] = _merger("layernorm", _wide(tower), tower[_OUT], joined=True)
-    return found
+        fields["deepstack"] = _merger("layernorm", _wide(tower), tower[_OUT], joined=True)
+    return fields
 
 
 def glm(tower: Values, around: Values, out: int) -> dict[str, Any]:

@@ -75,11 +75,11 @@ def _minimax_m3(reader: Reading) -> None:
 
 def _minimax_m3_keys(model: ModelDescriptor) -> Mapping[str, Any]:
     """Return the sizes of the indexer, and the types of layers."""
-    found = next((mixer.sizes for mixer in model.mixers if mixer.block == POOLED_ATTENTION), None)
-    if found is None:
+    pooled = next((mixer.sizes for mixer in model.mixers if mixer.block == POOLED_ATTENTION), None)
+    if pooled is None:
         return {}
-    run, types = found["compress_rate"], [FULL if kind.attends else _BLOCKS for kind in model.kind_of_layer]
-    sizes = (found["indexer_n_heads"], found["indexer_head_dim"], run, found["indexer_budget"] // run)
+    run, types = pooled["compress_rate"], [FULL if kind.attends else _BLOCKS for kind in model.kind_of_layer]
+    sizes = (pooled["indexer_n_heads"], pooled["indexer_head_dim"], run, pooled["indexer_budget"] // run)
     return {**dict(zip(_OF_BLOCKS, sizes, strict=True)), "layer_types": types}
 
 
