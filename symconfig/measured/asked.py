@@ -103,7 +103,7 @@ class Asked:
     def overlap(self, matters: bool) -> dict[str, bool]:
         """Return what runs beside other work: as the row states, and what it leaves out as the source does."""
         stated, usual = self.stated.get("overlap") or {}, self.assumption.options.get("overlap", {})
-        rest = {name: beside for name, beside in usual.items() if name not in stated}
+        rest = {name: default for name, default in usual.items() if name not in stated}
         self.guess("overlap", rest, matters and bool(rest))
         return {**rest, **stated}
 
@@ -138,18 +138,18 @@ class Asked:
 
 def _spelled(options: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Split a row's options into those under the names that they have here, and the others, as `name: value`."""
-    found, unread = dict(options), list[str]()
-    for words in filter(None, map(str.strip, str(found.pop("features", "")).split(";"))):
-        found |= _FEATURES.get(words, {})
+    spelled, unread = dict(options), list[str]()
+    for words in filter(None, map(str.strip, str(spelled.pop("features", "")).split(";"))):
+        spelled |= _FEATURES.get(words, {})
         unread += [] if words in _FEATURES else [f"features: {words}"]
     for theirs, (ours, meanings) in _SPELLED.items():
-        if theirs in found:
-            word = found.pop(theirs)
+        if theirs in spelled:
+            word = spelled.pop(theirs)
             if meanings and word not in meanings:
                 need = ", ".join(map(str, meanings))
                 raise InputError(Problem("is not understood", field=f"options.{theirs}", got=str(word), need=need))
-            found[ours] = meanings[word] if meanings else word
-    return found, tuple(unread)
+            spelled[ours] = meanings[word] if meanings else word
+    return spelled, tuple(unread)
 
 
 def _from_arguments(row: Row) -> dict[str, Any]:

@@ -117,7 +117,7 @@ class Recipe(Strict):
 
     def covers(self, row: Row) -> bool:
         """Tell whether the row is a run of this recipe."""
-        asked = (
+        pairs = (
             (self.software, row.software.name if row.software else None),
             (self.versions, row.software.version if row.software else None),
             (self.models, row.model.name),
@@ -125,7 +125,7 @@ class Recipe(Strict):
             (self.precisions, row.options.precision),
             *((values, row.parallel.get(name, 1)) for name, values in self.degrees.items()),
         )
-        return all(not known or value in known for known, value in asked)
+        return all(not known or value in known for known, value in pairs)
 
 
 class Tuned(Strict):
@@ -166,13 +166,13 @@ class Assumption(Strict):
 
     def at(self, row: Row) -> Assumption:
         """Lay the recipes that cover the row over the assumption, a later one over an earlier one."""
-        options, habits, model = dict(self.options), self.habits.model_dump(exclude_none=True), dict(self.model)
+        options, switches, model = dict(self.options), self.habits.model_dump(exclude_none=True), dict(self.model)
         for recipe in self.recipes:
             if recipe.covers(row):
                 options |= recipe.options
-                habits |= recipe.habits.model_dump(exclude_none=True)
+                switches |= recipe.habits.model_dump(exclude_none=True)
                 model |= recipe.model
-        return self.model_copy(update={"options": options, "habits": Habits(**habits), "model": model})
+        return self.model_copy(update={"options": options, "habits": Habits(**switches), "model": model})
 
 
 class Assumptions(Strict):

@@ -87,12 +87,12 @@ def _of_row(problem: Problem, name: str, row_id: str) -> Problem:
 def parts(terms: Mapping[str, float], measured: float | None) -> tuple[Part, ...]:
     """Return the terms of a sum, with the factor for each that would turn the sum into `measured`."""
     total = sum(terms.values())
-    found = []
+    result = []
     for name, value in terms.items():
         target = None if measured is None else measured - (total - value)
         needed = target / value if target is not None and target > 0 and value > 0 else None
-        found.append(Part(name, value, value / total if total else 0.0, needed))
-    return tuple(found)
+        result.append(Part(name, value, value / total if total else 0.0, needed))
+    return tuple(result)
 
 
 def _compared(item: Judged) -> tuple[str, dict[str, float]]:
@@ -128,11 +128,11 @@ def _stated(item: Judged) -> tuple[tuple[str, Mapping[str, Any]], ...]:
 def _stages(item: Judged) -> tuple[Stage, ...]:
     """Return the stages, with neighbours that hold the same bytes as one."""
     held, peaks = item.prediction.stage_parts, item.prediction.stage_bytes
-    found: list[Stage] = []
+    groups: list[Stage] = []
     for number, peak in enumerate(peaks):
         content = tuple((name, values[number]) for name, values in held.items())
-        if found and found[-1].parts == content:
-            found[-1] = Stage(found[-1].first, number, content, peak)
+        if groups and groups[-1].parts == content:
+            groups[-1] = Stage(groups[-1].first, number, content, peak)
         else:
-            found.append(Stage(number, number, content, peak))
-    return tuple(found)
+            groups.append(Stage(number, number, content, peak))
+    return tuple(groups)

@@ -110,24 +110,24 @@ def calibrate(
     parameters = _parameters(cluster, from_scratch)
     groups = [source for source, _ in judged]
     evaluate = _evaluator(rows, _believed(cluster.kernels, parameters), parameters)
-    found = fit(evaluate, measured, parameters, groups, [[item.row.model.name for item in rows], groups])
+    fitted = fit(evaluate, measured, parameters, groups, [[item.row.model.name for item in rows], groups])
     stated = constants(cluster.kernels)
     before = evaluate(np.log(np.array([[stated[p.name]] for p in parameters], dtype=np.float64)))[:, 0]
     return Calibration(
         cluster,
-        with_fitted(cluster.kernels, parameters, found, f"fitted: {command}"),
+        with_fitted(cluster.kernels, parameters, fitted, f"fitted: {command}"),
         parameters,
-        _errors(judged, measured, before, found),
-        left_priors(parameters, found, [item.row.id for item in rows]),
+        _errors(judged, measured, before, fitted),
+        left_priors(parameters, fitted, [item.row.id for item in rows]),
         len(rows),
-        found,
+        fitted,
     )
 
 
-def left_priors(parameters: Sequence[Parameter], found: Fit, ids: Sequence[str]) -> tuple[Left, ...]:
+def left_priors(parameters: Sequence[Parameter], fitted: Fit, ids: Sequence[str]) -> tuple[Left, ...]:
     """Return the constants more than FAR deviations from their priors, with the rows that pull them most."""
     result = []
-    for p, value, pull in zip(parameters, found.values, found.pull, strict=True):
+    for p, value, pull in zip(parameters, fitted.values, fitted.pull, strict=True):
         way = float(np.log(value / p.value))
         if abs(way) <= FAR * p.uncertainty:
             continue
@@ -189,7 +189,7 @@ def _timers(item: Judged, kernels: Kernels) -> list[Timer]:
     return [Timer(what.model, cluster, configuration, stage) for configuration in (what.configuration, *what.others)]
 
 
-def with_fitted(kernels: Kernels, parameters: Sequence[Parameter], found: Fit, source: str) -> Kernels:
+def with_fitted(kernels: Kernels, parameters: Sequence[Parameter], result: Fit, source: str) -> Kernels:
     """Return the constants with those that were fitted."""
     update = {
         p.name: Quantity(
@@ -197,14 +197,12 @@ def with_fitted(kernels: Kernels, parameters: Sequence[Parameter], found: Fit, s
             source=source,
             uncertainty=significant(max(spread, LEAST_UNCERTAINTY), 2),
         )
-        for p, value, spread in zip(parameters, found.values, found.uncertainty, strict=True)
+        for p, value, spread in zip(parameters, result.values, result.uncertainty, strict=True)
     }
     return kernels.model_copy(update=update)
 
 
-def _errors(
-    judged: Sequence[tuple[str, Judged]], measured: Array, before: Array, found: Fit
-) -> tuple[SourceErrors, ...]:
+def _errors(judged: Sequence[tuple[str, Judged]], measured: Array, before: Array, fit: Fit) -> tuple[SourceErrors, ...]:
     def mape(log_s: Array, chosen: Sequence[int]) -> float:
         return float(np.mean(np.abs(np.exp(log_s[chosen] - measured[chosen]) - 1)))
 
@@ -213,14 +211,14 @@ def _errors(
     for source in dict.fromkeys(source for source, _ in judged):
         mine = [index for index, (name, _) in enumerate(judged) if name == source]
         models = {judged[index][1].row.model.name for index in mine}
-        without_model, without_source = found.left_out_log_s
+        without_model, without_source = fit.left_out_log_s
         result.append(
             SourceErrors(
                 source=source,
                 models=len(models),
                 n=len(mine),
                 before=mape(before, mine),
-                after=mape(found.log_s, mine),
+                after=mape(fit.log_s, mine),
                 left_out=mape(without_model, mine) if len(every) > 1 else None,
                 unseen=mape(without_source, mine),
             )

@@ -65,59 +65,61 @@ def case(source: str, row: Row, model: ModelDescriptor | None = None, cluster: C
             raise InputError(Problem(f"the run holds {held} that it does not state", field="model.name"))
     version = row.software.version if row.software else None
     assumption = assumptions().of(source, version, row.cluster.gpu).at(row)
-    asked = Asked(row, assumption, cluster)
-    micro, seq_length = asked.batch("micro"), asked.batch("seq_length")
-    model = model or model_of(row, asked, seq_length)
+    options = Asked(row, assumption, cluster)
+    micro, seq_length = options.batch("micro"), options.batch("seq_length")
+    model = model or model_of(row, options, seq_length)
     p = row.parallel
     tp, pp, cp = (p.get(degree, 1) for degree in ("tp", "pp", "cp"))
-    ep = p.get("ep") or int(asked.option("ep", 1, "ep" in assumption.options))
-    dp = _data_parallel(row, asked, tp * cp, pp, micro)
-    layout = str(asked.option("layout", "", "layout" in assumption.options))
+    ep = p.get("ep") or int(options.option("ep", 1, "ep" in assumption.options))
+    dp = _data_parallel(row, options, tp * cp, pp, micro)
+    layout = str(options.option("layout", "", "layout" in assumption.options))
     cut = max(1, len(expanded(layout)) // pp) if layout else assumption.vpp
     chunks = p.get("vpp") or (1 if pp == 1 or row.options.megatron_args else cut)
     unstated = "vpp" not in p and pp > 1 and not row.options.megatron_args
     parts = [n for n in assumption.tuned.vpp if unstated and not layout and model.num_hidden_layers % (pp * n) == 0]
-    asked.tuned("vpp", chunks, parts, unstated)
-    asked.guess("lora", assumption.lora, row.task == "lora" and row.model.lora is None)
-    packing = None if asked.stated.get("packed_single_sample") or row.task == "pretrain" else assumption.packing
-    asked.guess("packing", packing, True)
+    options.tuned("vpp", chunks, parts, unstated)
+    options.guess("lora", assumption.lora, row.task == "lora" and row.model.lora is None)
+    packing = None if options.stated.get("packed_single_sample") or row.task == "pretrain" else assumption.packing
+    options.guess("packing", packing, True)
     configuration = Configuration(
-        degrees=Degrees(tp=tp, pp=pp, vpp=chunks, cp=cp, ep=ep, etp=_expert_tensor_parallel(row, asked), dp=dp),
+        degrees=Degrees(tp=tp, pp=pp, vpp=chunks, cp=cp, ep=ep, etp=_expert_tensor_parallel(row, options), dp=dp),
         micro=micro,
         global_batch=row.batch.global_ or micro * dp * (row.batch.grad_accum or 1),
         seq_length=seq_length,
-        precision=asked.option("precision", "bf16"),
-        sequence_parallel=bool(asked.option("sequence_parallel", False, tp > 1) and tp > 1),
-        cp_comm=asked.option("cp_comm", "p2p", cp > 1 and "cp_comm" in assumption.options),
-        modules=_recompute(asked),
-        block_layers=_repeated_layers(asked, model, pp),
-        zero=asked.zero(dp * cp > 1),
-        framework=_in_groups(asked, framework_of(asked, model, (tp, pp, dp * cp)), dp * cp),
-        ends_as_layers=_pair(asked.option("ends_as_layers", (0, 0), pp > 1 and "ends_as_layers" in assumption.options)),
+        precision=options.option("precision", "bf16"),
+        sequence_parallel=bool(options.option("sequence_parallel", False, tp > 1) and tp > 1),
+        cp_comm=options.option("cp_comm", "p2p", cp > 1 and "cp_comm" in assumption.options),
+        modules=_recompute(options),
+        block_layers=_repeated_layers(options, model, pp),
+        zero=options.zero(dp * cp > 1),
+        framework=_in_groups(options, framework_of(options, model, (tp, pp, dp * cp)), dp * cp),
+        ends_as_layers=_pair(
+            options.option("ends_as_layers", (0, 0), pp > 1 and "ends_as_layers" in assumption.options)
+        ),
         packing=packing,
         layout=layout,
-        activation_offload=bool(asked.stated.get("activation_offload")),
-        first_layers=asked.stated.get("first_layers"),
-        last_layers=asked.stated.get("last_layers"),
+        activation_offload=bool(options.stated.get("activation_offload")),
+        first_layers=options.stated.get("first_layers"),
+        last_layers=options.stated.get("last_layers"),
     )
-    taken, documented = tuple(asked.taken.items()), tuple(asked.documented.items())
+    taken, documented = tuple(options.taken.items()), tuple(options.documented.items())
     return Case(
         model=model,
-        cluster=asked.cluster,
+        cluster=options.cluster,
         configuration=configuration,
         taken=taken,
         others=_others(configuration, row, (micro, *assumption.tuned.micro), (chunks, *parts)),
         counting=assumption.flops,
         reason=assumption.reason,
         documented=documented,
-        ignored=asked.ignored,
+        ignored=options.ignored,
     )
 
 
 def _others(c: Configuration, row: Row, sizes: Sequence[int], chunks: Sequence[int]) -> tuple[Configuration, ...]:
     """Return the configuration with every other micro-batch and number of chunks that may have run."""
-    found = product(sizes if row.batch.micro is None else sizes[:1], chunks)
-    each = (replace(c, micro=size, degrees=replace(c.degrees, vpp=n)) for size, n in found)
+    combinations = product(sizes if row.batch.micro is None else sizes[:1], chunks)
+    each = (replace(c, micro=size, degrees=replace(c.degrees, vpp=n)) for size, n in combinations)
     return tuple(one for one in each if one != c and _runs(one))
 
 
@@ -127,7 +129,7 @@ def _runs(c: Configuration) -> bool:
     return not left and (c.degrees.vpp == 1 or microbatches % c.degrees.pp == 0)
 
 
-def _expert_tensor_parallel(row: Row, asked: Asked) -> int:
+def _expert_tensor_parallel(row: Row, options: Asked) -> int:
     """Return the experts' tensor parallelism: Megatron's default is the rest's.
 
     Where only ep is stated, they are whole.
@@ -135,17 +137,17 @@ def _expert_tensor_parallel(row: Row, asked: Asked) -> int:
     p = row.parallel
     if "etp" in p or not row.model.num_experts:
         return p.get("etp", 1)
-    degree = asked.option("etp", 1 if "ep" in p else p.get("tp", 1), "etp" in asked.assumption.options)
+    degree = options.option("etp", 1 if "ep" in p else p.get("tp", 1), "etp" in options.assumption.options)
     return int(degree)
 
 
-def _data_parallel(row: Row, asked: Asked, inner: int, pp: int, micro: int) -> int:
+def _data_parallel(row: Row, options: Asked, inner: int, pp: int, micro: int) -> int:
     """Return the data-parallel degree; inner: ranks of one replica of a stage.
 
     Experts need as many ranks as their degrees say.
     """
     p, whole = row.parallel, row.batch.global_
-    ranks = p.get("ep", 1) * _expert_tensor_parallel(row, asked)
+    ranks = p.get("ep", 1) * _expert_tensor_parallel(row, options)
     stated, gpus = p.get("dp"), row.cluster.gpus
     if stated and gpus and stated * inner * pp != gpus:
         raise InputError(
@@ -156,19 +158,19 @@ def _data_parallel(row: Row, asked: Asked, inner: int, pp: int, micro: int) -> i
                 need=str(gpus),
             )
         )
-    found = stated or (gpus or 0) // (inner * pp)
-    dp = max(1, found, -(-ranks // inner))
-    asked.guess("dp", dp, ("dp" not in p and row.cluster.gpus is None) or dp != found)
+    replicas = stated or (gpus or 0) // (inner * pp)
+    dp = max(1, replicas, -(-ranks // inner))
+    options.guess("dp", dp, ("dp" not in p and row.cluster.gpus is None) or dp != replicas)
     if whole and whole < micro * dp:  # these GPUs cannot have run this batch
         dp = max(1, whole // micro)
-        asked.guess("dp", dp, True)
+        options.guess("dp", dp, True)
     return dp
 
 
-def _in_groups(asked: Asked, framework: Framework, replicas: int) -> Framework:
+def _in_groups(options: Asked, framework: Framework, replicas: int) -> Framework:
     """Set as many instances of the optimizer's state as there are groups of replicas that share one (-1: all do)."""
-    inside = {"hsdp": asked.row.cluster.gpus_per_node}.get(str(asked.stated.get("fsdp")))
-    groups = (asked.stated.get("zero1_group"), asked.stated.get("fsdp_degree"), inside)
+    inside = {"hsdp": options.row.cluster.gpus_per_node}.get(str(options.stated.get("fsdp")))
+    groups = (options.stated.get("zero1_group"), options.stated.get("fsdp_degree"), inside)
     size = next((size for size in groups if size), -1)
     return framework if size < 0 else replace(framework, optimizer_instances=max(1, replicas // size))
 
@@ -178,28 +180,28 @@ def _pair(places: Sequence[int]) -> tuple[int, int]:
     return int(first), int(last)
 
 
-def _recompute(asked: Asked) -> frozenset[str]:
-    word = str(asked.option("recompute", "none"))
+def _recompute(options: Asked) -> frozenset[str]:
+    word = str(options.option("recompute", "none"))
     if word == "full":
         return frozenset({LAYER})
-    if word == "selective" and "recompute_modules" in asked.stated:
-        return frozenset(asked.stated["recompute_modules"])
+    if word == "selective" and "recompute_modules" in options.stated:
+        return frozenset(options.stated["recompute_modules"])
     if not word.startswith("selective"):
         return frozenset()
-    if "selective_modules" in asked.assumption.options:
-        asked.guess("selective_modules", asked.assumption.options["selective_modules"], True)
-    return frozenset(asked.assumption.options.get("selective_modules", _SELECTIVE))
+    if "selective_modules" in options.assumption.options:
+        options.guess("selective_modules", options.assumption.options["selective_modules"], True)
+    return frozenset(options.assumption.options.get("selective_modules", _SELECTIVE))
 
 
-def _repeated_layers(asked: Asked, model: ModelDescriptor, pp: int) -> int:
+def _repeated_layers(options: Asked, model: ModelDescriptor, pp: int) -> int:
     """Count a stage's layers that run again whole, where only the first ones do, or every n-th.
 
     The latter is a framework's selective recompute.
     """
-    if asked.stated.get("recompute") == "full" and asked.stated.get("recompute_method") == "block":
-        return int(asked.stated["recompute_layers"])
-    every = int(asked.assumption.options.get("selective_every", 0))
-    if not every or not str(asked.option("recompute", "none")).startswith("selective"):
+    if options.stated.get("recompute") == "full" and options.stated.get("recompute_method") == "block":
+        return int(options.stated["recompute_layers"])
+    every = int(options.assumption.options.get("selective_every", 0))
+    if not every or not str(options.option("recompute", "none")).startswith("selective"):
         return 0
-    asked.guess("selective_every", every, True)
+    options.guess("selective_every", every, True)
     return -(-model.num_hidden_layers // (pp * every))

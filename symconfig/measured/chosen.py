@@ -33,10 +33,10 @@ def _found(item: Judged) -> Found:
 
 
 def _fits(item: Judged) -> float:
-    found = _found(item)
-    return fitting(found.request, found.machine, item.prediction.predicted.peak_bytes, item.case.cluster)
+    point = _found(item)
+    return fitting(point.request, point.machine, item.prediction.predicted.peak_bytes, item.case.cluster)
 
 
 def _drawn(item: Judged) -> Drawn:
-    found, cluster = _found(item), item.case.cluster
-    return Drawn(found, simplicity(found, cluster.near), step_seconds(found, cluster, Draws.of(cluster)))
+    point, cluster = _found(item), item.case.cluster
+    return Drawn(point, simplicity(point, cluster.near), step_seconds(point, cluster, Draws.of(cluster)))

@@ -81,8 +81,8 @@ class DeepSpeedReader:
     `wants_all`: within the printed JSON every line counts.
     """
 
-    def __init__(self, found: Collected) -> None:
-        self.found = found
+    def __init__(self, collected: Collected) -> None:
+        self.found = collected
         self._json: list[str] = []
         self._depth = 0
 
@@ -148,39 +148,39 @@ class DeepSpeedReader:
             self.found.starting += 1
 
     def _steps(self, number: int, line: str) -> None:
-        found = self.found
+        collected = self.found
         for match in _PIPELINE.finditer(line):
-            found.deepspeed = True
+            collected.deepspeed = True
             if (seconds := positive(match[2])) is not None:
                 rate = positive(match[3])
-                found.step("pipeline", Step(int(match[1]), number, seconds, samples_per_s=rate))
+                collected.step("pipeline", Step(int(match[1]), number, seconds, samples_per_s=rate))
         for match in _OWN_STEP.finditer(line):
-            found.deepspeed = True
+            collected.deepspeed = True
             if (seconds := positive(match[2])) is not None:
-                found.step("step", Step(int(match[1]), number, seconds))
+                collected.step("step", Step(int(match[1]), number, seconds))
             self._remember(line, max_allocated=float(match[3]) * GIB)
         for kind, pattern in (("throughput", _THROUGHPUT), ("average", _AVERAGE)):
             for match in pattern.finditer(line):
-                found.deepspeed = True
+                collected.deepspeed = True
                 *_, rate_word, allocated, peak = match.groups()
                 if (rate := positive(rate_word)) is not None:
-                    found.step(kind, Step(int(match[1]), number, None, samples_per_s=rate))
+                    collected.step(kind, Step(int(match[1]), number, None, samples_per_s=rate))
                 if allocated and peak:
                     self._remember(line, allocated=float(allocated) * GIB, max_allocated=float(peak) * GIB)
         rates = {name: positive(word) for name, word in _TRAINER.findall(line)}
         if rates.get("steps") or rates.get("samples"):
             steps = rates.get("steps")
-            found.trainer = True
-            found.step("average", Step(0, number, 1 / steps if steps else None, samples_per_s=rates.get("samples")))
+            collected.trainer = True
+            collected.step("average", Step(0, number, 1 / steps if steps else None, samples_per_s=rates.get("samples")))
 
     def _memory(self, line: str) -> None:
         if "Max_MA" not in line:
             return
-        found = {name: match for name, pattern in _BYTES.items() if (match := pattern.search(line))}
-        if "max_allocated" in found:
+        matches = {name: match for name, pattern in _BYTES.items() if (match := pattern.search(line))}
+        if "max_allocated" in matches:
             self.found.deepspeed = True
             units = {"G": GIB, "M": MIB}
-            self._remember(line, **{name: float(match[1]) * units[match[2]] for name, match in found.items()})
+            self._remember(line, **{name: float(match[1]) * units[match[2]] for name, match in matches.items()})
 
     def _remember(self, line: str, **figures: float) -> None:
         match = _RANK.search(line)

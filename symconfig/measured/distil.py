@@ -80,9 +80,9 @@ def fitted(rows: Sequence[Measured]) -> Found:
     """
     offsets: dict[str, float] = {}
     for _ in range(ROUNDS):
-        found = _fitted(rows, offsets)
-        offsets = found.offsets
-    return found
+        result = _fitted(rows, offsets)
+        offsets = result.offsets
+    return result
 
 
 def _fitted(rows: Sequence[Measured], before: Mapping[str, float]) -> Found:
@@ -105,13 +105,13 @@ def _fitted(rows: Sequence[Measured], before: Mapping[str, float]) -> Found:
         return result
 
     measured = np.log([row.seconds for row in rows])
-    found = fit(evaluate, measured, parameters, groups, ())
+    fitted = fit(evaluate, measured, parameters, groups, ())
     return Found(
         rows=tuple(rows),
-        values=dict(zip(names, found.values.tolist(), strict=False)),
-        uncertainty=dict(zip(names, found.uncertainty.tolist(), strict=False)),
-        offsets=dict(zip(sources, np.log(found.values[len(names) :]).tolist(), strict=True)),
-        off=measured - found.log_s,
+        values=dict(zip(names, fitted.values.tolist(), strict=False)),
+        uncertainty=dict(zip(names, fitted.uncertainty.tolist(), strict=False)),
+        offsets=dict(zip(sources, np.log(fitted.values[len(names) :]).tolist(), strict=True)),
+        off=measured - fitted.log_s,
     )
 
 
@@ -119,12 +119,12 @@ def _group(row: Measured) -> str:
     return f"{row.source}: {', '.join(sorted(row.needs))}"
 
 
-def constant(found: Found, name: str) -> dict[str, Any]:
+def constant(one: Found, name: str) -> dict[str, Any]:
     """Return one constant as model_zoo/kernel_priors.yaml has it."""
-    mine = [row for row in found.rows if name in row.needs]
+    mine = [row for row in one.rows if name in row.needs]
     return {
-        "value": significant(found.values[name], 3),
-        "uncertainty": significant(found.uncertainty[name], 2),
+        "value": significant(one.values[name], 3),
+        "uncertainty": significant(one.uncertainty[name], 2),
         "rows": len(mine),
         "sources": sorted({row.source for row in mine}),
     }
@@ -136,19 +136,19 @@ def spread(types: Sequence[Found], name: str) -> float:
     Shapes count as what is left of the rows of a GPU type, whatever its source.
     """
     around = []
-    for found in types:
-        mine = [index for index, row in enumerate(found.rows) if name in row.needs]
+    for one in types:
+        mine = [index for index, row in enumerate(one.rows) if name in row.needs]
         if mine:
-            around.append(DEVIATION * float(np.median(np.abs(found.off[mine]))))
+            around.append(DEVIATION * float(np.median(np.abs(one.off[mine]))))
     return float(np.sqrt(BETWEEN_SOURCES**2 + np.median(around) ** 2 + SUSTAINED**2 * (name in CLOCKED)))
 
 
 def distilled(types: Sequence[Found]) -> dict[str, Any]:
     """Return the GPU types and the spreads as model_zoo/kernel_priors.yaml has them."""
     gpus = []
-    for found in types:
-        constants = {name: constant(found, name) for name in found.values}
-        gpus.append({"cluster": min(row.cluster.name for row in found.rows), "constants": constants})
+    for one in types:
+        constants = {name: constant(one, name) for name in one.values}
+        gpus.append({"cluster": min(row.cluster.name for row in one.rows), "constants": constants})
     gpus.sort(key=lambda gpu: str(gpu["cluster"]))
     measured = [name for name in RATES if any(name in gpu["constants"] for gpu in gpus)]
     return {"spread": {name: significant(spread(types, name), 2) for name in measured}, "gpus": gpus}
@@ -160,6 +160,6 @@ def distil(folder: Path) -> dict[str, Any]:
     types: dict[object, list[Measured]] = {}
     for row in rows:
         types.setdefault(gpu_type(row.cluster), []).append(row)
-    found = distilled([fitted(mine) for mine in types.values()])
-    used = {name for gpu in found["gpus"] for item in gpu["constants"].values() for name in item["sources"]}
-    return {"schema": "symconfig.kernel_priors/1", "sources": {name: titles[name] for name in sorted(used)}, **found}
+    data = distilled([fitted(mine) for mine in types.values()])
+    used = {name for gpu in data["gpus"] for item in gpu["constants"].values() for name in item["sources"]}
+    return {"schema": "symconfig.kernel_priors/1", "sources": {name: titles[name] for name in sorted(used)}, **data}

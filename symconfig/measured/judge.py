@@ -134,8 +134,8 @@ def _seconds(row: Row, what: Case) -> tuple[str, float] | None:
     ):
         if rate:
             return name, work / rate
-    found = tokens_per_s_per_gpu(row, what.model, c, _peak_flops(what), what.counting)
-    return (found[0], tokens / c.degrees.world_size / found[1]) if found else None
+    from_flops = tokens_per_s_per_gpu(row, what.model, c, _peak_flops(what), what.counting)
+    return (from_flops[0], tokens / c.degrees.world_size / from_flops[1]) if from_flops else None
 
 
 def _peak_flops(what: Case) -> float:

@@ -119,8 +119,8 @@ def _dtype(stated: str, cluster: ClusterDescriptor) -> str | None:
     None where the source does not say which fp4, or the GPU has no such peak.
     """
     names = {"bf16": "bf16", "fp16": "fp16", "mxfp8": "mxfp8", "nvfp4": "nvfp4"}
-    found = names.get(stated, "fp8" if stated.startswith("fp8") else None)
-    return found if found and getattr(cluster.gpu.peak_flops, found) is not None else None
+    name = names.get(stated, "fp8" if stated.startswith("fp8") else None)
+    return name if name and getattr(cluster.gpu.peak_flops, name) is not None else None
 
 
 def _products(row: dict[str, Any], cluster: ClusterDescriptor) -> Read:
@@ -132,16 +132,16 @@ def _products(row: dict[str, Any], cluster: ClusterDescriptor) -> Read:
     quantised = row["kind"] == "gemm_with_quantization" or "autocast" in row.get("software", "")
     cls = Product if quantised else CastProduct
     if row["kind"] == "gemm_layer_sum":
-        sides = _layer(row["m"], row["hidden"], row["ffn_hidden"], row["stage"])
+        shapes = _layer(row["m"], row["hidden"], row["ffn_hidden"], row["stage"])
     elif row["kind"] == "grouped_gemm" and "m_per_group" in row:
-        sides = [(row["groups"], row["m_per_group"], row["n"], row["k"])]
+        shapes = [(row["groups"], row["m_per_group"], row["n"], row["k"])]
     elif row["kind"] != "grouped_gemm" and all(name in row for name in "mnk"):
-        sides = [(row.get("batch", 1), row["m"], row["n"], row["k"])]
+        shapes = [(row.get("batch", 1), row["m"], row["n"], row["k"])]
     else:
         return None
     work = tuple(
         cls.model_validate({"dtype": dtype, "layout": "forward", "batch": b, "m": m, "n": n, "k": k})
-        for b, m, n, k in sides
+        for b, m, n, k in shapes
     )
     flops = sum(item.flops for item in work)
     if flops < LEAST_FLOPS or min(min(item.m, item.n, item.k) for item in work) < LEAST_SIDE:
@@ -160,7 +160,7 @@ def _layer(tokens: int, hidden: int, ffn: int, stage: str) -> list[tuple[int, in
         "dgrad": lambda m, n, k: (m, k, n),
         "wgrad": lambda m, n, k: (k, n, m),
     }
-    return [(1, *turned[stage](*sides)) for sides in forward]
+    return [(1, *turned[stage](*shape)) for shape in forward]
 
 
 def _attention(row: dict[str, Any], cluster: ClusterDescriptor) -> Read:

@@ -53,8 +53,8 @@ class Trouble:
     out_of_memory: the iteration after which it ran out; remarks: each kind of trouble once.
     """
 
-    def __init__(self, found: Collected) -> None:
-        self.found = found
+    def __init__(self, collected: Collected) -> None:
+        self.found = collected
         self.out_of_memory: int | None = None
         self._remarks: dict[tuple[str, str], tuple[int, int]] = {}  # kind and text -> first line, how often
         self._traceback = 0

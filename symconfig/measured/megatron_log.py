@@ -86,8 +86,8 @@ class MegatronReader:
     `wants_all`: within the block of arguments every line counts.
     """
 
-    def __init__(self, found: Collected) -> None:
-        self.found = found
+    def __init__(self, collected: Collected) -> None:
+        self.found = collected
         self._block = 0  # lines left of the block of arguments
         self._bridge: tuple[float, float] | None = None  # seconds and TFLOP/s of a step whose number comes later
 
@@ -96,25 +96,25 @@ class MegatronReader:
         return self._block > 0
 
     def read(self, number: int, line: str) -> None:
-        found = self.found
+        collected = self.found
         if _ARGUMENTS.search(line):
-            self._block, found.megatron = _LONGEST_BLOCK, True
-            found.starting += 1
+            self._block, collected.megatron = _LONGEST_BLOCK, True
+            collected.starting += 1
             return
         if self._block:
             self._argument(line)
         for report in _MEMORY.finditer(line):
-            found.megatron = True
+            collected.megatron = True
             sizes = zip(_MEMORY_NAMES, report.groups()[1:], strict=True)
-            found.remember(int(report[1]), **{name: float(word) * MIB for name, word in sizes if float(word) < 1e9})
+            collected.remember(int(report[1]), **{name: float(word) * MIB for name, word in sizes if float(word) < 1e9})
         if match := _WORLD.search(line):
-            found.megatron = True
-            found.starting += 1
-            found.degrees = {"world": int(match[1])} | {
+            collected.megatron = True
+            collected.starting += 1
+            collected.degrees = {"world": int(match[1])} | {
                 name: int(size[1]) for name, pattern in _SIZES.items() if (size := pattern.search(line))
             }
         if match := _VOCAB.search(line):
-            found.vocab_size = int(match[1])
+            collected.vocab_size = int(match[1])
         self._events(line)
         self._steps(number, line)
 
@@ -171,11 +171,11 @@ class MegatronReader:
     ) -> None:
         if seconds is None:
             return
-        found = self.found
-        found.megatron = True
+        collected = self.found
+        collected.megatron = True
         tflops = positive(rate[1]) if rate else self._bridge[1] or None if self._bridge else None
         samples = int(batch[1]) or None if batch else None
-        found.step("step", Step(iteration, number, seconds, samples=samples, tflops_per_gpu=tflops))
+        collected.step("step", Step(iteration, number, seconds, samples=samples, tflops_per_gpu=tflops))
         self._bridge = None
 
 

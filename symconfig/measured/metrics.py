@@ -151,7 +151,7 @@ def growths(judged: Sequence[Judged]) -> tuple[Growth, ...]:
     for item in judged:
         if item.time and item.row.cluster.gpus and not item.row.measured.oom:
             families.setdefault(_family(item), []).append(item)
-    found = []
+    result = []
     for runs in families.values():
         sizes = sorted({item.case.configuration.degrees.world_size for item in runs})
         if sizes[-1] < 2 * sizes[0]:
@@ -162,7 +162,7 @@ def growths(judged: Sequence[Judged]) -> tuple[Growth, ...]:
         (few, was), (many, became) = (
             tuple(median(item.time[which] for item in end if item.time) for which in (0, 1)) for end in ends
         )
-        found.append(
+        result.append(
             Growth(
                 model=runs[0].row.model.name,
                 gpus=(sizes[0], sizes[-1]),
@@ -171,7 +171,7 @@ def growths(judged: Sequence[Judged]) -> tuple[Growth, ...]:
                 predicted=many / few - 1,
             )
         )
-    return tuple(found)
+    return tuple(result)
 
 
 def _family(item: Judged) -> Hashable:

@@ -18,7 +18,7 @@ def read(names: Sequence[str]) -> Read:
 
     Raises InputError: what cannot be read, and ids that two files share.
     """
-    problems, found = list[Problem](), dict[Path, Measurements]()
+    problems, read_files = list[Problem](), dict[Path, Measurements]()
     for name in names:
         try:
             paths = in_folder(Path(name))
@@ -26,15 +26,15 @@ def read(names: Sequence[str]) -> Read:
             problems += error.problems
             continue
         for path in paths:
-            if os.path.realpath(path) in {os.path.realpath(known) for known in found}:
+            if os.path.realpath(path) in {os.path.realpath(known) for known in read_files}:
                 continue  # a file that a folder before it holds
             try:
-                found[path] = load_measurements(path)
+                read_files[path] = load_measurements(path)
             except InputError as error:
                 problems += error.problems if path.suffix in ENDINGS else [_no_measurements(path, error)]
-    if problems := problems or _shared(found):
+    if problems := problems or _shared(read_files):
         raise InputError(problems)
-    return merged(tuple((path.stem, content) for path, content in found.items()))
+    return merged(tuple((path.stem, content) for path, content in read_files.items()))
 
 
 def merged(files: Read) -> Read:
@@ -53,10 +53,10 @@ def in_folder(path: Path) -> list[Path]:
     """
     if not path.is_dir():
         return [path]
-    found = sorted(child for child in path.iterdir() if child.suffix in ENDINGS and child.is_file())
-    if not found:
+    paths = sorted(child for child in path.iterdir() if child.suffix in ENDINGS and child.is_file())
+    if not paths:
         raise InputError(Problem("this folder holds no measurements", file=str(path), need="files that end in .yaml"))
-    return found
+    return paths
 
 
 def _no_measurements(path: Path, error: InputError) -> Problem:

@@ -40,9 +40,9 @@ _PLAIN = (
 )
 
 
-def model_of(row: Row, asked: Asked, seq_length: int) -> ModelDescriptor:
+def model_of(row: Row, options: Asked, seq_length: int) -> ModelDescriptor:
     """Build the row's shape over the public model's, over what such models share."""
-    assumption, stated = asked.assumption, row.model.model_dump(exclude_none=True)
+    assumption, stated = options.assumption, row.model.model_dump(exclude_none=True)
     zoo, public = _public(row.model.name)
     fields: dict[str, Any] = (_dump(zoo) if zoo else _typical(stated, seq_length)) | public
     own = _model_arguments(row) | {name: stated[name] for name in _PLAIN if name in stated}
@@ -52,7 +52,7 @@ def model_of(row: Row, asked: Asked, seq_length: int) -> ModelDescriptor:
     of_experts = {name: value for name, value in assumption.model.items() if name in Experts.model_fields}
     for name, value in assumption.model.items():
         inside = name in of_experts
-        asked.guess(name, value, "num_experts" in stated if inside else name not in own and fields.get(name) != value)
+        options.guess(name, value, "num_experts" in stated if inside else name not in own and fields.get(name) != value)
         if not inside:
             fields[name] = value
     fields |= own
@@ -92,12 +92,12 @@ def _letters(name: str) -> str:
 
 def _adapter(row: Row, assumption: Assumption) -> dict[str, Any]:
     """Return the row's adapter over its source's. Raises InputError where neither states it."""
-    found = assumption.lora.model_dump(mode="json") if assumption.lora else {}
+    adapter = assumption.lora.model_dump(mode="json") if assumption.lora else {}
     stated = row.model.lora or {}
-    found |= {ours: stated[theirs] for theirs, ours in _ADAPTER.items() if theirs in stated}
-    if not found:
+    adapter |= {ours: stated[theirs] for theirs, ours in _ADAPTER.items() if theirs in stated}
+    if not adapter:
         raise InputError(Problem("rank and targets of LoRA are not stated", field="model.lora"))
-    return found | {"target_modules": [_TARGETS.get(name, name) for name in found["target_modules"]]}
+    return adapter | {"target_modules": [_TARGETS.get(name, name) for name in adapter["target_modules"]]}
 
 
 def _check_shape(fields: dict[str, Any], name: str) -> None:

@@ -84,7 +84,7 @@ def source(name: str, file: Measurements) -> Source:
         layer=whole.layer,
         memory=whole.memory,
         oom=whole.oom,
-        sweeps=tuple(found for found in sweeps if found is not None),
+        sweeps=tuple(scored_sweep for scored_sweep in sweeps if scored_sweep is not None),
         growths=growths(judged),
         stated=scored([item for item in judged if not item.assumed]),
         assumed=scored([item for item in judged if item.assumed]),

@@ -24,18 +24,18 @@ def ratios(scores: Sequence[Source], fitted: Sequence[tuple[Calibration, Sequenc
     Bytes are as they were predicted: nothing is fitted to them.
     """
     unseen = _seconds(fitted)
-    found: dict[tuple[Quantity, str, str, str], list[float]] = {}
+    gathered: dict[tuple[Quantity, str, str, str], list[float]] = {}
     for source in scores:
         for item in source.rows:
             like = (item.case.cluster.gpu.architecture, kind(item.case.model), source.name)
             if item.time:
                 seconds = unseen.get((source.name, item.row.id), item.time[0])
-                found.setdefault(("time", *like), []).append(item.time[1] / seconds)
+                gathered.setdefault(("time", *like), []).append(item.time[1] / seconds)
             if item.memory and _is_peak(item):
-                found.setdefault(("memory", *like), []).append(item.memory[1] / item.memory[0])
+                gathered.setdefault(("memory", *like), []).append(item.memory[1] / item.memory[0])
     return [
         Ratios(*key, measured=tuple(sorted(round(value, DIGITS) for value in values)))
-        for key, values in sorted(found.items())
+        for key, values in sorted(gathered.items())
     ]
 
 
@@ -43,8 +43,8 @@ def _seconds(fitted: Sequence[tuple[Calibration, Sequence[Timed]]]) -> Mapping[t
     """Return seconds by source and row, from the fit that did not see the source."""
     return {
         (source, item.row.id): float(np.exp(log_s))
-        for found, runs in fitted
-        for (source, item), log_s in zip(runs, found.fit.left_out_log_s[1], strict=True)
+        for calibration, runs in fitted
+        for (source, item), log_s in zip(runs, calibration.fit.left_out_log_s[1], strict=True)
     }
 
 

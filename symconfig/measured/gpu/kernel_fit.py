@@ -81,18 +81,18 @@ def fit_kernels(times: KernelTimes, cluster: ClusterDescriptor) -> KernelFit:
         return np.log(model_seconds([row.what for row in rows], cluster, named, theta.shape[1]))
 
     families = [row.what.family for row in rows]
-    found = fit(evaluate, measured, parameters, families, [[row.model or row.what.family for row in rows]])
+    fitted = fit(evaluate, measured, parameters, families, [[row.model or row.what.family for row in rows]])
     before = np.log(model_seconds([row.what for row in rows], cluster, {}, 1)[:, 0])
-    kernels = with_fitted(cluster.kernels, parameters, found, f"measured: {times.rig}; symconfig measure --kernels")
-    errors = tuple(_errors(name, rows, measured, before, found) for name in dict.fromkeys(families))
+    kernels = with_fitted(cluster.kernels, parameters, fitted, f"measured: {times.rig}; symconfig measure --kernels")
+    errors = tuple(_errors(name, rows, measured, before, fitted) for name in dict.fromkeys(families))
     return KernelFit(
         cluster=cluster,
         kernels=kernels,
         parameters=parameters,
-        fit=found,
+        fit=fitted,
         rows=rows,
         before_s=np.exp(before),
-        after_s=np.exp(found.log_s),
+        after_s=np.exp(fitted.log_s),
         families=errors,
     )
 
@@ -199,7 +199,7 @@ def needs(kernel: Kernel) -> tuple[str, ...]:
     return ("hbm_efficiency",) if isinstance(kernel, Stream) else ("launch_s",)
 
 
-def _errors(family: str, rows: Sequence[Row], measured: Array, before: Array, found: Fit) -> FamilyErrors:
+def _errors(family: str, rows: Sequence[Row], measured: Array, before: Array, fit: Fit) -> FamilyErrors:
     mine = [index for index, row in enumerate(rows) if row.what.family == family]
 
     def off(log_s: Array) -> tuple[float, float]:
@@ -207,5 +207,5 @@ def _errors(family: str, rows: Sequence[Row], measured: Array, before: Array, fo
         share = np.exp(log_s[mine] - measured[mine]) - 1
         return float(np.mean(np.abs(share))), float(share[np.argmax(np.abs(share))])
 
-    left_out = off(found.left_out_log_s[0])[0] if all(rows[index].model for index in mine) else None
-    return FamilyErrors(family, len(mine), *off(before), *off(found.log_s), left_out)
+    left_out = off(fit.left_out_log_s[0])[0] if all(rows[index].model for index in mine) else None
+    return FamilyErrors(family, len(mine), *off(before), *off(fit.log_s), left_out)

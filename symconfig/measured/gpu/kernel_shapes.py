@@ -84,16 +84,16 @@ class Asked:
 
 def asked(models: Sequence[ModelDescriptor], selection: Selection) -> tuple[Asked, ...]:
     """Return the kernels to measure, the same for the same zoo."""
-    found = {model.name: _worth(_kernels(model, selection.points), selection.most_flops) for model in models}
+    worth = {model.name: _worth(_kernels(model, selection.points), selection.most_flops) for model in models}
     result: list[Asked] = [Asked(Launch(where="device")), Asked(Launch(where="host"))]
     for dtype, counts in selection.precisions.items():
         for grouped, count in zip((False, True), counts, strict=True):
-            result += _thinned({name: _products(kernels, dtype, grouped) for name, kernels in found.items()}, count)
+            result += _thinned({name: _products(kernels, dtype, grouped) for name, kernels in worth.items()}, count)
     for backward in (False, True):
         for kind, count in ((Attention, selection.attentions), (Stream, selection.streams)):
-            for family in sorted({k.family for ks in found.values() for k in ks if _is(k, kind, backward)}):
+            for family in sorted({k.family for ks in worth.values() for k in ks if _is(k, kind, backward)}):
                 mine = {
-                    name: {k for k in ks if _is(k, kind, backward) and k.family == family} for name, ks in found.items()
+                    name: {k for k in ks if _is(k, kind, backward) and k.family == family} for name, ks in worth.items()
                 }
                 result += _thinned(mine, count)
     width = max(model.hidden_size for model in models)
@@ -200,9 +200,9 @@ def _stream(
         yield one.model_copy(update={"rows": max(1, round(moved / one.moved / columns)), "columns": int(columns)})
 
 
-def _thinned(found: Mapping[str, set[Kernel]], count: int) -> list[Asked]:
+def _thinned(by_model: Mapping[str, set[Kernel]], count: int) -> list[Asked]:
     """Pick `count` kernels far from each other. The models take turns: each names what is farthest from all taken."""
-    left = {name: sorted(kernels, key=str) for name, kernels in found.items() if kernels}
+    left = {name: sorted(kernels, key=str) for name, kernels in by_model.items() if kernels}
     taken: dict[Kernel, str] = {}
     while len(taken) < count and left:
         for name in sorted(left):

@@ -107,11 +107,11 @@ def _measured(on: Bench, budget_s: float, progress: Progress, kernels: Sequence[
             continue
         share = max(left, 0.0) / (len(wanted) - index)
         mine = host if isinstance(item.what, Launch) and item.what.where == "host" else clock
-        found = _one(on, mine, item, share)
-        if isinstance(found, Row):
-            rows.append(found)
+        row = _one(on, mine, item, share)
+        if isinstance(row, Row):
+            rows.append(row)
         else:
-            skipped.append(found)
+            skipped.append(row)
     return KernelTimes(rig=rig, cluster=zoo_name(rig.product), rows=tuple(rows), skipped=tuple(skipped), notes=notes)
 
 
@@ -132,16 +132,16 @@ def _one(on: Bench, clock: Clock, item: Asked, share_s: float) -> Row | Skipped:
         return Skipped(what=item.what, reason=reason)
     makes = ways(on, item.what)
     tried = [_tried(on, clock, make, share_s / len(makes)) for make in makes]
-    done = [found for found in tried if not isinstance(found, str)]
+    done = [timing for timing in tried if not isinstance(timing, str)]
     if not done:
-        reasons = dict.fromkeys(found for found in tried if isinstance(found, str))
+        reasons = dict.fromkeys(timing for timing in tried if isinstance(timing, str))
         return Skipped(what=item.what, reason="; ".join(reasons))
-    found, how = min(done, key=lambda pair: pair[0].seconds)
+    timing, how = min(done, key=lambda pair: pair[0].seconds)
     return Row(
         what=item.what,
-        seconds=significant(found.seconds, DIGITS),
-        spread=significant(found.spread, DIGITS),
-        samples=found.samples,
+        seconds=significant(timing.seconds, DIGITS),
+        spread=significant(timing.spread, DIGITS),
+        samples=timing.samples,
         model=item.model,
         how=how,
     )
@@ -216,5 +216,5 @@ def _driver() -> str | None:
             text = ended.stdout.decode(errors="replace")
         except (OSError, subprocess.TimeoutExpired):
             return None
-    found = re.search(r"\b\d{3,}\.\d+(\.\d+)?\b", text)
-    return found[0] if found else None
+    version = re.search(r"\b\d{3,}\.\d+(\.\d+)?\b", text)
+    return version[0] if version else None

@@ -58,18 +58,20 @@ class Measurement:
     @property
     def finite(self) -> bool:
         """Tell whether all losses and gradient norms are numbers."""
-        told = [value for step in self.taken.steps for value in (*step.losses, step.gradient_norm) if value is not None]
-        return all(map(math.isfinite, told))
+        values = [
+            value for step in self.taken.steps for value in (*step.losses, step.gradient_norm) if value is not None
+        ]
+        return all(map(math.isfinite, values))
 
     @property
     def other_gpu(self) -> str | None:
         """Name this GPU, where it is not of the type that the plan was made for."""
         capability = megatron_session.CAPABILITY.get(self.plan.cluster.gpu.architecture)
         wanted = (list(capability) if capability else None, self.plan.cluster.gpu.compute_units)
-        told = self.taken.software
-        if "gpu" not in told or (told["capability"], told["compute_units"]) == wanted:
+        software = self.taken.software
+        if "gpu" not in software or (software["capability"], software["compute_units"]) == wanted:
             return None
-        return str(told["gpu"])
+        return str(software["gpu"])
 
 
 def ready(plan: Plan, named: Path | None) -> MegatronSource:

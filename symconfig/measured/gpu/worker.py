@@ -267,9 +267,9 @@ def _ran(args: Any, impl: str, runner: Any) -> dict[str, Any]:
     """Return the namespace as a log prints it, with what the local layers do instead of the plan's."""
     kernels = (sys.modules[name].KERNELS for name in ("megatron_patches", "megatron_stand_ins"))
     instead = dict(ChainMap(*kernels)) if impl == "local" else {}
-    found = {name: runner.plain(instead.get(name, value)) for name, value in vars(args).items()}
+    values = {name: runner.plain(instead.get(name, value)) for name, value in vars(args).items()}
     return {
-        name: value if isinstance(value, bool | int | float | None) else str(value) for name, value in found.items()
+        name: value if isinstance(value, bool | int | float | None) else str(value) for name, value in values.items()
     }
 
 
@@ -289,22 +289,22 @@ def _memory() -> dict[str, int]:
 def _software(on_gpu: bool) -> dict[str, Any]:
     import torch
 
-    found = {
+    versions = {
         "torch": torch.__version__,
         "python": sys.version.split()[0],
         "megatron": importlib.import_module("megatron.core").__version__,
     }
     if on_gpu:
         gpu = torch.cuda.get_device_properties(0)
-        found |= {
+        versions |= {
             "cuda": torch.version.cuda,
             "gpu": gpu.name,
             "capability": [gpu.major, gpu.minor],
             "compute_units": gpu.multi_processor_count,
         }
     with contextlib.suppress(ImportError):
-        found["transformer_engine"] = importlib.import_module("transformer_engine").__version__
-    return found
+        versions["transformer_engine"] = importlib.import_module("transformer_engine").__version__
+    return versions
 
 
 if __name__ == "__main__":

@@ -23,8 +23,8 @@ def _forward(self: Any, query: Any, key: Any, value: Any, attention_mask: Any = 
 
     q, k, v = (tensor.permute(1, 2, 0, 3) for tensor in (query, key, value))
     grouped = {"enable_gqa": True} if k.shape[1] != q.shape[1] else {}
-    found = scaled_dot_product_attention(q, k, v, is_causal=True, scale=self.softmax_scale, **grouped)
-    return found.permute(2, 0, 1, 3).flatten(2)
+    output = scaled_dot_product_attention(q, k, v, is_causal=True, scale=self.softmax_scale, **grouped)
+    return output.permute(2, 0, 1, 3).flatten(2)
 
 
 def fused_adam(optimizers: list[Any]) -> None:
