@@ -86,28 +86,28 @@ class Stopwatch:
     def __init__(self) -> None:
         self._start = time.perf_counter()
 
-    def check(self, name: str, status: Status, detail: str) -> Check:
+    def check(self, name: str, status: Status, text: str) -> Check:
         now = time.perf_counter()
         seconds, self._start = now - self._start, now
-        return Check(name, status, detail, seconds)
+        return Check(name, status, text, seconds)
 
-    def problems(self, name: str, found: Iterable[Problem], passed: str) -> Check:
+    def problems(self, name: str, problems: Iterable[Problem], passed: str) -> Check:
         """Return a check that failed with every problem as a sentence, or passed."""
-        sentences = [str(problem) for problem in found]
+        sentences = [str(problem) for problem in problems]
         return self.check(name, "failed" if sentences else "passed", " ".join(sentences) or passed)
 
 
 def frameworks() -> dict[str, Framework]:
     """Return every framework's module by name, in alphabetical order."""
-    found: dict[str, Framework] = {}
+    modules: dict[str, Framework] = {}
     package = importlib.import_module("symconfig.verify")
     for info in sorted(pkgutil.iter_modules(package.__path__), key=lambda item: item.name):
         if "_" in info.name:
             continue
         module = importlib.import_module(f"symconfig.verify.{info.name}")
         if hasattr(module, "applies") and hasattr(module, "checks"):
-            found[info.name] = module
-    return found
+            modules[info.name] = module
+    return modules
 
 
 def verify(
@@ -147,10 +147,10 @@ def verify(
                 hint=_rendered_anew(plan),
             )
         )
-    found = [Check("stages of plan.json", "failed", " ".join(wrong), 0.0)] if wrong else []
+    checks = [Check("stages of plan.json", "failed", " ".join(wrong), 0.0)] if wrong else []
     for name, module in frameworks().items():
         if other and name in _FILES and module.applies(plan):
-            found.append(
+            checks.append(
                 Check(
                     f"{name}'s own checks",
                     "skipped",
@@ -159,8 +159,8 @@ def verify(
                 )
             )
         elif module.applies(plan):
-            found.extend(_guarded(name, module, folder, plan, options))
-    return found
+            checks.extend(_guarded(name, module, folder, plan, options))
+    return checks
 
 
 def _rendered_anew(plan: Plan) -> str | None:
@@ -208,6 +208,6 @@ def _guarded(name: str, module: Framework, folder: Path, plan: Plan, options: Op
         yield watch.check(name, "failed", f"the check itself broke: {type(error).__name__}: {error}")
 
 
-def passed(found: Iterable[Check]) -> bool:
+def passed(checks: Iterable[Check]) -> bool:
     """Tell whether none failed."""
-    return all(check.status != "failed" for check in found)
+    return all(check.status != "failed" for check in checks)

@@ -39,8 +39,8 @@ def checks(folder: Path, plan: Plan, options: Options) -> Iterator[Check]:
     watch = Stopwatch()
     texts: dict[str, Json] = {}
     for name in (CONFIG, CONFIG_HF):
-        if found := _load(folder / name, texts, name):
-            yield watch.problems(f"{name}: keys", found, "")
+        if problems := _load(folder / name, texts, name):
+            yield watch.problems(f"{name}: keys", problems, "")
     yield from offline(texts, plan, watch)
     yield _model(folder, plan, watch)
     words = _launched(folder, options)
@@ -62,13 +62,13 @@ def checks(folder: Path, plan: Plan, options: Options) -> Iterator[Check]:
 def offline(texts: dict[str, Json], plan: Plan, watch: Stopwatch) -> Iterator[Check]:
     """Hold the keys and the meaning of the files' JSON against what symconfig knows of DeepSpeed, and the plan."""
     for name, data in texts.items():
-        found = broken(DeepSpeedFacts.of_data(data, name, trainer=name == CONFIG_HF), rules.KEYS)
-        yield watch.problems(f"{name}: keys", found, f"every key is one that DeepSpeed {release()} reads")
+        problems = broken(DeepSpeedFacts.of_data(data, name, trainer=name == CONFIG_HF), rules.KEYS)
+        yield watch.problems(f"{name}: keys", problems, f"every key is one that DeepSpeed {release()} reads")
     if CONFIG in texts:
         native, world = texts[CONFIG], plan.best.parallel.world_size
         facts = DeepSpeedFacts.of_data(native, CONFIG, trainer=False, gpus=world)
-        found = [*broken(facts, rules.MEANING), *deepspeed_agreement.disagreements(native, plan, CONFIG)]
-        yield watch.problems(f"{CONFIG}: meaning", found, "makes sense, and says what the plan says")
+        problems = [*broken(facts, rules.MEANING), *deepspeed_agreement.disagreements(native, plan, CONFIG)]
+        yield watch.problems(f"{CONFIG}: meaning", problems, "makes sense, and says what the plan says")
 
 
 def requests(texts: dict[str, Json], plan: Plan) -> list[Json]:
@@ -90,7 +90,11 @@ def broken(facts: DeepSpeedFacts, these: Sequence[Rule[DeepSpeedFacts]] = rules.
     Of keys and types all, since ours are as DeepSpeed has them.
     """
     exact = {rule.name for rule in rules.KEYS}
-    return [found.problem for found in rules.findings(facts, these) if found.severity != "note" or found.rule in exact]
+    return [
+        finding.problem
+        for finding in rules.findings(facts, these)
+        if finding.severity != "note" or finding.rule in exact
+    ]
 
 
 def _load(path: Path, texts: dict[str, Json], name: str) -> list[Problem]:
@@ -107,17 +111,17 @@ def _load(path: Path, texts: dict[str, Json], name: str) -> list[Problem]:
 def _model(folder: Path, plan: Plan, watch: Stopwatch) -> Check:
     """Check that the rendered config.json, imported again, is the plan's architecture."""
     texts: dict[str, Json] = {}
-    found = _load(folder / MODEL, texts, MODEL)
-    if not found:
+    problems = _load(folder / MODEL, texts, MODEL)
+    if not problems:
         try:
-            again = import_config(texts[MODEL], MODEL, plan.model.name)
-            found = [
+            reread = import_config(texts[MODEL], MODEL, plan.model.name)
+            problems = [
                 Problem("is another model", file=MODEL, field=name, got=theirs, need=ours)
-                for name, ours, theirs in differences(plan.model, again)
+                for name, ours, theirs in differences(plan.model, reread)
             ]
         except InputError as error:
-            found = list(error.problems)
-    return watch.problems(MODEL, found, "imported again, it is the plan's model, field by field")
+            problems = list(error.problems)
+    return watch.problems(MODEL, problems, "imported again, it is the plan's model, field by field")
 
 
 def _launched(folder: Path, options: Options) -> list[str] | str:
@@ -136,12 +140,14 @@ def _arguments(folder: Path, plan: Plan, words: list[str] | str, watch: Stopwatc
     title = "train.py: arguments"
     if isinstance(words, str):
         return watch.check(title, "failed", words)
-    said = StringIO()
+    output = StringIO()
     try:
-        with redirect_stderr(said):
+        with redirect_stderr(output):
             given = parse_arguments(folder / "train.py", words)
     except SystemExit:
-        return watch.check(title, "failed", f"train.py refuses what launch.sh passes: {said.getvalue().strip()[-300:]}")
+        return watch.check(
+            title, "failed", f"train.py refuses what launch.sh passes: {output.getvalue().strip()[-300:]}"
+        )
     except (OSError, SyntaxError, ValueError) as error:
         return watch.check(title, "failed", f"train.py cannot be read: {error}")
     if given.seq_length != plan.best.batch.seq_length:
@@ -208,13 +214,13 @@ def _accepted(answer: Json, plan: Plan, watch: Stopwatch) -> Check:
         "train_batch_size": accumulated * parallel.dp * parallel.tp,
         "zero_stage": plan.best.options.zero_stage,
     }
-    found = [
+    problems = [
         Problem("DeepSpeed resolved another value", file=CONFIG, field=name, got=repr(got[name]), need=repr(value))
         for name, value in want.items()
         if got[name] != value
     ]
     if batch.global_ != accumulated * parallel.dp:
-        found.append(
+        problems.append(
             Problem(
                 "the plan's own batch does not multiply out",
                 file="plan.json",
@@ -225,7 +231,7 @@ def _accepted(answer: Json, plan: Plan, watch: Stopwatch) -> Check:
         )
     return watch.problems(
         title,
-        found,
+        problems,
         f"accepted at {parallel.world_size} ranks: train_batch_size "
         f"{got['train_batch_size']}, {batch.global_} distinct sequences",
     )
@@ -239,14 +245,14 @@ def _trainer(native: Json, answer: Json, plan: Plan, watch: Stopwatch) -> Check:
     monitored = monitors.deepspeed_sections(plan)
     ours = _comparable({key: value for key, value in native.items() if key not in monitored})
     filled = _comparable(answer["config"])
-    found = [
+    problems = [
         Problem(
             f"differs from {CONFIG}", file=CONFIG_HF, field=key, got=repr(filled.get(key)), need=repr(ours.get(key))
         )
         for key in sorted({*ours, *filled})
         if ours.get(key) != filled.get(key)
     ]
-    return watch.problems(title, found, f"gives the values of {CONFIG}")
+    return watch.problems(title, problems, f"gives the values of {CONFIG}")
 
 
 def _comparable(config: Json) -> Json:

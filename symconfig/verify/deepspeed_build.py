@@ -81,7 +81,7 @@ def build(request: Json) -> Json:
 
 def scripts() -> tuple[Any, Any]:
     """Load the folder's train.py and states.py, with the functions that are called here."""
-    found = []
+    modules = []
     for name, wanted in (("train", ("arguments", "start_engine")), ("states", ("MASTERS", "held"))):
         try:
             module = importlib.import_module(name)
@@ -93,8 +93,8 @@ def scripts() -> tuple[Any, Any]:
         if absent:
             what = f"has no {' and no '.join(absent)}: it is edited, or another version of symconfig rendered it"
             raise InputError(Problem(what, file=f"{name}.py", hint=AGAIN))
-        found.append(module)
-    return found[0], found[1]
+        modules.append(module)
+    return modules[0], modules[1]
 
 
 def join(rank: int, world_size: int) -> None:

@@ -90,8 +90,8 @@ def generate() -> Json:
         node = root
         for step in section:
             node = node.setdefault(step, {"keys": {}}).setdefault("keys", {})
-        for key, found in _keys_read(importlib.import_module(_module(name)), variables).items():
-            node.setdefault(key, found)
+        for key, kind in _keys_read(importlib.import_module(_module(name)), variables).items():
+            node.setdefault(key, kind)
     for key, place in _MODELS.items():
         root[key] = _model(_load(place))
     root["timers"] = {"keys": {"throughput": _model(_load("utils.config:DeepSpeedThroughputTimerConfig"))}}
@@ -132,15 +132,15 @@ def _load(place: str) -> Any:
 
 def _keys_read(module: types.ModuleType, variables: frozenset[str]) -> Json:
     """List the keys that the source takes out of a dictionary with one of these names."""
-    found: Json = {}
+    keys: Json = {}
     for node in ast.walk(ast.parse(inspect.getsource(module))):
         key, default = _access(node, variables)
         name = _constant(key, module)
         if isinstance(name, str) and name.isidentifier():
             kind = _kind(_constant(default, module))
-            if found.get(name, {"type": ["any"]}) == {"type": ["any"]}:
-                found[name] = kind
-    return found
+            if keys.get(name, {"type": ["any"]}) == {"type": ["any"]}:
+                keys[name] = kind
+    return keys
 
 
 def _access(node: ast.AST, variables: frozenset[str]) -> tuple[ast.expr | None, ast.expr | None]:
@@ -258,14 +258,14 @@ def _scheduler() -> Json:
 def _literal_keys(function: Any) -> Json:
     """List the keys of the dictionary displays in a function."""
     tree = ast.parse(inspect.getsource(function))
-    found = [
+    keys = [
         key.value
         for node in ast.walk(tree)
         if isinstance(node, ast.Dict)
         for key in node.keys
         if isinstance(key, ast.Constant) and isinstance(key.value, str)
     ]
-    return {key: {"type": ["any"]} for key in found}
+    return {key: {"type": ["any"]} for key in keys}
 
 
 def _sorted(value: Any) -> Any:

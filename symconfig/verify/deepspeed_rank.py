@@ -37,12 +37,12 @@ def checks(folder: Path, plan: Plan, config: Json, words: Sequence[str], options
             yield watch.check(title, "failed", str(error))
             continue
         compared = _compared(ours, real, Settings.of(config, world))
-        found = watch.problems(
+        check = watch.problems(
             title,
             _differences(compared, real["optimizer"]),
             f"{real['optimizer']} holds what the plan says, to the byte",
         )
-        yield Check(found.name, found.status, found.detail, found.seconds, compared)
+        yield Check(check.name, check.status, check.detail, check.seconds, compared)
 
 
 def _differences(compared: Sequence[Compared], optimizer: str) -> Iterator[Problem]:

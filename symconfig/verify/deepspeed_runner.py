@@ -101,7 +101,7 @@ def _filled(request: Json) -> Json:
 
 def _autos(value: Any, path: str = "") -> list[str]:
     if isinstance(value, dict):
-        return [found for key, item in value.items() for found in _autos(item, f"{path}.{key}".strip("."))]
+        return [name for key, item in value.items() for name in _autos(item, f"{path}.{key}".strip("."))]
     return [path] if value == "auto" else []
 
 

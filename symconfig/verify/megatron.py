@@ -68,23 +68,23 @@ def checks(folder: Path, plan: Plan, options: Options) -> Iterator[Check]:
         )
         return
     if (reason := unfit(source, plan)) is not None:
-        if asked := ", ".join(f"--{task}" for task in ("build", "trace") if getattr(options, task)):
-            raise InputError(Problem(f"cannot be done: {reason}", file=str(folder), field=asked))
+        if tasks := ", ".join(f"--{task}" for task in ("build", "trace") if getattr(options, task)):
+            raise InputError(Problem(f"cannot be done: {reason}", file=str(folder), field=tasks))
         yield Check("Megatron's own checks", "skipped", reason, 0.0)
         return
     if source is None:  # unfit has said so
         return
     jobs = _jobs({"": rendered}, source, options.build, options.trace)
-    said = iter(
+    titles = iter(
         [
             f"{DOES.get(job.task, job.task)} rank {job.rank} of {job.world_size} ({place} of {len(jobs) - 1})"
             for place, job in enumerate(jobs)
         ]
     )
     options.progress(f"Megatron {source.version} on {plan.best.parallel.world_size} claimed GPUs")
-    next(said)
+    next(titles)
     results = megatron_session.run(
-        source, jobs, options.timeout_s, heard=lambda _: options.progress(f"Megatron {next(said, 'is done')}")
+        source, jobs, options.timeout_s, heard=lambda _: options.progress(f"Megatron {next(titles, 'is done')}")
     )
     yield from judge(rendered, results, jobs, source, options.trace)
     yield from _unbuilt(rendered, source, options.build)
@@ -171,8 +171,8 @@ def judge(
     not the plan's.
     """
     changed = not_rendered(rendered.plan, rendered.args)
-    found = online(rendered, results[jobs[0].id], source), built(rendered, results, jobs, source, trace)
-    for check in chain.from_iterable(found):  # one by one: what Megatron said stays, should a later one break
+    parts = online(rendered, results[jobs[0].id], source), built(rendered, results, jobs, source, trace)
+    for check in chain.from_iterable(parts):  # one by one: what Megatron said stays, should a later one break
         if check.status == "failed" and changed:
             check = replace(check, detail=f"{check.detail} {changed}.")
         yield check
@@ -268,19 +268,19 @@ def check_many(
     trace: bool = False,
 ) -> dict[str, list[Check]]:
     """Check many argument lists at once; the same checks as a folder's, but for the scripts."""
-    found = {id: list(offline(item)) for id, item in rendered.items()}
+    checks = {id: list(offline(item)) for id, item in rendered.items()}
     judged: dict[str, Rendered] = {}
     for id, item in rendered.items():
         if (reason := unfit(source, item.plan)) is None:
             judged[id] = item
         else:
-            found[id].append(Check("Megatron's own checks", "skipped", reason, 0.0))
+            checks[id].append(Check("Megatron's own checks", "skipped", reason, 0.0))
     if source is not None and judged:
         jobs = {id: _jobs({id: item}, source, build, trace) for id, item in judged.items()}
         results = megatron_session.run(
             source, [job for each in jobs.values() for job in each], timeout_s, workers, heard
         )
         for id, item in judged.items():
-            found[id].extend(judge(item, results, jobs[id], source, trace))
-            found[id].extend(_unbuilt(item, source, build))
-    return found
+            checks[id].extend(judge(item, results, jobs[id], source, trace))
+            checks[id].extend(_unbuilt(item, source, build))
+    return checks

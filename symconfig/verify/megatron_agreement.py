@@ -77,8 +77,8 @@ _OTHER_GRAPHS = "parts of a layer that no plan has"
 
 def _graphed(r: Resolved) -> str:
     """Return what CUDA graphs replay, as plans call it."""
-    found = {name: r.arg(name) for name in _GRAPHS}
-    names: dict[str, Value] = {k: tuple(value) if isinstance(value, list) else value for k, value in found.items()}
+    values = {name: r.arg(name) for name in _GRAPHS}
+    names: dict[str, Value] = {k: tuple(value) if isinstance(value, list) else value for k, value in values.items()}
     return (graphed(names) or _OTHER_GRAPHS) if graphs(names) else "none"
 
 
@@ -272,12 +272,12 @@ def stages(plan: Plan, result: Result, file: str) -> Iterator[Problem]:
             need=str(len(kinds)),
         )
         return
-    if (found := sum(more for stage in result.stages for *_, more in stage)) != predictions:
+    if (predicted := sum(more for stage in result.stages for *_, more in stage)) != predictions:
         yield Problem(
             "the stages do not hold every multi-token prediction once",
             file=file,
             field="stages",
-            got=str(found),
+            got=str(predicted),
             need=str(predictions),
         )
     need = [

@@ -84,13 +84,13 @@ def modules(args: Any, config: Any) -> list[Any]:
     """Build this rank's bare GPTModels, one for each virtual stage, as `placed` yielded `config`."""
     virtual = config.virtual_pipeline_model_parallel_size
     state = importlib.import_module("megatron.core.parallel_state")
-    found = []
+    chunks = []
     for place in range(virtual or 1):
         stage = place if virtual else None
         if virtual:
             state.set_virtual_pipeline_model_parallel_rank(place)
         ends = {"ignore_virtual": False, "vp_stage": stage}
-        found.append(
+        chunks.append(
             _chunk(
                 args,
                 config,
@@ -101,15 +101,15 @@ def modules(args: Any, config: Any) -> list[Any]:
                 },
             )
         )
-    return found
+    return chunks
 
 
 def _trained(args: Any, config: Any) -> tuple[list[dict[str, Any]], list[Any]]:
     """Run Megatron's get_model: every chunk in its precision, wrapped with the buckets that the trainer chooses."""
     held: list[dict[str, Any]] = []
 
-    def provide(**asked: Any) -> Any:
-        model = _chunk(args, config, asked)
+    def provide(**offered: Any) -> Any:
+        model = _chunk(args, config, offered)
         held.append(_described(model))
         return model
 
@@ -117,31 +117,31 @@ def _trained(args: Any, config: Any) -> tuple[list[dict[str, Any]], list[Any]]:
     return held, list(trainer.get_model(provide))
 
 
-def _chunk(args: Any, config: Any, asked: dict[str, Any]) -> Any:
+def _chunk(args: Any, config: Any, place: dict[str, Any]) -> Any:
     """Build one virtual stage; what names no device goes to the GPU, or to what stands for it."""
     import torch
 
     with torch.device("cuda"):
-        return _model(args, config, asked)
+        return _model(args, config, place)
 
 
-def _model(args: Any, config: Any, asked: dict[str, Any]) -> Any:
+def _model(args: Any, config: Any, place: dict[str, Any]) -> Any:
     """Build a model by Megatron's own builder from 0.19 on, before as its pretrain_gpt.py calls GPTModel."""
-    stage = asked.get("vp_stage")
+    stage = place.get("vp_stage")
     if stage is None and config.virtual_pipeline_model_parallel_size:  # before vp_stage was handed through
         stage = importlib.import_module("megatron.core.parallel_state").get_virtual_pipeline_model_parallel_rank()
     if getattr(args, "hybrid_layer_pattern", None):
-        return _hybrid(args, config, asked["pre_process"], asked["post_process"], stage)
+        return _hybrid(args, config, place["pre_process"], place["post_process"], stage)
     try:
         models = importlib.import_module("megatron.training.models.gpt")
     except ModuleNotFoundError:
-        return _before_builders(args, config, asked["pre_process"], asked["post_process"], stage)
+        return _before_builders(args, config, place["pre_process"], place["post_process"], stage)
     groups = importlib.import_module("megatron.core.process_groups_config").ProcessGroupCollection
     described = importlib.import_module("megatron.training.argument_utils").gpt_config_from_args(args, config)
     return models.GPTModelBuilder(described).build_model(
-        asked.get("pg_collection") or groups.use_mpu_process_groups(),
-        pre_process=asked["pre_process"],
-        post_process=asked["post_process"],
+        place.get("pg_collection") or groups.use_mpu_process_groups(),
+        pre_process=place["pre_process"],
+        post_process=place["post_process"],
         vp_stage=stage,
     )
 
@@ -289,11 +289,11 @@ def _bytes(tensors: list[Any]) -> int:
 def coordinates() -> dict[str, int]:
     """Return this rank's place in each of its groups."""
     state = importlib.import_module("megatron.core.parallel_state")
-    found = {}
+    places = {}
     for axis, name in COORDINATES.items():
         getter = getattr(state, f"get_{name}_rank", None)
-        found[axis] = int(getter()) if getter is not None else 0
-    return found
+        places[axis] = int(getter()) if getter is not None else 0
+    return places
 
 
 def _described(model: Any) -> dict[str, Any]:

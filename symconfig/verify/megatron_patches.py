@@ -248,8 +248,8 @@ def _shared_storages() -> None:
         module._get_share_storage = lambda: _fill
 
 
-def _fill(emptied: Any, again: Any) -> None:
-    storage, made = emptied.untyped_storage(), again.untyped_storage()
+def _fill(emptied: Any, remade: Any) -> None:
+    storage, made = emptied.untyped_storage(), remade.untyped_storage()
     storage.resize_(made.nbytes())
     storage.copy_(made)
 
@@ -265,8 +265,8 @@ def _say_gpu(device: Any) -> None:
         is_cuda = False
 
     def type_(self: Any, *args: Any, **kwargs: Any) -> Any:
-        said = kind(self, *args, **kwargs)
-        return "torch.cuda." + said.rpartition(".")[2] if isinstance(said, str) else said
+        answer = kind(self, *args, **kwargs)
+        return "torch.cuda." + answer.rpartition(".")[2] if isinstance(answer, str) else answer
 
     torch.Tensor.type = type_
     if device.type != "meta":

@@ -61,11 +61,11 @@ def check(plan: Plan, job: Job, result: Result, place: str, file: str) -> Check:
         ours = rank_states(plan, job.rank, "local")
     except SymconfigError as error:
         return Check(name, "failed", " ".join(map(str, error.problems)), result.seconds)
-    found = " ".join(str(problem) for problem in problems(ours, result.rank, file))
+    wrong = " ".join(str(problem) for problem in problems(ours, result.rank, file))
     return Check(
         name,
-        "failed" if found else "passed",
-        found or _passed(plan, result.rank),
+        "failed" if wrong else "passed",
+        wrong or _passed(plan, result.rank),
         result.seconds,
         tuple(compared(ours, result.rank)),
     )
@@ -123,10 +123,10 @@ def problems(ours: RankStates, real: Mapping[str, Any], file: str) -> Iterator[P
                     got=str(theirs[name]),
                     need=str(need),
                 )
-        if found := parameters(mine.parameters, theirs["parameters"]):
+        if difference := parameters(mine.parameters, theirs["parameters"]):
             others += 1
             if others == 1:
-                yield Problem(f"Megatron builds other parameters: {found}", file=file, field=f"chunk {place}")
+                yield Problem(f"Megatron builds other parameters: {difference}", file=file, field=f"chunk {place}")
     if others > 1:
         yield Problem("Megatron builds other parameters here, too", file=file, field=f"{others - 1} more chunks")
     yield from buffers(ours.buffers, real["buffers"], file)

@@ -172,20 +172,20 @@ def checks(plan: Plan, jobs: Sequence[Job], results: Mapping[str, Result], place
         except SymconfigError as error:
             yield Check(name, "failed", " ".join(map(str, error.problems)), result.seconds)
             continue
-        found = groups(ours, result.rank["saved"])
-        wrong = list(problems(found))
+        compared_groups = groups(ours, result.rank["saved"])
+        wrong = list(problems(compared_groups))
         yield Check(
             name,
             "failed" if wrong else "passed",
-            " ".join(wrong) or _passed(plan, found, result.rank),
+            " ".join(wrong) or _passed(plan, compared_groups, result.rank),
             result.seconds,
-            tuple(compared(found, shown)),
+            tuple(compared(compared_groups, shown)),
         )
-        shown |= {group.name for group in found}
+        shown |= {group.name for group in compared_groups}
 
 
-def _passed(plan: Plan, found: Sequence[Group], real: Mapping[str, Any]) -> str:
-    row = whole(found)
+def _passed(plan: Plan, layers: Sequence[Group], real: Mapping[str, Any]) -> str:
+    row = whole(layers)
     parts = [
         f"{count(row.real / MIB)} MiB of one microbatch of every chunk with Megatron's own layers, symconfig "
         f"{difference(row)}"
@@ -204,14 +204,14 @@ def difference(row: Compared) -> str:
     return f"{100 * row.difference:+.2f} %" if row.real else "without anything to compare"
 
 
-def whole(found: Sequence[Group]) -> Compared:
-    ours, real = (sum(getattr(group, side) for group in found) for side in ("ours_bytes", "real_bytes"))
+def whole(layers: Sequence[Group]) -> Compared:
+    ours, real = (sum(getattr(group, side) for group in layers) for side in ("ours_bytes", "real_bytes"))
     return Compared("all of the stage", ours, real, "bytes")
 
 
-def problems(found: Sequence[Group]) -> Iterator[str]:
+def problems(layers: Sequence[Group]) -> Iterator[str]:
     """Yield the kinds of layers, and the whole stage, that differ by more than the tolerance."""
-    for row in (*(group.compared for group in found if group.layers), whole(found)):
+    for row in (*(group.compared for group in layers if group.layers), whole(layers)):
         if abs(row.ours - row.real) > TOLERANCE * row.real:
             yield (
                 f"{row.what}: symconfig has {count(row.ours)} bytes, Megatron keeps {count(row.real)} "
@@ -219,14 +219,14 @@ def problems(found: Sequence[Group]) -> Iterator[str]:
             )
 
 
-def compared(found: Sequence[Group], shown: set[str]) -> Iterator[Compared]:
+def compared(layers: Sequence[Group], shown: set[str]) -> Iterator[Compared]:
     """Yield the totals of every group behind the tensors of those that have not been shown."""
-    for group in found:
+    for group in layers:
         if group.name not in shown:
             for what, ours, real in pairs(group.ours, group.real):
                 yield Compared(f"{group.name}: {what}", ours, real, "bytes")
         yield group.compared
-    yield whole(found)
+    yield whole(layers)
 
 
 def groups(ours: Sequence[SavedTensor], real: Sequence[Mapping[str, Any]]) -> list[Group]:
@@ -339,14 +339,14 @@ def _of_size(size: float, tensors: Mapping[str, float]) -> str | None:
 
 def _merged(tensors: Sequence[Tensor]) -> dict[str, float]:
     """Merge tensors by name; those of a rank's experts are one, those that share a name otherwise are numbered."""
-    found: dict[str, float] = {}
+    sizes: dict[str, float] = {}
     for tensor in tensors:
         name = tensor.name
         if "local_experts" in name:
-            found[name] = found.get(name, 0.0) + tensor.bytes
+            sizes[name] = sizes.get(name, 0.0) + tensor.bytes
             continue
-        while name in found:
+        while name in sizes:
             head, _, number = name.rpartition(" #")
             name = f"{head or tensor.name} #{int(number) + 1 if head else 2}"
-        found[name] = tensor.bytes
-    return found
+        sizes[name] = tensor.bytes
+    return sizes

@@ -146,12 +146,12 @@ def run(
 
     `timeout_s` is each job's limit; `heard` is called as they come in.
     """
-    found: dict[str, Result] = {}
+    results: dict[str, Result] = {}
     lock = threading.Lock()
 
     def keep(result: Result) -> None:
         with lock:
-            found[result.id] = result
+            results[result.id] = result
             heard(result)
 
     threads = [
@@ -162,7 +162,7 @@ def run(
         thread.start()
     for thread in threads:
         thread.join()
-    return found
+    return results
 
 
 def _run_one(source: MegatronSource, jobs: Sequence[Job], timeout_s: float, keep: Callable[[Result], None]) -> None:

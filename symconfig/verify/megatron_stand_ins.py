@@ -132,10 +132,10 @@ def _routing() -> None:
     def preprocess(self: Any, routing_map: Any) -> Any:
         return count(self, balanced(routing_map.size(0), routing_map.size(1), self.config.moe_router_topk))
 
-    def gathered(tensor: Any, group: Any = None, **asked: Any) -> Any:
+    def gathered(tensor: Any, group: Any = None, **value: Any) -> Any:
         if tensor.device.type == "cpu":
             return tensor.repeat(group.size())
-        return gather(tensor, group=group, **asked)
+        return gather(tensor, group=group, **value)
 
     def on_host(tensor: Any, as_numpy: bool = False, record_stream: bool = False) -> Any:
         return tensor.numpy() if as_numpy and isinstance(tensor, torch.Tensor) else tensor

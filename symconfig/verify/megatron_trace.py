@@ -161,7 +161,7 @@ class Recorder:
 
     def kept(self, end: Any) -> dict[int, dict[str, Any]]:
         """Return, by storage, what has been saved since the last call and is still needed at the end of the forward."""
-        found: dict[int, dict[str, Any]] = {}
+        storages: dict[int, dict[str, Any]] = {}
         # Now: the first forward replaces some (the router's bias becomes fp32), and a freed number is given again.
         owned = {_storage(tensor)._cdata for tensor in (*self.model.parameters(), *self.model.buffers())}
         packed = [kept for reference in self.packed if (kept := reference()) is not None]
@@ -170,12 +170,12 @@ class Recorder:
             storage = _storage(kept.tensor)
             if kept.tensor.device.type != "meta" or storage._cdata in owned or not storage.nbytes():
                 continue
-            record = found.get(storage._cdata)
+            record = storages.get(storage._cdata)
             if record is None:
                 self.alive.append(storage)
                 made = self.made.get(storage._cdata, Made("", ""))
                 module = made.module or kept.module
-                record = found[storage._cdata] = {
+                record = storages[storage._cdata] = {
                     "bytes": storage.nbytes(),
                     "shape": list(kept.tensor.shape),
                     "module": module,
@@ -187,7 +187,7 @@ class Recorder:
             reader = f"{kept.module} {kept.line}".strip()
             if reader not in record["needed_by"]:
                 record["needed_by"].append(reader)
-        return found
+        return storages
 
 
 class Operators(TorchDispatchMode):  # type: ignore[misc]
@@ -216,8 +216,8 @@ def _tensors(values: Any) -> Iterator[Any]:
 
 def _layer(reader: str, maker: str) -> int | None:
     """Return the chunk's layer whose backward starts from a tensor: what enters a layer is the layer's."""
-    if (found := LAYER.search(reader)) is not None:
-        return int(found[1])
+    if (match := LAYER.search(reader)) is not None:
+        return int(match[1])
     made = LAYER.search(maker)
     if reader == BLOCK:  # a checkpoint around whole layers keeps the input of the first
         return int(made[1]) + 1 if made else 0

@@ -44,16 +44,16 @@ def convert(config: Any, state: Mapping[str, torch.Tensor], padded_vocab_size: i
     left = dict(state)
     if config.model_type == "gpt2":
         return dict(_gpt2(config, left, padded_vocab_size))
-    found = dict(_outer(left, padded_vocab_size, bool(config.tie_word_embeddings)))
+    state_dict = dict(_outer(left, padded_vocab_size, bool(config.tie_word_embeddings)))
     for layer in range(config.num_hidden_layers):
         theirs, ours = f"model.layers.{layer}.", f"decoder.layers.{layer}."
-        found.update(_attention(config, left, theirs + "self_attn.", ours + "self_attention."))
-        found[ours + "input_layernorm.weight"] = left.pop(theirs + "input_layernorm.weight")
-        found[ours + "pre_mlp_layernorm.weight"] = left.pop(theirs + "post_attention_layernorm.weight")
-        found.update(_mlp(left, theirs + "mlp.", ours + "mlp."))
+        state_dict.update(_attention(config, left, theirs + "self_attn.", ours + "self_attention."))
+        state_dict[ours + "input_layernorm.weight"] = left.pop(theirs + "input_layernorm.weight")
+        state_dict[ours + "pre_mlp_layernorm.weight"] = left.pop(theirs + "post_attention_layernorm.weight")
+        state_dict.update(_mlp(left, theirs + "mlp.", ours + "mlp."))
     if left:
         raise ValueError(f"weights without a place in megatron-core: {sorted(left)}")
-    return found
+    return state_dict
 
 
 def _outer(left: dict[str, torch.Tensor], rows: int, tied: bool) -> Iterator[tuple[str, torch.Tensor]]:

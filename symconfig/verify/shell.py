@@ -66,8 +66,8 @@ def checks(folder: Path, plan: Plan, options: Options) -> Iterator[Check]:
 def shellcheck(folder: Path, names: Sequence[str], timeout_s: float) -> Check:
     """Run shellcheck's default set; report every finding as file:line:column."""
     watch = Stopwatch()
-    beside = str(Path(sys.executable).parent)
-    program = shutil.which("shellcheck", path=beside) or shutil.which("shellcheck")
+    folder_of_python = str(Path(sys.executable).parent)
+    program = shutil.which("shellcheck", path=folder_of_python) or shutil.which("shellcheck")
     if program is None:
         return watch.check("shellcheck", "skipped", f"shellcheck is not installed: {install.SHELLCHECK}")
     if not names:

@@ -57,14 +57,14 @@ def buckets(pieces: Sequence[Piece], size: int | None, ranks: int, sharded: bool
     padded and a piece that wants to is alone; else nothing is.
     """
     starts, ends = (PARAMETER_STARTS, lcm(ranks, BUCKET_ENDS)) if sharded else (1, 1)
-    found: list[Bucket] = []
+    closed: list[Bucket] = []
     places: list[tuple[int, int]] = []
     begin = start = 0
 
     def close(end: int) -> int:
-        found.append(Bucket(begin, end, _padded(end, ends), tuple(places)))
+        closed.append(Bucket(begin, end, _padded(end, ends), tuple(places)))
         places.clear()
-        return found[-1].end
+        return closed[-1].end
 
     for piece in reversed(pieces):
         start = _padded(start, starts)
@@ -78,7 +78,7 @@ def buckets(pieces: Sequence[Piece], size: int | None, ranks: int, sharded: bool
             begin = start = close(end)
     if places:
         close(start)
-    return tuple(found)
+    return tuple(closed)
 
 
 def _padded(value: int, multiple: int) -> int:

@@ -182,17 +182,19 @@ def local(model: ModelDescriptor, settings: Settings, rank: int) -> tuple[Local,
 
     Where AutoTP cuts a parameter, the first ranks get what is left over. AutoEP has gate and up apart.
     """
-    tp, ep, found = settings.tp, settings.ep, []
+    tp, ep, parameters = settings.tp, settings.ep, []
     for parameter in registered(model):
         facts, split = (parameter.vector, parameter.trainable), parameter.split
         if ep > 1 and parameter.expert:
-            found += [Local(part // ep, *facts, _EXPERTS) for part in parameter.parts]
+            parameters += [Local(part // ep, *facts, _EXPERTS) for part in parameter.parts]
         elif tp > 1 and split:
             share = split // tp + (rank % tp < split % tp)
-            found.append(Local(parameter.elements // split * share, *facts, "AutoTP"))
+            parameters.append(Local(parameter.elements // split * share, *facts, "AutoTP"))
         else:
-            found.append(Local(parameter.elements, *facts, "AutoEP's router" if ep > 1 and parameter.router else ""))
-    return tuple(found)
+            parameters.append(
+                Local(parameter.elements, *facts, "AutoEP's router" if ep > 1 and parameter.router else "")
+            )
+    return tuple(parameters)
 
 
 def optimizer_groups(mine: Iterable[Local]) -> list[Group]:
@@ -245,8 +247,8 @@ def flattened(group: Group, settings: Settings, world_size: int, rank: int) -> F
         else:
             elsewhere.append(elements)
         start += elements
-    beside = min(max(part * (index + 1) - start, 0), part)
-    return Flat(padded, part, max(order), inside, beside, tuple(elsewhere))
+    padding = min(max(part * (index + 1) - start, 0), part)
+    return Flat(padded, part, max(order), inside, padding, tuple(elsewhere))
 
 
 def _adam(flats: Iterable[Flat]) -> Held:
@@ -306,9 +308,9 @@ def _sharded(empty: RankStates, mine: Sequence[Local], groups: Sequence[Group], 
         return replace(empty, parameters=parameters, optimizer=adam, gradients=Held(flat), kept_gradients=Held(flat),
                        buffers=bucket)  # fmt: skip
     here = int((1 - settings.offload) * len(tiles))  # the first tiles stay on the accelerator
-    near, far = sum(tiles[:here]), sum(tiles[here:])
-    gradients = Held(WIDE * near, WIDE * far + flat)
-    adam = Held(ADAM * near, ADAM * far + STEP * here)  # the second AdamW is not fused: it counts on the host
+    before, far = sum(tiles[:here]), sum(tiles[here:])
+    gradients = Held(WIDE * before, WIDE * far + flat)
+    adam = Held(ADAM * before, ADAM * far + STEP * here)  # the second AdamW is not fused: it counts on the host
     return replace(empty, parameters=parameters, optimizer=adam, gradients=gradients, kept_gradients=gradients,
                    buffers=bucket)  # fmt: skip
 

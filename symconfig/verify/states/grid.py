@@ -45,7 +45,7 @@ def stage_of(parallel: Degrees, rank: int) -> int:
 
 def _places(parallel: Degrees, grid: tuple[str, ...], rank: int) -> dict[str, int]:
     """Return the places along each axis of a grid, innermost first."""
-    found = {}
+    places = {}
     for axis in grid:
-        rank, found[axis] = divmod(rank, getattr(parallel, axis))
-    return found
+        rank, places[axis] = divmod(rank, getattr(parallel, axis))
+    return places

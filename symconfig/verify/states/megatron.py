@@ -140,7 +140,7 @@ def _fully_sharded(plan: Plan, rank: int, here: Mapping[str, int], transformer_i
     if release >= EXPERTS_BY_NAME:
         held = chunk_parameters(plan, here["pp"], transformer_impl)
     ranks, place = parallel.dp * parallel.cp, here["cp"] + parallel.cp * here["dp"]
-    found = [
+    numbered = [
         (index, group)
         for index, parameters in enumerate(held)
         for group in groups(parameters, bucket_size(ranks), ranks, weights, release >= WHOLE_ROWS)
@@ -155,9 +155,9 @@ def _fully_sharded(plan: Plan, rank: int, here: Mapping[str, int], transformer_i
             buckets=1,
             owned=group.owned(ranks, place),
         )
-        for index, group in found
+        for index, group in numbered
     )
-    shards = sum(group.elements for _, group in found) // ranks
+    shards = sum(group.elements for _, group in numbered) // ranks
     optimizer = MAIN_BYTES * shards + MOMENTS_BYTES * sum(buffer.owned for buffer in buffers)
     return RankStates(
         rank=rank,
@@ -217,10 +217,10 @@ def _laid(plan: Plan, here: Mapping[str, int], index: int, chunk: Chunk) -> Iter
         if not mine:
             continue
         ranks, rank = (parallel.edp, here["edp"]) if expert else (replicas, here["cp"] + parallel.cp * here["dp"])
-        found = buckets([Piece(parameter.elements, parameter.copied) for parameter in mine], size, ranks, sharded)
+        cut = buckets([Piece(parameter.elements, parameter.copied) for parameter in mine], size, ranks, sharded)
         shard = (ranks, rank) if sharded else (1, 0)
-        parts = [part for bucket in found for part in bucket.shard(*shard)]
-        yield _Laid(index, expert, found, tuple(zip(reversed(mine), parts, strict=True)))
+        parts = [part for bucket in cut for part in bucket.shard(*shard)]
+        yield _Laid(index, expert, cut, tuple(zip(reversed(mine), parts, strict=True)))
 
 
 def _away(plan: Plan, laid: Sequence[_Laid], expert: bool) -> int:
