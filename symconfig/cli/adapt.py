@@ -57,12 +57,12 @@ def run(arguments: argparse.Namespace) -> int:
     from symconfig.api.planning import Problems
     from symconfig.plans.file import load_plan
 
-    found = Problems()
-    plan = found.collect(lambda: load_plan(Path(arguments.plan)))
+    problems = Problems()
+    plan = problems.collect(lambda: load_plan(Path(arguments.plan)))
     instead = f"symconfig replan {arguments.plan} --set {{}} --out DIR, then --plan DIR"
-    given = found.collect(lambda: variables(arguments.set, arguments.source, instead))
-    if plan is None or given is None or found.all:
-        raise InputError(found.all)
+    given = problems.collect(lambda: variables(arguments.set, arguments.source, instead))
+    if plan is None or given is None or problems.all:
+        raise InputError(problems.all)
     if arguments.partial and not arguments.in_place:
         raise InputError(Problem("says what to write, and nothing is written", field="--partial", need="--in-place"))
     outcome = existing.adapt(

@@ -48,23 +48,23 @@ def run(arguments: argparse.Namespace) -> int:
     from symconfig.runs.replan.fallback import fallback as solve
     from symconfig.solve.answer import TOP
 
-    found = api.Problems()
+    problems = api.Problems()
     out = Path(arguments.out) if arguments.out is not None else None
     if out is not None:
-        found.collect(lambda: api.check_free(out, arguments.force))
-    lost = found.collect(partial(_range, arguments.lose_nodes))
-    asked = found.collect(partial(wanted, arguments))
-    plan = found.collect(partial(load_plan, Path(arguments.plan)))
-    changed = found.collect(lambda: changes(arguments)) or {}
-    if found.all or lost is None or asked is None or plan is None:
-        raise InputError(found.all)
+        problems.collect(lambda: api.check_free(out, arguments.force))
+    lost = problems.collect(partial(_range, arguments.lose_nodes))
+    files = problems.collect(partial(wanted, arguments))
+    plan = problems.collect(partial(load_plan, Path(arguments.plan)))
+    changed = problems.collect(lambda: changes(arguments)) or {}
+    if problems.all or lost is None or files is None or plan is None:
+        raise InputError(problems.all)
     try:
         with Progress(sys.stderr) as progress:
             plan = _on_changed(plan, changed, progress)
             result = solve(plan, lost, top=TOP, progress=progress)
     except InputError as error:
         raise InputError([_as_option(as_changes(problem, changed)) for problem in error.problems]) from None
-    written = write(result, out, asked, force=arguments.force) if out is not None else []
+    written = write(result, out, files, force=arguments.force) if out is not None else []
     if arguments.json:
         print_json(FallbackResult(result).to_dict())
     else:

@@ -28,9 +28,9 @@ def run(arguments: argparse.Namespace) -> int:
     from symconfig.report.formats import formats as every
 
     plan = load_plan(Path(arguments.plan)) if arguments.plan is not None else None
-    found = every(plan, Path(arguments.templates) if arguments.templates is not None else None)
+    carried = every(plan, Path(arguments.templates) if arguments.templates is not None else None)
     if arguments.json:
-        print_json(to_dict(found))
+        print_json(to_dict(carried))
     else:
-        say(blocks(found))
+        say(blocks(carried))
     return 0

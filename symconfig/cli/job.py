@@ -154,17 +154,17 @@ def _base(target: str, arguments: argparse.Namespace) -> str:
     return known[target].base if target in known else target
 
 
-def as_options(problem: Problem, asked: Request) -> Problem:
+def as_options(problem: Problem, request: Request) -> Problem:
     """Rewrite the problem in the words of the command line, where the field came from there."""
     name = problem.field or ""
-    if name.startswith("pins.") and name[5:] in asked.pinned:
+    if name.startswith("pins.") and name[5:] in request.pinned:
         return replace(problem, file=None, line=None, column=None, field=f"--pin {name[5:]}")
     if name.startswith("cluster."):
-        named_here = "--cluster" in asked.given
+        named_here = "--cluster" in request.given
         there = replace(problem, file=None, line=None, column=None) if named_here else problem
-        return as_changes(there, asked.changes)
+        return as_changes(there, request.changes)
     option = next((option for option, (path, _) in OPTIONS.items() if ".".join(path) == name), None)
-    if option is None or (asked.from_file and option not in asked.given):
+    if option is None or (request.from_file and option not in request.given):
         return problem
     missing = problem.what == "this field is missing"
     return replace(

@@ -100,8 +100,8 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         if wrong := _NO_COMMAND.match(message):
-            near = difflib.get_close_matches(wrong[1], map(name_of, COMMANDS), n=1)
-            hint = f"symconfig {near[0]}" if near else f"{self.prog} --help"
+            similar = difflib.get_close_matches(wrong[1], map(name_of, COMMANDS), n=1)
+            hint = f"symconfig {similar[0]}" if similar else f"{self.prog} --help"
             raise InputError(Problem("there is no such command", field=wrong[1], hint=hint))
         raise InputError(Problem(message, hint=f"{self.prog} --help"))
 
@@ -170,8 +170,8 @@ def _run(words: list[str]) -> int:
 def _unknown(word: str, parser: argparse.ArgumentParser) -> Problem:
     """Report an option that no command has, with the nearest one that exists."""
     known = [option for action in parser._actions for option in action.option_strings]
-    near = difflib.get_close_matches(word.partition("=")[0], known, n=1)
-    return Problem(f"unknown argument {word!r}", hint=near[0] if near else f"{parser.prog} --help")
+    similar = difflib.get_close_matches(word.partition("=")[0], known, n=1)
+    return Problem(f"unknown argument {word!r}", hint=similar[0] if similar else f"{parser.prog} --help")
 
 
 def _fail(problems: Sequence[Problem], code: int, as_json: bool) -> int:
@@ -180,8 +180,8 @@ def _fail(problems: Sequence[Problem], code: int, as_json: bool) -> int:
         for problem in problems:
             note(f"error: {problem}")
         if as_json:
-            found = [{name: getattr(problem, name) for name in Problem.__slots__} for problem in problems]
-            print_json({"schema": "symconfig.error/1", "exit_code": code, "problems": found})
+            data = [{name: getattr(problem, name) for name in Problem.__slots__} for problem in problems]
+            print_json({"schema": "symconfig.error/1", "exit_code": code, "problems": data})
         sys.stdout.flush()
     except BrokenPipeError:
         return _broken_pipe()

@@ -148,9 +148,9 @@ def wanted(arguments: argparse.Namespace) -> Wanted:
     """Read the options that choose the files. Raises InputError for names that there are none of."""
     from symconfig.api.planning import Wanted
 
-    found = Wanted.of(arguments.target, arguments.launcher, arguments.templates)
-    found.check()
-    return found
+    choice = Wanted.of(arguments.target, arguments.launcher, arguments.templates)
+    choice.check()
+    return choice
 
 
 def add_engine(parser: argparse.ArgumentParser) -> None:
@@ -161,13 +161,13 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
     add("--address", metavar="A", help="of a Ray or Dask cluster that runs already (default: one is started here)")
 
 
-def engine(arguments: argparse.Namespace, found: Problems) -> Engine:
-    """Return the engine that runs the plans. What is wrong about it is added to `found`."""
+def engine(arguments: argparse.Namespace, problems: Problems) -> Engine:
+    """Return the engine that runs the plans. What is wrong about it is added to `problems`."""
     from symconfig.runs.sweep import engines
 
-    jobs = found.collect(lambda: whole("--jobs", arguments.jobs))
+    jobs = problems.collect(lambda: whole("--jobs", arguments.jobs))
     wanted = engines.Wanted(arguments.engine, jobs, arguments.address)
-    found.collect(lambda: engines.check(wanted))
+    problems.collect(lambda: engines.check(wanted))
     return wanted
 
 
@@ -206,10 +206,10 @@ def variables(pairs: list[str], source: str | None, instead: str) -> dict[str, s
         raise InputError(
             [Problem("is no variable with a value", field="--set", got=pair, need="NAME=VALUE") for pair in wrong]
         )
-    found = dict(pair.split("=", 1) for pair in pairs)
-    if meant := [name for name in found if _of_cluster(name, source)]:
-        raise InputError([_no_variable(f"{name}={found[name]}", instead) for name in meant])
-    return found
+    values = dict(pair.split("=", 1) for pair in pairs)
+    if meant := [name for name in values if _of_cluster(name, source)]:
+        raise InputError([_no_variable(f"{name}={values[name]}", instead) for name in meant])
+    return values
 
 
 def _of_cluster(name: str, source: str | None) -> bool:

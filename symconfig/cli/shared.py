@@ -40,11 +40,11 @@ def note(text: str) -> None:
     print(wrapped(clean(text), page_width(sys.stderr)), file=sys.stderr)
 
 
-def one_at_a_time(found: Problems, arguments: Namespace, places: Sequence[str], *names: str) -> None:
+def one_at_a_time(problems: Problems, arguments: Namespace, places: Sequence[str], *names: str) -> None:
     """Refuse the options that are for one place alone where several are given."""
     for name in names if len(places) > 1 else ():
         if getattr(arguments, name):
-            found.add(Problem("is for one at a time", field=f"--{name}", got=f"{len(places)} places"))
+            problems.add(Problem("is for one at a time", field=f"--{name}", got=f"{len(places)} places"))
 
 
 def as_changes(problem: Problem, changed: Iterable[str], named: str = "--cluster") -> Problem:
@@ -134,12 +134,12 @@ def write_bytes(path: Path, content: bytes, force: bool) -> None:
 PAGE = ("a page", ".html", ".htm")
 
 
-def page_path(text: str | None, force: bool, found: Problems) -> Path | None:
-    """Return the file that --html names, if it does; problems of its path are added to `found`."""
+def page_path(text: str | None, force: bool, problems: Problems) -> Path | None:
+    """Return the file that --html names, if it does; problems of its path are added to `problems`."""
     if text is None:
         return None
     path = Path(text)
-    found.collect(lambda: check_output("--html", path, force, PAGE))
+    problems.collect(lambda: check_output("--html", path, force, PAGE))
     return path
 
 
