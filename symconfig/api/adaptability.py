@@ -29,6 +29,6 @@ def adaptability(
     document = job if isinstance(job, Document) else Document(dict(job), file="")
     if not changes:
         raise InputError([*problems, Problem("says no change", field="changes", hint="global_batch_size=32")])
-    asked = read_job(document, model, problems=problems)
-    told = [{name: str(value) for name, value in change.items()} for change in changes]
-    return weigh(Asked(asked.model, asked.cluster, asked.job), told, progress)
+    whole_job = read_job(document, model, problems=problems)
+    written = [{name: str(value) for name, value in change.items()} for change in changes]
+    return weigh(Asked(whole_job.model, whole_job.cluster, whole_job.job), written, progress)

@@ -44,10 +44,10 @@ def _kinds(function: Callable[..., object]) -> dict[str, Any]:
     What is returned may be known to type checkers only.
     """
     kinds = {name: kind for name, kind in inspect.get_annotations(function).items() if name != "return"}
-    found = get_type_hints(SimpleNamespace(__annotations__=kinds), inspect.getmodule(function).__dict__)
+    hints = get_type_hints(SimpleNamespace(__annotations__=kinds), inspect.getmodule(function).__dict__)
     several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     return {
-        name: kind for name, kind in found.items() if inspect.signature(function).parameters[name].kind not in several
+        name: kind for name, kind in hints.items() if inspect.signature(function).parameters[name].kind not in several
     }
 
 

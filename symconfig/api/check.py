@@ -132,41 +132,41 @@ def _files(folder: Path, manifest: Manifest, plan: Plan | None, templates: Path 
 
     plan: None where it was edited and its files cannot be known.
     """
-    found = list(of_templates(manifest, templates))
+    findings = list(of_templates(manifest, templates))
     now = Texts()
     if plan is not None:
         try:
             now = Texts.of(files(plan, Wanted(manifest.target, manifest.launchers, templates)))
         except SymconfigError as error:
-            found += [
+            findings += [
                 Finding("stale", problem.file or manifest.target, f"cannot be written any more: {problem}")
                 for problem in error.problems
             ]
     edited = [each for each in of_files(folder, manifest, now) if plan is not None or each.path != "plan.json"]
-    return [*found, *edited, *left_over(folder, manifest)]
+    return [*findings, *edited, *left_over(folder, manifest)]
 
 
 def _several(folder: Path, manifest: Manifest, templates: Path | None, solve: bool) -> Checked:
     """Check the folder that `fallback` wrote: the files above, and those of every plan."""
     notes: list[str] = []
     plans, findings = _plans(folder, manifest)
-    again = ""
+    command = ""
     now = Texts()
     needed = [path for path in manifest.files if path == FALLBACK or _PLAN.fullmatch(path)]
     if not findings and all((folder / path).is_file() for path in needed):
         try:
-            found = _written(folder, plans)
-            lost = [each.lost for each in found.smaller]
-            again = f"fallback {sh(folder / subfolder(found.nodes.count))} --lose-nodes {min(lost)}..{max(lost)}"
-            now = Texts.of(fallback_files(found, Wanted(manifest.target, manifest.launchers, templates)))
+            rebuilt = _written(folder, plans)
+            lost = [each.lost for each in rebuilt.smaller]
+            command = f"fallback {sh(folder / subfolder(rebuilt.nodes.count))} --lose-nodes {min(lost)}..{max(lost)}"
+            now = Texts.of(fallback_files(rebuilt, Wanted(manifest.target, manifest.launchers, templates)))
         except SymconfigError as error:
             findings += [
                 Finding("stale", problem.file or FALLBACK, f"cannot be written any more: {problem}")
                 for problem in error.problems
             ]
     findings += of_templates(manifest, templates)
-    said = {finding.path for finding in findings}
-    findings += [each for each in of_files(folder, manifest, now) if each.path not in said]
+    paths = {finding.path for finding in findings}
+    findings += [each for each in of_files(folder, manifest, now) if each.path not in paths]
     findings += left_over(folder, manifest)
     for nodes, plan in plans.items():
         below = left_over(folder / subfolder(nodes), _below(manifest, nodes))
@@ -184,7 +184,7 @@ def _several(folder: Path, manifest: Manifest, templates: Path | None, solve: bo
         notes=tuple(notes),
         templates=templates,
         inputs=_names(whole, others) if whole else {},
-        again=again or "fallback PLAN.json --lose-nodes N",
+        again=command or "fallback PLAN.json --lose-nodes N",
     )
 
 
@@ -216,8 +216,8 @@ def _written(folder: Path, plans: Mapping[int, Plan]) -> Fallback:
 
     Raises InputError.
     """
-    said = validate(load_json_strict(folder / FALLBACK), _Said)
-    if not plans or not said.smaller:
+    lost = validate(load_json_strict(folder / FALLBACK), _Said)
+    if not plans or not lost.smaller:
         raise InputError(Problem("names no plan", file=str(folder / FALLBACK)))
     whole = plans[max(plans)]
     return Fallback(
@@ -232,7 +232,7 @@ def _written(folder: Path, plans: Mapping[int, Plan]) -> Fallback:
                 loaded(whole, plans[each.nodes]) if each.nodes in plans else (),
                 tuple(Problem(**problem.model_dump()) for problem in each.problems),
             )
-            for each in said.smaller
+            for each in lost.smaller
         ),
     )
 
@@ -243,7 +243,7 @@ def _inputs(plan: Plan, notes: list[str]) -> dict[Input, Finding]:
     Raises InputError for a file that is there and no model or cluster any more.
     """
     loads: Mapping[Input, Callable[[str], BaseModel]] = {"model": load_model, "cluster": load_cluster}
-    found: dict[Input, Finding] = {}
+    findings: dict[Input, Finding] = {}
     for kind, load in loads.items():
         name: str = getattr(plan.job, kind)
         try:
@@ -255,8 +255,8 @@ def _inputs(plan: Plan, notes: list[str]) -> dict[Input, Finding]:
         if isinstance(now, ModelDescriptor):
             now = imaged(adapted(now, plan.job)[0], plan.job)
         for each in of_input(plan, kind, now):
-            found[kind] = each
-    return found
+            findings[kind] = each
+    return findings
 
 
 def _names(plan: Plan, others: Iterable[Input]) -> dict[str, str]:

@@ -75,25 +75,25 @@ class Asked:
 
 def asked(given: Mapping[str, Any]) -> Asked:
     """Read the arguments of `symconfig.partition` by name; numbers may be text. Raises InputError with everything."""
-    found = Problems()
-    cluster = found.collect(lambda: _cluster(given))
-    grown = found.collect(lambda: _mesh(given, cluster))
-    source = found.collect(lambda: _source(given))
+    problems = Problems()
+    cluster = problems.collect(lambda: _cluster(given))
+    grown = problems.collect(lambda: _mesh(given, cluster))
+    source = problems.collect(lambda: _source(given))
     tries = MOST_TURNS if given.get("stages") is None else MOST_TURNS // 2
-    turns = found.collect(lambda: _turns(given, source, grown(1).gpus if grown is not None else 1, tries))
-    solver = found.collect(lambda: _word("solver", Solver, given))
-    objective = found.collect(lambda: _word("objective", Objective, given))
-    keeps = found.collect(lambda: _recompute(given))
-    limit = found.collect(lambda: _limit(given.get("memory_limit"), cluster))
-    limit_s = found.collect(lambda: _span(given.get("limit_s")))
-    gamma = found.collect(lambda: _gamma(given.get("gamma"), objective))
-    precision = found.collect(lambda: _precision(given.get("precision"), cluster))
-    stages = found.collect(lambda: _stages(given.get("stages"), grown, objective))
+    turns = problems.collect(lambda: _turns(given, source, grown(1).gpus if grown is not None else 1, tries))
+    solver = problems.collect(lambda: _word("solver", Solver, given))
+    objective = problems.collect(lambda: _word("objective", Objective, given))
+    keeps = problems.collect(lambda: _recompute(given))
+    limit = problems.collect(lambda: _limit(given.get("memory_limit"), cluster))
+    limit_s = problems.collect(lambda: _span(given.get("limit_s")))
+    gamma = problems.collect(lambda: _gamma(given.get("gamma"), objective))
+    precision = problems.collect(lambda: _precision(given.get("precision"), cluster))
+    stages = problems.collect(lambda: _stages(given.get("stages"), grown, objective))
     if (
         cluster is None or grown is None or source is None or turns is None or solver is None or objective is None
-        or keeps is None or limit is None or limit_s is None or precision is None or found.all
+        or keeps is None or limit is None or limit_s is None or precision is None or problems.all
     ):  # fmt: skip
-        raise InputError(found.all)
+        raise InputError(problems.all)
     ask = Ask(
         grown(1), cluster, limit, objective, solver, gamma=gamma, flat=bool(given.get("flat", True)), turns=turns,
         keeps=keeps, limit_s=limit_s, precision=precision,
@@ -148,13 +148,13 @@ def _source(given: Mapping[str, Any]) -> Source:
 def _model(given: Mapping[str, Any]) -> Source:
     from symconfig.graph.program.of_model import programs
 
-    found, value = Problems(), given["model"]
-    model = value if isinstance(value, ModelDescriptor) else found.collect(lambda: load_model(str(value)))
-    batch = found.collect(lambda: _whole("global_batch_size", given.get("global_batch_size")))
+    problems, value = Problems(), given["model"]
+    model = value if isinstance(value, ModelDescriptor) else problems.collect(lambda: load_model(str(value)))
+    batch = problems.collect(lambda: _whole("global_batch_size", given.get("global_batch_size")))
     length = given.get("seq_length")
-    asked_length = found.collect(lambda: _whole("seq_length", length)) if length is not None else None
-    if found.all or model is None or batch is None:
-        raise InputError(found.all)
+    asked_length = problems.collect(lambda: _whole("seq_length", length)) if length is not None else None
+    if problems.all or model is None or batch is None:
+        raise InputError(problems.all)
     tokens = asked_length or min(model.max_position_embeddings, DEFAULT_SEQUENCE)
     of_batch = programs(model, tokens)
     make = cache(lambda turns: of_batch(batch // turns))

@@ -58,8 +58,10 @@ class PartitionResult:
 
     @cached_property
     def solved(self) -> Solved:
-        found = self.found
-        return Solved(found.costs, found.axes, found.rows, found.cost, found.ask.memory_limit, found.gamma)
+        partition = self.found
+        return Solved(
+            partition.costs, partition.axes, partition.rows, partition.cost, partition.ask.memory_limit, partition.gamma
+        )
 
     def reasons(self, top: int = 1) -> tuple[Reason, ...]:
         """Return the next best ways of splitting every operator."""
@@ -76,10 +78,10 @@ class PartitionResult:
     @property
     def clocked_s(self) -> float:
         """Return the seconds of a step of this partition, whatever was minimised."""
-        found = self.found
-        timed = replace(found.ask, objective=Objective.TIME)
-        case = Case(found.net, found.costs.training)
-        return spent(costs_of(case, timed, found.axes), found.axes, found.rows).cost
+        partition = self.found
+        timed = replace(partition.ask, objective=Objective.TIME)
+        case = Case(partition.net, partition.costs.training)
+        return spent(costs_of(case, timed, partition.axes), partition.axes, partition.rows).cost
 
     @cached_property
     def projection(self) -> Projection:
@@ -125,9 +127,9 @@ class PartitionResult:
 
         Each has the best number of microbatches and of what is kept.
         """
-        every, found = self._cases(), self.found
-        told = of_all(every, found.ask, found.axes, self._step, found.gamma)
-        return [*map(of_told, told), *compared(every, found.ask, found.axes, found.gamma)]
+        every, partition = self._cases(), self.found
+        expressible = of_all(every, partition.ask, partition.axes, self._step, partition.gamma)
+        return [*map(of_told, expressible), *compared(every, partition.ask, partition.axes, partition.gamma)]
 
     def placements(self) -> Placements:
         """Return the device mesh of PyTorch's DTensor, and the placements of every parameter and module."""
@@ -146,8 +148,8 @@ class PartitionResult:
 
     def pins(self, one: Expressed | None = None) -> dict[str, str]:
         """Return the pins that make the planner choose these degrees; by default those of `chosen`."""
-        told = (one or self.chosen).told
-        return pins(told.way, (self.asked.source.batch or 1) // told.training.turns, told.framework.value)
+        degrees = (one or self.chosen).told
+        return pins(degrees.way, (self.asked.source.batch or 1) // degrees.training.turns, degrees.framework.value)
 
     def plan(self, one: Expressed | None = None, **options: Any) -> PlanResult:
         """Plan with these degrees, by default those of `chosen`; options: of `symconfig.plan`. Raises InputError where
@@ -155,16 +157,16 @@ class PartitionResult:
         no room."""
         from symconfig.api.planning import plan
 
-        asked, given = self.asked, self.asked.source.model
+        job, given = self.asked, self.asked.source.model
         if given is None:
-            raise InputError(Problem("only a model can be planned", got=asked.source.name, need=PLANNED))
-        told = (one or self.chosen).told
-        assert asked.source.batch is not None
-        chosen = self.pins(one) | {"recompute": "full" if told.training.keep is Keep.BORDERS else "none"}
+            raise InputError(Problem("only a model can be planned", got=job.source.name, need=PLANNED))
+        degrees = (one or self.chosen).told
+        assert job.source.batch is not None
+        chosen = self.pins(one) | {"recompute": "full" if degrees.training.keep is Keep.BORDERS else "none"}
         wanted: dict[str, Any] = {
-            "backend": told.framework.value, "pins": chosen, "precision": asked.ask.precision,
+            "backend": degrees.framework.value, "pins": chosen, "precision": job.ask.precision,
         } | options  # fmt: skip
-        return plan(given, asked.cluster, asked.mesh.gpus, asked.source.batch, asked.source.seq_length, **wanted)
+        return plan(given, job.cluster, job.mesh.gpus, job.source.batch, job.source.seq_length, **wanted)
 
     def placements_file(self) -> str:
         """Write the placements as a Python file, whose `distribute(module, mesh)` places a module's parameters."""
@@ -175,37 +177,37 @@ class PartitionResult:
     @cached_property
     def partitioned(self) -> Partitioned:
         """Return a module's file that trains it under this strategy. Raises InputError for what is no module."""
-        source, found = self.asked.source, self.found
+        source, partition = self.asked.source, self.found
         if not source.module:
             what = "only a module can be written as a file that trains it"
             raise InputError(Problem(what, got=source.name, need="--module PACKAGE.MODULE:FACTORY"))
         from symconfig.solve.partition.executed.partitioned import partitioned
 
-        return partitioned(source.module, found.net, found.axes, np.array(found.rows, dtype=np.int64))
+        return partitioned(source.module, partition.net, partition.axes, np.array(partition.rows, dtype=np.int64))
 
     @property
     def headline(self) -> tuple[str, str]:
         """Name the partitioned program and the hardware, and the job."""
-        asked, source = self.asked, self.asked.source
+        job, source = self.asked, self.asked.source
         sizes = [
             f"global batch {source.batch:,}" if source.batch is not None else "",
             f"{source.seq_length:,} tokens" if source.seq_length is not None else "",
-            asked.ask.precision if asked.ask.precision != "bf16" else "",
+            job.ask.precision if job.ask.precision != "bf16" else "",
         ]
-        subject = f"{source.name} on {asked.mesh.gpus:,} x {asked.cluster.gpu.product} ({asked.cluster.name})"
+        subject = f"{source.name} on {job.mesh.gpus:,} x {job.cluster.gpu.product} ({job.cluster.name})"
         return subject, ", ".join(size for size in sizes if size)
 
     def said(self, top: int = 1, baselines: bool = False, explained: tuple[int, ...] = (), framed: bool = True) -> Said:
         """Gather everything that the report shows. top: other ways of each operator. framed: with what frameworks can
         be told."""
-        found = self.found
+        partition = self.found
         subject, job = self.headline
-        ports = [port.tensor.dims for node in found.net.nodes for port in node.ports]
+        ports = [port.tensor.dims for node in partition.net.nodes for port in node.ports]
         dims = {dim for some in ports for dim in some}
         return Said(
             subject=subject,
             job=job,
-            found=found,
+            found=partition,
             reasons=self.reasons(top),
             moved=self.collectives,
             spent=self.spent,
@@ -213,8 +215,8 @@ class PartitionResult:
             untold=self.untold if framed else {},
             compared=tuple(self.baselines()) if baselines else (),
             explained=explained,
-            notes=(*found.net.program.notes, *self._left_out()),
-            names=names(tuple(dim for dim in found.net.program.sizes if dim in dims)),
+            notes=(*partition.net.program.notes, *self._left_out()),
+            names=names(tuple(dim for dim in partition.net.program.sizes if dim in dims)),
         )
 
     def _told(self) -> tuple[Telling, ...]:
@@ -273,9 +275,9 @@ def partition(
     return answered(asked(given))
 
 
-def answered(asked: Asked) -> PartitionResult:
+def answered(job: Asked) -> PartitionResult:
     """Solve a partition; raise InfeasibleError when nothing fits, with what would."""
-    found = solve(asked.source.programs, asked.ask)
-    if found is None:
-        raise infeasible(asked.source.programs, asked.ask, asked.grown)
-    return PartitionResult(asked, found)
+    solved = solve(job.source.programs, job.ask)
+    if solved is None:
+        raise infeasible(job.source.programs, job.ask, job.grown)
+    return PartitionResult(job, solved)

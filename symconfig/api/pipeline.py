@@ -45,12 +45,13 @@ class PipelineResult:
     def said(self, top: int = 1) -> Staged:
         """Gather everything that the report shows. top: other ways of each operator."""
         like = self.found.like
-        told = {number: self.stages[number].said(top, framed=False) for number in dict.fromkeys(like)}
-        said = (
-            replace(told[first], found=one.found, spent=one.spent) for first, one in zip(like, self.stages, strict=True)
+        reports = {number: self.stages[number].said(top, framed=False) for number in dict.fromkeys(like)}
+        each = (
+            replace(reports[first], found=one.found, spent=one.spent)
+            for first, one in zip(like, self.stages, strict=True)
         )
         subject, job = PartitionResult(self.asked, self.found.stages[0].partition).headline
-        return Staged(subject, job, self.asked.ask, self.found, tuple(said))
+        return Staged(subject, job, self.asked.ask, self.found, tuple(each))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON contract, `symconfig.pipeline/1`: see `symconfig.report.partition_stages`."""
@@ -91,40 +92,40 @@ def pipeline(
     return answered(asked(given))
 
 
-def answered(asked: Asked) -> PipelineResult:
+def answered(job: Asked) -> PipelineResult:
     """Solve a pipeline; raise InfeasibleError when nothing fits, with what would."""
-    assert asked.stages is not None
-    found = solve(asked.source.programs, asked.ask, *asked.stages)
-    if found is None:
-        raise _infeasible(asked, *asked.stages)
-    return PipelineResult(asked, found)
+    assert job.stages is not None
+    pipeline = solve(job.source.programs, job.ask, *job.stages)
+    if pipeline is None:
+        raise _infeasible(job, *job.stages)
+    return PipelineResult(job, pipeline)
 
 
-def _infeasible(asked: Asked, least: int, most: int) -> InfeasibleError:
+def _infeasible(job: Asked, least: int, most: int) -> InfeasibleError:
     """Build the error that names the fullest stage of the fastest cut, and the stages or GPUs that would do."""
-    asked = replace(asked, ask=replace(asked.ask, turns=asked.ask.turns[-1:]))  # which hold least
-    free = solve(asked.source.programs, replace(asked.ask, memory_limit=np.inf), least, most)
+    job = replace(job, ask=replace(job.ask, turns=job.ask.turns[-1:]))  # which hold least
+    free = solve(job.source.programs, replace(job.ask, memory_limit=np.inf), least, most)
     words = several(least, "stage") if least == most else f"{least} to {most} stages"
     what = f"no pipeline of {words} was found that fits in memory"
     if free is not None:
         number, fullest = max(enumerate(free.stages, 1), key=lambda one: one[1].memory)
         what += (
-            f": the fastest holds {gib(fullest.memory)} of {gib(asked.ask.memory_limit)} GiB on stage {number} of "
+            f": the fastest holds {gib(fullest.memory)} of {gib(job.ask.memory_limit)} GiB on stage {number} of "
             f"{len(free.stages)}, at {free.turns:,} microbatch{'es' if free.turns > 1 else ''}"
         )
-    return InfeasibleError(Problem(what, hint=_nearest(asked, least)))
+    return InfeasibleError(Problem(what, hint=_nearest(job, least)))
 
 
-def _nearest(asked: Asked, least: int) -> str:
+def _nearest(job: Asked, least: int) -> str:
     """Name other numbers of stages on these GPUs, or more GPUs, up to eight times as many, that fit."""
-    other = solve(asked.source.programs, asked.ask, 1, asked.mesh.gpus)
+    other = solve(job.source.programs, job.ask, 1, job.mesh.gpus)
     if other is not None:
         return f"--stages {len(other.stages)}, which takes {seconds(other.step_s)} s a step"
     for times in (2, 4, 8):
         try:
-            mesh = asked.grown(times)
+            mesh = job.grown(times)
         except InputError:
             mesh = None
-        if mesh is not None and solve(asked.source.programs, replace(asked.ask, mesh=mesh), least, least):
+        if mesh is not None and solve(job.source.programs, replace(job.ask, mesh=mesh), least, least):
             return f"{mesh.gpus:,} GPUs"
     return "a smaller batch or sequence, or more memory: no larger mesh was found to hold it"

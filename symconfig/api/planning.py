@@ -234,14 +234,14 @@ def solve(
     writes: the plan's files are wanted. problems: what the caller has already found wrong. Raises InputError with
     those and with everything found here, InfeasibleError when nothing fits or the framework cannot express the model.
     """
-    found = Problems(problems)
-    found.collect(lambda: check_top(top))
-    asked = read_job(document, model, cluster, model_base=model_base, cluster_base=cluster_base, problems=found.all)
+    gathered = Problems(problems)
+    gathered.collect(lambda: check_top(top))
+    job = read_job(document, model, cluster, model_base=model_base, cluster_base=cluster_base, problems=gathered.all)
     try:
-        plan = best_plan(asked.model, asked.cluster, asked.job, top=top, writes=writes, progress=progress)
-        return PlanResult(plan, instead(asked.job, plan))
+        plan = best_plan(job.model, job.cluster, job.job, top=top, writes=writes, progress=progress)
+        return PlanResult(plan, instead(job.job, plan))
     except SymconfigError as error:
-        raise type(error)([stated(problem, asked.document) for problem in error.problems]) from None
+        raise type(error)([stated(problem, job.document) for problem in error.problems]) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,20 +264,20 @@ def read_job(
     problems: Sequence[Problem] = (),
 ) -> Asked:
     """Read the job in `document` with its model and cluster. Raises InputError with everything that is wrong."""
-    found = Problems(problems)
-    given = document = found.collect(lambda: with_batch(document)) or document
-    with_name = found.collect(lambda: in_job(given), given)
+    gathered = Problems(problems)
+    given = document = gathered.collect(lambda: with_batch(document)) or document
+    with_name = gathered.collect(lambda: in_job(given), given)
     document = with_name or replace(given, data={**given.data, "cluster": "unread"})
-    job = found.collect(lambda: validate(document, Job))
+    job = gathered.collect(lambda: validate(document, Job))
     names = document.data if isinstance(document.data, dict) else {}
     if model is None and isinstance(names.get("model"), str):
-        model = found.collect(lambda: load_model(names["model"], model_base), document)
+        model = gathered.collect(lambda: load_model(names["model"], model_base), document)
     if cluster is None and with_name is not None and isinstance(names.get("cluster"), str):
-        cluster = found.collect(lambda: load_cluster(names["cluster"], cluster_base), document)
+        cluster = gathered.collect(lambda: load_cluster(names["cluster"], cluster_base), document)
     if job is not None:
-        found.collect(lambda: pin_values.parse(job.pins), document)
-    if job is None or model is None or cluster is None or found.all:
-        raise InputError(found.all)
+        gathered.collect(lambda: pin_values.parse(job.pins), document)
+    if job is None or model is None or cluster is None or gathered.all:
+        raise InputError(gathered.all)
     return Asked(model, cluster, job, document)
 
 

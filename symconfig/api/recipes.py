@@ -31,8 +31,8 @@ class Published:
 
 def recipe(name: str) -> Published:
     """Return the recipe of this name. Raises InputError with the nearest name."""
-    file, found = find_recipe(name)
-    return Published(file.model, file.sources[found.source], found)
+    file, stated = find_recipe(name)
+    return Published(file.model, file.sources[stated.source], stated)
 
 
 def recipes(

@@ -102,7 +102,7 @@ def replan(
     iterations. accept_edits: a file whose inputs were edited is solved as it stands.
     Raises InputError (all problems at once) on bad input, InfeasibleError when nothing fits.
     """
-    said = {
+    given = {
         "model": model,
         "cluster": cluster,
         "gpus": gpus,
@@ -123,14 +123,14 @@ def replan(
         "limits": limits,
         "training": training,
     }
-    asked = {name: as_field(value) for name, value in said.items() if value is not None}
+    wishes = {name: as_field(value) for name, value in given.items() if value is not None}
     changes = changes_of(cluster) if isinstance(cluster, Mapping) else {}
     if isinstance(cluster, Mapping):
-        asked["cluster"] = cluster.get("base")
-        if asked["cluster"] is None:
-            del asked["cluster"]
+        wishes["cluster"] = cluster.get("base")
+        if wishes["cluster"] is None:
+            del wishes["cluster"]
     wanted = Wanted(
-        asked=asked,
+        asked=wishes,
         release=tuple(release),
         keep=tuple(keep),
         checkpoint=checkpoint,
@@ -170,32 +170,32 @@ def again(
     progress: Callable[[str, float], None] | None = None,
 ) -> ReplanResult:
     """Plan again with what differs; problems: those of the caller."""
-    found = Problems(problems)
-    old = found.collect(lambda: loaded(plan, wanted.accept_edits))
+    gathered = Problems(problems)
+    old = gathered.collect(lambda: loaded(plan, wanted.accept_edits))
     changed = _edited(plan) if old is not None and wanted.accept_edits else ()
-    kept = found.collect(lambda: kept_pins.names(wanted.keep, "keep"))
-    released = found.collect(lambda: kept_pins.names(wanted.release, "release"))
-    found.collect(lambda: check_top(wanted.top))
-    found.collect(lambda: _check(wanted))
-    saved = found.collect(lambda: _saved(wanted))
+    kept = gathered.collect(lambda: kept_pins.names(wanted.keep, "keep"))
+    released = gathered.collect(lambda: kept_pins.names(wanted.release, "release"))
+    gathered.collect(lambda: check_top(wanted.top))
+    gathered.collect(lambda: _check(wanted))
+    saved = gathered.collect(lambda: _saved(wanted))
     if old is not None:
         need = f"one of {', '.join(old.job.pins)}" if old.job.pins else "a plan with pins"
         for name in released or ():
             if name not in old.job.pins:
-                found.add(Problem("is not pinned in the old plan", field="release", got=name, need=need))
+                gathered.add(Problem("is not pinned in the old plan", field="release", got=name, need=need))
     if old is None or kept is None or released is None:
-        raise InputError(found.all)
+        raise InputError(gathered.all)
     document = Document(revised(old, _asked(old, wanted), released), file="")
-    job = found.collect(lambda: validate(document, Job))
-    model = found.collect(lambda: _model(old, wanted))
-    cluster = found.collect(lambda: _cluster(old, wanted))
+    job = gathered.collect(lambda: validate(document, Job))
+    model = gathered.collect(lambda: _model(old, wanted))
+    cluster = gathered.collect(lambda: _cluster(old, wanted))
     if job is not None:
-        found.collect(lambda: pin_values.parse(job.pins))
+        gathered.collect(lambda: pin_values.parse(job.pins))
         for name in kept:
             if name in job.pins:
-                found.add(Problem("is pinned and kept", field="keep", got=name, need="one of both"))
-    if found.all or job is None or model is None or cluster is None:
-        raise InputError(found.all)
+                gathered.add(Problem("is pinned and kept", field="keep", got=name, need="one of both"))
+    if gathered.all or job is None or model is None or cluster is None:
+        raise InputError(gathered.all)
     laid, laid_job = adapted(model, job)
     laid = imaged(laid, laid_job)
     before = old
@@ -224,10 +224,10 @@ def again(
 @typed
 def diff(before: AnyPlan, after: AnyPlan) -> Diff:
     """Compare two plans: every choice and every predicted part in which they differ."""
-    found = Problems()
-    one, other = found.collect(lambda: loaded(before)), found.collect(lambda: loaded(after))
+    problems = Problems()
+    one, other = problems.collect(lambda: loaded(before)), problems.collect(lambda: loaded(after))
     if one is None or other is None:
-        raise InputError(found.all)
+        raise InputError(problems.all)
     return compared(one, other)
 
 

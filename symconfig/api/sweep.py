@@ -137,20 +137,20 @@ def read_size(
     changes: of all clusters. problems: what the caller has found. Raises InputError with those and everything found
     here.
     """
-    found = Problems(problems)
-    deadline_s = found.collect(lambda: time_s("deadline", deadline))
-    total = found.collect(lambda: count_of("tokens", tokens))
-    of_batch = found.collect(lambda: count_of("batch_tokens", batch_tokens)) if batch_tokens is not None else None
+    gathered = Problems(problems)
+    deadline_s = gathered.collect(lambda: time_s("deadline", deadline))
+    total = gathered.collect(lambda: count_of("tokens", tokens))
+    of_batch = gathered.collect(lambda: count_of("batch_tokens", batch_tokens)) if batch_tokens is not None else None
     if of_batch is not None and "global_batch_size" in job:
-        found.add(Problem("says what global_batch_size says, too", field="batch_tokens", hint="one of them"))
+        gathered.add(Problem("says what global_batch_size says, too", field="batch_tokens", hint="one of them"))
     if not 0 < goodput <= 1:
-        found.add(Problem("out of range", field="goodput", got=str(goodput), need="a share above 0, at most 1"))
+        gathered.add(Problem("out of range", field="goodput", got=str(goodput), need="a share above 0, at most 1"))
     if not 1 <= most_gpus <= MOST_ASKED:
-        found.add(Problem("out of range", field="most_gpus", got=f"{most_gpus}", need=f"1 to {MOST_ASKED:,}"))
+        gathered.add(Problem("out of range", field="most_gpus", got=f"{most_gpus}", need=f"1 to {MOST_ASKED:,}"))
     names = zoo_clusters() if clusters == ALL else [clusters] if isinstance(clusters, str) else list(clusters)
-    known = found.collect(lambda: _known(job, names, prices, changes or {}))
-    if found.all or known is None or deadline_s is None or total is None:
-        raise InputError(found.all)
+    known = gathered.collect(lambda: _known(job, names, prices, changes or {}))
+    if gathered.all or known is None or deadline_s is None or total is None:
+        raise InputError(gathered.all)
     model = known.models[job["model"]]
     length = int(job.get("seq_length") or min(model.max_position_embeddings, DEFAULT_SEQUENCE))
     batch = job.get("global_batch_size") or even_batch(of_batch or BATCH_TOKENS, length)
