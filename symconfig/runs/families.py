@@ -103,8 +103,8 @@ def _family(name: str) -> Family:
         model = default_model(name)
     except InputError as error:
         return Family(name=name, class_name=called, model=None, refused=error.problems, cannot={}, flavors=own)
-    found = {target: reasons for target in targets() if (reasons := tuple(_reasons(model, target)))}
-    return Family(name=name, class_name=called, model=model, cannot=found, flavors=own)
+    reasons_of = {target: reasons for target in targets() if (reasons := tuple(_reasons(model, target)))}
+    return Family(name=name, class_name=called, model=model, cannot=reasons_of, flavors=own)
 
 
 def _reasons(model: ModelDescriptor, target: str) -> Iterator[Problem]:

@@ -102,9 +102,9 @@ def _close(plan: Plan, old: Plan | None) -> Iterator[tuple[bool, Candidate]]:
     """Yield the other plans of the file that cannot be told from its best one, and the best ones with as much of the
     old run as costs nothing that can be told."""
     every = [plan.best, *filter(None, (plan.beside.simplest, plan.beside.fastest)), *plan.alternatives]
-    near = [one for one in every if one.target.backend == plan.best.target.backend and _near(one, plan)]
+    equal = [one for one in every if one.target.backend == plan.best.target.backend and _near(one, plan)]
     seen = [plan.best]
-    for one in near:
+    for one in equal:
         if one not in seen:
             seen.append(one)
             yield False, one
@@ -134,15 +134,15 @@ def _keeping(plan: Plan, old: Plan) -> Candidate | None:
     best_s = mine.step_s * min(1.0, plan.fastest.predicted.step_s / plan.best.predicted.step_s)
     most_s, changed = (1 + TOLD_APART) * best_s, False
     while mine.fits:
-        found = []
+        kept = []
         for name in (each for each in _KEPT if differs(each, now, target)):
             then = moved(now, target, (name, _WITH_TP) if name == "tp" else (name,))
             verdict = judged(plan, then)
             if then != now and verdict.fits and verdict.step_s <= most_s:
-                found.append((verdict.step_s, name, then))
-        if not found:
+                kept.append((verdict.step_s, name, then))
+        if not kept:
             break
-        now, changed = min(found, key=lambda each: each[:2])[2], True
+        now, changed = min(kept, key=lambda each: each[:2])[2], True
     one = candidate(plan, now) if changed else None
     return one if one is not None and _as_pinned(one, plan) else None
 

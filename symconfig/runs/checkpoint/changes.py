@@ -94,9 +94,9 @@ def _buckets_lost(old: Plan, new: Plan) -> str:
 def _other_buckets(old: Plan, new: Plan) -> str:
     if any(not _backend(plan).gradient_buckets or plan.best.options.zero_stage > 1 for plan in (old, new)):
         return ""
-    said = _other("elements that close a bucket of gradients", *map(closes, (old, new)))
-    in_pieces = said and any(buffer.buckets > 1 for plan in (old, new) for buffer in rank_states(plan, 0).buffers)
-    return said if in_pieces else ""
+    difference = _other("elements that close a bucket of gradients", *map(closes, (old, new)))
+    in_pieces = difference and any(buffer.buckets > 1 for plan in (old, new) for buffer in rank_states(plan, 0).buffers)
+    return difference if in_pieces else ""
 
 
 def closes(plan: Plan) -> int | None:
@@ -243,8 +243,8 @@ def _schedules(old: Plan, new: Plan) -> Iterator[str]:
     """Yield what OptimizerParamScheduler compares when it loads (optimizer_param_scheduler.py, _check_and_set)."""
     mine, theirs = old.training, new.training
     for name in ("lr", "min_lr", "lr_decay_style", "weight_decay"):
-        if said := _other(name, getattr(mine, name), getattr(theirs, name)):
-            yield said
+        if difference := _other(name, getattr(mine, name), getattr(theirs, name)):
+            yield difference
     for name in ("lr_warmup_iters", "lr_decay_iters", "train_iters"):  # the last one: where weight decay has its end
         counted = [
             (getattr(plan.training, name) or plan.training.train_iters) * plan.best.batch.global_
@@ -252,8 +252,8 @@ def _schedules(old: Plan, new: Plan) -> Iterator[str]:
             else getattr(plan.training, name) * plan.best.batch.global_
             for plan in (old, new)
         ]
-        if said := _other(f"{name} x global batch", *counted):
-            yield said
+        if difference := _other(f"{name} x global batch", *counted):
+            yield difference
 
 
 def _of_models(compared: weights.Compared) -> Finding:

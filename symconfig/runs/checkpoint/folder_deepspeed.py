@@ -91,8 +91,8 @@ def read_tag(data: Path, folder: Path, notes: tuple[str, ...] = ()) -> Checkpoin
         )
     demand(data, [data / name for name in names if name.endswith(".pt")])
     says = archived_file(data / states[0], CLIENT)
-    wrote = said if isinstance(said := says.get("ds_version"), str) else None
-    found = checked(
+    wrote = version if isinstance(version := says.get("ds_version"), str) else None
+    checkpoint = checked(
         Checkpoint(
             kind="universal" if universal else "deepspeed",
             folder=folder,
@@ -109,8 +109,8 @@ def read_tag(data: Path, folder: Path, notes: tuple[str, ...] = ()) -> Checkpoin
     if universal:
         _converted(data)
     else:
-        _whole(data, names, found, numbers(says, {STAGE: STAGE}).get(STAGE, 0) > 0)
-    return found
+        _whole(data, names, checkpoint, numbers(says, {STAGE: STAGE}).get(STAGE, 0) > 0)
+    return checkpoint
 
 
 def _iteration(says: Mapping[str, Plain], data: Path) -> int | None:
@@ -127,9 +127,9 @@ def _iteration(says: Mapping[str, Plain], data: Path) -> int | None:
 
 def _degrees(names: Iterable[str]) -> dict[str, int]:
     """Read the degrees from the names of the files alone."""
-    found = [match.groups() for name in names if (match := OPTIMIZER.fullmatch(name) or MODEL.fullmatch(name))]
-    replicas = [int(replica) for replica, _ in found if replica is not None]
-    ranks = [int(rank) for _, rank in found]
+    numbered = [match.groups() for name in names if (match := OPTIMIZER.fullmatch(name) or MODEL.fullmatch(name))]
+    replicas = [int(replica) for replica, _ in numbered if replica is not None]
+    ranks = [int(rank) for _, rank in numbered]
     return {name: max(places) + 1 for name, places in (("tp", ranks), ("dp", replicas)) if places}
 
 
@@ -147,13 +147,13 @@ def _converted(data: Path) -> None:
     demand(data, [data / UNIVERSAL / GROUPS])
 
 
-def _whole(data: Path, names: Iterable[str], found: Checkpoint, sharded: bool) -> None:
+def _whole(data: Path, names: Iterable[str], checkpoint: Checkpoint, sharded: bool) -> None:
     """Refuse a folder where a rank's file is missing, which shows in the numbers of the others: raise InputError.
 
     Where the run had ZeRO (sharded), it also shows in how many ranks it had: each keeps its part of the optimizer's
     states in a file of its own.
     """
-    kept = (found.degrees.get("dp", 1), 1) if sharded else (0, 0)
+    kept = (checkpoint.degrees.get("dp", 1), 1) if sharded else (0, 0)
     for what, pattern, least in (("model states", MODEL, (1, 1)), ("optimizer states", OPTIMIZER, kept)):
         there = {(int(match[1] or 0), int(match[2])) for name in names if (match := pattern.fullmatch(name))}
         replicas, ranks = (max([least[axis], *(place[axis] + 1 for place in there)]) for axis in (0, 1))

@@ -142,14 +142,14 @@ def read_iteration(data: Path, folder: Path, notes: tuple[str, ...] = ()) -> Che
     else:
         kind, says = _distributed(data)
         degrees = numbers(says, DEGREES)
-    said = says.get("iteration")
+    stated = says.get("iteration")
     since, until = _releases(kind, data)
     return Checkpoint(
         kind=kind,
         folder=folder,
         data=data,
         size_bytes=size_bytes(data),
-        iteration=said if isinstance(said, int) else iteration,
+        iteration=stated if isinstance(stated, int) else iteration,
         since=since,
         until=until,
         degrees=degrees,

@@ -43,12 +43,12 @@ def pairs(data: bytes, most: int | None = None) -> Iterator[tuple[str, Plain]]:
 
 def entries(data: bytes, last: Collection[str] = ()) -> dict[str, Plain]:
     """Collect the pairs, of all levels; of several of a name the first, or the last of those in `last`."""
-    found: dict[str, Plain] = {}
+    values: dict[str, Plain] = {}
     for key, value in pairs(data, MOST):
         if key in last:
-            found[key] = value
-        found.setdefault(key, value)
-    return found
+            values[key] = value
+        values.setdefault(key, value)
+    return values
 
 
 class _Other:

@@ -27,12 +27,12 @@ from symconfig.runs.embed.surroundings import Surroundings
 from symconfig.runs.sweep.planner import planner
 
 
-def solved_again(plan: Plan, found: Surroundings) -> Plan:
+def solved_again(plan: Plan, surroundings: Surroundings) -> Plan:
     """Solve again for the ranks and the installed Megatron-LM; all else as the plan's job has it.
 
     Raises InputError, and InfeasibleError when nothing fits.
     """
-    job = plan.job.model_copy(update=_changes(plan, found))
+    job = plan.job.model_copy(update=_changes(plan, surroundings))
     folder = cache_dir()
     if folder is None:
         return replace(best_plan(plan.model, plan.cluster, job, top=1), history=plan.history)
@@ -52,13 +52,13 @@ def cache_dir() -> Path | None:
     return root and root / "solved-again"
 
 
-def _changes(plan: Plan, found: Surroundings) -> dict[str, object]:
+def _changes(plan: Plan, surroundings: Surroundings) -> dict[str, object]:
     """Return the fields of the job that change."""
     changes: dict[str, object] = {}
-    if found.world_size is not None:
-        changes["gpus"] = found.world_size
+    if surroundings.world_size is not None:
+        changes["gpus"] = surroundings.world_size
     backend = BACKENDS[plan.best.target.backend]
-    installed, releases = found.versions.get(backend.name), backend.releases
+    installed, releases = surroundings.versions.get(backend.name), backend.releases
     if installed is not None and releases.minor(plan.best.target.version) != releases.minor(
         here := releases.installed(installed)
     ):

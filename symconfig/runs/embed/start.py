@@ -47,11 +47,11 @@ def started(
     ready = loaded(plan)
     if on_mismatch == "ignore":
         return ready
-    found = look(world_size, cuda)
-    wrong = mismatches(ready, found, ENTRIES[entry])
+    surroundings = look(world_size, cuda)
+    wrong = mismatches(ready, surroundings, ENTRIES[entry])
     if on_mismatch == "replan" and any(each.curable for each in wrong):
-        ready = _cured(ready, found)
-        wrong = mismatches(ready, found, ENTRIES[entry])
+        ready = _cured(ready, surroundings)
+        wrong = mismatches(ready, surroundings, ENTRIES[entry])
     if wrong and on_mismatch == "warn":
         for each in wrong if rank() == 0 else ():
             _log.warning("%s", each.problem)
@@ -60,13 +60,13 @@ def started(
     return ready
 
 
-def _cured(plan: Plan, found: Surroundings) -> Plan:
+def _cured(plan: Plan, surroundings: Surroundings) -> Plan:
     """Solve again, and let rank 0 report it: it is another plan than the one that was written down.
 
     Raises MismatchError where the run cannot go on from its checkpoint.
     """
     start = time.perf_counter()
-    fresh = solved_again(plan, found)
+    fresh = solved_again(plan, surroundings)
     loads = resumed(plan, fresh)
     if rank() == 0:
         before, after = plan.best, fresh.best

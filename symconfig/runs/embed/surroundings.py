@@ -93,18 +93,18 @@ def _gpu() -> Gpu | None:
     if torch is None or not hasattr(torch, "cuda") or not torch.cuda.is_available():
         return None
     local = (_whole(LOCAL_RANK, least=0) or (0, ""))[0]
-    found = torch.cuda.get_device_properties(local if local < torch.cuda.device_count() else 0)
-    return Gpu(str(found.name), int(found.total_memory), int(found.multi_processor_count))
+    properties = torch.cuda.get_device_properties(local if local < torch.cuda.device_count() else 0)
+    return Gpu(str(properties.name), int(properties.total_memory), int(properties.multi_processor_count))
 
 
 def _versions() -> dict[str, str]:
-    found = {}
+    versions = {}
     for name, distribution in DISTRIBUTIONS.items():
         try:
-            found[name] = metadata.version(distribution)
+            versions[name] = metadata.version(distribution)
         except metadata.PackageNotFoundError:
             continue
     from symconfig.verify.megatron_source import installed_core
 
     core = installed_core()  # also of a checkout on the path, which has no metadata and comes first
-    return {**found, "megatron": core.version} if core is not None else found
+    return {**versions, "megatron": core.version} if core is not None else versions

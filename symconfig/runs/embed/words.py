@@ -23,12 +23,12 @@ _OPTION = re.compile(r"(--[^=]+|[a-z_]+(?:\.\w+)+(?==))")  # --lr, or Hydra's op
 @cache
 def targets() -> dict[str, Callable[[Plan], Sequence[str]]]:
     """Return the targets whose program takes its configuration as words: their modules have `words(plan)`."""
-    found: dict[str, Callable[[Plan], Sequence[str]]] = {}
+    modules: dict[str, Callable[[Plan], Sequence[str]]] = {}
     for info in pkgutil.iter_modules(render.__path__):
         module: Any = importlib.import_module(f"{render.__name__}.{info.name}")
         if callable(getattr(module, "words", None)) and isinstance(getattr(module, "NAME", None), str):
-            found[module.NAME] = module.words
-    return dict(sorted(found.items()))
+            modules[module.NAME] = module.words
+    return dict(sorted(modules.items()))
 
 
 def words(plan: Plan, target: str) -> list[str]:
@@ -45,10 +45,10 @@ def words(plan: Plan, target: str) -> list[str]:
     return list(targets()[target](plan))
 
 
-def unsafe(found: Sequence[str]) -> Iterator[Problem]:
+def unsafe(words: Sequence[str]) -> Iterator[Problem]:
     """Yield the words that unquoted `$(…)` would break up, drop, or replace by names of files, each with its option."""
     option = "the first word"
-    for word in found:
+    for word in words:
         if named := _OPTION.match(word):
             option = named[0]
         if what := _changed(word):

@@ -48,8 +48,8 @@ def _decisions(before: Configuration, after: Configuration, new: Plan) -> Iterat
         other.remove(SEQUENCE)
     for name in other:
         back = moved(after, before, (name, SEQUENCE) if name == "tp" else (name,))
-        if said := changes(back, after):
-            yield Change(name, ", ".join(said), judged(new, back))
+        if reason := changes(back, after):
+            yield Change(name, ", ".join(reason), judged(new, back))
 
 
 def _follows(old: Plan, new: Plan) -> Iterator[str]:

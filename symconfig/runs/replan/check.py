@@ -98,8 +98,8 @@ def read_manifest(folder: Path) -> Manifest | None:
     path = folder / NAME
     if not path.is_file():
         return None
-    found = validate(load_json_strict(path), Manifest)
-    wrong = [name for name in found.files if os.path.isabs(name) or ".." in Path(name).parts or "\0" in name]
+    manifest = validate(load_json_strict(path), Manifest)
+    wrong = [name for name in manifest.files if os.path.isabs(name) or ".." in Path(name).parts or "\0" in name]
     if wrong:
         raise InputError(
             [
@@ -107,7 +107,7 @@ def read_manifest(folder: Path) -> Manifest | None:
                 for name in wrong
             ]
         )
-    return found
+    return manifest
 
 
 def of_files(folder: Path, manifest: Manifest, now: Texts) -> Iterator[Finding]:
@@ -122,8 +122,8 @@ def of_files(folder: Path, manifest: Manifest, now: Texts) -> Iterator[Finding]:
         elif _sha256(content) != sha256:
             yield _edited(path, content, sha256, fresh)
         elif fresh is not None:
-            place, written, found = _first_difference(content, fresh.text.encode())
-            yield Finding("stale", path, "symconfig would write something else now", place, written, found)
+            place, written, present = _first_difference(content, fresh.text.encode())
+            yield Finding("stale", path, "symconfig would write something else now", place, written, present)
         elif now.items:
             yield Finding("stale", path, "symconfig would not write it any more")
     for path in now.items:
@@ -140,10 +140,10 @@ def _edited(path: str, content: bytes, sha256: str, fresh: File | None) -> Findi
     if fresh is None:
         return Finding("edited", path, "is not what was written")
     text = fresh.text.encode()
-    place, found, written = _first_difference(content, text)
+    place, present, written = _first_difference(content, text)
     also = "; and symconfig would write something else now, with which it is compared"
-    said = f"is not what was written{'' if _sha256(text) == sha256 else also}"
-    return Finding("edited", path, said, place, written, found)
+    what = f"is not what was written{'' if _sha256(text) == sha256 else also}"
+    return Finding("edited", path, what, place, written, present)
 
 
 def _mode(path: Path, fresh: File) -> Iterator[Finding]:
@@ -174,8 +174,8 @@ def of_templates(manifest: Manifest, folder: Path | None) -> Iterator[Finding]:
             )
         )
     if digest(folder) != manifest.templates:
-        said = "were none when this was written" if manifest.templates is None else "are not as when this was written"
-        yield Finding("templates", str(folder), said)
+        what = "were none when this was written" if manifest.templates is None else "are not as when this was written"
+        yield Finding("templates", str(folder), what)
 
 
 def of_input(plan: Plan, kind: Literal["model", "cluster"], now: BaseModel) -> Iterator[Finding]:

@@ -130,18 +130,18 @@ def _without(plan: Plan, nodes: summary.Nodes, lost: int, top: int, progress: Pr
             progress(f"{left} of {nodes.count} nodes, {phase}", share)
 
     try:
-        found = best_plan(plan.model, plan.cluster, plan.job.model_copy(update={"gpus": gpus}), top=top, progress=of)
+        rest = best_plan(plan.model, plan.cluster, plan.job.model_copy(update={"gpus": gpus}), top=top, progress=of)
     except InfeasibleError as error:
         return Smaller(lost, left, gpus, None, (), error.problems)
-    first, best = found, loaded(plan, found)
+    first, best = rest, loaded(plan, rest)
     for pins in near.pins_kept(plan.best, first) if not all(each.verdict.unconverted for each in best) else ():
         other = _kept(first, pins, top)
         if other is None or other.best.predicted.step_s > (1 + near.FREE) * first.best.predicted.step_s:
             continue
         loads = loaded(plan, other)
         if _ranks(loads) < _ranks(best):
-            found, best = other, loads
-    return Smaller(lost, left, gpus, replace(found, history=plan.history), best)
+            rest, best = other, loads
+    return Smaller(lost, left, gpus, replace(rest, history=plan.history), best)
 
 
 def _runs(plan: Plan, dp: int) -> bool:
@@ -164,11 +164,14 @@ def _ranks(loads: Sequence[Loadable]) -> tuple[int, int]:
     return min(each.verdict.rank for each in loads), loads[0].verdict.rank
 
 
-def _kept(found: Plan, pins: Mapping[str, str], top: int) -> Plan | None:
+def _kept(original: Plan, pins: Mapping[str, str], top: int) -> Plan | None:
     """Find the best plan of the same job with these pins; None where nothing fits."""
     try:
         return best_plan(
-            found.model, found.cluster, found.job.model_copy(update={"pins": {**found.job.pins, **pins}}), top=top
+            original.model,
+            original.cluster,
+            original.job.model_copy(update={"pins": {**original.job.pins, **pins}}),
+            top=top,
         )
     except (InputError, InfeasibleError):
         return None

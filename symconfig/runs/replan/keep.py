@@ -61,9 +61,9 @@ def _recompute(recompute: Recompute) -> str | None:
     return f"{recompute.granularity}:{modules}" if recompute.granularity == "selective" else recompute.granularity
 
 
-def names(asked: Sequence[str], field: str) -> tuple[str, ...]:
+def names(words: Sequence[str], field: str) -> tuple[str, ...]:
     """Return each name once, in the order of the pins. Raises InputError with every one that is no pin's."""
-    wrong = [name for name in dict.fromkeys(asked) if name not in PIN_NAMES]
+    wrong = [name for name in dict.fromkeys(words) if name not in PIN_NAMES]
     if wrong:
         raise InputError(
             [
@@ -71,13 +71,13 @@ def names(asked: Sequence[str], field: str) -> tuple[str, ...]:
                 for name in wrong
             ]
         )
-    return tuple(name for name in PIN_NAMES if name in asked)
+    return tuple(name for name in PIN_NAMES if name in words)
 
 
 def pins(candidate: Candidate, kept: Sequence[str]) -> dict[str, str]:
     """Return the candidate's own values. Raises InputError with every name of which it has none that a pin can say."""
-    said = {name: _SAID[name](candidate) for name in kept}
-    wrong = [name for name, value in said.items() if value is None]
+    values = {name: _SAID[name](candidate) for name in kept}
+    wrong = [name for name, value in values.items() if value is None]
     if wrong:
         raise InputError(
             [
@@ -85,7 +85,7 @@ def pins(candidate: Candidate, kept: Sequence[str]) -> dict[str, str]:
                 for name in wrong
             ]
         )
-    return {name: value for name, value in said.items() if value is not None}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def differing(old: Candidate, new: Candidate, among: Sequence[str]) -> dict[str, str]:
@@ -104,13 +104,13 @@ def binding(
     job: without them.
     """
     for size in range(1, len(kept) + 1):
-        found = tuple(
+        sets = tuple(
             some
             for some in combinations(kept, size)
             if not _possible(model, cluster, job, {name: kept[name] for name in some})
         )
-        if found:
-            return found
+        if sets:
+            return sets
     return ()
 
 

@@ -52,7 +52,7 @@ def nearest(
     """
     if loads.verdict is Verdict.AS_IS or old.model != new.model or _framework(old) != _framework(new):
         return None
-    found = []
+    plans = []
     for pins in pins_kept(old.best, new):
         try:
             plan = solved(pins)
@@ -61,8 +61,8 @@ def nearest(
         slower = plan.best.predicted.step_s / new.best.predicted.step_s - 1
         verdict = loadable(plan).verdict
         if slower <= NEAR and verdict.rank < loads.verdict.rank:
-            found.append(Near(pins, plan, slower, verdict))
-    return min(found, key=lambda near: (near.verdict.rank, max(0.0, near.slower), len(near.pins)), default=None)
+            plans.append(Near(pins, plan, slower, verdict))
+    return min(plans, key=lambda near: (near.verdict.rank, max(0.0, near.slower), len(near.pins)), default=None)
 
 
 def _framework(plan: Plan) -> str:

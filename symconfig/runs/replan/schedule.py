@@ -168,8 +168,8 @@ class _Clock:
 
     def warmup(self, iteration: Fraction) -> Fraction:
         """Convert an iteration of a scheduler that starts from 0: it warms up as it did when it last started."""
-        again = self.anew or (not self.done.step and self.past.unscheduled)
-        return iteration * self.ratio if again else self.schedule(iteration)
+        restarts = self.anew or (not self.done.step and self.past.unscheduled)
+        return iteration * self.ratio if restarts else self.schedule(iteration)
 
 
 def _converted(training: WholeTraining, done: History, clock: _Clock) -> Iterator[Rescaled]:
@@ -330,8 +330,8 @@ class _Kept:
             f"{count(int(start))}"
         )
         if start.denominator != 1:
-            again = int((start - int(start)) * self.new.global_)
-            yield f"the last {count(again)} of the sequences that were seen come once more, since steps are whole"
+            repeated = int((start - int(start)) * self.new.global_)
+            yield f"the last {count(repeated)} of the sequences that were seen come once more, since steps are whole"
 
     def _steps(self) -> Iterator[str]:
         yield (

@@ -131,8 +131,8 @@ class _Reading:
             raise InputError(list(dict.fromkeys(self.problems))[:MAX_PROBLEMS])
         return Asked(tuple(axes), dict(self.file.job), rules, self.file.prices, models, clusters)
 
-    def _wrong(self, what: str, path: KeyPath, **said: Any) -> None:
-        self.problems.append(self.document.problem(what, path, **said))
+    def _wrong(self, what: str, path: KeyPath, **parts: Any) -> None:
+        self.problems.append(self.document.problem(what, path, **parts))
 
     def _collect(self, make: Callable[[], T], place: Callable[[Problem], Problem] | None = None) -> T | None:
         """Return the value of `make`; None where it is wrong, which is kept, at the place of the field."""
@@ -157,8 +157,8 @@ class _Reading:
                 self._wrong(f"`{section}` is swept whole, too", path, of_key=True, hint="one of them")
 
     def _axis(self, name: str, values: list[Any]) -> Axis:
-        found = list(self._values(name, values))
-        return Axis(name, tuple(value for _, value in found), tuple(entry for entry, _ in found))
+        entries = list(self._values(name, values))
+        return Axis(name, tuple(value for _, value in entries), tuple(entry for entry, _ in entries))
 
     def _values(self, name: str, values: list[Any]) -> Iterator[tuple[int, Any]]:
         """Yield values in their order with their entry, a series in the place of its mapping.
@@ -196,9 +196,9 @@ class _Reading:
         for entry, value in zip(axis.entries, axis.values, strict=True):
             job = self._job(axes, axis.name, value)
             place = partial(self._placed, axis, entry)
-            found = self._collect(partial(validate, self._below(("job",), job), Job), place)
-            if found is not None:
-                self._collect(partial(parse, found.pins), place)
+            job_there = self._collect(partial(validate, self._below(("job",), job), Job), place)
+            if job_there is not None:
+                self._collect(partial(parse, job_there.pins), place)
 
     def _job(self, axes: Iterable[Axis], name: str, value: Any) -> Fields:
         """Return the first of all combinations, with another value of one field."""
@@ -242,13 +242,13 @@ class _Reading:
             if axis.name == name
             for entry, value in zip(axis.entries, axis.values, strict=True)
         ]
-        found = {}
+        descriptors = {}
         for value, path in places:
             if isinstance(value, str) and value:
                 made = self._collect(partial(load, value, self.folder), partial(self._of_descriptor, path))
                 if made is not None:
-                    found[value] = made
-        return found
+                    descriptors[value] = made
+        return descriptors
 
     def _of_descriptor(self, path: KeyPath, problem: Problem) -> Problem:
         """Place a descriptor's problem where the sweep names the descriptor, with the changed field in its name."""

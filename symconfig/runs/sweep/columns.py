@@ -44,8 +44,8 @@ class Column:
 
 
 def _interval(plan: Plan, name: str, end: int) -> float | None:
-    found = plan.best.predicted.interval.get(name)
-    return None if found is None else found[end]
+    interval = plan.best.predicted.interval.get(name)
+    return None if interval is None else interval[end]
 
 
 def _sha256(plan: Plan) -> str:

@@ -87,10 +87,10 @@ class Series(Strict):
     def values(self) -> list[int]:
         if self.step is not None:
             return list(range(self.from_, self.to + 1, self.step))
-        found = [self.from_]
-        while found[-1] * (self.times or 2) <= self.to:
-            found.append(found[-1] * (self.times or 2))
-        return found
+        values = [self.from_]
+        while values[-1] * (self.times or 2) <= self.to:
+            values.append(values[-1] * (self.times or 2))
+        return values
 
 
 class SweepFile(Strict):

@@ -56,8 +56,8 @@ class Ids:
 
         No plan looks at that, and every plan.json has it.
         """
-        asked = {"job": dict(job), "model": self._digest(model), "cluster": self._digest(cluster)}
-        return digest(asked)[:ID_LETTERS]
+        inputs = {"job": dict(job), "model": self._digest(model), "cluster": self._digest(cluster)}
+        return digest(inputs)[:ID_LETTERS]
 
     def _digest(self, described: ModelDescriptor | ClusterDescriptor) -> str:
         if id(described) not in self._digests:
@@ -65,19 +65,19 @@ class Ids:
         return self._digests[id(described)][1]
 
 
-def combinations(asked: Asked) -> int:
+def combinations(sweep: Asked) -> int:
     """Count the combinations before any is left out."""
-    return prod(len(axis.values) for axis in asked.axes)
+    return prod(len(axis.values) for axis in sweep.axes)
 
 
-def points(asked: Asked, limit: int = LIMIT) -> Points:
+def points(sweep: Asked, limit: int = LIMIT) -> Points:
     """Return every combination once, the last axis fastest.
 
     Raises InputError for more than `limit`, and for none at all.
     """
-    total = combinations(asked)
+    total = combinations(sweep)
     if total > limit:
-        sizes = " x ".join(f"{len(axis.values):,} {axis.name}" for axis in asked.axes)
+        sizes = " x ".join(f"{len(axis.values):,} {axis.name}" for axis in sweep.axes)
         raise InputError(
             Problem(
                 "the sweep has too many combinations",
@@ -87,25 +87,25 @@ def points(asked: Asked, limit: int = LIMIT) -> Points:
                 hint=f"shorter lists, or --limit {total}",
             )
         )
-    ids, kept, idle = Ids(), dict[str, Point](), set(range(len(asked.exclude)))
+    ids, kept, idle = Ids(), dict[str, Point](), set(range(len(sweep.exclude)))
     excluded = 0
-    for job in _jobs(asked):
+    for job in _jobs(sweep):
         known = settled(job)
-        if matching := [number for number, rule in enumerate(asked.exclude) if rule.matches(known)]:
+        if matching := [number for number, rule in enumerate(sweep.exclude) if rule.matches(known)]:
             idle -= set(matching)
             excluded += 1
             continue
-        model, cluster = asked.models[job["model"]], asked.clusters[job["cluster"]]
+        model, cluster = sweep.models[job["model"]], sweep.clusters[job["cluster"]]
         point = Point(ids.of(known, model, cluster), job, model, cluster)
         kept.setdefault(point.id, point)
     if not kept:
         raise InputError(Problem("the rules leave nothing to plan", field="exclude", got=f"all of {total:,} excluded"))
-    return Points(tuple(kept.values()), asked.prices, total, excluded, tuple(sorted(number + 1 for number in idle)))
+    return Points(tuple(kept.values()), sweep.prices, total, excluded, tuple(sorted(number + 1 for number in idle)))
 
 
-def _jobs(asked: Asked) -> Iterator[Fields]:
-    for values in product(*(axis.values for axis in asked.axes)):
-        job = json.loads(json.dumps(asked.base))
-        for axis, value in zip(asked.axes, values, strict=True):
+def _jobs(sweep: Asked) -> Iterator[Fields]:
+    for values in product(*(axis.values for axis in sweep.axes)):
+        job = json.loads(json.dumps(sweep.base))
+        for axis, value in zip(sweep.axes, values, strict=True):
             put(job, axis.name, value)
         yield job

@@ -95,9 +95,9 @@ def sweep(
                 progress(_told(points, rows, known))
         except KeyboardInterrupt:
             interrupted = True
-        found = Swept(tuple(points), rows, prices, len(known), kept.dropped, interrupted)
-        table.write(out, found.records)
-    return found
+        swept = Swept(tuple(points), rows, prices, len(known), kept.dropped, interrupted)
+        table.write(out, swept.records)
+    return swept
 
 
 def _told(points: Sequence[Point], rows: Mapping[str, Row], known: Mapping[str, Any]) -> Told:

@@ -107,14 +107,14 @@ def even_batch(tokens: int, seq_length: int) -> int:
 def size(question: Question, wanted: engines.Wanted, progress: Progress) -> Size:
     """Try numbers of GPUs of all clusters at once, round by round, until none that matters is left."""
     searches = [_Search(question, name, cluster) for name, cluster in question.clusters.items()]
-    asked = done = 0
+    total = done = 0
     while work := {point.id: (search, point) for search in searches for point in search.next()}:
-        asked += len(work)
+        total += len(work)
         for row in engines.run([Task.of(point) for _, point in work.values()], wanted):
             search, point = work[row.id]
             search.heard(int(point.job["gpus"]), row)
             done += 1
-            progress(done, asked)
+            progress(done, total)
     return Size(question, tuple(search.answer() for search in searches))
 
 
@@ -179,10 +179,10 @@ class _Search:
 
 def _least(question: Question, cluster: ClusterDescriptor) -> int:
     """Count the GPUs that need the whole time even if all of it were the model's FLOPs at the fastest peak there is."""
-    asked = question.job.get("pins", {}).get("precision") or question.job.get("precision") or ""
+    precision = question.job.get("pins", {}).get("precision") or question.job.get("precision") or ""
     usual = ("bf16", "fp16")
-    names = {"": usual, "auto": (*usual, *LOW_PRECISION)}.get(str(asked), (str(asked),))
-    peaks = [found.value for name in names if (found := getattr(cluster.gpu.peak_flops, name, None)) is not None]
+    names = {"": usual, "auto": (*usual, *LOW_PRECISION)}.get(str(precision), (str(precision),))
+    peaks = [peak.value for name in names if (peak := getattr(cluster.gpu.peak_flops, name, None)) is not None]
     if not peaks:
         return 1
     work = question.tokens * flops_per_token(question.model, int(question.job["seq_length"]), COUNTING)
@@ -191,8 +191,8 @@ def _least(question: Question, cluster: ClusterDescriptor) -> int:
 
 def frontier(tried: Iterable[Tried], cost: Callable[[Tried], float]) -> list[Tried]:
     """Return those of which no other is as fast and as cheap; the fastest first."""
-    found: list[Tried] = []
+    best: list[Tried] = []
     for one in sorted(tried, key=lambda one: (one.run_s, cost(one), one.gpus)):
-        if not found or cost(one) < cost(found[-1]):
-            found.append(one)
-    return found
+        if not best or cost(one) < cost(best[-1]):
+            best.append(one)
+    return best

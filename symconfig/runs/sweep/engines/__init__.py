@@ -33,8 +33,8 @@ class Wanted:
 @cache
 def engines() -> dict[str, ModuleType]:
     """Return every engine by name."""
-    found = (importlib.import_module(f"{__name__}.{info.name}") for info in pkgutil.iter_modules(__path__))
-    return {module.NAME: module for module in sorted(found, key=lambda module: str(module.NAME))}
+    modules = (importlib.import_module(f"{__name__}.{info.name}") for info in pkgutil.iter_modules(__path__))
+    return {module.NAME: module for module in sorted(modules, key=lambda module: str(module.NAME))}
 
 
 def check(wanted: Wanted) -> None:
