@@ -70,7 +70,7 @@ class _Lost(BaseModel):
     problems: tuple[_Reason, ...]
 
 
-class _Said(BaseModel):
+class _Recorded(BaseModel):
     smaller: tuple[_Lost, ...]
 
 
@@ -216,7 +216,7 @@ def _written(folder: Path, plans: Mapping[int, Plan]) -> Fallback:
 
     Raises InputError.
     """
-    lost = validate(load_json_strict(folder / FALLBACK), _Said)
+    lost = validate(load_json_strict(folder / FALLBACK), _Recorded)
     if not plans or not lost.smaller:
         raise InputError(Problem("names no plan", file=str(folder / FALLBACK)))
     whole = plans[max(plans)]

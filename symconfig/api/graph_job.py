@@ -59,7 +59,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PartitionJob:
     """grown: the mesh of so many times as many GPUs. stages: the fewest and the most of a pipeline; None: of none."""
 
     source: Source
@@ -73,7 +73,7 @@ class Asked:
         return self.ask.mesh
 
 
-def asked(given: Mapping[str, Any]) -> Asked:
+def partition_job(given: Mapping[str, Any]) -> PartitionJob:
     """Read the arguments of `symconfig.partition` by name; numbers may be text. Raises InputError with everything."""
     problems = Problems()
     cluster = problems.collect(lambda: _cluster(given))
@@ -98,7 +98,7 @@ def asked(given: Mapping[str, Any]) -> Asked:
         grown(1), cluster, limit, objective, solver, gamma=gamma, flat=bool(given.get("flat", True)), turns=turns,
         keeps=keeps, limit_s=limit_s, precision=precision,
     )  # fmt: skip
-    return Asked(source, cluster, ask, grown, stages)
+    return PartitionJob(source, cluster, ask, grown, stages)
 
 
 def _cluster(given: Mapping[str, Any]) -> ClusterDescriptor:

@@ -17,7 +17,7 @@ from symconfig.descriptor.mesh import Mesh
 from symconfig.errors import InputError, Problem
 from symconfig.format import seconds
 from symconfig.report.partition_json import to_dict
-from symconfig.report.partition_said import Said, Telling, names
+from symconfig.report.partition_said import Contents, Telling, names
 from symconfig.solve.partition.account import Compared, Spent, compared, of_told, spent
 from symconfig.solve.partition.cheapest import Expressed, expressed, of_all
 from symconfig.solve.partition.collectives import Moved, collectives
@@ -31,7 +31,7 @@ from symconfig.solve.partition.run import Case, Partition, cases, costs_of
 from symconfig.solve.partition.run import partition as solve
 
 if TYPE_CHECKING:
-    from symconfig.api.graph_job import Asked
+    from symconfig.api.graph_job import PartitionJob
     from symconfig.api.planning import PlanResult
     from symconfig.solve.partition.executed.partitioned import Partitioned
 
@@ -42,7 +42,7 @@ PLANNED = "a model of the zoo, or of a descriptor"
 class PartitionResult:
     """A solved partition, and what is said and done with it."""
 
-    asked: Asked
+    asked: PartitionJob
     found: Partition
 
     @property
@@ -197,21 +197,23 @@ class PartitionResult:
         subject = f"{source.name} on {job.mesh.gpus:,} x {job.cluster.gpu.product} ({job.cluster.name})"
         return subject, ", ".join(size for size in sizes if size)
 
-    def said(self, top: int = 1, baselines: bool = False, explained: tuple[int, ...] = (), framed: bool = True) -> Said:
+    def said(
+        self, top: int = 1, baselines: bool = False, explained: tuple[int, ...] = (), framed: bool = True
+    ) -> Contents:
         """Gather everything that the report shows. top: other ways of each operator. framed: with what frameworks can
         be told."""
         partition = self.found
         subject, job = self.headline
         ports = [port.tensor.dims for node in partition.net.nodes for port in node.ports]
         dims = {dim for some in ports for dim in some}
-        return Said(
+        return Contents(
             subject=subject,
             job=job,
-            found=partition,
+            partition=partition,
             reasons=self.reasons(top),
             moved=self.collectives,
             spent=self.spent,
-            told=self._told() if framed else (),
+            tellings=self._tellings() if framed else (),
             untold=self.untold if framed else {},
             compared=tuple(self.baselines()) if baselines else (),
             explained=explained,
@@ -219,7 +221,7 @@ class PartitionResult:
             names=names(tuple(dim for dim in partition.net.program.sizes if dim in dims)),
         )
 
-    def _told(self) -> tuple[Telling, ...]:
+    def _tellings(self) -> tuple[Telling, ...]:
         model = self.asked.source.model
         return tuple(Telling(one, self.pins(one) if model is not None else {}) for one in self.expressed)
 
@@ -264,7 +266,7 @@ def partition(
     memory_limit: bytes of tensors on a GPU, or text as `60GiB` or `80%`. Raises InputError (all problems at once),
     InfeasibleError when nothing fits.
     """
-    from symconfig.api.graph_job import asked
+    from symconfig.api.graph_job import partition_job
 
     given: Mapping[str, Any] = {
         "model": model, "program": program, "module": module, "cluster": cluster, "gpus": gpus, "mesh": mesh,
@@ -272,10 +274,10 @@ def partition(
         "memory_limit": memory_limit, "flat": flat, "num_microbatches": num_microbatches, "recompute": recompute,
         "limit_s": limit_s, "precision": precision, "gamma": gamma,
     }  # fmt: skip
-    return answered(asked(given))
+    return answered(partition_job(given))
 
 
-def answered(job: Asked) -> PartitionResult:
+def answered(job: PartitionJob) -> PartitionResult:
     """Solve a partition; raise InfeasibleError when nothing fits, with what would."""
     solved = solve(job.source.programs, job.ask)
     if solved is None:

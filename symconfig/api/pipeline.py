@@ -21,14 +21,14 @@ from symconfig.solve.partition.pipeline.run import pipeline as solve
 from symconfig.solve.partition.run import Ask
 
 if TYPE_CHECKING:
-    from symconfig.api.graph_job import Asked
+    from symconfig.api.graph_job import PartitionJob
 
 
 @dataclass(frozen=True)
 class PipelineResult:
     """A step in stages, each with its own partition."""
 
-    asked: Asked
+    asked: PartitionJob
     found: Pipeline
 
     @cached_property
@@ -38,7 +38,7 @@ class PipelineResult:
             PartitionResult(self._asked_of(stage.partition.ask), stage.partition) for stage in self.found.stages
         )
 
-    def _asked_of(self, ask: Ask) -> Asked:
+    def _asked_of(self, ask: Ask) -> PartitionJob:
         source = replace(self.asked.source, model=None, module="")
         return replace(self.asked, source=source, ask=ask)
 
@@ -47,7 +47,7 @@ class PipelineResult:
         like = self.found.like
         reports = {number: self.stages[number].said(top, framed=False) for number in dict.fromkeys(like)}
         each = (
-            replace(reports[first], found=one.found, spent=one.spent)
+            replace(reports[first], partition=one.found, spent=one.spent)
             for first, one in zip(like, self.stages, strict=True)
         )
         subject, job = PartitionResult(self.asked, self.found.stages[0].partition).headline
@@ -81,7 +81,7 @@ def pipeline(
     """Find the fastest cut into stages, with a split of every operator in each. Arguments mean what the options of
     `symconfig partition --stages` mean. Raises InputError (all problems at once), InfeasibleError when nothing fits.
     """
-    from symconfig.api.graph_job import asked
+    from symconfig.api.graph_job import partition_job
 
     given: Mapping[str, Any] = {
         "model": model, "program": program, "module": module, "cluster": cluster, "gpus": gpus, "mesh": mesh,
@@ -89,10 +89,10 @@ def pipeline(
         "memory_limit": memory_limit, "flat": flat, "num_microbatches": num_microbatches, "recompute": recompute,
         "limit_s": limit_s, "precision": precision,
     }  # fmt: skip
-    return answered(asked(given))
+    return answered(partition_job(given))
 
 
-def answered(job: Asked) -> PipelineResult:
+def answered(job: PartitionJob) -> PipelineResult:
     """Solve a pipeline; raise InfeasibleError when nothing fits, with what would."""
     assert job.stages is not None
     pipeline = solve(job.source.programs, job.ask, *job.stages)
@@ -101,7 +101,7 @@ def answered(job: Asked) -> PipelineResult:
     return PipelineResult(job, pipeline)
 
 
-def _infeasible(job: Asked, least: int, most: int) -> InfeasibleError:
+def _infeasible(job: PartitionJob, least: int, most: int) -> InfeasibleError:
     """Build the error that names the fullest stage of the fastest cut, and the stages or GPUs that would do."""
     job = replace(job, ask=replace(job.ask, turns=job.ask.turns[-1:]))  # which hold least
     free = solve(job.source.programs, replace(job.ask, memory_limit=np.inf), least, most)
@@ -116,7 +116,7 @@ def _infeasible(job: Asked, least: int, most: int) -> InfeasibleError:
     return InfeasibleError(Problem(what, hint=_nearest(job, least)))
 
 
-def _nearest(job: Asked, least: int) -> str:
+def _nearest(job: PartitionJob, least: int) -> str:
     """Name other numbers of stages on these GPUs, or more GPUs, up to eight times as many, that fit."""
     other = solve(job.source.programs, job.ask, 1, job.mesh.gpus)
     if other is not None:

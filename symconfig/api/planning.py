@@ -245,7 +245,7 @@ def solve(
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class LoadedJob:
     """The job that a person wants planned. document: the job as it was read."""
 
     model: ModelDescriptor
@@ -262,7 +262,7 @@ def read_job(
     model_base: Path | None = None,
     cluster_base: Path | None = None,
     problems: Sequence[Problem] = (),
-) -> Asked:
+) -> LoadedJob:
     """Read the job in `document` with its model and cluster. Raises InputError with everything that is wrong."""
     gathered = Problems(problems)
     given = document = gathered.collect(lambda: with_batch(document)) or document
@@ -278,7 +278,7 @@ def read_job(
         gathered.collect(lambda: pin_values.parse(job.pins), document)
     if job is None or model is None or cluster is None or gathered.all:
         raise InputError(gathered.all)
-    return Asked(model, cluster, job, document)
+    return LoadedJob(model, cluster, job, document)
 
 
 def check_top(top: int) -> None:

@@ -28,7 +28,7 @@ from symconfig.runs.best import best_plan
 from symconfig.runs.checkpoint import Checkpoint, read
 from symconfig.runs.imaged import imaged
 from symconfig.runs.replan import keep as kept_pins
-from symconfig.runs.replan.again import Again, replanned
+from symconfig.runs.replan.again import Wishes, replanned
 from symconfig.runs.replan.asked import revised
 from symconfig.runs.replan.diff import Diff
 from symconfig.runs.replan.diff import diff as compared
@@ -130,7 +130,7 @@ def replan(
         if wishes["cluster"] is None:
             del wishes["cluster"]
     wanted = Wanted(
-        asked=wishes,
+        wishes=wishes,
         release=tuple(release),
         keep=tuple(keep),
         checkpoint=checkpoint,
@@ -142,15 +142,15 @@ def replan(
         changes=changes,
         accept_edits=accept_edits,
     )
-    return again(plan, wanted, progress=progress)
+    return replan_again(plan, wanted, progress=progress)
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """asked: fields of a job. model, cluster: where they are not to be looked up by these names. changes: of the
+    """wishes: fields of a job. model, cluster: where they are not to be looked up by these names. changes: of the
     cluster that is asked for, else of the recorded one."""
 
-    asked: Mapping[str, Any]
+    wishes: Mapping[str, Any]
     release: tuple[str, ...] = ()
     keep: tuple[str, ...] = ()
     checkpoint: str | Path | None = None
@@ -163,7 +163,7 @@ class Wanted:
     accept_edits: bool = False
 
 
-def again(
+def replan_again(
     plan: AnyPlan,
     wanted: Wanted,
     problems: Sequence[Problem] = (),
@@ -185,7 +185,7 @@ def again(
                 gathered.add(Problem("is not pinned in the old plan", field="release", got=name, need=need))
     if old is None or kept is None or released is None:
         raise InputError(gathered.all)
-    document = Document(revised(old, _asked(old, wanted), released), file="")
+    document = Document(revised(old, _wished(old, wanted), released), file="")
     job = gathered.collect(lambda: validate(document, Job))
     model = gathered.collect(lambda: _model(old, wanted))
     cluster = gathered.collect(lambda: _cluster(old, wanted))
@@ -205,7 +205,7 @@ def again(
     return ReplanResult(
         replanned(
             before,
-            Again(
+            Wishes(
                 model=laid,
                 cluster=cluster,
                 job=laid_job,
@@ -237,24 +237,24 @@ def _edited(plan: AnyPlan) -> tuple[str, ...]:
 
 
 def _model(old: Plan, wanted: Wanted) -> ModelDescriptor:
-    name = wanted.asked.get("model")
+    name = wanted.wishes.get("model")
     return wanted.model or (bare(old.model, old.job) if name is None else load_model(str(name)))
 
 
 def _cluster(old: Plan, wanted: Wanted) -> ClusterDescriptor:
     """Return the wanted cluster; else the recorded one, whose file may be gone."""
-    name = wanted.asked.get("cluster")
+    name = wanted.wishes.get("cluster")
     if wanted.cluster is None and name is not None:
         return cluster_of(str(name), wanted.changes)
     cluster = wanted.cluster or old.cluster
     return with_changes(cluster, wanted.changes) if wanted.changes else cluster
 
 
-def _asked(old: Plan, wanted: Wanted) -> Mapping[str, Any]:
+def _wished(old: Plan, wanted: Wanted) -> Mapping[str, Any]:
     """Return the wanted fields, with the name of a cluster that has changes."""
     if not wanted.changes:
-        return wanted.asked
-    return {**wanted.asked, "cluster": named(wanted.asked.get("cluster", old.job.cluster), wanted.changes)}
+        return wanted.wishes
+    return {**wanted.wishes, "cluster": named(wanted.wishes.get("cluster", old.job.cluster), wanted.changes)}
 
 
 def _check(wanted: Wanted) -> None:

@@ -19,11 +19,11 @@ from symconfig.descriptor.yaml_strict import load_yaml_strict
 from symconfig.errors import InputError, Problem
 from symconfig.runs.sweep.amounts import time_s
 from symconfig.runs.sweep.amounts import tokens as count_of
-from symconfig.runs.sweep.asked import Asked, asked
+from symconfig.runs.sweep.asked import SweepJob, sweep_job
 from symconfig.runs.sweep.engines import Wanted, check
 from symconfig.runs.sweep.file import sectioned
 from symconfig.runs.sweep.points import LIMIT, Points, points
-from symconfig.runs.sweep.run import Swept, Told
+from symconfig.runs.sweep.run import Done, Swept
 from symconfig.runs.sweep.run import sweep as run
 from symconfig.runs.sweep.size import BATCH_TOKENS, MOST_GPUS, Question, Size, even_batch
 from symconfig.runs.sweep.size import size as run_size
@@ -43,7 +43,7 @@ def sweep(
     address: str | None = None,
     fresh: bool = False,
     limit: int = LIMIT,
-    progress: Callable[[Told], None] = lambda _: None,
+    progress: Callable[[Done], None] = lambda _: None,
 ) -> Swept:
     """Plan every combination that a SWEEP.yaml, or the same as a mapping, asks for; the table goes into `out`.
 
@@ -65,7 +65,7 @@ def read_sweep(
         path = Path(source)
         document = load_json_strict(path) if path.suffix == ".json" else load_yaml_strict(path)
         folder = path.parent
-    return points(asked(in_sweep(sectioned(document), changes or {}), folder), limit)
+    return points(sweep_job(in_sweep(sectioned(document), changes or {}), folder), limit)
 
 
 def table_of(source: str | Path | Mapping[str, Any], out: str | Path | None) -> Path:
@@ -93,7 +93,7 @@ def size(
     jobs: int | None = None,
     engine: str = "local",
     address: str | None = None,
-    progress: Callable[[int, int], None] = lambda done, asked: None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
     **fields: Any,
 ) -> Size:
     """Find how many GPUs of which cluster see `tokens` ("2T") before a `deadline` ("30d"), and at what cost.
@@ -169,7 +169,7 @@ def read_size(
 
 def _known(
     job: Mapping[str, Any], clusters: Sequence[str], prices: Mapping[str, float], changes: Mapping[str, str]
-) -> Asked:
+) -> SweepJob:
     """Ask it as a sweep over the clusters, whose fields and descriptors are checked as any sweep's are."""
     data = {
         "job": {"global_batch_size": 1, **job},
@@ -177,7 +177,7 @@ def _known(
         "prices": dict(prices),
     }
     try:
-        return asked(in_sweep(Document(data, file=""), changes), None)
+        return sweep_job(in_sweep(Document(data, file=""), changes), None)
     except InputError as error:
         raise InputError(
             [replace(problem, field=(problem.field or "").removeprefix("job.")) for problem in error.problems]

@@ -14,7 +14,7 @@ from symconfig.errors import InputError, Problem
 
 if TYPE_CHECKING:
     from symconfig.api.planning import Problems
-    from symconfig.measured.runs import Told
+    from symconfig.measured.runs import Additions
 
 NAME = "calibrate"
 DOES = "fit the constants of a GPU type to measured runs"
@@ -75,7 +75,7 @@ def _run(arguments: argparse.Namespace) -> int:
     for path in paths:
         if not path.exists():
             problems.add(Problem("there is no such file", file=str(path)))
-    additions = _told(arguments, problems)
+    additions = _additions(arguments, problems)
     if problems.all:
         raise InputError(problems.all)
     with Progress(sys.stderr) as progress:
@@ -109,10 +109,10 @@ def _run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _told(arguments: argparse.Namespace, problems: Problems) -> Told:
+def _additions(arguments: argparse.Namespace, problems: Problems) -> Additions:
     """Return the options that add what a log does not hold."""
     from symconfig.descriptor.load import load_model
-    from symconfig.measured.runs import RECOMPUTE, Told
+    from symconfig.measured.runs import RECOMPUTE, Additions
 
     gpus, micro, batch, length = (
         problems.collect(partial(whole, f"--{name.replace('_', '-')}", getattr(arguments, name)))
@@ -122,7 +122,7 @@ def _told(arguments: argparse.Namespace, problems: Problems) -> Told:
     if arguments.recompute not in (None, *RECOMPUTE):
         need = ", ".join(RECOMPUTE)
         problems.add(Problem("wrong value", field="--recompute", got=arguments.recompute, need=need))
-    return Told(model, gpus, micro, batch, length, arguments.recompute)
+    return Additions(model, gpus, micro, batch, length, arguments.recompute)
 
 
 def _as_command(paths: Sequence[Path], arguments: argparse.Namespace) -> str:

@@ -32,7 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
     """
     from symconfig.api.planning import Problems
     from symconfig.plans.file import load_plan
-    from symconfig.report.checkpoint import found, verdict
+    from symconfig.report.checkpoint import contents, verdict
     from symconfig.runs.checkpoint import Verdict, of_folder, read
 
     problems = Problems()
@@ -57,5 +57,5 @@ def run(arguments: argparse.Namespace) -> int:
             }
         )
     else:
-        say([*found(folder), *(verdict(answer) if answer is not None else ())])
+        say([*contents(folder), *(verdict(answer) if answer is not None else ())])
     return int(answer is not None and answer.verdict is Verdict.NO)

@@ -83,7 +83,7 @@ def _on_changed(plan: Plan, changed: Mapping[str, str], progress: Progress) -> P
     if not changed:
         return plan
     note(f"note: the plan itself is made again with {', '.join(f'{name}={value}' for name, value in changed.items())}")
-    return api_replan.again(plan, api_replan.Wanted(asked={}, changes=changed), progress=progress).found.new
+    return api_replan.replan_again(plan, api_replan.Wanted(wishes={}, changes=changed), progress=progress).found.new
 
 
 def _as_option(problem: Problem) -> Problem:

@@ -77,7 +77,7 @@ def _rank(arguments: argparse.Namespace) -> int:
     from symconfig.verify.megatron import not_rendered
     from symconfig.verify.megatron_arguments import FILE, read
 
-    plan, run, timeout_s = _asked(arguments)
+    plan, run, timeout_s = _choices(arguments)
     folder, out = Path(arguments.folder), Path(arguments.out) if arguments.out is not None else None
     source = ready(plan, Path(arguments.megatron) if arguments.megatron else None)
     with Progress(sys.stderr) as progress:
@@ -103,7 +103,7 @@ def _folders(folder: Path) -> Plan:
     return as_rendered(load_plan(folder), folder)
 
 
-def _asked(arguments: argparse.Namespace) -> tuple[Plan, Run, float | None]:
+def _choices(arguments: argparse.Namespace) -> tuple[Plan, Run, float | None]:
     """Return the plan, the rank and the longest silence, or raise every option that is wrong."""
     from symconfig.api import planning as api
     from symconfig.measured.gpu.rank import STEPS, choose

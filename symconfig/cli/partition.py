@@ -17,10 +17,10 @@ from symconfig.errors import InfeasibleError, InputError, Problem, SymconfigErro
 from symconfig.format import json_text
 
 if TYPE_CHECKING:
-    from symconfig.api.graph_job import Asked
+    from symconfig.api.graph_job import PartitionJob
     from symconfig.api.partition import PartitionResult
     from symconfig.api.planning import PlanResult
-    from symconfig.report.partition_said import Said
+    from symconfig.report.partition_said import Contents
 
 NAME = "partition"
 DOES = "find a split for every operator and tensor of any graph"
@@ -75,7 +75,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Exit 1 where nothing fits."""
-    from symconfig.api.graph_job import asked
+    from symconfig.api.graph_job import partition_job
     from symconfig.api.partition import answered
     from symconfig.api.problems import Problems, check_free
     from symconfig.report.partition import blocks
@@ -98,7 +98,7 @@ def run(arguments: argparse.Namespace) -> int:
     given = {name: getattr(arguments, name) for name in _NAMES}
     changed = problems.collect(lambda: changes(arguments)) or {}
     given |= {"flat": not arguments.no_flat, "limit_s": arguments.timeout, "changes": changed}
-    request = problems.collect(lambda: asked(given))
+    request = problems.collect(lambda: partition_job(given))
     if arguments.stages is not None:
         problems.collect(lambda: _check_whole(arguments))
     if problems.all or request is None or top is None:
@@ -129,7 +129,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _solved(solve: Callable[[Asked], Answer], request: Asked) -> Answer:
+def _solved(solve: Callable[[PartitionJob], Answer], request: PartitionJob) -> Answer:
     from symconfig.report.progress import Progress
 
     try:
@@ -147,7 +147,7 @@ def _check_whole(arguments: argparse.Namespace) -> None:
         raise InputError([Problem(what, field=f"--{name}", need="no --stages") for name in given])
 
 
-def _in_stages(arguments: argparse.Namespace, request: Asked, top: int, html: Path | None) -> int:
+def _in_stages(arguments: argparse.Namespace, request: PartitionJob, top: int, html: Path | None) -> int:
     """Solve, print and write a pipeline."""
     from symconfig.api.page import report_page
     from symconfig.api.pipeline import answered
@@ -165,7 +165,7 @@ def _in_stages(arguments: argparse.Namespace, request: Asked, top: int, html: Pa
     else:
         say(blocks(report))
     if html is not None:
-        write_page(html, report_page(f"Stages of {report.found.program.name}", blocks(report)), arguments.force)
+        write_page(html, report_page(f"Stages of {report.pipeline.program.name}", blocks(report)), arguments.force)
     return 0
 
 
@@ -204,7 +204,7 @@ def _check_train(train: Path, module: str | None) -> None:
         raise InputError(Problem("only a module can be trained from a file", field="--train", need="--module"))
 
 
-def _trains(result: PartitionResult, train: Path, report: Said, force: bool) -> Said:
+def _trains(result: PartitionResult, train: Path, report: Contents, force: bool) -> Contents:
     """Write a module's own file and its table. Return what is said then: what does not run as it was solved, too."""
     written = result.partitioned
     write_text(train, written.python(train.stem), force)
@@ -212,7 +212,7 @@ def _trains(result: PartitionResult, train: Path, report: Said, force: bool) -> 
     return replace(report, notes=tuple(dict.fromkeys((*report.notes, *written.said()))))
 
 
-def _written(result: PartitionResult, out: Path, report: Said, force: bool) -> Said:
+def _written(result: PartitionResult, out: Path, report: Contents, force: bool) -> Contents:
     """Write partition.json, placements.py, and the planner's files or a module's own. Return what is said then."""
     from symconfig.report.partition_json import to_dict
 
@@ -249,14 +249,16 @@ def _cleared(out: Path) -> None:
         (out / name).unlink(missing_ok=True)
 
 
-def _planned(report: Said, result: PartitionResult, plan: PlanResult) -> Said:
+def _planned(report: Contents, result: PartitionResult, plan: PlanResult) -> Contents:
     """Add the planner's figures of the plan that was made, and what that is."""
     from symconfig.format import gib
     from symconfig.report.partition_told import words
 
     chosen, best = result.chosen, plan.best.predicted
     planned = (best.step_s, best.peak_bytes)
-    tellings = tuple(replace(telling, planned=planned) if telling.one is chosen else telling for telling in report.told)
+    tellings = tuple(
+        replace(telling, planned=planned) if telling.one is chosen else telling for telling in report.tellings
+    )
     what = "this partition" if chosen.exact else "not this partition but the cheapest that it can be told"
     text = (
         f"plan/ is for {chosen.told.framework.label} and {what}: {words(chosen.told.way)}; the planner predicts "
@@ -264,4 +266,4 @@ def _planned(report: Said, result: PartitionResult, plan: PlanResult) -> Said:
     )
     text += f", the sums here {chosen.told.cost:.4g} s" if report.timed else ", the sums here"
     text += f" and {gib(chosen.told.memory)} GiB"
-    return replace(report, told=tellings, notes=(*report.notes, text))
+    return replace(report, tellings=tellings, notes=(*report.notes, text))

@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
     if out is not None:
         problems.collect(lambda: api.check_free(out, arguments.force))
     wanted = api_replan.Wanted(
-        asked=job.document.data,
+        wishes=job.document.data,
         release=_names(arguments.release),
         keep=_names(arguments.keep),
         checkpoint=arguments.checkpoint,
@@ -77,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
     )
     try:
         with Progress(sys.stderr) as progress:
-            result = api_replan.again(arguments.plan, wanted, (*problems.all, *job.problems), progress)
+            result = api_replan.replan_again(arguments.plan, wanted, (*problems.all, *job.problems), progress)
     except SymconfigError as error:
         raise type(error)([_as_options(as_options(problem, job)) for problem in error.problems]) from None
     written = api.write(result.found.new, out, files, force=arguments.force) if out is not None and files else []

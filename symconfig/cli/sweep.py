@@ -16,7 +16,7 @@ from symconfig.errors import FailedError, InputError, Problem
 if TYPE_CHECKING:
     from symconfig.runs.sweep.engines import Wanted
     from symconfig.runs.sweep.points import Points
-    from symconfig.runs.sweep.run import Told
+    from symconfig.runs.sweep.run import Done
 
 NAME = "sweep"
 DOES = "plan many combinations of a job's fields, into one table"
@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
     from symconfig.runs.sweep.run import sweep
     from symconfig.runs.sweep.task import Status
 
-    points, out, wanted = _asked(arguments)
+    points, out, wanted = _points(arguments)
     with Progress(sys.stderr) as progress:
         swept = sweep(points.points, out, points.prices, wanted, arguments.force, _telling(progress.say))
     if arguments.json:
@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
     return FailedError.exit_code if failed or not counts[Status.PLANNED] else 0
 
 
-def _asked(arguments: argparse.Namespace) -> tuple[Points, Path, Wanted]:
+def _points(arguments: argparse.Namespace) -> tuple[Points, Path, Wanted]:
     """Return the combinations, the table's file and the engine.
 
     Raises InputError with all that is wrong, before any work.
@@ -100,11 +100,11 @@ def _asked(arguments: argparse.Namespace) -> tuple[Points, Path, Wanted]:
     return points, out, wanted
 
 
-def _telling(say: Callable[[str], None]) -> Callable[[Told], None]:
+def _telling(say: Callable[[str], None]) -> Callable[[Done], None]:
     """Report how far it is, how fast, and how long the rest will take."""
     started = time.monotonic()
 
-    def tell(progress: Told) -> None:
+    def tell(progress: Done) -> None:
         rate = progress.fresh / max(time.monotonic() - started, 1e-3)
         minutes = (progress.points - progress.rows) / rate / 60
         left = f"{minutes:.0f} min" if minutes >= 1 else f"{60 * minutes:.0f} s"

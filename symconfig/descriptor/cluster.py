@@ -148,7 +148,7 @@ class ClusterDescriptor(Strict):
     kernels: Kernels
 
     @property
-    def near(self) -> int:
+    def joined_gpus(self) -> int:
         """Count the GPUs that other links than a network's join: of a node, or of a rack of nodes."""
         return max((level.size or 1 for level in self.levels if level.name not in NETWORK), default=1)
 

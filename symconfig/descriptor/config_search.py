@@ -39,7 +39,7 @@ class Wanted:
 
 def searched(config: Json, architecture: Architecture, wanted: Wanted, read: Callable[[Json], Fields]) -> Json:
     """Return the file with the values of further keys that bring it nearest to what is wanted."""
-    target = _Asked(Wanted(_leaves(wanted.computed), _leaves(wanted.plain)), read)
+    target = _Import(Wanted(_leaves(wanted.computed), _leaves(wanted.plain)), read)
     best, left = config, target.lost(config)
     for _ in range(_ROUNDS):
         before = best
@@ -54,7 +54,7 @@ def searched(config: Json, architecture: Architecture, wanted: Wanted, read: Cal
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _Import:
     """The import of a file as it is, against what it should be."""
 
     wanted: Wanted
@@ -80,7 +80,7 @@ def _open(architecture: Architecture) -> Iterator[str]:
             yield key
 
 
-def _candidates(key: str, config: Json, architecture: Architecture, target: _Asked) -> Iterator[Any]:
+def _candidates(key: str, config: Json, architecture: Architecture, target: _Import) -> Iterator[Any]:
     """Yield values that a key could have."""
     default = architecture.defaults[key]
     yield from architecture.only.get(key, ())
@@ -105,7 +105,7 @@ def _candidates(key: str, config: Json, architecture: Architecture, target: _Ask
     yield from _linear(key, config.get(key, default), config, theirs, target)
 
 
-def _linear(key: str, value: object, config: Json, theirs: Fields, target: _Asked) -> Iterator[float]:
+def _linear(key: str, value: object, config: Json, theirs: Fields, target: _Import) -> Iterator[float]:
     """Yield what a number has to be where a field that is missing goes up with it, or down as its inverse."""
     value = _number(value)
     twice = target.fields({**config, key: 2 * value}) if value else None

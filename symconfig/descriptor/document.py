@@ -69,7 +69,7 @@ class Document:
         )
 
 
-class Detail(TypedDict, total=False):
+class ProblemParts(TypedDict, total=False):
     """Optional parts of a Problem, for those who pass it on to `Document.problem`."""
 
     got: str | None

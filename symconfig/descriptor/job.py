@@ -176,7 +176,7 @@ class Job(Strict):
         return self
 
     @model_serializer(mode="wrap")
-    def _said(self, data: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _as_before(self, data: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leave out the usual optimizer and sections that are absent: such jobs read as before there were others."""
         fields: dict[str, Any] = data(self)
         if self.optimizer == ADAM:

@@ -13,10 +13,10 @@ from symconfig.descriptor.document import (
     MAX_BYTES,
     MAX_DEPTH,
     MAX_PROBLEMS,
-    Detail,
     Document,
     KeyPath,
     Place,
+    ProblemParts,
     read_text,
     shorten,
 )
@@ -124,7 +124,7 @@ def _places(
     def path() -> KeyPath:
         return tuple(key for _, key in stack)
 
-    def report(what: str, place: Place, **parts: Unpack[Detail]) -> None:
+    def report(what: str, place: Place, **parts: Unpack[ProblemParts]) -> None:
         problems.append(Document(None, file, {}, {path(): place}).problem(what, path(), **parts))
 
     for token, place in _tokens(text):

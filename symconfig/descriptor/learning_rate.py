@@ -43,7 +43,7 @@ class Habit:
 
 _LLAMA2, _LLAMA3 = "arXiv:2307.09288, table 1", "arXiv:2407.21783, table 3"
 _TULU2 = "arXiv:2311.10702, hyperparameters of instruction tuning"
-HABITS: dict[Task, Habit] = {
+USUAL: dict[Task, Habit] = {
     "pretrain": Habit(
         name="pretraining",
         rates=(
@@ -110,7 +110,7 @@ def derived(training: Training, task: Task, parameters: float) -> WholeTraining:
     """Fill in what the job leaves open. parameters: those of the base model that work on a token."""
     if not (left := training.left_open):
         return WholeTraining.of(training)
-    habit = HABITS[task]
+    habit = USUAL[task]
     lr = training.lr if training.lr is not None else rate(habit, parameters)
     values = {
         "lr": lr,
@@ -163,7 +163,7 @@ def why(training: Training, task: Task, parameters: float) -> tuple[str, ...]:
     names = [name for name in DERIVED if name in training.derived]
     if not names:
         return ()
-    habit, words = HABITS[task], ", ".join(f"{name} {getattr(training, name):g}" for name in names)
+    habit, words = USUAL[task], ", ".join(f"{name} {getattr(training, name):g}" for name in names)
     by = f"{habit.name} of {_size(parameters)} parameters"
     sources = ""
     if "lr" in names:
@@ -180,7 +180,7 @@ def short(training: Training, task: Task, parameters: float) -> str:
     if not names:
         return ""
     words = ", ".join(f"{name} {getattr(training, name):g}" for name in names)
-    return f"{words}: chosen for {HABITS[task].name} of {_size(parameters)} parameters (REPORT.md says from what)"
+    return f"{words}: chosen for {USUAL[task].name} of {_size(parameters)} parameters (REPORT.md says from what)"
 
 
 def _warmup(habit: Habit, decay: int) -> int:

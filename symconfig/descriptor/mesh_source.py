@@ -125,7 +125,7 @@ def _check(cluster: ClusterDescriptor, gpus: int) -> None:
                 field="gpus",
                 got=str(gpus),
                 need=f"a multiple of {uneven.size}, or fewer",
-                hint=f"{_near(cluster, gpus)}, or a mesh file that says how many lie in each domain",
+                hint=f"{_counts_around(cluster, gpus)}, or a mesh file that says how many lie in each domain",
             )
         )
     if problems:
@@ -136,7 +136,7 @@ def _uneven(domain: int, gpus: int) -> bool:
     return gpus > domain and gpus % domain != 0
 
 
-def _near(cluster: ClusterDescriptor, gpus: int) -> str:
+def _counts_around(cluster: ClusterDescriptor, gpus: int) -> str:
     """Return the nearest counts on both sides that do: 1 always does, and multiples of all sizes."""
     sizes = [span[-1].size for span in _spans(cluster) if span[-1].size is not None]
 

@@ -52,7 +52,7 @@ class Plugin:
             except passed:
                 raise
             except Exception as error:
-                raise self.wrong(f"{function.__name__} stopped with {_said(error)}") from error
+                raise self.wrong(f"{function.__name__} stopped with {_described(error)}") from error
 
         def each(made: Iterator[Any]) -> Iterator[Any]:
             with blamed():
@@ -78,10 +78,10 @@ class Plugin:
         try:
             return self.entry.load()
         except (Exception, SystemExit) as error:
-            raise self.wrong(f"{self.entry.value} cannot be loaded: {_said(error)}") from error
+            raise self.wrong(f"{self.entry.value} cannot be loaded: {_described(error)}") from error
 
 
-def _said(error: BaseException) -> str:
+def _described(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".rstrip(": .")
 
 

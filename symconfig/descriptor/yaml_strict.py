@@ -18,10 +18,10 @@ from symconfig.descriptor.document import (
     MAX_BYTES,
     MAX_DEPTH,
     MAX_PROBLEMS,
-    Detail,
     Document,
     KeyPath,
     Place,
+    ProblemParts,
     read_text,
     shorten,
 )
@@ -69,11 +69,11 @@ class Builder:
         top = self.stack[-1]
         return (*top.path, len(top.into) if isinstance(top.into, list) else (top.key or ""))
 
-    def report(self, what: str, mark: Any, path: KeyPath = (), **parts: Unpack[Detail]) -> Problem:
+    def report(self, what: str, mark: Any, path: KeyPath = (), **parts: Unpack[ProblemParts]) -> Problem:
         document = Document(None, self.file, {}, {path: _place(mark)})
         return document.problem(what, path, **parts)
 
-    def stop(self, what: str, mark: Any, **parts: Unpack[Detail]) -> InputError:
+    def stop(self, what: str, mark: Any, **parts: Unpack[ProblemParts]) -> InputError:
         return InputError([*self.problems, self.report(what, mark, (), **parts)])
 
     def too_deep(self, mark: Any) -> InputError:

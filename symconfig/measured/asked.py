@@ -58,7 +58,7 @@ class Stated(Mapping[str, Any]):
         return len(self._options)
 
 
-class Asked:
+class RowOptions:
     """Options of a row, then of its source's assumption; keeps what was assumed."""
 
     def __init__(self, row: Row, assumption: Assumption, cluster: ClusterDescriptor | None = None) -> None:

@@ -40,7 +40,7 @@ class ClusterDefault(Strict):
     reason: str
 
 
-class Habits(Strict):
+class Deviations(Strict):
     """The deviations of a framework from its usual: fields of Framework and of its parts."""
 
     attention_rate: float | None = None
@@ -112,7 +112,7 @@ class Recipe(Strict):
     precisions: tuple[str, ...] = ()
     degrees: dict[Degree, tuple[int, ...]] = Field(default_factory=dict)
     options: dict[str, Any] = Field(default_factory=dict)
-    habits: Habits = Habits()
+    habits: Deviations = Deviations()
     model: dict[str, Any] = Field(default_factory=dict)
 
     def covers(self, row: Row) -> bool:
@@ -154,7 +154,7 @@ class Assumption(Strict):
     tuned: Tuned = Tuned()
     vpp: int = Field(default=1, description="chunks of a pipeline's stage, where rows do not print them")
     tuned_vpp: tuple[int, ...] = Field(default=(), description="numbers of chunks of which likewise")
-    habits: Habits = Habits()
+    habits: Deviations = Deviations()
     model: dict[str, Any] = Field(default_factory=dict)
     lora: Adapter | None = None
     packing: Packing | None = Field(default=None, description="of fine-tuning rows")
@@ -172,7 +172,7 @@ class Assumption(Strict):
                 options |= recipe.options
                 switches |= recipe.habits.model_dump(exclude_none=True)
                 model |= recipe.model
-        return self.model_copy(update={"options": options, "habits": Habits(**switches), "model": model})
+        return self.model_copy(update={"options": options, "habits": Deviations(**switches), "model": model})
 
 
 class Assumptions(Strict):

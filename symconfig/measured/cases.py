@@ -12,7 +12,7 @@ from symconfig.descriptor.measurements import Row
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError, Problem
 from symconfig.graph.operator import LAYER
-from symconfig.measured.asked import Asked
+from symconfig.measured.asked import RowOptions
 from symconfig.measured.assumptions import assumptions
 from symconfig.measured.flops import COUNTING, Counting
 from symconfig.measured.row_framework import framework_of
@@ -65,7 +65,7 @@ def case(source: str, row: Row, model: ModelDescriptor | None = None, cluster: C
             raise InputError(Problem(f"the run holds {held} that it does not state", field="model.name"))
     version = row.software.version if row.software else None
     assumption = assumptions().of(source, version, row.cluster.gpu).at(row)
-    options = Asked(row, assumption, cluster)
+    options = RowOptions(row, assumption, cluster)
     micro, seq_length = options.batch("micro"), options.batch("seq_length")
     model = model or model_of(row, options, seq_length)
     p = row.parallel
@@ -129,7 +129,7 @@ def _runs(c: Configuration) -> bool:
     return not left and (c.degrees.vpp == 1 or microbatches % c.degrees.pp == 0)
 
 
-def _expert_tensor_parallel(row: Row, options: Asked) -> int:
+def _expert_tensor_parallel(row: Row, options: RowOptions) -> int:
     """Return the experts' tensor parallelism: Megatron's default is the rest's.
 
     Where only ep is stated, they are whole.
@@ -141,7 +141,7 @@ def _expert_tensor_parallel(row: Row, options: Asked) -> int:
     return int(degree)
 
 
-def _data_parallel(row: Row, options: Asked, inner: int, pp: int, micro: int) -> int:
+def _data_parallel(row: Row, options: RowOptions, inner: int, pp: int, micro: int) -> int:
     """Return the data-parallel degree; inner: ranks of one replica of a stage.
 
     Experts need as many ranks as their degrees say.
@@ -167,7 +167,7 @@ def _data_parallel(row: Row, options: Asked, inner: int, pp: int, micro: int) ->
     return dp
 
 
-def _in_groups(options: Asked, framework: Framework, replicas: int) -> Framework:
+def _in_groups(options: RowOptions, framework: Framework, replicas: int) -> Framework:
     """Set as many instances of the optimizer's state as there are groups of replicas that share one (-1: all do)."""
     inside = {"hsdp": options.row.cluster.gpus_per_node}.get(str(options.stated.get("fsdp")))
     groups = (options.stated.get("zero1_group"), options.stated.get("fsdp_degree"), inside)
@@ -180,7 +180,7 @@ def _pair(places: Sequence[int]) -> tuple[int, int]:
     return int(first), int(last)
 
 
-def _recompute(options: Asked) -> frozenset[str]:
+def _recompute(options: RowOptions) -> frozenset[str]:
     word = str(options.option("recompute", "none"))
     if word == "full":
         return frozenset({LAYER})
@@ -193,7 +193,7 @@ def _recompute(options: Asked) -> frozenset[str]:
     return frozenset(options.assumption.options.get("selective_modules", _SELECTIVE))
 
 
-def _repeated_layers(options: Asked, model: ModelDescriptor, pp: int) -> int:
+def _repeated_layers(options: RowOptions, model: ModelDescriptor, pp: int) -> int:
     """Count a stage's layers that run again whole, where only the first ones do, or every n-th.
 
     The latter is a framework's selective recompute.

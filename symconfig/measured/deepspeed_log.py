@@ -82,7 +82,7 @@ class DeepSpeedReader:
     """
 
     def __init__(self, collected: Collected) -> None:
-        self.found = collected
+        self.collected = collected
         self._json: list[str] = []
         self._depth = 0
 
@@ -100,16 +100,16 @@ class DeepSpeedReader:
 
     def _settings(self, line: str) -> None:
         if match := _SETTING.search(line):
-            self.found.deepspeed = True
-            self.found.config.setdefault(match[1], value(match[2]))
+            self.collected.deepspeed = True
+            self.collected.config.setdefault(match[1], value(match[2]))
         for name, pattern in _TRAINER_SETTINGS.items():
             if match := pattern.search(line):
-                self.found.config.setdefault(name, value(match[1].replace(",", "")))
+                self.collected.config.setdefault(name, value(match[1].replace(",", "")))
         if match := _OWN.search(line):
             world, tp, cp, dp, micro, accumulate, length = map(int, match.groups())
-            self.found.deepspeed = True
-            self.found.starting += 1
-            self.found.config = {
+            self.collected.deepspeed = True
+            self.collected.starting += 1
+            self.collected.config = {
                 "world_size": world,
                 "tensor_parallel.autotp_size": tp,
                 "sequence_parallel_size": cp,
@@ -117,9 +117,9 @@ class DeepSpeedReader:
                 "gradient_accumulation_steps": accumulate,
                 "train_batch_size": micro * accumulate * dp * tp,
                 "seq_length": length,
-            } | self.found.config
+            } | self.collected.config
         if (match := _JSON.search(line)) and not self._json:
-            self.found.deepspeed = True
+            self.collected.deepspeed = True
             self._more_json(match[1])
 
     def _more_json(self, line: str) -> None:
@@ -134,21 +134,21 @@ class DeepSpeedReader:
             data = None
         self._json, self._depth = [], 0
         if isinstance(data, dict):
-            self.found.config |= _flat(data)
+            self.collected.config |= _flat(data)
 
     def _events(self, line: str) -> None:
         if "OVERFLOW" in line:
-            self.found.disturb("the update was skipped")
+            self.collected.disturb("the update was skipped")
         elif "aving model checkpoint" in line or "checkpoint saved" in line:
-            self.found.disturb("a checkpoint was saved")
+            self.collected.disturb("a checkpoint was saved")
         elif "Running Evaluation" in line or "eval_loss" in line:
-            self.found.disturb("the model was evaluated")
+            self.collected.disturb("the model was evaluated")
         elif "DeepSpeedEngine configuration" in line or "DeepSpeed info: version" in line:
-            self.found.deepspeed = True
-            self.found.starting += 1
+            self.collected.deepspeed = True
+            self.collected.starting += 1
 
     def _steps(self, number: int, line: str) -> None:
-        collected = self.found
+        collected = self.collected
         for match in _PIPELINE.finditer(line):
             collected.deepspeed = True
             if (seconds := positive(match[2])) is not None:
@@ -178,14 +178,14 @@ class DeepSpeedReader:
             return
         matches = {name: match for name, pattern in _BYTES.items() if (match := pattern.search(line))}
         if "max_allocated" in matches:
-            self.found.deepspeed = True
+            self.collected.deepspeed = True
             units = {"G": GIB, "M": MIB}
             self._remember(line, **{name: float(match[1]) * units[match[2]] for name, match in matches.items()})
 
     def _remember(self, line: str, **figures: float) -> None:
         match = _RANK.search(line)
         rank = int(match[1]) if match else prefix(line)[0]
-        self.found.remember(rank, **{name: number for name, number in figures.items() if number < 1e15})
+        self.collected.remember(rank, **{name: number for name, number in figures.items() if number < 1e15})
 
 
 def _flat(data: dict[str, Any], path: str = "", depth: int = 0) -> dict[str, Any]:

@@ -60,7 +60,7 @@ def _message_s(message: Message, levels: Constants) -> Array | float:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class GpuConstants:
     """The constants of one GPU type. offsets: of each group of rows; off: what is left of each row; both in logarithms
     of measured over modelled seconds.
     """
@@ -72,7 +72,7 @@ class Found:
     off: Array
 
 
-def fitted(rows: Sequence[Measured]) -> Found:
+def fitted(rows: Sequence[Measured]) -> GpuConstants:
     """Fit the constants of one GPU type, and how far each source is off as a whole.
 
     A source's own offset keeps the sizes that it happens to have from passing for what sizes do. One far from the
@@ -85,7 +85,7 @@ def fitted(rows: Sequence[Measured]) -> Found:
     return result
 
 
-def _fitted(rows: Sequence[Measured], before: Mapping[str, float]) -> Found:
+def _fitted(rows: Sequence[Measured], before: Mapping[str, float]) -> GpuConstants:
     """Run one round of the fit. before: offsets as the last one found them."""
     needed = frozenset().union(*(row.needs for row in rows))
     names = [name for name in Kernels.model_fields if name in needed]
@@ -106,7 +106,7 @@ def _fitted(rows: Sequence[Measured], before: Mapping[str, float]) -> Found:
 
     measured = np.log([row.seconds for row in rows])
     fitted = fit(evaluate, measured, parameters, groups, ())
-    return Found(
+    return GpuConstants(
         rows=tuple(rows),
         values=dict(zip(names, fitted.values.tolist(), strict=False)),
         uncertainty=dict(zip(names, fitted.uncertainty.tolist(), strict=False)),
@@ -119,7 +119,7 @@ def _group(row: Measured) -> str:
     return f"{row.source}: {', '.join(sorted(row.needs))}"
 
 
-def constant(one: Found, name: str) -> dict[str, Any]:
+def constant(one: GpuConstants, name: str) -> dict[str, Any]:
     """Return one constant as model_zoo/kernel_priors.yaml has it."""
     mine = [row for row in one.rows if name in row.needs]
     return {
@@ -130,7 +130,7 @@ def constant(one: Found, name: str) -> dict[str, Any]:
     }
 
 
-def spread(types: Sequence[Found], name: str) -> float:
+def spread(types: Sequence[GpuConstants], name: str) -> float:
     """Return how far a training's kernels may be from measured ones: they count as another source, with other shapes.
 
     Shapes count as what is left of the rows of a GPU type, whatever its source.
@@ -143,7 +143,7 @@ def spread(types: Sequence[Found], name: str) -> float:
     return float(np.sqrt(BETWEEN_SOURCES**2 + np.median(around) ** 2 + SUSTAINED**2 * (name in CLOCKED)))
 
 
-def distilled(types: Sequence[Found]) -> dict[str, Any]:
+def distilled(types: Sequence[GpuConstants]) -> dict[str, Any]:
     """Return the GPU types and the spreads as model_zoo/kernel_priors.yaml has them."""
     gpus = []
     for one in types:

@@ -106,7 +106,7 @@ class TrainingLog:
     out_of_memory: int | None
     remarks: tuple[Remark, ...]
 
-    def said(self, kind: str) -> tuple[Remark, ...]:
+    def of_kind(self, kind: str) -> tuple[Remark, ...]:
         """Return the remarks of one kind."""
         return tuple(remark for remark in self.remarks if remark.kind == kind)
 

@@ -54,7 +54,7 @@ class Trouble:
     """
 
     def __init__(self, collected: Collected) -> None:
-        self.found = collected
+        self.collected = collected
         self.out_of_memory: int | None = None
         self._remarks: dict[tuple[str, str], tuple[int, int]] = {}  # kind and text -> first line, how often
         self._traceback = 0
@@ -104,7 +104,7 @@ class Trouble:
 
     def _last(self) -> int:
         """Return the last iteration that is known to have ended."""
-        return max((steps[-1].iteration for steps in self.found.steps.values() if steps), default=0)
+        return max((steps[-1].iteration for steps in self.collected.steps.values() if steps), default=0)
 
     @staticmethod
     def _when(iteration: int) -> str:

@@ -87,7 +87,7 @@ class MegatronReader:
     """
 
     def __init__(self, collected: Collected) -> None:
-        self.found = collected
+        self.collected = collected
         self._block = 0  # lines left of the block of arguments
         self._bridge: tuple[float, float] | None = None  # seconds and TFLOP/s of a step whose number comes later
 
@@ -96,7 +96,7 @@ class MegatronReader:
         return self._block > 0
 
     def read(self, number: int, line: str) -> None:
-        collected = self.found
+        collected = self.collected
         if _ARGUMENTS.search(line):
             self._block, collected.megatron = _LONGEST_BLOCK, True
             collected.starting += 1
@@ -122,22 +122,22 @@ class MegatronReader:
         if _END.search(line):
             self._block = 0
         elif match := _ARGUMENT.search(line):
-            self.found.arguments[match[1] or match[2]] = value(match[3])
+            self.collected.arguments[match[1] or match[2]] = value(match[3])
             self._block -= 1
         else:
             self._block -= 1
 
     def _events(self, line: str) -> None:
         if "checkpoint" in line and ("saving checkpoint" in line or "saved checkpoint" in line):
-            self.found.disturb("a checkpoint was saved")
+            self.collected.disturb("a checkpoint was saved")
         elif "validation loss" in line or "Evaluating on" in line:
-            self.found.disturb("the model was evaluated")
+            self.collected.disturb("the model was evaluated")
         elif "loaded checkpoint" in line:
-            self.found.starting += 1
+            self.collected.starting += 1
 
     def _steps(self, number: int, line: str) -> None:
         for match in _STEP_TIME.finditer(line):
-            self.found.megatron = True
+            self.collected.megatron = True
             seconds, tflops = positive(match[1]), positive(match[2])
             if seconds is not None:
                 self._bridge = seconds, tflops or 0.0
@@ -158,7 +158,7 @@ class MegatronReader:
         if seconds is None:
             return
         if _SKIPPED.search(part):
-            self.found.disturb("the update was skipped")
+            self.collected.disturb("the update was skipped")
         self._add(number, int(iteration[1]), seconds, _BATCH.search(part), rate)
 
     def _add(
@@ -171,7 +171,7 @@ class MegatronReader:
     ) -> None:
         if seconds is None:
             return
-        collected = self.found
+        collected = self.collected
         collected.megatron = True
         tflops = positive(rate[1]) if rate else self._bridge[1] or None if self._bridge else None
         samples = int(batch[1]) or None if batch else None

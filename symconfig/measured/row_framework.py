@@ -12,7 +12,7 @@ from symconfig.frameworks.behaviour import COMPILED, Switches, switched
 from symconfig.frameworks.kernels import options
 from symconfig.frameworks.known import FRAMEWORKS
 from symconfig.frameworks.megatron.behaviour import GRAPHED, MEGATRON
-from symconfig.measured.asked import Asked
+from symconfig.measured.asked import RowOptions
 
 # Spellings of attention kernels in the sources -> (implementation, rate over the newest flash kernel's). Version 2 has
 # half of version 3's rate on Hopper (arXiv 2407.08608, section 1: 35 and 75 % of the peak), and is the newest before
@@ -89,7 +89,7 @@ def as_options(framework: Framework) -> dict[str, Any]:
     return differing
 
 
-def framework_of(options: Asked, model: ModelDescriptor, degrees: tuple[int, int, int]) -> Framework:
+def framework_of(options: RowOptions, model: ModelDescriptor, degrees: tuple[int, int, int]) -> Framework:
     """Return the source's framework with the row's kernels and overlaps. degrees: tp, pp and data-parallel ranks."""
     name = str(options.option("attention_kernel", "flash"))
     if name == "flash" and options.assumption.flash:
@@ -125,7 +125,7 @@ def _matters(
     return tp > 1 and pp > 1 if habit == "scattered_sends" else True
 
 
-def _with_habits(options: Asked, attention: str, switches: dict[str, Any]) -> Framework:
+def _with_habits(options: RowOptions, attention: str, switches: dict[str, Any]) -> Framework:
     base, architecture = FRAMEWORKS[options.assumption.framework], options.cluster.gpu.architecture
     names = (*_IMPLEMENTATION, *_FRAMEWORK, *(f"{name}_bytes" for name in _SIZES))
     switches = switches | {name: options.stated[name] for name in names if name in options.stated}

@@ -11,7 +11,7 @@ from symconfig.descriptor.measurements import Row
 from symconfig.descriptor.model import Experts, ModelDescriptor
 from symconfig.descriptor.validate import validate
 from symconfig.errors import InputError, Problem
-from symconfig.measured.asked import Asked
+from symconfig.measured.asked import RowOptions
 from symconfig.measured.assumptions import Assumption, assumptions
 
 _EXPERTS = ("num_experts", "num_experts_per_tok", "moe_intermediate_size", "shared_expert_intermediate_size")
@@ -40,7 +40,7 @@ _PLAIN = (
 )
 
 
-def model_of(row: Row, options: Asked, seq_length: int) -> ModelDescriptor:
+def model_of(row: Row, options: RowOptions, seq_length: int) -> ModelDescriptor:
     """Build the row's shape over the public model's, over what such models share."""
     assumption, stated = options.assumption, row.model.model_dump(exclude_none=True)
     zoo, public = _public(row.model.name)

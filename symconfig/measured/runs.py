@@ -25,7 +25,7 @@ MEASUREMENTS = (".yaml", ".yml")  # every other file is a training log
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Additions:
     """A person's additions to a training log: DeepSpeed's do not name the model."""
 
     model: ModelDescriptor | None = None
@@ -44,7 +44,7 @@ class Runs:
     remarks: tuple[str, ...]
 
 
-def runs(paths: Sequence[Path], cluster: ClusterDescriptor | None = None, additions: Told | None = None) -> Runs:
+def runs(paths: Sequence[Path], cluster: ClusterDescriptor | None = None, additions: Additions | None = None) -> Runs:
     """Read runs; cluster: only runs on GPUs of its type; where training logs ran. additions: of these logs.
 
     Raises InputError with every file's problems, or when no run is left.
@@ -57,7 +57,7 @@ def runs(paths: Sequence[Path], cluster: ClusterDescriptor | None = None, additi
             if path.suffix.lower() in MEASUREMENTS:
                 runs_of_file, remark = _file(path, cluster)
             else:
-                runs_of_file, remark = _log(path, cluster, additions or Told())
+                runs_of_file, remark = _log(path, cluster, additions or Additions())
         except InputError as error:
             problems += error.problems
             continue
@@ -96,7 +96,7 @@ def _file(path: Path, cluster: ClusterDescriptor | None) -> tuple[list[Timed], l
     return [(path.stem, item) for item in judged if item.time], remarks
 
 
-def _log(path: Path, cluster: ClusterDescriptor | None, additions: Told) -> tuple[list[Timed], list[str]]:
+def _log(path: Path, cluster: ClusterDescriptor | None, additions: Additions) -> tuple[list[Timed], list[str]]:
     """Return the steady step of a training log, and the log's remarks."""
     if cluster is None:
         hint = "--cluster h100, or the path of your own"

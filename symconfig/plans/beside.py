@@ -10,7 +10,7 @@ from symconfig.plans.plan import Candidate, Difference, NearRecipe, Opened, Plan
 
 DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp")
 NOTHING = 0.0005  # of a step: what is said to be nothing
-TOLD = 6  # differences of a recipe
+MOST_DIFFERENCES = 6  # differences of a recipe
 
 
 def layout(candidate: Candidate) -> str:
@@ -39,7 +39,7 @@ def _reason(one: Opened) -> str:
     return "A pin asks for it." if one.pinned else "Nothing fits without it."
 
 
-def beside(plan: Plan, *, brief: bool = False) -> Iterator[str]:
+def comparisons(plan: Plan, *, brief: bool = False) -> Iterator[str]:
     """Yield a sentence for the simplest plan, the nearest recipe, and what all options would give.
 
     brief: without what each difference of the recipe costs by itself.
@@ -84,9 +84,9 @@ def _recipe(recipe: NearRecipe, *, brief: bool) -> str:
     whole = "its layout " + (recipe.why if recipe.loss is None else "is " + _slower(recipe.loss))
     if brief:
         return f"{head} On this job {whole}."
-    each = [_difference(one) for one in recipe.differences[:TOLD]]
-    if len(recipe.differences) > TOLD:
-        each.append(f"{len(recipe.differences) - TOLD} more")
+    each = [_difference(one) for one in recipe.differences[:MOST_DIFFERENCES]]
+    if len(recipe.differences) > MOST_DIFFERENCES:
+        each.append(f"{len(recipe.differences) - MOST_DIFFERENCES} more")
     return f"{head} On this job {whole}; one by one: {'; '.join(each)}."
 
 

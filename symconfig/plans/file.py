@@ -29,7 +29,7 @@ from symconfig.errors import InputError, Problem
 from symconfig.plans import shape
 from symconfig.plans.digests import ANSWER, HISTORY, INPUTS, RL, SOMETIMES, VERSION, digest, signed
 from symconfig.plans.history import History
-from symconfig.plans.plan import SCHEMA, Beside, Candidate, Plan, Search
+from symconfig.plans.plan import SCHEMA, Candidate, OtherPlans, Plan, Search
 from symconfig.plans.rl import PlannedRl
 from symconfig.resources import content
 
@@ -175,7 +175,7 @@ class _Reader:
             job = job.model_copy(update={"training": WholeTraining.of(job.training)})
         best = self._part(("best",), Candidate.from_dict)
         others = [self._part(("alternatives", place), Candidate.from_dict) for place in range(self._alternatives())]
-        companions = self._part(("beside",), Beside.from_dict)
+        companions = self._part(("beside",), OtherPlans.from_dict)
         search = self._part(("search",), _search)
         binding = self._part(("binding",), _TEXT.validate_python)
         version = self._part((VERSION,), _TEXT.validate_python)

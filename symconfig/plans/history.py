@@ -122,9 +122,9 @@ class History:
 
     def __str__(self) -> str:
         """Spell the history in words: `333 steps of 64 sequences and 167 steps of 96 sequences`."""
-        return " and ".join(self._said()) or "no step"
+        return " and ".join(self._sentences()) or "no step"
 
-    def _said(self) -> Iterator[str]:
+    def _sentences(self) -> Iterator[str]:
         lengths = {each.seq_length for each in self.segments}
         for each in self.segments:
             yield f"{each} of {count(each.seq_length)} tokens" if len(lengths) > 1 else str(each)

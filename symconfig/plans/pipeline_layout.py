@@ -61,7 +61,7 @@ def expanded(layout: str) -> list[str]:
     for pattern in (_GROUP, _LETTER):
         if sum(len(match[1]) * int(match[2]) for match in pattern.finditer(text)) > _LONGEST:
             return [text]
-        text = pattern.sub(lambda found: found[1] * int(found[2]), text)
+        text = pattern.sub(lambda match: match[1] * int(match[2]), text)
     return text.split("|")
 
 

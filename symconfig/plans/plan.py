@@ -236,7 +236,7 @@ _PLANS = ("simplest", "fastest", "free")
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class OtherPlans:
     """Plans that are shown beside the families. simplest: with the fewest unusual options within `within` of the
     fastest; None: the best one is.
 
@@ -259,7 +259,7 @@ class Beside:
         return {**asdict(self), **plans}
 
     @staticmethod
-    def from_dict(data: dict[str, Any]) -> Beside:
+    def from_dict(data: dict[str, Any]) -> OtherPlans:
         rest = {name: value for name, value in data.items() if name not in _PLANS}
         plans = {name: Candidate.from_dict(data[name]) for name in _PLANS if data.get(name) is not None}
         plain = _besides().validate_json(json.dumps(rest))
@@ -351,7 +351,7 @@ class Plan:
     binding: str  # the constraint that binds, as a sentence
     symconfig_version: str
     history: History = field(default_factory=History)
-    beside: Beside = field(default_factory=Beside)
+    beside: OtherPlans = field(default_factory=OtherPlans)
     rl: tuple[PlannedRl, ...] = ()
 
     @property
@@ -424,5 +424,5 @@ def _candidates() -> TypeAdapter[Candidate]:
 
 
 @cache
-def _besides() -> TypeAdapter[Beside]:
-    return TypeAdapter(Beside)
+def _besides() -> TypeAdapter[OtherPlans]:
+    return TypeAdapter(OtherPlans)

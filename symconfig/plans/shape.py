@@ -78,7 +78,7 @@ def _stages(candidate: Candidate, model: ModelDescriptor, file: str, where: str)
             got=_counts(held) if Counter(held) != Counter(need) else "another order",
             need=_counts(need),
         )
-    elif (kinds := _said(candidate, model)) != [letters(chunk) for chunk in chunks]:
+    elif (kinds := _letters(candidate, model)) != [letters(chunk) for chunk in chunks]:
         yield Problem(
             "has other stages than its options say",
             file=file,
@@ -88,7 +88,7 @@ def _stages(candidate: Candidate, model: ModelDescriptor, file: str, where: str)
         )
 
 
-def _said(candidate: Candidate, model: ModelDescriptor) -> list[str]:
+def _letters(candidate: Candidate, model: ModelDescriptor) -> list[str]:
     """Return the letters of each chunk by the options; nothing where no such stages can be."""
     options, parallel = candidate.options, candidate.parallel
     if options.pipeline_layout is not None:

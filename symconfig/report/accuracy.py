@@ -17,7 +17,7 @@ _SOFTWARE = {
     "galvatron": "Hetu-Galvatron",
     "aleph-alpha in-house": "Aleph Alpha's own code",
 }
-NEAR = 3.0  # points
+CLOSE = 3.0  # points
 _MOST_NAMES = 4  # of models, above which they are counted
 
 
@@ -231,7 +231,7 @@ def _growths(sources: Sequence[Figures]) -> Iterable[Sequence[str]]:
     for source in sources:
         off = [100 * (growth["predicted"] - growth["measured"]) for growth in source["growths"]]
         if off:
-            close = sum(abs(value) <= NEAR for value in off)
+            close = sum(abs(value) <= CLOSE for value in off)
             mean = sum(map(abs, off)) / len(off)
             yield source["name"], str(len(off)), str(close), f"{mean:.1f}", f"{max(off, key=abs):+.1f}"
 

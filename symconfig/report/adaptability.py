@@ -11,7 +11,7 @@ from symconfig.report.table import headline
 from symconfig.runs.adaptability import Case, Outcome
 from symconfig.solve.candidate import degrees
 
-_SAID = (
+_WORDS = (
     "kept: the old plan's degrees, micro-batch, ZeRO stage and recompute, as pins of the changed job; all else is "
     "chosen for it. replanned: everything is chosen anew. gain: tokens a second of the one over the other."
 )
@@ -37,7 +37,7 @@ def blocks(cases: Sequence[Case]) -> list[Block]:
     ]
     none = [f"{case.name}: planned anew, {case.replanned.why}." for case in cases if case.replanned.plan is None]
     strategy = f"Before: {degrees(before.fastest)}, {_speed(cases[0].before)} tokens/s."
-    return [headline(before), strategy, table, *(["\n".join([*why, *none])] if why or none else []), _SAID]
+    return [headline(before), strategy, table, *(["\n".join([*why, *none])] if why or none else []), _WORDS]
 
 
 def _row(case: Case) -> tuple[str, ...]:

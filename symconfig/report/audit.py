@@ -179,11 +179,11 @@ def model(described: Described) -> str:
     )
     if own.experts is not None:
         shape += f", {own.experts.num_experts} experts of which {own.experts.num_experts_per_tok} work"
-    name = f"the zoo's {described.zoo}" if described.zoo else _near(described)
+    name = f"the zoo's {described.zoo}" if described.zoo else _resemblance(described)
     return f"model: {name}, {total / 1e9:.2f} billion parameters ({shape})"
 
 
-def _near(described: Described) -> str:
+def _resemblance(described: Described) -> str:
     if described.near is None:
         return "none of the zoo's"
     name, fields = described.near

@@ -34,12 +34,12 @@ def _verdict(checked: Checked) -> str:
     if not failed:
         return f"Nothing is edited or stale: {files} of {checked.place} as symconfig writes them now."
     things = "1 thing is" if len(failed) == 1 else f"{count(len(failed))} things are"
-    return f"{things} not as written or not as it would be written now. Try: {_again(checked)}."
+    return f"{things} not as written or not as it would be written now. Try: {_command(checked)}."
 
 
-def _again(checked: Checked) -> str:
+def _command(checked: Checked) -> str:
     """Return the command that makes it good."""
-    options = _asked(checked)
+    options = _options(checked)
     kinds = {finding.kind for finding in checked.findings}
     edited = any(finding.path == "plan.json" and finding.kind == "edited" for finding in checked.findings)
     if checked.inputs or (not checked.again and (edited or checked.manifest is None or kinds & {"input", "answer"})):
@@ -50,7 +50,7 @@ def _again(checked: Checked) -> str:
     return f"symconfig render {sh(checked.plan)}{options} --out {sh(checked.plan.parent)} --force"
 
 
-def _asked(checked: Checked) -> str:
+def _options(checked: Checked) -> str:
     """Return the options that choose the same files."""
     if checked.manifest is None:
         return ""

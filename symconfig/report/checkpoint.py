@@ -21,7 +21,7 @@ OTHERWISE = {
 }
 
 
-def found(checkpoint: Checkpoint) -> list[Block]:
+def contents(checkpoint: Checkpoint) -> list[Block]:
     """Show what `read` returned of a checkpoint."""
     where = "" if checkpoint.iteration is None else f", iteration {count(checkpoint.iteration)}"
     size = checkpoint.size_bytes

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from symconfig.format import count, gib, percent, seconds
 from symconfig.plans.alike import Alike, stages_alike
-from symconfig.plans.beside import beside
+from symconfig.plans.beside import comparisons
 from symconfig.plans.plan import Plan
 from symconfig.report import strategies
 from symconfig.report.formula import broken, listed
@@ -133,7 +133,7 @@ def blocks(plan: Plan, explanation: Explanation, schedules: Compared, *, every: 
         shown += compared.blocks(schedules, plan, plan.best, every=every)
     if plan.alternatives:
         shown.append(losses(plan))
-    if neighbours := "\n".join(beside(plan)):
+    if neighbours := "\n".join(comparisons(plan)):
         shown.append(neighbours)
     layer = [formula_text(explanation), *tables(explanation)]
     return [*shown, *layer, *strategies.tables(explanation.strategies, every=every), footer(plan)]

@@ -137,11 +137,11 @@ def _steps(fallback: Fallback) -> list[str]:
     advised = fallback.advised
     plain = _alike([(each, each.loads) for each in fallback.smaller])
     if advised is None:
-        return _said(fallback, plain, "To go on from the checkpoint")
+        return _saving(fallback, plain, "To go on from the checkpoint")
     other = _alike([(each, fallback.advisedly(each)) for each in fallback.smaller])
     return [
-        *_said(fallback, other, "To go on from a checkpoint saved so"),
-        *_said(fallback, plain, "To go on from one saved without that option"),
+        *_saving(fallback, other, "To go on from a checkpoint saved so"),
+        *_saving(fallback, plain, "To go on from one saved without that option"),
     ]
 
 
@@ -154,7 +154,7 @@ def _alike(loads: list[tuple[Smaller, Loadable | None]]) -> dict[tuple[Step, ...
     return alike
 
 
-def _said(fallback: Fallback, alike: dict[tuple[Step, ...], list[Smaller]], what: str) -> list[str]:
+def _saving(fallback: Fallback, alike: dict[tuple[Step, ...], list[Smaller]], what: str) -> list[str]:
     words = []
     for how, those in alike.items():
         lines = [f"{what} on {_either([each.nodes for each in those])}:", *steps(how)]

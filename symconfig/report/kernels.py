@@ -96,7 +96,7 @@ def _remarks(times: KernelTimes, fit: KernelFit | None) -> Iterator[str]:
                 f"These are times of {times.rig.product}, held against the peaks of {fit.cluster.name}: "
                 f"{fit.cluster.gpu.product}."
             )
-        yield from _beside(times, fit.cluster)
+        yield from _other_times(times, fit.cluster)
     unsteady = sum(row.spread > UNSTEADY for row in times.rows)
     if unsteady:
         yield (
@@ -108,7 +108,7 @@ def _remarks(times: KernelTimes, fit: KernelFit | None) -> Iterator[str]:
     yield from times.notes
 
 
-def _beside(times: KernelTimes, cluster: ClusterDescriptor) -> Iterator[str]:
+def _other_times(times: KernelTimes, cluster: ClusterDescriptor) -> Iterator[str]:
     """Yield remarks on measurements that are no constant of the kernels."""
     copies = [row for row in times.rows if isinstance(row.what, HostCopy)]
     if copies:

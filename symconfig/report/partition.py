@@ -12,7 +12,7 @@ from symconfig.graph.program.net import Node
 from symconfig.report.grid import Block, Grid
 from symconfig.report.partition_moves import moves
 from symconfig.report.partition_others import baselines, explained
-from symconfig.report.partition_said import Said, short
+from symconfig.report.partition_said import Contents, short
 from symconfig.report.partition_told import meeting
 from symconfig.solve.partition.run import Partition
 from symconfig.solve.partition.strategy import Part, does, gains, gathered, layout, worded
@@ -25,7 +25,7 @@ KEPT = {
 _NAME, _WORDS = 40, 36  # letters of a cell
 
 
-def blocks(report: Said) -> list[Block]:
+def blocks(report: Contents) -> list[Block]:
     """Return all blocks, in order; of an explained operator that alone, after the headline."""
     if report.explained:
         return [headline(report), *(block for v in report.explained for block in explained(report, v)), *legend(report)]
@@ -40,8 +40,8 @@ def blocks(report: Said) -> list[Block]:
     return [*shown, notes] if notes else shown
 
 
-def headline(report: Said) -> str:
-    partition, net = report.found, report.found.net
+def headline(report: Contents) -> str:
+    partition, net = report.partition, report.partition.net
     operators = sum(node.operator is not None for node in net.nodes)
     parameters = sum(node.parameter is not None for node in net.nodes)
     turns, keep = partition.costs.training.turns, partition.costs.training.keep
@@ -84,7 +84,7 @@ def proof(partition: Partition) -> str:
     return f"{how}, no bound known"
 
 
-def strategies(report: Said) -> Grid:
+def strategies(report: Contents) -> Grid:
     """Tabulate operators, one row for those alike, by what they do."""
     rows, groups = [], _groups(report)
     for words, members in groups.items():
@@ -99,12 +99,12 @@ def strategies(report: Said) -> Grid:
 Member = tuple[str, str, str]
 
 
-def _groups(report: Said) -> dict[str, dict[Member, tuple[int, float]]]:
+def _groups(report: Contents) -> dict[str, dict[Member, tuple[int, float]]]:
     """Group operators by what they do, in the order of the program.
 
     The keys are name, output and next best; the values are how many, and the cost of that.
     """
-    partition, groups = report.found, dict[str, dict[Member, tuple[int, float]]]()
+    partition, groups = report.partition, dict[str, dict[Member, tuple[int, float]]]()
     for reason in report.reasons:
         node, row = partition.net.nodes[reason.node], partition.rows[reason.node]
         assert node.operator is not None
@@ -118,9 +118,9 @@ def _groups(report: Said) -> dict[str, dict[Member, tuple[int, float]]]:
     return groups
 
 
-def stored(report: Said) -> Grid:
+def stored(report: Contents) -> Grid:
     """Tabulate parameters by how they are kept."""
-    partition = report.found
+    partition = report.partition
     groups: dict[tuple[str, str, str], tuple[list[str], float, int]] = {}
     for node, row in zip(partition.net.nodes, partition.rows, strict=True):
         if node.parameter is not None:
@@ -142,9 +142,9 @@ def _listed(names: Sequence[str]) -> str:
     return short(text + (f" and {len(every) - 2} more" if len(every) > 2 else ""), _NAME)
 
 
-def storage(node: Node, row: Sequence[int], report: Said) -> tuple[str, str, str]:
+def storage(node: Node, row: Sequence[int], report: Contents) -> tuple[str, str, str]:
     """Say how the weight, its gradient and the optimizer state are kept."""
-    axes = report.found.axes
+    axes = report.partition.axes
 
     def words(least: int) -> str:
         kept = [("flat", gathered(axes, [node.options[o].zero >= least for o in row]))]
@@ -163,7 +163,7 @@ def _is_dim(node: Node, name: str) -> bool:
     return any(option.name == name and option.parts for option in node.options)
 
 
-def legend(report: Said) -> list[Block]:
+def legend(report: Contents) -> list[Block]:
     """Explain the letters of dims."""
     used = [f"{sign} {dim}" for dim, sign in report.names.items()]
     return ["Dims: " + ", ".join(used)] if used else []
@@ -173,7 +173,7 @@ def _over(parts: Sequence[Part]) -> str:
     return "/".join(f"{part.size}·{part.level}" for part in parts)
 
 
-def totals(report: Said) -> Grid:
+def totals(report: Contents) -> Grid:
     """Tabulate the step and the memory by kind, side by side."""
     spent = report.spent
     left = [

@@ -33,7 +33,7 @@ from typing import Any
 
 from symconfig.descriptor.mesh import Axis, Mesh
 from symconfig.graph.program.net import Node, Port
-from symconfig.report.partition_said import Said, Telling
+from symconfig.report.partition_said import Contents, Telling
 from symconfig.solve.partition.account import Compared
 from symconfig.solve.partition.degrees import AXES, Way
 from symconfig.solve.partition.reasons import Alternative, Reason
@@ -42,8 +42,8 @@ from symconfig.solve.partition.strategy import Layout, Part, does, layout
 SCHEMA = "symconfig.partition/1"
 
 
-def to_dict(report: Said) -> dict[str, Any]:
-    partition = report.found
+def to_dict(report: Contents) -> dict[str, Any]:
+    partition = report.partition
     reasons = {reason.node: reason for reason in report.reasons}
     nodes = list(zip(partition.net.nodes, partition.rows, strict=True))
     return {
@@ -70,8 +70,8 @@ def to_dict(report: Said) -> dict[str, Any]:
              if name != "link"} for one in report.moved
         ],
         "projection": {
-            "exact": any(telling.one.exact for telling in report.told),
-            "told": [_telling(telling) for telling in report.told],
+            "exact": any(telling.one.exact for telling in report.tellings),
+            "told": [_telling(telling) for telling in report.tellings],
         },
         "baselines": [_compared(one) for one in report.compared],
         "notes": list(report.notes),
@@ -82,8 +82,8 @@ def levels(mesh: Mesh) -> list[dict[str, Any]]:
     return [asdict(level) for level in mesh.levels]
 
 
-def _solution(report: Said) -> dict[str, Any]:
-    partition, net = report.found, report.found.net
+def _solution(report: Contents) -> dict[str, Any]:
+    partition, net = report.partition, report.partition.net
     return {
         "cost": partition.cost,
         "memory_bytes": partition.memory,

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 from symconfig.format import count, general
 from symconfig.report.grid import Grid
-from symconfig.report.partition_said import Said, short
+from symconfig.report.partition_said import Contents, short
 from symconfig.solve.partition.collectives import Moved
 
 MOST_MOVED = 14  # rows; the rest is summed up
 _NAME = 36  # letters of a tensor's name
 
 
-def moves(report: Said, every: Sequence[Moved]) -> Grid:
+def moves(report: Contents, every: Sequence[Moved]) -> Grid:
     """Tabulate collectives, those alike as one row, those that show most first."""
     groups: dict[tuple[str, str, str, str], list[float]] = {}
     for one in every:

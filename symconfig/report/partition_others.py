@@ -9,16 +9,16 @@ from symconfig.format import count, general, gib
 from symconfig.graph.program.net import Node
 from symconfig.report.grid import Block, Grid
 from symconfig.report.partition_moves import moves
-from symconfig.report.partition_said import Said
+from symconfig.report.partition_said import Contents
 from symconfig.report.partition_told import words
 from symconfig.solve.partition.account import Compared
 from symconfig.solve.partition.reasons import Reason
 from symconfig.solve.partition.strategy import layout, worded
 
 
-def baselines(report: Said) -> list[Block]:
+def baselines(report: Contents) -> list[Block]:
     """Show strategies with names, the cheapest that fits first, and why others cannot be had."""
-    own, training = report.found, report.found.costs.training
+    own, training = report.partition, report.partition.costs.training
     rows = [
         ("this partition", report.amount(own.cost), "", gib(own.memory), str(training.turns), training.keep.value, "")
     ]
@@ -44,9 +44,9 @@ def _degrees(one: Compared, why: str) -> str:
     return ", ".join(text for text in (words(one.way) if one.way is not None else "", why) if text)
 
 
-def explained(report: Said, v: int) -> Iterator[Block]:
+def explained(report: Contents, v: int) -> Iterator[Block]:
     """Show one operator: its tensors, its collectives, and what else it could do."""
-    partition = report.found
+    partition = report.partition
     node, row = partition.net.nodes[v], partition.rows[v]
     rows = [
         (
@@ -67,8 +67,8 @@ def explained(report: Said, v: int) -> Iterator[Block]:
         yield _others(report, node, reason)
 
 
-def _others(report: Said, node: Node, reason: Reason) -> Grid:
-    partition = report.found
+def _others(report: Contents, node: Node, reason: Reason) -> Grid:
+    partition = report.partition
     rows = [
         (
             worded(node, one.row, partition.axes, report.named), report.signed(one.cost - partition.cost),

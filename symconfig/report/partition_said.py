@@ -32,17 +32,17 @@ class Telling:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """The contents of a partition's report. subject, job: of the headline. told: what frameworks can be told. untold:
-    those that can be told nothing, and why. explained: operators that are shown in full."""
+class Contents:
+    """The contents of a partition's report. subject, job: of the headline. tellings: what frameworks can be told.
+    untold: those that can be told nothing, and why. explained: operators that are shown in full."""
 
     subject: str
     job: str
-    found: Partition
+    partition: Partition
     reasons: tuple[Reason, ...]
     moved: tuple[Moved, ...]
     spent: Spent
-    told: tuple[Telling, ...] = ()
+    tellings: tuple[Telling, ...] = ()
     untold: Mapping[str, str] = field(default_factory=dict)
     compared: tuple[Compared, ...] = ()
     explained: tuple[int, ...] = ()
@@ -51,7 +51,7 @@ class Said:
 
     @property
     def timed(self) -> bool:
-        return self.found.ask.objective is Objective.TIME
+        return self.partition.ask.objective is Objective.TIME
 
     def amount(self, cost: float) -> str:
         """Format a cost in milliseconds, or relative."""

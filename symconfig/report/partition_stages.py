@@ -20,7 +20,7 @@ from symconfig.report.grid import Block, Grid
 from symconfig.report.partition import KEPT, legend, meshed, stored, strategies
 from symconfig.report.partition_json import levels
 from symconfig.report.partition_json import to_dict as of_partition
-from symconfig.report.partition_said import Said, short
+from symconfig.report.partition_said import Contents, short
 from symconfig.solve.partition.pipeline.run import Pipeline
 from symconfig.solve.partition.run import Ask
 
@@ -30,30 +30,30 @@ _NAME = 30
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """The contents of a pipeline's report. ask: of all of it. said: of each stage."""
+    """The contents of a pipeline's report. ask: of all of it. contents: of each stage."""
 
     subject: str
     job: str
     ask: Ask
-    found: Pipeline
-    said: tuple[Said, ...]
+    pipeline: Pipeline
+    contents: tuple[Contents, ...]
 
 
 def blocks(staged: Staged) -> list[Block]:
     """Return everything, in order: stages that are the same once."""
     shown: list[Block] = [_headline(staged), _stages(staged)]
-    like = staged.found.like
+    like = staged.pipeline.like
     for number in dict.fromkeys(like):
-        report = staged.said[number]
+        report = staged.contents[number]
         mine = [str(n + 1) for n, first in enumerate(like) if first == number]
         shown += [f"Stage{'s' * (len(mine) > 1)} {', '.join(mine)}", strategies(report), stored(report)]
-    shown += legend(staged.said[0])
-    notes = "\n".join(f"Note: {note}" for note in staged.found.program.notes)
+    shown += legend(staged.contents[0])
+    notes = "\n".join(f"Note: {note}" for note in staged.pipeline.program.notes)
     return [*shown, notes] if notes else shown
 
 
 def _headline(staged: Staged) -> str:
-    pipeline, ask = staged.found, staged.ask
+    pipeline, ask = staged.pipeline, staged.ask
     return "\n".join(
         (
             f"{staged.subject}, {staged.job}".rstrip(", "),
@@ -68,7 +68,7 @@ def _headline(staged: Staged) -> str:
 
 
 def _stages(staged: Staged) -> Grid:
-    pipeline = staged.found
+    pipeline = staged.pipeline
     rows = []
     for number, stage in enumerate(pipeline.stages):
         operators = _names(pipeline, number)
@@ -84,7 +84,7 @@ def _stages(staged: Staged) -> Grid:
 
 
 def to_dict(staged: Staged) -> dict[str, Any]:
-    pipeline, ask = staged.found, staged.ask
+    pipeline, ask = staged.pipeline, staged.ask
     return {
         "schema": SCHEMA,
         "name": pipeline.program.name,
@@ -103,7 +103,7 @@ def to_dict(staged: Staged) -> dict[str, Any]:
 
 
 def _stage(staged: Staged, number: int) -> dict[str, Any]:
-    stage, operators = staged.found.stages[number], _names(staged.found, number)
+    stage, operators = staged.pipeline.stages[number], _names(staged.pipeline, number)
     return {
         "operators": {"first": operators[0], "last": operators[-1], "count": len(operators)},
         "gpus": stage.gpus,
@@ -112,8 +112,8 @@ def _stage(staged: Staged, number: int) -> dict[str, Any]:
         "in_flight": stage.alive,
         "memory_bytes": stage.memory,
         "keep": stage.keep.value,
-        "like": staged.found.like[number],
-        "partition": of_partition(staged.said[number]),
+        "like": staged.pipeline.like[number],
+        "partition": of_partition(staged.contents[number]),
     }
 
 

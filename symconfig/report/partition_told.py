@@ -6,19 +6,19 @@ from collections.abc import Sequence
 
 from symconfig.format import gib
 from symconfig.report.grid import Block, Grid
-from symconfig.report.partition_said import Said, Telling
+from symconfig.report.partition_said import Contents, Telling
 from symconfig.solve.partition.degrees import AXES, Way
 
 MOST = 6  # differences that are shown
 
 
-def meeting(report: Said) -> list[Block]:
+def meeting(report: Contents) -> list[Block]:
     """Show what can be expressed exactly, with the planner's pins.
 
     Else the cheapest that can, and what departs from it.
     """
-    exact = [telling for telling in report.told if telling.one.exact]
-    other = [telling for telling in report.told if not telling.one.exact]
+    exact = [telling for telling in report.tellings if telling.one.exact]
+    other = [telling for telling in report.tellings if not telling.one.exact]
     shown: list[Block] = []
     if exact:
         names = " and ".join(telling.one.told.framework.label for telling in exact)
@@ -40,12 +40,12 @@ def words(way: Way) -> str:
     return ", ".join([*split, f"ZeRO {way.zero}"])
 
 
-def _cheapest(report: Said, tellings: Sequence[Telling]) -> Grid:
+def _cheapest(report: Contents, tellings: Sequence[Telling]) -> Grid:
     rows = []
     for telling in tellings:
         degrees = telling.one.told
         what = (degrees.framework.label, words(degrees.way), report.amount(degrees.cost))
-        saved = f"{100 * (1 - report.found.cost / degrees.cost):.1f} %"
+        saved = f"{100 * (1 - report.partition.cost / degrees.cost):.1f} %"
         how = (str(degrees.training.turns), degrees.training.keep.value, "yes" if degrees.fits else "no")
         rows.append((*what, saved, gib(degrees.memory), *how))
     headers = ("framework", "degrees", report.unit, "this saves", "GiB", "microbatches", "keeps", "fits")

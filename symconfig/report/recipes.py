@@ -8,10 +8,10 @@ from typing import Any
 from symconfig.descriptor.recipe import spelled
 from symconfig.report.grid import Block, Grid
 
-Told = Mapping[str, Any]  # a recipe as `symconfig recipes --json` has it
+Stated = Mapping[str, Any]  # a recipe as `symconfig recipes --json` has it
 
 
-def listed(recipes: Sequence[Told]) -> list[Block]:
+def listed(recipes: Sequence[Stated]) -> list[Block]:
     """Return each name on a line of its own, to be copied, and below it the recipe's job and its layout."""
     count = f"{len(recipes)} recipe{'s' * (len(recipes) != 1)}"
     if not recipes:
@@ -23,7 +23,7 @@ def listed(recipes: Sequence[Told]) -> list[Block]:
     ]
 
 
-def shown(one: Told) -> list[Block]:
+def shown(one: Stated) -> list[Block]:
     """Show all that a recipe states."""
     source = one["source"]
     place = ", ".join(str(source[name]) for name in ("title", "repository", "release") if name in source)
@@ -40,7 +40,7 @@ def shown(one: Told) -> list[Block]:
     return [Grid(("", ""), rows, left=(0, 1), title=one["id"])]
 
 
-def job_words(one: Told) -> str:
+def job_words(one: Stated) -> str:
     """Describe a job: llama3.1-70b on 64 x h100, batch 128, 8,192 tokens, bf16"""
     job = one["job"]
     task = "" if job["task"] == "pretrain" else f", {job['task']}"
@@ -50,7 +50,7 @@ def job_words(one: Told) -> str:
     )
 
 
-def layout_words(layout: Told) -> str:
+def layout_words(layout: Stated) -> str:
     """Describe a layout: tp 4 pp 4 vpp 5, what is not 1; then the micro-batch."""
     degrees = [f"{name} {layout[name]}" for name in ("tp", "pp", "vpp", "cp", "ep", "etp") if layout.get(name, 1) > 1]
     micro = [f"micro {layout['micro']}"] if layout.get("micro") else []

@@ -13,7 +13,7 @@ from symconfig.report.checkpoint import verdict
 from symconfig.report.grid import Block, Grid
 from symconfig.runs.checkpoint import Verdict
 from symconfig.runs.replan.differences import Difference
-from symconfig.runs.replan.near import Near
+from symconfig.runs.replan.near import NearPlan
 from symconfig.runs.replan.replan import Kept, Replan
 from symconfig.runs.replan.schedule import Schedule
 
@@ -24,14 +24,14 @@ SHOWN = 12  # fields of a descriptor that are written out: --json has all
 def blocks(replan: Replan) -> list[Block]:
     """Return all blocks of a new plan, in order."""
     shown: list[Block] = [table.headline(replan.new)]
-    if replan.near is not None and replan.near.free:  # before all else: it has its checkpoint for nothing
-        shown.append(_near(replan.near, replan.checkpoint.verdict))
+    if replan.near_plan is not None and replan.near_plan.free:  # before all else: it has its checkpoint for nothing
+        shown.append(_near_plan(replan.near_plan, replan.checkpoint.verdict))
     shown += _inputs(replan)
     if replan.kept is not None:
         shown += _kept(replan.new, replan.kept)
     shown += [_candidates(replan), *_changes(replan)]
-    if replan.near is not None and not replan.near.free:
-        shown.append(_near(replan.near, replan.checkpoint.verdict))
+    if replan.near_plan is not None and not replan.near_plan.free:
+        shown.append(_near_plan(replan.near_plan, replan.checkpoint.verdict))
     shown += _schedule(replan.schedule)
     shown += [_checkpoint(replan), *verdict(replan.checkpoint), *_command(replan)]
     shown.append(_files(replan))
@@ -89,7 +89,7 @@ def _changes(replan: Replan) -> Iterator[Block]:
     """Show each decision, and what it would cost to leave it; then the old choice as a whole."""
     changes = replan.changes
     if changes.decisions:
-        rows = tuple((each.said, str(each.kept)) for each in changes.decisions)
+        rows = tuple((each.text, str(each.kept)) for each in changes.decisions)
         yield Grid(("change", "if it alone stayed"), rows, left=(0, 1), title="What changes, and why")
     if any(each.kept.fits and each.kept.slower <= -QUICKER for each in changes.decisions):
         how = ": --keep vpp,layout has it" if replan.old.best.options.pipeline_layout else ""
@@ -117,7 +117,7 @@ def _two(grid: Grid) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...], tupl
     return grid.headers, grid.rows, grid.left
 
 
-def _near(other: Near, new: Verdict) -> str:
+def _near_plan(other: NearPlan, new: Verdict) -> str:
     """Describe a plan that keeps more of the old one; new: what becomes of the checkpoint without it."""
     pins = ", ".join(f"{name}={text}" for name, text in other.pins.items())
     step = f"{seconds(other.plan.best.predicted.step_s)} s a step"

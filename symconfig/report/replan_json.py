@@ -13,7 +13,7 @@ from symconfig.runs.replan.schedule import Schedule
 
 def to_dict(replan: Replan) -> dict[str, Any]:
     """Return the JSON contract of `symconfig replan --json`."""
-    kept, nearest, changes = replan.kept, replan.near, replan.changes
+    kept, nearest, changes = replan.kept, replan.near_plan, replan.changes
     return {
         "schema": "symconfig.replan/1",
         "same": replan.same,
@@ -22,7 +22,7 @@ def to_dict(replan: Replan) -> dict[str, Any]:
         "drift": None if replan.drift is None else asdict(replan.drift),
         "old": replan.old.best.to_dict(),
         "changes": [
-            {"decision": each.decision, "said": each.said, "kept": _verdict(each.kept)} for each in changes.decisions
+            {"decision": each.decision, "said": each.text, "kept": _verdict(each.kept)} for each in changes.decisions
         ],
         "follows": list(changes.follows),
         "stayed": _verdict(changes.stayed),

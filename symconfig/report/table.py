@@ -8,7 +8,7 @@ from symconfig.format import count, gib, percent, seconds, words
 from symconfig.frameworks.extras import Extras
 from symconfig.frameworks.known import BACKENDS
 from symconfig.graph.count import parameters
-from symconfig.plans.beside import beside, opened
+from symconfig.plans.beside import comparisons, opened
 from symconfig.plans.pipeline_layout import is_uneven
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.plans.searched import searched
@@ -33,7 +33,7 @@ _SHOWN = 0.01  # of the step or of the memory: a smaller part is one of the othe
 def blocks(plan: Plan) -> list[Block]:
     """Return what a person decides by, in order; `symconfig explain` has the rest."""
     shown: list[Block] = [headline(plan), *opened(plan), ranking(plan)]
-    if remarks := "\n".join([*why(plan), *beside(plan, brief=True)]):
+    if remarks := "\n".join([*why(plan), *comparisons(plan, brief=True)]):
         shown.append(remarks)
     return [*shown, footer(plan, brief=True)]
 

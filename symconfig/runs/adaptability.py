@@ -81,7 +81,7 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Setting:
     """A model, a cluster and a job, before a change or after it."""
 
     model: ModelDescriptor
@@ -89,10 +89,10 @@ class Asked:
     job: Job
 
 
-def adaptability(setting: Asked, changes: Sequence[Change], progress: Progress | None = None) -> tuple[Case, ...]:
+def adaptability(setting: Setting, changes: Sequence[Change], progress: Progress | None = None) -> tuple[Case, ...]:
     """Keep the plan of a job through each change, and plan anew. Raises InputError with every change that is none;
     InfeasibleError where there is no plan before the changes."""
-    after, problems = list[Asked](), list[Problem]()
+    after, problems = list[Setting](), list[Problem]()
     for change in changes:
         try:
             after.append(changed(setting, change))
@@ -104,14 +104,14 @@ def adaptability(setting: Asked, changes: Sequence[Change], progress: Progress |
     return tuple(_case(before, change, new, progress) for change, new in zip(changes, after, strict=True))
 
 
-def _case(before: Plan, change: Change, after: Asked, progress: Progress | None) -> Case:
+def _case(before: Plan, change: Change, after: Setting, progress: Progress | None) -> Case:
     pins = dict(_kept(before, after))
     job = after.job.model_copy(update={"pins": {**after.job.pins, **pins}})
     kept = _outcome(replace(after, job=job), progress)
     return Case(change, Outcome(before), pins, kept, _outcome(after, progress))
 
 
-def _kept(before: Plan, after: Asked) -> Iterator[tuple[str, str]]:
+def _kept(before: Plan, after: Setting) -> Iterator[tuple[str, str]]:
     """Yield the old plan's choices that the changed job can be asked to keep: all but those that it has nothing for."""
     for name in KEPT:
         try:
@@ -123,14 +123,14 @@ def _kept(before: Plan, after: Asked) -> Iterator[tuple[str, str]]:
         yield name, value
 
 
-def _outcome(setting: Asked, progress: Progress | None) -> Outcome:
+def _outcome(setting: Setting, progress: Progress | None) -> Outcome:
     try:
         return Outcome(best_plan(setting.model, setting.cluster, setting.job, top=1, progress=progress))
     except SymconfigError as error:
         return Outcome(None, error.problems[0].what)
 
 
-def changed(setting: Asked, change: Change) -> Asked:
+def changed(setting: Setting, change: Change) -> Setting:
     """Apply a change: fields of the job, `model` and `cluster` by name, `experts=N`, or fields of the model, with dots
     between a section and its field. Raises InputError with all that is wrong."""
     problems = list[Problem]()
@@ -157,7 +157,7 @@ def changed(setting: Asked, change: Change) -> Asked:
         raise InputError([*problems, *error.problems]) from None
     if problems:
         raise InputError(problems)
-    return Asked(model, cluster, job)
+    return Setting(model, cluster, job)
 
 
 def _model(model: ModelDescriptor, fields: Change) -> ModelDescriptor:

@@ -95,7 +95,7 @@ def _modules(lora: Lora, model: ModelDescriptor, job: Job) -> Targets:
     fuses = BACKENDS[_backend(model, job)].fuses(model)
     named, problems = list[str](), list[Problem]()
     for target in lora.targets:
-        selected, problem = _found(target, known, model, fuses)
+        selected, problem = _targets(target, known, model, fuses)
         named += selected
         problems += [problem] if problem else []
     if problems:
@@ -111,7 +111,7 @@ def _backend(model: ModelDescriptor, job: Job) -> str:
     return target_of(model, job).assumes.get("backend", job.backend)
 
 
-def _found(
+def _targets(
     target: str, known: Targets, model: ModelDescriptor, fuses: Collection[AdapterTarget]
 ) -> tuple[Iterable[str], Problem | None]:
     """Return the modules that one target means, or what is wrong about it. fuses: the framework's fused layers."""

@@ -20,7 +20,7 @@ from symconfig.report.page.page import served
 from symconfig.serve.description import description
 from symconfig.serve.guard import COOKIE, Guard, Refused, body
 from symconfig.serve.workers import Bounds, Workers
-from symconfig.serve.workers import Request as Asked
+from symconfig.serve.workers import Request as Work
 
 _DATE = (2020, 1, 1, 0, 0, 0)  # of files in a zip: equal plans give equal bytes
 _WAIT_S = 25.0  # that a client may be kept waiting for news
@@ -90,11 +90,11 @@ async def _submit(http_request: Request) -> Response:
         request = _workers(http_request).submit(kind, data)
     except InputError as error:
         raise Refused(503, str(error)) from None
-    return JSONResponse(request.told(), 202, headers={"Location": f"/api/requests/{request.id}"})
+    return JSONResponse(request.to_dict(), 202, headers={"Location": f"/api/requests/{request.id}"})
 
 
 async def _request(request: Request) -> Response:
-    return JSONResponse(_known(request).told())
+    return JSONResponse(_known(request).to_dict())
 
 
 async def _cancel(http_request: Request) -> Response:
@@ -104,7 +104,7 @@ async def _cancel(http_request: Request) -> Response:
     _workers(http_request).cancel(request)
     async with asyncio.timeout(_WAIT_S):
         await request.done.wait()
-    return JSONResponse(request.told())
+    return JSONResponse(request.to_dict())
 
 
 async def _answer(request: Request) -> Response:
@@ -139,7 +139,7 @@ def _workers(request: Request) -> Workers:
     return workers
 
 
-def _known(http_request: Request) -> Asked:
+def _known(http_request: Request) -> Work:
     request = _workers(http_request).find(http_request.path_params["id"])
     if request is None:
         raise Refused(404, "there is no such request")

@@ -131,7 +131,7 @@ def _launched(folder: Path, options: Options) -> list[str] | str:
     ran = dry_run(folder, "launch.sh", options.timeout_s)
     script = next((i for i, word in enumerate(ran.words) if Path(word).name == "train.py"), None)
     if ran.status or script is None:
-        return f"launch.sh does not start train.py: {ran.said or 'it printed no command'}"
+        return f"launch.sh does not start train.py: {ran.last_words or 'it printed no command'}"
     return list(ran.words[script + 1 :])
 
 

@@ -19,7 +19,7 @@ from typing import Any
 from symconfig.errors import InputError, Problem, SymconfigError
 
 Json = dict[str, Any]
-AGAIN = "render the plan again with symconfig render"
+REMEDY = "render the plan again with symconfig render"
 MEMORY_BYTES = 16 * 2**30  # addresses; torch with Transformers takes some five, of which a tenth is memory
 
 
@@ -88,11 +88,11 @@ def scripts() -> tuple[Any, Any]:
         except ModuleNotFoundError as error:
             if error.name not in ("train", "states", "saving", "sequences"):
                 raise
-            raise InputError(Problem("is missing", file=f"{error.name}.py", hint=AGAIN)) from None
+            raise InputError(Problem("is missing", file=f"{error.name}.py", hint=REMEDY)) from None
         absent = [attribute for attribute in wanted if not hasattr(module, attribute)]
         if absent:
             what = f"has no {' and no '.join(absent)}: it is edited, or another version of symconfig rendered it"
-            raise InputError(Problem(what, file=f"{name}.py", hint=AGAIN))
+            raise InputError(Problem(what, file=f"{name}.py", hint=REMEDY))
         modules.append(module)
     return modules[0], modules[1]
 

@@ -58,7 +58,7 @@ def without_fp8() -> None:
     """
     random: Any = importlib.import_module("megatron.core.tensor_parallel.random")
     random.FP8GlobalStateManager = types.SimpleNamespace(is_fp8_enabled=lambda: False)
-    random.activation_recompute_forward = random.fp8_autocast = lambda **asked: contextlib.nullcontext()
+    random.activation_recompute_forward = random.fp8_autocast = lambda **options: contextlib.nullcontext()
 
 
 def _positions() -> None:

@@ -41,7 +41,7 @@ class DryRun:
     status: int
     words: tuple[str, ...]
     exported: Mapping[str, str]
-    said: str  # the end of its standard error
+    last_words: str  # the end of its standard error
 
 
 def applies(plan: Plan) -> bool:
@@ -128,7 +128,7 @@ def exported(folder: Path, name: str, timeout_s: float) -> Mapping[str, str]:
             Problem(
                 f"ends with status {ran.status} under DRY_RUN=1, so that what it exports is not known",
                 file=str(folder / name),
-                got=ran.said or None,
+                got=ran.last_words or None,
             )
         )
     return ran.exported
@@ -157,7 +157,7 @@ def _dry_run_check(folder: Path, name: str, timeout_s: float) -> Check:
     title = f"{name} with DRY_RUN=1"
     ran = dry_run(folder, name, timeout_s)
     if ran.status:
-        return watch.check(title, "failed", f"ended with status {ran.status}: {ran.said or 'it said nothing'}")
+        return watch.check(title, "failed", f"ended with status {ran.status}: {ran.last_words or 'it said nothing'}")
     if not ran.words:
         return watch.check(title, "failed", "printed no command")
     if name == "launch.sh" and (folder / FILE).is_file():

@@ -75,17 +75,17 @@ CPU = Selection(
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class WantedKernel:
     """A kernel, and the model that asked for it."""
 
     what: Kernel
     model: str | None = None
 
 
-def asked(models: Sequence[ModelDescriptor], selection: Selection) -> tuple[Asked, ...]:
+def wanted_kernels(models: Sequence[ModelDescriptor], selection: Selection) -> tuple[WantedKernel, ...]:
     """Return the kernels to measure, the same for the same zoo."""
     worth = {model.name: _worth(_kernels(model, selection.points), selection.most_flops) for model in models}
-    result: list[Asked] = [Asked(Launch(where="device")), Asked(Launch(where="host"))]
+    result: list[WantedKernel] = [WantedKernel(Launch(where="device")), WantedKernel(Launch(where="host"))]
     for dtype, counts in selection.precisions.items():
         for grouped, count in zip((False, True), counts, strict=True):
             result += _thinned({name: _products(kernels, dtype, grouped) for name, kernels in worth.items()}, count)
@@ -98,10 +98,12 @@ def asked(models: Sequence[ModelDescriptor], selection: Selection) -> tuple[Aske
                 result += _thinned(mine, count)
     width = max(model.hidden_size for model in models)
     result += [
-        Asked(Stream(what="copy", rows=ceil(size / _ACTIVATION_BYTES / width), columns=width))
+        WantedKernel(Stream(what="copy", rows=ceil(size / _ACTIVATION_BYTES / width), columns=width))
         for size in selection.copies
     ]
-    result += [Asked(HostCopy(to_device=way, bytes=size)) for way in (True, False) for size in selection.host_bytes]
+    result += [
+        WantedKernel(HostCopy(to_device=way, bytes=size)) for way in (True, False) for size in selection.host_bytes
+    ]
     return tuple(result)
 
 
@@ -200,7 +202,7 @@ def _stream(
         yield one.model_copy(update={"rows": max(1, round(moved / one.moved / columns)), "columns": int(columns)})
 
 
-def _thinned(by_model: Mapping[str, set[Kernel]], count: int) -> list[Asked]:
+def _thinned(by_model: Mapping[str, set[Kernel]], count: int) -> list[WantedKernel]:
     """Pick `count` kernels far from each other. The models take turns: each names what is farthest from all taken."""
     left = {name: sorted(kernels, key=str) for name, kernels in by_model.items() if kernels}
     taken: dict[Kernel, str] = {}
@@ -211,7 +213,7 @@ def _thinned(by_model: Mapping[str, set[Kernel]], count: int) -> list[Asked]:
                 del left[name]
             elif len(taken) < count:
                 taken[max(options, key=lambda kernel: _distance(kernel, taken))] = name
-    return [Asked(kernel, name) for kernel, name in taken.items()]
+    return [WantedKernel(kernel, name) for kernel, name in taken.items()]
 
 
 def _distance(kernel: Kernel, taken: Mapping[Kernel, str]) -> float:

@@ -17,7 +17,7 @@ from symconfig.descriptor.load import load_cluster, load_model, zoo_clusters, zo
 from symconfig.errors import InputError, Problem, SymconfigError
 from symconfig.measured.gpu.kernel_clock import Clock, DeviceClock, HostClock, Timing, timed
 from symconfig.measured.gpu.kernel_run import Bench, Make, Way, bench, unsupported, ways
-from symconfig.measured.gpu.kernel_shapes import CPU, GPU, Asked, asked
+from symconfig.measured.gpu.kernel_shapes import CPU, GPU, WantedKernel, wanted_kernels
 from symconfig.measured.gpu.kernel_times import KernelTimes, Launch, Rig, Row, Skipped
 from symconfig.units import significant
 
@@ -66,16 +66,16 @@ def zoo_name(product: str) -> str | None:
     return next((name for name in zoo_clusters() if load_cluster(name).gpu.product == product), None)
 
 
-def zoo_kernels(on: Bench) -> tuple[Asked, ...]:
+def zoo_kernels(on: Bench) -> tuple[WantedKernel, ...]:
     """Return the kernels that the zoo's models need in the device's 16-bit type; on a CPU only a small sample."""
     selection = GPU if on.cuda else CPU
     if not on.has_bf16:
         selection = replace(selection, precisions={"fp16": selection.precisions["bf16"]})
-    return asked([load_model(name) for name in zoo_models()], selection)
+    return wanted_kernels([load_model(name) for name in zoo_models()], selection)
 
 
 def measure_kernels(
-    torch: Any, device: str, budget_s: float, progress: Progress, kernels: Sequence[Asked] | None = None
+    torch: Any, device: str, budget_s: float, progress: Progress, kernels: Sequence[WantedKernel] | None = None
 ) -> KernelTimes:
     """Measure every kernel that fits and that this device can run; the others get the reason why not."""
     on = bench(torch, device)
@@ -88,7 +88,7 @@ def measure_kernels(
         torch.set_num_threads(threads)
 
 
-def _measured(on: Bench, budget_s: float, progress: Progress, kernels: Sequence[Asked]) -> KernelTimes:
+def _measured(on: Bench, budget_s: float, progress: Progress, kernels: Sequence[WantedKernel]) -> KernelTimes:
     wanted = _in_turns(kernels)
     rig = _rig(on)
     notes = tuple(_notes(on))
@@ -115,7 +115,7 @@ def _measured(on: Bench, budget_s: float, progress: Progress, kernels: Sequence[
     return KernelTimes(rig=rig, cluster=zoo_name(rig.product), rows=tuple(rows), skipped=tuple(skipped), notes=notes)
 
 
-def _in_turns(kernels: Sequence[Asked]) -> list[Asked]:
+def _in_turns(kernels: Sequence[WantedKernel]) -> list[WantedKernel]:
     """Return one of each family after the other, so that a short budget leaves something of all."""
     seen: Counter[str] = Counter()
     keyed = []
@@ -125,7 +125,7 @@ def _in_turns(kernels: Sequence[Asked]) -> list[Asked]:
     return [item for _, item in sorted(keyed, key=lambda pair: pair[0])]
 
 
-def _one(on: Bench, clock: Clock, item: Asked, share_s: float) -> Row | Skipped:
+def _one(on: Bench, clock: Clock, item: WantedKernel, share_s: float) -> Row | Skipped:
     """Measure the fastest implementation, or say why there is none."""
     reason = unsupported(on, item.what)
     if reason is not None:

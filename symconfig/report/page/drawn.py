@@ -38,7 +38,7 @@ def schedule(chart: Chart) -> dict[str, Any]:
         "total_s": chart.total_s,
         "stages": len(chart.events),
         "kinds": [
-            {"name": kind, "words": LOOKS[kind].words, "colour": LOOKS[kind].colour, "beside": LOOKS[kind].beside}
+            {"name": kind, "words": LOOKS[kind].words, "colour": LOOKS[kind].colour, "beside": LOOKS[kind].alongside}
             for kind in kinds
         ],
         "left_out": sum(map(len, drawn)) - len(rows),

@@ -9,7 +9,7 @@ from symconfig.format import general
 from symconfig.graph.program.net import WHOLE, Node, Port
 from symconfig.report.page.pictures import Bars, Held, Picture, Tensor
 from symconfig.report.partition import storage
-from symconfig.report.partition_said import Said
+from symconfig.report.partition_said import Contents
 from symconfig.solve.partition.account import Spent, shares
 from symconfig.solve.partition.strategy import layout
 
@@ -25,9 +25,9 @@ _WORDS = {
 }
 
 
-def of_partition(report: Said) -> tuple[Picture, ...]:
+def of_partition(report: Contents) -> tuple[Picture, ...]:
     """Draw a partition: the mesh with the parts of each tensor, the step by operator, and the memory by operator."""
-    partition = report.found
+    partition = report.partition
     every = [
         (general(node.name), share)
         for node, share in zip(
@@ -57,11 +57,11 @@ def of_partition(report: Said) -> tuple[Picture, ...]:
     )
 
 
-def _largest(report: Said, tensors: Sequence[Tensor]) -> int:
+def _largest(report: Contents, tensors: Sequence[Tensor]) -> int:
     """Return the place of the parameters that are most of the model; 0 where it has none."""
     sizes = {
         general(node.name): node.times * prod(node.ports[0].sizes)
-        for node in report.found.net.nodes
+        for node in report.partition.net.nodes
         if node.parameter is not None
     }
     name = max(sizes, key=lambda name: sizes[name], default="")
@@ -99,9 +99,9 @@ def _bars(
     return Bars(title, unit, tuple(name for name, _ in shown), tuple(one for one in series if any(one[1])))
 
 
-def _tensors(report: Said) -> Iterator[Tensor]:
+def _tensors(report: Contents) -> Iterator[Tensor]:
     """Yield what operators make, and how parameters are kept."""
-    partition = report.found
+    partition = report.partition
     for node, row in zip(partition.net.nodes, partition.rows, strict=True):
         if node.parameter is not None:
             yield from _kept(node, row, report)
@@ -111,7 +111,7 @@ def _tensors(report: Said) -> Iterator[Tensor]:
                 yield Tensor(general(port.tensor.name), general(says), _cut(port, row))
 
 
-def _kept(node: Node, row: tuple[int, ...], report: Said) -> Iterator[Tensor]:
+def _kept(node: Node, row: tuple[int, ...], report: Contents) -> Iterator[Tensor]:
     """Yield a parameter, its gradient and its optimizer state, as one where they are cut alike."""
     assert node.parameter is not None
     name, cut = general(node.name), _cut(node.ports[0], row)

@@ -87,7 +87,7 @@ class Chart:
             for event in self.events[stage]
             if event.kind in self.kinds and any(piece.meets(event.start_s, event.end_s) for piece in pieces)
         ]
-        return sorted(seen, key=lambda event: (not LOOKS[event.kind].beside, event.start_s))
+        return sorted(seen, key=lambda event: (not LOOKS[event.kind].alongside, event.start_s))
 
 
 def chart(

@@ -84,7 +84,7 @@ def _work(chart: Chart, stage: int, drawn: Sequence[Axis]) -> list[Span]:
 
 def _letters(event: Event, number: str, width: int) -> str:
     """Return an event's letters, with the number where a letter of the kind is left over."""
-    numbered = len(number) < width and event.microbatch >= 0 and not LOOKS[event.kind].beside
+    numbered = len(number) < width and event.microbatch >= 0 and not LOOKS[event.kind].alongside
     return (number if numbered else "").ljust(width, LOOKS[event.kind].letter)
 
 

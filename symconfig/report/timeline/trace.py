@@ -49,8 +49,8 @@ def _records(chart: Chart, pieces: Sequence[Window]) -> Iterator[_Record]:
 def _stage(chart: Chart, stage: int, pieces: Sequence[Window]) -> Iterator[_Record]:
     """Yield a stage's tracks: work, one after the other, and the network on as many as overlap."""
     events = sorted(chart.events[stage], key=lambda event: event.start_s)
-    work = [event for event in events if not LOOKS[event.kind].beside]
-    lanes = [work, *_apart([event for event in events if LOOKS[event.kind].beside])]
+    work = [event for event in events if not LOOKS[event.kind].alongside]
+    lanes = [work, *_apart([event for event in events if LOOKS[event.kind].alongside])]
     for lane, mine in enumerate(lanes):
         thread = _LANES * stage + lane
         yield _named("thread_name", _STAGES, thread, f"stage {stage}" + (f" network {lane}" if lane else ""))

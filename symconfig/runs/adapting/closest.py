@@ -102,7 +102,7 @@ def _close(plan: Plan, old: Plan | None) -> Iterator[tuple[bool, Candidate]]:
     """Yield the other plans of the file that cannot be told from its best one, and the best ones with as much of the
     old run as costs nothing that can be told."""
     every = [plan.best, *filter(None, (plan.beside.simplest, plan.beside.fastest)), *plan.alternatives]
-    equal = [one for one in every if one.target.backend == plan.best.target.backend and _near(one, plan)]
+    equal = [one for one in every if one.target.backend == plan.best.target.backend and _equals(one, plan)]
     seen = [plan.best]
     for one in equal:
         if one not in seen:
@@ -115,7 +115,7 @@ def _close(plan: Plan, old: Plan | None) -> Iterator[tuple[bool, Candidate]]:
             yield True, kept
 
 
-def _near(one: Candidate, plan: Plan) -> bool:
+def _equals(one: Candidate, plan: Plan) -> bool:
     """Tell whether it equals the plan's best: by what each is expected to lose, or by the step alone."""
     best = plan.best
     if one.judged is not None and best.judged is not None:

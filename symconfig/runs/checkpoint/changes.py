@@ -38,7 +38,7 @@ def fact(name: str, does: str) -> Callable[[Finding], Finding]:
     return enter
 
 
-def found(old: Plan, new: Plan) -> Mapping[str, str]:
+def holding(old: Plan, new: Plan) -> Mapping[str, str]:
     """Return the facts that hold, in their order, with their values."""
     return {name: text for name, entry in FACTS.items() if (text := entry.find(old, new))}
 

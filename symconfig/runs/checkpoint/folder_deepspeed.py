@@ -23,7 +23,7 @@ OPTIMIZER = re.compile(r"(?:bf16_)?(?:expp_rank_\d+_|zero_pp_rank_(\d+)_)mp_rank
 UNIVERSAL, GROUPS = "zero", "optimizer_state.pt"  # ds_to_universal.py writes the second after the tensors
 NUMBER = re.compile(r"(\d+)$")
 DEGREES = {"tp": "mp_world_size", "dp": "dp_world_size"}
-SAID = (
+STATED = (
     "global_steps",
     "global_samples",
     "skipped_steps",
@@ -102,7 +102,7 @@ def read_tag(data: Path, folder: Path, notes: tuple[str, ...] = ()) -> Checkpoin
             since=wrote,
             until=wrote,
             degrees=numbers(says, DEGREES) or _degrees(names),
-            says={name: says[name] for name in SAID if name in says},
+            says={name: says[name] for name in STATED if name in says},
             notes=notes,
         )
     )

@@ -34,7 +34,7 @@ DEGREES = {
     "vpp": "virtual_pipeline_model_parallel_size",
     "world": "world_size",
 }
-SAID = (
+STATED = (
     "num_layers",
     "hidden_size",
     "ffn_hidden_size",
@@ -153,7 +153,7 @@ def read_iteration(data: Path, folder: Path, notes: tuple[str, ...] = ()) -> Che
         since=since,
         until=until,
         degrees=degrees,
-        says={name: says[name] for name in SAID if name in says},
+        says={name: says[name] for name in STATED if name in says},
         notes=notes,
     )
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from symconfig.frameworks.checkpoint import Kind
 from symconfig.plans.plan import Plan
-from symconfig.runs.checkpoint.changes import found
+from symconfig.runs.checkpoint.changes import holding
 from symconfig.runs.checkpoint.folder import Checkpoint
 from symconfig.runs.checkpoint.kinds import between, named
 from symconfig.runs.checkpoint.supposed import supposed
@@ -22,14 +22,14 @@ def loadable(old: Plan, new: Plan, kind: str | None = None) -> Loadable:
     InputError for a kind that the old plan's framework or release does not have.
     """
     checkpoint = named(kind, old)
-    changed = found(old, new)
+    changed = holding(old, new)
     rules = [rule for rule in table().rules if _holds(rule, checkpoint, old, new, changed)]
     verdict = worst(rule.verdict for rule in rules)
     otherwise = worst(rule.otherwise or rule.verdict for rule in rules)
     telling = sorted((rule for rule in rules if _tells(rule, verdict)), key=lambda rule: -rule.verdict.rank)
 
     def steps(level: Verdict) -> tuple[Step, ...]:
-        wanted = {name for rule in rules for name in _asked(rule, level)}
+        wanted = {name for rule in rules for name in _steps(rule, level)}
         return () if level is Verdict.NO else way(checkpoint.format, wanted, old, new)
 
     return Loadable(
@@ -67,7 +67,7 @@ def _holds(rule: Rule, kind: Kind, old: Plan, new: Plan, changed: Mapping[str, s
     )
 
 
-def _asked(rule: Rule, level: Verdict) -> tuple[str, ...]:
+def _steps(rule: Rule, level: Verdict) -> tuple[str, ...]:
     """Return the rule's steps where the answer as a whole is `level`.
 
     No conversion that saves what is given up, but one without which even that much would not load.
@@ -80,7 +80,7 @@ def _tells(rule: Rule, verdict: Verdict) -> bool:
     """Tell whether a milder rule's words still count with a worse one, but a conversion only where it is done."""
     if verdict in (rule.verdict, Verdict.NO):
         return rule.verdict is verdict
-    return rule.otherwise is None or any(name in table().conversions for name in _asked(rule, verdict))
+    return rule.otherwise is None or any(name in table().conversions for name in _steps(rule, verdict))
 
 
 def _changed(rule: Rule, changed: Mapping[str, str]) -> str:

@@ -35,7 +35,7 @@ Progress = Callable[[str, float], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Again:
+class Wishes:
     """The inputs of the new plan, and how near the old one it must stay.
 
     keep: names of pins whose old values stay. step: iterations that the run has done; None: as its checkpoint or the
@@ -53,7 +53,7 @@ class Again:
     edited: tuple[str, ...] = ()
 
 
-def replanned(old: Plan, wishes: Again, progress: Progress | None = None) -> Replan:
+def replanned(old: Plan, wishes: Wishes, progress: Progress | None = None) -> Replan:
     """Plan again.
 
     Raises InputError for what can never run, InfeasibleError when nothing fits, or nothing that is kept does.
@@ -89,7 +89,7 @@ def replanned(old: Plan, wishes: Again, progress: Progress | None = None) -> Rep
         drift=drift,
         changes=changed(old, new),
         kept=kept,
-        near=nearest_plan,
+        near_plan=nearest_plan,
         schedule=schedule,
         checkpoint=loads,
         files=_files(old, new),
@@ -97,7 +97,7 @@ def replanned(old: Plan, wishes: Again, progress: Progress | None = None) -> Rep
     )
 
 
-def _schedule(old: Plan, wishes: Again) -> tuple[Schedule, tuple[str, ...]]:
+def _schedule(old: Plan, wishes: Wishes) -> tuple[Schedule, tuple[str, ...]]:
     """Return where the run goes on, at the wanted step or at its checkpoint's, and the contradictions."""
     try:
         run, doubts = _reached(old, wishes)
@@ -111,7 +111,7 @@ def _schedule(old: Plan, wishes: Again) -> tuple[Schedule, tuple[str, ...]]:
         ) from None
 
 
-def _reached(old: Plan, wishes: Again) -> tuple[History, tuple[str, ...]]:
+def _reached(old: Plan, wishes: Wishes) -> tuple[History, tuple[str, ...]]:
     """Return what the run has done by then, as the plan's history counts, or as the checkpoint says.
 
     With it a sentence where they differ. Raises InputError for a step before the plan's own, or not the checkpoint's.
@@ -141,7 +141,7 @@ def _reached(old: Plan, wishes: Again) -> tuple[History, tuple[str, ...]]:
     return run.seen(sequences), (f"{doubt}: its own number counts",) if apart else ()
 
 
-def _scheduled(old: Plan, wishes: Again, run: History, anew: bool = False, past: History | None = None) -> Schedule:
+def _scheduled(old: Plan, wishes: Wishes, run: History, anew: bool = False, past: History | None = None) -> Schedule:
     """Schedule in tokens as it was; with another length of sequences than the old job's where one is wanted."""
     job = wishes.job
     known = filled(wishes.model, wishes.cluster, job)
@@ -160,7 +160,7 @@ def _scheduled(old: Plan, wishes: Again, run: History, anew: bool = False, past:
     )
 
 
-def _as_loaded(schedule: Schedule, loads: Loadable, old: Plan, wishes: Again) -> Schedule:
+def _as_loaded(schedule: Schedule, loads: Loadable, old: Plan, wishes: Wishes) -> Schedule:
     """Return the schedule of what the checkpoint leaves of the run.
 
     Where nothing of its place loads, that of a whole run.
@@ -177,12 +177,12 @@ def _loadable(old: Plan, new: Plan, saved: Checkpoint | None) -> Loadable:
     return loadable(old, new) if saved is None else of_folder(saved, new, old)
 
 
-def _solved(wishes: Again, pins: Mapping[str, str], progress: Progress | None) -> Plan:
+def _solved(wishes: Wishes, pins: Mapping[str, str], progress: Progress | None) -> Plan:
     job = wishes.job.model_copy(update={"pins": {**wishes.job.pins, **pins}}) if pins else wishes.job
     return best_plan(wishes.model, wishes.cluster, job, top=wishes.top, progress=progress)
 
 
-def _keeping(wishes: Again, pins: Mapping[str, str], free: Plan, progress: Progress | None) -> Plan:
+def _keeping(wishes: Wishes, pins: Mapping[str, str], free: Plan, progress: Progress | None) -> Plan:
     """Find the best plan with these pins.
 
     Raises InfeasibleError that names those which leave none, and the free plan.

@@ -15,10 +15,10 @@ SEQUENCE = "sequence parallel"  # of the decisions
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One decision. said: `tp 4 -> 8`; kept: the new plan with this decision alone as it was."""
+    """One decision. text: `tp 4 -> 8`; kept: the new plan with this decision alone as it was."""
 
     decision: str
-    said: str
+    text: str
     kept: Verdict
 
 

@@ -33,7 +33,7 @@ def _extra(extra: Extra, candidate: Candidate) -> str | None:
     return next((word for word, meant in extra.values.items() if meant == value), None)
 
 
-_SAID: Mapping[str, Callable[[Candidate], str | None]] = {
+_VALUES: Mapping[str, Callable[[Candidate], str | None]] = {
     **{name: partial(_degree, name) for name in ("tp", "pp", "vpp", "cp", "ep", "etp", "dp")},
     "mbs": lambda candidate: str(candidate.batch.micro),
     "zero": lambda candidate: str(candidate.options.zero_stage),
@@ -76,7 +76,7 @@ def names(words: Sequence[str], field: str) -> tuple[str, ...]:
 
 def pins(candidate: Candidate, kept: Sequence[str]) -> dict[str, str]:
     """Return the candidate's own values. Raises InputError with every name of which it has none that a pin can say."""
-    values = {name: _SAID[name](candidate) for name in kept}
+    values = {name: _VALUES[name](candidate) for name in kept}
     wrong = [name for name, value in values.items() if value is None]
     if wrong:
         raise InputError(

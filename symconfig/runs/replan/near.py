@@ -16,13 +16,13 @@ from symconfig.plans.plan import Candidate, Plan
 from symconfig.runs.checkpoint import Loadable, Verdict
 from symconfig.runs.replan import keep
 
-NEAR = 0.01  # a step that is this much longer is worth a checkpoint that is loaded with less ado
+WORTH = 0.01  # a step that is this much longer is worth a checkpoint that is loaded with less ado
 FREE = 0.001  # and this much longer is nothing
 GROUPS = (keep.LAYOUT, ("zero",), ("precision",))
 
 
 @dataclass(frozen=True, slots=True)
-class Near:
+class NearPlan:
     """A plan that keeps some choices of the old one. slower: its step over the new plan's, less one.
 
     verdict: of the old plan's checkpoint in it.
@@ -42,7 +42,7 @@ class Near:
 def nearest(
     old: Plan, new: Plan, loads: Loadable, solved: Callable[[Mapping[str, str]], Plan],
     loadable: Callable[[Plan], Loadable],
-) -> Near | None:  # fmt: skip
+) -> NearPlan | None:  # fmt: skip
     """Find the plan with the least work for its checkpoint, of those that keep some old choices and are hardly slower.
 
     Of several, the fastest, and of those that which keeps the least.
@@ -60,9 +60,9 @@ def nearest(
             continue
         slower = plan.best.predicted.step_s / new.best.predicted.step_s - 1
         verdict = loadable(plan).verdict
-        if slower <= NEAR and verdict.rank < loads.verdict.rank:
-            plans.append(Near(pins, plan, slower, verdict))
-    return min(plans, key=lambda near: (near.verdict.rank, max(0.0, near.slower), len(near.pins)), default=None)
+        if slower <= WORTH and verdict.rank < loads.verdict.rank:
+            plans.append(NearPlan(pins, plan, slower, verdict))
+    return min(plans, key=lambda one: (one.verdict.rank, max(0.0, one.slower), len(one.pins)), default=None)
 
 
 def _framework(plan: Plan) -> str:

@@ -9,7 +9,7 @@ from symconfig.render import own_target, target_of
 from symconfig.runs.checkpoint import Loadable
 from symconfig.runs.replan.changes import Changes
 from symconfig.runs.replan.differences import Difference
-from symconfig.runs.replan.near import Near
+from symconfig.runs.replan.near import NearPlan
 from symconfig.runs.replan.schedule import Schedule
 
 
@@ -51,7 +51,7 @@ class Replan:
     drift: Drift | None
     changes: Changes
     kept: Kept | None
-    near: Near | None
+    near_plan: NearPlan | None
     schedule: Schedule
     checkpoint: Loadable
     files: tuple[str, ...] | None

@@ -58,7 +58,7 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class SweepJob:
     """models, clusters: by the name under which a combination asks for them."""
 
     axes: tuple[Axis, ...]
@@ -99,9 +99,9 @@ def settled(job: Mapping[str, Any]) -> Fields:
     return Job.model_validate_json(json.dumps(dict(job))).model_dump(mode="json", by_alias=True)
 
 
-def asked(document: Document, base: Path | None) -> Asked:
+def sweep_job(document: Document, base: Path | None) -> SweepJob:
     """Read the sweep in the document; paths in it start at `base`. Raises InputError with all that is wrong."""
-    return _Reading(document, base, validate(document, SweepFile)).asked()
+    return _Reading(document, base, validate(document, SweepFile)).sweep_job()
 
 
 @dataclass(slots=True)
@@ -113,7 +113,7 @@ class _Reading:
     file: SweepFile
     problems: list[Problem] = field(default_factory=list)
 
-    def asked(self) -> Asked:
+    def sweep_job(self) -> SweepJob:
         self._names()
         axes = [self._axis(name, values) for name, values in self.file.sweep.items()]
         if not self.problems:
@@ -129,7 +129,7 @@ class _Reading:
                 self._wrong("is none of the clusters that are asked for", ("prices", name), of_key=True, need=need)
         if self.problems:
             raise InputError(list(dict.fromkeys(self.problems))[:MAX_PROBLEMS])
-        return Asked(tuple(axes), dict(self.file.job), rules, self.file.prices, models, clusters)
+        return SweepJob(tuple(axes), dict(self.file.job), rules, self.file.prices, models, clusters)
 
     def _wrong(self, what: str, path: KeyPath, **parts: Any) -> None:
         self.problems.append(self.document.problem(what, path, **parts))

@@ -13,7 +13,7 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError, Problem
 from symconfig.plans.digests import digest
-from symconfig.runs.sweep.asked import Asked, Fields, put, settled
+from symconfig.runs.sweep.asked import Fields, SweepJob, put, settled
 
 ID_LETTERS = 16  # of SHA-256 in hexadecimal: among a million, two are alike with a probability of 3e-8
 LIMIT = 10_000
@@ -65,12 +65,12 @@ class Ids:
         return self._digests[id(described)][1]
 
 
-def combinations(sweep: Asked) -> int:
+def combinations(sweep: SweepJob) -> int:
     """Count the combinations before any is left out."""
     return prod(len(axis.values) for axis in sweep.axes)
 
 
-def points(sweep: Asked, limit: int = LIMIT) -> Points:
+def points(sweep: SweepJob, limit: int = LIMIT) -> Points:
     """Return every combination once, the last axis fastest.
 
     Raises InputError for more than `limit`, and for none at all.
@@ -103,7 +103,7 @@ def points(sweep: Asked, limit: int = LIMIT) -> Points:
     return Points(tuple(kept.values()), sweep.prices, total, excluded, tuple(sorted(number + 1 for number in idle)))
 
 
-def _jobs(sweep: Asked) -> Iterator[Fields]:
+def _jobs(sweep: SweepJob) -> Iterator[Fields]:
     for values in product(*(axis.values for axis in sweep.axes)):
         job = json.loads(json.dumps(sweep.base))
         for axis, value in zip(sweep.axes, values, strict=True):

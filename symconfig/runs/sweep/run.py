@@ -18,7 +18,7 @@ from symconfig.runs.sweep.task import Row, Status, Task
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Done:
     """The progress of a sweep. rows: of all points that have one; fresh: planned just now."""
 
     points: int
@@ -27,7 +27,7 @@ class Told:
     unplanned: int
 
 
-Progress = Callable[[Told], None]
+Progress = Callable[[Done], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ def sweep(
             for row in engines.run([Task.of(point) for point in points if point.id not in known], wanted):
                 kept.add(row)
                 rows[row.id] = row
-                progress(_told(points, rows, known))
+                progress(_done(points, rows, known))
         except KeyboardInterrupt:
             interrupted = True
         swept = Swept(tuple(points), rows, prices, len(known), kept.dropped, interrupted)
@@ -100,7 +100,7 @@ def sweep(
     return swept
 
 
-def _told(points: Sequence[Point], rows: Mapping[str, Row], known: Mapping[str, Any]) -> Told:
-    return Told(
+def _done(points: Sequence[Point], rows: Mapping[str, Row], known: Mapping[str, Any]) -> Done:
+    return Done(
         len(points), len(rows), len(rows) - len(known), sum(row.status is not Status.PLANNED for row in rows.values())
     )

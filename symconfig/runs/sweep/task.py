@@ -82,14 +82,14 @@ def done(task: Task) -> Row:
         plan = best_plan(_model(task.model), _cluster(task.cluster), Job.model_validate_json(task.job), top=TOP)
         return Row(task.id, Status.PLANNED, planner(), "", planned(plan))
     except InfeasibleError as error:
-        return Row(task.id, Status.INFEASIBLE, planner(), _said(error))
+        return Row(task.id, Status.INFEASIBLE, planner(), _text(error))
     except SymconfigError as error:
-        return Row(task.id, Status.REFUSED, planner(), _said(error))
+        return Row(task.id, Status.REFUSED, planner(), _text(error))
     except Exception as error:
         return Row(task.id, Status.DEFECT, planner(), f"{type(error).__name__}: {error}")
 
 
-def _said(error: SymconfigError) -> str:
+def _text(error: SymconfigError) -> str:
     return " ".join(map(str, error.problems))
 
 

@@ -219,7 +219,7 @@ def optimizer_groups(mine: Iterable[Local]) -> list[Group]:
 class Flat:
     """A group as ZeRO-1 and 2 flatten it. part: elements of one rank's share of `padded`.
 
-    inside: elements of the parameters that touch this rank's share, each whole. beside: their padding at the end.
+    inside: elements of the parameters that touch this rank's share, each whole. padding_here: their padding at the end.
     elsewhere: elements of the others, each.
     """
 
@@ -227,7 +227,7 @@ class Flat:
     part: int
     largest: int
     inside: int
-    beside: int
+    padding_here: int
     elsewhere: tuple[int, ...]
 
 
@@ -263,7 +263,7 @@ def _flattened(empty: RankStates, flats: Sequence[Flat], settings: Settings) -> 
         if settings.stage == 1:
             gradients += _left_in_bucket(flats, settings)
     else:
-        gradients = Held(HALF * sum(flat.inside + flat.beside for flat in flats))
+        gradients = Held(HALF * sum(flat.inside + flat.padding_here for flat in flats))
     if not settings.offload:
         return replace(empty, optimizer=_adam(flats), gradients=gradients)
     kept = Held(host=WIDE * part)
