@@ -31,16 +31,16 @@ class Error:
 
 @dataclass(frozen=True, slots=True)
 class Oom:
-    """found of `ran_out` runs are predicted to run out of memory, and so are alarms of `ran` runs, at no margin."""
+    """caught of `ran_out` runs are predicted to run out of memory, and so are alarms of `ran` runs, at no margin."""
 
     ran_out: int
-    found: int
+    caught: int
     ran: int
     alarms: int
 
     @property
     def recall(self) -> float | None:
-        return self.found / self.ran_out if self.ran_out else None
+        return self.caught / self.ran_out if self.ran_out else None
 
     @property
     def false_rate(self) -> float | None:

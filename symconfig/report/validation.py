@@ -70,7 +70,7 @@ def _ooms(scores: Sequence[Source]) -> Grid:
         (
             source.name,
             count(oom.ran_out),
-            count(oom.found),
+            count(oom.caught),
             _share(oom.recall),
             count(oom.ran),
             count(oom.alarms),
@@ -242,7 +242,7 @@ def _oom(oom: Oom | None) -> dict[str, Any] | None:
     return {
         "n": oom.ran_out + oom.ran,
         "ran_out": oom.ran_out,
-        "found": oom.found,
+        "found": oom.caught,
         "recall": _maybe(oom.recall),
         "ran": oom.ran,
         "false_oom": oom.alarms,
