@@ -199,7 +199,7 @@ def space(
 
 def facts_of(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Fixed:
     """Return what constraints ask of a job's model and cluster."""
-    return facts(job.backend, model, cluster.gpu.architecture, job.attention, cluster.near, job.optimizer)
+    return facts(job.backend, model, cluster.gpu.architecture, job.attention, cluster.joined_gpus, job.optimizer)
 
 
 def usual_of(cluster: ClusterDescriptor, job: Job, precision: str | None = None) -> Framework:

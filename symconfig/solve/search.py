@@ -14,7 +14,7 @@ from symconfig.errors import InfeasibleError, InputError, Problem
 from symconfig.frameworks.facts import NO_FLASH
 from symconfig.frameworks.known import BACKENDS
 from symconfig.install import VERSION
-from symconfig.plans.plan import Beside, Candidate, Judged, Opened, Plan, Search
+from symconfig.plans.plan import Candidate, Judged, Opened, OtherPlans, Plan, Search
 from symconfig.solve import candidate, opened, pinned
 from symconfig.solve.budget import MEMORY_RISK, NO_LIMIT, fitting
 from symconfig.solve.candidate import tidy
@@ -154,10 +154,10 @@ def _plan(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, outcome:
         return replace(candidate.detail(found, cluster, job, best=found is best), judged=judged)
 
     chosen = [shown(found, judged) for found, judged in picks]
-    beside = Beside()
+    beside = OtherPlans()
     if choice is not None:
         simplest, judged = choice.simplest
-        beside = Beside(
+        beside = OtherPlans(
             simplest=None if simplest is best else shown(simplest, judged),
             within=WITHIN,
             fastest=None if choice.fastest is best else shown(choice.fastest, None),

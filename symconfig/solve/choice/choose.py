@@ -88,7 +88,7 @@ class _Judge:
     published: frozenset[Split]
 
     def drawn(self, found: Found) -> Drawn:
-        plain = simplicity(found, self.cluster.near, self.published)
+        plain = simplicity(found, self.cluster.joined_gpus, self.published)
         return Drawn(found, plain, step_seconds(found, self.cluster, self.draws))
 
     def less(self, drawn: Drawn, best_s: Array, most: float) -> Drawn:
