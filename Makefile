@@ -16,7 +16,7 @@ export PYTHONUTF8 := 1
 JOB := --model llama2-13b --cluster a100-80gb --gpus 64 --global-batch-size 1024 --seq-length 4096
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint mutants bench bench-check house accuracy priors pipelines partition adaptability trained symbols rules checkpoints rates families jobs systems verify-all verify-real verify-formats verify-training verify-engines soak megatron-source templates launchers readme options recipes sessions echarts pages docs new-block new-model new-cluster new-target new-rule dist fuzz clean
+.PHONY: help demo test lint mutants bench bench-check house accuracy priors pipelines partition adaptability trained symbols rules checkpoints rates families jobs systems verify-all verify-real verify-formats verify-training verify-engines soak megatron-source templates launchers readme options recipes sessions echarts pages docs rooms new-block new-model new-cluster new-target new-rule dist fuzz clean
 
 help:
 	@echo 'make demo        plan Llama-2-13B on 64 A100 for Megatron-LM and for DeepSpeed, into demo/'
@@ -54,6 +54,7 @@ help:
 	@echo 'make echarts     build the charts of pages anew from npm, into symconfig/report/page/assets'
 	@echo 'make pages       draw the page of a plan, into docs/pages (needs Chromium)'
 	@echo 'make docs        build the pages of docs/ as a site, strictly, into site/'
+	@echo 'make rooms       draw what the rooms of the package import, into docs/contributing.md'
 	@echo 'make new-block NAME=  write the files of a block, to be filled in; new-model, -cluster, -target, -rule: docs/contributing.md'
 	@echo 'make dist        build the wheel and the source distribution, check them, and try them offline on each Python here'
 	@echo 'make fuzz        search for inputs that break a reader (SECONDS=60 for each; FUZZ="bash yaml" for some)'
@@ -240,6 +241,9 @@ IN ?=
 CONFIG ?=
 new-block new-model new-cluster new-target new-rule: new-%: $(VENV)/.base
 	@$(BIN)/python docs/new.py $* '$(NAME)' $(if $(IN),--in '$(IN)') $(if $(CONFIG),--config '$(CONFIG)')
+
+rooms: $(VENV)/.base
+	$(BIN)/python docs/rooms.py
 
 readme: $(VENV)/.base
 	$(BIN)/python docs/refresh.py $(PAGES)

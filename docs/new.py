@@ -85,6 +85,7 @@ KINDS = {
         "llama3.1-8b",
         models,
         "tests/descriptor/test_load.py tests/descriptor/test_parameter_counts.py -k NEW_NAME",
+        then="make verify-real builds its ranks at the size in tests/verify_real.yaml",
     ),
     "cluster": Kind(
         DOTTED, "h100", clusters, "tests/descriptor/test_clusters.py", then="make priors, then make accuracy"
@@ -93,14 +94,15 @@ KINDS = {
         WORDS,
         "ms-swift",
         targets,
-        "tests/render/test_NEW_MODULE.py tests/test_formats.py tests/training/test_training.py",
-        then="make templates, then make verify-formats FORMATS=NEW_NAME",
+        "tests/render/test_NEW_MODULE.py tests/render/test_run_settings.py tests/render/test_told.py "
+        "tests/training/test_training.py tests/test_formats.py",
+        then="make templates, make verify-formats FORMATS=NEW_NAME and make verify-training",
     ),
     "rule": Kind(
         WORDS,
         "heads-over-tp",
         rules,
-        "tests/existing/rules/test_NEW_MODULE.py tests/existing/rules/test_megatron_rules.py -k NEW_NAME",
+        "tests/existing/rules",
         files_of_rules,
         "make rules",
     ),
@@ -185,8 +187,8 @@ def imported(config: str, name: str) -> str:
         model, _ = load_config(Path(config))
     except SymconfigError as error:
         raise RefusedError(str(error)) from error
-    source = "fill in: the address of its config.json"
-    return descriptor_yaml(model.model_copy(update={"name": name, "source": source}))
+    left = {"source": "fill in: the address of its config.json", "huggingface_id": "fill in: as Qwen/Qwen3-32B"}
+    return descriptor_yaml(model.model_copy(update={"name": name, **left}))
 
 
 def add(kind: str, name: str, inside: str | None = None, config: str | None = None, root: Path = ROOT) -> list[str]:
