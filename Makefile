@@ -16,7 +16,7 @@ export PYTHONUTF8 := 1
 JOB := --model llama2-13b --cluster a100-80gb --gpus 64 --global-batch-size 1024 --seq-length 4096
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint mutants bench bench-check house accuracy priors pipelines partition adaptability trained symbols rules checkpoints rates families jobs systems verify-all verify-real verify-formats verify-training verify-engines soak megatron-source templates launchers readme options recipes sessions echarts pages docs rooms new-block new-model new-cluster new-target new-rule dist fuzz clean
+.PHONY: help demo test lint mutants bench bench-check house accuracy priors pipelines partition adaptability trained symbols rules checkpoints rates families jobs tutorials systems verify-all verify-real verify-formats verify-training verify-engines soak megatron-source templates launchers readme options recipes sessions echarts pages docs rooms new-block new-model new-cluster new-target new-rule dist fuzz clean
 
 help:
 	@echo 'make demo        plan Llama-2-13B on 64 A100 for Megatron-LM and for DeepSpeed, into demo/'
@@ -45,6 +45,7 @@ help:
 	@echo 'make symbols     the formulas of a plan and where it stays the best, into docs/symbols.md'
 	@echo 'make rates       what a job says of its run, and the rates of what it leaves open, into docs/rates.md'
 	@echo 'make jobs        run the twelve jobs of docs/jobs, and put what they print into their pages'
+	@echo 'make tutorials   run the commands of docs/tutorials, and put what they print into them'
 	@echo 'make systems     run the commands of docs/systems.md, and put what they print into it'
 	@echo 'make templates   every variable of templates, into docs/templates.md'
 	@echo 'make launchers   every launcher with its settings, into docs/launchers.md'
@@ -206,6 +207,9 @@ families: $(VENV)/.verify
 
 jobs: $(VENV)/.base
 	$(BIN)/python docs/jobs.py
+
+tutorials: $(VENV)/.base
+	$(BIN)/python docs/jobs.py $(patsubst docs/%,../%,$(wildcard docs/tutorials/*.md))
 
 systems: $(VENV)/.base
 	$(BIN)/python docs/jobs.py ../systems.md
