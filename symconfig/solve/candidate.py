@@ -30,7 +30,7 @@ IMBALANCES = (1.0, 1.5)  # tokens on the busiest expert rank over the mean
 
 
 def detail(found: Found, cluster: ClusterDescriptor, job: Job, best: bool = False) -> Candidate:
-    """The candidate with its whole prediction; the best one also with unbalanced experts."""
+    """Return the candidate with its whole prediction; the best one also with unbalanced experts."""
     parts = compute(found)
     what = replace(predicted(found, parts, cluster), imbalance=_imbalance(found, cluster) if best else None)
     return made(found, job, parts.allocated, what)
@@ -53,7 +53,7 @@ def made(found: Found, job: Job, allocated: Sequence[float], what: Predicted) ->
 
 
 def _imbalance(found: Found, cluster: ClusterDescriptor) -> dict[str, dict[str, float]] | None:
-    """The same plan with balanced and with unbalanced experts: time and dropless memory of the busiest rank."""
+    """Return the plan's time and dropless memory with balanced and with unbalanced experts, of the busiest rank."""
     if found.request.model.experts is None:
         return None
     result = {}
@@ -79,7 +79,7 @@ def _recompute(found: Found) -> Recompute:
 
 
 def describe(recompute: Recompute) -> str:
-    """For tables and reports."""
+    """Describe a recompute policy for tables and reports."""
     if recompute.granularity == "selective":
         return "selective: " + ", ".join(recompute.modules)
     if recompute.granularity == "full":
@@ -135,7 +135,7 @@ def predicted(
     time: Mapping[str, float] | None = None,
     worst: int | None = None,
 ) -> Predicted:
-    """What one step takes, and what the fullest stage holds.
+    """Return what one step takes, and what the fullest stage holds.
 
     time: seconds by part, worst: the fullest stage, where not all stages lie on this cluster.
     """
@@ -182,12 +182,14 @@ def predicted(
 
 
 def tidy(value: float) -> float:
-    """Twelve digits: what differs beyond them differs by the processor's order of summation, and plans must not."""
+    """Round to twelve digits: what differs beyond them differs by the processor's order of summation, and plans must
+    not.
+    """
     return significant(value, 12)
 
 
 def degrees(candidate: Candidate) -> str:
-    """tp 4, pp 2, dp 8, micro-batch 1: only those above one, and the micro-batch."""
+    """Write the degrees above one, and the micro-batch: tp 4, pp 2, dp 8, micro-batch 1."""
     p = candidate.parallel
     named = [("tp", p.tp), ("pp", p.pp), ("vpp", p.vpp), ("cp", p.cp), ("ep", p.ep), ("etp", p.etp), ("dp", p.dp)]
     words = [f"{name} {value}" for name, value in named if value > 1]
@@ -195,7 +197,7 @@ def degrees(candidate: Candidate) -> str:
 
 
 def binding(best: Candidate, found: Found, weighed: Weighed, job: Job) -> str:
-    """What keeps the plan from being faster, as a sentence. found: the same plan."""
+    """Say what keeps the plan from being faster, as a sentence. found: the same plan."""
     limit, used = device_budget(found.request, found.machine), best.predicted.device_bytes
     left = weighed.candidates - weighed.feasible
     refused = f"{left:,} of {weighed.candidates:,} candidates do not fit" if left else "every candidate fits"
