@@ -103,12 +103,12 @@ def solve(
     progress: Callable[[str, float], None] | None = None,
 ) -> MixedResult:
     """Plan the job in `document` on both kinds. Arguments and errors as of `planning.solve`."""
-    found = Problems(problems)
-    found.collect(lambda: check_top(top))
+    collected = Problems(problems)
+    collected.collect(lambda: check_top(top))
     whole = document.data if isinstance(document.data, dict) else {}
     document = Document({"gpus": mixed.gpus, **whole}, document.file, document.keys, document.values, document.unread)
-    asked = read_job(document, model, mixed.shares[0].cluster, model_base=model_base, problems=found.all)
+    job = read_job(document, model, mixed.shares[0].cluster, model_base=model_base, problems=collected.all)
     try:
-        return MixedResult(mixed_plan(asked.model, mixed, asked.job, top=top, writes=writes, progress=progress))
+        return MixedResult(mixed_plan(job.model, mixed, job.job, top=top, writes=writes, progress=progress))
     except SymconfigError as error:
-        raise type(error)([stated(problem, asked.document) for problem in error.problems]) from None
+        raise type(error)([stated(problem, job.document) for problem in error.problems]) from None

@@ -37,7 +37,7 @@ def files(plan: MixedPlan) -> Files:
         "kinds": [_row(host) for host in plan.best.hosts],
         "sentences": tuple(verdict(plan)),
         "summary": summary.FUNCTIONS,
-        "told": plan.of(plan.best.hosts[0]),
+        "plan_of_kind": plan.of(plan.best.hosts[0]),
         "version": VERSION,
     }
     above = [File(name, templates.filled(f"{name}.j2", values), name.endswith(".sh")) for name in (LAUNCH, "REPORT.md")]

@@ -14,8 +14,8 @@ from symconfig.report.table import compared
 
 def blocks(plan: MixedPlan) -> list[Block]:
     """Return what a person decides by, in order."""
-    told = "\n".join(sentence.replace("**", "") for sentence in verdict(plan))
-    return [_headline(plan), _ranking((plan.best, *plan.alternatives)), _kinds(plan.best), told]
+    sentences = "\n".join(sentence.replace("**", "") for sentence in verdict(plan))
+    return [_headline(plan), _ranking((plan.best, *plan.alternatives)), _kinds(plan.best), sentences]
 
 
 def _headline(plan: MixedPlan) -> str:

@@ -36,26 +36,28 @@ from symconfig.solve.timeline import BUBBLE, EXCHANGE, own_schedule, shape, time
 class Across:
     """A candidate whose first `ahead` stages lie on one kind of GPU, and the others on another one.
 
-    founds: the same candidate as if all stages lay on the one kind, and on the other. border: for what passes between
+    candidates: the same one as if all stages lay on the first kind, and on the second. border: for what passes between
     the kinds.
     """
 
-    founds: tuple[Found, Found]
+    candidates: tuple[Found, Found]
     ahead: int
     border: Machine
 
     def laid(self, split: Split, block_layers: int) -> Across:
         """Return the same degrees and options with other stages."""
         one, other = (
-            replace(found, split=split, block_layers=block_layers, degrees=replace(found.degrees, vpp=split.vpp))
-            for found in self.founds
+            replace(
+                candidate, split=split, block_layers=block_layers, degrees=replace(candidate.degrees, vpp=split.vpp)
+            )
+            for candidate in self.candidates
         )
-        return replace(self, founds=(one, other))
+        return replace(self, candidates=(one, other))
 
     @property
     def pp(self) -> int:
         """Count the stages."""
-        return self.founds[0].degrees.pp
+        return self.candidates[0].degrees.pp
 
     @property
     def kinds(self) -> tuple[int, ...]:
@@ -65,29 +67,31 @@ class Across:
     @property
     def split(self) -> Split:
         """Return the layers of each chunk."""
-        return self.founds[0].split
+        return self.candidates[0].split
 
     @cached_property
     def tables(self) -> tuple[Table, Table]:
         """Price the blocks on either kind."""
-        return table_alone(self.founds[0]), table_alone(self.founds[1])
+        return table_alone(self.candidates[0]), table_alone(self.candidates[1])
 
     @property
     def num_microbatches(self) -> int:
         """Count the microbatches that pass the pipeline in a step."""
-        found = self.founds[0]
-        return found.request.global_batch // (found.degrees.dp * found.micro)
+        candidate = self.candidates[0]
+        return candidate.request.global_batch // (candidate.degrees.dp * candidate.micro)
 
     @cached_property
     def parts(self) -> tuple[Detail, Detail]:
-        """Work the candidate out on either kind, as if all stages lay on it."""
-        one, other = (detailed(found, table) for found, table in zip(self.founds, self.tables, strict=True))
+        """Price the candidate on either kind, as if all stages lay on it."""
+        one, other = (detailed(candidate, table) for candidate, table in zip(self.candidates, self.tables, strict=True))
         return one, other
 
     @property
     def floor_s(self) -> float:
         """Return a lower bound of the step in any layout."""
-        places = [self.tables[0].kinds.index(kind) for kind in sequence(self.founds[0].request.model) if is_layer(kind)]
+        places = [
+            self.tables[0].kinds.index(kind) for kind in sequence(self.candidates[0].request.model) if is_layer(kind)
+        ]
         one, other = (table.seconds[0, places, 0] for table in self.tables)
         return self.num_microbatches * shared_s(one, other, (self.ahead, self.pp - self.ahead))
 
@@ -115,8 +119,8 @@ class Across:
     def excess(self) -> tuple[float, float]:
         """Return the bytes by which the fullest stage of each kind exceeds what it may hold; below 0: it fits."""
         one, other = (
-            max(self.peaks[mine]) - peak_budget(found.request, found.machine)
-            for mine, found in zip(self.stages, self.founds, strict=True)
+            max(self.peaks[mine]) - peak_budget(candidate.request, candidate.machine)
+            for mine, candidate in zip(self.stages, self.candidates, strict=True)
         )
         return one, other
 
@@ -127,7 +131,7 @@ class Across:
 
     def _fits_host(self, kind: int) -> bool:
         sums, setting = self.own(kind)
-        room = self.founds[kind].machine.host_memory_bytes_per_gpu * HOST_SHARE
+        room = self.candidates[kind].machine.host_memory_bytes_per_gpu * HOST_SHARE
         return bool(host_bytes(sums, self.parts[kind].points, setting).max() <= room)
 
     @cached_property
@@ -138,7 +142,7 @@ class Across:
 
     @cached_property
     def _messages(self) -> tuple[Messages, ...]:
-        machines = (*(found.machine for found in self.founds), self.border)
+        machines = (*(candidate.machine for candidate in self.candidates), self.border)
         return tuple(
             messages(parts.sums, parts.points, replace(parts.setting, machine=machine))
             for parts, machine in zip((*self.parts, self.parts[0]), machines, strict=True)
@@ -163,7 +167,7 @@ class Across:
     def times(self) -> Times:
         """Return what the simulator needs: each stage's row of its own kind. What a message takes longer than the
         fastest one belongs to the pass that waits for it."""
-        one, other = (times(found, parts) for found, parts in zip(self.founds, self.parts, strict=True))
+        one, other = (times(candidate, parts) for candidate, parts in zip(self.candidates, self.parts, strict=True))
         least_s = min(self.links_s)
         into, back = (np.maximum(arrivals - least_s, 0.0) for arrivals in self.arrivals_s)
 
@@ -181,7 +185,7 @@ class Across:
 
     def run(self, made: Times) -> Timeline:
         """Simulate the pipeline as the framework runs it."""
-        return simulate(own_schedule(self.founds[0]), made, *shape(self.parts[0]))
+        return simulate(own_schedule(self.candidates[0]), made, *shape(self.parts[0]))
 
     @cached_property
     def simulated_s(self) -> float:
@@ -215,16 +219,20 @@ class Across:
         kind, m = self.kinds[slowest], self.num_microbatches
         parts = self.parts[kind]
         alone = self.run(without_exchange(self.times)).step_s
-        again = float(self.times.recompute[slowest].sum())
+        repeated = float(self.times.recompute[slowest].sum())
         communication = float(parts.sums.communication[slowest, 0, 0])
         waits = 2.0 * self.split.vpp * parts.setting.framework.handover_s
         waits += sum(float(arrivals[slowest].sum()) for arrivals in self.arrivals_s)
         overhead = float(np.ravel(parts.cost.time["overhead"])[0])
-        found = {"recompute": m * again, "layer communication": m * communication, "pipeline send/receive": m * waits}
+        shares = {
+            "recompute": m * repeated,
+            "layer communication": m * communication,
+            "pipeline send/receive": m * waits,
+        }
         whole = m * self.stage_s[slowest]
         return {
-            "compute": whole - sum(found.values()),
-            **found,
+            "compute": whole - sum(shares.values()),
+            **shares,
             BUBBLE: alone - whole,
             EXCHANGE: self.simulated_s - alone + self._slower(copies_s),
             "optimizer": self._slower(apart_s) - overhead,

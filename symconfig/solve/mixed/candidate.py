@@ -29,7 +29,7 @@ def described(placed: Placed, mixed: MixedCluster, jobs: Sequence[Job]) -> Mixed
         host_bytes=max(one.host_bytes for one in each),
     )
     allocated = [across.parts[kind].allocated[stage] for stage, kind in enumerate(across.kinds)]
-    return MixedCandidate(made(across.founds[0], jobs[0], allocated, what), (hosts[0], hosts[1]))
+    return MixedCandidate(made(across.candidates[0], jobs[0], allocated, what), (hosts[0], hosts[1]))
 
 
 def _predicted(placed: Placed, mixed: MixedCluster, kind: int) -> Predicted:
@@ -38,7 +38,7 @@ def _predicted(placed: Placed, mixed: MixedCluster, kind: int) -> Predicted:
     mine = [stage for stage, on in enumerate(across.kinds) if on == kind]
     worst = max(mine, key=lambda stage: across.peaks[stage])
     cluster = mixed.shares[placed.order[kind]].cluster
-    return predicted(across.founds[kind], across.parts[kind], cluster, across.time, worst)
+    return predicted(across.candidates[kind], across.parts[kind], cluster, across.time, worst)
 
 
 def _host(placed: Placed, mixed: MixedCluster, jobs: Sequence[Job], kind: int, what: Predicted) -> Host:
@@ -58,6 +58,6 @@ def _host(placed: Placed, mixed: MixedCluster, jobs: Sequence[Job], kind: int, w
 
 def _peak_flops(placed: Placed, mixed: MixedCluster) -> float:
     """Return the mean peak of all GPUs in the plan's precision."""
-    precision = placed.across.founds[0].request.precision
+    precision = placed.across.candidates[0].request.precision
     whole = sum(share.gpus * getattr(share.cluster.gpu.peak_flops, precision).value for share in mixed.shares)
     return float(whole / mixed.gpus)

@@ -35,14 +35,14 @@ def best_layers(across: Across, below_s: float) -> Across | None:
     """
     if across.floor_s >= below_s:
         return None
-    request, again = across.founds[0].request, across.founds[0].block_layers
-    given = [across.laid(across.split, again)]
+    request, first_layers = across.candidates[0].request, across.candidates[0].block_layers
+    given = [across.laid(across.split, first_layers)]
     best = _fastest(across, given, below_s)
     if request.pins.layout is not None:
         return best
     below_s = below_s if best is None else best.step_s
     few = every_split(sequence(request.model), across.pp, across.split.vpp, request.limits.layouts)
-    others = _proposed(across, below_s) if few is None else (across.laid(split, again) for split in few)
+    others = _proposed(across, below_s) if few is None else (across.laid(split, first_layers) for split in few)
     return _fastest(across, others, below_s) or best
 
 
@@ -57,15 +57,15 @@ def _fastest(across: Across, layouts: Iterable[Across], below_s: float) -> Acros
 
 def around(across: Across) -> Across:
     """Move one layer at a time from one chunk to another as long as the step becomes shorter."""
-    request = across.founds[0].request
+    request = across.candidates[0].request
     layouts = request.limits.layouts
     if request.pins.layout is not None or not layouts.free(across.split.vpp):
         return across
-    again = across.founds[0].block_layers
+    first_layers = across.candidates[0].block_layers
     for _ in range(ROUNDS):
         ways = (said(across.pp, chunks, layouts) for chunks in moves(across.split))
-        near = (across.laid(split, again) for split in ways if split is not None)
-        best = _fastest(across, near, across.step_s * (1 - CLOSE))
+        neighbours = (across.laid(split, first_layers) for split in ways if split is not None)
+        best = _fastest(across, neighbours, across.step_s * (1 - CLOSE))
         if best is None:
             break
         across = best
@@ -74,12 +74,12 @@ def around(across: Across) -> Across:
 
 def _proposed(across: Across, below_s: float) -> Iterator[Across]:
     """Yield what the dynamic program finds for the policy, with less and less memory while its answer does not fit."""
-    request, pp, vpp = across.founds[0].request, across.pp, across.split.vpp
+    request, pp, vpp = across.candidates[0].request, across.pp, across.split.vpp
     plain = even(sequence(request.model), pp, 1, 0, 0)
     if plain is None:
         return
-    one = across.laid(plain, across.founds[0].block_layers)
-    problems = list(map(asked, one.founds, one.parts))
+    one = across.laid(plain, across.candidates[0].block_layers)
+    problems = list(map(asked, one.candidates, one.parts))
     most_s = below_s / one.num_microbatches
     for _ in range(TRIES):
         chain, first = slowest_least(problems, across.kinds, _waits(one), most_s)
@@ -89,13 +89,13 @@ def _proposed(across: Across, below_s: float) -> Iterator[Across]:
         split = None if chunks is None else said(pp, chunks, request.limits.layouts)
         if split is None:
             return
-        found = across.laid(split, first)
-        yield found
-        if found.fits:
+        laid = across.laid(split, first)
+        yield laid
+        if laid.fits:
             return
         problems = [
             replace(problem, limit_bytes=problem.limit_bytes - max(excess, 0.0) * (1 + CLOSE))
-            for problem, excess in zip(problems, found.excess, strict=True)
+            for problem, excess in zip(problems, laid.excess, strict=True)
         ]
 
 
@@ -138,15 +138,15 @@ def bound_s(problems: Sequence[StageProblem], kinds: Sequence[int], mode: Mode) 
     if not mode.first:
         return low
     each = [float(seconds.min()) for seconds in (one, other)]
-    again = [min(p.seconds[kind][1] - p.seconds[kind][mode.choice] for kind in every) for p in problems]
+    repeated = [min(p.seconds[kind][1] - p.seconds[kind][mode.choice] for kind in every) for p in problems]
 
     def held(most_s: float) -> float:
         """Count the layers that all stages take in so many seconds."""
-        few = (most_s / (plain + more) for plain, more in zip(each, again, strict=True))
-        many = ((most_s - mode.first * more) / plain for plain, more in zip(each, again, strict=True))
+        few = (most_s / (plain + more) for plain, more in zip(each, repeated, strict=True))
+        many = ((most_s - mode.first * more) / plain for plain, more in zip(each, repeated, strict=True))
         return sum(count * max(min(a, mode.first), b) for count, a, b in zip(on, few, many, strict=True))
 
-    high = low + (mode.first + 1) * max(again)
+    high = low + (mode.first + 1) * max(repeated)
     for _ in range(HALVINGS):
         middle = (low + high) / 2
         low, high = (low, middle) if held(middle) >= len(every) else (middle, high)

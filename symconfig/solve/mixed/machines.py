@@ -60,11 +60,11 @@ def _between_nodes(cluster: ClusterDescriptor, machine: Machine) -> dict[str, Nu
     """Return the levels of a machine, with those inside a node as fast as the first one between nodes."""
     names = [level.name for level in cluster.levels]
     first = next((place for place, name in enumerate(names) if name in NETWORK), len(names) - 1)
-    found = dict(machine.levels)
+    levels = dict(machine.levels)
     for place in range(min(first, _LEVELS)):
         for end in ("bytes_per_s", "latency_s", "mesh"):
-            found[f"level{place}_{end}"] = machine.levels[f"level{min(first, _LEVELS - 1)}_{end}"]
-    return found
+            levels[f"level{place}_{end}"] = machine.levels[f"level{min(first, _LEVELS - 1)}_{end}"]
+    return levels
 
 
 def _worse(one: dict[str, Number], other: dict[str, Number]) -> dict[str, Number]:

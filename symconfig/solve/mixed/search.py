@@ -128,7 +128,7 @@ class _Solving:
 
     def ranked(self) -> list[Placed]:
         """Rank the best of each way to split, the fastest first."""
-        return sorted(self.best.values(), key=lambda placed: (placed.across.step_s, placed.across.founds[0].order))
+        return sorted(self.best.values(), key=lambda placed: (placed.across.step_s, placed.across.candidates[0].order))
 
     def _requests(self, precision: Precision, pins: Pins) -> list[tuple[Request, Request]]:
         """Pair what the one kind can have on with the same on the other."""
@@ -154,7 +154,7 @@ class _Solving:
             self.candidates += weighed.candidates
             self.feasible += weighed.feasible
             of = {pair[0].extras: pair for pair in pairs}
-            self.fronts += [(found, of[found.extras]) for found in weighed.best]
+            self.fronts += [(front, of[front.extras]) for front in weighed.best]
 
     def _pins(self, pp: int, chunks: tuple[int, int]) -> Pins | None:
         """Narrow the job's pins to so many stages, and chunks of each within limits. None: they exclude each other."""
@@ -168,54 +168,54 @@ class _Solving:
         """Lay the candidates over both kinds, the most hopeful first, and move layers around the best ones."""
         # On the mean machine a candidate is hardly ever slower than over both kinds.
         ordered = sorted(self.fronts, key=lambda front: (front[0].degrees.vpp > 1, front[0].order))
-        for number, (found, pair) in enumerate(ordered):
+        for number, (front, pair) in enumerate(ordered):
             if progress:
                 progress(
                     f"{self.candidates:,} candidates weighed, {self.laid:,} laid over both kinds", number / len(ordered)
                 )
-            if found.step_s > FAR * self.best_s:
+            if front.step_s > FAR * self.best_s:
                 continue
-            for across, order in self._placed(found, pair):
+            for across, order in self._placed(front, pair):
                 self.laid += 1
-                self._keep(best_layers(across, self._below_s(found)), order)
+                self._keep(best_layers(across, self._below_s(front)), order)
         for placed in self.ranked()[:LEADERS]:
             self._keep(around(placed.across), placed.order)
 
-    def _below_s(self, found: Found) -> float:
+    def _below_s(self, front: Found) -> float:
         """Return what a candidate must be faster than: the best of its way to split, and what is far from the best."""
-        mine = self.best.get(family(found))
+        mine = self.best.get(family(front))
         return min(FAR * self.best_s, float("inf") if mine is None else mine.across.step_s)
 
     def _keep(self, across: Across | None, order: tuple[int, int]) -> None:
-        if across is not None and across.step_s < self._below_s(across.founds[0]):
-            self.best[family(across.founds[0])] = Placed(across, order)
+        if across is not None and across.step_s < self._below_s(across.candidates[0]):
+            self.best[family(across.candidates[0])] = Placed(across, order)
 
-    def _placed(self, found: Found, pair: tuple[Request, Request]) -> Iterator[tuple[Across, tuple[int, int]]]:
+    def _placed(self, front: Found, pair: tuple[Request, Request]) -> Iterator[tuple[Across, tuple[int, int]]]:
         """Yield a candidate in both orders of the kinds, under each recompute policy."""
         shares = self.mixed.shares
-        each = [machine(share.cluster, found.request.precision, gpus=self.mixed.gpus) for share in shares]
+        each = [machine(share.cluster, front.request.precision, gpus=self.mixed.gpus) for share in shares]
         between = border(self.mixed, each)
         same = shares[0].cluster == shares[1].cluster
-        for policy in _policies(found):
-            both = [replace(policy, request=asked, machine=gpu) for asked, gpu in zip(pair, each, strict=True)]
+        for policy in _policies(front):
+            both = [replace(policy, request=own, machine=gpu) for own, gpu in zip(pair, each, strict=True)]
             if any(one.refused() for one in both):
                 continue
             for order in ORDERS[:1] if same else ORDERS:
-                ahead = shares[order[0]].gpus * found.degrees.pp // self.mixed.gpus
+                ahead = shares[order[0]].gpus * front.degrees.pp // self.mixed.gpus
                 yield Across((both[order[0]], both[order[1]]), ahead, between), order
 
 
-def _policies(found: Found) -> Iterator[Found]:
+def _policies(front: Found) -> Iterator[Found]:
     """Yield a candidate under its own recompute policy, then under the others that its target has."""
-    yield found
-    choices = recompute_choices(found.request)
+    yield front
+    choices = recompute_choices(front.request)
     yield from (
-        replace(found, choice=choice, block_layers=0)
+        replace(front, choice=choice, block_layers=0)
         for choice in choices
-        if found.block_layers or choice != found.choice
+        if front.block_layers or choice != front.choice
     )
-    if found.request.limits.block_recompute and Choice() in choices and WHOLE in choices and not found.block_layers:
-        yield replace(found, choice=WHOLE, block_layers=1)
+    if front.request.limits.block_recompute and Choice() in choices and WHOLE in choices and not front.block_layers:
+        yield replace(front, choice=WHOLE, block_layers=1)
 
 
 def _nothing(mixed: MixedCluster, solving: _Solving) -> InfeasibleError:

@@ -53,7 +53,7 @@ def test_two_names_of_one_gpu_give_the_plan_of_one_cluster() -> None:
     found = search(LLAMA, cluster, job(cluster, **pins), effort=THOROUGH).ranked[0].across
     alone = Job(model=LLAMA.name, cluster="h100", gpus=32, global_batch_size=128, pins=pins)
     best = one_kind.search(LLAMA, cluster.shares[0].cluster, alone, top=1).fastest
-    assert found.founds[0].degrees == best.parallel
+    assert found.candidates[0].degrees == best.parallel
     assert found.step_s == pytest.approx(best.predicted.step_s, rel=1e-9)
 
 
@@ -67,21 +67,23 @@ def test_no_layout_of_any_degrees_in_either_order_is_faster() -> None:
     cluster = mixed("h100 with gpus_per_node=4*4 + a100-80gb with gpus_per_node=4*4 over 100Gb/s")
     mix = search(SMALL, cluster, job(cluster, SMALL, 64, **OPEN), top=99)
     best = mix.ranked[0]
-    like = {placed.across.founds[0].degrees.tp > 1: placed for placed in mix.ranked}
+    like = {placed.across.candidates[0].degrees.tp > 1: placed for placed in mix.ranked}
     steps = {
-        (tp, pp): every_layout_s(like[tp > 1], replace(best.across.founds[0].degrees, tp=tp, pp=pp, dp=8 // (tp * pp)))
+        (tp, pp): every_layout_s(
+            like[tp > 1], replace(best.across.candidates[0].degrees, tp=tp, pp=pp, dp=8 // (tp * pp))
+        )
         for tp, pp in ((1, 2), (2, 2), (4, 2), (1, 4), (2, 4))
     }
-    degrees = best.across.founds[0].degrees
+    degrees = best.across.candidates[0].degrees
     assert steps[degrees.tp, degrees.pp] == min(steps.values())
     assert best.across.step_s == pytest.approx(min(steps.values()), rel=1e-9)
 
 
 def every_layout_s(like: Placed, degrees: Degrees) -> float:
     """Return the fastest step of the degrees, of all layers over their stages in both orders of the kinds."""
-    founds = [replace(found, degrees=degrees) for found in like.across.founds]
-    layouts, best = founds[0].request.limits.layouts, float("inf")
-    for one, other in permutations(founds):
+    candidates = [replace(found, degrees=degrees) for found in like.across.candidates]
+    layouts, best = candidates[0].request.limits.layouts, float("inf")
+    for one, other in permutations(candidates):
         for borders in combinations_with_replacement(range(SMALL.num_hidden_layers + 1), degrees.pp - 1):
             sizes = [b - a for a, b in pairwise((0, *borders, SMALL.num_hidden_layers))]
             split = said(degrees.pp, cut(sequence(SMALL), sizes), layouts)
@@ -122,7 +124,7 @@ def test_with_ample_memory_layers_go_by_speed() -> None:
 def test_a_machine_of_mean_rates_does_as_much_as_both() -> None:
     cluster = mixed("h100*8 + a100-80gb*8")
     placed = search(LLAMA, cluster, job(cluster, tp="1", pp="2", vpp="1", mbs="1")).ranked[0]
-    one, other = placed.across.founds
+    one, other = placed.across.candidates
     same = mean([one.machine, one.machine], [8, 8])
     assert same == one.machine
     both = mean([one.machine, other.machine], [8, 8])
