@@ -172,3 +172,10 @@ def test_a_rule_can_be_put_into_every_file_of_rules(name: str) -> None:
     text = (ROOT / "symconfig" / "existing" / "rules" / f"{name}.py").read_text(encoding="utf-8")
     assert all(re.search(rf"import .*\b{word}\b", text) for word in ("Iterator", "Problem", "MegatronFacts"))
     assert re.search(r"^MEGATRON: ", text, re.MULTILINE)
+
+
+def test_a_refusal_is_a_sentence_and_two(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["new.py", "cluster", "h100"])
+    with pytest.raises(SystemExit, match="2"):
+        new.main()
+    assert capsys.readouterr().err == "error: there is a cluster h100 already\n"
