@@ -95,6 +95,7 @@ def test_every_test_of_an_addition_fails_with_what_is_to_be_filled_in(tree: Path
         (wrong,) = case
         assert wrong.tag in ("failure", "error"), text
         assert "fill in" in wrong.attrib["message"], text
+        assert "missing" not in wrong.attrib["message"], "every field that is needed is to be filled in"
 
 
 @pytest.mark.parametrize("kind", NAMES)
