@@ -9,8 +9,8 @@ from dataclasses import dataclass
 class LogitBytes:
     """Bytes for each logit of a micro-batch, at the fullest moment.
 
-    forward: of log-probabilities without gradients; entropy: of these with the entropy. update: of forward and
-    backward; entropy_update: of these with the entropy in the loss.
+    forward: of log-probabilities without gradients; entropy: of these with the entropy. update: of an update, beside
+    what the planner's own loss keeps; entropy_update: of one whose loss has the entropy.
     """
 
     forward: float
@@ -19,8 +19,8 @@ class LogitBytes:
     entropy_update: float = 0.0
 
 
-# verl 0.9.1 on Megatron-Core (workers/engine/megatron/transformer_impl.py, utils/megatron/tensor_parallel.py). The head's
-# 16-bit logits and their fp32 copy (Float16Module) are there at once: 6. From then on the copy serves the loss in place.
-# For the entropy it is copied, and its softmax is another one: 12, all of which a backward reads. Without it the backward
-# has the softmax and, of the division by the temperature, a second gradient.
-VERL = LogitBytes(forward=6.0, entropy=12.0, update=8.0, entropy_update=12.0)
+# verl 0.9.1 on Megatron-Core (workers/engine/megatron/transformer_impl.py, utils/megatron/tensor_parallel.py). 16-bit
+# logits and their fp32 copy (Float16Module) are there at once: 6. From then on the copy serves the loss in place. For
+# the entropy it is copied, and its softmax is another one: 12, all of which a backward reads; of these the planner's
+# loss has the fp32 copy. Without the entropy the division by the temperature has a second gradient beside that.
+VERL = LogitBytes(forward=6.0, entropy=12.0, update=4.0, entropy_update=8.0)

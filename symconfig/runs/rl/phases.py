@@ -164,8 +164,8 @@ class Layout:
     def _updating(self, each: Trained, name: str, other: Trained | None) -> dict[str, float]:
         """What an update holds: all of the trained model, and what rests of the other one."""
         held = {f"{name} {part}": each.memory[part] for part in (WEIGHTS, GRADIENTS, STATES)}
-        states, passing = sum(held.values()), each.passing_bytes(entropy=self.rl.entropy and each is self.actor)
-        held["activations, logits and loss"] = max(each.reserved(states + passing) - states, self._gaps(passing))
+        states, peak = sum(held.values()), each.peak_bytes(entropy=self.rl.entropy and each is self.actor)
+        held["activations, logits and loss"] = max(each.reserved(peak) - states, self._gaps(peak - states))
         others = {} if other is None else at_rest(other, self.away)
         kept = {f"{'critic' if each is self.actor else 'actor'}'s {part}": size for part, size in others.items()}
         return self._with_processes(held | kept)

@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from symconfig.cost.blocks import KEPT
+from symconfig.cost.blocks import KEPT, TRANSIENT
 from symconfig.cost.device import reserved_bytes
 from symconfig.cost.lattice import Array
 from symconfig.cost.table import Choice
@@ -21,7 +21,6 @@ from symconfig.solve.restore import restore
 from symconfig.solve.timeline import times
 
 STATES, WEIGHTS, GRADIENTS = "optimizer state", "weights", "gradients"
-_HELD = (WEIGHTS, GRADIENTS, STATES)
 _LOSS, _WORKING = "logits and loss", "working set"
 
 
@@ -82,10 +81,10 @@ class Trained:
 
     @cached_property
     def _layer_bytes(self) -> float:
-        """Bytes of the fullest layer: all that it keeps for a backward."""
-        whole = detail(replace(self.found, choice=Choice(), block_layers=0, uniform_layers=1))
-        kept = whole.table.passes[KEPT][0, :, 0]
-        return max(float(kept[index]) for index, kind in enumerate(whole.table.kinds) if is_layer(kind))
+        """Bytes of the fullest layer, at most: all that it would keep for a backward, and what that works with."""
+        whole = detail(replace(self.found, choice=Choice(), block_layers=0, uniform_layers=1)).table
+        made = (whole.passes[KEPT] + whole.passes[TRANSIENT])[0, :, 0]
+        return max(float(made[index]) for index, kind in enumerate(whole.kinds) if is_layer(kind))
 
     @property
     def logit_count(self) -> float:
@@ -94,23 +93,20 @@ class Trained:
         padded = found.request.framework.padded_vocab(found.request.model.vocab_size, np.array([float(p.tp)]))
         return found.micro * found.request.seq_length / p.cp * float(np.ravel(padded)[0]) / p.tp
 
-    def passing_bytes(self, entropy: bool = False, more: float = 0.0) -> float:
-        """Return the bytes that an update has beside weights, gradients and state of the fullest GPU. more: bytes for
-        each logit beside those of the update.
+    def peak_bytes(self, entropy: bool = False) -> float:
+        """Return the bytes of an update at its peak on the fullest GPU.
 
-        The backward begins where the loss is, so what that takes at its peak is held beside all activations, and what
-        later layers work with is not.
+        The backward begins at the loss: what that takes is there beside all activations, and what the layers work with
+        is there later.
         """
-        memory = {name: self._by_stage(part) for name, part in self.parts.cost.memory.items()}
-        held = sum((memory[name] for name in _HELD), np.zeros(1))
-        states = sum(self.memory[name] for name in _HELD)
-        working, loss = memory.get(_WORKING, np.zeros(1)), memory.get(_LOSS, np.zeros(1))
-        rest = sum((part for name, part in memory.items() if name not in (*_HELD, _WORKING, _LOSS)), np.zeros(1))
-        if self.logits is None:
-            return float((held + rest + working).max()) - states
-        last = np.zeros_like(held)
-        last[-1] = self.logit_count * (more + (self.logits.entropy_update if entropy else self.logits.update))
-        return float((held + rest + np.maximum(loss + working, last)).max()) - states
+        parts = {name: self._by_stage(part) for name, part in self.parts.cost.memory.items()}
+        working = parts.pop(_WORKING)
+        if self.logits is not None:
+            each = self.logits.entropy_update if entropy else self.logits.update
+            working[-1] = max(working[-1], each * self.logit_count)
+        else:
+            parts.pop(_LOSS)
+        return float((working + sum(parts.values())).max())
 
     def _by_stage(self, part: Array) -> Array:
         """Return [pp] bytes of a part."""
