@@ -21,8 +21,8 @@ from symconfig.descriptor.load import load_cluster, load_model, located
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.optimizer import Optimizer
 from symconfig.descriptor.rl import Rl
-from symconfig.descriptor.tuning import Preference, Sequences, with_batch
 from symconfig.descriptor.training import Training
+from symconfig.descriptor.tuning import Preference, Sequences, with_batch
 from symconfig.descriptor.validate import validate
 from symconfig.errors import InputError, Problem, SymconfigError
 from symconfig.format import json_text
