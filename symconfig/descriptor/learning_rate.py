@@ -93,7 +93,7 @@ HABITS: dict[Task | AdapterTask, Habit] = {
     "dpo": Habit(
         name="preference training",
         rates=(
-            Published(7e9, 5e-7, "Zephyr 7B (arXiv:2310.16944, section 4.3)"),
+            Published(7e9, 5e-7, "Zephyr 7B (arXiv:2310.16944; huggingface/alignment-handbook)"),
             Published(13e9, 5e-7, f"Tülu 2 13B ({_TULU2_DPO})"),
             Published(70e9, 5e-7, f"Tülu 2 70B ({_TULU2_DPO})"),
         ),
@@ -101,16 +101,16 @@ HABITS: dict[Task | AdapterTask, Habit] = {
         warmup=0.1,
         most_warmup=None,
         weight_decay=0.0,
-        source=f"Tülu 2 ({_TULU2_DPO}): 10 % of warm-up, decay to 0, no weight decay",
+        source="Zephyr (arXiv:2310.16944; huggingface/alignment-handbook): 10 % of warm-up, decay to 0, no weight decay",
     ),
     "dpo of adapters": Habit(
         name="preference training of adapters",
-        rates=(Published(7e9, 5e-6, "Zephyr 7B with QLoRA (github.com/huggingface/alignment-handbook)"),),
+        rates=(Published(7e9, 5e-6, "Zephyr 7B with QLoRA (arXiv:2310.16944; huggingface/alignment-handbook)"),),
         floor=0.0,
         warmup=0.1,
         most_warmup=None,
         weight_decay=0.0,
-        source="the same recipe: 10 % of warm-up, decay to 0, no weight decay",
+        source="Zephyr (arXiv:2310.16944; huggingface/alignment-handbook): 10 % of warm-up, decay to 0, no weight decay",
     ),
     "rl": Habit(
         name="reinforcement learning",
