@@ -119,5 +119,6 @@ SPREAD = (
     # Reinforcement learning: GRPO of a dense model and of experts, PPO with its critic.
     Spread("qwen3-8b-grpo", "qwen3-8b", "h100", 8, None, {"rl": RL}),
     Spread("qwen3-30b-a3b-grpo", "qwen3-30b-a3b", "h100", 32, None, {"rl": RL}),
+    Spread("qwen3-8b-grpo-lora", "qwen3-8b", "h100", 8, None, {"rl": RL, "lora": {"r": 32}}),
     Spread("qwen2.5-7b-ppo", "qwen2.5-7b", "h100", 16, None, {"rl": RL | {"algorithm": "ppo", "samples": 1}}),
 )

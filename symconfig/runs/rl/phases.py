@@ -57,9 +57,10 @@ class Phase:
 
 
 def to_engine_s(actor: Trained) -> float:
-    """Return the seconds in which every GPU receives an actor's whole weights, tensor by tensor."""
-    p = actor.candidate.parallel
-    total = _WEIGHT_BYTES * parameters(actor.plan.model, with_mtp=False).total
+    """Return the seconds in which every GPU receives an actor's whole weights, tensor by tensor; of adapters these
+    alone, since the engine has the frozen weights."""
+    p, count = actor.candidate.parallel, parameters(actor.plan.model, with_mtp=False)
+    total = _WEIGHT_BYTES * (count.total if actor.plan.model.adapter is None else count.trainable)
     ranks = np.array([float(max(p.tp * p.pp, p.ep * p.etp * p.pp))])
     return float(ring(np.array([total]), 1.0, ranks, 1.0, actor.found.machine)[0])
 
@@ -117,7 +118,12 @@ class Layout:
         """Bytes of host memory for each GPU."""
         trained = (self.actor, *filter(None, (self.critic,)))
         states = sum(each.memory[name] for each in trained for name in AWAY[self.away])
-        return states + (self.actor.memory[WEIGHTS] if self.rl.reference else 0.0)
+        return states + (self.actor.memory[WEIGHTS] if self._copied else 0.0)
+
+    @property
+    def _copied(self) -> bool:
+        """Whether the reference is a second copy: that of adapters is the actor without them."""
+        return self.rl.reference and self.actor.plan.model.adapter is None
 
     def _phases(self) -> Iterator[Phase]:
         rl, actor, critic, steps = self.rl, self.actor, self.critic, self.rl.updates * self.rl.epochs
@@ -133,9 +139,11 @@ class Layout:
         forward = {f"actor's {WEIGHTS}": actor.memory[WEIGHTS], "forward": read}
         yield Phase("log-probabilities", actor.forward_s(rl.updates), self._beside(forward, but=(WEIGHTS,)))
         if rl.reference:
-            frozen = {"reference": actor.memory[WEIGHTS], "forward": self._gaps(actor.forward_bytes())}
-            loaded = actor.memory[WEIGHTS] / actor.host_bytes_per_s
-            yield Phase("reference", actor.forward_s(rl.updates) + loaded, self._beside(frozen))
+            name = "reference" if self._copied else f"actor's {WEIGHTS}"
+            frozen = {name: actor.memory[WEIGHTS], "forward": self._gaps(actor.forward_bytes())}
+            loaded = actor.memory[WEIGHTS] / actor.host_bytes_per_s * self._copied
+            held = self._beside(frozen, but=() if self._copied else (WEIGHTS,))
+            yield Phase("reference", actor.forward_s(rl.updates) + loaded, held)
         if critic is not None:
             values = {f"critic's {WEIGHTS}": critic.memory[WEIGHTS], "forward": self._gaps(critic.forward_bytes())}
             yield Phase("values", critic.forward_s(rl.updates), self._beside(values))

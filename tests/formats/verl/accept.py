@@ -26,7 +26,10 @@ def accept(folder: Path) -> Values:
         engine.tensor_model_parallel_size * engine.pipeline_model_parallel_size * engine.context_parallel_size
     )
     recompute = engine.override_transformer_config
+    lora = config.actor_rollout_ref.model.lora
+    adapted = {"adapter": "lora", "lora_r": lora.rank, "lora_alpha": lora.alpha, "lora_dropout": lora.dropout}
     return {
+        **(adapted if lora.rank else {"adapter": None}),
         "tp": engine.tensor_model_parallel_size,
         "pp": engine.pipeline_model_parallel_size,
         "vpp": engine.virtual_pipeline_model_parallel_size or 1,
