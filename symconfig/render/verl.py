@@ -218,6 +218,8 @@ def _engine(at: str, plan: Plan, step: PlannedRl | None) -> dict[str, Any]:
 def _critic(plan: Plan, rl: Rl, step: PlannedRl | None) -> dict[str, object]:
     degrees = step.critic if step else {}
     words = {f"critic.megatron.{word}": degrees.get(name, 1) for name, word in _ENGINE_DEGREES.items()}
+    if (chunks := degrees.get("vpp", 1)) > 1:
+        words["critic.megatron.virtual_pipeline_model_parallel_size"] = chunks
     away = step.away if step else ()
     return {
         "critic.enable": True,

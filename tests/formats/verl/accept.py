@@ -27,9 +27,8 @@ def accept(folder: Path) -> Values:
     with initialize_config_module(version_base=None, config_module="verl.trainer.config"):
         config = compose(config_name=words[4], overrides=words[5:])
     with_critic = config.algorithm.adv_estimator == "gae"
-    with mock.patch(
-        "verl.workers.config.model.HFModelConfig.__post_init__"
-    ):  # it would fetch the critic's files by name
+    # It would fetch the critic's files by name.
+    with mock.patch("verl.workers.config.model.HFModelConfig.__post_init__"):
         validate_config(config, use_reference_policy=config.actor_rollout_ref.actor.use_kl_loss, use_critic=with_critic)
     if with_critic:  # of the actor's model
         assert config.critic.model.path == config.actor_rollout_ref.model.path, config.critic.model.path
