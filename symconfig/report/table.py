@@ -34,7 +34,8 @@ _SHOWN = 0.01  # of the step or of the memory: a smaller part is one of the othe
 def blocks(plan: Plan) -> list[Block]:
     """Return what a person decides by, in order; `symconfig explain` has the rest."""
     shown: list[Block] = [headline(plan), *opened(plan), *whole_step(plan), ranking(plan)]
-    if remarks := "\n".join([*why(plan), *comparisons(plan, brief=True)]):
+    # Of a step with phases the first table tells which is shorter; these compare one update.
+    if not plan.steps and (remarks := "\n".join([*why(plan), *comparisons(plan, brief=True)])):
         shown.append(remarks)
     return [*shown, footer(plan, brief=True)]
 
