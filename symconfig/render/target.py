@@ -124,6 +124,7 @@ def common(plan: Plan, starts: Sequence[str] = (), source: Source | None = None)
         "starts": tuple(starts),
         "passed_on": (*whole.why(plan), *(source.remarks(plan) if source else ())),
         "saving": source.saving if source else None,
+        "phases": learning.phases(plan),
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import cache
 from typing import Any
 
@@ -14,7 +15,7 @@ from symconfig.descriptor.rl import Lengths
 from symconfig.errors import InfeasibleError, InputError
 from symconfig.plans.file import parse_plan
 from symconfig.plans.plan import Plan
-from symconfig.render import llamafactory
+from symconfig.render import llamafactory, render
 from symconfig.runs.rl.lengths import documents, longest_of
 from symconfig.runs.rl.trained import EXCHANGE
 
@@ -119,6 +120,20 @@ def test_llamafactory_is_told_the_pairs() -> None:
     assert found["train"]["per_device_train_batch_size"] * 2 == plan.best.batch.micro
     assert (found["method"]["stage"], found["method"]["pref_loss"]) == ("dpo", "sigmoid")
     assert found["dataset"]["cutoff_len"] == LENGTHS["max"]
+    assert "neat_packing" not in found["dataset"]
+    files = render(planned(training={"data_path": ["pairs.jsonl"]}), "llamafactory")
+    listed = json.loads(files["dataset_info.json"])["data_1"]
+    assert listed["ranking"]
+    assert listed["columns"] == {"messages": "messages", "chosen": "chosen", "rejected": "rejected"}
+    assert "A whole step takes" in files["REPORT.md"]
+
+
+def test_llamafactory_is_told_to_pack() -> None:
+    told = {"preference": None, "task": "sft", "global_batch_size": 64, "target": "llamafactory", "seq_length": 4096}
+    data = llamafactory.sections(planned(sequences=LENGTHS | {"batching": "packed"}, **told))["dataset"]
+    assert (data["packing"], data["neat_packing"], data["cutoff_len"]) == (True, True, 4097)
+    with pytest.raises(InfeasibleError, match=r"sequences.batching: LLaMA-Factory pads sequences, or packs them"):
+        planned(sequences=LENGTHS | {"batching": "padding_free"}, **told)
 
 
 @pytest.mark.parametrize(
