@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,8 @@ settings.load_profile("any machine")
 
 # Parallel workers are told 80, and output would be broken into lines as wide as that.
 os.environ.pop("COLUMNS", None)
+# A shell has what it starts in the background ignore interrupts, and programs that tests interrupt would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 HERE = Path(__file__).parent
 # Those that take most, longest first: begun last, each would be waited for. All others follow as they are collected.
