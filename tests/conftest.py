@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, settings
 # How long an example takes by the clock says how busy the machine is.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
+settings.register_profile("thorough", settings.get_profile("any machine"), max_examples=2000)
 
 # Parallel workers are told 80, and output would be broken into lines as wide as that.
 os.environ.pop("COLUMNS", None)
