@@ -38,40 +38,40 @@ def run(arguments: argparse.Namespace) -> int:
     from symconfig.cli.job import as_options, request
     from symconfig.report.progress import Progress
 
-    found = api.Problems()
+    problems = api.Problems()
     out = Path(arguments.out) if arguments.out is not None else None
     if out is not None:
-        found.collect(lambda: api.check_free(out, arguments.force))
-    html = page_path(arguments.html, arguments.force, found)
+        problems.collect(lambda: api.check_free(out, arguments.force))
+    html = page_path(arguments.html, arguments.force, problems)
     table = Path(arguments.candidates) if arguments.candidates is not None else None
     if table is not None:
-        found.collect(lambda: _check_table(table, arguments.force))
-    top = found.collect(lambda: top_of(arguments.top))
-    files = found.collect(lambda: wanted(arguments))
-    asked = found.collect(lambda: request(arguments))
-    if asked is None:
-        raise InputError(found.all)
+        problems.collect(lambda: _check_table(table, arguments.force))
+    top = problems.collect(lambda: top_of(arguments.top))
+    files = problems.collect(lambda: wanted(arguments))
+    job = problems.collect(lambda: request(arguments))
+    if job is None:
+        raise InputError(problems.all)
     try:
         with Progress(sys.stderr) as progress:
             result = api.solve(
-                asked.document,
-                model_base=asked.model_base,
-                cluster_base=asked.cluster_base,
+                job.document,
+                model_base=job.model_base,
+                cluster_base=job.cluster_base,
                 top=top or 1,
                 writes=out is not None,
-                problems=(*found.all, *asked.problems),
+                problems=(*problems.all, *job.problems),
                 progress=progress,
             )
     except SymconfigError as error:
         if html is not None and isinstance(error, InfeasibleError):
-            _refused(html, asked, error, arguments.force)
-        raise type(error)([as_options(problem, asked) for problem in error.problems]) from None
+            _refused(html, job, error, arguments.force)
+        raise type(error)([as_options(problem, job) for problem in error.problems]) from None
     if result.instead is not None:
         note(f"note: {result.instead}")
     for warning in result.warnings:
         note(f"warning: {warning}")
-    if asked.unsaid:
-        note(f"note: of {arguments.like} no pin can say: {'; '.join(asked.unsaid)}")
+    if job.unsaid:
+        note(f"note: of {arguments.like} no pin can say: {'; '.join(job.unsaid)}")
     written = (
         api.write(result.plan, out, files, force=arguments.force, tell=replaced)
         if out is not None and files is not None
@@ -98,12 +98,12 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _refused(path: Path, asked: Request, error: InfeasibleError, force: bool) -> None:
+def _refused(path: Path, request: Request, error: InfeasibleError, force: bool) -> None:
     """Write the page of a job that nothing fits."""
     from symconfig.api.page import refused_page
     from symconfig.api.planning import read_job
 
-    job = read_job(asked.document, model_base=asked.model_base, cluster_base=asked.cluster_base)
+    job = read_job(request.document, model_base=request.model_base, cluster_base=request.cluster_base)
     write_page(path, refused_page(job, error), force)
 
 

@@ -34,19 +34,19 @@ def split(name: str) -> tuple[str, dict[str, str]]:
 
 def pairs(words: list[str], field: str) -> dict[str, str]:
     """Return `FIELD=VALUE` words as a mapping. field: what the words were given as. Raises InputError."""
-    found: dict[str, str] = {}
+    fields: dict[str, str] = {}
     problems = []
     for word in words:
         match = _CHANGE.fullmatch(word.strip())
         if match is None:
             need = "FIELD=VALUE as network=4x200Gb/s"
             problems.append(Problem("is no field of a cluster with a value", field=field, got=shorten(word), need=need))
-        elif found.setdefault(match["field"], match["value"]) != match["value"]:
-            got = f"{found[match['field']]} and {match['value']}"
+        elif fields.setdefault(match["field"], match["value"]) != match["value"]:
+            got = f"{fields[match['field']]} and {match['value']}"
             problems.append(Problem(f"{match['field']} is given twice", field=field, got=got, need="one value"))
     if problems:
         raise InputError(problems)
-    return found
+    return fields
 
 
 def joined(base: str, changes: Mapping[str, str]) -> str:
@@ -111,7 +111,7 @@ def as_document(changes: Mapping[str, str]) -> Document:
 
 
 def _value(text: str) -> Any:
-    """The value of a field, as YAML reads it; what it refuses stays text."""
+    """Parse the value of a field, as YAML reads it; what it refuses stays text."""
     try:
         return plain(text)
     except ValueError:

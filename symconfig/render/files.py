@@ -42,7 +42,7 @@ class Files:
         return iter(self.items)
 
     def __getitem__(self, path: str) -> str:
-        """The text of one file."""
+        """Return the text of one file."""
         for item in self.items:
             if item.path == path:
                 return item.text
@@ -73,12 +73,12 @@ def _bytes(char: str) -> str:
 
 
 def line(value: object) -> str:
-    """One printable line, for comments and Markdown: line ends and control characters are spelled out."""
+    """Write one printable line, for comments and Markdown: line ends and control characters are spelled out."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(value))
 
 
 def slug(value: object) -> str:
-    """Letters, digits, dot, dash and underscore only, for job names."""
+    """Keep letters, digits, dot, dash and underscore only, for job names."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", str(value)).strip("-.")[:64] or "job"
 
 

@@ -35,18 +35,18 @@ def best_plan(
     told before the search.
     """
     model, job = prepared(model, cluster, job)
-    told = sayable.check(model, cluster, job, writes=writes)
+    target = sayable.check(model, cluster, job, writes=writes)
 
-    def solve(of: ModelDescriptor, asked: Job, most: int, alone: bool = True) -> Plan:
-        return answer(of, cluster, asked, target_of(of, asked), top=most, progress=progress, alone=alone)
+    def solve(of: ModelDescriptor, job: Job, most: int, alone: bool = True) -> Plan:
+        return answer(of, cluster, job, target_of(of, job), top=most, progress=progress, alone=alone)
 
-    if told.rl is not None:
+    if target.rl is not None:
         from symconfig.runs.rl.choose import Asked
         from symconfig.runs.rl.choose import answer as step
 
-        critic = _critic(model, told.rl)
-        return step(Asked(model, cluster, told, told.rl, critic, solve), top)
-    plan = solve(model, told, top, alone=False)
+        critic = _critic(model, target.rl)
+        return step(Asked(model, cluster, target, target.rl, critic, solve), top)
+    plan = solve(model, target, top, alone=False)
     plan = replace(plan, job=plan.job.model_copy(update={"edited": job.edited}))
     if plan.job.backend != "megatron":
         return plan

@@ -29,7 +29,7 @@ IMBALANCES = (1.0, 1.5)  # tokens on the busiest expert rank over the mean
 
 
 def detail(found: Found, cluster: ClusterDescriptor, job: Job, best: bool = False) -> Candidate:
-    """The candidate with its whole prediction; the best one also with unbalanced experts."""
+    """Return the candidate with its whole prediction; the best one also with unbalanced experts."""
     request, split = found.request, found.split
     parts = compute(found)
     microbatches = request.global_batch // (found.degrees.dp * found.micro)
@@ -46,7 +46,7 @@ def detail(found: Found, cluster: ClusterDescriptor, job: Job, best: bool = Fals
 
 
 def _imbalance(found: Found, cluster: ClusterDescriptor) -> dict[str, dict[str, float]] | None:
-    """The same plan with balanced and with unbalanced experts: time and dropless memory of the busiest rank."""
+    """Return the plan's time and dropless memory with balanced and with unbalanced experts, of the busiest rank."""
     if found.request.model.experts is None:
         return None
     result = {}
@@ -72,7 +72,7 @@ def _recompute(found: Found) -> Recompute:
 
 
 def describe(recompute: Recompute) -> str:
-    """For tables and reports."""
+    """Describe a recompute policy for tables and reports."""
     if recompute.granularity == "selective":
         return "selective: " + ", ".join(recompute.modules)
     if recompute.granularity == "full":
@@ -122,7 +122,7 @@ def _options(found: Found, recompute: Recompute) -> Options:
 
 
 def predicted(found: Found, parts: Detail, cluster: ClusterDescriptor) -> Predicted:
-    """What one step takes, and what the fullest stage holds."""
+    """Return what one step takes, and what the fullest stage holds."""
     request = found.request
     worst = int(np.argmax(parts.peaks))
     time = refined_time(found, parts)
@@ -166,12 +166,14 @@ def predicted(found: Found, parts: Detail, cluster: ClusterDescriptor) -> Predic
 
 
 def tidy(value: float) -> float:
-    """Twelve digits: what differs beyond them differs by the processor's order of summation, and plans must not."""
+    """Round to twelve digits: what differs beyond them differs by the processor's order of summation, and plans must
+    not.
+    """
     return significant(value, 12)
 
 
 def degrees(candidate: Candidate) -> str:
-    """tp 4, pp 2, dp 8, micro-batch 1: only those above one, and the micro-batch."""
+    """Write the degrees above one, and the micro-batch: tp 4, pp 2, dp 8, micro-batch 1."""
     p = candidate.parallel
     named = [("tp", p.tp), ("pp", p.pp), ("vpp", p.vpp), ("cp", p.cp), ("ep", p.ep), ("etp", p.etp), ("dp", p.dp)]
     words = [f"{name} {value}" for name, value in named if value > 1]
@@ -179,7 +181,7 @@ def degrees(candidate: Candidate) -> str:
 
 
 def binding(best: Candidate, found: Found, weighed: Weighed, job: Job) -> str:
-    """What keeps the plan from being faster, as a sentence. found: the same plan."""
+    """Say what keeps the plan from being faster, as a sentence. found: the same plan."""
     limit, used = device_budget(found.request, found.machine), best.predicted.device_bytes
     left = weighed.candidates - weighed.feasible
     refused = f"{left:,} of {weighed.candidates:,} candidates do not fit" if left else "every candidate fits"

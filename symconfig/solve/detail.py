@@ -50,19 +50,19 @@ class Detail:
 
     @cached_property
     def peaks(self) -> tuple[float, ...]:
-        """Bytes that every stage needs at its peak: those allocated, and what libraries hold beside."""
+        """Return the bytes that every stage needs at its peak: those allocated, and what libraries hold beside."""
         memory = self.by_block.memory if self.by_block else self._memory
         return tuple(float(value) for value in total(memory)[:, 0, 0, 0])
 
     @property
     def allocated(self) -> tuple[float, ...]:
-        """Bytes allocated at the peak of every stage."""
+        """Return bytes allocated at the peak of every stage."""
         held = self.sums.registered[:, 0]
         return tuple(peak - float(beside) for peak, beside in zip(self.peaks, held, strict=True))
 
 
 def sizes(found: Found, copies: int) -> Lattice:
-    """The candidate's point, `copies` times."""
+    """Return the candidate's point, `copies` times."""
     return lattice(found.request, found.columns(copies))
 
 
@@ -75,7 +75,9 @@ def _shape(found: Found, index: int, kinds: tuple[str, ...], counts: tuple[int, 
 
 
 def begins(chunk: tuple[str, ...], together: int) -> tuple[str | None, ...]:
-    """The kinds of a chunk, with None for layers that do not begin a group of so many which are recomputed at once."""
+    """Return the kinds of a chunk, with None for layers that do not begin a group of so many which are recomputed at
+    once.
+    """
     place, result = 0, []
     for kind in chunk:
         result.append(None if is_layer(kind) and place % together else kind)
@@ -84,7 +86,7 @@ def begins(chunk: tuple[str, ...], together: int) -> tuple[str | None, ...]:
 
 
 def detail(found: Found, known: Lattice | None = None) -> Detail:
-    """The parts of one candidate, by the same functions that weighed it.
+    """Work out the parts of one candidate, by the same functions that weighed it.
 
     known: `sizes` of it, where the machine's constants are arrays of as many values as it has copies.
     """
@@ -95,7 +97,9 @@ def detail(found: Found, known: Lattice | None = None) -> Detail:
 
 
 def same_blocks(found: Found, where: Lattice) -> tuple[object, ...]:
-    """All that the costs of a candidate's blocks depend on beside its machine. where: `sizes` of it, of one copy."""
+    """Return all that the costs of a candidate's blocks depend on beside its machine. where: `sizes` of it, of one
+    copy.
+    """
     request = found.request
     numbers = tuple((name, *np.ravel(value).tolist()) for name, value in where.numbers.items())
     return (structure(request.model), found.scheme, numbers, request.framework, choices_of(found))
@@ -117,12 +121,16 @@ class _Point:
 
 @lru_cache(maxsize=512)
 def _table_once(point: _Point) -> Table:
-    """Kept, since searches show the same points again: other pipelines of theirs, other batches of one model."""
+    """Return a point's table. It is kept, since searches show the same points again: other pipelines of theirs, other
+    batches of one model.
+    """
     return table_of(point.found, point.where)
 
 
 def table_of(found: Found, where: Lattice) -> Table:
-    """The table of a candidate's blocks at its point, or at copies of it, where the machine's constants are arrays."""
+    """Return the table of a candidate's blocks at its point, or at copies of it, where the machine's constants are
+    arrays.
+    """
     request, choices = found.request, choices_of(found)
     of_kind = derived(request.model, request.framework.implementation, found.scheme)
     costs = block_costs(of_kind, where, found.machine, request.framework)
@@ -130,7 +138,8 @@ def table_of(found: Found, where: Lattice) -> Table:
 
 
 def detailed(found: Found, small: Table, where: Columns | None = None) -> Detail:
-    """The same from the table of its blocks: its policy, or no and full recompute, at its point or copies of it.
+    """Work out a candidate's parts from the table of its blocks: its policy, or no and full recompute, at its point or
+    copies of it.
 
     where: the point, or its copies, as costs take them; None: as the candidate has it.
     """

@@ -14,8 +14,9 @@ MOST_CHUNKS = 32  # of which every pair is tried; with more, only neighbours
 
 
 def moved(floors: Floors, split: Split, r: int, n: int, most: int) -> list[Split]:
-    """The `most` hopeful ones under a recompute choice at a point, the best first: half way between the slowest stage
-    and the slowest chunk of every round."""
+    """Return the `most` hopeful layouts under a recompute choice at a point, the best first: half way between the
+    slowest stage and the slowest chunk of every round.
+    """
     seconds, shape = floors.kinds.seconds[:, r, n], (floors.setting.vpp, floors.setting.pp)
     found = []
     for chunks in _moves(split):
