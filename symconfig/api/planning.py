@@ -151,6 +151,7 @@ class PlanResult:
 
 
 AnyPlan = Plan | PlanResult | str | Path
+Tell = Callable[[Sequence[str]], None]
 
 
 @typed
@@ -396,11 +397,19 @@ def remarks(plan: Plan, wanted: Wanted) -> tuple[str, ...]:
     return (*([chosen] if chosen else []), *target.remarks(plan))
 
 
-def write(plan: Plan, out: Path, wanted: Wanted, *, force: bool) -> list[Path]:
-    """Render `plan` into the folder `out`, all files or none; returns their paths."""
-    from symconfig.render.files import write as write_files
-
+def write(plan: Plan, out: Path, wanted: Wanted, *, force: bool, tell: Tell = lambda _: None) -> list[Path]:
+    """Render `plan` into the folder `out`, all files or none; returns their paths. tell: see `put`."""
     check_free(out, force)
-    made = files(plan, wanted)
-    write_files(made, out, force)
+    return put(files(plan, wanted), out, force, tell)
+
+
+def put(made: Files, out: Path, force: bool, tell: Tell) -> list[Path]:
+    """Write files into a folder, all or none. tell: is given the names of those that replace what somebody edited."""
+    from symconfig.render.files import write as write_files
+    from symconfig.runs.replan.check import replaced
+
+    names: list[str] = []
+    write_files(made, out, force, lambda: names.extend(replaced(out, made)))
+    if names:
+        tell(names)
     return [out / name for name in made.paths()]
