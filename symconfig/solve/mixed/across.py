@@ -27,7 +27,7 @@ from symconfig.schedule.timeline import Timeline
 from symconfig.schedule.times import Times
 from symconfig.solve.budget import peak_budget
 from symconfig.solve.detail import Detail, detailed, table_alone
-from symconfig.solve.found import Found
+from symconfig.solve.prospect import Prospect
 from symconfig.solve.split import Split
 from symconfig.solve.timeline import BUBBLE, EXCHANGE, own_schedule, shape, times, without_exchange
 
@@ -40,7 +40,7 @@ class Across:
     the kinds.
     """
 
-    candidates: tuple[Found, Found]
+    candidates: tuple[Prospect, Prospect]
     ahead: int
     border: Machine
 

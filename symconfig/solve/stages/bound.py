@@ -39,9 +39,9 @@ def bound_s(problem: StageProblem, mode: Mode | None) -> float:
     step = max(kind.seconds + kind.again_s for kind in kinds)
     while True:
         values = search.seconds(low * (1 - CLOSE), low + step)
-        found = bisect_left(values, True, key=search.possible)
-        if found < len(values):
-            return values[found]
+        place = bisect_left(values, True, key=search.possible)
+        if place < len(values):
+            return values[place]
         low, step = low + step, 2 * step
 
 
@@ -104,12 +104,12 @@ class _Search:
 
     def seconds(self, low_s: float, high_s: float) -> list[float]:
         """All that a stage may take within these limits, rising."""
-        found = {
+        seconds = {
             value
             for stage in {(floor.base_s, floor.least): floor for floor in self.floors}.values()
             for value in self._of_stage(stage, low_s, high_s)
         }
-        return sorted(found)
+        return sorted(seconds)
 
     def _of_stage(self, stage: Floor, low_s: float, high_s: float) -> Iterator[float]:
         *others, last = stage.kinds
@@ -120,5 +120,5 @@ class _Search:
                 if stage.seconds(bag, fewest) > high_s:
                     break
                 if stage.seconds(bag, most) >= low_s:
-                    values = (stage.seconds(bag, again) for again in range(fewest, most + 1))
+                    values = (stage.seconds(bag, repeated) for repeated in range(fewest, most + 1))
                     yield from (value for value in values if low_s <= value <= high_s)

@@ -41,9 +41,9 @@ def fastest_chain(
     pick = _remembered(staffed)
     for slack in (1.02, 1.1, 1.5, float("inf")):
         cap = min(bound_s * slack, most_s)
-        found = _chain(scales, pick, cap, lambda value, one: (max(value[0], one.seconds),))
-        if found is not None:
-            return _least_work(scales, pick, found.value[0])
+        chain = _chain(scales, pick, cap, lambda value, one: (max(value[0], one.seconds),))
+        if chain is not None:
+            return _least_work(scales, pick, chain.value[0])
         if cap >= most_s:
             return None
     return None

@@ -84,10 +84,10 @@ class _Filling:
     def _that_fit(self, stage: int) -> list[Counts]:
         """From the fewest blocks on, one more each time, as long as the stage's bytes allow."""
         chunks = range(stage, len(self.frame.open), self.scale.problem.pp)
-        beside = tuple((self.frame.before[j], self.frame.after[j], self.frame.open[j], self._least(j)) for j in chunks)
-        if beside not in self.known.fills:
-            self.known.fills[beside] = self._fill(chunks)
-        fill = list(self.known.fills[beside])
+        fixed = tuple((self.frame.before[j], self.frame.after[j], self.frame.open[j], self._least(j)) for j in chunks)
+        if fixed not in self.known.fills:
+            self.known.fills[fixed] = self._fill(chunks)
+        fill = list(self.known.fills[fixed])
         while fill and not fits(self.scale.problem, self._peak(stage, chunks, fill[-1])):
             fill.pop()
         return fill
@@ -105,16 +105,16 @@ class _Filling:
 
         free = [longer(k) for k, j in enumerate(chunks) if self.frame.open[j]]
         heapify(free)
-        found: list[Counts] = []
+        filled: list[Counts] = []
         while sum(seconds) <= self.most_s:
-            found.append(tuple(counts))
+            filled.append(tuple(counts))
             if not free or sum(counts) == self.frame.count:
                 break
             _, after, _, k = free[0]
             counts[k] += 1
             seconds[k] = after
             heapreplace(free, longer(k))
-        return found
+        return filled
 
     def _width(self, vpp: int) -> list[float]:
         """Seconds of each chunk of a stage that has blocks of the run alone, as many as it can take."""

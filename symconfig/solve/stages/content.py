@@ -45,9 +45,9 @@ class Mode:
         """The choice of every block."""
         left, result = self.first, []
         for kind, count in content:
-            again = min(left, count) if is_layer(kind) else 0
-            left -= again
-            result += [1] * again + [self.choice] * (count - again)
+            repeated = min(left, count) if is_layer(kind) else 0
+            left -= repeated
+            result += [1] * repeated + [self.choice] * (count - repeated)
         return tuple(result)
 
 
@@ -107,11 +107,11 @@ class Scale:
     def _of_run(self, run: tuple[str, int]) -> list[Option]:
         """Equal blocks: only how many have each choice matters; the higher choices come first."""
         kind, count = run
-        found = []
+        mixes = []
         for counts in compositions(count, self.problem.choices):
             choices = tuple(c for c in reversed(range(len(counts))) for _ in range(counts[c]))
-            found.append(Option(self.weight(((kind, count),), choices), choices))
-        return best_of(found)
+            mixes.append(Option(self.weight(((kind, count),), choices), choices))
+        return best_of(mixes)
 
 
 def peak_bytes(problem: StageProblem, stage: int, weights: Sequence[Weight]) -> float:

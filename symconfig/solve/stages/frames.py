@@ -50,8 +50,8 @@ def frames(problem: StageProblem) -> Iterator[Frame]:
 def excess_s(problem: StageProblem, frame: Frame) -> float:
     """Seconds by which chunks are longer than an even share before they hold any of the run."""
     share_s = sum(min(problem.seconds[kind]) for kind in problem.sequence) / (problem.pp * problem.vpp)
-    beside = ((*before, *after) for before, after in zip(frame.before, frame.after, strict=True) if before or after)
-    each = (sum(count * min(problem.seconds[kind]) for kind, count in chunk) for chunk in beside)
+    fixed = ((*before, *after) for before, after in zip(frame.before, frame.after, strict=True) if before or after)
+    each = (sum(count * min(problem.seconds[kind]) for kind, count in chunk) for chunk in fixed)
     return sum(max(seconds - share_s, 0.0) for seconds in each)
 
 

@@ -21,9 +21,9 @@ from symconfig.solve.stages.problem import Assignment, Scope, Solver
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """found: the best one known, if any. bound: none is better, in seconds (bytes); proved: found is the best."""
+    """assignment: the best one known, if any. bound: none is better, in seconds (bytes); proved: it is the best."""
 
-    found: Assignment | None
+    assignment: Assignment | None
     bound: float
     proved: bool
 
@@ -56,13 +56,13 @@ def leanest_program(scale: Scale, mode: Mode | None, solver: Solver, limit_s: fl
 class _Model:
     """Variables and the rows that every question shares: a path through the model, chunk by chunk."""
 
-    def __init__(self, scale: Scale, mode: Mode | None, found: list[Column]) -> None:
+    def __init__(self, scale: Scale, mode: Mode | None, columns: list[Column]) -> None:
         import pulp
 
-        self.pulp, self.scale, self.mode, self.columns = pulp, scale, mode, found
+        self.pulp, self.scale, self.mode, self.columns = pulp, scale, mode, columns
         self.problem = scale.problem
         self.program = pulp.LpProblem("stages", pulp.LpMinimize)
-        self.taken = [self.program.add_variable(f"x{n}", cat=pulp.LpBinary) for n in range(len(found))]
+        self.taken = [self.program.add_variable(f"x{n}", cat=pulp.LpBinary) for n in range(len(columns))]
         self._path()
         self._runs()
         if mode is None and self.problem.scope is Scope.STAGE and self.problem.vpp > 1:
@@ -171,19 +171,19 @@ class _Model:
                 self.program.solve(solver)
             except pulp.PulpSolverError:  # its process died: nothing is known, and nothing is lost but the proof
                 return Answer(None, 0.0, False)
-            said = "" if name == "highs" else log.read_text(encoding="utf-8", errors="replace")
+            text = "" if name == "highs" else log.read_text(encoding="utf-8", errors="replace")
         highs = name == "highs"
-        bound = float(self.program.solverModel.getInfo().mip_dual_bound) if highs else lower_bound(said) or 0.0
+        bound = float(self.program.solverModel.getInfo().mip_dual_bound) if highs else lower_bound(text) or 0.0
         # PuLP's status says "Optimal" of an answer that the time limit cut off, too.
         status = self.program.sol_status
         if status == pulp.LpSolutionOptimal:
-            return Answer(self._found(), pulp.value(self.program.objective) * unit, True)
+            return Answer(self._assignment(), pulp.value(self.program.objective) * unit, True)
         if status == pulp.LpSolutionIntegerFeasible:
-            return Answer(self._found(), bound * unit, False)
-        infeasible = self.program.status == pulp.LpStatusInfeasible and (highs or in_time(said, limit_s))
+            return Answer(self._assignment(), bound * unit, False)
+        infeasible = self.program.status == pulp.LpStatusInfeasible and (highs or in_time(text, limit_s))
         return Answer(None, bound * unit, infeasible)
 
-    def _found(self) -> Assignment:
+    def _assignment(self) -> Assignment:
         mine = sorted(
             (column for n, column in enumerate(self.columns) if self.taken[n].value() > 0.5),
             key=lambda column: column.chunk,

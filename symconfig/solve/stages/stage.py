@@ -47,9 +47,9 @@ def fastest_of_cut(scale: Scale, chunks: Chunks, mode: Mode | None, most_s: floa
 
 
 def leanest_of_cut(scale: Scale, chunks: Chunks, mode: Mode | None) -> Assignment:
-    found = _of_cut(scale, chunks, mode, float("inf"), leanest)
-    assert found is not None
-    return found
+    stages = _of_cut(scale, chunks, mode, float("inf"), leanest)
+    assert stages is not None
+    return stages
 
 
 def _of_cut(

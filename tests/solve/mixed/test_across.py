@@ -11,8 +11,8 @@ from symconfig.cost.machine import Machine
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.solve.detail import detail
-from symconfig.solve.found import Found
 from symconfig.solve.mixed.across import Across
+from symconfig.solve.prospect import Prospect
 from symconfig.solve.run import weigh_all
 from symconfig.solve.search import resolved
 from symconfig.solve.timeline import refined_s, refined_time, stage_seconds, timeline, times
@@ -20,7 +20,7 @@ from symconfig.solve.timeline import refined_s, refined_time, stage_seconds, tim
 MODEL, CLUSTER = load_model("llama2-13b"), load_cluster("h100")
 
 
-def found(**pins: str) -> Found:
+def found(**pins: str) -> Prospect:
     """Return the best weighed candidate of a job with these pins."""
     job = Job(model=MODEL.name, cluster="h100", gpus=32, global_batch_size=128, precision="bf16", pins=pins)
     return weigh_all(MODEL, CLUSTER, resolved(MODEL, CLUSTER, job), 1).best[0]
