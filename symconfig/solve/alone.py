@@ -39,7 +39,7 @@ class Alone:
 def alone(found: Found, stage: int, known: Lattice | None = None) -> Alone:
     """Return the stage of a candidate. known: as for `detail`."""
     parts = detail(replace(found, machine=without_network(found.machine)), known)
-    sums, setting = parts.sums.only(stage), parts.setting.having((parts.setting.stages[stage],))
+    sums, setting = parts.sums.part(slice(stage, stage + 1)), parts.setting.having((parts.setting.stages[stage],))
     forward = (sums.forward + sums.forward_comm)[0, 0]
     backward = (sums.backward + sums.backward_comm)[0, 0]
     if found.block_layers:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -30,18 +31,24 @@ IMBALANCES = (1.0, 1.5)  # tokens on the busiest expert rank over the mean
 
 def detail(found: Found, cluster: ClusterDescriptor, job: Job, best: bool = False) -> Candidate:
     """Return the candidate with its whole prediction; the best one also with unbalanced experts."""
-    request, split = found.request, found.split
     parts = compute(found)
+    what = replace(predicted(found, parts, cluster), imbalance=_imbalance(found, cluster) if best else None)
+    return made(found, job, parts.allocated, what)
+
+
+def made(found: Found, job: Job, allocated: Sequence[float], what: Predicted) -> Candidate:
+    """Make a found point a candidate of a plan. allocated: bytes at the peak of every stage."""
+    request, split = found.request, found.split
     microbatches = request.global_batch // (found.degrees.dp * found.micro)
     recompute = _recompute(found)
-    stages = tuple(Stage(split.stage(i), describe(recompute), tidy(peak)) for i, peak in enumerate(parts.allocated))
+    stages = tuple(Stage(split.stage(i), describe(recompute), tidy(peak)) for i, peak in enumerate(allocated))
     return Candidate(
         Target(job.backend, request.version),
         found.degrees,
         Batch(found.micro, request.global_batch, microbatches, request.seq_length),
         _options(found, recompute),
         stages,
-        replace(predicted(found, parts, cluster), imbalance=_imbalance(found, cluster) if best else None),
+        what,
     )
 
 
@@ -121,11 +128,20 @@ def _options(found: Found, recompute: Recompute) -> Options:
     )
 
 
-def predicted(found: Found, parts: Detail, cluster: ClusterDescriptor) -> Predicted:
-    """Return what one step takes, and what the fullest stage holds."""
+def predicted(
+    found: Found,
+    parts: Detail,
+    cluster: ClusterDescriptor,
+    time: Mapping[str, float] | None = None,
+    worst: int | None = None,
+) -> Predicted:
+    """Return what one step takes, and what the fullest stage holds.
+
+    time: seconds by part, worst: the fullest stage, where not all stages lie on this cluster.
+    """
     request = found.request
-    worst = int(np.argmax(parts.peaks))
-    time = refined_time(found, parts)
+    worst = int(np.argmax(parts.peaks)) if worst is None else worst
+    time = refined_time(found, parts) if time is None else time
     memory = {name: float(part[worst, 0, 0, 0]) for name, part in parts.cost.memory.items()}
     step = sum(time.values())
     needed, peak = parts.peaks[worst], parts.allocated[worst]

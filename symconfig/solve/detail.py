@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
 import numpy as np
 
 from symconfig.cost.block_recompute import Extremes, evaluate_block, prefixed
+from symconfig.cost.blocks import BlockCost
 from symconfig.cost.framework import element_bytes
 from symconfig.cost.lattice import Array, Lattice
 from symconfig.cost.shapes import Pipeline, Pipelines, StageShape, layers
 from symconfig.cost.stages import Setting, Stages, stages
 from symconfig.cost.step import Cost, evaluate, memory_bytes, time_s, total
 from symconfig.cost.table import Choice, Table, block_costs, resolve, table
+from symconfig.graph.derived import DerivedBlock
 from symconfig.graph.model import derived, structure
 from symconfig.graph.parts import is_layer
 from symconfig.plans.columns import Columns
@@ -92,8 +95,13 @@ def detail(found: Found, known: Lattice | None = None) -> Detail:
     """
     if known is not None:
         return detailed(found, table_of(found, known))
+    return detailed(found, table_alone(found))
+
+
+def table_alone(found: Found) -> Table:
+    """Return the table of a candidate's blocks at its point."""
     where = sizes(found, 1)
-    return detailed(found, _table_once(_Point((*same_blocks(found, where), found.machine.key), found, where)))
+    return _table_once(_Point((*same_blocks(found, where), found.machine.key), found, where))
 
 
 def same_blocks(found: Found, where: Lattice) -> tuple[object, ...]:
@@ -124,17 +132,35 @@ def _table_once(point: _Point) -> Table:
     """Return a point's table. It is kept, since searches show the same points again: other pipelines of theirs, other
     batches of one model.
     """
-    return table_of(point.found, point.where)
+    *shared, _, gpu = point.key  # whatever is recomputed
+    return _table(point.found, _blocks_once(_Point((*shared, gpu), point.found, point.where)))
+
+
+@lru_cache(maxsize=512)
+def _blocks_once(point: _Point) -> tuple[BlockCost, ...]:
+    """Price a point's blocks, once for all recompute policies that it is asked for under."""
+    return _blocks(point.found, point.where)
 
 
 def table_of(found: Found, where: Lattice) -> Table:
     """Return the table of a candidate's blocks at its point, or at copies of it, where the machine's constants are
     arrays.
     """
-    request, choices = found.request, choices_of(found)
-    of_kind = derived(request.model, request.framework.implementation, found.scheme)
-    costs = block_costs(of_kind, where, found.machine, request.framework)
-    return table(costs, choices, resolve(of_kind, choices), found.machine, request.framework)
+    return _table(found, _blocks(found, where))
+
+
+def _blocks(found: Found, where: Lattice) -> tuple[BlockCost, ...]:
+    return block_costs(_of_kind(found), where, found.machine, found.request.framework)
+
+
+def _table(found: Found, costs: Sequence[BlockCost]) -> Table:
+    choices = choices_of(found)
+    return table(costs, choices, resolve(_of_kind(found), choices), found.machine, found.request.framework)
+
+
+def _of_kind(found: Found) -> Mapping[str, DerivedBlock]:
+    request = found.request
+    return derived(request.model, request.framework.implementation, found.scheme)
 
 
 def detailed(found: Found, small: Table, where: Columns | None = None) -> Detail:

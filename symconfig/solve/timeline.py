@@ -40,7 +40,7 @@ def timeline(found: Found, parts: Detail, schedule: Schedule | None = None, slow
 def times(found: Found, parts: Detail) -> Times:
     """Return what the simulator needs. What ZeRO 2 and 3 exchange with every microbatch is not among it."""
     made = chunk_times(parts.table, parts.sums, parts.points, parts.setting, found.split.chunks, found.block_layers)
-    return made if found.zero < 2 else _without_exchange(made)
+    return made if found.zero < 2 else without_exchange(made)
 
 
 def stage_seconds(parts: Detail, made: Times) -> Array:
@@ -71,7 +71,7 @@ def refined_time(found: Found, parts: Detail) -> dict[str, float]:
     if not _simulated(found, parts):
         return time
     made = times(found, parts)
-    alone = _run(found, parts, _without_exchange(made), None).step_s
+    alone = _run(found, parts, without_exchange(made), None).step_s
     time[BUBBLE] = alone - sum(time[name] for name in STAGES)
     if found.zero < 2:
         shown = _end_s(_run(found, parts, made, None), parts) - alone
@@ -79,7 +79,8 @@ def refined_time(found: Found, parts: Detail) -> dict[str, float]:
     return time
 
 
-def _without_exchange(made: Times) -> Times:
+def without_exchange(made: Times) -> Times:
+    """Return the same without gathers of weights and reductions of gradients."""
     return replace(made, gather=None, reduce=None)
 
 
