@@ -32,7 +32,7 @@ TABLE = re.compile(r"(<!-- table -->\n).*?(<!-- end -->)", re.DOTALL)
 # On standard error, where a command takes longer than a second.
 PROGRESS = re.compile(
     r".*: \d+ %|trying .* GPUs.*|predicting what is there|looking for a better plan|shellcheck and dry runs"
-    r"|Megatron \S+ on [\d,]+ claimed GPUs|Megatron .* is done"
+    r"|Megatron \S+ on [\d,]+ claimed GPUs|Megatron .* (?:is done|rank \d+ of .*)"
 )
 
 
