@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from symconfig.api.arguments import typed
-from symconfig.api.planning import AnyPlan, Wanted, check_free, check_top, files
+from symconfig.api.planning import AnyPlan, Tell, Wanted, check_free, check_top, files, put
 from symconfig.format import json_text
 from symconfig.plans.file import loaded
 from symconfig.runs.replan.fallback import Fallback
@@ -66,12 +66,10 @@ def fallback(
     return FallbackResult(solve(loaded(plan), range(first, last + 1), top=top, progress=progress))
 
 
-def write(fallback: Fallback, out: Path, wanted: Wanted, *, force: bool) -> list[Path]:
-    """Render all plans into the folder `out`, all files or none; returns their paths."""
-    from symconfig.render.files import write as write_files
-
+def write(fallback: Fallback, out: Path, wanted: Wanted, *, force: bool, tell: Tell = lambda _: None) -> list[Path]:
+    """Render all plans into the folder `out`, all files or none; returns their paths. tell: see `put`."""
     check_free(out, force)
-    return list(write_files(fallback_files(fallback, wanted), out, force))
+    return put(fallback_files(fallback, wanted), out, force, tell)
 
 
 def fallback_files(fallback: Fallback, wanted: Wanted) -> Files:

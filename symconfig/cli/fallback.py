@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from symconfig.cli.options import add_changes, add_files, changes, wanted
-from symconfig.cli.shared import as_changes, note, print_json, say
+from symconfig.cli.shared import as_changes, note, print_json, replaced, say
 from symconfig.errors import InputError, Problem
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
             result = solve(plan, lost, top=TOP, progress=progress)
     except InputError as error:
         raise InputError([_as_option(as_changes(problem, changed)) for problem in error.problems]) from None
-    written = write(result, out, files, force=arguments.force) if out is not None else []
+    written = write(result, out, files, force=arguments.force, tell=replaced) if out is not None else []
     if arguments.json:
         print_json(FallbackResult(result).to_dict())
     else:

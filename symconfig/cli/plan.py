@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from symconfig.cli.options import add_answer, add_job, top_of, wanted
-from symconfig.cli.shared import note, page_path, print_json, say, write_page, wrote
+from symconfig.cli.shared import note, page_path, print_json, replaced, say, write_page, wrote
 from symconfig.errors import InfeasibleError, InputError, Problem, SymconfigError
 
 if TYPE_CHECKING:
@@ -80,7 +80,11 @@ def run(arguments: argparse.Namespace) -> int:
         note(f"warning: {warning}")
     if job.unsaid:
         note(f"note: of {arguments.like} no pin can say: {'; '.join(job.unsaid)}")
-    written = api.write(result.plan, out, files, force=arguments.force) if out is not None and files is not None else []
+    written = (
+        api.write(result.plan, out, files, force=arguments.force, tell=replaced)
+        if out is not None and files is not None
+        else []
+    )
     if arguments.json:
         print_json(result.to_dict())
     else:

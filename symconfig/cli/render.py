@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from symconfig.cli.options import add_files, wanted
-from symconfig.cli.shared import print_json, wrote
+from symconfig.cli.shared import print_json, replaced, wrote
 from symconfig.errors import InputError
 
 NAME = "render"
@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
     files = problems.collect(lambda: wanted(arguments))
     if problems.all or loaded is None or files is None:
         raise InputError(problems.all)
-    written = api.write(loaded, out, files, force=arguments.force)
+    written = api.write(loaded, out, files, force=arguments.force, tell=replaced)
     if arguments.json:
         print_json(
             {

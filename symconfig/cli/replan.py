@@ -10,7 +10,7 @@ from pathlib import Path
 
 from symconfig.cli.options import add_answer, add_job, top_of
 from symconfig.cli.options import wanted as files_wanted
-from symconfig.cli.shared import page_path, print_json, say, write_page, wrote
+from symconfig.cli.shared import page_path, print_json, replaced, say, write_page, wrote
 from symconfig.errors import InputError, Problem, SymconfigError
 
 NAME = "replan"
@@ -80,7 +80,11 @@ def run(arguments: argparse.Namespace) -> int:
             result = api_replan.replan_again(arguments.plan, wanted, (*problems.all, *job.problems), progress)
     except SymconfigError as error:
         raise type(error)([_as_options(as_options(problem, job)) for problem in error.problems]) from None
-    written = api.write(result.found.new, out, files, force=arguments.force) if out is not None and files else []
+    written = (
+        api.write(result.found.new, out, files, force=arguments.force, tell=replaced)
+        if out is not None and files
+        else []
+    )
     if arguments.json:
         print_json(result.to_dict())
     else:

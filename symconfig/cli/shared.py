@@ -163,6 +163,11 @@ def wrote(out: Path, written: Sequence[Path], as_json: bool, remarks: Sequence[s
             say([line])
 
 
+def replaced(names: Sequence[str]) -> None:
+    """Say whose edits went with --force."""
+    note(f"note: replaced what was not as symconfig had written it: {', '.join(names)}")
+
+
 def write_data(text: str) -> None:
     """Write what another program reads (JSON, words, a file) to standard output: in UTF-8, whatever the locale is."""
     if hasattr(sys.stdout, "reconfigure"):

@@ -21,7 +21,7 @@ from symconfig.descriptor.job import Job
 from symconfig.descriptor.json_strict import load_json_strict
 from symconfig.descriptor.model import Adapter, ModelDescriptor, ModelSchema, Strict
 from symconfig.descriptor.plugins import plugins
-from symconfig.descriptor.rl import with_batch
+from symconfig.descriptor.tuning import with_batch
 from symconfig.descriptor.validate import validate
 from symconfig.descriptor.yaml_strict import load_yaml_strict
 from symconfig.errors import InputError, Problem
@@ -267,6 +267,15 @@ def _lies(name: str, base: Path | None) -> Literal["file", "folder"] | None:
         return None if not name or not path.exists() else "folder" if path.is_dir() else "file"
     except (OSError, ValueError):  # a name with a NUL, or longer than a path may be
         return None
+
+
+def located(name: str, base: Path | None) -> str:
+    """Return a model's name as it holds in any folder: a file, or a folder, by its whole path, which starts at `base`.
+
+    Raises InputError where there is no such model.
+    """
+    path = find(name, "models", base)
+    return str(path.resolve()) if path == (base or Path()) / name else name
 
 
 def find(name: str, kind: str, base: Path | None) -> Path:

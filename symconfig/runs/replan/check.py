@@ -110,6 +110,22 @@ def read_manifest(folder: Path) -> Manifest | None:
     return manifest
 
 
+def replaced(folder: Path, files: Files) -> list[str]:
+    """Name the files that `files` replaces by others, and that are not as symconfig wrote them last."""
+    try:
+        manifest = read_manifest(folder)
+    except InputError:
+        manifest = None
+    known = {} if manifest is None else {**manifest.files, NAME: _sha256(_content(folder / NAME) or b"")}
+    there = {item.path: _content(folder / item.path) for item in files}
+    return [
+        item.path
+        for item in files
+        if (content := there[item.path]) not in (None, item.text.encode())
+        and _sha256(content or b"") != known.get(item.path)
+    ]
+
+
 def of_files(folder: Path, manifest: Manifest, now: Texts) -> Iterator[Finding]:
     """Yield files that are edited, missing or stale. Raises InputError for one that cannot be read."""
     for path, sha256 in manifest.files.items():
