@@ -51,7 +51,7 @@ class Floor:
     transient_bytes: float
 
     def again(self, bag: Bag) -> tuple[int, int]:
-        """The fewest and the most layers that may be recomputed."""
+        """Return the fewest and the most layers that may be recomputed."""
         layers = sum(count for count, kind in zip(bag, self.kinds, strict=True) if kind.layer)
         # The fewest are recomputed when one chunk has all that the others need not have.
         others = max(min(layers, self.least) - 1, 0)
@@ -60,7 +60,7 @@ class Floor:
 
     @property
     def again_s(self) -> float:
-        """More seconds of each recomputed layer."""
+        """Return the additional seconds of each recomputed layer."""
         return min((kind.again_s for kind in self.kinds if kind.layer), default=0.0)
 
     def seconds(self, bag: Bag, repeated: int) -> float:
@@ -81,26 +81,26 @@ class Floor:
 
 
 def floors(problem: StageProblem, mode: Mode | None) -> list[Floor]:
-    """Of every stage. mode: None for whatever the scope allows."""
+    """Return the floors of every stage. mode: None for whatever the scope allows."""
     kinds = _kinds(problem, mode)
     return [_floor(problem, stage, mode, kinds) for stage in range(problem.pp)]
 
 
 def _allowed(problem: StageProblem, kind: str, mode: Mode | None) -> tuple[int, ...]:
-    """Choices that a block may have."""
+    """Return the choices that a block may have."""
     if mode is None:
         return tuple(range(problem.choices))
     return (mode.choice, 1) if mode.first and is_layer(kind) else (mode.choice,)
 
 
 def _tied(problem: StageProblem) -> dict[str, int]:
-    """Kinds that lie in the first or last chunk of all, and in which."""
+    """Return the kinds that lie in the first or last chunk of all, and in which."""
     places = {kind: problem.chunk_of(kind) for kind in dict.fromkeys(reversed(problem.sequence))}
     return {kind: chunk for kind, chunk in places.items() if chunk is not None}
 
 
 def _kinds(problem: StageProblem, mode: Mode | None) -> tuple[Kind, ...]:
-    """Of all that is not tied to a chunk; the most frequent one last."""
+    """Return the kinds of all that is not tied to a chunk; the most frequent one last."""
     tied = _tied(problem)
     kinds = []
     for name, count in Counter(kind for kind in problem.sequence if kind not in tied).items():
@@ -127,7 +127,7 @@ def _kinds(problem: StageProblem, mode: Mode | None) -> tuple[Kind, ...]:
 
 
 def _fewer(kinds: list[Kind]) -> list[Kind]:
-    """The two kinds of most alike seconds as one that weighs the less of both."""
+    """Join the two kinds of most alike seconds to one that weighs the less of both."""
     kinds = sorted(kinds, key=lambda kind: (kind.layer, kind.seconds))
     alike = min(range(len(kinds) - 1), key=lambda n: kinds[n + 1].seconds - kinds[n].seconds)
     a, b = kinds[alike], kinds[alike + 1]

@@ -15,7 +15,7 @@ from symconfig.solve.stages.stage import leanest_of_cut
 
 
 def leanest(problem: StageProblem, *, time_limit_s: float = 10.0, solver: Solver = "cbc") -> Lean | None:
-    """None: no cut at all that the target can say. time_limit_s: of the processor."""
+    """Return the leanest assignment. None: no cut at all that the target can say. time_limit_s: of the processor."""
     until = spent_s() + time_limit_s
     problem = cornered(problem)
     scale = Scale(problem)
@@ -29,7 +29,7 @@ def leanest(problem: StageProblem, *, time_limit_s: float = 10.0, solver: Solver
 
 
 def _modes(problem: StageProblem) -> tuple[Mode | None, ...]:
-    """All, but of recomputed first layers only the most where recomputing never takes more bytes."""
+    """Return all modes, but of recomputed first layers only the most where recomputing never takes more bytes."""
     every = modes(problem, longest_chunk(problem))
     per_block = (problem.kept_bytes, problem.once_bytes, problem.transient_bytes)
     saves = all(of_kind[min(1, len(of_kind) - 1)] <= of_kind[0] for part in per_block for of_kind in part.values())

@@ -11,8 +11,9 @@ DIGITS = 9  # significant ones of seconds and bytes that are compared
 
 
 def ranked(problem: StageProblem, assignments: Iterable[Assignment]) -> list[Assignment]:
-    """Without doubles, the fastest slowest stage first; of equal ones the shortest rounds, then those whose longest is
-    shortest, then the least work and peak. Slower ones only where their rounds are shorter than all before.
+    """Rank assignments without doubles, the fastest slowest stage first; of equal ones the shortest rounds, then those
+    whose longest is shortest, then the least work and peak. Slower ones only where their rounds are shorter than all
+    before.
 
     That is what the simulated interleaved schedule asks for: chunks that differ within a round make it wait more than
     a slower stage does.

@@ -31,7 +31,7 @@ SLACKS = (1.02, 1.06, 1.25, 2.0)  # over the bound: a cut so far from it is an a
 
 
 def solve(problem: StageProblem, *, time_limit_s: float = 10.0, solver: Solver = "auto") -> StageSolution | Unsatisfied:
-    """The assignment with the fastest slowest stage.
+    """Return the assignment with the fastest slowest stage.
 
     time_limit_s: of the processor, its own and CBC's; HiGHS takes what is left of it by the clock on the wall.
     solver: "auto" lets a bound or dynamic programming prove it where they can, then CBC; "quick" does without CBC and
@@ -66,7 +66,7 @@ class _Question:
 
 @dataclass(frozen=True, slots=True)
 class _Begun:
-    """What `_Solving.bounded` came to."""
+    """The result of `_Solving.bounded`."""
 
     kept: tuple[Assignment, ...]
     best_s: float
@@ -87,7 +87,7 @@ def _question(problem: StageProblem) -> _Question:
 
 @lru_cache(maxsize=4096)
 def _begun(question: _Question) -> _Begun:
-    """Kept, since candidates of one search, and of one model's next search, ask the same."""
+    """Return what is begun. It is kept, since candidates of one search, and of one model's next search, ask the same."""
     solving = _Solving(question.problem, float("inf"), "quick")
     solving.bounded()
     return _Begun(tuple(solving.kept), solving.best_s, tuple(solving.open), tuple(solving.left_s))
@@ -116,17 +116,19 @@ class _Solving:
 
     @property
     def named(self) -> bool:
-        """Whether a solver is to do all of the proof."""
+        """Tell whether a solver is to do all of the proof."""
         return self.wanted in ("cbc", "highs")
 
     @property
     def most_first(self) -> int:
-        """Recomputed first layers of a chunk that are worth a quick look: all of a little more than even ones."""
+        """Return the recomputed first layers of a chunk that are worth a quick look: all of a little more than even
+        ones.
+        """
         chunks, total = self.problem.pp * self.problem.vpp, layers(self.problem.sequence)
         return -(-total // chunks) + LONGER if self.problem.vpp > 1 else total
 
     def better(self, bound: float) -> bool:
-        """Whether a stage of so many seconds would be faster than all that was found."""
+        """Tell whether a stage of so many seconds would be faster than all before."""
         return bound < self.best_s * (1 - CLOSE)
 
     def keep(self, assignment: Assignment | None) -> None:
@@ -135,14 +137,14 @@ class _Solving:
             self.best_s = min(self.best_s, max(stage_seconds(self.problem, assignment)))
 
     def enumerate(self, cuts: Iterable[Chunks]) -> None:
-        """All that the target can say, one by one."""
+        """Try all that the target can say, one by one."""
         self.used = "enumeration"
         for chunks in cuts:
             for mode in modes(self.problem, max(layers(chunk) for chunk in chunks)) or (None,):
                 self.keep(fastest_of_cut(self.scale, chunks, mode, self.best_s))
 
     def bounded(self) -> None:
-        """Cuts as fast as a bound, where they are found; the modes where none is stay open."""
+        """Look for cuts as fast as a bound; the modes where none comes up stay open."""
         tried = islice(frames(self.problem), MOST_FRAMES)
         self.frames = sorted(tried, key=lambda frame: excess_s(self.problem, frame))
         for mode in modes(self.problem, longest_chunk(self.problem)) or (None,):
@@ -166,12 +168,12 @@ class _Solving:
                 self.open.append((least_s, mode))
 
     def begin(self, begun: _Begun) -> None:
-        """From what was `bounded` before."""
+        """Start from what was `bounded` before."""
         self.kept, self.best_s = list(begun.kept), begun.best_s
         self.open, self.left_s = list(begun.open), list(begun.left_s)
 
     def proved(self) -> None:
-        """The open modes, most hopeful first, each searched for what is faster than all before."""
+        """Search the open modes, most hopeful first, each for what is faster than all before."""
         for least_s, mode in sorted(self.open, key=lambda entry: entry[0]):
             if not self.better(least_s) and (not self.named or least_s > self.best_s * (1 + CLOSE)):
                 continue
@@ -187,7 +189,7 @@ class _Solving:
                 self._programmed(least_s, mode)
 
     def _quickest(self) -> Mode | None:
-        """The choice that is the fastest for every kind, if there is one."""
+        """Return the choice that is the fastest for every kind, if there is one."""
         seconds = self.problem.seconds.values()
         return next(
             (
@@ -199,7 +201,7 @@ class _Solving:
         )
 
     def _put_together(self, mode: Mode | None, least_s: float) -> bool:
-        """Keeps cuts as fast as the bound, in all policies; else a slower one. Whether the bound was met."""
+        """Keep cuts as fast as the bound, in all policies; else a slower one. Returns whether the bound was met."""
         if mode is None:
             return False
         # With several chunks a stage, the bound lets recomputed layers lie so unevenly that no even cut will meet it.
@@ -225,7 +227,7 @@ class _Solving:
         return spent_s() > self.until
 
     def _programmed(self, least_s: float, mode: Mode | None) -> None:
-        """By the integer program: first near the bound, where columns are few."""
+        """Solve by the integer program: first near the bound, where columns are few."""
         solver: Solver = self.wanted if self.named else "cbc"
         self.used = solver
         for most_s in (min(NEAR * least_s, self.best_s), self.best_s):
