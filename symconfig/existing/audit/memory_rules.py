@@ -9,6 +9,7 @@ from symconfig.existing.audit.judge import Judged
 from symconfig.existing.launch.reading import Reading
 from symconfig.existing.rules.rule import Finding, Rules, placed
 from symconfig.format import gib
+from symconfig.plans.plan import Plan
 
 EXAMPLE = (
     "--num-layers 32 --hidden-size 4096 --ffn-hidden-size 11008 --num-attention-heads 32 --seq-length {seq} "
@@ -30,6 +31,9 @@ MEMORY: Rules[Judged] = Rules()
 )
 def _overflows(judged: Judged) -> Iterator[Problem]:
     over, plan = judged.overfull, judged.plan
+    if plan.rl:
+        yield from _phases_overflow(plan)
+        return
     predicted = plan.best.predicted
     if not over:
         return
@@ -47,6 +51,25 @@ def _overflows(judged: Judged) -> Iterator[Problem]:
     )
 
 
+def _phases_overflow(plan: Plan) -> Iterator[Problem]:
+    """Yield the fullest phase of a step of reinforcement learning, where it needs more than a GPU has, by what rests
+    there and might not."""
+    over = [phase for phase in plan.rl[0].phases if phase.bytes > plan.usable_bytes]
+    if not over:
+        return
+    worst = max(over, key=lambda phase: phase.bytes)
+    parts = sorted(worst.holds.items(), key=lambda item: -item[1])[:2]
+    most = " and ".join(f"{name} {gib(value)} GiB" for name, value in parts)
+    others = [phase.name for phase in over if phase is not worst]
+    rest = f", and {', '.join(others)} {'is' if len(others) == 1 else 'are'} too full" if others else ""
+    yield Problem(
+        f"runs out of memory in the phase {worst.name}{rest}",
+        field="memory",
+        got=f"{gib(worst.bytes)} GiB, of which {most}",
+        need=f"{gib(plan.usable_bytes)} GiB usable of {gib(plan.cluster.gpu.memory_bytes.value)} GiB",
+    )
+
+
 @MEMORY.rule(
     "little-room",
     "warning",
@@ -57,7 +80,7 @@ def _overflows(judged: Judged) -> Iterator[Problem]:
 )
 def _tight(judged: Judged) -> Iterator[Problem]:
     plan = judged.plan
-    if judged.fits and plan.may_not_fit:
+    if judged.fits and plan.may_not_fit and not plan.rl:
         high = plan.best.predicted.interval["device_bytes"][1]
         yield Problem(
             "may run out of memory",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
 
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.optimizer import ADAM, Optimizer
@@ -10,6 +11,9 @@ from symconfig.errors import Problem
 from symconfig.existing.launch.text import Place
 from symconfig.plans.plan import Options, Target
 from symconfig.solve.configuration import Configuration
+
+if TYPE_CHECKING:
+    from symconfig.existing.recover.rl.step import Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +57,7 @@ class Run:
     """A model, and how it is run.
 
     configuration: for `solve.predict`; its framework has the habits that the options switch on and off. options: the
-    same as the plan's candidate has it, with the overlaps as they are.
+    same as the plan's candidate has it, with the overlaps as they are. step: of reinforcement learning, around it.
     """
 
     target: Target
@@ -62,3 +66,4 @@ class Run:
     options: Options
     assumed: tuple[Assumed, ...] = ()
     optimizer: Optimizer = ADAM
+    step: Step | None = None

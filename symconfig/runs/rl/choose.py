@@ -30,6 +30,8 @@ _CONTEXT = (1, 2, 4, 8, 16)  # ranks of context parallelism
 _MOST_SHARE, _SHARES = 0.9, 20  # of a GPU for the engine, in twentieths
 _ALIKE = 0.01  # of a generation: of shares that differ by less, the smallest is taken
 _LEFT = (0.0, 0.05, 0.1, 0.2)  # shares of a GPU that an update leaves beside, the first that leads to a plan that fits
+# The optimizer's state is larger than the weights and wanted less: weights do not go without it.
+_WEIGHED_AWAY = (Away.NOTHING, Away.STATES, Away.ALL)
 Solve = Callable[[ModelDescriptor, Job, int], Plan]
 
 
@@ -68,7 +70,7 @@ def answer(asked: Asked, top: int) -> Plan:
     alike = [each for each in found if each[0] is plan and each is not best]
     ranked = [best, *sorted(alike, key=lambda each: each[2][0].step_s)][:top]
     candidates = [trained.candidate for _, trained, _ in ranked]
-    steps = tuple(_planned(asked, layouts[0]) for _, _, layouts in ranked)
+    steps = tuple(planned(asked, layouts[0]) for _, _, layouts in ranked)
     search = replace(plan.search, optimal=False)
     return replace(plan, best=candidates[0], alternatives=tuple(candidates[1:]), rl=steps, search=search)
 
@@ -188,7 +190,7 @@ def _layouts(asked: Asked, actor: Trained, critic: Trained | None, gpus: int) ->
     assert job.gpus != "auto"
     served = job.gpus - gpus if alone else gpus
     gpu = machine(asked.cluster, "bf16" if asked.cluster.gpu.peak_flops.bf16 else "fp16", gpus=served)
-    for away in (Away.NOTHING,) if alone else AWAY:
+    for away in (Away.NOTHING,) if alone else _WEIGHED_AWAY:
         for tp in _engines(asked, served):
             make = partial(Layout, rl=rl, actor=actor, critic=critic, replicas=served // tp, away=away, alone=alone)
             engine = Engine(asked.model, gpu, tp)
@@ -249,7 +251,7 @@ def _none_fits(asked: Asked, layout: Layout | None) -> InfeasibleError:
     )
 
 
-def _planned(asked: Asked, layout: Layout) -> PlannedRl:
+def planned(asked: Asked, layout: Layout) -> PlannedRl:
     """Return a layout as the plan records it."""
     candidate, rl, generation = layout.actor.candidate, asked.rl, layout.generation
     low, high = candidate.predicted.interval["step_s"]

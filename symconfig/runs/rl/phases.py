@@ -45,6 +45,7 @@ class Away(StrEnum):
 
     NOTHING = "nothing"
     STATES = "optimizer state"
+    HELD = "weights"
     ALL = "weights and optimizer state"
 
 
@@ -52,6 +53,7 @@ class Away(StrEnum):
 AWAY: Mapping[Away, tuple[str, ...]] = {
     Away.NOTHING: (),
     Away.STATES: (STATES,),
+    Away.HELD: (WEIGHTS,),
     Away.ALL: (WEIGHTS, STATES),
 }
 
@@ -72,15 +74,16 @@ class Phase:
 @dataclass(frozen=True)
 class Trained:
     """A plan's candidate as a model that reinforcement learning trains. fill: tokens of its micro-batches over those
-    that they have room for."""
+    that they have room for. found: the same point where no plan leads back to it, as a script states it."""
 
     plan: Plan
     candidate: Candidate
     fill: float
+    found: Found | None = None
 
     @cached_property
     def _found(self) -> Found:
-        return restore(self.plan, self.candidate)
+        return restore(self.plan, self.candidate) if self.found is None else self.found
 
     @cached_property
     def _parts(self) -> Detail:
@@ -148,7 +151,9 @@ NOTHING_GENERATED = Generation(0.0, 0.0, 0, 0.0)
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """One way to run a step. alone: the engine has GPUs of its own."""
+    """One way to run a step. alone: the engine has GPUs of its own. read, reference_read: tokens of a micro-batch whose
+    log-probabilities are computed, of the actor and the reference, over those of one that is trained on.
+    reference_away: the reference is on the host while it is not read."""
 
     rl: Rl
     actor: Trained
@@ -158,6 +163,9 @@ class Layout:
     away: Away
     alone: bool
     generation: Generation = NOTHING_GENERATED
+    read: float = 1.0
+    reference_read: float = 1.0
+    reference_away: bool = True
 
     @cached_property
     def phases(self) -> tuple[Phase, ...]:
@@ -185,7 +193,7 @@ class Layout:
         """Bytes of host memory for each GPU."""
         trained = (self.actor, *filter(None, (self.critic,)))
         states = sum(each.memory[name] for each in trained for name in AWAY[self.away])
-        return states + (self.actor.memory[WEIGHTS] if self.rl.reference else 0.0)
+        return states + (self.actor.memory[WEIGHTS] if self.rl.reference and self.reference_away else 0.0)
 
     def _phases(self) -> Iterator[Phase]:
         rl, actor, critic, steps = self.rl, self.actor, self.critic, self.rl.updates * self.rl.epochs
@@ -198,11 +206,15 @@ class Layout:
         }
         yield Phase("weights to the engine", actor.to_engine_s(), self._beside(moving, but=(WEIGHTS,)))
         entropy = actor.entropy_bytes
-        forward = {f"actor's {WEIGHTS}": actor.memory[WEIGHTS], "forward": self._gaps(actor.forward_bytes + entropy)}
+        forward = {
+            f"actor's {WEIGHTS}": actor.memory[WEIGHTS],
+            "forward": self._gaps(self.read * (actor.forward_bytes + entropy)),
+        }
         yield Phase("log-probabilities", actor.forward_s(rl.updates), self._beside(forward, but=(WEIGHTS,)))
         if rl.reference:
-            frozen = {"reference": actor.memory[WEIGHTS], "forward": self._gaps(actor.forward_bytes)}
-            loaded = actor.memory[WEIGHTS] / actor.host_bytes_per_s
+            passing = self._gaps(self.reference_read * actor.forward_bytes)
+            frozen = {"reference": actor.memory[WEIGHTS], "forward": passing}
+            loaded = self.reference_away * actor.memory[WEIGHTS] / actor.host_bytes_per_s
             yield Phase("reference", actor.forward_s(rl.updates) + loaded, self._beside(frozen))
         if critic is not None:
             values = {f"critic's {WEIGHTS}": critic.memory[WEIGHTS], "forward": self._gaps(critic.forward_bytes)}
@@ -221,6 +233,8 @@ class Layout:
     def _beside(self, held: dict[str, float], but: tuple[str, ...] = ()) -> dict[str, float]:
         """Add what rests on the GPU in every phase. but: parts of the actor that `held` has already."""
         result = dict(held)
+        if self.rl.reference and not self.reference_away:
+            result |= {"reference": self.actor.memory[WEIGHTS]}
         for name, each in (("actor's", self.actor), ("critic's", self.critic)):
             rests = {} if each is None else each.at_rest(self.away)
             result |= {f"{name} {part}": size for part, size in rests.items() if name != "actor's" or part not in but}
@@ -238,4 +252,6 @@ class Layout:
         held["activations, logits and loss"] = max(peak - sum(held.values()), self._gaps(passing))
         others = {} if other is None else other.at_rest(self.away)
         kept = {f"{'critic' if each is self.actor else 'actor'}'s {part}": size for part, size in others.items()}
+        if self.rl.reference and not self.reference_away:
+            held["reference"] = self.actor.memory[WEIGHTS]
         return self._with_processes(held | kept)

@@ -1,0 +1,129 @@
+"""A step of reinforcement learning as a script states it: its phases on the layout that is there, and a better one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from symconfig.cost.machine import machine
+from symconfig.descriptor.cluster import ClusterDescriptor
+from symconfig.descriptor.job import Job, Limits
+from symconfig.errors import InfeasibleError, InputError, Problem
+from symconfig.existing.audit import memory_rules
+from symconfig.existing.audit.audit import Audit, unpredicted_for
+from symconfig.existing.audit.judge import Judged, judge
+from symconfig.existing.recover.rl.step import Step
+from symconfig.existing.recover.run import Run
+from symconfig.plans.plan import Plan
+from symconfig.runs.best import best_plan
+from symconfig.runs.rl.choose import Asked, planned
+from symconfig.runs.rl.engine import Engine, Replica, generate
+from symconfig.runs.rl.lengths import packing
+from symconfig.runs.rl.phases import AWAY, Layout, Trained
+from symconfig.solve.predict import as_found
+
+TOP = 3  # plans that are kept of a better layout
+# FSDP keeps the weights themselves and their gradients in fp32, and Adam's moments: of 16 bytes of a parameter 4, 4 and
+# 8, where a plan has 2, 2 and 12 (the same in all).
+_IN_FP32 = {"weights": 2.0, "gradients": 2.0}
+
+
+def completed(
+    done: Audit,
+    cluster: ClusterDescriptor,
+    limits: Limits,
+    *,
+    plan: bool = True,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Audit:
+    """Return an audit with its run judged, phase by phase. plan: look for a better layout, too."""
+    run = done.stated
+    if run is None:
+        return done
+    assert run.step is not None, "is what makes it one to be completed"
+    try:
+        judged = _judged(run, run.step, cluster, limits)
+    except InputError as error:
+        return unpredicted_for(done, error.problems)
+    done = replace(done, judged=judged, findings=(*done.findings, *memory_rules.findings(judged, done.reading)))
+    if not plan:
+        return done
+    progress("looking for a better layout")
+    try:
+        return replace(done, better=best_plan(judged.plan.model, cluster, _job(judged.plan.job), top=TOP))
+    except (InfeasibleError, InputError) as error:
+        return replace(done, infeasible=str(error))
+
+
+def _job(job: Job) -> Job:
+    """Return the job that the run is an answer to, with the engine, the room of a micro-batch and the workers open."""
+    assert job.rl is not None
+    open_ = {"tp": None, "memory_share": None}
+    rl = job.rl.model_copy(
+        update={"tokens_per_gpu": None, "rollout_gpus": None, "rollout": job.rl.rollout.model_copy(update=open_)}
+    )
+    update = {"rl": rl, "backend": "megatron", "global_batch_size": rl.batch, "seq_length": rl.longest, "packing": None}
+    return job.model_copy(update=update)
+
+
+def _judged(run: Run, step: Step, cluster: ClusterDescriptor, limits: Limits) -> Judged:
+    """Return what a run costs with the step around it. Raises InputError where there is no such step."""
+    actor = _trained(run, step, step.fill, cluster, limits)
+    critic = None
+    if step.critic is not None:
+        critic = _trained(step.critic[0], step, step.critic[1], cluster, limits)
+    rl, alone = step.rl, step.rl.placement == "split"
+    tp, share = rl.rollout.tp or 1, rl.rollout.memory_share
+    assert share is not None, "a script has one, or its trainer's default"
+    served = rl.rollout_gpus if alone and rl.rollout_gpus else run.configuration.degrees.world_size
+    if served % tp:
+        what = "the GPUs that generate do not divide over the engine's"
+        raise InputError(Problem(what, field="rollout", got=f"{served} for engines of {tp}"))
+    gpu = machine(cluster, "bf16" if cluster.gpu.peak_flops.bf16 else "fp16", gpus=served)
+    replica = Replica(Engine(run.described.model, gpu, tp), share)
+    generation = generate(replica, rl, served // tp)
+    if generation is None:
+        what = "the engine's share of the memory has no room for its weights and the keys of the longest sequence"
+        got = f"{share:g} of a GPU for weights of {replica.engine.weights_bytes / 2**30:.1f} GiB"
+        raise InputError(Problem(what, field="rollout", got=got, hint="a larger share, or more GPUs an engine"))
+    layout = Layout(
+        rl=rl,
+        actor=actor,
+        critic=critic,
+        replica=replica,
+        replicas=served // tp,
+        away=next(away for away, parts in AWAY.items() if set(parts) == set(step.away)),
+        alone=alone,
+        generation=generation,
+        read=step.read,
+        reference_read=step.reference_read,
+        reference_away=step.reference_away,
+    )
+    plan = actor.plan
+    asked = Asked(plan.model, cluster, plan.job, rl, None, _never)
+    return Judged(run, replace(plan, rl=(planned(asked, layout),)))
+
+
+def _never(*_: object) -> Plan:
+    raise AssertionError("nothing is solved for a layout that is there")
+
+
+def _trained(run: Run, step: Step, fill: float, cluster: ClusterDescriptor, limits: Limits) -> Trained:
+    """Return a model as it is trained on the layout that is there."""
+    packed = replace(run.configuration, packing=packing(step.rl))
+    judged = judge(replace(run, configuration=packed, step=step), cluster, limits)
+    found = as_found(run.described.model, cluster, packed)
+    made = Trained if step.workers == "megatron" else _InFp32
+    return made(judged.plan, judged.plan.best, fill, found)
+
+
+@dataclass(frozen=True)
+class _InFp32(Trained):
+    """A model that FSDP trains, whose weights are in fp32."""
+
+    @property
+    def memory(self) -> Mapping[str, float]:
+        own = self.candidate.predicted.memory
+        wide = {name: own[name] * factor for name, factor in _IN_FP32.items()}
+        left = sum(own[name] for name in (*wide, "optimizer state")) - sum(wide.values())
+        return {**own, **wide, "optimizer state": left}
