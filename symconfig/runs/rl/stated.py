@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from symconfig.cost.machine import machine
 from symconfig.descriptor.cluster import ClusterDescriptor
@@ -19,7 +20,10 @@ from symconfig.runs.best import best_plan
 from symconfig.runs.rl.choose import Asked, planned
 from symconfig.runs.rl.engine import Engine, Replica, generate
 from symconfig.runs.rl.lengths import packing
-from symconfig.runs.rl.phases import AWAY, Layout, Trained
+from symconfig.runs.rl.logits import VERL, VERL_FSDP, LogitBytes
+from symconfig.runs.rl.phases import AWAY, Layout
+from symconfig.runs.rl.trained import STATES, Trained
+from symconfig.solve.found import Found
 from symconfig.solve.predict import as_found
 
 TOP = 3  # plans that are kept of a better layout
@@ -68,10 +72,10 @@ def _job(job: Job) -> Job:
 
 def _judged(run: Run, step: Step, cluster: ClusterDescriptor, limits: Limits) -> Judged:
     """Return what a run costs with the step around it. Raises InputError where there is no such step."""
-    actor = _trained(run, step, step.fill, cluster, limits)
-    critic = None
+    logits = None if step.fused_logits else VERL if step.workers == "megatron" else VERL_FSDP
+    actor, critic = _trained(run, step, step.fill, logits, cluster, limits), None
     if step.critic is not None:
-        critic = _trained(step.critic[0], step, step.critic[1], cluster, limits)
+        critic = _trained(step.critic[0], step, step.critic[1], None, cluster, limits)
     rl, alone = step.rl, step.rl.placement == "split"
     tp, share = rl.rollout.tp or 1, rl.rollout.memory_share
     assert share is not None, "a script has one, or its trainer's default"
@@ -108,22 +112,36 @@ def _never(*_: object) -> Plan:
     raise AssertionError("nothing is solved for a layout that is there")
 
 
-def _trained(run: Run, step: Step, fill: float, cluster: ClusterDescriptor, limits: Limits) -> Trained:
-    """Return a model as it is trained on the layout that is there."""
+def _trained(
+    run: Run, step: Step, fill: float, logits: LogitBytes | None, cluster: ClusterDescriptor, limits: Limits
+) -> Stated:
+    """Return the actor, or the critic of a step, as it is trained on the layout that is there."""
     packed = replace(run.configuration, packing=packing(step.rl))
     judged = judge(replace(run, configuration=packed, step=step), cluster, limits)
     found = as_found(run.described.model, cluster, packed)
-    made = Trained if step.workers == "megatron" else _InFp32
-    return made(judged.plan, judged.plan.best, fill, found)
+    found = replace(found, request=replace(found.request, job=judged.plan.job))
+    made = Stated if step.workers == "megatron" else _InFp32
+    return made(judged.plan, judged.plan.best, fill, logits, found)
 
 
 @dataclass(frozen=True)
-class _InFp32(Trained):
+class Stated(Trained):
+    """A model that is trained as a script says; point: its layout, to which no plan need lead back."""
+
+    point: Found
+
+    @cached_property
+    def found(self) -> Found:
+        return self.point
+
+
+@dataclass(frozen=True)
+class _InFp32(Stated):
     """A model that FSDP trains, whose weights are in fp32."""
 
     @property
     def memory(self) -> Mapping[str, float]:
         own = self.candidate.predicted.memory
         wide = {name: own[name] * factor for name, factor in _IN_FP32.items()}
-        left = sum(own[name] for name in (*wide, "optimizer state")) - sum(wide.values())
-        return {**own, **wide, "optimizer state": left}
+        left = sum(own[name] for name in (*wide, STATES)) - sum(wide.values())
+        return {**own, **wide, STATES: left}

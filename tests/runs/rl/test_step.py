@@ -18,7 +18,9 @@ from symconfig.plans.file import parse_plan
 from symconfig.plans.plan import Plan
 from symconfig.runs.rl.choose import Asked, answer
 from symconfig.runs.rl.engine import ASLEEP_BYTES, UNCERTAIN
-from symconfig.runs.rl.phases import AWAY, GAPS, Trained
+from symconfig.runs.rl.logits import VERL
+from symconfig.runs.rl.phases import AWAY, GAPS
+from symconfig.runs.rl.trained import Trained
 from symconfig.schedule.simulate import simulate
 from symconfig.solve.search import search
 from symconfig.solve.timeline import own_schedule, times
@@ -68,8 +70,8 @@ def test_a_batch_of_packed_sequences_has_all_tokens() -> None:
 def test_a_forward_alone_takes_what_its_schedule_takes(pins: dict[str, str]) -> None:
     """Against the pipeline's own simulation with backwards that take no time, and an update against both."""
     plan = planned(pins=pins)
-    actor = Trained(plan, plan.best, 1.0)
-    found, parts = actor._found, actor._parts
+    actor = Trained(plan, plan.best, 1.0, VERL)
+    found, parts = actor.found, actor.parts
     made = times(found, parts)
     nothing = 0.0 * made.forward
     alone = replace(made, recompute=nothing, backward=nothing, weight=nothing, gather=None, reduce=None)

@@ -26,7 +26,7 @@ _NARROW = Bytes(weight=2.0, gradient=2.0, optimizer=4.0)  # a model that is itse
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workers:
     """sp: ranks of a sequence. room: tokens of a micro-batch on all of them. microbatches: of an update, on all
-    replicas. narrow: the model itself is in bf16. fused: the loss makes no logits. liger: its kernels."""
+    replicas. narrow: the model itself is in bf16. liger: its kernels."""
 
     dp: int
     sp: int
@@ -34,17 +34,14 @@ class Workers:
     microbatches: int
     recompute: bool
     narrow: bool = False
-    fused: bool = False
     liger: bool = False
 
 
 def run(workers: Workers, model: Described, cluster: ClusterDescriptor) -> Run:
     """Return the run of a model on such workers."""
-    kernels: dict[str, Any] = {}
+    kernels: dict[str, Any] = {"loss": "fused"}  # flash-attn's (verl/utils/torch_functional.py)
     if workers.liger:
         kernels |= {"fused_norm": True, "fused_activation": True, "fused_rope": True}
-    if workers.fused or workers.liger:
-        kernels["loss"] = "fused"
     framework = switched(FSDP, cluster.gpu.architecture, Switches(implementation=kernels))
     if workers.narrow:
         framework = replace(framework, bytes=_NARROW)

@@ -17,7 +17,7 @@ from symconfig.existing.recover import megatron
 from symconfig.existing.recover.asked import Asked
 from symconfig.existing.recover.namespace import Namespace, version_of
 from symconfig.existing.recover.rl.model import described
-from symconfig.existing.recover.rl.step import Packed, Step, lengths, section
+from symconfig.existing.recover.rl.step import Packed, Step, lengths, section, together
 from symconfig.existing.recover.rl.values import Values
 from symconfig.existing.recover.run import Assumed, Run
 from symconfig.existing.recover.words import settings
@@ -181,4 +181,4 @@ class Reader:
         tokens = values.whole(most) if values.switch("use_dynamic_batch_size") else None
         if tokens is not None:
             return max(tokens * cp, rl.longest)
-        return (values.whole("micro_batch_size") or 1) * rl.longest
+        return together(rl, values.whole("micro_batch_size") or 1)

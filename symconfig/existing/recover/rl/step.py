@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, hypot, sqrt
+from statistics import NormalDist
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import ValidationError
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from symconfig.existing.recover.run import Run
 
 Workers = Literal["megatron", "fsdp"]
+_RARE = 3.0  # standard deviations
 _MEAN = 0.5  # of the longest, where nothing says how long sequences are in the mean
 
 
@@ -44,7 +46,7 @@ class Step:
     """rl: in a job's terms, each number as the script says it. fill: of the actor's micro-batches. read, reference_read:
     tokens of a micro-batch whose log-probabilities are computed, of the actor and the reference, over those of one that
     is trained on. away: parts of the trained models that are in host memory while they are not needed.
-    reference_away: the reference is, too. critic: its run, where one is trained, and the fill of its micro-batches.
+    reference_away: the reference is, too. fused_logits: the loss is made with no logits in memory. critic: its run, where one is trained, and the fill of its micro-batches.
     """
 
     trainer: Trainer
@@ -55,6 +57,7 @@ class Step:
     reference_read: float = 1.0
     away: tuple[str, ...] = ()
     reference_away: bool = True
+    fused_logits: bool = False
     critic: tuple[Run, float] | None = None
 
 
@@ -73,3 +76,12 @@ def section(file: str, **fields: object) -> Rl:
     except ValidationError as error:
         said = [str(item.get("ctx", {}).get("error", item["msg"])) for item in error.errors(include_url=False)]
         raise InputError([Problem(f"makes no step: {text}", file=file) for text in said]) from None
+
+
+def together(rl: Rl, sequences: int) -> int:
+    """Return the tokens of the fullest of many micro-batches of so many sequences without padding: their mean and three
+    standard deviations, as if sums were normal; a sequence may be the longest."""
+    lengths = (rl.prompt_length, rl.response_length)
+    spread = hypot(*((each.high - each.mean) / NormalDist().inv_cdf(0.95) for each in lengths))
+    usual = sequences * rl.mean_tokens + _RARE * spread * sqrt(sequences)
+    return max(rl.longest, min(sequences * rl.longest, ceil(usual)))

@@ -22,7 +22,7 @@ from symconfig.existing.recover.asked import Asked
 from symconfig.existing.recover.namespace import Namespace, version_of
 from symconfig.existing.recover.rl import fsdp
 from symconfig.existing.recover.rl.model import described
-from symconfig.existing.recover.rl.step import Packed, Step, lengths, section
+from symconfig.existing.recover.rl.step import Packed, Step, lengths, section, together
 from symconfig.existing.recover.rl.values import Values
 from symconfig.existing.recover.run import Assumed, Described, Run
 from symconfig.existing.recover.words import settings
@@ -211,7 +211,10 @@ class Reader:
         sequences = values.whole(f"{micro}_per_gpu")
         if sequences is None and (whole := values.whole(micro)) is not None:
             sequences = max(1, whole * cp // self._trained_gpus)
-        return None if sequences is None else sequences * rl.longest
+        if sequences is None:
+            return None
+        packs = values.switch("actor_rollout_ref.model.use_remove_padding")
+        return together(rl, sequences) if packs else sequences * rl.longest
 
     @property
     def _trained_gpus(self) -> int:
@@ -285,7 +288,6 @@ class Reader:
             microbatches=packed.spread(rl, dp),
             recompute=values.switch(f"{models}.enable_gradient_checkpointing"),
             narrow=values.text(key("model_dtype")) in ("bf16", "bfloat16"),
-            fused=values.switch(f"{models}.use_fused_kernels"),
             liger=values.switch(f"{models}.use_liger"),
         )
         return fsdp.run(layers, model, self._known_cluster)
@@ -321,6 +323,7 @@ class Reader:
             workers="megatron" if self.workers == "megatron" else "fsdp",
             rl=rl.model_copy(update={"tokens_per_gpu": -(-packed.room // cp)}),
             fill=fill,
+            fused_logits=values.switch("actor_rollout_ref.model.use_fused_kernels"),
             read=read[ROLLOUT] / packed.room,
             reference_read=read[REFERENCE] / packed.room,
             away=tuple(part for part, key in parts.items() if values.switch(self._engine(ACTOR, key))),

@@ -1,0 +1,31 @@
+"""Logits at the peaks of a phase: bytes that a program has on a GPU for each of them, where the loss is made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogitBytes:
+    """Bytes for each logit of a micro-batch, at the fullest moment.
+
+    forward: of log-probabilities without gradients; entropy: of these with the entropy. update: of an update, beside
+    what the planner's own loss keeps; entropy_update: of one whose loss has the entropy.
+    """
+
+    forward: float
+    update: float
+    entropy: float = 0.0
+    entropy_update: float = 0.0
+
+
+# verl 0.9.1 on Megatron-Core (workers/engine/megatron/transformer_impl.py, utils/megatron/tensor_parallel.py). 16-bit
+# logits and their fp32 copy (Float16Module) are there at once: 6. From then on the copy serves the loss in place. For
+# the entropy it is copied, and its softmax is another one: 12, all of which a backward reads; of these the planner's
+# loss has the fp32 copy. Without the entropy the division by the temperature has a second gradient beside that.
+VERL = LogitBytes(forward=6.0, entropy=12.0, update=4.0, entropy_update=8.0)
+
+# verl 0.9.1 on FSDP (workers/engine/fsdp/transformer_impl.py, utils/torch_functional.py): 16-bit logits and their quotient
+# by the temperature are there at once, and of the quotient flash-attn's cross-entropy overwrites the logits with their
+# gradient, which the planner's loss has, too. The entropy is compiled to one kernel, whose gradient is another copy.
+VERL_FSDP = LogitBytes(forward=4.0, entropy=4.0, update=2.0, entropy_update=6.0)
