@@ -17,7 +17,7 @@ from symconfig.api.problems import stated
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.document import Document
 from symconfig.descriptor.job import Backend, Images, Job, Limits, Lora, Packing
-from symconfig.descriptor.load import load_cluster, load_model
+from symconfig.descriptor.load import load_cluster, load_model, located
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.optimizer import Optimizer
 from symconfig.descriptor.rl import Rl, with_batch
@@ -276,9 +276,22 @@ def read_job(
         cluster = found.collect(lambda: load_cluster(names["cluster"], cluster_base), document)
     if job is not None:
         found.collect(lambda: pin_values.parse(job.pins), document)
+        job = found.collect(lambda: _with_critic(job, document, model_base), document)
     if job is None or model is None or cluster is None or found.all:
         raise InputError(found.all)
     return Asked(model, cluster, job, document)
+
+
+def _with_critic(job: Job, document: Document, base: Path | None) -> Job:
+    """Return the job with its critic's file by its whole path, which starts at the folder of the job's own."""
+    if job.rl is None or job.rl.critic is None:
+        return job
+    folder = Path(document.file).parent if Path(document.file).is_file() else base
+    try:
+        critic = located(job.rl.critic, folder)
+    except InputError as error:
+        raise InputError([replace(problem, field="rl.critic") for problem in error.problems]) from None
+    return job.model_copy(update={"rl": job.rl.model_copy(update={"critic": critic})})
 
 
 def check_top(top: int) -> None:

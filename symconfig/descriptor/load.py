@@ -250,6 +250,15 @@ def _lies(name: str, base: Path | None) -> Literal["file", "folder"] | None:
         return None
 
 
+def located(name: str, base: Path | None) -> str:
+    """Return a model's name as it holds in any folder: a file, or a folder, by its whole path, which starts at `base`.
+
+    Raises InputError where there is no such model.
+    """
+    path = find(name, "models", base)
+    return str(path.resolve()) if path == (base or Path()) / name else name
+
+
 def find(name: str, kind: str, base: Path | None) -> Path:
     """The file or folder that `name` means. A zoo name comes first; write ./name for a file of the same name. A model's
     id on Hugging Face is the zoo's model, else what huggingface_hub has in its cache.

@@ -7,7 +7,7 @@ from types import ModuleType
 from typing import Any
 
 from symconfig.errors import InfeasibleError, Problem
-from symconfig.format import gib, percent
+from symconfig.format import gib, percent, seconds
 from symconfig.plans.plan import Plan
 from symconfig.render.summary import Row
 
@@ -29,15 +29,15 @@ def guarded(module: ModuleType, inner: Callable[..., Mapping[str, object]]) -> C
 
 def phases(plan: Plan) -> tuple[Row, ...]:
     """Return a row for each phase of the step: its seconds, their share, the fullest GPU, and what is on it."""
-    if not plan.rl:
+    if not plan.steps:
         return ()
-    step = plan.rl[0]
+    step = plan.steps[0]
     total = sum(phase.seconds for phase in step.phases)
     return tuple(
         Row(
             phase.name,
             (
-                f"{phase.seconds:.3g}",
+                seconds(phase.seconds),
                 percent(phase.seconds / total),
                 gib(phase.bytes),
                 ", ".join(

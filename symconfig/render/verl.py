@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from symconfig.descriptor.load import load_model
 from symconfig.descriptor.rl import Rl
 from symconfig.errors import InfeasibleError, Problem
 from symconfig.frameworks import counting
@@ -203,7 +204,7 @@ def _critic(plan: Plan, rl: Rl, step: PlannedRl | None) -> dict[str, object]:
     away = step.away if step else ()
     return {
         "critic.enable": True,
-        **({"critic.model.path": rl.critic} if rl.critic else {}),
+        **({} if rl.critic is None else {"critic.model.path": load_model(rl.critic).huggingface_id or rl.critic}),
         "critic.ppo_max_token_len_per_gpu": (step.tokens_per_gpu if step else rl.longest),
         **words,
         "critic.megatron.param_offload": "weights" in away,

@@ -11,6 +11,7 @@ from symconfig.frameworks.known import BACKENDS
 from symconfig.report import table
 from symconfig.report.checkpoint import verdict
 from symconfig.report.grid import Block, Grid
+from symconfig.report.rl import whole_step
 from symconfig.runs.checkpoint import Verdict
 from symconfig.runs.replan.differences import Difference
 from symconfig.runs.replan.near import Near
@@ -29,7 +30,7 @@ def blocks(found: Replan) -> list[Block]:
     shown += _inputs(found)
     if found.kept is not None:
         shown += _kept(found.new, found.kept)
-    shown += [_candidates(found), *_changes(found)]
+    shown += [*whole_step(found.new), _candidates(found), *_changes(found)]
     if found.near is not None and not found.near.free:
         shown.append(_near(found.near, found.checkpoint.verdict))
     shown += _schedule(found.schedule)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from symconfig.format import count, gib, percent, seconds
+from symconfig.format import count, gib, seconds
 from symconfig.plans.plan import Candidate, Plan
-from symconfig.plans.rl import PlannedPhase, PlannedRl
+from symconfig.plans.rl import PlannedRl
+from symconfig.render import learning
 from symconfig.report.grid import Block, Grid
 
 
 def blocks(plan: Plan) -> list[Block]:
     """Return what a person decides by, in order."""
-    return [_headline(plan), _ranking(plan), phases(plan, "The phases of plan 1"), _footer(plan)]
+    return [_headline(plan), _ranking(plan), phases(plan), _footer(plan)]
 
 
 def stated(plan: Plan) -> list[Block]:
@@ -72,21 +73,20 @@ def _row(number: str, candidate: Candidate, step: PlannedRl) -> dict[str, str]:
     }
 
 
-def phases(plan: Plan, title: str) -> Grid:
-    """Return seconds and bytes of each phase of the first step."""
-    step = plan.rl[0]
-    total = sum(phase.seconds for phase in step.phases)
-    rows = tuple(
-        (phase.name, seconds(phase.seconds), percent(phase.seconds / total), gib(phase.bytes), held(phase))
-        for phase in step.phases
-    )
+def phases(plan: Plan, title: str = "The phases of plan 1") -> Grid:
+    """Return the table of the best plan's phases: seconds, and what is on the fullest GPU."""
+    rows = tuple((row.name, *row.cells) for row in learning.phases(plan))
     return Grid(("phase", "s", "share", "GPU GiB", "of these"), rows, left=(0, 4), title=title)
 
 
-def held(phase: PlannedPhase) -> str:
-    """Return what a phase holds, the largest first."""
-    parts = sorted(phase.holds.items(), key=lambda part: -part[1])
-    return ", ".join(f"{name} {gib(size)}" for name, size in parts)
+def whole_step(plan: Plan) -> list[Block]:
+    """Return the phases of a step that has several, and how long it takes; nothing of others."""
+    if not plan.steps:
+        return []
+    step = plan.steps[0]
+    low, high = map(seconds, step.interval)
+    took = f"A whole step takes {seconds(step.step_s)} s, likely between {low} and {high} s."
+    return [phases(plan), f"{took} The rest of this answer is of one update of the trained model."]
 
 
 def _footer(plan: Plan) -> str:

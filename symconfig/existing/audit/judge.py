@@ -33,6 +33,11 @@ class Judged:
         return self.plan.device_bytes <= self.plan.usable_bytes
 
     @property
+    def by_assumed_lengths(self) -> bool:
+        """Whether its memory follows from how long sequences were assumed to be."""
+        return self.run.step is not None and self.run.step.assumed_lengths
+
+    @property
     def overfull(self) -> tuple[int, ...]:
         """Stages that take more than the GPU has to give."""
         fixed = self.plan.best.predicted.device_bytes - max(stage.peak_bytes for stage in self.plan.best.stages)

@@ -16,12 +16,14 @@ from symconfig.existing.recover.run import Assumed
 from symconfig.resources import data_dir
 
 _FILE = "known.json"
-_STORED = re.compile(r"[-_](fp8|bf16|int4|int8|awq|gptq)(?=$|[-_/])", re.IGNORECASE)  # how weights are stored
+# How weights are stored, by the end of a name, and bytes of each; and how they were tuned, where `hub.same` does not know.
+_STORED = {"bf16": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5, "awq": 0.5, "gptq": 0.5}
+_ENDS = re.compile(rf"[-_]({'|'.join((*_STORED, 'thinking'))})(?=$|[-_/])", re.IGNORECASE)
 
 
 def by_name(given: str, place: Place | None) -> tuple[ModelDescriptor, list[Assumed]] | None:
     """Return the model that a name or a folder is called after; None where it is not known."""
-    plain = _STORED.sub("", given)
+    plain = _ENDS.sub("", given)
     for name, known in hub.of_zoo():
         if hub.same(plain, known):
             return load_model(name), [] if given == known else [_called(known, given, place)]
@@ -35,6 +37,12 @@ def by_name(given: str, place: Place | None) -> tuple[ModelDescriptor, list[Assu
     if hub.is_id(given) and hub.cached(given) is not None:
         return load_model(given), []
     return None
+
+
+def weight_bytes(given: str) -> float:
+    """Return the bytes of a weight as a name says that they are stored; 16 bits where it says nothing."""
+    said = (_STORED.get(end.lower()) for end in _ENDS.findall(given))
+    return next((size for size in said if size is not None), _STORED["bf16"])
 
 
 def _called(known: str, given: str, place: Place | None) -> Assumed:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from symconfig.errors import Problem
@@ -11,7 +11,8 @@ from symconfig.existing.recover.rl.values import Values
 from symconfig.existing.rules.rule import Finding, Rules
 
 # Rules about Megatron-LM that do not hold of workers of such a trainer: it cuts the batch and the sequences itself, gives
-# its workers an environment of its own, and shares the allocator with an engine.
+# its workers an environment of its own, shares the allocator with an engine, balances no experts, and takes the
+# all-to-all where it is told to gather tokens (slime/backends/megatron_utils/arguments.py, validate_args).
 _NOT_HERE = frozenset(
     (
         "batch-not-said",
@@ -25,6 +26,7 @@ _NOT_HERE = frozenset(
         "tensor-exchange-not-overlapped",
         "gradients-not-overlapped",
         "experts-not-balanced",
+        "gathered-tokens",
     )
 )
 _ROLLOUT, _ACTOR, _REFERENCE = (f"actor_rollout_ref.{name}" for name in ("rollout", "actor", "ref"))

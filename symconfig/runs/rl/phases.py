@@ -73,7 +73,7 @@ def moved_s(each: Trained, away: Away) -> float:
 
 def at_rest(each: Trained, away: Away) -> dict[str, float]:
     """Return what of a model stays on the GPU while it neither trains nor is read."""
-    gone = (*AWAY[away], *((GRADIENTS,) if WEIGHTS in AWAY[away] else ()))
+    gone = (*AWAY[away], *((GRADIENTS,) if WEIGHTS in AWAY[away] or each.frees_gradients else ()))
     return {name: each.memory[name] for name in (WEIGHTS, GRADIENTS, STATES) if name not in gone}
 
 
@@ -84,7 +84,8 @@ NOTHING_GENERATED = Generation(0.0, 0.0, 0, 0.0)
 class Layout:
     """One way to run a step. alone: the engine has GPUs of its own. read, reference_read: tokens of a micro-batch whose
     log-probabilities are computed, of the actor and the reference, over those of one that is trained on.
-    reference_away: the reference is on the host while it is not read."""
+    reference_away: the reference is on the host while it is not read. reference_streamed: it comes from there layer by
+    layer, when it is."""
 
     rl: Rl
     actor: Trained
@@ -97,6 +98,7 @@ class Layout:
     read: float = 1.0
     reference_read: float = 1.0
     reference_away: bool = True
+    reference_streamed: bool = False
 
     @cached_property
     def phases(self) -> tuple[Phase, ...]:
@@ -142,7 +144,7 @@ class Layout:
         yield Phase("log-probabilities", actor.forward_s(rl.updates), self._beside(forward, but=(WEIGHTS,)))
         if rl.reference:
             passing = self._gaps(actor.forward_bytes(share=self.reference_read))
-            frozen = {"reference": actor.memory[WEIGHTS], "forward": passing}
+            frozen = {"reference": actor.memory[WEIGHTS] * (not self.reference_streamed), "forward": passing}
             loaded = self.reference_away * actor.memory[WEIGHTS] / actor.host_bytes_per_s
             yield Phase("reference", actor.forward_s(rl.updates) + loaded, self._beside(frozen))
         if critic is not None:

@@ -15,6 +15,7 @@ from symconfig.existing.audit.audit import Audit, unpredicted_for
 from symconfig.existing.audit.judge import Judged, judge
 from symconfig.existing.recover.rl.step import Step
 from symconfig.existing.recover.run import Run
+from symconfig.frameworks.fsdp.behaviour import FSDP
 from symconfig.plans.plan import Plan
 from symconfig.runs.best import best_plan
 from symconfig.runs.rl.choose import Asked, planned
@@ -22,14 +23,11 @@ from symconfig.runs.rl.engine import Engine, Replica, generate
 from symconfig.runs.rl.lengths import packing
 from symconfig.runs.rl.logits import VERL, VERL_FSDP, LogitBytes
 from symconfig.runs.rl.phases import AWAY, Layout
-from symconfig.runs.rl.trained import STATES, Trained
+from symconfig.runs.rl.trained import GRADIENTS, STATES, WEIGHTS, Trained
 from symconfig.solve.found import Found
 from symconfig.solve.predict import as_found
 
 TOP = 3  # plans that are kept of a better layout
-# FSDP keeps the weights themselves and their gradients in fp32, and Adam's moments: of 16 bytes of a parameter 4, 4 and
-# 8, where a plan has 2, 2 and 12 (the same in all).
-_IN_FP32 = {"weights": 2.0, "gradients": 2.0}
 
 
 def completed(
@@ -84,7 +82,7 @@ def _judged(run: Run, step: Step, cluster: ClusterDescriptor, limits: Limits) ->
         what = "the GPUs that generate do not divide over the engine's"
         raise InputError(Problem(what, field="rollout", got=f"{served} for engines of {tp}"))
     gpu = machine(cluster, "bf16" if cluster.gpu.peak_flops.bf16 else "fp16", gpus=served)
-    replica = Replica(Engine(run.described.model, gpu, tp), share)
+    replica = Replica(Engine(run.described.model, gpu, tp, step.weight_bytes), share)
     generation = generate(replica, rl, served // tp)
     if generation is None:
         what = "the engine's share of the memory has no room for its weights and the keys of the longest sequence"
@@ -102,6 +100,7 @@ def _judged(run: Run, step: Step, cluster: ClusterDescriptor, limits: Limits) ->
         read=step.read,
         reference_read=step.reference_read,
         reference_away=step.reference_away,
+        reference_streamed=step.workers == "fsdp",
     )
     plan = actor.plan
     asked = Asked(plan.model, cluster, plan.job, rl, None, _never)
@@ -137,11 +136,19 @@ class Stated(Trained):
 
 @dataclass(frozen=True)
 class _InFp32(Stated):
-    """A model that FSDP trains, whose weights are in fp32."""
+    """A model that FSDP trains. Its shards of weights and gradients are in fp32, with Adam's moments: of 16 bytes of a
+    parameter 4, 4 and 8, where a plan has 2, 2 and 12; what is gathered of the weights is there in a pass alone. The
+    optimizer sets gradients to nothing after an update (verl/workers/engine/base.py, zero_grad_on_exit)."""
+
+    @property
+    def frees_gradients(self) -> bool:
+        return True
 
     @property
     def memory(self) -> Mapping[str, float]:
         own = self.candidate.predicted.memory
-        wide = {name: own[name] * factor for name, factor in _IN_FP32.items()}
-        left = sum(own[name] for name in (*wide, STATES)) - sum(wide.values())
-        return {**own, **wide, STATES: left}
+        shards = own[GRADIENTS]  # of 16 bits, as a plan has weights and gradients
+        wide = {WEIGHTS: 2 * shards, GRADIENTS: 2 * shards, STATES: own[STATES] - 2 * shards}
+        if self.found.request.framework.bytes != FSDP.bytes:  # the model itself is in 16 bits
+            wide = {WEIGHTS: shards, GRADIENTS: shards, STATES: own[STATES]}
+        return {**own, **wide}

@@ -37,6 +37,11 @@ class Trained:
     fill: float
     logits: LogitBytes | None
 
+    @property
+    def frees_gradients(self) -> bool:
+        """Whether gradients have memory during an update alone."""
+        return False
+
     @cached_property
     def found(self) -> Found:
         """The candidate with all that its costs follow from."""

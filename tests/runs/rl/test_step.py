@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import symconfig
+from symconfig.api.planning import read_job
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.rl import Rl
+from symconfig.descriptor.yaml_strict import load_yaml_strict
 from symconfig.errors import InfeasibleError, InputError
 from symconfig.plans.file import parse_plan
 from symconfig.plans.plan import Plan
+from symconfig.render import verl
+from symconfig.resources import data_dir
 from symconfig.runs.rl.choose import Asked, answer
 from symconfig.runs.rl.engine import ASLEEP_BYTES, UNCERTAIN
 from symconfig.runs.rl.logits import VERL
@@ -216,3 +222,20 @@ def test_a_job_of_another_task_has_no_section() -> None:
         symconfig.plan("llama3.1-8b", "h100", 8, 64, task="sft", rl=section())
     with pytest.raises(InputError, match="go together"):
         symconfig.plan("llama3.1-8b", "h100", 8, 64, task="rl")
+
+
+def test_a_critic_is_looked_for_beside_the_job(tmp_path: Path) -> None:
+    """Not in the folder that the program is started in, and the plan has its whole path."""
+    own = data_dir("model_zoo") / "models" / "llama3.1-8b.yaml"
+    (tmp_path / "small.yaml").write_text(own.read_text())
+    job = tmp_path / "job.yaml"
+    told = {"model": "llama3.1-8b", "cluster": "h100", "gpus": 16, "rl": section(algorithm="ppo", critic="small.yaml")}
+    job.write_text(json.dumps(told))
+    read = read_job(load_yaml_strict(job), model_base=tmp_path).job
+    assert read.rl is not None
+    assert read.rl.critic == str(tmp_path / "small.yaml")
+    job.write_text(json.dumps(told | {"rl": section(algorithm="ppo", critic="none.yaml")}))
+    with pytest.raises(InputError, match=r"rl.critic: there is no such model file"):
+        read_job(load_yaml_strict(job), model_base=tmp_path)
+    words = verl.words(planned(gpus=16, algorithm="ppo", critic="llama3.1-8b"))
+    assert "critic.model.path=meta-llama/Llama-3.1-8B" in words

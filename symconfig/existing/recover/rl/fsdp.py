@@ -25,7 +25,7 @@ _NARROW = Bytes(weight=2.0, gradient=2.0, optimizer=4.0)  # a model that is itse
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workers:
-    """sp: ranks of a sequence. room: tokens of a micro-batch on all of them. microbatches: of an update, on all
+    """sp: ranks of a sequence. copies: groups of GPUs that each hold a whole model in shards. room: tokens of a micro-batch on all of them. microbatches: of an update, on all
     replicas. narrow: the model itself is in bf16. liger: its kernels."""
 
     dp: int
@@ -33,6 +33,7 @@ class Workers:
     room: int
     microbatches: int
     recompute: bool
+    copies: int = 1
     narrow: bool = False
     liger: bool = False
 
@@ -43,6 +44,7 @@ def run(workers: Workers, model: Described, cluster: ClusterDescriptor) -> Run:
     if workers.liger:
         kernels |= {"fused_norm": True, "fused_activation": True, "fused_rope": True}
     framework = switched(FSDP, cluster.gpu.architecture, Switches(implementation=kernels))
+    framework = replace(framework, optimizer_instances=workers.copies)
     if workers.narrow:
         framework = replace(framework, bytes=_NARROW)
     whole, many = Recompute("full", method="uniform", num_layers=1), workers.dp * workers.sp > 1

@@ -5,8 +5,8 @@ Sources: slime/utils/{arguments,dp_schedule}.py, slime/backends/megatron_utils/{
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from math import ceil
 
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.rl import Rl
@@ -15,6 +15,7 @@ from symconfig.existing.launch.dialects.slime import model_hidden
 from symconfig.existing.launch.reading import Reading, Setting
 from symconfig.existing.recover import megatron
 from symconfig.existing.recover.asked import Asked
+from symconfig.existing.recover.known import weight_bytes
 from symconfig.existing.recover.namespace import Namespace, version_of
 from symconfig.existing.recover.rl.model import described
 from symconfig.existing.recover.rl.step import Packed, Step, lengths, section, together
@@ -27,8 +28,17 @@ _ADVANTAGES = {"ppo": "ppo", "gspo": "gspo", "reinforce_plus_plus": "reinforce_p
 _PROMPT = 1024  # tokens of the longest prompt, where no option says it
 _SHARE = 0.85  # of a GPU for SGLang, which derives it from the GPU where --sglang-mem-fraction-static is absent
 _BATCH = ("--micro-batch-size", "--global-batch-size", "--seq-length")  # slime's own meaning of them
-# Of a model that is known by its name: layers in Python, and what differs between its releases and costs nothing.
-_OF_THE_NAME = ("--spec", "--rotary-base", "--rotary-percent")
+# Of a model that is known by its name: layers in Python, the shape that they are of, and what differs between its
+# releases and costs nothing.
+_OF_THE_NAME = (
+    "--spec",
+    "--num-layers",
+    "--hidden-size",
+    "--num-attention-heads",
+    "--rotary-base",
+    "--rotary-percent",
+    "--rotary-interleaved",
+)
 # What slime sets itself (_set_default_megatron_args).
 ALWAYS = ("--bf16", "--use-distributed-optimizer")
 
@@ -147,9 +157,9 @@ class Reader:
         names = Namespace(said, flags(self.version()))
         tp, pp, cp = (names.whole(f"{name}_parallel_size") for name in ("tensor_model", "pipeline_model", "context"))
         room = self._room(cp, rl, "max_tokens_per_gpu")
-        read = self._room(cp, rl, "log_probs_max_tokens_per_gpu")
-        packed = Packed(room=room, length=rl.mean_tokens)
-        batch = packed.spread(rl, max(1, gpus // (tp * pp * cp)))
+        dp = max(1, gpus // (tp * pp * cp))
+        packed = Packed(room=room, length=rl.mean_tokens).within(rl, dp)
+        room, batch = packed.room, packed.spread(rl, dp)
         own = ["--micro-batch-size", "1", "--global-batch-size", str(batch), "--seq-length", str(room)]
         whole = Namespace((*names.settings, *settings(own, self.reading.file)), names.table)
         asked, model = self.asked, None
@@ -160,6 +170,8 @@ class Reader:
             asked = replace(asked, model=model.model)
         run = megatron.run(whole, gpus, self._known_cluster, asked)
         taken = model.assumed if model is not None else ()
+        most = max(rl.longest, ceil(rl.sequences / dp * rl.mean_tokens))  # of all that a replica reads
+        read = min(most, self._room(cp, rl, "log_probs_max_tokens_per_gpu"))
         away = ("weights", "optimizer state") if values.switch("colocate") or values.switch("offload_train") else ()
         step = Step(
             trainer="slime",
@@ -169,6 +181,8 @@ class Reader:
             read=read / room,
             reference_read=read / room,
             away=away,
+            weight_bytes=weight_bytes(values.text("hf_checkpoint") or ""),
+            assumed_lengths=None in (self.asked.prompt_length, self.asked.response_length),
         )
         if rl.has_critic:  # slime's critic has the actor's model, degrees and micro-batches
             step = replace(step, critic=(run, step.fill))

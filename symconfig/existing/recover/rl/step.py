@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, hypot, sqrt
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Literal
@@ -32,6 +32,11 @@ class Packed:
     room: int
     length: float
 
+    def within(self, rl: Rl, dp: int) -> Packed:
+        """Return the same with no more room than a replica's share of an update needs."""
+        share = max(1, ceil(rl.batch / dp))
+        return replace(self, room=min(self.room, max(rl.longest, ceil(share * self.length))))
+
     def spread(self, rl: Rl, dp: int) -> int:
         """Return how many micro-batches an update has on all replicas."""
         return dp * max(1, ceil(rl.batch * self.length / (dp * self.room)))
@@ -46,7 +51,8 @@ class Step:
     """rl: in a job's terms, each number as the script says it. fill: of the actor's micro-batches. read, reference_read:
     tokens of a micro-batch whose log-probabilities are computed, of the actor and the reference, over those of one that
     is trained on. away: parts of the trained models that are in host memory while they are not needed.
-    reference_away: the reference is, too. fused_logits: the loss is made with no logits in memory. critic: its run, where one is trained, and the fill of its micro-batches.
+    weight_bytes: of a weight in the engine. reference_away: the reference is away, too. fused_logits: the loss is made with no logits in memory. assumed_lengths: nobody
+    says how long sequences are in the mean, and the memory of a phase depends on it. critic: its run, where one is trained, and the fill of its micro-batches.
     """
 
     trainer: Trainer
@@ -57,7 +63,9 @@ class Step:
     reference_read: float = 1.0
     away: tuple[str, ...] = ()
     reference_away: bool = True
+    weight_bytes: float = 2.0
     fused_logits: bool = False
+    assumed_lengths: bool = False
     critic: tuple[Run, float] | None = None
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from math import ceil
 
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.rl import Rl
@@ -86,12 +87,12 @@ class Reader:
         if self.problems or model is None or rl is None or packed is None:
             raise InputError(list(dict.fromkeys(self.problems)))
         actor, fill = self._trained(ACTOR, model, rl, packed)
-        step = self._step(rl, packed, fill)
+        step = self._step(rl, actor, packed, fill)
         if rl.has_critic:
             step = replace(step, critic=self._critic(model, rl))
-        if problems := self.values.arguments.problems:
-            raise InputError(list(dict.fromkeys(problems)))
-        return replace(actor, step=step, assumed=(*actor.assumed, *self.assumed))
+        if values_wrong := self.values.arguments.problems:
+            raise InputError(list(dict.fromkeys(values_wrong)))
+        return replace(actor, step=step, assumed=(*actor.assumed, *self.assumed, *self._left_out()))
 
     def _refused(self) -> Iterator[Problem]:
         """Yield what no prediction is made of."""
@@ -104,6 +105,12 @@ class Reader:
         for key in ("actor_rollout_ref.model.lora_rank", "actor_rollout_ref.model.lora.rank"):
             if values.number(key):
                 yield self._problem(key, "adapters under reinforcement learning are not predicted")
+
+    def _left_out(self) -> Iterator[Assumed]:
+        """Yield what runs in a step, too, and is not predicted."""
+        key = "reward_model.enable"
+        if self.values.switch(key) and not self.values.switch("reward_model.enable_resource_pool"):
+            yield Assumed("reward model", "none", "its memory and its time are not predicted", self.values.place(key))
 
     def _problem(self, key: str, what: str, got: str | None = None, need: str | None = None) -> Problem:
         return Arguments.problem(self.values.arguments.find(key), what, got=got, need=need)
@@ -224,14 +231,18 @@ class Reader:
         """Return the run of a model that is trained, and the fill of its micro-batches."""
         make = self._of_megatron if self.workers == "megatron" else self._of_fsdp
         run = make(at, model, rl, packed)
-        return run, packed.fill(rl, run.configuration.global_batch)
+        c = run.configuration
+        return run, replace(packed, room=c.seq_length).fill(rl, c.global_batch)
 
     def _of_megatron(self, at: str, model: Described, rl: Rl, packed: Packed) -> Run:
         names = Namespace(self.megatron(at, packed.room), flags(self.version(at)))
         split = 1
         for dest in ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size"):
             split *= names.whole(dest)
-        batch = packed.spread(rl, max(1, self._trained_gpus // split))
+        dp = max(1, self._trained_gpus // split)
+        packed = packed.within(rl, dp)
+        names = Namespace(self.megatron(at, packed.room), names.table)
+        batch = packed.spread(rl, dp)
         whole = Namespace(
             (*names.settings, *settings(["--global-batch-size", str(batch)], self.reading.file)), names.table
         )
@@ -272,20 +283,22 @@ class Reader:
 
         values, gpus, sp = self.values, self._trained_gpus, self._degree(at)
         size = values.number(key("fsdp_size"))
-        if size is not None and 0 < size < gpus:
-            what = "shards on a part of the GPUs, and copies of them, are not predicted"
-            raise InputError(self._problem(key("fsdp_size"), what, got=f"{size:g}", need=f"-1, or {gpus}"))
+        copies = int(gpus // size) if size is not None and 0 < size < gpus else 1
+        if size is not None and copies > 1 and gpus % size:
+            raise InputError(self._problem(key("fsdp_size"), "does not divide the GPUs", got=f"{size:g} on {gpus}"))
         if values.switch(key("offload_policy")):
             raise InputError(self._problem(key("offload_policy"), "FSDP2's own offload is not predicted"))
         if gpus % sp:
             what = "does not divide the GPUs"
             raise InputError(self._problem(key("ulysses_sequence_parallel_size"), what, got=f"{sp} on {gpus}"))
         dp, models = gpus // sp, "critic.model" if at == CRITIC else "actor_rollout_ref.model"
+        packed = packed.within(rl, dp)
         layers = fsdp.Workers(
             dp=dp,
             sp=sp,
             room=packed.room,
             microbatches=packed.spread(rl, dp),
+            copies=copies,
             recompute=values.switch(f"{models}.enable_gradient_checkpointing"),
             narrow=values.text(key("model_dtype")) in ("bf16", "bfloat16"),
             liger=values.switch(f"{models}.use_liger"),
@@ -304,30 +317,28 @@ class Reader:
             raise InputError(list(dict.fromkeys(self.problems)))
         return self._trained(CRITIC, own, rl, packed)
 
-    def _step(self, rl: Rl, packed: Packed, fill: float) -> Step:
-        values, cp = self.values, self._degree(ACTOR)
-        read = {
-            at: self._room(
-                f"{at}.log_prob_micro_batch_size",
-                f"{at}.log_prob_use_dynamic_bsz",
-                f"{at}.log_prob_max_token_len_per_gpu",
-                cp,
-                rl,
-            )
-            or packed.room
-            for at in (ROLLOUT, REFERENCE)
-        }
+    def _step(self, rl: Rl, actor: Run, packed: Packed, fill: float) -> Step:
+        """Return the step around the actor's run."""
+        values, degrees, room = self.values, actor.configuration.degrees, actor.configuration.seq_length
+        most = max(rl.longest, ceil(rl.sequences / degrees.dp * packed.length))  # of all that a replica reads
+        read = {at: min(most, self._read(at, degrees.cp, rl) or room) / room for at in (ROLLOUT, REFERENCE)}
         parts = {"weights": "param_offload", "optimizer state": "optimizer_offload"}
         return Step(
             trainer="verl",
             workers="megatron" if self.workers == "megatron" else "fsdp",
-            rl=rl.model_copy(update={"tokens_per_gpu": -(-packed.room // cp)}),
+            rl=rl.model_copy(update={"tokens_per_gpu": -(-room // degrees.cp)}),
             fill=fill,
             fused_logits=values.switch("actor_rollout_ref.model.use_fused_kernels"),
-            read=read[ROLLOUT] / packed.room,
-            reference_read=read[REFERENCE] / packed.room,
+            read=read[ROLLOUT],
+            reference_read=read[REFERENCE],
             away=tuple(part for part, key in parts.items() if values.switch(self._engine(ACTOR, key))),
             # FSDP's reference is offloaded whatever is said (transformer_impl.py: "We force reference policy to use
             # CPUOffload to save memory").
             reference_away=self.workers == "fsdp" or values.switch(f"{REFERENCE}.megatron.param_offload"),
+            assumed_lengths=None in (self.asked.prompt_length, self.asked.response_length),
         )
+
+    def _read(self, at: str, cp: int, rl: Rl) -> int | None:
+        """Return the tokens of a micro-batch whose log-probabilities are computed."""
+        names = ("micro_batch_size", "use_dynamic_bsz", "max_token_len_per_gpu")
+        return self._room(*(f"{at}.log_prob_{name}" for name in names), cp, rl)
