@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from symconfig.errors import Problem
 from symconfig.existing.audit.judge import Judged
 from symconfig.existing.launch.reading import Reading
 from symconfig.existing.rules.rule import Finding, Rules, placed
 from symconfig.format import gib
-from symconfig.plans.plan import Plan
-from symconfig.plans.rl import PlannedPhase
 
 EXAMPLE = (
     "--num-layers 32 --hidden-size 4096 --ffn-hidden-size 11008 --num-attention-heads 32 --seq-length {seq} "
@@ -20,10 +17,6 @@ EXAMPLE = (
     "--global-batch-size 64 --bf16 --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather"
 )
 MEMORY: Rules[Judged] = Rules()
-# Parts of a phase that the host could have meanwhile.
-_RESTING = tuple(
-    f"{whose} {part}" for whose in ("actor's", "critic's") for part in ("weights", "gradients", "optimizer state")
-)
 
 
 @MEMORY.rule(
@@ -37,10 +30,6 @@ _RESTING = tuple(
 )
 def _overflows(judged: Judged) -> Iterator[Problem]:
     over, plan = judged.overfull, judged.plan
-    if plan.rl:
-        sure = not judged.by_assumed_lengths
-        yield from _fullest_phase(plan, plan.cluster.gpu.memory_bytes.value, "runs") if sure else ()
-        return
     predicted = plan.best.predicted
     if not over:
         return
@@ -58,54 +47,17 @@ def _overflows(judged: Judged) -> Iterator[Problem]:
     )
 
 
-def _fullest_phase(plan: Plan, above: float, verb: str) -> Iterator[Problem]:
-    """Yield the fullest phase of a step of reinforcement learning, where it is above so many bytes."""
-    over = [phase for phase in plan.rl[0].phases if phase.bytes > above]
-    if not over:
-        return
-    worst = max(over, key=lambda phase: phase.bytes)
-    parts = sorted(worst.holds.items(), key=lambda item: -item[1])[:2]
-    most = " and ".join(f"{name} {gib(value)} GiB" for name, value in parts)
-    others = [phase.name for phase in over if phase is not worst]
-    rest = f", and {', '.join(others)} {'is' if len(others) == 1 else 'are'} too full" if others else ""
-    yield Problem(
-        f"{verb} out of memory in the phase {worst.name}{rest}",
-        field="memory",
-        got=f"{gib(worst.bytes)} GiB, of which {most}",
-        need=f"{gib(plan.usable_bytes)} GiB usable of {gib(plan.cluster.gpu.memory_bytes.value)} GiB",
-        hint=_relief(worst),
-    )
-
-
-def _relief(phase: PlannedPhase) -> str | None:
-    """Say what would make room in a phase: what rests there and could be on the host, else what it works with."""
-    resting = [name for name in phase.holds if name in ("reference", *_RESTING) and phase.name not in name]
-    if phase.name in ("generation", "weights to the engine"):
-        ways = ["a smaller share for the engine"] + ["offload of what rests beside it"] * bool(resting)
-    elif phase.name in ("log-probabilities", "reference", "values"):
-        ways = ["fewer tokens in a micro-batch of log-probabilities"] + ["offload of what rests"] * bool(resting)
-    else:
-        ways = ["fewer tokens in a micro-batch, or more ranks for a sequence"]
-    return ", or ".join(ways)
-
-
 @MEMORY.rule(
     "little-room",
     "warning",
     "The prediction of memory is closer to the limit than it is sure",
     "It fits, but nine in ten measured runs lie within an interval around the prediction whose upper end is more than "
-    "the GPU has. Of reinforcement learning: it does not fit with sequences as long as was assumed.",
+    "the GPU has.",
     EXAMPLE.format(seq=5376),
 )
 def _tight(judged: Judged) -> Iterator[Problem]:
     plan = judged.plan
-    if plan.rl:
-        if judged.by_assumed_lengths or plan.device_bytes <= plan.cluster.gpu.memory_bytes.value:
-            ask = "--prompt-length and --response-length, as they are in the mean"
-            for problem in _fullest_phase(plan, plan.usable_bytes, "may run"):
-                ways = [ask] * judged.by_assumed_lengths + [problem.hint or ""]
-                yield replace(problem, hint=", or ".join(filter(None, ways)))
-    elif judged.fits and plan.may_not_fit:
+    if judged.fits and plan.may_not_fit:
         high = plan.best.predicted.interval["device_bytes"][1]
         yield Problem(
             "may run out of memory",

@@ -81,7 +81,8 @@ _VERL = (
     "data.max_response_length=3072 actor_rollout_ref.model.path=Qwen/Qwen3-8B actor_rollout_ref.rollout.name=vllm "
     "trainer.n_gpus_per_node=8 trainer.nnodes=1 "
 )
-_DYNAMIC = _VERL + "actor_rollout_ref.actor.use_dynamic_bsz=True "
+# A script that breaks no rule; an override behind it wins.
+DYNAMIC = _VERL + "actor_rollout_ref.actor.use_dynamic_bsz=True "
 
 
 @RL.rule(
@@ -91,7 +92,7 @@ _DYNAMIC = _VERL + "actor_rollout_ref.actor.use_dynamic_bsz=True "
     'verl stops with "max_token_len must be greater than the sequence length" in the first step that has a longer one '
     "(verl/utils/seqlen_balancing.py, rearrange_micro_batches; Trinity-RFT#398, verl-internvl#15). The tokens are those "
     "of all ranks of a sequence, the option times ulysses_sequence_parallel_size or context_parallel_size (verl#571).",
-    _DYNAMIC + "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=2048",
+    DYNAMIC + "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=2048",
 )
 def _short(facts: RlFacts) -> Iterator[Problem]:
     longest, values = facts.longest, facts.values
@@ -202,7 +203,7 @@ def _left_over(facts: RlFacts) -> Iterator[Problem]:
     "verl asserts that the GPUs are a multiple of tensor_model_parallel_size x data_parallel_size of the rollout, which "
     'is not the actor\'s (verl/workers/engine_workers.py: "rollout world_size is not divisible by infer_tp"; verl#1191, '
     "#1785); the default is 2, so that one GPU needs it said. slime deals engines of --rollout-num-gpus-per-engine out likewise.",
-    _DYNAMIC + "actor_rollout_ref.rollout.tensor_model_parallel_size=3",
+    DYNAMIC + "actor_rollout_ref.rollout.tensor_model_parallel_size=3",
 )
 def _engines(facts: RlFacts) -> Iterator[Problem]:
     tp = facts.whole(f"{_ROLLOUT}.tensor_model_parallel_size", "rollout_num_gpus_per_engine")
@@ -222,7 +223,7 @@ def _engines(facts: RlFacts) -> Iterator[Problem]:
     "vLLM's sleep mode puts weights and keys into a pool of its own. Until April 2026 it asserts that expandable segments "
     'are off (vllm#14189: "Expandable segments are not compatible with memory pool"); since vllm#40812 it turns them '
     "off itself where it allocates.",
-    "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\n" + _DYNAMIC,
+    "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\n" + DYNAMIC,
 )
 def _expandable(facts: RlFacts) -> Iterator[Problem]:
     word = facts.reading.environment.get("PYTORCH_CUDA_ALLOC_CONF")

@@ -145,7 +145,7 @@ def _rooms(asked: Asked) -> Iterator[tuple[int, dict[str, str]]]:
         return
     for cp in _CONTEXT:
         if cp * rl.tokens_per_gpu >= rl.longest:
-            yield cp * rl.tokens_per_gpu, {"cp": str(cp)}
+            yield cp * rl.tokens_per_gpu, {"cp": str(cp), "mbs": "1"}
 
 
 def _needed(rl: Rl) -> float:
@@ -270,7 +270,7 @@ def planned(asked: Asked, layout: Layout) -> PlannedRl:
         rollout_gpus=served,
         memory_share=layout.replica.share,
         at_once=generation.at_once,
-        tokens_per_gpu=candidate.batch.seq_length // candidate.parallel.cp,
+        tokens_per_gpu=candidate.batch.micro * candidate.batch.seq_length // candidate.parallel.cp,
         away=AWAY[layout.away],
         host_bytes=layout.host_bytes,
         step_s=layout.step_s,

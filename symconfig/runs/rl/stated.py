@@ -10,7 +10,7 @@ from symconfig.cost.machine import machine
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job, Limits
 from symconfig.errors import InfeasibleError, InputError, Problem
-from symconfig.existing.audit import memory_rules
+from symconfig.existing.audit import phase_rules
 from symconfig.existing.audit.audit import Audit, unpredicted_for
 from symconfig.existing.audit.judge import Judged, judge
 from symconfig.existing.recover.rl.step import Step
@@ -35,7 +35,7 @@ def completed(
     cluster: ClusterDescriptor,
     limits: Limits,
     *,
-    plan: bool = True,
+    plan: bool = False,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Audit:
     """Return an audit with its run judged, phase by phase. plan: look for a better layout, too."""
@@ -47,7 +47,7 @@ def completed(
         judged = _judged(run, run.step, cluster, limits)
     except InputError as error:
         return unpredicted_for(done, error.problems)
-    done = replace(done, judged=judged, findings=(*done.findings, *memory_rules.findings(judged, done.reading)))
+    done = replace(done, judged=judged, findings=(*done.findings, *phase_rules.findings(judged, done.reading)))
     if not plan:
         return done
     progress("looking for a better layout")

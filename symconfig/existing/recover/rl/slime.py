@@ -27,6 +27,7 @@ from symconfig.frameworks.megatron.flags import first_with, flags, resolve
 _ADVANTAGES = {"ppo": "ppo", "gspo": "gspo", "reinforce_plus_plus": "reinforce_plus_plus"}
 _PROMPT = 1024  # tokens of the longest prompt, where no option says it
 _SHARE = 0.85  # of a GPU for SGLang, which derives it from the GPU where --sglang-mem-fraction-static is absent
+_MANY = 4  # micro-batches of an update on each replica, at least, that are full whatever lengths are
 _BATCH = ("--micro-batch-size", "--global-batch-size", "--seq-length")  # slime's own meaning of them
 # Of a model that is known by its name: layers in Python, the shape that they are of, and what differs between its
 # releases and costs nothing.
@@ -182,7 +183,8 @@ class Reader:
             reference_read=read / room,
             away=away,
             weight_bytes=weight_bytes(values.text("hf_checkpoint") or ""),
-            assumed_lengths=None in (self.asked.prompt_length, self.asked.response_length),
+            assumed_lengths=None in (self.asked.prompt_length, self.asked.response_length)
+            and not (values.switch("use_dynamic_batch_size") and batch >= _MANY * dp),
         )
         if rl.has_critic:  # slime's critic has the actor's model, degrees and micro-batches
             step = replace(step, critic=(run, step.fill))

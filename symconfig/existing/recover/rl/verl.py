@@ -32,6 +32,7 @@ from symconfig.frameworks.megatron.flags import flags, resolve
 ACTOR, ROLLOUT, REFERENCE, CRITIC = (
     "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollout_ref.ref", "critic",
 )  # fmt: skip
+_MANY = 4  # micro-batches of an update on each replica, at least, that are full whatever lengths are
 _ENGINES = ("vllm", "sglang")
 # Advantages by their names in a job; the kin of GRPO that a job does not name cost what it does.
 _ADVANTAGES = {"gae": "ppo", "rloo": "rloo", "remax": "remax", "reinforce_plus_plus": "reinforce_plus_plus"}
@@ -335,8 +336,18 @@ class Reader:
             # FSDP's reference is offloaded whatever is said (transformer_impl.py: "We force reference policy to use
             # CPUOffload to save memory").
             reference_away=self.workers == "fsdp" or values.switch(f"{REFERENCE}.megatron.param_offload"),
-            assumed_lengths=None in (self.asked.prompt_length, self.asked.response_length),
+            assumed_lengths=self._depends(rl, actor),
         )
+
+    def _depends(self, rl: Rl, actor: Run) -> bool:
+        """Say whether what a phase holds depends on lengths that nobody says."""
+        if None not in (self.asked.prompt_length, self.asked.response_length):
+            return False
+        dynamic = [f"{ACTOR}.use_dynamic_bsz", f"{ROLLOUT}.log_prob_use_dynamic_bsz"]
+        dynamic += [f"{REFERENCE}.log_prob_use_dynamic_bsz"] * rl.reference + ["critic.use_dynamic_bsz"] * rl.has_critic
+        # Few micro-batches would be fewer, and not full, if sequences were shorter.
+        few = actor.configuration.global_batch < _MANY * actor.configuration.degrees.dp
+        return few or not all(map(self.values.switch, dynamic))
 
     def _read(self, at: str, cp: int, rl: Rl) -> int | None:
         """Return the tokens of a micro-batch whose log-probabilities are computed."""
