@@ -84,7 +84,8 @@ def phases(found: Audit) -> dict[str, Any]:
 @pytest.mark.parametrize("changed", [{}, {"reference": False}, {"updates": 1, "epochs": 2}])
 def test_what_is_planned_and_written_for_verl_comes_back(changed: dict[str, Any]) -> None:
     """The phases of a plan are those of the script that it becomes; verl's DDP overlaps nothing by itself."""
-    plan = planned(response_length={"mean": 300.0, "max": 1024}, **changed)
+    pins = {"tp": "2", "pp": "1", "cp": "1", "recompute": "none", "mbs": "1..2"}
+    plan = planned(response_length={"mean": 300.0, "max": 1024}, pins=pins, **changed)
     line = " ".join(("python3 -m verl.trainer.main_ppo actor_rollout_ref.model.path=meta-llama/Llama-3.1-8B",
                      *verl.words(plan), "trainer.nnodes=1 trainer.n_gpus_per_node=8"))  # fmt: skip
     found = existing.audit(line, "h100", prompt_length=100.0, response_length=300.0, plan=False)
@@ -247,7 +248,9 @@ def test_a_step_is_shown_and_in_json(capsys: pytest.CaptureFixture[str], tmp_pat
 
 
 def test_a_better_layout_is_compared_step_by_step() -> None:
-    found = existing.audit(of_verl(), "h100", prompt_length=300, response_length=900)
+    small = "trainer.nnodes=1 trainer.n_gpus_per_node=2 actor_rollout_ref.rollout.tensor_model_parallel_size=1"
+    text = of_verl("actor_rollout_ref.model.path=Qwen/Qwen3-0.6B", small)
+    found = existing.audit(text, "h100", prompt_length=300, response_length=900)
     assert found.better is not None
     assert found.judged is not None
     assert found.gain == pytest.approx(1 - found.better.rl[0].step_s / found.judged.plan.rl[0].step_s)
