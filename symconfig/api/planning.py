@@ -20,7 +20,8 @@ from symconfig.descriptor.job import Backend, Images, Job, Limits, Lora, Packing
 from symconfig.descriptor.load import load_cluster, load_model, located
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.optimizer import Optimizer
-from symconfig.descriptor.rl import Rl, with_batch
+from symconfig.descriptor.rl import Rl
+from symconfig.descriptor.tuning import Preference, Sequences, with_batch
 from symconfig.descriptor.training import Training
 from symconfig.descriptor.validate import validate
 from symconfig.errors import InputError, Problem, SymconfigError
@@ -163,7 +164,7 @@ def plan(
     backend: Backend | None = None,
     megatron_version: str | None = None,
     target: str | None = None,
-    task: Literal["pretrain", "sft", "lora", "rl"] | None = None,
+    task: Literal["pretrain", "sft", "lora", "dpo", "rl"] | None = None,
     precision: str | None = None,
     attention: Literal["flash", "unfused"] | None = None,
     optimizer: str | Optimizer | Mapping[str, Any] | None = None,
@@ -175,6 +176,8 @@ def plan(
     packing: Packing | Mapping[str, Any] | None = None,
     lora: Lora | Mapping[str, Any] | None = None,
     images: Images | Mapping[str, Any] | None = None,
+    sequences: Sequences | Mapping[str, Any] | None = None,
+    preference: Preference | Mapping[str, Any] | None = None,
     rl: Rl | Mapping[str, Any] | None = None,
     limits: Limits | Mapping[str, Any] | None = None,
     training: Training | Mapping[str, Any] | None = None,
@@ -204,6 +207,8 @@ def plan(
         "packing": packing,
         "lora": lora,
         "images": images,
+        "sequences": sequences,
+        "preference": preference,
         "rl": rl,
         "allow": allow,
         "without": without,

@@ -21,7 +21,7 @@ from symconfig.descriptor.job import Job
 from symconfig.descriptor.json_strict import load_json_strict
 from symconfig.descriptor.model import Adapter, ModelDescriptor, ModelSchema, Strict
 from symconfig.descriptor.plugins import plugins
-from symconfig.descriptor.rl import with_batch
+from symconfig.descriptor.tuning import with_batch
 from symconfig.descriptor.validate import validate
 from symconfig.descriptor.yaml_strict import load_yaml_strict
 from symconfig.errors import InputError, Problem

@@ -16,7 +16,7 @@ from symconfig.runs import sayable
 from symconfig.runs.adapted import adapted
 from symconfig.runs.imaged import imaged
 from symconfig.runs.recipes.near import near_recipe
-from symconfig.solve.answer import answer
+from symconfig.solve.answer import answer, refused
 
 
 def best_plan(
@@ -46,6 +46,13 @@ def best_plan(
 
         critic = _critic(model, told.rl)
         return step(Asked(model, cluster, told, told.rl, critic, solve), top)
+    if told.preference is not None or told.sequences is not None:
+        from symconfig.runs.rl.tuned import answer as tuned
+
+        target = target_of(model, told)
+        return tuned(
+            told, lambda asked, most: solve(model, asked, most), lambda plan: not refused(target, plan), top
+        )
     plan = solve(model, told, top, alone=False)
     plan = replace(plan, job=plan.job.model_copy(update={"edited": job.edited}))
     if plan.job.backend != "megatron":

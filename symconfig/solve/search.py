@@ -10,6 +10,7 @@ from symconfig.cost.framework import Framework
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.training import WITH_OR_WITHOUT
 from symconfig.errors import InfeasibleError, InputError, Problem
 from symconfig.frameworks.facts import NO_FLASH
 from symconfig.frameworks.known import BACKENDS
@@ -116,7 +117,7 @@ def resolved(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Jo
             )
         )
     task = job.task or ("lora" if model.adapter else "pretrain")
-    if (task == "lora") != (model.adapter is not None):
+    if task not in WITH_OR_WITHOUT and (task == "lora") != (model.adapter is not None):
         hint = (
             "a model with adapters, or the section lora"
             if task == "lora"

@@ -17,7 +17,6 @@ from symconfig.report.grid import Block, Grid
 from symconfig.report.page.drawn import roofline, schedule
 from symconfig.report.page.packed import packed
 from symconfig.report.page.pictures import Picture
-from symconfig.report.rl import whole_step
 from symconfig.report.table import blocks, headline, others_text
 from symconfig.report.timeline.seen import seen
 from symconfig.solve.detail import detail
@@ -39,7 +38,7 @@ def plan_data(plan: Plan, files: Mapping[str, str], before: Sequence[Block] = ()
         "schema": SCHEMA,
         "title": headline(plan).split("\n")[0],
         "sentence": sentence(plan),
-        "blocks": [_block(block) for block in (*before, *whole_step(plan), *blocks(plan)[1:])],
+        "blocks": [_block(block) for block in (*before, *blocks(plan)[1:])],
         "gpus": plan.best.parallel.world_size,
         "global_batch": plan.best.batch.global_,
         "usable_bytes": plan.usable_bytes,

@@ -21,6 +21,8 @@ from symconfig.solve.restore import restore
 from symconfig.solve.timeline import times
 
 STATES, WEIGHTS, GRADIENTS = "optimizer state", "weights", "gradients"
+EXCHANGE = "data-parallel communication"
+_FIXED = (EXCHANGE, "optimizer", "overhead")  # parts of a step's time, whatever tokens its micro-batches have
 _LOSS, _WORKING = "logits and loss", "working set"
 
 
@@ -68,8 +70,10 @@ class Trained:
         return float(self.found.machine.host_bytes_per_s)
 
     def update_s(self, updates: float) -> float:
-        """Return the seconds of so many optimizer steps."""
-        return updates * self.fill * self.candidate.predicted.step_s
+        """Return the seconds of so many optimizer steps: passes take as long as there are tokens, the rest does not."""
+        time = self.candidate.predicted.time
+        fixed = sum(time.get(name, 0.0) for name in _FIXED)
+        return updates * (self.fill * (self.candidate.predicted.step_s - fixed) + fixed)
 
     def forward_s(self, steps: float) -> float:
         """Return the seconds of forwards of the micro-batches of so many optimizer steps, without a backward."""
@@ -83,6 +87,12 @@ class Trained:
         with, whichever is more. share: tokens of a micro-batch over those of one that is trained on."""
         each = 0.0 if self.logits is None else self.logits.entropy if entropy else self.logits.forward
         return share * max(self._layer_bytes, each * self.logit_count)
+
+    @property
+    def kept_bytes(self) -> float:
+        """Bytes that the forward of an update keeps while another model is read."""
+        kept = 0.0 if self.logits is None else self.logits.kept
+        return float(self._by_stage(self.parts.cost.memory["activations"]).max()) + kept * self.logit_count
 
     @cached_property
     def _layer_bytes(self) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -12,15 +13,18 @@ import pytest
 
 import symconfig
 from symconfig.api.planning import read_job
+from symconfig.cli.main import main
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.rl import Rl
 from symconfig.descriptor.yaml_strict import load_yaml_strict
 from symconfig.errors import InfeasibleError, InputError
+from symconfig.format import seconds
 from symconfig.plans.file import parse_plan
 from symconfig.plans.plan import Plan
 from symconfig.render import verl
+from symconfig.report.page.data import plan_data
 from symconfig.resources import data_dir
 from symconfig.runs.rl.choose import Asked, answer
 from symconfig.runs.rl.engine import ASLEEP_BYTES, UNCERTAIN
@@ -67,7 +71,9 @@ def test_a_batch_of_packed_sequences_has_all_tokens() -> None:
     assert plan.rl[0].tokens_per_gpu * plan.best.parallel.cp == batch.micro * batch.seq_length
     update = phase(plan, "update").seconds
     fill = rl.batch * rl.mean_tokens / (batch.global_ * batch.seq_length)
-    assert update == pytest.approx(rl.updates * fill * plan.best.predicted.step_s)
+    time = plan.best.predicted.time
+    fixed = time["data-parallel communication"] + time["optimizer"] + time["overhead"]
+    assert update == pytest.approx(rl.updates * (fill * (plan.best.predicted.step_s - fixed) + fixed))
 
 
 @pytest.mark.parametrize(
@@ -239,3 +245,15 @@ def test_a_critic_is_looked_for_beside_the_job(tmp_path: Path) -> None:
         read_job(load_yaml_strict(job), model_base=tmp_path)
     words = verl.words(planned(gpus=16, algorithm="ppo", critic="llama3.1-8b"))
     assert "critic.model.path=meta-llama/Llama-3.1-8B" in words
+
+
+def test_every_answer_about_a_plan_shows_its_phases(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`explain`, `replan` and the page: a row a phase, and the whole step."""
+    (file := tmp_path / "plan.json").write_text(usual().to_json())
+    for command in (["explain", str(file)], ["replan", str(file), "--html", str(tmp_path / "page.html")]):
+        assert main(command) == 0
+        shown = capsys.readouterr().out
+        assert f"A whole step takes {seconds(usual().rl[0].step_s)} s" in shown
+        assert all(re.search(f"^{each.name} ", shown, re.MULTILINE) for each in usual().rl[0].phases)
+    (drawn,) = [each for each in plan_data(usual(), {})["blocks"] if each.get("title") == "The phases of plan 1"]
+    assert [row[0] for row in drawn["rows"]] == [each.name for each in usual().rl[0].phases]
