@@ -55,11 +55,11 @@ def audit(
     """What an existing launch script or config will do, what is wrong with it, and what would be better.
 
     source: a file, or a line of arguments; nothing of it is executed. cluster: None: nothing is predicted. gpus: None:
-    as its launcher says. model, seq_length, vocab_size: where it does not say. prompt_length, response_length: tokens in
-    the mean, of reinforcement learning. variables, arguments: what the script
-    takes from its environment and its command line. assume_harmless: files that cannot be read and change nothing that
-    the script says itself, or "all". root: the folder below which files are read that the script names; None: its own.
-    plan: look for a better one. problems: what the caller has found.
+    as its launcher says. model, seq_length, vocab_size: where it does not say. prompt_length, response_length: tokens
+    in the mean, of reinforcement learning. variables, arguments: what the script takes from its environment and its
+    command line. assume_harmless: files that cannot be read and change nothing that the script says itself, or "all".
+    root: the folder below which files are read that the script names; None: its own. plan: look for a better one.
+    problems: what the caller has found.
     Raises InputError (all problems at once) on bad input.
     """
     found = Problems(problems)

@@ -21,8 +21,8 @@ from symconfig.descriptor.load import load_cluster, load_model, located
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.optimizer import Optimizer
 from symconfig.descriptor.rl import Rl
-from symconfig.descriptor.tuning import Preference, Sequences, with_batch
 from symconfig.descriptor.training import Training
+from symconfig.descriptor.tuning import Preference, Sequences, with_batch
 from symconfig.descriptor.validate import validate
 from symconfig.errors import InputError, Problem, SymconfigError
 from symconfig.format import json_text
@@ -279,9 +279,9 @@ def read_job(
         model = found.collect(lambda: load_model(names["model"], model_base), document)
     if cluster is None and with_name is not None and isinstance(names.get("cluster"), str):
         cluster = found.collect(lambda: load_cluster(names["cluster"], cluster_base), document)
-    if job is not None:
-        found.collect(lambda: pin_values.parse(job.pins), document)
-        job = found.collect(lambda: _with_critic(job, document, model_base), document)
+    if (told := job) is not None:
+        found.collect(lambda: pin_values.parse(told.pins), document)
+        job = found.collect(lambda: _with_critic(told, document, model_base), document)
     if job is None or model is None or cluster is None or found.all:
         raise InputError(found.all)
     return Asked(model, cluster, job, document)

@@ -66,7 +66,7 @@ class Training(Strict):
     split: str = Field(default="949,50,1", description="shares of training, validation and test")
     hf_weights: Annotated[str, Field(min_length=1)] | None = Field(
         default=None,
-        description="Hugging Face id or folder to start from; absent: for sft, lora and dpo the model's own, else random",
+        description="Hugging Face id or folder to start from; absent: when tuning the model's own, else random",
     )
     save: str | None = Field(default=None, description="folder for checkpoints; absent: most targets write none")
     load: str | None = Field(default=None, description="folder of the checkpoint to start from or to go on from")

@@ -86,7 +86,10 @@ def whole_step(plan: Plan) -> list[Block]:
     step = plan.steps[0]
     low, high = map(seconds, step.interval)
     took = f"A whole step takes {seconds(step.step_s)} s, likely between {low} and {high} s."
-    return [phases(plan), f"{took} The rest of this answer is of one update of the trained model, whose micro-batches are full."]
+    return [
+        phases(plan),
+        f"{took} The rest of this answer is of one update of the trained model, whose micro-batches are full.",
+    ]
 
 
 def _footer(plan: Plan) -> str:

@@ -50,9 +50,7 @@ def best_plan(
         from symconfig.runs.rl.tuned import answer as tuned
 
         target = target_of(model, told)
-        return tuned(
-            told, lambda asked, most: solve(model, asked, most), lambda plan: not refused(target, plan), top
-        )
+        return tuned(told, lambda asked, most: solve(model, asked, most), lambda plan: not refused(target, plan), top)
     plan = solve(model, told, top, alone=False)
     plan = replace(plan, job=plan.job.model_copy(update={"edited": job.edited}))
     if plan.job.backend != "megatron":

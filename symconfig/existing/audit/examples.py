@@ -31,7 +31,8 @@ def findings(rule: Rule[object], completed: Completed = lambda done, *_: done) -
 
 
 def reading(rule: Rule[object]) -> Reading:
-    """Options stand for themselves; a command of Megatron-LM's is a script of one line, with the options of the base behind it."""
+    """Options stand for themselves; a command of Megatron-LM's is a script of one line, with the options of the base
+    behind it."""
     if rule.example.startswith("--"):
         return Reading("bash", (Text(FILE, rule.example.encode()),), tuple(settings(rule.example.split(), FILE)))
     if rule in (*RL.rules, *PHASES.rules):  # whole scripts

@@ -23,8 +23,8 @@ PHASES: Rules[Judged] = Rules()
     "engine-share-too-large",
     "error",
     "The engine's share of the memory leaves no room for what is trained",
-    "While it generates, the engine takes its share of the whole GPU, beside weights, gradients and optimizer state that "
-    "are not offloaded; as it wakes, the new weights lie beside its own. It stops as it wakes, out of memory "
+    "While it generates, the engine takes its share of the whole GPU, beside weights, gradients and optimizer state "
+    "that are not offloaded; as it wakes, the new weights lie beside its own. It stops as it wakes, out of memory "
     "(vllm#15254, verl#302, NeMo-RL#191). It is predicted, as memory is by the planner.",
     DYNAMIC + "actor_rollout_ref.rollout.gpu_memory_utilization=0.92",
 )
@@ -68,9 +68,9 @@ def _updated(judged: Judged) -> Iterator[Problem]:
     "reference-not-offloaded",
     "warning",
     "The reference stays on the GPU, which is too full",
-    "A frozen copy of the actor is needed for the KL term alone, and rests in every other phase. verl's Megatron workers "
-    "keep it on the GPU unless ref.megatron.param_offload is on (by default as the actor's); its FSDP workers offload it "
-    "always (verl#337, verl#7182).",
+    "A frozen copy of the actor is needed for the KL term alone, and rests in every other phase. verl's Megatron "
+    "workers keep it on the GPU unless ref.megatron.param_offload is on (by default as the actor's); its FSDP workers "
+    "offload it always (verl#337, verl#7182).",
     DYNAMIC + "actor_rollout_ref.actor.strategy=megatron actor_rollout_ref.actor.megatron.tensor_model_parallel_size=2 "
     "actor_rollout_ref.actor.use_kl_loss=True actor_rollout_ref.rollout.gpu_memory_utilization=0.4 "
     "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=4096 "

@@ -50,8 +50,8 @@ _OF_A_RECIPE = (
 
 
 class Side(Protocol):
-    """label: the framework's name. version: of the framework that it is read as; version_given: because a person said so;
-    version_guessed: by the options that it has. gpus: None: not known."""
+    """label: the framework's name. version: of the framework that it is read as; version_given: because a person said
+    so; version_guessed: by the options that it has. gpus: None: not known."""
 
     @property
     def reading(self) -> Reading: ...

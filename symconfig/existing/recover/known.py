@@ -16,7 +16,7 @@ from symconfig.existing.recover.run import Assumed
 from symconfig.resources import data_dir
 
 _FILE = "known.json"
-# How weights are stored, by the end of a name, and bytes of each; and how they were tuned, where `hub.same` does not know.
+# How weights are stored, by the end of a name, and bytes of each; "thinking" is how they were tuned.
 _STORED = {"bf16": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5, "awq": 0.5, "gptq": 0.5}
 _ENDS = re.compile(rf"[-_]({'|'.join((*_STORED, 'thinking'))})(?=$|[-_/])", re.IGNORECASE)
 

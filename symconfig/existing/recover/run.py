@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
 
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.optimizer import ADAM, Optimizer
 from symconfig.errors import Problem
 from symconfig.existing.launch.text import Place
+from symconfig.existing.recover.rl.step import Step
 from symconfig.plans.plan import Options, Target
 from symconfig.solve.configuration import Configuration
-
-if TYPE_CHECKING:
-    from symconfig.existing.recover.rl.step import Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +54,8 @@ class Run:
     """A model, and how it is run.
 
     configuration: for `solve.predict`; its framework has the habits that the options switch on and off. options: the
-    same as the plan's candidate has it, with the overlaps as they are. step: of reinforcement learning, around it.
+    same as the plan's candidate has it, with the overlaps as they are. step: of reinforcement learning, around it;
+    critic: what is trained in it, too.
     """
 
     target: Target
@@ -67,3 +65,4 @@ class Run:
     assumed: tuple[Assumed, ...] = ()
     optimizer: Optimizer = ADAM
     step: Step | None = None
+    critic: Run | None = None

@@ -10,8 +10,8 @@ from symconfig.existing.launch.reading import Reading
 from symconfig.existing.recover.rl.values import Values
 from symconfig.existing.rules.rule import Finding, Rules
 
-# Rules about Megatron-LM that do not hold of workers of such a trainer: it cuts the batch and the sequences itself, gives
-# its workers an environment of its own, shares the allocator with an engine, balances no experts, and takes the
+# Rules about Megatron-LM that do not hold of workers of such a trainer: it cuts the batch and the sequences itself,
+# gives its workers an environment of its own, shares the allocator with an engine, balances no experts, and takes the
 # all-to-all where it is told to gather tokens (slime/backends/megatron_utils/arguments.py, validate_args).
 _NOT_HERE = frozenset(
     (
@@ -89,9 +89,9 @@ DYNAMIC = _VERL + "actor_rollout_ref.actor.use_dynamic_bsz=True "
     "tokens-below-longest",
     "error",
     "A dynamic micro-batch has no room for the longest sequence",
-    'verl stops with "max_token_len must be greater than the sequence length" in the first step that has a longer one '
-    "(verl/utils/seqlen_balancing.py, rearrange_micro_batches; Trinity-RFT#398, verl-internvl#15). The tokens are those "
-    "of all ranks of a sequence, the option times ulysses_sequence_parallel_size or context_parallel_size (verl#571).",
+    'verl stops with "max_token_len must be greater than the sequence length" in the first step with a longer one '
+    "(verl/utils/seqlen_balancing.py, rearrange_micro_batches; Trinity-RFT#398, verl-internvl#15). The tokens are "
+    "those of all ranks of a sequence, the option times ulysses_sequence_parallel_size or context_parallel_size (verl#571).",
     DYNAMIC + "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=2048",
 )
 def _short(facts: RlFacts) -> Iterator[Problem]:
@@ -200,9 +200,9 @@ def _left_over(facts: RlFacts) -> Iterator[Problem]:
     "engine-over-gpus",
     "error",
     "The engine's GPUs do not divide those of the run",
-    "verl asserts that the GPUs are a multiple of tensor_model_parallel_size x data_parallel_size of the rollout, which "
-    'is not the actor\'s (verl/workers/engine_workers.py: "rollout world_size is not divisible by infer_tp"; verl#1191, '
-    "#1785); the default is 2, so that one GPU needs it said. slime deals engines of --rollout-num-gpus-per-engine out likewise.",
+    "verl asserts that the GPUs are a multiple of the rollout's tensor_model_parallel_size, which is not the actor's "
+    '(verl/workers/engine_workers.py: "rollout world_size is not divisible by infer_tp"; verl#1191, #1785). The '
+    "default is 2, so that one GPU needs it said. slime deals engines of --rollout-num-gpus-per-engine out likewise.",
     DYNAMIC + "actor_rollout_ref.rollout.tensor_model_parallel_size=3",
 )
 def _engines(facts: RlFacts) -> Iterator[Problem]:
@@ -220,8 +220,8 @@ def _engines(facts: RlFacts) -> Iterator[Problem]:
     "expandable-beside-engine",
     "warning",
     "Expandable segments beside an engine that sleeps",
-    "vLLM's sleep mode puts weights and keys into a pool of its own. Until April 2026 it asserts that expandable segments "
-    'are off (vllm#14189: "Expandable segments are not compatible with memory pool"); since vllm#40812 it turns them '
+    "vLLM's sleep mode puts weights and keys into a pool of its own. Until April 2026 it asserts that expandable "
+    'segments are off (vllm#14189: "Expandable segments are not compatible with memory pool"); since vllm#40812 it turns them '
     "off itself where it allocates.",
     "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\n" + DYNAMIC,
 )

@@ -27,8 +27,8 @@ class LogitBytes:
 # loss has the fp32 copy. Without the entropy the division by the temperature has a second gradient beside that.
 VERL = LogitBytes(forward=6.0, entropy=12.0, update=4.0, entropy_update=8.0)
 
-# verl 0.9.1 on FSDP (workers/engine/fsdp/transformer_impl.py, utils/torch_functional.py): 16-bit logits and their quotient
-# by the temperature are there at once, and of the quotient flash-attn's cross-entropy overwrites the logits with their
+# verl 0.9.1 on FSDP (workers/engine/fsdp/transformer_impl.py, utils/torch_functional.py): 16-bit logits and their
+# quotient by the temperature are there at once, and flash-attn's cross-entropy overwrites the quotient with its
 # gradient, which the planner's loss has, too. The entropy is compiled to one kernel, whose gradient is another copy.
 VERL_FSDP = LogitBytes(forward=4.0, entropy=4.0, update=2.0, entropy_update=6.0)
 # LLaMA-Factory 0.9.5 on Transformers (train/dpo/trainer.py, train/trainer_utils.py: get_batch_logps), and so TRL's first

@@ -72,8 +72,8 @@ def _judged(run: Run, step: Step, cluster: ClusterDescriptor, limits: Limits) ->
     """Return what a run costs with the step around it. Raises InputError where there is no such step."""
     logits = None if step.fused_logits else VERL if step.workers == "megatron" else VERL_FSDP
     actor, critic = _trained(run, step, step.fill, logits, cluster, limits), None
-    if step.critic is not None:
-        critic = _trained(step.critic[0], step, step.critic[1], None, cluster, limits)
+    if run.critic is not None:
+        critic = _trained(run.critic, step, step.critic_fill, None, cluster, limits)
     rl, alone = step.rl, step.rl.placement == "split"
     tp, share = rl.rollout.tp or 1, rl.rollout.memory_share
     assert share is not None, "a script has one, or its trainer's default"

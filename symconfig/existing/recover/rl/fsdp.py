@@ -25,8 +25,9 @@ _NARROW = Bytes(weight=2.0, gradient=2.0, optimizer=4.0)  # a model that is itse
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workers:
-    """sp: ranks of a sequence. copies: groups of GPUs that each hold a whole model in shards. room: tokens of a micro-batch on all of them. microbatches: of an update, on all
-    replicas. narrow: the model itself is in bf16. liger: its kernels."""
+    """dp: replicas; sp: ranks of a sequence; copies: groups of GPUs that each hold a whole model in shards. room:
+    tokens of a micro-batch on all ranks of a sequence; microbatches: of an update, on all replicas. narrow: the model
+    itself is in 16 bits. liger: its kernels."""
 
     dp: int
     sp: int

@@ -18,7 +18,8 @@ from symconfig.existing.recover.asked import Asked
 from symconfig.existing.recover.known import weight_bytes
 from symconfig.existing.recover.namespace import Namespace, version_of
 from symconfig.existing.recover.rl.model import described
-from symconfig.existing.recover.rl.step import Packed, Step, lengths, section, together
+from symconfig.existing.recover.rl.sequences import lengths, section, together
+from symconfig.existing.recover.rl.step import Packed, Step
 from symconfig.existing.recover.rl.values import Values
 from symconfig.existing.recover.run import Assumed, Run
 from symconfig.existing.recover.words import settings
@@ -186,9 +187,9 @@ class Reader:
             assumed_lengths=None in (self.asked.prompt_length, self.asked.response_length)
             and not (values.switch("use_dynamic_batch_size") and batch >= _MANY * dp),
         )
-        if rl.has_critic:  # slime's critic has the actor's model, degrees and micro-batches
-            step = replace(step, critic=(run, step.fill))
-        return replace(run, step=step, assumed=(*taken, *run.assumed, *self.assumed))
+        critic = run if rl.has_critic else None  # slime's has the actor's model, degrees and micro-batches
+        step = replace(step, critic_fill=step.fill)
+        return replace(run, step=step, critic=critic, assumed=(*taken, *run.assumed, *self.assumed))
 
     def _room(self, cp: int, rl: Rl, most: str) -> int:
         """Return the tokens that a micro-batch has room for on all ranks of a sequence. A longer sequence is one by

@@ -1,7 +1,7 @@
 """Overrides of verl as a run: its Megatron or FSDP workers, and the step around them.
 
-Sources: verl 0.9.1, verl/workers/config/{actor,engine,rollout}.py, verl/workers/engine/{fsdp,megatron}/transformer_impl.py
-and verl/utils/seqlen_balancing.py (a micro-batch's tokens are those of all ranks of a sequence).
+Sources: verl 0.9.1, verl/workers/config/{actor,engine,rollout}.py, verl/workers/engine/{fsdp,megatron}/
+transformer_impl.py and verl/utils/seqlen_balancing.py (a micro-batch's tokens are those of all ranks of a sequence).
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from symconfig.existing.recover.asked import Asked
 from symconfig.existing.recover.namespace import Namespace, version_of
 from symconfig.existing.recover.rl import fsdp
 from symconfig.existing.recover.rl.model import described
-from symconfig.existing.recover.rl.step import Packed, Step, lengths, section, together
+from symconfig.existing.recover.rl.sequences import lengths, section, together
+from symconfig.existing.recover.rl.step import Packed, Step
 from symconfig.existing.recover.rl.values import Values
 from symconfig.existing.recover.run import Assumed, Described, Run
 from symconfig.existing.recover.words import settings
@@ -89,11 +90,13 @@ class Reader:
             raise InputError(list(dict.fromkeys(self.problems)))
         actor, fill = self._trained(ACTOR, model, rl, packed)
         step = self._step(rl, actor, packed, fill)
+        critic = None
         if rl.has_critic:
-            step = replace(step, critic=self._critic(model, rl))
+            critic, filled = self._critic(model, rl)
+            step = replace(step, critic_fill=filled)
         if values_wrong := self.values.arguments.problems:
             raise InputError(list(dict.fromkeys(values_wrong)))
-        return replace(actor, step=step, assumed=(*actor.assumed, *self.assumed, *self._left_out()))
+        return replace(actor, step=step, critic=critic, assumed=(*actor.assumed, *self.assumed, *self._left_out()))
 
     def _refused(self) -> Iterator[Problem]:
         """Yield what no prediction is made of."""
@@ -351,5 +354,5 @@ class Reader:
 
     def _read(self, at: str, cp: int, rl: Rl) -> int | None:
         """Return the tokens of a micro-batch whose log-probabilities are computed."""
-        names = ("micro_batch_size", "use_dynamic_bsz", "max_token_len_per_gpu")
-        return self._room(*(f"{at}.log_prob_{name}" for name in names), cp, rl)
+        own = f"{at}.log_prob"
+        return self._room(f"{own}_micro_batch_size", f"{own}_use_dynamic_bsz", f"{own}_max_token_len_per_gpu", cp, rl)
