@@ -270,6 +270,7 @@ def _verl(reading: Reading, around: Around) -> Reading:
         reading,
         format=verl.FORMAT,
         settings=settings,
+        possible=tuple(replace(one, name=one.name.lstrip("+~")) for one in reading.possible),
         tree=tree,
         texts=_texts(reading, *(() if tree is None else (tree.text,))),
         unread=(*reading.unread, *dark),

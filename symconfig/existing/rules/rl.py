@@ -147,13 +147,10 @@ def _beyond(facts: RlFacts) -> Iterator[Problem]:
 def _unsized(facts: RlFacts) -> Iterator[Problem]:
     if not facts.verl or not facts.reading.complete:
         return
-    for dynamic, micro in (
-        (f"{_ACTOR}.use_dynamic_bsz", f"{_ACTOR}.ppo_micro_batch_size"),
-        (f"{_ROLLOUT}.log_prob_use_dynamic_bsz", f"{_ROLLOUT}.log_prob_micro_batch_size"),
-    ):
-        if not facts.values.switch(dynamic) and not (
-            facts.values.given(micro) or facts.values.given(f"{micro}_per_gpu")
-        ):
+    dynamic = f"{_ACTOR}.use_dynamic_bsz"
+    for micro in (f"{_ACTOR}.ppo_micro_batch_size", f"{_ROLLOUT}.log_prob_micro_batch_size"):
+        said = facts.values.given(micro) or facts.values.given(f"{micro}_per_gpu")
+        if not (facts.values.switch(dynamic) or said):
             yield facts.problem(f"{micro}_per_gpu", f"is missing, and {dynamic} is off")
 
 

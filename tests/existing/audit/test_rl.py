@@ -123,7 +123,7 @@ def test_megatron_workers_of_verl() -> None:
 
 
 def test_fsdp_workers_keep_sixteen_bytes_of_a_parameter_in_shards() -> None:
-    """Weights, gradients and two moments in fp32 over all ranks (arXiv 2304.11277); gradients rest in no other phase."""
+    """Weights, gradients and two moments in fp32 over all ranks (arXiv 2304.11277); no gradients in other phases."""
     count = parameters(load_model("qwen3-8b")).total
     found = phases(audited(of_verl()))
     held = found["update"].holds
@@ -203,7 +203,7 @@ def script(tmp_path: Path, *, model: bool = True) -> Path:
 
 @pytest.mark.parametrize("model", [True, False])
 def test_slime_with_its_own_defaults(tmp_path: Path, model: bool) -> None:
-    """bf16 and the distributed optimizer are slime's; a model that is in a file elsewhere has the checkpoint's name."""
+    """bf16 and the distributed optimizer are slime's; a model in a file that is not there has the checkpoint's name."""
     found = audited(str(script(tmp_path, model=model)))
     assert [(finding.rule, str(finding.problem)) for finding in found.findings] == []
     assert found.judged is not None

@@ -59,7 +59,7 @@ class Reader:
     assumed: list[Assumed] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.values = Values("verl", self.reading.settings)
+        self.values = Values("verl", self.reading.options)
 
     @property
     def _known_cluster(self) -> ClusterDescriptor:
@@ -295,6 +295,10 @@ class Reader:
         if gpus % sp:
             what = "does not divide the GPUs"
             raise InputError(self._problem(key("ulysses_sequence_parallel_size"), what, got=f"{sp} on {gpus}"))
+        if model.model.num_key_value_heads % sp:
+            what = "copies of key/value heads for the ranks of a sequence are not predicted"
+            got = f"{model.model.num_key_value_heads} heads for {sp} ranks"
+            raise InputError(self._problem(key("ulysses_sequence_parallel_size"), what, got=got))
         dp, models = gpus // sp, "critic.model" if at == CRITIC else "actor_rollout_ref.model"
         packed = packed.within(rl, dp)
         layers = fsdp.Workers(
