@@ -11,6 +11,7 @@ import pytest
 from symconfig.api import existing
 from symconfig.cli.main import main
 from symconfig.descriptor.load import load_model
+from symconfig.errors import InputError
 from symconfig.existing.audit.audit import Audit
 from symconfig.existing.launch.read import read
 from symconfig.existing.recover.known import by_name, model_of, models
@@ -254,6 +255,46 @@ def test_a_better_layout_is_compared_step_by_step() -> None:
     assert found.better is not None
     assert found.judged is not None
     assert found.gain == pytest.approx(1 - found.better.rl[0].step_s / found.judged.plan.rl[0].step_s)
+
+
+def test_a_plan_of_a_step_is_put_into_verls_overrides(tmp_path: Path) -> None:
+    """Read again, the script says what the plan's own overrides say; defaults are left out."""
+    plan = planned("qwen3-8b", response_length={"mean": 300.0, "max": 1024},
+                   pins={"tp": "2", "pp": "2", "vpp": "1", "cp": "1", "recompute": "full"})  # fmt: skip
+    path = tmp_path / "run.sh"
+    path.write_text(of_verl(f"{MEGATRON}.tensor_model_parallel_size=8", f"{MEGATRON}.sequence_parallel=True",
+                            config="ppo_megatron_trainer"))  # fmt: skip
+    done = existing.adapt(path, plan)
+    assert done.done
+    assert {change.option.rpartition(".")[2]: change.was for change in done.changes}[
+        "tensor_model_parallel_size"
+    ] == "8"
+    assert "expert_model_parallel_size" not in done.diff
+    path.write_bytes(done.files[str(path)])
+    said = {item.name: [word.text for word in item.values] for item in read(str(path)).settings}
+    for word in verl.words(plan):
+        key, value = word.split("=", 1)
+        if key in said and key.startswith((MEGATRON, "actor_rollout_ref.rollout.tensor")):
+            assert said[key] == value.strip("[]").split(",")
+    assert not existing.adapt(path, plan).changes
+
+
+def test_other_workers_are_not_adapted(tmp_path: Path) -> None:
+    path = tmp_path / "run.sh"
+    path.write_text(of_verl())
+    with pytest.raises(InputError, match="has workers of another kind than the plan's"):
+        existing.adapt(path, planned(pins={"tp": "2", "pp": "1", "cp": "1", "recompute": "none"}))
+    with pytest.raises(InputError, match="starts reinforcement learning by slime"):
+        existing.adapt(script(tmp_path), planned(pins={"tp": "2", "pp": "1", "cp": "1", "recompute": "none"}))
+
+
+def test_what_a_branch_adds_to_an_array_of_overrides_is_not_known(tmp_path: Path) -> None:
+    path = tmp_path / "run.sh"
+    more = f'if python3 -c "import x"; then ACTOR+=({MEGATRON}.tensor_model_parallel_size=2); fi\npython3 -m'
+    path.write_text(of_verl(config="ppo_megatron_trainer").replace("python3 -m", more, 1))
+    found = audited(str(path))
+    assert [problem.field for problem in found.unpredicted] == [f"{MEGATRON}.tensor_model_parallel_size"]
+    assert {item.name for item in found.reading.settings} >= {"actor_rollout_ref.actor.ppo_mini_batch_size"}
 
 
 def test_verls_overrides_are_read_under_their_own_keys() -> None:
