@@ -49,10 +49,6 @@ class RlFacts:
     def verl(self) -> bool:
         return self.values.trainer == "verl"
 
-    def whole(self, verl: str, slime: str) -> int | None:
-        """Return a number by its name in each trainer; None where it is not known."""
-        return self.values.whole(verl if self.verl else slime)
-
     def problem(self, key: str, what: str, got: object = None, need: object = None, hint: str | None = None) -> Problem:
         """Return a Problem about a key, where it stands."""
         found = self.values.arguments.find(key)
@@ -173,11 +169,11 @@ def _more_than_a_step(facts: RlFacts) -> Iterator[Problem]:
 
 
 @RL.rule(
-    "step-not-divided",
-    "error",
+    "samples-left-over",
+    "warning",
     "A step's samples do not divide into its updates",
-    "slime trains on rollout_batch_size x n_samples_per_prompt samples in updates of --global-batch-size; what is left "
-    "over would be a smaller update, and it refuses it (slime/utils/dp_schedule.py).",
+    "slime trains on rollout_batch_size x n_samples_per_prompt samples in updates of --global-batch-size, and drops those "
+    "that are left over; fewer samples than one update has are an error (slime/utils/dp_schedule.py).",
     "python3 train.py --actor-num-nodes 1 --actor-num-gpus-per-node 8 --rollout-batch-size 32 "
     "--n-samples-per-prompt 8 --global-batch-size 96 --rollout-max-response-len 8192",
 )
@@ -188,8 +184,8 @@ def _left_over(facts: RlFacts) -> Iterator[Problem]:
     )
     if facts.verl or prompts is None or samples is None or batch is None:
         return
-    if prompts * samples % batch:
-        got, need = f"{prompts} x {samples} in updates of {batch}", f"a divisor of {prompts * samples}"
+    if left := prompts * samples % batch:
+        got, need = f"{left} of {prompts} x {samples} left over", f"a divisor of {prompts * samples}"
         yield facts.problem("global_batch_size", "does not divide a step's samples", got, need)
 
 
@@ -199,18 +195,15 @@ def _left_over(facts: RlFacts) -> Iterator[Problem]:
     "The engine's GPUs do not divide those of the run",
     "verl asserts that the GPUs are a multiple of the rollout's tensor_model_parallel_size, which is not the actor's "
     '(verl/workers/engine_workers.py: "rollout world_size is not divisible by infer_tp"; verl#1191, #1785). The '
-    "default is 2, so that one GPU needs it said. slime deals engines of --rollout-num-gpus-per-engine out likewise.",
+    "default is 2, so that one GPU needs it said.",
     DYNAMIC + "actor_rollout_ref.rollout.tensor_model_parallel_size=3",
 )
 def _engines(facts: RlFacts) -> Iterator[Problem]:
-    tp = facts.whole(f"{_ROLLOUT}.tensor_model_parallel_size", "rollout_num_gpus_per_engine")
-    served = facts.values.whole("rollout_num_gpus") if not facts.verl else None
-    if facts.verl and any(facts.values.given(name) for name in ("rollout.nnodes", "rollout.n_gpus_per_node")):
-        return
-    gpus = served or facts.gpus
-    if tp is not None and gpus is not None and gpus % tp:
-        key = f"{_ROLLOUT}.tensor_model_parallel_size" if facts.verl else "rollout_num_gpus_per_engine"
-        yield facts.problem(key, "does not divide the GPUs that generate", tp, f"a divisor of {gpus}")
+    key = f"{_ROLLOUT}.tensor_model_parallel_size"
+    alone = any(facts.values.given(name) for name in ("rollout.nnodes", "rollout.n_gpus_per_node"))
+    tp = facts.values.whole(key) if facts.verl and not alone else None
+    if tp is not None and facts.gpus is not None and facts.gpus % tp:
+        yield facts.problem(key, "does not divide the GPUs that generate", tp, f"a divisor of {facts.gpus}")
 
 
 @RL.rule(

@@ -122,6 +122,7 @@ class Reader:
         if (steps := values.whole("num_steps_per_rollout")) is not None:
             batch = prompts * samples // steps
         updates = max(1, prompts * samples // batch)
+        prompts = min(prompts, max(1, updates * batch // samples))  # what is left over is dropped
         advantage = values.text("advantage_estimator") or "grpo"
         share = values.number("sglang_mem_fraction_static")
         if share is None:
