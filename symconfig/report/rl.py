@@ -18,7 +18,7 @@ def blocks(plan: Plan) -> list[Block]:
 
 def stated(plan: Plan) -> list[Block]:
     """Return the step of a script: its phases, and what they come to."""
-    return [phases(plan, "The phases of a step"), "\n".join(_sentences(plan))]
+    return [phases(plan, "The phases of a step"), "\n".join(_sentences(plan, asks=False))]
 
 
 def _headline(plan: Plan) -> str:
@@ -100,7 +100,8 @@ def _footer(plan: Plan) -> str:
     return "\n".join([*_sentences(plan), weighed])
 
 
-def _sentences(plan: Plan) -> list[str]:
+def _sentences(plan: Plan, *, asks: bool = True) -> list[str]:
+    """Return what a step comes to. asks: a job may state what is predicted of generation."""
     step, rl = plan.rl[0], plan.job.rl
     assert rl is not None
     usable, fullest = plan.usable_bytes, max(step.phases, key=lambda phase: phase.bytes)
@@ -111,7 +112,7 @@ def _sentences(plan: Plan) -> list[str]:
         + ("generation at the rate that the job states." if stated else "generation is by a model, and least certain."),
         f"Generation: {count(step.generated_per_s_per_gpu)} tokens/s on each GPU, up to {count(step.at_once)} "
         f"sequences at once in each of {step.rollout_gpus // step.rollout_tp} replicas."
-        + ("" if stated else " Try: rl.rollout.tokens_per_s_per_gpu of a log of yours."),
+        + ("" if stated or not asks else " Try: rl.rollout.tokens_per_s_per_gpu of a log of yours."),
         f"Memory is fullest in the phase {fullest.name}: {gib(fullest.bytes)} of {gib(usable)} GiB usable.",
         f"Host memory: {gib(step.host_bytes)} GiB for each GPU.",
     ]

@@ -62,7 +62,8 @@ def to_engine_s(actor: Trained) -> float:
     """Return the seconds in which every GPU receives an actor's whole weights, tensor by tensor."""
     p = actor.candidate.parallel
     total = _WEIGHT_BYTES * parameters(actor.plan.model, with_mtp=False).total
-    ranks = np.array([float(max(p.tp * p.pp, p.ep * p.etp * p.pp))])
+    sharded = p.dp * p.cp if actor.candidate.options.zero_stage == 3 else 1
+    ranks = np.array([float(max(p.tp * p.pp, p.ep * p.etp * p.pp) * sharded)])
     return float(ring(np.array([total]), 1.0, ranks, 1.0, actor.found.machine)[0])
 
 
