@@ -87,7 +87,8 @@ DYNAMIC = _VERL + "actor_rollout_ref.actor.use_dynamic_bsz=True "
     "A dynamic micro-batch has no room for the longest sequence",
     'verl stops with "max_token_len must be greater than the sequence length" in the first step with a longer one '
     "(verl/utils/seqlen_balancing.py, rearrange_micro_batches; Trinity-RFT#398, verl-internvl#15). The tokens are "
-    "those of all ranks of a sequence, the option times ulysses_sequence_parallel_size or context_parallel_size (verl#571).",
+    "those of all ranks of a sequence, the option times ulysses_sequence_parallel_size or context_parallel_size "
+    "(verl#571).",
     DYNAMIC + "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=2048",
 )
 def _short(facts: RlFacts) -> Iterator[Problem]:
@@ -172,8 +173,8 @@ def _more_than_a_step(facts: RlFacts) -> Iterator[Problem]:
     "samples-left-over",
     "warning",
     "A step's samples do not divide into its updates",
-    "slime trains on rollout_batch_size x n_samples_per_prompt samples in updates of --global-batch-size, and drops those "
-    "that are left over; fewer samples than one update has are an error (slime/utils/dp_schedule.py).",
+    "slime trains on rollout_batch_size x n_samples_per_prompt samples in updates of --global-batch-size, and drops "
+    "those that are left over; fewer samples than one update has are an error (slime/utils/dp_schedule.py).",
     "python3 train.py --actor-num-nodes 1 --actor-num-gpus-per-node 8 --rollout-batch-size 32 "
     "--n-samples-per-prompt 8 --global-batch-size 96 --rollout-max-response-len 8192",
 )
@@ -211,8 +212,8 @@ def _engines(facts: RlFacts) -> Iterator[Problem]:
     "warning",
     "Expandable segments beside an engine that sleeps",
     "vLLM's sleep mode puts weights and keys into a pool of its own. Until April 2026 it asserts that expandable "
-    'segments are off (vllm#14189: "Expandable segments are not compatible with memory pool"); since vllm#40812 it turns them '
-    "off itself where it allocates.",
+    'segments are off (vllm#14189: "Expandable segments are not compatible with memory pool"); since vllm#40812 it turns '
+    "them off itself where it allocates.",
     "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\n" + DYNAMIC,
 )
 def _expandable(facts: RlFacts) -> Iterator[Problem]:

@@ -16,6 +16,7 @@ import numpy as np
 from symconfig.cost.collectives import ring
 from symconfig.descriptor.rl import Rl
 from symconfig.graph.count import parameters
+from symconfig.plans.rl import ReferencePlace
 from symconfig.runs.rl.engine import ASLEEP_BYTES, Generation, Replica
 from symconfig.runs.rl.trained import GRADIENTS, STATES, WEIGHTS, Trained
 from symconfig.units import MIB
@@ -85,8 +86,7 @@ NOTHING_GENERATED = Generation(0.0, 0.0, 0, 0.0)
 class Layout:
     """One way to run a step. alone: the engine has GPUs of its own. read, reference_read: tokens of a micro-batch whose
     log-probabilities are computed, of the actor and the reference, over those of one that is trained on.
-    reference_away: the reference is on the host while it is not read. reference_streamed: it comes from there layer by
-    layer, when it is."""
+    reference: where it is while it is not read."""
 
     rl: Rl
     actor: Trained
@@ -98,8 +98,7 @@ class Layout:
     generation: Generation = NOTHING_GENERATED
     read: float = 1.0
     reference_read: float = 1.0
-    reference_away: bool = True
-    reference_streamed: bool = False
+    reference: ReferencePlace = "offloaded"
 
     @cached_property
     def phases(self) -> tuple[Phase, ...]:
@@ -127,7 +126,7 @@ class Layout:
         """Bytes of host memory for each GPU."""
         trained = (self.actor, *filter(None, (self.critic,)))
         states = sum(each.memory[name] for each in trained for name in AWAY[self.away])
-        return states + (self.actor.memory[WEIGHTS] if self.rl.reference and self.reference_away else 0.0)
+        return states + (self.actor.memory[WEIGHTS] if self.rl.reference and not self._rests else 0.0)
 
     def _phases(self) -> Iterator[Phase]:
         rl, actor, critic, steps = self.rl, self.actor, self.critic, self.rl.updates * self.rl.epochs
@@ -145,9 +144,10 @@ class Layout:
         yield Phase("log-probabilities", actor.forward_s(rl.updates), self._beside(forward, but=(WEIGHTS,)))
         if rl.reference:
             passing = self._gaps(actor.forward_bytes(share=self.reference_read))
-            frozen = {"reference": actor.memory[WEIGHTS] * (not self.reference_streamed), "forward": passing}
-            loaded = self.reference_away * actor.memory[WEIGHTS] / actor.host_bytes_per_s
-            yield Phase("reference", actor.forward_s(rl.updates) + loaded, self._beside(frozen))
+            frozen = {"reference": actor.memory[WEIGHTS] * (self.reference != "streamed"), "forward": passing}
+            loaded = (not self._rests) * actor.memory[WEIGHTS] / actor.host_bytes_per_s
+            replaced = (WEIGHTS,) if self.reference == "swapped" else ()
+            yield Phase("reference", actor.forward_s(rl.updates) + loaded, self._beside(frozen, but=replaced))
         if critic is not None:
             values = {f"critic's {WEIGHTS}": critic.memory[WEIGHTS], "forward": self._gaps(critic.forward_bytes())}
             yield Phase("values", critic.forward_s(rl.updates), self._beside(values))
@@ -157,6 +157,11 @@ class Layout:
         if moved := sum(moved_s(each, self.away) for each in trained):
             yield Phase("to the host and back", moved, self._beside({}))
 
+    @property
+    def _rests(self) -> bool:
+        """Whether a reference is on the GPU in all phases."""
+        return self.rl.reference and self.reference == "resident"
+
     def _gaps(self, passing: float) -> float:
         """Bytes of what comes and goes, with the gaps that it leaves."""
         return passing if self.alone else passing * (1 + GAPS)
@@ -164,7 +169,7 @@ class Layout:
     def _beside(self, held: dict[str, float], but: tuple[str, ...] = ()) -> dict[str, float]:
         """Add what rests on the GPU in every phase. but: parts of the actor that `held` has already."""
         result = dict(held)
-        if self.rl.reference and not self.reference_away:
+        if self._rests:
             result |= {"reference": self.actor.memory[WEIGHTS]}
         for name, each in (("actor's", self.actor), ("critic's", self.critic)):
             rests = {} if each is None else at_rest(each, self.away)
@@ -182,6 +187,6 @@ class Layout:
         held["activations, logits and loss"] = max(each.reserved(peak) - states, self._gaps(peak - states))
         others = {} if other is None else at_rest(other, self.away)
         kept = {f"{'critic' if each is self.actor else 'actor'}'s {part}": size for part, size in others.items()}
-        if self.rl.reference and not self.reference_away:
+        if self._rests:
             held["reference"] = self.actor.memory[WEIGHTS]
         return self._with_processes(held | kept)

@@ -21,7 +21,7 @@ from symconfig.runs.best import best_plan
 from symconfig.runs.rl.choose import Asked, planned
 from symconfig.runs.rl.engine import Engine, Replica, generate
 from symconfig.runs.rl.lengths import packing
-from symconfig.runs.rl.logits import VERL, VERL_FSDP, LogitBytes
+from symconfig.runs.rl.logits import SLIME, SLIME_CHUNKED, VERL, VERL_FSDP, LogitBytes
 from symconfig.runs.rl.phases import AWAY, Layout
 from symconfig.runs.rl.trained import GRADIENTS, STATES, WEIGHTS, Trained
 from symconfig.solve.found import Found
@@ -70,8 +70,7 @@ def _job(job: Job) -> Job:
 
 def _judged(run: Run, step: Step, cluster: ClusterDescriptor, limits: Limits) -> Judged:
     """Return what a run costs with the step around it. Raises InputError where there is no such step."""
-    logits = None if step.fused_logits else VERL if step.workers == "megatron" else VERL_FSDP
-    actor, critic = _trained(run, step, step.fill, logits, cluster, limits), None
+    actor, critic = _trained(run, step, step.fill, _logits(step), cluster, limits), None
     if run.critic is not None:
         critic = _trained(run.critic, step, step.critic_fill, None, cluster, limits)
     rl, alone = step.rl, step.rl.placement == "split"
@@ -99,12 +98,20 @@ def _judged(run: Run, step: Step, cluster: ClusterDescriptor, limits: Limits) ->
         generation=generation,
         read=step.read,
         reference_read=step.reference_read,
-        reference_away=step.reference_away,
-        reference_streamed=step.workers == "fsdp",
+        reference=step.reference,
     )
     plan = actor.plan
     asked = Asked(plan.model, cluster, plan.job, rl, None, _never)
     return Judged(run, replace(plan, rl=(planned(asked, layout),)))
+
+
+def _logits(step: Step) -> LogitBytes | None:
+    """Return what the loss of a trainer makes of logits; None where it makes none."""
+    if step.fused_logits:
+        return None
+    if step.trainer == "slime":
+        return SLIME_CHUNKED if step.chunked_logits else SLIME
+    return VERL if step.workers == "megatron" else VERL_FSDP
 
 
 def _never(*_: object) -> Plan:

@@ -184,6 +184,8 @@ class Reader:
             read=read / room,
             reference_read=read / room,
             away=away,
+            reference="swapped",  # slime/backends/megatron_utils/actor.py, TensorBackuper
+            chunked_logits=(values.number("log_probs_chunk_size") or -1) > 0,
             weight_bytes=weight_bytes(values.text("hf_checkpoint") or ""),
             assumed_lengths=None in (self.asked.prompt_length, self.asked.response_length)
             and not (values.switch("use_dynamic_batch_size") and batch >= _MANY * dp),

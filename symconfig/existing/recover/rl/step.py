@@ -8,6 +8,7 @@ from typing import Literal
 
 from symconfig.descriptor.rl import Rl
 from symconfig.existing.recover.rl.values import Trainer
+from symconfig.plans.rl import ReferencePlace
 
 Workers = Literal["megatron", "fsdp"]
 
@@ -43,9 +44,9 @@ class Step:
     rl: in a job's terms, each number as the script says it. fill, critic_fill: of the micro-batches of each. read,
     reference_read: tokens of a micro-batch whose log-probabilities are computed, of the actor and the reference, over
     those of one that is trained on. away: parts of the trained models that are in host memory while they are not
-    needed; reference_away: the reference is, too. weight_bytes: of a weight in the engine. fused_logits: the loss is
-    made with no logits in memory. assumed_lengths: nobody says how long sequences are in the mean, and what a phase
-    holds depends on it.
+    needed; reference: where it is meanwhile. weight_bytes: of a weight in the engine. fused_logits: the loss is made
+    with no logits in memory; chunked_logits: log-probabilities are made chunk by chunk. assumed_lengths: nobody says
+    how long sequences are in the mean, and what a phase holds depends on it.
     """
 
     trainer: Trainer
@@ -56,7 +57,8 @@ class Step:
     read: float = 1.0
     reference_read: float = 1.0
     away: tuple[str, ...] = ()
-    reference_away: bool = True
+    reference: ReferencePlace = "offloaded"
     weight_bytes: float = 2.0
     fused_logits: bool = False
+    chunked_logits: bool = False
     assumed_lengths: bool = False

@@ -29,6 +29,7 @@ from symconfig.existing.recover.rl.values import Values
 from symconfig.existing.recover.run import Assumed, Described, Run
 from symconfig.existing.recover.words import settings
 from symconfig.frameworks.megatron.flags import flags, resolve
+from symconfig.plans.rl import ReferencePlace
 
 ACTOR, ROLLOUT, REFERENCE, CRITIC = (
     "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollout_ref.ref", "critic",
@@ -340,11 +341,16 @@ class Reader:
             read=read[ROLLOUT],
             reference_read=read[REFERENCE],
             away=tuple(part for part, key in parts.items() if values.switch(self._engine(ACTOR, key))),
-            # FSDP's reference is offloaded whatever is said (transformer_impl.py: "We force reference policy to use
-            # CPUOffload to save memory").
-            reference_away=self.workers == "fsdp" or values.switch(f"{REFERENCE}.megatron.param_offload"),
+            reference=self._reference_place(),
             assumed_lengths=self._depends(rl, actor),
         )
+
+    def _reference_place(self) -> ReferencePlace:
+        """Return where the reference is while it is not read. FSDP's is offloaded whatever is said
+        (transformer_impl.py: "We force reference policy to use CPUOffload to save memory")."""
+        if self.workers == "fsdp":
+            return "streamed"
+        return "offloaded" if self.values.switch(f"{REFERENCE}.megatron.param_offload") else "resident"
 
     def _depends(self, rl: Rl, actor: Run) -> bool:
         """Say whether what a phase holds depends on lengths that nobody says."""
