@@ -212,8 +212,8 @@ def _engines(facts: RlFacts) -> Iterator[Problem]:
     "warning",
     "Expandable segments beside an engine that sleeps",
     "vLLM's sleep mode puts weights and keys into a pool of its own. Until April 2026 it asserts that expandable "
-    'segments are off (vllm#14189: "Expandable segments are not compatible with memory pool"); since vllm#40812 it turns '
-    "them off itself where it allocates.",
+    'segments are off (vllm#14189: "Expandable segments are not compatible with memory pool"); since vllm#40812 it '
+    "turns them off itself where it allocates.",
     "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\n" + DYNAMIC,
 )
 def _expandable(facts: RlFacts) -> Iterator[Problem]:
