@@ -49,7 +49,7 @@ PIN_NAMES = (
 
 
 def _pins(value: Any) -> Any:
-    """`tp: 8` and `sp: true` as the text that `--pin tp=8 --pin sp=true` gives; unknown names are errors."""
+    """Read pins: `tp: 8` and `sp: true` as the text that `--pin tp=8 --pin sp=true` gives; unknown names are errors."""
     if not isinstance(value, dict):
         return value
     unknown = [name for name in value if name not in PIN_NAMES]
@@ -72,7 +72,7 @@ ALL_LINEAR, OF_ATTENTION, OF_MLP = TARGET_GROUPS = ("all-linear", "attention", "
 
 
 def _listed(value: Any) -> Any:
-    """`q_proj,v_proj` as the list that it is."""
+    """Split `q_proj,v_proj` into the list that it is."""
     return tuple(value.split(",")) if isinstance(value, str) else tuple(value) if isinstance(value, list) else value
 
 
@@ -118,7 +118,7 @@ class Limits(Strict):
     )
 
     def usable_bytes(self, memory_bytes: float) -> float:
-        """What a plan may take of a GPU with this much memory."""
+        """Return what a plan may take of a GPU with this much memory."""
         return memory_bytes * (1 - self.memory_margin)
 
 
@@ -191,19 +191,19 @@ class Job(Strict):
         return self
 
     @model_serializer(mode="wrap")
-    def _said(self, data: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _as_before(self, data: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leave out the usual optimizer and sections that are absent: such jobs read as before there were others."""
-        found: dict[str, Any] = data(self)
+        fields: dict[str, Any] = data(self)
         if self.optimizer == ADAM:
-            found.pop("optimizer", None)
+            fields.pop("optimizer", None)
         for name in ("images", "sequences", "preference", "rl"):
             if getattr(self, name) is None:
-                found.pop(name, None)
-        return found
+                fields.pop(name, None)
+        return fields
 
     @property
     def wants_adapters(self) -> bool:
-        """Whether it trains adapters, also over a model that has none of its own."""
+        """Tell whether it trains adapters, also over a model that has none of its own."""
         return self.task == "lora" or self.lora is not None
 
     def task_of(self, model: ModelDescriptor) -> Task:

@@ -30,7 +30,10 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class Habit:
-    """How a task is trained. floor: min_lr over lr. warmup: share of the decay, at most `most_warmup` iterations."""
+    """The usual training of a task.
+
+    floor: min_lr over lr. warmup: share of the decay, at most `most_warmup` iterations.
+    """
 
     name: str
     rates: Sequence[Published]  # by size
@@ -43,8 +46,9 @@ class Habit:
 
 _LLAMA2, _LLAMA3 = "arXiv:2307.09288, table 1", "arXiv:2407.21783, table 3"
 _TULU2 = "arXiv:2311.10702, hyperparameters of instruction tuning"
+_ZEPHYR = "arXiv:2310.16944; huggingface/alignment-handbook"
 _TULU2_DPO = "arXiv:2311.10702, hyperparameters of DPO"
-HABITS: dict[Task | AdapterTask, Habit] = {
+USUAL: dict[Task | AdapterTask, Habit] = {
     "pretrain": Habit(
         name="pretraining",
         rates=(
@@ -93,7 +97,7 @@ HABITS: dict[Task | AdapterTask, Habit] = {
     "dpo": Habit(
         name="preference training",
         rates=(
-            Published(7e9, 5e-7, "Zephyr 7B (arXiv:2310.16944, section 4.3)"),
+            Published(7e9, 5e-7, f"Zephyr 7B ({_ZEPHYR})"),
             Published(13e9, 5e-7, f"Tülu 2 13B ({_TULU2_DPO})"),
             Published(70e9, 5e-7, f"Tülu 2 70B ({_TULU2_DPO})"),
         ),
@@ -101,16 +105,16 @@ HABITS: dict[Task | AdapterTask, Habit] = {
         warmup=0.1,
         most_warmup=None,
         weight_decay=0.0,
-        source=f"Tülu 2 ({_TULU2_DPO}): 10 % of warm-up, decay to 0, no weight decay",
+        source=f"Zephyr ({_ZEPHYR}): 10 % of warm-up, decay to 0, no weight decay",
     ),
     "dpo of adapters": Habit(
         name="preference training of adapters",
-        rates=(Published(7e9, 5e-6, "Zephyr 7B with QLoRA (github.com/huggingface/alignment-handbook)"),),
+        rates=(Published(7e9, 5e-6, f"Zephyr 7B with QLoRA ({_ZEPHYR})"),),
         floor=0.0,
         warmup=0.1,
         most_warmup=None,
         weight_decay=0.0,
-        source="the same recipe: 10 % of warm-up, decay to 0, no weight decay",
+        source=f"Zephyr ({_ZEPHYR}): 10 % of warm-up, decay to 0, no weight decay",
     ),
     "rl": Habit(
         name="reinforcement learning",
@@ -133,15 +137,15 @@ def derived(training: Training, task: Task | AdapterTask, parameters: float) -> 
     """Fill in what the job leaves open. parameters: those of the base model that work on a token."""
     if not (left := training.left_open):
         return WholeTraining.of(training)
-    habit = HABITS[task]
+    habit = USUAL[task]
     lr = training.lr if training.lr is not None else rate(habit, parameters)
-    found = {
+    values = {
         "lr": lr,
         "min_lr": _rounded(lr * habit.floor),
         "lr_warmup_iters": _warmup(habit, training.decay_iters),
         "weight_decay": habit.weight_decay,
     }
-    open_fields = {name: found[name] for name in left}
+    open_fields = {name: values[name] for name in left}
     return WholeTraining.model_validate({**dict(training), **open_fields, "derived": left})
 
 
@@ -166,7 +170,7 @@ def check(training: WholeTraining) -> None:
 
 
 def rate(habit: Habit, parameters: float) -> float:
-    """The learning rate of a size."""
+    """Return the learning rate of a size."""
     below, above = neighbours(habit, parameters)
     if below.parameters == above.parameters:
         return below.lr
@@ -175,7 +179,7 @@ def rate(habit: Habit, parameters: float) -> float:
 
 
 def neighbours(habit: Habit, parameters: float) -> tuple[Published, Published]:
-    """The published sizes next to this one; the same one twice at and beyond the ends."""
+    """Return the published sizes next to this one; the same one twice at and beyond the ends."""
     below = [each for each in habit.rates if each.parameters <= parameters]
     above = [each for each in habit.rates if each.parameters >= parameters]
     return (below or above)[-1 if below else 0], (above or below)[0 if above else -1]
@@ -186,28 +190,28 @@ def why(training: Training, task: Task | AdapterTask, parameters: float) -> tupl
     names = [name for name in DERIVED if name in training.derived]
     if not names:
         return ()
-    habit, said = HABITS[task], ", ".join(f"{name} {getattr(training, name):g}" for name in names)
+    habit, words = USUAL[task], ", ".join(f"{name} {getattr(training, name):g}" for name in names)
     by = f"{habit.name} of {_size(parameters)} parameters"
     sources = ""
     if "lr" in names:
-        near = neighbours(habit, parameters)
-        between = "that" if near[0].lr == near[1].lr else "between those"
-        named = " and ".join(dict.fromkeys(each.source for each in near))
+        published = neighbours(habit, parameters)
+        between = "that" if published[0].lr == published[1].lr else "between those"
+        named = " and ".join(dict.fromkeys(each.source for each in published))
         sources = f" The learning rate is {between} of {named}."
-    return (f"Chosen for {by}, since the job does not say them: {said}.{sources} The rest is as in {habit.source}.",)
+    return (f"Chosen for {by}, since the job does not say them: {words}.{sources} The rest is as in {habit.source}.",)
 
 
 def short(training: Training, task: Task | AdapterTask, parameters: float) -> str:
-    """The same in a line, for a terminal; nothing where the job says them all."""
+    """Summarise the derived fields in a line, for a terminal; nothing where the job says them all."""
     names = [name for name in DERIVED if name in training.derived]
     if not names:
         return ""
-    said = ", ".join(f"{name} {getattr(training, name):g}" for name in names)
-    return f"{said}: chosen for {HABITS[task].name} of {_size(parameters)} parameters (REPORT.md says from what)"
+    words = ", ".join(f"{name} {getattr(training, name):g}" for name in names)
+    return f"{words}: chosen for {USUAL[task].name} of {_size(parameters)} parameters (REPORT.md says from what)"
 
 
 def _warmup(habit: Habit, decay: int) -> int:
-    """A share of the decay: shorter than it, whatever its length."""
+    """Count the warm-up, a share of the decay: shorter than it, whatever its length."""
     return min(int(habit.warmup * decay), decay if habit.most_warmup is None else habit.most_warmup)
 
 

@@ -38,7 +38,7 @@ class PlannedStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedRl(PlannedStep):
-    """How a step of reinforcement learning is run around one candidate of the actor.
+    """The way in which a step of reinforcement learning is run around one candidate of the actor.
 
     rollout_tp: GPUs of a replica of the engine; rollout_gpus: of all of them. memory_share: of a GPU, for the engine.
     at_once: sequences that a replica decodes together. tokens_per_gpu: of a micro-batch, on each GPU at most.

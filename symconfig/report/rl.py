@@ -85,11 +85,13 @@ def whole_step(plan: Plan) -> list[Block]:
         return []
     step = plan.steps[0]
     low, high = map(seconds, step.interval)
-    took = f"A whole step takes {seconds(step.step_s)} s, likely between {low} and {high} s."
-    return [
-        phases(plan),
-        f"{took} The rest of this answer is of one update of the trained model, whose micro-batches are full.",
+    others = ", ".join(f"{seconds(each.step_s)} s" for each in plan.steps[1:])
+    sentences = [
+        f"A whole step takes {seconds(step.step_s)} s, likely between {low} and {high} s.",
+        f"Those of the plans that follow take {others}." if others else "",
+        "The rest of this answer is of one update of the trained model, whose micro-batches are full.",
     ]
+    return [phases(plan), "\n".join(filter(None, sentences))]
 
 
 def _footer(plan: Plan) -> str:

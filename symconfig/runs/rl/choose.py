@@ -83,9 +83,6 @@ def _check(asked: Asked) -> None:
     if asked.job.backend != "megatron":
         what, need = "workers of reinforcement learning are planned for Megatron", "megatron"
         problems.append(Problem(what, field="backend", got=asked.job.backend, need=need))
-    if asked.model.adapter is not None:
-        what = "adapters under reinforcement learning are not planned"
-        problems.append(Problem(what, field="adapter", hint="the model without its adapter"))
     if asked.job.gpus == "auto":
         problems.append(Problem("of a step of reinforcement learning must be a number", field="gpus", got="auto"))
     elif not (asked.rl.rollout_gpus or 0) < asked.job.gpus or (asked.rl.placement == "split" and asked.job.gpus == 1):

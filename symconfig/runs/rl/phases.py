@@ -60,9 +60,10 @@ class Phase:
 
 
 def to_engine_s(actor: Trained) -> float:
-    """Return the seconds in which every GPU receives an actor's whole weights, tensor by tensor."""
-    p = actor.candidate.parallel
-    total = _WEIGHT_BYTES * parameters(actor.plan.model, with_mtp=False).total
+    """Return the seconds in which every GPU receives an actor's whole weights, tensor by tensor; of adapters these
+    alone, since the engine has the frozen weights."""
+    p, count = actor.candidate.parallel, parameters(actor.plan.model, with_mtp=False)
+    total = _WEIGHT_BYTES * (count.total if actor.plan.model.adapter is None else count.trainable)
     sharded = p.dp * p.cp if actor.candidate.options.zero_stage == 3 else 1
     ranks = np.array([float(max(p.tp * p.pp, p.ep * p.etp * p.pp) * sharded)])
     return float(ring(np.array([total]), 1.0, ranks, 1.0, actor.found.machine)[0])
@@ -126,7 +127,12 @@ class Layout:
         """Bytes of host memory for each GPU."""
         trained = (self.actor, *filter(None, (self.critic,)))
         states = sum(each.memory[name] for each in trained for name in AWAY[self.away])
-        return states + (self.actor.memory[WEIGHTS] if self.rl.reference and not self._rests else 0.0)
+        return states + (self.actor.memory[WEIGHTS] if self._copied and not self._rests else 0.0)
+
+    @property
+    def _copied(self) -> bool:
+        """Whether the reference is a second copy: that of adapters is the actor without them."""
+        return self.rl.reference and self.actor.plan.model.adapter is None
 
     def _phases(self) -> Iterator[Phase]:
         rl, actor, critic, steps = self.rl, self.actor, self.critic, self.rl.updates * self.rl.epochs
@@ -143,11 +149,13 @@ class Layout:
         forward = {f"actor's {WEIGHTS}": actor.memory[WEIGHTS], "forward": read}
         yield Phase("log-probabilities", actor.forward_s(rl.updates), self._beside(forward, but=(WEIGHTS,)))
         if rl.reference:
+            apart = self._copied and self.reference != "swapped"
+            name = "reference" if self._copied else f"actor's {WEIGHTS}"
             passing = self._gaps(actor.forward_bytes(share=self.reference_read))
-            frozen = {"reference": actor.memory[WEIGHTS] * (self.reference != "streamed"), "forward": passing}
-            loaded = (not self._rests) * actor.memory[WEIGHTS] / actor.host_bytes_per_s
-            replaced = (WEIGHTS,) if self.reference == "swapped" else ()
-            yield Phase("reference", actor.forward_s(rl.updates) + loaded, self._beside(frozen, but=replaced))
+            frozen = {name: actor.memory[WEIGHTS] * (self.reference != "streamed"), "forward": passing}
+            loaded = actor.memory[WEIGHTS] / actor.host_bytes_per_s * (self._copied and not self._rests)
+            held = self._beside(frozen, but=() if apart else (WEIGHTS,))
+            yield Phase("reference", actor.forward_s(rl.updates) + loaded, held)
         if critic is not None:
             values = {f"critic's {WEIGHTS}": critic.memory[WEIGHTS], "forward": self._gaps(critic.forward_bytes())}
             yield Phase("values", critic.forward_s(rl.updates), self._beside(values))
@@ -160,7 +168,7 @@ class Layout:
     @property
     def _rests(self) -> bool:
         """Whether a reference is on the GPU in all phases."""
-        return self.rl.reference and self.reference == "resident"
+        return self._copied and self.reference == "resident"
 
     def _gaps(self, passing: float) -> float:
         """Bytes of what comes and goes, with the gaps that it leaves."""

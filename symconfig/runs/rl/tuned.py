@@ -1,5 +1,4 @@
-"""The step of a job that tunes on sequences of many lengths, or on pairs of them: its phases, and the plan that makes it
-short.
+"""The step of a job that tunes on sequences of many lengths, or on pairs: its phases, and the plan that makes it short.
 
 The planner solves an update of full sequences; what a step has of them, and the reference of a preference loss, is
 counted around each of its best plans.
@@ -21,7 +20,8 @@ from symconfig.runs.rl.phases import Phase
 from symconfig.runs.rl.trained import EXCHANGE, GRADIENTS, STATES, WEIGHTS, Trained
 
 WEIGHED = 12  # plans of an update, around each of which the step is counted
-_LEFT = (0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5)  # shares of a GPU that are left to a reference, the first that suffices
+_LEFT = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)  # shares of a GPU that an update leaves to a reference, all of them tried
+_WIDEST = 0.89  # margin that a job may have
 _GATHERED = 1 / 3  # of what ZeRO-3 exchanges for an update: weights are gathered twice, gradients reduced once
 Solve = Callable[[Job, int], Plan]
 
@@ -32,36 +32,37 @@ def answer(job: Job, solve: Solve, told: Callable[[Plan], bool], top: int) -> Pl
 
     Raises InfeasibleError where no plan of an update leaves room for what the step has beside it.
     """
-    fullest: PlannedStep | None = None
-    for left in _LEFT:
-        margin = job.limits.memory_margin + left
-        if margin >= 0.9:
-            break
-        tight = _update(job, margin)
+    found: dict[str, tuple[Plan, Candidate, PlannedStep]] = {}
+    for left in _LEFT if job.preference is not None else _LEFT[:1]:
         try:
-            plan = solve(tight, max(top, WEIGHED))
-        except InfeasibleError as error:
-            if fullest is None:
+            plan = solve(_update(job, left), max(top, WEIGHED))
+        except InfeasibleError:
+            if not found:
                 raise
-            raise InfeasibleError([_too_full(fullest), *error.problems]) from None
+            break
         plan = replace(plan, job=plan.job.model_copy(update={"limits": job.limits, "pins": job.pins}))
-        able = (each for each in (plan.best, *plan.alternatives) if told(replace(plan, best=each)))
-        steps = [(candidate, _step(plan, candidate)) for candidate in able]
-        fitting = sorted(
-            (each for each in steps if _peak(each[1]) <= plan.usable_bytes), key=lambda each: each[1].step_s
-        )[:top]
-        if fitting:
-            (best, first), *others = fitting
-            alternatives, search = tuple(candidate for candidate, _ in others), replace(plan.search, optimal=False)
-            tuned = (first, *(step for _, step in others))
-            return replace(plan, best=best, alternatives=alternatives, search=search, tuned=tuned)
-        fullest = min((*filter(None, (fullest,)), *(step for _, step in steps)), key=_peak)
-    assert fullest is not None
-    raise InfeasibleError(_too_full(fullest))
+        for each in (plan.best, *plan.alternatives):
+            if told(replace(plan, best=each)):
+                found.setdefault(repr((each.parallel, each.batch, each.options)), (plan, each, _step(plan, each)))
+    usable = plan.usable_bytes
+    fitting = sorted(
+        (each for each in found.values() if _peak(each[2]) <= usable), key=lambda each: (each[2].step_s, _peak(each[2]))
+    )[:top]
+    if not fitting:
+        raise InfeasibleError(_too_full(min((step for _, _, step in found.values()), key=_peak), usable))
+    plan, best, _ = fitting[0]
+    return replace(
+        plan,
+        best=best,
+        alternatives=tuple(candidate for _, candidate, _ in fitting[1:]),
+        search=replace(plan.search, optimal=False),
+        tuned=tuple(step for _, _, step in fitting),
+    )
 
 
-def _update(job: Job, margin: float) -> Job:
-    """Return the job of an update, which leaves so much of a GPU."""
+def _update(job: Job, left: float) -> Job:
+    """Return the job of an update, which leaves a share of each GPU to a reference."""
+    margin = min(job.limits.memory_margin + left, _WIDEST)
     changes: dict[str, object] = {"limits": job.limits.model_copy(update={"memory_margin": margin})}
     if job.sequences is not None and job.sequences.batching == "packed":
         changes["packing"] = documents(job.sequences)
@@ -120,8 +121,9 @@ def _peak(step: PlannedStep) -> float:
     return max(phase.bytes for phase in step.phases)
 
 
-def _too_full(step: PlannedStep) -> Problem:
+def _too_full(step: PlannedStep, usable_bytes: float) -> Problem:
     """Return why the leanest step does not fit."""
     phase = max(step.phases, key=lambda phase: phase.bytes)
     what = f"nothing fits: the phase {phase.name} of the leanest plan is too full"
-    return Problem(what, field="preference", got=f"{gib(phase.bytes)} GiB", hint="more GPUs, or adapters")
+    got, need = f"{gib(phase.bytes)} GiB", f"{gib(usable_bytes)} GiB usable"
+    return Problem(what, field="preference", got=got, need=need, hint="more GPUs, or adapters (the section lora)")

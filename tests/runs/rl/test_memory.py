@@ -13,13 +13,16 @@ from typing import Any
 import pytest
 
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.runs.rl.logits import VERL
+from symconfig.runs.rl.logits import PAIRS, VERL
 from symconfig.runs.rl.trained import GRADIENTS, STATES, WEIGHTS, Trained
 from symconfig.solve.found import Found
 from symconfig.verify.states.activations import as_run
 from tests.sample_plans import sample_plan
 
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
 pytest.importorskip("megatron.core")
+from tests.runs.rl.memory_worker import Live  # noqa: E402
 
 WORKER = Path(__file__).with_name("memory_worker.py")
 STAND_INS = Path("symconfig/verify/megatron_stand_ins.py").resolve()
@@ -131,3 +134,60 @@ def test_log_probabilities_take_what_is_predicted(counted: dict[int, Any]) -> No
 def test_a_forward_through_layers_takes_at_most_what_they_would_keep(phase: str, counted: dict[int, Any]) -> None:
     predicted = actor(128).forward_bytes(entropy=phase == "log-probabilities")
     assert 0.5 * predicted < counted[128][phase]["peak"] <= predicted
+
+
+def pairs(vocabulary: int) -> dict[str, int]:
+    """Live bytes of a step on one pair, as LLaMA-Factory's trainer runs it on Transformers: when the policy's forward
+    ends, at the reference's peak beside it, and at the backward's."""
+
+    def log_probabilities(model: Any) -> tuple[Any, Any]:
+        logits = model(input_ids=tokens, use_cache=False).logits.float()
+        chosen = logits[:, :-1].log_softmax(-1).gather(2, tokens[:, 1:, None]).squeeze(2)
+        return chosen.sum(-1), logits
+
+    config = transformers.LlamaConfig(
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        vocab_size=vocabulary,
+    )
+    policy, reference = (transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16) for _ in range(2))
+    tokens = torch.randint(0, vocabulary, (2, TOKENS))
+    live = Live([tokens, *(each for model in (policy, reference) for each in (*model.parameters(), *model.buffers()))])
+    found = {}
+    with live:
+        own, logits = log_probabilities(policy)
+        found["kept"], live.peak = live.now, 0
+        with torch.no_grad():
+            other = log_probabilities(reference)[0]
+        found["reference"], live.peak = live.peak, 0
+        ratio = own - other
+        del own, other, logits  # its logits are reported, and then given up
+        loss = -torch.nn.functional.logsigmoid(0.1 * (ratio[0] - ratio[1]))
+        del ratio
+        loss.backward()
+        found["update"] = live.peak
+    return found
+
+
+def test_pairs_take_what_is_predicted_of_each_logit() -> None:
+    """By what more logits add. The log-softmax and its gradients are of all tokens of a sequence but the last."""
+    few, many = pairs(1024), pairs(3072)
+    more = 2 * TOKENS * 2048
+    last = (TOKENS - 1) / TOKENS
+    each = {name: (many[name] - few[name]) / more for name in few}
+    assert each["kept"] == pytest.approx(PAIRS.kept / 2 * (1 + last))
+    assert each["reference"] == pytest.approx((PAIRS.kept + PAIRS.forward) / 2 * (1 + last))
+    planned = [deepspeed(size) for size in (1024, 3072)]
+    own = (planned[1] - planned[0]) / (TOKENS * 2048)
+    assert each["update"] == pytest.approx((own + PAIRS.update) * last)
+
+
+def deepspeed(vocabulary: int) -> float:
+    """Bytes of logits and loss that the planner counts with DeepSpeed, on one sequence."""
+    model = ModelDescriptor.model_validate_json(json.dumps({**MODEL, "vocab_size": vocabulary}))
+    plan = sample_plan(model, backend="deepspeed", tp=1, pp=1, dp=1, seq_length=TOKENS, global_batch=1)
+    parts = Trained(plan, plan.best, 1.0, PAIRS).parts
+    return float(parts.cost.memory["logits and loss"].max())

@@ -21,6 +21,7 @@ from symconfig.descriptor.rl import Rl
 from symconfig.descriptor.yaml_strict import load_yaml_strict
 from symconfig.errors import InfeasibleError, InputError
 from symconfig.format import seconds
+from symconfig.graph.count import parameters
 from symconfig.plans.file import parse_plan
 from symconfig.plans.plan import Plan
 from symconfig.render import verl
@@ -39,8 +40,14 @@ from tests.runs.rl.support import section
 GIB = 2.0**30
 
 
-def planned(model: str = "llama3.1-8b", gpus: int = 8, pins: dict[str, str] | None = None, **changed: Any) -> Plan:
-    return symconfig.plan(model, "h100", gpus, pins=pins, rl=section(**changed)).plan
+def planned(
+    model: str = "llama3.1-8b",
+    gpus: int = 8,
+    pins: dict[str, str] | None = None,
+    lora: dict[str, Any] | None = None,
+    **changed: Any,
+) -> Plan:
+    return symconfig.plan(model, "h100", gpus, pins=pins, lora=lora, rl=section(**changed)).plan
 
 
 @cache
@@ -124,6 +131,21 @@ def test_no_other_engine_or_share_makes_the_step_shorter() -> None:
                 continue
             assert (other.rollout_tp, other.memory_share) == (tp, share)
             assert other.step_s >= best * 0.99
+
+
+def test_adapters_need_no_second_copy_and_go_to_the_engine_alone() -> None:
+    """The frozen weights are the reference and the engine's already."""
+    plan, whole = planned(lora={"r": 16}), usual()
+    moved, reference = phase(plan, "weights to the engine"), phase(plan, "reference")
+    assert "reference" not in reference.holds
+    assert reference.holds["actor's weights"] == plan.best.predicted.memory["weights"]
+    count = parameters(plan.model)
+    assert moved.seconds < 0.05 * phase(whole, "weights to the engine").seconds
+    assert count.trainable / count.total < 0.01
+    words = verl.words(plan)
+    assert "actor_rollout_ref.model.lora.rank=16" in words
+    with pytest.raises(InfeasibleError, match=r"adapter: Megatron-Bridge keeps no base weights in 4 bits"):
+        planned(lora={"method": "qlora"})
 
 
 def test_a_critic_is_trained_beside() -> None:
