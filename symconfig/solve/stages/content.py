@@ -61,7 +61,9 @@ def layers(kinds: Iterable[str]) -> int:
 
 
 def modes(problem: StageProblem, longest: int) -> tuple[Mode, ...]:
-    """Return settings to be tried one by one; none where every stage or block has its own. longest: layers of a chunk."""
+    """Return settings to be tried one by one; none where every stage or block has its own. longest: layers of a
+    chunk.
+    """
     if problem.scope is Scope.MODEL:
         return tuple(Mode(choice) for choice in range(problem.choices))
     if problem.scope is Scope.FIRST:

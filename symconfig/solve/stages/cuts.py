@@ -13,7 +13,9 @@ from symconfig.solve.stages.problem import Chunks, Layouts, StageProblem
 
 
 def allowed(problem: StageProblem, chunk: int, content: Content) -> bool:
-    """Tell whether chunk number `chunk` may hold this. The embedding lies in the first chunk and the head in the last."""
+    """Tell whether chunk number `chunk` may hold this. The embedding lies in the first chunk and the head in
+    the last.
+    """
     kinds, rules = [kind for kind, _ in content], problem.layouts
     if any(problem.chunk_of(kind) not in (None, chunk) for kind in kinds):
         return False
@@ -82,7 +84,9 @@ def _first_last(total: int, pp: int) -> Iterator[tuple[int, int, int]]:
 
 
 def cut(sequence: tuple[str, ...], sizes: Sequence[int]) -> Chunks:
-    """Cut into chunks of so many layers; what stands before them goes to the first one, what stands behind to the last."""
+    """Cut into chunks of so many layers; what stands before them goes to the first one, what stands behind to
+    the last.
+    """
     before = next(index for index, kind in enumerate(sequence) if is_layer(kind))
     ends = list(accumulate(sizes, initial=before))
     ends[0], ends[-1] = 0, len(sequence)

@@ -87,7 +87,9 @@ def _question(problem: StageProblem) -> _Question:
 
 @lru_cache(maxsize=4096)
 def _begun(question: _Question) -> _Begun:
-    """Return what is begun. It is kept, since candidates of one search, and of one model's next search, ask the same."""
+    """Return what is begun. It is kept, since candidates of one search, and of one model's next search, ask the
+    same.
+    """
     solving = _Solving(question.problem, float("inf"), "quick")
     solving.bounded()
     return _Begun(tuple(solving.kept), solving.best_s, tuple(solving.open), tuple(solving.left_s))
