@@ -243,7 +243,7 @@ docs: $(DOCS)/.ready
 # An addition, to be filled in: make new-model NAME=mine CONFIG=config.json, make new-rule NAME=my-rule IN=megatron_training.
 IN ?=
 CONFIG ?=
-new-block new-model new-cluster new-target new-rule: new-%: $(VENV)/.base
+new-block new-model new-cluster new-target new-rule: new-%: $(VENV)/.dev
 	@$(BIN)/python docs/new.py $* '$(NAME)' $(if $(IN),--in '$(IN)') $(if $(CONFIG),--config '$(CONFIG)')
 
 rooms: $(VENV)/.base

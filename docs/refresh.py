@@ -65,17 +65,22 @@ def main(named: list[Path]) -> None:
 
 
 def refresh(path: Path) -> None:
-    """Put what its commands print now into a page."""
-    text = path.read_text(encoding="utf-8")
+    """Put what its commands print now into a page, and draw its pictures."""
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        shutil.copytree(EXAMPLES, folder, dirs_exist_ok=True)
-        for match in PICTURE.finditer(text):  # first: their commands write what the others read
-            for command in match["commands"].split(" then "):
-                run(command, folder)
-            shutil.copyfile(folder / Path(match["file"]).name, path.parent / match["file"])
-        text = OUTPUT.sub(lambda match: output(match, folder), text)
+        text = refreshed(path, Path(name))
+        for match in PICTURE.finditer(text):
+            shutil.copyfile(Path(name) / Path(match["file"]).name, path.parent / match["file"])
     path.write_text(text, encoding="utf-8")
+
+
+def refreshed(path: Path, folder: Path) -> str:
+    """Return the text of a page with what its commands print now. folder: an empty one, that they run in."""
+    text = path.read_text(encoding="utf-8")
+    shutil.copytree(EXAMPLES, folder, dirs_exist_ok=True)
+    for match in PICTURE.finditer(text):  # first: their commands write what the others read
+        for command in match["commands"].split(" then "):
+            run(command, folder)
+    return OUTPUT.sub(lambda match: output(match, folder), text)
 
 
 if __name__ == "__main__":

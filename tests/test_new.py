@@ -72,7 +72,7 @@ def ran(tree: Path, *words: str) -> str:
     return done.stdout + done.stderr
 
 
-def written(kind: str, tree: Path) -> list[str]:
+def written(kind: str) -> list[str]:
     """Return the paths of an addition's files."""
     words = new.named(kind, NAMES[kind], None)
     return [new.spelled(path.relative_to(new.PARTS / kind).with_suffix("").as_posix(), words)
@@ -81,13 +81,13 @@ def written(kind: str, tree: Path) -> list[str]:
 
 def test_what_is_written_is_clean(tree: Path) -> None:
     pytest.importorskip("ruff")
-    paths = [path for kind in NAMES for path in written(kind, tree) if path.endswith(".py")]
+    paths = [path for kind in NAMES for path in written(kind) if path.endswith(".py")]
     assert ran(tree, "ruff", "check", *paths).strip() == "All checks passed!"
     assert "would" not in ran(tree, "ruff", "format", "--check", *paths)
 
 
 def test_every_test_of_an_addition_fails_with_what_is_to_be_filled_in(tree: Path) -> None:
-    paths = [path for kind in NAMES for path in written(kind, tree) if "/test_" in path and not (ROOT / path).exists()]
+    paths = [path for kind in NAMES for path in written(kind) if "/test_" in path and not (ROOT / path).exists()]
     text = ran(tree, "pytest", "-p", "no:cacheprovider", f"--junitxml={tree / 'ran.xml'}", *paths, *OTHERS)
     cases = list(ElementTree.parse(tree / "ran.xml").iter("testcase"))
     assert len(cases) == 3 + 2 + 2 + len(OTHERS), text
@@ -95,18 +95,19 @@ def test_every_test_of_an_addition_fails_with_what_is_to_be_filled_in(tree: Path
         (wrong,) = case
         assert wrong.tag in ("failure", "error"), text
         assert "fill in" in wrong.attrib["message"], text
+        assert "missing" not in wrong.attrib["message"], "every field that is needed is to be filled in"
 
 
 @pytest.mark.parametrize("kind", NAMES)
-def test_what_is_to_be_filled_in_is_listed_with_its_line(kind: str, tree: Path, tmp_path: Path) -> None:
+def test_what_is_to_be_filled_in_is_listed_with_its_line(kind: str, tmp_path: Path) -> None:
     copy = tmp_path / "tree"
-    for path in written(kind, tree):  # those that parts are put into
+    for path in written(kind):  # those that parts are put into
         if (ROOT / path).exists():
             (copy / path).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / path, copy / path)
     lines = new.add(kind, NAMES[kind], root=copy)
     places = re.findall(r"^  (\S+):(\d+)(?:$|: )", "\n".join(lines), re.MULTILINE)
-    assert {path for path, _ in places} <= set(written(kind, tree))
+    assert {path for path, _ in places} <= set(written(kind))
     for path, line in places:
         assert "fill in" in (copy / path).read_text(encoding="utf-8").splitlines()[int(line) - 1]
 
@@ -172,3 +173,10 @@ def test_a_rule_can_be_put_into_every_file_of_rules(name: str) -> None:
     text = (ROOT / "symconfig" / "existing" / "rules" / f"{name}.py").read_text(encoding="utf-8")
     assert all(re.search(rf"import .*\b{word}\b", text) for word in ("Iterator", "Problem", "MegatronFacts"))
     assert re.search(r"^MEGATRON: ", text, re.MULTILINE)
+
+
+def test_a_refusal_is_a_sentence_and_two(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["new.py", "cluster", "h100"])
+    with pytest.raises(SystemExit, match="2"):
+        new.main()
+    assert capsys.readouterr().err == "error: there is a cluster h100 already\n"

@@ -17,11 +17,12 @@ from symconfig.api.problems import stated
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.document import Document
 from symconfig.descriptor.job import Backend, Images, Job, Limits, Lora, Packing
-from symconfig.descriptor.load import load_cluster, load_model
+from symconfig.descriptor.load import load_cluster, load_model, located
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.optimizer import Optimizer
-from symconfig.descriptor.rl import Rl, with_batch
+from symconfig.descriptor.rl import Rl
 from symconfig.descriptor.training import Training
+from symconfig.descriptor.tuning import Preference, Sequences, with_batch
 from symconfig.descriptor.validate import validate
 from symconfig.errors import InputError, Problem, SymconfigError
 from symconfig.format import json_text
@@ -164,7 +165,7 @@ def plan(
     backend: Backend | None = None,
     megatron_version: str | None = None,
     target: str | None = None,
-    task: Literal["pretrain", "sft", "lora", "rl"] | None = None,
+    task: Literal["pretrain", "sft", "lora", "dpo", "rl"] | None = None,
     precision: str | None = None,
     attention: Literal["flash", "unfused"] | None = None,
     optimizer: str | Optimizer | Mapping[str, Any] | None = None,
@@ -176,6 +177,8 @@ def plan(
     packing: Packing | Mapping[str, Any] | None = None,
     lora: Lora | Mapping[str, Any] | None = None,
     images: Images | Mapping[str, Any] | None = None,
+    sequences: Sequences | Mapping[str, Any] | None = None,
+    preference: Preference | Mapping[str, Any] | None = None,
     rl: Rl | Mapping[str, Any] | None = None,
     limits: Limits | Mapping[str, Any] | None = None,
     training: Training | Mapping[str, Any] | None = None,
@@ -205,6 +208,8 @@ def plan(
         "packing": packing,
         "lora": lora,
         "images": images,
+        "sequences": sequences,
+        "preference": preference,
         "rl": rl,
         "allow": allow,
         "without": without,
@@ -275,11 +280,24 @@ def read_job(
         model = gathered.collect(lambda: load_model(names["model"], model_base), document)
     if cluster is None and with_name is not None and isinstance(names.get("cluster"), str):
         cluster = gathered.collect(lambda: load_cluster(names["cluster"], cluster_base), document)
-    if job is not None:
-        gathered.collect(lambda: pin_values.parse(job.pins), document)
+    if (named := job) is not None:
+        gathered.collect(lambda: pin_values.parse(named.pins), document)
+        job = gathered.collect(lambda: _with_critic(named, document, model_base), document)
     if job is None or model is None or cluster is None or gathered.all:
         raise InputError(gathered.all)
     return LoadedJob(model, cluster, job, document)
+
+
+def _with_critic(job: Job, document: Document, base: Path | None) -> Job:
+    """Return the job with its critic's file by its whole path, which starts at the folder of the job's own."""
+    if job.rl is None or job.rl.critic is None:
+        return job
+    folder = Path(document.file).parent if Path(document.file).is_file() else base
+    try:
+        critic = located(job.rl.critic, folder)
+    except InputError as error:
+        raise InputError([replace(problem, field="rl.critic") for problem in error.problems]) from None
+    return job.model_copy(update={"rl": job.rl.model_copy(update={"critic": critic})})
 
 
 def check_top(top: int) -> None:

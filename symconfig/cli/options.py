@@ -32,7 +32,7 @@ def add_job(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--task",
         metavar="T",
-        help="pretrain, sft, lora or (with a section rl in the job) rl; default: lora for adapters, else pretrain",
+        help="pretrain, sft, lora or, with a section of the job, dpo or rl; default: lora for adapters, else pretrain",
     )
     what.add_argument("--hf-weights", metavar="W", help="Hugging Face weights to start from (sft, lora: the model's)")
     add_lora(parser)

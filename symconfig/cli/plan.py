@@ -12,7 +12,9 @@ from symconfig.cli.shared import note, page_path, print_json, replaced, say, wri
 from symconfig.errors import InfeasibleError, InputError, Problem, SymconfigError
 
 if TYPE_CHECKING:
+    from symconfig.api.problems import Problems
     from symconfig.cli.job import Request
+    from symconfig.descriptor.mixed import MixedCluster
 
 NAME = "plan"
 DOES = "find the fastest configuration that fits, and write its files"
@@ -36,6 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the ranked plans and write their files. Exit 0; no plan, or bad input, is raised."""
     from symconfig.api import planning as api
     from symconfig.cli.job import as_options, request
+    from symconfig.descriptor.mixed import mixed_of
     from symconfig.report.progress import Progress
 
     problems = api.Problems()
@@ -51,6 +54,11 @@ def run(arguments: argparse.Namespace) -> int:
     job = problems.collect(lambda: request(arguments))
     if job is None:
         raise InputError(problems.all)
+    before = len(problems.all)
+    if (mixed := problems.collect(lambda: mixed_of(job.document, job.cluster_base))) is not None:
+        return _run_mixed(arguments, job, mixed, problems, top or 1)
+    if len(problems.all) > before:
+        raise InputError([as_options(problem, job) for problem in (*problems.all, *job.problems)])
     try:
         with Progress(sys.stderr) as progress:
             result = api.solve(
@@ -95,6 +103,40 @@ def run(arguments: argparse.Namespace) -> int:
         note(f"wrote {table}")
     if out is not None and files is not None:
         wrote(out, written, arguments.json, api.remarks(result.plan, files))
+    return 0
+
+
+def _run_mixed(arguments: argparse.Namespace, job: Request, mixed: MixedCluster, problems: Problems, top: int) -> int:
+    """Print the plans over two kinds of GPUs and write their files."""
+    from symconfig.api.mixed import solve
+    from symconfig.cli.job import as_options
+    from symconfig.report.mixed import blocks
+    from symconfig.report.progress import Progress
+
+    for name in ("html", "candidates", "launcher", "templates"):
+        if getattr(arguments, name):
+            problems.add(Problem("is not written for two kinds of GPUs", field=f"--{name}", hint="--out or --json"))
+    out = Path(arguments.out) if arguments.out is not None else None
+    try:
+        with Progress(sys.stderr) as progress:
+            result = solve(
+                job.document,
+                mixed,
+                model_base=job.model_base,
+                top=top,
+                writes=out is not None,
+                problems=(*problems.all, *job.problems),
+                progress=progress,
+            )
+    except SymconfigError as error:
+        raise type(error)([as_options(problem, job) for problem in error.problems]) from None
+    written = result.write(out, arguments.force) if out is not None else []
+    if arguments.json:
+        print_json(result.to_dict())
+    else:
+        say(blocks(result.plan))
+    if out is not None:
+        wrote(out, written, arguments.json, ())
     return 0
 
 

@@ -140,10 +140,10 @@ class Stages:
         """Return the stages at some of the points."""
         return Stages(*(getattr(self, name)[..., chosen] for name in Stages.__slots__))
 
-    def only(self, stage: int) -> Stages:
-        """Take one of the stage shapes, as the only one."""
+    def part(self, stages: slice) -> Stages:
+        """Take some of the stage shapes, as the only ones."""
         sums = (getattr(self, name) for name in Stages.__slots__)
-        return Stages(*(each if each.ndim == 1 else each[stage : stage + 1] for each in sums))
+        return Stages(*(each if each.ndim == 1 else each[stages] for each in sums))
 
     def policy(self, row: int) -> Stages:
         """Return the stages under one recompute policy, as the only one."""

@@ -20,7 +20,31 @@ _WITH = re.compile(rf"(?P<base>.+?) with (?P<changes>{_FIELD}\s*=.*)", re.DOTALL
 _NEXT = re.compile(rf"(?:\s*,\s*|\s+and\s+)(?={_FIELD}\s*=)")
 _CHANGE = re.compile(rf"(?P<field>{_FIELD})\s*=\s*(?P<value>.*\S)\s*", re.DOTALL)
 CLUSTER = "cluster"
+OVER = "over"  # before the network between two kinds of GPUs
+_KINDS = re.compile(
+    r"\s*(?P<one>.+?)\s*\*\s*(?P<ones>[1-9]\d{0,8})\s*\+\s*(?P<other>.+?)\s*\*\s*(?P<others>[1-9]\d{0,8})(?P<rest>.*)",
+    re.DOTALL,
+)
+_OVER = re.compile(rf"\s+{OVER}\s+(?P<network>.*\S)\s*", re.DOTALL)
 _NEED = "a number or a plain text, or all of it in a file"
+
+
+def kinds(name: str) -> tuple[tuple[str, int], tuple[str, int], str | None] | None:
+    """Return two kinds of GPUs with their numbers and the network between them, of `h100*16 + a100-80gb*16 over
+    400Gb/s`; None where the name is of one kind. Raises InputError for what stands behind them otherwise."""
+    match = _KINDS.fullmatch(name)
+    if match is None:
+        return None
+    over = _OVER.fullmatch(match["rest"])
+    if match["rest"].strip() and over is None:
+        need = f"nothing, or the network between them: {OVER} 400Gb/s"
+        hint = "what differs stands with its kind: 'h100 with network=4x200Gb/s*16 + a100-80gb*16'"
+        raise InputError(
+            Problem(
+                "cannot stand behind two kinds", field=CLUSTER, got=shorten(match["rest"].strip()), need=need, hint=hint
+            )
+        )
+    return (match["one"], int(match["ones"])), (match["other"], int(match["others"])), over["network"] if over else None
 
 
 def split(name: str) -> tuple[str, dict[str, str]]:

@@ -16,7 +16,8 @@ from pydantic import (
 from symconfig.descriptor.model import ModelDescriptor, PositiveInt, Rate, Strict
 from symconfig.descriptor.optimizer import ADAM, Optimizer
 from symconfig.descriptor.rl import Rl
-from symconfig.descriptor.training import Task, Training
+from symconfig.descriptor.training import WITH_OR_WITHOUT, Task, Training
+from symconfig.descriptor.tuning import Preference, Sequences
 
 Backend = Literal["megatron", "deepspeed"]
 PIN_NAMES = (
@@ -165,14 +166,28 @@ class Job(Strict):
         default=None, description="adapters over the model; absent: its own, or for task lora those of an empty section"
     )
     images: Images | None = Field(default=None, description="absent: text alone")
+    sequences: Sequences | None = Field(
+        default=None, description="lengths of what is tuned on; absent: all of seq_length"
+    )
+    preference: Preference | None = Field(default=None, description="of task dpo: pairs of answers, and their loss")
     rl: Rl | None = Field(default=None, description="of task rl: what is generated and trained on in a step")
     limits: Limits = Limits()
     training: Training = Training()
 
     @model_validator(mode="after")
     def _of_a_task(self) -> Self:
-        if (self.task == "rl") != (self.rl is not None):
-            raise ValueError("task: rl and the section rl go together")
+        for task, section in (("rl", "rl"), ("dpo", "preference")):
+            if (self.task == task) != (getattr(self, section) is not None):
+                raise ValueError(f"task: {task} and the section {section} go together")
+        lengths = self.sequences
+        if lengths is None:
+            return self
+        if self.rl is not None:
+            raise ValueError("the section rl has lengths of its own (got sequences, too)")
+        if lengths.batching == "packed" and self.preference is not None:
+            raise ValueError("pairs are not packed (got sequences.batching packed, need padded or padding_free)")
+        if self.seq_length is not None and lengths.max > self.seq_length:
+            raise ValueError(f"sequences.max is above seq_length (got {lengths.max}, need at most {self.seq_length})")
         return self
 
     @model_serializer(mode="wrap")
@@ -181,7 +196,7 @@ class Job(Strict):
         fields: dict[str, Any] = data(self)
         if self.optimizer == ADAM:
             fields.pop("optimizer", None)
-        for name in ("images", "rl"):
+        for name in ("images", "sequences", "preference", "rl"):
             if getattr(self, name) is None:
                 fields.pop(name, None)
         return fields
@@ -192,5 +207,7 @@ class Job(Strict):
         return self.task == "lora" or self.lora is not None
 
     def task_of(self, model: ModelDescriptor) -> Task:
-        """Return what is done with this model: adapters are trained whatever the job calls it."""
-        return "lora" if model.adapter is not None else self.task or "pretrain"
+        """Return what is done with this model: adapters are trained whatever the job calls it, but for pairs."""
+        if model.adapter is None or self.task in WITH_OR_WITHOUT:
+            return self.task or "pretrain"
+        return "lora"

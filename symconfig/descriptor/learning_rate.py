@@ -11,9 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp, log
+from typing import Literal
 
 from symconfig.descriptor.training import DERIVED, Task, Training, WholeTraining
 from symconfig.errors import InputError, Problem
+
+AdapterTask = Literal["dpo of adapters"]  # that has rates of its own where adapters are trained
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +46,9 @@ class Habit:
 
 _LLAMA2, _LLAMA3 = "arXiv:2307.09288, table 1", "arXiv:2407.21783, table 3"
 _TULU2 = "arXiv:2311.10702, hyperparameters of instruction tuning"
-USUAL: dict[Task, Habit] = {
+_ZEPHYR = "arXiv:2310.16944; huggingface/alignment-handbook"
+_TULU2_DPO = "arXiv:2311.10702, hyperparameters of DPO"
+USUAL: dict[Task | AdapterTask, Habit] = {
     "pretrain": Habit(
         name="pretraining",
         rates=(
@@ -89,6 +94,28 @@ USUAL: dict[Task, Habit] = {
         weight_decay=0.0,
         source="QLoRA (arXiv:2305.14314, appendix B; github.com/artidoro/qlora): 3 % of warm-up, no weight decay",
     ),
+    "dpo": Habit(
+        name="preference training",
+        rates=(
+            Published(7e9, 5e-7, f"Zephyr 7B ({_ZEPHYR})"),
+            Published(13e9, 5e-7, f"Tülu 2 13B ({_TULU2_DPO})"),
+            Published(70e9, 5e-7, f"Tülu 2 70B ({_TULU2_DPO})"),
+        ),
+        floor=0.0,
+        warmup=0.1,
+        most_warmup=None,
+        weight_decay=0.0,
+        source=f"Zephyr ({_ZEPHYR}): 10 % of warm-up, decay to 0, no weight decay",
+    ),
+    "dpo of adapters": Habit(
+        name="preference training of adapters",
+        rates=(Published(7e9, 5e-6, f"Zephyr 7B with QLoRA ({_ZEPHYR})"),),
+        floor=0.0,
+        warmup=0.1,
+        most_warmup=None,
+        weight_decay=0.0,
+        source=f"Zephyr ({_ZEPHYR}): 10 % of warm-up, decay to 0, no weight decay",
+    ),
     "rl": Habit(
         name="reinforcement learning",
         rates=(
@@ -106,7 +133,7 @@ USUAL: dict[Task, Habit] = {
 _DIGITS = 2  # of a derived rate: a published one has no more
 
 
-def derived(training: Training, task: Task, parameters: float) -> WholeTraining:
+def derived(training: Training, task: Task | AdapterTask, parameters: float) -> WholeTraining:
     """Fill in what the job leaves open. parameters: those of the base model that work on a token."""
     if not (left := training.left_open):
         return WholeTraining.of(training)
@@ -158,7 +185,7 @@ def neighbours(habit: Habit, parameters: float) -> tuple[Published, Published]:
     return (below or above)[-1 if below else 0], (above or below)[0 if above else -1]
 
 
-def why(training: Training, task: Task, parameters: float) -> tuple[str, ...]:
+def why(training: Training, task: Task | AdapterTask, parameters: float) -> tuple[str, ...]:
     """Say which values were derived, from what, as sentences; none where the job says them all."""
     names = [name for name in DERIVED if name in training.derived]
     if not names:
@@ -174,7 +201,7 @@ def why(training: Training, task: Task, parameters: float) -> tuple[str, ...]:
     return (f"Chosen for {by}, since the job does not say them: {words}.{sources} The rest is as in {habit.source}.",)
 
 
-def short(training: Training, task: Task, parameters: float) -> str:
+def short(training: Training, task: Task | AdapterTask, parameters: float) -> str:
     """Summarise the derived fields in a line, for a terminal; nothing where the job says them all."""
     names = [name for name in DERIVED if name in training.derived]
     if not names:

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from symconfig.descriptor import hub
 from symconfig.descriptor.cluster import LONGEST_NAME, ClusterDescriptor, Kernels, KernelsFile
-from symconfig.descriptor.cluster_name import CLUSTER, as_document, joined, split
+from symconfig.descriptor.cluster_name import CLUSTER, as_document, joined, kinds, split
 from symconfig.descriptor.difference import SHORT, changed
 from symconfig.descriptor.document import Document, shorten
 from symconfig.descriptor.given import given_in, quantified
@@ -21,7 +21,7 @@ from symconfig.descriptor.job import Job
 from symconfig.descriptor.json_strict import load_json_strict
 from symconfig.descriptor.model import Adapter, ModelDescriptor, ModelSchema, Strict
 from symconfig.descriptor.plugins import plugins
-from symconfig.descriptor.rl import with_batch
+from symconfig.descriptor.tuning import with_batch
 from symconfig.descriptor.validate import validate
 from symconfig.descriptor.yaml_strict import load_yaml_strict
 from symconfig.errors import InputError, Problem
@@ -130,6 +130,17 @@ def load_cluster(name_or_path: str, base: Path | None = None) -> ClusterDescript
     return _load_cluster(name_or_path, base, ())
 
 
+def is_mixed(name: str, base: Path | None = None) -> bool:
+    """Return whether a cluster's name, or the file of that path, is of two kinds of GPUs."""
+    if _lies(name, base) != "file":
+        return kinds(name) is not None
+    path = (base or Path()) / name
+    if path.suffix not in _YAML:
+        return False
+    data = load_yaml_strict(path).data
+    return isinstance(data, dict) and "kinds" in data
+
+
 def find_cluster(name_or_path: str, base: Path | None = None) -> Path:
     """Find the file of a cluster, or of what it differs from. Raises InputError."""
     return find(_split(name_or_path, base)[0], "clusters", base)
@@ -151,6 +162,9 @@ def _of_name(problem: Problem) -> Problem:
 
 def _split(name: str, base: Path | None) -> tuple[str, dict[str, str]]:
     """Split a cluster's name and what differs; a file may have a name that looks like both."""
+    if is_mixed(name, base):
+        what = "has two kinds of GPUs, and only symconfig plan takes such a cluster (symconfig.plan_mixed in Python)"
+        raise InputError(Problem(what, field=CLUSTER, got=shorten(name), hint="one of its kinds"))
     return (name, {}) if _lies(name, base) else split(name)
 
 
@@ -253,6 +267,15 @@ def _lies(name: str, base: Path | None) -> Literal["file", "folder"] | None:
         return None if not name or not path.exists() else "folder" if path.is_dir() else "file"
     except (OSError, ValueError):  # a name with a NUL, or longer than a path may be
         return None
+
+
+def located(name: str, base: Path | None) -> str:
+    """Return a model's name as it holds in any folder: a file, or a folder, by its whole path, which starts at `base`.
+
+    Raises InputError where there is no such model.
+    """
+    path = find(name, "models", base)
+    return str(path.resolve()) if path == (base or Path()) / name else name
 
 
 def find(name: str, kind: str, base: Path | None) -> Path:

@@ -10,7 +10,8 @@ from pydantic import BeforeValidator, Field, field_validator
 
 from symconfig.descriptor.model import Count, PositiveInt, Strict
 
-Task = Literal["pretrain", "sft", "lora", "rl"]
+Task = Literal["pretrain", "sft", "lora", "dpo", "rl"]
+WITH_OR_WITHOUT: tuple[Task, ...] = ("dpo", "rl")  # tasks that train adapters as they train whole models
 Rate = Annotated[float, Field(gt=0)]
 Share = Annotated[float, Field(ge=0)]
 _NUMBER = re.compile(r"[.0-9]+")
@@ -68,7 +69,7 @@ class Training(Strict):
     split: str = Field(default="949,50,1", description="shares of training, validation and test")
     hf_weights: Annotated[str, Field(min_length=1)] | None = Field(
         default=None,
-        description="Hugging Face id or folder to start from; absent: for sft and lora the model's own, else random",
+        description="Hugging Face id or folder to start from; absent: when tuning the model's own, else random",
     )
     save: str | None = Field(default=None, description="folder for checkpoints; absent: most targets write none")
     load: str | None = Field(default=None, description="folder of the checkpoint to start from or to go on from")

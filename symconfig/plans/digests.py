@@ -17,8 +17,8 @@ from symconfig.descriptor.model import ModelDescriptor
 INPUTS: Mapping[str, type[BaseModel]] = {"model": ModelDescriptor, "cluster": ClusterDescriptor, "job": Job}
 ANSWER = ("best", "alternatives", "beside", "search", "binding")
 VERSION = "symconfig"
-HISTORY, RL = "history", "rl"
-SOMETIMES = (HISTORY, RL)  # of plans that take over a run, and of those for reinforcement learning
+HISTORY, RL, TUNED = "history", "rl", "tuned"
+SOMETIMES = (HISTORY, RL, TUNED)  # of plans that take over a run, and of those whose step has phases
 _EXACT_FLOATS = 2**53  # above it, not every whole number is a float
 
 

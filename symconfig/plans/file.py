@@ -27,10 +27,10 @@ from symconfig.descriptor.training import WholeTraining
 from symconfig.descriptor.validate import problems as descriptor_problems
 from symconfig.errors import InputError, Problem
 from symconfig.plans import shape
-from symconfig.plans.digests import ANSWER, HISTORY, INPUTS, RL, SOMETIMES, VERSION, digest, signed
+from symconfig.plans.digests import ANSWER, HISTORY, INPUTS, RL, SOMETIMES, TUNED, VERSION, digest, signed
 from symconfig.plans.history import History
 from symconfig.plans.plan import SCHEMA, Candidate, OtherPlans, Plan, Search
-from symconfig.plans.rl import PlannedRl
+from symconfig.plans.rl import PlannedRl, PlannedStep
 from symconfig.resources import content
 
 WARNINGS = "warnings"  # beside the plan in the answer of `plan --json`, and said again of any plan that is read
@@ -181,6 +181,7 @@ class _Reader:
         version = self._part((VERSION,), _TEXT.validate_python)
         history = self._part((HISTORY,), _history) if HISTORY in data else History()
         rl = self._part((RL,), _rl) if RL in data else ()
+        tuned = self._part((TUNED,), _tuned) if TUNED in data else ()
         if self.problems and version is not None and version != install.VERSION:
             self._add(
                 (VERSION,),
@@ -201,6 +202,7 @@ class _Reader:
             or version is None
             or history is None
             or rl is None
+            or tuned is None
         ):
             return None
         return Plan(
@@ -215,6 +217,7 @@ class _Reader:
             history=history,
             beside=companions,
             rl=rl,
+            tuned=tuned,
         )
 
     def _add(
@@ -277,6 +280,10 @@ def _rl(data: Any) -> tuple[PlannedRl, ...]:
     return _rls().validate_json(json.dumps(data))
 
 
+def _tuned(data: Any) -> tuple[PlannedStep, ...]:
+    return _steps().validate_json(json.dumps(data))
+
+
 # Made once: making an adapter takes longer than reading a plan with it.
 @cache
 def _searches() -> TypeAdapter[Search]:
@@ -291,6 +298,11 @@ def _histories() -> TypeAdapter[History]:
 @cache
 def _rls() -> TypeAdapter[tuple[PlannedRl, ...]]:
     return TypeAdapter(tuple[PlannedRl, ...])
+
+
+@cache
+def _steps() -> TypeAdapter[tuple[PlannedStep, ...]]:
+    return TypeAdapter(tuple[PlannedStep, ...])
 
 
 def _edited_parts(text: str) -> tuple[str, ...]:

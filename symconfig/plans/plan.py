@@ -19,7 +19,7 @@ from symconfig.plans.choices import Precision, ZeroStage
 from symconfig.plans.degrees import Degrees
 from symconfig.plans.digests import digests
 from symconfig.plans.history import History
-from symconfig.plans.rl import PlannedRl
+from symconfig.plans.rl import PlannedRl, PlannedStep
 
 SCHEMA = "symconfig.plan/1"
 _CONFIG = ConfigDict(extra="forbid", strict=True)
@@ -339,8 +339,9 @@ class Search:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The chosen candidate with all that it was chosen from. history: what its run did before it. rl: of a job that
-    learns by reinforcement, the step around the best candidate and around each alternative."""
+    """The chosen candidate with all that it was chosen from. history: what its run did before it. rl, tuned: of a job
+    that learns by reinforcement, or from sequences of many lengths or pairs of them, the step around the best candidate
+    and around each alternative."""
 
     model: ModelDescriptor
     cluster: ClusterDescriptor
@@ -353,6 +354,12 @@ class Plan:
     history: History = field(default_factory=History)
     beside: OtherPlans = field(default_factory=OtherPlans)
     rl: tuple[PlannedRl, ...] = ()
+    tuned: tuple[PlannedStep, ...] = ()
+
+    @property
+    def steps(self) -> tuple[PlannedStep, ...]:
+        """The step around each candidate, where it has phases of its own."""
+        return self.rl or self.tuned
 
     @property
     def fastest(self) -> Candidate:
@@ -409,8 +416,9 @@ class Plan:
         }
         if self.history != History():
             data["history"] = asdict(self.history)
-        if self.rl:
-            data["rl"] = [asdict(each) for each in self.rl]
+        for name, steps in (("rl", self.rl), ("tuned", self.tuned)):
+            if steps:
+                data[name] = [asdict(each) for each in steps]
         return {**data, "digests": digests(data)}
 
     def to_json(self) -> str:

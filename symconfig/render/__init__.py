@@ -66,14 +66,14 @@ def _alone(name: str) -> Source | None:
 def target_of(model: ModelDescriptor, job: Job) -> Source:
     """Return the target that the job names, or the framework's own. An adapter whose job names no framework runs with
     DeepSpeed; with Megatron, it is Megatron-Bridge's. Neither framework trains a vision tower, or learns by
-    reinforcement, by itself.
+    reinforcement or from pairs, by itself.
 
     Raises InputError.
     """
     if job.target is not None:
         return named(job.target)
-    if job.rl is not None:
-        return named("verl")
+    if job.rl is not None or job.preference is not None:
+        return named("verl" if job.preference is None else "llamafactory")
     if model.vision is not None:
         return named("ms-swift" if job.backend == "megatron" else "llamafactory")
     if model.adapter is None and not job.wants_adapters:

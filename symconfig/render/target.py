@@ -6,7 +6,8 @@ A target's `ASSUMES` are fields of a job that are so where the job does not say 
 Its `COUNTS` is how the program that it starts counts a run that goes on from a checkpoint (`frameworks.counting`), its
 `goes_on(plan, words)` what starts such a run (`render.going_on`). `UNSAID` names the fields of `training` that its
 files do not pass on and why, `TOWERS` the multimodal models whose vision tower it trains, `SAVING` how its program is
-told to save (`render.unsaid`); without it, it saves unasked. `LEARNS` is true of one for reinforcement learning.
+told to save (`render.unsaid`); without it, it saves unasked. `LEARNS` is true of one for reinforcement learning,
+`COMPARES` of one that trains on pairs.
 Every `*.j2` of the folder makes the file of its name without `.j2`; one that gives nothing but white space makes none.
 """
 
@@ -123,6 +124,7 @@ def common(plan: Plan, starts: Sequence[str] = (), source: Source | None = None)
         "starts": tuple(starts),
         "passed_on": (*whole.why(plan), *(source.remarks(plan) if source else ())),
         "saving": source.saving if source else None,
+        "phases": learning.phases(plan),
     }
 
 

@@ -14,6 +14,7 @@ from symconfig.report import strategies
 from symconfig.report.formula import broken, listed
 from symconfig.report.grid import LEAST_WIDTH, Block, Grid
 from symconfig.report.layer import tables
+from symconfig.report.rl import whole_step
 from symconfig.report.table import footer, headline, loss, losses, parts, ranking
 from symconfig.report.timeline import compared
 
@@ -128,7 +129,7 @@ def _indented(letters: int, lines: Sequence[str]) -> list[str]:
 
 def blocks(plan: Plan, explanation: Explanation, schedules: Compared, *, every: bool = False) -> list[Block]:
     """Return the explanation for a person. every: also schedules that the plan's framework does not run."""
-    shown: list[Block] = [headline(plan), ranking(plan), arithmetic(plan), parts(plan), stages(plan)]
+    shown: list[Block] = [headline(plan), *whole_step(plan), ranking(plan), arithmetic(plan), parts(plan), stages(plan)]
     if schedules.able:
         shown += compared.blocks(schedules, plan, plan.best, every=every)
     if plan.alternatives:

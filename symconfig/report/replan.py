@@ -11,6 +11,7 @@ from symconfig.frameworks.known import BACKENDS
 from symconfig.report import table
 from symconfig.report.checkpoint import verdict
 from symconfig.report.grid import Block, Grid
+from symconfig.report.rl import whole_step
 from symconfig.runs.checkpoint import Verdict
 from symconfig.runs.replan.differences import Difference
 from symconfig.runs.replan.near import NearPlan
@@ -29,7 +30,7 @@ def blocks(replan: Replan) -> list[Block]:
     shown += _inputs(replan)
     if replan.kept is not None:
         shown += _kept(replan.new, replan.kept)
-    shown += [_candidates(replan), *_changes(replan)]
+    shown += [*whole_step(replan.new), _candidates(replan), *_changes(replan)]
     if replan.near_plan is not None and not replan.near_plan.free:
         shown.append(_near_plan(replan.near_plan, replan.checkpoint.verdict))
     shown += _schedule(replan.schedule)

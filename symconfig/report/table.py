@@ -13,6 +13,7 @@ from symconfig.plans.pipeline_layout import is_uneven
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.plans.searched import searched
 from symconfig.report.grid import Block, Grid
+from symconfig.report.rl import whole_step
 from symconfig.units import GIB
 
 _WORDS = ("recompute", "precision", "others")  # columns that are not numbers
@@ -32,8 +33,9 @@ _SHOWN = 0.01  # of the step or of the memory: a smaller part is one of the othe
 
 def blocks(plan: Plan) -> list[Block]:
     """Return what a person decides by, in order; `symconfig explain` has the rest."""
-    shown: list[Block] = [headline(plan), *opened(plan), ranking(plan)]
-    if remarks := "\n".join([*why(plan), *comparisons(plan, brief=True)]):
+    shown: list[Block] = [headline(plan), *opened(plan), *whole_step(plan), ranking(plan)]
+    # Of a step with phases the first table tells which is shorter; these compare one update.
+    if not plan.steps and (remarks := "\n".join([*why(plan), *comparisons(plan, brief=True)])):
         shown.append(remarks)
     return [*shown, footer(plan, brief=True)]
 

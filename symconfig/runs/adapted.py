@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Iterator
 from symconfig.descriptor.document import nearest
 from symconfig.descriptor.job import ALL_LINEAR, OF_ATTENTION, OF_MLP, TARGET_GROUPS, Job, Lora
 from symconfig.descriptor.model import Adapter, AdapterTarget, ModelDescriptor
+from symconfig.descriptor.training import WITH_OR_WITHOUT
 from symconfig.errors import InputError, Problem
 from symconfig.frameworks.known import BACKENDS
 from symconfig.graph.adaptable import ATTENTION, MLP, Targets, layers, targets
@@ -26,9 +27,9 @@ def adapted(model: ModelDescriptor, job: Job) -> tuple[ModelDescriptor, Job]:
     A model that has them already stays as it is. Raises InputError for what the model lacks, and where the job and the
     model's own adapter say two things.
     """
-    if job.lora is not None and job.task not in (None, "lora"):
+    if job.lora is not None and job.task not in (None, "lora", *WITH_OR_WITHOUT):
         raise InputError(
-            Problem("trains no adapters, and the job asks for some", field="task", got=job.task, need="lora")
+            Problem("trains no adapters, and the job asks for some", field="task", got=job.task, need="lora or dpo")
         )
     if not job.wants_adapters or (job.lora is None and model.adapter is not None):
         return model, job
@@ -38,7 +39,7 @@ def adapted(model: ModelDescriptor, job: Job) -> tuple[ModelDescriptor, Job]:
         model = model.model_copy(update={"adapter": adapter})
     elif problems := list(_against(model, adapter, lora)):
         raise InputError(problems)
-    return model, job.model_copy(update={"task": "lora", "lora": lora})
+    return model, job.model_copy(update={"task": job.task or "lora", "lora": lora})
 
 
 def bare(model: ModelDescriptor, job: Job) -> ModelDescriptor:

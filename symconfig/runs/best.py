@@ -16,7 +16,7 @@ from symconfig.runs import sayable
 from symconfig.runs.adapted import adapted
 from symconfig.runs.imaged import imaged
 from symconfig.runs.recipes.near import near_recipe
-from symconfig.solve.answer import answer
+from symconfig.solve.answer import answer, refused
 
 
 def best_plan(
@@ -46,6 +46,13 @@ def best_plan(
 
         critic = _critic(model, target.rl)
         return step(Asked(model, cluster, target, target.rl, critic, solve), top)
+    if target.preference is not None or target.sequences is not None:
+        from symconfig.runs.rl.tuned import answer as tuned
+
+        writer = target_of(model, target)
+        return tuned(
+            target, lambda update, most: solve(model, update, most), lambda plan: not refused(writer, plan), top
+        )
     plan = solve(model, target, top, alone=False)
     plan = replace(plan, job=plan.job.model_copy(update={"edited": job.edited}))
     if plan.job.backend != "megatron":
@@ -64,4 +71,4 @@ def _critic(model: ModelDescriptor, rl: Rl) -> ModelDescriptor | None:
     """Return the model that gives values; None where none is trained."""
     if not rl.has_critic:
         return None
-    return model if rl.critic is None else load_model(rl.critic)
+    return model.model_copy(update={"adapter": None}) if rl.critic is None else load_model(rl.critic)
