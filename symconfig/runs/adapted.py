@@ -29,7 +29,7 @@ def adapted(model: ModelDescriptor, job: Job) -> tuple[ModelDescriptor, Job]:
     """
     if job.lora is not None and job.task not in (None, "lora", *WITH_OR_WITHOUT):
         raise InputError(
-            Problem("trains no adapters, and the job asks for some", field="task", got=job.task, need="lora or dpo")
+            Problem("trains no adapters, and the job asks for some", field="task", got=job.task, need=" or ".join(("lora", *WITH_OR_WITHOUT)))
         )
     if not job.wants_adapters or (job.lora is None and model.adapter is not None):
         return model, job
