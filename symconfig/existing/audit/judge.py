@@ -16,8 +16,8 @@ from symconfig.frameworks.known import BACKENDS
 from symconfig.install import VERSION
 from symconfig.plans.plan import Plan, Search
 from symconfig.solve import candidate
-from symconfig.solve.found import Found
 from symconfig.solve.predict import as_found
+from symconfig.solve.prospect import Prospect
 from symconfig.solve.whole import whole
 
 
@@ -70,7 +70,7 @@ def judge(run: Run, cluster: ClusterDescriptor, limits: Limits) -> Judged:
     return Judged(run, plan)
 
 
-def _undivided(found: Found) -> Iterator[Problem]:
+def _undivided(found: Prospect) -> Iterator[Problem]:
     """Yield what cannot be divided like this, so that a figure for it would be one for nothing."""
     for constraint in found.refused():
         if constraint.divides:

@@ -24,8 +24,8 @@ from symconfig.runs.rl.lengths import packing
 from symconfig.runs.rl.logits import SLIME, SLIME_CHUNKED, VERL, VERL_FSDP, LogitBytes
 from symconfig.runs.rl.phases import AWAY, Layout
 from symconfig.runs.rl.trained import GRADIENTS, STATES, WEIGHTS, Trained
-from symconfig.solve.found import Found
 from symconfig.solve.predict import as_found
+from symconfig.solve.prospect import Prospect
 
 TOP = 3  # plans that are kept of a better layout
 
@@ -134,10 +134,10 @@ def _trained(
 class Stated(Trained):
     """A model that is trained as a script says; point: its layout, to which no plan need lead back."""
 
-    point: Found
+    point: Prospect
 
     @cached_property
-    def found(self) -> Found:
+    def found(self) -> Prospect:
         return self.point
 
 

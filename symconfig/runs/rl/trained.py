@@ -16,7 +16,7 @@ from symconfig.graph.parts import is_layer
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.runs.rl.logits import LogitBytes
 from symconfig.solve.detail import Detail, detail
-from symconfig.solve.found import Found
+from symconfig.solve.prospect import Prospect
 from symconfig.solve.restore import restore
 from symconfig.solve.timeline import times
 
@@ -45,7 +45,7 @@ class Trained:
         return False
 
     @cached_property
-    def found(self) -> Found:
+    def found(self) -> Prospect:
         """The candidate with all that its costs follow from."""
         return restore(self.plan, self.candidate)
 
