@@ -48,12 +48,12 @@ class Audit:
 
     @property
     def runs(self) -> bool:
-        """Whether nothing is known that keeps it from running."""
+        """Tell whether nothing is known that keeps it from running."""
         return not any(finding.severity == "error" for finding in self.findings)
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """What is taken of places that were not read: as a person says, and where no figure depends on them."""
+        """Return what is taken of places that were not read: as a person says, and where no figure depends on them."""
         reading = self.reading
         if self.judged is None:
             return reading.assumptions
@@ -68,7 +68,7 @@ class Audit:
 
     @property
     def unset(self) -> tuple[Problem, ...]:
-        """Why a prediction needs the value of variables that nothing sets."""
+        """Say why a prediction needs the value of variables that nothing sets."""
         return tuple(problem for problem in self.unpredicted if remedies.needs_a_value(problem))
 
     @property
@@ -88,7 +88,9 @@ def audit(
     plan: bool = True,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Audit:
-    """plan: look for a better one, too. Raises InputError for a framework's version that is not known."""
+    """Audit a reading. plan: look for a better one, too. Raises InputError for a framework's version that is
+    not known.
+    """
     return audited(side(reading, asked), asked, cluster, limits, plan=plan, progress=progress)
 
 
@@ -130,7 +132,7 @@ def unpredicted_for(done: Audit, problems: Sequence[Problem]) -> Audit:
 
 
 def _judged(done: Audit, run: Run, cluster: ClusterDescriptor, limits: Limits) -> Audit:
-    """With what the run costs; or why there is no such thing."""
+    """Return the audit with what the run costs; or why there is no such thing."""
     try:
         judged = judge(run, cluster, limits)
     except InputError as error:
@@ -141,7 +143,7 @@ def _judged(done: Audit, run: Run, cluster: ClusterDescriptor, limits: Limits) -
 def _planned(
     done: Audit, run: Run, cluster: ClusterDescriptor, limits: Limits, progress: Callable[[str], None]
 ) -> Audit:
-    """With the best plan, also of a run that cannot be; and with the way to it."""
+    """Return the audit with the best plan, also of a run that cannot be; and with the way to it."""
     from symconfig.existing.audit.best import best, willing  # the search takes as long to import as the rest to do
     from symconfig.existing.audit.steps import steps
 
@@ -164,7 +166,7 @@ def _launcher(reading: Reading, asked: Asked, cluster: ClusterDescriptor | None)
 
 
 def _dark(found: Side, cluster: ClusterDescriptor | None) -> list[Problem]:
-    """Why no prediction is made, whatever the options say."""
+    """Return why no prediction is made, whatever the options say."""
     result = list(remedies.of_unread(found.reading))
     if cluster is None:
         result.append(Problem("is needed to predict memory and time", field="--cluster", hint="--cluster h100"))
@@ -174,7 +176,7 @@ def _dark(found: Side, cluster: ClusterDescriptor | None) -> list[Problem]:
 
 
 def _uncounted(reading: Reading) -> Problem:
-    """Why the number of GPUs is not known."""
+    """Say why the number of GPUs is not known."""
     field, hint = "the number of GPUs", "--gpus N"
     if not reading.world.dark:
         return Problem("is not said by the launcher", field=field, hint=hint)

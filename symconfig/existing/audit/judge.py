@@ -39,7 +39,7 @@ class Judged:
 
     @property
     def overfull(self) -> tuple[int, ...]:
-        """Stages that take more than the GPU has to give."""
+        """Return the stages that take more than the GPU has to give."""
         fixed = self.plan.best.predicted.device_bytes - max(stage.peak_bytes for stage in self.plan.best.stages)
         return tuple(
             number
@@ -49,7 +49,7 @@ class Judged:
 
 
 def judge(run: Run, cluster: ClusterDescriptor, limits: Limits) -> Judged:
-    """Raises InputError where the degrees do not fit the model."""
+    """Judge a run. Raises InputError where the degrees do not fit the model."""
     model = run.described.model
     job, found = whole(model, job_of(run, cluster, limits)), as_found(model, cluster, run.configuration)
     if wrong := list(_undivided(found)):
@@ -79,13 +79,13 @@ def _undivided(found: Prospect) -> Iterator[Problem]:
 
 
 def _rule(constraint: Constraint) -> str:
-    """The name of the audit's rule that says the constraint."""
+    """Return the name of the audit's rule that says the constraint."""
     named = (rule.name for group in GROUPS for rule in group.rules if constraint in rule.constraints)
     return next(named, GRID)
 
 
 def job_of(run: Run, cluster: ClusterDescriptor, limits: Limits) -> Job:
-    """The job that the run is an answer to: the planner may choose everything else."""
+    """Return the job that the run is an answer to: the planner may choose everything else."""
     configuration, model = run.configuration, run.described.model
     return Job.model_validate(
         {

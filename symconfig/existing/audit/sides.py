@@ -69,16 +69,16 @@ class Side(Protocol):
     def gpus(self) -> int | None: ...
 
     def findings(self, cluster: ClusterDescriptor | None) -> list[Finding]:
-        """Every rule that is broken."""
+        """Return every rule that is broken."""
         ...
 
     def run(self, cluster: ClusterDescriptor) -> Run:
-        """In the planner's terms. Raises InputError for what it does not know."""
+        """Return the run in the planner's terms. Raises InputError for what it does not know."""
         ...
 
 
 def side(reading: Reading, asked: Asked) -> Side:
-    """Raises InputError for a Megatron-LM version that is not known."""
+    """Return the framework's side of a reading. Raises InputError for a Megatron-LM version that is not known."""
     if megatron_deepspeed.applies(reading):
         return ForkSide(reading, asked)
     if reading.format == verl.FORMAT:
@@ -113,7 +113,7 @@ class MegatronSide:
 
     @property
     def parsed(self) -> bool:
-        """Whether Megatron-LM's own parser reads the options."""
+        """Tell whether Megatron-LM's own parser reads the options."""
         return self.reading.format in ("bash", "model args yaml")
 
     @property
@@ -122,7 +122,7 @@ class MegatronSide:
         return self.reading.complete and self.reading.format not in ("overrides", verl.FORMAT)
 
     def names(self) -> Namespace:
-        """The options, of which nobody has asked any yet."""
+        """Return the options, of which nobody has asked any yet."""
         return Namespace(self.settings, flags(self.version))
 
     def findings(self, cluster: ClusterDescriptor | None) -> list[Finding]:
@@ -152,7 +152,9 @@ class MegatronSide:
         return megatron.run(names, self.gpus, cluster, self.asked)
 
     def _unsaid(self, names: Namespace) -> Iterator[Problem]:
-        """Why the options do not say what runs: a recipe decides the rest, or one of them was meant to be another."""
+        """Yield why the options do not say what runs: a recipe decides the rest, or one of them was meant to be
+        another.
+        """
         near = [meant(setting.name, self.version) for setting in names.unknown if self.parsed]
         if all(near):  # else they are a fork's, and the run says what it is predicted without
             for setting, hint in zip(names.unknown, near, strict=False):
@@ -216,7 +218,7 @@ class DeepSpeedSide:
         self.gpus = asked.gpus or reading.world.gpus
 
     def findings(self, cluster: ClusterDescriptor | None) -> list[Finding]:
-        """Those that compare with the model, too, where it is known."""
+        """Return the findings, with those that compare with the model where it is known."""
         if self.reading.deepspeed is None:
             return []
         model = described(self.reading, Arguments(self.reading.options), self.asked, [])

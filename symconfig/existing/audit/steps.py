@@ -56,12 +56,12 @@ class State:
 
     @property
     def order(self) -> tuple[bool, float]:
-        """The better of two: what fits by its time, what does not by its memory."""
+        """Order states: what fits by its time, what does not by its memory."""
         return not self.fits, self.step_s if self.fits else self.device_bytes
 
 
 def steps(judged: Judged, better: Plan, framework: Framework) -> tuple[State, ...]:
-    """From the run to the best candidate of a plan. framework: what that was planned with."""
+    """Walk from the run to the best candidate of a plan. framework: what that was planned with."""
     if options(better.best.target.backend):
         framework = Extras.planned(better.best).put_on(framework, better.cluster.gpu.architecture)
     walk, now = _Walk(judged, better), judged.run.configuration
@@ -84,7 +84,7 @@ class _Walk:
     def next(
         self, now: Configuration, target: Configuration, left: list[str], here: State
     ) -> tuple[tuple[str, ...], State]:
-        """The decisions to change next, and what that reaches. What changes nothing waits for what does."""
+        """Return the decisions to change next, and what that reaches. What changes nothing waits for what does."""
         for count in range(1, min(MOST_TOGETHER, len(left) - 1) + 1):
             tried = []
             for names in combinations(left, count):
@@ -98,7 +98,7 @@ class _Walk:
         return tuple(left), State(changes(now, target), predicted.step_s, predicted.device_bytes, True)
 
     def _state(self, configuration: Configuration, said: tuple[str, ...]) -> State | None:
-        """What a configuration costs; None where it cannot run."""
+        """Return what a configuration costs; None where it cannot run."""
         found = self._found(configuration)
         if found is None or found.refused():
             return None
@@ -116,14 +116,14 @@ class _Walk:
 
 
 def _same(one: State, other: State) -> bool:
-    """Neither time nor memory changes."""
+    """Tell whether neither time nor memory changes."""
     return isclose(one.step_s, other.step_s, rel_tol=1e-6) and isclose(
         one.device_bytes, other.device_bytes, rel_tol=1e-6
     )
 
 
 def differs(name: str, one: Configuration, other: Configuration) -> bool:
-    """Whether this decision is another one, where it means anything."""
+    """Tell whether this decision is another one, where it means anything."""
     mine, theirs = _meant(one), _meant(other)
     return any(_value(mine, field) != _value(theirs, field) for field in DECISIONS[name])
 
@@ -133,7 +133,7 @@ def _value(c: Configuration, field: str) -> object:
 
 
 def _meant(c: Configuration) -> Configuration:
-    """Without what has no meaning at these degrees."""
+    """Return a configuration without what has no meaning at these degrees."""
     framework = c.framework
     if c.degrees.pp == 1:
         c = replace(
@@ -158,7 +158,9 @@ def _meant(c: Configuration) -> Configuration:
 
 
 def moved(now: Configuration, target: Configuration, names: tuple[str, ...]) -> Configuration:
-    """The configuration with these decisions as the target has them; data parallelism has all GPUs that are left."""
+    """Return the configuration with these decisions as the target has them; data parallelism has all GPUs that are
+    left.
+    """
     named = [field for name in names for field in DECISIONS[name]]
     degrees = {field: getattr(target.degrees, field) for field in named if field in DEGREES}
     values = {field: getattr(target, field) for field in named if field not in DEGREES}
@@ -170,7 +172,7 @@ def moved(now: Configuration, target: Configuration, names: tuple[str, ...]) -> 
 
 
 def changes(now: Configuration, then: Configuration) -> tuple[str, ...]:
-    """In words: "tp 8 -> 4"."""
+    """Write changes in words: "tp 8 -> 4"."""
     return tuple(_said(now, then))
 
 
@@ -245,7 +247,7 @@ def _ends(c: Configuration) -> str:
 
 
 def recompute(c: Configuration) -> str:
-    """none, full, full 3/chunk, or the modules."""
+    """Write the recompute: none, full, full 3/chunk, or the modules."""
     if c.block_layers:
         return f"full {c.block_layers}/chunk"
     if LAYER in c.modules:

@@ -55,7 +55,7 @@ def _idle(plain: Reading, names: Sequence[str]) -> Iterator[Problem]:
 
 
 def _harmless(reading: Reading, harmless: Harmless) -> Reading:
-    """The reading without what the named files could bring as options."""
+    """Return the reading without what the named files could bring as options."""
     unread = tuple(
         replace(item, hides=Hides.NOTHING, assumed=True)
         if item.assumed or (item.matters and harmless.names(f"{item.what} {item.why}"))

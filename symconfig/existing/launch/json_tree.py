@@ -41,7 +41,9 @@ class _Open:
 
 
 def parse_json(text: Text) -> Tree:
-    """Data and places. Numbers with a point or an exponent are floats. Raises InputError with every problem found."""
+    """Parse data and places. Numbers with a point or an exponent are floats. Raises InputError with every problem
+    found.
+    """
     return _Parser(text).tree()
 
 
@@ -174,7 +176,7 @@ class _Parser:
         self.put(top.into, top.start, end)
 
     def path(self) -> KeyPath:
-        """Where the next value goes."""
+        """Return where the next value goes."""
         if not self.stack:
             return ()
         top = self.stack[-1]
@@ -223,7 +225,7 @@ class _Parser:
 
 
 def checked_utf8(text: Text) -> str:
-    """The file's characters. Raises InputError where they are none."""
+    """Return the file's characters. Raises InputError where they are none."""
     try:
         return text.data.decode()
     except UnicodeDecodeError as error:

@@ -27,7 +27,7 @@ class Arguments:
     problems: list[Problem] = field(default_factory=list)
 
     def find(self, *names: str) -> Setting | None:
-        """The last setting with the first of these names (with underscores) that has one."""
+        """Return the last setting with the first of these names (with underscores) that has one."""
         for name in names:
             for setting in reversed(self.settings):
                 if plain(setting.name) == name:
@@ -42,7 +42,7 @@ class Arguments:
         return found.place if found else None
 
     def text(self, *names: str) -> str | None:
-        """Its first value; "" for a switch; None where it is not given, or what it is given is not known."""
+        """Return its first value; "" for a switch; None where it is not given, or what it is given is not known."""
         found = self.find(*names)
         if found is None:
             return None
@@ -53,7 +53,7 @@ class Arguments:
         return found.values[0].text if found.values else ""
 
     def words(self, *names: str) -> tuple[str, ...]:
-        """All values, also those that commas part in one word."""
+        """Return all values, also those that commas part in one word."""
         if self.text(*names) is None:
             return ()
         found = self.find(*names)
@@ -61,7 +61,7 @@ class Arguments:
         return tuple(part for word in values for part in word.text.replace(",", " ").split())
 
     def whole(self, *names: str) -> int | None:
-        """A whole number above zero."""
+        """Return a whole number above zero."""
         text = self.text(*names)
         if text is None:
             return None
@@ -84,7 +84,7 @@ class Arguments:
         return None
 
     def switch(self, *names: str) -> bool | None:
-        """`--bf16` and `--bf16 True` are on, `--bf16 False` is off; None: not given."""
+        """Return a switch: `--bf16` and `--bf16 True` are on, `--bf16 False` is off; None: not given."""
         text = self.text(*names)
         if text is None:
             return None
@@ -107,7 +107,7 @@ class Arguments:
     def problem(
         setting: Setting | None, what: str, *, got: str | None = None, need: str | None = None, hint: str | None = None
     ) -> Problem:
-        """A Problem about this setting, where it stands."""
+        """Return a Problem about this setting, where it stands."""
         place = setting.place if setting else None
         return Problem(
             what,
@@ -122,5 +122,5 @@ class Arguments:
 
 
 def plain(name: str) -> str:
-    """--Seq-Length -> Seq_Length; names of YAML and overrides have no dashes in front."""
+    """Return the plain name: --Seq-Length -> Seq_Length; names of YAML and overrides have no dashes in front."""
     return name.lstrip("-").replace("-", "_")

@@ -51,7 +51,7 @@ _KERNELS = ("attn_implementation", "attention_implementation")
 
 
 def run(reading: Reading, cluster: ClusterDescriptor, asked: Asked) -> Run:
-    """What the JSON and the program's arguments run: a Transformers model, or Megatron-DeepSpeed's.
+    """Recover what the JSON and the program's arguments run: a Transformers model, or Megatron-DeepSpeed's.
 
     Raises InputError with everything that is missing or wrong.
     """
@@ -126,7 +126,7 @@ class _Reader:
         )
 
     def _precision(self, config: Json) -> tuple[Precision, tuple[Assumed, ...]]:
-        """bf16 or fp16. A bare JSON whose precision is "auto" runs as the GPU can."""
+        """Return bf16 or fp16. A bare JSON whose precision is "auto" runs as the GPU can."""
         if (said := precision_of(config)) is not None:
             return said, ()
         left = [key for key in ("bf16", "fp16") if section(self.tree.data, key).get("enabled") == AUTO]
@@ -201,7 +201,7 @@ def _options(config: Json, c: Configuration, recompute: Recompute, model: ModelD
 
 
 def _recompute(arguments: Arguments) -> Recompute:
-    """Transformers recomputes whole layers: all, or with our train.py the first ones."""
+    """Return the recompute: Transformers recomputes whole layers: all, or with our train.py the first ones."""
     whole = Recompute("full", method="uniform", num_layers=1)
     layers = arguments.text("recompute_layers")
     if layers is not None and layers not in ("0", "-1"):

@@ -39,7 +39,7 @@ _PEFT_TARGETS = ("q_proj", "v_proj")
 
 
 def described(reading: Reading, arguments: Arguments, asked: Asked, problems: list[Problem]) -> Described | None:
-    """The model with its adapter, or None with what is missing or wrong in `problems`."""
+    """Return the model with its adapter, or None with what is missing or wrong in `problems`."""
     try:
         base, assumed = _base(reading, arguments, asked)
     except InputError as error:
@@ -94,7 +94,7 @@ def unnamed(given: str | None, where: Problem) -> Problem:
 def _adapter(
     arguments: Arguments, base: ModelDescriptor, assumed: list[Assumed], problems: list[Problem]
 ) -> Adapter | None:
-    """The adapter that the arguments ask for; None where they ask for none, or where they are wrong."""
+    """Return the adapter that the arguments ask for; None where they ask for none, or where they are wrong."""
     kind = (arguments.text(*_KIND) or "").lower()
     rank = None if arguments.text(*_RANK) == "0" else arguments.whole(*_RANK)
     wanted = arguments.switch(*_ON)
@@ -138,7 +138,7 @@ def _targets(arguments: Arguments, base: ModelDescriptor, assumed: list[Assumed]
 
 
 def _adapted(base: ModelDescriptor, adapter: Adapter, problems: list[Problem]) -> ModelDescriptor | None:
-    """The base with the adapter; the zoo's own descriptor where it has the two."""
+    """Return the base with the adapter; the zoo's own descriptor where it has the two."""
     foreign = base.model_type == "qwen" and not set(adapter.target_modules) & set(_LINEAR_QWEN)
     # Qwen-7B trains under the Qwen2 class, too, where its modules have that class's names.
     model_type = "qwen2" if foreign else base.model_type
@@ -163,7 +163,7 @@ def _validated(kind: type[Validated], fields: Mapping[str, object], problems: li
 
 
 def _zoo_of(model: ModelDescriptor) -> str | None:
-    """The zoo's model with the same weights and the same adapter."""
+    """Return the zoo's model with the same weights and the same adapter."""
     mine = zoo_match(model.model_copy(update={"adapter": None}))
     return next(
         (
@@ -188,7 +188,7 @@ def _with_base(names: Iterable[str]) -> list[str]:
 
 
 def _trains_alike(one: ModelDescriptor, other: ModelDescriptor) -> bool:
-    """Whether two adapters are the same, their modules under the names of the class that trains them."""
+    """Tell whether two adapters are the same, their modules under the names of the class that trains them."""
     if one.adapter is None or other.adapter is None:
         return False
     without = {"target_modules"}

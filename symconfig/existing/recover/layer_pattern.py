@@ -19,7 +19,7 @@ _Nested = int | list[int]
 
 
 def layer_pattern(value: Value) -> Pattern:
-    """The number, or the number of every layer. Raises ValueError, whose text says what is needed."""
+    """Return the number, or the number of every layer. Raises ValueError, whose text says what is needed."""
     if isinstance(value, bool) or value is None:
         raise ValueError("a number or a list of 0 and 1")
     if isinstance(value, int):

@@ -34,7 +34,7 @@ _DEGREES = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "conte
 
 
 def run(names: Namespace, gpus: int, cluster: ClusterDescriptor, asked: Asked) -> Run:
-    """gpus: all that the run has. Raises InputError with everything that keeps it from being predicted."""
+    """Recover a run. gpus: all that it has. Raises InputError with everything that keeps it from being predicted."""
     return Reader(names, gpus, cluster, asked).run()
 
 
@@ -66,7 +66,7 @@ class Reader:
         return self.names.whole("seq_length", self.names.whole("encoder_seq_length", self.asked.seq_length or 0))
 
     def _problems(self) -> Iterator[Problem]:
-        """What keeps the run from being predicted, beside the model."""
+        """Yield what keeps the run from being predicted, beside the model."""
         names = self.names
         for dest, what in uncounted.refused(names):
             yield self._problem(dest, f"{what} is not predicted")
@@ -126,7 +126,7 @@ class Reader:
             yield Impossible.of(problem, "batch-over-replicas")
 
     def _experts_problems(self, stage: int, tp: int) -> Iterator[Problem]:
-        """stage: its GPUs."""
+        """Yield problems of experts. stage: its GPUs."""
         names, named = self.names, self.asked.model.experts if self.asked.model is not None else None
         experts = names.whole("num_experts", named.num_experts if named is not None else 0)
         ep, etp = names.whole("expert_model_parallel_size"), names.whole("expert_tensor_parallel_size", tp)
@@ -150,7 +150,7 @@ class Reader:
         return Problem(what, field="--" + dest.replace("_", "-"), got=detail.get("got"), need=detail.get("need"))
 
     def _global(self, dp: int) -> int:
-        """Without a global batch Megatron-LM runs one microbatch (arguments.py)."""
+        """Return the global batch; without one Megatron-LM runs one microbatch (arguments.py)."""
         return self.names.whole("global_batch_size", self.names.whole("micro_batch_size") * dp)
 
     def _run(self, model: Described) -> Run:
@@ -204,7 +204,7 @@ class Reader:
         )
 
     def _impossible(self, model: ModelDescriptor, said: Said, pp: int) -> Iterator[Assumed]:
-        """What Megatron-LM refuses, and what is predicted as if it stood there."""
+        """Yield what Megatron-LM refuses, and what is predicted as if it stood there."""
         names = self.names
         if not dealt(said, model.num_hidden_layers, pp):
             yield Assumed(
@@ -244,7 +244,7 @@ class Reader:
 
 
 def _of_layers(recompute: Recompute, model: ModelDescriptor) -> Recompute:
-    """The recompute in the model's layers, where Megatron-LM counts their parts."""
+    """Return the recompute in the model's layers, where Megatron-LM counts their parts."""
     parts = hybrid.parts_of_layer(model) or 1
     if recompute.num_layers is None or parts == 1:
         return recompute
@@ -252,7 +252,7 @@ def _of_layers(recompute: Recompute, model: ModelDescriptor) -> Recompute:
 
 
 def _modules(recompute: Recompute) -> frozenset[str]:
-    """As the planner holds it: whole layers, of a block only where it counts them."""
+    """Return the modules as the planner holds them: whole layers, of a block only where it counts them."""
     if recompute.granularity == "full":
         return frozenset({LAYER})
     return frozenset(recompute.modules)

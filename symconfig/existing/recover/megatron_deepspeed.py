@@ -44,12 +44,12 @@ _SIZES = {MICRO: "--micro-batch-size", TRAIN: "--global-batch-size"}
 
 
 def applies(reading: Reading) -> bool:
-    """Whether a DeepSpeed JSON stands beside options that describe a model as Megatron-LM's do."""
+    """Tell whether a DeepSpeed JSON stands beside options that describe a model as Megatron-LM's do."""
     return reading.deepspeed is not None and all(Arguments(reading.settings).given(name) for name in _MODEL)
 
 
 def run(reading: Reading, tree: Tree, cluster: ClusterDescriptor, asked: Asked) -> Run:
-    """Raises InputError with everything that is missing or wrong."""
+    """Recover a run. Raises InputError with everything that is missing or wrong."""
     problems = list(_problems(reading, tree, asked))
     gpus = asked.gpus or reading.world.gpus or of_one_node(reading)
     if gpus is None:
@@ -66,7 +66,7 @@ def run(reading: Reading, tree: Tree, cluster: ClusterDescriptor, asked: Asked) 
 
 
 def settings(reading: Reading, tree: Tree) -> tuple[Setting, ...]:
-    """The options as Megatron-LM has them; what only the JSON says is before them, in its own place."""
+    """Return the options as Megatron-LM has them; what only the JSON says is before them, in its own place."""
     translated = [item for setting in reading.options for item in _translated(setting)]
     given = {setting.name for setting in translated}
     layers = () if "--transformer-impl" in given else (_like(reading.settings[0], "--transformer-impl", "local"),)
@@ -96,7 +96,7 @@ def _of_json(tree: Tree) -> Iterator[Setting]:
 
 
 def _like(setting: Setting, name: str, *values: str) -> Setting:
-    """Another option in the place of this one."""
+    """Return another option in the place of this one."""
     words = tuple(Word((Piece(value),), setting.place) for value in values)
     return Setting(name, setting.spelled, words, setting.place)
 

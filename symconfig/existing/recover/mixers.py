@@ -153,7 +153,9 @@ def _indexer(out: Fields) -> None:
 
 
 def delta_layers(frequency: Pattern, layers: int) -> tuple[bool, ...]:
-    """experimental_attention_variant_module_specs.py, get_linear_attention_pattern. Raises ValueError."""
+    """Return the layers of a delta net: experimental_attention_variant_module_specs.py, get_linear_attention_pattern.
+    Raises ValueError.
+    """
     if isinstance(frequency, int):
         if frequency < 1:
             raise ValueError("at least 1")

@@ -34,7 +34,7 @@ _ACTIVATIONS = ("swiglu", "quick_geglu", "squared_relu", "bias_gelu_fusion")
 def described(
     names: Mapping[str, Value], *, seq_length: int, vocab_size: int | None = None, named: ModelDescriptor | None = None
 ) -> Described:
-    """The model of a `Namespace`, or of the arguments by destination that Megatron printed (`as_mapping`).
+    """Return the model of a `Namespace`, or of the arguments by destination that Megatron printed (`as_mapping`).
 
     vocab_size: where neither options nor tokenizer say it. named: the model that it is said to be: it fills in what the
     options leave open, and may not contradict them. What an argument leaves open is the parser's default where the
@@ -68,7 +68,7 @@ def described(
 
 
 def _known(out: Fields, model: ModelDescriptor, seq_length: int) -> Described:
-    """Under the name that it has in the zoo, or that it was given."""
+    """Return the model under the name that it has in the zoo, or that it was given."""
     match = zoo.zoo_match(model)
     same = out.base if out.base is not None and meaning(out.base) == meaning(model) else None
     if same is None and match is not None:
@@ -82,7 +82,7 @@ def _known(out: Fields, model: ModelDescriptor, seq_length: int) -> Described:
 
 
 def _ffn(out: Fields) -> int | None:
-    """--ffn-hidden-size, or what validate_args makes of its absence."""
+    """Return --ffn-hidden-size, or what validate_args makes of its absence."""
     said = out.said
     size, hidden = said.whole("ffn_hidden_size"), said.whole("hidden_size")
     if size is not None or hidden is None:
@@ -247,7 +247,9 @@ def _windows(out: Fields) -> None:
 
 
 def _windowed(skip: int | tuple[int, ...], layers: int) -> tuple[bool, ...]:
-    """megatron/core/transformer/utils.py, is_layer_window_attention. ValueError."""
+    """Return the layers with a window: megatron/core/transformer/utils.py, is_layer_window_attention. Raises
+    ValueError.
+    """
     if isinstance(skip, int):
         if skip < 1:
             raise ValueError("at least 1")
@@ -258,7 +260,7 @@ def _windowed(skip: int | tuple[int, ...], layers: int) -> tuple[bool, ...]:
 
 
 def _training(out: Fields) -> None:
-    """What belongs to the training rather than to the shape."""
+    """Recover what belongs to the training rather than to the shape."""
     said = out.said
     out.put("attention_dropout", said.number(0.1, "attention_dropout"), "attention_dropout")
     out.put("hidden_dropout", said.number(0.1, "hidden_dropout"), "hidden_dropout")

@@ -12,14 +12,14 @@ _BALANCING = ("aux_loss", "seq_aux_loss", "global_aux_loss")
 
 
 def has_experts(out: Fields) -> bool:
-    """Megatron-LM takes 0 for none."""
+    """Tell whether there are experts: Megatron-LM takes 0 for none."""
     if out.holds(*NUMBER):
         return bool(out.said.whole(*NUMBER))
     return out.base is not None and out.base.experts is not None
 
 
 def expert_fields(out: Fields, ffn: int | None) -> None:
-    """ffn: of the dense MLP, the experts' size where they have no size of their own."""
+    """Recover the experts' fields. ffn: of the dense MLP, the experts' size where they have no size of their own."""
     said = out.said
     if not has_experts(out):
         if said.whole("moe_latent_size"):
@@ -68,7 +68,9 @@ def _layers(out: Fields) -> None:
 
 
 def moe_layers(pattern: Pattern, layers: int) -> tuple[bool, ...]:
-    """gpt_layer_specs.py, get_gpt_decoder_block_spec: every n-th layer from the first on, or a list. ValueError."""
+    """Return the layers with experts: gpt_layer_specs.py, get_gpt_decoder_block_spec: every n-th layer from the first
+    on, or a list. Raises ValueError.
+    """
     if layers > MAX_LAYERS:
         raise ValueError(f"at most {MAX_LAYERS:,} layers")
     if isinstance(pattern, int):
@@ -123,7 +125,9 @@ def _router(out: Fields) -> None:
 
 
 def _groups(out: Fields) -> None:
-    """Megatron-LM scores a group by its best topk / topk_group experts, DeepSeek-V3 by two, DeepSeek-V2 by one."""
+    """Recover the groups: Megatron-LM scores a group by its best topk / topk_group experts, DeepSeek-V3 by two,
+    DeepSeek-V2 by one.
+    """
     said = out.said
     groups, chosen = said.whole("moe_router_num_groups"), said.whole("moe_router_group_topk")
     if not groups or not chosen:
@@ -166,7 +170,9 @@ def _balance(out: Fields) -> None:
 
 
 def _dense_where_all_are_experts(out: Fields, size: int | None) -> None:
-    """--ffn-hidden-size of a model without a dense layer says nothing; `render` then repeats the experts' size."""
+    """Recover the dense size. --ffn-hidden-size of a model without a dense layer says nothing; `render` then repeats
+    the experts' size.
+    """
     first, every = out.values.get("experts.first_k_dense_replace"), out.values.get("experts.moe_layer_freq")
     if (first, every) == (0, 1) and out.values.get("intermediate_size") == size:
         out.put("intermediate_size", 0, *out.sources["intermediate_size"])

@@ -41,7 +41,7 @@ def position_fields(out: Fields, seq_length: int) -> None:
 
 
 def _kind(out: Fields) -> str:
-    """As --position-embedding-type spells it."""
+    """Return the kind as --position-embedding-type spells it."""
     if out.base is not None and not out.holds(*_TYPE):
         yarn = out.base.rope_scaling is not None and out.base.rope_scaling.rope_type == "yarn"
         named = {Position.LEARNED: "learned_absolute", Position.NONE: "none"}
@@ -79,7 +79,9 @@ def _scaling(out: Fields, kind: str) -> None:
 
 
 def _llama3(out: Fields) -> None:
-    """RotaryEmbedding._apply_scaling has constants: --rope-scaling-factor never reaches it."""
+    """Recover Llama 3's scaling: RotaryEmbedding._apply_scaling has constants; --rope-scaling-factor never
+    reaches it.
+    """
     for field, value in (
         ("rope_type", "llama3"),
         ("factor", LLAMA3_FACTOR),
@@ -99,7 +101,7 @@ def _llama3(out: Fields) -> None:
 
 
 def _yarn(out: Fields) -> None:
-    """Of ordinary attention."""
+    """Recover YaRN of ordinary attention."""
     said = out.said
     if not said.table.known("--yarn-beta-fast"):
         out.refuse(
@@ -122,7 +124,7 @@ def _yarn(out: Fields) -> None:
 
 
 def _latent_yarn(out: Fields) -> None:
-    """Of multi-latent attention, where YaRN is the default: by a factor of 1 it is plain rope."""
+    """Recover YaRN of multi-latent attention, where it is the default: by a factor of 1 it is plain rope."""
     said = out.said
     factor = said.number(1.0, "rotary_scaling_factor")
     if (said.word("rope_type") or "yarn") != "yarn" or factor == 1.0:

@@ -20,7 +20,7 @@ _NEEDED = {"num_hidden_layers": "layers", "hidden_size": "hidden size", "num_att
 
 
 def settled(out: Fields, *, agree: bool = False) -> ModelDescriptor:
-    """The descriptor. agree: it must be the model that is named.
+    """Return the descriptor. agree: it must be the model that is named.
 
     Raises InputError with all problems of `out`, and those of this model.
     """
@@ -63,7 +63,7 @@ def _validated(out: Fields, values: dict[str, Any]) -> ModelDescriptor:
 
 
 def _names(out: Fields, fields: dict[str, Any]) -> dict[str, Any]:
-    """Of a model that has no name: what it is like."""
+    """Return a name for a model that has none: what it is like."""
     experts, gated = fields.get("experts"), fields.get("gated_mlp", True)
     family = "deepseek_v3" if "latent" in fields else "mixtral" if experts else "llama" if gated else "gpt2"
     return {
@@ -76,7 +76,7 @@ def _names(out: Fields, fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _sentences(item: Any) -> list[tuple[str, str]]:
-    """Field and fault of one of pydantic's errors; a validator's text starts with the field that it is about."""
+    """Return field and fault of one of pydantic's errors; a validator's text starts with the field that it is about."""
     field = ".".join(map(str, item["loc"]))
     if item["type"] != "value_error":
         return [(field, str(item["msg"]).removeprefix("Input ").lower())]
@@ -93,7 +93,7 @@ def _problem(out: Fields, field: str, what: str) -> Problem:
 
 
 def _contradictions(out: Fields, model: ModelDescriptor, base: ModelDescriptor) -> list[Problem]:
-    """Every field of the options that is not the named model's."""
+    """Return every field of the options that is not the named model's."""
     mine, theirs = meaning(model), meaning(base)
     found = []
     for field in zoo.differing(mine, theirs):

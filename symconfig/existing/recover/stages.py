@@ -24,7 +24,9 @@ class Said:
 
 
 def stages(names: Mapping[str, Value], layers: int, pp: int, model: ModelDescriptor | None = None) -> Said:
-    """Of a Megatron-LM that has `layers` layers on `pp` stages. model: whose they are, once it is known."""
+    """Recover the stages of a Megatron-LM that has `layers` layers on `pp` stages. model: whose they are, once it is
+    known.
+    """
     if (text := spelled(names)) and hybrid.STAGE in text:
         return _of_pattern(text, pp, model)
     layout = names.get("pipeline_model_parallel_layout")
@@ -42,7 +44,7 @@ def stages(names: Mapping[str, Value], layers: int, pp: int, model: ModelDescrip
 
 
 def _of_pattern(text: str, pp: int, model: ModelDescriptor | None) -> Said:
-    """Of a HybridModel, whose pattern says its stages."""
+    """Recover the stages of a HybridModel, whose pattern says them."""
     try:
         found = letters(text, model)
     except ValueError:
@@ -53,7 +55,7 @@ def _of_pattern(text: str, pp: int, model: ModelDescriptor | None) -> Said:
 
 
 def dealt(said: Said, layers: int, pp: int) -> bool:
-    """Whether every chunk gets its layers as Megatron-LM deals them out."""
+    """Tell whether every chunk gets its layers as Megatron-LM deals them out."""
     if said.layout is not None:
         return True
     at_start, at_end = map(bool, said.ends_as_layers)
@@ -66,7 +68,7 @@ def dealt(said: Said, layers: int, pp: int) -> bool:
 
 
 def _chunks(names: Mapping[str, Value], places: int, pp: int) -> int | None:
-    """Megatron-LM's arguments.py, validate_args: the number of chunks, or the layers of each."""
+    """Return the number of chunks, or the layers of each: Megatron-LM's arguments.py, validate_args."""
     chunks = _whole(names, "num_virtual_stages_per_pipeline_rank")
     if chunks is not None:
         return chunks

@@ -53,7 +53,9 @@ def turned_layers(skip: Pattern, layers: int) -> tuple[bool, ...]:
 
 
 def _factors(out: Fields) -> None:
-    """What --use-mup multiplies. Its factors on learning rates and on weights at the start are none of the model's."""
+    """Recover what --use-mup multiplies. Its factors on learning rates and on weights at the start are none of the
+    model's.
+    """
     said = out.said
     if not said.switch("use_mup"):
         return

@@ -22,7 +22,8 @@ SOURCES = ("vocab_size", "padded_vocab_size", "tokenizer_model", "tokenizer_type
 
 
 def vocabulary(out: Fields, model: ModelDescriptor, vocab_size: int | None) -> int | None:
-    """The true size, into `out`, too. model: of any vocabulary. vocab_size: what the user says where the files do not.
+    """Recover the true size, into `out`, too. model: of any vocabulary. vocab_size: what the user says where the files
+    do not.
 
     None: nobody says it, which is a problem of `out`.
     """
@@ -39,7 +40,7 @@ def vocabulary(out: Fields, model: ModelDescriptor, vocab_size: int | None) -> i
 
 
 def _true(out: Fields) -> int | None:
-    """As options or the tokenizer's name say it."""
+    """Return the true size as options or the tokenizer's name say it."""
     said = out.said
     size, kind = said.whole("vocab_size"), _kind(said)
     if kind in _OF_OPTION or not kind:
@@ -51,12 +52,12 @@ def _true(out: Fields) -> int | None:
 
 
 def _kind(said: Said) -> str:
-    """Of the tokenizer; one that Megatron-LM does not have says nothing about its size."""
+    """Return the kind of the tokenizer; one that Megatron-LM does not have says nothing about its size."""
     return said.word("tokenizer_type") if said.known("tokenizer_type") else "a fork's"
 
 
 def _of_name(out: Fields, said: Said) -> int | None:
-    """Of the tokenizer that is named; one in a folder that is not known has no name."""
+    """Return the size of the tokenizer that is named; one in a folder that is not known has no name."""
     model = said.word("tokenizer_model").lower() if said.known("tokenizer_model") else ""
     path = PurePosixPath(model)
     last = path.parent.name if path.suffix in (".model", ".json") else path.name
@@ -72,7 +73,9 @@ def _of_name(out: Fields, said: Said) -> int | None:
 
 
 def _of_padded(out: Fields, model: ModelDescriptor, padded: int, true: int | None) -> int:
-    """--padded-vocab-size is what the embedding has; the true size only where it pads to that."""
+    """Return the true size of --padded-vocab-size, which is what the embedding has; the true size only where it pads to
+    that.
+    """
     step = (out.said.whole("make_vocab_size_divisible_by") or 1) * (out.said.whole("tensor_model_parallel_size") or 1)
     if true is not None and 0 <= padded - true < max(step, _STEP):
         return true

@@ -10,8 +10,9 @@ from symconfig.frameworks.megatron.flags import is_option
 
 
 def settings(words: Sequence[str], file: str) -> tuple[Setting, ...]:
-    """The options among words, as argparse splits them. They have no place but the file: line and column are 0. Words
-    before the first option belong to none."""
+    """Split words into options as argparse does. They have no place but the file: line and column are 0. Words before
+    the first option belong to none.
+    """
     place = Place(file, 0, 0, 0, 0)
     found: list[tuple[str, list[str], bool]] = []
     for word in words:
@@ -27,5 +28,5 @@ def settings(words: Sequence[str], file: str) -> tuple[Setting, ...]:
 
 
 def as_word(text: str, place: Place) -> Word:
-    """A word whose text is known, and stands nowhere."""
+    """Make a word whose text is known, and stands nowhere."""
     return Word((Piece(text),), place)

@@ -17,7 +17,7 @@ _DEFAULT_BUCKET = 500_000_000  # elements (runtime/zero/config.py)
 
 
 def _of(kind: Kind, near: bool | None = None) -> Callable[[DeepSpeedFacts], Iterator[Problem]]:
-    """Mismatches of one kind; near: only those that have, or have no, similar known word."""
+    """Return the check of mismatches of one kind; near: only those that have, or have no, similar known word."""
 
     def check(facts: DeepSpeedFacts) -> Iterator[Problem]:
         for found in mismatches(facts.tree.data):
@@ -77,7 +77,7 @@ def _auto_dropped(facts: DeepSpeedFacts) -> Iterator[Problem]:
 
 
 def _dropped(path: tuple[str | int, ...]) -> bool:
-    """Whether DeepSpeed passes over an "auto" there: its pydantic models do (runtime/config_utils.py)."""
+    """Tell whether DeepSpeed passes over an "auto" there: its pydantic models do (runtime/config_utils.py)."""
     return bool(known()["keys"].get(str(path[0]), {}).get("strict"))
 
 

@@ -24,8 +24,9 @@ MEGATRON: Rules[MegatronFacts] = Rules()
 
 
 def _way(facts: MegatronFacts) -> tuple[str, ...]:
-    """The one way in which the stages are said; () for equal shares. NotKnown where there are several, which has a
-    rule of its own."""
+    """Return the one way in which the stages are said; () for equal shares. NotKnown where there are several, which has
+    a rule of its own.
+    """
     said = [way for way in WAYS if any(facts.value(dest) for dest in way)]
     if len(said) > 1:
         raise NotKnown
@@ -74,7 +75,7 @@ def _equal(facts: MegatronFacts) -> Iterator[Problem]:
 
 
 def _counted(facts: MegatronFacts) -> int:
-    """Layers, and what counts as one."""
+    """Return the layers, and what counts as one."""
     return facts.number("num_layers") + sum(facts.on(dest) for dest in ACCOUNTS)
 
 
@@ -252,7 +253,7 @@ def _layout_mtp_first(facts: MegatronFacts) -> Iterator[Problem]:
 
 
 def _before_loss(facts: MegatronFacts) -> Iterator[tuple[Problem, bool]]:
-    """Where multi-token prediction lies in a chunk before the last, and whether that is on the first stage."""
+    """Yield where multi-token prediction lies in a chunk before the last, and whether that is on the first stage."""
     layout = facts.text(LAYOUT)
     if layout is None:
         return

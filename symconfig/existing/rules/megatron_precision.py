@@ -105,7 +105,7 @@ MEGATRON.rule(
 
 
 def _of_stage(facts: MegatronFacts) -> int:
-    """Layers of a pipeline stage, as TransformerConfig counts them."""
+    """Return the layers of a pipeline stage, as TransformerConfig counts them."""
     return facts.number("num_layers") // facts.pp
 
 

@@ -23,7 +23,9 @@ MEGATRON: Rules[MegatronFacts] = Rules()
 
 
 def granularity(facts: MegatronFacts) -> str | None:
-    """As it comes out: --recompute-activations goes before --recompute-granularity (validate_args)."""
+    """Return the granularity as it comes out: --recompute-activations goes before --recompute-granularity
+    (validate_args).
+    """
     return "selective" if facts.on(SHORT) else facts.text(GRANULARITY)
 
 

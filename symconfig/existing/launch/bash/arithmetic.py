@@ -90,7 +90,7 @@ class Arithmetic:
         self._depth = 0
 
     def value(self) -> int:
-        """Raises Dark where it is not known."""
+        """Return the value. Raises Dark where it is not known."""
         if not self._tokens:
             return 0
         value = self._comma()
@@ -187,7 +187,7 @@ class Arithmetic:
         return name
 
     def _step(self, name: str, by: int) -> tuple[int, int]:
-        """Before and after."""
+        """Return the value before and after."""
         if self._skip:
             return 0, 0
         before = self._look(name)

@@ -43,7 +43,7 @@ class Truth:
         return Truth(None if self.value is None else not self.value, self.why, self.presumed, self.status)
 
     def asked(self) -> Truth:
-        """Where the script provides for both ends."""
+        """Return the truth where the script provides for both ends."""
         return replace(self, value=None) if self.status else self
 
 
@@ -53,12 +53,12 @@ EXPECTED = replace(STARTED, value=True)  # of what only prepares
 
 
 def ended(leave: Leave) -> Truth:
-    """The status of code that is left."""
+    """Return the status of code that is left."""
     return STARTED if leave.bad is None else Truth(not leave.bad)
 
 
 def both(left: Truth, right: Callable[[], Truth], stop: bool) -> Truth:
-    """`&&` (stop: False) and `||` (stop: True): the right side counts unless the left one is `stop`."""
+    """Run `&&` (stop: False) and `||` (stop: True): the right side counts unless the left one is `stop`."""
     if left.value is stop:
         return left
     other = right()
@@ -134,7 +134,7 @@ class _Test:
         return Truth(None, f"is a test that is not followed, -{operator}")
 
     def presumed_unset(self, operand: Parts, why: str, operator: str) -> Truth:
-        """A variable that nothing sets, by itself: it is taken as not set."""
+        """Take a variable that nothing sets, by itself, as not set."""
         names = {part.variables[-1] for part in operand if part.variables}
         only = len(operand) == 1 and len(names) == 1 and len(operand[0].variables) == 1
         name = next(iter(names), "")
@@ -174,7 +174,7 @@ class _Test:
 
 
 def _searched(parts: Parts, text: str) -> bool | None:
-    """`=~`, where the expression has nothing that takes long or that Python means otherwise."""
+    """Run `=~`, where the expression has nothing that takes long or that Python means otherwise."""
     expression = "".join(part.text if part.loose else re.escape(part.text) for part in parts)
     simple = not re.search(r"\[\[:|\\[a-zA-Z<>]|\(\?", expression)
     repeated = len(re.findall(r"[*+{]", expression))
@@ -192,7 +192,7 @@ def _searched(parts: Parts, text: str) -> bool | None:
 
 
 def tested(expander: Expander, words: Sequence[Parts]) -> Truth:
-    """`[ ]` and `test`: words after expansion."""
+    """Run `[ ]` and `test`: words after expansion."""
     tokens = [("" if unknown_of(parts) else text_of(parts), parts) for parts in words]
     test = _Test(expander, tokens, double=False)
     truth = test.either()
@@ -200,7 +200,7 @@ def tested(expander: Expander, words: Sequence[Parts]) -> Truth:
 
 
 def double_tested(expander: Expander, start: int, end: int) -> Truth:
-    """What stands between `[[` and `]]`."""
+    """Run what stands between `[[` and `]]`."""
     tokens: list[tuple[str, Parts]] = []
     for first, last in _double_tokens(expander.data, start, end):
         written = expander.data[first:last].decode("utf-8", "replace")

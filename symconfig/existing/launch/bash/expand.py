@@ -57,7 +57,7 @@ class Expander:
     # ---- what a caller asks for
 
     def fields(self, start: int, end: int) -> list[Field]:
-        """The words that the word at [start, end) becomes."""
+        """Return the words that the word at [start, end) becomes."""
         found: list[Field] = []
         for choice in lexer.braces(self.data, start, end):
             self.budget.spend()
@@ -65,15 +65,15 @@ class Expander:
         return found
 
     def value(self, start: int, end: int) -> Parts:
-        """The word as one value: on the right of `=`, between `[[` and `]]`. Loose parts are patterns there."""
+        """Expand the word to one value: on the right of `=`, between `[[` and `]]`. Loose parts are patterns there."""
         return self._one(self.scan(start, end, literals=True))
 
     def quoted(self, start: int, end: int) -> Parts:
-        """The text as between double quotes: of a here-document, of arithmetic."""
+        """Expand the text as between double quotes: of a here-document, of arithmetic."""
         return self._one(self.scan(start, end, quoted=True, doubles=False))
 
     def items(self, start: int, end: int) -> list[tuple[str | None, Field]]:
-        """The elements of an array literal, with their subscripts `[x]=`. [start, end): between the brackets."""
+        """Return the elements of an array literal, with their subscripts `[x]=`. [start, end): between the brackets."""
         found: list[tuple[str | None, Field]] = []
         for first, last in lexer.words(self.data, start, end):
             close = lexer.closing(self.data, first, last) if self.data[first : first + 1] == b"[" else last
@@ -86,7 +86,7 @@ class Expander:
         return found
 
     def number(self, text: str, place: Place) -> int:
-        """An arithmetic expression whose `$` are expanded. Raises Dark."""
+        """Work out an arithmetic expression whose `$` are expanded. Raises Dark."""
         return Arithmetic(
             text,
             lambda name: self._look(name, place, 0),
@@ -94,7 +94,7 @@ class Expander:
         ).value()
 
     def arithmetic(self, start: int, end: int) -> int:
-        """The expression at [start, end). Raises Dark."""
+        """Work out the expression at [start, end). Raises Dark."""
         place = self.source.place(start, end)
         parts = self.quoted(start, end)
         why = unknown_of(parts)
@@ -103,7 +103,7 @@ class Expander:
         return self.number(text_of(parts).replace('"', "").replace("\\\n", ""), place)
 
     def assign(self, name: str, value: Value) -> None:
-        """Of arithmetic, `read` and `${X:=8}`: `X` or `A[0]`."""
+        """Assign by arithmetic, `read` and `${X:=8}`: `X` or `A[0]`."""
         base, _, subscript = name.partition("[")
         old = self.state.variables.get(base)
         if not subscript and not isinstance(old, Array):
@@ -126,7 +126,7 @@ class Expander:
         return [Field(parts, (cover(part.written for part in parts) if several else None) or place) for parts in made]
 
     def _one(self, stream: Stream) -> Parts:
-        """Without splitting: elements are joined by a blank."""
+        """Expand without splitting: elements are joined by a blank."""
         while stream and stream[0] is None:
             stream = stream[1:]
         while stream and stream[-1] is None:
@@ -145,7 +145,7 @@ class Expander:
         literals: bool = False,
         doubles: bool = True,
     ) -> Stream:
-        """The parts of the bytes [start, end).
+        """Return the parts of the bytes [start, end).
 
         quoted: they stand between double quotes; doubles: whether a double quote is special among them. loose: results
         of expansions are for splitting. literals: so are characters without quotes (a default's words; a pattern's).
@@ -214,7 +214,7 @@ class Expander:
         return [Part("", written=self.source.place(start - 1, end + 1))]
 
     def _escaped(self, at: int, end: int, quoted: bool) -> tuple[Parts, int]:
-        """The character after a backslash as it is; between double quotes only a few lose theirs."""
+        """Return the character after a backslash as it is; between double quotes only a few lose theirs."""
         character = self.data[at + 1 : at + 2]
         if character == b"\n":
             return (), at + 2
@@ -278,7 +278,7 @@ class Expander:
             return (hole(str(dark), place, loose=not tight),)
 
     def _names(self, start: int, end: int) -> tuple[str, ...]:
-        """The variables that an expression mentions."""
+        """Return the variables that an expression mentions."""
         found, at = [], start
         while at < end:
             stop = at
@@ -305,7 +305,7 @@ class Expander:
     # ---- values of names
 
     def get(self, name: str, place: Place, *, loose: bool, subscript: str | None = None) -> Parts:
-        """A scalar, an element or an argument; a hole where it is not known."""
+        """Return a scalar, an element or an argument; a hole where it is not known."""
         found = self.find(name, place, subscript)
         if found is not None:
             return through(found, name, place, loose=loose)
@@ -314,7 +314,7 @@ class Expander:
         return (hole(self.state.missing(name), place, name, loose=loose),)
 
     def find(self, name: str, place: Place, subscript: str | None = None) -> Parts | None:
-        """The value; None where it is unset or not known to be set."""
+        """Return the value; None where it is unset or not known to be set."""
         if name.isdigit() and name != "0":
             argument = self.state.argument(int(name) - 1)
             return None if argument is None else argument.parts
@@ -342,7 +342,7 @@ class Expander:
         return index
 
     def elements(self, name: str, items: list[Field], place: Place, quoted: bool, loose: bool, which: str) -> Stream:
-        """`$@`, `${A[@]}` and their `*`."""
+        """Expand `$@`, `${A[@]}` and their `*`."""
         found: Stream = []
         join = which == "*" and quoted
         for index, item in enumerate(items):
@@ -362,7 +362,7 @@ class Expander:
         return found
 
     def _look(self, name: str, place: Place, depth: int) -> int:
-        """A variable's number in arithmetic, whose text is an expression itself."""
+        """Work out a variable's number in arithmetic, whose text is an expression itself."""
         base, _, subscript = name.partition("[")
         found = self.find(base, place, subscript.removesuffix("]").strip("\"'") or None)
         if found is None:

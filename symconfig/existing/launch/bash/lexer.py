@@ -34,7 +34,7 @@ def skip(data: bytes, at: int, end: int) -> int:
 
 
 def after_double(data: bytes, at: int, end: int) -> int:
-    """After the string that starts at `at` with a double quote."""
+    """Return the place after the string that starts at `at` with a double quote."""
     at += 1
     while at < end and data[at : at + 1] != b'"':
         special = data[at : at + 1] in (b"\\", b"`") or data[at : at + 2] in (b"$(", b"${")
@@ -43,7 +43,7 @@ def after_double(data: bytes, at: int, end: int) -> int:
 
 
 def after_backtick(data: bytes, at: int, end: int) -> int:
-    """After the substitution that starts at `at` with a backtick."""
+    """Return the place after the substitution that starts at `at` with a backtick."""
     at += 1
     while at < end and data[at : at + 1] != b"`":
         at += 2 if data[at : at + 1] == b"\\" else 1
@@ -51,7 +51,7 @@ def after_backtick(data: bytes, at: int, end: int) -> int:
 
 
 def closing(data: bytes, at: int, end: int) -> int:
-    """Of the bracket at `at`, where the one is that closes it; `end` where none does. Never recurses."""
+    """Return the bracket that closes the one at `at`; `end` where none does. Never recurses."""
     stack = [_CLOSERS[data[at]]]
     at += 1
     while at < end:
@@ -81,14 +81,14 @@ def closing(data: bytes, at: int, end: int) -> int:
 
 
 def word_end(data: bytes, at: int, end: int, stops: bytes = BLANK) -> int:
-    """The end of the word that starts at `at`."""
+    """Return the end of the word that starts at `at`."""
     while at < end and data[at] not in stops:
         at = skip(data, at, end)
     return min(at, end)
 
 
 def words(data: bytes, start: int, end: int) -> list[tuple[int, int]]:
-    """The words between blanks, of `[[ ]]` and of array literals, without comments."""
+    """Return the words between blanks, of `[[ ]]` and of array literals, without comments."""
     found, at = [], start
     while at < end:
         byte = data[at : at + 1]
@@ -107,7 +107,7 @@ def words(data: bytes, start: int, end: int) -> list[tuple[int, int]]:
 
 
 def braces(data: bytes, start: int, end: int) -> list[list[tuple[int, int] | str]]:
-    """What brace expansion makes of a word: runs of its bytes, and texts for the numbers of `{1..3}`."""
+    """Return what brace expansion makes of a word: runs of its bytes, and texts for the numbers of `{1..3}`."""
     at = start
     while at < end:
         if data[at : at + 1] == b"{" and data[at - 1 : at] != b"$":
@@ -123,7 +123,7 @@ def braces(data: bytes, start: int, end: int) -> list[list[tuple[int, int] | str
 
 
 def _choices(data: bytes, at: int, end: int) -> tuple[int, list[list[tuple[int, int] | str]]] | None:
-    """Of the brace at `at`: where it closes, and what may stand in its place."""
+    """Return where the brace at `at` closes, and what may stand in its place."""
     commas, depth, index = [at], 0, at + 1
     while index < end:
         byte = data[index : index + 1]

@@ -34,7 +34,7 @@ def run_list(shell: Interpreter, source: Source, node: Node) -> Truth:
 
 
 def _links(node: Node) -> tuple[Node, list[Link]]:
-    """The first command of a list, and the others in their order."""
+    """Return the first command of a list, and the others in their order."""
     links: list[Link] = []
     while node.type == "list":
         links.append((any(child.type == "||" for child in node.children), node.children[-1]))
@@ -56,7 +56,9 @@ class _Ways:
         self._add(Outcome(shell.state), node, status)
 
     def followed(self, links: Sequence[Link]) -> Truth:
-        """The list's result. The shell's state is what all ways to it have in common. Raises Leave where all leave."""
+        """Return the list's result. The shell's state is what all ways to it have in common. Raises Leave where all
+        leave.
+        """
         for stop, node in links:
             before = self._by.pop(not stop, None)
             if before is not None:

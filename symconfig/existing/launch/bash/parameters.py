@@ -71,7 +71,7 @@ class Words(Protocol):
 
 
 def split_braced(data: bytes, start: int, end: int) -> Braced | None:
-    """What stands between `${` and `}`; None where it is no expansion."""
+    """Split what stands between `${` and `}`; None where it is no expansion."""
     head = _HEAD.match(data, start, end)
     if head is None:
         return Braced("#", "", None, "", (end, end)) if data[start:end] == b"#" else None
@@ -89,7 +89,7 @@ def split_braced(data: bytes, start: int, end: int) -> Braced | None:
 
 
 def operated(expander: Words, braced: Braced, subscript: str | None, place: Place, quoted: bool, loose: bool) -> Stream:
-    """The parts of the expansion that stands at `place`."""
+    """Expand the parts of the expansion that stands at `place`."""
     tight = quoted or not loose
     if braced.sign == "!" and subscript not in ("@", "*"):
         return _indirect(expander, braced, place, quoted, loose)
@@ -179,7 +179,7 @@ def _with_default(
     quoted: bool,
     loose: bool,
 ) -> Stream:
-    """What is nowhere set counts as not set: the environment may replace the default."""
+    """Expand with a default. What is nowhere set counts as not set: the environment may replace the default."""
     tight = quoted or not loose
     unset = found is None or (braced.operator.startswith(":") and not unknown_of(found) and not text_of(found))
     kind = braced.operator[-1]
@@ -217,7 +217,7 @@ def _length(parts: Parts, name: str, place: Place, loose: bool) -> Parts:
 
 
 def _transformed(expander: Words, braced: Braced, parts: Parts, place: Place) -> Parts:
-    """`#`, `%`, `/`, `:`, `^` and `,` on one value. A hole in it makes all of it one."""
+    """Apply `#`, `%`, `/`, `:`, `^` and `,` to one value. A hole in it makes all of it one."""
     operator = braced.operator
     if not operator or not parts:
         return parts
@@ -303,7 +303,7 @@ def _trimmed(expander: Words, braced: Braced, parts: Parts) -> Parts | None:
 
 
 def _replaced(expander: Words, braced: Braced, parts: Parts) -> Parts | None:
-    """`${X/a/b}`: the first, with `//` every longest match; with `/#` and `/%` one at the start or end."""
+    """Apply `${X/a/b}`: the first, with `//` every longest match; with `/#` and `/%` one at the start or end."""
     start, end = braced.operand
     at = start
     while at < end and expander.data[at : at + 1] != b"/":

@@ -29,7 +29,7 @@ class Item:
 
 
 def pattern(parts: tuple[Part, ...]) -> tuple[Item, ...] | None:
-    """A pattern from its word, of which only loose parts have special characters; None for an extended pattern."""
+    """Make a pattern from its word, of which only loose parts have special characters; None for an extended pattern."""
     found: list[Item] = []
     for part in parts:
         if not part.loose:
@@ -55,7 +55,7 @@ def pattern(parts: tuple[Part, ...]) -> tuple[Item, ...] | None:
 
 
 def _set_end(text: str, start: int) -> int:
-    """After the bracket that closes the set; `start + 1` where none does."""
+    """Return the place after the bracket that closes the set; `start + 1` where none does."""
     index = start + 1
     if text[index : index + 1] in ("!", "^"):
         index += 1
@@ -90,7 +90,7 @@ def _one(test: str, character: str) -> bool:
 
 
 def matches(items: tuple[Item, ...], text: str) -> bool:
-    """Whether the whole text is of the pattern."""
+    """Tell whether the whole text is of the pattern."""
     at, mark, index = 0, -1, 0
     restart = 0
     while index < len(text):
@@ -108,12 +108,12 @@ def matches(items: tuple[Item, ...], text: str) -> bool:
 
 
 def prefix(items: tuple[Item, ...], text: str, *, longest: bool) -> int | None:
-    """The length of the shortest or longest start of the text that matches; None where none does."""
+    """Return the length of the shortest or longest start of the text that matches; None where none does."""
     lengths = range(len(text), -1, -1) if longest else range(len(text) + 1)
     return next((length for length in lengths if matches(items, text[:length])), None)
 
 
 def suffix(items: tuple[Item, ...], text: str, *, longest: bool) -> int | None:
-    """Where the shortest or longest end of the text that matches starts; None where none does."""
+    """Return where the shortest or longest end of the text that matches starts; None where none does."""
     starts = range(len(text) + 1) if longest else range(len(text), -1, -1)
     return next((start for start in starts if matches(items, text[start:])), None)

@@ -43,7 +43,7 @@ _SLURM = {
 
 @dataclass(frozen=True, slots=True)
 class Bash:
-    """What was read of a script, and what a dispatcher needs to follow the files that it names.
+    """The reading of a script, and what a dispatcher needs to follow the files that it names.
 
     runs: of the same program, with other words, less what is common to all of the script.
     virtual: files that the script writes before it trains, by the name that it gives them; origins: their characters
@@ -65,7 +65,7 @@ def read_bash(
     extra: Sequence[str] = (),
     harmless: Harmless = NOTHING_HARMLESS,
 ) -> Bash:
-    """The training command of a script, its options and what was not understood. Executes nothing.
+    """Read the training command of a script, its options and what was not understood. Executes nothing.
 
     folder: the script's, where files that it sources lie; None: none are opened. variables: the environment. extra: the
     script's arguments. harmless: files that are taken to change nothing. Raises InputError where nothing is a training
@@ -151,7 +151,7 @@ def _result(text: Text, folder: Path | None, log: Log, state: State) -> Bash:
 
 
 def _reading(text: Text, log: Log, found: Split, made: Arguments) -> Reading:
-    """One command by itself."""
+    """Read one command by itself."""
     launcher = tuple(word.word() for word in found.launcher)
     environment = {name: Field(parts, found.command.place).word() for name, parts in found.command.environment.items()}
     environment |= _given(found.launcher)
@@ -171,7 +171,7 @@ def _reading(text: Text, log: Log, found: Split, made: Arguments) -> Reading:
 
 
 def _given(launcher: Sequence[Field]) -> dict[str, Word]:
-    """The variables of `env NAME=value torchrun` and of `mpirun -x NAME=value`."""
+    """Return the variables of `env NAME=value torchrun` and of `mpirun -x NAME=value`."""
     found = {}
     for before, word in pairwise(launcher):
         match = _VARIABLE.match(word.text)
@@ -188,7 +188,7 @@ def _given(launcher: Sequence[Field]) -> dict[str, Word]:
 
 
 def _beside(best: Split, splits: Sequence[Split], log: Log) -> tuple[list[Split], tuple[tuple[str, ...], ...]]:
-    """The same program's other runs, and the words of all else that is started, each once."""
+    """Return the same program's other runs, and the words of all else that is started, each once."""
 
     def key(words: Sequence[Field]) -> tuple[str, ...]:
         return tuple(f"{word.text}\0{word.unknown}" if word.unknown else word.text for word in words)
@@ -217,7 +217,7 @@ def _pieces(parts: Parts) -> tuple[Piece, ...]:
 
 
 def _around(best: Split, log: Log, splits: Sequence[Split], source: Callable[[Place], str]) -> list[Unread]:
-    """What else stands beside the command that was taken."""
+    """Return what else stands beside the command that was taken."""
     found = []
     for index, word in enumerate(best.launcher):
         value = index > 0 and best.launcher[index - 1].text.startswith("-")
@@ -245,7 +245,7 @@ def _around(best: Split, log: Log, splits: Sequence[Split], source: Callable[[Pl
 
 
 def _idle(text: Text, state: State) -> Iterator[Unread]:
-    """What is given from outside and changes nothing that is read of the script."""
+    """Yield what is given from outside and changes nothing that is read of the script."""
     for name in state.given:
         now = state.variables.get(name)
         own = next((part.written for part in now if part.written), None) if isinstance(now, tuple) else None
@@ -273,7 +273,7 @@ def _idle(text: Text, state: State) -> Iterator[Unread]:
 
 
 def _dark_files(made: Arguments, files: Mapping[str, Parts]) -> list[Unread]:
-    """Files that the script writes and the program is given, whose contents are not known."""
+    """Return files that the script writes and the program is given, whose contents are not known."""
     return [
         Unread(word.place, word.text, f"is a file that the script writes, and it {why}")
         for setting in made.settings
@@ -304,7 +304,7 @@ def _nothing(text: Text, log: Log) -> Problem:
 
 
 def _directives(text: Text) -> dict[str, Word]:
-    """Options of comments for a scheduler; the last of each, with its place."""
+    """Return the options of comments for a scheduler; the last of each, with its place."""
     found: dict[str, Word] = {}
     for match in _DIRECTIVE.finditer(text.data):
         line = match.group(1).split(b" #")[0]
@@ -320,6 +320,6 @@ def _directives(text: Text) -> dict[str, Word]:
 
 
 def _started_as(folder: Path, text: Text) -> str:
-    """What $0 is: the script is started in its own folder, or by its whole path."""
+    """Return what $0 is: the script is started in its own folder, or by its whole path."""
     name = Path(text.file).name
     return str(folder / name) if folder.is_absolute() else f"./{name}"

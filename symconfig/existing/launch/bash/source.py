@@ -31,10 +31,10 @@ class Source(Protocol):
     data: bytes
 
     def literal(self, start: int, end: int) -> Parts:
-        """The characters at bytes [start, end) of `data` as they stand."""
+        """Return the characters at bytes [start, end) of `data` as they stand."""
 
     def place(self, start: int, end: int) -> Place:
-        """Where bytes [start, end) of `data` stand in a file."""
+        """Return where bytes [start, end) of `data` stand in a file."""
 
 
 class FileSource:
@@ -116,7 +116,7 @@ class CodeSource:
 
 
 def _masked(match: re.Match[bytes]) -> bytes:
-    """As many bytes, of which the first are a word; line ends stay where they are escaped."""
+    """Return as many bytes, of which the first are a word; line ends stay where they are escaped."""
     rest = match.group()[len(_MASK) :]
     if len(match.group()) < len(_MASK):
         return match.group()
@@ -129,7 +129,8 @@ def _parser() -> tree_sitter.Parser:
 
 
 def parse(source: Source) -> tree_sitter.Node:
-    """The syntax tree of all of it. The parser loses blanks that are escaped: it is shown words in their place. A
-    continuation that nothing follows is no error."""
+    """Parse all of it to a syntax tree. The parser loses blanks that are escaped: it is shown words in their place. A
+    continuation that nothing follows is no error.
+    """
     shown = _ESCAPED_BLANK.sub(rb"\1\\_", source.data)
     return _parser().parse(_LAST_CONTINUATION.sub(rb"\1 \2", shown)).root_node

@@ -81,7 +81,7 @@ def _function(shell: Interpreter, source: Source, node: Node) -> Truth:
 
 
 def _command(shell: Interpreter, source: Source, node: Node, behind: Sequence[Node] = ()) -> Truth:
-    """behind: words that stand after a redirection."""
+    """Run a command. behind: words that stand after a redirection."""
     status = TRUE
     for children in lines_of(source.data, node.children):
         assigned = [child for child in children if child.type == "variable_assignment"]
@@ -105,7 +105,7 @@ def _command(shell: Interpreter, source: Source, node: Node, behind: Sequence[No
 
 
 def _words(shell: Interpreter, source: Source, node: Node, assigned: Sequence[Node], named: Sequence[Node]) -> Truth:
-    """A simple command: its words are expanded, then it is run."""
+    """Run a simple command: its words are expanded first."""
     expander = shell.expander(source)
     found: list[Field] = []
     for start, end in word_ranges(source.data, named):

@@ -35,7 +35,7 @@ class Part:
     brings: tuple[str, ...] | None = None
 
     def cut(self, start: int, end: int) -> Part:
-        """Its characters [start, end)."""
+        """Return its characters [start, end)."""
         if (start, end) == (0, len(self.text)):
             return self
         text = self.text[start:end]
@@ -65,12 +65,12 @@ class Field:
 
     @property
     def several(self) -> bool:
-        """Whether all of it is a hole without quotes, which may be any number of words."""
+        """Tell whether all of it is a hole without quotes, which may be any number of words."""
         return bool(self.parts) and all(part.unknown and part.loose for part in self.parts)
 
     @property
     def brings(self) -> tuple[str, ...] | None:
-        """Options that its holes may hold as words; None: any."""
+        """Return the options that its holes may hold as words; None: any."""
         known = [part.brings for part in self.parts if part.unknown]
         if any(each is None for each in known):
             return None
@@ -97,7 +97,7 @@ Value: TypeAlias = Parts | Array | None
 
 
 def inner(place: Place, text: str, start: int, end: int) -> Place:
-    """The place of the characters [start, end) of the text that stands at a place."""
+    """Return the place of the characters [start, end) of the text that stands at a place."""
     before = text[:start]
     first = place.start + len(before.encode())
     line = place.line + before.count("\n")
@@ -106,7 +106,9 @@ def inner(place: Place, text: str, start: int, end: int) -> Place:
 
 
 def cover(places: Iterable[Place | None]) -> Place | None:
-    """From the first to the last of places of one file; None where there is none, or they are of several files."""
+    """Return the place from the first to the last of places of one file; None where there is none, or they are of
+    several files.
+    """
     known = [place for place in places if place is not None]
     if not known or len({place.file for place in known}) > 1:
         return None
@@ -123,7 +125,7 @@ def unknown_of(parts: Iterable[Part]) -> str | None:
 
 
 def cut(parts: Sequence[Part], start: int, end: int | None = None) -> Parts:
-    """The characters [start, end) of a value, with their places. Holes on the way stay."""
+    """Cut the characters [start, end) out of a value, with their places. Holes on the way stay."""
     found, done = [], 0
     end = sum(len(part.text) for part in parts) if end is None else end
     for part in parts:
@@ -135,7 +137,7 @@ def cut(parts: Sequence[Part], start: int, end: int | None = None) -> Parts:
 
 
 def plain(text: str, *variables: str, place: Place | None = None) -> Parts:
-    """A known text that stands nowhere."""
+    """Make a known text that stands nowhere."""
     return (Part(text, None, variables, written=place),)
 
 
@@ -146,7 +148,7 @@ def hole(
 
 
 def options_of(words: Iterable[Field]) -> tuple[str, ...] | None:
-    """The options among words; None where a word may be any."""
+    """Return the options among words; None where a word may be any."""
     found: dict[str, None] = {}
     for word in words:
         if word.several and word.brings is None:
@@ -166,7 +168,7 @@ def opens(word: str) -> bool:
 
 
 def holds_options(name: str) -> bool:
-    """Whether a variable is likely to hold options, by its name."""
+    """Tell whether a variable is likely to hold options, by its name."""
     return _OPTIONS.search(name) is not None
 
 
@@ -175,7 +177,7 @@ def is_option(word: str) -> bool:
 
 
 def through(parts: Parts, name: str, place: Place, *, loose: bool, default: bool = False) -> Parts:
-    """A value as it comes out of `$name` that stands at `place`; `default`: as its default, `${name:-8}`.
+    """Return a value as it comes out of `$name` that stands at `place`; `default`: as its default, `${name:-8}`.
 
     A value of several words stays written where each of them is.
     """
@@ -196,7 +198,7 @@ def through(parts: Parts, name: str, place: Place, *, loose: bool, default: bool
 
 
 def joined(parts: Parts) -> Iterator[Part]:
-    """Neighbours that stand side by side and came the same way, as one. Empty runs are left out."""
+    """Join neighbours that stand side by side and came the same way. Empty runs are left out."""
     last: Part | None = None
     for part in parts:
         if not part.text:
@@ -222,7 +224,7 @@ def _beside(left: Part, right: Part) -> bool:
 
 
 def fields(parts: Iterable[Part | None], ifs: str) -> list[Parts]:
-    """Splits loose parts at the characters of `ifs`, and everything at the breaks (None) between elements."""
+    """Split loose parts at the characters of `ifs`, and everything at the breaks (None) between elements."""
     found: list[list[Part]] = []
     open_: list[Part] | None = None
     blank = "".join(character for character in ifs if character in " \t\n")

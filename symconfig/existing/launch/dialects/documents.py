@@ -20,7 +20,7 @@ _TRAINER_KEYS = ("per_device_train_batch_size", "model_name_or_path", "gradient_
 
 
 def dialect_of(data: Any) -> Dialect | None:
-    """None: nothing of these."""
+    """Return the dialect; None: nothing of these."""
     if not isinstance(data, dict):
         return None
     sections = {key for key, value in data.items() if isinstance(value, dict)}
@@ -38,7 +38,9 @@ def dialect_of(data: Any) -> Dialect | None:
 
 
 def read_document(tree: Tree, variables: Mapping[str, str], overrides: Sequence[Entry] = ()) -> Reading | None:
-    """What the file says, with the overrides of a command line put in; None where it speaks none of the dialects."""
+    """Read what the file says, with the overrides of a command line put in; None where it speaks none of the
+    dialects.
+    """
     match dialect_of(tree.data):
         case "model args yaml":
             return read_model_args(tree, variables)
@@ -52,14 +54,14 @@ def read_document(tree: Tree, variables: Mapping[str, str], overrides: Sequence[
 
 
 def _megatron(tree: Tree, variables: Mapping[str, str]) -> Reading:
-    """Megatron-LM's --yaml-cfg: sections are only for order, and `${NAME}` is the environment's."""
+    """Read Megatron-LM's --yaml-cfg: sections are only for order, and `${NAME}` is the environment's."""
     found = by_path(_expanded(tree, variables))
     settings, unread = translated(found)
     return Reading("megatron yaml", (tree.text,), settings, tree=tree, unread=(*tree.unread, *unread))
 
 
 def _trainer(tree: Tree, variables: Mapping[str, str]) -> Reading:
-    """A flat file of arguments of Transformers' Trainer and of those who build on it: its keys are the options."""
+    """Read a flat file of arguments of Transformers' Trainer and of those who build on it: its keys are the options."""
     settings = tuple(
         Setting("--" + ".".join(entry.path), entry.spelled, entry.words, entry.place)
         for entry in _expanded(tree, variables)
@@ -77,7 +79,9 @@ def _expanded(tree: Tree, variables: Mapping[str, str]) -> list[Entry]:
 def read_sections(
     tree: Tree | None, variables: Mapping[str, str], overrides: Sequence[Entry], text: Text | None = None
 ) -> Reading:
-    """Megatron-Bridge and NeMo: a file with sections, overrides, or both. text: of overrides without a file."""
+    """Read what Megatron-Bridge and NeMo are given: a file with sections, overrides, or both. text: of overrides
+    without a file.
+    """
     filed = entries(tree) if tree is not None else ()
     everything = [replace(entry, path=_below_training(entry.path)) for entry in (*filed, *overrides)]
     found = interpolated(by_path(everything), variables)
@@ -96,7 +100,7 @@ def read_sections(
 
 
 def _below_training(path: Path) -> Path:
-    """NeMo-Framework-Launcher has a level around what it passes on."""
+    """Return the path below the level that NeMo-Framework-Launcher has around what it passes on."""
     inner = path[:1] == ("training",) and path[1:2] in (("model",), ("trainer",), ("run",), ("exp_manager",))
     return path[1:] if inner else path
 

@@ -170,7 +170,7 @@ _ACTIVATIONS: dict[str, tuple[Meaning, ...]] = {
 
 
 def _precision(entry: Entry, near: Near) -> Iterator[Meaning]:
-    """`bf16_mixed`, `bf16-mixed`, 16; Megatron-Bridge's names say the recipe of FP8 too."""
+    """Read `bf16_mixed`, `bf16-mixed`, 16; Megatron-Bridge's names say the recipe of FP8 too."""
     name = str(entry.value).replace("-", "_").lower()
     if name in ("32", "32_true", "fp32", "none"):
         return
@@ -197,7 +197,7 @@ def _query_groups(entry: Entry, near: Near) -> Iterator[Meaning]:
 
 
 def _fp8(entry: Entry, near: Near) -> Iterator[Meaning]:
-    """NeMo 1.x has three switches for what is one value."""
+    """Read NeMo 1.x's three switches for what is one value."""
     if isinstance(entry.value, bool):
         if entry.value:
             yield "fp8", "hybrid" if near("fp8_hybrid") else "e4m3"
@@ -206,7 +206,7 @@ def _fp8(entry: Entry, near: Near) -> Iterator[Meaning]:
 
 
 def _schedule(entry: Entry, near: Near) -> Iterator[Meaning]:
-    """Of what Megatron-LM has no name for, nothing is said: it changes neither time nor memory."""
+    """Read a schedule; of what Megatron-LM has no name for, nothing is said: it changes neither time nor memory."""
     style = {"cosineannealing": "cosine", "warmupannealing": "linear"}.get(str(entry.value).lower())
     if style is not None:
         yield "lr_decay_style", style
@@ -220,7 +220,7 @@ def _betas(entry: Entry, near: Near) -> Iterator[Meaning]:
 
 
 def _recompute(dest: str) -> Callable[[Entry, Near], Iterator[Meaning]]:
-    """NeMo's shipped files name a method and no granularity, which recomputes nothing."""
+    """Read recompute. NeMo's shipped files name a method and no granularity, which recomputes nothing."""
 
     def meaning(entry: Entry, near: Near) -> Iterator[Meaning]:
         if dest == "recompute_granularity" or near("activations_checkpoint_granularity") == "full":
@@ -241,7 +241,7 @@ def _offloaded_layers(entry: Entry, near: Near) -> Iterator[Meaning]:
 
 
 def _tokenizer(entry: Entry, near: Near) -> Iterator[Meaning]:
-    """NeMo's `library` is Megatron-LM's type, but for `megatron`, whose `type` it is."""
+    """Read NeMo's `library`, which is Megatron-LM's type, but for `megatron`, whose `type` it is."""
     library = near("library")
     if library == "huggingface":
         yield "tokenizer_type", "HuggingFaceTokenizer"
@@ -253,7 +253,7 @@ def _tokenizer(entry: Entry, near: Near) -> Iterator[Meaning]:
 
 
 def _weight_shards(of: str) -> Callable[[Entry, Near], Iterator[Meaning]]:
-    """As many shards of the weights as the degree itself has: nothing is split further."""
+    """Read as many shards of the weights as the degree itself has: nothing is split further."""
 
     def meaning(entry: Entry, near: Near) -> Iterator[Meaning]:
         if entry.value != near(of):
@@ -266,7 +266,7 @@ _LAYOUT = {"embedding": "E", "decoder": "t", "transformer": "t", "mtp": "m", "lo
 
 
 def _layout(entry: Entry, near: Near) -> Iterator[Meaning]:
-    """A list of the layers of each stage; Megatron-LM's option has a letter for each."""
+    """Read a list of the layers of each stage; Megatron-LM's option has a letter for each."""
     value = entry.value
     if isinstance(value, list):
         if not all(isinstance(stage, list) and all(layer in _LAYOUT for layer in stage) for stage in value):

@@ -24,7 +24,7 @@ _QUOTED = re.compile(r"\\\\(.)")
 
 
 def read_model_args(tree: Tree, variables: Mapping[str, str]) -> Reading:
-    """The options of MODEL_ARGS, with the variables of ENV_VARS and those that are given put in."""
+    """Return the options of MODEL_ARGS, with the variables of ENV_VARS and those that are given put in."""
     own = tree.get("ENV_VARS")
     environment = {
         name: word(tree, ("ENV_VARS", name))
@@ -66,7 +66,7 @@ def _setting(name: str, entry: Entry) -> Iterator[Setting]:
 
 
 def _spoken(name: str, whole: Word) -> Iterator[Word]:
-    """The words that the text of one value stands for."""
+    """Yield the words that the text of one value stands for."""
     text = whole.text
     if text[:1] == "[" and text[-1:] == "]":
         items = text[1:-1].replace(",", " ").split()

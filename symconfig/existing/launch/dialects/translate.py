@@ -25,7 +25,7 @@ Path = tuple[str, ...]
 
 
 def by_path(entries: Iterable[Entry]) -> dict[Path, Entry]:
-    """The last one of a path wins, and one that is removed takes all below it away."""
+    """Sort entries by path: the last one of a path wins, and one that is removed takes all below it away."""
     found: dict[Path, Entry] = {}
     sections: set[Path] = set()
     for entry in entries:
@@ -42,7 +42,7 @@ def by_path(entries: Iterable[Entry]) -> dict[Path, Entry]:
 
 
 def translated(entries: Mapping[Path, Entry]) -> tuple[tuple[Setting, ...], tuple[Unread, ...]]:
-    """The options that say what the entries say, in their order, and what says nothing to Megatron-LM.
+    """Return the options that say what the entries say, in their order, and what says nothing to Megatron-LM.
 
     Only what changes the model or what lies in memory is unread as something that matters.
     """
@@ -69,7 +69,7 @@ def translated(entries: Mapping[Path, Entry]) -> tuple[tuple[Setting, ...], tupl
 
 
 def _aside(path: Path, entries: Mapping[Path, Entry]) -> bool:
-    """Of a section that says nothing of the computation; of adapters that are not used."""
+    """Tell whether an entry is of a section that says nothing of the computation; of adapters that are not used."""
     if "peft" in path:
         scheme = entries.get((*path[: path.index("peft") + 1], "peft_scheme"))
         return scheme is not None and scheme.value in (None, "none")
@@ -90,7 +90,9 @@ def _unread(entry: Entry, why: str, matters: bool) -> Unread:
 
 
 def _settings(entry: Entry, entries: Mapping[Path, Entry]) -> Iterator[Setting]:
-    """Raises KeyError where it has no option, ValueError where its value is not understood."""
+    """Yield the settings of an entry. Raises KeyError where it has no option, ValueError where its value is not
+    understood.
+    """
 
     def near(key: str) -> Any:
         other = entries.get((*entry.path[:-1], key))
@@ -124,6 +126,6 @@ def _meanings(entry: Entry, near: Near) -> Iterable[Meaning]:
 
 
 def _tail(table: Mapping[str, object], path: Path) -> str | None:
-    """The longest end of the path that the table has: at most a section and a key."""
+    """Return the longest end of the path that the table has: at most a section and a key."""
     ends = (".".join(path[-length:]) for length in (2, 1))
     return next((end for end in ends if end in table), None)
