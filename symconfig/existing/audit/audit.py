@@ -13,8 +13,8 @@ from symconfig.existing.audit import memory_rules, remedies
 from symconfig.existing.audit.judge import Judged, job_of, judge
 from symconfig.existing.audit.sides import Side, side
 from symconfig.existing.launch.reading import Assumption, Hides, Reading
-from symconfig.existing.recover.asked import Asked
 from symconfig.existing.recover.run import Impossible, Run
+from symconfig.existing.recover.supplied import Supplied
 from symconfig.existing.rules import launcher
 from symconfig.existing.rules.launcher import LauncherFacts
 from symconfig.existing.rules.rule import Finding
@@ -81,7 +81,7 @@ class Audit:
 
 def audit(
     reading: Reading,
-    asked: Asked,
+    supplied: Supplied,
     cluster: ClusterDescriptor | None,
     limits: Limits,
     *,
@@ -91,12 +91,12 @@ def audit(
     """Audit a reading. plan: look for a better one, too. Raises InputError for a framework's version that is
     not known.
     """
-    return audited(side(reading, asked), asked, cluster, limits, plan=plan, progress=progress)
+    return audited(side(reading, supplied), supplied, cluster, limits, plan=plan, progress=progress)
 
 
 def audited(
     found: Side,
-    asked: Asked,
+    supplied: Supplied,
     cluster: ClusterDescriptor | None,
     limits: Limits,
     *,
@@ -105,7 +105,7 @@ def audited(
 ) -> Audit:
     """Audit a configuration that its framework has read. plan: as of `audit`."""
     reading = found.reading
-    findings, unpredicted = (*_launcher(reading, asked, cluster), *found.findings(cluster)), _dark(found, cluster)
+    findings, unpredicted = (*_launcher(reading, supplied, cluster), *found.findings(cluster)), _dark(found, cluster)
     if unpredicted or cluster is None:
         return Audit(found, findings, unpredicted=tuple(unpredicted))
     progress("predicting what is there")
@@ -158,20 +158,20 @@ def _planned(
     return replace(done, better=better, way=steps(done.judged, better, framework))
 
 
-def _launcher(reading: Reading, asked: Asked, cluster: ClusterDescriptor | None) -> list[Finding]:
+def _launcher(reading: Reading, supplied: Supplied, cluster: ClusterDescriptor | None) -> list[Finding]:
     config = reading.deepspeed.text if reading.deepspeed is not None else None
     scripts = tuple(text for text in reading.texts if text != config) if reading.format == "bash" else ()
-    facts = LauncherFacts(reading.world, asked.gpus, cluster.gpus_per_node if cluster is not None else None, scripts)
+    facts = LauncherFacts(reading.world, supplied.gpus, cluster.gpus_per_node if cluster is not None else None, scripts)
     return launcher.findings(facts, reading.program.place if reading.program is not None else None)
 
 
-def _dark(found: Side, cluster: ClusterDescriptor | None) -> list[Problem]:
+def _dark(side_: Side, cluster: ClusterDescriptor | None) -> list[Problem]:
     """Return why no prediction is made, whatever the options say."""
-    result = list(remedies.of_unread(found.reading))
+    result = list(remedies.of_unread(side_.reading))
     if cluster is None:
         result.append(Problem("is needed to predict memory and time", field="--cluster", hint="--cluster h100"))
-    if found.gpus is None:
-        result.append(remedies.helped(_uncounted(found.reading), found.reading))
+    if side_.gpus is None:
+        result.append(remedies.helped(_uncounted(side_.reading), side_.reading))
     return result
 
 

@@ -51,11 +51,11 @@ class Judged:
 def judge(run: Run, cluster: ClusterDescriptor, limits: Limits) -> Judged:
     """Judge a run. Raises InputError where the degrees do not fit the model."""
     model = run.described.model
-    job, found = whole(model, job_of(run, cluster, limits)), as_found(model, cluster, run.configuration)
-    if wrong := list(_undivided(found)):
+    job, prospect = whole(model, job_of(run, cluster, limits)), as_found(model, cluster, run.configuration)
+    if wrong := list(_undivided(prospect)):
         raise InputError(wrong)
-    found = replace(found, request=replace(found.request, job=job))
-    best = replace(candidate.detail(found, cluster, job, best=True), target=run.target, options=run.options)
+    prospect = replace(prospect, request=replace(prospect.request, job=job))
+    best = replace(candidate.detail(prospect, cluster, job, best=True), target=run.target, options=run.options)
     fits = best.predicted.device_bytes <= limits.usable_bytes(cluster.gpu.memory_bytes.value)
     plan = Plan(
         model=run.described.model,
@@ -70,12 +70,12 @@ def judge(run: Run, cluster: ClusterDescriptor, limits: Limits) -> Judged:
     return Judged(run, plan)
 
 
-def _undivided(found: Prospect) -> Iterator[Problem]:
+def _undivided(prospect: Prospect) -> Iterator[Problem]:
     """Yield what cannot be divided like this, so that a figure for it would be one for nothing."""
-    for constraint in found.refused():
+    for constraint in prospect.refused():
         if constraint.divides:
-            limits = found.request.limits
-            yield Impossible(what=constraint.said(limits.fixed, found.columns().at(0)), rule=_rule(constraint))
+            limits = prospect.request.limits
+            yield Impossible(what=constraint.said(limits.fixed, prospect.columns().at(0)), rule=_rule(constraint))
 
 
 def _rule(constraint: Constraint) -> str:

@@ -69,9 +69,9 @@ def steps(judged: Judged, better: Plan, framework: Framework) -> tuple[State, ..
     predicted = judged.plan.best.predicted
     here, done = State((), predicted.step_s, predicted.device_bytes, judged.fits), []
     while left := [name for name in DECISIONS if differs(name, now, target)]:
-        names, found = walk.next(now, target, left, here)
+        names, reached = walk.next(now, target, left, here)
         now = moved(now, target, names)
-        here = replace(found, gain=1 - found.step_s / here.step_s)
+        here = replace(reached, gain=1 - reached.step_s / here.step_s)
         done.append(here)
     return tuple(done)
 
@@ -97,14 +97,14 @@ class _Walk:
         predicted = self.better.best.predicted
         return tuple(left), State(changes(now, target), predicted.step_s, predicted.device_bytes, True)
 
-    def _state(self, configuration: Configuration, said: tuple[str, ...]) -> State | None:
+    def _state(self, configuration: Configuration, decisions: tuple[str, ...]) -> State | None:
         """Return what a configuration costs; None where it cannot run."""
-        found = self._found(configuration)
-        if found is None or found.refused():
+        cost = self._found(configuration)
+        if cost is None or cost.refused():
             return None
-        parts = detail(found)
-        used = device_bytes(max(parts.peaks), found.machine, configuration.framework)
-        return State(said, refined_s(found, parts), used, used <= self.judged.plan.usable_bytes)
+        parts = detail(cost)
+        used = device_bytes(max(parts.peaks), cost.machine, configuration.framework)
+        return State(decisions, refined_s(cost, parts), used, used <= self.judged.plan.usable_bytes)
 
     def _found(self, c: Configuration) -> Prospect | None:
         if c.degrees.world_size != self.judged.plan.best.parallel.world_size:
@@ -241,9 +241,9 @@ def _extras(now: Extras, then: Extras) -> Iterator[str]:
 def _ends(c: Configuration) -> str:
     if c.layout:
         return c.layout
-    told = [f"{count} layers {end}" for end, count in (("first", c.first_layers), ("last", c.last_layers)) if count]
-    told += [f"the {end} as a layer" for end, on in zip(("embedding", "loss"), c.ends_as_layers, strict=True) if on]
-    return ", ".join(told) or "equal"
+    ends = [f"{count} layers {end}" for end, count in (("first", c.first_layers), ("last", c.last_layers)) if count]
+    ends += [f"the {end} as a layer" for end, on in zip(("embedding", "loss"), c.ends_as_layers, strict=True) if on]
+    return ", ".join(ends) or "equal"
 
 
 def recompute(c: Configuration) -> str:

@@ -88,7 +88,7 @@ def refused(tree: Tree) -> InputError:
 
 def folder_refused(path: Path) -> InputError:
     """Say that a folder was named, and which of its files may be meant."""
-    names = sorted(found.name for pattern in _LAUNCHERS for found in path.glob(pattern))
+    names = sorted(match.name for pattern in _LAUNCHERS for match in path.glob(pattern))
     more = f" (and {len(names) - 5} more)" if len(names) > 5 else ""
     hint = f"one of its files: {', '.join(names[:5])}{more}" if names else "the file that starts the training"
     return InputError(Problem("is a folder", file=str(path), need="a file", hint=hint))

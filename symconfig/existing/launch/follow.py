@@ -103,8 +103,8 @@ def followed(reading: Reading, around: Around) -> Reading:
 
 def _given(reading: Reading, names: Sequence[str]) -> Setting | None:
     """Return the last option of these names that has a value, dashes and underscores alike."""
-    found = [setting for setting in reading.settings if setting.name.replace("_", "-") in names and setting.values]
-    return found[-1] if found else None
+    settings = [setting for setting in reading.settings if setting.name.replace("_", "-") in names and setting.values]
+    return settings[-1] if settings else None
 
 
 def _dark(setting: Setting, why: str) -> Unread:
@@ -207,7 +207,7 @@ def _megatron_yaml(reading: Reading, around: Around) -> Reading:
     if filed is None:
         return _unread(reading, _dark(setting, "names a file without anything of Megatron-LM's"))
     why = "does nothing beside --yaml-cfg, which replaces it"
-    beside = tuple(
+    ignored = tuple(
         Unread(other.place, other.spelled, why, Hides.NOTHING)
         for other in reading.settings
         if other is not setting and other.name
@@ -218,7 +218,7 @@ def _megatron_yaml(reading: Reading, around: Around) -> Reading:
         settings=(*filed.settings, setting),
         tree=tree,
         texts=_texts(reading, tree.text),
-        unread=(*reading.unread, *filed.unread, *beside),
+        unread=(*reading.unread, *filed.unread, *ignored),
     )
 
 
@@ -267,9 +267,9 @@ def _verl(reading: Reading, around: Around) -> Reading:
     program = str(Path(reading.program.text).parent) if reading.program is not None else ""
     tree, dark = (None, ()) if own else _sections_file(reading, around, program)
     filed = () if tree is None else (entry for entry in entries(tree) if entry.path[0] != "hydra")
-    found = interpolated(by_path((*filed, *entries_of(reading.settings, False))), around.variables)
+    resolved = interpolated(by_path((*filed, *entries_of(reading.settings, False))), around.variables)
     rest = tuple(setting for setting in reading.settings if not is_key(setting))
-    settings = (*verl.kept(found.values()), *rest)
+    settings = (*verl.kept(resolved.values()), *rest)
     return replace(
         reading,
         format=verl.FORMAT,

@@ -26,9 +26,9 @@ class Harmless:
     def __bool__(self) -> bool:
         return self.everything or bool(self.files)
 
-    def names(self, said: str) -> bool:
+    def names(self, sentence: str) -> bool:
         """Tell whether what is said of an unread place names one of the files."""
-        words = [word for word in _APART.split(said) if word]
+        words = [word for word in _APART.split(sentence) if word]
         return self.everything or any(_same(file, word) for file in self.files for word in words)
 
 

@@ -155,14 +155,14 @@ class _Parser:
             if math.isfinite(number):
                 return number if match[2] or match[3] else int(raw)
         finite = bool(match) or raw.lstrip("+-").lower() in _NOT_FINITE
-        near = raw.lower() if raw.lower() in _WORDS else f'"{shorten(raw)}"'
+        meant = raw.lower() if raw.lower() in _WORDS else f'"{shorten(raw)}"'
         self.report(
             "not a finite number of ordinary length" if finite else "a value that is no number has no quotes",
             start,
             end,
             got=shorten(raw),
             path=self.path(),
-            hint=None if finite else near,
+            hint=None if finite else meant,
         )
         return None
 

@@ -95,8 +95,8 @@ def _bash(
 
 def _says_nothing(reading: Reading) -> bool:
     """Tell whether the program gets neither an option nor a file, and none that may have been overlooked."""
-    said = reading.settings or reading.tree or reading.deepspeed or reading.recipe or reading.model_config
-    return reading.program is not None and not said and reading.complete
+    anything = reading.settings or reading.tree or reading.deepspeed or reading.recipe or reading.model_config
+    return reading.program is not None and not anything and reading.complete
 
 
 def _silent(reading: Reading) -> InputError:

@@ -154,13 +154,13 @@ class Tree:
 
     def get(self, *path: str | int) -> Any:
         """Return the value of a path; None where there is none."""
-        found = self.data
+        value = self.data
         for key in path:
             if isinstance(key, int):
-                found = found[key] if isinstance(found, list) and key < len(found) else None
+                value = value[key] if isinstance(value, list) and key < len(value) else None
             else:
-                found = found.get(key) if isinstance(found, dict) else None
-        return found
+                value = value.get(key) if isinstance(value, dict) else None
+        return value
 
     def place(self, path: KeyPath, *, of_key: bool = False) -> Place | None:
         """Return the place of a value, or of its key; of what contains it where it is not in the file."""

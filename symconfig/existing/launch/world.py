@@ -94,12 +94,12 @@ def _number(text: str) -> int | None:
 
 def _spoken(launcher: Sequence[Word]) -> dict[str, list[tuple[str, Word]]]:
     """Return each launcher's options with a value, spelled with underscores and without dashes."""
-    found: dict[str, list[tuple[str, Word]]] = {}
+    by_launcher: dict[str, list[tuple[str, Word]]] = {}
     current: list[tuple[str, Word]] = []
     for index, word in enumerate(launcher):
         name = basename(word.text)
         if name in LAUNCHERS:  # its folder may be unknown
-            current = found.setdefault(name, [])
+            current = by_launcher.setdefault(name, [])
             continue
         match = re.fullmatch(r"--?([A-Za-z][\w-]*)(?:=(.*))?", word.text, re.DOTALL)
         short = re.fullmatch(r"-([nNG])(\d+)", word.text)
@@ -109,7 +109,7 @@ def _spoken(launcher: Sequence[Word]) -> dict[str, list[tuple[str, Word]]]:
             current.append((match.group(1).replace("-", "_"), _after(word, len(word.text) - len(match.group(2)))))
         elif match and index + 1 < len(launcher):
             current.append((match.group(1).replace("-", "_"), launcher[index + 1]))
-    return found
+    return by_launcher
 
 
 def _after(word: Word, count: int) -> Word:

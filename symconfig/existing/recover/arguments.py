@@ -38,26 +38,26 @@ class Arguments:
         return self.find(*names) is not None
 
     def place(self, *names: str) -> Place | None:
-        found = self.find(*names)
-        return found.place if found else None
+        setting = self.find(*names)
+        return setting.place if setting else None
 
     def text(self, *names: str) -> str | None:
         """Return its first value; "" for a switch; None where it is not given, or what it is given is not known."""
-        found = self.find(*names)
-        if found is None:
+        setting = self.find(*names)
+        if setting is None:
             return None
-        dark = next((word.unknown for word in found.values if word.unknown), None)
+        dark = next((word.unknown for word in setting.values if word.unknown), None)
         if dark:
-            self._wrong(found, f"its value {dark}")
+            self._wrong(setting, f"its value {dark}")
             return None
-        return found.values[0].text if found.values else ""
+        return setting.values[0].text if setting.values else ""
 
     def words(self, *names: str) -> tuple[str, ...]:
         """Return all values, also those that commas part in one word."""
         if self.text(*names) is None:
             return ()
-        found = self.find(*names)
-        values = found.values if found else ()
+        setting = self.find(*names)
+        values = setting.values if setting else ()
         return tuple(part for word in values for part in word.text.replace(",", " ").split())
 
     def whole(self, *names: str) -> int | None:
@@ -94,9 +94,9 @@ class Arguments:
         return text.lower() in TRUE
 
     def _not(self, names: Sequence[str], text: str, need: str) -> None:
-        found = self.find(*names)
-        if found is not None:
-            self._wrong(found, "has a wrong value", got=shorten(text) or "nothing", need=need)
+        setting = self.find(*names)
+        if setting is not None:
+            self._wrong(setting, "has a wrong value", got=shorten(text) or "nothing", need=need)
 
     def _wrong(self, setting: Setting, what: str, got: str | None = None, need: str | None = None) -> None:
         problem = self.problem(setting, what, got=got, need=need)

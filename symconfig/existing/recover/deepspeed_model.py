@@ -16,9 +16,9 @@ from symconfig.descriptor.model import Adapter, AdapterTarget, ModelDescriptor
 from symconfig.errors import InfeasibleError, InputError, Problem
 from symconfig.existing.launch.reading import Reading
 from symconfig.existing.recover.arguments import Arguments
-from symconfig.existing.recover.asked import Asked
 from symconfig.existing.recover.known import by_name
 from symconfig.existing.recover.run import Assumed, Described
+from symconfig.existing.recover.supplied import Supplied
 from symconfig.existing.recover.zoo import zoo_match, zoo_near
 from symconfig.frameworks.deepspeed.adapters import target_modules
 
@@ -38,10 +38,10 @@ _PEFT_RANK = 8  # peft/tuners/lora/config.py; its default modules of Llama-like 
 _PEFT_TARGETS = ("q_proj", "v_proj")
 
 
-def described(reading: Reading, arguments: Arguments, asked: Asked, problems: list[Problem]) -> Described | None:
+def described(reading: Reading, arguments: Arguments, supplied: Supplied, problems: list[Problem]) -> Described | None:
     """Return the model with its adapter, or None with what is missing or wrong in `problems`."""
     try:
-        base, assumed = _base(reading, arguments, asked)
+        base, assumed = _base(reading, arguments, supplied)
     except InputError as error:
         problems += error.problems
         return None
@@ -51,7 +51,7 @@ def described(reading: Reading, arguments: Arguments, asked: Asked, problems: li
     if adapter is None:
         name = zoo_match(base)
         return Described(
-            load_model(name) if name and asked.model is None else base,
+            load_model(name) if name and supplied.model is None else base,
             name,
             tuple(assumed),
             None if name else zoo_near(base),
@@ -60,9 +60,9 @@ def described(reading: Reading, arguments: Arguments, asked: Asked, problems: li
     return None if model is None else Described(model, _zoo_of(model), tuple(assumed))
 
 
-def _base(reading: Reading, arguments: Arguments, asked: Asked) -> tuple[ModelDescriptor, list[Assumed]]:
-    if asked.model is not None:
-        return asked.model, []
+def _base(reading: Reading, arguments: Arguments, supplied: Supplied) -> tuple[ModelDescriptor, list[Assumed]]:
+    if supplied.model is not None:
+        return supplied.model, []
     if reading.model_config is not None:
         return load_model(str(Path(reading.model_config).absolute())), []
     named = arguments.find(*NAMES)
@@ -71,8 +71,8 @@ def _base(reading: Reading, arguments: Arguments, asked: Asked) -> tuple[ModelDe
         raise InputError(Arguments.problem(named, f"its value {dark}", hint="--model M"))
     given = arguments.text(*NAMES)
     place = arguments.place(*NAMES)
-    if given and (found := by_name(given, place)) is not None:
-        return found
+    if given and (public := by_name(given, place)) is not None:
+        return public
     where = Problem("", file=reading.file) if place is None else Problem("", place.file, place.line, place.column)
     raise InputError(unnamed(given, where))
 

@@ -98,8 +98,8 @@ class Namespace(Mapping[str, Value]):
 
     def setting(self, dest: str) -> Setting | None:
         """Return what gives a destination; None where it is the default."""
-        found = self._given.get(dest)
-        return None if found is None else found[1]
+        setting = self._given.get(dest)
+        return None if setting is None else setting[1]
 
     def given(self, dest: str) -> bool:
         return self._misses(dest) or dest in self._given
@@ -198,8 +198,8 @@ def _scalar(flag: Flag, word: str) -> Value:
     else:
         value = word.removeprefix("AttnBackend.")
     if flag.choices and str(value) not in flag.choices:
-        near = difflib.get_close_matches(word, flag.choices, n=1)
-        raise ValueError(f"one of {', '.join(flag.choices)}" + (f" ({near[0]}?)" if near else ""))
+        matches = difflib.get_close_matches(word, flag.choices, n=1)
+        raise ValueError(f"one of {', '.join(flag.choices)}" + (f" ({matches[0]}?)" if matches else ""))
     return value
 
 

@@ -14,16 +14,16 @@ def settings(words: Sequence[str], file: str) -> tuple[Setting, ...]:
     the first option belong to none.
     """
     place = Place(file, 0, 0, 0, 0)
-    found: list[tuple[str, list[str], bool]] = []
+    options: list[tuple[str, list[str], bool]] = []
     for word in words:
         if is_option(word):
             name, joined, value = word.partition("=")
-            found.append((name, [value] if joined else [], bool(joined)))
-        elif found:
-            found[-1][1].append(word)
+            options.append((name, [value] if joined else [], bool(joined)))
+        elif options:
+            options[-1][1].append(word)
     return tuple(
         Setting(name, name, tuple(as_word(value, place) for value in values), place, joined)
-        for name, values, joined in found
+        for name, values, joined in options
     )
 
 

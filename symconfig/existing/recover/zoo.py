@@ -78,12 +78,12 @@ def _shown(value: object) -> str:
 def alike(model: ModelDescriptor, fits: Callable[[ModelDescriptor], bool]) -> ModelDescriptor | None:
     """Return the zoo's model of the same shapes but for the vocabulary, the most alike where there are several."""
     mine = meaning(model)
-    found = sorted(
+    candidates = sorted(
         (len(differing(mine, theirs)), other.name)
         for other, theirs in _zoo()
         if all(mine.get(shape) == theirs.get(shape) for shape in _SHAPES) and fits(other)
     )
-    return named(found[0][1]) if found else None
+    return named(candidates[0][1]) if candidates else None
 
 
 def by_tokenizer(name: str) -> ModelDescriptor | None:

@@ -84,23 +84,23 @@ class DeepSpeedFacts:
 
     def get(self, *path: str) -> Any:
         """Return the value of a path; None where there is none."""
-        found: Any = self.config
+        value: Any = self.config
         for key in path:
-            found = found.get(key) if isinstance(found, dict) else None
-        return found
+            value = value.get(key) if isinstance(value, dict) else None
+        return value
 
     def section(self, *path: str) -> Json:
         """Return the object of a path; empty where there is none."""
-        found = self.get(*path)
-        return found if isinstance(found, dict) else {}
+        value = self.get(*path)
+        return value if isinstance(value, dict) else {}
 
     def number(self, *path: str) -> int | float | None:
-        found = self.get(*path)
-        return found if isinstance(found, (int, float)) and not isinstance(found, bool) else None
+        value = self.get(*path)
+        return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
     def whole(self, *path: str, otherwise: int = 0) -> int:
-        found = self.number(*path)
-        return found if isinstance(found, int) else otherwise
+        value = self.number(*path)
+        return value if isinstance(value, int) else otherwise
 
     @property
     def stage(self) -> int:

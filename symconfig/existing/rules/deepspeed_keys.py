@@ -20,20 +20,20 @@ def _of(kind: Kind, near: bool | None = None) -> Callable[[DeepSpeedFacts], Iter
     """Return the check of mismatches of one kind; near: only those that have, or have no, similar known word."""
 
     def check(facts: DeepSpeedFacts) -> Iterator[Problem]:
-        for found in mismatches(facts.tree.data):
-            if (facts.trainer and found.path in OVERWRITTEN) or found.path in _ELSEWHERE:
+        for mismatch in mismatches(facts.tree.data):
+            if (facts.trainer and mismatch.path in OVERWRITTEN) or mismatch.path in _ELSEWHERE:
                 continue
-            if found.kind == kind and (near is None or near == (found.near is not None)):
-                yield _problem(facts, found)
+            if mismatch.kind == kind and (near is None or near == (mismatch.near is not None)):
+                yield _problem(facts, mismatch)
 
     return check
 
 
-def _problem(facts: DeepSpeedFacts, found: Mismatch) -> Problem:
-    of_key = found.kind in ("removed", "unknown", "ignored", "deprecated")
-    hint = f"{found.need} instead" if found.kind == "deprecated" and found.need else found.near
-    need = None if found.kind == "deprecated" else found.need
-    return facts.problem(found.path, found.what, got=found.got, need=need, hint=hint, of_key=of_key)
+def _problem(facts: DeepSpeedFacts, mismatch: Mismatch) -> Problem:
+    of_key = mismatch.kind in ("removed", "unknown", "ignored", "deprecated")
+    hint = f"{mismatch.need} instead" if mismatch.kind == "deprecated" and mismatch.need else mismatch.near
+    need = None if mismatch.kind == "deprecated" else mismatch.need
+    return facts.problem(mismatch.path, mismatch.what, got=mismatch.got, need=need, hint=hint, of_key=of_key)
 
 
 def _old_and_new(facts: DeepSpeedFacts) -> Iterator[Problem]:

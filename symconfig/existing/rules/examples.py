@@ -87,12 +87,12 @@ def deepspeed_facts(rule: Rule[DeepSpeedFacts]) -> DeepSpeedFacts:
     """
     place = Place(FILE, 0, 0, 1, 1)
     command, _, text = rule.example.rpartition("\n")
-    said = shlex.split(command)
-    start = next((index + 1 for index, item in enumerate(said) if item.endswith(".py")), len(said))
-    given = settings(said[start:], FILE)
+    words_ = shlex.split(command)
+    start = next((index + 1 for index, item in enumerate(words_) if item.endswith(".py")), len(words_))
+    given = settings(words_[start:], FILE)
     tree = parse_json(Text(JSON, text.encode()))
     model = load_model(MODELS[rule.name]) if rule.name in MODELS else None
-    launcher = tuple(as_word(item, place) for item in said[:start])
+    launcher = tuple(as_word(item, place) for item in words_[:start])
     reading = Reading("bash", (tree.text,), given, None, launcher, deepspeed=tree)
-    found = DeepSpeedFacts.of_reading(reading, rule.gpus, model)
-    return replace(found, environment=None if rule.environment is None else {})
+    facts = DeepSpeedFacts.of_reading(reading, rule.gpus, model)
+    return replace(facts, environment=None if rule.environment is None else {})

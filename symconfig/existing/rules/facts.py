@@ -120,10 +120,10 @@ class MegatronFacts:
         value = self.value(dest)
         return None if value is None else str(value)
 
-    def known(self, found: int | None) -> int:
-        if found is None:
+    def known(self, number: int | None) -> int:
+        if number is None:
             raise NotKnown
-        return found
+        return number
 
     # Degrees. Those below 1 have a rule of their own, and are 1 here.
 

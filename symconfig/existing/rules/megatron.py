@@ -80,14 +80,14 @@ def findings(facts: MegatronFacts, rules: Sequence[Rule[MegatronFacts]] | None =
     that no program can divide.
     """
     released = facts.released
-    found = [
+    broken_rules = [
         Finding(rule.name, "warning" if rule.severity == "error" and not stays else rule.severity, problem)
         for rule in (every() if rules is None else rules)
         if applies(rule, facts.version)
         for stays in (released or rule.name in UNDIVIDED,)
         for problem in broken(rule, facts)
     ]
-    return sorted(found, key=lambda finding: (finding.problem.line or 0, finding.problem.column or 0))
+    return sorted(broken_rules, key=lambda finding: (finding.problem.line or 0, finding.problem.column or 0))
 
 
 def applies(rule: Rule[MegatronFacts], version: str) -> bool:

@@ -28,8 +28,8 @@ def nearest(name: str, options: Iterable[str]) -> str | None:
     longer = [option for option in options if _holds(_words(option), words)]
     if longer:
         return min(longer, key=lambda option: (_words(option)[0] != words[0], len(_words(option)), option))
-    near = difflib.get_close_matches(spelled, options, n=1, cutoff=ALIKE)
-    return near[0] if near else None
+    matches = difflib.get_close_matches(spelled, options, n=1, cutoff=ALIKE)
+    return matches[0] if matches else None
 
 
 def _words(name: str) -> list[str]:

@@ -63,10 +63,10 @@ def refuses(owner: str, *reasons: Reason, where: Asks | None = None) -> Check[Me
     """Return the check of an option, by its destination. where: what it takes to be refused; by default that it is
     there.
     """
-    asked = present(owner) if where is None else where
+    condition = present(owner) if where is None else where
 
     def check(facts: MegatronFacts) -> Iterator[Problem]:
-        if asked(facts):
+        if condition(facts):
             for reason in reasons:
                 if reason.since is None or facts.at_least(reason.since):
                     yield from _refusal(facts, owner, reason)

@@ -60,17 +60,17 @@ def answer(asked: Asked, top: int) -> Plan:
     Raises InputError for a job that cannot be run so, InfeasibleError where nothing fits.
     """
     _check(asked)
-    found: list[tuple[Plan, Trained, list[Layout]]] = []
+    tried: list[tuple[Plan, Trained, list[Layout]]] = []
     refused: list[InfeasibleError] = []
     for trained_on, job, fill in _jobs(asked):
         try:
-            found += _around(asked, job, fill, trained_on)
+            tried += _around(asked, job, fill, trained_on)
         except InfeasibleError as error:
             refused.append(error)
-    if not found:
+    if not tried:
         raise refused[0]
-    plan, _, _ = best = min(found, key=lambda each: each[2][0].step_s)
-    alike = [each for each in found if each[0] is plan and each is not best]
+    plan, _, _ = best = min(tried, key=lambda each: each[2][0].step_s)
+    alike = [each for each in tried if each[0] is plan and each is not best]
     ranked = [best, *sorted(alike, key=lambda each: each[2][0].step_s)][:top]
     candidates = [trained.candidate for _, trained, _ in ranked]
     steps = tuple(planned(asked, layouts[0]) for _, _, layouts in ranked)
@@ -202,11 +202,11 @@ def _layouts(asked: Asked, actor: Trained, critic: Trained | None, gpus: int) ->
                 else tuple(step / _SHARES for step in range(1, round(most * _SHARES) + 1))
             )
             every = ((Replica(engine, share), generate(Replica(engine, share), rl, served // tp)) for share in shares)
-            able = [(replica, found) for replica, found in every if found is not None]
+            able = [(replica, engine_) for replica, engine_ in every if engine_ is not None]
             if able:
-                shortest = min(found.seconds for _, found in able)
-                replica, found = next(each for each in able if each[1].seconds <= (1 + _ALIKE) * shortest)
-                yield make(replica=replica, generation=found)
+                shortest = min(engine_.seconds for _, engine_ in able)
+                replica, engine_ = next(each for each in able if each[1].seconds <= (1 + _ALIKE) * shortest)
+                yield make(replica=replica, generation=engine_)
 
 
 def _engines(asked: Asked, gpus: int) -> Sequence[int]:

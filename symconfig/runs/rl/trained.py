@@ -104,9 +104,9 @@ class Trained:
     @property
     def logit_count(self) -> float:
         """Logits of a micro-batch on each GPU of the last stage."""
-        found, p = self.found, self.found.degrees
-        padded = found.request.framework.padded_vocab(found.request.model.vocab_size, np.array([float(p.tp)]))
-        return found.micro * found.request.seq_length / p.cp * float(np.ravel(padded)[0]) / p.tp
+        prospect, p = self.found, self.found.degrees
+        padded = prospect.request.framework.padded_vocab(prospect.request.model.vocab_size, np.array([float(p.tp)]))
+        return prospect.micro * prospect.request.seq_length / p.cp * float(np.ravel(padded)[0]) / p.tp
 
     def peak_bytes(self, entropy: bool = False) -> float:
         """Return the bytes of an update at its peak on the fullest GPU.

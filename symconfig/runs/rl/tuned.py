@@ -32,24 +32,24 @@ def answer(job: Job, solve: Solve, told: Callable[[Plan], bool], top: int) -> Pl
 
     Raises InfeasibleError where no plan of an update leaves room for what the step has beside it.
     """
-    found: dict[str, tuple[Plan, Candidate, PlannedStep]] = {}
+    steps: dict[str, tuple[Plan, Candidate, PlannedStep]] = {}
     for left in _LEFT if job.preference is not None else _LEFT[:1]:
         try:
             plan = solve(_update(job, left), max(top, WEIGHED))
         except InfeasibleError:
-            if not found:
+            if not steps:
                 raise
             break
         plan = replace(plan, job=plan.job.model_copy(update={"limits": job.limits, "pins": job.pins}))
         for each in (plan.best, *plan.alternatives):
             if told(replace(plan, best=each)):
-                found.setdefault(repr((each.parallel, each.batch, each.options)), (plan, each, _step(plan, each)))
+                steps.setdefault(repr((each.parallel, each.batch, each.options)), (plan, each, _step(plan, each)))
     usable = plan.usable_bytes
     fitting = sorted(
-        (each for each in found.values() if _peak(each[2]) <= usable), key=lambda each: (each[2].step_s, _peak(each[2]))
+        (each for each in steps.values() if _peak(each[2]) <= usable), key=lambda each: (each[2].step_s, _peak(each[2]))
     )[:top]
     if not fitting:
-        raise InfeasibleError(_too_full(min((step for _, _, step in found.values()), key=_peak), usable))
+        raise InfeasibleError(_too_full(min((step for _, _, step in steps.values()), key=_peak), usable))
     plan, best, _ = fitting[0]
     return replace(
         plan,
@@ -73,10 +73,10 @@ def _update(job: Job, left: float) -> Job:
 
 def fill(job: Job, micro: int, seq_length: int) -> float:
     """Return the tokens of a micro-batch over those that it has room for."""
-    told = job.sequences
-    if told is None or told.batching == "packed":
+    sequences = job.sequences
+    if sequences is None or sequences.batching == "packed":
         return 1.0
-    return (told.mean if told.batching == "padding_free" else longest_of(told, micro)) / seq_length
+    return (sequences.mean if sequences.batching == "padding_free" else longest_of(sequences, micro)) / seq_length
 
 
 def _step(plan: Plan, candidate: Candidate) -> PlannedStep:
@@ -113,8 +113,8 @@ def _phases(plan: Plan, trained: Trained) -> Iterator[Phase]:
 def _whole(trained: Trained, held: dict[str, float]) -> dict[str, float]:
     """Return what a phase holds with what the allocator and the process take beside it."""
     allocated = sum(held.values())
-    beside = {"allocator": trained.reserved(allocated) - allocated, "libraries": trained.libraries}
-    return {name: size for name, size in (held | beside).items() if size}
+    extra = {"allocator": trained.reserved(allocated) - allocated, "libraries": trained.libraries}
+    return {name: size for name, size in (held | extra).items() if size}
 
 
 def _peak(step: PlannedStep) -> float:

@@ -230,12 +230,12 @@ def _number(token: str) -> int:
 def _tokens(text: str) -> list[str]:
     if len(text) > _LENGTH:
         raise Dark("has too long an arithmetic expression")
-    found, at = [], 0
+    tokens, at = [], 0
     text = text.rstrip()
     while at < len(text):
         match = _TOKEN.match(text, at)
         if match is None:
             raise Dark(f"has arithmetic that is not understood at {text[at : at + 20]!r}")
-        found.append(match.group(match.lastindex or 0))
+        tokens.append(match.group(match.lastindex or 0))
         at = match.end()
-    return found
+    return tokens

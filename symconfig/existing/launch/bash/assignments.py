@@ -87,8 +87,8 @@ def _started(shell: Interpreter, name: str, parts: Parts) -> Parts:
 def _item_of(shell: Interpreter, name: str, key: str) -> Parts:
     old = shell.state.variables.get(name)
     if isinstance(old, Array):
-        found = old.items.get(int(key) if key.isdigit() and not old.keyed else key or 0)
-        return found.parts if found else ()
+        item = old.items.get(int(key) if key.isdigit() and not old.keyed else key or 0)
+        return item.parts if item else ()
     return old or ()
 
 

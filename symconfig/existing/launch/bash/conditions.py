@@ -87,16 +87,16 @@ class _Test:
         return False
 
     def either(self) -> Truth:
-        found = self.all()
+        truth = self.all()
         while self.take("||" if self.double else "-o"):
-            found = both(found, self.all, True) if found.value is not True else (self.all(), found)[1]
-        return found
+            truth = both(truth, self.all, True) if truth.value is not True else (self.all(), truth)[1]
+        return truth
 
     def all(self) -> Truth:
-        found = self.one()
+        truth = self.one()
         while self.take("&&" if self.double else "-a"):
-            found = both(found, self.one, False) if found.value is not False else (self.one(), found)[1]
-        return found
+            truth = both(truth, self.one, False) if truth.value is not False else (self.one(), truth)[1]
+        return truth
 
     def one(self) -> Truth:
         left = len(self.tokens) - self.at
@@ -213,21 +213,21 @@ def double_tested(expander: Expander, start: int, end: int) -> Truth:
 
 
 def _double_tokens(data: bytes, start: int, end: int) -> list[tuple[int, int]]:
-    found: list[tuple[int, int]] = []
+    ranges: list[tuple[int, int]] = []
     for first, last in lexer.words(data, start, end):
-        previous = data[slice(*found[-1])] if found else b""
+        previous = data[slice(*ranges[-1])] if ranges else b""
         if previous == b"=~":
-            found.append((first, last))
+            ranges.append((first, last))
             continue
         while data[first : first + 1] in (b"(", b"!") and last > first + 1 and previous not in (b"==", b"=", b"!="):
-            found.append((first, first + 1))
+            ranges.append((first, first + 1))
             first += 1
         tail = []
         while last > first + 1 and data[last - 1 : last] == b")" and not _balanced(data[first:last]):
             tail.append((last - 1, last))
             last -= 1
-        found += [(first, last), *reversed(tail)]
-    return found
+        ranges += [(first, last), *reversed(tail)]
+    return ranges
 
 
 def _balanced(word: bytes) -> bool:

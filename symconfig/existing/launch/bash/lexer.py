@@ -15,8 +15,8 @@ def skip(data: bytes, at: int, end: int) -> int:
     if byte == b"\\":
         return min(at + 2, end)
     if byte == b"'":
-        found = data.find(b"'", at + 1, end)
-        return end if found < 0 else found + 1
+        quote = data.find(b"'", at + 1, end)
+        return end if quote < 0 else quote + 1
     if byte == b'"':
         return after_double(data, at, end)
     if byte == b"`":
@@ -89,7 +89,7 @@ def word_end(data: bytes, at: int, end: int, stops: bytes = BLANK) -> int:
 
 def words(data: bytes, start: int, end: int) -> list[tuple[int, int]]:
     """Return the words between blanks, of `[[ ]]` and of array literals, without comments."""
-    found, at = [], start
+    ranges, at = [], start
     while at < end:
         byte = data[at : at + 1]
         if byte in (b" ", b"\t", b"\n"):
@@ -101,9 +101,9 @@ def words(data: bytes, start: int, end: int) -> list[tuple[int, int]]:
             at = end if line < 0 else line
         else:
             stop = word_end(data, at, end)
-            found.append((at, stop))
+            ranges.append((at, stop))
             at = stop
-    return found
+    return ranges
 
 
 def braces(data: bytes, start: int, end: int) -> list[list[tuple[int, int] | str]]:

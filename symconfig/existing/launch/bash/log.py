@@ -56,8 +56,8 @@ class Log:
     assumed: Harmless = NOTHING_HARMLESS
     covers: list[Cover] = field(default_factory=list)
 
-    def harmless(self, said: str) -> bool:
-        return self.assumed.names(said)
+    def harmless(self, words: str) -> bool:
+        return self.assumed.names(words)
 
     def written(self, place: Place) -> str:
         """Return what stands at a place; empty where it is in no file."""

@@ -81,9 +81,9 @@ def cover(shell: Interpreter, place: Place, shown: str, name: str, why: str) -> 
         shell.log.add(place, shown, why, Hides.VARIABLES)
     main = shell.log.texts[0].file
     where = f"line {place.line}" if place.file == main else f"{place.file}:{place.line}"
-    found = Cover(place, name.strip("\"'"), where)
-    shell.log.covers.append(found)
-    shell.state.cover(found)
+    made = Cover(place, name.strip("\"'"), where)
+    shell.log.covers.append(made)
+    shell.state.cover(made)
 
 
 def _believed(shell: Interpreter, word: Field) -> str | None:
@@ -93,10 +93,10 @@ def _believed(shell: Interpreter, word: Field) -> str | None:
     text = ""
     for part in word.parts:
         before = (cover.before.get(part.variables[-1]) for cover in shell.state.covers if part.variables)
-        found = part.text if not part.unknown else next((each for each in before if each is not None), None)
-        if found is None:
+        name = part.text if not part.unknown else next((each for each in before if each is not None), None)
+        if name is None:
             return None
-        text += found
+        text += name
     return text if _found(shell, text)[0] is not None else None
 
 

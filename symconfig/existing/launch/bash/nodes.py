@@ -15,15 +15,15 @@ def word_ranges(data: bytes, nodes: Sequence[Node]) -> list[tuple[int, int]]:
     """Return the bytes of words. The parser may break a word, join two, or end one before a character that is
     escaped.
     """
-    found: list[tuple[int, int]] = []
+    ranges: list[tuple[int, int]] = []
     for node in nodes:
         start, end = node.start_byte, max(node.end_byte, lexer.word_end(data, node.start_byte, len(data), _ENDS))
         if start == node.end_byte:
             continue
-        if found and start <= found[-1][1]:
-            start = found.pop()[0]
-        found += lexer.words(data, start, end) or [(start, end)]
-    return found
+        if ranges and start <= ranges[-1][1]:
+            start = ranges.pop()[0]
+        ranges += lexer.words(data, start, end) or [(start, end)]
+    return ranges
 
 
 def value_end(data: bytes, node: Node) -> int:
@@ -39,13 +39,13 @@ def lines_of(data: bytes, nodes: Sequence[Node]) -> list[list[Node]]:
     """Split what the parser may have joined: it may take the line after some assignments for a part of their
     command.
     """
-    found: list[list[Node]] = [[]]
+    lines: list[list[Node]] = [[]]
     for node in nodes:
-        gap = data[found[-1][-1].end_byte : node.start_byte] if found[-1] else b""
+        gap = data[lines[-1][-1].end_byte : node.start_byte] if lines[-1] else b""
         if b"\n" in gap.replace(b"\\\n", b""):
-            found.append([])
-        found[-1].append(node)
-    return found
+            lines.append([])
+        lines[-1].append(node)
+    return lines
 
 
 def statements_of(node: Node) -> list[Node]:

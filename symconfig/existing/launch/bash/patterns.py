@@ -30,10 +30,10 @@ class Item:
 
 def pattern(parts: tuple[Part, ...]) -> tuple[Item, ...] | None:
     """Make a pattern from its word, of which only loose parts have special characters; None for an extended pattern."""
-    found: list[Item] = []
+    items: list[Item] = []
     for part in parts:
         if not part.loose:
-            found += [Item(character, literal=True) for character in part.text]
+            items += [Item(character, literal=True) for character in part.text]
             continue
         text, index = part.text, 0
         while index < len(text):
@@ -42,16 +42,16 @@ def pattern(parts: tuple[Part, ...]) -> tuple[Item, ...] | None:
                 return None
             end = _set_end(text, index) if character == "[" else index + 1
             if character == "\\" and index + 1 < len(text):
-                found.append(Item(text[index + 1], literal=True))
+                items.append(Item(text[index + 1], literal=True))
                 end = index + 2
             elif character == "*":
-                found.append(Item("*", star=True))
+                items.append(Item("*", star=True))
             else:
-                found.append(
+                items.append(
                     Item(text[index:end], literal=character not in "?[" or (character == "[" and end == index + 1))
                 )
             index = end
-    return tuple(found)
+    return tuple(items)
 
 
 def _set_end(text: str, start: int) -> int:
@@ -74,19 +74,19 @@ def _one(test: str, character: str) -> bool:
     inside = test[1:-1]
     negated = inside[:1] in ("!", "^")
     inside = inside[1:] if negated else inside
-    found, index = False, 0
+    matched, index = False, 0
     while index < len(inside):
         if inside.startswith("[:", index) and ":]" in inside[index:]:
             end = inside.index(":]", index)
-            found |= _CLASSES.get(inside[index + 2 : end], str.isalnum)(character)
+            matched |= _CLASSES.get(inside[index + 2 : end], str.isalnum)(character)
             index = end + 2
         elif index + 2 < len(inside) and inside[index + 1] == "-":
-            found |= inside[index] <= character <= inside[index + 2]
+            matched |= inside[index] <= character <= inside[index + 2]
             index += 3
         else:
-            found |= inside[index] == character
+            matched |= inside[index] == character
             index += 1
-    return found != negated
+    return matched != negated
 
 
 def matches(items: tuple[Item, ...], text: str) -> bool:

@@ -79,12 +79,12 @@ def _collected(
 
 def _flat(nodes: Sequence[Node]) -> list[Node]:
     """Return the redirections; a here-document holds those that stand behind it."""
-    found = []
+    nodes_ = []
     for node in nodes:
-        found.append(node)
+        nodes_.append(node)
         if node.type == "heredoc_redirect":
-            found += node.children_by_field_name("redirect")
-    return found
+            nodes_ += node.children_by_field_name("redirect")
+    return nodes_
 
 
 def _sign(node: Node) -> str:

@@ -25,25 +25,25 @@ class Arguments:
 
 def arguments(words: Sequence[Field], source: Callable[[Place], str]) -> Arguments:
     """Return the words after the program. source: what stands at a place."""
-    found = Arguments()
+    made = Arguments()
     name: Field | None = None
     values: list[Field] = []
     loose: list[Field] = []
 
     def close() -> None:
         if name is not None:
-            found.settings.append(_setting(name, values))
+            made.settings.append(_setting(name, values))
 
     for word in words:
         text = word.text
         if word.several and (word.brings != () if name is None or values else may_be_options(word)):
-            found.unread.append(dark(word, source))
-            found.possible += [_possible(name, word) for name in word.brings or ()]
+            made.unread.append(dark(word, source))
+            made.possible += [_possible(name, word) for name in word.brings or ()]
         elif is_option(text):
             close()
             name, values = word, []
             if "=" in text:
-                found.settings.append(_joined(word, text.index("="), source))
+                made.settings.append(_joined(word, text.index("="), source))
                 name = None
         elif name is None:
             loose.append(word)
@@ -52,8 +52,8 @@ def arguments(words: Sequence[Field], source: Callable[[Place], str]) -> Argumen
     close()
     if loose:
         place = cover(word.place for word in loose) or loose[0].place
-        found.settings.insert(0, Setting("", "", tuple(word.word() for word in loose), place))
-    return found
+        made.settings.insert(0, Setting("", "", tuple(word.word() for word in loose), place))
+    return made
 
 
 def may_be_options(word: Field) -> bool:

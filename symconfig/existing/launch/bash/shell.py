@@ -284,13 +284,13 @@ def same(left: Value | str, right: Value | str) -> bool:
 
 
 def _meaning(parts: Parts) -> list[str]:
-    found = [""]
+    texts = [""]
     for part in parts:
         if part.unknown:
-            found += [part.unknown, ""]
+            texts += [part.unknown, ""]
         else:
-            found[-1] += part.text
-    return found
+            texts[-1] += part.text
+    return texts
 
 
 def _common(name: str, values: list[Value | str], why: str, place: Place) -> Value:
@@ -370,9 +370,9 @@ def visible(state: State) -> State:
 
 def environment(state: State) -> Mapping[str, Parts]:
     """Return the exported scalars."""
-    found = {}
+    exported = {}
     for name in sorted(state.exported):
         value = state.variables.get(name)
         if isinstance(value, tuple):
-            found[name] = value
-    return found
+            exported[name] = value
+    return exported

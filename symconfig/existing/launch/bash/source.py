@@ -63,11 +63,11 @@ class FileSource:
 
     def literal(self, start: int, end: int) -> Parts:
         cuts = self._returns[bisect_left(self._returns, start) : bisect_left(self._returns, end)]
-        found, first = [], start
+        parts, first = [], start
         for index in cuts:
-            found += [*self._run(first, index), Part("\n")]
+            parts += [*self._run(first, index), Part("\n")]
             first = index + 1
-        return (*found, *self._run(first, end))
+        return (*parts, *self._run(first, end))
 
     def _run(self, start: int, end: int) -> Parts:
         if start >= end:
@@ -94,7 +94,7 @@ class CodeSource:
         self.data = b"".join(encoded)
 
     def literal(self, start: int, end: int) -> Parts:
-        found = []
+        parts = []
         for index in range(max(bisect_right(self._starts, start) - 1, 0), len(self._parts)):
             part, offset = self._parts[index], self._starts[index]
             if offset >= end:
@@ -104,12 +104,12 @@ class CodeSource:
             if first >= last:
                 continue
             if part.unknown:
-                found.append(replace(part, text=""))
+                parts.append(replace(part, text=""))
                 continue
             before = len(data[:first].decode("utf-8", "ignore"))
             length = len(data[first:last].decode("utf-8", "ignore"))
-            found.append(part.cut(before, before + length))
-        return tuple(found)
+            parts.append(part.cut(before, before + length))
+        return tuple(parts)
 
     def place(self, start: int, end: int) -> Place:
         return cover(part.written or part.place for part in self.literal(start, end)) or self._place

@@ -126,14 +126,14 @@ def unknown_of(parts: Iterable[Part]) -> str | None:
 
 def cut(parts: Sequence[Part], start: int, end: int | None = None) -> Parts:
     """Cut the characters [start, end) out of a value, with their places. Holes on the way stay."""
-    found, done = [], 0
+    kept, done = [], 0
     end = sum(len(part.text) for part in parts) if end is None else end
     for part in parts:
         first, last = max(start - done, 0), min(end - done, len(part.text))
         if (part.unknown and start <= done <= end) or first < last:
-            found.append(part.cut(first, last) if not part.unknown else part)
+            kept.append(part.cut(first, last) if not part.unknown else part)
         done += len(part.text)
-    return tuple(found)
+    return tuple(kept)
 
 
 def plain(text: str, *variables: str, place: Place | None = None) -> Parts:
@@ -149,12 +149,12 @@ def hole(
 
 def options_of(words: Iterable[Field]) -> tuple[str, ...] | None:
     """Return the options among words; None where a word may be any."""
-    found: dict[str, None] = {}
+    options: dict[str, None] = {}
     for word in words:
         if word.several and word.brings is None:
             return None
-        found |= dict.fromkeys(word.brings or () if word.several else option_of(word.text))
-    return tuple(found)
+        options |= dict.fromkeys(word.brings or () if word.several else option_of(word.text))
+    return tuple(options)
 
 
 def option_of(word: str) -> tuple[str, ...]:
@@ -225,13 +225,13 @@ def _beside(left: Part, right: Part) -> bool:
 
 def fields(parts: Iterable[Part | None], ifs: str) -> list[Parts]:
     """Split loose parts at the characters of `ifs`, and everything at the breaks (None) between elements."""
-    found: list[list[Part]] = []
+    fields_: list[list[Part]] = []
     open_: list[Part] | None = None
     blank = "".join(character for character in ifs if character in " \t\n")
     for part in parts:
         if part is None:
             if open_ is not None:
-                found.append(open_)
+                fields_.append(open_)
             open_ = None
             continue
         if not part.loose or part.unknown:
@@ -246,14 +246,14 @@ def fields(parts: Iterable[Part | None], ifs: str) -> list[Parts]:
             if character is not None:
                 # Blanks only separate; any other separator also ends an empty field.
                 if open_ is not None:
-                    found.append(open_)
+                    fields_.append(open_)
                 elif character not in blank:
-                    found.append([Part("", written=part.written)])
+                    fields_.append([Part("", written=part.written)])
                 open_ = None
             start = index + 1
     if open_ is not None:
-        found.append(open_)
-    return [tuple(each) for each in found]
+        fields_.append(open_)
+    return [tuple(each) for each in fields_]
 
 
 def _appended(parts: list[Part], part: Part) -> list[Part]:

@@ -55,8 +55,8 @@ def read_document(tree: Tree, variables: Mapping[str, str], overrides: Sequence[
 
 def _megatron(tree: Tree, variables: Mapping[str, str]) -> Reading:
     """Read Megatron-LM's --yaml-cfg: sections are only for order, and `${NAME}` is the environment's."""
-    found = by_path(_expanded(tree, variables))
-    settings, unread = translated(found)
+    entries_ = by_path(_expanded(tree, variables))
+    settings, unread = translated(entries_)
     return Reading("megatron yaml", (tree.text,), settings, tree=tree, unread=(*tree.unread, *unread))
 
 
@@ -84,9 +84,11 @@ def read_sections(
     """
     filed = entries(tree) if tree is not None else ()
     everything = [replace(entry, path=_below_training(entry.path)) for entry in (*filed, *overrides)]
-    found = interpolated(by_path(everything), variables)
-    environment = {path[-1]: entry.words[0] for path, entry in found.items() if path[0] == "env_vars" and entry.words}
-    settings, unread = translated(found)
+    entries_ = interpolated(by_path(everything), variables)
+    environment = {
+        path[-1]: entry.words[0] for path, entry in entries_.items() if path[0] == "env_vars" and entry.words
+    }
+    settings, unread = translated(entries_)
     texts = (tree.text,) if tree is not None else (text,) if text is not None else ()
     return Reading(
         "overrides",
@@ -94,7 +96,7 @@ def read_sections(
         settings,
         tree=tree,
         environment=environment,
-        world=_world(found),
+        world=_world(entries_),
         unread=(*(tree.unread if tree is not None else ()), *unread),
     )
 
@@ -105,12 +107,12 @@ def _below_training(path: Path) -> Path:
     return path[1:] if inner else path
 
 
-def _world(found: Mapping[Path, Entry]) -> World:
-    nodes, devices = (found.get(("trainer", key)) for key in ("num_nodes", "devices"))
+def _world(entries_: Mapping[Path, Entry]) -> World:
+    nodes, devices = (entries_.get(("trainer", key)) for key in ("num_nodes", "devices"))
     numbers = [
         entry.value if entry is not None and type(entry.value) is int and entry.value > 0 else None
         for entry in (nodes, devices)
     ]
-    said = tuple(word for entry in (nodes, devices) if entry is not None for word in entry.words)
+    words = tuple(word for entry in (nodes, devices) if entry is not None for word in entry.words)
     gpus = numbers[0] * numbers[1] if numbers[0] is not None and numbers[1] is not None else None
-    return World(gpus, numbers[0], numbers[1], said)
+    return World(gpus, numbers[0], numbers[1], words)

@@ -42,10 +42,10 @@ def settings(dest: str, value: Any, entry: Entry, words: Sequence[Word] | None =
     # No parser of text reads these, so that 1e6 may stand for a whole number.
     whole = int(value) if flag.type == "int" and isinstance(value, float) and value.is_integer() else value
     if flag.kind != "store":
-        said: tuple[Word, ...] = tuple(word for word in words or () if word.unknown)
+        dark: tuple[Word, ...] = tuple(word for word in words or () if word.unknown)
     elif words is None or (isinstance(value, list) and not flag.nargs) or whole is not value:
         where = entry.words[0].place if entry.words and words is None else entry.place
-        said = (Word((Piece(spoken(whole)),), where),)
+        dark = (Word((Piece(spoken(whole)),), where),)
     else:
-        said = tuple(words)
-    return (Setting(name, entry.spelled, said, entry.place),)
+        dark = tuple(words)
+    return (Setting(name, entry.spelled, dark, entry.place),)

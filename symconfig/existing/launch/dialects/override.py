@@ -104,7 +104,7 @@ def parted(settings: Sequence[Setting], *, any_section: bool = False) -> Iterato
     whatever section."""
     for setting in settings:
         rest: list[Word] = []
-        found: list[Setting] = []
+        apart: list[Setting] = []
         names_one = setting.name.replace("_", "-") in RECIPE
         for index, word in enumerate(setting.values):
             whole = not setting.name or (names_one and index > 0)
@@ -114,15 +114,15 @@ def parted(settings: Sequence[Setting], *, any_section: bool = False) -> Iterato
             else:
                 values = (after(word, match.end()),) if match["equals"] else ()
                 mark = match["mark"] or ""
-                found.append(Setting(match["path"], mark + match["path"], values, word.place, joined=bool(values)))
-        if not found:
+                apart.append(Setting(match["path"], mark + match["path"], values, word.place, joined=bool(values)))
+        if not apart:
             yield setting
         elif setting.name:
             end = rest[-1].place.end if rest and rest[-1].place.file == setting.place.file else setting.place.end
             yield replace(setting, values=tuple(rest), place=replace(setting.place, end=end))
         elif rest:
             yield replace(setting, values=tuple(rest))
-        yield from found
+        yield from apart
 
 
 def after(word: Word, count: int) -> Word:

@@ -16,7 +16,7 @@ from symconfig.existing.launch.dialects.fields import (
     SPECIAL,
     WEIGHTY,
     Meaning,
-    Near,
+    Neighbours,
 )
 from symconfig.existing.launch.dialects.options import settings, table_with
 from symconfig.existing.launch.reading import Hides, Setting, Unread
@@ -26,19 +26,19 @@ Path = tuple[str, ...]
 
 def by_path(entries: Iterable[Entry]) -> dict[Path, Entry]:
     """Sort entries by path: the last one of a path wins, and one that is removed takes all below it away."""
-    found: dict[Path, Entry] = {}
+    last: dict[Path, Entry] = {}
     sections: set[Path] = set()
     for entry in entries:
         if entry.path in sections:
-            for path in [path for path in found if path[: len(entry.path)] == entry.path]:
-                del found[path]
+            for path in [path for path in last if path[: len(entry.path)] == entry.path]:
+                del last[path]
             sections.discard(entry.path)
         if entry.removed:
-            found.pop(entry.path, None)
+            last.pop(entry.path, None)
         else:
-            found[entry.path] = entry
+            last[entry.path] = entry
             sections.update(entry.path[:length] for length in range(1, len(entry.path)))
-    return found
+    return last
 
 
 def translated(entries: Mapping[Path, Entry]) -> tuple[tuple[Setting, ...], tuple[Unread, ...]]:
@@ -46,8 +46,8 @@ def translated(entries: Mapping[Path, Entry]) -> tuple[tuple[Setting, ...], tupl
 
     Only what changes the model or what lies in memory is unread as something that matters.
     """
-    found: list[Setting] = []
-    said: set[tuple[str, ...]] = set()
+    settings: list[Setting] = []
+    spoken: set[tuple[str, ...]] = set()
     unread: list[Unread] = []
     weighty: set[Path | None] = set()  # each section is said once
     for path, entry in entries.items():
@@ -55,9 +55,9 @@ def translated(entries: Mapping[Path, Entry]) -> tuple[tuple[Setting, ...], tupl
             continue
         try:
             for setting in _settings(entry, entries):
-                if _said(setting) not in said:  # two sections often say the same, by a reference to each other
-                    found.append(setting)
-                said.add(_said(setting))
+                if _said(setting) not in spoken:  # two sections often say the same, by a reference to each other
+                    settings.append(setting)
+                spoken.add(_said(setting))
         except KeyError:
             section = next((path[: index + 1] for index, part in enumerate(path) if part in WEIGHTY), None)
             if entry.value is not False and (section is None or section not in weighty):
@@ -65,7 +65,7 @@ def translated(entries: Mapping[Path, Entry]) -> tuple[tuple[Setting, ...], tupl
                 unread.append(_unread(entry, "has no option of Megatron-LM that says it", section is not None))
         except ValueError as error:
             unread.append(_unread(entry, str(error), True))
-    return tuple(found), tuple(unread)
+    return tuple(settings), tuple(unread)
 
 
 def _aside(path: Path, entries: Mapping[Path, Entry]) -> bool:
@@ -105,7 +105,7 @@ def _settings(entry: Entry, entries: Mapping[Path, Entry]) -> Iterator[Setting]:
             yield from settings(dest, value, entry)
 
 
-def _meanings(entry: Entry, near: Near) -> Iterable[Meaning]:
+def _meanings(entry: Entry, neighbours: Neighbours) -> Iterable[Meaning]:
     tail = _tail(SPECIAL, entry.path) or _tail(CHOICES, entry.path) or _tail(NEGATED, entry.path)
     renamed = _tail(RENAMED, entry.path)
     if tail is None or (renamed is not None and len(renamed) > len(tail)):
@@ -116,13 +116,13 @@ def _meanings(entry: Entry, near: Near) -> Iterable[Meaning]:
             return ((entry.path[-1], AS_WRITTEN),)
         raise ValueError(f"its value {entry.unknown}")
     if tail in SPECIAL:
-        return SPECIAL[tail](entry, near)
+        return SPECIAL[tail](entry, neighbours)
     if tail in NEGATED:
         return ((NEGATED[tail], not entry.value),)
-    said = "true" if entry.value is True else "false" if entry.value is False else str(entry.value).lower()
-    if said not in CHOICES[tail]:
+    text = "true" if entry.value is True else "false" if entry.value is False else str(entry.value).lower()
+    if text not in CHOICES[tail]:
         raise ValueError(f"is none of {', '.join(CHOICES[tail])}")
-    return CHOICES[tail][said]
+    return CHOICES[tail][text]
 
 
 def _tail(table: Mapping[str, object], path: Path) -> str | None:

@@ -41,23 +41,26 @@ def kept(overrides: Iterable[Entry]) -> tuple[Setting, ...]:
 
 def workers(settings: Sequence[Setting]) -> str:
     """Return which engine trains: megatron or fsdp, or another by its name."""
-    said = {setting.name: setting.values for setting in settings if setting.values}
-    named = (word.text for name in ("--config-name", "defaults", "model_engine") for word in said.get(name, ()))
-    if any("megatron" in text for text in named) or any(name.startswith(_MEGATRON) for name in said):
+    values = {setting.name: setting.values for setting in settings if setting.values}
+    named = (word.text for name in ("--config-name", "defaults", "model_engine") for word in values.get(name, ()))
+    if any("megatron" in text for text in named) or any(name.startswith(_MEGATRON) for name in values):
         return "megatron"
     engine = next(
-        (said[name][-1].text for name in ("actor_rollout_ref.actor.strategy", "model_engine") if name in said), "fsdp"
+        (values[name][-1].text for name in ("actor_rollout_ref.actor.strategy", "model_engine") if name in values),
+        "fsdp",
     )
     return "fsdp" if engine.startswith(("fsdp", "dp")) else engine
 
 
 def world(settings: Sequence[Setting]) -> World:
     """Return the GPUs of the trainer, and of an engine with GPUs of its own."""
-    said = {setting.name: setting.values[-1] for setting in settings if setting.values}
-    words = [said[name] for name in (*_TRAINER, *_ENGINE) if name in said]
+    values = {setting.name: setting.values[-1] for setting in settings if setting.values}
+    words = [values[name] for name in (*_TRAINER, *_ENGINE) if name in values]
     if dark := tuple(word for word in words if word.unknown or not word.text.isdecimal()):
         return World(dark=dark)
-    nodes, each = (int(said[name].text) if name in said else usual for name, usual in _TRAINER.items())
-    served = [int(said[name].text) if name in said else usual for name, usual in zip(_ENGINE, (1, each), strict=True)]
-    alone = served[0] * served[1] * any(name in said for name in _ENGINE)
+    nodes, each = (int(values[name].text) if name in values else usual for name, usual in _TRAINER.items())
+    served = [
+        int(values[name].text) if name in values else usual for name, usual in zip(_ENGINE, (1, each), strict=True)
+    ]
+    alone = served[0] * served[1] * any(name in values for name in _ENGINE)
     return World(nodes * each + alone, None if alone else nodes, each, tuple(words))

@@ -15,7 +15,7 @@ from symconfig.frameworks.megatron.flags import FlagTable, Value, flags, option,
 _SHAPE = ("num_layers", "hidden_size", "num_attention_heads")
 
 
-class Said:
+class Args:
     """Options by destination: a `Namespace`, or a mapping that Megatron printed, in which everything counts as given.
 
     Several destinations are one argument's names in several versions.
@@ -115,8 +115,8 @@ class Fields:
     defaults hold for what they leave open; else (the overrides of a recipe) `base` does.
     """
 
-    def __init__(self, said: Said, base: ModelDescriptor | None = None) -> None:
-        self.said = said
+    def __init__(self, said: Args, base: ModelDescriptor | None = None) -> None:
+        self.args = said
         self.base = base
         self.whole = base is None or all(said.given(dest) for dest in _SHAPE)
         self.values: dict[str, object] = {}
@@ -137,14 +137,14 @@ class Fields:
         self, what: str, *dests: str, got: object = None, need: str | None = None, hint: str | None = None
     ) -> None:
         """Refuse what the options ask for and no descriptor has."""
-        self.problems.append(self.said.problem(f"cannot be predicted: {what}", *dests, got=got, need=need, hint=hint))
+        self.problems.append(self.args.problem(f"cannot be predicted: {what}", *dests, got=got, need=need, hint=hint))
 
     def assume(self, what: str, value: object, why: str, *dests: str) -> None:
-        self.assumed.append(Assumed(what, str(value), why, self.said.place(*dests)))
+        self.assumed.append(Assumed(what, str(value), why, self.args.place(*dests)))
 
     def holds(self, *dests: str) -> bool:
         """Tell whether their values count, given or by default."""
-        return self.whole or self.said.given(*dests)
+        return self.whole or self.args.given(*dests)
 
     def of_options(self, field: str) -> bool:
         """Tell whether what the field is from counts."""
@@ -155,7 +155,7 @@ class Fields:
         """Return the layers; 0: nobody says how many."""
         if self.parts:
             return len(self.parts)
-        return self.said.whole("num_layers") or (self.base.num_hidden_layers if self.base is not None else 0)
+        return self.args.whole("num_layers") or (self.base.num_hidden_layers if self.base is not None else 0)
 
     @property
     def counted(self) -> int:
@@ -172,5 +172,5 @@ class Fields:
     def latent(self) -> bool:
         """Tell whether attention is multi-latent."""
         if self.holds("multi_latent_attention"):
-            return self.said.switch("multi_latent_attention")
+            return self.args.switch("multi_latent_attention")
         return self.base is not None and self.base.latent is not None
