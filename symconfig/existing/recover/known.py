@@ -53,17 +53,17 @@ def _called(known: str, given: str, place: Place | None) -> Assumed:
 def models() -> dict[str, dict[str, Any]]:
     """Return what is known of models beside the zoo, by their ids on the hub."""
     text = (data_dir("model_zoo") / _FILE).read_text(encoding="utf-8")
-    table: dict[str, dict[str, Any]] = json.loads(text)["models"]
-    return table
+    known: dict[str, dict[str, Any]] = json.loads(text)["models"]
+    return known
 
 
 @cache
 def model_of(name: str) -> tuple[ModelDescriptor, bool]:
     """Return a model of the file, under its own name, and whether a tower in front of it is left out."""
-    row = models()[name]
-    if "config" in row:
-        model = import_config({**row["config"], "torch_dtype": "bfloat16"}, _FILE, name)
+    entry = models()[name]
+    if "config" in entry:
+        model = import_config({**entry["config"], "torch_dtype": "bfloat16"}, _FILE, name)
     else:
-        like = row["like"]
+        like = entry["like"]
         model = model_of(like)[0] if like in models() else load_model(like)
-    return hub.named(model, name), bool(row.get("vision"))
+    return hub.named(model, name), bool(entry.get("vision"))

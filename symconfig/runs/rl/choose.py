@@ -22,7 +22,7 @@ from symconfig.plans.plan import Candidate, Plan
 from symconfig.plans.rl import PlannedPhase, PlannedRl
 from symconfig.runs.rl.engine import ASLEEP_BYTES, UNCERTAIN, Engine, Replica, generate
 from symconfig.runs.rl.lengths import packing
-from symconfig.runs.rl.logits import VERL
+from symconfig.runs.rl.logits import BY_TARGET, VERL
 from symconfig.runs.rl.phases import AWAY, Away, Layout
 from symconfig.runs.rl.trained import Trained
 
@@ -164,7 +164,7 @@ def _around(asked: Asked, job: Job, fill: float, gpus: int) -> list[tuple[Plan, 
         critic = _critic(asked, tight, fill)
         result = []
         for candidate in (plan.best, *plan.alternatives):
-            actor = Trained(plan, candidate, fill, VERL)
+            actor = Trained(plan, candidate, fill, BY_TARGET.get(asked.job.target or "verl", VERL))
             every = list(_layouts(asked, actor, critic, gpus))
             fitting = sorted((each for each in every if _fits(asked, each)), key=lambda each: each.step_s)
             if fitting:

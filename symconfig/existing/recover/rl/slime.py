@@ -165,13 +165,13 @@ class Reader:
         room, batch = packed.room, packed.spread(rl, dp)
         own = ["--micro-batch-size", "1", "--global-batch-size", str(batch), "--seq-length", str(room)]
         whole = Namespace((*names.settings, *settings(own, self.reading.file)), names.table)
-        supplied, model = self.supplied, None
-        if supplied.model is None and (
+        assumption, model = self.supplied, None
+        if assumption.model is None and (
             model_hidden(self.reading) or not names.given("num_layers") or values.given("spec")
         ):
-            model = described(self.reading, values.arguments.find("hf_checkpoint"), supplied)
-            supplied = replace(supplied, model=model.model)
-        run = megatron.run(whole, gpus, self._known_cluster, supplied)
+            model = described(self.reading, values.arguments.find("hf_checkpoint"), assumption)
+            assumption = replace(assumption, model=model.model)
+        run = megatron.run(whole, gpus, self._known_cluster, assumption)
         taken = model.assumed if model is not None else ()
         most = max(rl.longest, ceil(rl.sequences / dp * rl.mean_tokens))  # of all that a replica reads
         read = min(most, self._room(cp, rl, "log_probs_max_tokens_per_gpu"))

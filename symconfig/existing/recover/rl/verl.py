@@ -254,8 +254,8 @@ class Reader:
         whole = Namespace(
             (*names.settings, *settings(["--global-batch-size", str(batch)], self.reading.file)), names.table
         )
-        supplied = replace(self.supplied, model=model.model)
-        run = megatron.run(whole, self._trained_gpus, self._known_cluster, supplied)
+        assumption = replace(self.supplied, model=model.model)
+        run = megatron.run(whole, self._trained_gpus, self._known_cluster, assumption)
         return replace(run, described=replace(run.described, assumed=(*model.assumed, *run.described.assumed)))
 
     def version(self, at: str = ACTOR) -> str:
@@ -268,7 +268,7 @@ class Reader:
         micro-batch; None: not asked."""
         if self.workers != "megatron":
             return ()
-        entries = []
+        renamed = []
         for setting in self.reading.settings:
             for prefix in (f"{at}.megatron.", f"{at}.optim."):
                 key = setting.name.removeprefix(prefix)
@@ -276,8 +276,8 @@ class Reader:
                 if key == setting.name or key in _ASIDE or (prefix.endswith("optim.") and head not in _SECTIONS):
                     continue
                 name = f"{_SECTIONS[head]}.{inner}" if head in _SECTIONS else f"model.{key}"
-                entries.append(replace(setting, name=name))
-        options, _ = translated(by_path(entries_of(entries, False)))
+                renamed.append(replace(setting, name=name))
+        options, _ = translated(by_path(entries_of(renamed, False)))
         own = ["--bf16", "--use-distributed-optimizer"]
         own += [] if room is None else ["--micro-batch-size", "1", "--seq-length", str(room)]
         if self.values.switch(f"{at}.megatron.sequence_parallel"):
