@@ -131,7 +131,7 @@ def audited(progress: Progress, original: Reading, plan: Plan) -> tuple[Progress
 
 def original(reading: Reading, plan: Plan) -> Run:
     """Return the configuration in the planner's terms. Raises InputError."""
-    stated = _asked(plan)
+    stated = _supplied(plan)
     return run(reading, plan.cluster, replace(stated, gpus=reading.world.gpus or stated.gpus))
 
 
@@ -144,7 +144,7 @@ def _unsaid(reading: Reading, config: dict[str, Any]) -> Iterator[KeyWish]:
             yield KeyWish(path, _get(config, path))
 
 
-def _asked(plan: Plan) -> Supplied:
+def _supplied(plan: Plan) -> Supplied:
     return Supplied(model=plan.model, gpus=plan.best.parallel.world_size, seq_length=plan.best.batch.seq_length)
 
 
@@ -172,7 +172,7 @@ def _differing(reading: Reading, plan: Plan) -> Sequence[Keys]:
     """
     best = plan.best
     try:
-        have = run(reading, plan.cluster, _asked(plan))
+        have = run(reading, plan.cluster, _supplied(plan))
     except InputError:
         return KEYS[:-1]  # the last one has no keys to compare
     wanted = {

@@ -34,12 +34,12 @@ class Meaning:
     @classmethod
     def by(cls, reading: Reading) -> Self:
         return cls(
-            settings=tuple((setting.name, tuple(map(_told, setting.values))) for setting in reading.settings),
-            launcher=tuple(map(_told, reading.launcher)),
-            environment=tuple(sorted((name, _told(word)) for name, word in reading.environment.items())),
+            settings=tuple((setting.name, tuple(map(_key, setting.values))) for setting in reading.settings),
+            launcher=tuple(map(_key, reading.launcher)),
+            environment=tuple(sorted((name, _key(word)) for name, word in reading.environment.items())),
             deepspeed=reading.deepspeed.data if reading.deepspeed is not None else None,
             unread=tuple((item.what, item.why) for item in reading.unread),
-            scheduler=tuple(sorted((name, _told(word)) for name, word in reading.scheduler.items())),
+            scheduler=tuple(sorted((name, _key(word)) for name, word in reading.scheduler.items())),
             runs=tuple(map(Meaning.by, reading.runs)),
             others=reading.others,
         )
@@ -113,7 +113,7 @@ def _other(
     return (*settings[:index], *now, *settings[index + 1 :])
 
 
-def _told(word: Word) -> str:
+def _key(word: Word) -> str:
     return word.text if word.unknown is None else f"{word.text}\0{word.unknown}"
 
 

@@ -210,10 +210,10 @@ def in_their_way(wanted: Sequence[Setting], now: Namespace) -> tuple[Setting, ..
     each, rest = divmod(layers, int(stages.values[0].text) * int(pp.values[0].text))
     if rest:
         return tuple(wanted)
-    return tuple(said(BY_LAYERS, (str(each),), setting) if setting is stages else setting for setting in wanted)
+    return tuple(setting_like(BY_LAYERS, (str(each),), setting) if setting is stages else setting for setting in wanted)
 
 
-def said(name: str, values: Sequence[str], like: Setting) -> Setting:
+def setting_like(name: str, values: Sequence[str], like: Setting) -> Setting:
     """Return another option in the place of this one."""
     words = tuple(Word((Piece(text),), like.place) for text in values)
     return Setting(name, name, words, like.place)

@@ -22,11 +22,11 @@ def apart(reading: Reading, table: FlagTable) -> bool:
 
 def several(reading: Reading, names: Collection[str]) -> bool:
     """Tell whether the runs give different values to options of these names, or other DeepSpeed configurations."""
-    mine = _said(reading, names)
-    return any(_said(run, names) != mine for run in reading.runs)
+    mine = _values(reading, names)
+    return any(_values(run, names) != mine for run in reading.runs)
 
 
-def _said(reading: Reading, names: Collection[str]) -> object:
+def _values(reading: Reading, names: Collection[str]) -> object:
     values = {
         setting.name: [(word.text, word.unknown) for word in setting.values]
         for setting in reading.settings

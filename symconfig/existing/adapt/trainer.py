@@ -123,7 +123,7 @@ def given(progress: Progress, name: str, value: str) -> Progress:
         anchor = arguments.find(mark)
         if anchor is None:
             continue
-        after = draft.tried(_beside(progress, anchor, name, value), partial(_gained, before, name, value))
+        after = draft.tried(_after(progress, anchor, name, value), partial(_gained, before, name, value))
         if after is not None:
             new = Arguments(after.reading.settings).find(name)
             assert new is not None, "it has been read"
@@ -139,7 +139,7 @@ def _gained(before: Meaning, name: str, value: str, after: Meaning) -> bool:
     )
 
 
-def _beside(progress: Progress, anchor: Setting, name: str, value: str) -> Iterator[tuple[Edit, ...]]:
+def _after(progress: Progress, anchor: Setting, name: str, value: str) -> Iterator[tuple[Edit, ...]]:
     tree = _tree(progress.draft.reading, anchor)
     if tree is None:
         yield from words.added(anchor, (f"--{name}", value), progress.draft.texts)

@@ -43,7 +43,7 @@ def adapt(draft: Draft, plan: Plan) -> Progress:
     _check(draft.reading, plan)
     progress = Progress(draft)
     for key, value in _wanted(plan).items():
-        setting = _said(progress.draft.reading, key)
+        setting = _setting(progress.draft.reading, key)
         was = _text(setting) if setting is not None else Values("verl", progress.draft.reading.settings).text(key)
         if (was or _NULL).lower() != value.lower():
             progress = _granted(progress, key, value, setting)
@@ -92,7 +92,7 @@ def _wanted(plan: Plan) -> Mapping[str, str]:
     return {**mine, **{key: _NULL for key in _OFF if key not in mine}}
 
 
-def _said(reading: Reading, key: str) -> Setting | None:
+def _setting(reading: Reading, key: str) -> Setting | None:
     return next((each for each in reversed(reading.settings) if each.name == key and each.values), None)
 
 
@@ -118,7 +118,7 @@ def _granted(progress: Progress, key: str, value: str, setting: Setting | None) 
     if after is None:
         why = "its value is not a word of the script alone" if setting is not None else "no place for it was found"
         return progress.lacking(Unplaced(key, value, why, None if setting is None else setting.place))
-    now = _said(after.reading, key)
+    now = _setting(after.reading, key)
     assert now is not None, "is what was tried"
     return progress.went(after, Change(key, was, value, now.place))
 

@@ -137,13 +137,13 @@ def _added(draft: Draft, names: Namespace, wish: Wish) -> Draft | None:
         return before.gained(wish.option, values, after)
 
     ways = chain.from_iterable(
-        together([_beside(draft, names, each, wish) for each in alike(draft.reading, anchor)])
+        together([_after(draft, names, each, wish) for each in alike(draft.reading, anchor)])
         for anchor in _anchors(draft, names, wish)
     )
     return draft.tried(ways, right)
 
 
-def _beside(draft: Draft, names: Namespace, anchor: Setting, wish: Wish) -> Iterator[tuple[Edit, ...]]:
+def _after(draft: Draft, names: Namespace, anchor: Setting, wish: Wish) -> Iterator[tuple[Edit, ...]]:
     """Yield a new option behind another one, as that is spelled: an option, an override, a key of YAML."""
     tree = _tree(draft, anchor.place)
     path = trees.path_at(tree, anchor.place) if tree is not None else None

@@ -75,7 +75,9 @@ def _undivided(prospect: Prospect) -> Iterator[Problem]:
     for constraint in prospect.refused():
         if constraint.divides:
             limits = prospect.request.limits
-            yield Impossible(what=constraint.said(limits.fixed, prospect.columns().at(0)), rule=_rule(constraint))
+            yield Impossible(
+                what=constraint.sentence_at(limits.fixed, prospect.columns().at(0)), rule=_rule(constraint)
+            )
 
 
 def _rule(constraint: Constraint) -> str:

@@ -99,14 +99,14 @@ class _Walk:
 
     def _state(self, configuration: Configuration, decisions: tuple[str, ...]) -> State | None:
         """Return what a configuration costs; None where it cannot run."""
-        cost = self._found(configuration)
+        cost = self._prospect(configuration)
         if cost is None or cost.refused():
             return None
         parts = detail(cost)
         used = device_bytes(max(parts.peaks), cost.machine, configuration.framework)
         return State(decisions, refined_s(cost, parts), used, used <= self.judged.plan.usable_bytes)
 
-    def _found(self, c: Configuration) -> Prospect | None:
+    def _prospect(self, c: Configuration) -> Prospect | None:
         if c.degrees.world_size != self.judged.plan.best.parallel.world_size:
             return None
         try:
@@ -173,10 +173,10 @@ def moved(now: Configuration, target: Configuration, names: tuple[str, ...]) -> 
 
 def changes(now: Configuration, then: Configuration) -> tuple[str, ...]:
     """Write changes in words: "tp 8 -> 4"."""
-    return tuple(_said(now, then))
+    return tuple(_changed(now, then))
 
 
-def _said(now: Configuration, then: Configuration) -> Iterator[str]:
+def _changed(now: Configuration, then: Configuration) -> Iterator[str]:
     for field in ("tp", "pp", "vpp", "cp", "ep", "etp", "micro", "zero"):
         if (before := _value(now, field)) != (after := _value(then, field)):
             yield f"{field.replace('micro', 'micro-batch')} {before} -> {after}"

@@ -113,7 +113,7 @@ def of_constraint(constraint: Constraint) -> Rule[MegatronFacts]:
     about = [DESTINATIONS[name] for name in (*POINT, *FIXED) if name in constraint.asks and name in DESTINATIONS]
 
     def check(facts: MegatronFacts) -> Iterator[Problem]:
-        sentence = constraint.said(Known(facts, FIXED), Known(facts, POINT))
+        sentence = constraint.sentence_at(Known(facts, FIXED), Known(facts, POINT))
         yield facts.problem(sentence, next((dest for dest in about if facts.names.given(dest)), about[0]), *about)
 
     return Rule(

@@ -103,7 +103,7 @@ def _phases(plan: Plan, trained: Trained) -> Iterator[Phase]:
     copies: dict[str, float] = {}
     if plan.job.preference is not None and plan.job.preference.has_reference:
         copies = {} if plan.model.adapter is not None else {"reference": trained.memory[WEIGHTS]}
-        gathered = _GATHERED * trained.candidate.predicted.time[EXCHANGE] * (trained.found.zero == 3)
+        gathered = _GATHERED * trained.candidate.predicted.time[EXCHANGE] * (trained.prospect.zero == 3)
         read = {"policy's activations and logits": trained.kept_bytes, "forward": trained.forward_bytes()}
         yield Phase("reference", trained.forward_s(1) + gathered, _whole(trained, held | copies | read))
     passing = {"activations, logits and loss": trained.peak_bytes() - sum(held.values())}

@@ -42,7 +42,7 @@ class Truth:
     def negated(self) -> Truth:
         return Truth(None if self.value is None else not self.value, self.why, self.presumed, self.status)
 
-    def asked(self) -> Truth:
+    def left_open(self) -> Truth:
         """Return the truth where the script provides for both ends."""
         return replace(self, value=None) if self.status else self
 

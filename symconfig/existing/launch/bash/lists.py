@@ -23,7 +23,7 @@ def run_list(shell: Interpreter, source: Source, node: Node) -> Truth:
     status = shell.execute(source, last)
     for index, (stop, right) in enumerate(links):
         if provided:
-            status = status.asked()
+            status = status.left_open()
         if status.value is None:
             return _Ways(shell, source, last, status, provided).followed(links[index:])
         if status.value is not stop:
@@ -75,7 +75,7 @@ class _Ways:
         if isinstance(after, Leave):
             self._left = self._left or after
         else:
-            self._add(after, node, ended[0].asked() if self._provided else ended[0])
+            self._add(after, node, ended[0].left_open() if self._provided else ended[0])
 
     def _add(self, outcome: Outcome, node: Node, status: Truth) -> None:
         if status.value is not None:

@@ -51,7 +51,7 @@ def source(shell: Interpreter, words: Sequence[Field], place: Place) -> Truth:
             cover(shell, place, shown, shown.partition(" ")[2], why)
             return EXPECTED
         written = believed
-    path, why = _found(shell, written)
+    path, why = _file(shell, written)
     if path is None:
         cover(shell, place, shown, shown.partition(" ")[2], why)
         return EXPECTED
@@ -97,10 +97,10 @@ def _believed(shell: Interpreter, word: Field) -> str | None:
         if name is None:
             return None
         text += name
-    return text if _found(shell, text)[0] is not None else None
+    return text if _file(shell, text)[0] is not None else None
 
 
-def _found(shell: Interpreter, written: str) -> tuple[Path | None, str]:
+def _file(shell: Interpreter, written: str) -> tuple[Path | None, str]:
     """Return the file, where it may be read from here; otherwise why not."""
     root = shell.log.folder
     if root is None:
@@ -243,7 +243,7 @@ def _script(shell: Interpreter, words: Sequence[Field], at: int, place: Place) -
     root = shell.log.folder
     if root is None or not ((root / written).exists() or (root / written).is_symlink()):
         return False
-    path, why = _found(shell, written)
+    path, why = _file(shell, written)
     if path is None:
         shell.log.add(place, f"bash {written}", why)
         return False

@@ -134,7 +134,7 @@ def _result(text: Text, folder: Path | None, log: Log, state: State) -> Bash:
         *_dark_files(made, files),
         *_idle(text, state),
     ]
-    runs, others = _beside(best, splits, log)
+    runs, others = _others(best, splits, log)
     reading = replace(
         _reading(text, log, best, made), unread=tuple(dict.fromkeys(unread)), others=others, stops=tuple(log.stops)
     )
@@ -187,7 +187,7 @@ def _given(launcher: Sequence[Field]) -> dict[str, Word]:
     return values
 
 
-def _beside(best: Split, splits: Sequence[Split], log: Log) -> tuple[list[Split], tuple[tuple[str, ...], ...]]:
+def _others(best: Split, splits: Sequence[Split], log: Log) -> tuple[list[Split], tuple[tuple[str, ...], ...]]:
     """Return the same program's other runs, and the words of all else that is started, each once."""
 
     def key(words: Sequence[Field]) -> tuple[str, ...]:

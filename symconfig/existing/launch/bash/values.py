@@ -203,7 +203,7 @@ def joined(parts: Parts) -> Iterator[Part]:
     for part in parts:
         if not part.text:
             continue
-        if last is not None and _beside(last, part) and last.place and part.place:
+        if last is not None and _adjacent(last, part) and last.place and part.place:
             last = replace(last, text=last.text + part.text, place=replace(last.place, end=part.place.end))
             continue
         if last is not None:
@@ -213,7 +213,7 @@ def joined(parts: Parts) -> Iterator[Part]:
         yield last
 
 
-def _beside(left: Part, right: Part) -> bool:
+def _adjacent(left: Part, right: Part) -> bool:
     return (
         left.place is not None
         and right.place is not None

@@ -57,7 +57,7 @@ class _Resolver:
             return entry
         whole = _REFERENCE.fullmatch(entry.words[0].text) if len(entry.words) == 1 else None
         if whole:
-            other = self._found(whole[1], entry)
+            other = self._target(whole[1], entry)
             if isinstance(other, Entry):
                 through = (f"${{{whole[1]}}}",)
                 words = tuple(_through(word, through, entry.words[0].place) for word in other.words)
@@ -77,7 +77,7 @@ class _Resolver:
                 return Word(pieces, word.place, word.unknown)
             if len(text) > _MOST_CHARACTERS:
                 break
-            other = self._found(match[1], entry)
+            other = self._target(match[1], entry)
             if isinstance(other, Entry):
                 if len(other.words) != 1:
                     return Word((), word.place, f"depends on {match[0]}, which is no single value")
@@ -87,7 +87,7 @@ class _Resolver:
             pieces = (*_part(pieces, 0, match.start()), *other.pieces, *_part(pieces, match.end(), len(text)))
         return Word((), word.place, f"depends on {shorten(word.text)}, which is not worked out")
 
-    def _found(self, reference: str, entry: Entry) -> Entry | Word:
+    def _target(self, reference: str, entry: Entry) -> Entry | Word:
         """Return what stands for a reference: another entry, or a word."""
         kind, colon, rest = reference.partition(":")
         place = entry.words[0].place

@@ -55,9 +55,9 @@ def translated(entries: Mapping[Path, Entry]) -> tuple[tuple[Setting, ...], tupl
             continue
         try:
             for setting in _settings(entry, entries):
-                if _said(setting) not in spoken:  # two sections often say the same, by a reference to each other
+                if _words(setting) not in spoken:  # two sections often say the same, by a reference to each other
                     settings.append(setting)
-                spoken.add(_said(setting))
+                spoken.add(_words(setting))
         except KeyError:
             section = next((path[: index + 1] for index, part in enumerate(path) if part in WEIGHTY), None)
             if entry.value is not False and (section is None or section not in weighty):
@@ -76,7 +76,7 @@ def _aside(path: Path, entries: Mapping[Path, Entry]) -> bool:
     return any(part in ASIDE for part in path[:-1])
 
 
-def _said(setting: Setting) -> tuple[str, ...]:
+def _words(setting: Setting) -> tuple[str, ...]:
     return (setting.name, *(word.text for word in setting.values))
 
 
@@ -94,11 +94,11 @@ def _settings(entry: Entry, entries: Mapping[Path, Entry]) -> Iterator[Setting]:
     understood.
     """
 
-    def near(key: str) -> Any:
+    def neighbour(key: str) -> Any:
         other = entries.get((*entry.path[:-1], key))
         return None if other is None else other.value
 
-    for dest, value in _meanings(entry, near):
+    for dest, value in _meanings(entry, neighbour):
         if value is AS_WRITTEN:
             yield from settings(dest, entry.value, entry, entry.words)
         else:
