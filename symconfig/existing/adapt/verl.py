@@ -109,12 +109,12 @@ def _granted(progress: Progress, key: str, value: str, setting: Setting | None) 
     if setting is not None:
         goal = draft.said.setting(draft.reading.settings.index(setting), values)
         changed = words.changed(setting.values[0], value, draft.texts) if len(setting.values) == 1 else iter(())
-        after = draft.tried(chain(changed, behind_equals(setting, sh(value), draft)), lambda said: said == goal)
+        after = draft.tried(chain(changed, behind_equals(setting, sh(value), draft)), lambda now: now == goal)
         was = _text(setting)
     else:
-        said = draft.said
+        before = draft.said
         ways = chain.from_iterable(words.added(each, (f"{key}={value}",), draft.texts) for each in _anchors(draft, key))
-        after, was = draft.tried(ways, lambda now: said.gained(key, values, now)), None
+        after, was = draft.tried(ways, lambda now: before.gained(key, values, now)), None
     if after is None:
         why = "its value is not a word of the script alone" if setting is not None else "no place for it was found"
         return progress.lacking(Unplaced(key, value, why, None if setting is None else setting.place))

@@ -56,7 +56,7 @@ class Side(Protocol):
     @property
     def reading(self) -> Reading: ...
     @property
-    def backend(self) -> Backend: ...
+    def backend(self) -> str: ...
     @property
     def label(self) -> str: ...
     @property
@@ -95,7 +95,7 @@ def side(reading: Reading, asked: Asked) -> Side:
 class MegatronSide:
     """Options of Megatron-LM."""
 
-    backend: Backend = "megatron"
+    backend: str = "megatron"
     label = MEGATRON.label
 
     def __init__(self, reading: Reading, asked: Asked) -> None:
@@ -238,7 +238,8 @@ class RlSide(MegatronSide):
         self.settings = reader.megatron()
         self.label = f"{reader.values.trainer} with {reader.workers} workers of {MEGATRON.label}"
         if reader.workers != "megatron":
-            self.label, self.version = f"{reader.values.trainer} with {reader.workers} workers,", verl.RELEASE
+            self.label, self.version = f"{reader.values.trainer} with {reader.workers} workers", verl.RELEASE
+            self.backend = reader.workers
             self.version_given = True
 
     @property

@@ -124,10 +124,10 @@ def _trained(
     """Return the actor, or the critic of a step, as it is trained on the layout that is there."""
     packed = replace(run.configuration, packing=packing(step.rl))
     judged = judge(replace(run, configuration=packed, step=step), cluster, limits)
-    found = as_found(run.described.model, cluster, packed)
-    found = replace(found, request=replace(found.request, job=judged.plan.job))
+    point = as_found(run.described.model, cluster, packed)
+    point = replace(point, request=replace(point.request, job=judged.plan.job))
     made = Stated if step.workers == "megatron" else _InFp32
-    return made(judged.plan, judged.plan.best, fill, logits, found)
+    return made(judged.plan, judged.plan.best, fill, logits, point)
 
 
 @dataclass(frozen=True)

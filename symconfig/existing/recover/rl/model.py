@@ -20,10 +20,10 @@ def described(reading: Reading, setting: Setting | None, asked: Asked) -> Descri
         model = asked.model
     else:
         place = None if setting is None else setting.place
-        found = by_name(word.text, place) if word is not None and word.text else None
-        if found is None:
+        named = by_name(word.text, place) if word is not None and word.text else None
+        if named is None:
             raise InputError(_unknown(reading, setting))
-        model, assumed = found
+        model, assumed = named
     if model.vision is not None:
         model = model.model_copy(update={"vision": None})
         assumed.append(Assumed("images", "none", "prompts with images are not predicted: the tower is left out"))

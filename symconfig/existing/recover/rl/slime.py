@@ -154,10 +154,10 @@ class Reader:
 
     def _run(self, rl: Rl, gpus: int) -> Run:
         values = self.values
-        said = self.megatron()
+        options = self.megatron()
         if self.values.given("spec") or model_hidden(self.reading):  # the model is called by its name
-            said = tuple(item for item in said if item.name not in _OF_THE_NAME)
-        names = Namespace(said, flags(self.version()))
+            options = tuple(item for item in options if item.name not in _OF_THE_NAME)
+        names = Namespace(options, flags(self.version()))
         tp, pp, cp = (names.whole(f"{name}_parallel_size") for name in ("tensor_model", "pipeline_model", "context"))
         room = self._room(cp, rl, "max_tokens_per_gpu")
         dp = max(1, gpus // (tp * pp * cp))
@@ -165,13 +165,13 @@ class Reader:
         room, batch = packed.room, packed.spread(rl, dp)
         own = ["--micro-batch-size", "1", "--global-batch-size", str(batch), "--seq-length", str(room)]
         whole = Namespace((*names.settings, *settings(own, self.reading.file)), names.table)
-        asked, model = self.asked, None
-        if asked.model is None and (
+        assumption, model = self.asked, None
+        if assumption.model is None and (
             model_hidden(self.reading) or not names.given("num_layers") or values.given("spec")
         ):
-            model = described(self.reading, values.arguments.find("hf_checkpoint"), asked)
-            asked = replace(asked, model=model.model)
-        run = megatron.run(whole, gpus, self._known_cluster, asked)
+            model = described(self.reading, values.arguments.find("hf_checkpoint"), assumption)
+            assumption = replace(assumption, model=model.model)
+        run = megatron.run(whole, gpus, self._known_cluster, assumption)
         taken = model.assumed if model is not None else ()
         most = max(rl.longest, ceil(rl.sequences / dp * rl.mean_tokens))  # of all that a replica reads
         read = min(most, self._room(cp, rl, "log_probs_max_tokens_per_gpu"))

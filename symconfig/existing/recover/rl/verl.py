@@ -251,8 +251,8 @@ class Reader:
         whole = Namespace(
             (*names.settings, *settings(["--global-batch-size", str(batch)], self.reading.file)), names.table
         )
-        asked = replace(self.asked, model=model.model)
-        run = megatron.run(whole, self._trained_gpus, self._known_cluster, asked)
+        assumption = replace(self.asked, model=model.model)
+        run = megatron.run(whole, self._trained_gpus, self._known_cluster, assumption)
         return replace(run, described=replace(run.described, assumed=(*model.assumed, *run.described.assumed)))
 
     def version(self, at: str = ACTOR) -> str:
@@ -265,7 +265,7 @@ class Reader:
         micro-batch; None: not asked."""
         if self.workers != "megatron":
             return ()
-        found = []
+        renamed = []
         for setting in self.reading.settings:
             for prefix in (f"{at}.megatron.", f"{at}.optim."):
                 key = setting.name.removeprefix(prefix)
@@ -273,14 +273,14 @@ class Reader:
                 if key == setting.name or key in _ASIDE or (prefix.endswith("optim.") and head not in _SECTIONS):
                     continue
                 name = f"{_SECTIONS[head]}.{inner}" if head in _SECTIONS else f"model.{key}"
-                found.append(replace(setting, name=name))
-        said, _ = translated(by_path(entries_of(found, False)))
+                renamed.append(replace(setting, name=name))
+        options, _ = translated(by_path(entries_of(renamed, False)))
         own = ["--bf16", "--use-distributed-optimizer"]
         own += [] if room is None else ["--micro-batch-size", "1", "--seq-length", str(room)]
         if self.values.switch(f"{at}.megatron.sequence_parallel"):
             tp = self.values.whole(f"{at}.megatron.tensor_model_parallel_size") or 1
             own += ["--sequence-parallel"] * (tp > 1)
-        return (*settings(own, self.reading.file), *said)
+        return (*settings(own, self.reading.file), *options)
 
     def _of_fsdp(self, at: str, model: Described, rl: Rl, packed: Packed) -> Run:
         def key(name: str) -> str:
