@@ -18,6 +18,8 @@ from symconfig.runs.rl.lengths import documents, longest_of
 from symconfig.runs.rl.logits import PAIRS, PLAIN
 from symconfig.runs.rl.phases import Phase
 from symconfig.runs.rl.trained import EXCHANGE, GRADIENTS, STATES, WEIGHTS, Trained
+from symconfig.solve.budget import device_budget, surprise
+from symconfig.solve.restore import restore
 
 WEIGHED = 12  # plans of an update, around each of which the step is counted
 _LEFT = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)  # shares of a GPU that an update leaves to a reference, all of them tried
@@ -44,12 +46,11 @@ def answer(job: Job, solve: Solve, told: Callable[[Plan], bool], top: int) -> Pl
         for each in (plan.best, *plan.alternatives):
             if told(replace(plan, best=each)):
                 steps.setdefault(repr((each.parallel, each.batch, each.options)), (plan, each, _step(plan, each)))
-    usable = plan.usable_bytes
-    fitting = sorted(
-        (each for each in steps.values() if _peak(each[2]) <= usable), key=lambda each: (each[2].step_s, _peak(each[2]))
-    )[:top]
+    usable, shortest = plan.usable_bytes, sorted(steps.values(), key=lambda each: (each[2].step_s, _peak(each[2])))
+    sure = [each for each in shortest if _peak(each[2]) <= min(usable, _budget(each[0]))]
+    fitting = (sure or [each for each in shortest if _peak(each[2]) <= usable])[:top]
     if not fitting:
-        raise InfeasibleError(_too_full(min((step for _, _, step in steps.values()), key=_peak), usable))
+        raise InfeasibleError(_too_full(min((step for _, _, step in shortest), key=_peak), usable))
     plan, best, _ = fitting[0]
     return replace(
         plan,
@@ -58,6 +59,13 @@ def answer(job: Job, solve: Solve, told: Callable[[Plan], bool], top: int) -> Pl
         search=replace(plan.search, optimal=False),
         tuned=tuple(step for _, _, step in fitting),
     )
+
+
+def _budget(plan: Plan) -> float:
+    """Return the bytes of a GPU that a step may take at the job's risk of running out of memory."""
+    prospect = restore(plan, plan.best)
+    risk = surprise(plan.model, plan.cluster, plan.job.limits.memory_risk)
+    return device_budget(replace(prospect.request, job=plan.job, surprise=risk), prospect.machine)
 
 
 def _update(job: Job, left: float) -> Job:
