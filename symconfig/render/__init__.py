@@ -72,7 +72,7 @@ def target_of(model: ModelDescriptor, job: Job) -> Source:
     if job.target is not None:
         return named(job.target)
     if job.rl is not None:
-        return named("verl")
+        return named("verl" if job.backend == "megatron" else "openrlhf")
     if model.vision is not None:
         return named("ms-swift" if job.backend == "megatron" else "llamafactory")
     if model.adapter is None and not job.wants_adapters:

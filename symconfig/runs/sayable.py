@@ -19,7 +19,7 @@ from symconfig.solve.whole import filled
 
 # Fields of a job that the planner never decides. A model's own fields are such, too.
 _GIVEN = (
-    frozenset({"model", "training", "seq_length", "task", "packing", "precision", "optimizer"})
+    frozenset({"model", "training", "seq_length", "task", "packing", "precision", "optimizer", "rl"})
     | ModelDescriptor.model_fields.keys()
 )
 

@@ -9,11 +9,12 @@ import symconfig
 from symconfig.descriptor.load import zoo_models
 from symconfig.errors import InfeasibleError
 from symconfig.plans.plan import Plan
+from symconfig.render import targets
 from tests.verify_all import BATCH, sizes
 
 CLUSTER = "h100"
 # Targets that learn by reinforcement, and the step that they are planned for: GRPO on math problems.
-LEARNING = ("verl",)
+LEARNING = tuple(name for name, target in targets().items() if target.learns)
 RL: dict[str, Any] = {
     "prompts": 512,
     "samples": 8,

@@ -35,7 +35,8 @@ Solve = Callable[[ModelDescriptor, Job, int], Plan]
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """solve: the best plans of a model's job, so many. critic: the model that gives values, where one is trained."""
+    """solve: the best plans of a model's job, so many. critic: the model that gives values, where one is trained. away:
+    the parts that the target can keep on the host between phases, a tuple for each way."""
 
     model: ModelDescriptor
     cluster: ClusterDescriptor
@@ -43,6 +44,7 @@ class Asked:
     rl: Rl
     critic: ModelDescriptor | None
     solve: Solve
+    away: tuple[tuple[str, ...], ...] = tuple(AWAY.values())
 
     @property
     def usable_bytes(self) -> float:
@@ -75,9 +77,6 @@ def answer(asked: Asked, top: int) -> Plan:
 
 def _check(asked: Asked) -> None:
     problems = []
-    if asked.job.backend != "megatron":
-        what, need = "workers of reinforcement learning are planned for Megatron", "megatron"
-        problems.append(Problem(what, field="backend", got=asked.job.backend, need=need))
     if asked.model.adapter is not None:
         what = "adapters under reinforcement learning are not planned"
         problems.append(Problem(what, field="adapter", hint="the model without its adapter"))
@@ -188,7 +187,7 @@ def _layouts(asked: Asked, actor: Trained, critic: Trained | None, gpus: int) ->
     assert job.gpus != "auto"
     served = job.gpus - gpus if alone else gpus
     gpu = machine(asked.cluster, "bf16" if asked.cluster.gpu.peak_flops.bf16 else "fp16", gpus=served)
-    for away in (Away.NOTHING,) if alone else AWAY:
+    for away in (Away.NOTHING,) if alone else (way for way, parts in AWAY.items() if parts in asked.away):
         for tp in _engines(asked, served):
             make = partial(Layout, rl=rl, actor=actor, critic=critic, replicas=served // tp, away=away, alone=alone)
             engine = Engine(asked.model, gpu, tp)

@@ -130,7 +130,8 @@ class Trained:
         """Return the seconds in which every GPU receives the whole weights, tensor by tensor."""
         p = self.candidate.parallel
         total = _WEIGHT_BYTES * parameters(self.plan.model, with_mtp=False).total
-        ranks = np.array([float(max(p.tp * p.pp, p.ep * p.etp * p.pp))])
+        shards = p.dp * p.cp if self.candidate.options.zero_stage == 3 else 1
+        ranks = np.array([float(max(p.tp * p.pp * shards, p.ep * p.etp * p.pp))])
         return float(ring(np.array([total]), 1.0, ranks, 1.0, self._found.machine)[0])
 
     def moved_s(self, away: Away) -> float:
@@ -185,6 +186,7 @@ class Layout:
         """Bytes of host memory for each GPU."""
         trained = (self.actor, *filter(None, (self.critic,)))
         states = sum(each.memory[name] for each in trained for name in AWAY[self.away])
+        states += sum(each.candidate.predicted.host_bytes for each in trained)
         return states + (self.actor.memory[WEIGHTS] if self.rl.reference else 0.0)
 
     def _phases(self) -> Iterator[Phase]:
