@@ -198,9 +198,10 @@ def _layout(model: ModelDescriptor, parallel: Degrees) -> str:
     return "E" + "|".join(words) + "m" * model.num_nextn_predict_layers + "L"
 
 
-def learning_plan(training: dict[str, Any] | None = None) -> Plan:
-    """A plan whose job learns by reinforcement, with a step around it."""
-    plan = sample_plan(tp=2, pp=1, dp=4, training=training or {})
+def learning_plan(training: dict[str, Any] | None = None, backend: str = "megatron") -> Plan:
+    """A plan whose job learns by reinforcement, with a step around it in which nothing goes to the host."""
+    degrees = {"tp": 2, "pp": 1, "dp": 4} if backend == "megatron" else {"dp": 8}
+    plan = sample_plan(backend=backend, training=training or {}, **degrees)
     lengths = {"mean": 100.0, "max": 256}
     rl = Rl.model_validate({"prompts": 64, "samples": 4, "prompt_length": lengths, "response_length": lengths})
     phases = (
@@ -213,7 +214,7 @@ def learning_plan(training: dict[str, Any] | None = None) -> Plan:
         memory_share=0.6,
         at_once=64,
         tokens_per_gpu=1024,
-        away=("weights", "optimizer state"),
+        away=(),
         host_bytes=40e9,
         step_s=15.0,
         interval=(12.0, 20.0),

@@ -11,6 +11,7 @@ from symconfig.descriptor.rl import Rl
 from symconfig.errors import InfeasibleError, Problem
 from symconfig.format import gib, percent
 from symconfig.plans.plan import Plan
+from symconfig.render.megatron_args import word
 from symconfig.render.summary import Row
 
 STATES, WEIGHTS = "optimizer state", "weights"
@@ -51,6 +52,50 @@ def refuse(plan: Plan, learns: Learns, name: str, others: Iterable[Problem]) -> 
     """Raise InfeasibleError with what of a step the program `name` cannot be told, and with `others`."""
     if found := (*_untold(plan, section(plan), learns, name), *others):
         raise InfeasibleError(found)
+
+
+def of_samples(plan: Plan, what: str) -> Iterator[Problem]:
+    """Yield the refusal of a program that gives each data-parallel rank as many samples of an update, which `what`
+    says."""
+    batch, dp = section(plan).batch, plan.best.parallel.dp
+    if batch % dp:
+        pins = tuple(f"dp={number}" for number in range(1, batch + 1) if batch % number == 0)
+        yield Problem(what, field="dp", got=str(dp), need=f"a divisor of {batch}", pins=pins)
+
+
+def of_megatron(plan: Plan, name: str) -> Iterator[Problem]:
+    """Yield what programs of reinforcement learning do not run of Megatron-LM's options: their sequences have any
+    length, and their workers reduce gradients for the distributed optimizer."""
+    chosen = plan.best.options
+    if plan.job.optimizer.name != "adam":
+        yield Problem(f"{name} trains with Adam", field="optimizer", got=plan.job.optimizer.name, need="adam")
+    if chosen.zero_stage != 1:
+        what = f"{name} runs Megatron-LM's distributed optimizer, and no other sharding"
+        yield Problem(what, field="zero_stage", got=str(chosen.zero_stage), pins=("zero=1",))
+    if chosen.precision not in ("bf16", "fp16"):
+        pins = ("precision=bf16", "precision=fp16")
+        yield Problem(f"{name} trains in 16 bits", field="precision", got=chosen.precision, pins=pins)
+    if chosen.overlap.tp_comm:
+        what = f"user buffers are of one size, and {name}'s sequences are not"
+        yield Problem(what, field="overlap.tp_comm", pins=("user_buffers=off",))
+    if chosen.cuda_graphs != "none":
+        what = f"CUDA graphs are of one size, and {name}'s sequences are not"
+        yield Problem(what, field="cuda_graphs", got=chosen.cuda_graphs, pins=("cuda_graphs=none",))
+    if chosen.overlap.moe_a2a:
+        what = f"{name} waits for the experts' all-to-all"
+        yield Problem(what, field="overlap.moe_a2a", pins=("moe_overlap=off",))
+    if chosen.activation_offload:
+        what = f"{name} keeps activations on the GPU"
+        yield Problem(what, field="activation_offload", pins=("activation_offload=0",))
+
+
+def options(values: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """Return a line for each option that has a value: its name with its values; a switch that is on has none."""
+    said = {f"--{name}": value for name, value in values.items() if value is not None and value is not False}
+    return [
+        (name, *(map(word, value) if isinstance(value, tuple) else () if value is True else (word(value),)))
+        for name, value in said.items()
+    ]
 
 
 def section(plan: Plan) -> Rl:

@@ -8,7 +8,6 @@ as slime has it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from symconfig.errors import Problem
 from symconfig.frameworks import counting
@@ -17,7 +16,7 @@ from symconfig.plans.plan import Plan
 from symconfig.plans.rl import PlannedRl
 from symconfig.render import learning, megatron
 from symconfig.render.learning import Learns
-from symconfig.render.megatron_args import Group, word
+from symconfig.render.megatron_args import Group
 from symconfig.render.unsaid import Saving
 
 NAME = "slime"
@@ -128,24 +127,16 @@ def _problems(plan: Plan) -> Iterator[Problem]:
     if model.model_type not in MODEL_TYPES or model.vision is not None:
         what = "slime has no way to bring this model's weights to Megatron-LM and SGLang"
         yield Problem(what, field="model_type", got=model.model_type, need=" or ".join(MODEL_TYPES))
-    if rl.batch % (dp := plan.best.parallel.dp):
-        what, need = "slime counts the samples of an update in micro-batches of each rank", f"a divisor of {rl.batch}"
-        pins = tuple(f"dp={number}" for number in range(1, rl.batch + 1) if rl.batch % number == 0)
-        yield Problem(what, field="dp", got=str(dp), need=need, pins=pins)
-    if options.zero_stage != 1:
-        what = "slime runs Megatron-LM's distributed optimizer, and no other sharding"
-        yield Problem(what, field="zero_stage", got=str(options.zero_stage), pins=("zero=1",))
-    if options.precision not in ("bf16", "fp16"):
-        yield Problem("slime's defaults are for 16 bits", field="precision", got=options.precision, need="bf16 or fp16")
-    if options.overlap.tp_comm:
-        what = "user buffers are of one size, and slime's sequences are not"
-        yield Problem(what, field="overlap.tp_comm", pins=("user_buffers=off",))
-    if options.cuda_graphs != "none":
-        what = "CUDA graphs are of one size, and slime's sequences are not"
-        yield Problem(what, field="cuda_graphs", got=options.cuda_graphs, pins=("cuda_graphs=none",))
+    yield from learning.of_samples(plan, "slime counts the samples of an update in micro-batches of each rank")
+    yield from learning.of_megatron(plan, "slime")
     if options.moe_dispatcher == "allgather":
         what = "slime's sequences are of any length, for which Megatron-LM's allgather is not"
-        yield Problem(what, field="moe_dispatcher", got="allgather", pins=("dispatcher=alltoall", "dispatcher=deepep", "dispatcher=hybridep"))
+        yield Problem(
+            what,
+            field="moe_dispatcher",
+            got="allgather",
+            pins=("dispatcher=alltoall", "dispatcher=deepep", "dispatcher=hybridep"),
+        )
     if training.load is not None and not training.loads_its_own:
         what = "slime goes on from its own checkpoints; it starts from the model's weights"
         yield Problem(what, field="training.load", got=training.load, need="the folder of training.save")
@@ -158,7 +149,7 @@ def _sections(plan: Plan, step: PlannedRl | None) -> Iterator[tuple[str, list[tu
     yield "MODEL_ARGS", [*groups.pop("MODEL_ARGS"), *groups.pop("MOE_ARGS", []), *_mtp(plan)]
     yield (
         "ROLLOUT_ARGS",
-        _lines(
+        learning.options(
             {
                 "num-rollout": training.train_iters,
                 "rollout-batch-size": rl.prompts,
@@ -173,20 +164,17 @@ def _sections(plan: Plan, step: PlannedRl | None) -> Iterator[tuple[str, list[tu
             }
         ),
     )
-    yield "ALGORITHM_ARGS", [*_ALGORITHMS[rl.algorithm], *_lines(_losses(plan))]
+    yield "ALGORITHM_ARGS", [*_ALGORITHMS[rl.algorithm], *learning.options(_losses(plan))]
     yield "OPTIMIZER_ARGS", [*groups.pop("TRAINING_ARGS"), *groups.pop("PRECISION_ARGS")]
     room = step.tokens_per_gpu if step else rl.longest
     batch = {"use-dynamic-batch-size": True, "max-tokens-per-gpu": room, "log-probs-max-tokens-per-gpu": room}
-    yield "PERF_ARGS", [*(line for lines in groups.values() for line in lines), *_lines(batch)]
-    yield "SGLANG_ARGS", _lines(_engine(plan, step))
-    yield "CKPT_ARGS", _lines({"save": training.save, "save-interval": training.save and training.save_interval})
-    yield "LOGGING_ARGS", _lines(_logging(plan))
-
-
-def _lines(values: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """Return a line for each option that has a value; a switch has none of its own."""
-    said = {f"--{name}": value for name, value in values.items() if value not in (None, False)}
-    return [(name,) if value is True else (name, word(value)) for name, value in said.items()]
+    yield "PERF_ARGS", [*(line for lines in groups.values() for line in lines), *learning.options(batch)]
+    yield "SGLANG_ARGS", learning.options(_engine(plan, step))
+    yield (
+        "CKPT_ARGS",
+        learning.options({"save": training.save, "save-interval": training.save and training.save_interval}),
+    )
+    yield "LOGGING_ARGS", learning.options(_logging(plan))
 
 
 def _kept(group: Group, plan: Plan) -> list[tuple[str, ...]]:
@@ -208,7 +196,10 @@ def _losses(plan: Plan) -> dict[str, object]:
 
 def _engine(plan: Plan, step: PlannedRl | None) -> dict[str, object]:
     rl, most = learning.section(plan), learning.section(plan).rollout.max_num_seqs
-    found: dict[str, object] = {"colocate": rl.placement == "colocated", "num-gpus-per-node": plan.cluster.gpus_per_node}
+    found: dict[str, object] = {
+        "colocate": rl.placement == "colocated",
+        "num-gpus-per-node": plan.cluster.gpus_per_node,
+    }
     if step is not None:
         found |= {
             "no-offload-train": rl.placement == "colocated" and not step.away,

@@ -74,7 +74,7 @@ def variables(plan: Plan) -> dict[str, object]:
             for each in environment.variables(plan, plan.best.target.version)
             if each.name == "CUDA_DEVICE_MAX_CONNECTIONS"
         ],
-        "notes": tuple(learning.notes(plan)),
+        "notes": (*learning.notes(plan), *_notes(plan)),
         "predicted_for": "",
         "train_files": _value(list(plan.training.data_path)) if plan.training.data_path else "",
         "tensorboard_dir": plan.training.tensorboard_dir or "",
@@ -111,6 +111,7 @@ def _problems(plan: Plan) -> Iterator[Problem]:
     if options.optimizer_offload:
         what = "an optimizer that steps on the host is not written for verl"
         yield Problem(what, field="optimizer_offload", pins=("optimizer_offload=0",))
+    yield from learning.of_megatron(plan, "verl")
 
 
 def sections(plan: Plan) -> Iterator[tuple[str, Mapping[str, object]]]:
@@ -162,18 +163,22 @@ def _actor(plan: Plan, rl: Rl, step: PlannedRl | None) -> dict[str, object]:
 def _engine(at: str, plan: Plan, step: PlannedRl | None) -> dict[str, Any]:
     """Megatron's degrees and what is moved, of the actor or the critic."""
     p, options = plan.best.parallel, plan.best.options
-    away = step.away if step else ()
+    away, own = step.away if step else (), f"{at}.override_transformer_config"
     found: dict[str, Any] = {f"{at}.{word}": getattr(p, name) for name, word in _ENGINE_DEGREES.items()}
     if p.vpp > 1:
         found[f"{at}.virtual_pipeline_model_parallel_size"] = p.vpp
     if plan.model.experts is not None:
         found[f"{at}.expert_tensor_parallel_size"] = p.etp
+    if options.moe_dispatcher == "flex":
+        found[f"+{own}.moe_token_dispatcher_type"] = "flex"
+        found[f"+{own}.moe_flex_dispatcher_backend"] = options.moe_flex_backend
     found |= {
         f"{at}.param_offload": "weights" in away,
         f"{at}.optimizer_offload": "optimizer state" in away,
         f"{at}.sequence_parallel": options.sequence_parallel,
+        f"{at}.dtype": {"bf16": "bfloat16", "fp16": "float16"}[options.precision],
     }
-    recompute, own = options.recompute, f"{at}.override_transformer_config"
+    recompute = options.recompute
     if recompute.granularity == "full":
         found |= {
             f"{own}.recompute_granularity": "full",
@@ -226,3 +231,12 @@ def _trainer(plan: Plan) -> dict[str, object]:
     if training.save is not None:
         found |= {"trainer.default_local_dir": training.save, "trainer.save_freq": training.save_interval}
     return found
+
+
+def _notes(plan: Plan) -> Iterator[str]:
+    overlap = plan.best.options.overlap
+    if overlap.grad_reduce or overlap.param_gather:
+        yield (
+            "The times hide the reduction of gradients behind the backward pass, as Megatron-LM can; verl's workers "
+            "do it afterwards, unless megatron.override_ddp_config says otherwise"
+        )

@@ -164,7 +164,7 @@ def test_each_field_is_passed_on_or_named_as_not_passed_on(target: str) -> None:
     backend = source.assumes["backend"]
     options = {"tp": 1, "pp": 1, "dp": 8} if backend == "megatron" else {}
     if target in LEARNING:
-        plan = learning_plan(training=values)
+        plan = learning_plan(values, backend)
     else:
         plan = sample_plan(
             load_model(model),
