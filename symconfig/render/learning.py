@@ -23,7 +23,8 @@ class Learns:
     """What of a step of reinforcement learning a program can be told.
 
     engines: that generate for it, the usual one first. away: the parts of the trained models that it can keep on the
-    host between phases, a tuple for each way, where the engine is on the same GPUs. epochs: it can train more than once on the same samples.
+    host between phases, a tuple for each way, where the engine is on the same GPUs. epochs: it can train more than once
+    on the same samples. packs: its micro-batches are packed; otherwise each sequence is padded to the longest.
     """
 
     algorithms: tuple[str, ...]
@@ -31,6 +32,7 @@ class Learns:
     placements: tuple[str, ...] = ("colocated",)
     away: tuple[tuple[str, ...], ...] = ANY_WAY
     epochs: bool = True
+    packs: bool = True
 
 
 def guarded(module: ModuleType, inner: Callable[..., Mapping[str, object]]) -> Callable[..., Mapping[str, object]]:

@@ -123,7 +123,7 @@ def _arrays(plan: Plan) -> dict[str, list[tuple[str, ...]]]:
 
 
 def _problems(plan: Plan) -> Iterator[Problem]:
-    model, options, rl, training = plan.model, plan.best.options, learning.section(plan), plan.training
+    model, options, training = plan.model, plan.best.options, plan.training
     if model.model_type not in MODEL_TYPES or model.vision is not None:
         what = "slime has no way to bring this model's weights to Megatron-LM and SGLang"
         yield Problem(what, field="model_type", got=model.model_type, need=" or ".join(MODEL_TYPES))

@@ -43,8 +43,8 @@ class Source:
     `foreign`: there are templates of a user's own among them; `start`: how a person starts it, of a launcher;
     `assumes`: fields of a job that a target takes for granted; `base`: the target whose variables a user's own has, and
     with them what it can be told; `counts`: how its program counts a run that goes on; `goes_on`: what
-    a person then does; `unsaid`: fields of training that it does not pass on; `saving`: how it is told to save; `learns`: what of a step of
-    reinforcement learning it can be told."""
+    a person then does; `unsaid`: fields of training that it does not pass on; `saving`: how it is told to
+    save; `learns`: what of a step of reinforcement learning it can be told."""
 
     name: str
     does: str

@@ -12,10 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from symconfig.plans.plan import Plan
-from symconfig.render import megatron
+from symconfig.render import megatron, named
 from symconfig.runs.embed.words import targets, unsafe, words
 from tests.cli.support import Run, run
-from symconfig.render import named
 from tests.formats.zoo import LEARNING
 from tests.sample_plans import learning_plan, sample_plan
 

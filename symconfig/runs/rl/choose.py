@@ -36,7 +36,8 @@ Solve = Callable[[ModelDescriptor, Job, int], Plan]
 @dataclass(frozen=True, slots=True)
 class Asked:
     """solve: the best plans of a model's job, so many. critic: the model that gives values, where one is trained. away:
-    the parts that the target can keep on the host between phases, a tuple for each way."""
+    the parts that the target can keep on the host between phases, a tuple for each way. packs: its micro-batches are
+    packed; otherwise every sequence is padded to the longest."""
 
     model: ModelDescriptor
     cluster: ClusterDescriptor
@@ -45,6 +46,7 @@ class Asked:
     critic: ModelDescriptor | None
     solve: Solve
     away: tuple[tuple[str, ...], ...] = tuple(AWAY.values())
+    packs: bool = True
 
     @property
     def usable_bytes(self) -> float:
@@ -103,6 +105,10 @@ def _jobs(asked: Asked) -> Iterator[tuple[int, Job, float]]:
     rl = asked.rl
     assert asked.job.gpus != "auto"
     for gpus in _training(asked, asked.job.gpus):
+        if not asked.packs:
+            padded = {"gpus": gpus, "global_batch_size": rl.batch, "seq_length": rl.longest, "packing": None}
+            yield gpus, asked.job.model_copy(update=padded), 1.0
+            continue
         for room, pins in _rooms(asked):
             needed = rl.batch * rl.mean_tokens / room
             # As many as leave the degrees free: a power of two divides them, up to the number of GPUs.
@@ -264,7 +270,7 @@ def _planned(asked: Asked, layout: Layout) -> PlannedRl:
         rollout_gpus=served,
         memory_share=layout.replica.share,
         at_once=generation.at_once,
-        tokens_per_gpu=candidate.batch.seq_length // candidate.parallel.cp,
+        tokens_per_gpu=candidate.batch.micro * candidate.batch.seq_length // candidate.parallel.cp,
         away=AWAY[layout.away],
         host_bytes=layout.host_bytes,
         step_s=layout.step_s,

@@ -118,7 +118,7 @@ def _values(args: Any, read: DeepSpeedConfig, nodes: int, per_node: int) -> Valu
         ),
         "clip_grad": read.gradient_clipping,
         "recompute": "full" if args.actor.gradient_checkpointing_enable else "none",
-        "seq_length": args.train.max_tokens_per_gpu * tp,
+        "tokens_per_gpu": args.train.max_tokens_per_gpu * tp,
         "lr": read.optimizer_params["lr"],
         "adam_beta1": read.optimizer_params["betas"][0],
         "adam_beta2": read.optimizer_params["betas"][1],

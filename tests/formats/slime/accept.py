@@ -105,7 +105,7 @@ def accept(folder: Path) -> Values:
         with mock.patch.object(sys, "argv", asked), mock.patch.dict(os.environ, variables):
             args = arguments.parse_args()
     assert args.colocate == (arguments_path.name == "train.py")
-    assert args.use_distributed_optimizer and args.use_dynamic_batch_size and args.variable_seq_lengths
+    assert (args.use_distributed_optimizer, args.use_dynamic_batch_size, args.variable_seq_lengths) == (True,) * 3
     assert args.log_probs_max_tokens_per_gpu == args.max_tokens_per_gpu
     said = {word: getattr(args, name) for word, name in _SAME.items()}
     world = args.actor_num_nodes * args.actor_num_gpus_per_node
@@ -115,7 +115,7 @@ def accept(folder: Path) -> Values:
         "world": world,
         "nodes": args.actor_num_nodes,
         "gpus_per_node": args.actor_num_gpus_per_node,
-        "seq_length": args.max_tokens_per_gpu * args.context_parallel_size,
+        "tokens_per_gpu": args.max_tokens_per_gpu,
         "recompute": args.recompute_granularity or "none",
         "recompute_num_layers": args.recompute_num_layers,
         "zero_stage": int(args.use_distributed_optimizer),

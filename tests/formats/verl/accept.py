@@ -36,7 +36,7 @@ def accept(folder: Path) -> Values:
         "world": world,
         "nodes": config.trainer.nnodes,
         "gpus_per_node": config.trainer.n_gpus_per_node,
-        "seq_length": actor.ppo_max_token_len_per_gpu * engine.context_parallel_size,
+        "tokens_per_gpu": actor.ppo_max_token_len_per_gpu,
         "sequence_parallel": engine.sequence_parallel,
         "recompute": recompute["recompute_granularity"] or "none",
         "lr": actor.optim.lr,
