@@ -203,12 +203,13 @@ def learning_plan(training: dict[str, Any] | None = None, backend: str = "megatr
     degrees = {"tp": 2, "pp": 1, "dp": 4} if backend == "megatron" else {"dp": 8}
     plan = sample_plan(backend=backend, training=training or {}, **degrees)
     lengths = {"mean": 100.0, "max": 256}
-    rl = Rl.model_validate({"prompts": 64, "samples": 4, "prompt_length": lengths, "response_length": lengths})
+    step = {"prompts": 64, "samples": 4, "prompt_length": lengths, "response_length": lengths, "reference": False}
+    rl = Rl.model_validate(step)
     phases = (
         PlannedPhase("generation", 10.0, 50e9, {"engine": 50e9}),
         PlannedPhase("update", 5.0, 60e9, {"all": 60e9}),
     )
-    step = PlannedRl(
+    planned = PlannedRl(
         rollout_tp=2,
         rollout_gpus=8,
         memory_share=0.6,
@@ -222,4 +223,4 @@ def learning_plan(training: dict[str, Any] | None = None, backend: str = "megatr
         phases=phases,
     )
     job = plan.job.model_copy(update={"task": "rl", "rl": rl, "gpus": 8})
-    return replace(plan, job=job, rl=(step,), alternatives=())
+    return replace(plan, job=job, rl=(planned,), alternatives=())

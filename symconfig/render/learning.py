@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
 from symconfig.descriptor.rl import Rl
 from symconfig.errors import InfeasibleError, Problem
@@ -14,6 +14,7 @@ from symconfig.plans.plan import Plan
 from symconfig.render.megatron_args import word
 from symconfig.render.summary import Row
 
+Sequences = Literal["packed", "padded", "alone"]
 STATES, WEIGHTS = "optimizer state", "weights"
 ANY_WAY = ((), (STATES,), (WEIGHTS, STATES))
 
@@ -24,7 +25,8 @@ class Learns:
 
     engines: that generate for it, the usual one first. away: the parts of the trained models that it can keep on the
     host between phases, a tuple for each way, where the engine is on the same GPUs. epochs: it can train more than once
-    on the same samples. packs: its micro-batches are packed; otherwise each sequence is padded to the longest.
+    on the same samples. sequences: of a micro-batch, which is packed up to a number of tokens, or so many of them that
+    are padded to the longest or stand alone.
     """
 
     algorithms: tuple[str, ...]
@@ -32,7 +34,7 @@ class Learns:
     placements: tuple[str, ...] = ("colocated",)
     away: tuple[tuple[str, ...], ...] = ANY_WAY
     epochs: bool = True
-    packs: bool = True
+    sequences: Sequences = "packed"
 
 
 def guarded(module: ModuleType, inner: Callable[..., Mapping[str, object]]) -> Callable[..., Mapping[str, object]]:

@@ -35,7 +35,7 @@ _ALGORITHMS: Mapping[str, Mapping[str, Any]] = {
     "dapo": {"loss_type": "dapo", "epsilon_high": 0.28, "mask_truncated_completions": True},
     "gspo": {"loss_type": "grpo", "importance_sampling_level": "sequence"},
 }
-LEARNS = Learns(algorithms=tuple(_ALGORITHMS), engines=("vllm",), away=((),), packs=False)
+LEARNS = Learns(algorithms=tuple(_ALGORITHMS), engines=("vllm",), away=((),), sequences="padded")
 
 
 def variables(plan: Plan) -> dict[str, object]:

@@ -47,7 +47,7 @@ def best_plan(
         learns = target_of(model, told).learns
         assert learns is not None, "sayable.check refuses other targets"
         told = told.model_copy(update={"rl": (rl := told.rl.with_engine(learns.engines[0]))})
-        return step(Asked(model, cluster, told, rl, _critic(model, rl), solve, learns.away, learns.packs), top)
+        return step(Asked(model, cluster, told, rl, _critic(model, rl), solve, learns.away, learns.sequences), top)
     plan = solve(model, told, top, alone=False)
     plan = replace(plan, job=plan.job.model_copy(update={"edited": job.edited}))
     if plan.job.backend != "megatron":

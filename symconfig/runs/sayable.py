@@ -26,7 +26,7 @@ _GIVEN = (
 # Fields of a job that name whose files it wants.
 _NAMED = frozenset({"target", "backend", "megatron_version"})
 # Targets in the order in which they are taken where a job names none; all others follow by name.
-_NEXT = ("bridge", "deepspeed")
+_NEXT = ("bridge", "deepspeed", "slime")
 
 
 def unsayable(

@@ -7,7 +7,7 @@ from typing import Any
 
 import symconfig
 from symconfig.descriptor.load import load_model, zoo_models
-from symconfig.errors import InfeasibleError
+from symconfig.errors import InfeasibleError, InputError
 from symconfig.plans.plan import Plan
 from symconfig.render import targets
 from tests.verify_all import BATCH, sizes
@@ -40,7 +40,7 @@ def step(model: str, target: str) -> dict[str, Any]:
         part: {name: value // shorter for name, value in RL[part].items()}
         for part in ("prompt_length", "response_length")
     }
-    return RL | lengths | ({"reference": False} if target == "trl" else {})
+    return RL | lengths | ({"reference": False} if target in ("trl", "ms-swift-rlhf") else {})
 
 
 def _plan(model: str, target: str | None) -> Plan | InfeasibleError:
@@ -53,4 +53,6 @@ def _plan(model: str, target: str | None) -> Plan | InfeasibleError:
             found = error
             if error.problems[0].field not in _TOO_FEW:
                 return found
+        except InputError as error:  # no such job at all: an adapter under reinforcement learning
+            return InfeasibleError(error.problems)
     return found

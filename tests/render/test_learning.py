@@ -33,8 +33,7 @@ def problems(target: str, plan: Plan) -> dict[str | None, Problem]:
 
 
 def plan_for(target: str, **training: Any) -> Plan:
-    plan = learning_plan(training, targets()[target].assumes["backend"])
-    return changed(plan, rl={"reference": False}) if target == "trl" else plan
+    return learning_plan(training, targets()[target].assumes["backend"])
 
 
 def value(words: list[str], name: str) -> str:
@@ -42,7 +41,7 @@ def value(words: list[str], name: str) -> str:
 
 
 def test_every_target_for_a_step_takes_such_plans_and_no_others() -> None:
-    assert set(LEARNING) == {"verl", "slime", "openrlhf", "trl"}
+    assert set(LEARNING) == {"verl", "slime", "openrlhf", "trl", "ms-swift-rlhf"}
     for target in LEARNING:
         plan = plan_for(target)
         assert targets()[target].variables(plan)["phases"]
@@ -84,7 +83,7 @@ def test_an_algorithm_an_engine_or_a_place_that_it_has_not_is_refused(target: st
 
 
 def test_slime_is_told_the_step_in_samples_and_megatron_the_model() -> None:
-    words = slime.words(plan_for("slime", train_iters=40, save="/s"))
+    words = slime.words(changed(plan_for("slime", train_iters=40, save="/s"), rl={"reference": True}))
     told = {
         "--rollout-batch-size": "64",
         "--n-samples-per-prompt": "4",
@@ -139,7 +138,7 @@ def test_ranks_must_divide_the_samples_of_an_update(target: str) -> None:
 
 
 def test_openrlhf_is_told_zero_and_the_engine() -> None:
-    plan = changed(plan_for("openrlhf"), away=(learning.STATES,))
+    plan = changed(plan_for("openrlhf"), rl={"reference": True}, away=(learning.STATES,))
     words = openrlhf.words(plan)
     told = {
         "--ds.zero_stage": str(plan.best.options.zero_stage),

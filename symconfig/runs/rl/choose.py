@@ -36,8 +36,8 @@ Solve = Callable[[ModelDescriptor, Job, int], Plan]
 @dataclass(frozen=True, slots=True)
 class Asked:
     """solve: the best plans of a model's job, so many. critic: the model that gives values, where one is trained. away:
-    the parts that the target can keep on the host between phases, a tuple for each way. packs: its micro-batches are
-    packed; otherwise every sequence is padded to the longest."""
+    the parts that the target can keep on the host between phases, a tuple for each way. sequences: of its
+    micro-batches, packed, padded to the longest, or one after the other."""
 
     model: ModelDescriptor
     cluster: ClusterDescriptor
@@ -46,7 +46,7 @@ class Asked:
     critic: ModelDescriptor | None
     solve: Solve
     away: tuple[tuple[str, ...], ...] = tuple(AWAY.values())
-    packs: bool = True
+    sequences: str = "packed"
 
     @property
     def usable_bytes(self) -> float:
@@ -105,9 +105,10 @@ def _jobs(asked: Asked) -> Iterator[tuple[int, Job, float]]:
     rl = asked.rl
     assert asked.job.gpus != "auto"
     for gpus in _training(asked, asked.job.gpus):
-        if not asked.packs:
-            padded = {"gpus": gpus, "global_batch_size": rl.batch, "seq_length": rl.longest, "packing": None}
-            yield gpus, asked.job.model_copy(update=padded), 1.0
+        if asked.sequences != "packed":
+            plain = {"gpus": gpus, "global_batch_size": rl.batch, "seq_length": rl.longest, "packing": None}
+            fill = 1.0 if asked.sequences == "padded" else rl.mean_tokens / rl.longest
+            yield gpus, asked.job.model_copy(update=plain), fill
             continue
         for room, pins in _rooms(asked):
             needed = rl.batch * rl.mean_tokens / room
