@@ -8,52 +8,20 @@ from __future__ import annotations
 
 import runpy
 import sys
-from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 from unittest import mock
 
 import deepspeed  # noqa: F401  # these ask what is installed, and must hear what is not
 import peft  # noqa: F401
 import transformers  # noqa: F401
+from absent import stand_in
 from accepting import Values, answer, dry_run
 from deepspeed.runtime.config import DeepSpeedConfig
 from ranks import as_rank_0
 
-_ABSENT = ("ray", "vllm", "flash_attn", "ring_flash_attn", "optree", "pylatexenc", "jsonlines", "loralib")
 _MODULE = "openrlhf.cli.train_ppo_ray"
-
-
-class Inert(ModuleType):
-    """A module in which every name with a capital is a class, and every other one a module or a decorator."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self.__path__: list[str] = []
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        value: Any = type(name, (), {}) if name[0].isupper() else Inert(f"{self.__name__}.{name}")
-        setattr(self, name, value)
-        return value
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return args[0] if len(args) == 1 and callable(args[0]) else self
-
-
-class Finder:
-    """Finds an inert module for what is not installed."""
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        return ModuleSpec(name, self, is_package=True) if name.split(".")[0] in _ABSENT else None  # type: ignore[arg-type]
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType:
-        return Inert(spec.name)
-
-    def exec_module(self, module: ModuleType) -> None:
-        pass
+stand_in("ray", "vllm", "flash_attn", "ring_flash_attn", "optree", "pylatexenc", "jsonlines", "loralib")
 
 
 class Read(BaseException):
@@ -62,9 +30,6 @@ class Read(BaseException):
 
 def _stop(args: Any) -> None:
     raise Read(args)
-
-
-sys.meta_path.insert(0, Finder())  # type: ignore[arg-type]
 
 
 def accept(folder: Path) -> Values:

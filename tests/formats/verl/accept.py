@@ -1,12 +1,19 @@
-"""verl's own configuration: Hydra composes it from the words of train.sh, its dataclasses and checks read it."""
+"""verl's own configuration: Hydra composes it from the words of train.sh, its dataclasses and checks read it.
+
+Stood in for: Ray, which is imported and not used here.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from absent import stand_in
 from accepting import Values, answer, dry_run
 from hydra import compose, initialize_config_module
-from verl.utils.config import omega_conf_to_dataclass, validate_config
+
+stand_in("ray")
+
+from verl.utils.config import omega_conf_to_dataclass, validate_config  # noqa: E402
 
 MODULE = "verl.trainer.main_ppo"
 
