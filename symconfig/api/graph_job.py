@@ -59,7 +59,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PartitionJob:
     """grown: the mesh of so many times as many GPUs. stages: the fewest and the most of a pipeline; None: of none."""
 
     source: Source
@@ -73,32 +73,32 @@ class Asked:
         return self.ask.mesh
 
 
-def asked(given: Mapping[str, Any]) -> Asked:
-    """given: the arguments of `symconfig.partition` by name; numbers may be text. Raises InputError with everything."""
-    found = Problems()
-    cluster = found.collect(lambda: _cluster(given))
-    grown = found.collect(lambda: _mesh(given, cluster))
-    source = found.collect(lambda: _source(given))
+def partition_job(given: Mapping[str, Any]) -> PartitionJob:
+    """Read the arguments of `symconfig.partition` by name; numbers may be text. Raises InputError with everything."""
+    problems = Problems()
+    cluster = problems.collect(lambda: _cluster(given))
+    grown = problems.collect(lambda: _mesh(given, cluster))
+    source = problems.collect(lambda: _source(given))
     tries = MOST_TURNS if given.get("stages") is None else MOST_TURNS // 2
-    turns = found.collect(lambda: _turns(given, source, grown(1).gpus if grown is not None else 1, tries))
-    solver = found.collect(lambda: _word("solver", Solver, given))
-    objective = found.collect(lambda: _word("objective", Objective, given))
-    keeps = found.collect(lambda: _recompute(given))
-    limit = found.collect(lambda: _limit(given.get("memory_limit"), cluster))
-    limit_s = found.collect(lambda: _span(given.get("limit_s")))
-    gamma = found.collect(lambda: _gamma(given.get("gamma"), objective))
-    precision = found.collect(lambda: _precision(given.get("precision"), cluster))
-    stages = found.collect(lambda: _stages(given.get("stages"), grown, objective))
+    turns = problems.collect(lambda: _turns(given, source, grown(1).gpus if grown is not None else 1, tries))
+    solver = problems.collect(lambda: _word("solver", Solver, given))
+    objective = problems.collect(lambda: _word("objective", Objective, given))
+    keeps = problems.collect(lambda: _recompute(given))
+    limit = problems.collect(lambda: _limit(given.get("memory_limit"), cluster))
+    limit_s = problems.collect(lambda: _span(given.get("limit_s")))
+    gamma = problems.collect(lambda: _gamma(given.get("gamma"), objective))
+    precision = problems.collect(lambda: _precision(given.get("precision"), cluster))
+    stages = problems.collect(lambda: _stages(given.get("stages"), grown, objective))
     if (
         cluster is None or grown is None or source is None or turns is None or solver is None or objective is None
-        or keeps is None or limit is None or limit_s is None or precision is None or found.all
+        or keeps is None or limit is None or limit_s is None or precision is None or problems.all
     ):  # fmt: skip
-        raise InputError(found.all)
+        raise InputError(problems.all)
     ask = Ask(
         grown(1), cluster, limit, objective, solver, gamma=gamma, flat=bool(given.get("flat", True)), turns=turns,
         keeps=keeps, limit_s=limit_s, precision=precision,
     )  # fmt: skip
-    return Asked(source, cluster, ask, grown, stages)
+    return PartitionJob(source, cluster, ask, grown, stages)
 
 
 def _cluster(given: Mapping[str, Any]) -> ClusterDescriptor:
@@ -110,7 +110,7 @@ def _cluster(given: Mapping[str, Any]) -> ClusterDescriptor:
 
 
 def _mesh(given: Mapping[str, Any], cluster: ClusterDescriptor | None) -> Callable[[int], Mesh]:
-    """The mesh of a file, whose outermost level grows, or so many GPUs of the cluster."""
+    """Return the mesh of a file, whose outermost level grows, or so many GPUs of the cluster."""
     gpus = _whole("gpus", given["gpus"]) if given.get("gpus") is not None else None
     if given.get("mesh") is not None:
         mesh = given["mesh"] if isinstance(given["mesh"], Mesh) else load_mesh(str(given["mesh"]))
@@ -148,13 +148,13 @@ def _source(given: Mapping[str, Any]) -> Source:
 def _model(given: Mapping[str, Any]) -> Source:
     from symconfig.graph.program.of_model import programs
 
-    found, value = Problems(), given["model"]
-    model = value if isinstance(value, ModelDescriptor) else found.collect(lambda: load_model(str(value)))
-    batch = found.collect(lambda: _whole("global_batch_size", given.get("global_batch_size")))
+    problems, value = Problems(), given["model"]
+    model = value if isinstance(value, ModelDescriptor) else problems.collect(lambda: load_model(str(value)))
+    batch = problems.collect(lambda: _whole("global_batch_size", given.get("global_batch_size")))
     length = given.get("seq_length")
-    asked_length = found.collect(lambda: _whole("seq_length", length)) if length is not None else None
-    if found.all or model is None or batch is None:
-        raise InputError(found.all)
+    asked_length = problems.collect(lambda: _whole("seq_length", length)) if length is not None else None
+    if problems.all or model is None or batch is None:
+        raise InputError(problems.all)
     tokens = asked_length or min(model.max_position_embeddings, DEFAULT_SEQUENCE)
     of_batch = programs(model, tokens)
     make = cache(lambda turns: of_batch(batch // turns))
@@ -199,7 +199,10 @@ def _module(given: Mapping[str, Any]) -> Source:
 
 
 def _turns(given: Mapping[str, Any], source: Source | None, gpus: int, most: int) -> tuple[int, ...]:
-    """At most so many, in rising order. Those that leave a size that is not whole are none."""
+    """Return the numbers of microbatches to try, `most` at most, in rising order.
+
+    Those that leave a size that is not whole are none.
+    """
     wanted = _whole("num_microbatches", given["num_microbatches"]) if given.get("num_microbatches") is not None else 0
     if source is None or not source.counts:
         return (wanted or 1,)
@@ -220,7 +223,7 @@ def _turns(given: Mapping[str, Any], source: Source | None, gpus: int, most: int
 
 
 def _stages(value: Any, grown: Callable[[int], Mesh] | None, objective: Objective | None) -> tuple[int, int] | None:
-    """The fewest and the most, at most one for each GPU."""
+    """Return the fewest and the most stages, at most one for each GPU."""
     if value is None:
         return None
     gpus = grown(1).gpus if grown is not None else MOST
@@ -235,7 +238,7 @@ def _stages(value: Any, grown: Callable[[int], Mesh] | None, objective: Objectiv
 
 
 def _whole_sizes(source: Source, turns: int) -> bool:
-    """Whether the program can be said with so many microbatches; as a whole it was read already."""
+    """Tell whether the program can be written with so many microbatches; as a whole it was read already."""
     try:
         source.programs(turns)
     except InputError:
@@ -249,8 +252,7 @@ def divisors(number: int) -> tuple[int, ...]:
 
 
 def thinned(rising: Sequence[int], kept: int, most: int = MOST_TURNS) -> tuple[int, ...]:
-    """At most so many of them, the first and the last and as evenly between them as ratios go; always the largest that
-    is not above `kept`."""
+    """Thin a rising sequence to `most` values, evenly in ratios; the ends and the largest up to `kept` stay."""
     if len(rising) <= most:
         return tuple(rising)
     chosen = {rising[0], rising[-1], max(one for one in rising if one <= max(kept, rising[0]))}
@@ -267,7 +269,7 @@ def _recompute(given: Mapping[str, Any]) -> tuple[Keep, ...]:
 
 
 def _gamma(value: Any, objective: Objective | None) -> float | None:
-    """None: adapted until the partition fits."""
+    """Read gamma; None: it is adapted until the partition fits."""
     if value is None:
         return None
     try:
@@ -283,7 +285,7 @@ def _gamma(value: Any, objective: Objective | None) -> float | None:
 
 
 def _precision(value: Any, cluster: ClusterDescriptor | None) -> Precision | None:
-    """By default bf16, or fp16 where the GPU has no bf16."""
+    """Read the precision; by default bf16, or fp16 where the GPU has no bf16."""
     wanted = str(value) if value is not None else "auto"
     if wanted in LOW_PRECISION:
         what = "the tensor solver prices matmuls in 16 bits: it knows neither casts nor scales"
@@ -325,7 +327,10 @@ def _whole(field: str, value: Any) -> int:
 
 
 def _limit(value: Any, cluster: ClusterDescriptor | None) -> float:
-    """Bytes of tensors. By default what a plan may use of a GPU, less what its context and libraries take."""
+    """Read the limit of a GPU's tensors in bytes.
+
+    By default what a plan may use of a GPU, less what its context and libraries take.
+    """
     has = cluster.gpu.memory_bytes.value if cluster is not None else float("inf")
     if value is None:
         context = cluster.gpu.context_bytes.value if cluster is not None else 0.0

@@ -17,10 +17,10 @@ from symconfig.errors import InfeasibleError, InputError, Problem, SymconfigErro
 from symconfig.format import json_text
 
 if TYPE_CHECKING:
-    from symconfig.api.graph_job import Asked
+    from symconfig.api.graph_job import PartitionJob
     from symconfig.api.partition import PartitionResult
     from symconfig.api.planning import PlanResult
-    from symconfig.report.partition_said import Said
+    from symconfig.report.partition_said import Contents
 
 NAME = "partition"
 DOES = "find a split for every operator and tensor of any graph"
@@ -75,61 +75,61 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Exit 1 where nothing fits."""
-    from symconfig.api.graph_job import asked
+    from symconfig.api.graph_job import partition_job
     from symconfig.api.partition import answered
     from symconfig.api.problems import Problems, check_free
     from symconfig.report.partition import blocks
     from symconfig.report.partition_json import to_dict
 
-    found = Problems()
+    problems = Problems()
     out = Path(arguments.out) if arguments.out is not None else None
     table = Path(arguments.placements) if arguments.placements is not None else None
     if out is not None:
-        found.collect(lambda: check_free(out, arguments.force))
+        problems.collect(lambda: check_free(out, arguments.force))
     if table is not None:
-        found.collect(lambda: check_output("--placements", table, arguments.force, ("Python", ".py")))
-    html = page_path(arguments.html, arguments.force, found)
+        problems.collect(lambda: check_output("--placements", table, arguments.force, ("Python", ".py")))
+    html = page_path(arguments.html, arguments.force, problems)
     train = Path(arguments.train) if arguments.train is not None else None
     if train is not None:
-        found.collect(lambda: _check_train(train, arguments.module))
+        problems.collect(lambda: _check_train(train, arguments.module))
         for path, kind in ((train, ("Python", ".py")), (train.with_suffix(".json"), ("JSON", ".json"))):
-            found.collect(partial(check_output, "--train", path, arguments.force, kind))
-    top = found.collect(lambda: _top(arguments.top))
+            problems.collect(partial(check_output, "--train", path, arguments.force, kind))
+    top = problems.collect(lambda: _top(arguments.top))
     given = {name: getattr(arguments, name) for name in _NAMES}
-    changed = found.collect(lambda: changes(arguments)) or {}
+    changed = problems.collect(lambda: changes(arguments)) or {}
     given |= {"flat": not arguments.no_flat, "limit_s": arguments.timeout, "changes": changed}
-    request = found.collect(lambda: asked(given))
+    request = problems.collect(lambda: partition_job(given))
     if arguments.stages is not None:
-        found.collect(lambda: _check_whole(arguments))
-    if found.all or request is None or top is None:
-        raise InputError([_as_option(as_changes(problem, changed)) for problem in found.all])
+        problems.collect(lambda: _check_whole(arguments))
+    if problems.all or request is None or top is None:
+        raise InputError([_as_option(as_changes(problem, changed)) for problem in problems.all])
     if request.stages is not None:
         return _in_stages(arguments, request, top, html)
     result = _solved(answered, request)
     explained = _operators(result, arguments.explain)
-    said = result.said(top, bool(arguments.baselines), explained)
+    report = result.said(top, bool(arguments.baselines), explained)
     if out is not None:
-        said = _written(result, out, said, arguments.force)
+        report = _written(result, out, report, arguments.force)
     if table is not None:
         write_text(table, result.placements_file(), arguments.force)
         note(f"wrote {table}")
     if train is not None:
-        said = _trains(result, train, said, arguments.force)
+        report = _trains(result, train, report, arguments.force)
         note(f"wrote {train} and {train.with_suffix('.json')}")
     if arguments.json:
-        print_json(to_dict(said))
+        print_json(to_dict(report))
     else:
-        say(blocks(said))
+        say(blocks(report))
     if html is not None:
         from symconfig.api.page import report_page
         from symconfig.report.page.partitioned import of_partition
 
-        page = report_page(f"Partition of {result.found.net.program.name}", blocks(said), of_partition(said))
+        page = report_page(f"Partition of {result.found.net.program.name}", blocks(report), of_partition(report))
         write_page(html, page, arguments.force)
     return 0
 
 
-def _solved(solve: Callable[[Asked], Answer], request: Asked) -> Answer:
+def _solved(solve: Callable[[PartitionJob], Answer], request: PartitionJob) -> Answer:
     from symconfig.report.progress import Progress
 
     try:
@@ -147,25 +147,25 @@ def _check_whole(arguments: argparse.Namespace) -> None:
         raise InputError([Problem(what, field=f"--{name}", need="no --stages") for name in given])
 
 
-def _in_stages(arguments: argparse.Namespace, request: Asked, top: int, html: Path | None) -> int:
+def _in_stages(arguments: argparse.Namespace, request: PartitionJob, top: int, html: Path | None) -> int:
     """Solve, print and write a pipeline."""
     from symconfig.api.page import report_page
     from symconfig.api.pipeline import answered
     from symconfig.report.partition_stages import blocks, to_dict
 
-    said = _solved(answered, request).said(top)
+    report = _solved(answered, request).said(top)
     if arguments.out is not None:
         _cleared(Path(arguments.out))
         path = Path(arguments.out) / "partition.json"
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(path, json_text(to_dict(said)), True)
+        write_text(path, json_text(to_dict(report)), True)
         note(f"wrote {path}")
     if arguments.json:
-        print_json(to_dict(said))
+        print_json(to_dict(report))
     else:
-        say(blocks(said))
+        say(blocks(report))
     if html is not None:
-        write_page(html, report_page(f"Stages of {said.found.program.name}", blocks(said)), arguments.force)
+        write_page(html, report_page(f"Stages of {report.pipeline.program.name}", blocks(report)), arguments.force)
     return 0
 
 
@@ -180,7 +180,7 @@ def _top(text: str) -> int:
 
 
 def _operators(result: PartitionResult, name: str | None) -> tuple[int, ...]:
-    """The folded operators that a name means: their own, or with * for the numbers in it."""
+    """Return the folded operators that a name means: their own, or with * for the numbers in it."""
     from symconfig.format import general
 
     if name is None:
@@ -192,8 +192,8 @@ def _operators(result: PartitionResult, name: str | None) -> tuple[int, ...]:
 
         names = list(dict.fromkeys(general(known) for _, known in every))
         ends = [known for known in names if known.rpartition(".")[2] == name]
-        near = ends or difflib.get_close_matches(name, names, n=3, cutoff=0.4) or names[:3]
-        raise InputError(Problem("there is no such operator", field="--explain", got=name, hint=" or ".join(near)))
+        similar = ends or difflib.get_close_matches(name, names, n=3, cutoff=0.4) or names[:3]
+        raise InputError(Problem("there is no such operator", field="--explain", got=name, hint=" or ".join(similar)))
     return wanted
 
 
@@ -204,15 +204,15 @@ def _check_train(train: Path, module: str | None) -> None:
         raise InputError(Problem("only a module can be trained from a file", field="--train", need="--module"))
 
 
-def _trains(result: PartitionResult, train: Path, said: Said, force: bool) -> Said:
+def _trains(result: PartitionResult, train: Path, report: Contents, force: bool) -> Contents:
     """Write a module's own file and its table. Return what is said then: what does not run as it was solved, too."""
     written = result.partitioned
     write_text(train, written.python(train.stem), force)
     write_text(train.with_suffix(".json"), written.table(), force)
-    return replace(said, notes=tuple(dict.fromkeys((*said.notes, *written.said()))))
+    return replace(report, notes=tuple(dict.fromkeys((*report.notes, *written.said()))))
 
 
-def _written(result: PartitionResult, out: Path, said: Said, force: bool) -> Said:
+def _written(result: PartitionResult, out: Path, report: Contents, force: bool) -> Contents:
     """Write partition.json, placements.py, and the planner's files or a module's own. Return what is said then."""
     from symconfig.report.partition_json import to_dict
 
@@ -222,24 +222,24 @@ def _written(result: PartitionResult, out: Path, said: Said, force: bool) -> Sai
             plan = result.plan()
         except (InfeasibleError, InputError) as error:
             why = f"the planner does not take {result.chosen.told.framework.label}'s degrees: {error.problems[0]}"
-            said = replace(said, notes=(*said.notes, why))
+            report = replace(report, notes=(*report.notes, why))
     _cleared(out)
     out.mkdir(parents=True, exist_ok=True)
     if plan is not None:
-        said = _planned(said, result, plan)
+        report = _planned(report, result, plan)
         plan.write(out / "plan", force=force)
     if result.asked.source.module:
-        said = _trains(result, out / "partitioned.py", said, True)
-    data = to_dict(said)
+        report = _trains(result, out / "partitioned.py", report, True)
+    data = to_dict(report)
     write_text(out / "placements.py", result.placements_file(), True)
     write_text(out / "partition.json", json_text(data), True)
     more = ", plan/" if plan is not None else ", partitioned.py and its json" if result.asked.source.module else ""
     note(f"wrote {out}: partition.json, placements.py{more}")
-    return said
+    return report
 
 
 def _cleared(out: Path) -> None:
-    """Without what an earlier partition wrote, which is not this one's; what no partition wrote stays."""
+    """Remove from a folder what an earlier partition wrote; what no partition wrote stays."""
     if not (out / "partition.json").is_file():
         return
     former = out / "plan"
@@ -249,19 +249,21 @@ def _cleared(out: Path) -> None:
         (out / name).unlink(missing_ok=True)
 
 
-def _planned(said: Said, result: PartitionResult, plan: PlanResult) -> Said:
-    """With the planner's figures of what was planned, and what that is."""
+def _planned(report: Contents, result: PartitionResult, plan: PlanResult) -> Contents:
+    """Add the planner's figures of the plan that was made, and what that is."""
     from symconfig.format import gib
     from symconfig.report.partition_told import words
 
     chosen, best = result.chosen, plan.best.predicted
     planned = (best.step_s, best.peak_bytes)
-    told = tuple(replace(telling, planned=planned) if telling.one is chosen else telling for telling in said.told)
+    tellings = tuple(
+        replace(telling, planned=planned) if telling.one is chosen else telling for telling in report.tellings
+    )
     what = "this partition" if chosen.exact else "not this partition but the cheapest that it can be told"
     text = (
         f"plan/ is for {chosen.told.framework.label} and {what}: {words(chosen.told.way)}; the planner predicts "
         f"{best.step_s:.4g} s a step and {gib(best.peak_bytes)} GiB"
     )
-    text += f", the sums here {chosen.told.cost:.4g} s" if said.timed else ", the sums here"
+    text += f", the sums here {chosen.told.cost:.4g} s" if report.timed else ", the sums here"
     text += f" and {gib(chosen.told.memory)} GiB"
-    return replace(said, told=told, notes=(*said.notes, text))
+    return replace(report, tellings=tellings, notes=(*report.notes, text))

@@ -1,4 +1,4 @@
-"""Which targets learn by reinforcement, and what those that do have alike."""
+"""Which targets learn by reinforcement or from pairs, and what those that do have alike."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from symconfig.descriptor.rl import Rl
 from symconfig.errors import InfeasibleError, Problem
-from symconfig.format import gib, percent
+from symconfig.format import gib, percent, seconds
 from symconfig.plans.plan import Plan
 from symconfig.render.megatron_args import word
 from symconfig.render.summary import Row
@@ -25,8 +25,8 @@ class Learns:
 
     engines: that generate for it, the usual one first. away: the parts of the trained models that it can keep on the
     host between phases, a tuple for each way, where the engine is on the same GPUs. epochs: it can train more than once
-    on the same samples. sequences: of a micro-batch, which is packed up to a number of tokens, or so many of them that
-    are padded to the longest or stand alone.
+    on the same samples. adapters: it can train them. sequences: of a micro-batch, which is packed up to a number of
+    tokens, or so many of them that are padded to the longest or stand alone.
     """
 
     algorithms: tuple[str, ...]
@@ -34,19 +34,24 @@ class Learns:
     placements: tuple[str, ...] = ("colocated",)
     away: tuple[tuple[str, ...], ...] = ANY_WAY
     epochs: bool = True
+    adapters: bool = False
     sequences: Sequences = "packed"
 
 
 def guarded(module: ModuleType, inner: Callable[..., Mapping[str, object]]) -> Callable[..., Mapping[str, object]]:
     """Return a target's `variables`, which refuse plans of another kind: those for reinforcement learning, unless its
-    module says `LEARNS`, and all others, if it does."""
+    module says `LEARNS`, and all others, if it does; those for pairs, unless it says `COMPARES`."""
     learns: Learns | None = getattr(module, "LEARNS", None)
+    compares = getattr(module, "COMPARES", False)
 
     def variables(plan: Plan, *of: Any) -> Mapping[str, object]:
         if (plan.job.rl is None) != (learns is None):
             what = "learns by reinforcement alone" if learns else "cannot run a step of reinforcement learning"
             hint = "task: rl, with a section rl" if learns else "--target verl"
             raise InfeasibleError(Problem(f"{module.NAME} {what}", field="task", got=plan.task, hint=hint))
+        if plan.job.preference is not None and not compares:
+            what = f"{module.NAME} cannot train on pairs"
+            raise InfeasibleError(Problem(what, field="task", got=plan.task, hint="--target llamafactory"))
         return inner(plan, *of)
 
     return variables
@@ -120,6 +125,9 @@ def _untold(plan: Plan, rl: Rl, learns: Learns, name: str) -> Iterator[Problem]:
             yield Problem(f"{name} knows no such", field=field, got=got, need=" or ".join(able))
     if rl.epochs > 1 and not learns.epochs:
         yield Problem(f"{name} trains once on what was generated", field="rl.epochs", got=str(rl.epochs), need="1")
+    if plan.model.adapter is not None and not learns.adapters:
+        what = f"{name} is not written for adapters"
+        yield Problem(what, field="adapter", got=plan.model.adapter.method, hint="--target verl")
     if plan.rl and rl.placement == "colocated" and plan.rl[0].away not in learns.away:
         able = tuple(" and ".join(each) or "nothing" for each in learns.away)
         got = " and ".join(plan.rl[0].away) or "nothing"
@@ -129,15 +137,15 @@ def _untold(plan: Plan, rl: Rl, learns: Learns, name: str) -> Iterator[Problem]:
 
 def phases(plan: Plan) -> tuple[Row, ...]:
     """Return a row for each phase of the step: its seconds, their share, the fullest GPU, and what is on it."""
-    if not plan.rl:
+    if not plan.steps:
         return ()
-    step = plan.rl[0]
+    step = plan.steps[0]
     total = sum(phase.seconds for phase in step.phases)
     return tuple(
         Row(
             phase.name,
             (
-                f"{phase.seconds:.3g}",
+                seconds(phase.seconds),
                 percent(phase.seconds / total),
                 gib(phase.bytes),
                 ", ".join(

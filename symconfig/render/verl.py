@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from symconfig.descriptor.load import load_model
 from symconfig.descriptor.rl import Rl
 from symconfig.errors import Problem
 from symconfig.frameworks import counting
-from symconfig.frameworks.megatron import environment
+from symconfig.frameworks.megatron import adapters, environment
 from symconfig.plans.plan import Plan
 from symconfig.plans.rl import PlannedRl
 from symconfig.render import learning
@@ -51,7 +52,8 @@ _ADVANTAGE: Mapping[str, Mapping[str, object]] = {
     "remax": {"algorithm.adv_estimator": "remax"},
     "ppo": {"algorithm.adv_estimator": "gae"},
 }
-LEARNS = Learns(algorithms=tuple(_ADVANTAGE), engines=("vllm", "sglang"))  # main_ppo has the engine on the actor's GPUs
+# main_ppo has the engine on the actor's GPUs.
+LEARNS = Learns(algorithms=tuple(_ADVANTAGE), engines=("vllm", "sglang"), adapters=True)
 _ACTOR, _ROLLOUT, _REF = (f"actor_rollout_ref.{name}" for name in ("actor", "rollout", "ref"))
 _ENGINE_DEGREES = {
     "tp": "tensor_model_parallel_size",
@@ -111,6 +113,7 @@ def _problems(plan: Plan) -> Iterator[Problem]:
     if options.optimizer_offload:
         what = "an optimizer that steps on the host is not written for verl"
         yield Problem(what, field="optimizer_offload", pins=("optimizer_offload=0",))
+    yield from (Problem(reason, field="adapter") for _, reason in adapters.refusals(plan.model))
     yield from learning.of_megatron(plan, "verl")
 
 
@@ -156,7 +159,23 @@ def _actor(plan: Plan, rl: Rl, step: PlannedRl | None) -> dict[str, object]:
         f"{_ACTOR}.optim.weight_decay": training.weight_decay,
         f"{_ACTOR}.optim.clip_grad": training.clip_grad,
         **_engine(f"{_ACTOR}.megatron", plan, step),
+        **_adapters(plan),
         f"{_REF}.megatron.param_offload": rl.reference,
+    }
+
+
+def _adapters(plan: Plan) -> dict[str, object]:
+    """The actor's adapters, which the engine takes as they are; the reference is the actor without them."""
+    adapter, targets = plan.model.adapter, adapters.targets(plan.model)
+    if adapter is None or targets is None:
+        return {}
+    at = "actor_rollout_ref.model.lora"
+    return {
+        f"{at}.type": {"LoRA": "lora", "CanonicalLoRA": "canonical_lora"}[targets.kind],
+        f"{at}.rank": adapter.r,
+        f"{at}.alpha": adapter.lora_alpha,
+        f"{at}.dropout": adapter.lora_dropout,
+        f"{at}.target_modules": targets.modules,
     }
 
 
@@ -196,10 +215,12 @@ def _engine(at: str, plan: Plan, step: PlannedRl | None) -> dict[str, Any]:
 def _critic(rl: Rl, step: PlannedRl | None) -> dict[str, object]:
     degrees = step.critic if step else {}
     words = {f"critic.megatron.{word}": degrees.get(name, 1) for name, word in _ENGINE_DEGREES.items()}
+    if (chunks := degrees.get("vpp", 1)) > 1:
+        words["critic.megatron.virtual_pipeline_model_parallel_size"] = chunks
     away = step.away if step else ()
     return {
         "critic.enable": True,
-        **({"critic.model.path": rl.critic} if rl.critic else {}),
+        **({} if rl.critic is None else {"critic.model.path": load_model(rl.critic).huggingface_id or rl.critic}),
         "critic.ppo_max_token_len_per_gpu": (step.tokens_per_gpu if step else rl.longest),
         **words,
         "critic.megatron.param_offload": "weights" in away,
