@@ -161,8 +161,8 @@ def test_an_engine_of_its_own_generates_beside_the_update() -> None:
     generation, *rest = (each.seconds for each in step.phases)
     assert step.step_s == pytest.approx(max(generation, sum(rest)))
     assert step.rollout_gpus + plan.best.parallel.world_size == 16
-    with pytest.raises(InfeasibleError, match="has the engine on the actor's GPUs"):
-        planned(gpus=16, placement="split")
+    with pytest.raises(InfeasibleError, match=r"rl.placement: verl knows no such"):
+        planned(gpus=16, target="verl", placement="split")
 
 
 def test_a_rate_of_a_log_is_taken_as_it_is() -> None:
