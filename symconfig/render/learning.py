@@ -11,6 +11,7 @@ from symconfig.descriptor.rl import Rl
 from symconfig.errors import InfeasibleError, Problem
 from symconfig.format import gib, percent, seconds
 from symconfig.plans.plan import Plan
+from symconfig.plans.rl import ReferencePlace
 from symconfig.render.megatron_args import word
 from symconfig.render.summary import Row
 
@@ -26,7 +27,8 @@ class Learns:
     engines: that generate for it, the usual one first. away: the parts of the trained models that it can keep on the
     host between phases, a tuple for each way, where the engine is on the same GPUs. epochs: it can train more than once
     on the same samples. adapters: it can train them. sequences: of a micro-batch, which is packed up to a number of
-    tokens, or so many of them that are padded to the longest or stand alone.
+    tokens, or so many of them that are padded to the longest or stand alone. reference: where it is while it is not
+    read, on the host or on the GPU; swapped: its weights come from the host into the actor's place.
     """
 
     algorithms: tuple[str, ...]
@@ -36,6 +38,7 @@ class Learns:
     epochs: bool = True
     adapters: bool = False
     sequences: Sequences = "packed"
+    reference: ReferencePlace = "offloaded"
 
 
 def guarded(module: ModuleType, inner: Callable[..., Mapping[str, object]]) -> Callable[..., Mapping[str, object]]:

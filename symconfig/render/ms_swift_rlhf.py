@@ -27,7 +27,7 @@ _ALGORITHMS: Mapping[str, Mapping[str, Any]] = {
     "rloo": {"advantage_estimator": "rloo"},
     "reinforce_plus_plus": {"advantage_estimator": "reinforce_plus_plus"},
 }
-LEARNS = Learns(algorithms=tuple(_ALGORITHMS), engines=("vllm",), sequences="alone")
+LEARNS = Learns(algorithms=tuple(_ALGORITHMS), engines=("vllm",), sequences="alone", reference="resident")
 
 
 def variables(plan: Plan) -> dict[str, object]:
@@ -56,7 +56,7 @@ def sections(plan: Plan, trained: Any) -> dict[str, dict[str, Any]]:
     found["GRPO"] = {
         "rlhf_type": "grpo",
         **_ALGORITHMS[rl.algorithm],
-        "beta": 0.0,
+        "beta": 0.001 if rl.reference else 0.0,
         "num_iterations": rl.epochs,
         "num_generations": rl.samples,
         "steps_per_generation": rl.updates,
@@ -82,9 +82,6 @@ def sections(plan: Plan, trained: Any) -> dict[str, dict[str, Any]]:
 
 def _problems(plan: Plan) -> Iterator[Problem]:
     rl, dp, micro = learning.section(plan), plan.best.parallel.dp, plan.best.batch.micro
-    if rl.reference:
-        what = "ms-swift keeps the reference on the GPU while it trains, which is not priced"
-        yield Problem(what, field="rl.reference", got="true", need="false")
     if rl.entropy:
         yield Problem("ms-swift's loss with Megatron-Core has no entropy", field="rl.entropy", got="true", need="false")
     if rl.prompts % (dp * micro):

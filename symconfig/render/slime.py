@@ -49,6 +49,7 @@ LEARNS = Learns(
     placements=("colocated", "split"),
     away=((), (learning.WEIGHTS, learning.STATES)),  # all of the process's memory, by torch_memory_saver
     epochs=False,
+    reference="swapped",
 )
 # Those whose published weights it loads into Megatron (backends/megatron_utils/hf_to_megatron) and hands to SGLang.
 MODEL_TYPES = (

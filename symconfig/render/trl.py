@@ -35,7 +35,7 @@ _ALGORITHMS: Mapping[str, Mapping[str, Any]] = {
     "dapo": {"loss_type": "dapo", "epsilon_high": 0.28, "mask_truncated_completions": True},
     "gspo": {"loss_type": "grpo", "importance_sampling_level": "sequence"},
 }
-LEARNS = Learns(algorithms=tuple(_ALGORITHMS), engines=("vllm",), away=((),), sequences="padded")
+LEARNS = Learns(algorithms=tuple(_ALGORITHMS), engines=("vllm",), away=((),), sequences="padded", reference="resident")
 
 
 def variables(plan: Plan) -> dict[str, object]:
@@ -78,7 +78,7 @@ def sections(plan: Plan) -> dict[str, dict[str, Any]]:
         "data": {"dataset_name": training.data_path[0]} if training.data_path else {},
         "algorithm": {
             **_ALGORITHMS[rl.algorithm],
-            "beta": 0.0,
+            "beta": 0.001 if rl.reference else 0.0,
             "num_iterations": rl.epochs,
             **({"entropy_coef": 0.001} if rl.entropy else {}),
         },
@@ -102,11 +102,6 @@ def _problems(plan: Plan) -> Iterator[Problem]:
         if getattr(p, name) > 1:
             pins, got = (f"{name}=1",), str(getattr(p, name))
             yield Problem(f"TRL's GRPO has no words for DeepSpeed's {what}", field=name, got=got, pins=pins)
-    if rl.reference:
-        what = (
-            "TRL keeps the reference on the GPU in every phase, which is not priced; without it, as TRL has it, none is"
-        )
-        yield Problem(what, field="rl.reference", got="true", need="false")
     if rl.samples == 1:
         yield Problem("the advantage is over the responses to a prompt", field="rl.samples", got="1", need="2 or more")
     if (training.hf_weights or plan.model.huggingface_id) is None:

@@ -47,7 +47,8 @@ def best_plan(
         learns = target_of(model, target).learns
         assert learns is not None, "sayable.check refuses other targets"
         told = target.model_copy(update={"rl": (rl := target.rl.with_engine(learns.engines[0]))})
-        return step(Asked(model, cluster, told, rl, _critic(model, rl), solve, learns.away, learns.sequences), top)
+        told_of = (learns.away, learns.sequences, learns.reference)
+        return step(Asked(model, cluster, told, rl, _critic(model, rl), solve, *told_of), top)
     if target.preference is not None or target.sequences is not None:
         from symconfig.runs.rl.tuned import answer as tuned
 

@@ -43,7 +43,7 @@ def _deepspeed(**pins: int | str) -> dict[str, Any]:
 
 
 SPLIT = RL | {"placement": "split"}
-ALONE = RL | {"algorithm": "dapo", "reference": False}
+ALONE = RL | {"algorithm": "dapo"}
 SPREAD = (
     # Megatron-LM: dense models, with tensor, sequence, context and pipeline parallelism.
     Spread("llama2-7b-one-node", "llama2-7b", "a100-80gb", 8, 64),

@@ -32,22 +32,22 @@ def zoo_plans(target: str | None) -> dict[str, Plan | InfeasibleError]:
     return {model: _plan(model, target) for model in zoo_models()}
 
 
-def step(model: str, target: str) -> dict[str, Any]:
-    """Return the section `rl`, with lengths that the model's positions hold and without what the target never runs."""
+def step(model: str) -> dict[str, Any]:
+    """Return the section `rl`, with lengths that the model's positions hold."""
     longest = sum(RL[part]["max"] for part in ("prompt_length", "response_length"))
     shorter = max(1, -(-longest // load_model(model).max_position_embeddings))
     lengths = {
         part: {name: value // shorter for name, value in RL[part].items()}
         for part in ("prompt_length", "response_length")
     }
-    return RL | lengths | ({"reference": False} if target in ("trl", "ms-swift-rlhf") else {})
+    return RL | lengths
 
 
 def _plan(model: str, target: str | None) -> Plan | InfeasibleError:
     found = InfeasibleError(f"more GPUs than {CLUSTER} has")
     for gpus in sizes(model, CLUSTER):
         try:
-            of_step = {"rl": step(model, target)} if target in LEARNING else {"global_batch_size": max(BATCH, gpus)}
+            of_step = {"rl": step(model)} if target in LEARNING else {"global_batch_size": max(BATCH, gpus)}
             return symconfig.plan(model, CLUSTER, gpus, target=target, top=1, **of_step).plan
         except InfeasibleError as error:
             found = error

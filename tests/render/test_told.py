@@ -115,8 +115,8 @@ def _free(backend: str, version: str) -> Plan:
 
 
 def _planned(**fields: Any) -> Plan:
-    if (target := fields.get("target")) in LEARNING:
-        return symconfig.plan("llama3.1-8b", "h100", 16, top=3, rl=step("llama3.1-8b", target), **fields).plan
+    if fields.get("target") in LEARNING:
+        return symconfig.plan("llama3.1-8b", "h100", 16, top=3, rl=step("llama3.1-8b"), **fields).plan
     return symconfig.plan("llama3.1-8b", "h100", 16, 64, top=3, **fields).plan
 
 

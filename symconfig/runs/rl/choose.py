@@ -19,7 +19,7 @@ from symconfig.descriptor.rl import Rl
 from symconfig.errors import InfeasibleError, InputError, Problem
 from symconfig.format import gib
 from symconfig.plans.plan import Candidate, Plan
-from symconfig.plans.rl import PlannedPhase, PlannedRl
+from symconfig.plans.rl import PlannedPhase, PlannedRl, ReferencePlace
 from symconfig.runs.rl.engine import ASLEEP_BYTES, UNCERTAIN, Engine, Replica, generate
 from symconfig.runs.rl.lengths import packing
 from symconfig.runs.rl.logits import VERL
@@ -33,6 +33,8 @@ _MOST_SHARE, _SHARES = 0.9, 20  # of a GPU for the engine, in twentieths
 _ALIKE = 0.01  # of a generation: of shares that differ by less, the smallest is taken
 _ONLY = {"layout": "equal", "fused_loss": "off"}  # verl can be told no other stages, and has a loss of its own
 _LEFT = (0.0, 0.05, 0.1, 0.2)  # shares of a GPU that an update leaves beside, the first that leads to a plan that fits
+# The optimizer's state is larger than the weights and wanted less: weights do not go without it.
+_WEIGHED_AWAY = (Away.NOTHING, Away.STATES, Away.ALL)
 Solve = Callable[[ModelDescriptor, Job, int], Plan]
 
 
@@ -40,7 +42,8 @@ Solve = Callable[[ModelDescriptor, Job, int], Plan]
 class Asked:
     """solve: the best plans of a model's job, so many. critic: the model that gives values, where one is trained. away:
     the parts that the target can keep on the host between phases, a tuple for each way. sequences: of its
-    micro-batches, packed, padded to the longest, or one after the other."""
+    micro-batches, packed, padded to the longest, or one after the other. reference: where it is while it is not
+    read."""
 
     model: ModelDescriptor
     cluster: ClusterDescriptor
@@ -50,6 +53,7 @@ class Asked:
     solve: Solve
     away: tuple[tuple[str, ...], ...] = tuple(AWAY.values())
     sequences: str = "packed"
+    reference: ReferencePlace = "offloaded"
 
     @property
     def usable_bytes(self) -> float:
@@ -75,7 +79,7 @@ def answer(asked: Asked, top: int) -> Plan:
     alike = [each for each in found if each[0] is plan and each is not best]
     ranked = [best, *sorted(alike, key=lambda each: each[2][0].step_s)][:top]
     candidates = [trained.candidate for _, trained, _ in ranked]
-    steps = tuple(_planned(asked, layouts[0]) for _, _, layouts in ranked)
+    steps = tuple(planned(asked, layouts[0]) for _, _, layouts in ranked)
     search = replace(plan.search, optimal=False)
     return replace(plan, best=candidates[0], alternatives=tuple(candidates[1:]), rl=steps, search=search)
 
@@ -146,7 +150,7 @@ def _rooms(asked: Asked) -> Iterator[tuple[int, dict[str, str]]]:
         return
     for cp in _CONTEXT:
         if cp * rl.tokens_per_gpu >= rl.longest:
-            yield cp * rl.tokens_per_gpu, {"cp": str(cp)}
+            yield cp * rl.tokens_per_gpu, {"cp": str(cp), "mbs": "1"}
 
 
 def _needed(rl: Rl) -> float:
@@ -194,9 +198,10 @@ def _layouts(asked: Asked, actor: Trained, critic: Trained | None, gpus: int) ->
     assert job.gpus != "auto"
     served = job.gpus - gpus if alone else gpus
     gpu = machine(asked.cluster, "bf16" if asked.cluster.gpu.peak_flops.bf16 else "fp16", gpus=served)
-    for away in (Away.NOTHING,) if alone else (way for way, parts in AWAY.items() if parts in asked.away):
+    for away in (Away.NOTHING,) if alone else (way for way in _WEIGHED_AWAY if AWAY[way] in asked.away):
         for tp in _engines(asked, served):
-            make = partial(Layout, rl=rl, actor=actor, critic=critic, replicas=served // tp, away=away, alone=alone)
+            own = partial(Layout, rl=rl, actor=actor, critic=critic, away=away, reference=asked.reference)
+            make = partial(own, replicas=served // tp, alone=alone)
             engine = Engine(asked.model, gpu, tp)
             stated = rl.rollout.memory_share
             most = _share(asked, gpu, make(replica=Replica(engine, 0.0)))
@@ -255,7 +260,7 @@ def _none_fits(asked: Asked, layout: Layout | None) -> InfeasibleError:
     )
 
 
-def _planned(asked: Asked, layout: Layout) -> PlannedRl:
+def planned(asked: Asked, layout: Layout) -> PlannedRl:
     """Return a layout as the plan records it."""
     candidate, rl, generation = layout.actor.candidate, asked.rl, layout.generation
     low, high = candidate.predicted.interval["step_s"]

@@ -261,11 +261,12 @@ def test_sharded_weights_are_gathered_on_their_way_to_the_engine() -> None:
 
 
 def test_sequences_that_are_not_packed_are_planned_as_so_many() -> None:
-    plan = planned(target="trl", reference=False)
+    plan = planned(target="trl")
     rl, batch = plan.job.rl, plan.best.batch
     assert rl is not None
     assert plan.job.packing is None
     assert (batch.seq_length, batch.global_) == (rl.longest, rl.batch)
+    assert all("reference" in each.holds for each in plan.rl[0].phases)  # TRL keeps it on the GPU
     assert phase(plan, "update").seconds == pytest.approx(rl.updates * plan.best.predicted.step_s)
 
 
