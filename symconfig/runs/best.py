@@ -41,11 +41,14 @@ def best_plan(
         return answer(of, cluster, job, target_of(of, job), top=most, progress=progress, alone=alone)
 
     if target.rl is not None:
-        from symconfig.runs.rl.choose import Asked
+        from symconfig.runs.rl.choose import Question
         from symconfig.runs.rl.choose import answer as step
 
-        critic = _critic(model, target.rl)
-        return step(Asked(model, cluster, target, target.rl, critic, solve), top)
+        learns = target_of(model, target).learns
+        assert learns is not None, "sayable.check refuses other targets"
+        told = target.model_copy(update={"rl": (rl := target.rl.with_engine(learns.engines[0]))})
+        told_of = (learns.away, learns.sequences, learns.reference)
+        return step(Question(model, cluster, told, rl, _critic(model, rl), solve, *told_of), top)
     if target.preference is not None or target.sequences is not None:
         from symconfig.runs.rl.tuned import answer as tuned
 

@@ -32,9 +32,9 @@ _NOT_HERE = frozenset(
 _ROLLOUT, _ACTOR, _REFERENCE = (f"actor_rollout_ref.{name}" for name in ("rollout", "actor", "ref"))
 
 
-def holds(found: Finding) -> bool:
+def holds(finding: Finding) -> bool:
     """Say whether what a rule about Megatron-LM finds holds of a trainer of reinforcement learning, too."""
-    return found.rule not in _NOT_HERE
+    return finding.rule not in _NOT_HERE
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,12 +12,12 @@ from math import ceil
 
 from symconfig.descriptor.rl import Rl
 from symconfig.errors import InputError, Problem
-from symconfig.existing.recover.asked import Asked
 from symconfig.existing.recover.rl.model import described
 from symconfig.existing.recover.rl.sequences import lengths, section, together
 from symconfig.existing.recover.rl.step import Packed, Step
 from symconfig.existing.recover.rl.verl_workers import ACTOR, CRITIC, Workers
 from symconfig.existing.recover.run import Assumed, Described, Run
+from symconfig.existing.recover.supplied import Supplied
 from symconfig.plans.rl import ReferencePlace
 
 ROLLOUT, REFERENCE = "actor_rollout_ref.rollout", "actor_rollout_ref.ref"
@@ -38,7 +38,7 @@ class Reader(Workers):
         """Return the actor's run with the step around it. Raises InputError with all that keeps it from being
         predicted."""
         self.problems += self._refused()
-        model = self._model("actor_rollout_ref.model.path", self.asked)
+        model = self._model("actor_rollout_ref.model.path", self.supplied)
         rl, packed = self._rl(), None
         if rl is not None:
             packed = self._packed(ACTOR, self._degree(ACTOR), rl)
@@ -73,9 +73,9 @@ class Reader(Workers):
         if self.values.switch(key) and not self.values.switch("reward_model.enable_resource_pool"):
             yield Assumed("reward model", "none", "its memory and its time are not predicted", self.values.place(key))
 
-    def _model(self, key: str, asked: Asked) -> Described | None:
+    def _model(self, key: str, supplied: Supplied) -> Described | None:
         try:
-            return described(self.reading, self.values.arguments.find(key), asked)
+            return described(self.reading, self.values.arguments.find(key), supplied)
         except InputError as error:
             self.problems += error.problems
             return None
@@ -93,7 +93,10 @@ class Reader(Workers):
         parts = [
             lengths(most, mean, part, self.assumed)
             for part, most, mean in zip(
-                ("prompt", "response"), longest, (self.asked.prompt_length, self.asked.response_length), strict=True
+                ("prompt", "response"),
+                longest,
+                (self.supplied.prompt_length, self.supplied.response_length),
+                strict=True,
             )
             if most is not None
         ]
@@ -161,7 +164,9 @@ class Reader(Workers):
         own: Described | None = model
         if self.values.given("critic.model.path"):
             own = (
-                self._model("critic.model.path", replace(self.asked, model=None)) if self.asked.model is None else model
+                self._model("critic.model.path", replace(self.supplied, model=None))
+                if self.supplied.model is None
+                else model
             )
         packed = self._packed(CRITIC, self._degree(CRITIC), rl)
         if own is None or packed is None or self.problems:
@@ -196,7 +201,7 @@ class Reader(Workers):
 
     def _depends(self, rl: Rl, actor: Run) -> bool:
         """Say whether what a phase holds depends on lengths that nobody says."""
-        if None not in (self.asked.prompt_length, self.asked.response_length):
+        if None not in (self.supplied.prompt_length, self.supplied.response_length):
             return False
         dynamic = [f"{ACTOR}.use_dynamic_bsz", f"{ROLLOUT}.log_prob_use_dynamic_bsz"]
         dynamic += [f"{REFERENCE}.log_prob_use_dynamic_bsz"] * rl.reference + ["critic.use_dynamic_bsz"] * rl.has_critic

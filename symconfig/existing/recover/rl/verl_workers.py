@@ -16,12 +16,12 @@ from symconfig.existing.launch.dialects.translate import by_path, translated
 from symconfig.existing.launch.reading import Reading, Setting
 from symconfig.existing.recover import megatron
 from symconfig.existing.recover.arguments import Arguments
-from symconfig.existing.recover.asked import Asked
 from symconfig.existing.recover.namespace import Namespace, version_of
 from symconfig.existing.recover.rl import fsdp
 from symconfig.existing.recover.rl.step import Packed
 from symconfig.existing.recover.rl.values import Values
 from symconfig.existing.recover.run import Described, Run
+from symconfig.existing.recover.supplied import Supplied
 from symconfig.existing.recover.words import settings
 from symconfig.frameworks.megatron.flags import flags, resolve
 
@@ -40,7 +40,7 @@ class Workers:
     """The workers of one script. gpus: all of them."""
 
     reading: Reading
-    asked: Asked
+    supplied: Supplied
     gpus: int = 0
     cluster: ClusterDescriptor | None = None
     values: Values = field(init=False)
@@ -115,14 +115,14 @@ class Workers:
         whole = Namespace(
             (*names.settings, *settings(["--global-batch-size", str(batch)], self.reading.file)), names.table
         )
-        assumption = replace(self.asked, model=model.model)
+        assumption = replace(self.supplied, model=model.model)
         run = megatron.run(whole, self._trained_gpus, self._known_cluster, assumption)
         return replace(run, described=replace(run.described, assumed=(*model.assumed, *run.described.assumed)))
 
     def version(self, at: str = ACTOR) -> str:
         """Return the Megatron-LM release that its workers are read as."""
         own = [item.name for item in self.megatron(at)]
-        return resolve(self.asked.megatron_version or version_of(own))
+        return resolve(self.supplied.megatron_version or version_of(own))
 
     def megatron(self, at: str = ACTOR, room: int | None = None) -> tuple[Setting, ...]:
         """Return what its Megatron workers are told, as Megatron-LM's options; nothing of others. room: tokens of a
