@@ -23,7 +23,10 @@ from symconfig.errors import InputError, Problem
 from symconfig.format import either
 from symconfig.graph.program.program import Program
 from symconfig.plans.choices import Precision
-from symconfig.solve.partition.run import Ask, Programs, Solver
+from symconfig.report.partition_said import names_of
+from symconfig.solve.partition.pinned import Pin, check, read
+from symconfig.solve.partition.pipeline.submeshes import submeshes
+from symconfig.solve.partition.run import FEW, Ask, Programs, Solver, net_of
 from symconfig.solve.pins import number_range
 from symconfig.units import GIB
 
@@ -89,14 +92,15 @@ def asked(given: Mapping[str, Any]) -> Asked:
     gamma = found.collect(lambda: _gamma(given.get("gamma"), objective))
     precision = found.collect(lambda: _precision(given.get("precision"), cluster))
     stages = found.collect(lambda: _stages(given.get("stages"), grown, objective))
+    pins = found.collect(lambda: _pins(given.get("pins"), source, turns, grown, stages is not None))
     if (
         cluster is None or grown is None or source is None or turns is None or solver is None or objective is None
-        or keeps is None or limit is None or limit_s is None or precision is None or found.all
+        or keeps is None or limit is None or limit_s is None or precision is None or pins is None or found.all
     ):  # fmt: skip
         raise InputError(found.all)
     ask = Ask(
         grown(1), cluster, limit, objective, solver, gamma=gamma, flat=bool(given.get("flat", True)), turns=turns,
-        keeps=keeps, limit_s=limit_s, precision=precision,
+        keeps=keeps, limit_s=limit_s, precision=precision, pins=pins,
     )  # fmt: skip
     return Asked(source, cluster, ask, grown, stages)
 
@@ -232,6 +236,19 @@ def _stages(value: Any, grown: Callable[[int], Mesh] | None, objective: Objectiv
     if objective is Objective.SYMTENSOR:
         raise InputError(Problem("a pipeline is a matter of seconds", field="stages", need="objective time"))
     return low, high
+
+
+def _pins(
+    value: Any, source: Source | None, turns: tuple[int, ...] | None, grown: Callable[[int], Mesh] | None, staged: bool
+) -> tuple[Pin, ...]:
+    """value: texts, or a mapping of what stands before their sign of equality to what stands behind it."""
+    texts = [f"{name}={what}" for name, what in value.items()] if isinstance(value, Mapping) else list(value or ())
+    if source is None or turns is None or grown is None or not texts:
+        return ()
+    nets = [net_of(source.programs, number) for number in turns]
+    found = read(texts, nets[0], names_of(nets[0]))
+    check(nets, found, submeshes(grown(1)) if staged else (grown(1),), FEW)
+    return found
 
 
 def _whole_sizes(source: Source, turns: int) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +17,7 @@ from symconfig.descriptor.mesh import Mesh
 from symconfig.errors import InputError, Problem
 from symconfig.format import seconds
 from symconfig.report.partition_json import to_dict
-from symconfig.report.partition_said import Said, Telling, names
+from symconfig.report.partition_said import Said, Telling, names_of
 from symconfig.solve.partition.account import Compared, Spent, compared, of_told, spent
 from symconfig.solve.partition.cheapest import Expressed, expressed, of_all
 from symconfig.solve.partition.collectives import Moved, collectives
@@ -98,7 +98,9 @@ class PartitionResult:
         known, step = {one.told.framework for one in self.expressed}, self._step(self.found.costs.training)
         plain = [way for way, _ in dense(self.found.axes) if not way.sequence_parallel and way.cp_comm == "p2p"]
         missing = [framework for framework in Framework if framework not in known]
-        return {framework.label: "; ".join(blockers(framework, step, plain)[:1]) for framework in missing}
+        pins = " and ".join(pin.text for pin in self.found.ask.pins)
+        rest = [f"none of its splits keeps to {pins}"] if pins else []
+        return {one.label: "; ".join([*blockers(one, step, plain), *rest][:1]) for one in missing}
 
     def _cases(self) -> tuple[Case, ...]:
         return tuple(cases(self.asked.source.programs, self.found.ask))
@@ -185,6 +187,7 @@ class PartitionResult:
             f"global batch {source.batch:,}" if source.batch is not None else "",
             f"{source.seq_length:,} tokens" if source.seq_length is not None else "",
             asked.ask.precision if asked.ask.precision != "bf16" else "",
+            *(f"pinned {pin.text}" for pin in asked.ask.pins),
         ]
         subject = f"{source.name} on {asked.mesh.gpus:,} x {asked.cluster.gpu.product} ({asked.cluster.name})"
         return subject, ", ".join(size for size in sizes if size)
@@ -194,8 +197,6 @@ class PartitionResult:
         told."""
         found = self.found
         subject, job = self.headline
-        ports = [port.tensor.dims for node in found.net.nodes for port in node.ports]
-        dims = {dim for some in ports for dim in some}
         return Said(
             subject=subject,
             job=job,
@@ -208,7 +209,7 @@ class PartitionResult:
             compared=tuple(self.baselines()) if baselines else (),
             explained=explained,
             notes=(*found.net.program.notes, *self._left_out()),
-            names=names(tuple(dim for dim in found.net.program.sizes if dim in dims)),
+            names=names_of(found.net),
         )
 
     def _told(self) -> tuple[Telling, ...]:
@@ -250,8 +251,10 @@ def partition(
     limit_s: float | None = None,
     precision: str = "auto",
     gamma: float | None = None,
+    pins: Mapping[str, str | int] | Sequence[str] = (),
 ) -> PartitionResult:
     """The best split of every operator and tensor. Arguments mean what the options of `symconfig partition` mean.
+    pins: as {"layers.*.up_proj": "batch/2, ffn/4"}, or texts with a sign of equality.
 
     memory_limit: bytes of tensors on a GPU, or text as `60GiB` or `80%`. Raises InputError (all problems at once),
     InfeasibleError when nothing fits.
@@ -262,7 +265,7 @@ def partition(
         "model": model, "program": program, "module": module, "cluster": cluster, "gpus": gpus, "mesh": mesh,
         "global_batch_size": global_batch_size, "seq_length": seq_length, "solver": solver, "objective": objective,
         "memory_limit": memory_limit, "flat": flat, "num_microbatches": num_microbatches, "recompute": recompute,
-        "limit_s": limit_s, "precision": precision, "gamma": gamma,
+        "limit_s": limit_s, "precision": precision, "gamma": gamma, "pins": pins,
     }  # fmt: skip
     return answered(asked(given))
 

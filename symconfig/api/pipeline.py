@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +16,7 @@ from symconfig.descriptor.mesh import Mesh
 from symconfig.errors import InfeasibleError, InputError, Problem
 from symconfig.format import gib, seconds, several
 from symconfig.report.partition_stages import Staged, to_dict
+from symconfig.solve.partition.infeasible import excluded
 from symconfig.solve.partition.pipeline.run import Pipeline
 from symconfig.solve.partition.pipeline.run import pipeline as solve
 from symconfig.solve.partition.run import Ask
@@ -76,6 +77,7 @@ def pipeline(
     recompute: str = "auto",
     limit_s: float | None = None,
     precision: str = "auto",
+    pins: Mapping[str, str | int] | Sequence[str] = (),
 ) -> PipelineResult:
     """The fastest cut into stages, with a split of every operator in each. Arguments mean what the options of
     `symconfig partition --stages` mean. Raises InputError (all problems at once), InfeasibleError when nothing fits.
@@ -86,7 +88,7 @@ def pipeline(
         "model": model, "program": program, "module": module, "cluster": cluster, "gpus": gpus, "mesh": mesh,
         "global_batch_size": global_batch_size, "seq_length": seq_length, "solver": solver, "stages": stages,
         "memory_limit": memory_limit, "flat": flat, "num_microbatches": num_microbatches, "recompute": recompute,
-        "limit_s": limit_s, "precision": precision,
+        "limit_s": limit_s, "precision": precision, "pins": pins,
     }  # fmt: skip
     return answered(asked(given))
 
@@ -104,6 +106,8 @@ def _infeasible(asked: Asked, least: int, most: int) -> InfeasibleError:
     """Names the fullest stage of what would be fastest, and the stages or GPUs that would do."""
     asked = replace(asked, ask=replace(asked.ask, turns=asked.ask.turns[-1:]))  # which hold least
     free = solve(asked.source.programs, replace(asked.ask, memory_limit=np.inf), least, most)
+    if free is None and asked.ask.pins:
+        return excluded(asked.source.programs, asked.ask)
     words = several(least, "stage") if least == most else f"{least} to {most} stages"
     what = f"no pipeline of {words} was found that fits in memory"
     if free is not None:

@@ -30,7 +30,7 @@ _NAMES = (
     "model", "program", "module", "cluster", "gpus", "mesh", "global_batch_size", "seq_length", "solver", "objective",
     "memory_limit", "num_microbatches", "recompute", "precision", "gamma", "stages",
 )  # fmt: skip
-_FIELDS = {name: "--" + name.replace("_", "-") for name in (*_NAMES, "timeout", "top")}
+_FIELDS = {name: "--" + name.replace("_", "-") for name in (*_NAMES, "pin", "timeout", "top")}
 MOST_TOP = 1000
 Answer = TypeVar("Answer")
 
@@ -57,6 +57,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     where("--recompute", metavar="R", help="none, full (of repeated parts), or auto (default) for the faster")
     where("--memory-limit", metavar="SIZE", help="of tensors on a GPU, as 60GiB or 80%% (default: what a plan may use)")
     where("--no-flat", action="store_true", help="weights are kept as they are used, never in smaller parts (ZeRO)")
+    where(
+        "--pin",
+        metavar="NAME=SPLIT",
+        action="append",
+        default=[],
+        help="fix a tensor's dim, as layers.*.up.ffn=8, or an operator, as layers.*.up_proj=batch/2, ffn/4; repeatable",
+    )
     how = parser.add_argument_group("the search").add_argument
     how("--solver", metavar="S", help="auto (default: adaptive, then exact), adaptive, exact, brute or mcmc")
     how("--objective", metavar="O", help="time (default) or symtensor")
@@ -80,6 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
     from symconfig.api.problems import Problems, check_free
     from symconfig.report.partition import blocks
     from symconfig.report.partition_json import to_dict
+    from symconfig.solve.partition.pinned import operators
 
     found = Problems()
     out = Path(arguments.out) if arguments.out is not None else None
@@ -97,7 +105,7 @@ def run(arguments: argparse.Namespace) -> int:
     top = found.collect(lambda: _top(arguments.top))
     given = {name: getattr(arguments, name) for name in _NAMES}
     changed = found.collect(lambda: changes(arguments)) or {}
-    given |= {"flat": not arguments.no_flat, "limit_s": arguments.timeout, "changes": changed}
+    given |= {"flat": not arguments.no_flat, "limit_s": arguments.timeout, "changes": changed, "pins": arguments.pin}
     request = found.collect(lambda: asked(given))
     if arguments.stages is not None:
         found.collect(lambda: _check_whole(arguments))
@@ -106,7 +114,7 @@ def run(arguments: argparse.Namespace) -> int:
     if request.stages is not None:
         return _in_stages(arguments, request, top, html)
     result = _solved(answered, request)
-    explained = _operators(result, arguments.explain)
+    explained = operators(result.found.net, arguments.explain, "--explain") if arguments.explain else ()
     said = result.said(top, bool(arguments.baselines), explained)
     if out is not None:
         said = _written(result, out, said, arguments.force)
@@ -177,24 +185,6 @@ def _top(text: str) -> int:
     if not (text.isascii() and text.isdigit() and 1 <= int(text) <= MOST_TOP):
         raise InputError(Problem("out of range", field="top", got=text, need=f"a whole number from 1 to {MOST_TOP}"))
     return int(text)
-
-
-def _operators(result: PartitionResult, name: str | None) -> tuple[int, ...]:
-    """The folded operators that a name means: their own, or with * for the numbers in it."""
-    from symconfig.format import general
-
-    if name is None:
-        return ()
-    every = [(v, node.name) for v, node in enumerate(result.found.net.nodes) if node.operator is not None]
-    wanted = tuple(v for v, known in every if name in (known, general(known)) or general(name) == general(known))
-    if not wanted:
-        import difflib
-
-        names = list(dict.fromkeys(general(known) for _, known in every))
-        ends = [known for known in names if known.rpartition(".")[2] == name]
-        near = ends or difflib.get_close_matches(name, names, n=3, cutoff=0.4) or names[:3]
-        raise InputError(Problem("there is no such operator", field="--explain", got=name, hint=" or ".join(near)))
-    return wanted
 
 
 def _check_train(train: Path, module: str | None) -> None:

@@ -8,6 +8,7 @@ from string import ascii_lowercase
 
 from symconfig.cost.partition.costs import Objective
 from symconfig.graph import dims as d
+from symconfig.graph.program.net import Net
 from symconfig.solve.partition.account import Compared, Spent
 from symconfig.solve.partition.cheapest import Expressed
 from symconfig.solve.partition.collectives import Moved
@@ -67,6 +68,12 @@ class Said:
     @property
     def unit(self) -> str:
         return "ms" if self.timed else "cost"
+
+
+def names_of(net: Net) -> dict[str, str]:
+    """Return the letters of the dims that a network's tensors have."""
+    dims = {dim for node in net.nodes for port in node.ports for dim in port.tensor.dims}
+    return names(tuple(dim for dim in net.program.sizes if dim in dims))
 
 
 def names(dims: Iterable[str]) -> dict[str, str]:

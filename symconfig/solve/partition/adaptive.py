@@ -20,7 +20,7 @@ from symconfig.descriptor.mesh import Axis
 from symconfig.solve.partition.eliminate import Scope, Step, least, plan
 from symconfig.solve.partition.lines import Lines, fits
 from symconfig.solve.partition.problem import Array
-from symconfig.solve.partition.rows import allowed, shared_out
+from symconfig.solve.partition.rows import allowed, completions, shared_out
 
 Options = NDArray[np.int64]
 Row = tuple[int, ...]
@@ -70,11 +70,15 @@ class Cutter:
     scopes: tuple[Scope, ...] = ()
     steps: tuple[Step, ...] | None = None
     lines: Lines | None = None  # of all rows; none where these are too many
+    fixed: dict[int, tuple[Options, Rows]] = field(default_factory=dict)  # of nodes that are fixed: see `completions`
 
     def __post_init__(self) -> None:
         nodes, links = self.costs.net.nodes, self.costs.net.links
         pairs = (tuple(sorted({link.producer, link.consumer})) for link in links)
         self.scopes = (*((index,) for index in range(len(nodes))), *pairs)
+        for index, node in enumerate(nodes):
+            if node.fixed:
+                self.fixed[index] = completions(node, self.costs, self.axes)
         self.steps = plan(self.scopes, [len(node.options) for node in nodes])
         if self.lines is None and fits(self.costs, self.axes):
             self.lines = Lines(self.costs, self.axes)
@@ -93,7 +97,8 @@ class Cutter:
         some[:, axis] = np.arange(len(node.options))
         if not self.costs.flat:
             some = some[[not node.options[option].zero for option in some[:, axis]]]
-        return shared_out(self.costs, node, some[allowed(self.costs.net, node, some, self.axes)])
+        some = some[allowed(self.costs.net, node, some, self.axes)]
+        return some if node.fixed else shared_out(self.costs, node, some)
 
     def tables(self, axis: int | None, rows: Strategy) -> tuple[list[Rows], list[NodeCost], list[LinkCost]]:
         """For every node its rows along this axis and their costs; for every link those of all pairs."""
@@ -107,9 +112,13 @@ class Cutter:
         self.links.update(zip(new, self.costs.links(asked), strict=True))
         return [some for some, _ in every], [costs for _, costs in every], [self.links[key] for key in keys]
 
-    def cut(self, axis: int, rows: Strategy, price: float) -> Strategy:
-        """Every node's best row among those that differ in this axis."""
+    def cut(self, axis: int, rows: Strategy, price: float, open_: Sequence[int] = ()) -> Strategy:
+        """Every node's best row among those that differ in this axis. open_: axes that are cut later."""
         options, tables = self._priced(axis, rows, price)
+        others = [other for other in range(len(self.axes)) if other != axis and other not in open_]
+        for index, (numbers, every) in self.fixed.items():
+            able = every[(every[:, others] == numbers[np.array(rows[index])][others]).all(axis=1), axis]
+            tables[index] = np.where(np.isin(numbers[options[index]], able), tables[index], np.inf)
         now = [int(some.searchsorted(row[axis])) for some, row in zip(options, rows, strict=True)]
         chosen = least(self.steps, tables) if self.steps is not None else _in_turn(self.scopes, tables, now)
         return tuple(
@@ -139,7 +148,9 @@ class Cutter:
     def found(self, rows: Strategy, price: float, axis: int | None) -> Found:
         """axis: the one that was cut last."""
         moved, held, transient, weight = self._sums(rows, axis)
-        memory = held + transient
+        memory, fixed = held + transient, self.fixed.items()
+        if not all((every == numbers[list(rows[index])]).all(axis=1).any() for index, (numbers, every) in fixed):
+            moved = memory = np.inf
         gamma = self.gamma or (1.0 / price if price else float("inf"))
         if self.by_bytes:
             gamma = gamma if self.costs.timed else float("inf")
@@ -175,8 +186,10 @@ class Cutter:
         """start: a partition to go on from; without one the whole mesh is cut first."""
         rows = start or tuple((0,) * len(self.axes) for _ in self.costs.net.nodes)
         settled, last = 0, None
-        for axis in list(order) * (_ROUNDS + (start is None)):
-            before, rows, last = rows, self.cut(axis, rows, price), axis
+        rounds = list(order) * (_ROUNDS + (start is None))
+        for number, axis in enumerate(rounds, 1):
+            open_ = order[number:] if start is None else ()
+            before, rows, last = rows, self.cut(axis, rows, price, open_), axis
             settled = settled + 1 if rows == before else 0
             if settled == len(order):
                 break
@@ -212,6 +225,9 @@ def adaptive(
     for order in orders:
         found = cutter.partitioned(first, order)
         free, upper = min(free, found.cost), best.cost if best is not None else ceiling
+        if found.cost == np.inf:  # no strategy that was met splits what is fixed as it is fixed
+            tight = True
+            continue
         if found.cost >= upper:
             break  # memory can only make it dearer, and the other way round is hardly cheaper
         tight = tight or found.memory > memory_limit

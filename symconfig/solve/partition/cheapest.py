@@ -18,6 +18,7 @@ from symconfig.solve.partition.priced import sums
 from symconfig.solve.partition.problem import Array
 from symconfig.solve.partition.project import Difference, Projection, aligned, differences
 from symconfig.solve.partition.reduce import Bools
+from symconfig.solve.partition.rows import as_fixed
 from symconfig.solve.partition.run import Ask, Case, Partition, costs_of
 
 Steps = Callable[[Training], Step]
@@ -52,7 +53,8 @@ def space(net: Net, axes: Sequence[Axis], step: Step, among: Sequence[Framework]
         return np.asarray(np.any([runs(framework, step, ways) for framework in among], axis=0))
 
     found = expressible(net, axes, wanted)
-    return Space(found, tuple(axes), {framework: runs(framework, step, found.ways) for framework in among})
+    fits = np.all([as_fixed(node, found.rows[:, index], axes) for index, node in enumerate(net.nodes)], axis=0)
+    return Space(found, tuple(axes), {framework: fits & runs(framework, step, found.ways) for framework in among})
 
 
 def cheapest(where: Space, costs: Costs, limit: float, gamma: float = float("inf")) -> list[Told]:

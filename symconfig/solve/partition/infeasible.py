@@ -14,6 +14,7 @@ from symconfig.format import either, general
 from symconfig.solve.partition.adaptive import Cutter, Found
 from symconfig.solve.partition.assemble import assemble
 from symconfig.solve.partition.least import least_memory
+from symconfig.solve.partition.pinned import Pin
 from symconfig.solve.partition.rows import spaces
 from symconfig.solve.partition.run import FEW, Ask, Case, Programs, cases, costs_of
 from symconfig.solve.stages.clock import spent_s
@@ -39,6 +40,8 @@ class Lightest:
 def infeasible(programs: Programs, ask: Ask, grown: Grown) -> InfeasibleError:
     """Names what binds and the nearest mesh that would do."""
     found = lightest(programs, ask)
+    if not np.isfinite(found.memory):
+        return excluded(programs, ask)
     if found.memory <= ask.memory_limit:
         turns, keep = found.case.training.turns, found.case.training.keep
         what = f"the {ask.solver} solver found no partition that fits, though one holds {_size(found.memory)}"
@@ -53,6 +56,20 @@ def infeasible(programs: Programs, ask: Ask, grown: Grown) -> InfeasibleError:
         f"{_size(ask.memory_limit)}; most of it is {name} ({_size(size)})"
     )
     return InfeasibleError(Problem(what, hint=_nearest(found.case, ask, grown)))
+
+
+def excluded(programs: Programs, ask: Ask) -> InfeasibleError:
+    """Name the pins that no partition keeps to at once, and one without which there are some."""
+
+    def able(pins: tuple[Pin, ...]) -> bool:
+        return np.isfinite(lightest(programs, replace(ask, pins=pins, turns=ask.turns[:1])).memory)
+
+    pins = ask.pins
+    for pin in ask.pins:  # without those that do no harm
+        fewer = tuple(other for other in pins if other != pin)
+        pins = pins if able(fewer) else fewer
+    what = "no partition was found that keeps to " + " and ".join(pin.text for pin in pins)
+    return InfeasibleError(Problem(what, field="pin", need="pins that can hold together"))
 
 
 def lightest(programs: Programs, ask: Ask) -> Lightest:
@@ -77,7 +94,8 @@ def _settled(found: Lightest, ask: Ask, limit_s: float) -> Lightest:
     """What holds least with its turns and `keep`, all strategies weighed, or what is known of it after so long."""
     costs = costs_of(found.case, ask, found.axes)
     rows = spaces(costs, found.axes)
-    assert rows is not None
+    if rows is None:  # no node of it can be split as it is pinned
+        return found
     problem = assemble(costs, rows, float("inf"))
     least = least_memory(problem, None, limit_s)
     if least.choice is not None and problem.memory(least.choice) < found.memory:
@@ -109,7 +127,7 @@ def _found(case: Case, ask: Ask) -> Lightest:
 def _ways(cutter: Cutter, order: Sequence[int]) -> tuple[Found, Found]:
     """The cheapest, and the leanest."""
     free = cutter.partitioned(0.0, order)
-    return free, cutter.leanest(order, free)
+    return free, cutter.leanest(order, free) if np.isfinite(free.cost) else free
 
 
 def _largest(found: Lightest, ask: Ask) -> tuple[str, float]:

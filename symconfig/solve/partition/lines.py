@@ -136,7 +136,8 @@ class _Rows:
             if index in used:
                 own = costs.passes(node, some)
                 self.forward[here], self.backward[here] = own.forward, own.backward
-            if self.shared is not None and node.operator is not None and node.operator.work is not Work.MEMORY:
+            free = node.operator is not None and node.operator.work is not Work.MEMORY and not node.fixed
+            if self.shared is not None and free:
                 splits = np.array([option.split is not None for option in node.options])
                 self.shared[here] = counted(splits, some, costs.rates)
 

@@ -18,7 +18,7 @@ from symconfig.cost.partition.rates import Array
 from symconfig.cost.partition.work import Rows
 from symconfig.descriptor.mesh import Axis
 from symconfig.graph.program.net import Node, Place, Port
-from symconfig.solve.partition.rows import allowed
+from symconfig.solve.partition.rows import allowed, as_fixed
 from symconfig.solve.partition.strategy import alike
 
 MOST = 1500  # rows of one node; where it has more, those that differ from the chosen one in few axes
@@ -194,7 +194,8 @@ class _Around:
         flat, own = np.concatenate(list(ways)), np.tile(rows, (len(ways), 1))
         costs = self.solved.costs
         alone = costs.node(w, flat)
-        cost, memory = alone.cost + alone.relative / self.solved.gamma, alone.memory
+        fits = as_fixed(self.net.nodes[w], flat, self.solved.axes)
+        cost, memory = np.where(fits, alone.cost + alone.relative / self.solved.gamma, np.inf), alone.memory
         for number in self.net.links_of[w]:
             link = self.net.links[number]
             ends = [flat if end == w else own if end == v else None for end in (link.producer, link.consumer)]
@@ -241,7 +242,8 @@ def candidates(solved: Solved, v: int) -> Rows:
         every = np.array(list(product(options, repeat=len(axes))), dtype=np.int64)
     else:
         every = np.unique(np.array(list(_near(row, axes, len(options))), dtype=np.int64), axis=0)
-    every = every[allowed(net, net.nodes[v], every, axes) & (every != row).any(axis=1)]
+    node = net.nodes[v]
+    every = every[allowed(net, node, every, axes) & as_fixed(node, every, axes) & (every != row).any(axis=1)]
     return np.concatenate([row[None], every])
 
 

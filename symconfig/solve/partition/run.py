@@ -24,6 +24,7 @@ from symconfig.graph.program.sized import Sized
 from symconfig.solve.partition import brute, exact, walk
 from symconfig.solve.partition.adaptive import Adapted, Found, Strategy, adaptive
 from symconfig.solve.partition.assemble import assemble
+from symconfig.solve.partition.pinned import Pin, pinned
 from symconfig.solve.partition.problem import Problem, Solution
 from symconfig.solve.partition.rows import ROUNDING, spaces
 from symconfig.solve.stages.clock import spent_s
@@ -50,8 +51,8 @@ class Ask:
 
     memory_limit: bytes of tensors that a GPU may hold. gamma: of the objective symtensor; None: adapted. flat: weights
     may be kept in smaller parts than they are used in. turns, keeps: numbers of microbatches in rising order, and what
-    stays for the backward, of which the best is taken. between: of a message to another stage of a pipeline. limit_s:
-    for all solvers but the adaptive one. seed, steps: of the random walk.
+    stays for the backward, of which the best is taken. between: of a message to another stage of a pipeline. pins: that
+    every strategy keeps to. limit_s: for all solvers but the adaptive one. seed, steps: of the random walk.
     """
 
     mesh: Mesh
@@ -66,6 +67,7 @@ class Ask:
     training: Training = field(default_factory=Training)
     precision: str = "bf16"
     between: Affine | None = None
+    pins: tuple[Pin, ...] = ()
     limit_s: float = 10.0
     seed: int = 0
     steps: int = 20_000
@@ -137,11 +139,15 @@ def _sized(programs: Programs) -> Sized:
     return Sized()
 
 
+def net_of(programs: Programs, turns: int) -> Net:
+    """Return the folded network of a program of so many microbatches."""
+    return _sized(programs).net(programs(turns))
+
+
 def cases(programs: Programs, ask: Ask) -> Iterator[Case]:
     """Every way of running the step that was asked for, in rising order of turns."""
-    sized = _sized(programs)
     for turns in ask.turns:
-        once = sized.net(programs(turns))
+        once = pinned(net_of(programs, turns), ask.pins)
         for keep in ask.keeps:
             if keep is not Keep.BORDERS or once.instances:  # only what repeats has borders
                 yield Case(once, replace(ask.training, turns=turns, keep=keep))

@@ -9,7 +9,7 @@ from math import prod
 from symconfig.descriptor.mesh import Axis
 from symconfig.graph.program.net import FLAT, PARTIAL, Node, Port
 
-_WORDS = {"whole": "the same", "pending": "gradient in sums", "partial": "in sums"}
+WORDS = {"whole": "the same", "pending": "gradient in sums", "partial": "in sums"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ def alike(row: Sequence[int], axes: Sequence[Axis]) -> tuple[tuple[str, int, int
 def worded(node: Node, row: Sequence[int], axes: Sequence[Axis], name: Callable[[str], str] = str) -> str:
     """`batch over 8·rail, heads over 8·nvlink`; name: what an option is called."""
     found = [
-        f"{_WORDS.get(option, name(option))} over " + ", ".join(f"{part.size}·{part.level}" for part in parts)
+        f"{WORDS.get(option, name(option))} over " + ", ".join(f"{part.size}·{part.level}" for part in parts)
         for option, parts in does(node, row, axes)
         if parts
     ]
@@ -105,5 +105,5 @@ def gains(
         more = size // before.get((level, option), 1)
         if more > 1:
             option_name = node.options[option].name
-            found.append(f"{_WORDS.get(option_name, name(option_name))} over {more}·{level}")
+            found.append(f"{WORDS.get(option_name, name(option_name))} over {more}·{level}")
     return ", ".join(found)

@@ -14,6 +14,7 @@ import numpy as np
 from symconfig.cost.partition.costs import Keep
 from symconfig.descriptor.mesh import Mesh
 from symconfig.graph.program.part import Parts, gradient_elements
+from symconfig.solve.partition.pinned import touched
 from symconfig.solve.partition.priced import price
 from symconfig.solve.partition.run import Ask, Partition, partition
 
@@ -83,7 +84,9 @@ class Stages:
     def key(self, first: int, stop: int) -> Hashable:
         known = self._keys.get((first, stop))
         if known is None:
-            known = self._keys[first, stop] = self.parts.key(self.cuts[first], self.cuts[stop])
+            start, end = self.cuts[first], self.cuts[stop]
+            held = touched(self.parts.program, self.ask.pins, start, end)
+            known = self._keys[first, stop] = (self.parts.key(start, end), held)
         return known
 
     def known(self, place: Place, alive: int) -> Stage | float | None:
