@@ -120,10 +120,12 @@ def test_a_pin_is_kept_and_one_that_cannot_be_is_refused_with_what_can(run: Run)
     split = {one["option"]: one["parts"] for one in mine["does"]}
     assert split == {"batch": [{"level": "nvlink", "size": 2}], "intermediate_size": [{"level": "nvlink", "size": 4}]}
     assert "pinned layers.*.down_proj=B/2, F/4, pinned layers.*.gate.F=4" in data["job"]
-    wrong = run(*MODEL, "--pin", "layers.*.down=F/4", "--pin", "layers.*.gate.F=5")
+    wrong = run(*MODEL, "--pin", "layers.*.down=F/4", "--pin", "layers.*.gate.C=2")
     assert wrong.code == 2
     assert "--pin: there is no such operator (got layers.*.down). Try: layers.*.down_proj" in wrong.err
-    assert "cannot be cut into 5 parts on 8 GPUs (got layers.*.gate.F=5, need 1, 2, 4 or 8)" in wrong.err
+    assert "layers.*.gate has no such dim (got C, need batch or sequence or intermediate_size)" in wrong.err
+    few = run(*MODEL, "--pin", "layers.*.gate.F=5")
+    assert "cannot be cut into 5 parts on 8 GPUs (got layers.*.gate.F=5, need 1, 2, 4 or 8)" in few.err
 
 
 def test_one_operator_is_explained_in_full_and_another_name_is_refused_with_those_near(run: Run) -> None:

@@ -19,7 +19,7 @@ from symconfig.solve.partition.pinned import read
 from symconfig.solve.partition.pipeline.run import pipeline
 from symconfig.solve.partition.problem import Solution
 from symconfig.solve.partition.rows import spaces
-from symconfig.solve.partition.run import Ask, Partition, Solver, cases, costs_of, net_of, partition
+from symconfig.solve.partition.run import Ask, Solver, cases, costs_of, net_of, partition
 from symconfig.solve.partition.strategy import does, layout
 from tests.solve.partition.pipeline.brute import least_step_s
 from tests.solve.partition.pipeline.graphs import ask as ask_for
@@ -131,9 +131,8 @@ def test_stages_keep_to_pins_too(tmp_path: Path, turns: int) -> None:
 
 
 def test_a_pin_holds_for_every_copy_of_what_is_folded() -> None:
-    model = dict(model="llama2-7b", cluster="h100", gpus=8, global_batch_size=8, solver="adaptive", num_microbatches=1)
     for name in ("layers.*.gate_up_proj", "layers.3.gate_up_proj"):
-        found = symconfig.partition(**model, pins={name: "B/2, a/4"})  # type: ignore[arg-type]
+        found = symconfig.partition("llama2-7b", "h100", 8, 8, solver="adaptive", pins={name: "B/2, a/4"})
         split = "batch over 2·nvlink, fused_intermediate_size over 4·nvlink"
         assert found.strategies["layers.0.gate_up_proj"] == split
 
@@ -162,6 +161,6 @@ def test_a_pin_that_cannot_be_is_refused_with_what_can(pin: str, words: tuple[st
 def test_pins_of_one_operator_that_exclude_each_other_are_refused_and_those_of_several_are_named() -> None:
     with pytest.raises(InputError, match="cannot be split in all these ways at once"):
         symconfig.partition("llama2-7b", "h100", 8, 8, pins={"layers.*.down_proj": "B/8", "layers.*.mlp_out.D": 8})
+    pins = {"layers.*.down_proj": "F/8", "layers.*.mlp.down_proj.weight.D": 8}
     with pytest.raises(InfeasibleError, match="pin"):
-        pins = {"layers.*.down_proj": "F/8", "layers.*.mlp.down_proj.weight.D": 8}
         symconfig.partition("llama2-7b", "h100", 8, 8, pins=pins)
