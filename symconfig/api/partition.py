@@ -118,6 +118,7 @@ class PartitionResult:
             architecture=architecture,
             precision=self.found.ask.precision,
             megatron_version=version,
+            attention=source.attention,
         )
 
     def baselines(self) -> list[Compared]:
@@ -159,6 +160,7 @@ class PartitionResult:
         chosen = self.pins(one) | {"recompute": "full" if told.training.keep is Keep.BORDERS else "none"}
         wanted: dict[str, Any] = {
             "backend": told.framework.value, "pins": chosen, "precision": asked.ask.precision,
+            "attention": asked.source.attention,
         } | options  # fmt: skip
         return plan(given, asked.cluster, asked.mesh.gpus, asked.source.batch, asked.source.seq_length, **wanted)
 
@@ -187,6 +189,7 @@ class PartitionResult:
             f"global batch {source.batch:,}" if source.batch is not None else "",
             f"{source.seq_length:,} tokens" if source.seq_length is not None else "",
             asked.ask.precision if asked.ask.precision != "bf16" else "",
+            "unfused attention" if source.attention == "unfused" else "",
             *(f"pinned {pin.text}" for pin in asked.ask.pins),
         ]
         subject = f"{source.name} on {asked.mesh.gpus:,} x {asked.cluster.gpu.product} ({asked.cluster.name})"
@@ -250,7 +253,8 @@ def partition(
     recompute: str = "auto",
     limit_s: float | None = None,
     precision: str = "auto",
-    gamma: float | None = None,
+    gamma: float | Mapping[str, float] | None = None,
+    attention: str | None = None,
     pins: Mapping[str, str | int] | Sequence[str] = (),
 ) -> PartitionResult:
     """The best split of every operator and tensor. Arguments mean what the options of `symconfig partition` mean.
@@ -266,6 +270,7 @@ def partition(
         "global_batch_size": global_batch_size, "seq_length": seq_length, "solver": solver, "objective": objective,
         "memory_limit": memory_limit, "flat": flat, "num_microbatches": num_microbatches, "recompute": recompute,
         "limit_s": limit_s, "precision": precision, "gamma": gamma, "pins": pins,
+        "attention": attention,
     }  # fmt: skip
     return answered(asked(given))
 

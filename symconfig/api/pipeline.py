@@ -77,6 +77,7 @@ def pipeline(
     recompute: str = "auto",
     limit_s: float | None = None,
     precision: str = "auto",
+    attention: str | None = None,
     pins: Mapping[str, str | int] | Sequence[str] = (),
 ) -> PipelineResult:
     """The fastest cut into stages, with a split of every operator in each. Arguments mean what the options of
@@ -88,7 +89,7 @@ def pipeline(
         "model": model, "program": program, "module": module, "cluster": cluster, "gpus": gpus, "mesh": mesh,
         "global_batch_size": global_batch_size, "seq_length": seq_length, "solver": solver, "stages": stages,
         "memory_limit": memory_limit, "flat": flat, "num_microbatches": num_microbatches, "recompute": recompute,
-        "limit_s": limit_s, "precision": precision, "pins": pins,
+        "limit_s": limit_s, "precision": precision, "pins": pins, "attention": attention,
     }  # fmt: skip
     return answered(asked(given))
 

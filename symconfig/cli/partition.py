@@ -28,7 +28,7 @@ EXAMPLES = ("symconfig partition --model llama2-7b --cluster h100 --gpus 8 \\\n 
 
 _NAMES = (
     "model", "program", "module", "cluster", "gpus", "mesh", "global_batch_size", "seq_length", "solver", "objective",
-    "memory_limit", "num_microbatches", "recompute", "precision", "gamma", "stages",
+    "memory_limit", "num_microbatches", "recompute", "precision", "attention", "gamma", "stages",
 )  # fmt: skip
 _FIELDS = {name: "--" + name.replace("_", "-") for name in (*_NAMES, "pin", "timeout", "top")}
 MOST_TOP = 1000
@@ -54,6 +54,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--stages", metavar="N", help="also cut it into stages of a pipeline: 4, or 1..8 for the best (default: no cut)"
     )
     where("--precision", metavar="P", help="bf16 or fp16 (default: bf16, or fp16 where the GPU has no bf16)")
+    where("--attention", metavar="A", help="of a model: flash (default, where the GPU has it) or unfused")
     where("--recompute", metavar="R", help="none, full (of repeated parts), or auto (default) for the faster")
     where("--memory-limit", metavar="SIZE", help="of tensors on a GPU, as 60GiB or 80%% (default: what a plan may use)")
     where("--no-flat", action="store_true", help="weights are kept as they are used, never in smaller parts (ZeRO)")
@@ -67,7 +68,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     how = parser.add_argument_group("the search").add_argument
     how("--solver", metavar="S", help="auto (default: adaptive, then exact), adaptive, exact, brute or mcmc")
     how("--objective", metavar="O", help="time (default) or symtensor")
-    how("--gamma", metavar="G", help="of symtensor, whose cost is kept / G + moved (default: G adapted until it fits)")
+    how(
+        "--gamma",
+        metavar="G",
+        help="of symtensor, whose cost is kept / G + moved (default: adapted until it fits), or node=8,network=64",
+    )
     how("--timeout", metavar="S", help="seconds for the exact solver (default 10)")
     out = parser.add_argument_group("the answer").add_argument
     out("--baselines", action="store_true", help="also what strategies with names cost on the same graph")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import isfinite, prod
 
 from symconfig.cost.partition.costs import Keep
@@ -48,7 +48,7 @@ def headline(said: Said) -> str:
     what = (
         f"{seconds(found.cost)} s a step"
         if said.timed
-        else f"relative cost {found.cost:,.6g} (gamma {found.gamma:.3g})"
+        else f"relative cost {found.cost:,.6g} (gamma {', '.join(_gammas(found))})"
     )
     return "\n".join(
         (
@@ -62,6 +62,12 @@ def headline(said: Said) -> str:
             f"{turns} microbatch{'es' if turns > 1 else ''}, {KEPT[keep]}",
         )
     )
+
+
+def _gammas(found: Partition) -> Iterator[str]:
+    """Yield the gamma of the innermost level, and of those that have another."""
+    yield f"{found.gamma:.3g}"
+    yield from (f"{weight * found.gamma:.3g} over {level}" for level, weight in found.ask.weights.items())
 
 
 def meshed(mesh: Mesh) -> str:

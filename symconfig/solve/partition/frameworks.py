@@ -43,6 +43,7 @@ class Step:
     architecture: str = ""
     precision: str = "bf16"
     megatron_version: str = "dev"
+    attention: str | None = None
 
 
 def runs(framework: Framework, step: Step, ways: Sequence[Way]) -> NDArray[np.bool_]:
@@ -70,7 +71,7 @@ def _refusals(
     from symconfig.plans.columns import Columns
 
     backend = BACKENDS[framework.value]
-    table, fixed = _rules(framework, step.megatron_version, step.model, step.architecture)
+    table, fixed = _rules(framework, step.megatron_version, step.model, step.architecture, step.attention)
     tp, cp, dp, ep, etp = (np.array([getattr(way.degrees, name) for way in ways]) for name in AXES)
     zero = np.array([way.zero for way in ways])
     batch = step.batch if step.batch is not None else int(np.lcm.reduce(dp))
@@ -102,7 +103,7 @@ def _refusals(
 
 @lru_cache(maxsize=16)
 def _rules(
-    framework: Framework, version: str, model: ModelDescriptor | None, architecture: str
+    framework: Framework, version: str, model: ModelDescriptor | None, architecture: str, attention: str | None
 ) -> tuple[tuple[Constraint, ...], Fixed]:
     """Return the planner's rules that a point may fail, and what they ask of the model."""
     from symconfig.frameworks.facts import Fixed
@@ -112,5 +113,5 @@ def _rules(
 
     if model is None:
         return tuple(narrowed(framework.value, constraints(framework.value, version))), Fixed()
-    space = limits(framework.value, version, model, facts(framework.value, model, architecture))
+    space = limits(framework.value, version, model, facts(framework.value, model, architecture, attention))
     return space.refusals, space.fixed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
@@ -49,7 +49,8 @@ class Solver(StrEnum):
 class Ask:
     """What is to be partitioned how.
 
-    memory_limit: bytes of tensors that a GPU may hold. gamma: of the objective symtensor; None: adapted. flat: weights
+    memory_limit: bytes of tensors that a GPU may hold. gamma: of the objective symtensor; None: adapted. weights: of
+    an element that crosses a level; by default 1. flat: weights
     may be kept in smaller parts than they are used in. turns, keeps: numbers of microbatches in rising order, and what
     stays for the backward, of which the best is taken. between: of a message to another stage of a pipeline. pins: that
     every strategy keeps to. limit_s: for all solvers but the adaptive one. seed, steps: of the random walk.
@@ -61,6 +62,7 @@ class Ask:
     objective: Objective = Objective.TIME
     solver: Solver = Solver.AUTO
     gamma: float | None = None
+    weights: Mapping[str, float] = field(default_factory=dict)
     flat: bool = True
     turns: tuple[int, ...] = (1,)
     keeps: tuple[Keep, ...] = tuple(Keep)
@@ -160,7 +162,7 @@ def may_fit(case: Case, ask: Ask) -> bool:
 
 def costs_of(case: Case, ask: Ask, axes: Sequence[Axis]) -> Costs:
     timed = ask.objective is Objective.TIME
-    speeds = rates.seconds(axes, ask.mesh, ask.cluster) if timed else rates.elements(axes)
+    speeds = rates.seconds(axes, ask.mesh, ask.cluster) if timed else rates.elements(axes, ask.weights)
     gpu = machine(ask.cluster, ask.precision, gpus=ask.mesh.gpus)
     return Costs(case.net, speeds, gpu, case.training, ask.objective, ask.flat, ask.between)
 

@@ -19,6 +19,7 @@ from symconfig.cost.partition.costs import Keep, Training
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.descriptor.mesh_source import of_cluster
+from symconfig.graph.implementation import Implementation, Kernel
 from symconfig.graph.program.of_model import program
 from symconfig.resources import data_dir
 from symconfig.solve.partition.account import Spent, spent
@@ -35,25 +36,28 @@ SPLITS = [(8, 1), (2, 4), (4, 4)]  # tp, dp
 
 
 @cache
-def case(tp: int, dp: int) -> Case:
+def case(tp: int, dp: int, kernel: Kernel = Kernel.FLASH) -> Case:
+    how = Implementation().attending(kernel)
     ask = Ask(of_cluster(load_cluster("h100"), tp * dp), load_cluster("h100"), 1e15, turns=(TURNS,),
               keeps=(Keep.SHARDS,), training=Training(hide=0.0))  # fmt: skip
-    return next(cases(lambda turns: program(MODEL, TURNS * dp // turns, SEQ, vocab_multiple=128 * tp), ask))
+    return next(cases(lambda turns: program(MODEL, TURNS * dp // turns, SEQ, how, vocab_multiple=128 * tp), ask))
 
 
-def by_tensors(cluster: ClusterDescriptor, precision: str, tp: int, dp: int) -> Spent:
-    of, ask = case(tp, dp), Ask(of_cluster(cluster, tp * dp), cluster, 1e15, precision=precision)
+def by_tensors(cluster: ClusterDescriptor, precision: str, tp: int, dp: int, kernel: Kernel = Kernel.FLASH) -> Spent:
+    of, ask = case(tp, dp, kernel), Ask(of_cluster(cluster, tp * dp), cluster, 1e15, precision=precision)
     axes = ask.mesh.axes()
     rows = baseline(of.net, axes, "megatron-tp-sp", way(tp=tp, dp=dp, sequence_parallel=tp > 1, zero=1)).rows
     assert rows is not None
     return spent(replace(costs_of(of, ask, axes), machine=machine(cluster, precision)), axes, rows.tolist())
 
 
-def by_degrees(cluster: ClusterDescriptor, precision: str, tp: int, dp: int) -> dict[str, float]:
+def by_degrees(
+    cluster: ClusterDescriptor, precision: str, tp: int, dp: int, attention: str | None = None
+) -> dict[str, float]:
     habits: dict[str, Any] = {"host_kernel_s": 0.0}
     return seconds(
         cost(MODEL, tp=tp, dp=dp, microbatches=TURNS, seq_length=SEQ, zero=1, cluster=cluster, hide=False,
-             habits=habits, precision=precision)
+             habits=habits, precision=precision, attention=attention)
     )  # fmt: skip
 
 
@@ -66,3 +70,17 @@ def test_a_strategy_takes_as_long_in_both(name: str) -> None:
         moved = theirs["layer communication"] + theirs["data-parallel communication"]
         assert mine.communication == pytest.approx(moved, rel=MOVED), (tp, dp)
         assert mine.cost == pytest.approx(sum(theirs.values()) - theirs["overhead"], rel=WHOLE), (tp, dp)
+
+
+@pytest.mark.parametrize("name", ["h100", "a100-80gb", "mi300x", "v100-16gb"])
+def test_attention_in_products_takes_as_long_in_both(name: str) -> None:
+    """What `--attention unfused` has instead of one kernel: two products, and a softmax of scores that are kept."""
+    cluster = load_cluster(name)
+    precision = "bf16" if cluster.gpu.peak_flops.bf16 is not None else "fp16"
+    mine = by_tensors(cluster, precision, 2, 4, Kernel.FUSED_SOFTMAX)
+    theirs = by_degrees(cluster, precision, 2, 4, "unfused")
+    assert mine.cost == pytest.approx(sum(theirs.values()) - theirs["overhead"], rel=WHOLE)
+    fused = by_tensors(cluster, precision, 2, 4)
+    # a softmaxed score for each head and pair of tokens stays, a statistic of four bytes for each head and token goes
+    scores = MODEL.num_hidden_layers * MODEL.num_attention_heads / 2 * SEQ * (2.0 * SEQ - 4.0)
+    assert mine.activations_bytes - fused.activations_bytes == pytest.approx(scores, rel=1e-9)
