@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any, TypeVar
 
 from symconfig.api.clusters import loaded
-from symconfig.api.graph_source import MOST, MOST_TURNS, Source, source_of, turns_of, unknown, whole
+from symconfig.api.graph_source import MOST, MOST_TURNS, Source, source_of, turns_of, unknown, whole_number
 from symconfig.api.problems import Problems
 from symconfig.cost.machine import LOW_PRECISION
 from symconfig.cost.partition.costs import Keep, Objective
@@ -95,7 +95,7 @@ def _cluster(given: Mapping[str, Any]) -> ClusterDescriptor:
 
 def _mesh(given: Mapping[str, Any], cluster: ClusterDescriptor | None) -> Callable[[int], Mesh]:
     """The mesh of a file, whose outermost level grows, or so many GPUs of the cluster."""
-    gpus = whole("gpus", given["gpus"]) if given.get("gpus") is not None else None
+    gpus = whole_number("gpus", given["gpus"]) if given.get("gpus") is not None else None
     if given.get("mesh") is not None:
         mesh = given["mesh"] if isinstance(given["mesh"], Mesh) else load_mesh(str(given["mesh"]))
         if gpus is not None and gpus != mesh.gpus:

@@ -59,9 +59,9 @@ def _model(given: Mapping[str, Any], cluster: ClusterDescriptor | None) -> Sourc
 
     found, value = Problems(), given["model"]
     model = value if isinstance(value, ModelDescriptor) else found.collect(lambda: load_model(str(value)))
-    batch = found.collect(lambda: whole("global_batch_size", given.get("global_batch_size")))
+    batch = found.collect(lambda: whole_number("global_batch_size", given.get("global_batch_size")))
     length = given.get("seq_length")
-    asked_length = found.collect(lambda: whole("seq_length", length)) if length is not None else None
+    asked_length = found.collect(lambda: whole_number("seq_length", length)) if length is not None else None
     attention = found.collect(lambda: _attention(given.get("attention"), cluster))
     if found.all or model is None or batch is None or attention is None:
         raise InputError(found.all)
@@ -97,7 +97,7 @@ def _program(given: Mapping[str, Any]) -> Source:
             raise InputError(
                 Problem("the program cannot be told its batch", field="global_batch_size", got=got, need=need)
             )
-        dims = {dim: whole("global_batch_size", given["global_batch_size"]) for dim in whole.batch}
+        dims = {dim: whole_number("global_batch_size", given["global_batch_size"]) for dim in whole.batch}
     if isinstance(path, Program):
         return Source(whole.name, lambda turns: whole)
     sizes = {dim: dims.get(dim, whole.sizes[dim]) for dim in sorted(whole.batch)}
@@ -124,7 +124,9 @@ def _module(given: Mapping[str, Any]) -> Source:
 
 def turns_of(given: Mapping[str, Any], source: Source | None, gpus: int, most: int) -> tuple[int, ...]:
     """At most so many, in rising order. Those that leave a size that is not whole are none."""
-    wanted = whole("num_microbatches", given["num_microbatches"]) if given.get("num_microbatches") is not None else 0
+    wanted = (
+        whole_number("num_microbatches", given["num_microbatches"]) if given.get("num_microbatches") is not None else 0
+    )
     if source is None or not source.counts:
         return (wanted or 1,)
     count = gcd(*source.counts.values())
@@ -172,7 +174,7 @@ def unknown(field: str, got: str, words: Sequence[str]) -> Problem:
     return Problem("wrong value", field=field, got=got, need="one of " + ", ".join(words))
 
 
-def whole(field: str, value: Any) -> int:
+def whole_number(field: str, value: Any) -> int:
     if value is None:
         raise InputError(Problem("this option is missing", field=field))
     text = str(value)

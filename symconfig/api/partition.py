@@ -20,6 +20,7 @@ from symconfig.report.partition_json import to_dict
 from symconfig.report.partition_said import Said, Telling, names_of
 from symconfig.solve.partition.account import Compared, Spent, compared, of_told, spent
 from symconfig.solve.partition.cheapest import Expressed, expressed, of_all
+from symconfig.solve.partition.clock import Clock, clock
 from symconfig.solve.partition.collectives import Moved, collectives
 from symconfig.solve.partition.every import dense
 from symconfig.solve.partition.frameworks import Framework, Step, blockers
@@ -73,13 +74,13 @@ class PartitionResult:
     def spent(self) -> Spent:
         return spent(self.found.costs, self.found.axes, self.found.rows, self.found.gamma)
 
-    @property
-    def clocked_s(self) -> float:
-        """Seconds of a step of this partition, whatever was minimised."""
+    @cached_property
+    def clock(self) -> Clock:
+        """A step of this partition as the planner counts seconds, whatever was minimised."""
         found = self.found
         timed = replace(found.ask, objective=Objective.TIME)
         case = Case(found.net, found.costs.training)
-        return spent(costs_of(case, timed, found.axes), found.axes, found.rows).cost
+        return clock(costs_of(case, timed, found.axes), found.axes, found.rows)
 
     @cached_property
     def projection(self) -> Projection:
@@ -207,6 +208,7 @@ class PartitionResult:
             reasons=self.reasons(top),
             moved=self.collectives,
             spent=self.spent,
+            clock=self.clock if framed else None,
             told=self._told() if framed else (),
             untold=self.untold if framed else {},
             compared=tuple(self.baselines()) if baselines else (),
@@ -225,8 +227,8 @@ class PartitionResult:
             return ()
         return (
             "the relative cost counts every element that moves alike, whichever link it crosses, and neither the "
-            "number of messages, nor computation, nor what hides behind it, nor a pipeline; by the clock of "
-            f"--objective time this partition takes {seconds(self.clocked_s)} s a step",
+            "number of messages, nor computation, nor what hides behind it, nor a pipeline; by the planner's clock "
+            f"this partition takes {seconds(self.clock.step_s)} s a step",
         )
 
     def to_dict(self) -> dict[str, Any]:

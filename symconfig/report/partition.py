@@ -7,7 +7,7 @@ from math import isfinite, prod
 
 from symconfig.cost.partition.costs import Keep
 from symconfig.descriptor.mesh import Mesh
-from symconfig.format import count, general, gib, percent, seconds
+from symconfig.format import count, general, gib, milliseconds, percent, seconds
 from symconfig.graph.program.net import Node
 from symconfig.report.grid import Block, Grid
 from symconfig.report.partition_moves import moves
@@ -32,7 +32,7 @@ def blocks(said: Said) -> list[Block]:
     shown: list[Block] = [headline(said), strategies(said), *legend(said), stored(said)]
     if said.moved:
         shown.append(moves(said, said.moved))
-    shown.append(totals(said))
+    shown += [totals(said), *clocked(said)]
     if said.compared:
         shown += baselines(said)
     shown += meeting(said)
@@ -199,3 +199,18 @@ def totals(said: Said) -> Grid:
     one, two = one + [empty] * (height - len(one)), two + [empty] * (height - len(two))
     rows = tuple((*a, "", *b) for a, b in zip(one, two, strict=True))
     return Grid(("of a step", said.unit, "share", "", "on a GPU", "GiB", "share"), rows, left=(0, 4), title="In total")
+
+
+def clocked(said: Said) -> list[Block]:
+    """Show the step as the planner counts it."""
+    clock = said.clock
+    if clock is None:
+        return []
+    parts = (
+        ("computation", clock.computation_s), ("waits for launches", clock.waiting_s),
+        ("collectives of layers", clock.layers_s), ("of weights", clock.weights_s), ("optimizer", clock.optimizer_s),
+        ("framework", clock.overhead_s), ("step", clock.step_s),
+    )  # fmt: skip
+    row = tuple(milliseconds(value) for _, value in parts)
+    title = "The same step by the planner's clock, in ms: what hides does so behind all work of its time"
+    return [Grid(tuple(name for name, _ in parts), (row,), title=title)]

@@ -5,6 +5,8 @@
      "solution": {"cost", "memory_bytes", "memory_limit_bytes", "gamma", "solver", "optimal", "closed", "bound", "gap",
                   "microbatches", "keep", "operators", "parameters"},
      "spent": {computation, optimizer, communication, hidden, relative, and bytes by kind},
+     "clock": the step as the planner counts it: {"step_s", "computation_s", "waiting_s", "layers_s", "weights_s",
+              "optimizer_s", "overhead_s"} | null of a stage,
      "operators": [{"name", "times", "does": [{"option", "parts": [{"level", "size"}]}], "tensors": [LAYOUT…],
                     "others": [ALTERNATIVE…], "unfit": ALTERNATIVE | null}],
      "parameters": [{"name", "path", "times", "does", "layout": LAYOUT, "zero": {LEVEL: stage}}],
@@ -59,6 +61,7 @@ def to_dict(said: Said) -> dict[str, Any]:
         },
         "solution": _solution(said),
         "spent": asdict(said.spent),
+        "clock": {"step_s": said.clock.step_s, **asdict(said.clock)} if said.clock is not None else None,
         "operators": [
             _operator(node, row, found.axes, reasons.get(v))
             for v, (node, row) in enumerate(nodes)

@@ -11,6 +11,7 @@ from symconfig.graph import dims as d
 from symconfig.graph.program.net import Net
 from symconfig.solve.partition.account import Compared, Spent
 from symconfig.solve.partition.cheapest import Expressed
+from symconfig.solve.partition.clock import Clock
 from symconfig.solve.partition.collectives import Moved
 from symconfig.solve.partition.reasons import Reason
 from symconfig.solve.partition.run import Partition
@@ -43,6 +44,7 @@ class Said:
     reasons: tuple[Reason, ...]
     moved: tuple[Moved, ...]
     spent: Spent
+    clock: Clock | None = None  # of the whole step; none of a stage
     told: tuple[Telling, ...] = ()
     untold: Mapping[str, str] = field(default_factory=dict)
     compared: tuple[Compared, ...] = ()

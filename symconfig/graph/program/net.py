@@ -54,6 +54,11 @@ class Net:
     instances: tuple[int, ...]
 
     @cached_property
+    def weights(self) -> frozenset[str]:
+        """The tensors of parameters."""
+        return frozenset(parameter.tensor.name for parameter in self.program.parameters)
+
+    @cached_property
     def links_of(self) -> tuple[tuple[int, ...], ...]:
         """For each node the links at it."""
         result: list[list[int]] = [[] for _ in self.nodes]
