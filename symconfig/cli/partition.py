@@ -5,14 +5,15 @@ from __future__ import annotations
 import argparse
 import shutil
 import sys
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from symconfig.cli.options import add_changes, add_page, changes
 from symconfig.cli.shared import as_changes, check_output, note, page_path, print_json, say, write_page, write_text
+from symconfig.descriptor.document import Document
 from symconfig.errors import InfeasibleError, InputError, Problem, SymconfigError
 from symconfig.format import json_text
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from symconfig.api.graph_job import Asked
     from symconfig.api.partition import PartitionResult
     from symconfig.api.planning import PlanResult
+    from symconfig.report.grid import Block
+    from symconfig.report.page.pictures import Picture
     from symconfig.report.partition_said import Said
 
 NAME = "partition"
@@ -30,6 +33,7 @@ _NAMES = (
     "model", "program", "module", "cluster", "gpus", "mesh", "global_batch_size", "seq_length", "solver", "objective",
     "memory_limit", "num_microbatches", "recompute", "precision", "attention", "gamma", "stages",
 )  # fmt: skip
+KEYS = (*_NAMES, "timeout", "flat", "pins")  # of a file
 _FIELDS = {name: "--" + name.replace("_", "-") for name in (*_NAMES, "pin", "timeout", "top")}
 MOST_TOP = 1000
 Answer = TypeVar("Answer")
@@ -37,6 +41,7 @@ Answer = TypeVar("Answer")
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `symconfig partition`."""
+    parser.add_argument("job", nargs="?", metavar="JOB.yaml", help="options as keys of a file; those below override it")
     what = parser.add_argument_group("the graph: one of these").add_argument
     what("--model", metavar="M", help="zoo name, id of Hugging Face, or path of a descriptor or config.json")
     what("--program", metavar="FILE.yaml", help="operators over named dims, or a program of the zoo (docs/programs.md)")
@@ -88,69 +93,129 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Exit 1 where nothing fits."""
     from symconfig.api.graph_job import asked
+    from symconfig.api.problems import Problems, check_free, stated
+
+    found = Problems()
+    if arguments.out is not None:
+        found.collect(lambda: check_free(Path(arguments.out), arguments.force))
+    if arguments.placements is not None:
+        table = Path(arguments.placements)
+        found.collect(lambda: check_output("--placements", table, arguments.force, ("Python", ".py")))
+    html = page_path(arguments.html, arguments.force, found)
+    document = found.collect(lambda: _file(arguments.job))
+    changed = found.collect(lambda: changes(arguments)) or {}
+    given, words = _given(arguments, document, changed)
+    if arguments.train is not None:
+        train = Path(arguments.train)
+        found.collect(lambda: _check_train(train, given["module"]))
+        for path, kind in ((train, ("Python", ".py")), (train.with_suffix(".json"), ("JSON", ".json"))):
+            found.collect(partial(check_output, "--train", path, arguments.force, kind))
+    top = found.collect(lambda: _top(arguments.top))
+    request = found.collect(lambda: asked(given)) if document is not None else None
+    if given["stages"] is not None:
+        found.collect(lambda: _check_whole(arguments))
+
+    def placed(problem: Problem) -> Problem:
+        """With the line of the file that says it, else as an option."""
+        if document is not None and problem.field not in words:
+            known = replace(problem, field="pins") if problem.field == "pin" else problem
+            if known.field in document.data:
+                return stated(known, document)
+        return _as_option(as_changes(problem, changed))
+
+    if found.all or request is None or top is None:
+        raise InputError([placed(problem) for problem in found.all])
+    try:
+        answer = (_of_graph if request.stages is None else _of_stages)(arguments, request, top)
+    except SymconfigError as error:
+        raise type(error)([placed(problem) for problem in error.problems]) from None
+    if arguments.json:
+        print_json(answer.data)
+    else:
+        say(answer.shown)
+    if html is not None:
+        from symconfig.api.page import report_page
+
+        write_page(html, report_page(answer.title, answer.shown, answer.pictures()), arguments.force)
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What is printed, as data or as text, and of a page the title and the pictures."""
+
+    data: Any
+    shown: Sequence[Block]
+    title: str
+    pictures: Callable[[], Sequence[Picture]] = tuple
+
+
+def _file(path: str | None) -> Document:
+    from symconfig.api.graph_file import graph_file
+
+    return graph_file(path, KEYS) if path is not None else Document({}, file="")
+
+
+def _given(
+    arguments: argparse.Namespace, document: Document | None, changed: Mapping[str, str]
+) -> tuple[dict[str, Any], set[str]]:
+    """What is asked: a file's keys under the options; and the names of options that were given."""
+    known = document.data if document is not None else {}
+    options = {name: getattr(arguments, name) for name in (*_NAMES, "timeout")}
+    words = {name for name, value in options.items() if value is not None}
+    given = {name: options[name] if name in words else known.get(name) for name in options}
+    pins = [f"{name}={value}" for name, value in (known.get("pins") or {}).items()]
+    flat = False if arguments.no_flat else known.get("flat", True)
+    given |= {"flat": flat, "limit_s": given["timeout"], "changes": changed, "pins": [*pins, *arguments.pin]}
+    return given, words | ({"pin"} if arguments.pin else set())
+
+
+def _of_graph(arguments: argparse.Namespace, request: Asked, top: int) -> _Answer:
+    """Solve a graph and write the files of its partition."""
     from symconfig.api.partition import answered
-    from symconfig.api.problems import Problems, check_free
+    from symconfig.report.page.partitioned import of_partition
     from symconfig.report.partition import blocks
     from symconfig.report.partition_json import to_dict
     from symconfig.solve.partition.pinned import operators
 
-    found = Problems()
-    out = Path(arguments.out) if arguments.out is not None else None
-    table = Path(arguments.placements) if arguments.placements is not None else None
-    if out is not None:
-        found.collect(lambda: check_free(out, arguments.force))
-    if table is not None:
-        found.collect(lambda: check_output("--placements", table, arguments.force, ("Python", ".py")))
-    html = page_path(arguments.html, arguments.force, found)
-    train = Path(arguments.train) if arguments.train is not None else None
-    if train is not None:
-        found.collect(lambda: _check_train(train, arguments.module))
-        for path, kind in ((train, ("Python", ".py")), (train.with_suffix(".json"), ("JSON", ".json"))):
-            found.collect(partial(check_output, "--train", path, arguments.force, kind))
-    top = found.collect(lambda: _top(arguments.top))
-    given = {name: getattr(arguments, name) for name in _NAMES}
-    changed = found.collect(lambda: changes(arguments)) or {}
-    given |= {"flat": not arguments.no_flat, "limit_s": arguments.timeout, "changes": changed, "pins": arguments.pin}
-    request = found.collect(lambda: asked(given))
-    if arguments.stages is not None:
-        found.collect(lambda: _check_whole(arguments))
-    if found.all or request is None or top is None:
-        raise InputError([_as_option(as_changes(problem, changed)) for problem in found.all])
-    if request.stages is not None:
-        return _in_stages(arguments, request, top, html)
     result = _solved(answered, request)
     explained = operators(result.found.net, arguments.explain, "--explain") if arguments.explain else ()
     said = result.said(top, bool(arguments.baselines), explained)
-    if out is not None:
-        said = _written(result, out, said, arguments.force)
-    if table is not None:
-        write_text(table, result.placements_file(), arguments.force)
-        note(f"wrote {table}")
-    if train is not None:
+    if arguments.out is not None:
+        said = _written(result, Path(arguments.out), said, arguments.force)
+    if arguments.placements is not None:
+        write_text(Path(arguments.placements), result.placements_file(), arguments.force)
+        note(f"wrote {arguments.placements}")
+    if arguments.train is not None:
+        train = Path(arguments.train)
         said = _trains(result, train, said, arguments.force)
         note(f"wrote {train} and {train.with_suffix('.json')}")
-    if arguments.json:
-        print_json(to_dict(said))
-    else:
-        say(blocks(said))
-    if html is not None:
-        from symconfig.api.page import report_page
-        from symconfig.report.page.partitioned import of_partition
+    title = f"Partition of {result.found.net.program.name}"
+    return _Answer(to_dict(said), blocks(said), title, lambda: of_partition(said))
 
-        page = report_page(f"Partition of {result.found.net.program.name}", blocks(said), of_partition(said))
-        write_page(html, page, arguments.force)
-    return 0
+
+def _of_stages(arguments: argparse.Namespace, request: Asked, top: int) -> _Answer:
+    """Solve a pipeline and write its stages."""
+    from symconfig.api.pipeline import answered
+    from symconfig.report.partition_stages import blocks, to_dict
+
+    said = _solved(answered, request).said(top)
+    data = to_dict(said)
+    if arguments.out is not None:
+        _cleared(Path(arguments.out))
+        path = Path(arguments.out) / "partition.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, json_text(data), True)
+        note(f"wrote {path}")
+    return _Answer(data, blocks(said), f"Stages of {said.found.program.name}")
 
 
 def _solved(solve: Callable[[Asked], Answer], request: Asked) -> Answer:
     from symconfig.report.progress import Progress
 
-    try:
-        with Progress(sys.stderr) as progress:
-            progress.say("partitioning")
-            return solve(request)
-    except SymconfigError as error:
-        raise type(error)([_as_option(problem) for problem in error.problems]) from None
+    with Progress(sys.stderr) as progress:
+        progress.say("partitioning")
+        return solve(request)
 
 
 def _check_whole(arguments: argparse.Namespace) -> None:
@@ -158,28 +223,6 @@ def _check_whole(arguments: argparse.Namespace) -> None:
     what = "cannot be had of a pipeline, whose stages have a partition each"
     if given:
         raise InputError([Problem(what, field=f"--{name}", need="no --stages") for name in given])
-
-
-def _in_stages(arguments: argparse.Namespace, request: Asked, top: int, html: Path | None) -> int:
-    """Solve, print and write a pipeline."""
-    from symconfig.api.page import report_page
-    from symconfig.api.pipeline import answered
-    from symconfig.report.partition_stages import blocks, to_dict
-
-    said = _solved(answered, request).said(top)
-    if arguments.out is not None:
-        _cleared(Path(arguments.out))
-        path = Path(arguments.out) / "partition.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(path, json_text(to_dict(said)), True)
-        note(f"wrote {path}")
-    if arguments.json:
-        print_json(to_dict(said))
-    else:
-        say(blocks(said))
-    if html is not None:
-        write_page(html, report_page(f"Stages of {said.found.program.name}", blocks(said)), arguments.force)
-    return 0
 
 
 def _as_option(problem: Problem) -> Problem:

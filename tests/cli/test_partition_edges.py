@@ -149,3 +149,27 @@ def test_gamma_by_level_is_one_gamma_where_all_are_the_same_and_keeps_what_moves
         in run(*words, "--gamma", "4,rial=8").err
     )
     assert "--gamma: every level needs a gamma (got node=3, need one of rail)" in run(*words, "--gamma", "node=3").err
+
+
+def test_a_file_has_the_options_as_keys_and_options_override_it(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "g").mkdir()
+    two = program(tmp_path / "g", "b", "4")
+    path = tmp_path / "g" / "job.yaml"
+    path.write_text("program: two.yaml\ncluster: h100\ngpus: 8\nsolver: adaptive\nflat: false\npins:\n  y.f: 2\n")
+    options = ("--program", two, "--cluster", "h100", "--gpus", "8", "--solver", "adaptive", "--no-flat")
+    assert run("partition", path, "--json").json() == run("partition", *options, "--pin", "y.f=2", "--json").json()
+    both = run("partition", path, "--gpus", "4", "--pin", "y.b=2", "--json").json()
+    assert both["mesh"]["gpus"] == 4
+    assert [dim["parts"] for dim in both["operators"][0]["tensors"][-1]["dims"]][0::3] == [
+        [{"level": "nvlink", "size": 2}], [{"level": "nvlink", "size": 2}]
+    ]  # fmt: skip
+    path.write_text("program: two.yaml\ncluster: h100\ngpus: 8\nprecison: bf16\npins: [y.f]\n")
+    wrong = run("partition", path)
+    assert wrong.code == 2
+    assert f"{path}:4:1: precison: there is no such key. Try: precision." in wrong.err
+    assert f"{path}:5:7: pins: must hold `NAME: SPLIT` lines" in wrong.err
+    path.write_text("program: two.yaml\ncluster: h100\ngpus: 8\nrecompute: some\npins:\n  y.f: 3\n")
+    assert f"{path}:4:12: recompute: wrong value (got some" in run("partition", path).err
+    assert "--recompute: wrong value (got any" in run("partition", path, "--recompute", "any").err
+    path.write_text("program: two.yaml\ncluster: h100\ngpus: 8\npins:\n  y.f: 3\n")
+    assert f"{path}:5:3: pins: f of 16,384 cannot be cut into 3 parts on 8 GPUs" in run("partition", path).err

@@ -71,13 +71,14 @@ def clock(
     """Count the seconds of a step of a strategy; costs: of the objective time, of a network that is no stage's."""
     assert costs.timed
     turns, optimizer_s = costs.training.turns, 0.0
+    launch_s = float(framework.host_kernel_s * costs.machine.launching)
     every = [np.array([row], dtype=np.int64) for row in rows]
     ahead, back = (_Pass(*(defaultdict(float) for _ in range(3))) for _ in range(2))
     for index, node in enumerate(costs.net.nodes):
         if node.parameter is not None:
             optimizer_s += costs.node(index, every[index]).cost.item()
         elif node.operator is not None:
-            _worked(costs, node, every[index], framework.host_kernel_s * costs.machine.launching, ahead, back)
+            _worked(costs, node, every[index], launch_s, ahead, back)
     moved = collectives(costs, axes, rows)
     weights = [one for one in moved if _of_weight(costs, one)]
     for (link, phase), some in groupby((one for one in moved if not _of_weight(costs, one)), key=_way):
