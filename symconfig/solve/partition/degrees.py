@@ -153,6 +153,8 @@ def due(roles: Roles, role: Role) -> tuple[tuple[int, tuple[int, ...]], ...] | N
         if node.operator is None or roles.within[index] != (role in (Role.ETP, Role.EP)):
             continue
         options = list(splitting(node, wanted))
+        if role in (Role.CP, Role.ULYSSES):
+            options = options or roles.instead(node)
         if role is Role.ULYSSES and attends(node.operator):
             options = roles.heads(node)
         elif role is Role.DP:

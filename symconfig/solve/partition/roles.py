@@ -13,6 +13,7 @@ from enum import StrEnum
 from functools import cached_property
 
 from symconfig.graph import dims as d
+from symconfig.graph.parts import parts
 from symconfig.graph.program.net import Net, Node
 from symconfig.graph.program.program import Operator, Program, Work
 from symconfig.solve.partition.follow import Arrival, matching
@@ -74,10 +75,16 @@ class Roles:
         by structure. A program without a sequence has no Transformer's columns and rows."""
         sizes = frozenset(self.program.sizes)
         if {d.SEQUENCE, d.HIDDEN} <= sizes:
-            return Widths(sizes & frozenset(d.TENSOR_DIMS), sizes & frozenset(d.EXPERT_TENSOR_DIMS))
+            return Widths(sizes & frozenset(parts().tensor_dims), sizes & frozenset(d.EXPERT_TENSOR_DIMS))
         if not self.sequence:
             return Widths(frozenset(), frozenset())
         return widths(self.program, self.experts, self.program.batch | self.sequence)
+
+    @cached_property
+    def exchanged(self) -> frozenset[str]:
+        """What context parallelism splits in the sequence's place, where an operator needs all of that."""
+        named = {d.SEQUENCE, d.HIDDEN} <= self.program.sizes.keys()
+        return frozenset(parts().exchanged_dims) if named else self.widths.outside
 
     def inside(self, op: Operator) -> bool:
         """Whether the operator works on what experts have received: all its activations have their dim."""
@@ -104,7 +111,10 @@ class Roles:
         elif role in (Role.CP, Role.ULYSSES):
             if role is Role.ULYSSES and attends(node.operator):
                 yield from self.heads(node)
-            yield from self._along(node, arrivals)
+            elif instead := self.instead(node):
+                yield from instead
+            else:
+                yield from self._along(node, arrivals)
         elif role in (Role.TP, Role.TP_SP):
             split = list(splitting(node, self.widths.outside))
             yield from split
@@ -122,6 +132,12 @@ class Roles:
         """Splits of the batch. Slots of experts count as such, but not where they lie with the sequence."""
         options = splitting(node, self.program.batch)
         return [o for o in options if (split := node.options[o].split) and not self.sequence & set(split.loops)]
+
+    def instead(self, node: Node) -> list[int]:
+        """Splits in the sequence's place, of an operator that has a sequence and needs all of it."""
+        assert node.operator is not None
+        whole = self.sequence & set(node.operator.loops) and not any(splitting(node, self.sequence))
+        return list(splitting(node, self.exchanged)) if whole else []
 
     def heads(self, node: Node) -> list[int]:
         """What of an attention can be split beside examples, queries, keys and what it sums."""
