@@ -50,7 +50,7 @@ def _all(problem: Problem, sizes: tuple[int, ...], free: tuple[int, ...]) -> tup
         np.maximum(transient, node.transient.reshape(shape), out=transient)
     for edge in problem.edges:
         for total, table in ((cost, edge.cost), (held, edge.memory)):
-            total += _spread(table, edge.u, edge.v, sizes, free)
+            total += _spread(edge.full(table), edge.u, edge.v, sizes, free)
     return cost, held + transient
 
 

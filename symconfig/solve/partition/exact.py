@@ -120,7 +120,7 @@ def _labelled(now: State, known: Known) -> bool:
 
 
 def _programmed(now: State, known: Known) -> bool:
-    if sum(pair.cost.size for pair in now.space.pairs) > SHARES:
+    if sum(pair.size for pair in now.space.pairs) > SHARES:
         return False
     left = undominated(now.space)
     answer = program.best(left, known.target, max(known.end - spent_s(), 0.01))

@@ -144,7 +144,7 @@ def _own(space: Space, v: int, columns: dict[int, Ints]) -> tuple[Array, Array]:
     for p, w in space.around[v]:
         if w in columns:
             pair = space.pairs[p]
-            at = (columns[pair.u], columns[pair.v])
+            at = (pair.rows[columns[pair.u]], pair.columns[columns[pair.v]])
             cost = cost + pair.cost[at]
             if pair.memory is not None:
                 memory = memory + pair.memory[at]

@@ -9,7 +9,7 @@ import numpy as np
 
 from symconfig.solve.partition.exact import best
 from symconfig.solve.partition.price import Known, opened
-from symconfig.solve.partition.problem import Array, Edge, Problem
+from symconfig.solve.partition.problem import Array, Problem
 from symconfig.solve.partition.reduce import Space, restrict, space
 from symconfig.solve.stages.clock import spent_s
 
@@ -106,5 +106,5 @@ def _held(problem: Problem) -> Problem:
     nodes = tuple(
         replace(node, cost=table(node.cost, node.memory), memory=np.zeros_like(node.memory)) for node in problem.nodes
     )
-    edges = tuple(Edge(e.u, e.v, table(e.cost, e.memory), np.zeros_like(e.memory)) for e in problem.edges)
+    edges = tuple(replace(e, cost=table(e.cost, e.memory), memory=np.zeros_like(e.memory)) for e in problem.edges)
     return Problem(nodes, edges)

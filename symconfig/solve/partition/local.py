@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from symconfig.solve.partition.problem import Array
-from symconfig.solve.partition.reduce import Pair, Space, side
+from symconfig.solve.partition.reduce import Pair, Space
 
 ROUNDS = 50  # of all nodes; a descent ends long before
 ROUNDING = 1e-12  # relative: sums of the same costs in another order
@@ -18,12 +18,16 @@ COMBINATIONS = 50_000  # of all pairs: up to there, both nodes of a pair move at
 
 def cost(space: Space, choice: Sequence[int]) -> float:
     nodes = sum(float(c[i]) for c, i in zip(space.cost, choice, strict=True))
-    return nodes + sum(float(pair.cost[choice[pair.u], choice[pair.v]]) for pair in space.pairs)
+    return nodes + sum(float(pair.cost[_place(pair, choice)]) for pair in space.pairs)
 
 
 def held(space: Space, choice: Sequence[int]) -> float:
     nodes = sum(float(m[i]) for m, i in zip(space.memory, choice, strict=True))
-    return nodes + sum(float(p.memory[choice[p.u], choice[p.v]]) for p in space.pairs if p.memory is not None)
+    return nodes + sum(float(p.memory[_place(p, choice)]) for p in space.pairs if p.memory is not None)
+
+
+def _place(pair: Pair, choice: Sequence[int]) -> tuple[int, int]:
+    return int(pair.rows[choice[pair.u]]), int(pair.columns[choice[pair.v]])
 
 
 def peak(space: Space, choice: Sequence[int]) -> float:
@@ -54,7 +58,7 @@ def fitted(space: Space, choice: Sequence[int]) -> tuple[int, ...] | None:
         if c < 0:
             return None
         at.move(v, c)
-    jointly = sum(pair.cost.size for pair in space.pairs) <= COMBINATIONS
+    jointly = sum(pair.size for pair in space.pairs) <= COMBINATIONS
     for _ in range(ROUNDS):
         before = list(at.now)
         for v in range(len(at.now)):
@@ -132,8 +136,8 @@ def _move_both(at: _Place, pair: Pair) -> None:
     """The two nodes of a pair to their best fitting combination, if it costs less."""
     u, v, space, now = pair.u, pair.v, at.space, at.now
     (costs_u, memories_u), (costs_v, memories_v) = beside(space, now, u, v), beside(space, now, v, u)
-    costs = costs_u[:, None] + costs_v + pair.cost
-    memories = memories_u[:, None] + memories_v + (0.0 if pair.memory is None else pair.memory)
+    costs = costs_u[:, None] + costs_v + pair.full(pair.cost)
+    memories = memories_u[:, None] + memories_v + (0.0 if pair.memory is None else pair.full(pair.memory))
     largest = np.maximum(np.maximum.outer(space.transient[u], space.transient[v]), at.others(u, v))
     rest = at.held - memories[now[u], now[v]]
     score = np.where(rest + memories + largest <= space.limit, costs, np.inf)
@@ -148,8 +152,8 @@ def beside(space: Space, now: Sequence[int], v: int, without: int = -1) -> tuple
     costs, memories = space.cost[v].copy(), space.memory[v].copy()
     for p, w in space.around[v]:
         if w != without:
-            table, extra = side(space.pairs[p], v)
-            costs += table[:, now[w]]
-            if extra is not None:
-                memories += extra[:, now[w]]
+            pair = space.pairs[p]
+            costs += pair.line(pair.cost, v, now[w])
+            if pair.memory is not None:
+                memories += pair.line(pair.memory, v, now[w])
     return costs, memories

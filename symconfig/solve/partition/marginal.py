@@ -62,7 +62,7 @@ def plan(space: Space) -> tuple[tuple[Step, ...], int]:
 
 def eliminated(of: Priced, steps: tuple[Step, ...]) -> Eliminated:
     waiting = [Factor((v,), unary) for v, unary in enumerate(of.unary)]
-    waiting += [Factor((pair.u, pair.v), table) for pair, table in zip(of.space.pairs, of.tables, strict=True)]
+    waiting += [Factor((pair.u, pair.v), pair.full(of.table(p))) for p, pair in enumerate(of.space.pairs)]
     parts, made, least = [], [], 0.0
     for number, step in enumerate(steps):
         mine = tuple(factor for factor in waiting if step.v in factor.scope)

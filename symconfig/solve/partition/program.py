@@ -17,7 +17,7 @@ import numpy as np
 from symconfig.solve.cbc import in_time, lower_bound
 from symconfig.solve.partition import local
 from symconfig.solve.partition.problem import Array, Problem, Solution
-from symconfig.solve.partition.reduce import Ints, Pair, Space, space
+from symconfig.solve.partition.reduce import Ints, Pair, Space, side, space
 from symconfig.solve.stages.clock import spent_s
 
 UNIT = 1e6  # of what is minimised and of what is limited: the solver's tolerances of 1e-7 are 1e-13 of them
@@ -120,13 +120,14 @@ class _Model:
         least = float(pair.cost.min())
         for i, row in enumerate(rows):
             for j, column in enumerate(columns):
-                cost = pair.cost[row[0], column[0]]
+                at = pair.rows[row[0]], pair.columns[column[0]]
+                cost = pair.cost[at]
                 if np.isfinite(cost):
                     share = self.program.add_variable(f"y{number}_{i}_{j}", lowBound=0)
                     of_row.setdefault(i, []).append(share)
                     of_column.setdefault(j, []).append(share)
                     costs.append((share, cost - least))
-                    memories.append((share, 0.0 if pair.memory is None else float(pair.memory[row[0], column[0]])))
+                    memories.append((share, 0.0 if pair.memory is None else float(pair.memory[at])))
         for v, groups, shares in ((pair.u, rows, of_row), (pair.v, columns, of_column)):
             for i, group in enumerate(groups):
                 self._add(self.pulp.lpSum(shares[i]) == self.pulp.lpSum([self.taken[v][c] for c in group]))
@@ -191,8 +192,9 @@ class _Model:
 
 def _alike(pair: Pair, axis: int) -> list[Ints]:
     """The choices of one side in groups that the pair cannot tell apart."""
-    table: Array = pair.cost if pair.memory is None else np.concatenate((pair.cost, pair.memory), axis=1 - axis)
+    cost, memory = side(pair, pair.u if axis == 0 else pair.v)
+    table: Array = cost if memory is None else np.concatenate((cost, memory), axis=1)
     groups: dict[bytes, list[int]] = {}
-    for c, row in enumerate(table if axis == 0 else np.ascontiguousarray(table.T)):
+    for c, row in enumerate(table):
         groups.setdefault(np.ascontiguousarray(row).tobytes(), []).append(c)
     return [np.array(group) for group in groups.values()]
