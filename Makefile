@@ -16,7 +16,7 @@ export PYTHONUTF8 := 1
 JOB := --model llama2-13b --cluster a100-80gb --gpus 64 --global-batch-size 1024 --seq-length 4096
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint mutants bench bench-check house accuracy priors pipelines partition adaptability trained symbols rules checkpoints rates families jobs systems verify-all verify-real verify-formats verify-training verify-engines soak megatron-source templates launchers readme options recipes sessions echarts pages docs dist fuzz clean
+.PHONY: help demo test lint mutants bench bench-check house accuracy priors pipelines partition adaptability trained symbols rules checkpoints rates families jobs tutorials systems verify-all verify-real verify-formats verify-training verify-engines soak megatron-source templates launchers readme options recipes sessions echarts pages docs rooms new-block new-model new-cluster new-target new-rule dist fuzz clean
 
 help:
 	@echo 'make demo        plan Llama-2-13B on 64 A100 for Megatron-LM and for DeepSpeed, into demo/'
@@ -45,6 +45,7 @@ help:
 	@echo 'make symbols     the formulas of a plan and where it stays the best, into docs/symbols.md'
 	@echo 'make rates       what a job says of its run, and the rates of what it leaves open, into docs/rates.md'
 	@echo 'make jobs        run the twelve jobs of docs/jobs, and put what they print into their pages'
+	@echo 'make tutorials   run the commands of docs/tutorials, and put what they print into them'
 	@echo 'make systems     run the commands of docs/systems.md, and put what they print into it'
 	@echo 'make templates   every variable of templates, into docs/templates.md'
 	@echo 'make launchers   every launcher with its settings, into docs/launchers.md'
@@ -54,6 +55,8 @@ help:
 	@echo 'make echarts     build the charts of pages anew from npm, into symconfig/report/page/assets'
 	@echo 'make pages       draw the page of a plan, into docs/pages (needs Chromium)'
 	@echo 'make docs        build the pages of docs/ as a site, strictly, into site/'
+	@echo 'make rooms       draw what the rooms of the package import, into docs/contributing.md'
+	@echo 'make new-block NAME=  write the files of a block, to be filled in; new-model, -cluster, -target, -rule: docs/contributing.md'
 	@echo 'make dist        build the wheel and the source distribution, check them, and try them offline on each Python here'
 	@echo 'make fuzz        search for inputs that break a reader (SECONDS=60 for each; FUZZ="bash yaml" for some)'
 	@echo 'make readme      put fresh output into README.md and docs/ (PAGES=docs/audit.md for some)'
@@ -205,6 +208,9 @@ families: $(VENV)/.verify
 jobs: $(VENV)/.base
 	$(BIN)/python docs/jobs.py
 
+tutorials: $(VENV)/.base
+	$(BIN)/python docs/jobs.py $(patsubst docs/%,../%,$(wildcard docs/tutorials/*.md))
+
 systems: $(VENV)/.base
 	$(BIN)/python docs/jobs.py ../systems.md
 
@@ -233,6 +239,15 @@ $(DOCS)/.ready: pyproject.toml $(VENV)/.python
 
 docs: $(DOCS)/.ready
 	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --quiet
+
+# An addition, to be filled in: make new-model NAME=mine CONFIG=config.json, make new-rule NAME=my-rule IN=megatron_training.
+IN ?=
+CONFIG ?=
+new-block new-model new-cluster new-target new-rule: new-%: $(VENV)/.dev
+	@$(BIN)/python docs/new.py $* '$(NAME)' $(if $(IN),--in '$(IN)') $(if $(CONFIG),--config '$(CONFIG)')
+
+rooms: $(VENV)/.base
+	$(BIN)/python docs/rooms.py
 
 readme: $(VENV)/.base
 	$(BIN)/python docs/refresh.py $(PAGES)

@@ -1,8 +1,9 @@
 """Measure the shape of the code: `python benchmarks/house.py [--json FILE] [--list NAME]` (`make house`).
 
-Lines by room, files, circles of imports, and places where something stands that should stand elsewhere: comparisons
-with a framework's or a model family's name, names of operators in the costs, calls with many positional arguments,
-classes that name a point of the space. Read from the source alone; nothing is imported.
+Lines by room, files, circles of imports, docstrings that begin with a verb, bindings of names that say nothing, and
+places where something stands that should stand elsewhere: comparisons with a framework's or a model family's name,
+names of operators in the costs, calls with many positional arguments, classes that name a point of the space. Read from
+the source alone; nothing is imported.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import argparse
 import ast
 import io
 import json
+import re
 import sys
 import tokenize
 from collections import Counter, defaultdict
@@ -31,11 +33,42 @@ LONG_NAME = 4  # letters of a name that is looked for behind a prefix, too
 # The fields by which a class is recognised as a shape of a configuration: it names most of the degrees.
 DEGREES = frozenset({"tp", "pp", "cp", "ep", "etp", "dp"})
 MOST_DEGREES = 4
+# The docstring of a function begins with one of these.
+_VERBS = """
+Adapt Add Advise Allocate Answer Append Apply Ask Assign Attach Audit Begin Bound Break Build Calibrate Call Check
+Choose Clip Close Collect Combine Compare Compile Compose Compute Connect Convert Convolve Copy Count Create Cut Deal
+Demand Derive Describe Digest Distil Divide Double Draw Drop End Enter Estimate Evaluate Exit Expand Explain Express
+Extend Feed Fill Filter Find Fit Flatten Fold Forget Format Gather Generate Give Group Guess Hand Handle Hide Hold
+Import Improve Include Insert Join Judge Keep Kill Lay Leave Let Limit Link List Load Locate Lock Look Make Map Mark
+Match Measure Mend Merge Mock Move Multiply Name Negate Normalise Note Number Offer Open Order Pad Pair Parse Pass
+Permute Pick Place Plan Predict Prepare Price Print Project Propagate Prove Put Quote Raise Rank Read Rebuild Receive
+Recompute Record Reduce Refine Refuse Remember Remove Render Reorder Repeat Replace Report Require Resolve Restore
+Return Reverse Rewrite Round Run Save Say Scale Scan Schedule Score Search Select Send Serve Set Shard Share Shift
+Shorten Show Simulate Skip Slice Solve Sort Spell Split Spread Stand Start State Stop Store Strip Subtract Sum
+Summarise Suppose Swap Tabulate Take Tell Thin Time Trace Transpose Trim Try Turn Unite Unpack Unroll Use Validate
+Verify Wait Walk Warn Weigh Wrap Write Yield
+"""
+VERBS = frozenset(_VERBS.split())
+# Names that do not say what they hold, and where one has to stay: it is a key of JSON or of a file, an attribute of a
+# result that scripts read, or a field that is read in many rooms.
+EMPTY_NAMES = frozenset(
+    {"found", "said", "told", "asked", "habits", "beside", "settle", "sides", "near", "again", "detail"}
+)
+KEPT = {
+    "api/partition.py": {"PartitionResult.asked", "PartitionResult.found", "PartitionResult.said"},
+    "api/pipeline.py": {"PipelineResult.asked", "PipelineResult.found", "PipelineResult.said"},
+    "api/replan.py": {"ReplanResult.found"},
+    "descriptor/layers.py": {"LayerKind.again", "LayerKind.beside"},
+    "measured/assumptions.py": {"Assumption.habits", "Recipe.habits"},
+    "plans/plan.py": {"Plan.beside"},
+    "runs/replan/check.py": {"Checked.again", "Finding.found", "Finding.said"},
+    "verify/checks.py": {"Check.detail"},
+}
 
 
 @dataclass(slots=True)
 class House:
-    """What was counted. places: where each kind of finding stands, as `file:line: text`."""
+    """The counts. places: where each kind of finding stands, as `file:line: text`."""
 
     rooms: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     places: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
@@ -43,16 +76,16 @@ class House:
 
 
 def sources() -> dict[str, Path]:
-    """Every module of the package by its dotted name."""
-    found = {}
+    """Return every module of the package by its dotted name."""
+    modules = {}
     for path in sorted(PACKAGE.rglob("*.py")):
         name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
-        found[name.removesuffix(".__init__")] = path
-    return found
+        modules[name.removesuffix(".__init__")] = path
+    return modules
 
 
 def room(module: str) -> str:
-    """The folder at the root of the package, or `(root)`."""
+    """Return the folder at the root of the package, or `(root)`."""
     parts = module.split(".")
     return parts[1] if len(parts) > 1 and (PACKAGE / parts[1]).is_dir() else "(root)"
 
@@ -93,7 +126,7 @@ def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
     low: dict[str, int] = {}
     stack: list[str] = []
     waiting: set[str] = set()
-    found: list[list[str]] = []
+    components: list[list[str]] = []
 
     def visit(name: str) -> None:
         index[name] = low[name] = len(index)
@@ -111,13 +144,13 @@ def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
                 component.append(stack.pop())
                 waiting.discard(component[-1])
             if len(component) > 1:
-                found.append(sorted(component))
+                components.append(sorted(component))
 
     sys.setrecursionlimit(10_000)
     for name in graph:
         if name not in index:
             visit(name)
-    return found
+    return components
 
 
 def literal(node: ast.expr) -> str | None:
@@ -132,15 +165,15 @@ def docstrings(tree: ast.Module) -> frozenset[int]:
 
 def constants(tree: ast.Module) -> dict[str, str]:
     """Return the module's names for texts: `JSON = "deepspeed"`."""
-    found = {}
+    values = {}
     for node in tree.body:
         targets = (
             node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
         )
         value = getattr(node, "value", None)
         if targets and isinstance(value, ast.Constant) and isinstance(value.value, str):
-            found |= {target.id: value.value for target in targets if isinstance(target, ast.Name)}
-    return found
+            values |= {target.id: value.value for target in targets if isinstance(target, ast.Name)}
+    return values
 
 
 def compared(tree: ast.Module, looked_up: bool = True) -> Iterator[tuple[int, str]]:
@@ -186,21 +219,21 @@ def tables(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 
 def families() -> frozenset[str]:
-    """Model types and families, as the zoo and the importers name them."""
-    found = {path.stem for path in (PACKAGE / "descriptor" / "architectures").rglob("*.py")} - {"__init__"}
+    """Return model types and families, as the zoo and the importers name them."""
+    names = {path.stem for path in (PACKAGE / "descriptor" / "architectures").rglob("*.py")} - {"__init__"}
     for path in (ROOT / "model_zoo" / "models").glob("*.yaml"):
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
-        found |= {path.stem, str(data.get("model_type", path.stem))}
-    return frozenset(found)
+        names |= {path.stem, str(data.get("model_type", path.stem))}
+    return frozenset(names)
 
 
 def operators(modules: Mapping[str, Path]) -> frozenset[str]:
-    """Names that the blocks give: operators, tensors, weights, modules, kinds, dims.
+    """Return the names that the blocks give: operators, tensors, weights, modules, kinds, dims.
 
     One of the first two arguments of a call in graph/blocks, or its `name` or `kind`; of a formatted one each piece;
     and a constant of a module there.
     """
-    found = set()
+    names = set()
     for module, path in modules.items():
         if not module.startswith("symconfig.graph.blocks"):
             continue
@@ -208,12 +241,12 @@ def operators(modules: Mapping[str, Path]) -> frozenset[str]:
         for node in ast.walk(tree):
             if isinstance(node, ast.Call):
                 given = [*node.args[:2], *(word.value for word in node.keywords if word.arg in ("name", "kind"))]
-                found |= {word for each in given for word in pieces(each)}
+                names |= {word for each in given for word in pieces(each)}
         for statement in tree.body:
             if isinstance(statement, ast.Assign):
                 values = statement.value.elts if isinstance(statement.value, ast.Tuple) else [statement.value]
-                found |= {word for each in values for word in pieces(each)}
-    return frozenset(bare(word) for word in found if any(letter.isalpha() for letter in word))
+                names |= {word for each in values for word in pieces(each)}
+    return frozenset(bare(word) for word in names if any(letter.isalpha() for letter in word))
 
 
 def pieces(node: ast.expr) -> Iterator[str]:
@@ -223,15 +256,55 @@ def pieces(node: ast.expr) -> Iterator[str]:
 
 
 def bare(name: str) -> str:
-    """A name without what says which of an operator's tensors it is."""
+    """Return a name without what says which of an operator's tensors it is."""
     return name.removesuffix(".weight").removesuffix(".bias").strip("._")
 
 
 def named(word: str, names: frozenset[str]) -> bool:
-    """Whether a literal is such a name, alone or behind a prefix."""
+    """Tell whether a literal is such a name, alone or behind a prefix."""
     last = bare(word)
     ends = [last[place:] for place in range(1, len(last)) if last[place - 1] in "._"]
     return bool(last) and (last in names or any(end in names and len(end) >= LONG_NAME for end in ends))
+
+
+def functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    """Yield the functions that have a docstring."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and ast.get_docstring(node) is not None:
+            yield node
+
+
+def first_word(function: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
+    """Return the first word of a docstring, without what follows it."""
+    return re.split(r"[^\w']", (ast.get_docstring(function) or "").strip(), maxsplit=1)[0]
+
+
+def bindings(node: ast.AST, owner: str = "") -> Iterator[tuple[int, str]]:
+    """Yield the names that code binds, with their lines: `Class.field`, and `name` of all else."""
+    for child in ast.iter_child_nodes(node):
+        names: tuple[str | None, ...] = ()
+        inside = owner if isinstance(child, ast.stmt) else ""
+        if isinstance(child, ast.ClassDef):
+            names, inside = (child.name,), f"{child.name}."
+        elif isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+            names, inside = (child.name,), ""
+        elif isinstance(child, ast.arg):
+            names = (child.arg,)
+        elif isinstance(child, ast.Name) and isinstance(child.ctx, ast.Store):
+            names = (child.id,)
+        elif isinstance(child, ast.alias):
+            names = (child.asname,)
+        elif isinstance(child, ast.ExceptHandler | ast.MatchAs | ast.MatchStar):
+            names = (child.name,)
+        elif isinstance(child, ast.MatchMapping):
+            names = (child.rest,)
+        yield from ((getattr(child, "lineno", 0), owner + name) for name in names if name is not None)
+        yield from bindings(child, inside)
+
+
+def empty(name: str, path: str) -> bool:
+    """Tell whether a bound name says nothing of what it holds, and need not stay."""
+    return name.rpartition(".")[2].strip("_").lower() in EMPTY_NAMES and name not in KEPT.get(path, ())
 
 
 def measure() -> House:
@@ -248,6 +321,16 @@ def measure() -> House:
         graph[name] = {other for other in imports(tree, modules) if other != name}
         if len(text.splitlines()) < SHORT_FILE and path.name != "__init__.py":
             house.places["files under 40 lines"].append(str(place))
+        for function in functions(tree):
+            house.rooms[here]["functions"] += 1
+            if first_word(function) in VERBS:
+                house.rooms[here]["verbs"] += 1
+            else:
+                house.places[WORDLESS].append(f"{place}:{function.lineno}: {function.name}")
+        for number, word in bindings(tree):
+            if empty(word, path.relative_to(PACKAGE).as_posix()):
+                house.rooms[here]["empty names"] += 1
+                house.places[EMPTY].append(f"{place}:{number}: {word}")
         for number, word in tables(tree):
             if word in FRAMEWORK_NAMES and here not in NAMED_FREELY:
                 house.places["tables by a framework's name"].append(f"{place}:{number}: {word}")
@@ -284,6 +367,7 @@ def measure() -> House:
     return house
 
 
+WORDLESS, EMPTY = "docstrings that do not begin with a verb", "bindings of names that say nothing"
 FINDINGS = (
     "comparisons with a framework's name",
     "tables by a framework's name",
@@ -292,18 +376,22 @@ FINDINGS = (
     "shapes of a configuration",
     "calls with seven positional arguments or more",
     "files under 40 lines",
+    WORDLESS,
+    EMPTY,
 )
+KINDS = ("files", "code", "docstring", "comment", "blank")  # the other counts of a room are no lines
 
 
 def figures(house: House) -> dict[str, object]:
-    """As plain data."""
+    """Return plain data."""
     total: Counter[str] = sum(house.rooms.values(), Counter())
     return {
         "rooms": {name: dict(sorted(house.rooms[name].items())) for name in sorted(house.rooms)},
         "total": dict(sorted(total.items())),
-        "lines": sum(count for kind, count in total.items() if kind != "files"),
+        "lines": sum(total[kind] for kind in KINDS[1:]),
         "files at the root": house.rooms["(root)"]["files"],
         "circles of imports": [len(circle) for circle in house.circles],
+        "docstrings that begin with a verb": f"{total['verbs'] / total['functions']:.1%} of {total['functions']:,}",
         **{name: len(house.places[name]) for name in FINDINGS},
         "mutants killed": mutants_killed(),
     }
@@ -316,16 +404,15 @@ def mutants_killed() -> str:
     return f"{killed} of {killed + alive} that are not equivalent, {killed / (killed + alive):.1%} ({record['date']})"
 
 
-def table(found: Mapping[str, object]) -> str:
-    """As text."""
-    rooms = found["rooms"]
+def table(counted: Mapping[str, object]) -> str:
+    """Write the figures as text."""
+    rooms = counted["rooms"]
     assert isinstance(rooms, dict)
-    kinds = ("files", "code", "docstring", "comment", "blank")
-    shown = [f"{'room':<12}" + "".join(f"{kind:>11}" for kind in kinds)]
-    for name, counts in (*rooms.items(), ("all", found["total"])):
-        shown.append(f"{name:<12}" + "".join(f"{counts.get(kind, 0):>11,}" for kind in kinds))
+    shown = [f"{'room':<12}" + "".join(f"{kind:>11}" for kind in KINDS)]
+    for name, counts in (*rooms.items(), ("all", counted["total"])):
+        shown.append(f"{name:<12}" + "".join(f"{counts.get(kind, 0):>11,}" for kind in KINDS))
     shown.append("")
-    shown += [f"{name}: {value}" for name, value in found.items() if name not in ("rooms", "total")]
+    shown += [f"{name}: {value}" for name, value in counted.items() if name not in ("rooms", "total")]
     return "\n".join(shown)
 
 
@@ -333,17 +420,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path, help="write the figures there")
     parser.add_argument("--list", choices=(*FINDINGS, "circles"), help="show where these stand")
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     house = measure()
-    if asked.list == "circles":
+    if arguments.list == "circles":
         print("\n".join(", ".join(circle) for circle in house.circles))
-    elif asked.list:
-        print("\n".join(house.places[asked.list]))
+    elif arguments.list:
+        print("\n".join(house.places[arguments.list]))
     else:
-        found = figures(house)
-        print(table(found))
-        if asked.json:
-            asked.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        counted = figures(house)
+        print(table(counted))
+        if arguments.json:
+            arguments.json.write_text(json.dumps(counted, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
 A page is what one person writes and types. A fenced block below `<!-- writes: FILE -->` is a file of theirs. A block
 marked `console` holds commands, each with what it printed; they run in a folder of the page's own, in which the files
-of docs/jobs/scripts lie, too. docs/jobs/README.md lists all pages with the lines that a person writes and the seconds
-of the first command.
+of docs/jobs/scripts, docs/examples and examples/ lie, too. docs/jobs/README.md lists all pages with the lines that a
+person writes and the seconds of the first command. docs/tutorials and docs/systems.md are run in the same way.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from shutil import copytree
 
 ROOT = Path(__file__).resolve().parent.parent
 JOBS = ROOT / "docs" / "jobs"
-FILES = JOBS / "scripts"  # scripts and configurations that a person has already
+FILES = (JOBS / "scripts", ROOT / "docs" / "examples", ROOT / "examples")  # that a person has already
+TUTORIALS = ROOT / "docs" / "tutorials"
 INDEX = JOBS / "README.md"
 WIDTH = 80
 BLOCK = re.compile(
@@ -71,7 +72,8 @@ def run(path: Path) -> Page:
 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "job"
-        copytree(FILES, folder)
+        for files in FILES:
+            copytree(files, folder, dirs_exist_ok=True)
         text = BLOCK.sub(block, path.read_text(encoding="utf-8"))
     return Page(text, lines, typed, first)
 
@@ -92,9 +94,10 @@ def _printed(command: str, folder: Path) -> str:
     programs = folder.parent / "bin"
     if not programs.exists():
         programs.mkdir()
-        shim = programs / "symconfig"
-        shim.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m symconfig "$@"\n', encoding="utf-8")
-        shim.chmod(0o755)
+        for name, words in (("symconfig", "-m symconfig"), ("python", "")):
+            shim = programs / name
+            shim.write_text(f'#!/bin/sh\nexec "{sys.executable}" {words} "$@"\n', encoding="utf-8")
+            shim.chmod(0o755)
     ended = subprocess.run(
         ["bash", "-c", command],
         cwd=folder,

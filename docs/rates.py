@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from symconfig.descriptor.learning_rate import HABITS
+from symconfig.descriptor.learning_rate import USUAL
 from symconfig.descriptor.training import Training
 from symconfig.render import targets
 
@@ -48,7 +48,7 @@ def _fields() -> Iterator[tuple[str, ...]]:
 
 
 def _habits() -> Iterator[str]:
-    for task, habit in HABITS.items():
+    for task, habit in USUAL.items():
         rows = ((f"{row.parameters / 1e9:g}B", f"{row.lr:g}", row.source) for row in habit.rates)
         most = "" if habit.most_warmup is None else f", at most {habit.most_warmup:,} iterations"
         lowest = f"{habit.floor:g} x `lr`" if habit.floor else "0"

@@ -1,9 +1,8 @@
 """Put real output into README.md and the pages of docs/, after a change of the costs: `make readme`.
 
-A block below `<!-- output of: COMMAND -->` is replaced by what the command prints (of `COMMAND then COMMAND` the last),
-one below
-`<!-- file: NAME, from FIRST to LAST -->` by the lines between of a file that the commands wrote. A picture that is
-announced by `<!-- picture: FILE, by: COMMAND then COMMAND -->` is drawn again; its commands write a file of that name.
+A block below `<!-- output of: COMMAND -->` is replaced by what the command prints (of `COMMAND then COMMAND` the last).
+A picture that is announced by `<!-- picture: FILE, by: COMMAND then COMMAND -->` is drawn again; its commands write a
+file of that name.
 """
 
 from __future__ import annotations
@@ -19,10 +18,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 OUTPUT = re.compile(r"(<!-- output of: (?P<command>.*?) -->\n```\w*\n\$ .*?\n)(?P<text>.*?)(```\n)", re.DOTALL)
-FILE = re.compile(
-    r"(<!-- file: (?P<name>\S+), from `(?P<first>[^`]+)` to `(?P<last>[^`]+)` -->\n```\w*\n)(?P<text>.*?)(```\n)",
-    re.DOTALL,
-)
 
 WIDTH = "100"  # letters of a line
 SHOWN = (0, 1)  # an audit that finds something ends with 1
@@ -54,14 +49,6 @@ def output(match: re.Match[str], folder: Path) -> str:
     return match[1] + run(shown, folder) + match[4]
 
 
-def lines(match: re.Match[str], folder: Path) -> str:
-    """The block with lines of a written file, from the first that starts with one text to the next with another."""
-    text = (folder / match["name"]).read_text(encoding="utf-8").splitlines(keepends=True)
-    first = next(index for index, line in enumerate(text) if line.startswith(match["first"]))
-    last = next(index for index, line in enumerate(text) if index > first and line.startswith(match["last"]))
-    return match[1] + "".join(text[first:last]).rstrip() + "\n" + match[6]
-
-
 def pages() -> list[Path]:
     """Return README.md and the pages of docs/ that show the output of commands."""
     return [path for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))) if _marked(path)]
@@ -78,18 +65,22 @@ def main(named: list[Path]) -> None:
 
 
 def refresh(path: Path) -> None:
-    """Put what its commands print now into a page."""
-    text = path.read_text(encoding="utf-8")
+    """Put what its commands print now into a page, and draw its pictures."""
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        shutil.copytree(EXAMPLES, folder, dirs_exist_ok=True)
-        for match in PICTURE.finditer(text):  # first: their commands write what the others read
-            for command in match["commands"].split(" then "):
-                run(command, folder)
-            shutil.copyfile(folder / Path(match["file"]).name, path.parent / match["file"])
-        text = OUTPUT.sub(lambda match: output(match, folder), text)
-        text = FILE.sub(lambda match: lines(match, folder), text)
+        text = refreshed(path, Path(name))
+        for match in PICTURE.finditer(text):
+            shutil.copyfile(Path(name) / Path(match["file"]).name, path.parent / match["file"])
     path.write_text(text, encoding="utf-8")
+
+
+def refreshed(path: Path, folder: Path) -> str:
+    """Return the text of a page with what its commands print now. folder: an empty one, that they run in."""
+    text = path.read_text(encoding="utf-8")
+    shutil.copytree(EXAMPLES, folder, dirs_exist_ok=True)
+    for match in PICTURE.finditer(text):  # first: their commands write what the others read
+        for command in match["commands"].split(" then "):
+            run(command, folder)
+    return OUTPUT.sub(lambda match: output(match, folder), text)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from symconfig.api.existing import audit as audit
     from symconfig.api.fallback import FallbackResult as FallbackResult
     from symconfig.api.fallback import fallback as fallback
+    from symconfig.api.mixed import MixedResult as MixedResult
+    from symconfig.api.mixed import plan_mixed as plan_mixed
     from symconfig.api.partition import PartitionResult as PartitionResult
     from symconfig.api.partition import partition as partition
     from symconfig.api.pipeline import PipelineResult as PipelineResult
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 # put the folder in the function's place.
 _HOMES = {
     "api.planning": ("plan", "PlanResult"),
+    "api.mixed": ("plan_mixed", "MixedResult"),
     "api.existing": ("audit", "adapt"),
     "api.sweep": ("sweep", "size"),
     "api.check": ("check",),

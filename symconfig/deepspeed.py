@@ -18,7 +18,7 @@ from symconfig.runs.embed.start import OnMismatch, started
 
 @typed
 def config(plan: AnyPlan, *, world_size: int | None = None, on_mismatch: OnMismatch = "fail") -> dict[str, Any]:
-    """The configuration for `deepspeed.initialize(config=…)`: what ds_config.json holds.
+    """Return the configuration for `deepspeed.initialize(config=…)`: the content of ds_config.json.
 
     Number of ranks, GPU and release are held against the plan first: see `symconfig.runs.embed.start.started`. Raises
     MismatchError, InputError, and InfeasibleError for what DeepSpeed cannot run.

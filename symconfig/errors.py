@@ -32,10 +32,10 @@ class Problem:
             if self.column is not None:
                 place += f":{self.column}"
         head = ": ".join(part for part in (place, self.field or "") if part)
-        detail = ", ".join(
+        values = ", ".join(
             f"{word} {value}" for word, value in (("got", self.got), ("need", self.need)) if value is not None
         )
-        text = (f"{head}: " if head else "") + self.what + (f" ({detail})" if detail else "") + "."
+        text = (f"{head}: " if head else "") + self.what + (f" ({values})" if values else "") + "."
         hint = self.hint or " or ".join(f"--pin {pin}" for pin in self.pins)
         text += f" Try: {hint}." if hint else ""
         return text + (f" By hand: {self.edit}." if self.edit else "")

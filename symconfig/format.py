@@ -36,52 +36,52 @@ _learned: set[str] = set()
 
 
 def gib(value_bytes: float) -> str:
-    """Bytes as GiB with two decimals."""
+    """Format bytes as GiB with two decimals."""
     return f"{value_bytes / GIB:.2f}"
 
 
 def mib(value_bytes: float) -> str:
-    """Bytes as MiB with one decimal."""
+    """Format bytes as MiB with one decimal."""
     return f"{value_bytes / MIB:.1f}"
 
 
 def seconds(value_s: float) -> str:
-    """Seconds with three decimals, fewer from a thousand on."""
+    """Format seconds with three decimals, fewer from a thousand on."""
     return f"{value_s:.3f}" if abs(value_s) < 999.5 else f"{value_s:.1f}"
 
 
 def milliseconds(value_s: float) -> str:
-    """Seconds as milliseconds with three decimals."""
+    """Format seconds as milliseconds with three decimals."""
     return f"{1e3 * value_s:.3f}"
 
 
 def percent(share: float) -> str:
-    """A share of one as percent."""
+    """Format a share of one as percent."""
     return f"{100 * share:.1f} %"
 
 
 def count(value: float) -> str:
-    """A whole number with its thousands apart."""
+    """Format a whole number with commas between thousands."""
     return f"{value:,.0f}"
 
 
 def things(number: float, noun: str) -> str:
-    """`1 node`, `2 nodes`"""
+    """Format a number and its noun: `1 node`, `2 nodes`"""
     return f"{count(number)} {noun}{'' if number == 1 else 's'}"
 
 
 def several(number: int, noun: str) -> str:
-    """`1 plan`, `1,000 plans`: for nouns that only take an s."""
+    """Format a number and a noun that only takes an s: `1 plan`, `1,000 plans`."""
     return f"{count(number)} {noun}{'s' * (number != 1)}"
 
 
 def words(key: str) -> str:
-    """A key of `predicted.memory` or `predicted.time` as words."""
+    """Spell a key of `predicted.memory` or `predicted.time` as words."""
     return key.replace("_", " ")
 
 
 def either(numbers: Sequence[int]) -> str:
-    """`1, 3 or 9`"""
+    """Join numbers as alternatives: `1, 3 or 9`"""
     every = [f"{number:,}" for number in numbers]
     return " or ".join([part for part in (", ".join(every[:-1]), *every[-1:]) if part])
 
@@ -98,15 +98,14 @@ def lone(char: str) -> bool:
 
 
 def clean(text: str) -> str:
-    """Text from a file or a command line, without secrets, and with control characters escaped: a terminal must not
-    obey them."""
+    """Strip secrets and control characters from a text of a file or a command line: a terminal must not obey them."""
     return "".join(
         char if char.isprintable() or char == "\n" else char.encode("unicode_escape").decode() for char in masked(text)
     )
 
 
 def general(name: str) -> str:
-    """`layers.*.up_proj` of `layers.3.up_proj`."""
+    """Return the pattern `layers.*.up_proj` of `layers.3.up_proj`."""
     return re.sub(r"(?<![^._])\d+(?![^._])", "*", name)
 
 

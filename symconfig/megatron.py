@@ -32,7 +32,10 @@ Provider = Callable[[ArgumentParser], ArgumentParser]
 def extra_args_provider(
     plan: AnyPlan, then: Provider | None = None, *, world_size: int | None = None, on_mismatch: OnMismatch = "fail"
 ) -> Provider:
-    """A provider that makes the plan's options the parser's defaults, all of them. then: the script's own provider."""
+    """Return a provider that makes the plan's options the parser's defaults, all of them.
+
+    then: the script's own provider.
+    """
     options = [
         option
         for group in megatron.groups(started(plan, "megatron", world_size, on_mismatch))
@@ -53,7 +56,7 @@ def extra_args_provider(
 def args_defaults(
     plan: AnyPlan, *, argv: list[str] | None = None, world_size: int | None = None, on_mismatch: OnMismatch = "fail"
 ) -> dict[str, Any]:
-    """The dictionary for `args_defaults=`, and in front of the words of `argv` what it cannot carry.
+    """Return the dictionary for `args_defaults=`, and put in front of the words of `argv` what it cannot carry.
 
     `pretrain` takes it, from core_v0.18 on `parse_and_validate_args`. Of it, Megatron-LM uses only what has no default
     of its own, which no parallel degree is, and no switch (`runs.embed.megatron_defaults`). argv: sys.argv, which
@@ -68,13 +71,15 @@ def args_defaults(
 
 @typed
 def argv(plan: AnyPlan, *, world_size: int | None = None, on_mismatch: OnMismatch = "fail") -> list[str]:
-    """All options as words: `sys.argv[1:1] = symconfig.megatron.argv(plan)` before Megatron-LM parses them."""
+    """Return all options as words: `sys.argv[1:1] = symconfig.megatron.argv(plan)` before Megatron-LM parses them."""
     return megatron.arguments(started(plan, "megatron", world_size, on_mismatch))
 
 
 @typed
 def environment(plan: AnyPlan, *, world_size: int | None = None, on_mismatch: OnMismatch = "fail") -> dict[str, str]:
-    """The variables that launch.sh exports, for `os.environ.update` before CUDA starts: it does not look at the GPU.
+    """Return the variables that launch.sh exports, for `os.environ.update` before CUDA starts.
+
+    It does not look at the GPU.
 
     Those that a caller may choose otherwise are left as they are where they are set.
     """

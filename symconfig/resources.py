@@ -26,7 +26,7 @@ _KINDS = (
 
 @cache
 def data_dir(name: str) -> Path:
-    """The folder `templates` or `model_zoo`. Raises FileNotFoundError on a broken installation."""
+    """Return the folder `templates` or `model_zoo`. Raises FileNotFoundError on a broken installation."""
     package = PACKAGE.resolve()
     for candidate in (package.parent / name, package / "_data" / name):
         if candidate.is_dir() and (candidate.parent != package.parent or (package.parent / "pyproject.toml").exists()):
@@ -74,8 +74,8 @@ def opened(path: str | Path) -> Iterator[BufferedReader]:
 def content(path: str | Path, most_bytes: int) -> bytes:
     """Return the bytes of a regular file. Raises InputError as `opened` does, and for a larger one."""
     with opened(path) as stream:
-        found = stream.read(most_bytes + 1)
-    if len(found) > most_bytes:
+        data = stream.read(most_bytes + 1)
+    if len(data) > most_bytes:
         need = f"<= {most_bytes:,}"
         raise InputError(Problem("the file is too large", file=str(path), got=f"over {most_bytes:,} bytes", need=need))
-    return found
+    return data

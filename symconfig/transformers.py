@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 def training_arguments(
     plan: AnyPlan, *, output_dir: str, world_size: int | None = None, on_mismatch: OnMismatch = "fail", **more: Any
 ) -> TrainingArguments:
-    """Transformers' own TrainingArguments, DeepSpeed's configuration among them. more: any of its fields; they win.
+    """Return Transformers' own TrainingArguments, DeepSpeed's configuration among them. more: any of its fields; they
+    win.
 
     Of a plan with Ulysses, the variables by which Accelerate hears of it are set in this process: it has no other way.
     Number of ranks, GPU and releases are held against the plan first: see `symconfig.runs.embed.start.started`. Raises

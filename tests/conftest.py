@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,12 @@ from hypothesis import HealthCheck, settings
 # How long an example takes by the clock says how busy the machine is.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
+settings.register_profile("thorough", settings.get_profile("any machine"), max_examples=2000)
 
 # Parallel workers are told 80, and output would be broken into lines as wide as that.
 os.environ.pop("COLUMNS", None)
+# A shell has what it starts in the background ignore interrupts, and programs that tests interrupt would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 HERE = Path(__file__).parent
 # Those that take most, longest first: begun last, each would be waited for. All others follow as they are collected.

@@ -30,6 +30,7 @@ SYSTEMS = [
     "Mesh-TensorFlow",
     "Tofu",
     "Whale",
+    "Metis",
     "ColocRL",
     "parameter server",
     "SSP",

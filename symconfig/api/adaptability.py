@@ -9,7 +9,7 @@ from symconfig.api.planning import read_job
 from symconfig.descriptor.document import Document
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError, Problem
-from symconfig.runs.adaptability import Asked, Case
+from symconfig.runs.adaptability import Case, Setting
 from symconfig.runs.adaptability import adaptability as weigh
 
 
@@ -29,6 +29,6 @@ def adaptability(
     document = job if isinstance(job, Document) else Document(dict(job), file="")
     if not changes:
         raise InputError([*problems, Problem("says no change", field="changes", hint="global_batch_size=32")])
-    asked = read_job(document, model, problems=problems)
-    told = [{name: str(value) for name, value in change.items()} for change in changes]
-    return weigh(Asked(asked.model, asked.cluster, asked.job), told, progress)
+    whole_job = read_job(document, model, problems=problems)
+    written = [{name: str(value) for name, value in change.items()} for change in changes]
+    return weigh(Setting(whole_job.model, whole_job.cluster, whole_job.job), written, progress)

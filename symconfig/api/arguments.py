@@ -20,7 +20,7 @@ _SHOWN = 60  # characters of a value
 
 
 def typed(function: Callable[P, R]) -> Callable[P, R]:
-    """The function, which raises InputError with every argument that is not of its annotated type."""
+    """Wrap a function so that it raises InputError with every argument that is not of its annotated type."""
 
     @wraps(function)
     def checked(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -39,17 +39,20 @@ def typed(function: Callable[P, R]) -> Callable[P, R]:
 
 @cache
 def _kinds(function: Callable[..., object]) -> dict[str, Any]:
-    """Annotations of the parameters that have a name. What is returned may be known to type checkers only."""
+    """Return the annotations of the parameters that have a name.
+
+    What is returned may be known to type checkers only.
+    """
     kinds = {name: kind for name, kind in inspect.get_annotations(function).items() if name != "return"}
-    found = get_type_hints(SimpleNamespace(__annotations__=kinds), inspect.getmodule(function).__dict__)
+    hints = get_type_hints(SimpleNamespace(__annotations__=kinds), inspect.getmodule(function).__dict__)
     several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     return {
-        name: kind for name, kind in found.items() if inspect.signature(function).parameters[name].kind not in several
+        name: kind for name, kind in hints.items() if inspect.signature(function).parameters[name].kind not in several
     }
 
 
 def _fits(value: object, kind: Any) -> bool:
-    """Whether the value is of the type; an int is a float, True is no int, and text is no sequence of texts."""
+    """Tell whether the value is of the type; an int is a float, True is no int, and text is no sequence of texts."""
     origin, inner = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
         return any(_fits(value, one) for one in inner)
@@ -70,7 +73,7 @@ def _fits(value: object, kind: Any) -> bool:
 
 
 def _words(kind: Any) -> str:
-    """`int or tuple of int, int`; that nothing may be given, too, goes without saying."""
+    """Spell a type in words, `int or tuple of int, int`; an optional None goes without saying."""
     return " or ".join(dict.fromkeys(_named(kind)))
 
 

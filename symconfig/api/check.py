@@ -62,7 +62,7 @@ class _Reason(Strict):
 
 
 class _Lost(BaseModel):
-    """Of fallback.json what no plan says."""
+    """Facts of fallback.json that no plan holds."""
 
     lost: int = Field(ge=1)
     nodes: int
@@ -70,7 +70,7 @@ class _Lost(BaseModel):
     problems: tuple[_Reason, ...]
 
 
-class _Said(BaseModel):
+class _Recorded(BaseModel):
     smaller: tuple[_Lost, ...]
 
 
@@ -116,7 +116,7 @@ def check(path: str | Path, templates: str | Path | None = None, solve: bool = F
 
 
 def _plan(place: Path) -> tuple[Plan, list[Finding]]:
-    """The plan, and what was done to it; an edited one is a finding, one that cannot be read an error."""
+    """Read the plan, and list what was done to it; an edited one is a finding, an unreadable one an error."""
     try:
         return load_plan(place), []
     except InputError as error:
@@ -128,42 +128,45 @@ def _plan(place: Path) -> tuple[Plan, list[Finding]]:
 
 
 def _files(folder: Path, manifest: Manifest, plan: Plan | None, templates: Path | None) -> list[Finding]:
-    """plan: None where it was edited, and nothing can be said of what it would give."""
-    found = list(of_templates(manifest, templates))
+    """List the differences of a folder's files from the plan's.
+
+    plan: None where it was edited and its files cannot be known.
+    """
+    findings = list(of_templates(manifest, templates))
     now = Texts()
     if plan is not None:
         try:
             now = Texts.of(files(plan, Wanted(manifest.target, manifest.launchers, templates)))
         except SymconfigError as error:
-            found += [
+            findings += [
                 Finding("stale", problem.file or manifest.target, f"cannot be written any more: {problem}")
                 for problem in error.problems
             ]
     edited = [each for each in of_files(folder, manifest, now) if plan is not None or each.path != "plan.json"]
-    return [*found, *edited, *left_over(folder, manifest)]
+    return [*findings, *edited, *left_over(folder, manifest)]
 
 
 def _several(folder: Path, manifest: Manifest, templates: Path | None, solve: bool) -> Checked:
-    """What `fallback` wrote: the files above, and those of every plan."""
+    """Check the folder that `fallback` wrote: the files above, and those of every plan."""
     notes: list[str] = []
     plans, findings = _plans(folder, manifest)
-    again = ""
+    command = ""
     now = Texts()
     needed = [path for path in manifest.files if path == FALLBACK or _PLAN.fullmatch(path)]
     if not findings and all((folder / path).is_file() for path in needed):
         try:
-            found = _written(folder, plans)
-            lost = [each.lost for each in found.smaller]
-            again = f"fallback {sh(folder / subfolder(found.nodes.count))} --lose-nodes {min(lost)}..{max(lost)}"
-            now = Texts.of(fallback_files(found, Wanted(manifest.target, manifest.launchers, templates)))
+            rebuilt = _written(folder, plans)
+            lost = [each.lost for each in rebuilt.smaller]
+            command = f"fallback {sh(folder / subfolder(rebuilt.nodes.count))} --lose-nodes {min(lost)}..{max(lost)}"
+            now = Texts.of(fallback_files(rebuilt, Wanted(manifest.target, manifest.launchers, templates)))
         except SymconfigError as error:
             findings += [
                 Finding("stale", problem.file or FALLBACK, f"cannot be written any more: {problem}")
                 for problem in error.problems
             ]
     findings += of_templates(manifest, templates)
-    said = {finding.path for finding in findings}
-    findings += [each for each in of_files(folder, manifest, now) if each.path not in said]
+    paths = {finding.path for finding in findings}
+    findings += [each for each in of_files(folder, manifest, now) if each.path not in paths]
     findings += left_over(folder, manifest)
     for nodes, plan in plans.items():
         below = left_over(folder / subfolder(nodes), _below(manifest, nodes))
@@ -181,12 +184,12 @@ def _several(folder: Path, manifest: Manifest, templates: Path | None, solve: bo
         notes=tuple(notes),
         templates=templates,
         inputs=_names(whole, others) if whole else {},
-        again=again or "fallback PLAN.json --lose-nodes N",
+        again=command or "fallback PLAN.json --lose-nodes N",
     )
 
 
 def _plans(folder: Path, manifest: Manifest) -> tuple[dict[int, Plan], list[Finding]]:
-    """By number of nodes; one that is not there any more is left out, and `of_files` says so."""
+    """Read the plans by number of nodes; a missing one is left out, and `of_files` reports it."""
     plans: dict[int, Plan] = {}
     findings: list[Finding] = []
     for match in filter(None, map(_PLAN.fullmatch, manifest.files)):
@@ -197,7 +200,7 @@ def _plans(folder: Path, manifest: Manifest) -> tuple[dict[int, Plan], list[Find
 
 
 def _below(manifest: Manifest, nodes: int) -> Manifest:
-    """What is said of one plan's folder."""
+    """Return the part of the manifest on one plan's folder."""
     start = f"{subfolder(nodes)}/"
     return manifest.model_copy(
         update={
@@ -209,12 +212,12 @@ def _below(manifest: Manifest, nodes: int) -> Manifest:
 
 
 def _written(folder: Path, plans: Mapping[int, Plan]) -> Fallback:
-    """What was written, from the plans and, where there is none, from the reasons that fallback.json has.
+    """Rebuild the fallback from the plans and, where there is none, from the reasons that fallback.json has.
 
     Raises InputError.
     """
-    said = validate(load_json_strict(folder / FALLBACK), _Said)
-    if not plans or not said.smaller:
+    lost = validate(load_json_strict(folder / FALLBACK), _Recorded)
+    if not plans or not lost.smaller:
         raise InputError(Problem("names no plan", file=str(folder / FALLBACK)))
     whole = plans[max(plans)]
     return Fallback(
@@ -229,18 +232,18 @@ def _written(folder: Path, plans: Mapping[int, Plan]) -> Fallback:
                 loaded(whole, plans[each.nodes]) if each.nodes in plans else (),
                 tuple(Problem(**problem.model_dump()) for problem in each.problems),
             )
-            for each in said.smaller
+            for each in lost.smaller
         ),
     )
 
 
 def _inputs(plan: Plan, notes: list[str]) -> dict[Input, Finding]:
-    """The model and the cluster by the names or paths that the job has for them, of those that are others now.
+    """Return the model and the cluster, by the job's names or paths, that differ from those of the plan.
 
     Raises InputError for a file that is there and no model or cluster any more.
     """
     loads: Mapping[Input, Callable[[str], BaseModel]] = {"model": load_model, "cluster": load_cluster}
-    found: dict[Input, Finding] = {}
+    findings: dict[Input, Finding] = {}
     for kind, load in loads.items():
         name: str = getattr(plan.job, kind)
         try:
@@ -252,8 +255,8 @@ def _inputs(plan: Plan, notes: list[str]) -> dict[Input, Finding]:
         if isinstance(now, ModelDescriptor):
             now = imaged(adapted(now, plan.job)[0], plan.job)
         for each in of_input(plan, kind, now):
-            found[kind] = each
-    return found
+            findings[kind] = each
+    return findings
 
 
 def _names(plan: Plan, others: Iterable[Input]) -> dict[str, str]:
@@ -261,7 +264,7 @@ def _names(plan: Plan, others: Iterable[Input]) -> dict[str, str]:
 
 
 def _solved(plan: Plan) -> list[Finding]:
-    """Whether the search still answers with this plan, and predicts of it what it did."""
+    """Solve again, and list where the search's answer or its prediction differs from the plan."""
     try:
         best = best_plan(plan.model, plan.cluster, plan.job, top=1).best
     except SymconfigError as error:

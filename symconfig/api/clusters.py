@@ -43,7 +43,7 @@ def in_job(document: Document) -> Document:
 
 def in_sweep(document: Document, changes: Mapping[str, str]) -> Document:
     """Return a sweep's document with all its clusters as names, each with the changes. Raises InputError."""
-    found: list[Problem] = []
+    problems: list[Problem] = []
 
     def of(value: Any, path: KeyPath) -> Any:
         if isinstance(value, list):
@@ -51,7 +51,7 @@ def in_sweep(document: Document, changes: Mapping[str, str]) -> Document:
         try:
             return named(value, changes)
         except InputError as error:
-            found.extend(document.problem(one.what, path, got=one.got, need=one.need) for one in error.problems)
+            problems.extend(document.problem(one.what, path, got=one.got, need=one.need) for one in error.problems)
             return value
 
     def within(fields: Any, path: KeyPath) -> Any:
@@ -67,6 +67,6 @@ def in_sweep(document: Document, changes: Mapping[str, str]) -> Document:
         data["exclude"] = [within(rule, ("exclude", number)) for number, rule in enumerate(data["exclude"])]
     if isinstance(data.get("prices"), dict):
         data["prices"] = {named(name, changes): price for name, price in data["prices"].items()}
-    if found:
-        raise InputError(found)
+    if problems:
+        raise InputError(problems)
     return replace(document, data=data)

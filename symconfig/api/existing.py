@@ -50,7 +50,7 @@ def audit(
     problems: Sequence[Problem] = (),
     progress: Callable[[str], None] = lambda _: None,
 ) -> Audit:
-    """What an existing launch script or config will do, what is wrong with it, and what would be better.
+    """Audit an existing launch script or config: its effect, its mistakes, and what would be better.
 
     source: a file, or a line of arguments; nothing of it is executed. cluster: None: nothing is predicted. gpus: None:
     as its launcher says. model, seq_length, vocab_size: where it does not say. variables, arguments: what the script
@@ -59,31 +59,33 @@ def audit(
     plan: look for a better one. problems: what the caller has found.
     Raises InputError (all problems at once) on bad input.
     """
-    found = Problems(problems)
-    known = None if cluster is None else found.collect(lambda: cluster_of(cluster))
-    said = (
-        model if isinstance(model, ModelDescriptor) or model is None else found.collect(lambda: load_model(str(model)))
+    gathered = Problems(problems)
+    known = None if cluster is None else gathered.collect(lambda: cluster_of(cluster))
+    described = (
+        model
+        if isinstance(model, ModelDescriptor) or model is None
+        else gathered.collect(lambda: load_model(str(model)))
     )
     for name, value in (("gpus", gpus), ("seq_length", seq_length), ("vocab_size", vocab_size)):
         if value is not None and value < 1:
-            found.add(Problem("wrong value", field=name, got=str(value), need="a whole number above 0"))
+            gathered.add(Problem("wrong value", field=name, got=str(value), need="a whole number above 0"))
     kept = (
         limits
         if isinstance(limits, Limits)
-        else found.collect(lambda: validate(Document(dict(limits or {}), file=""), Limits))
+        else gathered.collect(lambda: validate(Document(dict(limits or {}), file=""), Limits))
     )
-    version = None if megatron_version is None else found.collect(partial(resolve, megatron_version))
+    version = None if megatron_version is None else gathered.collect(partial(resolve, megatron_version))
     given = dict(variables or {})
 
     def opened() -> Reading:
         with below(root):
             return read(str(source), variables=given, extra=tuple(arguments), harmless=tuple(assume_harmless))
 
-    reading = found.collect(opened)
-    if found.all or reading is None or kept is None:
-        raise InputError(found.all)
-    asked = Asked(said, gpus, seq_length, vocab_size, version)
-    done = judge(reading, asked, known, kept, plan=plan, progress=progress)
+    reading = gathered.collect(opened)
+    if gathered.all or reading is None or kept is None:
+        raise InputError(gathered.all)
+    assumption = Asked(described, gpus, seq_length, vocab_size, version)
+    done = judge(reading, assumption, known, kept, plan=plan, progress=progress)
     if assume_harmless and done.runs and done.unset:  # what the files would have said is asked for
         raise InputError(done.unset)
     return done
@@ -100,7 +102,7 @@ def adapt(
     root: str | Path | None = None,
     best: Best = "fewest-changes",
 ) -> Adaptation:
-    """A person's own files with a plan's values in them: `files` has their new bytes, `diff` what changes.
+    """Put a plan's values into a person's own files: `files` has their new bytes, `diff` the changes.
 
     plan: a plan, its file, or the folder that holds it. variables, arguments, assume_harmless, root: as for `audit`.
     best: of plans that the model cannot tell apart, the one with the fewest changes, the fastest, or the one that was

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from symconfig.api.arguments import typed
-from symconfig.api.planning import AnyPlan, Wanted, check_free, check_top, files
+from symconfig.api.planning import AnyPlan, Tell, Wanted, check_free, check_top, files, put
 from symconfig.format import json_text
 from symconfig.plans.file import loaded
 from symconfig.runs.replan.fallback import Fallback
@@ -43,7 +43,7 @@ class FallbackResult:
         return write(self.fallback, Path(out), Wanted.of(target, launchers, templates), force=force)
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON contract of `symconfig fallback --json`."""
+        """Return the JSON contract of `symconfig fallback --json`."""
         from symconfig.report.fallback import to_dict
 
         return to_dict(self.fallback)
@@ -57,7 +57,7 @@ def fallback(
     top: int = TOP,
     progress: Callable[[str, float], None] | None = None,
 ) -> FallbackResult:
-    """Plans for as many nodes fewer; (1, 4) is from 1 to 4 of them.
+    """Plan for as many nodes fewer; (1, 4) is from 1 to 4 of them.
 
     plan: a plan, or its file or folder. Raises InputError.
     """
@@ -66,31 +66,34 @@ def fallback(
     return FallbackResult(solve(loaded(plan), range(first, last + 1), top=top, progress=progress))
 
 
-def write(found: Fallback, out: Path, wanted: Wanted, *, force: bool) -> list[Path]:
-    """Render all plans into the folder `out`, all files or none; returns their paths."""
-    from symconfig.render.files import write as write_files
-
+def write(fallback: Fallback, out: Path, wanted: Wanted, *, force: bool, tell: Tell = lambda _: None) -> list[Path]:
+    """Render all plans into the folder `out`, all files or none; returns their paths. tell: see `put`."""
     check_free(out, force)
-    return list(write_files(fallback_files(found, wanted), out, force))
+    return put(fallback_files(fallback, wanted), out, force, tell)
 
 
-def fallback_files(found: Fallback, wanted: Wanted) -> Files:
-    """All that `write` writes: the folders of the plans, what picks one of them, and a manifest of all of it."""
+def fallback_files(fallback: Fallback, wanted: Wanted) -> Files:
+    """Return the files that `write` writes.
+
+    They are the folders of the plans, the picker of one of them, and a manifest of all.
+    """
     from symconfig.render.fallback import above, folder
     from symconfig.render.files import File, Files
     from symconfig.render.manifest import manifest
     from symconfig.render.together import LAUNCH
     from symconfig.report.fallback import advice, to_dict
 
-    target, framework = wanted.of_plan(found.plan), found.plan.best.target.backend
+    target, framework = wanted.of_plan(fallback.plan), fallback.plan.best.target.backend
     launchers = wanted.to_start(target)
     # Only the framework's own files pass on to it, as they are, the options that launch.sh is given.
-    advised = advice(found, "bash launch.sh" if target == framework else "")
+    advised = advice(fallback, "bash launch.sh" if target == framework else "")
     made = [
-        replace(item, path=f"{folder(count)}/{item.path}") for count, plan in found.runs for item in files(plan, wanted)
+        replace(item, path=f"{folder(count)}/{item.path}")
+        for count, plan in fallback.runs
+        for item in files(plan, wanted)
     ]
-    if any(item.path == f"{folder(found.runs[0][0])}/{LAUNCH}" for item in made):
-        made = [*above(found.runs, launchers, advised), *made]
-    made.append(File(NAME, json_text(to_dict(found))))
+    if any(item.path == f"{folder(fallback.runs[0][0])}/{LAUNCH}" for item in made):
+        made = [*above(fallback.runs, launchers, advised), *made]
+    made.append(File(NAME, json_text(to_dict(fallback))))
     done = Files(tuple(made))
     return Files((*done, manifest(done, target, launchers, wanted.templates)))

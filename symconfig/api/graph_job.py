@@ -40,7 +40,7 @@ Word = TypeVar("Word", bound=StrEnum)
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PartitionJob:
     """grown: the mesh of so many times as many GPUs. stages: the fewest and the most of a pipeline; None: of none."""
 
     source: Source
@@ -54,35 +54,35 @@ class Asked:
         return self.ask.mesh
 
 
-def asked(given: Mapping[str, Any]) -> Asked:
-    """given: the arguments of `symconfig.partition` by name; numbers may be text. Raises InputError with everything."""
-    found = Problems()
-    cluster = found.collect(lambda: _cluster(given))
-    grown = found.collect(lambda: _mesh(given, cluster))
-    source = found.collect(lambda: source_of(given, cluster))
+def partition_job(given: Mapping[str, Any]) -> PartitionJob:
+    """Read the arguments of `symconfig.partition` by name; numbers may be text. Raises InputError with everything."""
+    problems = Problems()
+    cluster = problems.collect(lambda: _cluster(given))
+    grown = problems.collect(lambda: _mesh(given, cluster))
+    source = problems.collect(lambda: source_of(given, cluster))
     tries = MOST_TURNS if given.get("stages") is None else MOST_TURNS // 2
-    turns = found.collect(lambda: turns_of(given, source, grown(1).gpus if grown is not None else 1, tries))
-    solver = found.collect(lambda: _word("solver", Solver, given))
-    objective = found.collect(lambda: _word("objective", Objective, given))
-    keeps = found.collect(lambda: _recompute(given))
-    limit = found.collect(lambda: _limit(given.get("memory_limit"), cluster))
-    limit_s = found.collect(lambda: _span(given.get("limit_s")))
-    gamma = found.collect(lambda: _gamma(given.get("gamma"), objective, grown))
-    precision = found.collect(lambda: _precision(given.get("precision"), cluster))
-    stages = found.collect(lambda: _stages(given.get("stages"), grown, objective))
-    pins = found.collect(lambda: _pins(given.get("pins"), source, turns, grown, stages is not None))
+    turns = problems.collect(lambda: turns_of(given, source, grown(1).gpus if grown is not None else 1, tries))
+    solver = problems.collect(lambda: _word("solver", Solver, given))
+    objective = problems.collect(lambda: _word("objective", Objective, given))
+    keeps = problems.collect(lambda: _recompute(given))
+    limit = problems.collect(lambda: _limit(given.get("memory_limit"), cluster))
+    limit_s = problems.collect(lambda: _span(given.get("limit_s")))
+    gamma = problems.collect(lambda: _gamma(given.get("gamma"), objective, grown))
+    precision = problems.collect(lambda: _precision(given.get("precision"), cluster))
+    stages = problems.collect(lambda: _stages(given.get("stages"), grown, objective))
+    pins = problems.collect(lambda: _pins(given.get("pins"), source, turns, grown, stages is not None))
     if (
         cluster is None or grown is None or source is None or turns is None or solver is None or objective is None
         or keeps is None or limit is None or limit_s is None or precision is None or pins is None or gamma is None
-        or found.all
+        or problems.all
     ):  # fmt: skip
-        raise InputError(found.all)
+        raise InputError(problems.all)
     ask = Ask(
         grown(1), cluster, limit, objective, solver, gamma=gamma[0], weights=gamma[1],
         flat=bool(given.get("flat", True)), turns=turns,
         keeps=keeps, limit_s=limit_s, precision=precision, pins=pins,
     )  # fmt: skip
-    return Asked(source, cluster, ask, grown, stages)
+    return PartitionJob(source, cluster, ask, grown, stages)
 
 
 def _cluster(given: Mapping[str, Any]) -> ClusterDescriptor:
@@ -94,7 +94,7 @@ def _cluster(given: Mapping[str, Any]) -> ClusterDescriptor:
 
 
 def _mesh(given: Mapping[str, Any], cluster: ClusterDescriptor | None) -> Callable[[int], Mesh]:
-    """The mesh of a file, whose outermost level grows, or so many GPUs of the cluster."""
+    """Return the mesh of a file, whose outermost level grows, or so many GPUs of the cluster."""
     gpus = whole_number("gpus", given["gpus"]) if given.get("gpus") is not None else None
     if given.get("mesh") is not None:
         mesh = given["mesh"] if isinstance(given["mesh"], Mesh) else load_mesh(str(given["mesh"]))
@@ -117,7 +117,7 @@ def _outer(mesh: Mesh, times: int) -> Mesh:
 
 
 def _stages(value: Any, grown: Callable[[int], Mesh] | None, objective: Objective | None) -> tuple[int, int] | None:
-    """The fewest and the most, at most one for each GPU."""
+    """Return the fewest and the most stages, at most one for each GPU."""
     if value is None:
         return None
     gpus = grown(1).gpus if grown is not None else MOST
@@ -134,7 +134,7 @@ def _stages(value: Any, grown: Callable[[int], Mesh] | None, objective: Objectiv
 def _pins(
     value: Any, source: Source | None, turns: tuple[int, ...] | None, grown: Callable[[int], Mesh] | None, staged: bool
 ) -> tuple[Pin, ...]:
-    """value: texts, or a mapping of what stands before their sign of equality to what stands behind it."""
+    """Read pins; value: texts, or a mapping of what stands before their sign of equality to what stands behind it."""
     texts = [f"{name}={what}" for name, what in value.items()] if isinstance(value, Mapping) else list(value or ())
     if source is None or turns is None or grown is None or not texts:
         return ()
@@ -154,8 +154,11 @@ def _recompute(given: Mapping[str, Any]) -> tuple[Keep, ...]:
 def _gamma(
     value: Any, objective: Objective | None, grown: Callable[[int], Mesh] | None
 ) -> tuple[float | None, Mapping[str, float]]:
-    """One for all levels, `8`, or by level, `node=8,network=64` or `8,rail=64`, or a mapping. Return that of the
-    innermost level, None where it is adapted until the partition fits, and what an element weighs on other levels."""
+    """Read one gamma for all levels, `8`, or by level, `node=8,network=64` or `8,rail=64`, or a mapping.
+
+    Return that of the innermost level, None where it is adapted until the partition fits, and what an element weighs on
+    other levels.
+    """
     if value is None:
         return None, {}
     if objective is Objective.TIME:
@@ -199,7 +202,7 @@ def _positive(value: Any, got: str) -> float:
 
 
 def _precision(value: Any, cluster: ClusterDescriptor | None) -> Precision | None:
-    """By default bf16, or fp16 where the GPU has no bf16."""
+    """Read the precision; by default bf16, or fp16 where the GPU has no bf16."""
     wanted = str(value) if value is not None else "auto"
     if wanted in LOW_PRECISION:
         what = "the tensor solver prices matmuls in 16 bits: it knows neither casts nor scales"
@@ -228,7 +231,10 @@ def _word(field: str, kind: type[Word], given: Mapping[str, Any]) -> Word:
 
 
 def _limit(value: Any, cluster: ClusterDescriptor | None) -> float:
-    """Bytes of tensors. By default what a plan may use of a GPU, less what its context and libraries take."""
+    """Read the limit of a GPU's tensors in bytes.
+
+    By default what a plan may use of a GPU, less what its context and libraries take.
+    """
     has = cluster.gpu.memory_bytes.value if cluster is not None else float("inf")
     if value is None:
         context = cluster.gpu.context_bytes.value if cluster is not None else 0.0

@@ -57,14 +57,14 @@ def _model(given: Mapping[str, Any], cluster: ClusterDescriptor | None) -> Sourc
     from symconfig.graph.implementation import Implementation, Kernel
     from symconfig.graph.program.of_model import programs
 
-    found, value = Problems(), given["model"]
-    model = value if isinstance(value, ModelDescriptor) else found.collect(lambda: load_model(str(value)))
-    batch = found.collect(lambda: whole_number("global_batch_size", given.get("global_batch_size")))
+    problems, value = Problems(), given["model"]
+    model = value if isinstance(value, ModelDescriptor) else problems.collect(lambda: load_model(str(value)))
+    batch = problems.collect(lambda: whole_number("global_batch_size", given.get("global_batch_size")))
     length = given.get("seq_length")
-    asked_length = found.collect(lambda: whole_number("seq_length", length)) if length is not None else None
-    attention = found.collect(lambda: _attention(given.get("attention"), cluster))
-    if found.all or model is None or batch is None or attention is None:
-        raise InputError(found.all)
+    asked_length = problems.collect(lambda: whole_number("seq_length", length)) if length is not None else None
+    attention = problems.collect(lambda: _attention(given.get("attention"), cluster))
+    if problems.all or model is None or batch is None or attention is None:
+        raise InputError(problems.all)
     tokens = asked_length or min(model.max_position_embeddings, DEFAULT_SEQUENCE)
     kernel = Kernel.FLASH if attention == "flash" else Kernel.FUSED_SOFTMAX
     of_batch = programs(model, tokens, Implementation().attending(kernel))
@@ -73,7 +73,7 @@ def _model(given: Mapping[str, Any], cluster: ClusterDescriptor | None) -> Sourc
 
 
 def _attention(value: Any, cluster: ClusterDescriptor | None) -> Attention:
-    """By default flash, where the GPU has it, as the planner has it."""
+    """Read the kernel of attention; by default flash, where the GPU has it, as the planner has it."""
     from symconfig.frameworks.facts import flash
 
     if value is not None and str(value) not in ATTENTION:
@@ -123,7 +123,10 @@ def _module(given: Mapping[str, Any]) -> Source:
 
 
 def turns_of(given: Mapping[str, Any], source: Source | None, gpus: int, most: int) -> tuple[int, ...]:
-    """At most so many, in rising order. Those that leave a size that is not whole are none."""
+    """Return the numbers of microbatches to try, `most` at most, in rising order.
+
+    Those that leave a size that is not whole are none.
+    """
     wanted = (
         whole_number("num_microbatches", given["num_microbatches"]) if given.get("num_microbatches") is not None else 0
     )
@@ -146,7 +149,7 @@ def turns_of(given: Mapping[str, Any], source: Source | None, gpus: int, most: i
 
 
 def _whole_sizes(source: Source, turns: int) -> bool:
-    """Whether the program can be said with so many microbatches; as a whole it was read already."""
+    """Tell whether the program can be written with so many microbatches; as a whole it was read already."""
     try:
         source.programs(turns)
     except InputError:
@@ -160,8 +163,7 @@ def divisors(number: int) -> tuple[int, ...]:
 
 
 def thinned(rising: Sequence[int], kept: int, most: int = MOST_TURNS) -> tuple[int, ...]:
-    """At most so many of them, the first and the last and as evenly between them as ratios go; always the largest that
-    is not above `kept`."""
+    """Thin a rising sequence to `most` values, evenly in ratios; the ends and the largest up to `kept` stay."""
     if len(rising) <= most:
         return tuple(rising)
     chosen = {rising[0], rising[-1], max(one for one in rising if one <= max(kept, rising[0]))}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from symconfig.api.planning import Asked, Wanted, page_files
+from symconfig.api.planning import LoadedJob, Wanted, page_files
 from symconfig.errors import SymconfigError
 from symconfig.plans.plan import Plan
 from symconfig.report.grid import Block
@@ -19,10 +19,10 @@ def plan_page(plan: Plan, wanted: Wanted | None = None, before: Sequence[Block] 
     return drawn(plan_data(plan, page_files(plan, wanted or Wanted()), before))
 
 
-def refused_page(asked: Asked, error: SymconfigError) -> str:
+def refused_page(wanted: LoadedJob, error: SymconfigError) -> str:
     """Return the page of a job that nothing fits: what was weighed, and what each layout would need."""
-    model, job = prepared(asked.model, asked.cluster, asked.job)
-    return drawn(refused_data(model, asked.cluster, job, error))
+    model, job = prepared(wanted.model, wanted.cluster, wanted.job)
+    return drawn(refused_data(model, wanted.cluster, job, error))
 
 
 def report_page(title: str, blocks: Sequence[Block], pictures: Sequence[Picture] = ()) -> str:

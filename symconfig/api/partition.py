@@ -17,7 +17,7 @@ from symconfig.descriptor.mesh import Mesh
 from symconfig.errors import InputError, Problem
 from symconfig.format import seconds
 from symconfig.report.partition_json import to_dict
-from symconfig.report.partition_said import Said, Telling, names_of
+from symconfig.report.partition_said import Contents, Telling, names_of
 from symconfig.solve.partition.account import Compared, Spent, compared, of_told, spent
 from symconfig.solve.partition.cheapest import Expressed, expressed, of_all
 from symconfig.solve.partition.clock import Clock, clock
@@ -32,7 +32,7 @@ from symconfig.solve.partition.run import Case, Partition, cases, costs_of
 from symconfig.solve.partition.run import partition as solve
 
 if TYPE_CHECKING:
-    from symconfig.api.graph_job import Asked
+    from symconfig.api.graph_job import PartitionJob
     from symconfig.api.planning import PlanResult
     from symconfig.solve.partition.executed.partitioned import Partitioned
 
@@ -43,12 +43,12 @@ PLANNED = "a model of the zoo, or of a descriptor"
 class PartitionResult:
     """A solved partition, and what is said and done with it."""
 
-    asked: Asked
+    asked: PartitionJob
     found: Partition
 
     @property
     def strategies(self) -> Mapping[str, str]:
-        """For every folded operator what it does along the levels, in words; parameters as `weight of …`."""
+        """Spell what every folded operator does along the levels; parameters as `weight of …`."""
         from symconfig.solve.partition.strategy import worded
 
         nodes = zip(self.found.net.nodes, self.found.rows, strict=True)
@@ -59,11 +59,13 @@ class PartitionResult:
 
     @cached_property
     def solved(self) -> Solved:
-        found = self.found
-        return Solved(found.costs, found.axes, found.rows, found.cost, found.ask.memory_limit, found.gamma)
+        partition = self.found
+        return Solved(
+            partition.costs, partition.axes, partition.rows, partition.cost, partition.ask.memory_limit, partition.gamma
+        )
 
     def reasons(self, top: int = 1) -> tuple[Reason, ...]:
-        """For every operator the next best ways of splitting it."""
+        """Return the next best ways of splitting every operator."""
         return reasons(self.solved, top)
 
     @cached_property
@@ -76,26 +78,28 @@ class PartitionResult:
 
     @cached_property
     def clock(self) -> Clock:
-        """A step of this partition as the planner counts seconds, whatever was minimised."""
-        found = self.found
-        timed = replace(found.ask, objective=Objective.TIME)
-        case = Case(found.net, found.costs.training)
-        return clock(costs_of(case, timed, found.axes), found.axes, found.rows)
+        """Count a step of this partition as the planner counts seconds, whatever was minimised."""
+        partition = self.found
+        timed = replace(partition.ask, objective=Objective.TIME)
+        case = Case(partition.net, partition.costs.training)
+        return clock(costs_of(case, timed, partition.axes), partition.axes, partition.rows)
 
     @cached_property
     def projection(self) -> Projection:
-        """The nearest of Megatron's and DeepSpeed's degrees."""
+        """Project the partition onto the nearest of Megatron's and DeepSpeed's degrees."""
         return project(self.found.net, self.found.axes, np.array(self.found.rows, dtype=np.int64))
 
     @cached_property
     def expressed(self) -> tuple[Expressed, ...]:
-        """For each framework that can be told any strategy: the partition itself where it can be told that, else what
-        costs least of what fits, with the same microbatches and what is kept; of all where nothing fits with those."""
+        """Express the partition for each framework that takes any strategy: itself, or else the cheapest that fits.
+
+        That has the same microbatches and what is kept; it is of all where nothing fits with those.
+        """
         return expressed(self.found, self.projection, self._step, self._cases)
 
     @property
     def untold(self) -> Mapping[str, str]:
-        """Frameworks that can be told nothing, by name, and why, where one reason is enough."""
+        """Return the reason of each framework that cannot express any strategy, where one reason is enough."""
         known, step = {one.told.framework for one in self.expressed}, self._step(self.found.costs.training)
         plain = [way for way, _ in dense(self.found.axes) if not way.sequence_parallel and way.cp_comm == "p2p"]
         missing = [framework for framework in Framework if framework not in known]
@@ -123,106 +127,112 @@ class PartitionResult:
         )
 
     def baselines(self) -> list[Compared]:
-        """Strategies with names on the same graph, and the cheapest that each framework can be told; each with the best
-        number of microbatches and what is kept."""
-        every, found = self._cases(), self.found
-        told = of_all(every, found.ask, found.axes, self._step, found.gamma)
-        return [*map(of_told, told), *compared(every, found.ask, found.axes, found.gamma)]
+        """Compare named strategies on the same graph, and the cheapest that each framework takes.
+
+        Each has the best number of microbatches and of what is kept.
+        """
+        every, partition = self._cases(), self.found
+        expressible = of_all(every, partition.ask, partition.axes, self._step, partition.gamma)
+        return [*map(of_told, expressible), *compared(every, partition.ask, partition.axes, partition.gamma)]
 
     def placements(self) -> Placements:
-        """For PyTorch's DTensor: the device mesh, and placements of every parameter and module."""
+        """Return the device mesh of PyTorch's DTensor, and the placements of every parameter and module."""
         return placements(self.found.net, self.found.axes, np.array(self.found.rows, dtype=np.int64))
 
     @property
     def chosen(self) -> Expressed:
-        """What is planned: the partition itself, else Megatron's cheapest, or DeepSpeed's where Megatron has none that
-        fits. Raises InputError where neither can be told anything."""
+        """Choose what is planned: the partition itself, else Megatron's cheapest that fits, or else DeepSpeed's.
+
+        Raises InputError where neither can be told anything.
+        """
         if not self.expressed:
             what = "neither Megatron-LM nor DeepSpeed can be told any split of this over these GPUs"
             raise InputError(Problem(what, got=self.projection.refused or self.asked.source.name))
         return min(self.expressed, key=lambda one: (not one.exact, not one.told.fits))
 
     def pins(self, one: Expressed | None = None) -> dict[str, str]:
-        """What makes the planner choose these degrees; by default those of `chosen`."""
-        told = (one or self.chosen).told
-        return pins(told.way, (self.asked.source.batch or 1) // told.training.turns, told.framework.value)
+        """Return the pins that make the planner choose these degrees; by default those of `chosen`."""
+        degrees = (one or self.chosen).told
+        return pins(degrees.way, (self.asked.source.batch or 1) // degrees.training.turns, degrees.framework.value)
 
     def plan(self, one: Expressed | None = None, **options: Any) -> PlanResult:
-        """The planner's plan with these degrees, by default those of `chosen`; options: of `symconfig.plan`. Raises
-        InputError where no framework can be told anything, or the partition is of no model, InfeasibleError where the
-        planner finds no room."""
+        """Plan with these degrees, by default those of `chosen`; options: of `symconfig.plan`. Raises InputError where
+        no framework can be told anything, or the partition is of no model, InfeasibleError where the planner finds
+        no room."""
         from symconfig.api.planning import plan
 
-        asked, given = self.asked, self.asked.source.model
+        job, given = self.asked, self.asked.source.model
         if given is None:
-            raise InputError(Problem("only a model can be planned", got=asked.source.name, need=PLANNED))
-        told = (one or self.chosen).told
-        assert asked.source.batch is not None
-        chosen = self.pins(one) | {"recompute": "full" if told.training.keep is Keep.BORDERS else "none"}
+            raise InputError(Problem("only a model can be planned", got=job.source.name, need=PLANNED))
+        degrees = (one or self.chosen).told
+        assert job.source.batch is not None
+        chosen = self.pins(one) | {"recompute": "full" if degrees.training.keep is Keep.BORDERS else "none"}
         wanted: dict[str, Any] = {
-            "backend": told.framework.value, "pins": chosen, "precision": asked.ask.precision,
-            "attention": asked.source.attention,
+            "backend": degrees.framework.value, "pins": chosen, "precision": job.ask.precision,
+            "attention": job.source.attention,
         } | options  # fmt: skip
-        return plan(given, asked.cluster, asked.mesh.gpus, asked.source.batch, asked.source.seq_length, **wanted)
+        return plan(given, job.cluster, job.mesh.gpus, job.source.batch, job.source.seq_length, **wanted)
 
     def placements_file(self) -> str:
-        """The same as a Python file, whose `distribute(module, mesh)` places a module's parameters."""
+        """Write the placements as a Python file, whose `distribute(module, mesh)` places a module's parameters."""
         from symconfig.solve.partition.placements_file import python
 
         return python(self.placements())
 
     @cached_property
     def partitioned(self) -> Partitioned:
-        """A module's file that trains it under this strategy. Raises InputError for what is no module."""
-        source, found = self.asked.source, self.found
+        """Return a module's file that trains it under this strategy. Raises InputError for what is no module."""
+        source, partition = self.asked.source, self.found
         if not source.module:
             what = "only a module can be written as a file that trains it"
             raise InputError(Problem(what, got=source.name, need="--module PACKAGE.MODULE:FACTORY"))
         from symconfig.solve.partition.executed.partitioned import partitioned
 
-        return partitioned(source.module, found.net, found.axes, np.array(found.rows, dtype=np.int64))
+        return partitioned(source.module, partition.net, partition.axes, np.array(partition.rows, dtype=np.int64))
 
     @property
     def headline(self) -> tuple[str, str]:
-        """What is partitioned on what, and the job."""
-        asked, source = self.asked, self.asked.source
+        """Name the partitioned program and the hardware, and the job."""
+        job, source = self.asked, self.asked.source
         sizes = [
             f"global batch {source.batch:,}" if source.batch is not None else "",
             f"{source.seq_length:,} tokens" if source.seq_length is not None else "",
-            asked.ask.precision if asked.ask.precision != "bf16" else "",
+            job.ask.precision if job.ask.precision != "bf16" else "",
             "unfused attention" if source.attention == "unfused" else "",
-            *(f"pinned {pin.text}" for pin in asked.ask.pins),
+            *(f"pinned {pin.text}" for pin in job.ask.pins),
         ]
-        subject = f"{source.name} on {asked.mesh.gpus:,} x {asked.cluster.gpu.product} ({asked.cluster.name})"
+        subject = f"{source.name} on {job.mesh.gpus:,} x {job.cluster.gpu.product} ({job.cluster.name})"
         return subject, ", ".join(size for size in sizes if size)
 
-    def said(self, top: int = 1, baselines: bool = False, explained: tuple[int, ...] = (), framed: bool = True) -> Said:
-        """Everything that the report shows. top: other ways of each operator. framed: with what frameworks can be
-        told."""
-        found = self.found
+    def said(
+        self, top: int = 1, baselines: bool = False, explained: tuple[int, ...] = (), framed: bool = True
+    ) -> Contents:
+        """Gather everything that the report shows. top: other ways of each operator. framed: with what frameworks can
+        be told."""
+        partition = self.found
         subject, job = self.headline
-        return Said(
+        return Contents(
             subject=subject,
             job=job,
-            found=found,
+            partition=partition,
             reasons=self.reasons(top),
             moved=self.collectives,
             spent=self.spent,
             clock=self.clock if framed else None,
-            told=self._told() if framed else (),
+            tellings=self._tellings() if framed else (),
             untold=self.untold if framed else {},
             compared=tuple(self.baselines()) if baselines else (),
             explained=explained,
-            notes=(*found.net.program.notes, *self._left_out()),
-            names=names_of(found.net),
+            notes=(*partition.net.program.notes, *self._left_out()),
+            names=names_of(partition.net),
         )
 
-    def _told(self) -> tuple[Telling, ...]:
+    def _tellings(self) -> tuple[Telling, ...]:
         model = self.asked.source.model
         return tuple(Telling(one, self.pins(one) if model is not None else {}) for one in self.expressed)
 
     def _left_out(self) -> tuple[str, ...]:
-        """What the objective does not know."""
+        """Name what the objective does not include."""
         if self.found.costs.timed:
             return ()
         return (
@@ -232,7 +242,7 @@ class PartitionResult:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON contract, `symconfig.partition/1`: see `symconfig.report.partition_json`."""
+        """Return the JSON contract, `symconfig.partition/1`: see `symconfig.report.partition_json`."""
         return to_dict(self.said())
 
 
@@ -259,13 +269,13 @@ def partition(
     attention: str | None = None,
     pins: Mapping[str, str | int] | Sequence[str] = (),
 ) -> PartitionResult:
-    """The best split of every operator and tensor. Arguments mean what the options of `symconfig partition` mean.
+    """Find the best split of every operator and tensor. Arguments mean what the options of `symconfig partition` mean.
     pins: as {"layers.*.up_proj": "batch/2, ffn/4"}, or texts with a sign of equality.
 
     memory_limit: bytes of tensors on a GPU, or text as `60GiB` or `80%`. Raises InputError (all problems at once),
     InfeasibleError when nothing fits.
     """
-    from symconfig.api.graph_job import asked
+    from symconfig.api.graph_job import partition_job
 
     given: Mapping[str, Any] = {
         "model": model, "program": program, "module": module, "cluster": cluster, "gpus": gpus, "mesh": mesh,
@@ -274,12 +284,12 @@ def partition(
         "limit_s": limit_s, "precision": precision, "gamma": gamma, "pins": pins,
         "attention": attention,
     }  # fmt: skip
-    return answered(asked(given))
+    return answered(partition_job(given))
 
 
-def answered(asked: Asked) -> PartitionResult:
-    """Raises InfeasibleError when nothing fits, and says what would."""
-    found = solve(asked.source.programs, asked.ask)
-    if found is None:
-        raise infeasible(asked.source.programs, asked.ask, asked.grown)
-    return PartitionResult(asked, found)
+def answered(job: PartitionJob) -> PartitionResult:
+    """Solve a partition; raise InfeasibleError when nothing fits, with what would."""
+    solved = solve(job.source.programs, job.ask)
+    if solved is None:
+        raise infeasible(job.source.programs, job.ask, job.grown)
+    return PartitionResult(job, solved)

@@ -22,39 +22,40 @@ from symconfig.solve.partition.pipeline.run import pipeline as solve
 from symconfig.solve.partition.run import Ask
 
 if TYPE_CHECKING:
-    from symconfig.api.graph_job import Asked
+    from symconfig.api.graph_job import PartitionJob
 
 
 @dataclass(frozen=True)
 class PipelineResult:
     """A step in stages, each with its own partition."""
 
-    asked: Asked
+    asked: PartitionJob
     found: Pipeline
 
     @cached_property
     def stages(self) -> tuple[PartitionResult, ...]:
-        """The partition of each stage, first to last; of a stage as a program, which receives and sends."""
+        """Return the partition of each stage, first to last; of a stage as a program, which receives and sends."""
         return tuple(
             PartitionResult(self._asked_of(stage.partition.ask), stage.partition) for stage in self.found.stages
         )
 
-    def _asked_of(self, ask: Ask) -> Asked:
+    def _asked_of(self, ask: Ask) -> PartitionJob:
         source = replace(self.asked.source, model=None, module="")
         return replace(self.asked, source=source, ask=ask)
 
     def said(self, top: int = 1) -> Staged:
-        """Everything that the report shows. top: other ways of each operator."""
+        """Gather everything that the report shows. top: other ways of each operator."""
         like = self.found.like
-        told = {number: self.stages[number].said(top, framed=False) for number in dict.fromkeys(like)}
-        said = (
-            replace(told[first], found=one.found, spent=one.spent) for first, one in zip(like, self.stages, strict=True)
+        reports = {number: self.stages[number].said(top, framed=False) for number in dict.fromkeys(like)}
+        each = (
+            replace(reports[first], partition=one.found, spent=one.spent)
+            for first, one in zip(like, self.stages, strict=True)
         )
         subject, job = PartitionResult(self.asked, self.found.stages[0].partition).headline
-        return Staged(subject, job, self.asked.ask, self.found, tuple(said))
+        return Staged(subject, job, self.asked.ask, self.found, tuple(each))
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON contract, `symconfig.pipeline/1`: see `symconfig.report.partition_stages`."""
+        """Return the JSON contract, `symconfig.pipeline/1`: see `symconfig.report.partition_stages`."""
         return to_dict(self.said())
 
 
@@ -80,10 +81,10 @@ def pipeline(
     attention: str | None = None,
     pins: Mapping[str, str | int] | Sequence[str] = (),
 ) -> PipelineResult:
-    """The fastest cut into stages, with a split of every operator in each. Arguments mean what the options of
+    """Find the fastest cut into stages, with a split of every operator in each. Arguments mean what the options of
     `symconfig partition --stages` mean. Raises InputError (all problems at once), InfeasibleError when nothing fits.
     """
-    from symconfig.api.graph_job import asked
+    from symconfig.api.graph_job import partition_job
 
     given: Mapping[str, Any] = {
         "model": model, "program": program, "module": module, "cluster": cluster, "gpus": gpus, "mesh": mesh,
@@ -91,45 +92,45 @@ def pipeline(
         "memory_limit": memory_limit, "flat": flat, "num_microbatches": num_microbatches, "recompute": recompute,
         "limit_s": limit_s, "precision": precision, "pins": pins, "attention": attention,
     }  # fmt: skip
-    return answered(asked(given))
+    return answered(partition_job(given))
 
 
-def answered(asked: Asked) -> PipelineResult:
-    """Raises InfeasibleError when nothing fits, and says what would."""
-    assert asked.stages is not None
-    found = solve(asked.source.programs, asked.ask, *asked.stages)
-    if found is None:
-        raise _infeasible(asked, *asked.stages)
-    return PipelineResult(asked, found)
+def answered(job: PartitionJob) -> PipelineResult:
+    """Solve a pipeline; raise InfeasibleError when nothing fits, with what would."""
+    assert job.stages is not None
+    pipeline = solve(job.source.programs, job.ask, *job.stages)
+    if pipeline is None:
+        raise _infeasible(job, *job.stages)
+    return PipelineResult(job, pipeline)
 
 
-def _infeasible(asked: Asked, least: int, most: int) -> InfeasibleError:
-    """Names the fullest stage of what would be fastest, and the stages or GPUs that would do."""
-    asked = replace(asked, ask=replace(asked.ask, turns=asked.ask.turns[-1:]))  # which hold least
-    free = solve(asked.source.programs, replace(asked.ask, memory_limit=np.inf), least, most)
-    if free is None and asked.ask.pins:
-        return excluded(asked.source.programs, asked.ask)
+def _infeasible(job: PartitionJob, least: int, most: int) -> InfeasibleError:
+    """Build the error that names the fullest stage of the fastest cut, and the stages or GPUs that would do."""
+    job = replace(job, ask=replace(job.ask, turns=job.ask.turns[-1:]))  # which hold least
+    free = solve(job.source.programs, replace(job.ask, memory_limit=np.inf), least, most)
+    if free is None and job.ask.pins:
+        return excluded(job.source.programs, job.ask)
     words = several(least, "stage") if least == most else f"{least} to {most} stages"
     what = f"no pipeline of {words} was found that fits in memory"
     if free is not None:
         number, fullest = max(enumerate(free.stages, 1), key=lambda one: one[1].memory)
         what += (
-            f": the fastest holds {gib(fullest.memory)} of {gib(asked.ask.memory_limit)} GiB on stage {number} of "
+            f": the fastest holds {gib(fullest.memory)} of {gib(job.ask.memory_limit)} GiB on stage {number} of "
             f"{len(free.stages)}, at {free.turns:,} microbatch{'es' if free.turns > 1 else ''}"
         )
-    return InfeasibleError(Problem(what, hint=_nearest(asked, least)))
+    return InfeasibleError(Problem(what, hint=_nearest(job, least)))
 
 
-def _nearest(asked: Asked, least: int) -> str:
-    """Other numbers of stages on these GPUs, or more GPUs, up to eight times as many."""
-    other = solve(asked.source.programs, asked.ask, 1, asked.mesh.gpus)
+def _nearest(job: PartitionJob, least: int) -> str:
+    """Name other numbers of stages on these GPUs, or more GPUs, up to eight times as many, that fit."""
+    other = solve(job.source.programs, job.ask, 1, job.mesh.gpus)
     if other is not None:
         return f"--stages {len(other.stages)}, which takes {seconds(other.step_s)} s a step"
     for times in (2, 4, 8):
         try:
-            mesh = asked.grown(times)
+            mesh = job.grown(times)
         except InputError:
             mesh = None
-        if mesh is not None and solve(asked.source.programs, replace(asked.ask, mesh=mesh), least, least):
+        if mesh is not None and solve(job.source.programs, replace(job.ask, mesh=mesh), least, least):
             return f"{mesh.gpus:,} GPUs"
     return "a smaller batch or sequence, or more memory: no larger mesh was found to hold it"

@@ -17,11 +17,12 @@ from symconfig.api.problems import stated
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.document import Document
 from symconfig.descriptor.job import Backend, Images, Job, Limits, Lora, Packing
-from symconfig.descriptor.load import load_cluster, load_model
+from symconfig.descriptor.load import load_cluster, load_model, located
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.optimizer import Optimizer
-from symconfig.descriptor.rl import Rl, with_batch
+from symconfig.descriptor.rl import Rl
 from symconfig.descriptor.training import Training
+from symconfig.descriptor.tuning import Preference, Sequences, with_batch
 from symconfig.descriptor.validate import validate
 from symconfig.errors import InputError, Problem, SymconfigError
 from symconfig.format import json_text
@@ -54,7 +55,7 @@ class PlanResult:
 
     @property
     def alternatives(self) -> tuple[Candidate, ...]:
-        """The runners-up, best first."""
+        """Return the runners-up, best first."""
         return self.plan.alternatives
 
     @property
@@ -63,17 +64,17 @@ class PlanResult:
 
     @property
     def warnings(self) -> tuple[Problem, ...]:
-        """Fields of the model that the plan's files cannot say until the framework's own code is changed."""
+        """Return the fields of the model that the plan's files need a change of the framework's code for."""
         return by_hand(self.plan)
 
     def megatron_args(self) -> list[str]:
-        """The argument list of Megatron-LM's pretrain_gpt.py."""
+        """Return the argument list of Megatron-LM's pretrain_gpt.py."""
         from symconfig.render import megatron
 
         return megatron.arguments(self.plan)
 
     def deepspeed_config(self) -> dict[str, Any]:
-        """The DeepSpeed JSON, native numbers."""
+        """Return the DeepSpeed JSON, native numbers."""
         from symconfig.render import deepspeed
 
         return deepspeed.config(self.plan)
@@ -98,7 +99,7 @@ class PlanResult:
     def timeline(
         self, candidate: int = 1, schedule: str | None = None, slow: Mapping[int, float] | None = None
     ) -> Chart:
-        """The step of a candidate (1: the best), simulated as its framework runs it, or under the schedule of a name.
+        """Simulate the step of a candidate (1: the best) as its framework runs it, or under the schedule of a name.
 
         Its events, idle shares and memory; `symconfig.report.timeline.picture` and `.trace` draw it. slow: stages that
         take longer than planned, and how many times. Raises InputError.
@@ -125,31 +126,32 @@ class PlanResult:
         return every[candidate - 1]
 
     def html(self) -> str:
-        """The page of `symconfig plan --html`."""
+        """Return the page of `symconfig plan --html`."""
         from symconfig.report.page.data import plan_data
         from symconfig.report.page.page import drawn
 
         return drawn(plan_data(self.plan, page_files(self.plan, Wanted())))
 
     def _repr_html_(self) -> str:
-        """The same in a notebook's cell."""
+        """Show the page in a notebook's cell."""
         from symconfig.report.page.page import framed
 
         return framed(self.html())
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON contract of `symconfig plan --json`: the plan, and how long the search took."""
+        """Return the JSON contract of `symconfig plan --json`: the plan, and how long the search took."""
         data = self.plan.to_dict()
         data["search"] = {**data["search"], "seconds": round(self.plan.search.seconds, 6)}
         data[WARNINGS] = [*([self.instead] if self.instead else []), *map(str, self.warnings)]
         return data
 
     def to_json(self) -> str:
-        """`to_dict` as text; `parse_plan` reads it back."""
+        """Return `to_dict` as text; `parse_plan` reads it back."""
         return json_text(self.to_dict())
 
 
 AnyPlan = Plan | PlanResult | str | Path
+Tell = Callable[[Sequence[str]], None]
 
 
 @typed
@@ -163,7 +165,7 @@ def plan(
     backend: Backend | None = None,
     megatron_version: str | None = None,
     target: str | None = None,
-    task: Literal["pretrain", "sft", "lora", "rl"] | None = None,
+    task: Literal["pretrain", "sft", "lora", "dpo", "rl"] | None = None,
     precision: str | None = None,
     attention: Literal["flash", "unfused"] | None = None,
     optimizer: str | Optimizer | Mapping[str, Any] | None = None,
@@ -175,13 +177,15 @@ def plan(
     packing: Packing | Mapping[str, Any] | None = None,
     lora: Lora | Mapping[str, Any] | None = None,
     images: Images | Mapping[str, Any] | None = None,
+    sequences: Sequences | Mapping[str, Any] | None = None,
+    preference: Preference | Mapping[str, Any] | None = None,
     rl: Rl | Mapping[str, Any] | None = None,
     limits: Limits | Mapping[str, Any] | None = None,
     training: Training | Mapping[str, Any] | None = None,
     top: int = TOP,
     progress: Callable[[str, float], None] | None = None,
 ) -> PlanResult:
-    """The fastest configuration that fits in memory. Arguments mean what the fields of JOB.yaml mean.
+    """Find the fastest configuration that fits in memory. Arguments mean what the fields of JOB.yaml mean.
 
     cluster: also what differs from another one, {"base": "h100", "network": "4x200Gb/s"}.
     Raises InputError (all problems at once) on bad input, InfeasibleError when nothing fits.
@@ -204,6 +208,8 @@ def plan(
         "packing": packing,
         "lora": lora,
         "images": images,
+        "sequences": sequences,
+        "preference": preference,
         "rl": rl,
         "allow": allow,
         "without": without,
@@ -234,19 +240,19 @@ def solve(
     writes: the plan's files are wanted. problems: what the caller has already found wrong. Raises InputError with
     those and with everything found here, InfeasibleError when nothing fits or the framework cannot express the model.
     """
-    found = Problems(problems)
-    found.collect(lambda: check_top(top))
-    asked = read_job(document, model, cluster, model_base=model_base, cluster_base=cluster_base, problems=found.all)
+    gathered = Problems(problems)
+    gathered.collect(lambda: check_top(top))
+    job = read_job(document, model, cluster, model_base=model_base, cluster_base=cluster_base, problems=gathered.all)
     try:
-        plan = best_plan(asked.model, asked.cluster, asked.job, top=top, writes=writes, progress=progress)
-        return PlanResult(plan, instead(asked.job, plan))
+        plan = best_plan(job.model, job.cluster, job.job, top=top, writes=writes, progress=progress)
+        return PlanResult(plan, instead(job.job, plan))
     except SymconfigError as error:
-        raise type(error)([stated(problem, asked.document) for problem in error.problems]) from None
+        raise type(error)([stated(problem, job.document) for problem in error.problems]) from None
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What a person asks to be planned. document: the job as it was read."""
+class LoadedJob:
+    """The job that a person wants planned. document: the job as it was read."""
 
     model: ModelDescriptor
     cluster: ClusterDescriptor
@@ -262,33 +268,46 @@ def read_job(
     model_base: Path | None = None,
     cluster_base: Path | None = None,
     problems: Sequence[Problem] = (),
-) -> Asked:
+) -> LoadedJob:
     """Read the job in `document` with its model and cluster. Raises InputError with everything that is wrong."""
-    found = Problems(problems)
-    given = document = found.collect(lambda: with_batch(document)) or document
-    with_name = found.collect(lambda: in_job(given), given)
+    gathered = Problems(problems)
+    given = document = gathered.collect(lambda: with_batch(document)) or document
+    with_name = gathered.collect(lambda: in_job(given), given)
     document = with_name or replace(given, data={**given.data, "cluster": "unread"})
-    job = found.collect(lambda: validate(document, Job))
+    job = gathered.collect(lambda: validate(document, Job))
     names = document.data if isinstance(document.data, dict) else {}
     if model is None and isinstance(names.get("model"), str):
-        model = found.collect(lambda: load_model(names["model"], model_base), document)
+        model = gathered.collect(lambda: load_model(names["model"], model_base), document)
     if cluster is None and with_name is not None and isinstance(names.get("cluster"), str):
-        cluster = found.collect(lambda: load_cluster(names["cluster"], cluster_base), document)
-    if job is not None:
-        found.collect(lambda: pin_values.parse(job.pins), document)
-    if job is None or model is None or cluster is None or found.all:
-        raise InputError(found.all)
-    return Asked(model, cluster, job, document)
+        cluster = gathered.collect(lambda: load_cluster(names["cluster"], cluster_base), document)
+    if (named := job) is not None:
+        gathered.collect(lambda: pin_values.parse(named.pins), document)
+        job = gathered.collect(lambda: _with_critic(named, document, model_base), document)
+    if job is None or model is None or cluster is None or gathered.all:
+        raise InputError(gathered.all)
+    return LoadedJob(model, cluster, job, document)
+
+
+def _with_critic(job: Job, document: Document, base: Path | None) -> Job:
+    """Return the job with its critic's file by its whole path, which starts at the folder of the job's own."""
+    if job.rl is None or job.rl.critic is None:
+        return job
+    folder = Path(document.file).parent if Path(document.file).is_file() else base
+    try:
+        critic = located(job.rl.critic, folder)
+    except InputError as error:
+        raise InputError([replace(problem, field="rl.critic") for problem in error.problems]) from None
+    return job.model_copy(update={"rl": job.rl.model_copy(update={"critic": critic})})
 
 
 def check_top(top: int) -> None:
-    """Raises InputError where so many candidates are not ranked."""
+    """Refuse a number of candidates that are not ranked: raise InputError."""
     if type(top) is not int or not 1 <= top <= _MAX_TOP:
         raise InputError(Problem("out of range", field="top", got=str(top), need=f"1 to {_MAX_TOP}"))
 
 
 def as_field(value: Any) -> Any:
-    """An argument as JOB.yaml has it: a descriptor by its name, a file by its path, a section as plain data."""
+    """Return an argument as JOB.yaml has it: a descriptor by its name, a file by its path, a section as plain data."""
     if isinstance(value, ModelDescriptor | ClusterDescriptor):
         return value.name
     if isinstance(value, BaseModel):
@@ -300,7 +319,7 @@ def as_field(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which files are asked for. target: None is the plan's own framework."""
+    """The choice of files to write. target: None is the plan's own framework."""
 
     target: str | None = None
     launchers: tuple[str, ...] | None = None
@@ -308,23 +327,23 @@ class Wanted:
 
     @classmethod
     def of(cls, target: str | None, launchers: Sequence[str] | None, templates: str | Path | None) -> Wanted:
-        """From what a person gives."""
+        """Read the choice from what a person gives."""
         return cls(target, tuple(launchers) if launchers else None, Path(templates) if templates is not None else None)
 
     def of_plan(self, plan: Plan) -> str:
-        """The target's name."""
+        """Return the target's name."""
         from symconfig.render import own_target
 
         return self.target or own_target(plan)
 
     def to_start(self, target: str) -> tuple[str, ...]:
-        """The launchers of this target. Raises InputError."""
+        """Return the launchers of this target. Raises InputError."""
         from symconfig.render import usual_launchers
 
         return usual_launchers(target, self.templates) if self.launchers is None else self.launchers
 
     def check(self) -> None:
-        """Whether there are such targets, launchers and templates. Asked before the search, not after it.
+        """Refuse targets, launchers and templates that do not exist. Asked before the search, not after it.
 
         Raises InputError.
         """
@@ -334,8 +353,11 @@ class Wanted:
 
 
 def files(plan: Plan, wanted: Wanted) -> Files:
-    """All that `write` writes: those of the target and its launchers, trace.json (the schedule simulated, of which the
-    report has a section), and manifest.json, which says what they were when they were written."""
+    """Return the files that `write` writes.
+
+    They are the target's and its launchers', trace.json (the schedule simulated, of which the report has a section),
+    and manifest.json, which says what they were when they were written.
+    """
     from symconfig.render import manifest, render
     from symconfig.render.files import File, Files
     from symconfig.report.markdown import narrow
@@ -363,8 +385,10 @@ def page_files(plan: Plan, wanted: Wanted) -> dict[str, str]:
 
 
 def remarks(plan: Plan, wanted: Wanted) -> tuple[str, ...]:
-    """Say what a person should know of the run that the files start, a line each: the rates that were chosen for it,
-    what of its training the files do not pass on, and that it writes no checkpoint."""
+    """Say what a person should know of the run that the files start, a line each.
+
+    The rates that were chosen for it, what of its training the files do not pass on, and that it writes no checkpoint.
+    """
     from symconfig.render import sources
     from symconfig.solve import whole
 
@@ -373,11 +397,19 @@ def remarks(plan: Plan, wanted: Wanted) -> tuple[str, ...]:
     return (*([chosen] if chosen else []), *target.remarks(plan))
 
 
-def write(plan: Plan, out: Path, wanted: Wanted, *, force: bool) -> list[Path]:
-    """Render `plan` into the folder `out`, all files or none; returns their paths."""
-    from symconfig.render.files import write as write_files
-
+def write(plan: Plan, out: Path, wanted: Wanted, *, force: bool, tell: Tell = lambda _: None) -> list[Path]:
+    """Render `plan` into the folder `out`, all files or none; returns their paths. tell: see `put`."""
     check_free(out, force)
-    made = files(plan, wanted)
-    write_files(made, out, force)
+    return put(files(plan, wanted), out, force, tell)
+
+
+def put(made: Files, out: Path, force: bool, tell: Tell) -> list[Path]:
+    """Write files into a folder, all or none. tell: is given the names of those that replace what somebody edited."""
+    from symconfig.render.files import write as write_files
+    from symconfig.runs.replan.check import replaced
+
+    names: list[str] = []
+    write_files(made, out, force, lambda: names.extend(replaced(out, made)))
+    if names:
+        tell(names)
     return [out / name for name in made.paths()]

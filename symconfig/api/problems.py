@@ -14,21 +14,21 @@ T = TypeVar("T")
 
 
 class Problems:
-    """Gathers what is wrong in independent places, to say all of it at once."""
+    """A gatherer of problems in independent places, which reports all of them at once."""
 
     def __init__(self, problems: Sequence[Problem] = ()) -> None:
         self._found = list(problems)
 
     @property
     def all(self) -> tuple[Problem, ...]:
-        """Every problem so far, once each."""
+        """Return every problem so far, once each."""
         return tuple(dict.fromkeys(self._found))
 
     def add(self, problem: Problem) -> None:
         self._found.append(problem)
 
     def collect(self, make: Callable[[], T], asked_in: Document | None = None) -> T | None:
-        """What `make` returns, or None after an InputError whose problems are kept.
+        """Return the value of `make`, or None after an InputError whose problems are kept.
 
         asked_in: where a problem lies that has a field and no file of its own.
         """
@@ -40,7 +40,7 @@ class Problems:
 
 
 def _placed(problem: Problem, document: Document | None) -> Problem:
-    """The problem with the line of its field in `document`."""
+    """Return the problem with the line of its field in `document`."""
     if document is None or not document.file or problem.file is not None or problem.field is None:
         return problem
     place = document.place(tuple(problem.field.split(".")))
@@ -56,7 +56,7 @@ def stated(problem: Problem, document: Document) -> Problem:
 
 
 def check_free(out: Path, force: bool) -> None:
-    """Raises InputError when the folder `out` may not be written. Asked before the search, not after it."""
+    """Refuse a folder `out` that may not be written: raise InputError. Asked before the search, not after it."""
     try:
         taken, folder = out.exists() or out.is_symlink(), out.is_dir()
         if "\0" in str(out):

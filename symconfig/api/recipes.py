@@ -18,7 +18,7 @@ class Published:
     recipe: Recipe
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON contract: what the recipe states, its pins, and what no pin can say."""
+        """Return the JSON contract: the recipe's statements, its pins, and what no pin can express."""
         stated = self.recipe.model_dump(mode="json", exclude_none=True)
         return {
             **stated,
@@ -31,8 +31,8 @@ class Published:
 
 def recipe(name: str) -> Published:
     """Return the recipe of this name. Raises InputError with the nearest name."""
-    file, found = find_recipe(name)
-    return Published(file.model, file.sources[found.source], found)
+    file, stated = find_recipe(name)
+    return Published(file.model, file.sources[stated.source], stated)
 
 
 def recipes(

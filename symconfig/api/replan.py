@@ -28,7 +28,7 @@ from symconfig.runs.best import best_plan
 from symconfig.runs.checkpoint import Checkpoint, read
 from symconfig.runs.imaged import imaged
 from symconfig.runs.replan import keep as kept_pins
-from symconfig.runs.replan.again import Again, replanned
+from symconfig.runs.replan.again import Wishes, replanned
 from symconfig.runs.replan.asked import revised
 from symconfig.runs.replan.diff import Diff
 from symconfig.runs.replan.diff import diff as compared
@@ -55,7 +55,7 @@ class ReplanResult:
         return PlanResult(self.found.new)
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON contract of `symconfig replan --json`."""
+        """Return the JSON contract of `symconfig replan --json`."""
         from symconfig.report.replan_json import to_dict
 
         return to_dict(self.found)
@@ -102,7 +102,7 @@ def replan(
     iterations. accept_edits: a file whose inputs were edited is solved as it stands.
     Raises InputError (all problems at once) on bad input, InfeasibleError when nothing fits.
     """
-    said = {
+    given = {
         "model": model,
         "cluster": cluster,
         "gpus": gpus,
@@ -123,14 +123,14 @@ def replan(
         "limits": limits,
         "training": training,
     }
-    asked = {name: as_field(value) for name, value in said.items() if value is not None}
+    wishes = {name: as_field(value) for name, value in given.items() if value is not None}
     changes = changes_of(cluster) if isinstance(cluster, Mapping) else {}
     if isinstance(cluster, Mapping):
-        asked["cluster"] = cluster.get("base")
-        if asked["cluster"] is None:
-            del asked["cluster"]
+        wishes["cluster"] = cluster.get("base")
+        if wishes["cluster"] is None:
+            del wishes["cluster"]
     wanted = Wanted(
-        asked=asked,
+        wishes=wishes,
         release=tuple(release),
         keep=tuple(keep),
         checkpoint=checkpoint,
@@ -142,15 +142,15 @@ def replan(
         changes=changes,
         accept_edits=accept_edits,
     )
-    return again(plan, wanted, progress=progress)
+    return replan_again(plan, wanted, progress=progress)
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """asked: fields of a job. model, cluster: where they are not to be looked up by these names. changes: of the
+    """wishes: fields of a job. model, cluster: where they are not to be looked up by these names. changes: of the
     cluster that is asked for, else of the recorded one."""
 
-    asked: Mapping[str, Any]
+    wishes: Mapping[str, Any]
     release: tuple[str, ...] = ()
     keep: tuple[str, ...] = ()
     checkpoint: str | Path | None = None
@@ -163,39 +163,39 @@ class Wanted:
     accept_edits: bool = False
 
 
-def again(
+def replan_again(
     plan: AnyPlan,
     wanted: Wanted,
     problems: Sequence[Problem] = (),
     progress: Callable[[str, float], None] | None = None,
 ) -> ReplanResult:
-    """problems: what the caller has found."""
-    found = Problems(problems)
-    old = found.collect(lambda: loaded(plan, wanted.accept_edits))
+    """Plan again with what differs; problems: those of the caller."""
+    gathered = Problems(problems)
+    old = gathered.collect(lambda: loaded(plan, wanted.accept_edits))
     changed = _edited(plan) if old is not None and wanted.accept_edits else ()
-    kept = found.collect(lambda: kept_pins.names(wanted.keep, "keep"))
-    released = found.collect(lambda: kept_pins.names(wanted.release, "release"))
-    found.collect(lambda: check_top(wanted.top))
-    found.collect(lambda: _check(wanted))
-    saved = found.collect(lambda: _saved(wanted))
+    kept = gathered.collect(lambda: kept_pins.names(wanted.keep, "keep"))
+    released = gathered.collect(lambda: kept_pins.names(wanted.release, "release"))
+    gathered.collect(lambda: check_top(wanted.top))
+    gathered.collect(lambda: _check(wanted))
+    saved = gathered.collect(lambda: _saved(wanted))
     if old is not None:
         need = f"one of {', '.join(old.job.pins)}" if old.job.pins else "a plan with pins"
         for name in released or ():
             if name not in old.job.pins:
-                found.add(Problem("is not pinned in the old plan", field="release", got=name, need=need))
+                gathered.add(Problem("is not pinned in the old plan", field="release", got=name, need=need))
     if old is None or kept is None or released is None:
-        raise InputError(found.all)
-    document = Document(revised(old, _asked(old, wanted), released), file="")
-    job = found.collect(lambda: validate(document, Job))
-    model = found.collect(lambda: _model(old, wanted))
-    cluster = found.collect(lambda: _cluster(old, wanted))
+        raise InputError(gathered.all)
+    document = Document(revised(old, _wished(old, wanted), released), file="")
+    job = gathered.collect(lambda: validate(document, Job))
+    model = gathered.collect(lambda: _model(old, wanted))
+    cluster = gathered.collect(lambda: _cluster(old, wanted))
     if job is not None:
-        found.collect(lambda: pin_values.parse(job.pins))
+        gathered.collect(lambda: pin_values.parse(job.pins))
         for name in kept:
             if name in job.pins:
-                found.add(Problem("is pinned and kept", field="keep", got=name, need="one of both"))
-    if found.all or job is None or model is None or cluster is None:
-        raise InputError(found.all)
+                gathered.add(Problem("is pinned and kept", field="keep", got=name, need="one of both"))
+    if gathered.all or job is None or model is None or cluster is None:
+        raise InputError(gathered.all)
     laid, laid_job = adapted(model, job)
     laid = imaged(laid, laid_job)
     before = old
@@ -205,7 +205,7 @@ def again(
     return ReplanResult(
         replanned(
             before,
-            Again(
+            Wishes(
                 model=laid,
                 cluster=cluster,
                 job=laid_job,
@@ -223,42 +223,42 @@ def again(
 
 @typed
 def diff(before: AnyPlan, after: AnyPlan) -> Diff:
-    """Every choice and every predicted part in which two plans differ."""
-    found = Problems()
-    one, other = found.collect(lambda: loaded(before)), found.collect(lambda: loaded(after))
+    """Compare two plans: every choice and every predicted part in which they differ."""
+    problems = Problems()
+    one, other = problems.collect(lambda: loaded(before)), problems.collect(lambda: loaded(after))
     if one is None or other is None:
-        raise InputError(found.all)
+        raise InputError(problems.all)
     return compared(one, other)
 
 
 def _edited(plan: AnyPlan) -> tuple[str, ...]:
-    """Names of the parts of a file that do not match their digests."""
+    """Return the names of the parts of a file that do not match their digests."""
     return edited(Path(plan)) if isinstance(plan, str | Path) else ()
 
 
 def _model(old: Plan, wanted: Wanted) -> ModelDescriptor:
-    name = wanted.asked.get("model")
+    name = wanted.wishes.get("model")
     return wanted.model or (bare(old.model, old.job) if name is None else load_model(str(name)))
 
 
 def _cluster(old: Plan, wanted: Wanted) -> ClusterDescriptor:
-    """The cluster that is asked for; else the recorded one, whose file may be gone."""
-    name = wanted.asked.get("cluster")
+    """Return the wanted cluster; else the recorded one, whose file may be gone."""
+    name = wanted.wishes.get("cluster")
     if wanted.cluster is None and name is not None:
         return cluster_of(str(name), wanted.changes)
     cluster = wanted.cluster or old.cluster
     return with_changes(cluster, wanted.changes) if wanted.changes else cluster
 
 
-def _asked(old: Plan, wanted: Wanted) -> Mapping[str, Any]:
-    """The fields that are asked for, with the name of a cluster that has changes."""
+def _wished(old: Plan, wanted: Wanted) -> Mapping[str, Any]:
+    """Return the wanted fields, with the name of a cluster that has changes."""
     if not wanted.changes:
-        return wanted.asked
-    return {**wanted.asked, "cluster": named(wanted.asked.get("cluster", old.job.cluster), wanted.changes)}
+        return wanted.wishes
+    return {**wanted.wishes, "cluster": named(wanted.wishes.get("cluster", old.job.cluster), wanted.changes)}
 
 
 def _check(wanted: Wanted) -> None:
-    """Raises InputError for what is said of the run."""
+    """Refuse wrong statements about the run: raise InputError."""
     if wanted.at_step is not None and not 0 <= wanted.at_step <= MOST_STEPS:
         raise InputError(Problem("out of range", field="at_step", got=str(wanted.at_step), need="a step from 0"))
     if wanted.schedule not in ("keep", "as-is"):

@@ -19,11 +19,11 @@ from symconfig.descriptor.yaml_strict import load_yaml_strict
 from symconfig.errors import InputError, Problem
 from symconfig.runs.sweep.amounts import time_s
 from symconfig.runs.sweep.amounts import tokens as count_of
-from symconfig.runs.sweep.asked import Asked, asked
+from symconfig.runs.sweep.asked import SweepJob, sweep_job
 from symconfig.runs.sweep.engines import Wanted, check
 from symconfig.runs.sweep.file import sectioned
 from symconfig.runs.sweep.points import LIMIT, Points, points
-from symconfig.runs.sweep.run import Swept, Told
+from symconfig.runs.sweep.run import Done, Swept
 from symconfig.runs.sweep.run import sweep as run
 from symconfig.runs.sweep.size import BATCH_TOKENS, MOST_GPUS, Question, Size, even_batch
 from symconfig.runs.sweep.size import size as run_size
@@ -43,7 +43,7 @@ def sweep(
     address: str | None = None,
     fresh: bool = False,
     limit: int = LIMIT,
-    progress: Callable[[Told], None] = lambda _: None,
+    progress: Callable[[Done], None] = lambda _: None,
 ) -> Swept:
     """Plan every combination that a SWEEP.yaml, or the same as a mapping, asks for; the table goes into `out`.
 
@@ -58,18 +58,18 @@ def sweep(
 def read_sweep(
     source: str | Path | Mapping[str, Any], limit: int = LIMIT, changes: Mapping[str, str] | None = None
 ) -> Points:
-    """Every combination that is asked for; changes: of all its clusters. Raises InputError."""
+    """Read every wanted combination; changes: of all its clusters. Raises InputError."""
     if isinstance(source, Mapping):
         document, folder = Document(json.loads(as_json(Document(dict(source), file=""))), file=""), None
     else:
         path = Path(source)
         document = load_json_strict(path) if path.suffix == ".json" else load_yaml_strict(path)
         folder = path.parent
-    return points(asked(in_sweep(sectioned(document), changes or {}), folder), limit)
+    return points(sweep_job(in_sweep(sectioned(document), changes or {}), folder), limit)
 
 
 def table_of(source: str | Path | Mapping[str, Any], out: str | Path | None) -> Path:
-    """Where the table goes."""
+    """Return the path of the table."""
     if out is not None:
         return Path(out)
     if isinstance(source, Mapping):
@@ -93,10 +93,10 @@ def size(
     jobs: int | None = None,
     engine: str = "local",
     address: str | None = None,
-    progress: Callable[[int, int], None] = lambda done, asked: None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
     **fields: Any,
 ) -> Size:
-    """How many GPUs of which cluster see `tokens` ("2T") before a `deadline` ("30d"), and at what cost.
+    """Find how many GPUs of which cluster see `tokens` ("2T") before a `deadline` ("30d"), and at what cost.
 
     clusters: names or paths; "all": every one of the zoo. global_batch_size: sequences; batch_tokens: the same in
     tokens, rounded to an even number of sequences; neither: 4 Mi tokens. goodput: share of the time in which steps run.
@@ -132,25 +132,25 @@ def read_size(
     problems: Sequence[Problem] = (),
     changes: Mapping[str, str] | None = None,
 ) -> Question:
-    """The question, of what a person gives; job: fields of a JOB.yaml without cluster and gpus.
+    """Read the question from what a person gives; job: fields of a JOB.yaml without cluster and gpus.
 
     changes: of all clusters. problems: what the caller has found. Raises InputError with those and everything found
     here.
     """
-    found = Problems(problems)
-    deadline_s = found.collect(lambda: time_s("deadline", deadline))
-    total = found.collect(lambda: count_of("tokens", tokens))
-    of_batch = found.collect(lambda: count_of("batch_tokens", batch_tokens)) if batch_tokens is not None else None
+    gathered = Problems(problems)
+    deadline_s = gathered.collect(lambda: time_s("deadline", deadline))
+    total = gathered.collect(lambda: count_of("tokens", tokens))
+    of_batch = gathered.collect(lambda: count_of("batch_tokens", batch_tokens)) if batch_tokens is not None else None
     if of_batch is not None and "global_batch_size" in job:
-        found.add(Problem("says what global_batch_size says, too", field="batch_tokens", hint="one of them"))
+        gathered.add(Problem("says what global_batch_size says, too", field="batch_tokens", hint="one of them"))
     if not 0 < goodput <= 1:
-        found.add(Problem("out of range", field="goodput", got=str(goodput), need="a share above 0, at most 1"))
+        gathered.add(Problem("out of range", field="goodput", got=str(goodput), need="a share above 0, at most 1"))
     if not 1 <= most_gpus <= MOST_ASKED:
-        found.add(Problem("out of range", field="most_gpus", got=f"{most_gpus}", need=f"1 to {MOST_ASKED:,}"))
+        gathered.add(Problem("out of range", field="most_gpus", got=f"{most_gpus}", need=f"1 to {MOST_ASKED:,}"))
     names = zoo_clusters() if clusters == ALL else [clusters] if isinstance(clusters, str) else list(clusters)
-    known = found.collect(lambda: _known(job, names, prices, changes or {}))
-    if found.all or known is None or deadline_s is None or total is None:
-        raise InputError(found.all)
+    known = gathered.collect(lambda: _known(job, names, prices, changes or {}))
+    if gathered.all or known is None or deadline_s is None or total is None:
+        raise InputError(gathered.all)
     model = known.models[job["model"]]
     length = int(job.get("seq_length") or min(model.max_position_embeddings, DEFAULT_SEQUENCE))
     batch = job.get("global_batch_size") or even_batch(of_batch or BATCH_TOKENS, length)
@@ -169,15 +169,15 @@ def read_size(
 
 def _known(
     job: Mapping[str, Any], clusters: Sequence[str], prices: Mapping[str, float], changes: Mapping[str, str]
-) -> Asked:
-    """The same as a sweep over the clusters, whose fields and descriptors are checked as any sweep's are."""
+) -> SweepJob:
+    """Ask it as a sweep over the clusters, whose fields and descriptors are checked as any sweep's are."""
     data = {
         "job": {"global_batch_size": 1, **job},
         "sweep": {"cluster": list(clusters), "gpus": [1]},
         "prices": dict(prices),
     }
     try:
-        return asked(in_sweep(Document(data, file=""), changes), None)
+        return sweep_job(in_sweep(Document(data, file=""), changes), None)
     except InputError as error:
         raise InputError(
             [replace(problem, field=(problem.field or "").removeprefix("job.")) for problem in error.problems]

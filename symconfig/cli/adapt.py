@@ -49,18 +49,20 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Exit 0: all that the plan decides is in the files, or would be, and an audit of them finds no error; 1: something
-    has to be put in by hand, or an error is left."""
+    """Exit 0: all that the plan decides is in the files, or would be, and an audit of them finds no error.
+
+    1: something has to be put in by hand, or an error is left.
+    """
     from symconfig.api import existing
     from symconfig.api.planning import Problems
     from symconfig.plans.file import load_plan
 
-    found = Problems()
-    plan = found.collect(lambda: load_plan(Path(arguments.plan)))
+    problems = Problems()
+    plan = problems.collect(lambda: load_plan(Path(arguments.plan)))
     instead = f"symconfig replan {arguments.plan} --set {{}} --out DIR, then --plan DIR"
-    given = found.collect(lambda: variables(arguments.set, arguments.source, instead))
-    if plan is None or given is None or found.all:
-        raise InputError(found.all)
+    given = problems.collect(lambda: variables(arguments.set, arguments.source, instead))
+    if plan is None or given is None or problems.all:
+        raise InputError(problems.all)
     if arguments.partial and not arguments.in_place:
         raise InputError(Problem("says what to write, and nothing is written", field="--partial", need="--in-place"))
     outcome = existing.adapt(

@@ -46,18 +46,18 @@ def run(arguments: argparse.Namespace) -> int:
 
     for option in OPTIONS:  # those of `plan` that it has not
         arguments.__dict__.setdefault(option[2:].replace("-", "_"), None)
-    found = Problems()
-    html = page_path(arguments.html, arguments.force, found)
-    changes = found.collect(lambda: parsed(arguments.change))
-    asked = found.collect(lambda: request(arguments))
-    if asked is None or changes is None or found.all:
-        raise InputError(found.all)
+    gathered = Problems()
+    html = page_path(arguments.html, arguments.force, gathered)
+    changes = gathered.collect(lambda: parsed(arguments.change))
+    job = gathered.collect(lambda: request(arguments))
+    if job is None or changes is None or gathered.all:
+        raise InputError(gathered.all)
     try:
         with Progress(sys.stderr) as progress:
-            problems = (*found.all, *asked.problems)
-            cases = adaptability(asked.document, changes, problems=problems, progress=progress)
+            problems = (*gathered.all, *job.problems)
+            cases = adaptability(job.document, changes, problems=problems, progress=progress)
     except SymconfigError as error:
-        raise type(error)([as_options(problem, asked) for problem in error.problems]) from None
+        raise type(error)([as_options(problem, job) for problem in error.problems]) from None
     if arguments.json:
         print_json(to_dict(cases))
     else:

@@ -45,26 +45,26 @@ def run(arguments: argparse.Namespace) -> int:
             plan = started(plan, entry_of(target, plan), size, "replan" if arguments.replan else "fail")
         except SymconfigError as error:
             raise type(error)([_as_options(problem) for problem in error.problems]) from None
-    found = words(plan, target)
+    options = words(plan, target)
     if arguments.json:
         print_json(
             {
                 "schema": "symconfig.args/1",
                 "target": target,
                 "world_size": plan.best.parallel.world_size,
-                "words": found,
+                "words": options,
             }
         )
     elif arguments.null:
-        write_data("".join(f"{word}\0" for word in found))
-    elif wrong := list(unsafe(found)):
+        write_data("".join(f"{word}\0" for word in options))
+    elif wrong := list(unsafe(options)):
         raise InputError(wrong)
     else:
-        write_data("".join(f"{word}\n" for word in found))
+        write_data("".join(f"{word}\n" for word in options))
     return 0
 
 
 def _as_options(problem: Problem) -> Problem:
-    """In the words of the command line."""
+    """Rewrite a problem in the words of the command line."""
     hint = problem.hint and problem.hint.replace('on_mismatch="replan"', "--replan")
     return replace(problem, field="--world-size" if problem.field == "world_size" else problem.field, hint=hint)

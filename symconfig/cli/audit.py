@@ -72,15 +72,15 @@ def run(arguments: argparse.Namespace) -> int:
         return _rules(arguments.json)
     from symconfig.api.planning import Problems
 
-    found, failed = Problems(), Problems()
+    problems, failed = Problems(), Problems()
     if not arguments.source:
-        found.add(Problem("a launch script, a config or a line of arguments is missing", field="FILE"))
-    one_at_a_time(found, arguments, arguments.source, "json", "html", "best")
-    outputs = _outputs(arguments, found)
-    html = page_path(arguments.html, arguments.force, found)
+        problems.add(Problem("a launch script, a config or a line of arguments is missing", field="FILE"))
+    one_at_a_time(problems, arguments, arguments.source, "json", "html", "best")
+    outputs = _outputs(arguments, problems)
+    html = page_path(arguments.html, arguments.force, problems)
     audits = []
     for source in arguments.source or (None,):
-        done = failed.collect(partial(_audited, arguments, source, found))
+        done = failed.collect(partial(_audited, arguments, source, problems))
         if done is None:
             continue
         audits.append(done)
@@ -107,18 +107,18 @@ def _audited(arguments: argparse.Namespace, source: str | None, outside: Problem
     from symconfig.api.planning import Problems
     from symconfig.report.progress import Progress
 
-    found = Problems(outside.all)
-    limits = found.collect(lambda: _limits(arguments.memory_margin))
-    cluster = found.collect(lambda: named_cluster(arguments.cluster)) if arguments.cluster is not None else None
+    problems = Problems(outside.all)
+    limits = problems.collect(lambda: _limits(arguments.memory_margin))
+    cluster = problems.collect(lambda: named_cluster(arguments.cluster)) if arguments.cluster is not None else None
     gpus, seq_length, vocab_size = (
-        found.collect(partial(whole, f"--{name.replace('_', '-')}", getattr(arguments, name)))
+        problems.collect(partial(whole, f"--{name.replace('_', '-')}", getattr(arguments, name)))
         for name in ("gpus", "seq_length", "vocab_size")
     )
-    given = found.collect(
+    given = problems.collect(
         lambda: variables(arguments.set, source, f"--cluster '{arguments.cluster or 'h100'} with {{}}'")
     )
     if source is None:
-        raise InputError(found.all)
+        raise InputError(problems.all)
     with Progress(sys.stderr) as progress:
         return api_audit.audit(
             source,
@@ -134,7 +134,7 @@ def _audited(arguments: argparse.Namespace, source: str | None, outside: Problem
             root=arguments.root,
             limits=limits,
             plan=not arguments.no_plan,
-            problems=found.all,
+            problems=problems.all,
             progress=lambda text: progress.say(text),
         )
 
@@ -144,8 +144,8 @@ def _page(done: Audit, path: Path, source: str | None, force: bool) -> None:
     from symconfig.api.page import plan_page, report_page
     from symconfig.report import audit as report
 
-    said = report.blocks(done)
-    page = report_page(f"Audit of {source}", said) if done.better is None else plan_page(done.better, before=said)
+    blocks = report.blocks(done)
+    page = report_page(f"Audit of {source}", blocks) if done.better is None else plan_page(done.better, before=blocks)
     write_page(path, page, force)
 
 
@@ -162,14 +162,14 @@ def _limits(margin: str | None) -> Limits:
         ) from None
 
 
-def _outputs(arguments: argparse.Namespace, found: Problems) -> dict[str, Path]:
-    """The files to write, by what they hold; what is wrong with them is said before the work."""
+def _outputs(arguments: argparse.Namespace, problems: Problems) -> dict[str, Path]:
+    """Return the files to write, by their kind; problems of their paths are reported before the work."""
     kinds = {"sarif": ("SARIF", ".sarif", ".json"), "best": ("JSON", ".json")}
     paths = {name: Path(getattr(arguments, name)) for name in kinds if getattr(arguments, name) is not None}
     for name, path in paths.items():
-        found.collect(partial(check_output, f"--{name}", path, arguments.force, kinds[name]))
+        problems.collect(partial(check_output, f"--{name}", path, arguments.force, kinds[name]))
     if "best" in paths and arguments.no_plan:
-        found.add(Problem("is the plan that --no-plan does not look for", field="--best"))
+        problems.add(Problem("is the plan that --no-plan does not look for", field="--best"))
     return paths
 
 

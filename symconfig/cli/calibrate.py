@@ -14,7 +14,7 @@ from symconfig.errors import InputError, Problem
 
 if TYPE_CHECKING:
     from symconfig.api.planning import Problems
-    from symconfig.measured.runs import Told
+    from symconfig.measured.runs import Additions
 
 NAME = "calibrate"
 DOES = "fit the constants of a GPU type to measured runs"
@@ -66,23 +66,23 @@ def _run(arguments: argparse.Namespace) -> int:
     from symconfig.report.calibration import blocks, to_dict
     from symconfig.report.progress import Progress
 
-    found = api.Problems()
+    problems = api.Problems()
     out = Path(arguments.out) if arguments.out is not None else None
     if out is not None:
-        found.collect(lambda: check_yaml("--out", out, arguments.force))
-    cluster = found.collect(lambda: named_cluster(arguments.cluster)) if arguments.cluster is not None else None
-    paths = [path for name in arguments.files for path in found.collect(partial(in_folder, Path(name))) or ()]
+        problems.collect(lambda: check_yaml("--out", out, arguments.force))
+    cluster = problems.collect(lambda: named_cluster(arguments.cluster)) if arguments.cluster is not None else None
+    paths = [path for name in arguments.files for path in problems.collect(partial(in_folder, Path(name))) or ()]
     for path in paths:
         if not path.exists():
-            found.add(Problem("there is no such file", file=str(path)))
-    told = _told(arguments, found)
-    if found.all:
-        raise InputError(found.all)
+            problems.add(Problem("there is no such file", file=str(path)))
+    additions = _additions(arguments, problems)
+    if problems.all:
+        raise InputError(problems.all)
     with Progress(sys.stderr) as progress:
         progress.say("predicting the measured runs")
-        measured = found.collect(lambda: runs(paths, cluster, told))
-        if found.all or measured is None:
-            raise InputError(found.all)
+        measured = problems.collect(lambda: runs(paths, cluster, additions))
+        if problems.all or measured is None:
+            raise InputError(problems.all)
         if out is not None and len(measured.timed) > 1:
             names = ", ".join(known.name for known, _ in measured.timed)
             raise InputError(
@@ -109,24 +109,24 @@ def _run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _told(arguments: argparse.Namespace, found: Problems) -> Told:
-    """The options that say what a log does not."""
+def _additions(arguments: argparse.Namespace, problems: Problems) -> Additions:
+    """Return the options that add what a log does not hold."""
     from symconfig.descriptor.load import load_model
-    from symconfig.measured.runs import RECOMPUTE, Told
+    from symconfig.measured.runs import RECOMPUTE, Additions
 
     gpus, micro, batch, length = (
-        found.collect(partial(whole, f"--{name.replace('_', '-')}", getattr(arguments, name)))
+        problems.collect(partial(whole, f"--{name.replace('_', '-')}", getattr(arguments, name)))
         for name in ("gpus", "micro_batch_size", "global_batch_size", "seq_length")
     )
-    model = found.collect(lambda: load_model(arguments.model)) if arguments.model is not None else None
+    model = problems.collect(lambda: load_model(arguments.model)) if arguments.model is not None else None
     if arguments.recompute not in (None, *RECOMPUTE):
         need = ", ".join(RECOMPUTE)
-        found.add(Problem("wrong value", field="--recompute", got=arguments.recompute, need=need))
-    return Told(model, gpus, micro, batch, length, arguments.recompute)
+        problems.add(Problem("wrong value", field="--recompute", got=arguments.recompute, need=need))
+    return Additions(model, gpus, micro, batch, length, arguments.recompute)
 
 
 def _as_command(paths: Sequence[Path], arguments: argparse.Namespace) -> str:
-    """The command as a fitted constant names it: without folders, which are another person's."""
+    """Return the command as a fitted constant names it: without folders, which are another person's."""
     words = ["symconfig calibrate", *(path.name for path in paths)]
     if arguments.cluster is not None:
         words += ["--cluster", Path(arguments.cluster).name]

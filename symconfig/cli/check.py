@@ -30,10 +30,10 @@ def run(arguments: argparse.Namespace) -> int:
     from symconfig.api.problems import Problems
     from symconfig.report.check import blocks, to_dict
 
-    found, passed = Problems(), True
-    one_at_a_time(found, arguments, arguments.place, "json")
-    for place in () if found.all else arguments.place:
-        checked = found.collect(partial(check, place, arguments.templates, arguments.solve))
+    problems, passed = Problems(), True
+    one_at_a_time(problems, arguments, arguments.place, "json")
+    for place in () if problems.all else arguments.place:
+        checked = problems.collect(partial(check, place, arguments.templates, arguments.solve))
         if checked is None:
             continue
         passed &= checked.passed
@@ -41,6 +41,6 @@ def run(arguments: argparse.Namespace) -> int:
             print_json(to_dict(checked))
         else:
             say([place, *blocks(checked)] if len(arguments.place) > 1 else blocks(checked))
-    if found.all:
-        raise InputError(found.all)
+    if problems.all:
+        raise InputError(problems.all)
     return 0 if passed else 1

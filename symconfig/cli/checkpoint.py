@@ -26,11 +26,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Exit 0; 1 where a plan was named and nothing of the checkpoint loads; bad input, also a folder that is no whole
-    checkpoint, is exit 2."""
+    """Exit 0; 1 where a plan was named and nothing of the checkpoint loads.
+
+    Bad input, also a folder that is no whole checkpoint, is exit 2.
+    """
     from symconfig.api.planning import Problems
     from symconfig.plans.file import load_plan
-    from symconfig.report.checkpoint import found, verdict
+    from symconfig.report.checkpoint import contents, verdict
     from symconfig.runs.checkpoint import Verdict, of_folder, read
 
     problems = Problems()
@@ -55,5 +57,5 @@ def run(arguments: argparse.Namespace) -> int:
             }
         )
     else:
-        say([*found(folder), *(verdict(answer) if answer is not None else ())])
+        say([*contents(folder), *(verdict(answer) if answer is not None else ())])
     return int(answer is not None and answer.verdict is Verdict.NO)

@@ -34,9 +34,9 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     from symconfig.api.zoo import clusters
 
-    found = clusters()
+    lines = clusters()
     if arguments.json:
-        print_json({"schema": "symconfig.clusters/1", "clusters": [one.to_dict() for one in found]})
+        print_json({"schema": "symconfig.clusters/1", "clusters": [one.to_dict() for one in lines]})
     else:
-        say(cluster_list(found))
+        say(cluster_list(lines))
     return 0

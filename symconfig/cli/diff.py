@@ -23,9 +23,9 @@ def run(arguments: argparse.Namespace) -> int:
     from symconfig.api import replan as api_replan
     from symconfig.report import diff as report
 
-    found = api_replan.diff(arguments.before, arguments.after)
+    diff = api_replan.diff(arguments.before, arguments.after)
     if arguments.json:
-        print_json(report.to_dict(found))
+        print_json(report.to_dict(diff))
     else:
-        say(report.blocks(found))
-    return 1 if arguments.exit_code and not found.same else 0
+        say(report.blocks(diff))
+    return 1 if arguments.exit_code and not diff.same else 0

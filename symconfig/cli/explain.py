@@ -35,10 +35,15 @@ def run(arguments: argparse.Namespace) -> int:
 
     loaded = load_plan(Path(arguments.plan))
     with retraced(arguments.plan):
-        found, schedules = formulas(loaded), compared(loaded, loaded.best)
+        explained, schedules = formulas(loaded), compared(loaded, loaded.best)
         costs = symbolic(loaded, loaded.best)
     if arguments.json:
-        print_json({**to_dict(loaded, found, schedules), "symbolic": symbols.to_dict(costs)})
+        print_json({**to_dict(loaded, explained, schedules), "symbolic": symbols.to_dict(costs)})
     else:
-        say([*blocks(loaded, found, schedules, every=arguments.all), *symbols.blocks(costs, every=arguments.all)])
+        say(
+            [
+                *blocks(loaded, explained, schedules, every=arguments.all),
+                *symbols.blocks(costs, every=arguments.all),
+            ]
+        )
     return 0

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from symconfig.cli.options import add_changes, add_files, changes, wanted
-from symconfig.cli.shared import as_changes, note, print_json, say
+from symconfig.cli.shared import as_changes, note, print_json, replaced, say
 from symconfig.errors import InputError, Problem
 
 if TYPE_CHECKING:
@@ -48,23 +48,23 @@ def run(arguments: argparse.Namespace) -> int:
     from symconfig.runs.replan.fallback import fallback as solve
     from symconfig.solve.answer import TOP
 
-    found = api.Problems()
+    problems = api.Problems()
     out = Path(arguments.out) if arguments.out is not None else None
     if out is not None:
-        found.collect(lambda: api.check_free(out, arguments.force))
-    lost = found.collect(partial(_range, arguments.lose_nodes))
-    asked = found.collect(partial(wanted, arguments))
-    plan = found.collect(partial(load_plan, Path(arguments.plan)))
-    changed = found.collect(lambda: changes(arguments)) or {}
-    if found.all or lost is None or asked is None or plan is None:
-        raise InputError(found.all)
+        problems.collect(lambda: api.check_free(out, arguments.force))
+    lost = problems.collect(partial(_range, arguments.lose_nodes))
+    files = problems.collect(partial(wanted, arguments))
+    plan = problems.collect(partial(load_plan, Path(arguments.plan)))
+    changed = problems.collect(lambda: changes(arguments)) or {}
+    if problems.all or lost is None or files is None or plan is None:
+        raise InputError(problems.all)
     try:
         with Progress(sys.stderr) as progress:
             plan = _on_changed(plan, changed, progress)
             result = solve(plan, lost, top=TOP, progress=progress)
     except InputError as error:
         raise InputError([_as_option(as_changes(problem, changed)) for problem in error.problems]) from None
-    written = write(result, out, asked, force=arguments.force) if out is not None else []
+    written = write(result, out, files, force=arguments.force, tell=replaced) if out is not None else []
     if arguments.json:
         print_json(FallbackResult(result).to_dict())
     else:
@@ -77,13 +77,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _on_changed(plan: Plan, changed: Mapping[str, str], progress: Progress) -> Plan:
-    """The plan made again for its cluster with the changes, where the smaller plans run, too."""
+    """Plan again for the plan's cluster with the changes, where the smaller plans run, too."""
     from symconfig.api import replan as api_replan
 
     if not changed:
         return plan
     note(f"note: the plan itself is made again with {', '.join(f'{name}={value}' for name, value in changed.items())}")
-    return api_replan.again(plan, api_replan.Wanted(asked={}, changes=changed), progress=progress).found.new
+    return api_replan.replan_again(plan, api_replan.Wanted(wishes={}, changes=changed), progress=progress).found.new
 
 
 def _as_option(problem: Problem) -> Problem:
@@ -91,7 +91,7 @@ def _as_option(problem: Problem) -> Problem:
 
 
 def _range(text: str) -> range:
-    """The numbers that 1..4, or 2 alone, names."""
+    """Read the numbers that 1..4, or 2 alone, names."""
     match = re.fullmatch(r"(\d{1,6})(?:\.\.(\d{1,6}))?", text, re.ASCII)
     low, high = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
     if not 1 <= low <= high:

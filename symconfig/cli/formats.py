@@ -22,15 +22,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Every target and launcher; with a plan, which can carry it and what the others cannot say."""
+    """List every target and launcher; with a plan, those that can carry it and what the others cannot express."""
     from symconfig.plans.file import load_plan
     from symconfig.report.formats import blocks, to_dict
     from symconfig.report.formats import formats as every
 
     plan = load_plan(Path(arguments.plan)) if arguments.plan is not None else None
-    found = every(plan, Path(arguments.templates) if arguments.templates is not None else None)
+    carried = every(plan, Path(arguments.templates) if arguments.templates is not None else None)
     if arguments.json:
-        print_json(to_dict(found))
+        print_json(to_dict(carried))
     else:
-        say(blocks(found))
+        say(blocks(carried))
     return 0

@@ -17,7 +17,7 @@ from symconfig.errors import InputError, Problem
 
 
 def names(text: str) -> list[str]:
-    """a,b -> ["a", "b"]"""
+    """Split names at commas: a,b -> ["a", "b"]"""
     return [name for name in text.split(",") if name]
 
 
@@ -63,7 +63,7 @@ _WHOLE = re.compile(r"[-+]?[0-9]{1,100}")
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What was asked: the job's document, where relative paths start, and what is already known to be wrong."""
+    """A request: the job's document, the folder where relative paths start, and the problems that are already known."""
 
     document: Document
     given: frozenset[str]  # options on the command line
@@ -77,8 +77,8 @@ class Request:
 
 
 def request(arguments: argparse.Namespace) -> Request:
-    """The recipe, if any, with the job file over it and the options over both. Raises InputError for a file that cannot
-    be read, or where there is no such recipe."""
+    """Lay the job file over the recipe, if any, and the options over both. Raises InputError for a file that cannot be
+    read, or where there is no such recipe."""
     recipe, unsaid = _recipe(getattr(arguments, "like", None))
     document = _file(arguments.job) if arguments.job else Document({}, file="")
     if not isinstance(document.data, dict):
@@ -127,7 +127,7 @@ def _swallowed(arguments: argparse.Namespace) -> Iterator[Problem]:
 
 
 def _recipe(name: str | None) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The fields of a job that is like a recipe, and what of it they cannot say."""
+    """Return the fields of a job that is like a recipe, and what of it they cannot express."""
     from symconfig.descriptor.recipe import find_recipe
 
     if name is None:
@@ -141,7 +141,7 @@ def _recipe(name: str | None) -> tuple[dict[str, Any], tuple[str, ...]]:
 
 
 def _base(target: str, arguments: argparse.Namespace) -> str:
-    """The target that one of the user's own templates can be told as much as; a name that there is none of stays."""
+    """Return the target that one of the user's own templates is based on; an unknown name stays."""
     from symconfig.render import targets
     from symconfig.render.overlay import overlaid
 
@@ -154,17 +154,17 @@ def _base(target: str, arguments: argparse.Namespace) -> str:
     return known[target].base if target in known else target
 
 
-def as_options(problem: Problem, asked: Request) -> Problem:
-    """The problem in the words of the command line, where the field came from there."""
+def as_options(problem: Problem, request: Request) -> Problem:
+    """Rewrite the problem in the words of the command line, where the field came from there."""
     name = problem.field or ""
-    if name.startswith("pins.") and name[5:] in asked.pinned:
+    if name.startswith("pins.") and name[5:] in request.pinned:
         return replace(problem, file=None, line=None, column=None, field=f"--pin {name[5:]}")
     if name.startswith("cluster."):
-        named_here = "--cluster" in asked.given
+        named_here = "--cluster" in request.given
         there = replace(problem, file=None, line=None, column=None) if named_here else problem
-        return as_changes(there, asked.changes)
+        return as_changes(there, request.changes)
     option = next((option for option, (path, _) in OPTIONS.items() if ".".join(path) == name), None)
-    if option is None or (asked.from_file and option not in asked.given):
+    if option is None or (request.from_file and option not in request.given):
         return problem
     missing = problem.what == "this field is missing"
     return replace(
@@ -195,7 +195,7 @@ def _put(data: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
 
 
 def _read(text: Any, kind: Callable[[str], Any]) -> Any:
-    """The value of an option; text that is no number stays text, and the job's check says so."""
+    """Parse the value of an option; text that is no number stays text, and the job's check reports it."""
     try:
         return kind(text) if kind is not int or _WHOLE.fullmatch(text) else text
     except ValueError:
@@ -203,7 +203,7 @@ def _read(text: Any, kind: Callable[[str], Any]) -> Any:
 
 
 def _pins(words: Sequence[str], problems: list[Problem]) -> dict[str, str]:
-    """NAME=VALUE words as a mapping."""
+    """Split NAME=VALUE words into a mapping."""
     pins: dict[str, str] = {}
     for word in words:
         name, equals, value = word.partition("=")

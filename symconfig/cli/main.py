@@ -30,8 +30,10 @@ DEBUG_VARIABLE = "SYMCONFIG_DEBUG"
 
 
 class Command(Protocol):
-    """A module of this package that is a command: its name, its line in the list of commands, command lines to begin
-    with, its options, its run."""
+    """A module of this package that is a command.
+
+    Its name, its line in the list of commands, command lines to begin with, its options, its run.
+    """
 
     NAME: str
     DOES: str
@@ -72,14 +74,14 @@ def commands(words: Sequence[str]) -> list[Command]:
 
 
 class _Formatter(argparse.HelpFormatter):
-    """Breaks lines as argparse does, but those of examples, which are to be copied."""
+    """A formatter that breaks lines as argparse does, but not those of examples, which are to be copied."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return text if text.startswith(_EXAMPLES) else super()._fill_text(text, width, indent)
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in the words of every other error, without the wall of usage."""
+    """A parser whose errors read like every other error, without the wall of usage."""
 
     groups: Mapping[str, Sequence[argparse.Action]] = {}  # commands by their title
 
@@ -98,8 +100,8 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         if wrong := _NO_COMMAND.match(message):
-            near = difflib.get_close_matches(wrong[1], map(name_of, COMMANDS), n=1)
-            hint = f"symconfig {near[0]}" if near else f"{self.prog} --help"
+            similar = difflib.get_close_matches(wrong[1], map(name_of, COMMANDS), n=1)
+            hint = f"symconfig {similar[0]}" if similar else f"{self.prog} --help"
             raise InputError(Problem("there is no such command", field=wrong[1], hint=hint))
         raise InputError(Problem(message, hint=f"{self.prog} --help"))
 
@@ -138,8 +140,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _open_streams() -> None:
-    """Open the null device in the place of standard streams that are closed (`>&-`): what is written there is dropped,
-    and no other file gets their numbers."""
+    """Open the null device in the place of standard streams that are closed (`>&-`).
+
+    What is written there is dropped, and no other file gets their numbers.
+    """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)
@@ -164,10 +168,10 @@ def _run(words: list[str]) -> int:
 
 
 def _unknown(word: str, parser: argparse.ArgumentParser) -> Problem:
-    """An option that no command has, with the nearest one that exists."""
+    """Report an option that no command has, with the nearest one that exists."""
     known = [option for action in parser._actions for option in action.option_strings]
-    near = difflib.get_close_matches(word.partition("=")[0], known, n=1)
-    return Problem(f"unknown argument {word!r}", hint=near[0] if near else f"{parser.prog} --help")
+    similar = difflib.get_close_matches(word.partition("=")[0], known, n=1)
+    return Problem(f"unknown argument {word!r}", hint=similar[0] if similar else f"{parser.prog} --help")
 
 
 def _fail(problems: Sequence[Problem], code: int, as_json: bool) -> int:
@@ -176,8 +180,8 @@ def _fail(problems: Sequence[Problem], code: int, as_json: bool) -> int:
         for problem in problems:
             note(f"error: {problem}")
         if as_json:
-            found = [{name: getattr(problem, name) for name in Problem.__slots__} for problem in problems]
-            print_json({"schema": "symconfig.error/1", "exit_code": code, "problems": found})
+            data = [{name: getattr(problem, name) for name in Problem.__slots__} for problem in problems]
+            print_json({"schema": "symconfig.error/1", "exit_code": code, "problems": data})
         sys.stdout.flush()
     except BrokenPipeError:
         return _broken_pipe()
@@ -187,13 +191,13 @@ def _fail(problems: Sequence[Problem], code: int, as_json: bool) -> int:
 
 
 def _broken_pipe() -> int:
-    """Nobody reads any more (`| head`)."""
+    """Return the exit status when nobody reads any more (`| head`)."""
     _silence()
     return BROKEN_PIPE
 
 
 def _silence() -> None:
-    """What cannot be written is dropped, so that the interpreter does not complain when it flushes at exit."""
+    """Drop what cannot be written, so that the interpreter does not complain when it flushes at exit."""
     devnull = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
         try:

@@ -33,47 +33,47 @@ def run(arguments: argparse.Namespace) -> int:
     if raw is not None:
         write_text(raw, as_yaml(times), arguments.force)
         note(f"wrote {raw}")
-    found = fit_kernels(times, cluster) if cluster is not None else None
-    if out is not None and found is not None:
-        write_text(out, _profile(times, found), arguments.force)
+    fit = fit_kernels(times, cluster) if cluster is not None else None
+    if out is not None and fit is not None:
+        write_text(out, _profile(times, fit), arguments.force)
         note(f"wrote {out}")
-    _show(arguments, times, found)
+    _show(arguments, times, fit)
     return 0
 
 
-def _show(arguments: argparse.Namespace, times: KernelTimes, found: KernelFit | None) -> None:
+def _show(arguments: argparse.Namespace, times: KernelTimes, fit: KernelFit | None) -> None:
     from symconfig.report.kernels import blocks, to_dict
 
     if arguments.json:
-        print_json(to_dict(times, found))
+        print_json(to_dict(times, fit))
     else:
-        say(blocks(times, found))
+        say(blocks(times, fit))
 
 
 def _times(
     arguments: argparse.Namespace, out: Path | None, raw: Path | None
 ) -> tuple[KernelTimes, ClusterDescriptor | None]:
-    """What a file holds or this machine shows, and the cluster whose peaks it is compared with.
+    """Return the times of a file or of this machine, and the cluster whose peaks they are compared with.
 
     All that can be known to be wrong is said before anything is measured.
     """
     from symconfig.api.planning import Problems
     from symconfig.measured.gpu.kernel_times import read
 
-    found = Problems()
-    _check_options(arguments, found)
+    problems = Problems()
+    _check_options(arguments, problems)
     for field, path in (("--out", out), ("--raw", raw)):
         if path is not None:
-            found.collect(partial(check_yaml, field, path, arguments.force))
-    budget_s = found.collect(lambda: _budget(arguments.budget))
-    known = found.collect(lambda: named_cluster(arguments.cluster)) if arguments.cluster is not None else None
+            problems.collect(partial(check_yaml, field, path, arguments.force))
+    budget_s = problems.collect(lambda: _budget(arguments.budget))
+    known = problems.collect(lambda: named_cluster(arguments.cluster)) if arguments.cluster is not None else None
     if arguments.times is not None:
-        times = found.collect(lambda: read(_existing(arguments.times)))
-        if found.all or times is None:
-            raise InputError(found.all)
+        times = problems.collect(lambda: read(_existing(arguments.times)))
+        if problems.all or times is None:
+            raise InputError(problems.all)
         return times, known or _cluster(times.cluster, times.rig.product, out)
-    if found.all or budget_s is None:
-        raise InputError(found.all)
+    if problems.all or budget_s is None:
+        raise InputError(problems.all)
     return _measured(arguments, budget_s, known, out)
 
 
@@ -92,7 +92,7 @@ def _measured(
 
 
 def _cluster(name: str | None, product: str | None, out: Path | None) -> ClusterDescriptor | None:
-    """The zoo's cluster with this GPU. A CPU has none, and does without where nothing is written."""
+    """Return the zoo's cluster with this GPU. A CPU has none, and does without where nothing is written."""
     from symconfig.descriptor.load import load_cluster, zoo_clusters
 
     if name in zoo_clusters():
@@ -117,9 +117,9 @@ def _cluster(name: str | None, product: str | None, out: Path | None) -> Cluster
     return None
 
 
-def _check_options(arguments: argparse.Namespace, found: Problems) -> None:
+def _check_options(arguments: argparse.Namespace, problems: Problems) -> None:
     if arguments.folder is not None:
-        found.add(
+        problems.add(
             Problem(
                 "kernels are measured without a plan",
                 field="DIR",
@@ -130,10 +130,10 @@ def _check_options(arguments: argparse.Namespace, found: Problems) -> None:
     for name in _OF_A_RANK:
         if getattr(arguments, name) is not None:
             field = "--" + name.replace("_", "-")
-            found.add(Problem("says something of a plan's rank, and --kernels measures none", field=field))
+            problems.add(Problem("says something of a plan's rank, and --kernels measures none", field=field))
     for name in _OF_MEASURING:
         if arguments.times is not None and getattr(arguments, name) is not None:
-            found.add(Problem("says how to measure, and --times takes what a file holds", field=f"--{name}"))
+            problems.add(Problem("says how to measure, and --times takes what a file holds", field=f"--{name}"))
 
 
 def _budget(text: str | None) -> float:
@@ -147,10 +147,10 @@ def _existing(name: str) -> Path:
     return path
 
 
-def _profile(times: KernelTimes, found: KernelFit) -> str:
-    """A file that clusters can name under `kernels:`."""
+def _profile(times: KernelTimes, fit: KernelFit) -> str:
+    """Return a file that clusters can name under `kernels:`."""
     from symconfig.descriptor.write import kernels_yaml
 
-    head = f"# Constants of {found.cluster.name}'s GPU, fitted to {len(found.rows)} kernels measured on {times.rig}.\n"
+    head = f"# Constants of {fit.cluster.name}'s GPU, fitted to {len(fit.rows)} kernels measured on {times.rig}.\n"
     use = "# A cluster descriptor uses them with `kernels: ./` and this file's name, relative to its own folder.\n"
-    return head + use + kernels_yaml(found.kernels)
+    return head + use + kernels_yaml(fit.kernels)

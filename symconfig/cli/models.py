@@ -41,11 +41,11 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     from symconfig.api.zoo import models
 
-    found = models()
+    lines = models()
     if arguments.json:
-        print_json({"schema": "symconfig.models/1", "models": [one.to_dict() for one in found]})
+        print_json({"schema": "symconfig.models/1", "models": [one.to_dict() for one in lines]})
     else:
-        say(model_list(found))
+        say(model_list(lines))
     return 0
 
 
@@ -53,9 +53,9 @@ def _families(arguments: argparse.Namespace) -> int:
     from symconfig.api.zoo import families, family
     from symconfig.report.families import family_list, family_shown
 
-    found = families() if arguments.name is None else (family(arguments.name),)
+    listed = families() if arguments.name is None else (family(arguments.name),)
     if arguments.json:
-        print_json({"schema": "symconfig.families/1", "families": [one.to_dict() for one in found]})
+        print_json({"schema": "symconfig.families/1", "families": [one.to_dict() for one in listed]})
     else:
-        say(family_list(found) if arguments.name is None else family_shown(found[0]))
+        say(family_list(listed) if arguments.name is None else family_shown(listed[0]))
     return 0

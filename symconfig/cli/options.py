@@ -17,7 +17,7 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z_0-9]*\Z")
 
 
 def add_job(parser: argparse.ArgumentParser) -> None:
-    """Options that are fields of a job."""
+    """Add the options that are fields of a job."""
     what = parser.add_argument_group("the job")
     what.add_argument(
         "--model", metavar="M", help="zoo name, id of Hugging Face, or path of a descriptor or config.json"
@@ -32,7 +32,7 @@ def add_job(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--task",
         metavar="T",
-        help="pretrain, sft, lora or (with a section rl in the job) rl; default: lora for adapters, else pretrain",
+        help="pretrain, sft, lora or, with a section of the job, dpo or rl; default: lora for adapters, else pretrain",
     )
     what.add_argument("--hf-weights", metavar="W", help="Hugging Face weights to start from (sft, lora: the model's)")
     add_lora(parser)
@@ -58,7 +58,7 @@ def add_job(parser: argparse.ArgumentParser) -> None:
 
 
 def add_changes(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
-    """--set: what differs from the cluster that is named."""
+    """Add --set: the changes of the named cluster."""
     parser.add_argument(
         "--set",
         metavar="FIELD=VALUE",
@@ -69,14 +69,14 @@ def add_changes(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> No
 
 
 def changes(arguments: argparse.Namespace) -> dict[str, str]:
-    """What --set changes of the cluster, `field: value`. Raises InputError."""
+    """Return the changes that --set makes to the cluster, `field: value`. Raises InputError."""
     from symconfig.descriptor.cluster_name import pairs
 
     return pairs(arguments.set, "--set")
 
 
 def add_lora(parser: argparse.ArgumentParser) -> None:
-    """Options of low-rank adapters; each of them means task lora."""
+    """Add the options of low-rank adapters; each of them means task lora."""
     add = parser.add_argument_group("low-rank adapters, for --task lora").add_argument
     add("--lora-r", metavar="R", help="their rank (default 16)")
     add("--lora-alpha", metavar="A", help="their scale times the rank (default: twice the rank)")
@@ -86,7 +86,7 @@ def add_lora(parser: argparse.ArgumentParser) -> None:
 
 
 def add_images(parser: argparse.ArgumentParser) -> None:
-    """Options of the images that a multimodal model is trained on."""
+    """Add the options of the images that a multimodal model is trained on."""
     add = parser.add_argument_group("images, for a model with a vision tower").add_argument
     add("--images-per-sequence", metavar="I", help="in the mean (default 0: text alone, without the tower)")
     add("--image-size", metavar="PIXELS", help="along a side, where the tower takes any (default: the model's)")
@@ -94,7 +94,7 @@ def add_images(parser: argparse.ArgumentParser) -> None:
 
 
 def add_training(parser: argparse.ArgumentParser) -> None:
-    """Options that are fields of a job's `training`, of those that every run sets."""
+    """Add the options that are fields of a job's `training`, of those that every run sets."""
     add = parser.add_argument_group("the run; a JOB.yaml has more in `training`").add_argument
     add("--save", metavar="DIR", help="folder for checkpoints (default: none are written)")
     add("--load", metavar="DIR", help="folder of the checkpoint to start from")
@@ -111,7 +111,7 @@ def add_training(parser: argparse.ArgumentParser) -> None:
 
 
 def add_answer(parser: argparse.ArgumentParser) -> None:
-    """How much of the answer is shown, and where its files go."""
+    """Add the options for how much of the answer is shown, and where its files go."""
     out = parser.add_argument_group("the answer")
     out.add_argument("--top", metavar="K", default="5", help="how many candidates to rank (default 5)")
     out.add_argument("--out", metavar="DIR", help="write plan.json, the launcher and the report there")
@@ -121,7 +121,7 @@ def add_answer(parser: argparse.ArgumentParser) -> None:
 
 
 def add_page(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
-    """--html: the answer as a page."""
+    """Add --html: the answer as a page."""
     parser.add_argument("--html", metavar="FILE", help="the answer as one page for a browser, which fetches nothing")
 
 
@@ -132,7 +132,7 @@ def top_of(text: str) -> int:
 
 
 def add_files(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
-    """--target, --launcher, --templates."""
+    """Add --target, --launcher, --templates."""
     add = parser.add_argument
     add("--target", metavar="T", help="the format (default: the plan's framework); `symconfig formats` lists them")
     add(
@@ -145,29 +145,29 @@ def add_files(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None
 
 
 def wanted(arguments: argparse.Namespace) -> Wanted:
-    """The options that say which files. Raises InputError for names that there are none of."""
+    """Read the options that choose the files. Raises InputError for names that there are none of."""
     from symconfig.api.planning import Wanted
 
-    found = Wanted.of(arguments.target, arguments.launcher, arguments.templates)
-    found.check()
-    return found
+    choice = Wanted.of(arguments.target, arguments.launcher, arguments.templates)
+    choice.check()
+    return choice
 
 
 def add_engine(parser: argparse.ArgumentParser) -> None:
-    """What runs the plans."""
+    """Add the options of the engine that runs the plans."""
     add = parser.add_argument
     add("--jobs", metavar="N", help="plans at once (default: one on each core)")
     add("--engine", metavar="E", default="local", help="local (default), ray or dask")
     add("--address", metavar="A", help="of a Ray or Dask cluster that runs already (default: one is started here)")
 
 
-def engine(arguments: argparse.Namespace, found: Problems) -> Engine:
-    """What runs the plans. What is wrong about it is added to `found`."""
+def engine(arguments: argparse.Namespace, problems: Problems) -> Engine:
+    """Return the engine that runs the plans. What is wrong about it is added to `problems`."""
     from symconfig.runs.sweep import engines
 
-    jobs = found.collect(lambda: whole("--jobs", arguments.jobs))
+    jobs = problems.collect(lambda: whole("--jobs", arguments.jobs))
     wanted = engines.Wanted(arguments.engine, jobs, arguments.address)
-    found.collect(lambda: engines.check(wanted))
+    problems.collect(lambda: engines.check(wanted))
     return wanted
 
 
@@ -197,7 +197,7 @@ def add_script(parser: argparse.ArgumentParser) -> None:
 
 
 def variables(pairs: list[str], source: str | None, instead: str) -> dict[str, str]:
-    """NAME=VALUE, as --set of a script has it. Raises InputError with all that are none.
+    """Read NAME=VALUE pairs, as --set of a script has them. Raises InputError with all that are none.
 
     source: the script. instead: where a field of a cluster goes, with `{}` for the field and its value.
     """
@@ -206,14 +206,14 @@ def variables(pairs: list[str], source: str | None, instead: str) -> dict[str, s
         raise InputError(
             [Problem("is no variable with a value", field="--set", got=pair, need="NAME=VALUE") for pair in wrong]
         )
-    found = dict(pair.split("=", 1) for pair in pairs)
-    if meant := [name for name in found if _of_cluster(name, source)]:
-        raise InputError([_no_variable(f"{name}={found[name]}", instead) for name in meant])
-    return found
+    values = dict(pair.split("=", 1) for pair in pairs)
+    if meant := [name for name in values if _of_cluster(name, source)]:
+        raise InputError([_no_variable(f"{name}={values[name]}", instead) for name in meant])
+    return values
 
 
 def _of_cluster(name: str, source: str | None) -> bool:
-    """Whether a name is a field of a cluster, and no variable of the script."""
+    """Tell whether a name is a field of a cluster, and no variable of the script."""
     from symconfig.descriptor.difference import SHORT
     from symconfig.descriptor.document import MAX_BYTES
     from symconfig.resources import content

@@ -18,12 +18,12 @@ from symconfig.errors import InfeasibleError, InputError, Problem, SymconfigErro
 from symconfig.format import json_text
 
 if TYPE_CHECKING:
-    from symconfig.api.graph_job import Asked
+    from symconfig.api.graph_job import PartitionJob
     from symconfig.api.partition import PartitionResult
     from symconfig.api.planning import PlanResult
     from symconfig.report.grid import Block
     from symconfig.report.page.pictures import Picture
-    from symconfig.report.partition_said import Said
+    from symconfig.report.partition_said import Contents
 
 NAME = "partition"
 DOES = "find a split for every operator and tensor of any graph"
@@ -92,28 +92,28 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Exit 1 where nothing fits."""
-    from symconfig.api.graph_job import asked
+    from symconfig.api.graph_job import partition_job
     from symconfig.api.problems import Problems, check_free, stated
 
-    found = Problems()
+    problems = Problems()
     if arguments.out is not None:
-        found.collect(lambda: check_free(Path(arguments.out), arguments.force))
+        problems.collect(lambda: check_free(Path(arguments.out), arguments.force))
     if arguments.placements is not None:
         table = Path(arguments.placements)
-        found.collect(lambda: check_output("--placements", table, arguments.force, ("Python", ".py")))
-    html = page_path(arguments.html, arguments.force, found)
-    document = found.collect(lambda: _file(arguments.job))
-    changed = found.collect(lambda: changes(arguments)) or {}
+        problems.collect(lambda: check_output("--placements", table, arguments.force, ("Python", ".py")))
+    html = page_path(arguments.html, arguments.force, problems)
+    document = problems.collect(lambda: _file(arguments.job))
+    changed = problems.collect(lambda: changes(arguments)) or {}
     given, words = _given(arguments, document, changed)
     if arguments.train is not None:
         train = Path(arguments.train)
-        found.collect(lambda: _check_train(train, given["module"]))
+        problems.collect(lambda: _check_train(train, given["module"]))
         for path, kind in ((train, ("Python", ".py")), (train.with_suffix(".json"), ("JSON", ".json"))):
-            found.collect(partial(check_output, "--train", path, arguments.force, kind))
-    top = found.collect(lambda: _top(arguments.top))
-    request = found.collect(lambda: asked(given)) if document is not None else None
+            problems.collect(partial(check_output, "--train", path, arguments.force, kind))
+    top = problems.collect(lambda: _top(arguments.top))
+    request = problems.collect(lambda: partition_job(given)) if document is not None else None
     if given["stages"] is not None:
-        found.collect(lambda: _check_whole(arguments))
+        problems.collect(lambda: _check_whole(arguments))
 
     def placed(problem: Problem) -> Problem:
         """With the line of the file that says it, else as an option."""
@@ -123,8 +123,8 @@ def run(arguments: argparse.Namespace) -> int:
                 return stated(known, document)
         return _as_option(as_changes(problem, changed))
 
-    if found.all or request is None or top is None:
-        raise InputError([placed(problem) for problem in found.all])
+    if problems.all or request is None or top is None:
+        raise InputError([placed(problem) for problem in problems.all])
     try:
         answer = (_of_graph if request.stages is None else _of_stages)(arguments, request, top)
     except SymconfigError as error:
@@ -170,7 +170,7 @@ def _given(
     return given, words | ({"pin"} if arguments.pin else set())
 
 
-def _of_graph(arguments: argparse.Namespace, request: Asked, top: int) -> _Answer:
+def _of_graph(arguments: argparse.Namespace, request: PartitionJob, top: int) -> _Answer:
     """Solve a graph and write the files of its partition."""
     from symconfig.api.partition import answered
     from symconfig.report.page.partitioned import of_partition
@@ -180,37 +180,37 @@ def _of_graph(arguments: argparse.Namespace, request: Asked, top: int) -> _Answe
 
     result = _solved(answered, request)
     explained = operators(result.found.net, arguments.explain, "--explain") if arguments.explain else ()
-    said = result.said(top, bool(arguments.baselines), explained)
+    report = result.said(top, bool(arguments.baselines), explained)
     if arguments.out is not None:
-        said = _written(result, Path(arguments.out), said, arguments.force)
+        report = _written(result, Path(arguments.out), report, arguments.force)
     if arguments.placements is not None:
         write_text(Path(arguments.placements), result.placements_file(), arguments.force)
         note(f"wrote {arguments.placements}")
     if arguments.train is not None:
         train = Path(arguments.train)
-        said = _trains(result, train, said, arguments.force)
+        report = _trains(result, train, report, arguments.force)
         note(f"wrote {train} and {train.with_suffix('.json')}")
     title = f"Partition of {result.found.net.program.name}"
-    return _Answer(to_dict(said), blocks(said), title, lambda: of_partition(said))
+    return _Answer(to_dict(report), blocks(report), title, lambda: of_partition(report))
 
 
-def _of_stages(arguments: argparse.Namespace, request: Asked, top: int) -> _Answer:
+def _of_stages(arguments: argparse.Namespace, request: PartitionJob, top: int) -> _Answer:
     """Solve a pipeline and write its stages."""
     from symconfig.api.pipeline import answered
     from symconfig.report.partition_stages import blocks, to_dict
 
-    said = _solved(answered, request).said(top)
-    data = to_dict(said)
+    report = _solved(answered, request).said(top)
+    data = to_dict(report)
     if arguments.out is not None:
         _cleared(Path(arguments.out))
         path = Path(arguments.out) / "partition.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, json_text(data), True)
         note(f"wrote {path}")
-    return _Answer(data, blocks(said), f"Stages of {said.found.program.name}")
+    return _Answer(data, blocks(report), f"Stages of {report.pipeline.program.name}")
 
 
-def _solved(solve: Callable[[Asked], Answer], request: Asked) -> Answer:
+def _solved(solve: Callable[[PartitionJob], Answer], request: PartitionJob) -> Answer:
     from symconfig.report.progress import Progress
 
     with Progress(sys.stderr) as progress:
@@ -242,16 +242,16 @@ def _check_train(train: Path, module: str | None) -> None:
         raise InputError(Problem("only a module can be trained from a file", field="--train", need="--module"))
 
 
-def _trains(result: PartitionResult, train: Path, said: Said, force: bool) -> Said:
-    """Write a module's own file and its table. Return what is said then: what does not run as it was solved, too."""
+def _trains(result: PartitionResult, train: Path, report: Contents, force: bool) -> Contents:
+    """Write a module's own file and its table. Return what is report then: what does not run as it was solved, too."""
     written = result.partitioned
     write_text(train, written.python(train.stem), force)
     write_text(train.with_suffix(".json"), written.table(), force)
-    return replace(said, notes=tuple(dict.fromkeys((*said.notes, *written.said()))))
+    return replace(report, notes=tuple(dict.fromkeys((*report.notes, *written.said()))))
 
 
-def _written(result: PartitionResult, out: Path, said: Said, force: bool) -> Said:
-    """Write partition.json, placements.py, and the planner's files or a module's own. Return what is said then."""
+def _written(result: PartitionResult, out: Path, report: Contents, force: bool) -> Contents:
+    """Write partition.json, placements.py, and the planner's files or a module's own. Return what is report then."""
     from symconfig.report.partition_json import to_dict
 
     plan = None
@@ -260,24 +260,24 @@ def _written(result: PartitionResult, out: Path, said: Said, force: bool) -> Sai
             plan = result.plan()
         except (InfeasibleError, InputError) as error:
             why = f"the planner does not take {result.chosen.told.framework.label}'s degrees: {error.problems[0]}"
-            said = replace(said, notes=(*said.notes, why))
+            report = replace(report, notes=(*report.notes, why))
     _cleared(out)
     out.mkdir(parents=True, exist_ok=True)
     if plan is not None:
-        said = _planned(said, result, plan)
+        report = _planned(report, result, plan)
         plan.write(out / "plan", force=force)
     if result.asked.source.module:
-        said = _trains(result, out / "partitioned.py", said, True)
-    data = to_dict(said)
+        report = _trains(result, out / "partitioned.py", report, True)
+    data = to_dict(report)
     write_text(out / "placements.py", result.placements_file(), True)
     write_text(out / "partition.json", json_text(data), True)
     more = ", plan/" if plan is not None else ", partitioned.py and its json" if result.asked.source.module else ""
     note(f"wrote {out}: partition.json, placements.py{more}")
-    return said
+    return report
 
 
 def _cleared(out: Path) -> None:
-    """Without what an earlier partition wrote, which is not this one's; what no partition wrote stays."""
+    """Remove from a folder what an earlier partition wrote; what no partition wrote stays."""
     if not (out / "partition.json").is_file():
         return
     former = out / "plan"
@@ -287,19 +287,21 @@ def _cleared(out: Path) -> None:
         (out / name).unlink(missing_ok=True)
 
 
-def _planned(said: Said, result: PartitionResult, plan: PlanResult) -> Said:
-    """With the planner's figures of what was planned, and what that is."""
+def _planned(report: Contents, result: PartitionResult, plan: PlanResult) -> Contents:
+    """Add the planner's figures of the plan that was made, and what that is."""
     from symconfig.format import gib
     from symconfig.report.partition_told import words
 
     chosen, best = result.chosen, plan.best.predicted
     planned = (best.step_s, best.peak_bytes)
-    told = tuple(replace(telling, planned=planned) if telling.one is chosen else telling for telling in said.told)
+    tellings = tuple(
+        replace(telling, planned=planned) if telling.one is chosen else telling for telling in report.tellings
+    )
     what = "this partition" if chosen.exact else "not this partition but the cheapest that it can be told"
     text = (
         f"plan/ is for {chosen.told.framework.label} and {what}: {words(chosen.told.way)}; the planner predicts "
         f"{best.step_s:.4g} s a step and {gib(best.peak_bytes)} GiB"
     )
-    text += f", the sums here {chosen.told.cost:.4g} s" if said.timed else ", the sums here"
+    text += f", the sums here {chosen.told.cost:.4g} s" if report.timed else ", the sums here"
     text += f" and {gib(chosen.told.memory)} GiB"
-    return replace(said, told=told, notes=(*said.notes, text))
+    return replace(report, tellings=tellings, notes=(*report.notes, text))

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from symconfig.cli.options import add_answer, add_job, top_of, wanted
-from symconfig.cli.shared import note, page_path, print_json, say, write_page, wrote
+from symconfig.cli.shared import note, page_path, print_json, replaced, say, write_page, wrote
 from symconfig.errors import InfeasibleError, InputError, Problem, SymconfigError
 
 if TYPE_CHECKING:
+    from symconfig.api.problems import Problems
     from symconfig.cli.job import Request
+    from symconfig.descriptor.mixed import MixedCluster
 
 NAME = "plan"
 DOES = "find the fastest configuration that fits, and write its files"
@@ -36,43 +38,53 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the ranked plans and write their files. Exit 0; no plan, or bad input, is raised."""
     from symconfig.api import planning as api
     from symconfig.cli.job import as_options, request
+    from symconfig.descriptor.mixed import mixed_of
     from symconfig.report.progress import Progress
 
-    found = api.Problems()
+    problems = api.Problems()
     out = Path(arguments.out) if arguments.out is not None else None
     if out is not None:
-        found.collect(lambda: api.check_free(out, arguments.force))
-    html = page_path(arguments.html, arguments.force, found)
+        problems.collect(lambda: api.check_free(out, arguments.force))
+    html = page_path(arguments.html, arguments.force, problems)
     table = Path(arguments.candidates) if arguments.candidates is not None else None
     if table is not None:
-        found.collect(lambda: _check_table(table, arguments.force))
-    top = found.collect(lambda: top_of(arguments.top))
-    files = found.collect(lambda: wanted(arguments))
-    asked = found.collect(lambda: request(arguments))
-    if asked is None:
-        raise InputError(found.all)
+        problems.collect(lambda: _check_table(table, arguments.force))
+    top = problems.collect(lambda: top_of(arguments.top))
+    files = problems.collect(lambda: wanted(arguments))
+    job = problems.collect(lambda: request(arguments))
+    if job is None:
+        raise InputError(problems.all)
+    before = len(problems.all)
+    if (mixed := problems.collect(lambda: mixed_of(job.document, job.cluster_base))) is not None:
+        return _run_mixed(arguments, job, mixed, problems, top or 1)
+    if len(problems.all) > before:
+        raise InputError([as_options(problem, job) for problem in (*problems.all, *job.problems)])
     try:
         with Progress(sys.stderr) as progress:
             result = api.solve(
-                asked.document,
-                model_base=asked.model_base,
-                cluster_base=asked.cluster_base,
+                job.document,
+                model_base=job.model_base,
+                cluster_base=job.cluster_base,
                 top=top or 1,
                 writes=out is not None,
-                problems=(*found.all, *asked.problems),
+                problems=(*problems.all, *job.problems),
                 progress=progress,
             )
     except SymconfigError as error:
         if html is not None and isinstance(error, InfeasibleError):
-            _refused(html, asked, error, arguments.force)
-        raise type(error)([as_options(problem, asked) for problem in error.problems]) from None
+            _refused(html, job, error, arguments.force)
+        raise type(error)([as_options(problem, job) for problem in error.problems]) from None
     if result.instead is not None:
         note(f"note: {result.instead}")
     for warning in result.warnings:
         note(f"warning: {warning}")
-    if asked.unsaid:
-        note(f"note: of {arguments.like} no pin can say: {'; '.join(asked.unsaid)}")
-    written = api.write(result.plan, out, files, force=arguments.force) if out is not None and files is not None else []
+    if job.unsaid:
+        note(f"note: of {arguments.like} no pin can say: {'; '.join(job.unsaid)}")
+    written = (
+        api.write(result.plan, out, files, force=arguments.force, tell=replaced)
+        if out is not None and files is not None
+        else []
+    )
     if arguments.json:
         print_json(result.to_dict())
     else:
@@ -94,12 +106,46 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _refused(path: Path, asked: Request, error: InfeasibleError, force: bool) -> None:
+def _run_mixed(arguments: argparse.Namespace, job: Request, mixed: MixedCluster, problems: Problems, top: int) -> int:
+    """Print the plans over two kinds of GPUs and write their files."""
+    from symconfig.api.mixed import solve
+    from symconfig.cli.job import as_options
+    from symconfig.report.mixed import blocks
+    from symconfig.report.progress import Progress
+
+    for name in ("html", "candidates", "launcher", "templates"):
+        if getattr(arguments, name):
+            problems.add(Problem("is not written for two kinds of GPUs", field=f"--{name}", hint="--out or --json"))
+    out = Path(arguments.out) if arguments.out is not None else None
+    try:
+        with Progress(sys.stderr) as progress:
+            result = solve(
+                job.document,
+                mixed,
+                model_base=job.model_base,
+                top=top,
+                writes=out is not None,
+                problems=(*problems.all, *job.problems),
+                progress=progress,
+            )
+    except SymconfigError as error:
+        raise type(error)([as_options(problem, job) for problem in error.problems]) from None
+    written = result.write(out, arguments.force) if out is not None else []
+    if arguments.json:
+        print_json(result.to_dict())
+    else:
+        say(blocks(result.plan))
+    if out is not None:
+        wrote(out, written, arguments.json, ())
+    return 0
+
+
+def _refused(path: Path, request: Request, error: InfeasibleError, force: bool) -> None:
     """Write the page of a job that nothing fits."""
     from symconfig.api.page import refused_page
     from symconfig.api.planning import read_job
 
-    job = read_job(asked.document, model_base=asked.model_base, cluster_base=asked.cluster_base)
+    job = read_job(request.document, model_base=request.model_base, cluster_base=request.cluster_base)
     write_page(path, refused_page(job, error), force)
 
 

@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
             say(shown(one.to_dict()))
         return 0
     try:
-        found = recipes(
+        rows = recipes(
             arguments.model,
             arguments.cluster,
             whole("--gpus", arguments.gpus),
@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
         wrong = [replace(one, field=f"--{(one.field or '').removeprefix('--')}") for one in error.problems]
         raise InputError(wrong) from None
     if arguments.json:
-        print_json({"schema": "symconfig.recipes/2", "recipes": [one.to_dict() for one in found]})
+        print_json({"schema": "symconfig.recipes/2", "recipes": [one.to_dict() for one in rows]})
     else:
-        say(listed([one.to_dict() for one in found]))
+        say(listed([one.to_dict() for one in rows]))
     return 0

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from symconfig.cli.options import add_files, wanted
-from symconfig.cli.shared import print_json, wrote
+from symconfig.cli.shared import print_json, replaced, wrote
 from symconfig.errors import InputError
 
 NAME = "render"
@@ -28,13 +28,13 @@ def run(arguments: argparse.Namespace) -> int:
     from symconfig.plans.file import load_plan
 
     out = Path(arguments.out)
-    found = api.Problems()
-    found.collect(lambda: api.check_free(out, arguments.force))
-    loaded = found.collect(lambda: load_plan(Path(arguments.plan)))
-    files = found.collect(lambda: wanted(arguments))
-    if found.all or loaded is None or files is None:
-        raise InputError(found.all)
-    written = api.write(loaded, out, files, force=arguments.force)
+    problems = api.Problems()
+    problems.collect(lambda: api.check_free(out, arguments.force))
+    loaded = problems.collect(lambda: load_plan(Path(arguments.plan)))
+    files = problems.collect(lambda: wanted(arguments))
+    if problems.all or loaded is None or files is None:
+        raise InputError(problems.all)
+    written = api.write(loaded, out, files, force=arguments.force, tell=replaced)
     if arguments.json:
         print_json(
             {

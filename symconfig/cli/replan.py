@@ -10,7 +10,7 @@ from pathlib import Path
 
 from symconfig.cli.options import add_answer, add_job, top_of
 from symconfig.cli.options import wanted as files_wanted
-from symconfig.cli.shared import page_path, print_json, say, write_page, wrote
+from symconfig.cli.shared import page_path, print_json, replaced, say, write_page, wrote
 from symconfig.errors import InputError, Problem, SymconfigError
 
 NAME = "replan"
@@ -31,11 +31,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--accept-edits", action="store_true", help="solve a plan whose inputs were edited in the file as they are"
     )
-    near = parser.add_argument_group("the old plan")
-    near.add_argument(
+    group = parser.add_argument_group("the old plan")
+    group.add_argument(
         "--keep", metavar="NAMES", help="choices that stay: tp,pp,vpp,cp,ep,etp,dp,mbs,zero,sp,recompute,precision, ..."
     )
-    near.add_argument("--release", metavar="NAMES", help="recorded pins that are free now")
+    group.add_argument("--release", metavar="NAMES", help="recorded pins that are free now")
     run = parser.add_argument_group("the run")
     run.add_argument("--checkpoint", metavar="DIR", help="what it has saved: its kind, and its step")
     run.add_argument("--at-step", metavar="K", help="iterations done (default: as the checkpoint or the plan says)")
@@ -55,32 +55,36 @@ def run(arguments: argparse.Namespace) -> int:
     from symconfig.cli.job import as_options, request
     from symconfig.report.progress import Progress
 
-    found = api.Problems()
-    asked = request(arguments)
-    top = found.collect(lambda: top_of(arguments.top))
-    step = found.collect(lambda: _step(arguments.at_step))
-    files = found.collect(lambda: files_wanted(arguments))
-    html = page_path(arguments.html, arguments.force, found)
+    problems = api.Problems()
+    job = request(arguments)
+    top = problems.collect(lambda: top_of(arguments.top))
+    step = problems.collect(lambda: _step(arguments.at_step))
+    files = problems.collect(lambda: files_wanted(arguments))
+    html = page_path(arguments.html, arguments.force, problems)
     out = Path(arguments.out) if arguments.out else None
     if out is not None:
-        found.collect(lambda: api.check_free(out, arguments.force))
+        problems.collect(lambda: api.check_free(out, arguments.force))
     wanted = api_replan.Wanted(
-        asked=asked.document.data,
+        wishes=job.document.data,
         release=_names(arguments.release),
         keep=_names(arguments.keep),
         checkpoint=arguments.checkpoint,
         at_step=step,
         schedule=arguments.schedule or "keep",
         top=top or 1,
-        changes=asked.changes,
+        changes=job.changes,
         accept_edits=arguments.accept_edits,
     )
     try:
         with Progress(sys.stderr) as progress:
-            result = api_replan.again(arguments.plan, wanted, (*found.all, *asked.problems), progress)
+            result = api_replan.replan_again(arguments.plan, wanted, (*problems.all, *job.problems), progress)
     except SymconfigError as error:
-        raise type(error)([_as_options(as_options(problem, asked)) for problem in error.problems]) from None
-    written = api.write(result.found.new, out, files, force=arguments.force) if out is not None and files else []
+        raise type(error)([_as_options(as_options(problem, job)) for problem in error.problems]) from None
+    written = (
+        api.write(result.found.new, out, files, force=arguments.force, tell=replaced)
+        if out is not None and files
+        else []
+    )
     if arguments.json:
         print_json(result.to_dict())
     else:

@@ -29,12 +29,12 @@ def run(arguments: argparse.Namespace) -> int:
     """Serve until interrupted. Exit 2 where the port is taken or a package is missing."""
     from symconfig.api.planning import Problems
 
-    found = Problems()
-    port = 0 if arguments.port == "0" else found.collect(lambda: whole("--port", arguments.port))
-    workers = found.collect(lambda: whole("--workers", arguments.workers))
-    limit = found.collect(lambda: whole("--timeout", arguments.timeout))
-    if found.all or port is None or workers is None or limit is None:
-        raise InputError(found.all)
+    problems = Problems()
+    port = 0 if arguments.port == "0" else problems.collect(lambda: whole("--port", arguments.port))
+    workers = problems.collect(lambda: whole("--workers", arguments.workers))
+    limit = problems.collect(lambda: whole("--timeout", arguments.timeout))
+    if problems.all or port is None or workers is None or limit is None:
+        raise InputError(problems.all)
     try:
         import uvicorn
 

@@ -40,15 +40,15 @@ def note(text: str) -> None:
     print(wrapped(clean(text), page_width(sys.stderr)), file=sys.stderr)
 
 
-def one_at_a_time(found: Problems, arguments: Namespace, places: Sequence[str], *names: str) -> None:
+def one_at_a_time(problems: Problems, arguments: Namespace, places: Sequence[str], *names: str) -> None:
     """Refuse the options that are for one place alone where several are given."""
     for name in names if len(places) > 1 else ():
         if getattr(arguments, name):
-            found.add(Problem("is for one at a time", field=f"--{name}", got=f"{len(places)} places"))
+            problems.add(Problem("is for one at a time", field=f"--{name}", got=f"{len(places)} places"))
 
 
 def as_changes(problem: Problem, changed: Iterable[str], named: str = "--cluster") -> Problem:
-    """A problem of the cluster in the words of the options. named: the option that names it."""
+    """Rewrite a problem of the cluster in the words of the options. named: the option that names it."""
     match = _CLUSTER.fullmatch(problem.field or "")
     if match is None:
         return problem
@@ -60,7 +60,7 @@ def as_changes(problem: Problem, changed: Iterable[str], named: str = "--cluster
 
 
 def named_cluster(name: str, option: str = "--cluster") -> ClusterDescriptor:
-    """The cluster that the option names; a name that is none is the option's mistake."""
+    """Load the cluster that the option names; a name that is none is the option's mistake."""
     from symconfig.descriptor.load import load_cluster
 
     try:
@@ -70,7 +70,7 @@ def named_cluster(name: str, option: str = "--cluster") -> ClusterDescriptor:
 
 
 def span_s(field: str, text: str, least_s: float, most_s: float) -> float:
-    """The seconds that the option names."""
+    """Read the seconds that the option names."""
     try:
         value = float(text)
     except ValueError:
@@ -81,24 +81,24 @@ def span_s(field: str, text: str, least_s: float, most_s: float) -> float:
 
 
 def whole(option: str, text: str | None) -> int | None:
-    """The number that an option has. Raises InputError."""
+    """Read the number that an option has. Raises InputError."""
     if text is None or (text.isascii() and text.isdigit() and len(text) < 10 and int(text) > 0):
         return None if text is None else int(text)
     raise InputError(Problem("wrong value", field=option, got=text, need="a whole number above 0"))
 
 
 def timeout(text: str | None) -> float | None:
-    """What --timeout says; nothing where it is not given."""
+    """Read --timeout; nothing where it is not given."""
     return None if text is None else span_s("--timeout", text, LEAST_TIMEOUT_S, MOST_TIMEOUT_S)
 
 
 def check_yaml(field: str, out: Path, force: bool) -> None:
-    """Whether the YAML file that this option names can be written. Asked before the work, not after it."""
+    """Refuse a YAML file of this option that cannot be written. Asked before the work, not after it."""
     check_output(field, out, force, ("YAML", ".yaml", ".yml"))
 
 
 def check_output(field: str, out: Path, force: bool, kind: tuple[str, ...]) -> None:
-    """The same for a file of any kind: its name, and the endings that it may have."""
+    """Refuse an output file of any kind that cannot be written: its name, and the endings that it may have."""
     name, *endings = kind
     if out.suffix.lower() not in endings:
         need = f"a name that ends in {endings[0]}"
@@ -114,12 +114,12 @@ def check_output(field: str, out: Path, force: bool, kind: tuple[str, ...]) -> N
 
 
 def write_text(path: Path, text: str, force: bool) -> None:
-    """One file, whole or not at all."""
+    """Write one file, whole or not at all."""
     write_bytes(path, text.encode(), force)
 
 
 def write_bytes(path: Path, content: bytes, force: bool) -> None:
-    """One file, whole or not at all."""
+    """Write one file, whole or not at all."""
     if path.exists() and not force:
         raise InputError(Problem("this file exists already", file=str(path), hint="--force, or another name"))
     part = path.with_name(path.name + ".part")
@@ -134,17 +134,17 @@ def write_bytes(path: Path, content: bytes, force: bool) -> None:
 PAGE = ("a page", ".html", ".htm")
 
 
-def page_path(text: str | None, force: bool, found: Problems) -> Path | None:
-    """The file that --html names, if it does; what is wrong with it is added to `found`."""
+def page_path(text: str | None, force: bool, problems: Problems) -> Path | None:
+    """Return the file that --html names, if it does; problems of its path are added to `problems`."""
     if text is None:
         return None
     path = Path(text)
-    found.collect(lambda: check_output("--html", path, force, PAGE))
+    problems.collect(lambda: check_output("--html", path, force, PAGE))
     return path
 
 
 def write_page(path: Path, html: str, force: bool) -> None:
-    """One page, and a note that it is there."""
+    """Write one page, and a note that it is there."""
     write_text(path, html, force)
     note(f"wrote {path}")
 
@@ -163,6 +163,11 @@ def wrote(out: Path, written: Sequence[Path], as_json: bool, remarks: Sequence[s
             say([line])
 
 
+def replaced(names: Sequence[str]) -> None:
+    """Say whose edits went with --force."""
+    note(f"note: replaced what was not as symconfig had written it: {', '.join(names)}")
+
+
 def write_data(text: str) -> None:
     """Write what another program reads (JSON, words, a file) to standard output: in UTF-8, whatever the locale is."""
     if hasattr(sys.stdout, "reconfigure"):
@@ -171,7 +176,7 @@ def write_data(text: str) -> None:
 
 
 def print_json(value: Any) -> None:
-    """The one way in which JSON reaches standard output."""
+    """Print JSON to standard output: the one place that does."""
     from symconfig.format import json_text
 
     write_data(masked(json_text(value)))

@@ -27,12 +27,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "model", metavar="MODEL", help="zoo name, id of Hugging Face, or path of a descriptor or config.json"
     )
-    asked = parser.add_argument_group("what is asked")
-    add = asked.add_argument
+    group = parser.add_argument_group("what is asked")
+    add = group.add_argument
     add("--deadline", metavar="T", required=True, help="the time there is: 30d, 12h, 2w")
     add("--tokens", metavar="N", required=True, help="tokens to train on: 2T, 500B")
     add("--clusters", metavar="A,B", default="all", help="zoo names or paths (default: all of the zoo)")
-    add_changes(asked)
+    add_changes(group)
     add("--gpus-max", metavar="N", help="most GPUs (default 16384, or what the cluster has)")
     add("--goodput", metavar="X", default="1", help="share of the time in which steps run (default 1)")
     add("--price", metavar="C=P", action="append", default=[], help="price of a GPU-hour: h100=2.5; may be repeated")
@@ -58,13 +58,13 @@ def run(arguments: argparse.Namespace) -> int:
     from symconfig.report.size import blocks, to_dict
     from symconfig.runs.sweep.size import size
 
-    found = Problems()
+    problems = Problems()
     picture = Path(arguments.plot) if arguments.plot is not None else None
     if picture is not None:
-        found.collect(lambda: size_plot.check(picture))
-    html = page_path(arguments.html, True, found)
-    wanted = engine(arguments, found)
-    question = _question(arguments, found)
+        problems.collect(lambda: size_plot.check(picture))
+    html = page_path(arguments.html, True, problems)
+    wanted = engine(arguments, problems)
+    question = _question(arguments, problems)
     with Progress(sys.stderr) as progress:
         answer = size(question, wanted, lambda done, asked_for: progress.say(f"planned {done:,} of {asked_for:,}"))
     if arguments.json:
@@ -83,22 +83,25 @@ def run(arguments: argparse.Namespace) -> int:
     return 0 if answer.met else FailedError.exit_code
 
 
-def _question(arguments: argparse.Namespace, found: Problems) -> Question:
-    """What is asked. Raises InputError with this and all that was found wrong before, in the words of the options."""
+def _question(arguments: argparse.Namespace, problems: Problems) -> Question:
+    """Read the question.
+
+    Raises InputError with this and all that was found wrong before, in the words of the options.
+    """
     from symconfig.api import sweep as api_sweep
     from symconfig.cli.job import OPTIONS, as_options, request
     from symconfig.runs.sweep.size import MOST_GPUS
 
     for name in ("job", *(option[2:].replace("-", "_") for option in OPTIONS)):  # those of `plan` that `size` has not
         arguments.__dict__.setdefault(name, None)
-    most = found.collect(lambda: whole("--gpus-max", arguments.gpus_max)) or MOST_GPUS
-    goodput = found.collect(lambda: _share("--goodput", arguments.goodput))
-    prices = found.collect(lambda: _prices(arguments.price))
-    asked = request(arguments)
+    most = problems.collect(lambda: whole("--gpus-max", arguments.gpus_max)) or MOST_GPUS
+    goodput = problems.collect(lambda: _share("--goodput", arguments.goodput))
+    prices = problems.collect(lambda: _prices(arguments.price))
+    job = request(arguments)
     clusters = arguments.clusters if arguments.clusters == api_sweep.ALL else _BETWEEN.split(arguments.clusters)
     try:
         return api_sweep.read_size(
-            asked.document.data,
+            job.document.data,
             arguments.deadline,
             tokens=arguments.tokens,
             clusters=clusters,
@@ -106,12 +109,14 @@ def _question(arguments: argparse.Namespace, found: Problems) -> Question:
             most_gpus=most,
             goodput=1.0 if goodput is None else goodput,
             prices=prices or {},
-            problems=(*found.all, *asked.problems),
-            changes=asked.changes,
+            problems=(*problems.all, *job.problems),
+            changes=job.changes,
         )
     except InputError as error:
-        said = (_as_option(as_options(problem, asked)) for problem in error.problems)
-        raise InputError(list(dict.fromkeys(as_changes(each, asked.changes, "--clusters") for each in said))) from None
+        problems_there = (_as_option(as_options(problem, job)) for problem in error.problems)
+        raise InputError(
+            list(dict.fromkeys(as_changes(each, job.changes, "--clusters") for each in problems_there))
+        ) from None
 
 
 # A comma between clusters; one in a cluster's name is followed by a blank, or by a field that is changed.
@@ -140,7 +145,7 @@ def _share(option: str, text: str) -> float:
 
 
 def _prices(words: list[str]) -> dict[str, float]:
-    """`h100=2.5` by cluster."""
+    """Read prices such as `h100=2.5` by cluster."""
     prices: dict[str, float] = {}
     problems = []
     for word in words:

@@ -16,7 +16,7 @@ from symconfig.errors import FailedError, InputError, Problem
 if TYPE_CHECKING:
     from symconfig.runs.sweep.engines import Wanted
     from symconfig.runs.sweep.points import Points
-    from symconfig.runs.sweep.run import Told
+    from symconfig.runs.sweep.run import Done
 
 NAME = "sweep"
 DOES = "plan many combinations of a job's fields, into one table"
@@ -47,18 +47,18 @@ def run(arguments: argparse.Namespace) -> int:
     from symconfig.runs.sweep.run import sweep
     from symconfig.runs.sweep.task import Status
 
-    asked, out, wanted = _asked(arguments)
+    points, out, wanted = _points(arguments)
     with Progress(sys.stderr) as progress:
-        swept = sweep(asked.points, out, asked.prices, wanted, arguments.force, _telling(progress.say))
+        swept = sweep(points.points, out, points.prices, wanted, arguments.force, _telling(progress.say))
     if arguments.json:
-        print_json(to_dict(swept, asked, out))
+        print_json(to_dict(swept, points, out))
     else:
-        say(blocks(swept, asked, out))
+        say(blocks(swept, points, out))
     if arguments.html is not None:
         from symconfig.api.page import report_page
         from symconfig.report.page.pictures import of_sweep
 
-        page = report_page(f"Sweep of {Path(arguments.sweep).name}", blocks(swept, asked, out), [of_sweep(swept)])
+        page = report_page(f"Sweep of {Path(arguments.sweep).name}", blocks(swept, points, out), [of_sweep(swept)])
         write_page(Path(arguments.html), page, force=True)
     if swept.interrupted:
         note("interrupted")
@@ -68,44 +68,47 @@ def run(arguments: argparse.Namespace) -> int:
     return FailedError.exit_code if failed or not counts[Status.PLANNED] else 0
 
 
-def _asked(arguments: argparse.Namespace) -> tuple[Points, Path, Wanted]:
-    """The combinations, the table's file and the engine. Raises InputError with all that is wrong, before any work."""
+def _points(arguments: argparse.Namespace) -> tuple[Points, Path, Wanted]:
+    """Return the combinations, the table's file and the engine.
+
+    Raises InputError with all that is wrong, before any work.
+    """
     from symconfig.api import sweep as api_sweep
     from symconfig.api.planning import Problems
     from symconfig.runs.sweep import table
     from symconfig.runs.sweep.journal import path_of
     from symconfig.runs.sweep.points import LIMIT
 
-    found = Problems()
+    problems = Problems()
     out = api_sweep.table_of(arguments.sweep, arguments.out)
-    found.collect(lambda: table.check(out))
-    page_path(arguments.html, True, found)
-    limit = found.collect(lambda: whole("--limit", arguments.limit)) or LIMIT
-    wanted = engine(arguments, found)
-    changed = found.collect(lambda: changes(arguments)) or {}
-    asked = found.collect(lambda: api_sweep.read_sweep(arguments.sweep, limit, changed))
+    problems.collect(lambda: table.check(out))
+    page_path(arguments.html, True, problems)
+    limit = problems.collect(lambda: whole("--limit", arguments.limit)) or LIMIT
+    wanted = engine(arguments, problems)
+    changed = problems.collect(lambda: changes(arguments)) or {}
+    points = problems.collect(lambda: api_sweep.read_sweep(arguments.sweep, limit, changed))
     if out.exists() and not path_of(out).exists() and not arguments.force:
-        found.add(
+        problems.add(
             Problem(
                 "this file exists already, and no journal of a sweep beside it",
                 file=str(out),
                 hint="--force, or another --out",
             )
         )
-    if found.all or asked is None:
-        raise InputError(list(dict.fromkeys(as_changes(problem, changed, "cluster") for problem in found.all)))
-    return asked, out, wanted
+    if problems.all or points is None:
+        raise InputError(list(dict.fromkeys(as_changes(problem, changed, "cluster") for problem in problems.all)))
+    return points, out, wanted
 
 
-def _telling(say: Callable[[str], None]) -> Callable[[Told], None]:
-    """Says how far it is, how fast, and how long the rest will take."""
+def _telling(say: Callable[[str], None]) -> Callable[[Done], None]:
+    """Report how far it is, how fast, and how long the rest will take."""
     started = time.monotonic()
 
-    def tell(told: Told) -> None:
-        rate = told.fresh / max(time.monotonic() - started, 1e-3)
-        minutes = (told.points - told.rows) / rate / 60
+    def tell(progress: Done) -> None:
+        rate = progress.fresh / max(time.monotonic() - started, 1e-3)
+        minutes = (progress.points - progress.rows) / rate / 60
         left = f"{minutes:.0f} min" if minutes >= 1 else f"{60 * minutes:.0f} s"
-        without = f", {told.unplanned:,} without a plan" if told.unplanned else ""
-        say(f"{told.rows:,} of {told.points:,}{without}; {rate:.1f} plans/s, {left} left")
+        without = f", {progress.unplanned:,} without a plan" if progress.unplanned else ""
+        say(f"{progress.rows:,} of {progress.points:,}{without}; {rate:.1f} plans/s, {left} left")
 
     return tell

@@ -64,20 +64,20 @@ def run(arguments: argparse.Namespace) -> int:
     from symconfig.report.timeline import compared, ideal, numbers, seen, terminal
     from symconfig.solve.restore import retraced
 
-    found = Problems()
-    slow = _slow(arguments.slow, found)
+    problems = Problems()
+    slow = _slow(arguments.slow, problems)
     if arguments.plan is None:
-        return _without_plan(arguments, slow, found)
-    _unused(arguments, ("stages", "microbatches", "replicas"), "this is of no plan", found)
-    pictures = _pictures(arguments, found)
-    width = found.collect(lambda: _width(arguments.width))
-    other = found.collect(partial(seen.schedule, arguments.schedule)) if arguments.schedule is not None else None
-    plan = found.collect(lambda: load_plan(Path(arguments.plan)))
-    candidate = found.collect(partial(_candidate, plan, arguments.candidate)) if plan is not None else None
+        return _without_plan(arguments, slow, problems)
+    _unused(arguments, ("stages", "microbatches", "replicas"), "this is of no plan", problems)
+    pictures = _pictures(arguments, problems)
+    width = problems.collect(lambda: _width(arguments.width))
+    other = problems.collect(partial(seen.schedule, arguments.schedule)) if arguments.schedule is not None else None
+    plan = problems.collect(lambda: load_plan(Path(arguments.plan)))
+    candidate = problems.collect(partial(_candidate, plan, arguments.candidate)) if plan is not None else None
     if candidate is not None and slow.replica is not None and candidate.parallel.dp == 1:
-        found.add(Problem("this plan has one replica, which none waits for", field="--slow", got="replica"))
-    if found.all or plan is None or candidate is None:
-        raise InputError(found.all)
+        problems.add(Problem("this plan has one replica, which none waits for", field="--slow", got="replica"))
+    if problems.all or plan is None or candidate is None:
+        raise InputError(problems.all)
     with retraced(arguments.plan):
         chart = seen.seen(plan, candidate, other, slow.stages)
         schedules = seen.compared(plan, candidate, slow.stages) if arguments.compare else None
@@ -108,7 +108,7 @@ class Slow:
     replica: float | None = None
 
 
-def _slow(words: Sequence[str], found: Problems) -> Slow:
+def _slow(words: Sequence[str], problems: Problems) -> Slow:
     """Read the options; what is wrong with them is gathered."""
     stages: dict[int, float] = {}
     replica = None
@@ -120,7 +120,7 @@ def _slow(words: Sequence[str], found: Problems) -> Slow:
             factor = 0.0
         if not 1.0 <= factor <= MOST_SLOW or not (where == "replica" or re.fullmatch("[0-9]{1,6}", where)):
             need = f"a stage's number or `replica`, =, and 1 to {MOST_SLOW:g}, as 2=1.5"
-            found.add(Problem("this is no straggler", field="--slow", got=text, need=need))
+            problems.add(Problem("this is no straggler", field="--slow", got=text, need=need))
         elif where == "replica":
             replica = factor
         else:
@@ -128,20 +128,22 @@ def _slow(words: Sequence[str], found: Problems) -> Slow:
     return Slow(stages, replica)
 
 
-def _unused(arguments: argparse.Namespace, names: Sequence[str], why: str, found: Problems) -> None:
+def _unused(arguments: argparse.Namespace, names: Sequence[str], why: str, problems: Problems) -> None:
     for name in names:
         if getattr(arguments, name) not in (None, False):
-            found.add(Problem(why, field=f"--{name}"))
+            problems.add(Problem(why, field=f"--{name}"))
 
 
-def _without_plan(arguments: argparse.Namespace, slow: Slow, found: Problems) -> int:
+def _without_plan(arguments: argparse.Namespace, slow: Slow, problems: Problems) -> int:
     """Show every schedule on equal stages, replicas of which one is slow, or both."""
     from symconfig.report.timeline import ideal, seen
     from symconfig.schedule.even import every
 
-    _unused(arguments, ("candidate", "schedule", "compare", "all", "svg", "png", "width"), "this needs a plan", found)
+    _unused(
+        arguments, ("candidate", "schedule", "compare", "all", "svg", "png", "width"), "this needs a plan", problems
+    )
     sizes = [
-        found.collect(partial(_whole, f"--{name}", text, least, most)) if text is not None else None
+        problems.collect(partial(_whole, f"--{name}", text, least, most)) if text is not None else None
         for name, text, least, most in (
             ("stages", arguments.stages, 2, MOST_STAGES),
             ("microbatches", arguments.microbatches, 1, MOST_MICROBATCHES),
@@ -149,17 +151,19 @@ def _without_plan(arguments: argparse.Namespace, slow: Slow, found: Problems) ->
         )
     ]
     if arguments.stages is arguments.replicas is None:
-        found.add(Problem("there is nothing to draw", need="PLAN.json, or --stages and --microbatches, or --replicas"))
+        problems.add(
+            Problem("there is nothing to draw", need="PLAN.json, or --stages and --microbatches, or --replicas")
+        )
     if (arguments.stages is None) != (arguments.microbatches is None):
-        found.add(Problem("one without the other", field="--stages", need="--stages and --microbatches"))
+        problems.add(Problem("one without the other", field="--stages", need="--stages and --microbatches"))
     if (arguments.replicas is None) != (slow.replica is None):
-        found.add(Problem("one without the other", field="--replicas", need="--replicas and --slow replica=TIMES"))
+        problems.add(Problem("one without the other", field="--replicas", need="--replicas and --slow replica=TIMES"))
     if slow.stages and arguments.stages is None:
-        found.add(Problem("a stage that is slow needs stages", field="--slow", need="PLAN.json or --stages"))
+        problems.add(Problem("a stage that is slow needs stages", field="--slow", need="PLAN.json or --stages"))
     stages, microbatches, replicas = sizes
-    factors = found.collect(partial(seen.slower, slow.stages, stages)) if stages is not None else None
-    if found.all:
-        raise InputError(found.all)
+    factors = problems.collect(partial(seen.slower, slow.stages, stages)) if stages is not None else None
+    if problems.all:
+        raise InputError(problems.all)
     blocks: list[Block] = []
     data: dict[str, Any] = {"schema": "symconfig.schedules/1"}
     if stages is not None and microbatches is not None and factors is not None:
@@ -182,19 +186,19 @@ def _replicas(count: int, slow: float | None) -> dict[str, Any]:
     return {} if slow is None else {"replicas": ideal.replicas_to_dict(count, slow)}
 
 
-def _pictures(arguments: argparse.Namespace, found: Problems) -> list[tuple[Path, Callable[[Chart], bytes]]]:
-    """The files to write, and what makes each; all that is known to be wrong of them is said before the work."""
+def _pictures(arguments: argparse.Namespace, problems: Problems) -> list[tuple[Path, Callable[[Chart], bytes]]]:
+    """Return the files to write, with the maker of each; known problems of their paths are reported before the work."""
     from symconfig.report.timeline.picture import picture
     from symconfig.report.timeline.png import check, png
     from symconfig.report.timeline.svg import svg
 
     pictures: list[tuple[Path, Callable[[Chart], bytes]]] = []
     if arguments.svg is not None:
-        found.collect(lambda: check_output("--svg", Path(arguments.svg), arguments.force, ("SVG", ".svg")))
+        problems.collect(lambda: check_output("--svg", Path(arguments.svg), arguments.force, ("SVG", ".svg")))
         pictures.append((Path(arguments.svg), lambda chart: svg(picture(chart)).encode()))
     if arguments.png is not None:
-        found.collect(lambda: check_output("--png", Path(arguments.png), arguments.force, ("PNG", ".png")))
-        found.collect(check)
+        problems.collect(lambda: check_output("--png", Path(arguments.png), arguments.force, ("PNG", ".png")))
+        problems.collect(check)
         pictures.append((Path(arguments.png), lambda chart: png(picture(chart))))
     return pictures
 

@@ -41,16 +41,16 @@ def _run(arguments: argparse.Namespace) -> int:
     from symconfig.report import validation, validation_plot, validation_row
     from symconfig.report.progress import Progress
 
-    found = Problems()
+    problems = Problems()
     picture = Path(arguments.plot) if arguments.plot is not None else None
     if picture is not None and arguments.explain is not None:
-        found.add(Problem("explains one row, of which there is no picture", field="--explain"))
+        problems.add(Problem("explains one row, of which there is no picture", field="--explain"))
     elif picture is not None:
-        found.collect(lambda: validation_plot.check(picture))
-    html = page_path(arguments.html, True, found)
-    files = found.collect(lambda: read(arguments.files))
-    if found.all or files is None:
-        raise InputError(found.all)
+        problems.collect(lambda: validation_plot.check(picture))
+    html = page_path(arguments.html, True, problems)
+    files = problems.collect(lambda: read(arguments.files))
+    if problems.all or files is None:
+        raise InputError(problems.all)
     if arguments.explain is not None:
         row = breakdown(files, arguments.explain)
         if arguments.json:

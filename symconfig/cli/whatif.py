@@ -40,14 +40,14 @@ def run(arguments: argparse.Namespace) -> int:
     from symconfig.runs.whatif.vary import varied
     from symconfig.runs.whatif.whatif import whatif
 
-    found = Problems()
+    problems = Problems()
     picture = Path(arguments.plot) if arguments.plot is not None else None
     if picture is not None:
-        found.collect(partial(validation_plot.check, picture))
-    plan = found.collect(lambda: load_plan(Path(arguments.plan)))
-    varies = found.collect(partial(varied, plan, arguments.vary)) if plan is not None else None
-    if found.all or plan is None or varies is None:
-        raise InputError(found.all)
+        problems.collect(partial(validation_plot.check, picture))
+    plan = problems.collect(lambda: load_plan(Path(arguments.plan)))
+    varies = problems.collect(partial(varied, plan, arguments.vary)) if plan is not None else None
+    if problems.all or plan is None or varies is None:
+        raise InputError(problems.all)
     with Progress(sys.stderr) as progress:
         answer = whatif(plan, varies, picture is not None, lambda done: progress.say(f"{done} searches"))
     if arguments.json:

@@ -50,14 +50,14 @@ class Extremes:
 def evaluate_block(
     extremes: Extremes, points: Columns, setting: Setting, prefix: Array, budget_bytes: float
 ) -> BlockCost:
-    """At every one of the points the fewest first layers of every chunk that, run again, fit the budget.
+    """Choose, at every point, the fewest first layers of every chunk that fit the budget when they run again.
 
     prefix: as of `prefixed`.
     """
     plain, passes = extremes.plain, extremes.table.passes
     plain_sums, full_sums = extremes.sums.policy(extremes.keep), extremes.sums.policy(extremes.again)
-    again, keep = (passes[:, row][..., extremes.chosen] for row in (extremes.again, extremes.keep))
-    change = again - keep  # [PASSES, kinds, n]
+    repeated, keep = (passes[:, row][..., extremes.chosen] for row in (extremes.again, extremes.keep))
+    change = repeated - keep  # [PASSES, kinds, n]
     heads = prefix.sum(axis=2)
     less = summed(prefix, change[KEPT]) * heads_in_flight(heads, points, setting)  # [s, layers, n]
     activations = plain.memory["activations"][:, 0] + less
@@ -87,18 +87,20 @@ def prefixed(each: Sequence[Sequence[Prefix]], which: NDArray[np.intp] | None, s
         [[*prefix, *[prefix[-1]] * (most - len(prefix))] for prefix in (*one, *[one[-1]] * (shapes - len(one)))]
         for one in each
     ]
-    found = np.moveaxis(np.array(rows, dtype=np.float64), 0, -1)
-    return found if which is None else found[..., which]
+    sums = np.moveaxis(np.array(rows, dtype=np.float64), 0, -1)
+    return sums if which is None else sums[..., which]
 
 
 def _pick(table: Array, layers: NDArray[np.intp]) -> Array:
-    """table[s, layers, n] at the chosen number of every candidate: [s, 1, o, n]"""
+    """Return table[s, layers, n] at the chosen number of every candidate: [s, 1, o, n]"""
     result: Array = table[:, layers, np.arange(layers.shape[-1])]
     return result
 
 
 def _pipeline(sums: Stages, extra: Array, points: Columns, setting: Setting) -> dict[str, Array]:
-    """[1, o, n] each. sums: without recompute; extra: what runs again, [s, 1, o, n]."""
+    """Return the passes and the memory, [1, o, n] each. sums: without recompute; extra: what runs again, [s, 1,
+    o, n].
+    """
     seconds, communication = sums.seconds[:, :1, None], sums.communication[:, :1, None]
     between = messages(sums, points, setting)
     return pipelined(

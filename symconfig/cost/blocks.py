@@ -84,7 +84,7 @@ class BlockCost:
     paired: bool  # another microbatch goes forward through a layer beside this one backward
 
     def at(self, chosen: NDArray[np.intp]) -> BlockCost:
-        """Some of the points."""
+        """Return the costs at some of the points."""
         weights = Weights(*(getattr(self.weights, name)[chosen] for name in Weights.__slots__))
         return replace(
             self,
@@ -103,13 +103,13 @@ class BlockCost:
         )
 
     def lean_bytes(self, policies: Sequence[Policy]) -> Array:
-        """[points]: what every policy keeps; no policy keeps less."""
+        """Return [points]: what every policy keeps; no policy keeps less."""
         kept = np.array([policy.kept for policy in policies]) & ~np.array([policy.offloaded for policy in policies])
         always: Array = kept.all(axis=0).astype(np.float64)
         return always @ np.array(self.held_bytes)
 
     def passes(self, policies: Sequence[Policy], host_bytes_per_s: Number, framework: Framework) -> Array:
-        """[PASSES, policies, points]: each policy is a 0/1 vector over the rows.
+        """Return [PASSES, policies, points]: each policy is a 0/1 vector over the rows.
 
         Seconds of one microbatch; the forward that is run again counts as backward. Offloaded tensors leave beside the
         forward and return beside the backward; what does not fit shows, and each takes the host as long as an operator.
@@ -124,8 +124,8 @@ class BlockCost:
         ahead = [(c, t) for c, t in zip(self.derived.collectives, self.comm_s, strict=True) if c.phase is Phase.FORWARD]
         forward_comm = sum((t for _, t in ahead), np.zeros_like(self.boundary_bytes))
         backward_comm = sum(self.comm_s, np.zeros_like(self.boundary_bytes)) - forward_comm
-        again = _rows([[op in policy.again for op in ops] for policy in policies]) @ works
-        again_comm = np.zeros_like(again)
+        repeated = _rows([[op in policy.again for op in ops] for policy in policies]) @ works
+        again_comm = np.zeros_like(repeated)
         if ahead:
             again_comm = _rows([[c.owner in policy.again for c, _ in ahead] for policy in policies]) @ np.array(
                 [t for _, t in ahead]
@@ -143,15 +143,15 @@ class BlockCost:
         wait = self._forward_wait() + either.maximum(copies_s - lead, 0.0)
         host_backward = sum(t for (_, phase), t in self.host_s.items() if phase is not Phase.FORWARD)
         host_again = _rows([[op in policy.again for op in ops] for policy in policies]) @ host
-        busy = backward + again + backward_comm + again_comm
+        busy = backward + repeated + backward_comm + again_comm
         wait_backward = either.maximum(host_backward + host_again + copies_s - busy, 0.0)
         result: Array = np.stack(
             np.broadcast_arrays(
                 total_forward + wait,
-                backward + again + wait_backward,
+                backward + repeated + wait_backward,
                 forward_comm + compiled.exposed_s(copied, total_forward, framework.hide.host),
                 backward_comm + again_comm + compiled.exposed_s(copied, backward, framework.hide.host),
-                again + again_comm,
+                repeated + again_comm,
                 away,
                 kept,
                 transient,
@@ -160,7 +160,7 @@ class BlockCost:
         return result
 
     def seconds(self) -> Array:
-        """[4, points], the first of PASSES where nothing is offloaded and nothing runs again."""
+        """Return [4, points], the first of PASSES where nothing is offloaded and nothing runs again."""
         result = np.zeros((4, self.boundary_bytes.size), dtype=self.boundary_bytes.dtype)
         for (_, phase), t in self.work_s.items():
             result[int(phase is not Phase.FORWARD)] += t
@@ -172,7 +172,7 @@ class BlockCost:
         return result
 
     def _forward_wait(self) -> Array:
-        """[points]: seconds for which the GPU waits for the host in the forward.
+        """Return [points]: seconds for which the GPU waits for the host in the forward.
 
         Before the experts the host waits for the GPU's count of each expert's tokens and so loses its lead. From there,
         one layer's experts to those of the next, the GPU does what was launched, in its order: it waits as long as the
@@ -196,14 +196,14 @@ def _rows(bits: Sequence[Sequence[bool]]) -> Array:
 
 
 def _revived(policies: Sequence[Policy], held: Array) -> Array:
-    """[policies, points]: bytes of the recomputed module that brings back most."""
+    """Return [policies, points]: bytes of the recomputed module that brings back most."""
     sums = {unit: held[list(unit)].sum(axis=0) for unit in {unit for policy in policies for unit in policy.units}}
     zero = np.zeros(held.shape[1])
     return np.array([either.largest(np.array([zero, *(sums[unit] for unit in policy.units)])) for policy in policies])
 
 
 def evaluate(block: DerivedBlock, lattice: Lattice, machine: Machine, framework: Framework) -> BlockCost:
-    """All costs of `block` at every point of `lattice`."""
+    """Return all costs of `block` at every point of `lattice`."""
     full = tuple(collective_s(c, lattice, machine, framework) for c in block.collectives)
     held = lattice.stack([held.elements for held in block.held])
     inputs = machine.quantised_bytes if framework.engine else ELEMENT_BYTES[Element.ACTIVATION]
@@ -242,8 +242,9 @@ def evaluate(block: DerivedBlock, lattice: Lattice, machine: Machine, framework:
 
 
 def hiding(cost: BlockCost, framework: Framework) -> BlockCost:
-    """The costs with what this framework hides and replays, of a block that was evaluated for one that is else the
-    same."""
+    """Return the costs of a block with what this framework hides and replays; the block was evaluated for a framework
+    that is otherwise the same.
+    """
     collectives, work = cost.derived.collectives, cost.work_s
     cost = _replayed(cost, framework)
     shown = tuple(exposed(c, t, work, framework) for c, t in zip(collectives, cost.full_comm_s, strict=True))
@@ -251,27 +252,28 @@ def hiding(cost: BlockCost, framework: Framework) -> BlockCost:
     alone = replace(cost, comm_s=shown, hidden_s=np.zeros_like(cost.hidden_s), paired=paired)
     if not paired:
         return alone
-    beside = replace(alone, comm_s=beside_another(cost.derived, shown, work, framework.hide.experts))
-    less = alone.seconds() - beside.seconds()
-    return replace(beside, hidden_s=either.maximum(less[:2] + less[2:], 0.0))
+    hidden = replace(alone, comm_s=beside_another(cost.derived, shown, work, framework.hide.experts))
+    less = alone.seconds() - hidden.seconds()
+    return replace(hidden, hidden_s=either.maximum(less[:2] + less[2:], 0.0))
 
 
 def _replayed(cost: BlockCost, framework: Framework) -> BlockCost:
-    """What graphs replay takes no time of the host, and holds memory."""
+    """Return the costs with CUDA graphs: what they replay takes no time of the host, and holds memory."""
     once = graphed(cost.derived, framework) if framework.graphed else frozenset[str]()
     host = {key: t * 0.0 if key[0] in once else t for key, t in cost.full_host_s.items()} if once else cost.full_host_s
     return replace(cost, host_s=host, registered_bytes=cost.buffer_bytes + GRAPH_BYTES * bool(once))
 
 
 def _libraries(machine: Machine, framework: Framework) -> float:
-    """Bytes of the libraries' workspaces, which are allocated as tensors are."""
+    """Return the bytes of the libraries' workspaces, which are allocated as tensors are."""
     own = framework.torch_workspace
     return (machine.torch_workspace_bytes if own is None else own) + framework.engine * machine.engine_workspace_bytes
 
 
 def _libraries_of(block: DerivedBlock, lattice: Lattice, machine: Machine, framework: Framework) -> Array:
-    """[points]: bytes of the workspaces of the experts' grouped products, one for each stream that they run on, and of
-    the largest buffer that an operator leaves behind."""
+    """Return [points]: bytes of the workspaces of the experts' grouped products, one for each stream that they run on,
+    and of the largest buffer that an operator leaves behind.
+    """
     together = framework.implementation.experts.kernels is not ExpertKernels.IN_TURN and bool(inside_experts(block))
     grouped = framework.grouped_streams * machine.engine_workspace_bytes * together
     left = [lattice.value(space.buffer) for space in block.workspaces if space.buffer is not None]
@@ -282,7 +284,7 @@ def _libraries_of(block: DerivedBlock, lattice: Lattice, machine: Machine, frame
 
 
 def _space(space: Workspace, lattice: Lattice, framework: Framework) -> Array:
-    """[points]: bytes alive while the operator's backward runs, beside what is kept."""
+    """Return [points]: bytes alive while the operator's backward runs, beside what is kept."""
     result: Array = sum((lattice.value(m) * ELEMENT_BYTES[e] for m, e in space.moved), np.zeros(lattice.points))
     if space.weight is not None and not (space.layer and framework.kept_gradient_buffers):
         result = result + ELEMENT_BYTES[Element.ACTIVATION] * lattice.value(space.weight)
@@ -290,7 +292,7 @@ def _space(space: Workspace, lattice: Lattice, framework: Framework) -> Array:
 
 
 def _buffers(block: DerivedBlock, framework: Framework) -> set[Monomial]:
-    """Sizes of the weight gradients' buffers that stay: layers of one shape share theirs."""
+    """Return the sizes of the weight gradients' buffers that stay: layers of one shape share them."""
     if not framework.kept_gradient_buffers:
         return set()
     return {space.weight for space in block.workspaces if space.layer and space.weight is not None}
@@ -333,7 +335,9 @@ def _weights(
 def _widest(
     shards: tuple[WeightShard, ...], lattice: Lattice, framework: Framework
 ) -> tuple[Array, Array, Array, Array]:
-    """[points] each: trained elements of all vectors, the largest matrix and vector, and the experts' largest."""
+    """Return [points] each: trained elements of all vectors, the largest matrix and vector, and the experts'
+    largest.
+    """
     zero = np.zeros(lattice.points)
     if not framework.whole_gradients_at:
         return zero, zero, zero, zero

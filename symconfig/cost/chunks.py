@@ -24,7 +24,7 @@ Chunk = Sequence[str]  # kinds of its blocks, in model order
 def chunk_times(
     table: Table, sums: Stages, points: Columns, setting: Setting, chunks: Sequence[Chunk], repeated: int
 ) -> Times:
-    """Of the first point of the table and of its first policy.
+    """Return the chunks' times at the first point of the table, under its first policy.
 
     sums: of the stages. chunks: all of the model, in its order. repeated: layers at the head of each chunk that run
     again as the table's second policy has it. Gathers and reductions are those of once a step (ZeRO 0 and 1).
@@ -37,17 +37,17 @@ def chunk_times(
     counts = np.array([shape.counts for shape in shapes], dtype=np.float64)
     weight = counts @ _weight_gradients(table)
     hidden = table.hidden[:, :, 0] @ counts.T  # [2, chunks]: a schedule that hides it takes it off again
-    again = of.again[:, 0, 0]
-    backward = (of.backward + of.backward_comm)[:, 0, 0] - again - weight
+    repeated_s = of.again[:, 0, 0]
+    backward = (of.backward + of.backward_comm)[:, 0, 0] - repeated_s - weight
     if repeated:
-        again = again + _repeated(table, alike, repeated)
+        repeated_s = repeated_s + _repeated(table, alike, repeated)
     handover_s = setting.framework.handover_s if setting.pp > 1 else 0.0
     where = np.array([alike.index(tuple(chunk)) for chunk in chunks]).reshape(setting.vpp, setting.pp).T
     between = messages(sums, points, setting)
     gathers, reduces, hide = overlap(setting)
     return Times(
         forward=((of.forward + of.forward_comm)[:, 0, 0] + hidden[0] + handover_s)[where],
-        recompute=again[where],
+        recompute=repeated_s[where],
         backward=(backward + hidden[1] + handover_s)[where],
         weight=weight[where],
         busy_s=float(between.busy_s[0]),
@@ -63,7 +63,8 @@ def chunk_times(
 
 
 def overlap(setting: Setting) -> tuple[Start, Start, Array]:
-    """When weights are gathered, when gradients are reduced, and the share of a chunk's own passes beside: [pp, vpp].
+    """Return when weights are gathered, when gradients are reduced, and the share of a chunk's own passes that runs
+    then: [pp, vpp].
 
     Megatron-LM (core_v0.19) with --overlap-grad-reduce and --overlap-param-gather. The first stage alone has several
     buckets, so that some go while others are made (distributed_data_parallel.py, `bucket_size`). Interleaved, not even
@@ -85,14 +86,14 @@ def _shape(index: int, chunk: Chunk, kinds: tuple[str, ...]) -> StageShape:
 
 
 def _weight_gradients(table: Table) -> Array:
-    """[kinds]: seconds of each block's products for its weights' gradients."""
+    """Return [kinds]: seconds of each block's products for its weights' gradients."""
     return np.array(
         [sum(float(t[0]) for (_, phase), t in block.work_s.items() if phase is Phase.WEIGHT) for block in table.blocks]
     )
 
 
 def _repeated(table: Table, chunks: Sequence[Chunk], layers: int) -> Array:
-    """[chunks]: what running the first layers of each again adds."""
+    """Return [chunks]: what running the first layers of each again adds."""
     change = np.subtract(*table.passes[SECONDS, ::-1, :, 0].sum(axis=0))
     heads = [[kind for kind in chunk if is_layer(kind)][:layers] for chunk in chunks]
     counts = np.array([[head.count(kind) for kind in table.kinds] for head in heads], dtype=np.float64)

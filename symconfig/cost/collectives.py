@@ -25,12 +25,12 @@ _REARRANGED = 3
 
 
 def ring(amount: Array, passes: float | Array, ranks: Array, stride: object, machine: Machine) -> Array:
-    """Seconds of a collective over `ranks`; 0 for a group of one."""
+    """Return the seconds of a collective over `ranks`; 0 for a group of one."""
     return np.where(ranks > 1, compiled.ring_s(amount, passes, ranks, stride, **machine.levels), 0.0)
 
 
 def collective_s(c: Collective, lattice: Lattice, machine: Machine, framework: Framework) -> Array:
-    """[points], before any overlap; 0 where the group has one rank."""
+    """Return a collective's seconds before any overlap, [points]; 0 where the group has one rank."""
     if lattice.repeats:
         sizes = (c.elements, c.copies, c.groups, c.chosen_groups)
         inside = framework.inside(c.axes)
@@ -40,7 +40,7 @@ def collective_s(c: Collective, lattice: Lattice, machine: Machine, framework: F
 
 
 def _collective_s(c: Collective, lattice: Lattice, machine: Machine, framework: Framework) -> Array:
-    """The same at every point."""
+    """Return the collective's seconds with the groups' strides as they are, [points]."""
     ranks = lattice.value(Monomial.of(*c.axes))
     stride = framework.stride(c.axes, lattice.numbers)
     amount = lattice.value(c.elements) * ELEMENT_BYTES[c.element]
@@ -65,18 +65,18 @@ def exposed(c: Collective, seconds: Array, work: dict[tuple[str, Phase], Array],
         return seconds
     pieces = framework.hide.tp_pieces if axis == "tp" else 1
     edge = 1 / pieces if pieces > 1 else 0.0
-    beside, slowed = work[c.beside], 0.0
+    work_s, slowed = work[c.beside], 0.0
     if axis == "tp" and pieces == 1:
-        slowed = compiled.slowed_s(seconds, beside, hide, CONTENTION)
-    result: Array = compiled.chunked_s(seconds, beside + slowed, hide, edge) + slowed
+        slowed = compiled.slowed_s(seconds, work_s, hide, CONTENTION)
+    result: Array = compiled.chunked_s(seconds, work_s + slowed, hide, edge) + slowed
     return result
 
 
 def beside_another(
     block: DerivedBlock, seconds: tuple[Array, ...], work: dict[tuple[str, Phase], Array], hide: float
 ) -> tuple[Array, ...]:
-    """What of the collectives shows while one microbatch goes forward through a layer and another one backward through
-    a layer of its kind: the experts' all-to-all of each runs beside the other's work.
+    """Return what of the collectives shows while one microbatch goes forward and another one backward through layers of
+    one kind: the experts' all-to-all of each runs beside the other's work.
 
     In four turns, none of which begins before both of the last one have ended (Megatron-LM core_v0.14 to 0.19,
     model_chunk_schedule_plan.py, TransformerLayerSchedulePlan.run): the combined tokens' gradients beside what comes
@@ -86,7 +86,7 @@ def beside_another(
     among = inside_experts(block)
 
     def beside(c: Collective) -> Array:
-        """The work of the other microbatch that has its turn at the same time."""
+        """Return the work of the other microbatch that has its turn at the same time."""
         ahead, inside = c.phase is Phase.FORWARD, c.leg is not Leg.BACK
         turn = (key for key in work if (key[0] in among) is inside and (key[1] is Phase.FORWARD) is not ahead)
         return sum((work[key] for key in turn), np.zeros_like(seconds[0]))

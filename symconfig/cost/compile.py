@@ -25,6 +25,9 @@ from symconfig.cost.either import greater, maximum, minimum
 '''
 
 
+_WORDS = {"s": "seconds"}
+
+
 class _Printer(NumPyPrinter):  # type: ignore[misc]  # SymPy has no types
     _module = "np"
 
@@ -36,18 +39,21 @@ class _Printer(NumPyPrinter):  # type: ignore[misc]  # SymPy has no types
 
 
 def source(formula: Formula) -> str:
-    """One NumPy function, common subexpressions first."""
+    """Write a formula as a NumPy function, common subexpressions first."""
     printer = _Printer({"fully_qualified_modules": True})
     shared, (result,) = sp.cse(formula.expression, symbols=sp.numbered_symbols("x"), order="canonical")
     arguments = ", ".join(f"{name}: Any" for name in formula.arguments)
-    lines = [f"def {formula.name}({arguments}) -> Any:", f'    """{formula.unit}: {formula.source}."""']
+    lines = [
+        f"def {formula.name}({arguments}) -> Any:",
+        f'    """Return {_WORDS.get(formula.unit, formula.unit)}: {formula.source}."""',
+    ]
     lines += [f"    {symbol} = {printer.doprint(value)}" for symbol, value in shared]
     lines.append(f"    return {printer.doprint(result)}")
     return "\n".join(lines).replace("numpy.", "np.")
 
 
 def module_source() -> str:
-    """The whole compiled module."""
+    """Write the whole compiled module."""
     return "\n\n".join([_HEADER, *(source(formula) + "\n" for formula in formulas().values())])
 
 

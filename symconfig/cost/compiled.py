@@ -11,7 +11,7 @@ from symconfig.cost.either import greater, maximum, minimum
 
 
 def matmul_s(batch: Any, m: Any, n: Any, k: Any, peak_flops: Any, efficiency: Any, k_half: Any, compute_units: Any, hbm_bytes_per_s: Any, element_bytes: Any, cast_bytes: Any, added_bytes: Any, launch_s: Any) -> Any:
-    """s: roofline with tile and wave quantisation; K/(K + K_half) for prologue and epilogue; casts before the product, and a sum into an earlier result after it."""
+    """Return seconds: roofline with tile and wave quantisation; K/(K + K_half) for prologue and epilogue; casts before the product, and a sum into an earlier result after it."""
     x0 = k*m
     x1 = batch/hbm_bytes_per_s
     x2 = m*n
@@ -46,17 +46,17 @@ def matmul_s(batch: Any, m: Any, n: Any, k: Any, peak_flops: Any, efficiency: An
 
 
 def attention_s(queries: Any, keys: Any, channels: Any, passes: Any, attention_flops: Any, launch_s: Any) -> Any:
-    """s: FlashAttention (arXiv 2205.14135): two products forward, five backward; keys counts attended ones only."""
+    """Return seconds: FlashAttention (arXiv 2205.14135): two products forward, five backward; keys counts attended ones only."""
     return launch_s + 2*channels*keys*passes*queries/attention_flops
 
 
 def traffic_s(moved_bytes: Any, hbm_bytes_per_s: Any, launch_s: Any) -> Any:
-    """s: memory-bound kernel."""
+    """Return seconds: memory-bound kernel."""
     return launch_s + moved_bytes/hbm_bytes_per_s
 
 
 def ring_s(amount_bytes: Any, passes: Any, ranks: Any, stride: Any, level0_size: Any, level0_bytes_per_s: Any, level0_latency_s: Any, level0_mesh: Any, level1_size: Any, level1_bytes_per_s: Any, level1_latency_s: Any, level1_mesh: Any, level2_size: Any, level2_bytes_per_s: Any, level2_latency_s: Any, level2_mesh: Any, level3_size: Any, level3_bytes_per_s: Any, level3_latency_s: Any, level3_mesh: Any) -> Any:
-    """s: ring over a hierarchy: all-gather and reduce-scatter pass once, all-reduce twice; slowest level binds; a latency at each step, and the faster of NCCL's Simple and LL128 protocols."""
+    """Return seconds: ring over a hierarchy: all-gather and reduce-scatter pass once, all-reduce twice; slowest level binds; a latency at each step, and the faster of NCCL's Simple and LL128 protocols."""
     x0 = stride**(-1.0)
     x1 = minimum(ranks, maximum(1, np.floor(level0_size*x0)))
     x2 = x1**(-1.0)
@@ -77,7 +77,7 @@ def ring_s(amount_bytes: Any, passes: Any, ranks: Any, stride: Any, level0_size:
 
 
 def all_to_all_s(amount_bytes: Any, ranks: Any, stride: Any, copies: Any, once: Any, groups: Any, chosen_groups: Any, level0_size: Any, level0_bytes_per_s: Any, level0_latency_s: Any, level0_mesh: Any, level1_size: Any, level1_bytes_per_s: Any, level1_latency_s: Any, level1_mesh: Any, level2_size: Any, level2_bytes_per_s: Any, level2_latency_s: Any, level2_mesh: Any, level3_size: Any, level3_bytes_per_s: Any, level3_latency_s: Any, level3_mesh: Any) -> Any:
-    """s: each rank sends an equal part to every other; levels work at the same time. once: copies of a token for one rank or domain travel once (DeepEP, HybridEP)."""
+    """Return seconds: each rank sends an equal part to every other; levels work at the same time. once: copies of a token for one rank or domain travel once (DeepEP, HybridEP)."""
     x0 = stride**(-1.0)
     x1 = minimum(ranks, maximum(1, np.floor(level0_size*x0)))
     x2 = minimum(ranks, maximum(1, np.floor(level1_size*x0)))
@@ -100,7 +100,7 @@ def all_to_all_s(amount_bytes: Any, ranks: Any, stride: Any, copies: Any, once: 
 
 
 def send_s(amount_bytes: Any, ranks: Any, stride: Any, level0_size: Any, level0_bytes_per_s: Any, level0_latency_s: Any, level0_mesh: Any, level1_size: Any, level1_bytes_per_s: Any, level1_latency_s: Any, level1_mesh: Any, level2_size: Any, level2_bytes_per_s: Any, level2_latency_s: Any, level2_mesh: Any, level3_size: Any, level3_bytes_per_s: Any, level3_latency_s: Any, level3_mesh: Any) -> Any:
-    """s: one message to the neighbour; the slowest pair of the group binds."""
+    """Return seconds: one message to the neighbour; the slowest pair of the group binds."""
     x0 = stride**(-1.0)
     x1 = minimum(ranks, maximum(1, np.floor(level0_size*x0)))
     x2 = minimum(ranks, maximum(1, np.floor(level1_size*x0)))
@@ -110,50 +110,50 @@ def send_s(amount_bytes: Any, ranks: Any, stride: Any, level0_size: Any, level0_
 
 
 def exposed_s(communication_s: Any, beside_s: Any, hide: Any) -> Any:
-    """s: what is left of a collective beside the work that it runs with."""
+    """Return seconds: what is left of a collective beside the work that it runs with."""
     return maximum(-beside_s*hide + communication_s, 0)
 
 
 def chunked_s(communication_s: Any, beside_s: Any, hide: Any, edge: Any) -> Any:
-    """s: what is left of a collective cut into pieces beside the product cut likewise: nothing hides the edge piece."""
+    """Return seconds: what is left of a collective cut into pieces beside the product cut likewise: nothing hides the edge piece."""
     return maximum(-beside_s*hide + communication_s, communication_s*edge)
 
 
 def slowed_s(communication_s: Any, beside_s: Any, hide: Any, contention: Any) -> Any:
-    """s: what the work beside a collective loses to it, compute units and memory bandwidth; work that takes longer hides more."""
+    """Return seconds: what the work beside a collective loses to it, compute units and memory bandwidth; work that takes longer hides more."""
     return contention*minimum(communication_s, beside_s*hide/maximum(-contention*hide + 1, 1.0e-9))
 
 
 def pipeline_s(num_microbatches: Any, slowest_s: Any, total_s: Any, vpp: Any) -> Any:
-    """s: 1F1B and interleaved 1F1B (arXiv 2104.04473): the bubble is the other stages' pass over vpp."""
+    """Return seconds: 1F1B and interleaved 1F1B (arXiv 2104.04473): the bubble is the other stages' pass over vpp."""
     return num_microbatches*slowest_s + (-slowest_s + total_s)/vpp
 
 
 def alone_s(hidden_s: Any, num_microbatches: Any, vpp: Any, group: Any) -> Any:
-    """s: what other microbatches hide shows of a stage's first forward and last backward passes: the warm-up of the last stage and one chunk more (Megatron-LM, get_pp_rank_microbatches, overlap_moe_expert_parallel_comm)."""
+    """Return seconds: what other microbatches hide shows of a stage's first forward and last backward passes: the warm-up of the last stage and one chunk more (Megatron-LM, get_pp_rank_microbatches, overlap_moe_expert_parallel_comm)."""
     return hidden_s*minimum(num_microbatches, (group*(vpp - 1) + 1)/vpp)
 
 
 def in_flight(stage: Any, pp: Any, vpp: Any, num_microbatches: Any, group: Any) -> Any:
-    """microbatches: Megatron's warm-up: pp - stage for 1F1B; 2(pp - stage - 1) + (vpp - 1)group + 1 chunks interleaved."""
+    """Return microbatches: Megatron's warm-up: pp - stage for 1F1B; 2(pp - stage - 1) + (vpp - 1)group + 1 chunks interleaved."""
     x0 = greater(vpp, 1)
     return (1 - x0)*minimum(num_microbatches, pp - stage) + x0*minimum(num_microbatches*vpp, group*(vpp - 1) + 2*pp - 2*stage - 1)/vpp
 
 
 def states_bytes(dense_parameters: Any, expert_parameters: Any, weight_bytes: Any, gradient_bytes: Any, optimizer_bytes: Any, dense_shards: Any, expert_shards: Any, zero1: Any, zero2: Any, zero3: Any, optimizer_on_device: Any) -> Any:
-    """bytes: ZeRO (arXiv 1910.02054, table 1) with the element sizes as parameters."""
+    """Return bytes: ZeRO (arXiv 1910.02054, table 1) with the element sizes as parameters."""
     x0 = dense_shards - 1
     x1 = expert_shards - 1
     return gradient_bytes*(dense_parameters/(x0*zero2 + 1) + expert_parameters/(x1*zero2 + 1)) + optimizer_bytes*optimizer_on_device*(dense_parameters/(x0*zero1 + 1) + expert_parameters/(x1*zero1 + 1)) + weight_bytes*(dense_parameters/(x0*zero3 + 1) + expert_parameters/(x1*zero3 + 1))
 
 
 def optimizer_s(parameters: Any, shards: Any, touched_bytes: Any, hbm_bytes_per_s: Any, launch_s: Any) -> Any:
-    """s: memory-bound: master weight and both moments read and written, gradient read, weight written."""
+    """Return seconds: memory-bound: master weight and both moments read and written, gradient read, weight written."""
     return launch_s + parameters*touched_bytes/(hbm_bytes_per_s*shards)
 
 
 def dealt(whole: Any, ranks: Any, largest: Any, chunks: Any, bucket: Any) -> Any:
-    """elements: pieces of each chunk dealt out whole, bucket by bucket, to whoever has least: of each bucket an even share in halves of the largest piece, or that piece."""
+    """Return elements: pieces of each chunk dealt out whole, bucket by bucket, to whoever has least: of each bucket an even share in halves of the largest piece, or that piece."""
     x0 = chunks**(-1.0)
     x1 = np.floor(whole*x0/bucket)
     x2 = maximum(largest, 0.001)

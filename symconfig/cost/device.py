@@ -12,15 +12,15 @@ Bytes = TypeVar("Bytes", float, Array)
 
 
 def reserved_bytes(peak_bytes: Bytes, framework: Framework) -> Bytes:
-    """What the allocator takes of the device for a peak of allocated bytes."""
+    """Return what the allocator takes of the device for a peak of allocated bytes."""
     return peak_bytes * (1 + framework.fragmentation)
 
 
 def device_bytes(peak_bytes: Bytes, machine: Machine, framework: Framework) -> Bytes:
-    """What is in use on the device: reserved, and beside it the context and the libraries."""
+    """Return what is in use on the device: what is reserved, the context and the libraries."""
     return reserved_bytes(peak_bytes, framework) + machine.context_bytes
 
 
 def largest_peak_bytes(usable_bytes: float, machine: Machine, framework: Framework) -> float:
-    """The peak at which `device_bytes` is all that may be used."""
+    """Return the peak at which `device_bytes` is all that may be used."""
     return (usable_bytes - machine.context_bytes) / (1 + framework.fragmentation)

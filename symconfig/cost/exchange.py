@@ -41,7 +41,8 @@ class Exchange:
 
 
 def exchange(sums: Stages, points: Columns, setting: Setting) -> Exchange:
-    """As the ZeRO stage and the framework do them; at ZeRO 0 nothing is gathered.
+    """Return the collectives of weights and gradients as the ZeRO stage and the framework do them; at ZeRO 0 nothing is
+    gathered.
 
     Where several instances of the optimizer each have a group of the replicas, a group gathers and reduces by itself,
     and what each rank then has of the gradients is summed over the instances.
@@ -56,7 +57,7 @@ def exchange(sums: Stages, points: Columns, setting: Setting) -> Exchange:
     )
 
     def move(passes: Array, dense_bytes: Array, expert_bytes: Array) -> Array:
-        """[k, s, n]: of k collectives at once, within a group."""
+        """Return the seconds of k collectives at once within a group: [k, s, n]."""
         seconds: Array = messages * ring(dense_bytes / messages, passes, shards, over, setting.machine)
         if framework.listed:
             seconds = seconds + np.where(shards > 1, messages * shards * _LISTED_S, 0.0)
@@ -67,7 +68,7 @@ def exchange(sums: Stages, points: Columns, setting: Setting) -> Exchange:
         return seconds
 
     def between(dense_bytes: Array, expert_bytes: Array) -> Array:
-        """[s, n]: of an all-reduce of every rank's share over the instances."""
+        """Return the seconds of an all-reduce of every rank's share over the instances: [s, n]."""
         parts = (
             (dense_bytes / messages, messages, shards, points.shards, over),
             (expert_bytes, 1.0, shards_of_experts, points.edp, over_experts),
@@ -98,7 +99,7 @@ def exchange(sums: Stages, points: Columns, setting: Setting) -> Exchange:
 
 
 def _messages(sums: Stages, setting: Setting) -> Array:
-    """[s, n]: collectives in which a stage's weights are gathered, or its gradients reduced."""
+    """Return [s, n]: collectives in which a stage's weights are gathered, or its gradients reduced."""
     together = setting.framework.together
     if together is Together.BLOCK:
         blocks: Array = setting.pipelines.counts.sum(axis=1)
@@ -109,7 +110,9 @@ def _messages(sums: Stages, setting: Setting) -> Array:
 
 
 def exchanged_s(sums: Stages, points: Columns, setting: Setting) -> Array:
-    """[r, n]: gradients reduced and weights gathered, minus what hides, and what copies of them cost."""
+    """Return what reducing gradients and gathering weights adds to a step, copies included, minus what hides:
+    [r, n].
+    """
     if setting.pipelines.several and setting.zero not in EVERY_MICROBATCH:
         shown = _in_pipeline(sums, points, setting) + between_ends_s(sums, points, setting)
     else:
@@ -118,7 +121,9 @@ def exchanged_s(sums: Stages, points: Columns, setting: Setting) -> Array:
 
 
 def between_ends_s(sums: Stages, points: Columns, setting: Setting) -> Array:
-    """[n]: a table on the first and on the last stage has a producer of its gradient on both: an all-reduce of two."""
+    """Return the seconds of the all-reduce between the two producers of the gradient of a table that lies on the first
+    and on the last stage: [n].
+    """
     if not setting.pipelines.several or not sums.copied.any():
         return np.zeros_like(sums.copied)
     stride = points.tp * points.cp * points.dp * (setting.pipelines.pp - 1)
@@ -127,7 +132,9 @@ def between_ends_s(sums: Stages, points: Columns, setting: Setting) -> Array:
 
 
 def copies_s(sums: Stages, points: Columns, setting: Setting) -> Array:
-    """[n]: moving weights and gradients between the collectives' buffers and the tensors, each microbatch."""
+    """Return the seconds of moving weights and gradients between the collectives' buffers and the tensors, each
+    microbatch: [n].
+    """
     elements = either.largest(sums.dense + sums.expert)
     moved = points.num_microbatches * elements * setting.framework.copied_bytes
     result: Array = moved / setting.machine.hbm_bytes_per_s
@@ -135,7 +142,7 @@ def copies_s(sums: Stages, points: Columns, setting: Setting) -> Array:
 
 
 def _beside_microbatches(sums: Stages, points: Columns, setting: Setting) -> Array:
-    """[s, r, n]: without a pipeline, or where every microbatch exchanges."""
+    """Return what shows of the exchange without a pipeline, or where every microbatch exchanges: [s, r, n]."""
     moved, hide, m = exchange(sums, points, setting), setting.framework.hide, points.num_microbatches
     gather, reduce = moved.gather[:, None], moved.reduce[:, None]
     gathered, reduced = moved.gathered[:, None], moved.reduced[:, None]
@@ -149,8 +156,10 @@ def _beside_microbatches(sums: Stages, points: Columns, setting: Setting) -> Arr
     if setting.zero == 3:
         share = hide.sharded_weights
         far = sums.largest[:, None] > setting.framework.reuse_elements
-        again = np.where(far, either.minimum(sums.again, forward) / np.where(forward > 0, forward, 1.0), 0.0) * gather
-        back, amount = again + gather + reduce, gathered + reduced
+        regathered = (
+            np.where(far, either.minimum(sums.again, forward) / np.where(forward > 0, forward, 1.0), 0.0) * gather
+        )
+        back, amount = regathered + gather + reduce, gathered + reduced
         result: Array = m * (beside(gather, gathered, forward, share) + beside(back, amount, backward, share))
         return result
     # The last microbatch's backward hides the reduction, the first one's forward the gather of new weights.
@@ -168,7 +177,9 @@ def contention(amount: Array | float, seconds: Array | float, hbm_bytes_per_s: N
 
 
 def _in_pipeline(sums: Stages, points: Columns, setting: Setting) -> Array:
-    """[r, n]: what the simulator finds, nearly, where stages are alike (`chunks.overlap` says what runs when)."""
+    """Return nearly what the simulator says of the exchange where stages are alike (`chunks.overlap` says what runs
+    when): [r, n].
+    """
     moved, framework = exchange(sums, points, setting), setting.framework
     forward, backward = sums.forward + sums.forward_comm, sums.backward + sums.backward_comm
     gather, reduce = moved.gather[:, None], moved.reduce[:, None]
@@ -193,8 +204,9 @@ def _in_pipeline(sums: Stages, points: Columns, setting: Setting) -> Array:
 
 
 def _beside_own(seconds: Array, work: Array, share: Array, setting: Setting) -> Array:
-    """[r, n]: by how much a collective of each stage, beside a share of its own pass, outlasts the filling (draining)
-    of the pipeline before it."""
+    """Return by how much a collective of each stage, beside a share of its own pass, outlasts the filling (draining) of
+    the pipeline before it: [r, n].
+    """
     hidden = either.minimum(seconds, share * work)
     left = seconds - hidden - _index(setting) * work.min(axis=0) / setting.pipelines.vpp
     result: Array = either.largest(either.maximum(left, TAKEN * hidden))
@@ -202,7 +214,7 @@ def _beside_own(seconds: Array, work: Array, share: Array, setting: Setting) -> 
 
 
 def _between_groups(seconds: Array, work: Array, ends: Array, group: Array, setting: Setting) -> Array:
-    """[r, n]: by how much collectives, one a chunk, make an interleaved step longer.
+    """Return by how much collectives, one a chunk, make an interleaved step longer: [r, n].
 
     Nothing hides the one of the chunk that has none before (after) it, which on the first stage is that with the
     look-up; each other one has the time of a group of microbatches in a chunk. ends: [s, n], share of the vocabulary.
@@ -216,5 +228,5 @@ def _between_groups(seconds: Array, work: Array, ends: Array, group: Array, sett
 
 
 def _index(setting: Setting) -> Array:
-    """[s, 1, n]"""
+    """Return the stages' numbers: [s, 1, n]"""
     return setting.pipelines.index[:, None]

@@ -17,7 +17,7 @@ from symconfig.plans.columns import Columns
 
 
 def at_peak(kept: Array, ends: Array, points: Columns, setting: Setting) -> Array:
-    """[s, x, n]: bytes of activations at each stage's peak, `ends` aside.
+    """Return the bytes of activations at each stage's peak, `ends` aside: [s, x, n].
 
     kept: [s, x, n], for each microbatch in flight. ends: [s, x, n], what the loss keeps, once. On the last stage the
     peak is the loss's moment, or another one at which that is not there but more activations are.
@@ -31,7 +31,7 @@ def at_peak(kept: Array, ends: Array, points: Columns, setting: Setting) -> Arra
 
 
 def in_flight(points: Columns, setting: Setting) -> Array:
-    """[s, n]: microbatches of the whole stage whose activations it holds when it holds most of them.
+    """Return [s, n]: microbatches of the whole stage whose activations it holds when it holds most of them.
 
     Where a stage's chunks have different numbers of layers, the early ones hold more microbatches than the late ones.
     """
@@ -50,7 +50,7 @@ def _in_flight(points: Columns, setting: Setting, unlike: _Unlike | None) -> Arr
 
 
 def heads_in_flight(heads: Array, points: Columns, setting: Setting) -> Array:
-    """[s, x, n]: microbatches in flight of the layers at the head of each chunk that keep less than the others.
+    """Return [s, x, n]: microbatches in flight of the layers at the head of each chunk that keep less than the others.
 
     heads: [s, x, n], how many those are on the stage, the first so many of each chunk. The most that is held is convex
     in what each of them keeps: no higher than in between those that keep all and those that keep nothing.
@@ -65,8 +65,8 @@ def heads_in_flight(heads: Array, points: Columns, setting: Setting) -> Array:
     count = unlike.each(lambda held: held.heads[either.minimum(every, held.heads.size - 1)])
     each = unlike.each(lambda held: held.of_heads[either.minimum(every, held.heads.size - 1)])
     first = (count[:, None] < heads[..., None, :]).sum(axis=2)
-    found = np.take_along_axis(each, either.minimum(first, most), axis=1)
-    return np.where((heads > 0) & ~np.isnan(found), found, result)
+    in_heads = np.take_along_axis(each, either.minimum(first, most), axis=1)
+    return np.where((heads > 0) & ~np.isnan(in_heads), in_heads, result)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +102,12 @@ class _Unlike:
         memo, m = setting.pipelines.memo, points.num_microbatches
         if "unlike" not in memo or memo["unlike"][0] is not m:
             memo["unlike"] = m, _Unlike._of(m, setting)
-        found: _Unlike | None = memo["unlike"][1]
-        return found
+        unlike: _Unlike | None = memo["unlike"][1]
+        return unlike
 
     @staticmethod
     def _of(num_microbatches: Array, setting: Setting) -> _Unlike | None:
-        pipelines, found = setting.pipelines, dict[tuple[int, int], _Held]()
+        pipelines, by_shape = setting.pipelines, dict[tuple[int, int], _Held]()
         mixed = [[len(set(stage.layers)) > 1 for stage in one.stages] for one in pipelines.each]
         if not any(map(any, mixed)):
             return None
@@ -119,11 +119,11 @@ class _Unlike:
             for row in range(rows):
                 stage = one.stages[min(row, last)]
                 if mixed[place][min(row, last)]:
-                    found[row, column] = _held_of(stage.index, stage.layers, one.pp, group, count)
-        return _Unlike(found, which, (rows, different.shape[1])) if found else None
+                    by_shape[row, column] = _held_of(stage.index, stage.layers, one.pp, group, count)
+        return _Unlike(by_shape, which, (rows, different.shape[1])) if by_shape else None
 
     def each(self, of: Callable[[_Held], Any]) -> Array:
-        """[s, *x, n]: a figure of each point's stages, NaN of those whose chunks are alike."""
+        """Return [s, *x, n]: a figure of each point's stages, NaN of those whose chunks are alike."""
         values = [of(held) for held in self.found.values()]
         result = np.full((*self.shape, *np.shape(values[0])), np.nan)
         result[tuple(np.array(list(self.found)).T)] = values
@@ -151,8 +151,8 @@ def _held_of(stage: int, layers: tuple[int, ...], pp: int, group: int, microbatc
 
 @lru_cache(maxsize=4096)
 def held(stage: int, pp: int, vpp: int, group: int, microbatches: int) -> Array:
-    """[moments, vpp]: microbatches of each chunk whose activations a stage holds, at every moment that may be its peak;
-    the first one is that of its first backward, on the last stage the loss's.
+    """Return the microbatches of each chunk whose activations a stage holds, at every moment that may be its peak:
+    [moments, vpp]; the first moment is that of its first backward, on the last stage the loss's.
 
     Megatron runs `group` microbatches through a chunk, then through the next one; forward from the first chunk,
     backward from the last.
@@ -165,7 +165,7 @@ def held(stage: int, pp: int, vpp: int, group: int, microbatches: int) -> Array:
     steps = np.arange(float(min(group * vpp, total - ahead + 1)))[:, None]
 
     def done(passes: Array, place: Array) -> Array:
-        """Passes of the chunk that is `place`-th in order, of so many passes of all."""
+        """Count the passes of the chunk that is `place`-th in order, of so many passes of all."""
         whole, rest = np.divmod(passes, group * vpp)
         result: Array = either.minimum(whole * group + np.clip(rest - place * group, 0, group), microbatches)
         return result

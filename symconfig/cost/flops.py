@@ -24,7 +24,7 @@ def flops_per_token(
 def block_flops(
     blocks: Mapping[str, DerivedBlock], numbers: Mapping[str, float], phases: Collection[Phase] = tuple(Phase)
 ) -> dict[str, float]:
-    """Forward and backward (or only some phases) of one sequence through each kind of block."""
+    """Return the FLOP of one sequence through each kind of block, forward and backward (or only some phases)."""
     values = {**numbers, **_ONE}
     return {kind: _block(block, values, phases) for kind, block in blocks.items()}
 

@@ -104,7 +104,7 @@ def _traffic() -> Formula:
 
 
 def _reach(ranks: Any, stride: Any) -> tuple[list[Any], list[Any], list[Any]]:
-    """Members of the group inside one domain of each level; bandwidth and latency of each level."""
+    """Return, of each level, the members of the group inside one domain, the bandwidth and the latency."""
     sizes = [sp.Symbol(f"level{i}_size", positive=True) for i in range(LEVELS)]
     bandwidths = [sp.Symbol(f"level{i}_bytes_per_s", positive=True) for i in range(LEVELS)]
     latencies = [sp.Symbol(f"level{i}_latency_s", positive=True) for i in range(LEVELS)]
@@ -201,33 +201,33 @@ def _send() -> Formula:
 
 
 def _exposed() -> Formula:
-    communication, beside, hide = _symbols("communication_s beside_s hide")
+    communication, work, hide = _symbols("communication_s beside_s hide")
     return Formula(
         "exposed_s",
-        _names(communication, beside, hide),
-        maximum(communication - hide * beside, 0),
+        _names(communication, work, hide),
+        maximum(communication - hide * work, 0),
         "s",
         "what is left of a collective beside the work that it runs with",
     )
 
 
 def _chunked() -> Formula:
-    communication, beside, hide, edge = _symbols("communication_s beside_s hide edge")
+    communication, work, hide, edge = _symbols("communication_s beside_s hide edge")
     return Formula(
         "chunked_s",
-        _names(communication, beside, hide, edge),
-        maximum(communication - hide * beside, edge * communication),
+        _names(communication, work, hide, edge),
+        maximum(communication - hide * work, edge * communication),
         "s",
         "what is left of a collective cut into pieces beside the product cut likewise: nothing hides the edge piece",
     )
 
 
 def _slowed() -> Formula:
-    communication, beside, hide, contention = _symbols("communication_s beside_s hide contention")
+    communication, work, hide, contention = _symbols("communication_s beside_s hide contention")
     return Formula(
         "slowed_s",
-        _names(communication, beside, hide, contention),
-        contention * minimum(communication, hide * beside / maximum(1 - contention * hide, ROUNDING)),
+        _names(communication, work, hide, contention),
+        contention * minimum(communication, hide * work / maximum(1 - contention * hide, ROUNDING)),
         "s",
         "what the work beside a collective loses to it, compute units and memory bandwidth; work that takes longer "
         "hides more",
@@ -324,7 +324,7 @@ def _names(*symbols: Any) -> tuple[str, ...]:
 
 
 def formulas() -> dict[str, Formula]:
-    """All formulas by name, in the order in which they are compiled."""
+    """Return all formulas by name, in the order in which they are compiled."""
     made = (
         _matmul(),
         _attention(),

@@ -24,7 +24,7 @@ Degree = TypeVar("Degree", int, NDArray[np.float64])  # of one point, or of many
 
 
 class Together(StrEnum):
-    """What of a stage's weights or gradients is one collective."""
+    """Which of a stage's weights or gradients are one collective."""
 
     STAGE = "stage"
     BLOCK = "block"
@@ -32,7 +32,7 @@ class Together(StrEnum):
 
 
 class OverTensor(StrEnum):
-    """What ranks of tensor parallelism do with a matrix of which each holds a part (Megatron-LM, --muon-tp-mode)."""
+    """How ranks of tensor parallelism step a matrix of which each holds a part (Megatron-LM, --muon-tp-mode)."""
 
     BLOCKWISE = "blockwise"  # each takes its part for a matrix of its own
     DUPLICATED = "duplicated"  # the whole is gathered, and each iterates on it
@@ -41,7 +41,7 @@ class OverTensor(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Orthogonal:
-    """How matrices of layers are stepped that an optimizer makes orthogonal (Muon), and not element by element.
+    """An optimizer that makes matrices of layers orthogonal (Muon) instead of stepping them element by element.
 
     state: bytes of an element, the master weight included. touched: bytes moved for it, as `Framework.adam_bytes`. At
     ZeRO 1 matrices are dealt out whole, bucket by bucket. bucket, bucket_of_rank: elements of one at least, for all
@@ -181,16 +181,16 @@ class Framework:
 
     @property
     def evaluated(self) -> tuple[object, ...]:
-        """What decides the cost of a block before overlaps and graphs, of frameworks that are else alike."""
+        """Return what decides the cost of a block before overlaps and graphs."""
         return self.implementation, self.hide.tp_pieces, self.bytes, self.quantised_weights, self.orthogonal
 
     def padded_vocab(self, vocab_size: int, tp: Degree) -> Degree:
-        """Rows of its embedding."""
+        """Return the rows of the embedding."""
         multiple = self.vocab_multiple * tp
         return -(-vocab_size // multiple) * multiple
 
     def stride(self, axes: tuple[str, ...], degrees: Mapping[str, Number]) -> Number:
-        """Distance in ranks between neighbours of a group: the product of the axes inside it."""
+        """Return the distance in ranks between neighbours of a group: the product of the axes inside it."""
         result: Number = 1.0
         for axis in self.inside(axes):
             result = result * degrees[axis]
@@ -203,7 +203,7 @@ class Framework:
 
 
 def element_bytes(framework: Framework, machine: Machine) -> Bytes:
-    """Bytes per parameter where most matmuls have the machine's precision.
+    """Return the bytes per parameter where most matmuls have the machine's precision.
 
     Transformer Engine keeps a weight's low-precision copies from the first microbatch of a step to its last. Of a
     frozen weight that exists in low precision only it keeps one, and turns it for each backward: 70B parameters on one

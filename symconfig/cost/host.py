@@ -25,12 +25,12 @@ _SWIZZLE = 0.1
 
 
 def inside_experts(block: DerivedBlock) -> frozenset[str]:
-    """Operators from the one that brings tokens to their experts to the one that brings them back."""
+    """Return the operators from the one that brings tokens to their experts to the one that brings them back."""
     return block.on(Leg.OUT, Leg.EXPERTS, Leg.BACK)
 
 
 def is_dispatch(c: Collective) -> bool:
-    """Whether it brings tokens to their experts, or back."""
+    """Tell whether a collective brings tokens to their experts, or back."""
     return c.kind is Kind.ALL_TO_ALL and "ep" in c.axes
 
 
@@ -45,7 +45,7 @@ def graphed(block: DerivedBlock, framework: Framework) -> frozenset[str]:
 def host_seconds(
     block: DerivedBlock, lattice: Lattice, machine: Machine, framework: Framework
 ) -> dict[tuple[str, Phase], Array]:
-    """The launching thread's time, with nothing replayed."""
+    """Return the launching thread's time, with nothing replayed."""
     result: dict[tuple[str, Phase], Array] = {}
     for work in block.work:
         turns = 1.0 if isinstance(work, AttentionWork) else lattice.value(work.turns)

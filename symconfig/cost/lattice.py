@@ -20,8 +20,8 @@ def pairs(first: NDArray[Any], second: NDArray[Any]) -> tuple[NDArray[np.int64],
     and which of them each is, [n]."""
     one, other = np.broadcast_arrays(first.astype(np.int64), second.astype(np.int64))
     width = int(other.max(initial=0)) + 1
-    found, which = np.unique(one * width + other, return_inverse=True)
-    return np.stack((found // width, found % width)), which
+    codes, which = np.unique(one * width + other, return_inverse=True)
+    return np.stack((codes // width, codes % width)), which
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,18 +40,18 @@ class Lattice:
     )
 
     def value(self, monomial: Monomial) -> Array:
-        """[points], not to be changed."""
-        found = self.known.get(monomial)
-        if found is None:
-            found = np.full(self.points, float(monomial.coefficient))
+        """Return [points], not to be changed."""
+        value = self.known.get(monomial)
+        if value is None:
+            value = np.full(self.points, float(monomial.coefficient))
             for name, power in monomial.powers:
                 number = self.numbers[name]
-                found = found * number**power if power > 0 else found / number ** (-power)
-            self.known[monomial] = found
-        return found
+                value = value * number**power if power > 0 else value / number ** (-power)
+            self.known[monomial] = value
+        return value
 
     def stack(self, monomials: list[Monomial]) -> Array:
-        """[len(monomials), points]"""
+        """Return [len(monomials), points]"""
         return np.array([self.value(monomial) for monomial in monomials]).reshape(len(monomials), self.points)
 
     def part(self, symbols: Iterable[str]) -> tuple[Lattice, NDArray[np.intp] | slice]:

@@ -86,13 +86,13 @@ class Machine:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """All of it, hashable where no constant is an array."""
+        """Return all of the machine, hashable where no constant is an array."""
         stated = (getattr(self, name) for name in Machine.__slots__ if name != "levels")
         return (*stated, *self.levels.items())
 
 
 def constants(kernels: Kernels) -> dict[str, Number]:
-    """The values of the kernels' constants by name."""
+    """Return the values of the kernels' constants by name."""
     return {name: quantity.value for name, quantity in _of_kernels(kernels).items()}
 
 
@@ -110,13 +110,14 @@ def stated(cluster: ClusterDescriptor) -> dict[str, Quantity]:
 
 
 def slowest(gpus: float) -> float:
-    """By how much the slowest of so many GPUs takes longer than a middling one: the expected maximum of as many normal
-    deviates (Blom, Statistical Estimates and Transformed Beta-Variables, 1958). All others wait for it."""
+    """Return by how much the slowest of so many GPUs takes longer than a middling one: the expected maximum of as many
+    normal deviates (Blom, Statistical Estimates and Transformed Beta-Variables, 1958). All others wait for it.
+    """
     return SPREAD * NormalDist().inv_cdf((gpus - 0.375) / (gpus + 0.25))
 
 
 def machine(cluster: ClusterDescriptor, precision: str, others: Constants | None = None, gpus: int = 1) -> Machine:
-    """One GPU of a run on so many, as fast as the slowest of them. others: values in place of the cluster's.
+    """Return one GPU of a run on so many, as fast as the slowest of them. others: values in place of the cluster's.
 
     Raises InputError when the GPU has no such precision.
     """
@@ -174,7 +175,9 @@ def machine(cluster: ClusterDescriptor, precision: str, others: Constants | None
 
 
 def _levels(cluster: ClusterDescriptor, values: Constants) -> dict[str, Number]:
-    """The formulas know four levels; a cluster with fewer repeats nothing outside its last one."""
+    """Return the levels' constants for the formulas, which know four levels; a cluster with fewer repeats nothing
+    outside its last one.
+    """
     result: dict[str, Number] = {}
     levels = list(cluster.levels)
     link = values["link_efficiency"]
@@ -194,7 +197,7 @@ def _levels(cluster: ClusterDescriptor, values: Constants) -> dict[str, Number]:
 
 
 def without_network(machine: Machine) -> Machine:
-    """The same GPU where no message takes any time: what is left is its own work."""
+    """Return the same GPU with messages that take no time: only its own work is left."""
     ideal = {"bytes_per_s": 1e30, "latency_s": 0.0}
     levels = {name: ideal.get(name.partition("_")[2], value) for name, value in machine.levels.items()}
     return replace(machine, levels=levels)

@@ -21,7 +21,7 @@ HOST_ADAM_BYTES_PER_S = 25e9
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Of dense and of experts' weights, [s, n] each: a quantity that a rank has."""
+    """A quantity of a rank's dense and of its experts' weights, [s, n] each."""
 
     dense: Array
     expert: Array
@@ -38,7 +38,7 @@ def shards(points: Columns, setting: Setting, sharded: bool) -> tuple[Array | fl
 
 
 def dense_shared(sums: Stages, points: Columns, setting: Setting) -> Array:
-    """[s, n]: trained parameters outside the experts as many as the ranks of `shards` share out."""
+    """Return [s, n]: trained parameters outside the experts as many as the ranks of `shards` share out."""
     if setting.zero < 3 or not setting.framework.shards_over_tensor:
         return sums.dense
     shared: Array = sums.dense - sums.whole * (1 - 1 / points.tp)
@@ -68,7 +68,7 @@ def dealing(sums: Stages, points: Columns, setting: Setting, stage: int) -> dict
 
 
 def elements_of_rank(sums: Stages, points: Columns, setting: Setting) -> Array:
-    """[s, n]: parameters whose state a rank keeps, were all shared out evenly."""
+    """Return [s, n]: parameters whose state a rank keeps, were all shared out evenly."""
     over, over_experts = shards(points, setting, setting.zero >= 1)
     result: Array = dense_shared(sums, points, setting) / over + sums.expert / over_experts
     return result
@@ -117,7 +117,7 @@ def elementwise(sums: Stages, points: Columns, setting: Setting) -> Share:
 
 
 def state_of_matrices(sums: Stages, points: Columns, setting: Setting) -> Array:
-    """[s, n]: bytes of the state of matrices that are made orthogonal."""
+    """Return [s, n]: bytes of the state of matrices that are made orthogonal."""
     if setting.framework.orthogonal is None:
         return np.zeros_like(sums.dense)
     result: Array = dealt(sums, points, setting).sum * setting.framework.orthogonal.state
@@ -125,7 +125,7 @@ def state_of_matrices(sums: Stages, points: Columns, setting: Setting) -> Array:
 
 
 def _of_matrices_s(sums: Stages, points: Columns, setting: Setting) -> Array | float:
-    """[s, n]: seconds of orthogonalising a rank's matrices and of stepping them."""
+    """Return [s, n]: seconds of orthogonalising a rank's matrices and of stepping them."""
     how = setting.framework.orthogonal
     if how is None:
         return 0.0
@@ -143,7 +143,9 @@ def _part(some: Array, whole: Array) -> Array:
 
 
 def optimizer_s(sums: Stages, points: Columns, setting: Setting) -> Array:
-    """[o, n]: the part on the GPU, then the part in host memory with its transfers."""
+    """Return the seconds of the optimizer's step: the part on the GPU, then the part in host memory with its transfers,
+    [o, n].
+    """
     machine, sizes = setting.machine, setting.bytes
     over, over_experts = shards(points, setting, setting.zero >= 1)
     stepped = elementwise(sums, points, setting)
@@ -173,7 +175,9 @@ def optimizer_s(sums: Stages, points: Columns, setting: Setting) -> Array:
 
 
 def held_weights(sums: Stages, points: Columns, setting: Setting) -> Array:
-    """[n]: bytes of one rank's share of all weights at ZeRO-3, frozen ones included, on the stage that has most."""
+    """Return [n]: bytes of one rank's share of all weights at ZeRO-3, frozen ones included, on the stage that
+    has most.
+    """
     sizes = setting.bytes
     trained = dense_shared(sums, points, setting) * sizes.weight
     dense = trained + sums.frozen * sizes.frozen + sums.quantised * sizes.quantised

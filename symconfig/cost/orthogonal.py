@@ -62,9 +62,9 @@ def products(short: Array, long: Array) -> Iterator[tuple[Array, Array, Array]]:
 def rows(block: DerivedBlock, lattice: Lattice, machine: Machine, framework: Framework) -> dict[str, Array]:
     """Return the rows `NAMES` of a block, [points] each; 0 where nothing is orthogonalised."""
     zero = np.zeros(lattice.points)
-    found = dict.fromkeys(NAMES, zero)
+    rows_by_name = dict.fromkeys(NAMES, zero)
     if framework.orthogonal is None:
-        return found
+        return rows_by_name
     for shard in block.weights:
         if not orthogonalised(shard, block.place):
             continue
@@ -72,10 +72,10 @@ def rows(block: DerivedBlock, lattice: Lattice, machine: Machine, framework: Fra
         each = sides(shard, lattice)
         one = each.rows * each.columns
         seconds = iterations_s(each, shard.expert, lattice, machine, framework)
-        found[f"matrix{kind}"] = found[f"matrix{kind}"] + each.count * one
-        found[f"matrix{kind}_s"] = found[f"matrix{kind}_s"] + each.count * seconds
-        found[f"largest_matrix{kind}"] = either.maximum(found[f"largest_matrix{kind}"], one)
-    return found
+        rows_by_name[f"matrix{kind}"] = rows_by_name[f"matrix{kind}"] + each.count * one
+        rows_by_name[f"matrix{kind}_s"] = rows_by_name[f"matrix{kind}_s"] + each.count * seconds
+        rows_by_name[f"largest_matrix{kind}"] = either.maximum(rows_by_name[f"largest_matrix{kind}"], one)
+    return rows_by_name
 
 
 def sides(shard: WeightShard, lattice: Lattice) -> Sides:
@@ -90,7 +90,7 @@ def sides(shard: WeightShard, lattice: Lattice) -> Sides:
 
 
 def iterations_s(each: Sides, expert: bool, lattice: Lattice, machine: Machine, framework: Framework) -> Array:
-    """[points]: seconds of orthogonalising one matrix, with what its ranks exchange for it."""
+    """Return [points]: seconds of orthogonalising one matrix, with what its ranks exchange for it."""
     how = framework.orthogonal
     assert how is not None
     axis = "etp" if expert else "tp"
@@ -113,7 +113,7 @@ def iterations_s(each: Sides, expert: bool, lattice: Lattice, machine: Machine, 
 
 
 def _products_s(rows: Array, columns: Array, machine: Machine, framework: Framework) -> Array:
-    """[points]: seconds of one iteration on a matrix that lies as the shorter side has it."""
+    """Return [points]: seconds of one iteration on a matrix that lies as the shorter side has it."""
     short, long = either.minimum(rows, columns), either.maximum(rows, columns)
     return _of_shapes(products(short, long), short, long, machine, framework)
 

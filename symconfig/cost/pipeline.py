@@ -30,7 +30,8 @@ class Messages:
 
 
 def messages(sums: Stages, points: Columns, setting: Setting) -> Messages:
-    """Of plain 1F1B the receiver waits for all of each; interleaved, for what a chunk's forward does not hide.
+    """Return the pipeline's messages: of plain 1F1B the receiver waits for all of each; interleaved, for what a chunk's
+    forward does not hide.
 
     A stage receives an activation and a gradient for each of its chunks; the model's first chunk gets no activation and
     its last one no gradient. Sends cost nothing beside: they go together with a message that comes the other way
@@ -68,7 +69,7 @@ def pipelined(
     points: Columns,
     setting: Setting,
 ) -> dict[str, Array]:
-    """The slowest stage's passes over all microbatches, by part, and the bubble: [..., n].
+    """Return the slowest stage's passes over all microbatches, by part, and the bubble: [..., n].
 
     Of one microbatch, each [s, ..., n]: all passes of a stage, what of them runs again and what is communication; what
     it waits for messages comes on top. hidden: what they take longer with no other microbatch beside them, as at the

@@ -30,12 +30,12 @@ GRAPH_BYTES = 2.0 * 2**30
 
 
 def registered_bytes(block: DerivedBlock, lattice: Lattice, machine: Machine, framework: Framework) -> Array:
-    """[points]: of all buffers that a rank holds because it has such a block; graphs aside."""
+    """Return the bytes of all buffers that a rank holds because it has such a block, graphs aside: [points]."""
     return _user_buffers(block, lattice, machine, framework) + _dispatch(block, lattice, framework)
 
 
 def _stream(block: DerivedBlock, lattice: Lattice) -> Array:
-    """[points]: elements of the rank's part of the stream between blocks."""
+    """Return the elements of the rank's part of the stream between blocks: [points]."""
     return lattice.value(block.boundary)
 
 
@@ -60,6 +60,6 @@ def _dispatch(block: DerivedBlock, lattice: Lattice, framework: Framework) -> Ar
         each = 2.0 * numbers[d.HIDDEN] + _WEIGHT_BYTES * numbers[d.EXPERTS]
         return np.where(ranks > 1, tokens * ranks * each, 0.0)
     token = 2.0 * numbers[d.HIDDEN] + _BESIDE_BYTES
-    near, far = either.minimum(ranks, _NODE), np.where(ranks > _NODE, ranks / _NODE, 0.0)
-    chunks = _NODE_TOKENS * near + 2 * _FAR_TOKENS * far
+    in_node, far = either.minimum(ranks, _NODE), np.where(ranks > _NODE, ranks / _NODE, 0.0)
+    chunks = _NODE_TOKENS * in_node + 2 * _FAR_TOKENS * far
     return np.where(ranks > 1, _CHANNELS * chunks * token, 0.0)

@@ -70,9 +70,9 @@ class Pipelines:
         rows = [[*one.stages, *[one.stages[-1]] * (most - len(one.stages))] for one in each]
 
         def array(values: Sequence[object]) -> Array:
-            """[x, ..., n] of [each, x, ...]"""
-            found = np.moveaxis(np.array(values, dtype=np.float64), 0, -1)
-            return found if which is None else found[..., which]
+            """Stack the pipelines' values: [x, ..., n] of [each, x, ...]"""
+            stacked = np.moveaxis(np.array(values, dtype=np.float64), 0, -1)
+            return stacked if which is None else stacked[..., which]
 
         return Pipelines(
             each=tuple(each),
@@ -99,17 +99,17 @@ class Pipelines:
 
     @property
     def several(self) -> bool:
-        """Whether there are several stages."""
+        """Tell whether there are several stages."""
         return self.each[0].pp > 1
 
     @property
     def interleaved(self) -> bool:
-        """Whether there are several chunks a stage."""
+        """Tell whether there are several chunks a stage."""
         return self.each[0].vpp > 1
 
     @property
     def only(self) -> Pipeline:
-        """The pipeline of all points, where there is only one."""
+        """Return the pipeline of all points, where there is only one."""
         (one,) = self.each
         return one
 
@@ -117,7 +117,7 @@ class Pipelines:
 def distinct(
     counts: Sequence[tuple[int, ...]], chunks: Sequence[tuple[tuple[str, ...], ...]]
 ) -> tuple[StageShape, ...]:
-    """Stages that can bind: of equal stages the first one, which has the most microbatches in flight.
+    """Return the stages that can bind: of equal stages the first one, which has the most microbatches in flight.
 
     A later stage with the same blocks holds the same weights and fewer activations, so its peak is never higher.
     The same means in the same order, too: recompute of the first layers of a chunk depends on it.
@@ -129,5 +129,5 @@ def distinct(
 
 
 def layers(stage: Sequence[Sequence[str]]) -> tuple[int, ...]:
-    """How many each chunk has, without the model's ends."""
+    """Return how many layers each chunk has, without the model's ends."""
     return tuple(sum(is_layer(kind) for kind in chunk) for chunk in stage)

@@ -58,17 +58,17 @@ class Setting:
 
     @property
     def pp(self) -> int:
-        """Of the only pipeline."""
+        """Return the pp of the only pipeline."""
         return self.pipelines.only.pp
 
     @property
     def vpp(self) -> int:
-        """Of the only pipeline."""
+        """Return the vpp of the only pipeline."""
         return self.pipelines.only.vpp
 
     @property
     def stages(self) -> tuple[StageShape, ...]:
-        """Of the only pipeline."""
+        """Return the stages of the only pipeline."""
         return self.pipelines.only.stages
 
     def having(self, stages: tuple[StageShape, ...]) -> Setting:
@@ -81,7 +81,7 @@ class Setting:
 
     @property
     def microbatch_group(self) -> int:
-        """Microbatches that go through a chunk before the next chunk has its turn, of the only pipeline."""
+        """Return the microbatches that go through a chunk before the next chunk has its turn, of the only pipeline."""
         return self.group_of(self.pipelines.only)
 
     def group_of(self, pipeline: Pipeline) -> int:
@@ -90,7 +90,7 @@ class Setting:
 
     @property
     def groups(self) -> Array:
-        """[n]: the same of all points."""
+        """Return the microbatches that go through a chunk before the next one has its turn, of all points: [n]."""
         fixed = self.framework.microbatch_group
         return np.full_like(self.pipelines.pp, fixed) if fixed else self.pipelines.pp
 
@@ -137,21 +137,21 @@ class Stages:
     replicated: Array  # [n]: 1 where every tensor-parallel rank has the whole stream at a stage's border
 
     def at(self, chosen: NDArray[np.intp]) -> Stages:
-        """Some of the points."""
+        """Return the stages at some of the points."""
         return Stages(*(getattr(self, name)[..., chosen] for name in Stages.__slots__))
 
-    def only(self, stage: int) -> Stages:
-        """Take one of the stage shapes, as the only one."""
+    def part(self, stages: slice) -> Stages:
+        """Take some of the stage shapes, as the only ones."""
         sums = (getattr(self, name) for name in Stages.__slots__)
-        return Stages(*(each if each.ndim == 1 else each[stage : stage + 1] for each in sums))
+        return Stages(*(each if each.ndim == 1 else each[stages] for each in sums))
 
     def policy(self, row: int) -> Stages:
-        """One of the recompute policies, as the only one."""
+        """Return the stages under one recompute policy, as the only one."""
         passes = {name: getattr(self, name)[:, row : row + 1] for name in _PASSES}
         return replace(self, **passes)
 
     def shared(self, parts: Array | int) -> Stages:
-        """An equal share of everything, of matrices as of what can be cut. parts: [n], or of all points."""
+        """Return an equal share of everything, of matrices as of what can be cut. parts: [n], or of all points."""
         whole = ("chunks", "boundary", "replicated")
         parted = Stages(*(getattr(self, name) / (1 if name in whole else parts) for name in Stages.__slots__))
         return parted.divisible()
@@ -192,14 +192,14 @@ def stages(table: Table, pipelines: Pipelines, points: NDArray[np.intp], tied: b
     has = counts > 0
     block = of["dense"] + of["expert"] + of["frozen"] + of["frozen_expert"]
     widest_table, matrix, vector, of_experts = _widest(weights, has)
-    forward, backward, forward_comm, backward_comm, again, away = sums
+    forward, backward, forward_comm, backward_comm, repeated, away = sums
     dense, expert, frozen, quantised, frozen_expert = held
     return Stages(
         forward=forward,
         backward=backward,
         forward_comm=forward_comm,
         backward_comm=backward_comm,
-        again=again,
+        again=repeated,
         away=away,
         kept=kept,
         transient=_working(table, pipelines, points, passes[TRANSIENT], of),
@@ -242,7 +242,7 @@ def summed(counts: Array, of_kinds: Array) -> Array:
 def _working(
     table: Table, pipelines: Pipelines, points: NDArray[np.intp], transient: Array, of: Mapping[str, Array]
 ) -> Array:
-    """[s, r, n]: bytes that are there while a block of each stage runs backward. transient: [r, kinds, n].
+    """Return the bytes that are there while a block of each stage runs backward: [s, r, n]. transient: [r, kinds, n].
 
     of: weights by name, [kinds, n].
     """
@@ -253,13 +253,13 @@ def _working(
             if stage.together > 1:
                 several = _most(has[row], _at_once(table, stage.together, points, transient))
                 at_once[row] = np.where(pipelines.which == place, several, at_once[row])
-    beside = GRADIENT_BUFFER_BYTES * _most(has, of["buffers"]) + _most(has, of["workspaces"])
-    result: Array = at_once + beside[:, None]
+    buffers = GRADIENT_BUFFER_BYTES * _most(has, of["buffers"]) + _most(has, of["workspaces"])
+    result: Array = at_once + buffers[:, None]
     return result
 
 
 def _most(has: NDArray[np.bool_], of_kinds: Array) -> Array:
-    """[s, ..., n]: the most of the kinds that each stage has. has: [s, kinds, n]; of_kinds: [..., kinds, n]."""
+    """Return the most of the kinds that each stage has: [s, ..., n]. has: [s, kinds, n]; of_kinds: [..., kinds, n]."""
     result: Array = np.zeros(())
     for kind in range(has.shape[-2]):
         result = either.maximum(result, np.where(has[..., kind, :], of_kinds[..., kind, :], 0.0))
@@ -267,7 +267,7 @@ def _most(has: NDArray[np.bool_], of_kinds: Array) -> Array:
 
 
 def _at_once(table: Table, together: int, points: NDArray[np.intp], transient: Array) -> Array:
-    """[r, kinds, n]: bytes alive only while a block runs backward, with what so many layers bring back."""
+    """Return the bytes alive only while a block runs backward, with what so many layers bring back: [r, kinds, n]."""
     if together == 1:
         return transient
     spaces = np.array([block.workspace_bytes for block in table.blocks])[:, points]
@@ -279,7 +279,9 @@ def _at_once(table: Table, together: int, points: NDArray[np.intp], transient: A
 
 
 def _widest(weights: Array, has: NDArray[np.bool_]) -> Array:
-    """[_WIDEST, s, n]: elements of the largest parameters of each stage; 0 where no gradient is kept whole."""
+    """Return the elements of the largest parameters of each stage, 0 where no gradient is kept whole: [_WIDEST,
+    s, n].
+    """
     rows = weights[[WEIGHTS.index(name) for name in _WIDEST]]
     if not rows[_WIDEST.index("widest")].any():
         return np.zeros((len(_WIDEST), len(has), rows.shape[-1]))
@@ -287,7 +289,7 @@ def _widest(weights: Array, has: NDArray[np.bool_]) -> Array:
 
 
 def _look_ups(places: Sequence[Place], counts: Array, tied: bool) -> Array:
-    """[s, n]: look-up tables that each stage holds beside those that its blocks count.
+    """Count the look-up tables that each stage holds beside those that its blocks count: [s, n].
 
     A tied head on the first stage needs none of its own. What predicts further tokens looks them up itself, and so
     does a stage of its own hold the table, too (Megatron-LM, gpt_model.py).

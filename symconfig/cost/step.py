@@ -54,7 +54,7 @@ class Cost:
         return total(self.memory)
 
     def policy(self, row: int) -> Cost:
-        """Of one recompute policy, as the only one."""
+        """Return the cost under one recompute policy, as the only one."""
         return Cost(
             {name: part[row : row + 1] if len(part) > 1 else part for name, part in self.time.items()},
             {name: part[:, row : row + 1] if part.shape[1] > 1 else part for name, part in self.memory.items()},
@@ -62,7 +62,7 @@ class Cost:
 
     @property
     def peak_bytes(self) -> Array:
-        """Of the stage that needs most."""
+        """Return the peak of the stage that needs most."""
         result: Array = self.stage_bytes.max(axis=0)
         return result
 
@@ -77,17 +77,17 @@ def total(parts: dict[str, Array]) -> Array:
 
 
 def evaluate(sums: Stages, points: Columns, setting: Setting) -> Cost:
-    """Seconds and bytes of every candidate."""
+    """Return seconds and bytes of every candidate."""
     return Cost(time_s(sums, points, setting), memory_bytes(sums, points, setting))
 
 
 def _each_offload(array: Array) -> Array:
-    """[..., n] -> [..., 1, n]"""
+    """Give an array an axis for offloads: [..., n] -> [..., 1, n]"""
     return array[..., None, :]
 
 
 def time_s(sums: Stages, points: Columns, setting: Setting) -> dict[str, Array]:
-    """Seconds by part, to be broadcast to [r, o, n]."""
+    """Return the seconds by part, to be broadcast to [r, o, n]."""
     between = messages(sums, points, setting)
     stages = pipelined(
         sums.seconds,
@@ -106,20 +106,22 @@ def time_s(sums: Stages, points: Columns, setting: Setting) -> dict[str, Array]:
 
 
 def _overhead(points: Columns, setting: Setting) -> Array:
-    """[n]: of the step, and of its microbatches."""
+    """Return the overhead of the step and of its microbatches: [n]."""
     framework = setting.framework
     result: Array = framework.step_overhead_s + points.num_microbatches * framework.microbatch_overhead_s
     return result
 
 
 def apart_s(sums: Stages, points: Columns, setting: Setting) -> Array:
-    """[o, n]: of a step, what is neither a pass through a stage nor an exchange: optimizer and overhead."""
+    """Return the seconds of a step that are neither a pass through a stage nor an exchange, optimizer and overhead: [o,
+    n].
+    """
     result: Array = optimizer_s(sums, points, setting) + _overhead(points, setting)
     return result
 
 
 def memory_bytes(sums: Stages, points: Columns, setting: Setting) -> dict[str, Array]:
-    """Bytes by part, [s, r, o, n], at the moment of each stage's peak."""
+    """Return the bytes by part, [s, r, o, n], at the moment of each stage's peak."""
     parts = {
         "activations": _each_offload(at_peak(sums.kept, sums.ends, points, setting)),
         "logits and loss": _each_offload(sums.ends),
@@ -132,13 +134,13 @@ def memory_bytes(sums: Stages, points: Columns, setting: Setting) -> dict[str, A
 
 
 def states(sums: Stages, points: Columns, setting: Setting) -> dict[str, Array]:
-    """Weights, gradients and optimizer state: [s, o, n]."""
+    """Return weights, gradients and optimizer state: [s, o, n]."""
     sizes, zero, offloads = setting.bytes, setting.zero, setting.offload
     dense, expert = dense_shared(sums, points, setting), sums.expert
     ranks, stages = shards(points, setting, True), (float(zero >= 1), float(zero >= 2), float(zero >= 3))
 
     def each(of: Share, weight: float, gradient: Column, optimizer: float, device: Column) -> Array:
-        """device, gradient: [o, 1], or for all offloads."""
+        """Return the bytes of one kind of weights. device, gradient: [o, 1], or for all offloads."""
         dense, expert = _each_offload(of.dense), _each_offload(of.expert)
         result: Array = compiled.states_bytes(dense, expert, weight, gradient, optimizer, *ranks, *stages, device)
         return result
@@ -157,33 +159,36 @@ def states(sums: Stages, points: Columns, setting: Setting) -> dict[str, Array]:
     whole = each(buffers, sizes.weight, 0.0, 0.0, 0.0) + _each_offload(held + copies)
     # ZeRO-3 gathers a block while it computes it, and the next one ahead of time.
     live = _each_offload(2.0 * sizes.weight * sums.largest) if zero >= 3 else np.zeros_like(whole)
-    beside = [whole_gradient_bytes(sums, points, setting, offload) for offload in offloads]
+    whole_gradients = [whole_gradient_bytes(sums, points, setting, offload) for offload in offloads]
     gradients = each(buffers, 0.0, _column(_gradient_bytes(setting, offload) for offload in offloads), 0.0, 0.0)
     gradients = gradients + setting.framework.beside_bytes * _each_offload(every.sum)
     on_device = _column(1.0 - offload.optimizer for offload in offloads)
     state = each(elementwise(sums, points, setting), 0.0, 0.0, sizes.optimizer, on_device)
     return {
         "weights": np.where(_column(offload.weights for offload in offloads) > 0, live, whole + live),
-        "gradients": gradients + np.stack([np.broadcast_to(part, sums.dense.shape) for part in beside], axis=1),
+        "gradients": gradients
+        + np.stack([np.broadcast_to(part, sums.dense.shape) for part in whole_gradients], axis=1),
         "optimizer state": state + _each_offload(state_of_matrices(sums, points, setting)),
     }
 
 
 def _column(values: Iterable[float]) -> Array:
-    """[o, 1]"""
+    """Return one value for each offload: [o, 1]"""
     return np.array([[1.0 * value] for value in values])
 
 
 def _gradient_bytes(setting: Setting, offload: Offload) -> float:
-    """Of an element, on the device."""
-    beside = setting.framework.beside_offload_bytes
-    if beside is None or setting.zero < 2 or not offload.optimizer:
+    """Return the bytes of a gradient's element on the device."""
+    extra = setting.framework.beside_offload_bytes
+    if extra is None or setting.zero < 2 or not offload.optimizer:
         return setting.bytes.gradient
-    return beside * (1 - offload.optimizer)
+    return extra * (1 - offload.optimizer)
 
 
 def bound_s(sums: Stages, points: Columns, setting: Setting) -> Array:
-    """[n]: no policy, offload or ZeRO stage is faster. sums: of a table whose one policy none beats (`bound_table`)."""
+    """Return seconds that no policy, offload or ZeRO stage beats: [n]. sums: of a table whose one policy none beats
+    (`bound_table`).
+    """
     between = messages(sums, points, setting)
     parts = pipelined(
         sums.seconds,
@@ -198,7 +203,7 @@ def bound_s(sums: Stages, points: Columns, setting: Setting) -> Array:
 
 
 def bound_bytes(sums: Stages, points: Columns, setting: Setting) -> Array:
-    """[n]: no policy or offload is leaner at this ZeRO stage. sums: as of `bound_s`."""
+    """Return bytes below which no policy or offload comes at this ZeRO stage: [n]. sums: as of `bound_s`."""
     # Offloads are in rising order: the last one leaves least on the GPU.
     lean = replace(setting, offload=setting.offload[-1:])
     state = sum(part.min(axis=1) for part in states(sums, points, lean).values())
@@ -207,8 +212,8 @@ def bound_bytes(sums: Stages, points: Columns, setting: Setting) -> Array:
 
 
 def host_bytes(sums: Stages, points: Columns, setting: Setting) -> Array:
-    """Pinned host memory of one rank, [r, o, n]: of activations all microbatches in flight, on the stage that has most;
-    of an optimizer in host memory its state and its gradients beside.
+    """Return the pinned host memory of one rank, [r, o, n]: of activations all microbatches in flight, on the stage
+    that has most; of an optimizer in host memory its state and its gradients beside.
     """
     over, over_experts = shards(points, setting, setting.zero >= 1)
     mine = (dense_shared(sums, points, setting) / over + sums.expert / over_experts).max(axis=0)

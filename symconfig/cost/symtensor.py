@@ -25,7 +25,7 @@ from symconfig.plans.columns import Columns
 
 @dataclass(frozen=True, slots=True)
 class Relative:
-    """Of one block, [points]: activations and weights apart, since ZeRO cuts weights further."""
+    """Relative costs of one block, [points]: activations and weights apart, since ZeRO cuts weights further."""
 
     activations: Array
     weights: Array
@@ -35,12 +35,12 @@ class Relative:
     expert_parameters: Array
 
     def at(self, chosen: NDArray[np.intp]) -> Relative:
-        """Some of the points."""
+        """Return the costs at some of the points."""
         return Relative(*(getattr(self, name)[chosen] for name in Relative.__slots__))
 
 
 def relative(block: Block, cost: BlockCost, scheme: Scheme, lattice: Lattice) -> Relative:
-    """Costs of one microbatch through the block."""
+    """Return the relative costs of one microbatch through the block."""
     zero = np.zeros(lattice.points)
     activations, weights, expert = zero, zero, zero
     for op in block.operators:
@@ -74,7 +74,7 @@ def _spread(dims: tuple[str, ...], layout: Layout, lattice: Lattice) -> Array:
 def costs(
     blocks: list[Relative], counts: Array, boundary_bytes: Array, points: Columns, setting: Setting
 ) -> tuple[Array, Array]:
-    """(memory, communication) of a whole plan, [n]: the layers dim is split over pp, the batch over dp."""
+    """Return (memory, communication) of a whole plan, [n]: the layers dim is split over pp, the batch over dp."""
     m = points.num_microbatches
     pipelines = setting.pipelines
 

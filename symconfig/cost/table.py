@@ -64,11 +64,11 @@ class Table:
     blocks: tuple[BlockCost, ...]
 
     def only(self, policy: int) -> Table:
-        """The same with one policy."""
+        """Return the table with one policy alone."""
         return replace(self, policies=(self.policies[policy],), passes=self.passes[:, policy : policy + 1])
 
     def alone(self, policies: Sequence[int], point: int) -> Table:
-        """Some policies at one of the points, blocks and all."""
+        """Return the table of some policies at one of the points, blocks and all."""
         where = np.array([point])
         blocks = tuple(block.at(where) for block in self.blocks)
         chosen = tuple(self.policies[policy] for policy in policies)
@@ -83,7 +83,7 @@ class Table:
         )
 
     def at(self, chosen: NDArray[np.intp]) -> Table:
-        """Some of the points; the blocks stay as they are."""
+        """Return the table at some of the points; the blocks stay as they are."""
         return replace(
             self,
             passes=self.passes[..., chosen],
@@ -94,12 +94,12 @@ class Table:
 
     @property
     def places(self) -> tuple[Place, ...]:
-        """Where each kind stands in the model."""
+        """Return where each kind stands in the model."""
         return tuple(block.derived.place for block in self.blocks)
 
     @property
     def seconds(self) -> Array:
-        """One microbatch through each kind, [policies, kinds, points]."""
+        """Return the seconds of one microbatch through each kind: [policies, kinds, points]."""
         result: Array = self.passes[SECONDS].sum(axis=0)
         return result
 
@@ -108,7 +108,7 @@ Policies = Mapping[str, Sequence[Policy]]  # by kind of block, one for each choi
 
 
 def resolve(derived: Mapping[str, DerivedBlock], choices: Sequence[Choice]) -> Policies:
-    """What each choice means for each block."""
+    """Return what each choice means for each block."""
     return {
         kind: [apply(block, choice.modules, choice.offload) for choice in choices] for kind, block in derived.items()
     }
@@ -117,20 +117,22 @@ def resolve(derived: Mapping[str, DerivedBlock], choices: Sequence[Choice]) -> P
 def block_costs(
     derived: Mapping[str, DerivedBlock], lattice: Lattice, machine: Machine, framework: Framework
 ) -> tuple[BlockCost, ...]:
-    """Every kind of block once."""
+    """Evaluate every kind of block once."""
     return tuple(evaluate(block, lattice, machine, framework) for block in derived.values())
 
 
 def table(
     blocks: Sequence[BlockCost], choices: Sequence[Choice], policies: Policies, machine: Machine, framework: Framework
 ) -> Table:
-    """Every policy as a 0/1 vector over the rows of every block."""
+    """Make the table: every policy is a 0/1 vector over the rows of every block."""
     passes = [block.passes(policies[block.derived.name], machine.host_bytes_per_s, framework) for block in blocks]
     return _table(blocks, choices, np.stack(passes, axis=2))
 
 
 def bound_table(blocks: Sequence[BlockCost], policies: Policies) -> Table:
-    """One policy that none can beat: as fast as without recompute, and keeping only what every policy keeps."""
+    """Make the table of one policy that none can beat: as fast as without recompute, and keeping only what every policy
+    keeps.
+    """
     passes = np.zeros((len(PASSES), 1, len(blocks), blocks[0].boundary_bytes.size))
     for index, block in enumerate(blocks):
         seconds = block.seconds()
@@ -141,7 +143,7 @@ def bound_table(blocks: Sequence[BlockCost], policies: Policies) -> Table:
 
 
 def _bytes_of(block: BlockCost, name: str) -> Array:
-    """[points]: a row of `WEIGHTS`; workspaces with what is registered."""
+    """Return the bytes of a row of `WEIGHTS`, workspaces with what is registered: [points]."""
     if name == "registered":
         return block.registered_bytes
     row: Array = getattr(block.weights, name)

@@ -269,10 +269,10 @@ class Term:
 
     def _above(self, first: int, second: int) -> bool:
         nodes = self.tape.nodes
-        found = nodes[first].value > nodes[second].value
+        above = nodes[first].value > nodes[second].value
         if any(nodes[line].operation != NUMBER for line in (first, second)):
-            self.tape.conditions[first, second] = found
-        return found
+            self.tape.conditions[first, second] = above
+        return above
 
     @_elementwise
     def __gt__(self, other: Any) -> bool:

@@ -17,7 +17,9 @@ ALIGNMENT = 2  # elements: flat groups are padded to a multiple of this and of t
 
 
 def whole_gradient_bytes(sums: Stages, points: Columns, setting: Setting, offload: Offload) -> Array | float:
-    """[s, n]: of the rank that keeps most. Wide gradients are of the share alone; host memory takes all others."""
+    """Return the bytes of whole gradients of the rank that keeps most: [s, n]. Wide gradients are of the share alone;
+    host memory takes all others.
+    """
     sizes, framework = setting.bytes, setting.framework
     if setting.zero not in framework.whole_gradients_at or offload.optimizer or sizes.gradient > sizes.weight:
         return 0.0
@@ -31,8 +33,8 @@ def whole_gradient_bytes(sums: Stages, points: Columns, setting: Setting, offloa
 
 
 def _beside_share(sums: Stages, points: Columns, expert: Array, widest_expert: Array) -> Array:
-    """The tables are first and last: a share that holds an end of one holds it whole, and what lies outside is as many
-    whole shares as it fills.
+    """Return what of the tables lies outside a rank's share. The tables are first and last: a share that holds an end
+    of one holds it whole, and what lies outside is as many whole shares as it fills.
 
     Both tables reach out of one share only where all layers are in it: otherwise a layer's parameter is at one end.
     """
@@ -50,7 +52,9 @@ def _beside_share(sums: Stages, points: Columns, expert: Array, widest_expert: A
 
 
 def _beside_expert_shares(expert: Array, largest: Array, points: Columns, group: int) -> Array:
-    """The experts' matrices are all as large: so many of them fill a group, at least one, but for the last group."""
+    """Return what of the experts' matrices lies outside a rank's share. All are as large: so many of them fill a group,
+    at least one, but for the last group.
+    """
     size = either.maximum(largest, 1.0)
     count, each = np.ceil(expert / size), either.maximum(group // size, 1.0)
     rest = count % each
@@ -60,7 +64,7 @@ def _beside_expert_shares(expert: Array, largest: Array, points: Columns, group:
 
 
 def _touched(count: Array, size: Array, ranks: Array) -> Array:
-    """The most of so many parameters of one size that one of the ranks' equal shares of them touches.
+    """Return the most of so many parameters of one size that one of the ranks' equal shares of them touches.
 
     Shares begin at all multiples of 1 / q of a parameter and are p / q of one long, p / q being count / ranks in lowest
     terms; with padding they begin anywhere.

@@ -37,7 +37,7 @@ _TILE_KEYS = 256.0 + 128.0
 def work_seconds(
     block: DerivedBlock, lattice: Lattice, machine: Machine, framework: Framework
 ) -> dict[tuple[str, Phase], Array]:
-    """[points] for every operator and phase: each where its own sizes differ."""
+    """Return the seconds of every operator and phase, [points] each where its own sizes differ."""
     result: dict[tuple[str, Phase], Array] = {}
     alike: dict[int, tuple[Lattice, NDArray[np.intp] | slice, list[Work]]] = {}
     for work in block.work:
@@ -92,7 +92,9 @@ def _each(
 
 
 def _scanned(work: Traffic, lattice: Lattice, machine: Machine) -> Array:
-    """[points]: seconds of the products inside an operator's kernels, which run beside its memory traffic."""
+    """Return the seconds of the products inside an operator's kernels, which run beside its memory traffic:
+    [points].
+    """
     amount = sum((2.0 * times * lattice.value(size) for size, times in work.products), np.zeros(lattice.points))
     result: Array = amount / either.minimum(machine.high_peak_flops, _SCAN_FLOPS_PER_UNIT * machine.compute_units)
     return result
@@ -101,7 +103,7 @@ def _scanned(work: Traffic, lattice: Lattice, machine: Machine) -> Array:
 def _products(
     matmuls: Sequence[Matmul], block: DerivedBlock, lattice: Lattice, machine: Machine, framework: Framework
 ) -> Array:
-    """[matmuls, points]: seconds of some of the block's."""
+    """Return the seconds of some of the block's products: [matmuls, points]."""
     pieces = framework.hide.tp_pieces
     chunked = {c.beside for c in block.collectives if c.chunked and c.axes[0] == "tp"} if pieces > 1 else set()
     batch, m = lattice.stack([work.batch for work in matmuls]), lattice.stack([work.m for work in matmuls])
@@ -138,7 +140,7 @@ def _products(
 
 
 def _attention(work: AttentionWork, lattice: Lattice, machine: Machine, framework: Framework) -> Array:
-    """Two products forward; five backward, since the scores are made again.
+    """Return the seconds of two products forward and five backward, since the scores are made again.
 
     The backward in 8 bits leaves out no keys before a sliding window: cuDNN's takes four times as long for twice the
     tokens (as above).

@@ -29,9 +29,9 @@ class Account:
     def sentences(self) -> Iterator[str]:
         """Yield what a person is told of it."""
         if self.filled:
-            said = ", ".join(f"{key} {shorten(json.dumps(value), 40)}" for key, value in sorted(self.filled.items()))
+            filled = ", ".join(f"{key} {shorten(json.dumps(value), 40)}" for key, value in sorted(self.filled.items()))
             owner = class_of(self.family) or f"the code of {self.family}"
-            yield f"not in the file, and filled in as {owner} does: {said}"
+            yield f"not in the file, and filled in as {owner} does: {filled}"
         for why, keys in self.left_out.items():
             yield f"left out ({why}): {', '.join(keys)}"
 

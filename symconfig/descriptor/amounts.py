@@ -24,7 +24,7 @@ _AMOUNT = re.compile(r"(?P<number>\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*(?P<unit>[A-
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What is measured. units: each with its factor; need: how a person writes one."""
+    """A kind of amount. units: each with its factor; need: how a person writes one."""
 
     units: Mapping[str, Decimal]
     need: str

@@ -86,7 +86,7 @@ class Precisions(Measured):
 
 
 class Kernels(Measured):
-    """How much of the peak real kernels reach. Few constants a GPU; the shape dependence is in the formulas."""
+    """The shares of the peak that real kernels reach. Few constants a GPU; the shape dependence is in the formulas."""
 
     gemm_efficiency: Quantity = Field(description="of the peak, for one full wave of tiles and infinite K")
     gemm_efficiency_low: Quantity | None = Field(default=None, description="the same for fp8 and fp4; absent: as above")
@@ -148,8 +148,8 @@ class ClusterDescriptor(Strict):
     kernels: Kernels
 
     @property
-    def near(self) -> int:
-        """GPUs that other links than a network's join: of a node, or of a rack of nodes."""
+    def joined_gpus(self) -> int:
+        """Count the GPUs that other links than a network's join: of a node, or of a rack of nodes."""
         return max((level.size or 1 for level in self.levels if level.name not in NETWORK), default=1)
 
     @model_validator(mode="after")

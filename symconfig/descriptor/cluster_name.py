@@ -20,7 +20,30 @@ _WITH = re.compile(rf"(?P<base>.+?) with (?P<changes>{_FIELD}\s*=.*)", re.DOTALL
 _NEXT = re.compile(rf"(?:\s*,\s*|\s+and\s+)(?={_FIELD}\s*=)")
 _CHANGE = re.compile(rf"(?P<field>{_FIELD})\s*=\s*(?P<value>.*\S)\s*", re.DOTALL)
 CLUSTER = "cluster"
+OVER = "over"  # before the network between two kinds of GPUs
+_KINDS = re.compile(
+    r"\s*(?P<one>.+?)\s*\*\s*(?P<ones>\d{1,9})\s*\+\s*(?P<other>.+?)\s*\*\s*(?P<others>\d{1,9})(?P<rest>.*)", re.DOTALL
+)
+_OVER = re.compile(rf"\s+{OVER}\s+(?P<network>.*\S)\s*", re.DOTALL)
 _NEED = "a number or a plain text, or all of it in a file"
+
+
+def kinds(name: str) -> tuple[tuple[str, int], tuple[str, int], str | None] | None:
+    """Return two kinds of GPUs with their numbers and the network between them, of `h100*16 + a100-80gb*16 over
+    400Gb/s`; None where the name is of one kind. Raises InputError for what stands behind them otherwise."""
+    match = _KINDS.fullmatch(name)
+    if match is None:
+        return None
+    over = _OVER.fullmatch(match["rest"])
+    if match["rest"].strip() and over is None:
+        need = f"nothing, or the network between them: {OVER} 400Gb/s"
+        hint = "what differs stands with its kind: 'h100 with network=4x200Gb/s*16 + a100-80gb*16'"
+        raise InputError(
+            Problem(
+                "cannot stand behind two kinds", field=CLUSTER, got=shorten(match["rest"].strip()), need=need, hint=hint
+            )
+        )
+    return (match["one"], int(match["ones"])), (match["other"], int(match["others"])), over["network"] if over else None
 
 
 def split(name: str) -> tuple[str, dict[str, str]]:
@@ -34,19 +57,19 @@ def split(name: str) -> tuple[str, dict[str, str]]:
 
 def pairs(words: list[str], field: str) -> dict[str, str]:
     """Return `FIELD=VALUE` words as a mapping. field: what the words were given as. Raises InputError."""
-    found: dict[str, str] = {}
+    fields: dict[str, str] = {}
     problems = []
     for word in words:
         match = _CHANGE.fullmatch(word.strip())
         if match is None:
             need = "FIELD=VALUE as network=4x200Gb/s"
             problems.append(Problem("is no field of a cluster with a value", field=field, got=shorten(word), need=need))
-        elif found.setdefault(match["field"], match["value"]) != match["value"]:
-            got = f"{found[match['field']]} and {match['value']}"
+        elif fields.setdefault(match["field"], match["value"]) != match["value"]:
+            got = f"{fields[match['field']]} and {match['value']}"
             problems.append(Problem(f"{match['field']} is given twice", field=field, got=got, need="one value"))
     if problems:
         raise InputError(problems)
-    return found
+    return fields
 
 
 def joined(base: str, changes: Mapping[str, str]) -> str:
@@ -111,7 +134,7 @@ def as_document(changes: Mapping[str, str]) -> Document:
 
 
 def _value(text: str) -> Any:
-    """The value of a field, as YAML reads it; what it refuses stays text."""
+    """Parse the value of a field, as YAML reads it; what it refuses stays text."""
     try:
         return plain(text)
     except ValueError:

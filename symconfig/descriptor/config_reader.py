@@ -30,7 +30,7 @@ _SECTIONS: Mapping[str, type[Strict]] = {
 
 
 class ConfigReader:
-    """Reads one `config.json` by its architecture's table; collects problems, notes and the descriptor's fields."""
+    """A reader of one `config.json` by its architecture's table; gathers problems, notes and fields."""
 
     def __init__(
         self, data: Mapping[str, Any], architecture: Architecture, document: Document, prefix: KeyPath
@@ -46,7 +46,7 @@ class ConfigReader:
         self.data = self._one_spelling(data)
 
     def read(self) -> dict[str, Any]:
-        """Descriptor fields by dotted name. With problems the result is incomplete."""
+        """Read descriptor fields by dotted name. With problems the result is incomplete."""
         self._check_keys()
         defaults = self.architecture.defaults
         values = {
@@ -90,7 +90,7 @@ class ConfigReader:
         self.problems.append(self.document.problem(what, (*self.prefix, key, *more), got=shown, need=need))
 
     def _one_spelling(self, data: Mapping[str, Any]) -> dict[str, Any]:
-        """The data with second spellings of a key replaced by the first."""
+        """Replace second spellings of a key by the first."""
         result = {str(key): value for key, value in data.items()}
         for other, key in self.architecture.same_as.items():
             if other in result:
@@ -100,7 +100,7 @@ class ConfigReader:
         return result
 
     def _check_keys(self) -> None:
-        """Every key is read, checked, noted or known to have no effect."""
+        """Check that every key is read, checked, noted or known to have no effect."""
         table = self.architecture
         known = {*table.defaults, *table.ignored, *table.noted, *COMMON_IGNORED, *COMMON_NOTED, *DTYPE_KEYS}
         if "rope_scaling" in table.defaults:
@@ -125,7 +125,7 @@ class ConfigReader:
                 self.problems.append(self.document.problem(what, at, of_key=True, got=shorten(value), hint=hint))
 
     def _value(self, key: str, default: Any) -> Any:
-        """The key's value, of the type that its default has."""
+        """Return the key's value, of the type that its default has."""
         if key not in self.data:
             if default is None and any(_needs_value(field) for field in goes_to(self.architecture, key)):
                 self.problem("this key is missing", key)
@@ -198,7 +198,7 @@ class ConfigReader:
 
 
 def _needs_value(field: str) -> bool:
-    """Whether a field of the descriptor is nothing without a value."""
+    """Tell whether a field of the descriptor is nothing without a value."""
     section, _, leaf = field.rpartition(".")
     holder: type[Strict] = _SECTIONS[section] if section else ModelDescriptor
     info = holder.model_fields.get(leaf)

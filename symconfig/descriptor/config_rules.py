@@ -33,7 +33,7 @@ _MOE_LAYERS = {"dense": False, "sparse": True, "moe": True, "hash_moe": True}
 
 
 def rope(reader: Reading) -> None:
-    """rope_scaling (before transformers 5) or rope_parameters; both may hold the base and the fraction too."""
+    """Read rope_scaling (before transformers 5) or rope_parameters; both may hold the base and the fraction too."""
     fields, data = reader.fields, reader.data
     if fields.get("position", "rope") != "rope":
         return
@@ -63,7 +63,7 @@ def rope(reader: Reading) -> None:
 
 
 def _rope_by_layer_type(reader: Reading, key: str, raw: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Gemma 3 in transformers 5: one section for sliding-window layers, one for the others, which is returned."""
+    """Read Gemma 3's rope of transformers 5: a section for sliding-window layers; return the one for the others."""
     local, whole = raw.get(SLIDING) or {}, raw.get(FULL) or raw.get(INDEXED) or {}
     if not isinstance(local, Mapping) or not isinstance(whole, Mapping):
         reader.problem("wrong value", key, got=repr(raw), need="an object for each kind of layer")
@@ -77,7 +77,7 @@ def _rope_by_layer_type(reader: Reading, key: str, raw: Mapping[str, Any]) -> Ma
 
 
 def _rope_scaling(raw: Mapping[str, Any], longest: int, values: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The scaling with the defaults that transformers fills in; None where rope is not scaled."""
+    """Return the scaling with the defaults that transformers fills in; None where rope is not scaled."""
     kind = raw.get("rope_type", raw.get("type")) or "default"
     phi3 = values.get("original_max_position_embeddings")
     if phi3 and kind in ("su", "yarn"):  # Phi-3's older spellings
@@ -96,7 +96,7 @@ def _rope_scaling(raw: Mapping[str, Any], longest: int, values: Mapping[str, Any
 
 
 def layers(reader: Reading) -> None:
-    """Windows, chunks, rope and other blocks by layer."""
+    """Read windows, chunks, rope and other blocks by layer."""
     values, fields = reader.values, reader.fields
     types = _layer_types(reader)
     if types is None:
@@ -112,7 +112,7 @@ def layers(reader: Reading) -> None:
 
 
 def _layer_types(reader: Reading) -> list[str] | None:
-    """The type of each layer: as the file lists them, or as its class fills them in."""
+    """Return the type of each layer: as the file lists them, or as its class fills them in."""
     values, number, rule = reader.values, reader.fields["num_hidden_layers"], reader.architecture.layers
     listed = values.get("layer_types")
     if values.get("use_sliding_window") is False and not reader.architecture.blocks:
@@ -130,7 +130,7 @@ def _layer_types(reader: Reading) -> list[str] | None:
 
 
 def _windows(reader: Reading, types: list[str]) -> None:
-    """Which layers see a window or a chunk only. A list without a width for it has none."""
+    """Read which layers see a window or a chunk only. A list without a width for it has none."""
     fields, chunked = reader.fields, CHUNKED in types
     window = reader.values.get("attention_chunk_size" if chunked else "sliding_window")
     pattern = [kind in (SLIDING, CHUNKED) for kind in types]
@@ -145,7 +145,7 @@ def _windows(reader: Reading, types: list[str]) -> None:
 
 
 def experts(reader: Reading) -> None:
-    """Shared experts by their number, groups where they apply, and the layers that have experts."""
+    """Read shared experts by their number, groups where they apply, and the layers that have experts."""
     values, fields, architecture = reader.values, reader.fields, reader.architecture
     if "n_shared_experts" in values and "experts.moe_intermediate_size" in fields:
         shared = values["n_shared_experts"] or 0
@@ -178,7 +178,7 @@ def with_experts(fields: dict[str, Any], moe: Iterable[bool]) -> None:
 
 
 def attention(reader: Reading) -> None:
-    """Every head has its own key and value, however many the file names, where attention is plain or latent."""
+    """Give every head its own key and value, however many the file names, where attention is plain or latent."""
     fields = reader.fields
     fields.setdefault("num_key_value_heads", fields["num_attention_heads"])
     if fields.get("attention") == "mla":

@@ -24,7 +24,7 @@ _ROUNDS = 4  # a key may be of use only once another one is right
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a model computes, by field, and all fields that it has, among them those that stand for nothing in it."""
+    """The meaning of a model by field, and all fields that it has, among them those that stand for nothing in it."""
 
     computed: Fields
     plain: Fields
@@ -39,14 +39,14 @@ class Wanted:
 
 def searched(config: Json, architecture: Architecture, wanted: Wanted, read: Callable[[Json], Fields]) -> Json:
     """Return the file with the values of further keys that bring it nearest to what is wanted."""
-    asked = _Asked(Wanted(_leaves(wanted.computed), _leaves(wanted.plain)), read)
-    best, left = config, asked.lost(config)
+    target = _Import(Wanted(_leaves(wanted.computed), _leaves(wanted.plain)), read)
+    best, left = config, target.lost(config)
     for _ in range(_ROUNDS):
         before = best
         for key in _open(architecture) if left else ():
-            for value in _candidates(key, best, architecture, asked):
+            for value in _candidates(key, best, architecture, target):
                 trial = {**best, key: value}
-                if (lost := asked.lost(trial)) < left:
+                if (lost := target.lost(trial)) < left:
                     best, left = trial, lost
         if best is before:
             break
@@ -54,8 +54,8 @@ def searched(config: Json, architecture: Architecture, wanted: Wanted, read: Cal
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
-    """What the import makes of a file, against what it should."""
+class _Import:
+    """The import of a file as it is, against what it should be."""
 
     wanted: Wanted
     read: Callable[[Json], Fields]
@@ -80,18 +80,18 @@ def _open(architecture: Architecture) -> Iterator[str]:
             yield key
 
 
-def _candidates(key: str, config: Json, architecture: Architecture, asked: _Asked) -> Iterator[Any]:
+def _candidates(key: str, config: Json, architecture: Architecture, target: _Import) -> Iterator[Any]:
     """Yield values that a key could have."""
     default = architecture.defaults[key]
     yield from architecture.only.get(key, ())
     if isinstance(default, bool):
         yield not config.get(key, default)
         return
-    theirs = asked.fields(config)
+    theirs = target.fields(config)
     number = "int" in architecture.types.get(key, "") or not isinstance(default, str)  # auto, or a number
     if theirs is None or isinstance(default, list | dict) or not number:
         return
-    numbers = [asked.wanted.get(name) for name in asked.wanted.missing(theirs)]
+    numbers = [target.wanted.get(name) for name in target.wanted.missing(theirs)]
     whole = type(default) is int
     for one in dict.fromkeys(one for one in map(_number, numbers) if one is not None):
         yield one
@@ -102,17 +102,17 @@ def _candidates(key: str, config: Json, architecture: Architecture, asked: _Aske
     if default is None or isinstance(default, Derived):
         yield from (None, True)
         return
-    yield from _linear(key, config.get(key, default), config, theirs, asked)
+    yield from _linear(key, config.get(key, default), config, theirs, target)
 
 
-def _linear(key: str, value: object, config: Json, theirs: Fields, asked: _Asked) -> Iterator[float]:
+def _linear(key: str, value: object, config: Json, theirs: Fields, target: _Import) -> Iterator[float]:
     """Yield what a number has to be where a field that is missing goes up with it, or down as its inverse."""
     value = _number(value)
-    twice = asked.fields({**config, key: 2 * value}) if value else None
+    twice = target.fields({**config, key: 2 * value}) if value else None
     if value is None or twice is None:
         return
-    for name in asked.wanted.missing(theirs):
-        low, high, goal = (_number(fields.get(name)) for fields in (theirs, twice, asked.wanted))
+    for name in target.wanted.missing(theirs):
+        low, high, goal = (_number(fields.get(name)) for fields in (theirs, twice, target.wanted))
         if low is not None and high is not None and goal is not None and low != high:
             yield from _whole(value + (goal - low) * value / (high - low), type(value))
             if goal:
@@ -137,13 +137,13 @@ def _whole(number: float, kind: type) -> Iterator[float]:
 
 def _leaves(fields: Fields) -> dict[str, object]:
     """Return fields with lists of objects opened: a mixer's sizes are fields of their own."""
-    found: dict[str, object] = {}
+    leaves: dict[str, object] = {}
     for name, value in fields.items():
         if isinstance(value, list) and value and isinstance(value[0], dict):
             for index, one in enumerate(value):
-                found |= _leaves({f"{name}[{index}].{inner}": item for inner, item in one.items()})
+                leaves |= _leaves({f"{name}[{index}].{inner}": item for inner, item in one.items()})
         elif isinstance(value, dict):
-            found |= _leaves({f"{name}.{inner}": item for inner, item in value.items()})
+            leaves |= _leaves({f"{name}.{inner}": item for inner, item in value.items()})
         else:
-            found[name] = value
-    return found
+            leaves[name] = value
+    return leaves

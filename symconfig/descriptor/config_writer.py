@@ -40,8 +40,8 @@ def config_json(model: ModelDescriptor) -> Json:
     # A padding token is a tokenizer's, and would have to lie inside a tiny model's vocabulary; some classes demand one.
     padding = values.pop("pad_token_id", None)
     tail = {"torch_dtype": model.torch_dtype, "use_cache": False, "pad_token_id": padding}
-    found = searched({**head, **values, **tail}, architecture, _wanted(model), _read)
-    return _as_the_class_spells(kind, architecture, found)
+    config = searched({**head, **values, **tail}, architecture, _wanted(model), _read)
+    return _as_the_class_spells(kind, architecture, config)
 
 
 def _as_the_class_spells(kind: str, architecture: Architecture, config: Json) -> Json:
@@ -59,18 +59,20 @@ def unsaid(model: ModelDescriptor) -> Iterator[Problem]:
         yield from error.problems
         return
     try:
-        again = import_config(config, "config.json", "model")
+        reread = import_config(config, "config.json", "model")
     except InputError as error:
         yield from (replace(problem, file=None, line=None, column=None) for problem in error.problems)
         return
     what = f"Transformers' {config['architectures'][0]} cannot be told it"
-    yield from (Problem(what, field=name, got=ours, need=theirs) for name, ours, theirs in differences(model, again))
+    yield from (Problem(what, field=name, got=ours, need=theirs) for name, ours, theirs in differences(model, reread))
 
 
-def differences(model: ModelDescriptor, again: ModelDescriptor) -> Iterator[tuple[str, str, str]]:
-    """Yield the fields in which another model computes something else, or is trained otherwise: what a model has
-    there, and what the other."""
-    wanted, theirs = _wanted(model), _computed(again)
+def differences(model: ModelDescriptor, reread: ModelDescriptor) -> Iterator[tuple[str, str, str]]:
+    """Yield the fields in which another model computes something else, or is trained otherwise.
+
+    What a model has there, and what the other.
+    """
+    wanted, theirs = _wanted(model), _computed(reread)
     for name in wanted.missing(theirs):
         yield name, _short(wanted.get(name)), _short(theirs.get(name))
 
@@ -86,8 +88,8 @@ def _family(model: ModelDescriptor) -> tuple[str, Architecture]:
     """Return a model's family in Transformers; of a multimodal one that of its text model."""
     known, kind = architectures(), class_of_network(model)
     if kind not in known or class_of(kind) is None:
-        near = nearest(kind, (name for name in known if class_of(name) is not None))
-        hint = f"{near}, or symconfig models --families for a list" if near else "symconfig models --families"
+        similar = nearest(kind, (name for name in known if class_of(name) is not None))
+        hint = f"{similar}, or symconfig models --families for a list" if similar else "symconfig models --families"
         what = f"Transformers has no class for {shorten(model.model_type)!r} whose config.json is known"
         raise InfeasibleError(Problem(what, field="model_type", hint=hint))
     return kind, known[kind]
@@ -95,7 +97,7 @@ def _family(model: ModelDescriptor) -> tuple[str, Architecture]:
 
 def _values(model: ModelDescriptor, architecture: Architecture, kind: str) -> Json:
     """Return the keys that stand for a field of the descriptor, and rope's."""
-    fields, found = _fields(model), Json()
+    fields, values = _fields(model), Json()
     for key, default in architecture.defaults.items():
         named = [name for name in goes_to(architecture, key) if name not in architecture.constants]
         value = fields.get(named[0]) if named else None
@@ -107,21 +109,21 @@ def _values(model: ModelDescriptor, architecture: Architecture, kind: str) -> Js
             value = _activation(str(value), default)
         elif isinstance(value, float) and value.is_integer() and type(default) is int:
             value = int(value)
-        found[key] = value
+        values[key] = value
     if architecture.gate_and_up_in_one:
-        found["intermediate_size"] *= 2
+        values["intermediate_size"] *= 2
     rope = _rope(model, architecture, kind)
     flat_keys = ("rope_theta", "rope_local_base_freq", "partial_rotary_factor") if "rope_parameters" in rope else ()
-    return {key: value for key, value in found.items() if key not in flat_keys} | rope
+    return {key: value for key, value in values.items() if key not in flat_keys} | rope
 
 
 def _fields(model: ModelDescriptor) -> Json:
     """Return a descriptor's fields by dotted name, those of sections that it has among them."""
-    found: Json = {}
+    values: Json = {}
     for name, value in model.model_dump(mode="json").items():
         opened = value.items() if isinstance(value, dict) else ()
-        found |= {f"{name}.{inner}": item for inner, item in opened} or {name: value}
-    return found
+        values |= {f"{name}.{inner}": item for inner, item in opened} or {name: value}
+    return values
 
 
 def _activation(name: str, default: object) -> str:
@@ -133,24 +135,24 @@ def _activation(name: str, default: object) -> str:
 
 def _rope(model: ModelDescriptor, architecture: Architecture, kind: str) -> Json:
     """Return rope's scaling, in the spelling of before transformers 5, which all releases read."""
-    keys, found = architecture.defaults, Json()
+    keys, values = architecture.defaults, Json()
     if "rope_scaling" not in keys:
-        return found
+        return values
     scaling = model.rope_scaling.model_dump(mode="json", exclude_none=True) if model.rope_scaling else None
     if scaling is not None:
-        found["rope_scaling"] = scaling
+        values["rope_scaling"] = scaling
     elif keys["rope_scaling"] is not None and "rope_local_base_freq" in keys:
         own = families()[kind]["rope"]  # the class's own sections, which no older spelling says
         bases = {FULL: model.rope_theta, SLIDING: model.rope_local_base_freq or model.rope_theta}
         return {"rope_parameters": {name: {**own[name], "rope_theta": base} for name, base in bases.items()}}
     elif keys["rope_scaling"] is not None:
-        found["rope_scaling"] = {"rope_type": "default"}  # null would mean the class's own scaling
+        values["rope_scaling"] = {"rope_type": "default"}  # null would mean the class's own scaling
     if "original_max_position_embeddings" in keys:
         original = (scaling or {}).get("original_max_position_embeddings", model.max_position_embeddings)
-        found["original_max_position_embeddings"] = original
+        values["original_max_position_embeddings"] = original
     if "rope_local_base_freq" in keys:
-        found["rope_local_base_freq"] = model.rope_local_base_freq or model.rope_theta
-    return found
+        values["rope_local_base_freq"] = model.rope_local_base_freq or model.rope_theta
+    return values
 
 
 def _read(config: Mapping[str, Any]) -> dict[str, object]:

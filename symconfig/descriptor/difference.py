@@ -50,8 +50,8 @@ class _Changes:
     short: dict[str, Any] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
 
-    def wrong(self, what: str, path: KeyPath, *, of_key: bool = False, **said: str | None) -> None:
-        self.problems.append(self.document.problem(what, path, of_key=of_key, **said))
+    def wrong(self, what: str, path: KeyPath, *, of_key: bool = False, **parts: str | None) -> None:
+        self.problems.append(self.document.problem(what, path, of_key=of_key, **parts))
 
     def collect(self, make: Callable[[], ClusterDescriptor], name: str) -> ClusterDescriptor | None:
         """Return what is made of a short field; what is wrong with it is kept, at its place."""
@@ -182,11 +182,11 @@ def _moved(changes: _Changes) -> tuple[dict[KeyPath, Any], dict[KeyPath, Any]]:
     """Return the document's places, also under the paths that its fields have in the cluster."""
 
     def moved(places: Mapping[KeyPath, Any]) -> dict[KeyPath, Any]:
-        found = {path: place for path, place in places.items() if path[:1] != ("levels",) or len(path) == 1}
+        kept = {path: place for path, place in places.items() if path[:1] != ("levels",) or len(path) == 1}
         for there, here in changes.places.items():
-            found |= {(*there, *path[len(here):]): place for path, place in places.items()
+            kept |= {(*there, *path[len(here):]): place for path, place in places.items()
                       if path[: len(here)] == here}  # fmt: skip
-        return found
+        return kept
 
     return moved(changes.document.keys), moved(changes.document.values)
 
@@ -198,21 +198,21 @@ def _validated(document: Document, changes: _Changes) -> ClusterDescriptor:
         return validate(document, ClusterDescriptor)
     except InputError as error:
         called = {f"levels[{i}]": f"levels.{level.get('name')}" for i, level in enumerate(document.data["levels"])}
-        found = [one if one in document.unread else _called(one, called) for one in error.problems]
+        problems = [one if one in document.unread else _called(one, called) for one in error.problems]
         known = {level.name for level in changes.base.levels}
         changes.problems.clear()
         changes.short = {k: value for k, value in changes.short.items() if k not in LINKS or k in known}
         try:
             _shortly(changes.base, changes)
         except InputError as other:
-            found += other.problems
-        first = {(problem.line, problem.field): problem for problem in reversed(found)}
-        once = [problem for problem in found if first[problem.line, problem.field] is problem]
+            problems += other.problems
+        first = {(problem.line, problem.field): problem for problem in reversed(problems)}
+        once = [problem for problem in problems if first[problem.line, problem.field] is problem]
         raise InputError(sorted(once, key=lambda problem: (problem.line or 0, problem.column or 0))) from None
 
 
 def _called(problem: Problem, names: Mapping[str, str]) -> Problem:
-    """The problem with another name for the section that its field is in."""
+    """Return the problem with another name for the section that its field is in."""
     head, bracket, rest = (problem.field or "").partition("]")
     return replace(problem, field=names[head + bracket] + rest) if head + bracket in names else problem
 

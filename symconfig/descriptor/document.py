@@ -37,12 +37,12 @@ class Document:
     unread: tuple[Problem, ...] = ()
 
     def place(self, path: KeyPath, *, of_key: bool = False) -> Place | None:
-        """The nearest known place: of the path itself, else of what contains it."""
+        """Return the nearest known place: of the path itself, else of what contains it."""
         for length in range(len(path), -1, -1):
             first, second = (self.keys, self.values) if of_key else (self.values, self.keys)
-            found = first.get(path[:length]) or second.get(path[:length])
-            if found is not None:
-                return found
+            place = first.get(path[:length]) or second.get(path[:length])
+            if place is not None:
+                return place
         return None
 
     def problem(
@@ -55,7 +55,7 @@ class Document:
         need: str | None = None,
         hint: str | None = None,
     ) -> Problem:
-        """A Problem at this path of this file."""
+        """Return a Problem at this path of this file."""
         place = self.place(path, of_key=of_key)
         return Problem(
             what=what,
@@ -69,8 +69,8 @@ class Document:
         )
 
 
-class Detail(TypedDict, total=False):
-    """What else a Problem says, for those who pass it on to `Document.problem`."""
+class ProblemParts(TypedDict, total=False):
+    """Optional parts of a Problem, for those who pass it on to `Document.problem`."""
 
     got: str | None
     need: str | None
@@ -78,7 +78,7 @@ class Detail(TypedDict, total=False):
 
 
 def dotted(path: KeyPath) -> str:
-    """`experts.num_experts` or `levels[2].size`."""
+    """Join a path to `experts.num_experts` or `levels[2].size`."""
     text = ""
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else (f".{part}" if text else part)
@@ -86,20 +86,23 @@ def dotted(path: KeyPath) -> str:
 
 
 def shorten(value: object, limit: int = 60) -> str:
-    """How a value is shown in a message: printable, and never longer than `limit`."""
+    """Shorten a value for a message: printable, and never longer than `limit`."""
     text = value if isinstance(value, str) else repr(value)
     text = "".join(ch if ch.isprintable() else "?" for ch in text[: limit + 1])
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def nearest(word: str, known: Iterable[str], alike: float = 0.6) -> str | None:
-    """The most similar known word; None when nothing is similar. alike: at least, as difflib counts; 1 is the same."""
+    """Return the most similar known word; None when nothing is similar.
+
+    alike: at least, as difflib counts; 1 is the same.
+    """
     close = difflib.get_close_matches(word.lower()[:200], list(known), n=1, cutoff=alike)
     return close[0] if close else None
 
 
 def read_text(path: Path, limit: int = MAX_BYTES) -> str:
-    """The file as text. Raises InputError: missing, no regular file, too large, not UTF-8."""
+    """Read the file as text. Raises InputError: missing, no regular file, too large, not UTF-8."""
     file, raw = str(path), content(path, limit)
     try:
         return raw.decode("utf-8-sig")

@@ -55,8 +55,10 @@ class Given:
         return self.quantity(value, name, path, owner) if kind is Quantity else self.section(value, kind, path)
 
     def quantity(self, value: Any, name: str, path: KeyPath, owner: type[BaseModel]) -> Any:
-        """Return a field's number with its source and uncertainty; what is no number stays for the descriptor to
-        refuse."""
+        """Return a field's number with its source and uncertainty.
+
+        What is no number stays for the descriptor to refuse.
+        """
         whole = value if isinstance(value, dict) else {"value": value}
         number = whole.get("value")
         if isinstance(number, str):
@@ -80,7 +82,7 @@ class Given:
 
 
 def _kind(name: str, owner: type[BaseModel]) -> Kind | None:
-    """What a field's unit is, which its name's end says."""
+    """Return the kind of a field's unit, which its name's end says."""
     if owner is Precisions:
         return PEAK
     ends = {"_bytes_per_s": SPEED, "_bytes": SIZE, "_s": SPAN}

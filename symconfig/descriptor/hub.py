@@ -33,13 +33,13 @@ def is_id(name: str) -> bool:
 @cache
 def of_zoo() -> tuple[tuple[str, str], ...]:
     """Return (name in the zoo, id on the hub) of models without an adapter, from the files' own lines."""
-    found = []
+    pairs = []
     for path in sorted((data_dir("model_zoo") / "models").glob("*.yaml")):
         text = path.read_text(encoding="utf-8")
         hub = re.search(r"^huggingface_id: (\S+)$", text, re.MULTILINE)
         if hub and not re.search(r"^base:", text, re.MULTILINE):
-            found.append((path.stem, hub[1]))
-    return tuple(found)
+            pairs.append((path.stem, hub[1]))
+    return tuple(pairs)
 
 
 def in_zoo(name: str) -> str | None:
@@ -76,8 +76,8 @@ def folder() -> Path:
 
 def named(model: ModelDescriptor, name: str) -> ModelDescriptor:
     """Return an imported model as the hub knows it, the same wherever the cache lies."""
-    told = {"name": name.rpartition("/")[2], "huggingface_id": name, "source": f"imported from {HUB}/{name}"}
-    return model.model_copy(update=told)
+    fields = {"name": name.rpartition("/")[2], "huggingface_id": name, "source": f"imported from {HUB}/{name}"}
+    return model.model_copy(update=fields)
 
 
 def absent(name: str) -> InputError:

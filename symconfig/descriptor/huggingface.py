@@ -73,8 +73,8 @@ def imported(
     if tower.data is not data and "hidden_size" in fields:
         fields["vision"] = tower.read(fields["hidden_size"])
         notes += tower.notes
-    if found := [*reader.problems, *tower.problems, *_infinite(document, prefix, architecture)]:
-        problems = sorted(found, key=lambda problem: (problem.line or 0, problem.column or 0))
+    if together := [*reader.problems, *tower.problems, *_infinite(document, prefix, architecture)]:
+        problems = sorted(together, key=lambda problem: (problem.line or 0, problem.column or 0))
         raise InputError(problems[:MAX_PROBLEMS])
     fields["name"] = name or _name(original, file)
     fields["source"] = f"imported from {file}"
@@ -108,8 +108,8 @@ def _read_as(like: str, kind: object) -> str:
     if like not in known:
         hint = nearest(like, known)
         raise InputError(Problem("there is no such family", field="--like", got=shorten(like), need=_LIST, hint=hint))
-    said = f" and not of {shorten(kind)}" if isinstance(kind, str) and kind != like else ""
-    return f"read as a model of the family {like}{said}, as the user said; no code beside its weights was run"
+    other = f" and not of {shorten(kind)}" if isinstance(kind, str) and kind != like else ""
+    return f"read as a model of the family {like}{other}, as the user said; no code beside its weights was run"
 
 
 def _architecture(data: Mapping[str, Any], document: Document) -> Architecture:
@@ -152,19 +152,19 @@ def _text_section(
     (section, kind), around = where, AROUND.get(data["model_type"], Around())
     text = data.get(section)
     if text is None and around.flat:
-        beside = {SECTION, *BESIDE_TEXT} - {*COMMON_IGNORED, *_INHERITED}
-        return {**{key: data[key] for key in data if key not in beside}, "model_type": kind}, ()
+        known = {SECTION, *BESIDE_TEXT} - {*COMMON_IGNORED, *_INHERITED}
+        return {**{key: data[key] for key in data if key not in known}, "model_type": kind}, ()
     if not isinstance(text, dict):
         raise InputError(document.problem("this section is missing or not an object", (section,)))
     inherited = {key: data[key] for key in _INHERITED if key in data}
-    found = {"model_type": kind, **inherited, **text}
+    language = {"model_type": kind, **inherited, **text}
     if data["model_type"] in AROUND:
-        found[_TIED] = data.get(_TIED, around.tied) or (around.ties and text.get(_TIED, False))
-    return found, (section,)
+        language[_TIED] = data.get(_TIED, around.tied) or (around.ties and text.get(_TIED, False))
+    return language, (section,)
 
 
 def _name(original: object, file: str) -> str:
-    """A name for people: the last part of `_name_or_path`, else the folder of a config.json, else the file."""
+    """Return a name for people: the last part of `_name_or_path`, else the folder of a config.json, else the file."""
     path = PurePath(file)
     of_file = path.parent.name if path.name == "config.json" else path.stem
     candidates = [PurePath(original).name if isinstance(original, str) else "", of_file, path.stem]
@@ -183,5 +183,5 @@ def _descriptor(fields: dict[str, Any], reader: ConfigReader) -> ModelDescriptor
     try:
         return ModelDescriptor.model_validate(nested, strict=False)
     except ValidationError as error:
-        found = Document(nested, reader.document.file, keys, keys)
-        raise InputError(pydantic_problems(error, found, ModelDescriptor)) from None
+        document = Document(nested, reader.document.file, keys, keys)
+        raise InputError(pydantic_problems(error, document, ModelDescriptor)) from None

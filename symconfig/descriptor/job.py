@@ -16,7 +16,8 @@ from pydantic import (
 from symconfig.descriptor.model import ModelDescriptor, PositiveInt, Rate, Strict
 from symconfig.descriptor.optimizer import ADAM, Optimizer
 from symconfig.descriptor.rl import Rl
-from symconfig.descriptor.training import Task, Training
+from symconfig.descriptor.training import WITH_OR_WITHOUT, Task, Training
+from symconfig.descriptor.tuning import Preference, Sequences
 
 Backend = Literal["megatron", "deepspeed"]
 PIN_NAMES = (
@@ -48,7 +49,7 @@ PIN_NAMES = (
 
 
 def _pins(value: Any) -> Any:
-    """`tp: 8` and `sp: true` as the text that `--pin tp=8 --pin sp=true` gives; unknown names are errors."""
+    """Read pins: `tp: 8` and `sp: true` as the text that `--pin tp=8 --pin sp=true` gives; unknown names are errors."""
     if not isinstance(value, dict):
         return value
     unknown = [name for name in value if name not in PIN_NAMES]
@@ -71,7 +72,7 @@ ALL_LINEAR, OF_ATTENTION, OF_MLP = TARGET_GROUPS = ("all-linear", "attention", "
 
 
 def _listed(value: Any) -> Any:
-    """`q_proj,v_proj` as the list that it is."""
+    """Split `q_proj,v_proj` into the list that it is."""
     return tuple(value.split(",")) if isinstance(value, str) else tuple(value) if isinstance(value, list) else value
 
 
@@ -117,7 +118,7 @@ class Limits(Strict):
     )
 
     def usable_bytes(self, memory_bytes: float) -> float:
-        """What a plan may take of a GPU with this much memory."""
+        """Return what a plan may take of a GPU with this much memory."""
         return memory_bytes * (1 - self.memory_margin)
 
 
@@ -165,32 +166,48 @@ class Job(Strict):
         default=None, description="adapters over the model; absent: its own, or for task lora those of an empty section"
     )
     images: Images | None = Field(default=None, description="absent: text alone")
+    sequences: Sequences | None = Field(
+        default=None, description="lengths of what is tuned on; absent: all of seq_length"
+    )
+    preference: Preference | None = Field(default=None, description="of task dpo: pairs of answers, and their loss")
     rl: Rl | None = Field(default=None, description="of task rl: what is generated and trained on in a step")
     limits: Limits = Limits()
     training: Training = Training()
 
     @model_validator(mode="after")
     def _of_a_task(self) -> Self:
-        if (self.task == "rl") != (self.rl is not None):
-            raise ValueError("task: rl and the section rl go together")
+        for task, section in (("rl", "rl"), ("dpo", "preference")):
+            if (self.task == task) != (getattr(self, section) is not None):
+                raise ValueError(f"task: {task} and the section {section} go together")
+        told = self.sequences
+        if told is None:
+            return self
+        if self.rl is not None:
+            raise ValueError("the section rl has lengths of its own (got sequences, too)")
+        if told.batching == "packed" and self.preference is not None:
+            raise ValueError("pairs are not packed (got sequences.batching packed, need padded or padding_free)")
+        if self.seq_length is not None and told.max > self.seq_length:
+            raise ValueError(f"sequences.max is above seq_length (got {told.max}, need at most {self.seq_length})")
         return self
 
     @model_serializer(mode="wrap")
-    def _said(self, data: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _as_before(self, data: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leave out the usual optimizer and sections that are absent: such jobs read as before there were others."""
-        found: dict[str, Any] = data(self)
+        fields: dict[str, Any] = data(self)
         if self.optimizer == ADAM:
-            found.pop("optimizer", None)
-        for name in ("images", "rl"):
+            fields.pop("optimizer", None)
+        for name in ("images", "sequences", "preference", "rl"):
             if getattr(self, name) is None:
-                found.pop(name, None)
-        return found
+                fields.pop(name, None)
+        return fields
 
     @property
     def wants_adapters(self) -> bool:
-        """Whether it trains adapters, also over a model that has none of its own."""
+        """Tell whether it trains adapters, also over a model that has none of its own."""
         return self.task == "lora" or self.lora is not None
 
     def task_of(self, model: ModelDescriptor) -> Task:
-        """Return what is done with this model: adapters are trained whatever the job calls it."""
-        return "lora" if model.adapter is not None else self.task or "pretrain"
+        """Return what is done with this model: adapters are trained whatever the job calls it, but for pairs."""
+        if model.adapter is None or self.task in WITH_OR_WITHOUT:
+            return self.task or "pretrain"
+        return "lora"

@@ -13,10 +13,10 @@ from symconfig.descriptor.document import (
     MAX_BYTES,
     MAX_DEPTH,
     MAX_PROBLEMS,
-    Detail,
     Document,
     KeyPath,
     Place,
+    ProblemParts,
     read_text,
     shorten,
 )
@@ -29,12 +29,12 @@ _BRACKETS = re.compile(r'"(?:[^"\\\n]|\\.)*"|[\[\]{}]')
 
 
 def load_json_strict(path: Path, limit: int = MAX_BYTES, *, infinite: bool = False) -> Document:
-    """Data and places of a JSON file. Raises InputError with every problem found."""
+    """Load data and places of a JSON file. Raises InputError with every problem found."""
     return parse_json_strict(read_text(path, limit), str(path), infinite=infinite)
 
 
 def parse_json_strict(text: str, file: str, *, infinite: bool = False) -> Document:
-    """Data and places of JSON text. Raises InputError with every problem found.
+    """Parse data and places of JSON text. Raises InputError with every problem found.
 
     infinite: the words Infinity and -Infinity, which Python writes for a limit that is none, are left to the caller.
     """
@@ -78,7 +78,7 @@ def _encodable(data: Any) -> bool:
 
 
 def _too_deep(text: str) -> int | None:
-    """Offset of the first bracket that is deeper than allowed."""
+    """Return the offset of the first bracket that is deeper than allowed."""
     if text.count("[") + text.count("{") <= MAX_DEPTH:
         return None
     depth = 0
@@ -112,8 +112,10 @@ def _tokens(text: str) -> Iterator[tuple[str, Place]]:
 def _places(
     text: str, file: str, allowed: tuple[str, ...]
 ) -> tuple[dict[KeyPath, Place], dict[KeyPath, Place], list[Problem]]:
-    """Where each key and value of valid JSON is; duplicate keys and numbers that are not finite are problems, but for
-    those that are allowed."""
+    """Locate each key and value of valid JSON.
+
+    Duplicate keys and numbers that are not finite are problems, but for those that are allowed.
+    """
     keys: dict[KeyPath, Place] = {}
     values: dict[KeyPath, Place] = {}
     problems: list[Problem] = []
@@ -122,8 +124,8 @@ def _places(
     def path() -> KeyPath:
         return tuple(key for _, key in stack)
 
-    def report(what: str, place: Place, **detail: Unpack[Detail]) -> None:
-        problems.append(Document(None, file, {}, {path(): place}).problem(what, path(), **detail))
+    def report(what: str, place: Place, **parts: Unpack[ProblemParts]) -> None:
+        problems.append(Document(None, file, {}, {path(): place}).problem(what, path(), **parts))
 
     for token, place in _tokens(text):
         if token in "]}":

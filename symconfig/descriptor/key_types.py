@@ -37,7 +37,7 @@ def type_of(key: str, default: object, annotated: str | None) -> str:
 
 
 def fits(value: Any, types: str) -> bool:
-    """Whether a value is of one of these types. true is no number."""
+    """Tell whether a value is of one of these types. true is no number."""
     return any(_is(value, one) for one in types.split("|"))
 
 

@@ -13,7 +13,7 @@ NO_MIXER = "none"  # a block's name, for layers of an MLP only
 
 
 class Mlp(StrEnum):
-    """What follows the tokens' mixing in a layer."""
+    """The part of a layer that follows the tokens' mixing."""
 
     DENSE = "dense"
     MOE = "moe"
@@ -21,7 +21,7 @@ class Mlp(StrEnum):
 
 
 class Keys(StrEnum):
-    """Which keys a layer's attention reads, but for those beyond a window."""
+    """The keys that a layer's attention reads, but for those beyond a window."""
 
     ALL = ""
     CHOSEN = "indexed"  # an indexer of this layer's chooses them
@@ -29,7 +29,7 @@ class Keys(StrEnum):
 
 
 class Turn(StrEnum):
-    """How a layer has the block that several layers share."""
+    """A layer's turn of the block that several layers share."""
 
     NONE = ""
     HOLDS = "sharing"  # calls it first, and so holds its weights
@@ -37,7 +37,7 @@ class Turn(StrEnum):
 
 
 class Pairs(StrEnum):
-    """Whose keys and values a layer's attention reads."""
+    """The origin of the keys and values that a layer's attention reads."""
 
     OWN = ""
     LENT = "lending"  # its own, and later layers read them
@@ -60,18 +60,18 @@ class Mixer(Strict):
 
     @property
     def structure(self) -> tuple[object, ...]:
-        """All that its operators depend on, where its sizes are symbols."""
+        """Return all that its operators depend on, where its sizes are symbols."""
         return (self.block, tuple(sorted(name for name, size in self.sizes.items() if size)), self.switches)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerKind:
-    """What a layer is made of. mixer: a block's name. window: attention sees a window or a chunk only. rope: it turns
-    queries and keys. beside: a second block that reads what attention reads. keys: which ones attention reads.
-    input_norm: what mixes tokens reads a norm, where layers have one there. again: with the weights of a layer that
-    runs, too. joins, closes, detached: see `Loop`. calls: a block of several layers. pairs: keys and values. wide: its
-    MLP is as wide as `wide_intermediate_size` says. cut: a share of the MLP's gates is. opens: its router reads none of
-    a layer before."""
+    """A kind of layer. mixer: a block's name. window: attention sees a window or a chunk only. rope: it turns queries
+    and keys. beside: a second block that reads what attention reads. keys: which ones attention reads. input_norm:
+    what mixes tokens reads a norm, where layers have one there. again: with the weights of a layer that runs, too.
+    joins, closes, detached: see `Loop`. calls: a block of several layers. pairs: keys and values. wide: its MLP is
+    as wide as `wide_intermediate_size` says. cut: a share of the MLP's gates is. opens: its router reads none of a
+    layer before."""
 
     mixer: str
     mlp: Mlp = Mlp.DENSE
@@ -93,19 +93,22 @@ class LayerKind:
 
     @property
     def moe(self) -> bool:
-        """Whether its MLP is a mixture of experts."""
+        """Tell whether its MLP is a mixture of experts."""
         return self.mlp is Mlp.MOE
 
     @property
     def name(self) -> str:
-        """dense, moe or mixer (no MLP), then `_window` or `_indexed`, `_nope`, `_unnormed`, then what stands in
-        attention's place or beside it, then what it shares with other layers."""
+        """Compose a name of the layer's parts.
+
+        dense, moe or mixer (no MLP), then `_window` or `_indexed`, `_nope`, `_unnormed`, then what stands in
+        attention's place or beside it, then what it shares with other layers.
+        """
         first = "mixer" if self.mlp is Mlp.NONE else str(self.mlp)
         own = "" if self.attends else f"_{'alone' if self.mixer == NO_MIXER else self.mixer}"
-        beside = f"_with_{self.beside}" if self.beside else ""
+        companion = f"_with_{self.beside}" if self.beside else ""
         chosen = f"_{self.keys}" if self.keys else ""
         turned = ("" if self.rope else "_nope") + ("" if self.input_norm else "_unnormed")
-        name = first + ("_window" if self.window else "") + chosen + turned + own + beside
+        name = first + ("_window" if self.window else "") + chosen + turned + own + companion
         switched = [
             one for one in ("wide", "cut", "opens", "joins", "closes", "detached", "again") if getattr(self, one)
         ]

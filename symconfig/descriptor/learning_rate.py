@@ -11,9 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp, log
+from typing import Literal
 
 from symconfig.descriptor.training import DERIVED, Task, Training, WholeTraining
 from symconfig.errors import InputError, Problem
+
+AdapterTask = Literal["dpo of adapters"]  # that has rates of its own where adapters are trained
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +30,10 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class Habit:
-    """How a task is trained. floor: min_lr over lr. warmup: share of the decay, at most `most_warmup` iterations."""
+    """The usual training of a task.
+
+    floor: min_lr over lr. warmup: share of the decay, at most `most_warmup` iterations.
+    """
 
     name: str
     rates: Sequence[Published]  # by size
@@ -40,7 +46,9 @@ class Habit:
 
 _LLAMA2, _LLAMA3 = "arXiv:2307.09288, table 1", "arXiv:2407.21783, table 3"
 _TULU2 = "arXiv:2311.10702, hyperparameters of instruction tuning"
-HABITS: dict[Task, Habit] = {
+_ZEPHYR = "arXiv:2310.16944; huggingface/alignment-handbook"
+_TULU2_DPO = "arXiv:2311.10702, hyperparameters of DPO"
+USUAL: dict[Task | AdapterTask, Habit] = {
     "pretrain": Habit(
         name="pretraining",
         rates=(
@@ -86,6 +94,28 @@ HABITS: dict[Task, Habit] = {
         weight_decay=0.0,
         source="QLoRA (arXiv:2305.14314, appendix B; github.com/artidoro/qlora): 3 % of warm-up, no weight decay",
     ),
+    "dpo": Habit(
+        name="preference training",
+        rates=(
+            Published(7e9, 5e-7, f"Zephyr 7B ({_ZEPHYR})"),
+            Published(13e9, 5e-7, f"Tülu 2 13B ({_TULU2_DPO})"),
+            Published(70e9, 5e-7, f"Tülu 2 70B ({_TULU2_DPO})"),
+        ),
+        floor=0.0,
+        warmup=0.1,
+        most_warmup=None,
+        weight_decay=0.0,
+        source=f"Zephyr ({_ZEPHYR}): 10 % of warm-up, decay to 0, no weight decay",
+    ),
+    "dpo of adapters": Habit(
+        name="preference training of adapters",
+        rates=(Published(7e9, 5e-6, f"Zephyr 7B with QLoRA ({_ZEPHYR})"),),
+        floor=0.0,
+        warmup=0.1,
+        most_warmup=None,
+        weight_decay=0.0,
+        source=f"Zephyr ({_ZEPHYR}): 10 % of warm-up, decay to 0, no weight decay",
+    ),
     "rl": Habit(
         name="reinforcement learning",
         rates=(
@@ -103,19 +133,19 @@ HABITS: dict[Task, Habit] = {
 _DIGITS = 2  # of a derived rate: a published one has no more
 
 
-def derived(training: Training, task: Task, parameters: float) -> WholeTraining:
+def derived(training: Training, task: Task | AdapterTask, parameters: float) -> WholeTraining:
     """Fill in what the job leaves open. parameters: those of the base model that work on a token."""
     if not (left := training.left_open):
         return WholeTraining.of(training)
-    habit = HABITS[task]
+    habit = USUAL[task]
     lr = training.lr if training.lr is not None else rate(habit, parameters)
-    found = {
+    values = {
         "lr": lr,
         "min_lr": _rounded(lr * habit.floor),
         "lr_warmup_iters": _warmup(habit, training.decay_iters),
         "weight_decay": habit.weight_decay,
     }
-    open_fields = {name: found[name] for name in left}
+    open_fields = {name: values[name] for name in left}
     return WholeTraining.model_validate({**dict(training), **open_fields, "derived": left})
 
 
@@ -140,7 +170,7 @@ def check(training: WholeTraining) -> None:
 
 
 def rate(habit: Habit, parameters: float) -> float:
-    """The learning rate of a size."""
+    """Return the learning rate of a size."""
     below, above = neighbours(habit, parameters)
     if below.parameters == above.parameters:
         return below.lr
@@ -149,39 +179,39 @@ def rate(habit: Habit, parameters: float) -> float:
 
 
 def neighbours(habit: Habit, parameters: float) -> tuple[Published, Published]:
-    """The published sizes next to this one; the same one twice at and beyond the ends."""
+    """Return the published sizes next to this one; the same one twice at and beyond the ends."""
     below = [each for each in habit.rates if each.parameters <= parameters]
     above = [each for each in habit.rates if each.parameters >= parameters]
     return (below or above)[-1 if below else 0], (above or below)[0 if above else -1]
 
 
-def why(training: Training, task: Task, parameters: float) -> tuple[str, ...]:
+def why(training: Training, task: Task | AdapterTask, parameters: float) -> tuple[str, ...]:
     """Say which values were derived, from what, as sentences; none where the job says them all."""
     names = [name for name in DERIVED if name in training.derived]
     if not names:
         return ()
-    habit, said = HABITS[task], ", ".join(f"{name} {getattr(training, name):g}" for name in names)
+    habit, words = USUAL[task], ", ".join(f"{name} {getattr(training, name):g}" for name in names)
     by = f"{habit.name} of {_size(parameters)} parameters"
     sources = ""
     if "lr" in names:
-        near = neighbours(habit, parameters)
-        between = "that" if near[0].lr == near[1].lr else "between those"
-        named = " and ".join(dict.fromkeys(each.source for each in near))
+        published = neighbours(habit, parameters)
+        between = "that" if published[0].lr == published[1].lr else "between those"
+        named = " and ".join(dict.fromkeys(each.source for each in published))
         sources = f" The learning rate is {between} of {named}."
-    return (f"Chosen for {by}, since the job does not say them: {said}.{sources} The rest is as in {habit.source}.",)
+    return (f"Chosen for {by}, since the job does not say them: {words}.{sources} The rest is as in {habit.source}.",)
 
 
-def short(training: Training, task: Task, parameters: float) -> str:
-    """The same in a line, for a terminal; nothing where the job says them all."""
+def short(training: Training, task: Task | AdapterTask, parameters: float) -> str:
+    """Summarise the derived fields in a line, for a terminal; nothing where the job says them all."""
     names = [name for name in DERIVED if name in training.derived]
     if not names:
         return ""
-    said = ", ".join(f"{name} {getattr(training, name):g}" for name in names)
-    return f"{said}: chosen for {HABITS[task].name} of {_size(parameters)} parameters (REPORT.md says from what)"
+    words = ", ".join(f"{name} {getattr(training, name):g}" for name in names)
+    return f"{words}: chosen for {USUAL[task].name} of {_size(parameters)} parameters (REPORT.md says from what)"
 
 
 def _warmup(habit: Habit, decay: int) -> int:
-    """A share of the decay: shorter than it, whatever its length."""
+    """Count the warm-up, a share of the decay: shorter than it, whatever its length."""
     return min(int(habit.warmup * decay), decay if habit.most_warmup is None else habit.most_warmup)
 
 

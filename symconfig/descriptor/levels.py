@@ -27,17 +27,17 @@ class Levels:
         if not isinstance(stated, list):
             self._wrong("wrong value", ("levels",), got=shorten(stated), need="a section of `level: fields`")
             return {}
-        found: dict[str, tuple[Any, KeyPath]] = {}
+        levels: dict[str, tuple[Any, KeyPath]] = {}
         for index, entry in enumerate(stated):
             name = entry.get("name") if isinstance(entry, dict) else None
             if not isinstance(name, str):
                 need = f"the name of a level: {', '.join(each['name'] for each in self.merged)}, or a new one"
                 self._wrong("the level has no name", ("levels", index), need=need)
-            elif name in found:
+            elif name in levels:
                 self._wrong(f"{name} stands there twice", ("levels", index, "name"))
             else:
-                found[name] = (entry, ("levels", index))
-        return found
+                levels[name] = (entry, ("levels", index))
+        return levels
 
     def put(self, name: str, value: Any, path: KeyPath) -> None:
         """Merge one level: null takes it out, a name that the base does not have goes where its size belongs."""
@@ -61,8 +61,8 @@ class Levels:
         later = (i for i, each in enumerate(self.merged) if each["size"] is None or each["size"] > own)
         self.merged.insert(next(later, len(self.merged)), {**value, "name": name})
 
-    def _wrong(self, what: str, path: KeyPath, *, of_key: bool = False, **said: str | None) -> None:
-        self.problems.append(self.document.problem(what, path, of_key=of_key, **said))
+    def _wrong(self, what: str, path: KeyPath, *, of_key: bool = False, **parts: str | None) -> None:
+        self.problems.append(self.document.problem(what, path, of_key=of_key, **parts))
 
 
 def merged(base: Any, over: Any) -> Any:
@@ -81,12 +81,12 @@ def with_gpus_per_node(levels: list[dict[str, Any]], before: int, now: int, sour
     """
     if now == before or any((each["size"] or 0) > before for each in levels if each["name"] not in NETWORK):
         return levels
-    found: list[dict[str, Any]] = []
+    fields: list[dict[str, Any]] = []
     for level in levels:
         size = _size(level, before, now)
-        if size is None or size > max([each["size"] for each in found], default=1):
-            found.append(_fewer_links({**level, "size": size}, level["size"], source))
-    return found
+        if size is None or size > max([each["size"] for each in fields], default=1):
+            fields.append(_fewer_links({**level, "size": size}, level["size"], source))
+    return fields
 
 
 def _size(level: dict[str, Any], before: int, now: int) -> int | None:

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from symconfig.descriptor import hub
 from symconfig.descriptor.cluster import LONGEST_NAME, ClusterDescriptor, Kernels, KernelsFile
-from symconfig.descriptor.cluster_name import CLUSTER, as_document, joined, split
+from symconfig.descriptor.cluster_name import CLUSTER, as_document, joined, kinds, split
 from symconfig.descriptor.difference import SHORT, changed
 from symconfig.descriptor.document import Document, shorten
 from symconfig.descriptor.given import given_in, quantified
@@ -21,7 +21,7 @@ from symconfig.descriptor.job import Job
 from symconfig.descriptor.json_strict import load_json_strict
 from symconfig.descriptor.model import Adapter, ModelDescriptor, ModelSchema, Strict
 from symconfig.descriptor.plugins import plugins
-from symconfig.descriptor.rl import with_batch
+from symconfig.descriptor.tuning import with_batch
 from symconfig.descriptor.validate import validate
 from symconfig.descriptor.yaml_strict import load_yaml_strict
 from symconfig.errors import InputError, Problem
@@ -46,34 +46,39 @@ class AdapterModel(Strict):
 
 
 def zoo_models() -> list[str]:
-    """Names of the models that come with symconfig."""
+    """List the models that come with symconfig."""
     return _zoo("models")
 
 
 @cache
 def plugged_models() -> dict[str, Path]:
-    """Files of the models that other packages add, by name. Raises InputError for a plug-in that is wrong."""
-    found: dict[str, Path] = {}
+    """Return the files of the models that other packages add, by name.
+
+    Raises InputError for a plug-in that is wrong.
+    """
+    files: dict[str, Path] = {}
     for plugin in plugins("models").values():
         for path in sorted(plugin.attribute("MODELS", Path).glob("*.yaml")):
-            if path.stem in found or path.stem in zoo_models():
+            if path.stem in files or path.stem in zoo_models():
                 raise plugin.wrong(f"there is another model of the name {path.stem}")
-            found[path.stem] = path
-    return found
+            files[path.stem] = path
+    return files
 
 
 def zoo_clusters() -> list[str]:
-    """Names of the clusters that come with symconfig."""
+    """List the clusters that come with symconfig."""
     return _zoo("clusters")
 
 
 def zoo_programs() -> list[str]:
-    """Names of the programs of operators over named dims that come with symconfig."""
+    """List the programs of operators over named dims that come with symconfig."""
     return _zoo("programs")
 
 
 def load_model(name_or_path: str, base: Path | None = None) -> ModelDescriptor:
-    """A zoo name, a descriptor, a `config.json` or a folder with one, an id of Hugging Face; paths start at `base`.
+    """Load a zoo name, a descriptor, a `config.json` or a folder with one, an id of Hugging Face.
+
+    Paths start at `base`.
 
     Raises InputError.
     """
@@ -106,8 +111,8 @@ def _load_model(path: Path, *, adapters: bool) -> ModelDescriptor:
 
 
 def load_config(path: Path, family: str | None = None) -> tuple[ModelDescriptor, Account | None]:
-    """A `config.json`, or a folder with one, and what became of its keys. family: that it is read as one of, whatever
-    it says itself. Raises InputError."""
+    """Load a `config.json`, or a folder with one, and what became of its keys. family: that it is read as one of,
+    whatever it says itself. Raises InputError."""
     from symconfig.descriptor.huggingface import imported
 
     path = _config_in(path) if path.is_dir() else path
@@ -118,15 +123,26 @@ def load_config(path: Path, family: str | None = None) -> tuple[ModelDescriptor,
 
 
 def load_cluster(name_or_path: str, base: Path | None = None) -> ClusterDescriptor:
-    """A zoo name or a descriptor file, and what differs: `h100 with network=4x100Gb/s`, or `h100@4x100Gb/s`.
+    """Load a zoo name or a descriptor file, and what differs: `h100 with network=4x100Gb/s`, or `h100@4x100Gb/s`.
 
     Paths are relative to `base`. Raises InputError.
     """
     return _load_cluster(name_or_path, base, ())
 
 
+def is_mixed(name: str, base: Path | None = None) -> bool:
+    """Return whether a cluster's name, or the file of that path, is of two kinds of GPUs."""
+    if _lies(name, base) != "file":
+        return kinds(name) is not None
+    path = (base or Path()) / name
+    if path.suffix not in _YAML:
+        return False
+    data = load_yaml_strict(path).data
+    return isinstance(data, dict) and "kinds" in data
+
+
 def find_cluster(name_or_path: str, base: Path | None = None) -> Path:
-    """The file of a cluster, or of what it differs from. Raises InputError."""
+    """Find the file of a cluster, or of what it differs from. Raises InputError."""
     return find(_split(name_or_path, base)[0], "clusters", base)
 
 
@@ -140,17 +156,20 @@ def with_changes(cluster: ClusterDescriptor, changes: Mapping[str, str]) -> Clus
 
 
 def _of_name(problem: Problem) -> Problem:
-    """A problem of a field that differs, where a cluster's name is given and not a file."""
+    """Return a problem of a field that differs, where a cluster's name is given and not a file."""
     return replace(problem, field=f"{CLUSTER}.{problem.field}" if problem.field else CLUSTER, file=None)
 
 
 def _split(name: str, base: Path | None) -> tuple[str, dict[str, str]]:
-    """A cluster's name and what differs; a file may have a name that looks like both."""
+    """Split a cluster's name and what differs; a file may have a name that looks like both."""
+    if is_mixed(name, base):
+        what = "has two kinds of GPUs, and only symconfig plan takes such a cluster (symconfig.plan_mixed in Python)"
+        raise InputError(Problem(what, field=CLUSTER, got=shorten(name), hint="one of its kinds"))
     return (name, {}) if _lies(name, base) else split(name)
 
 
 def _load_cluster(name: str, folder: Path | None, above: tuple[Path, ...]) -> ClusterDescriptor:
-    """above: the files that have it as their base, the outermost first."""
+    """Load a cluster; above: the files that have it as their base, the outermost first."""
     plain, changes = _split(name, folder)
     cluster = _cluster_file(find(plain, "clusters", folder), above)
     return with_changes(cluster, changes) if changes else cluster
@@ -193,7 +212,7 @@ def _cluster_file(path: Path, above: tuple[Path, ...]) -> ClusterDescriptor:
 def _changed(
     base: ClusterDescriptor, document: Document, name: str, given: str, folder: Path | None
 ) -> ClusterDescriptor:
-    """The base with the document's fields over it, and the constants of the file that it may name."""
+    """Lay the document's fields over the base, and the constants of the file that it may name."""
     constants = None
     if isinstance(document.data.get("kernels"), str):
         constants = _kernels(document, folder)
@@ -203,7 +222,7 @@ def _changed(
 
 
 def _kernels(document: Document, folder: Path | None) -> Kernels:
-    """The constants of the GPU type that the cluster names."""
+    """Load the constants of the GPU type that the cluster names."""
     name = document.data["kernels"]
     try:
         path = find(name, "kernels", folder)
@@ -214,14 +233,14 @@ def _kernels(document: Document, folder: Path | None) -> Kernels:
 
 
 def load_job(path: str | Path) -> Job:
-    """A JOB.yaml; its `model` and `cluster` are not loaded yet. Raises InputError."""
+    """Load a JOB.yaml; its `model` and `cluster` are not loaded yet. Raises InputError."""
     path = Path(path)
     document = load_json_strict(path) if path.suffix == ".json" else load_yaml_strict(path)
     return validate(with_batch(document), Job)
 
 
 def _with_adapter(document: Document, path: Path) -> ModelDescriptor:
-    """The base model with this file's adapter over it."""
+    """Lay this file's adapter over the base model."""
     added = validate(document, AdapterModel)
     try:
         base = _model_named(added.base, path.parent, adapters=False)
@@ -242,7 +261,7 @@ def _zoo(kind: str) -> list[str]:
 
 
 def _lies(name: str, base: Path | None) -> Literal["file", "folder"] | None:
-    """What there is of this name."""
+    """Tell whether there is a file or a folder of this name."""
     path = (base or Path()) / name
     try:
         return None if not name or not path.exists() else "folder" if path.is_dir() else "file"
@@ -250,9 +269,18 @@ def _lies(name: str, base: Path | None) -> Literal["file", "folder"] | None:
         return None
 
 
+def located(name: str, base: Path | None) -> str:
+    """Return a model's name as it holds in any folder: a file, or a folder, by its whole path, which starts at `base`.
+
+    Raises InputError where there is no such model.
+    """
+    path = find(name, "models", base)
+    return str(path.resolve()) if path == (base or Path()) / name else name
+
+
 def find(name: str, kind: str, base: Path | None) -> Path:
-    """The file or folder that `name` means. A zoo name comes first; write ./name for a file of the same name. A model's
-    id on Hugging Face is the zoo's model, else what huggingface_hub has in its cache.
+    """Find the file or folder that `name` means. A zoo name comes first; write ./name for a file of the same name. A
+    model's id on Hugging Face is the zoo's model, else what huggingface_hub has in its cache.
     """
     zoo = _zoo(kind)
     if name in zoo:
@@ -260,15 +288,15 @@ def find(name: str, kind: str, base: Path | None) -> Path:
     path, lies = (base or Path()) / name, _lies(name, base)
     if lies == "folder" and kind == "models":
         return path
-    found = lies == "file"
+    is_file = lies == "file"
     suffixes = (*_YAML, ".json")
-    if found and path.suffix not in suffixes:
+    if is_file and path.suffix not in suffixes:
         raise InputError(
             Problem(
                 "the kind of file is not known", str(path), got=path.suffix or "no suffix", need=" or ".join(suffixes)
             )
         )
-    if found:
+    if is_file:
         return path
     what = kind.removesuffix("s")
     if kind == "models" and name in (others := plugged_models()):

@@ -18,42 +18,42 @@ Meaning = Mapping[str, object]
 
 
 def flat(model: ModelDescriptor) -> dict[str, Any]:
-    """Fields by dotted name, sections opened; what is not set is not there."""
-    found: dict[str, Any] = {}
+    """Flatten fields to dotted names, sections opened; what is not set is not there."""
+    fields: dict[str, Any] = {}
     for name, value in model.model_dump(mode="json", exclude=set(FOR_PEOPLE), exclude_none=True).items():
         if isinstance(value, dict):
-            found |= {f"{name}.{inner}": item for inner, item in value.items()}
+            fields |= {f"{name}.{inner}": item for inner, item in value.items()}
         else:
-            found[name] = value
-    return found
+            fields[name] = value
+    return fields
 
 
 def meaning(model: ModelDescriptor) -> dict[str, object]:
-    """What is computed, by field: two descriptors with equal meanings are one model, however it is written."""
-    found: dict[str, object] = flat(model)
+    """Return what is computed, by field: two descriptors with equal meanings are one model, however it is written."""
+    fields: dict[str, object] = flat(model)
     for name in _idle(model):
-        found.pop(name, None)
+        fields.pop(name, None)
     if model.rope_scaling is not None and model.rope_scaling.rope_type == "yarn":
         for name, value in _YARN.items():
-            found.setdefault(f"rope_scaling.{name}", value)
+            fields.setdefault(f"rope_scaling.{name}", value)
     if model.experts is not None:
-        found.pop("experts.softmax_after_topk", None)  # equal to probabilities that are renormalised
-        found["experts.norm_topk_prob"] = model.experts.norm_topk_prob or model.experts.softmax_after_topk
+        fields.pop("experts.softmax_after_topk", None)  # equal to probabilities that are renormalised
+        fields["experts.norm_topk_prob"] = model.experts.norm_topk_prob or model.experts.softmax_after_topk
         placed = leading_and_every(model.moe_layers)
         if placed is not None:
-            found["experts.first_k_dense_replace"], found["experts.moe_layer_freq"] = placed
-            found.pop("experts.layers", None)
+            fields["experts.first_k_dense_replace"], fields["experts.moe_layer_freq"] = placed
+            fields.pop("experts.layers", None)
         else:  # a list of every layer goes before both
-            found["experts.layers"] = model.moe_layers
-            found.pop("experts.first_k_dense_replace", None)
-            found.pop("experts.moe_layer_freq", None)
+            fields["experts.layers"] = model.moe_layers
+            fields.pop("experts.first_k_dense_replace", None)
+            fields.pop("experts.moe_layer_freq", None)
     if model.mixers:
-        found["mixers"] = sorted(map(_mixer, model.mixers), key=str)
+        fields["mixers"] = sorted(map(_mixer, model.mixers), key=str)
     if model.adapter is not None:
-        found["adapter.target_modules"] = tuple(sorted(model.adapter.target_modules))
+        fields["adapter.target_modules"] = tuple(sorted(model.adapter.target_modules))
     if any(model.sliding_layers):
-        found["sliding_window_pattern"] = model.sliding_layers
-    return found
+        fields["sliding_window_pattern"] = model.sliding_layers
+    return fields
 
 
 def _mixer(mixer: Mixer) -> dict[str, object]:
@@ -66,7 +66,7 @@ def _mixer(mixer: Mixer) -> dict[str, object]:
 
 
 def _idle(model: ModelDescriptor) -> Iterator[str]:
-    """Fields that say nothing about this model."""
+    """Yield fields that say nothing about this model."""
     yield from TRAINED
     if model.position is not Position.LEARNED:
         yield "max_position_embeddings"  # a bound on the sequence
@@ -99,7 +99,10 @@ def _idle(model: ModelDescriptor) -> Iterator[str]:
 
 
 def leading_and_every(moe: tuple[bool, ...]) -> tuple[int, int] | None:
-    """first_k_dense_replace and moe_layer_freq of these layers; None: no descriptor has them, or none has experts."""
+    """Return first_k_dense_replace and moe_layer_freq of these layers.
+
+    None: no descriptor has them, or none has experts.
+    """
     which = [layer for layer, has in enumerate(moe) if has]
     if not which:
         return None

@@ -64,7 +64,7 @@ class MeasuredCluster(Strict):
 
 
 class Software(Strict):
-    """What ran it."""
+    """The software that ran it."""
 
     name: str
     version: str | None = None
@@ -98,7 +98,7 @@ class MeasuredOptions(Strict):
 
 
 class Measured(Strict):
-    """What a source prints. `oom`: the run ended out of memory.
+    """The figures that a source prints. `oom`: the run ended out of memory.
 
     stage_*_ms: one GPU's own work without a network: a microbatch forward and backward through its pipeline `stage`
     (from 0), and one optimizer step.
@@ -178,18 +178,18 @@ class Measurements(Strict):
 
 
 def load_measurements(path: Path) -> Measurements:
-    """A measurement file. Raises InputError with every problem found."""
+    """Load a measurement file. Raises InputError with every problem found."""
     document = load_yaml_strict(path)
-    found = validate(document, Measurements)
+    measurements = validate(document, Measurements)
     first: dict[str, int] = {}
     problems = []
-    for index, row in enumerate(found.rows):
+    for index, row in enumerate(measurements.rows):
         if first.setdefault(row.id, index) != index:
             place = document.place(("rows", first[row.id], "id"))
             before = f", first on line {place.line}" if place else ""
             problems.append(document.problem(f"this id stands twice{before}", ("rows", index, "id"), got=row.id))
-    if not found.rows:
+    if not measurements.rows:
         problems.append(document.problem("holds no rows", ("rows",), need="at least one measured run"))
     if problems:
         raise InputError(problems)
-    return found
+    return measurements

@@ -25,8 +25,11 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class MeshLevel:
-    """`size` domains of the level inside are joined by links of this bandwidth: bytes/s per GPU, one direction, as the
-    wire has it; seconds of one message. mesh: links between all pairs and no switch."""
+    """`size` domains of the level inside are joined by links of this bandwidth.
+
+    Bytes/s per GPU, one direction, as the wire has it; seconds of one message. mesh: links between all pairs and no
+    switch.
+    """
 
     name: str
     size: int
@@ -46,7 +49,7 @@ class Mesh:
         return prod(level.size for level in self.levels)
 
     def axes(self, factors: tuple[tuple[int, ...], ...] | None = None) -> tuple[Axis, ...]:
-        """factors: of every level's size, innermost first; by default its primes, smallest first."""
+        """Cut levels into axes; factors: of each level, innermost first; by default its primes, smallest first."""
         factors = factors if factors is not None else tuple(primes(level.size) for level in self.levels)
         result, stride = [], 1
         for level, cut in zip(self.levels, factors, strict=True):
@@ -57,8 +60,10 @@ class Mesh:
         return tuple(result)
 
     def shapes(self, most: int = 4) -> tuple[tuple[Axis, ...], ...]:
-        """Every way of cutting the levels into at most so many axes together: each into its primes where that is
-        possible, else as finely as there is room, shared evenly among levels (factors in rising order).
+        """Return every way of cutting the levels into at most so many axes together.
+
+        Each is cut into its primes where that is possible, else as finely as there is room, shared evenly among levels
+        (factors in rising order).
         """
         if len(self.axes()) <= most:
             return (self.axes(),)
@@ -75,7 +80,7 @@ class Mesh:
 
 
 def primes(number: int) -> tuple[int, ...]:
-    """Prime factors, smallest first; none of 1."""
+    """Return the prime factors, smallest first; none of 1."""
     result, divisor = [], 2
     while number > 1:
         while number % divisor == 0:
@@ -86,15 +91,18 @@ def primes(number: int) -> tuple[int, ...]:
 
 
 def _cuts(size: int, parts: int) -> list[tuple[int, ...]]:
-    """Nondecreasing factors, as many as `parts` and the primes allow: (2, 4) of 8, (2, 64) (4, 32) (8, 16) of 128."""
+    """Return nondecreasing factors, as many as `parts` and the primes allow.
+
+    Of 8 (2, 4), of 128 (2, 64) (4, 32) (8, 16).
+    """
     parts = min(parts, len(primes(size)))
     if parts <= 1:
         return [(size,)] if size > 1 else [()]
-    found = [
+    cuts = [
         (first, *rest)
         for first in range(2, size + 1)
         if size % first == 0
         for rest in _cuts(size // first, parts - 1)
         if rest and len(rest) == parts - 1 and first <= rest[0]
     ]
-    return found or [(size,)]
+    return cuts or [(size,)]

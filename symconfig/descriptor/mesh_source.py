@@ -57,7 +57,7 @@ class MeshFile(Strict):
 
 
 def load_mesh(path: str | Path) -> Mesh:
-    """A mesh file; levels of one domain vanish. Raises InputError with all that is wrong."""
+    """Load a mesh file; levels of one domain vanish. Raises InputError with all that is wrong."""
     path = Path(path)
     document = load_json_strict(path) if path.suffix == ".json" else read_yaml(read_text(path), str(path))
     levels = validate(document, MeshFile).levels
@@ -65,8 +65,9 @@ def load_mesh(path: str | Path) -> Mesh:
 
 
 def of_cluster(cluster: ClusterDescriptor, gpus: int) -> Mesh:
-    """The levels that so many GPUs span, each with more than one domain of the level inside it; one that is as fast as
-    that inside is a part of it, with its longer latency.
+    """Return the levels that so many GPUs span, each with more than one domain of the level inside it.
+
+    One that is as fast as that inside is a part of it, with its longer latency.
 
     They lie in one domain of a level, which they need not fill, or fill whole ones. Raises InputError.
     """
@@ -82,7 +83,7 @@ def of_cluster(cluster: ClusterDescriptor, gpus: int) -> Mesh:
 
 
 def _spans(cluster: ClusterDescriptor) -> list[list[Level]]:
-    """Levels of one speed together: where one of their inner domains ends makes no difference but in latency."""
+    """Group levels of one speed: where one of their inner domains ends makes no difference but in latency."""
     spans: list[list[Level]] = []
     for level in cluster.levels:
         if spans and _alike(spans[-1][-1], level):
@@ -98,12 +99,12 @@ def _alike(inner: Level, outer: Level) -> bool:
 
 
 def _wire(level: Level) -> float:
-    """Bytes/s that go through the level."""
+    """Return the bytes/s that go through the level."""
     return level.bandwidth_bytes_per_s.value / (level.oversubscription.value if level.oversubscription else 1.0)
 
 
 def _level(level: Level, domain: int, inside: int) -> MeshLevel:
-    """A part of a mesh without a switch has the links among its own GPUs only."""
+    """Return the level of a mesh; a part of a mesh without a switch has the links among its own GPUs only."""
     links = (domain - 1) / (level.size - 1) if level.mesh and level.size else 1.0
     return MeshLevel(level.name, domain // inside, _wire(level) * links, level.latency_s.value, level.mesh)
 
@@ -124,7 +125,7 @@ def _check(cluster: ClusterDescriptor, gpus: int) -> None:
                 field="gpus",
                 got=str(gpus),
                 need=f"a multiple of {uneven.size}, or fewer",
-                hint=f"{_near(cluster, gpus)}, or a mesh file that says how many lie in each domain",
+                hint=f"{_counts_around(cluster, gpus)}, or a mesh file that says how many lie in each domain",
             )
         )
     if problems:
@@ -135,8 +136,8 @@ def _uneven(domain: int, gpus: int) -> bool:
     return gpus > domain and gpus % domain != 0
 
 
-def _near(cluster: ClusterDescriptor, gpus: int) -> str:
-    """The nearest counts on both sides that do: 1 always does, and multiples of all sizes."""
+def _counts_around(cluster: ClusterDescriptor, gpus: int) -> str:
+    """Return the nearest counts on both sides that do: 1 always does, and multiples of all sizes."""
     sizes = [span[-1].size for span in _spans(cluster) if span[-1].size is not None]
 
     def fits(count: int) -> bool:

@@ -327,7 +327,7 @@ class ModelDescriptor(Sparse):
 
     @cached_property
     def moe_layers(self) -> tuple[bool, ...]:
-        """Per layer: is its MLP a mixture of experts?"""
+        """Tell of every layer whether its MLP is a mixture of experts."""
         if self.experts is None:
             return (False,) * self.num_hidden_layers
         if self.experts.layers is not None:
@@ -340,19 +340,19 @@ class ModelDescriptor(Sparse):
 
     @cached_property
     def dense_layers(self) -> tuple[bool, ...]:
-        """Per layer: has it a dense MLP?"""
+        """Tell of every layer whether it has a dense MLP."""
         return tuple(kind.mlp is Mlp.DENSE for kind in self.kind_of_layer)
 
     @cached_property
     def sliding_layers(self) -> tuple[bool, ...]:
-        """Per layer: does its attention have the sliding window?"""
+        """Tell of every layer whether its attention has the sliding window."""
         if self.sliding_window is None:
             return (False,) * self.num_hidden_layers
         return self.sliding_window_pattern or (True,) * self.num_hidden_layers
 
     @cached_property
     def kind_of_layer(self) -> tuple[LayerKind, ...]:
-        """What every layer is made of, in order."""
+        """Return the kind of every layer, in order."""
         return tuple(self._kind(index) for index in range(self.num_hidden_layers))
 
     def _kind(self, index: int) -> LayerKind:
@@ -421,12 +421,12 @@ class ModelDescriptor(Sparse):
 
     @property
     def encoder_kinds(self) -> tuple[str, ...]:
-        """The kinds of the blocks before the embedding: those of the vision tower, where there is one."""
+        """Return the kinds of the blocks before the embedding: those of the vision tower, where there is one."""
         return self.vision.kinds if self.vision is not None else ()
 
     @property
     def rotary_dim(self) -> int:
-        """Channels of a head that rope turns."""
+        """Count the channels of a head that rope turns."""
         if self.latent is not None:
             return self.latent.qk_rope_head_dim
         return int(self.head_dim * self.partial_rotary_factor)

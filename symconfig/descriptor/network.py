@@ -62,7 +62,7 @@ def gpu_bytes_per_s(text: str, gpus_per_node: int, alone: str | None = None) -> 
 
 
 def says_direction(text: str) -> bool:
-    """Whether a stated speed says of which directions it is."""
+    """Tell whether a stated speed says of which directions it is."""
     return bool(_BOTH.search(text) or re.search(r"direction", text))
 
 
@@ -80,8 +80,9 @@ def oversubscription(text: str) -> float | None:
 def with_network(
     cluster: ClusterDescriptor, text: str, source: str, gpus_per_node: int | None = None
 ) -> ClusterDescriptor:
-    """Return the cluster with the stated network between its nodes: all levels of switches have this speed, and a
-    stated oversubscription is that of the outermost.
+    """Return the cluster with the stated network between its nodes.
+
+    All levels of switches have this speed, and a stated oversubscription is that of the outermost.
     """
     rate = gpu_bytes_per_s(text, gpus_per_node or cluster.gpus_per_node)
     levels = tuple(at_rate(level, rate, source) if level.name in NETWORK else level for level in cluster.levels)
@@ -101,9 +102,9 @@ def at_rate(level: Level, bytes_per_s: float, source: str) -> Level:
 
 
 def _taken(pattern: re.Pattern[str], text: str) -> tuple[re.Match[str] | None, str]:
-    """The first match, and the text without it."""
-    found = pattern.search(text)
-    return found, text if found is None else f"{text[: found.start()]} {text[found.end() :]}"
+    """Return the first match, and the text without it."""
+    match = pattern.search(text)
+    return match, text if match is None else f"{text[: match.start()]} {text[match.end() :]}"
 
 
 def _problem(what: str, text: str, hint: str = "4x100 Gb/s, or 400 Gb/s per GPU") -> Problem:

@@ -33,7 +33,7 @@ Width = Literal["fp32", "fp16", "bf16", "fp8"]
 
 
 class Optimizer(Strict):
-    """What steps the weights. Learning rate, Adam's betas and weight decay stand in `training`."""
+    """The optimizer that steps the weights. Learning rate, Adam's betas and weight decay stand in `training`."""
 
     name: Name = "adam"
     main_params: Literal["fp32", "fp16"] = Field(default="fp32", description="of adam: the master weights")
@@ -55,15 +55,15 @@ class Optimizer(Strict):
     @classmethod
     def _named(cls, value: Any) -> Any:
         """Take `muon` for a section with that name, and refuse a name that is none."""
-        found = {"name": value} if isinstance(value, str) else value
-        name = found.get("name") if isinstance(found, dict) else None
+        fields = {"name": value} if isinstance(value, str) else value
+        name = fields.get("name") if isinstance(fields, dict) else None
         if isinstance(name, str) and name not in NAMES:
             close = difflib.get_close_matches(name, NAMES, n=1)
             need = "one of " + ", ".join(NAMES)
             raise ValueError(
                 f"{name} is no optimizer that is known, need {need}" + (f" (Try: {close[0]})" if close else "")
             )
-        return found
+        return fields
 
     @model_validator(mode="after")
     def _belonging(self) -> Optimizer:
@@ -79,17 +79,17 @@ class Optimizer(Strict):
 
     @property
     def usual(self) -> bool:
-        """Whether it is Adam with everything in fp32, which every target has."""
+        """Tell whether it is Adam with everything in fp32, which every target has."""
         return self.name == "adam" and not self.narrow
 
     @property
     def narrow(self) -> bool:
-        """Whether something that it keeps is narrower than fp32 by a setting of its own."""
+        """Tell whether something that it keeps is narrower than fp32 by a setting of its own."""
         return (self.main_params, self.exp_avg, self.exp_avg_sq) != ("fp32", "fp32", "fp32")
 
     @property
     def speed(self) -> float:
-        """The momentum, where it has one."""
+        """Return the momentum, where it has one."""
         return {"muon": 0.95}.get(self.name, 0.9) if self.momentum is None else self.momentum
 
 

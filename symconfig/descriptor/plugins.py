@@ -52,7 +52,7 @@ class Plugin:
             except passed:
                 raise
             except Exception as error:
-                raise self.wrong(f"{function.__name__} stopped with {_said(error)}") from error
+                raise self.wrong(f"{function.__name__} stopped with {_described(error)}") from error
 
         def each(made: Iterator[Any]) -> Iterator[Any]:
             with blamed():
@@ -78,10 +78,10 @@ class Plugin:
         try:
             return self.entry.load()
         except (Exception, SystemExit) as error:
-            raise self.wrong(f"{self.entry.value} cannot be loaded: {_said(error)}") from error
+            raise self.wrong(f"{self.entry.value} cannot be loaded: {_described(error)}") from error
 
 
-def _said(error: BaseException) -> str:
+def _described(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".rstrip(": .")
 
 
@@ -92,13 +92,13 @@ def plugins(kind: Kind) -> Mapping[str, Plugin]:
         return {}
     from importlib.metadata import entry_points
 
-    found: dict[str, Plugin] = {}
+    loaded: dict[str, Plugin] = {}
     for entry in sorted(entry_points(group=f"symconfig.{kind}"), key=lambda entry: (entry.name, entry.value)):
         plugin = Plugin(kind, entry.name, entry.dist.name if entry.dist is not None else "a package", entry)
-        if (other := found.get(entry.name)) is not None and other.entry != entry:
+        if (other := loaded.get(entry.name)) is not None and other.entry != entry:
             raise plugin.wrong(f"{other.package} has one of the same name")
-        found[entry.name] = plugin
-    return found
+        loaded[entry.name] = plugin
+    return loaded
 
 
 def added(kind: Kind, own: Container[str]) -> Mapping[str, Plugin]:

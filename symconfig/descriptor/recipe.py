@@ -24,7 +24,7 @@ def spelled(value: object) -> str:
 
 
 class RecipeSource(Strict):
-    """Where recipes are published. Papers have no repository."""
+    """A place where recipes are published. Papers have no repository."""
 
     title: str = Field(min_length=1)
     repository: str | None = None
@@ -32,7 +32,7 @@ class RecipeSource(Strict):
 
 
 class RecipeJob(Strict):
-    """What a recipe trains; its model is that of the file."""
+    """The job that a recipe trains; its model is that of the file."""
 
     cluster: str = Field(min_length=1)
     gpus: PositiveInt
@@ -43,7 +43,7 @@ class RecipeJob(Strict):
 
 
 class Layout(Strict):
-    """How a recipe splits its job. A degree that is absent is 1; anything else that is absent was not stated."""
+    """The split of a recipe's job. A degree that is absent is 1; anything else that is absent was not stated."""
 
     tp: PositiveInt = 1
     pp: PositiveInt = 1
@@ -59,7 +59,7 @@ class Layout(Strict):
 
     @property
     def degrees(self) -> dict[str, int]:
-        """The degrees by name."""
+        """Return the degrees by name."""
         return {name: getattr(self, name) for name in ("tp", "pp", "vpp", "cp", "ep", "etp")}
 
 
@@ -106,18 +106,20 @@ class Recipe(Strict):
 
     @property
     def dp(self) -> int:
-        """Data-parallel ranks."""
+        """Count the data-parallel ranks."""
         layout = self.layout
         return self.job.gpus // (layout.tp * layout.pp * layout.cp)
 
     @property
     def graphs(self) -> str | None:
-        """What CUDA graphs replay, in the words of plans; None: it does not say, or what plans cannot say: parts of a
-        layer that have no price, experts."""
-        said = self.options.cuda_graphs
-        if said is None or said == "none":
-            return said
-        modules = set(said.split(", "))
+        """Return what CUDA graphs replay, in the words of plans.
+
+        None: it does not say, or what plans cannot say: parts of a layer that have no price, experts.
+        """
+        stated = self.options.cuda_graphs
+        if stated is None or stated == "none":
+            return stated
+        modules = set(stated.split(", "))
         if modules & {"full_iteration", "on"} or modules >= {"attn", "mlp"}:
             return None if self.layout.ep > 1 else "all"
         if "moe_router" not in modules:
@@ -142,33 +144,33 @@ class Recipe(Strict):
         return pins | self._option_pins()
 
     def _option_pins(self) -> dict[str, str]:
-        """Options beside the degrees, where the layout leaves them anything to carry."""
+        """Return pins of options, where the layout leaves them anything to carry."""
         layout, options = self.layout, self.options
-        said: dict[str, bool | str | None] = {"grad_dtype": options.gradients, "cuda_graphs": self.graphs}
+        values: dict[str, bool | str | None] = {"grad_dtype": options.gradients, "cuda_graphs": self.graphs}
         if layout.ep > 1:
-            said |= {"moe_overlap": options.moe_overlap, "dispatcher": options.dispatcher}
+            values |= {"moe_overlap": options.moe_overlap, "dispatcher": options.dispatcher}
         if layout.tp > 1:
-            said["user_buffers"] = options.tp_comm
+            values["user_buffers"] = options.tp_comm
         if self.job.precision in ("fp8", "mxfp8"):
-            said["fp8_param_gather"] = options.fp8_param_gather
-        words = {name: str(value).lower().replace(" ", "_") for name, value in said.items() if value is not None}
+            values["fp8_param_gather"] = options.fp8_param_gather
+        words = {name: str(value).lower().replace(" ", "_") for name, value in values.items() if value is not None}
         return {name: word for name, word in words.items() if word != "allgather"}
 
     def unsaid(self) -> tuple[str, ...]:
         """Name what the recipe states and no pin can say."""
         layout = self.layout
         pinned = self._option_pins()
-        said = {name for name, pin in _PINS.items() if pin in pinned} | {"cp_comm"}
-        found = [
+        pinned_names = {name for name, pin in _PINS.items() if pin in pinned} | {"cp_comm"}
+        words = [
             f"{name.replace('_', ' ')} {spelled(value)}"
             for name, value in self.options
-            if value is not None and name not in said
+            if value is not None and name not in pinned_names
         ]
         if (layout.recompute or "").startswith("full:"):
-            found.append(f"recompute {layout.recompute}")
+            words.append(f"recompute {layout.recompute}")
         if layout.stages == ENDS_AS_LAYERS:
-            found.append("stages with the embedding and the loss in a layer's place")
-        return tuple(found)
+            words.append("stages with the embedding and the loss in a layer's place")
+        return tuple(words)
 
 
 class RecipeFile(Strict):
@@ -189,17 +191,20 @@ def recipe_models() -> list[str]:
 def load_recipes(model: str) -> RecipeFile:
     """Read the recipes of a zoo model. Raises InputError."""
     document = load_yaml_strict(data_dir("model_zoo") / "recipes" / f"{model}.yaml")
-    found = validate(document, RecipeFile)
+    recipes = validate(document, RecipeFile)
     wrong = [
         document.problem(
-            "no such source", ("recipes", index, "source"), got=recipe.source, need="one of " + ", ".join(found.sources)
+            "no such source",
+            ("recipes", index, "source"),
+            got=recipe.source,
+            need="one of " + ", ".join(recipes.sources),
         )
-        for index, recipe in enumerate(found.recipes)
-        if recipe.source not in found.sources
+        for index, recipe in enumerate(recipes.recipes)
+        if recipe.source not in recipes.sources
     ]
     if wrong:
         raise InputError(wrong)
-    return found
+    return recipes
 
 
 def every_recipe() -> Iterator[tuple[RecipeFile, Recipe]]:

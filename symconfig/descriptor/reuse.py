@@ -32,7 +32,7 @@ class Loop(Sparse):
         return {f"loop.{name}": entries for name, entries in own.items()}
 
     def is_detached(self, layer: int) -> bool:
-        """Whether a layer runs without gradients."""
+        """Tell whether a layer runs without gradients."""
         return self.detached is not None and self.detached[layer]
 
     def holder(self, layer: int) -> int:
@@ -67,7 +67,7 @@ class SharedBlock(Sparse):
 
 
 class Mixing(StrEnum):
-    """How layers read and write several residual streams."""
+    """The way in which layers read and write several residual streams."""
 
     PREDICTED = "predicted"  # mixed before a layer, corrected behind it; the layer works on the first one (AltUp)
     HYPER = "hyper"  # each sublayer reads a weighed sum, is written into each, and they are mixed (DeepSeek-V4)
@@ -76,7 +76,7 @@ class Mixing(StrEnum):
 
 
 class Streams(Sparse):
-    """Several residual streams in place of one."""
+    """A set of residual streams in place of one."""
 
     rare: ClassVar[tuple[str, ...]] = ("rank", "scaled", "iterations")
 
@@ -88,8 +88,10 @@ class Streams(Sparse):
 
 
 class LayerInputs(Strict):
-    """An embedding of each token for every layer, from a table of its own (Gemma 3n, 4): it gates a narrow projection
-    of the stream at the layer's end."""
+    """An embedding of each token for every layer, from a table of its own (Gemma 3n, 4).
+
+    It gates a narrow projection of the stream at the layer's end.
+    """
 
     size: PositiveInt = Field(description="hidden_size_per_layer_input: channels for each layer")
     vocab_size: PositiveInt = Field(description="vocab_size_per_layer_input: rows of the table")

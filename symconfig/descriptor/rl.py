@@ -35,7 +35,7 @@ class Lengths(Strict):
 
     @property
     def high(self) -> float:
-        """The length that 19 of 20 do not exceed."""
+        """Return the length that 19 of 20 do not exceed."""
         return self.p95 if self.p95 is not None else min(2.0 * self.mean, float(self.max))
 
 
@@ -90,27 +90,27 @@ class Rl(Strict):
 
     @property
     def has_critic(self) -> bool:
-        """Whether a critic is trained beside the actor."""
+        """Tell whether a critic is trained beside the actor."""
         return self.algorithm in WITH_CRITIC
 
     @property
     def sequences(self) -> int:
-        """Sequences that are generated in a step."""
+        """Count the sequences that are generated in a step."""
         return self.prompts * self.samples
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest sequence, prompt and response."""
+        """Count the tokens of the longest sequence, prompt and response."""
         return self.prompt_length.max + self.response_length.max
 
     @property
     def mean_tokens(self) -> float:
-        """Tokens of a sequence in the mean."""
+        """Return the tokens of a sequence in the mean."""
         return self.prompt_length.mean + self.response_length.mean
 
     @property
     def batch(self) -> int:
-        """Sequences of an optimizer step."""
+        """Count the sequences of an optimizer step."""
         return ceil(self.sequences / self.updates)
 
 

@@ -97,7 +97,7 @@ class Experts(Sparse):
 
     @property
     def computing_per_tok(self) -> float:
-        """Of a token's choices those that compute something, in the mean: the router is balanced over all of them."""
+        """Return the mean number of a token's choices that compute: the router is balanced over all of them."""
         return self.num_experts_per_tok * self.num_experts / (self.num_experts + self.zero_experts)
 
     @model_validator(mode="after")
@@ -132,7 +132,7 @@ class LatentAttention(Sparse):
 
 
 class Particular(Strict):
-    """Something that a model's class computes besides: it changes results, and neither shapes nor costs.
+    """A computation of a model's class that changes results, and neither shapes nor costs.
 
     Frameworks that run the class itself, by its `config.json`, compute it; one with modules of its own cannot be told.
     """

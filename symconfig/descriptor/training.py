@@ -10,7 +10,8 @@ from pydantic import BeforeValidator, Field, field_validator
 
 from symconfig.descriptor.model import Count, PositiveInt, Strict
 
-Task = Literal["pretrain", "sft", "lora", "rl"]
+Task = Literal["pretrain", "sft", "lora", "dpo", "rl"]
+WITH_OR_WITHOUT: tuple[Task, ...] = ("dpo", "rl")  # tasks that train adapters as they train whole models
 Rate = Annotated[float, Field(gt=0)]
 Share = Annotated[float, Field(ge=0)]
 _NUMBER = re.compile(r"[.0-9]+")
@@ -36,7 +37,10 @@ def _is_number(text: str) -> bool:
 
 
 class Training(Strict):
-    """What a person says of the run. Fields that may be absent are derived from task and size (`learning_rate`)."""
+    """The settings of a run that a person gives.
+
+    Fields that may be absent are derived from task and size (`learning_rate`).
+    """
 
     lr: Rate | None = Field(default=None, description="the highest learning rate; absent: by task and size")
     min_lr: Share | None = Field(default=None, description="absent: a tenth of lr in pretraining, else 0")
@@ -65,7 +69,7 @@ class Training(Strict):
     split: str = Field(default="949,50,1", description="shares of training, validation and test")
     hf_weights: Annotated[str, Field(min_length=1)] | None = Field(
         default=None,
-        description="Hugging Face id or folder to start from; absent: for sft and lora the model's own, else random",
+        description="Hugging Face id or folder to start from; absent: when tuning the model's own, else random",
     )
     save: str | None = Field(default=None, description="folder for checkpoints; absent: most targets write none")
     load: str | None = Field(default=None, description="folder of the checkpoint to start from or to go on from")
@@ -94,42 +98,46 @@ class Training(Strict):
 
     @property
     def wsd_decay_iters(self) -> int:
-        """Iterations of the decay behind WSD's stable phase: Megatron-LM demands a number; a tenth is common."""
+        """Count the iterations of decay behind WSD's stable phase: Megatron-LM demands a number; a tenth is common."""
         return self.lr_wsd_decay_iters or max(1, self.decay_iters // 10)
 
     @property
     def decay_iters(self) -> int:
-        """Iterations until the learning rate is at its lowest."""
+        """Count the iterations until the learning rate is at its lowest."""
         return self.lr_decay_iters or self.train_iters
 
     @property
     def blended(self) -> bool:
-        """Whether data_path has weights and prefixes in turn, as Megatron-LM reads it (core/datasets/utils.py,
-        get_blend_from_list)."""
+        """Tell whether data_path has weights and prefixes in turn.
+
+        Megatron-LM reads it so (core/datasets/utils.py, get_blend_from_list).
+        """
         paths = self.data_path
         return bool(paths) and len(paths) % 2 == 0 and all(map(_is_number, paths[::2]))
 
     @property
     def held_out(self) -> float:
-        """The share of the data that is evaluated on: the second number of `split`, which Megatron-LM reads like this
-        (core/datasets/blended_megatron_dataset_config.py, parse_and_normalize_split)."""
+        """Return the share of the data that is evaluated on: the second number of `split`.
+
+        Megatron-LM reads it like this (core/datasets/blended_megatron_dataset_config.py, parse_and_normalize_split).
+        """
         shares = [float(part) for part in _NUMBER.findall(self.split) if _is_number(part)]
         whole = sum(shares, 0.0)
         return round(shares[1] / whole, 6) if len(shares) > 1 and whole else 0.0
 
     @property
     def loads_its_own(self) -> bool:
-        """Whether it goes on from what it saved itself, and starts where there is nothing yet."""
+        """Tell whether it goes on from what it saved itself, and starts where there is nothing yet."""
         return None not in (self.load, self.save) and normpath(str(self.load)) == normpath(str(self.save))
 
     @property
     def left_open(self) -> tuple[str, ...]:
-        """Names of the fields that are still to be derived."""
+        """Name the fields that are still to be derived."""
         return tuple(name for name in DERIVED if getattr(self, name) is None)
 
 
 class WholeTraining(Training):
-    """The same with nothing left open, as every plan has it."""
+    """The settings of a run with nothing left open, as every plan has them."""
 
     lr: Rate = Field(description="the highest learning rate")
     min_lr: Share = Field(description="the lowest one, at the end of the decay")

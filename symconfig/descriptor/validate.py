@@ -44,24 +44,24 @@ _LENGTHS = {
 
 
 def validate(document: Document, model: type[_Model]) -> _Model:
-    """The document as `model`. Raises InputError with one Problem for every field that is wrong."""
+    """Read the document as `model`. Raises InputError with one Problem for every field that is wrong."""
     if not isinstance(document.data, dict):
         got = shorten(document.data)
         raise InputError(document.problem("the file must hold `name: value` lines", got=got))
     try:
         # As JSON, where strict types still take a list for a tuple and a word for an enum.
-        found = model.model_validate_json(as_json(document))
+        checked = model.model_validate_json(as_json(document))
     except ValidationError as error:
-        told = {problem.field for problem in document.unread}
-        more = [problem for problem in problems(error, document, model) if problem.field not in told]
+        reported = {problem.field for problem in document.unread}
+        more = [problem for problem in problems(error, document, model) if problem.field not in reported]
         raise InputError([*document.unread, *more]) from None
     if document.unread:
         raise InputError(list(document.unread))
-    return found
+    return checked
 
 
 def as_json(document: Document) -> str:
-    """Raises InputError where a caller's own objects are in it, which no file holds."""
+    """Write a document as JSON; raise InputError for a caller's own objects in it, which no file holds."""
     try:
         return json.dumps(document.data)
     except (TypeError, ValueError, RecursionError):
@@ -84,25 +84,25 @@ def _plain(value: object) -> bool:
 
 
 def problems(error: ValidationError, document: Document, model: type[BaseModel]) -> list[Problem]:
-    """One Problem for every path; the alternatives of a union are joined into one."""
+    """Return one Problem for every path; the alternatives of a union are joined into one."""
     grouped: dict[KeyPath, list[Mapping[str, Any]]] = {}
     for item in error.errors(include_url=False):
         loc = item["loc"]
         path = loc if item["type"] in ("missing", "extra_forbidden") else _written(_known(loc, document), document)
         grouped.setdefault(path, []).append(item)
     few = list(grouped.items())[:MAX_PROBLEMS]
-    found = [problem for path, items in few for problem in _problem(path, items, document, model)]
-    return sorted(found, key=lambda problem: (problem.line or 0, problem.column or 0))
+    gathered = [problem for path, items in few for problem in _problem(path, items, document, model)]
+    return sorted(gathered, key=lambda problem: (problem.line or 0, problem.column or 0))
 
 
 def _written(path: KeyPath, document: Document) -> KeyPath:
-    """The path as the file has it: a plain number is no section with a value (descriptor/given.py made it one)."""
+    """Return the path as the file has it: a plain number is no section with a value (given.py made it one)."""
     plain = path[-1:] == ("value",) and path not in document.keys and path[:-1] in document.keys
     return path[:-1] if plain else path
 
 
 def _known(loc: KeyPath, document: Document) -> KeyPath:
-    """The longest part of a pydantic location that is a path of the data: it adds the names of union members."""
+    """Return the longest part of a pydantic location that is a path of the data: it adds the names of union members."""
     data = document.data
     for length, part in enumerate(loc):
         try:
@@ -137,7 +137,7 @@ def _problem(
 
 
 def _fields(item: Mapping[str, Any], path: KeyPath, model: type[BaseModel]) -> str:
-    """Where a section belongs, the names that it takes."""
+    """Name the fields that a section may have, where one belongs at the path."""
     known = field_names(model, path) if item["type"] in ("model_type", "model_attributes_type") else None
     return f"{_KINDS['model_type']} with {', '.join(sorted(known))}" if known else ""
 
@@ -159,7 +159,7 @@ def _show(value: Any) -> str:
 
 
 def _from_sentence(sentence: str, path: KeyPath, document: Document) -> Problem:
-    """A validator's sentence starts with the field that it is about; put the problem there."""
+    """Place a validator's sentence at the field that it starts with."""
     word, _, rest = sentence.partition(" ")
     named = (*path, *word.split("."))
     if rest and len(_known(named, document)) == len(named):
@@ -168,7 +168,7 @@ def _from_sentence(sentence: str, path: KeyPath, document: Document) -> Problem:
 
 
 def field_names(model: type[BaseModel], path: KeyPath) -> set[str]:
-    """Names that the section at `path` may hold, as they are spelled in a file."""
+    """Return the names that the section at `path` may hold, as they are spelled in a file."""
     current: Any = model
     key = False
     for part in path:
@@ -184,9 +184,9 @@ def field_names(model: type[BaseModel], path: KeyPath) -> set[str]:
 
 
 def section(annotation: Any) -> type[BaseModel] | None:
-    """The descriptor class inside `X | None`, `tuple[X, ...]`, `Annotated[X, …]`, `dict[str, X]`."""
+    """Return the descriptor class inside `X | None`, `tuple[X, ...]`, `Annotated[X, …]`, `dict[str, X]`."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     if get_origin(annotation) in (Union, types.UnionType, tuple, list, dict):
-        return next((found for inner in get_args(annotation) if (found := section(inner))), None)
+        return next((inner_section for inner in get_args(annotation) if (inner_section := section(inner))), None)
     return None

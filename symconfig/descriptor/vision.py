@@ -116,9 +116,9 @@ class Vision(Strict):
         token = self.patch_size * self.spatial_merge_size
         if self.image_size % token:
             merged = f" times spatial_merge_size {self.spatial_merge_size}" if self.spatial_merge_size > 1 else ""
-            near = max(self.image_size // token, 1) * token
+            fits = max(self.image_size // token, 1) * token
             problems.append(
-                f"image_size {self.image_size} is not divisible by patch_size {self.patch_size}{merged}, as {near} is"
+                f"image_size {self.image_size} is not divisible by patch_size {self.patch_size}{merged}, as {fits} is"
             )
         if self.window_size % token:
             problems.append(f"window_size {self.window_size} is not divisible by the {token} pixels of a token")
@@ -139,17 +139,17 @@ class Vision(Strict):
 
     @property
     def side(self) -> int:
-        """Patches along a side of an image."""
+        """Count the patches along a side of an image."""
         return self.image_size // self.patch_size
 
     @property
     def patches(self) -> int:
-        """Patches of an image."""
+        """Count the patches of an image."""
         return self.side**2
 
     @property
     def sequence(self) -> int:
-        """What an image's patches are in the tower's layers: with the class token."""
+        """Count the tokens of an image in the tower's layers: its patches, with the class token."""
         return self.patches + self.class_token
 
     @property
@@ -159,7 +159,7 @@ class Vision(Strict):
 
     @property
     def window_patches(self) -> float:
-        """Patches that one attends to within its window, in the mean: windows at the image's edges may be smaller."""
+        """Return the mean patches that one attends to in its window: windows at the image's edges may be smaller."""
         if not self.window_size:
             return float(self.sequence)
         whole, rest = divmod(self.image_size, self.window_size)
@@ -168,23 +168,23 @@ class Vision(Strict):
 
     @property
     def trains(self) -> bool:
-        """Whether any of its weights are trained."""
+        """Tell whether any of its weights are trained."""
         return not (self.frozen and self.projector_frozen)
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The kinds of its blocks, in the order in which they stand before the embedding."""
+        """Return the kinds of its blocks, in the order in which they stand before the embedding."""
         windowed = self.num_hidden_layers - len(self.fullatt_block_indexes) if self.window_size else 0
         counts = (1, self.num_hidden_layers - windowed, windowed, len(self.deepstack_visual_indexes), 1)
         return tuple(kind for kind, count in zip(KINDS, counts, strict=True) for _ in range(count))
 
     def widths(self, steps: tuple[Step, ...]) -> tuple[int, ...]:
-        """Channels in front of each step, and behind the last one."""
-        found = [self.hidden_size]
+        """Return the channels in front of each step, and behind the last one."""
+        widths = [self.hidden_size]
         for step in steps:
-            joined = found[-1] * (self.spatial_merge_size**2 if step.kind == "join" else 1)
-            found.append(step.width or joined)
-        return tuple(found)
+            joined = widths[-1] * (self.spatial_merge_size**2 if step.kind == "join" else 1)
+            widths.append(step.width or joined)
+        return tuple(widths)
 
     def against(self, hidden_size: int) -> list[str]:
         """Say what does not fit a language model of this hidden size."""

@@ -27,7 +27,7 @@ _SQUARE = ("image_size", "patch_size", "temporal_patch_size")  # may be lists of
 
 @dataclass(slots=True)
 class VisionReader:
-    """Reads one file's tower. Problems and notes are collected; what is not understood as a whole is left out."""
+    """A reader of one file's tower. Problems and notes are collected; what is not understood as a whole is left out."""
 
     data: Mapping[str, Any]
     document: Document
@@ -37,10 +37,10 @@ class VisionReader:
     def read(self, hidden_size: int) -> Vision | None:
         """Return the tower in front of a language model of this hidden size; None with a note, or with problems."""
         kind = str(self.data.get("model_type"))
-        found = self._tables(kind)
-        if found is None:
+        tables = self._tables(kind)
+        if tables is None:
             return None
-        multimodal, tower = found
+        multimodal, tower = tables
         section = _one_spelling(self.data[SECTION], tower)
         values = self._values(section, tower.defaults, (SECTION,))
         around = self._values(self.data, multimodal.defaults, ())
@@ -73,7 +73,7 @@ class VisionReader:
         self.problems.append(self.document.problem(what, path, got=shown, need=need, hint=hint))
 
     def _values(self, section: Mapping[str, Any], defaults: Mapping[str, Any], at: tuple[str, ...]) -> dict[str, Any]:
-        """Values of the keys that have a default, each of its default's type."""
+        """Return values of the keys that have a default, each of its default's type."""
         result = {}
         for key, default in defaults.items():
             value = section.get(key)
@@ -118,7 +118,7 @@ class VisionReader:
         fields = {"model_type": kind, **dict(_named(values, tower)), **tower.fields}
         try:
             fields |= {**tower.derived(values), **multimodal.projector(values, around, hidden_size)}
-            found = Vision.model_validate(fields, strict=False)
+            vision = Vision.model_validate(fields, strict=False)
         except Unfit as unfit:
             path = (unfit.key,) if unfit.key in around else (SECTION, unfit.key)
             self._problem(str(unfit), path, got=values.get(unfit.key, around.get(unfit.key)))
@@ -127,9 +127,9 @@ class VisionReader:
             for item in error.errors():
                 self._problem(item["msg"].removeprefix("Value error, "), (SECTION, *map(str, item["loc"])))
             return None
-        for what in found.against(hidden_size):
+        for what in vision.against(hidden_size):
             self._problem(what, (SECTION,))
-        return found
+        return vision
 
 
 def _one_spelling(section: Mapping[str, Any], tower: Tower) -> dict[str, Any]:

@@ -21,7 +21,7 @@ _RESERVED = frozenset(("null", "true", "false", "yes", "no", "on", "off", "y", "
 
 
 def descriptor_yaml(model: ModelDescriptor) -> str:
-    """The fields that differ from their default, in the order of the class. Always ends with a newline."""
+    """Write the fields that differ from their default, in the order of the class. Always ends with a newline."""
     fields = model.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     lines: list[str] = []
     for name, value in fields.items():
@@ -35,17 +35,17 @@ def descriptor_yaml(model: ModelDescriptor) -> str:
 
 
 def cluster_yaml(cluster: ClusterDescriptor) -> str:
-    """All that was set, in the order of the class."""
+    """Write all that was set, in the order of the class."""
     return _dump(cluster.model_dump(mode="json", by_alias=True, exclude_unset=True))
 
 
 def kernels_yaml(kernels: Kernels) -> str:
-    """The constants of a GPU type as a file that clusters can name."""
+    """Write the constants of a GPU type as a file that clusters can name."""
     return _dump({"schema": "symconfig.kernels/1", **kernels.model_dump(mode="json", exclude_none=True)})
 
 
 def measurements_yaml(file: Measurements) -> str:
-    """What is stated, row by row."""
+    """Write what is stated, row by row."""
     return _dump(file.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_defaults=True))
 
 
@@ -57,7 +57,7 @@ def _dump(fields: dict[str, Any]) -> str:
 
 
 def _value(value: Any) -> str:
-    """One value on one line; text is quoted wherever a reader could take it for something else."""
+    """Write one value on one line; text is quoted wherever a reader could take it for something else."""
     if isinstance(value, list):
         return "[" + ", ".join(_value(item) for item in value) + "]"
     if isinstance(value, str) and _PLAIN.match(value) and value.lower() not in _RESERVED:

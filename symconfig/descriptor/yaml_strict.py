@@ -18,10 +18,10 @@ from symconfig.descriptor.document import (
     MAX_BYTES,
     MAX_DEPTH,
     MAX_PROBLEMS,
-    Detail,
     Document,
     KeyPath,
     Place,
+    ProblemParts,
     read_text,
     shorten,
 )
@@ -49,7 +49,10 @@ class Open:
 
 @dataclass(slots=True)
 class Builder:
-    """Turns parser events into data, without recursion; `problems` collects what does not stop the reading."""
+    """A builder that turns parser events into data, without recursion.
+
+    `problems` collects what does not stop the reading.
+    """
 
     file: str
     data: Any = None
@@ -60,18 +63,18 @@ class Builder:
     documents: int = 0
 
     def path(self) -> KeyPath:
-        """Where the next value goes."""
+        """Return the path of the next value."""
         if not self.stack:
             return ()
         top = self.stack[-1]
         return (*top.path, len(top.into) if isinstance(top.into, list) else (top.key or ""))
 
-    def report(self, what: str, mark: Any, path: KeyPath = (), **detail: Unpack[Detail]) -> Problem:
+    def report(self, what: str, mark: Any, path: KeyPath = (), **parts: Unpack[ProblemParts]) -> Problem:
         document = Document(None, self.file, {}, {path: _place(mark)})
-        return document.problem(what, path, **detail)
+        return document.problem(what, path, **parts)
 
-    def stop(self, what: str, mark: Any, **detail: Unpack[Detail]) -> InputError:
-        return InputError([*self.problems, self.report(what, mark, (), **detail)])
+    def stop(self, what: str, mark: Any, **parts: Unpack[ProblemParts]) -> InputError:
+        return InputError([*self.problems, self.report(what, mark, (), **parts)])
 
     def too_deep(self, mark: Any) -> InputError:
         return self.stop("the file is nested too deeply", mark, need=f"at most {MAX_DEPTH} levels")
@@ -113,11 +116,11 @@ class Builder:
         raise self.stop("the file holds more than one document", event.start_mark, hint="remove what follows '---'")
 
     def placed(self, path: KeyPath, event: Any) -> None:
-        """A value of this path starts with this event."""
+        """Record that a value of this path starts with this event."""
         self.values[path] = _place(event.start_mark)
 
     def close(self, done: Open, event: Any) -> None:
-        """A mapping or sequence is whole; `event` ends it."""
+        """Close a mapping or sequence that is whole; `event` ends it."""
         self.put(done.into)
 
     def scalar(self, event: Any, mark: Any) -> None:
@@ -134,7 +137,7 @@ class Builder:
             self.put(None)
 
     def value_of(self, event: Any) -> Any:
-        """Of a scalar: a string where it is quoted or a block. Raises ValueError with a sentence."""
+        """Return a scalar's value: a string where it is quoted or a block. Raises ValueError with a sentence."""
         return plain(event.value) if event.implicit[0] else event.value
 
     def new_key(self, top: Open, event: Any) -> None:
@@ -147,7 +150,7 @@ class Builder:
         top.key = key
 
     def repeated(self, path: KeyPath, event: Any) -> None:
-        """A key stands twice in its mapping."""
+        """Report a key that stands twice in its mapping."""
         first = self.keys[path].line
         self.problems.append(self.report(f"duplicate key, first on line {first}", event.start_mark, path))
 
@@ -180,7 +183,7 @@ def _place(mark: Any) -> Place:
 
 
 def plain(text: str) -> Any:
-    """The value of an unquoted scalar. Raises ValueError with a sentence."""
+    """Parse the value of an unquoted scalar. Raises ValueError with a sentence."""
     if text in _NULL:
         return None
     if text in _BOOL:
@@ -204,7 +207,7 @@ def _events(text: str) -> Iterator[Any]:
 
 
 def parse_yaml_strict(text: str, file: str) -> Document:
-    """Data and places of YAML text. Raises InputError with every problem found."""
+    """Parse data and places of YAML text. Raises InputError with every problem found."""
     document = read_yaml(text, file)
     if document.unread:
         raise InputError(list(document.unread))
@@ -212,7 +215,7 @@ def parse_yaml_strict(text: str, file: str) -> Document:
 
 
 def read_yaml(text: str, file: str) -> Document:
-    """The same, but what does not stop the reading is left to who looks at the data. Raises InputError."""
+    """Parse YAML; what does not stop the reading is left to who looks at the data. Raises InputError."""
     builder = Builder(file)
     build(builder, text)
     if builder.data is None and not builder.problems:
@@ -221,7 +224,7 @@ def read_yaml(text: str, file: str) -> Document:
 
 
 def build(builder: Builder, text: str) -> None:
-    """Every event of the text into the builder. Raises InputError for what stops the reading."""
+    """Feed every event of the text to the builder. Raises InputError for what stops the reading."""
     try:
         for event in _events(text):
             builder.event(event)
@@ -242,5 +245,5 @@ def build(builder: Builder, text: str) -> None:
 
 
 def load_yaml_strict(path: Path, limit: int = MAX_BYTES) -> Document:
-    """Data and places of a YAML file. Raises InputError."""
+    """Load data and places of a YAML file. Raises InputError."""
     return parse_yaml_strict(read_text(path, limit), str(path))

@@ -30,7 +30,7 @@ class Told(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Releases:
-    """How a framework's releases are named, ordered and asked for.
+    """A framework's releases: how they are named, ordered and asked for.
 
     asked_by: the field of a job that names the release to write for; None: files are for `pinned` alone.
     prefix: of a release's name here, before what pip calls it. order: a key by which releases sort; raises InputError
@@ -46,11 +46,11 @@ class Releases:
     resolve: Callable[[str], str]
 
     def of(self, job: Job) -> str:
-        """The release that the job's files are for."""
+        """Return the release that the job's files are for."""
         return str(getattr(job, self.asked_by)) if self.asked_by is not None else self.pinned
 
     def fields(self, release: str) -> dict[str, str]:
-        """Fields of a job that ask for this release."""
+        """Return the fields of a job that ask for this release."""
         return {} if self.asked_by is None else {self.asked_by: release}
 
     def installed(self, distribution: str) -> str:
@@ -58,7 +58,7 @@ class Releases:
         return self.prefix + ".".join(map(str, numbers(distribution)[:2]))
 
     def older(self, one: str, other: str) -> bool:
-        """Whether a release came before another one."""
+        """Tell whether a release came before another one."""
         return self.order(one) < self.order(other)
 
 
@@ -102,6 +102,6 @@ class Backend:
 
 
 def numbers(release: str) -> tuple[int, ...]:
-    """0.19.8+cu128 -> (0, 19, 8): a release as pip has it, without what a build adds."""
-    said = _RELEASE.match(release)
-    return tuple(int(part) for part in said[0].split(".")) if said else ()
+    """Split a release as pip has it, without what a build adds: 0.19.8+cu128 -> (0, 19, 8)."""
+    match = _RELEASE.match(release)
+    return tuple(int(part) for part in match[0].split(".")) if match else ()

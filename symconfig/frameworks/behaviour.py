@@ -21,7 +21,7 @@ COMPILED: Mapping[str, Any] = {"fused_norm": True, "fused_activation": True, "fu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Switches:
-    """What a run has otherwise than its framework usually has.
+    """Choices that a run makes otherwise than its framework usually does.
 
     Each reader of a configuration (Megatron-LM's options, a DeepSpeed JSON, a measured row) says it in these terms.
 
@@ -46,7 +46,7 @@ class Switches:
         """Return the fields of `Hide` that it sets."""
         never = {"data": self.reduces_beside, "sharded_weights": self.gathers_ahead, "pp": self.sends_beside}
         pieces = USER_BUFFERS if self.cuts_products else {}
-        return {**self.hide, **{name: 0.0 for name, beside in never.items() if not beside}, **pieces}
+        return {**self.hide, **{name: 0.0 for name, overlaps in never.items() if not overlaps}, **pieces}
 
 
 def usual(
@@ -73,11 +73,11 @@ def usual(
 
 def switched(framework: Framework, architecture: str, switches: Switches) -> Framework:
     """Return the framework as a run on this GPU has it."""
-    found = replace(
+    framework_as_run = replace(
         framework,
         implementation=changed(framework.implementation, **switches.implementation),
         bytes=replace(framework.bytes, **switches.bytes),
         hide=replace(framework.hide, **switches.hides()),
         **switches.framework,
     )
-    return beside_another(found, architecture) if switches.pairs_microbatches else found
+    return beside_another(framework_as_run, architecture) if switches.pairs_microbatches else framework_as_run

@@ -31,7 +31,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Constraint:
-    """What cannot run.
+    """A combination that cannot run.
 
     name: stable and unique in its table. predicate: true where a point cannot run, of the fixed facts and the point;
     written with &, | and no(), so that it takes arrays and UNKNOWN alike. rule: said of all points, for a search.
@@ -71,15 +71,15 @@ class Constraint:
 
     def mask(self, fixed: Fixed, points: Columns, shape: tuple[int, ...]) -> NDArray[np.bool_]:
         """Return where the points cannot run; what is not known refuses none."""
-        found = self.predicate(fixed, points)
-        return np.broadcast_to(np.asarray(False if found is UNKNOWN else found, dtype=bool), shape)
+        fails = self.predicate(fixed, points)
+        return np.broadcast_to(np.asarray(False if fails is UNKNOWN else fails, dtype=bool), shape)
 
     def verdict(self, fixed: Any, point: Any) -> Verdict:
         """Return what it says of one point. fixed, point: anything with the attributes of Fixed and Columns."""
-        found = self.predicate(fixed, point)
-        if isinstance(found, Unknown):
+        fails = self.predicate(fixed, point)
+        if isinstance(fails, Unknown):
             return Verdict.UNKNOWN
-        return Verdict.FAILS if (found.all() if isinstance(found, np.ndarray) else found) else Verdict.HOLDS
+        return Verdict.FAILS if (fails.all() if isinstance(fails, np.ndarray) else fails) else Verdict.HOLDS
 
     def said(self, fixed: Any, point: Any) -> str:
         """Return the sentence about one point."""
@@ -105,7 +105,7 @@ Verdicts = Sequence[Verdict]  # one for each constraint of a table
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Answers:
-    """What a table of constraints says of points of which some columns are told, whatever their others are.
+    """The answers of a table of constraints for points of which some columns are known, whatever their others are.
 
     Columns are told by name, each as one plain value. A constraint is asked once for all points that are alike in what
     it asks for. asking: its columns; known: its verdicts by what is told of them; places: of the constraints that ask
@@ -122,27 +122,27 @@ class Answers:
         object.__setattr__(self, "asking", tuple(tuple(sorted(one.asks.intersection(COLUMNS))) for one in self.table))
         object.__setattr__(self, "known", tuple({} for _ in self.table))
 
-    def verdicts(self, told: Mapping[str, Any]) -> Verdicts:
+    def verdicts(self, known: Mapping[str, Any]) -> Verdicts:
         """Return what each constraint says where these columns are told."""
-        return [self._verdict(place, told) for place in range(len(self.table))]
+        return [self._verdict(place, known) for place in range(len(self.table))]
 
     def retold(self, before: Verdicts, told: Mapping[str, Any], names: Iterable[str]) -> Verdicts:
         """Return what each constraint says where the columns of these names are told otherwise than before."""
         new = tuple(names)
         if new not in self.places:
-            self.places[new] = tuple(at for at, asked in enumerate(self.asking) if not set(new).isdisjoint(asked))
-        found = list(before)
+            self.places[new] = tuple(at for at, columns in enumerate(self.asking) if not set(new).isdisjoint(columns))
+        verdicts = list(before)
         for place in self.places[new]:
-            found[place] = self._verdict(place, told)
-        return found
+            verdicts[place] = self._verdict(place, told)
+        return verdicts
 
     def failing(self, verdicts: Verdicts) -> tuple[Constraint, ...]:
         """Return the constraints that every such point fails."""
-        return tuple([one for one, said in zip(self.table, verdicts, strict=True) if said is Verdict.FAILS])
+        return tuple([one for one, verdict in zip(self.table, verdicts, strict=True) if verdict is Verdict.FAILS])
 
     def possible(self, verdicts: Verdicts) -> tuple[Constraint, ...]:
         """Return the constraints that such a point may fail."""
-        return tuple([one for one, said in zip(self.table, verdicts, strict=True) if said is not Verdict.HOLDS])
+        return tuple([one for one, verdict in zip(self.table, verdicts, strict=True) if verdict is not Verdict.HOLDS])
 
     def _verdict(self, place: int, told: Mapping[str, Any]) -> Verdict:
         known, key = self.known[place], tuple([told.get(name, UNKNOWN) for name in self.asking[place]])
@@ -158,7 +158,7 @@ def answers(table: tuple[Constraint, ...], fixed: Fixed) -> Answers:
 
 
 def other(name: str, value: int) -> tuple[str, ...]:
-    """Pins of a degree of which every other value has one."""
+    """Return the pins of a degree of which every other value has one."""
     below = (f"{name}=..{value - 1}",) if value > 1 or (name == "zero" and value) else ()
     return (*below, f"{name}={value + 1}..")
 
@@ -183,6 +183,6 @@ class _Probe:
 
 def _asked(predicate: Callable[[Any, Any], Any]) -> frozenset[str]:
     """Return the facts that a predicate asks for. Raises TypeError where it decides by `if` or `and`."""
-    asked: set[str] = set()
-    predicate(_Probe(FIXED, asked), _Probe(COLUMNS, asked))
-    return frozenset(asked)
+    columns: set[str] = set()
+    predicate(_Probe(FIXED, columns), _Probe(COLUMNS, columns))
+    return frozenset(columns)

@@ -30,5 +30,7 @@ ENTRIES: Mapping[Name, Entry] = {
 
 
 def entry_of(target: str, plan: Plan) -> Name:
-    """Whose release is looked at: a target that is no entry's name starts the framework that the plan is for."""
+    """Return the entry whose release is looked at: a target that is no entry's name starts the framework that the plan
+    is for.
+    """
     return next((name for name in ENTRIES if name == target), plan.best.target.backend)

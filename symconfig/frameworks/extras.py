@@ -69,13 +69,13 @@ class Extras:
 
     @property
     def columns(self) -> dict[str, Any]:
-        """By the names of `Columns`."""
+        """Return the extras by the names of `Columns`."""
         named = {name: getattr(self, name) for name in _USUAL}
         return {**named, "moe_dispatcher": "flex" if self.flex_backend else "alltoall"}
 
     @property
     def on(self) -> tuple[str, ...]:
-        """Names of those that are otherwise than a framework has them by itself."""
+        """Return the names of the extras that differ from what the framework does by itself."""
         return tuple([name for name, usual in _USUAL.items() if getattr(self, name) != usual])
 
     @property

@@ -32,7 +32,7 @@ class Maturity(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """What is known of an option in some releases. why: a sentence without its full stop, of what was found where.
+    """The standing of an option in some releases. why: a sentence without its full stop, of what was found where.
 
     source: release notes, an issue, a file of the code. since, until: the first and the last release it is known of,
     of Megatron-LM; of DeepSpeed files are written for one release.
@@ -99,8 +99,8 @@ class Option:
 
     def standing(self, release: str) -> Standing | None:
         """Return what is known of it in a release; None: it is stable."""
-        found = next((one for one in self.standings if one.in_force(release)), None)
-        return None if found is None or found.maturity is Maturity.STABLE else found
+        standing = next((one for one in self.standings if one.in_force(release)), None)
+        return None if standing is None or standing.maturity is Maturity.STABLE else standing
 
     def constraint(self, why: str, source: str) -> Constraint:
         """Return it as something that a search may not use; for the same reason, the same one."""
@@ -129,11 +129,11 @@ def closed(
     options: Iterable[Option], release: str, allow: Collection[str], without: Collection[str]
 ) -> tuple[Constraint, ...]:
     """Return what a search may not use: what is not stable and not allowed, and what a site lacks."""
-    found = []
+    needs = []
     for option in options:
         standing = option.standing(release)
         if option.name in without:
-            found.append(option.constraint("this site is without it", "the job's `without`"))
+            needs.append(option.constraint("this site is without it", "the job's `without`"))
         elif standing is not None and not {option.name, ALL} & set(allow):
-            found.append(option.constraint(f"{standing.maturity}: {standing.why}", standing.source))
-    return tuple(found)
+            needs.append(option.constraint(f"{standing.maturity}: {standing.why}", standing.source))
+    return tuple(needs)

@@ -39,7 +39,7 @@ def stepping(
     if optimizer.name == "muon":
         state = usual - ADAM_MOMENTS + FP32_BYTES  # one momentum (emerging_optimizers' and torch's Muon alike)
         touched = _touched(framework, state) + ORTHOGONAL_BYTES
-        found = Orthogonal(
+        orthogonal = Orthogonal(
             state=state,
             touched=touched,
             iterations=optimizer.ns_steps,
@@ -48,7 +48,7 @@ def stepping(
             filled=FILLED,
             over_tensor=OverTensor(optimizer.tp_mode),
         )
-        return replace(framework, orthogonal=found)
+        return replace(framework, orthogonal=orthogonal)
     state = usual - ADAM_MOMENTS + moments(optimizer) + _master(optimizer, precision, precise) - FP32_BYTES
     if state == usual:
         return framework

@@ -93,19 +93,19 @@ _CHOICE_WEIGHTS = words("afmoe ernie4_5_moe laguna")  # the bias of a choice is 
 
 def written(how: Implementation, kind: str) -> Implementation:
     """Return an implementation with what a family's class has in another way, unless it is compiled or replaced."""
-    found = how
+    kernels = how
     if how.scan is ScanKernel.WHOLE and kind in _LONE_SCANS:
-        found = replace(found, scan=ScanKernel.ALONE)
+        kernels = replace(kernels, scan=ScanKernel.ALONE)
     if how.norm is NormKernel.EAGER:
-        found = replace(found, norm=_NORMS.get(kind, how.norm))
+        kernels = replace(kernels, norm=_NORMS.get(kind, how.norm))
     if not how.fused_activation and kind in _CHAINED_GELU:
-        found = replace(found, activation=ActivationKernel.CHAIN)
+        kernels = replace(kernels, activation=ActivationKernel.CHAIN)
     if how.rotation.kernel is RotationKernel.EAGER and how.rotation.angles is Angles.ONCE:
         angles = _ANGLES.get(kind, Angles.ONCE)
-        found = replace(found, rotation=replace(how.rotation, angles=angles, wide_angles=kind in _WIDE_ANGLES))
+        kernels = replace(kernels, rotation=replace(how.rotation, angles=angles, wide_angles=kind in _WIDE_ANGLES))
     if not how.linear.joined:
         views = how.linear.views or kind in _JOINED_HEADS or kind in _LATENT
-        found = replace(found, linear=replace(how.linear, products=_joined(kind), views=views))
+        kernels = replace(kernels, linear=replace(how.linear, products=_joined(kind), views=views))
     if how.experts.routing is Routing.INDEXED:
         experts = replace(
             how.experts,
@@ -114,8 +114,8 @@ def written(how: Implementation, kind: str) -> Implementation:
             choice_weight=kind in _CHOICE_WEIGHTS,
             every_token=kind in _EVERY_TOKEN,
         )
-        found = replace(found, experts=experts)
-    return replace(found, attention=_attention(how.attention, kind))
+        kernels = replace(kernels, experts=experts)
+    return replace(kernels, attention=_attention(how.attention, kind))
 
 
 def _joined(kind: str) -> frozenset[str]:
@@ -124,7 +124,9 @@ def _joined(kind: str) -> frozenset[str]:
 
 
 def _attention(how: Attention, kind: str) -> Attention:
-    """Classes without torch's fused kernel, and all where a job asks for none, copy the heads that are shared."""
+    """Return how a kind of layer attends. Classes without torch's fused kernel, and all where a job asks for none, copy
+    the heads that are shared.
+    """
     if how.kernel not in (Kernel.FLASH, Kernel.IN_TURN):
         return how
     if how.kernel is Kernel.FLASH and not plain_attention(kind):

@@ -45,7 +45,7 @@ def _runs(model: ModelDescriptor) -> Iterator[tuple[str, int, int | None]]:
 def visible(model: ModelDescriptor, seq_length: int) -> dict[str, float]:
     """Return the keys of the query that sees most, by kind of attention."""
     nearest = {FULL: None, WINDOW: model.sliding_window, CHOSEN: model.indexer.index_topk if model.indexer else None}
-    seen = {name: float(min(near or seq_length, seq_length)) for name, near in nearest.items()}
+    seen = {name: float(min(window or seq_length, seq_length)) for name, window in nearest.items()}
     seen[POOLED] = float(min(_budget(model) or seq_length, seq_length))
     runs = {name: seen[WINDOW] + min(reach or seq_length, seq_length) / rate for name, rate, reach in _runs(model)}
     return seen | runs
@@ -54,7 +54,7 @@ def visible(model: ModelDescriptor, seq_length: int) -> dict[str, float]:
 def attended(
     seq_length: int, window: int | None = None, packing: Packing | None = None, chunked: bool = False
 ) -> float:
-    """Keys of a query in the mean under the causal mask, by document when sequences are packed.
+    """Return the mean number of keys of a query under the causal mask, by document when sequences are packed.
 
     chunked: a query sees its own chunk of `window` tokens, as if that were a document.
     """
@@ -63,9 +63,9 @@ def attended(
     pairs = tokens = 0.0
     for length, share in zip(lengths, shares, strict=True):
         length = min(length, seq_length)
-        near = min(window or length, length)
-        whole, rest = divmod(length, near)
-        beyond = (whole - 1) * near * near / 2 + rest * rest / 2 if chunked else (length - near) * near
-        pairs += share * (near * near / 2 + beyond)
+        reach = min(window or length, length)
+        whole, rest = divmod(length, reach)
+        beyond = (whole - 1) * reach * reach / 2 + rest * rest / 2 if chunked else (length - reach) * reach
+        pairs += share * (reach * reach / 2 + beyond)
         tokens += share * length
     return pairs / tokens

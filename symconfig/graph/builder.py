@@ -45,28 +45,28 @@ class Builder:
 
     @contextmanager
     def module(self, *names: str) -> Iterator[None]:
-        """Operators made inside belong to these recompute modules too."""
+        """Let operators made inside belong to these recompute modules too."""
         self.modules.extend(names)
         yield
         del self.modules[len(self.modules) - len(names) :]
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
-        """Operators made inside are written in this module."""
+        """Let operators made inside be written in this module."""
         self.parts.append(name)
         yield
         self.parts.pop()
 
     @contextmanager
     def leg(self, leg: Leg) -> Iterator[None]:
-        """Operators made inside stand there on the tokens' way to their experts."""
+        """Let operators made inside stand there on the tokens' way to their experts."""
         self.legs.append(leg)
         yield
         self.legs.pop()
 
     @contextmanager
     def no_gradient(self, weights: bool = False) -> Iterator[None]:
-        """Operators made inside run forward only; or, with `weights`, give gradients to their weights alone."""
+        """Let operators made inside run forward only; or, with `weights`, give gradients to their weights alone."""
         before, self.gradients = self.gradients, Gradients.WEIGHTS if weights else Gradients.NONE
         yield
         self.gradients = before
@@ -91,8 +91,9 @@ class Builder:
         keeps: Tensor | None = None,
         loops: Sequence[str] = (),
     ) -> None:
-        """outputs = x * weight, summed over `contracted`. keeps: a changed copy of x that it reads in x's place. loops:
-        of one turn, beside those of its factors."""
+        """Write outputs = x * weight, summed over `contracted`. keeps: a changed copy of x that it reads in x's place.
+        loops: of one turn, beside those of its factors.
+        """
         nest = dict.fromkeys((*x.dims, *weight.dims, *loops))
         self._add(
             Operator(
@@ -114,7 +115,7 @@ class Builder:
     def product(
         self, name: str, x: Use, y: Use, contracted: Sequence[str], output: Tensor, buffered: bool = False
     ) -> Tensor:
-        """output = x * y, two activations."""
+        """Return x * y, two activations."""
         loops = dict.fromkeys((*x.dims(), *y.dims()))
         self._add(
             Operator(
@@ -156,7 +157,7 @@ class Builder:
         products: Sequence[Product] = (),
         scratch: Sequence[Scratch] = (),
     ) -> Tensor:
-        """An operator bound by memory traffic: norms, activations, permutations, look-ups, losses.
+        """Write an operator bound by memory traffic: norms, activations, permutations, look-ups, losses.
 
         beside: further outputs, that no operator reads.
         reduces: by default what is contracted, unless the operator is linear: then its partial sums are its output's.
@@ -215,7 +216,7 @@ class Builder:
         keeps: Sequence[Tensor] = (),
         among: str = KEYS_OF_ALL,
     ) -> Tensor:
-        """Fused (flash) attention: nothing of size sequence x keys is kept, only the softmax statistics.
+        """Write fused (flash) attention: nothing of size sequence x keys is kept, only the softmax statistics.
 
         Its kernel runs all keys of a query and all channels of a head. Heads are the last dim but one. in_fp8: it
         casts what it reads, and keeps those copies and its result's. keys, among: see Operator. beside: which keys it
@@ -243,7 +244,7 @@ class Builder:
         return output
 
     def mark_operators(self) -> None:
-        """Gives the module OPERATORS to those operators of a layer that are part of it."""
+        """Give the module OPERATORS to those operators of a layer that are part of it."""
         products = 0
         for index, op in enumerate(self.operators):
             products += op.kind is OpKind.MATMUL and len(op.weights) > 0
@@ -259,7 +260,7 @@ class Builder:
         place: Place = Place.LAYER,
         leaves: Sequence[Tensor] = (),
     ) -> Block:
-        """leaves: see Block."""
+        """Make the block of all that was written. leaves: see Block."""
         unwanted = frozenset(tensor.name for tensor in leaves)
         operators = tuple(_backward(self.operators, unwanted) if leaves else self.operators)
         return Block(

@@ -25,7 +25,7 @@ class ParameterCount:
 
 @lru_cache(maxsize=128)
 def parameters(model: ModelDescriptor, with_mtp: bool = True) -> ParameterCount:
-    """Exact counts. A tied head is counted once; adapters count as trainable and in the total."""
+    """Count parameters exactly. A tied head is counted once; adapters count as trainable and in the total."""
     sizes = dim_sizes(model)
     kinds = blocks(model)
     share = 1.0

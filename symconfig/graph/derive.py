@@ -32,8 +32,9 @@ from symconfig.graph.scheme import Scheme
 
 @lru_cache(maxsize=256)
 def derive(block: Block, scheme: Scheme) -> DerivedBlock:
-    """Everything that follows from the block's operators and the scheme's layouts; once for equal blocks, since most
-    options of a framework change some blocks only."""
+    """Derive everything that follows from the block's operators and the scheme's layouts; once for equal blocks, since
+    most options of a framework change some blocks only.
+    """
     flow = Flow(block, scheme)
     overwritten = {use.tensor.name for op in block.operators if op.overwrites for use in op.inputs}
     work: list[Work] = []
@@ -65,13 +66,13 @@ _STREAM = Tensor("residual", (d.BATCH, d.SEQUENCE, d.HIDDEN))
 
 
 def _alone(tensor: Tensor, scheme: Scheme) -> Layout:
-    """Where a tensor lies between operators: as any element-wise operator on it would put it."""
+    """Return where a tensor lies between operators: as any element-wise operator on it would put it."""
     use = Use(tensor)
     return scheme.layout(Operator("", OpKind.ELEMENTWISE, tensor.dims, (use,), (use,)), use)
 
 
 def _boundary(block: Block, scheme: Scheme) -> Monomial:
-    """Elements of what goes to the next block: the residual stream, or all of them."""
+    """Return the elements of what goes to the next block: the residual stream, or all of them."""
     streams = (tensor for tensor in (*block.inputs[:1], *block.outputs[:1]) if d.HIDDEN in tensor.dims)
     stream = next(streams, _STREAM)
     return _local(stream.dims, _alone(stream, scheme))
@@ -104,8 +105,9 @@ class Flow:
             self.uses[tensor.name].append((None, self._at_border(tensor)))
 
     def _at_border(self, tensor: Tensor) -> Layout:
-        """The residual stream, and what another block makes, lies as any operator puts it; ids and losses are whole
-        along tp."""
+        """Return the layout of the residual stream, and of what another block makes: it lies as any operator puts it;
+        ids and losses are whole along tp.
+        """
         layout = _alone(tensor, self.scheme)
         if (*tensor.dims[:2], *tensor.dims[-1:]) == _STREAM.dims or tensor.name in self.block.elsewhere:
             return layout
@@ -127,7 +129,7 @@ class Flow:
         return result
 
     def _forward(self, name: str, tensor: Tensor) -> list[Collective]:
-        """One change of layout for each distinct layout in which the tensor is used."""
+        """Return one change of layout for each distinct layout in which the tensor is used."""
         producer, produced = self.produced[name]
         result = []
         for op, layout in {layout: (op, layout) for op, layout in reversed(self.uses[name])}.values():
@@ -135,12 +137,14 @@ class Flow:
                 reduces = move.kind in (Kind.ALL_REDUCE, Kind.REDUCE_SCATTER)
                 owner = producer if reduces or op is None else op
                 times = producer.sums if reduces and producer else 1
-                beside = (owner.name, Phase.FORWARD) if owner and owner.kind is not OpKind.ELEMENTWISE else None
-                result.append(_collective(tensor, move, Phase.FORWARD, owner, beside, times, chunked=True))
+                work = (owner.name, Phase.FORWARD) if owner and owner.kind is not OpKind.ELEMENTWISE else None
+                result.append(_collective(tensor, move, Phase.FORWARD, owner, work, times, chunked=True))
         return result
 
     def _backward(self, name: str, tensor: Tensor) -> list[Collective]:
-        """Contributions in one layout are summed locally, then brought to the layout of production."""
+        """Return the gradient's collectives: contributions in one layout are summed locally, then brought to the layout
+        of production.
+        """
         producer, produced = self.produced[name]
         wanted = produced.summed()
         sources: dict[tuple[Layout, str], Operator | None] = {}
@@ -152,18 +156,18 @@ class Flow:
         result = []
         for (given, _), op in sources.items():
             for move in moves(given, wanted, d.elements(tensor.dims)):
-                beside, chunked = None, False
+                work, chunked = None, False
                 if op and op.kind is OpKind.MATMUL and op.trainable:
-                    beside = (op.name, Phase.WEIGHT)
+                    work = (op.name, Phase.WEIGHT)
                 elif op and op.kind is OpKind.ATTENTION:
-                    beside = (op.name, Phase.INPUT)
+                    work = (op.name, Phase.INPUT)
                 elif producer and producer.kind is OpKind.MATMUL and move.kind is Kind.ALL_GATHER:
-                    beside, chunked = (producer.name, Phase.INPUT), True
-                result.append(_collective(tensor, move, Phase.INPUT, op or producer, beside, chunked=chunked))
+                    work, chunked = (producer.name, Phase.INPUT), True
+                result.append(_collective(tensor, move, Phase.INPUT, op or producer, work, chunked=chunked))
         return result
 
     def _again(self, name: str, tensor: Tensor) -> list[Collective]:
-        """Gathers repeated in the backward because the smaller copy was kept."""
+        """Return the gathers repeated in the backward because the smaller copy was kept."""
         _, produced = self.produced[name]
         result, seen = [], set()
         for op, layout in self.uses[name]:
@@ -180,7 +184,7 @@ class Flow:
         return next(use for use in op.inputs if use.tensor.name == name)
 
     def held(self) -> list[Held]:
-        """Every activation once for each layout in which a backward needs it, or as produced."""
+        """Return every activation once for each layout in which a backward needs it, or as produced."""
         result, viewed = [], {tensor.storage for tensor in self.tensors.values()}
         for name, tensor in self.tensors.items():
             producer, produced = self.produced[name]
@@ -207,8 +211,9 @@ class Flow:
         return result
 
     def _needed_in(self, name: str, op: Operator) -> Layout:
-        """The layout in which an operator's backward reads a tensor: as its forward does, or, where it is not its
-        input, as that operator reads it which makes the input from it."""
+        """Return the layout in which an operator's backward reads a tensor: as its forward does, or, where it is not
+        its input, as that operator reads it which makes the input from it.
+        """
         producer, produced = self.produced[name]
         layouts = {user.name: layout for user, layout in reversed(self.uses[name]) if user}
         if op.name in layouts:
@@ -216,20 +221,21 @@ class Flow:
         return produced.summed() if op is producer or not layouts else next(reversed(layouts.values()))
 
     def _kept_element(self, tensor: Tensor, names: list[str]) -> Element:
-        """Low-precision matmuls share the 16-bit tensor that something else keeps."""
+        """Return the element that is kept. Low-precision matmuls share the 16-bit tensor that something else keeps."""
         low = {op.name for op in self.block.operators if op.low_precision}
         if names and tensor.element is Element.ACTIVATION and low.issuperset(names):
             return Element.MATMUL_INPUT
         return tensor.element
 
     def _kept_layout(self, produced: Layout, used: Layout) -> Layout:
-        """A tensor gathered over tp or cp is kept as its shard and gathered again, a slice is a view of the whole; any
-        other change is kept as used."""
-        again = {"cp"} if self.scheme.keeps_gathered else {"tp", "cp"}
+        """Return the layout in which a tensor is kept: gathered over tp or cp, as its shard, to be gathered again; a
+        slice is a view of the whole; any other change is kept as used.
+        """
+        regathered = {"cp"} if self.scheme.keeps_gathered else {"tp", "cp"}
         changed = list(moves(produced, used, d.elements(())))
         if not changed and set(produced.places) < set(used.places):
             return produced
-        if changed and all(move.kind is Kind.ALL_GATHER and set(move.axes) <= again for move in changed):
+        if changed and all(move.kind is Kind.ALL_GATHER and set(move.axes) <= regathered for move in changed):
             return produced
         return used
 
@@ -262,7 +268,7 @@ def _collective(
 
 
 def _gradient_layout(op: Operator, use: Use, scheme: Scheme) -> Layout:
-    """How the gradient of an input leaves the backward of `op`."""
+    """Return how the gradient of an input leaves the backward of `op`."""
     names = {theirs: ours for ours, theirs in use.names}
     dims = set(use.dims())
     relabels = not {*d.SLOT_DIMS}.isdisjoint(op.loops) and d.SEQUENCE in op.loops
@@ -349,14 +355,16 @@ def _traffic(op: Operator, scheme: Scheme) -> list[Work]:
                 *between[1],
             ),
             turns=turns * op.launches[1],
-            products=tuple((each, GRADIENTS + again) for each, again in products),
+            products=tuple((each, GRADIENTS + remade) for each, remade in products),
         ),
         *_sorting(op, scheme),
     ]
 
 
 def _sorting(op: Operator, scheme: Scheme) -> list[Work]:
-    """Slots in the order of a rank's experts: those of all expert-tensor ranks, which gather them."""
+    """Return the work of putting slots in the order of a rank's experts: those of all expert-tensor ranks, which gather
+    them.
+    """
     if not op.sorts:
         return []
     use = next(use for use in (*op.inputs, *op.outputs) if d.SLOTS in use.tensor.dims)
@@ -367,7 +375,9 @@ def _sorting(op: Operator, scheme: Scheme) -> list[Work]:
 
 
 def _workspace(op: Operator, scheme: Scheme, overwritten: set[str]) -> Workspace:
-    """The gradient of an overwritten tensor lies in what was kept for it, so it takes no room of its own."""
+    """Return the workspace of a backward. The gradient of an overwritten tensor lies in what was kept for it, so it
+    takes no room of its own.
+    """
     moved = op.outputs if op.in_place else (*op.inputs, *op.outputs)
     uses = [use for use in moved if use.tensor.name not in overwritten]
     weight = op.weights[0] if op.kind is OpKind.MATMUL and op.trainable and op.weights else None
@@ -408,7 +418,7 @@ def _weights(op: Operator, scheme: Scheme) -> list[WeightShard]:
 
 
 def _row(op: Operator, weight: Weight, layout: Layout) -> Monomial:
-    """Of a product what it sums over, of a table what one look-up finds."""
+    """Return the dim that a product sums over, or that one look-up reads."""
     dims = [dim for dim in weight.dims if dim != d.EXPERTS]
     across = [dim for dim in dims if dim in op.contracted] if op.kind is OpKind.MATMUL else dims[1:]
     split = Layout(tuple((axis, place) for axis, place in layout.places if place in across))
@@ -416,7 +426,7 @@ def _row(op: Operator, weight: Weight, layout: Layout) -> Monomial:
 
 
 def weight_layout(op: Operator, weight: Weight, scheme: Scheme) -> tuple[Layout, tuple[str, ...]]:
-    """Layout of the weight, and the axes along which its gradient is partial."""
+    """Return the layout of the weight, and the axes along which its gradient is partial."""
     places, summed = {}, []
     for axis, splits in scheme.assign(op).items():
         mine = [dim for dim in splits if dim in weight.dims]

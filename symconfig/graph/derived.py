@@ -132,7 +132,7 @@ class WeightShard:
 
 @dataclass(frozen=True, slots=True)
 class Workspace:
-    """What is alive while an operator's backward runs: gradients of its inputs, outputs and weight on one rank.
+    """Bytes alive while an operator's backward runs: gradients of its inputs, outputs and weight on one rank.
 
     weight: elements of the weight's gradient, or None. layer: the operator belongs to a transformer layer. buffer:
     elements of a buffer that stays when the operator is done.
@@ -166,5 +166,5 @@ class DerivedBlock:
     recomputed: dict[Any, Any] = field(init=False, default_factory=dict, compare=False, repr=False)
 
     def on(self, *legs: Leg) -> frozenset[str]:
-        """Operators that stand there."""
+        """Return the operators that stand on a leg of the tokens' way."""
         return frozenset(op for op, leg in self.legs if leg in legs)

@@ -96,7 +96,7 @@ _SIZES = {
 
 
 def size(dim: str) -> Monomial:
-    """Elements along a dim, before any split. A dim that is not listed is a constant of the model."""
+    """Return the elements along a dim, before any split. A dim that is not listed is a constant of the model."""
     return _SIZES.get(dim) or Monomial.of(dim)
 
 
@@ -110,5 +110,5 @@ def _elements(dims: tuple[str, ...]) -> Monomial:
 
 
 def local(amount: Monomial) -> Monomial:
-    """With edp spelled out, so that dp cancels where it must."""
+    """Spell edp out, so that dp cancels where it must."""
     return amount.substitute({"edp": EDP})

@@ -8,7 +8,7 @@ from enum import StrEnum
 
 
 class Kernel(StrEnum):
-    """How attention is computed from queries, keys and values."""
+    """The kernel that computes attention from queries, keys and values."""
 
     FLASH = "flash"  # one kernel, of whose scores only each row's statistics are kept
     FUSED_SOFTMAX = "fused_softmax"  # two products; between them one kernel scales, masks and normalises the scores
@@ -19,7 +19,7 @@ class Kernel(StrEnum):
 
 
 class Choosing(StrEnum):
-    """How attention reads the keys that an indexer chooses."""
+    """The way in which attention reads the keys that an indexer chooses."""
 
     KERNEL = "kernel"  # one kernel scores all keys before a query, and one reads the chosen
     MASKED = "masked"  # PyTorch's products make the scores, and attention reads all keys under a mask
@@ -29,7 +29,7 @@ class Choosing(StrEnum):
 
 
 class NormKernel(StrEnum):
-    """What each keeps is in `graph.blocks.norms`."""
+    """The kernel of a norm. What each keeps is in `graph.blocks.norms`."""
 
     FUSED = "fused"
     # RMSNorm: a chain of element-wise kernels in fp32, but for the product with the weight. LayerNorm: PyTorch's own.
@@ -43,7 +43,7 @@ class NormKernel(StrEnum):
 
 
 class ActivationKernel(StrEnum):
-    """How an MLP's activation is computed that PyTorch has a kernel for."""
+    """The kernel of an MLP's activation that PyTorch has one for."""
 
     ONE = "one"
     CHAIN = "chain"  # GELU by tanh, written out in products and a power
@@ -58,7 +58,7 @@ class Angles(StrEnum):
 
 
 class Routing(StrEnum):
-    """What chooses experts and sorts tokens for them."""
+    """The code that chooses experts and sorts tokens for them."""
 
     FUSED = "fused"  # a kernel each
     CHAIN = "chain"  # a chain of operators, and each keeps what it needs (Megatron-LM's)
@@ -72,7 +72,7 @@ class RotationKernel(StrEnum):
 
 
 class ScanKernel(StrEnum):
-    """What is one function with a state space's scan, which keeps what it reads and makes the rest again backward."""
+    """The function that holds a state space's scan, keeps what it reads and makes the rest again backward."""
 
     GATED = "gated"  # the convolution before it and the gate behind it; a norm is another (Megatron-LM's MambaMixer)
     WHOLE = "whole"  # its norm and its output projection, too (Transformers with mamba-ssm)
@@ -80,7 +80,7 @@ class ScanKernel(StrEnum):
 
 
 class LossKernel(StrEnum):
-    """How cross-entropy follows from logits."""
+    """The way in which cross-entropy follows from logits."""
 
     IN_PLACE = "in_place"  # keeps the logits only, and its gradient overwrites them
     BESIDE = "beside"  # keeps the logits only, with a gradient beside them
@@ -103,7 +103,7 @@ class ExpertKernels(StrEnum):
 
 
 class Dispatch(StrEnum):
-    """How tokens reach their experts."""
+    """The way in which tokens reach their experts."""
 
     SLOTS = "slots"  # an all-to-all of slots, sorted by expert on arrival
     ONCE_A_RANK = "once_a_rank"  # the copies of a token for one rank are sent once and put into their slots there
@@ -229,7 +229,7 @@ class Towers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Implementation:
-    """How each kind of operator is computed.
+    """The way in which each kind of operator is computed.
 
     fused_activation: the gate, its activation and their product are one kernel. fp8_activation_store: which keeps its
     inputs in 8 bits (Megatron-LM's activation_func_fp8_input_store, core/fusions/fused_bias_swiglu.py). stops_early:

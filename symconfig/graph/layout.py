@@ -29,7 +29,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where each axis lies: `places[axis]` is a dim's name or PARTIAL. Axes that are absent leave the tensor whole."""
+    """A place for each axis: `places[axis]` is a dim's name or PARTIAL. Axes that are absent leave the tensor whole."""
 
     places: tuple[tuple[str, str], ...] = ()
 
@@ -52,7 +52,7 @@ class Layout:
         return product(Monomial.of(axis) for axis, place in self.places if place != PARTIAL)
 
     def summed(self) -> Layout:
-        """The same layout without partial sums: what a gradient of the tensor must look like."""
+        """Return the layout without partial sums: what a gradient of the tensor must look like."""
         return Layout(tuple((axis, place) for axis, place in self.places if place != PARTIAL))
 
     def __str__(self) -> str:
@@ -72,7 +72,7 @@ class Move:
 
 
 def moves(produced: Layout, used: Layout, elements: Monomial) -> tuple[Move, ...]:
-    """The collectives that turn `produced` into `used` for a tensor of `elements` elements in all.
+    """Return the collectives that turn `produced` into `used` for a tensor of `elements` elements in all.
 
     partial -> whole is an all-reduce, partial -> split a reduce-scatter, split -> whole an all-gather, split on
     one dim -> split on another an all-to-all, whole -> split a free slice. Slices come first, since they shrink

@@ -62,14 +62,14 @@ def blocks_of(model: ModelDescriptor) -> tuple[str, ...]:
 def mixer_pieces(model: ModelDescriptor, exchanged: bool = False) -> int:
     """Return the greatest number of tensor-parallel ranks over which the heads and groups of all blocks in attention's
     place divide, 0 where there are none. exchanged: of ranks that exchange heads for the sequence, too."""
-    found = [parts().mixer(name) for name in blocks_of(model)]
-    names = [name for mixer in found for name in (mixer.exchanged_pieces if exchanged else mixer.pieces)]
+    mixers = [parts().mixer(name) for name in blocks_of(model)]
+    names = [name for mixer in mixers for name in (mixer.exchanged_pieces if exchanged else mixer.pieces)]
     sizes = dim_sizes(model) if names else {}
     return gcd(*(int(sizes[name]) for name in names))
 
 
 def _ends(model: ModelDescriptor) -> list[End]:
-    """Blocks before and behind the layers of this model."""
+    """Return the blocks before and behind the layers of this model."""
     return [end for end in parts().ends.values() if end.count(model)]
 
 
@@ -91,7 +91,7 @@ class _Structure:
 
 
 def structure(model: ModelDescriptor) -> tuple[object, ...]:
-    """All that its blocks depend on: sizes are symbols in them."""
+    """Return all that a model's blocks depend on: sizes are symbols in them."""
     kinds, extra = tuple(dict.fromkeys(model.layer_kinds)), model.num_nextn_predict_layers > 0
     grouped = (model.num_attention_heads != model.num_key_value_heads, model.num_key_value_heads == 1)
     last = model.layer_kinds[-1] if extra else None
@@ -100,7 +100,7 @@ def structure(model: ModelDescriptor) -> tuple[object, ...]:
 
 
 def derived(model: ModelDescriptor, how: Implementation, scheme: Scheme) -> Mapping[str, DerivedBlock]:
-    """Each kind of block under a scheme; kept, since a search asks again for every plan that it shows."""
+    """Return each kind of block under a scheme; kept, since a search asks again for every plan that it shows."""
     return _derived(_Structure(structure(model), model), how, scheme)
 
 
@@ -116,7 +116,7 @@ def shares_heads(model: ModelDescriptor, tp: int) -> bool:
 
 
 def sequence(model: ModelDescriptor) -> tuple[str, ...]:
-    """The kinds of all blocks from first to last."""
+    """Return the kinds of all blocks from first to last."""
     repeated = [(end.place, (end.kind,) * end.count(model)) for end in _ends(model)]
     before = [kind for place, kinds in repeated if place.begins for kind in kinds]
     behind = [kind for place, kinds in repeated if not place.begins for kind in kinds]
@@ -124,7 +124,9 @@ def sequence(model: ModelDescriptor) -> tuple[str, ...]:
 
 
 def dim_sizes(model: ModelDescriptor) -> dict[str, float]:
-    """Numbers of the model's dims; `padded_vocab_size` is the true vocabulary here, padding is the target's."""
+    """Return the numbers of the model's dims; `padded_vocab_size` is the true vocabulary here, padding is the
+    target's.
+    """
     heads, kv, width = model.num_attention_heads, model.num_key_value_heads, model.head_dim
     value = model.v_head_dim or width
     sizes: dict[str, float] = {

@@ -19,7 +19,7 @@ class Monomial:
 
     @staticmethod
     def of(*names: str) -> Monomial:
-        """The product of symbols."""
+        """Multiply symbols."""
         return _of(names)
 
     def __mul__(self, other: Monomial | int | Fraction) -> Monomial:
@@ -34,7 +34,7 @@ class Monomial:
         return Monomial(_times(self.coefficient, inverse), _merged(self.powers, other.powers, -1))
 
     def substitute(self, values: Mapping[str, Monomial]) -> Monomial:
-        """Each symbol named in `values` replaced by its monomial."""
+        """Replace each symbol named in `values` by its monomial."""
         if not any(name in values for name, _ in self.powers):
             return self
         result = Monomial(self.coefficient)
@@ -45,14 +45,16 @@ class Monomial:
         return result
 
     def value(self, numbers: Mapping[str, float]) -> float:
-        """The number, given one for each symbol."""
+        """Return the number, given one for each symbol."""
         result = float(self.coefficient)
         for name, power in self.powers:
             result *= float(numbers[name]) ** power
         return result
 
     def whole(self, numbers: Mapping[str, int]) -> int:
-        """The number, exactly; every symbol is given as an integer. Raises ValueError if it is not a whole one."""
+        """Return the number, exactly; every symbol is given as an integer. Raises ValueError if it is not a
+        whole one.
+        """
         above, below = self.coefficient.numerator, self.coefficient.denominator
         for name, power in self.powers:
             if power > 0:
@@ -90,7 +92,7 @@ def _of(names: tuple[str, ...]) -> Monomial:
 
 
 def _times(a: Fraction, b: Fraction) -> Fraction:
-    """Most coefficients are 1, and multiplying fractions is slow."""
+    """Multiply coefficients: most are 1, and multiplying fractions is slow."""
     return b if a == 1 else a if b == 1 else a * b
 
 

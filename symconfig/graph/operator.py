@@ -10,7 +10,7 @@ from symconfig.graph import dims as d
 
 
 class Element(StrEnum):
-    """What an element of a tensor is."""
+    """The kind of a tensor's elements."""
 
     ACTIVATION = "bytes_activation"
     MATMUL_INPUT = "bytes_matmul_input"  # kept for matmuls only that may run in low precision
@@ -38,7 +38,7 @@ class OpKind(StrEnum):
 
 
 class Gradients(StrEnum):
-    """What an operator's backward makes."""
+    """The gradients that an operator's backward makes."""
 
     ALL = "all"
     WEIGHTS = "weights"  # nothing that is trained lies behind its inputs
@@ -46,7 +46,7 @@ class Gradients(StrEnum):
 
 
 class Leg(StrEnum):
-    """Where an operator stands on the way of tokens to their experts and back."""
+    """An operator's place on the way of tokens to their experts and back."""
 
     APART = "apart"
     CHOICE = "choice"  # finds each token's experts
@@ -56,7 +56,7 @@ class Leg(StrEnum):
 
 
 class Place(StrEnum):
-    """Where a block stands in the model."""
+    """A block's place in the model."""
 
     ENCODER = "encoder"  # makes of images what the block that makes the stream puts into it
     FIRST = "first"  # makes the stream from token ids, by look-up in the vocabulary's table
@@ -66,17 +66,17 @@ class Place(StrEnum):
 
     @property
     def begins(self) -> bool:
-        """Whether it stands before the layers, in the model's first chunk."""
+        """Tell whether a block stands before the layers, in the model's first chunk."""
         return self in (Place.ENCODER, Place.FIRST)
 
     @property
     def closes(self) -> bool:
-        """Whether its backward follows its forward at once, so that one microbatch is in flight there."""
+        """Tell whether a block's backward follows its forward at once, so that one microbatch is in flight there."""
         return self in (Place.FURTHER, Place.LAST)
 
     @property
     def outermost(self) -> bool:
-        """Whether the model begins or ends there, beyond which no message goes."""
+        """Tell whether the model begins or ends there, beyond which no message goes."""
         return self in (Place.FIRST, Place.LAST)
 
 
@@ -111,7 +111,7 @@ class Weight:
 
     @property
     def table(self) -> bool:
-        """Whether each of its rows, or columns, is a token's."""
+        """Tell whether each of its rows, or columns, is a token's."""
         return len(self.dims) > 1 and (d.VOCAB in self.dims or d.WHOLE_VOCAB in self.dims)
 
 
@@ -145,8 +145,9 @@ class Product:
 
 @dataclass(frozen=True, slots=True)
 class Scratch:
-    """What one kernel of an operator hands to the next through memory. passes: how often kernels read or write it
-    forward and backward, beyond the operator's own reading of inputs and writing of outputs."""
+    """Elements that one kernel of an operator hands to the next through memory. passes: how often kernels read or write
+    it forward and backward, beyond the operator's own reading of inputs and writing of outputs.
+    """
 
     tensor: Tensor
     passes: tuple[int, int]
@@ -221,7 +222,7 @@ class Operator:
         return self.gradients is not Gradients.NONE and any(not weight.frozen for weight in self.weights)
 
     def needed(self) -> tuple[Tensor, ...]:
-        """Tensors that must exist when this operator's backward runs."""
+        """Return the tensors that must exist when this operator's backward runs."""
         if self.gradients is Gradients.NONE:
             return ()
         if self.kind is not OpKind.MATMUL:
@@ -254,13 +255,13 @@ class Block:
 
     @property
     def unwanted(self) -> frozenset[str]:
-        """Tensors whose gradient nobody wants."""
+        """Return the tensors whose gradient nobody wants."""
         silent = (op for op in self.operators if op.gradients is Gradients.NONE)
         return self.leaves | {use.tensor.name for op in silent for use in op.outputs}
 
     @property
     def losses(self) -> tuple[Tensor, ...]:
-        """Outputs that end the model: nothing flows back into them."""
+        """Return the outputs that end the model: nothing flows back into them."""
         return tuple(tensor for tensor in self.outputs if d.HIDDEN not in tensor.dims)
 
 

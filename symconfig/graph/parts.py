@@ -22,7 +22,7 @@ def _none(model: ModelDescriptor) -> Mapping[str, float]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mixer:
-    """What mixes the tokens of a sequence: attention, or what stands in its place.
+    """The part of a layer that mixes the tokens of a sequence: attention, or what stands in its place.
 
     name: as a model's descriptor names it. build: y[B, S, D] from the normed stream x[B, S, D], in a layer of a kind.
     sizes: of the dims that are its own, for a model that has it; those that the descriptor gives under `mixers.sizes`
@@ -61,8 +61,9 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """All of them, by name. ends: from the first to the last. tensor_dims: the graph's, then those of its parts.
-    exchanged_dims: those of mixers."""
+    """All parts by name. ends: from the first to the last. tensor_dims: the graph's, then those of its parts.
+    exchanged_dims: those of mixers.
+    """
 
     mixers: Mapping[str, Mixer]
     ends: Mapping[str, End]
@@ -70,7 +71,7 @@ class Parts:
     exchanged_dims: tuple[str, ...]
 
     def mixer(self, name: str) -> Mixer:
-        """The mixer that a model names."""
+        """Return the mixer that a model names."""
         if name not in self.mixers:
             known = ", ".join(sorted(self.mixers))
             raise InputError(Problem(f"there is no building block {name}", field="mixers.block", need=known))
@@ -80,11 +81,11 @@ class Parts:
 @cache
 def parts() -> Parts:
     """Import every file of `graph/blocks` and collect its `PARTS`."""
-    found = tuple(_listed())
-    mixers = {part.name: part for part in found if isinstance(part, Mixer)}
+    listed = tuple(_listed())
+    mixers = {part.name: part for part in listed if isinstance(part, Mixer)}
     order = tuple(Place)
-    ends = sorted((part for part in found if isinstance(part, End)), key=lambda end: order.index(end.place))
-    own = tuple(dict.fromkeys(dim for part in found for dim in part.tensor_dims))
+    ends = sorted((part for part in listed if isinstance(part, End)), key=lambda end: order.index(end.place))
+    own = tuple(dict.fromkeys(dim for part in listed for dim in part.tensor_dims))
     exchanged = tuple(dim for mixer in mixers.values() for dim in mixer.exchanged_dims)
     return Parts(mixers, {end.kind: end for end in ends}, (*dims.TENSOR_DIMS, *own), exchanged)
 
@@ -96,12 +97,12 @@ def _listed() -> Iterator[Mixer | End]:
 
 @cache
 def place_of(kind: str) -> Place:
-    """Where blocks of a kind stand in the model: what is no end is a layer."""
+    """Return where blocks of a kind stand in the model: what is no end is a layer."""
     end = parts().ends.get(kind)
     return Place.LAYER if end is None else end.place
 
 
 @cache
 def is_layer(kind: str) -> bool:
-    """Whether blocks of a kind are layers of the model, and none of its ends."""
+    """Tell whether blocks of a kind are layers of the model, and none of its ends."""
     return place_of(kind) is Place.LAYER

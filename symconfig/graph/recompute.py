@@ -24,15 +24,15 @@ class Policy:
 
 
 def apply(block: DerivedBlock, modules: frozenset[str], offload: frozenset[str] = frozenset()) -> Policy:
-    """What the block keeps and repeats when these modules are recomputed.
+    """Return what the block keeps and repeats when these modules are recomputed.
 
     offload: operators whose needed tensors wait in host memory, where nobody else needs them.
     """
     known: dict[object, Policy] = block.recomputed
-    asked = (modules, offload)
-    if asked not in known:
-        known[asked] = _apply(block, modules, offload)
-    return known[asked]
+    key = (modules, offload)
+    if key not in known:
+        known[key] = _apply(block, modules, offload)
+    return known[key]
 
 
 def _apply(block: DerivedBlock, modules: frozenset[str], offload: frozenset[str]) -> Policy:
@@ -62,10 +62,12 @@ def _apply(block: DerivedBlock, modules: frozenset[str], offload: frozenset[str]
     moved = tuple(
         [keep and needed > 0 and not needed & ~away for keep, (_, needed, _) in zip(kept, users.tensors, strict=True)]
     )
-    again = frozenset([op for (op, _), name in zip(block.modules, unit, strict=True) if name])
+    repeated = frozenset([op for (op, _), name in zip(block.modules, unit, strict=True) if name])
     if block.stops_early:
-        again -= _after_last_needed(block, {op: name for (op, _), name in zip(block.modules, unit, strict=True)}, kept)
-    return Policy(tuple(kept), again, tuple(map(tuple, revived)), moved)
+        repeated -= _after_last_needed(
+            block, {op: name for (op, _), name in zip(block.modules, unit, strict=True)}, kept
+        )
+    return Policy(tuple(kept), repeated, tuple(map(tuple, revived)), moved)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +111,7 @@ def _bits(places: Iterable[int]) -> int:
 
 
 def _after_last_needed(block: DerivedBlock, unit: Mapping[str, str | None], kept: Sequence[bool]) -> frozenset[str]:
-    """Operators at the end of each recomputed module that make nothing that its backward needs."""
+    """Return the operators at the end of each recomputed module that make nothing that its backward needs."""
     makers = {held.producer for keep, held in zip(kept, block.held, strict=True) if held.needed_by and not keep}
     result = set()
     for module in {name for name in unit.values() if name}:

@@ -33,7 +33,7 @@ class Scheme:
     shared_heads: bool = False
 
     def assign(self, op: Operator) -> dict[str, tuple[str, ...]]:
-        """For each axis, the loop dims of `op` that it splits."""
+        """Return, for each axis, the loop dims of `op` that it splits."""
         loops, free = set(op.loops), set(op.loops).difference(op.whole)
         axes: dict[str, tuple[str, ...]] = {"dp": _present(loops, (d.BATCH,))}
         core = d.KEYS in loops
@@ -57,7 +57,7 @@ class Scheme:
         return {"etp": _present(loops, d.EXPERT_TENSOR_DIMS), "ep": (d.EXPERTS,), "edp": slots}
 
     def layout(self, op: Operator, use: Use, produced: bool = False) -> Layout:
-        """Layout of a tensor as `op` reads it, or as it produces it (then with partial sums)."""
+        """Return the layout of a tensor as `op` reads it, or as it produces it (then with partial sums)."""
         names = {theirs: ours for ours, theirs in use.names}
         dims = set(use.dims())
         places: dict[str, str] = {}
@@ -70,7 +70,7 @@ class Scheme:
         return Layout.of(places)
 
     def parts(self, op: Operator) -> dict[str, tuple[str, ...]]:
-        """For each loop dim, the axes that split it."""
+        """Return, for each loop dim, the axes that split it."""
         result: dict[str, list[str]] = {}
         for axis, splits in self.assign(op).items():
             for dim in splits:

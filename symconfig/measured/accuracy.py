@@ -22,8 +22,8 @@ def record(
     fitted: Sequence[tuple[Calibration, Sequence[Timed]]],
     sources: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
-    """schema symconfig.accuracy/2. fitted: each GPU type's fit with its runs; sources: the scores as plain data, each
-    with what `about` says of it.
+    """Return the record in the schema symconfig.accuracy/2. fitted: each GPU type's fit with its runs; sources: the
+    scores as plain data, each with what `about` says of it.
     """
     unseen = ratios(scores, fitted)
     return {
@@ -31,16 +31,16 @@ def record(
         "sources": list(sources),
         "left_out": [
             {
-                "cluster": found.cluster.name,
-                "n": found.rows,
+                "cluster": calibration.cluster.name,
+                "n": calibration.rows,
                 "models": len({item.row.model.name for _, item in runs}),
-                "fitted": _tidy(found.after),
-                "left_out": None if found.left_out is None else _tidy(found.left_out),
+                "fitted": _tidy(calibration.after),
+                "left_out": None if calibration.left_out is None else _tidy(calibration.left_out),
             }
-            for found, runs in fitted
+            for calibration, runs in fitted
         ],
         "unseen": _unseen_sources(fitted),
-        "constants": [_constants(found) for found, _ in fitted],
+        "constants": [_constants(calibration) for calibration, _ in fitted],
         "spread": {
             quantity: asdict(spread([each for each in unseen if each.quantity == quantity]))
             for quantity in ("time", "memory")
@@ -50,10 +50,10 @@ def record(
 
 
 def _unseen_sources(fitted: Sequence[tuple[Calibration, Sequence[Timed]]]) -> list[dict[str, Any]]:
-    """Each source's mean error over all GPU types, fitted and by fits that did not see it."""
+    """Return each source's mean error over all GPU types, fitted and by fits that did not see it."""
     parts: dict[str, list[SourceErrors]] = {}
-    for found, _ in fitted:
-        for each in found.sources:
+    for calibration, _ in fitted:
+        for each in calibration.sources:
             parts.setdefault(each.source, []).append(each)
     rows = {name: sum(each.n for each in mine) for name, mine in parts.items()}
     return [
@@ -67,12 +67,12 @@ def _unseen_sources(fitted: Sequence[tuple[Calibration, Sequence[Timed]]]) -> li
     ]
 
 
-def _constants(found: Calibration) -> dict[str, Any]:
-    """What was believed of each constant of a GPU type, what the runs made of it, and which runs took it far."""
-    basis = {name: prior.basis for name, prior in priors(found.cluster).items()}
-    left = {item.constant: item for item in found.left}
+def _constants(calibration: Calibration) -> dict[str, Any]:
+    """Record each constant of a GPU type before and after the fit, and the runs that moved it far."""
+    basis = {name: prior.basis for name, prior in priors(calibration.cluster).items()}
+    left = {item.constant: item for item in calibration.left}
     return {
-        "cluster": found.cluster.name,
+        "cluster": calibration.cluster.name,
         "constants": {
             p.name: {
                 "prior": significant(p.value, 3),
@@ -83,13 +83,15 @@ def _constants(found: Calibration) -> dict[str, Any]:
                 "deviations": round(left[p.name].deviations, 1) if p.name in left else None,
                 "rows": {name: round(share, 2) for name, share in left[p.name].rows} if p.name in left else {},
             }
-            for p, value, spread in zip(found.parameters, found.fit.values, found.fit.uncertainty, strict=True)
+            for p, value, spread in zip(
+                calibration.parameters, calibration.fit.values, calibration.fit.uncertainty, strict=True
+            )
         },
     }
 
 
 def about(file: Measurements, source: Source) -> dict[str, Any]:
-    """What a stranger needs to know of a source: where it was published, and what was run with what on which GPUs."""
+    """Describe a source to a stranger: where it was published, and what was run with what on which GPUs."""
     rows = [item.row for item in source.rows]
     sizes = {item.row.model.name: parameters(item.case.model).total for item in source.rows}
     every = [parameters(item.case.model).total for item in source.rows]
@@ -108,7 +110,7 @@ def about(file: Measurements, source: Source) -> dict[str, Any]:
 
 
 def _distinct(names: Iterable[str]) -> list[str]:
-    """Each once, the most frequent first."""
+    """Return each name once, the most frequent first."""
     return [name for name, _ in Counter(names).most_common()]
 
 

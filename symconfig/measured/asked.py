@@ -58,7 +58,7 @@ class Stated(Mapping[str, Any]):
         return len(self._options)
 
 
-class Asked:
+class RowOptions:
     """Options of a row, then of its source's assumption; keeps what was assumed."""
 
     def __init__(self, row: Row, assumption: Assumption, cluster: ClusterDescriptor | None = None) -> None:
@@ -75,7 +75,10 @@ class Asked:
 
     @property
     def ignored(self) -> tuple[str, ...]:
-        """Options that the row states and nothing has asked for, as `name: value`; those that are off say nothing."""
+        """Return the options that the row states and nothing has used, as `name: value`.
+
+        Those that are off are left out.
+        """
         left = self._own - self.stated.asked - _SAID_ELSEWHERE
         values = ((name, self.stated[name]) for name in sorted(left))
         return (
@@ -100,7 +103,7 @@ class Asked:
     def overlap(self, matters: bool) -> dict[str, bool]:
         """Return what runs beside other work: as the row states, and what it leaves out as the source does."""
         stated, usual = self.stated.get("overlap") or {}, self.assumption.options.get("overlap", {})
-        rest = {name: beside for name, beside in usual.items() if name not in stated}
+        rest = {name: default for name, default in usual.items() if name not in stated}
         self.guess("overlap", rest, matters and bool(rest))
         return {**rest, **stated}
 
@@ -134,23 +137,26 @@ class Asked:
 
 
 def _spelled(options: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """A row's options under the names that they have here, and what of them is not understood, as `name: value`."""
-    found, unread = dict(options), list[str]()
-    for words in filter(None, map(str.strip, str(found.pop("features", "")).split(";"))):
-        found |= _FEATURES.get(words, {})
+    """Split a row's options into those under the names that they have here, and the others, as `name: value`."""
+    spelled, unread = dict(options), list[str]()
+    for words in filter(None, map(str.strip, str(spelled.pop("features", "")).split(";"))):
+        spelled |= _FEATURES.get(words, {})
         unread += [] if words in _FEATURES else [f"features: {words}"]
     for theirs, (ours, meanings) in _SPELLED.items():
-        if theirs in found:
-            word = found.pop(theirs)
+        if theirs in spelled:
+            word = spelled.pop(theirs)
             if meanings and word not in meanings:
                 need = ", ".join(map(str, meanings))
                 raise InputError(Problem("is not understood", field=f"options.{theirs}", got=str(word), need=need))
-            found[ours] = meanings[word] if meanings else word
-    return found, tuple(unread)
+            spelled[ours] = meanings[word] if meanings else word
+    return spelled, tuple(unread)
 
 
 def _from_arguments(row: Row) -> dict[str, Any]:
-    """Options that the row's list of Megatron-LM's arguments states; what it leaves out is Megatron's default."""
+    """Return the options that the row's list of Megatron-LM's arguments states.
+
+    What it leaves out is Megatron's default.
+    """
     names = by_destination(row.options.megatron_args or {})
     local, added_apart = names.get("transformer_impl") == "local", names.get("gradient_accumulation_fusion") is False
     result: dict[str, Any] = {
@@ -187,7 +193,7 @@ def _from_arguments(row: Row) -> dict[str, Any]:
 
 
 def _deferred(row: Row) -> int:
-    """Microbatches whose gradient of the logits waits beside the one that is running."""
+    """Count the microbatches whose gradient of the logits waits while another one runs."""
     arguments, batch = row.options.megatron_args or {}, row.batch
     if not arguments.get("defer-embedding-wgrad-compute"):
         return 0

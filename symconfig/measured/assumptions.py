@@ -40,8 +40,8 @@ class ClusterDefault(Strict):
     reason: str
 
 
-class Habits(Strict):
-    """What a framework does beside its usual: fields of Framework and of its parts."""
+class Deviations(Strict):
+    """The deviations of a framework from its usual: fields of Framework and of its parts."""
 
     attention_rate: float | None = None
     product_rate: float | None = None
@@ -98,7 +98,7 @@ class Habits(Strict):
 
 
 class Recipe(Strict):
-    """What a source's public recipe sets beside its printed table.
+    """The settings that a source's public recipe adds to its printed table.
 
     Empty: for every program, version, model, GPU, precision. degrees: names, and those of their values that it holds
     for.
@@ -112,12 +112,12 @@ class Recipe(Strict):
     precisions: tuple[str, ...] = ()
     degrees: dict[Degree, tuple[int, ...]] = Field(default_factory=dict)
     options: dict[str, Any] = Field(default_factory=dict)
-    habits: Habits = Habits()
+    habits: Deviations = Deviations()
     model: dict[str, Any] = Field(default_factory=dict)
 
     def covers(self, row: Row) -> bool:
-        """Whether the row is a run of this recipe."""
-        asked = (
+        """Tell whether the row is a run of this recipe."""
+        pairs = (
             (self.software, row.software.name if row.software else None),
             (self.versions, row.software.version if row.software else None),
             (self.models, row.model.name),
@@ -125,18 +125,18 @@ class Recipe(Strict):
             (self.precisions, row.options.precision),
             *((values, row.parallel.get(name, 1)) for name, values in self.degrees.items()),
         )
-        return all(not known or value in known for known, value in asked)
+        return all(not known or value in known for known, value in pairs)
 
 
 class Tuned(Strict):
-    """Of which the source ran the best one, as it says, without printing it; beside what is assumed."""
+    """The ranges of which the source ran the best configuration, as it says, without printing it."""
 
     micro: tuple[int, ...] = ()
     vpp: tuple[int, ...] = Field(default=(), description="chunks of a stage; a number that no stage has is left out")
 
 
 class Assumption(Strict):
-    """For one source, or one release of its software. Only what a row leaves out is taken from here."""
+    """An assumption for one source, or one release of its software. Only what a row leaves out is taken from here."""
 
     source: str
     version: str | None = None
@@ -154,7 +154,7 @@ class Assumption(Strict):
     tuned: Tuned = Tuned()
     vpp: int = Field(default=1, description="chunks of a pipeline's stage, where rows do not print them")
     tuned_vpp: tuple[int, ...] = Field(default=(), description="numbers of chunks of which likewise")
-    habits: Habits = Habits()
+    habits: Deviations = Deviations()
     model: dict[str, Any] = Field(default_factory=dict)
     lora: Adapter | None = None
     packing: Packing | None = Field(default=None, description="of fine-tuning rows")
@@ -165,14 +165,14 @@ class Assumption(Strict):
     recipes: tuple[Recipe, ...] = ()
 
     def at(self, row: Row) -> Assumption:
-        """With the recipes that cover the row, a later one over an earlier one."""
-        options, habits, model = dict(self.options), self.habits.model_dump(exclude_none=True), dict(self.model)
+        """Lay the recipes that cover the row over the assumption, a later one over an earlier one."""
+        options, switches, model = dict(self.options), self.habits.model_dump(exclude_none=True), dict(self.model)
         for recipe in self.recipes:
             if recipe.covers(row):
                 options |= recipe.options
-                habits |= recipe.habits.model_dump(exclude_none=True)
+                switches |= recipe.habits.model_dump(exclude_none=True)
                 model |= recipe.model
-        return self.model_copy(update={"options": options, "habits": Habits(**habits), "model": model})
+        return self.model_copy(update={"options": options, "habits": Deviations(**switches), "model": model})
 
 
 class Assumptions(Strict):
@@ -184,7 +184,7 @@ class Assumptions(Strict):
     sources: tuple[Assumption, ...] = ()
 
     def of(self, source: str, version: str | None, gpu: str | None = None) -> Assumption:
-        """The release's own assumption before the source's; for an unknown source none."""
+        """Return the release's own assumption before the source's; for an unknown source none."""
         mine = [item for item in self.sources if item.source == source and item.version in (None, version)]
         mine = [item for item in mine if not item.gpus or gpu in item.gpus]
         mine.sort(key=lambda item: (item.version is None, not item.gpus))
@@ -201,7 +201,7 @@ _given: ContextVar[Assumptions | None] = ContextVar("given", default=None)
 
 @contextmanager
 def assuming(path: Path | None) -> Iterator[None]:
-    """Within, a person's own file stands before the assumptions that come with symconfig. Raises InputError."""
+    """Put a person's own file before the assumptions that come with symconfig, within the block. Raises InputError."""
     token = _given.set(None if path is None else _read(path).before(_own()))
     try:
         yield
@@ -210,7 +210,7 @@ def assuming(path: Path | None) -> Iterator[None]:
 
 
 def assumptions() -> Assumptions:
-    """The assumptions that come with symconfig, behind those of `assuming`."""
+    """Return the assumptions that come with symconfig, behind those of `assuming`."""
     return _given.get() or _own()
 
 

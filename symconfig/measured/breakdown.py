@@ -55,7 +55,7 @@ class Breakdown:
 
 
 def breakdown(files: Read, row_id: str) -> Breakdown:
-    """Raises InputError: no row has this id, or it cannot be predicted."""
+    """Break down one row's prediction; raise InputError where no row has this id, or it cannot be predicted."""
     rows = {row.id: (name, row) for name, content in files for row in content.rows}
     if row_id not in rows:
         hint = nearest(row_id, rows) or next((known for known in rows if row_id and row_id in known), None)
@@ -80,23 +80,26 @@ def breakdown(files: Read, row_id: str) -> Breakdown:
 
 
 def _of_row(problem: Problem, name: str, row_id: str) -> Problem:
-    """A problem of a row that cannot be predicted, with its place."""
+    """Return a problem of a row that cannot be predicted, with its place."""
     return replace(problem, file=problem.file or f"{row_id} of {name}")
 
 
 def parts(terms: Mapping[str, float], measured: float | None) -> tuple[Part, ...]:
-    """The terms of a sum, with the factor for each that would turn the sum into `measured`."""
+    """Return the terms of a sum, with the factor for each that would turn the sum into `measured`."""
     total = sum(terms.values())
-    found = []
+    result = []
     for name, value in terms.items():
         target = None if measured is None else measured - (total - value)
         needed = target / value if target is not None and target > 0 and value > 0 else None
-        found.append(Part(name, value, value / total if total else 0.0, needed))
-    return tuple(found)
+        result.append(Part(name, value, value / total if total else 0.0, needed))
+    return tuple(result)
 
 
 def _compared(item: Judged) -> tuple[str, dict[str, float]]:
-    """What the measured memory is, and the parts of its counterpart; without a measurement those of the whole GPU."""
+    """Name the measured memory, and return the parts of its counterpart.
+
+    Without a measurement those of the whole GPU.
+    """
     measured, prediction = item.row.measured, item.prediction
     peaks = prediction.stage_bytes
     stage = compared_stage(item.row, prediction)
@@ -116,20 +119,20 @@ def _compared(item: Judged) -> tuple[str, dict[str, float]]:
 
 
 def _stated(item: Judged) -> tuple[tuple[str, Mapping[str, Any]], ...]:
-    """What the row says, section by section."""
+    """Return the statements of the row, section by section."""
     document = item.row.model_dump(mode="json", by_alias=True, exclude_none=True)
     sections = ("model", "cluster", "software", "parallel", "batch", "options", "measured", "derived")
     return tuple((name, document[name]) for name in sections if document.get(name))
 
 
 def _stages(item: Judged) -> tuple[Stage, ...]:
-    """Neighbours that hold the same bytes as one."""
+    """Return the stages, with neighbours that hold the same bytes as one."""
     held, peaks = item.prediction.stage_parts, item.prediction.stage_bytes
-    found: list[Stage] = []
+    groups: list[Stage] = []
     for number, peak in enumerate(peaks):
         content = tuple((name, values[number]) for name, values in held.items())
-        if found and found[-1].parts == content:
-            found[-1] = Stage(found[-1].first, number, content, peak)
+        if groups and groups[-1].parts == content:
+            groups[-1] = Stage(groups[-1].first, number, content, peak)
         else:
-            found.append(Stage(number, number, content, peak))
-    return tuple(found)
+            groups.append(Stage(number, number, content, peak))
+    return tuple(groups)

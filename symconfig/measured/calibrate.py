@@ -79,7 +79,7 @@ class Calibration:
 
     @property
     def before(self) -> float:
-        """Mean absolute relative error over all rows."""
+        """Return the mean absolute relative error over all rows."""
         return _mean([(e.n, e.before) for e in self.sources])
 
     @property
@@ -88,46 +88,46 @@ class Calibration:
 
     @property
     def left_out(self) -> float | None:
-        """Of each row by the fit that did not see its model; None: all rows are of one model."""
+        """Return the mean error of each row by the fit that did not see its model; None: all rows are of one model."""
         if any(e.left_out is None for e in self.sources):
             return None
         return _mean([(e.n, e.left_out) for e in self.sources if e.left_out is not None])
 
     @property
     def profile(self) -> ClusterDescriptor:
-        """The cluster with its fitted constants."""
+        """Return the cluster with its fitted constants."""
         return self.cluster.model_copy(update={"kernels": self.kernels})
 
 
 def calibrate(
     cluster: ClusterDescriptor, judged: Sequence[tuple[str, Judged]], command: str, from_scratch: bool = False
 ) -> Calibration:
-    """judged: (source, row) of runs with seconds on GPUs of this type. command: what the fitted constants name as
-    their source. from_scratch: forget what the cluster says of its kernels.
+    """Fit the constants of a GPU type; judged: (source, row) of runs with seconds on GPUs of this type. command: what
+    the fitted constants name as their source. from_scratch: forget what the cluster says of its kernels.
     """
     rows = [item for _, item in judged]
     measured = np.log([item.time[1] for item in rows if item.time])
     parameters = _parameters(cluster, from_scratch)
     groups = [source for source, _ in judged]
     evaluate = _evaluator(rows, _believed(cluster.kernels, parameters), parameters)
-    found = fit(evaluate, measured, parameters, groups, [[item.row.model.name for item in rows], groups])
+    fitted = fit(evaluate, measured, parameters, groups, [[item.row.model.name for item in rows], groups])
     stated = constants(cluster.kernels)
     before = evaluate(np.log(np.array([[stated[p.name]] for p in parameters], dtype=np.float64)))[:, 0]
     return Calibration(
         cluster,
-        with_fitted(cluster.kernels, parameters, found, f"fitted: {command}"),
+        with_fitted(cluster.kernels, parameters, fitted, f"fitted: {command}"),
         parameters,
-        _errors(judged, measured, before, found),
-        left_priors(parameters, found, [item.row.id for item in rows]),
+        _errors(judged, measured, before, fitted),
+        left_priors(parameters, fitted, [item.row.id for item in rows]),
         len(rows),
-        found,
+        fitted,
     )
 
 
-def left_priors(parameters: Sequence[Parameter], found: Fit, ids: Sequence[str]) -> tuple[Left, ...]:
+def left_priors(parameters: Sequence[Parameter], fitted: Fit, ids: Sequence[str]) -> tuple[Left, ...]:
     """Return the constants more than FAR deviations from their priors, with the rows that pull them most."""
     result = []
-    for p, value, pull in zip(parameters, found.values, found.pull, strict=True):
+    for p, value, pull in zip(parameters, fitted.values, fitted.pull, strict=True):
         way = float(np.log(value / p.value))
         if abs(way) <= FAR * p.uncertainty:
             continue
@@ -158,13 +158,16 @@ def _parameters(cluster: ClusterDescriptor, from_scratch: bool) -> tuple[Paramet
 
 
 def _believed(kernels: Kernels, parameters: Sequence[Parameter]) -> Kernels:
-    """The constants before any row is seen."""
+    """Return the constants before any row is seen."""
     update = {p.name: Quantity(value=p.value, source="believed", uncertainty=p.uncertainty) for p in parameters}
     return kernels.model_copy(update=update)
 
 
 def _evaluator(rows: Sequence[Judged], kernels: Kernels, parameters: Sequence[Parameter]) -> Callable[[Array], Array]:
-    """log constants [parameters, n] -> log seconds [rows, n]; the other constants are those of `kernels`."""
+    """Return a function: log constants [parameters, n] -> log seconds [rows, n].
+
+    Other constants are those of `kernels`.
+    """
     timers = [_timers(item, kernels) for item in rows]
 
     def evaluate(theta: Array) -> Array:
@@ -179,29 +182,27 @@ def _evaluator(rows: Sequence[Judged], kernels: Kernels, parameters: Sequence[Pa
 
 
 def _timers(item: Judged, kernels: Kernels) -> list[Timer]:
-    """Of every configuration of which the row's source ran the best one."""
+    """Return a timer of every configuration of which the row's source ran the best one."""
     what = item.case
     cluster = what.cluster.model_copy(update={"kernels": kernels})
     stage = timed_stage(item.row)
     return [Timer(what.model, cluster, configuration, stage) for configuration in (what.configuration, *what.others)]
 
 
-def with_fitted(kernels: Kernels, parameters: Sequence[Parameter], found: Fit, source: str) -> Kernels:
-    """The constants with those that were fitted."""
+def with_fitted(kernels: Kernels, parameters: Sequence[Parameter], result: Fit, source: str) -> Kernels:
+    """Return the constants with those that were fitted."""
     update = {
         p.name: Quantity(
             value=significant(value, 3),
             source=source,
             uncertainty=significant(max(spread, LEAST_UNCERTAINTY), 2),
         )
-        for p, value, spread in zip(parameters, found.values, found.uncertainty, strict=True)
+        for p, value, spread in zip(parameters, result.values, result.uncertainty, strict=True)
     }
     return kernels.model_copy(update=update)
 
 
-def _errors(
-    judged: Sequence[tuple[str, Judged]], measured: Array, before: Array, found: Fit
-) -> tuple[SourceErrors, ...]:
+def _errors(judged: Sequence[tuple[str, Judged]], measured: Array, before: Array, fit: Fit) -> tuple[SourceErrors, ...]:
     def mape(log_s: Array, chosen: Sequence[int]) -> float:
         return float(np.mean(np.abs(np.exp(log_s[chosen] - measured[chosen]) - 1)))
 
@@ -210,14 +211,14 @@ def _errors(
     for source in dict.fromkeys(source for source, _ in judged):
         mine = [index for index, (name, _) in enumerate(judged) if name == source]
         models = {judged[index][1].row.model.name for index in mine}
-        without_model, without_source = found.left_out_log_s
+        without_model, without_source = fit.left_out_log_s
         result.append(
             SourceErrors(
                 source=source,
                 models=len(models),
                 n=len(mine),
                 before=mape(before, mine),
-                after=mape(found.log_s, mine),
+                after=mape(fit.log_s, mine),
                 left_out=mape(without_model, mine) if len(every) > 1 else None,
                 unseen=mape(without_source, mine),
             )

@@ -12,7 +12,7 @@ from symconfig.descriptor.measurements import Row
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError, Problem
 from symconfig.graph.operator import LAYER
-from symconfig.measured.asked import Asked
+from symconfig.measured.asked import RowOptions
 from symconfig.measured.assumptions import assumptions
 from symconfig.measured.flops import COUNTING, Counting
 from symconfig.measured.row_framework import framework_of
@@ -28,7 +28,8 @@ _SELECTIVE = frozenset({"core_attn"})
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What a row ran. taken: what the row does not state, and changes the prediction, with the assumed value.
+    """A row's run as the cost model takes it. taken: what the row does not state, and changes the prediction, with the
+    assumed value.
 
     documented: the same, where the source states it for all its rows, in its text, recipes or code.
 
@@ -50,12 +51,12 @@ class Case:
 
     @property
     def assumed(self) -> tuple[str, ...]:
-        """Names of what was assumed; empty: the row states everything."""
+        """Return the names of what was assumed; empty: the row states everything."""
         return tuple(name for name, _ in self.taken)
 
 
 def case(source: str, row: Row, model: ModelDescriptor | None = None, cluster: ClusterDescriptor | None = None) -> Case:
-    """model, cluster: what ran, where the caller knows it better than the row says.
+    """Turn a row into a case; model, cluster: what ran, where the caller knows it better than the row says.
 
     Raises InputError when the row leaves out what no assumption gives.
     """
@@ -64,81 +65,89 @@ def case(source: str, row: Row, model: ModelDescriptor | None = None, cluster: C
             raise InputError(Problem(f"the run holds {held} that it does not state", field="model.name"))
     version = row.software.version if row.software else None
     assumption = assumptions().of(source, version, row.cluster.gpu).at(row)
-    asked = Asked(row, assumption, cluster)
-    micro, seq_length = asked.batch("micro"), asked.batch("seq_length")
-    model = model or model_of(row, asked, seq_length)
+    options = RowOptions(row, assumption, cluster)
+    micro, seq_length = options.batch("micro"), options.batch("seq_length")
+    model = model or model_of(row, options, seq_length)
     p = row.parallel
     tp, pp, cp = (p.get(degree, 1) for degree in ("tp", "pp", "cp"))
-    ep = p.get("ep") or int(asked.option("ep", 1, "ep" in assumption.options))
-    dp = _data_parallel(row, asked, tp * cp, pp, micro)
-    layout = str(asked.option("layout", "", "layout" in assumption.options))
+    ep = p.get("ep") or int(options.option("ep", 1, "ep" in assumption.options))
+    dp = _data_parallel(row, options, tp * cp, pp, micro)
+    layout = str(options.option("layout", "", "layout" in assumption.options))
     cut = max(1, len(expanded(layout)) // pp) if layout else assumption.vpp
     chunks = p.get("vpp") or (1 if pp == 1 or row.options.megatron_args else cut)
     unstated = "vpp" not in p and pp > 1 and not row.options.megatron_args
     parts = [n for n in assumption.tuned.vpp if unstated and not layout and model.num_hidden_layers % (pp * n) == 0]
-    asked.tuned("vpp", chunks, parts, unstated)
-    asked.guess("lora", assumption.lora, row.task == "lora" and row.model.lora is None)
-    packing = None if asked.stated.get("packed_single_sample") or row.task == "pretrain" else assumption.packing
-    asked.guess("packing", packing, True)
+    options.tuned("vpp", chunks, parts, unstated)
+    options.guess("lora", assumption.lora, row.task == "lora" and row.model.lora is None)
+    packing = None if options.stated.get("packed_single_sample") or row.task == "pretrain" else assumption.packing
+    options.guess("packing", packing, True)
     configuration = Configuration(
-        degrees=Degrees(tp=tp, pp=pp, vpp=chunks, cp=cp, ep=ep, etp=_expert_tensor_parallel(row, asked), dp=dp),
+        degrees=Degrees(tp=tp, pp=pp, vpp=chunks, cp=cp, ep=ep, etp=_expert_tensor_parallel(row, options), dp=dp),
         micro=micro,
         global_batch=row.batch.global_ or micro * dp * (row.batch.grad_accum or 1),
         seq_length=seq_length,
-        precision=asked.option("precision", "bf16"),
-        sequence_parallel=bool(asked.option("sequence_parallel", False, tp > 1) and tp > 1),
-        cp_comm=asked.option("cp_comm", "p2p", cp > 1 and "cp_comm" in assumption.options),
-        modules=_recompute(asked),
-        block_layers=_repeated_layers(asked, model, pp),
-        zero=asked.zero(dp * cp > 1),
-        framework=_in_groups(asked, framework_of(asked, model, (tp, pp, dp * cp)), dp * cp),
-        ends_as_layers=_pair(asked.option("ends_as_layers", (0, 0), pp > 1 and "ends_as_layers" in assumption.options)),
+        precision=options.option("precision", "bf16"),
+        sequence_parallel=bool(options.option("sequence_parallel", False, tp > 1) and tp > 1),
+        cp_comm=options.option("cp_comm", "p2p", cp > 1 and "cp_comm" in assumption.options),
+        modules=_recompute(options),
+        block_layers=_repeated_layers(options, model, pp),
+        zero=options.zero(dp * cp > 1),
+        framework=_in_groups(options, framework_of(options, model, (tp, pp, dp * cp)), dp * cp),
+        ends_as_layers=_pair(
+            options.option("ends_as_layers", (0, 0), pp > 1 and "ends_as_layers" in assumption.options)
+        ),
         packing=packing,
         layout=layout,
-        activation_offload=bool(asked.stated.get("activation_offload")),
-        first_layers=asked.stated.get("first_layers"),
-        last_layers=asked.stated.get("last_layers"),
+        activation_offload=bool(options.stated.get("activation_offload")),
+        first_layers=options.stated.get("first_layers"),
+        last_layers=options.stated.get("last_layers"),
     )
-    taken, documented = tuple(asked.taken.items()), tuple(asked.documented.items())
+    taken, documented = tuple(options.taken.items()), tuple(options.documented.items())
     return Case(
         model=model,
-        cluster=asked.cluster,
+        cluster=options.cluster,
         configuration=configuration,
         taken=taken,
         others=_others(configuration, row, (micro, *assumption.tuned.micro), (chunks, *parts)),
         counting=assumption.flops,
         reason=assumption.reason,
         documented=documented,
-        ignored=asked.ignored,
+        ignored=options.ignored,
     )
 
 
 def _others(c: Configuration, row: Row, sizes: Sequence[int], chunks: Sequence[int]) -> tuple[Configuration, ...]:
-    """The configuration with every other micro-batch and number of chunks that may have run."""
-    found = product(sizes if row.batch.micro is None else sizes[:1], chunks)
-    each = (replace(c, micro=size, degrees=replace(c.degrees, vpp=n)) for size, n in found)
+    """Return the configuration with every other micro-batch and number of chunks that may have run."""
+    combinations = product(sizes if row.batch.micro is None else sizes[:1], chunks)
+    each = (replace(c, micro=size, degrees=replace(c.degrees, vpp=n)) for size, n in combinations)
     return tuple(one for one in each if one != c and _runs(one))
 
 
 def _runs(c: Configuration) -> bool:
-    """Whether microbatches are whole, and so many that Megatron-LM's schedule can interleave them."""
+    """Tell whether microbatches are whole, and so many that Megatron-LM's schedule can interleave them."""
     microbatches, left = divmod(c.global_batch, c.degrees.dp * c.micro)
     return not left and (c.degrees.vpp == 1 or microbatches % c.degrees.pp == 0)
 
 
-def _expert_tensor_parallel(row: Row, asked: Asked) -> int:
-    """Megatron's default is the rest's tensor parallelism; where only the experts' degree is stated, they are whole."""
+def _expert_tensor_parallel(row: Row, options: RowOptions) -> int:
+    """Return the experts' tensor parallelism: Megatron's default is the rest's.
+
+    Where only ep is stated, they are whole.
+    """
     p = row.parallel
     if "etp" in p or not row.model.num_experts:
         return p.get("etp", 1)
-    degree = asked.option("etp", 1 if "ep" in p else p.get("tp", 1), "etp" in asked.assumption.options)
+    degree = options.option("etp", 1 if "ep" in p else p.get("tp", 1), "etp" in options.assumption.options)
     return int(degree)
 
 
-def _data_parallel(row: Row, asked: Asked, inner: int, pp: int, micro: int) -> int:
-    """inner: ranks of one replica of a stage. Experts need as many ranks as their degrees say."""
+def _data_parallel(row: Row, options: RowOptions, inner: int, pp: int, micro: int) -> int:
+    """Return the data-parallel degree; inner: ranks of one replica of a stage.
+
+    Experts need as many ranks as their degrees say.
+    """
     p, whole = row.parallel, row.batch.global_
-    ranks = p.get("ep", 1) * _expert_tensor_parallel(row, asked)
+    ranks = p.get("ep", 1) * _expert_tensor_parallel(row, options)
     stated, gpus = p.get("dp"), row.cluster.gpus
     if stated and gpus and stated * inner * pp != gpus:
         raise InputError(
@@ -149,19 +158,19 @@ def _data_parallel(row: Row, asked: Asked, inner: int, pp: int, micro: int) -> i
                 need=str(gpus),
             )
         )
-    found = stated or (gpus or 0) // (inner * pp)
-    dp = max(1, found, -(-ranks // inner))
-    asked.guess("dp", dp, ("dp" not in p and row.cluster.gpus is None) or dp != found)
+    replicas = stated or (gpus or 0) // (inner * pp)
+    dp = max(1, replicas, -(-ranks // inner))
+    options.guess("dp", dp, ("dp" not in p and row.cluster.gpus is None) or dp != replicas)
     if whole and whole < micro * dp:  # these GPUs cannot have run this batch
         dp = max(1, whole // micro)
-        asked.guess("dp", dp, True)
+        options.guess("dp", dp, True)
     return dp
 
 
-def _in_groups(asked: Asked, framework: Framework, replicas: int) -> Framework:
-    """With as many instances of the optimizer's state as there are groups of replicas that share one (-1: all do)."""
-    inside = {"hsdp": asked.row.cluster.gpus_per_node}.get(str(asked.stated.get("fsdp")))
-    groups = (asked.stated.get("zero1_group"), asked.stated.get("fsdp_degree"), inside)
+def _in_groups(options: RowOptions, framework: Framework, replicas: int) -> Framework:
+    """Set as many instances of the optimizer's state as there are groups of replicas that share one (-1: all do)."""
+    inside = {"hsdp": options.row.cluster.gpus_per_node}.get(str(options.stated.get("fsdp")))
+    groups = (options.stated.get("zero1_group"), options.stated.get("fsdp_degree"), inside)
     size = next((size for size in groups if size), -1)
     return framework if size < 0 else replace(framework, optimizer_instances=max(1, replicas // size))
 
@@ -171,27 +180,28 @@ def _pair(places: Sequence[int]) -> tuple[int, int]:
     return int(first), int(last)
 
 
-def _recompute(asked: Asked) -> frozenset[str]:
-    word = str(asked.option("recompute", "none"))
+def _recompute(options: RowOptions) -> frozenset[str]:
+    word = str(options.option("recompute", "none"))
     if word == "full":
         return frozenset({LAYER})
-    if word == "selective" and "recompute_modules" in asked.stated:
-        return frozenset(asked.stated["recompute_modules"])
+    if word == "selective" and "recompute_modules" in options.stated:
+        return frozenset(options.stated["recompute_modules"])
     if not word.startswith("selective"):
         return frozenset()
-    if "selective_modules" in asked.assumption.options:
-        asked.guess("selective_modules", asked.assumption.options["selective_modules"], True)
-    return frozenset(asked.assumption.options.get("selective_modules", _SELECTIVE))
+    if "selective_modules" in options.assumption.options:
+        options.guess("selective_modules", options.assumption.options["selective_modules"], True)
+    return frozenset(options.assumption.options.get("selective_modules", _SELECTIVE))
 
 
-def _repeated_layers(asked: Asked, model: ModelDescriptor, pp: int) -> int:
-    """Layers of a stage that run again whole, where only the first ones do, or where a framework's selective recompute
-    takes every n-th layer.
+def _repeated_layers(options: RowOptions, model: ModelDescriptor, pp: int) -> int:
+    """Count a stage's layers that run again whole, where only the first ones do, or every n-th.
+
+    The latter is a framework's selective recompute.
     """
-    if asked.stated.get("recompute") == "full" and asked.stated.get("recompute_method") == "block":
-        return int(asked.stated["recompute_layers"])
-    every = int(asked.assumption.options.get("selective_every", 0))
-    if not every or not str(asked.option("recompute", "none")).startswith("selective"):
+    if options.stated.get("recompute") == "full" and options.stated.get("recompute_method") == "block":
+        return int(options.stated["recompute_layers"])
+    every = int(options.assumption.options.get("selective_every", 0))
+    if not every or not str(options.option("recompute", "none")).startswith("selective"):
         return 0
-    asked.guess("selective_every", every, True)
+    options.guess("selective_every", every, True)
     return -(-model.num_hidden_layers // (pp * every))

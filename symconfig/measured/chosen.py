@@ -27,16 +27,16 @@ def chosen(judged: Sequence[Judged]) -> Judged:
     return fit[next(place for place, each in enumerate(drawn) if each is best)]
 
 
-def _found(item: Judged) -> Found:
+def _point(item: Judged) -> Found:
     what, step = item.case, item.prediction.predicted.step_s
     return replace(as_found(what.model, what.cluster, what.configuration), step_s=step, score=step)
 
 
 def _fits(item: Judged) -> float:
-    found = _found(item)
-    return fitting(found.request, found.machine, item.prediction.predicted.peak_bytes, item.case.cluster)
+    point = _point(item)
+    return fitting(point.request, point.machine, item.prediction.predicted.peak_bytes, item.case.cluster)
 
 
 def _drawn(item: Judged) -> Drawn:
-    found, cluster = _found(item), item.case.cluster
-    return Drawn(found, simplicity(found, cluster.near), step_seconds(found, cluster, Draws.of(cluster)))
+    point, cluster = _point(item), item.case.cluster
+    return Drawn(point, simplicity(point, cluster.joined_gpus), step_seconds(point, cluster, Draws.of(cluster)))

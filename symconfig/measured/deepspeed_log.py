@@ -76,10 +76,13 @@ WANTED = (
 
 
 class DeepSpeedReader:
-    """Reads line by line into what is collected. `wants_all`: within the printed JSON every line counts."""
+    """A reader of a log, line by line, into what is collected.
 
-    def __init__(self, found: Collected) -> None:
-        self.found = found
+    `wants_all`: within the printed JSON every line counts.
+    """
+
+    def __init__(self, collected: Collected) -> None:
+        self.collected = collected
         self._json: list[str] = []
         self._depth = 0
 
@@ -97,16 +100,16 @@ class DeepSpeedReader:
 
     def _settings(self, line: str) -> None:
         if match := _SETTING.search(line):
-            self.found.deepspeed = True
-            self.found.config.setdefault(match[1], value(match[2]))
+            self.collected.deepspeed = True
+            self.collected.config.setdefault(match[1], value(match[2]))
         for name, pattern in _TRAINER_SETTINGS.items():
             if match := pattern.search(line):
-                self.found.config.setdefault(name, value(match[1].replace(",", "")))
+                self.collected.config.setdefault(name, value(match[1].replace(",", "")))
         if match := _OWN.search(line):
             world, tp, cp, dp, micro, accumulate, length = map(int, match.groups())
-            self.found.deepspeed = True
-            self.found.starting += 1
-            self.found.config = {
+            self.collected.deepspeed = True
+            self.collected.starting += 1
+            self.collected.config = {
                 "world_size": world,
                 "tensor_parallel.autotp_size": tp,
                 "sequence_parallel_size": cp,
@@ -114,13 +117,13 @@ class DeepSpeedReader:
                 "gradient_accumulation_steps": accumulate,
                 "train_batch_size": micro * accumulate * dp * tp,
                 "seq_length": length,
-            } | self.found.config
+            } | self.collected.config
         if (match := _JSON.search(line)) and not self._json:
-            self.found.deepspeed = True
+            self.collected.deepspeed = True
             self._more_json(match[1])
 
     def _more_json(self, line: str) -> None:
-        """Collects until the braces close; what is no JSON then (lines of others in between) is let go."""
+        """Collect JSON until the braces close; what is no JSON then (lines of others in between) is dropped."""
         self._json.append(line)
         self._depth += line.count("{") - line.count("}")
         if self._depth > 0 and len(self._json) < _LONGEST_JSON:
@@ -131,62 +134,62 @@ class DeepSpeedReader:
             data = None
         self._json, self._depth = [], 0
         if isinstance(data, dict):
-            self.found.config |= _flat(data)
+            self.collected.config |= _flat(data)
 
     def _events(self, line: str) -> None:
         if "OVERFLOW" in line:
-            self.found.disturb("the update was skipped")
+            self.collected.disturb("the update was skipped")
         elif "aving model checkpoint" in line or "checkpoint saved" in line:
-            self.found.disturb("a checkpoint was saved")
+            self.collected.disturb("a checkpoint was saved")
         elif "Running Evaluation" in line or "eval_loss" in line:
-            self.found.disturb("the model was evaluated")
+            self.collected.disturb("the model was evaluated")
         elif "DeepSpeedEngine configuration" in line or "DeepSpeed info: version" in line:
-            self.found.deepspeed = True
-            self.found.starting += 1
+            self.collected.deepspeed = True
+            self.collected.starting += 1
 
     def _steps(self, number: int, line: str) -> None:
-        found = self.found
+        collected = self.collected
         for match in _PIPELINE.finditer(line):
-            found.deepspeed = True
+            collected.deepspeed = True
             if (seconds := positive(match[2])) is not None:
                 rate = positive(match[3])
-                found.step("pipeline", Step(int(match[1]), number, seconds, samples_per_s=rate))
+                collected.step("pipeline", Step(int(match[1]), number, seconds, samples_per_s=rate))
         for match in _OWN_STEP.finditer(line):
-            found.deepspeed = True
+            collected.deepspeed = True
             if (seconds := positive(match[2])) is not None:
-                found.step("step", Step(int(match[1]), number, seconds))
+                collected.step("step", Step(int(match[1]), number, seconds))
             self._remember(line, max_allocated=float(match[3]) * GIB)
         for kind, pattern in (("throughput", _THROUGHPUT), ("average", _AVERAGE)):
             for match in pattern.finditer(line):
-                found.deepspeed = True
+                collected.deepspeed = True
                 *_, rate_word, allocated, peak = match.groups()
                 if (rate := positive(rate_word)) is not None:
-                    found.step(kind, Step(int(match[1]), number, None, samples_per_s=rate))
+                    collected.step(kind, Step(int(match[1]), number, None, samples_per_s=rate))
                 if allocated and peak:
                     self._remember(line, allocated=float(allocated) * GIB, max_allocated=float(peak) * GIB)
         rates = {name: positive(word) for name, word in _TRAINER.findall(line)}
         if rates.get("steps") or rates.get("samples"):
             steps = rates.get("steps")
-            found.trainer = True
-            found.step("average", Step(0, number, 1 / steps if steps else None, samples_per_s=rates.get("samples")))
+            collected.trainer = True
+            collected.step("average", Step(0, number, 1 / steps if steps else None, samples_per_s=rates.get("samples")))
 
     def _memory(self, line: str) -> None:
         if "Max_MA" not in line:
             return
-        found = {name: match for name, pattern in _BYTES.items() if (match := pattern.search(line))}
-        if "max_allocated" in found:
-            self.found.deepspeed = True
+        matches = {name: match for name, pattern in _BYTES.items() if (match := pattern.search(line))}
+        if "max_allocated" in matches:
+            self.collected.deepspeed = True
             units = {"G": GIB, "M": MIB}
-            self._remember(line, **{name: float(match[1]) * units[match[2]] for name, match in found.items()})
+            self._remember(line, **{name: float(match[1]) * units[match[2]] for name, match in matches.items()})
 
     def _remember(self, line: str, **figures: float) -> None:
         match = _RANK.search(line)
         rank = int(match[1]) if match else prefix(line)[0]
-        self.found.remember(rank, **{name: number for name, number in figures.items() if number < 1e15})
+        self.collected.remember(rank, **{name: number for name, number in figures.items() if number < 1e15})
 
 
 def _flat(data: dict[str, Any], path: str = "", depth: int = 0) -> dict[str, Any]:
-    """Nested settings by dotted key."""
+    """Flatten nested settings to dotted keys."""
     result: dict[str, Any] = {}
     for key, item in data.items():
         name = f"{path}{key}"

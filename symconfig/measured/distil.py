@@ -35,7 +35,7 @@ CLOCKED = ("gemm_efficiency", "gemm_efficiency_low", "attention_efficiency")
 
 
 def seconds(rows: Sequence[Measured], values: Constants, n: int) -> Array:
-    """[rows, n]: what the cost model says under n sets of constants."""
+    """Return the seconds [rows, n] that the cost model predicts under n sets of constants."""
     result = np.zeros((len(rows), n))
     clusters = {id(row.cluster): row.cluster for row in rows}
     for key, cluster in clusters.items():
@@ -60,7 +60,7 @@ def _message_s(message: Message, levels: Constants) -> Array | float:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class GpuConstants:
     """The constants of one GPU type. offsets: of each group of rows; off: what is left of each row; both in logarithms
     of measured over modelled seconds.
     """
@@ -72,7 +72,7 @@ class Found:
     off: Array
 
 
-def fitted(rows: Sequence[Measured]) -> Found:
+def fitted(rows: Sequence[Measured]) -> GpuConstants:
     """Fit the constants of one GPU type, and how far each source is off as a whole.
 
     A source's own offset keeps the sizes that it happens to have from passing for what sizes do. One far from the
@@ -80,13 +80,13 @@ def fitted(rows: Sequence[Measured]) -> Found:
     """
     offsets: dict[str, float] = {}
     for _ in range(ROUNDS):
-        found = _fitted(rows, offsets)
-        offsets = found.offsets
-    return found
+        result = _fitted(rows, offsets)
+        offsets = result.offsets
+    return result
 
 
-def _fitted(rows: Sequence[Measured], before: Mapping[str, float]) -> Found:
-    """One round. before: offsets as the last one found them."""
+def _fitted(rows: Sequence[Measured], before: Mapping[str, float]) -> GpuConstants:
+    """Run one round of the fit. before: offsets as the last one found them."""
     needed = frozenset().union(*(row.needs for row in rows))
     names = [name for name in Kernels.model_fields if name in needed]
     groups = [_group(row) for row in rows]
@@ -105,13 +105,13 @@ def _fitted(rows: Sequence[Measured], before: Mapping[str, float]) -> Found:
         return result
 
     measured = np.log([row.seconds for row in rows])
-    found = fit(evaluate, measured, parameters, groups, ())
-    return Found(
+    fitted = fit(evaluate, measured, parameters, groups, ())
+    return GpuConstants(
         rows=tuple(rows),
-        values=dict(zip(names, found.values.tolist(), strict=False)),
-        uncertainty=dict(zip(names, found.uncertainty.tolist(), strict=False)),
-        offsets=dict(zip(sources, np.log(found.values[len(names) :]).tolist(), strict=True)),
-        off=measured - found.log_s,
+        values=dict(zip(names, fitted.values.tolist(), strict=False)),
+        uncertainty=dict(zip(names, fitted.uncertainty.tolist(), strict=False)),
+        offsets=dict(zip(sources, np.log(fitted.values[len(names) :]).tolist(), strict=True)),
+        off=measured - fitted.log_s,
     )
 
 
@@ -119,47 +119,47 @@ def _group(row: Measured) -> str:
     return f"{row.source}: {', '.join(sorted(row.needs))}"
 
 
-def constant(found: Found, name: str) -> dict[str, Any]:
-    """One constant as model_zoo/kernel_priors.yaml has it."""
-    mine = [row for row in found.rows if name in row.needs]
+def constant(one: GpuConstants, name: str) -> dict[str, Any]:
+    """Return one constant as model_zoo/kernel_priors.yaml has it."""
+    mine = [row for row in one.rows if name in row.needs]
     return {
-        "value": significant(found.values[name], 3),
-        "uncertainty": significant(found.uncertainty[name], 2),
+        "value": significant(one.values[name], 3),
+        "uncertainty": significant(one.uncertainty[name], 2),
         "rows": len(mine),
         "sources": sorted({row.source for row in mine}),
     }
 
 
-def spread(types: Sequence[Found], name: str) -> float:
-    """How far a training's kernels may be from measured ones: they are as another source, with other shapes, for long.
+def spread(types: Sequence[GpuConstants], name: str) -> float:
+    """Return how far a training's kernels may be from measured ones: they count as another source, with other shapes.
 
     Shapes count as what is left of the rows of a GPU type, whatever its source.
     """
     around = []
-    for found in types:
-        mine = [index for index, row in enumerate(found.rows) if name in row.needs]
+    for one in types:
+        mine = [index for index, row in enumerate(one.rows) if name in row.needs]
         if mine:
-            around.append(DEVIATION * float(np.median(np.abs(found.off[mine]))))
+            around.append(DEVIATION * float(np.median(np.abs(one.off[mine]))))
     return float(np.sqrt(BETWEEN_SOURCES**2 + np.median(around) ** 2 + SUSTAINED**2 * (name in CLOCKED)))
 
 
-def distilled(types: Sequence[Found]) -> dict[str, Any]:
-    """The GPU types and the spreads as model_zoo/kernel_priors.yaml has them."""
+def distilled(types: Sequence[GpuConstants]) -> dict[str, Any]:
+    """Return the GPU types and the spreads as model_zoo/kernel_priors.yaml has them."""
     gpus = []
-    for found in types:
-        constants = {name: constant(found, name) for name in found.values}
-        gpus.append({"cluster": min(row.cluster.name for row in found.rows), "constants": constants})
+    for one in types:
+        constants = {name: constant(one, name) for name in one.values}
+        gpus.append({"cluster": min(row.cluster.name for row in one.rows), "constants": constants})
     gpus.sort(key=lambda gpu: str(gpu["cluster"]))
     measured = [name for name in RATES if any(name in gpu["constants"] for gpu in gpus)]
     return {"spread": {name: significant(spread(types, name), 2) for name in measured}, "gpus": gpus}
 
 
 def distil(folder: Path) -> dict[str, Any]:
-    """All of a folder, in the schema symconfig.kernel_priors/1."""
+    """Distil all files of a folder, in the schema symconfig.kernel_priors/1."""
     titles, rows = read(folder)
     types: dict[object, list[Measured]] = {}
     for row in rows:
         types.setdefault(gpu_type(row.cluster), []).append(row)
-    found = distilled([fitted(mine) for mine in types.values()])
-    used = {name for gpu in found["gpus"] for item in gpu["constants"].values() for name in item["sources"]}
-    return {"schema": "symconfig.kernel_priors/1", "sources": {name: titles[name] for name in sorted(used)}, **found}
+    data = distilled([fitted(mine) for mine in types.values()])
+    used = {name for gpu in data["gpus"] for item in gpu["constants"].values() for name in item["sources"]}
+    return {"schema": "symconfig.kernel_priors/1", "sources": {name: titles[name] for name in sorted(used)}, **data}

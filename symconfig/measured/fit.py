@@ -55,8 +55,9 @@ class Fit:
 
 
 def effective_weights(groups: Sequence[str]) -> Array:
-    """[rows]: each group of n rows that err together counts as n / (1 + ALIKE (n - 1)) rows (the design effect of
-    cluster samples; Kish, Survey Sampling, 1965).
+    """Return the weights [rows] of groups that err together: n rows count as n / (1 + ALIKE (n - 1)).
+
+    It is the design effect of cluster samples (Kish, Survey Sampling, 1965).
     """
     _, index, counts = np.unique(np.asarray(groups), return_inverse=True, return_counts=True)
     weights: Array = 1 / (1 + ALIKE * (counts[index] - 1))
@@ -70,8 +71,8 @@ def fit(
     groups: Sequence[str],
     leave_out: Sequence[Sequence[str]],
 ) -> Fit:
-    """evaluate: log constants [parameters, n] -> log seconds [rows, n]. groups: one name a row; leave_out: one name a
-    row in each of several ways to leave some out.
+    """Fit constants; evaluate: log constants [parameters, n] -> log seconds [rows, n]. groups: one name a row;
+    leave_out: one name a row in each of several ways to leave some out.
     """
     rows = len(measured_log_s)
     folds = [(way, np.asarray(names) == name) for way, names in enumerate(leave_out) for name in sorted(set(names))]
@@ -104,8 +105,9 @@ class _Problem:
     weights: Array
 
     def solve(self) -> tuple[Array, Array, Array, Array]:
-        """theta [fits, parameters] and log seconds [fits, rows]; of the first fit slopes [rows, parameters] and robust
-        weights [rows].
+        """Return theta [fits, parameters] and log seconds [fits, rows].
+
+        Of the first fit slopes [rows, parameters] and weights [rows].
         """
         fits = len(self.weights)
         theta = np.tile(np.clip(self.prior, *self.bounds), (fits, 1))
@@ -130,7 +132,7 @@ class _Problem:
         return theta, log_s, slopes, self.robust(log_s, edge)[1][0]
 
     def slopes(self, theta: Array) -> tuple[Array, Array]:
-        """log seconds [fits, rows], and their derivatives [rows, parameters] at the first fit's constants.
+        """Return log seconds [fits, rows], and their derivatives [rows, parameters] at the first fit's constants.
 
         The others have nearly the same constants, so its derivatives serve them, too.
         """
@@ -139,7 +141,7 @@ class _Problem:
         return base.T, (moved - base[:, :1]) / STEP
 
     def edge(self, log_s: Array) -> Array:
-        """[fits, 1]: residuals beyond this are odd ones, by how far the fit's other rows are off."""
+        """Return the edge [fits, 1]: residuals beyond it are odd ones, by how far the fit's other rows are off."""
         off = np.abs(log_s - self.measured)
         seen = np.ma.masked_where(self.weights == 0, off)
         typical = np.ma.median(seen, axis=1, keepdims=True).filled(0.0)  # type: ignore[no-untyped-call]
@@ -147,25 +149,25 @@ class _Problem:
         return result
 
     def robust(self, log_s: Array, edge: Array) -> tuple[Array, Array]:
-        """Residuals and weights [fits, rows], less for those far off."""
+        """Return residuals and weights [fits, rows], less for those far off."""
         residual = log_s - self.measured
         return residual, self.weights / (1 + (residual / edge) ** 2)
 
     def cost(self, theta: Array, log_s: Array, edge: Array) -> Array:
-        """[fits]: Cauchy's loss and the prior's."""
+        """Return the cost [fits]: Cauchy's loss and the prior's."""
         loss = edge**2 * np.log1p(((log_s - self.measured) / edge) ** 2)
         result: Array = (self.weights * loss).sum(axis=1) + (((theta - self.prior) / self.width) ** 2).sum(axis=1)
         return result
 
     def normal(self, theta: Array, log_s: Array, slopes: Array, edge: Array) -> tuple[Array, Array]:
-        """Normal equations of each fit: matrix and gradient."""
+        """Return the normal equations of each fit: matrix and gradient."""
         residual, weights = self.robust(log_s, edge)
         matrix = np.einsum("fr,rp,rq->fpq", weights, slopes, slopes) + np.diag(self.width**-2.0)
         gradient = (weights * residual) @ slopes + (theta - self.prior) / self.width**2
         return matrix, gradient
 
     def step(self, theta: Array, log_s: Array, slopes: Array, edge: Array, damping: Array) -> Array:
-        """One damped step, clipped to the bounds; a constant at its bound that would leave it is held."""
+        """Take one damped step, clipped to the bounds; a constant at its bound that would leave it is held."""
         matrix, gradient = self.normal(theta, log_s, slopes, edge)
         low, high = self.bounds
         held = ((theta <= low) & (gradient > 0)) | ((theta >= high) & (gradient < 0))

@@ -21,7 +21,7 @@ from symconfig.solve.configuration import Configuration
 
 
 class Counting(Strict):
-    """How one source counts.
+    """One source's way of counting FLOP.
 
     causal: attention's products by the half that the mask leaves, or full. vocabulary: how many matrices of
     vocabulary x hidden size count (the head; some count the embedding's look-up as another).
@@ -36,18 +36,23 @@ class Counting(Strict):
 COUNTING = Counting()  # symconfig's own way, for sources of which nothing is known
 
 
-def flops_per_token(model: ModelDescriptor, seq_length: int, counting: Counting, again: Collection[str] = ()) -> float:
-    """Of one token, forward and backward. again: recomputed modules, for rates that count the recompute pass, too."""
+def flops_per_token(
+    model: ModelDescriptor, seq_length: int, counting: Counting, repeated: Collection[str] = ()
+) -> float:
+    """Count the FLOP of one token, forward and backward.
+
+    repeated: recomputed modules, for rates that count the recompute pass, too.
+    """
     blocks, kinds = derived(model, Implementation(), Scheme(False)), sequence(model)
     plain = dim_sizes(model) | {"seq_length": float(seq_length)}
     attended = keys(model, seq_length) if counting.causal == "half" else visible(model, seq_length)
     numbers = plain | attended
     flops = block_flops(blocks, numbers)
-    if again:
+    if repeated:
         once = block_flops(blocks, numbers, (Phase.FORWARD,))
         no_attention = block_flops(blocks, plain | dict.fromkeys(attended, 0.0), (Phase.FORWARD,))
         for kind in set(model.layer_kinds):
-            flops[kind] += once[kind] - (0.0 if LAYER in again else no_attention[kind])
+            flops[kind] += once[kind] - (0.0 if LAYER in repeated else no_attention[kind])
     matrix = 6 * model.hidden_size * model.vocab_size * seq_length
     total = sum(flops[kind] for kind in kinds) + (counting.vocabulary - 1) * matrix
     return total / seq_length
@@ -56,16 +61,16 @@ def flops_per_token(model: ModelDescriptor, seq_length: int, counting: Counting,
 def tokens_per_s_per_gpu(
     row: Row, model: ModelDescriptor, c: Configuration, peak_flops: float, counting: Counting
 ) -> tuple[str, float] | None:
-    """The rate behind a row's FLOP/s, and the figure that it comes from. None: the row states none."""
+    """Return the rate behind a row's FLOP/s, and the figure that it comes from. None: the row states none."""
     measured, computed = row.measured, row.derived
     peak = counting.peak_tflops * 1e12 if counting.peak_tflops else peak_flops
-    again = c.modules or ({LAYER} if c.block_layers else ())
+    recomputed = c.modules or ({LAYER} if c.block_layers else ())
     stated = (
         ("tflops_per_gpu", measured.tflops_per_gpu, 1e12, ()),
         ("tflops_per_gpu", computed.tflops_per_gpu, 1e12, ()),
         ("mfu", measured.mfu or computed.mfu, peak, ()),
-        ("hardware_tflops_per_gpu", measured.hardware_tflops_per_gpu, 1e12, again),
-        ("hfu", measured.hfu, peak, again),
+        ("hardware_tflops_per_gpu", measured.hardware_tflops_per_gpu, 1e12, recomputed),
+        ("hfu", measured.hfu, peak, recomputed),
     )
     for name, value, unit, repeated in stated:
         if value:

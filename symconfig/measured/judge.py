@@ -40,14 +40,14 @@ class Judged:
 
     @property
     def assumed(self) -> bool:
-        """Whether the prediction rests on what the row does not state."""
+        """Tell whether the prediction rests on what the row does not state."""
         return bool(self.case.assumed)
 
 
 def judge(
     source: str, row: Row, model: ModelDescriptor | None = None, cluster: ClusterDescriptor | None = None
 ) -> Judged:
-    """One row. model, cluster: as for `case`.
+    """Judge one row. model, cluster: as for `case`.
 
     Raises InputError when it cannot be predicted, or states nothing that could be compared.
     """
@@ -76,7 +76,7 @@ def judge(
 
 
 def _tuned(what: Case, limit: float) -> tuple[Case, Prediction]:
-    """The case as it stands, or with the fastest of its other configurations that fits."""
+    """Return the case as it stands, or with the fastest of its other configurations that fits."""
     prediction = predict(what.model, what.cluster, what.configuration)
     for other in what.others:
         tried = predict(what.model, what.cluster, other)
@@ -86,12 +86,12 @@ def _tuned(what: Case, limit: float) -> tuple[Case, Prediction]:
 
 
 def timed_stage(row: Row) -> int | None:
-    """The pipeline stage that the seconds are of, where they are one GPU's own work and not of a step."""
+    """Return the pipeline stage that the seconds are of, where they are one GPU's own work and not of a step."""
     return row.measured.stage if row.measured.stage_forward_ms is not None else None
 
 
 def _time_parts(row: Row, what: Case, prediction: Prediction) -> Mapping[str, float]:
-    """What the prediction of the row's seconds is the sum of."""
+    """Return the parts whose sum is the prediction of the row's seconds."""
     stage = timed_stage(row)
     if stage is None:
         return prediction.predicted.time
@@ -102,7 +102,7 @@ def _time_parts(row: Row, what: Case, prediction: Prediction) -> Mapping[str, fl
 
 
 def _stage_seconds(row: Row, what: Case) -> tuple[str, float] | None:
-    """Of a step, what the GPU of one stage does by itself: its microbatches and its optimizer."""
+    """Return the own work of one stage's GPU in a step: its microbatches and its optimizer."""
     measured, c = row.measured, what.configuration
     stage = timed_stage(row)
     if stage is None:
@@ -117,7 +117,7 @@ def _stage_seconds(row: Row, what: Case) -> tuple[str, float] | None:
 
 
 def _seconds(row: Row, what: Case) -> tuple[str, float] | None:
-    """Measured seconds of a step and the figure that they come from: seconds before rates, rates before FLOP/s."""
+    """Return measured seconds of a step and their figure: seconds before rates, rates before FLOP/s."""
     measured, computed, c = row.measured, row.derived, what.configuration
     if seconds := measured.step_s or computed.step_s:
         return "step_s", seconds
@@ -134,12 +134,12 @@ def _seconds(row: Row, what: Case) -> tuple[str, float] | None:
     ):
         if rate:
             return name, work / rate
-    found = tokens_per_s_per_gpu(row, what.model, c, _peak_flops(what), what.counting)
-    return (found[0], tokens / c.degrees.world_size / found[1]) if found else None
+    from_flops = tokens_per_s_per_gpu(row, what.model, c, _peak_flops(what), what.counting)
+    return (from_flops[0], tokens / c.degrees.world_size / from_flops[1]) if from_flops else None
 
 
 def _peak_flops(what: Case) -> float:
-    """The GPU's dense peak at the row's precision."""
+    """Return the GPU's dense peak at the row's precision."""
     peak = getattr(what.cluster.gpu.peak_flops, what.configuration.precision)
     return float(peak.value)
 
@@ -151,7 +151,7 @@ def _layers(row: Row, prediction: Prediction) -> tuple[tuple[float, float], ...]
 
 
 def compared_stage(row: Row, prediction: Prediction) -> int:
-    """The pipeline stage whose memory was measured: that of the rank which printed it, else the fullest."""
+    """Return the pipeline stage whose memory was measured: that of the rank which printed it, else the fullest."""
     peaks = prediction.stage_bytes
     if row.measured.stage is not None:
         return min(row.measured.stage, len(peaks) - 1)

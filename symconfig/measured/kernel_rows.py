@@ -64,7 +64,7 @@ class Measured:
 
     @property
     def needs(self) -> frozenset[str]:
-        """The constants that explain its time."""
+        """Return the constants that explain its time."""
         result: set[str] = set()
         for item in self.work:
             if isinstance(item, Message):
@@ -98,7 +98,10 @@ def read(folder: Path) -> tuple[dict[str, str], list[Measured]]:
 
 
 def _measured(row: dict[str, Any], cluster: ClusterDescriptor) -> Measured | None:
-    """A row as the cost model's kernels; None where it has none for it, or only smaller ones run in a training."""
+    """Return a row as the cost model's kernels.
+
+    None where it has none for it, or only smaller ones run in a training.
+    """
     for reader in (_products, _attention, _stream, _message):
         read_as = reader(row, cluster)
         if read_as is not None:
@@ -111,10 +114,13 @@ Read = tuple[ClusterDescriptor, tuple[Kernel | Message, ...], float] | None
 
 
 def _dtype(stated: str, cluster: ClusterDescriptor) -> str | None:
-    """The precision of the cost model; None where the source does not say which fp4, or the GPU has no such peak."""
+    """Return the precision of the cost model.
+
+    None where the source does not say which fp4, or the GPU has no such peak.
+    """
     names = {"bf16": "bf16", "fp16": "fp16", "mxfp8": "mxfp8", "nvfp4": "nvfp4"}
-    found = names.get(stated, "fp8" if stated.startswith("fp8") else None)
-    return found if found and getattr(cluster.gpu.peak_flops, found) is not None else None
+    name = names.get(stated, "fp8" if stated.startswith("fp8") else None)
+    return name if name and getattr(cluster.gpu.peak_flops, name) is not None else None
 
 
 def _products(row: dict[str, Any], cluster: ClusterDescriptor) -> Read:
@@ -126,16 +132,16 @@ def _products(row: dict[str, Any], cluster: ClusterDescriptor) -> Read:
     quantised = row["kind"] == "gemm_with_quantization" or "autocast" in row.get("software", "")
     cls = Product if quantised else CastProduct
     if row["kind"] == "gemm_layer_sum":
-        sides = _layer(row["m"], row["hidden"], row["ffn_hidden"], row["stage"])
+        shapes = _layer(row["m"], row["hidden"], row["ffn_hidden"], row["stage"])
     elif row["kind"] == "grouped_gemm" and "m_per_group" in row:
-        sides = [(row["groups"], row["m_per_group"], row["n"], row["k"])]
+        shapes = [(row["groups"], row["m_per_group"], row["n"], row["k"])]
     elif row["kind"] != "grouped_gemm" and all(name in row for name in "mnk"):
-        sides = [(row.get("batch", 1), row["m"], row["n"], row["k"])]
+        shapes = [(row.get("batch", 1), row["m"], row["n"], row["k"])]
     else:
         return None
     work = tuple(
         cls.model_validate({"dtype": dtype, "layout": "forward", "batch": b, "m": m, "n": n, "k": k})
-        for b, m, n, k in sides
+        for b, m, n, k in shapes
     )
     flops = sum(item.flops for item in work)
     if flops < LEAST_FLOPS or min(min(item.m, item.n, item.k) for item in work) < LEAST_SIDE:
@@ -144,18 +150,21 @@ def _products(row: dict[str, Any], cluster: ClusterDescriptor) -> Read:
 
 
 def _layer(tokens: int, hidden: int, ffn: int, stage: str) -> list[tuple[int, int, int, int]]:
-    """The four products of a layer: queries, keys and values together, the attention's output, both of the MLP."""
+    """Return the four products of a layer.
+
+    Queries, keys and values together, the attention's output, both of the MLP.
+    """
     forward = [(tokens, 3 * hidden, hidden), (tokens, hidden, hidden), (tokens, ffn, hidden), (tokens, hidden, ffn)]
     turned = {
         "fprop": lambda m, n, k: (m, n, k),
         "dgrad": lambda m, n, k: (m, k, n),
         "wgrad": lambda m, n, k: (k, n, m),
     }
-    return [(1, *turned[stage](*sides)) for sides in forward]
+    return [(1, *turned[stage](*shape)) for shape in forward]
 
 
 def _attention(row: dict[str, Any], cluster: ClusterDescriptor) -> Read:
-    """Causal and in 16 bits."""
+    """Read a row of attention, causal and in 16 bits."""
     sixteen = row.get("dtype") in ("bf16", "fp16", "fp16_bf16")
     if row["kind"] != "attention" or row.get("causal") is not True or not sixteen or "window" in row:
         return None
@@ -176,7 +185,7 @@ def _attention(row: dict[str, Any], cluster: ClusterDescriptor) -> Read:
 
 
 def _stream(row: dict[str, Any], cluster: ClusterDescriptor) -> Read:
-    """Norms, and copies and sums of large arrays."""
+    """Read a row of norms, or of copies and sums of large arrays."""
     if row["kind"] == "norm" and row["op"] in ("rms_norm", "layer_norm"):
         what = row["op"].replace("_", "")
         norm = Stream(what=what, backward=row["pass"] == "bwd", rows=row["rows"], columns=row["cols"])
@@ -190,7 +199,7 @@ def _stream(row: dict[str, Any], cluster: ClusterDescriptor) -> Read:
 
 
 def _message(row: dict[str, Any], cluster: ClusterDescriptor) -> Read:
-    """Collectives of whole domains; over nodes on networks whose rate is stated."""
+    """Read a row of collectives of whole domains; over nodes on networks whose rate is stated."""
     factors = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "all_to_all": 1.0}
     if row["kind"] != "collective" or row["op"] not in factors or row.get("bytes", 0) < LEAST_MESSAGE:
         return None
@@ -209,7 +218,7 @@ def _message(row: dict[str, Any], cluster: ClusterDescriptor) -> Read:
 
 
 def _on_network(cluster: ClusterDescriptor, network: str) -> ClusterDescriptor | None:
-    """The cluster with the ports of a node that a row states; None where it states no rate."""
+    """Return the cluster with the ports of a node that a row states; None where it states no rate."""
     if _OWN_NETWORK.search(network):
         return cluster
     ports = _PORTS.search(network)

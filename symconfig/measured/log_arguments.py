@@ -22,7 +22,10 @@ _PRIVATE = re.compile(r"path|dir|file|save|load|token|wandb|tensorboard|host|por
 
 
 def given(names: Namespace) -> dict[str, Any]:
-    """The options, by name without dashes, that differ from every version's default; nothing that names a file."""
+    """Return the options, by name without dashes, that differ from every version's default.
+
+    Nothing that names a file.
+    """
     result: dict[str, Any] = {}
     for dest, (flag, defaults) in _flags().items():
         value = names.get(dest)
@@ -41,21 +44,21 @@ def given(names: Namespace) -> dict[str, Any]:
 
 @cache
 def _flags() -> dict[str, tuple[Flag, frozenset[str]]]:
-    """By destination: the option, of the newest version that has it, and the defaults of all versions."""
-    found: dict[str, tuple[Flag, frozenset[str]]] = {}
+    """Return, by destination, the option of the newest version that has it, and the defaults of all versions."""
+    by_name: dict[str, tuple[Flag, frozenset[str]]] = {}
     for version in versions():
         for flag in flags(version).flags.values():
             if flag.kind == "optional" and flag.name.startswith("--no-"):
                 continue
-            old = found[flag.dest][1] if flag.dest in found else frozenset()
+            old = by_name[flag.dest][1] if flag.dest in by_name else frozenset()
             # of --no-X and --disable-X with one destination, the first
-            keep = found[flag.dest][0] if flag.dest in found and flag.kind == "false" else flag
-            found[flag.dest] = (keep, old | {flag.default})
-    return found
+            keep = by_name[flag.dest][0] if flag.dest in by_name and flag.kind == "false" else flag
+            by_name[flag.dest] = (keep, old | {flag.default})
+    return by_name
 
 
 def whole(names: Namespace, *choices: str) -> int | None:
-    """The first of these arguments that is a positive whole number."""
+    """Return the first of these arguments that is a positive whole number."""
     for name in choices:
         value = names.get(name)
         if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**40:
@@ -64,9 +67,9 @@ def whole(names: Namespace, *choices: str) -> int | None:
 
 
 def parallel_fields(names: Namespace, log: TrainingLog) -> dict[str, int]:
-    """Degrees: of the arguments, else of the line about the world size."""
+    """Return the degrees of the arguments, else of the line about the world size."""
     world = log.degrees.get("world") or whole(names, "world_size")
-    found = {
+    degrees = {
         "tp": whole(names, "tensor_model_parallel_size", "model_parallel_size") or log.degrees.get("tp"),
         "pp": whole(names, "pipeline_model_parallel_size") or log.degrees.get("pp"),
         "cp": whole(names, "context_parallel_size") or log.degrees.get("cp"),
@@ -75,14 +78,14 @@ def parallel_fields(names: Namespace, log: TrainingLog) -> dict[str, int]:
         "dp": whole(names, "data_parallel_size") or log.degrees.get("dp"),
         "vpp": whole(names, "virtual_pipeline_model_parallel_size", "num_virtual_stages_per_pipeline_rank"),
     }
-    if found["dp"] is None and world:
-        rest = (found["tp"] or 1) * (found["pp"] or 1) * (found["cp"] or 1)
-        found["dp"] = world // rest or None
-    return {name: value for name, value in found.items() if value}
+    if degrees["dp"] is None and world:
+        rest = (degrees["tp"] or 1) * (degrees["pp"] or 1) * (degrees["cp"] or 1)
+        degrees["dp"] = world // rest or None
+    return {name: value for name, value in degrees.items() if value}
 
 
 def option_fields(names: Namespace) -> dict[str, Any]:
-    """A row's options, `megatron_args` among them. Raises InputError for a precision that is not predicted."""
+    """Return a row's options, `megatron_args` among them. Raises InputError for a precision that is not predicted."""
     fields: dict[str, Any] = {
         "precision": _precision(names),
         "sequence_parallel": bool(names.get("sequence_parallel")),
@@ -107,10 +110,10 @@ def option_fields(names: Namespace) -> dict[str, Any]:
 
 
 def _precision(names: Namespace) -> str:
-    found = precision(names)
-    if found is None:
+    name = precision(names)
+    if name is None:
         raise InputError(Problem("runs in fp32 are not predicted", field="bf16 or fp16", got="neither"))
-    return found
+    return name
 
 
 def _sharding(names: Namespace) -> dict[str, Any]:
@@ -125,10 +128,10 @@ def _sharding(names: Namespace) -> dict[str, Any]:
 
 
 def _recompute(names: Namespace) -> dict[str, Any]:
-    found = recomputed(names)
-    fields: dict[str, Any] = {"recompute": found.granularity}
-    if found.granularity == "selective":
-        fields["recompute_modules"] = list(found.modules)
-    if found.method == "block":
-        fields |= {"recompute_method": "block", "recompute_layers": found.num_layers}
+    stated = recomputed(names)
+    fields: dict[str, Any] = {"recompute": stated.granularity}
+    if stated.granularity == "selective":
+        fields["recompute_modules"] = list(stated.modules)
+    if stated.method == "block":
+        fields |= {"recompute_method": "block", "recompute_layers": stated.num_layers}
     return fields

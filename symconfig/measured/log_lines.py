@@ -23,7 +23,7 @@ _HOST = re.compile(r"\s*(?![\w.]*(?:Error|Exception|Interrupt|Exit):)[A-Za-z][\w
 
 
 class LogLines:
-    """Iterates over (line number, bytes) of the lines that hold one of `words`, and of all lines while `everything`.
+    """An iterator over (line number, bytes) of the lines that hold one of `words`, and of all lines while `everything`.
 
     cut: the line just given, the last one, has no end. broken: why the archive could not be read to its end; known
     afterwards, as `count`, the lines there are. Raises InputError for a file that cannot be opened, is empty, or is
@@ -57,7 +57,7 @@ class LogLines:
             self.broken = "the gzip archive is cut off or damaged"
 
     def _lines(self, blocks: Iterator[bytes]) -> Iterator[tuple[int, bytes]]:
-        """Looks for the words in a whole block first: most of a log holds none of most of them."""
+        """Search a whole block for the words first: most of a log holds none of most of them."""
         rest = b""
         for block in blocks:
             if not self.count:
@@ -81,7 +81,7 @@ class LogLines:
             self.count -= 1  # behind the last line's end there is no other one
 
     def _wanted(self, lines: list[bytes], ends: int) -> Iterator[tuple[int, bytes]]:
-        """ends: how many of the lines are whole."""
+        """Yield the lines that are wanted; ends: how many of the lines are whole."""
         block = b"\n".join(lines)
         words = [word for word in self.words if word in block]
         for index, line in enumerate(lines):
@@ -97,13 +97,13 @@ class LogLines:
 
 
 def text(piece: bytes) -> str:
-    """A line for people: wrong UTF-8 replaced, colours and NULs removed."""
+    """Return a line for people: wrong UTF-8 replaced, colours and NULs removed."""
     line = piece.decode("utf-8", errors="replace")
     return (_COLOUR.sub("", line) if "\x1b" in line else line).replace("\0", "")
 
 
 def prefix(line: str) -> tuple[int | None, str]:
-    """The rank that a launcher's prefix names, and the line without prefixes."""
+    """Return the rank that a launcher's prefix names, and the line without prefixes."""
     rank = None
     for _ in range(3):
         if match := _RANK.match(line):

@@ -20,7 +20,7 @@ _TOLD_BY_PADDING = ("padded_vocab_size", "tokenizer_type", "tokenizer_model")
 
 
 def log_model(log: TrainingLog) -> ModelDescriptor:
-    """Raises InputError: a log without arguments, or a model that no descriptor describes."""
+    """Describe the log's model; raise InputError for a log without arguments or a model that cannot be described."""
     if not log.arguments:
         raise InputError(
             Problem("does not say which model it trains", file=log.path, field="model", hint="name the model")
@@ -37,7 +37,7 @@ def log_model(log: TrainingLog) -> ModelDescriptor:
 
 
 def check_model(log: TrainingLog, model: ModelDescriptor) -> None:
-    """Raises InputError where this is not the model of the log."""
+    """Check that this is the model of the log; raise InputError where it is not."""
     for argument, field in (("num_layers", "num_hidden_layers"), ("hidden_size", "hidden_size")):
         printed = whole(log.arguments, argument)
         if printed is not None and printed != getattr(model, field):
@@ -48,7 +48,7 @@ def check_model(log: TrainingLog, model: ModelDescriptor) -> None:
 
 
 def row_fields(model: ModelDescriptor) -> dict[str, Any]:
-    """What a measured row holds of a model."""
+    """Return the fields of a model that a measured row holds."""
     dump = model.model_dump(mode="json", exclude_none=True)
     fields = {name: dump[name] for name in _MEASURED if name in dump}
     fields |= dump.get("latent", {})

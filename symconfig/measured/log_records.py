@@ -45,7 +45,7 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """What a person should know about the log. `kind` is one of the words in KINDS."""
+    """A remark about the log for a person. `kind` is one of the words in KINDS."""
 
     kind: str
     text: str
@@ -106,8 +106,8 @@ class TrainingLog:
     out_of_memory: int | None
     remarks: tuple[Remark, ...]
 
-    def said(self, kind: str) -> tuple[Remark, ...]:
-        """The remarks of one kind."""
+    def of_kind(self, kind: str) -> tuple[Remark, ...]:
+        """Return the remarks of one kind."""
         return tuple(remark for remark in self.remarks if remark.kind == kind)
 
 
@@ -119,7 +119,7 @@ MOST_STEPS = 200_000  # of a log, so that it takes little memory
 
 @dataclass(slots=True)
 class Collected:
-    """What the readers of lines fill while the file goes by; mutable, private to this room."""
+    """The collection that the readers of lines fill while the file goes by; mutable, private to this room."""
 
     steps: dict[str, list[Step]] = field(default_factory=lambda: {kind: [] for kind in STEP_KINDS})
     starts: dict[str, set[int]] = field(default_factory=lambda: {kind: set() for kind in STEP_KINDS})
@@ -137,7 +137,7 @@ class Collected:
     _started: dict[str, int] = field(default_factory=dict)
 
     def remember(self, rank: int | None, **figures: float) -> None:
-        """Memory figures of one rank: the last allocated and reserved, the highest of the peaks."""
+        """Remember memory figures of one rank: the last allocated and reserved, the highest of the peaks."""
         old = self.memory.get(rank) or Memory(rank)
         new = {name: getattr(old, name) for name in ("allocated", "max_allocated", "reserved", "max_reserved")}
         for name, value in figures.items():
@@ -146,11 +146,14 @@ class Collected:
         self.memory[rank] = Memory(rank, **new)
 
     def disturb(self, why: str) -> None:
-        """The next step of every kind is no ordinary one."""
+        """Note that the next step of every kind is no ordinary one."""
         self.disturbed = dict.fromkeys(STEP_KINDS, why)
 
     def step(self, kind: str, step: Step) -> None:
-        """A step as it was printed. What disturbed it, or started the program, lies between the last line and this."""
+        """Add a step as it was printed.
+
+        What disturbed it, or started the program, lies between the last line and this.
+        """
         steps = self.steps[kind]
         if len(steps) >= MOST_STEPS:
             self.dropped += 1

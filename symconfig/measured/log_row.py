@@ -33,7 +33,7 @@ def as_row(
     batch: MeasuredBatch | None = None,
     options: MeasuredOptions | None = None,
 ) -> Row:
-    """The run as a row for `judge(source_of(log), row, model, cluster)`: give it the same `model` and `cluster`.
+    """Return the run as a row for `judge(source_of(log), row, model, cluster)`: give it the same `model` and `cluster`.
 
     model: needed unless the log has Megatron's arguments; where it has them, it must be the model of the log.
     gpus, parallel, batch, options: what the log does not say; what they state goes before what it says.
@@ -73,20 +73,20 @@ def _model(log: TrainingLog, model: ModelDescriptor | None) -> dict[str, Any]:
     if model is not None:
         check_model(log, model)
         return row_fields(model)
-    found = log_model(log)
-    if found.experts is not None and found.experts.moe_layer_freq != 1:
+    described = log_model(log)
+    if described.experts is not None and described.experts.moe_layer_freq != 1:
         what = "a row has only dense layers before all others"
         raise InputError(Problem(what, file=log.path, field="moe_layer_freq", hint="name the model"))
-    return row_fields(found)
+    return row_fields(described)
 
 
 def _note(log: TrainingLog, model: ModelDescriptor | None) -> str | None:
-    """What of the log its row does not hold."""
+    """Note what of the log its row does not hold."""
     lost = {"window_size": "sliding windows", "moe_shared_expert_gate": "a gate of the shared expert"}
-    found = [what for name, what in lost.items() if log.arguments.get(name)]
-    if not found or model is not None:
+    notes = [what for name, what in lost.items() if log.arguments.get(name)]
+    if not notes or model is not None:
         return None
-    return f"the model has {' and '.join(found)}, which only a named model brings"
+    return f"the model has {' and '.join(notes)}, which only a named model brings"
 
 
 def _gpus(log: TrainingLog, gpus: int | None) -> int | None:
@@ -94,17 +94,17 @@ def _gpus(log: TrainingLog, gpus: int | None) -> int | None:
 
 
 def _config_degrees(log: TrainingLog) -> dict[str, int]:
-    """Of DeepSpeed's settings; its AutoTP is tp, its sequence parallelism (Ulysses) cp."""
-    found = {
+    """Return the degrees of DeepSpeed's settings; its AutoTP is tp, its sequence parallelism (Ulysses) cp."""
+    degrees = {
         "tp": whole(log.config, "tensor_parallel.autotp_size", "tensor_parallel.tp_size"),
         "cp": whole(log.config, "sequence_parallel_size"),
         "ep": whole(log.config, "expert_parallel.autoep_size"),
     }
-    return {name: value for name, value in found.items() if value}
+    return {name: value for name, value in degrees.items() if value}
 
 
 def _degrees(fields: dict[str, Any], log: TrainingLog) -> None:
-    """Fills in dp, and checks that the degrees multiply to the GPUs. Raises InputError."""
+    """Fill in dp, and check that the degrees multiply to the GPUs. Raises InputError."""
     degrees, cluster = fields["parallel"], fields["cluster"]
     rest = degrees.get("tp", 1) * degrees.get("pp", 1) * degrees.get("cp", 1)
     gpus = cluster["gpus"]
@@ -128,21 +128,21 @@ def _degrees(fields: dict[str, Any], log: TrainingLog) -> None:
 
 def _batch(log: TrainingLog) -> dict[str, int]:
     names, config = log.arguments, log.config
-    found = {
+    batch = {
         "micro": whole(names, "micro_batch_size") or whole(config, "train_micro_batch_size_per_gpu"),
         "global": log.steady.samples if log.steady else None,
         "seq_length": whole(names, "seq_length", "encoder_seq_length") or whole(config, "seq_length"),
         "grad_accum": whole(config, "gradient_accumulation_steps"),
     }
-    found["global"] = found["global"] or whole(names, "global_batch_size") or whole(config, "train_batch_size")
+    batch["global"] = batch["global"] or whole(names, "global_batch_size") or whole(config, "train_batch_size")
     tp = whole(config, "tensor_parallel.autotp_size", "tensor_parallel.tp_size")
-    if found["global"] and tp and found["global"] % tp == 0 and not names:
-        found["global"] //= tp  # DeepSpeed counts its tensor-parallel ranks as data ranks
-    return {name: value for name, value in found.items() if value}
+    if batch["global"] and tp and batch["global"] % tp == 0 and not names:
+        batch["global"] //= tp  # DeepSpeed counts its tensor-parallel ranks as data ranks
+    return {name: value for name, value in batch.items() if value}
 
 
 def _config_options(log: TrainingLog) -> dict[str, Any]:
-    """Of DeepSpeed's settings."""
+    """Return the options of DeepSpeed's settings."""
     config = log.config
     if not config:
         return {}
@@ -165,23 +165,23 @@ def _config_options(log: TrainingLog) -> dict[str, Any]:
 
 
 def _measured(log: TrainingLog) -> dict[str, Any]:
-    """Step time; peaks of the worst rank; out of memory."""
-    found: dict[str, Any] = {}
+    """Return the step time; peaks of the worst rank; out of memory."""
+    values: dict[str, Any] = {}
     if log.steady is not None:
-        found["step_s"] = log.steady.seconds
+        values["step_s"] = log.steady.seconds
         if log.steady.tflops_per_gpu:
-            found["tflops_per_gpu"] = log.steady.tflops_per_gpu
+            values["tflops_per_gpu"] = log.steady.tflops_per_gpu
     for name in ("allocated", "reserved"):
         by_rank = [getattr(item, f"max_{name}") for item in log.memory]
         peaks = [value / GIB for value in by_rank if value]
         if peaks:
-            found[f"peak_{name}_gib"] = max(peaks)
-            found[f"peak_{name}_gib_by_rank"] = peaks
+            values[f"peak_{name}_gib"] = max(peaks)
+            values[f"peak_{name}_gib_by_rank"] = peaks
     ranks = [item.rank for item in log.memory]
     if ranks in ([0], [None]):
-        found["memory_rank"] = 0
+        values["memory_rank"] = 0
     elif ranks:
-        found["memory_rank"] = "max"
+        values["memory_rank"] = "max"
     if log.out_of_memory is not None:
-        found["oom"] = True
-    return found
+        values["oom"] = True
+    return values

@@ -48,10 +48,13 @@ WANTED = (
 
 
 class Trouble:
-    """Reads line by line. out_of_memory: the iteration after which it ran out; remarks: each kind of trouble once."""
+    """A reader of trouble, line by line.
 
-    def __init__(self, found: Collected) -> None:
-        self.found = found
+    out_of_memory: the iteration after which it ran out; remarks: each kind of trouble once.
+    """
+
+    def __init__(self, collected: Collected) -> None:
+        self.collected = collected
         self.out_of_memory: int | None = None
         self._remarks: dict[tuple[str, str], tuple[int, int]] = {}  # kind and text -> first line, how often
         self._traceback = 0
@@ -86,7 +89,7 @@ class Trouble:
                 return
 
     def remarks(self) -> list[Remark]:
-        """In order of their lines; how often each was printed, where that is more than once."""
+        """Return the remarks in order of their lines, with how often each was printed, where that is more than once."""
         result = []
         for (kind, text), (line, count) in self._remarks.items():
             result.append(Remark(kind, text + (f" ({count} times)" if count > 1 else ""), line))
@@ -100,8 +103,8 @@ class Trouble:
             self._remarks[kind, text] = (number, 1)
 
     def _last(self) -> int:
-        """The last iteration that is known to have ended."""
-        return max((steps[-1].iteration for steps in self.found.steps.values() if steps), default=0)
+        """Return the last iteration that is known to have ended."""
+        return max((steps[-1].iteration for steps in self.collected.steps.values() if steps), default=0)
 
     @staticmethod
     def _when(iteration: int) -> str:

@@ -63,7 +63,7 @@ WANTED = (
 
 
 def value(word: str) -> Value:
-    """A printed value by what it looks like: True, None, a whole number, a number, else the text."""
+    """Parse a printed value by what it looks like: True, None, a whole number, a number, else the text."""
     if word in _WORDS:
         return _WORDS[word]
     if _WHOLE.fullmatch(word):
@@ -75,16 +75,19 @@ def value(word: str) -> Value:
 
 
 def positive(word: str | None, scale: float = 1.0) -> float | None:
-    """A printed number that can be a time or a rate; None if it cannot."""
+    """Parse a printed number that can be a time or a rate; None if it cannot."""
     number = float(word) * scale if word else 0.0
     return number if 0.0 < number < 1e12 else None
 
 
 class MegatronReader:
-    """Reads line by line into what is collected. `wants_all`: within the block of arguments every line counts."""
+    """A reader of a log, line by line, into what is collected.
 
-    def __init__(self, found: Collected) -> None:
-        self.found = found
+    `wants_all`: within the block of arguments every line counts.
+    """
+
+    def __init__(self, collected: Collected) -> None:
+        self.collected = collected
         self._block = 0  # lines left of the block of arguments
         self._bridge: tuple[float, float] | None = None  # seconds and TFLOP/s of a step whose number comes later
 
@@ -93,25 +96,25 @@ class MegatronReader:
         return self._block > 0
 
     def read(self, number: int, line: str) -> None:
-        found = self.found
+        collected = self.collected
         if _ARGUMENTS.search(line):
-            self._block, found.megatron = _LONGEST_BLOCK, True
-            found.starting += 1
+            self._block, collected.megatron = _LONGEST_BLOCK, True
+            collected.starting += 1
             return
         if self._block:
             self._argument(line)
         for report in _MEMORY.finditer(line):
-            found.megatron = True
+            collected.megatron = True
             sizes = zip(_MEMORY_NAMES, report.groups()[1:], strict=True)
-            found.remember(int(report[1]), **{name: float(word) * MIB for name, word in sizes if float(word) < 1e9})
+            collected.remember(int(report[1]), **{name: float(word) * MIB for name, word in sizes if float(word) < 1e9})
         if match := _WORLD.search(line):
-            found.megatron = True
-            found.starting += 1
-            found.degrees = {"world": int(match[1])} | {
+            collected.megatron = True
+            collected.starting += 1
+            collected.degrees = {"world": int(match[1])} | {
                 name: int(size[1]) for name, pattern in _SIZES.items() if (size := pattern.search(line))
             }
         if match := _VOCAB.search(line):
-            found.vocab_size = int(match[1])
+            collected.vocab_size = int(match[1])
         self._events(line)
         self._steps(number, line)
 
@@ -119,22 +122,22 @@ class MegatronReader:
         if _END.search(line):
             self._block = 0
         elif match := _ARGUMENT.search(line):
-            self.found.arguments[match[1] or match[2]] = value(match[3])
+            self.collected.arguments[match[1] or match[2]] = value(match[3])
             self._block -= 1
         else:
             self._block -= 1
 
     def _events(self, line: str) -> None:
         if "checkpoint" in line and ("saving checkpoint" in line or "saved checkpoint" in line):
-            self.found.disturb("a checkpoint was saved")
+            self.collected.disturb("a checkpoint was saved")
         elif "validation loss" in line or "Evaluating on" in line:
-            self.found.disturb("the model was evaluated")
+            self.collected.disturb("the model was evaluated")
         elif "loaded checkpoint" in line:
-            self.found.starting += 1
+            self.collected.starting += 1
 
     def _steps(self, number: int, line: str) -> None:
         for match in _STEP_TIME.finditer(line):
-            self.found.megatron = True
+            self.collected.megatron = True
             seconds, tflops = positive(match[1]), positive(match[2])
             if seconds is not None:
                 self._bridge = seconds, tflops or 0.0
@@ -155,7 +158,7 @@ class MegatronReader:
         if seconds is None:
             return
         if _SKIPPED.search(part):
-            self.found.disturb("the update was skipped")
+            self.collected.disturb("the update was skipped")
         self._add(number, int(iteration[1]), seconds, _BATCH.search(part), rate)
 
     def _add(
@@ -168,16 +171,16 @@ class MegatronReader:
     ) -> None:
         if seconds is None:
             return
-        found = self.found
-        found.megatron = True
+        collected = self.collected
+        collected.megatron = True
         tflops = positive(rate[1]) if rate else self._bridge[1] or None if self._bridge else None
         samples = int(batch[1]) or None if batch else None
-        found.step("step", Step(iteration, number, seconds, samples=samples, tflops_per_gpu=tflops))
+        collected.step("step", Step(iteration, number, seconds, samples=samples, tflops_per_gpu=tflops))
         self._bridge = None
 
 
 def _parts(line: str) -> Iterator[str]:
-    """The pieces of a line that each begin with an iteration number."""
+    """Yield the pieces of a line that each begin with an iteration number."""
     starts = [match.start() for match in _ITERATION.finditer(line)]
     for start, end in pairwise([*starts, len(line)]):
         yield line[start:end]

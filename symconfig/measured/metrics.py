@@ -31,16 +31,16 @@ class Error:
 
 @dataclass(frozen=True, slots=True)
 class Oom:
-    """found of `ran_out` runs are predicted to run out of memory, and so are alarms of `ran` runs, at no margin."""
+    """caught of `ran_out` runs are predicted to run out of memory, and so are alarms of `ran` runs, at no margin."""
 
     ran_out: int
-    found: int
+    caught: int
     ran: int
     alarms: int
 
     @property
     def recall(self) -> float | None:
-        return self.found / self.ran_out if self.ran_out else None
+        return self.caught / self.ran_out if self.ran_out else None
 
     @property
     def false_rate(self) -> float | None:
@@ -73,8 +73,9 @@ class Sweep:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """One plan on more and more GPUs, each with as many microbatches: what its step took on the most, over what it took
-    on the fewest, less one. rows: ids of both.
+    """One plan on more and more GPUs, each with as many microbatches.
+
+    What its step took on the most, over what it took on the fewest, less one. rows: ids of both.
     """
 
     model: str
@@ -85,7 +86,7 @@ class Growth:
 
 
 def error(figures: Sequence[tuple[str, tuple[float, float]]]) -> Error | None:
-    """figures: id, predicted and measured."""
+    """Summarise the errors of figures: id, predicted and measured."""
     if not figures:
         return None
     errors = [(predicted / measured - 1, name) for name, (predicted, measured) in figures]
@@ -106,7 +107,7 @@ def error(figures: Sequence[tuple[str, tuple[float, float]]]) -> Error | None:
 
 
 def oom(judged: Sequence[Judged]) -> Oom | None:
-    """Over whole runs whose GPU is stated; None: there are none."""
+    """Score the memory of whole runs whose GPU is stated; None: there are none."""
     whole = [item for item in judged if item.row.cluster.gpu and not item.layers]
     out = [item for item in whole if item.row.measured.oom]
     ran = [item for item in whole if not item.row.measured.oom]
@@ -116,7 +117,7 @@ def oom(judged: Sequence[Judged]) -> Oom | None:
 
 
 def sweep(name: str, judged: Sequence[Judged]) -> Sweep | None:
-    """None: fewer than two rows of it ran and were timed, so nothing can be ranked."""
+    """Rank one sweep; None: fewer than two rows of it ran and were timed, so nothing can be ranked."""
     timed = {item.row.id: item.time for item in judged if item.time and not item.row.measured.oom}
     if len(timed) < 2:
         return None
@@ -145,12 +146,12 @@ def sweep(name: str, judged: Sequence[Judged]) -> Sweep | None:
 
 
 def growths(judged: Sequence[Judged]) -> tuple[Growth, ...]:
-    """Of every plan that was timed on some number of GPUs and on twice as many or more; medians of equal runs."""
+    """Compare every plan timed on some number of GPUs and on twice as many or more; medians of equal runs."""
     families: dict[Hashable, list[Judged]] = {}
     for item in judged:
         if item.time and item.row.cluster.gpus and not item.row.measured.oom:
             families.setdefault(_family(item), []).append(item)
-    found = []
+    result = []
     for runs in families.values():
         sizes = sorted({item.case.configuration.degrees.world_size for item in runs})
         if sizes[-1] < 2 * sizes[0]:
@@ -161,7 +162,7 @@ def growths(judged: Sequence[Judged]) -> tuple[Growth, ...]:
         (few, was), (many, became) = (
             tuple(median(item.time[which] for item in end if item.time) for which in (0, 1)) for end in ends
         )
-        found.append(
+        result.append(
             Growth(
                 model=runs[0].row.model.name,
                 gpus=(sizes[0], sizes[-1]),
@@ -170,11 +171,11 @@ def growths(judged: Sequence[Judged]) -> tuple[Growth, ...]:
                 predicted=many / few - 1,
             )
         )
-    return tuple(found)
+    return tuple(result)
 
 
 def _family(item: Judged) -> Hashable:
-    """What runs of one plan at several sizes share: all but the data-parallel degree."""
+    """Return the key that runs of one plan at several sizes share: all but the data-parallel degree."""
     c = item.case.configuration
     software, microbatches = item.row.software, c.global_batch // (c.degrees.dp * c.micro)
     alike = replace(c, degrees=replace(c.degrees, dp=1), global_batch=c.micro * microbatches)
@@ -182,7 +183,7 @@ def _family(item: Judged) -> Hashable:
 
 
 def kendall(pairs: Sequence[tuple[float, float]]) -> float:
-    """Kendall's tau-b of predicted against measured."""
+    """Return Kendall's tau-b of predicted against measured."""
     score = left = right = 0
     for i, (a, b) in enumerate(pairs):
         for c, d in pairs[:i]:

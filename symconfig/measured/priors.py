@@ -107,14 +107,14 @@ def priors(cluster: ClusterDescriptor) -> dict[str, Prior]:
 
 @cache
 def _observed() -> Mapping[str, tuple[Observed, ...]]:
-    """All that the zoo's kernels say, by constant."""
-    found: dict[str, tuple[Observed, ...]] = {}
+    """Return all measurements of the zoo's kernels, by constant."""
+    observed: dict[str, tuple[Observed, ...]] = {}
     for item in kernel_priors().gpus:
         cluster = load_cluster(item.cluster)
         for name, constant in item.constants.items():
             one = Observed(gpu_type(cluster), cluster.gpu.architecture, constant)
-            found[name] = (*found.get(name, ()), one)
-    return found
+            observed[name] = (*observed.get(name, ()), one)
+    return observed
 
 
 def _basis(mine: GpuType, generation: str, seen: Sequence[Observed]) -> str:

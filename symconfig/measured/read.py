@@ -14,11 +14,11 @@ Read = tuple[tuple[str, Measurements], ...]
 
 
 def read(names: Sequence[str]) -> Read:
-    """Each file's content under its name without ending, which is also what its assumptions go by.
+    """Read each file's content under its name without ending, which is also what its assumptions go by.
 
     Raises InputError: what cannot be read, and ids that two files share.
     """
-    problems, found = list[Problem](), dict[Path, Measurements]()
+    problems, read_files = list[Problem](), dict[Path, Measurements]()
     for name in names:
         try:
             paths = in_folder(Path(name))
@@ -26,19 +26,19 @@ def read(names: Sequence[str]) -> Read:
             problems += error.problems
             continue
         for path in paths:
-            if os.path.realpath(path) in {os.path.realpath(known) for known in found}:
+            if os.path.realpath(path) in {os.path.realpath(known) for known in read_files}:
                 continue  # a file that a folder before it holds
             try:
-                found[path] = load_measurements(path)
+                read_files[path] = load_measurements(path)
             except InputError as error:
                 problems += error.problems if path.suffix in ENDINGS else [_no_measurements(path, error)]
-    if problems := problems or _shared(found):
+    if problems := problems or _shared(read_files):
         raise InputError(problems)
-    return merged(tuple((path.stem, content) for path, content in found.items()))
+    return merged(tuple((path.stem, content) for path, content in read_files.items()))
 
 
 def merged(files: Read) -> Read:
-    """Files of one name are of one source: the rows of all under it."""
+    """Merge files of one name, which are of one source: the rows of all under it."""
     together: dict[str, Measurements] = {}
     for name, content in files:
         rows = (*together[name].rows, *content.rows) if name in together else content.rows
@@ -47,17 +47,20 @@ def merged(files: Read) -> Read:
 
 
 def in_folder(path: Path) -> list[Path]:
-    """The file itself, or the YAML files of a folder in the order of their names. Raises InputError: it holds none."""
+    """Return the file itself, or the YAML files of a folder in the order of their names.
+
+    Raises InputError: it holds none.
+    """
     if not path.is_dir():
         return [path]
-    found = sorted(child for child in path.iterdir() if child.suffix in ENDINGS and child.is_file())
-    if not found:
+    paths = sorted(child for child in path.iterdir() if child.suffix in ENDINGS and child.is_file())
+    if not paths:
         raise InputError(Problem("this folder holds no measurements", file=str(path), need="files that end in .yaml"))
-    return found
+    return paths
 
 
 def _no_measurements(path: Path, error: InputError) -> Problem:
-    """One line for a file that was never meant to be YAML."""
+    """Return one problem for a file that was never meant to be YAML."""
     if not path.exists():
         return error.problems[0]
     need = "measured runs (symconfig.measurements/1) in a file that ends in .yaml"
@@ -65,7 +68,7 @@ def _no_measurements(path: Path, error: InputError) -> Problem:
 
 
 def _shared(files: dict[Path, Measurements]) -> list[Problem]:
-    """One problem for each pair of files that share ids: a row must be found by its id."""
+    """Return one problem for each pair of files that share ids: a row must be found by its id."""
     owner: dict[str, Path] = {}
     twice: dict[tuple[Path, Path], list[str]] = {}
     for path, content in files.items():

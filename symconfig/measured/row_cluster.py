@@ -18,7 +18,7 @@ ACROSS_SOCKETS = "a100-80gb-pcie"  # a cluster of the zoo in whose nodes some GP
 
 
 def forget_zoo() -> None:
-    """After a file of the zoo has changed."""
+    """Forget the zoo after one of its files has changed."""
     _zoo_clusters.cache_clear()
 
 
@@ -29,12 +29,12 @@ def _zoo_clusters() -> dict[str, ClusterDescriptor]:
 
 
 def known(name: str) -> bool:
-    """Whether the zoo has a cluster of this name."""
+    """Tell whether the zoo has a cluster of this name."""
     return name in _zoo_clusters()
 
 
 def cluster_of(row: Row, assumption: Assumption) -> ClusterDescriptor:
-    """Raises InputError when the GPU is not stated or not known."""
+    """Return the cluster of a row; raise InputError when the GPU is not stated or not known."""
     name = row.cluster.gpu or assumption.gpu
     if name is None:
         raise InputError(Problem("is not stated", field="cluster.gpu"))
@@ -60,18 +60,21 @@ def cluster_of(row: Row, assumption: Assumption) -> ClusterDescriptor:
 
 
 def network_stated(row: Row) -> str | None:
-    """The network between nodes that the row states in words that are understood."""
+    """Return the network between nodes that the row states in words that are understood."""
     return _understood(row.cluster.inter_node, None)
 
 
 def unread_network(row: Row) -> tuple[str, ...]:
-    """What the row states of its links and nothing is read from, as `name: value`: their kind, words not understood."""
+    """Return the row's statements on its links that are not used, as `name: value`.
+
+    Their kind, words not understood.
+    """
     stated = {"inter_node": (row.cluster.inter_node, None), "intra_node": (row.cluster.intra_node, "gpu")}
     return tuple(f"{name}: {text}" for name, (text, alone) in stated.items() if text and not _understood(text, alone))
 
 
 def _understood(text: str | None, alone: str | None) -> str | None:
-    """The text, if it states a speed in words that are understood."""
+    """Return the text, if it states a speed in words that are understood."""
     try:
         return text if text and gpu_bytes_per_s(text, 1, alone) else None
     except InputError:
@@ -79,7 +82,7 @@ def _understood(text: str | None, alone: str | None) -> str | None:
 
 
 def _connected(base: ClusterDescriptor, row: Row, assumption: Assumption) -> ClusterDescriptor:
-    """The cluster with the links that the row states; between nodes the source's, where the row states none."""
+    """Return the cluster with the links that the row states; between nodes the source's, where the row states none."""
     stated, first, between = row.cluster, base.levels[0], tuple[Level, ...]()
     gpus_per_node, domain = stated.gpus_per_node or base.gpus_per_node, stated.nvlink_domain or assumption.nvlink_domain
     if domain is not None and 1 < domain < (first.size or 0):

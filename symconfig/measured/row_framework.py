@@ -12,7 +12,7 @@ from symconfig.frameworks.behaviour import COMPILED, Switches, switched
 from symconfig.frameworks.kernels import options
 from symconfig.frameworks.known import FRAMEWORKS
 from symconfig.frameworks.megatron.behaviour import GRAPHED, MEGATRON
-from symconfig.measured.asked import Asked
+from symconfig.measured.asked import RowOptions
 
 # Spellings of attention kernels in the sources -> (implementation, rate over the newest flash kernel's). Version 2 has
 # half of version 3's rate on Hopper (arXiv 2407.08608, section 1: 35 and 75 % of the peak), and is the newest before
@@ -73,45 +73,47 @@ _SIZES = ("weight", "gradient", "optimizer")
 
 
 def attention_of(name: str, architecture: str) -> tuple[str, float]:
-    """A spelling of a kernel: its implementation, and its rate on this GPU over the newest flash kernel's."""
+    """Return a kernel's implementation by its spelling, and its rate on this GPU over the newest flash kernel's."""
     kernel, rate = _ATTENTION[name]
     return kernel, _RATE_ON.get(architecture, {}).get(name, rate)
 
 
 def as_options(framework: Framework) -> dict[str, Any]:
-    """What sets a framework apart from Megatron's usual habits, as options of a row; its attention goes by name."""
+    """Return a framework's deviations from Megatron's usual habits as options of a row; its attention goes by name."""
     mine, usual = options(framework.implementation), options(MEGATRON.implementation)
-    found = {name: mine[name] for name in _IMPLEMENTATION if mine[name] != usual[name]}
+    differing = {name: mine[name] for name in _IMPLEMENTATION if mine[name] != usual[name]}
     for name in _FRAMEWORK:
         value = getattr(framework, name)
         if name != "attention_rate" and value != getattr(MEGATRON, name):
-            found[name] = _SCOPES[value] if name == "graphed" else value
-    return found
+            differing[name] = _SCOPES[value] if name == "graphed" else value
+    return differing
 
 
-def framework_of(asked: Asked, model: ModelDescriptor, degrees: tuple[int, int, int]) -> Framework:
-    """The source's framework with the row's kernels and overlaps. degrees: tp, pp and data-parallel ranks."""
-    name = str(asked.option("attention_kernel", "flash"))
-    if name == "flash" and asked.assumption.flash:
-        name = asked.assumption.flash
-        asked.guess("flash", name, True)
-    habits = asked.assumption.habits.model_dump(exclude_none=True)
-    found = _with_habits(asked, name, habits)
-    for habit, value in habits.items():
-        without = _with_habits(asked, name, {key: habits[key] for key in habits if key != habit})
-        precise = habit == "quantised_weights" and asked.stated.get("precision") not in LOW_PRECISION
-        matters = found != without and _matters(habit, model.vocab_size, found, without, degrees)
-        asked.guess(habit, value, matters and not precise)
-    return found
+def framework_of(options: RowOptions, model: ModelDescriptor, degrees: tuple[int, int, int]) -> Framework:
+    """Return the source's framework with the row's kernels and overlaps. degrees: tp, pp and data-parallel ranks."""
+    name = str(options.option("attention_kernel", "flash"))
+    if name == "flash" and options.assumption.flash:
+        name = options.assumption.flash
+        options.guess("flash", name, True)
+    switches = options.assumption.habits.model_dump(exclude_none=True)
+    framework = _with_habits(options, name, switches)
+    for habit, value in switches.items():
+        without = _with_habits(options, name, {key: switches[key] for key in switches if key != habit})
+        precise = habit == "quantised_weights" and options.stated.get("precision") not in LOW_PRECISION
+        matters = framework != without and _matters(habit, model.vocab_size, framework, without, degrees)
+        options.guess(habit, value, matters and not precise)
+    return framework
 
 
-def _matters(habit: str, vocab_size: int, found: Framework, without: Framework, degrees: tuple[int, int, int]) -> bool:
-    """Whether a habit can change the prediction at these degrees."""
+def _matters(
+    habit: str, vocab_size: int, framework: Framework, without: Framework, degrees: tuple[int, int, int]
+) -> bool:
+    """Tell whether a habit can change the prediction at these degrees."""
     tp, pp, replicas = degrees
     if habit == "vocab_multiple":
         one, other = (
             -(-vocab_size // multiple) * multiple
-            for multiple in (found.vocab_multiple * tp, without.vocab_multiple * tp)
+            for multiple in (framework.vocab_multiple * tp, without.vocab_multiple * tp)
         )
         return one != other
     if habit in ("hide_tp_forward", "hide_tp_backward", "gathered_logits"):
@@ -123,37 +125,37 @@ def _matters(habit: str, vocab_size: int, found: Framework, without: Framework, 
     return tp > 1 and pp > 1 if habit == "scattered_sends" else True
 
 
-def _with_habits(asked: Asked, attention: str, habits: dict[str, Any]) -> Framework:
-    base, architecture = FRAMEWORKS[asked.assumption.framework], asked.cluster.gpu.architecture
+def _with_habits(options: RowOptions, attention: str, switches: dict[str, Any]) -> Framework:
+    base, architecture = FRAMEWORKS[options.assumption.framework], options.cluster.gpu.architecture
     names = (*_IMPLEMENTATION, *_FRAMEWORK, *(f"{name}_bytes" for name in _SIZES))
-    habits = habits | {name: asked.stated[name] for name in names if name in asked.stated}
+    switches = switches | {name: options.stated[name] for name in names if name in options.stated}
     kernel, rate = attention_of(attention, architecture)
-    how: dict[str, Any] = {"attention": kernel} | {name: habits[name] for name in _IMPLEMENTATION if name in habits}
-    if asked.stated.get("torch_compile"):
+    how: dict[str, Any] = {"attention": kernel} | {name: switches[name] for name in _IMPLEMENTATION if name in switches}
+    if options.stated.get("torch_compile"):
         how |= COMPILED
-    if asked.stated.get("fused_rmsnorm") is not None:
-        how["fused_norm"] = asked.stated["fused_rmsnorm"]
-    if asked.stated.get("cross_entropy_fusion"):
+    if options.stated.get("fused_rmsnorm") is not None:
+        how["fused_norm"] = options.stated["fused_rmsnorm"]
+    if options.stated.get("cross_entropy_fusion"):
         how["loss"] = "fused"
-    own = {"attention_rate": rate} | {name: habits[name] for name in _FRAMEWORK if name in habits}
+    own = {"attention_rate": rate} | {name: switches[name] for name in _FRAMEWORK if name in switches}
     if "graphed" in own:
         own["graphed"] = GRAPHED[own["graphed"]]
-    p = asked.row.parallel
-    overlap = asked.overlap(max(p.get("tp", 1), p.get("pp", 1)) > 1)
-    found = Switches(
+    p = options.row.parallel
+    overlap = options.overlap(max(p.get("tp", 1), p.get("pp", 1)) > 1)
+    implementation = Switches(
         implementation=how,
-        bytes={name: habits[f"{name}_bytes"] for name in _SIZES if f"{name}_bytes" in habits},
-        hide={name.removeprefix("hide_"): value for name, value in habits.items() if name.startswith("hide_")},
+        bytes={name: switches[f"{name}_bytes"] for name in _SIZES if f"{name}_bytes" in switches},
+        hide={name.removeprefix("hide_"): value for name, value in switches.items() if name.startswith("hide_")},
         framework=own,
         reduces_beside=overlap.get("grad_reduce") is not False,
         sends_beside=overlap.get("pp_p2p") is not False,
         # PyTorch cuts a product in pieces likewise.
-        cuts_products=bool(overlap.get("tp_comm") or asked.stated.get("async_tp")),
-        pairs_microbatches=bool(overlap.get("moe_a2a") or asked.stated.get("moe_a2a")),
+        cuts_products=bool(overlap.get("tp_comm") or options.stated.get("async_tp")),
+        pairs_microbatches=bool(overlap.get("moe_a2a") or options.stated.get("moe_a2a")),
     )
-    if asked.stated.get("fsdp_mixed_precision") == "PURE":
-        found = replace(found, framework={**found.framework, **_REDUCED_NARROW})
+    if options.stated.get("fsdp_mixed_precision") == "PURE":
+        implementation = replace(implementation, framework={**implementation.framework, **_REDUCED_NARROW})
     stages = p.get("pp", 1) > 1 and p.get("vpp", 1) == 1
-    reduces = found.hides().get("data", base.hide.data) > 0
+    reduces = implementation.hides().get("data", base.hide.data) > 0
     demanded = stages and reduces and overlap.get("param_gather") is not False
-    return switched(replace(base, demanded_gathers=demanded), architecture, found)
+    return switched(replace(base, demanded_gathers=demanded), architecture, implementation)

@@ -11,7 +11,7 @@ from symconfig.descriptor.measurements import Row
 from symconfig.descriptor.model import Experts, ModelDescriptor
 from symconfig.descriptor.validate import validate
 from symconfig.errors import InputError, Problem
-from symconfig.measured.asked import Asked
+from symconfig.measured.asked import RowOptions
 from symconfig.measured.assumptions import Assumption, assumptions
 
 _EXPERTS = ("num_experts", "num_experts_per_tok", "moe_intermediate_size", "shared_expert_intermediate_size")
@@ -40,9 +40,9 @@ _PLAIN = (
 )
 
 
-def model_of(row: Row, asked: Asked, seq_length: int) -> ModelDescriptor:
-    """The row's shape over the public model's, over what such models share."""
-    assumption, stated = asked.assumption, row.model.model_dump(exclude_none=True)
+def model_of(row: Row, options: RowOptions, seq_length: int) -> ModelDescriptor:
+    """Build the row's shape over the public model's, over what such models share."""
+    assumption, stated = options.assumption, row.model.model_dump(exclude_none=True)
     zoo, public = _public(row.model.name)
     fields: dict[str, Any] = (_dump(zoo) if zoo else _typical(stated, seq_length)) | public
     own = _model_arguments(row) | {name: stated[name] for name in _PLAIN if name in stated}
@@ -52,7 +52,7 @@ def model_of(row: Row, asked: Asked, seq_length: int) -> ModelDescriptor:
     of_experts = {name: value for name, value in assumption.model.items() if name in Experts.model_fields}
     for name, value in assumption.model.items():
         inside = name in of_experts
-        asked.guess(name, value, "num_experts" in stated if inside else name not in own and fields.get(name) != value)
+        options.guess(name, value, "num_experts" in stated if inside else name not in own and fields.get(name) != value)
         if not inside:
             fields[name] = value
     fields |= own
@@ -76,7 +76,7 @@ def model_of(row: Row, asked: Asked, seq_length: int) -> ModelDescriptor:
 
 
 def _public(name: str) -> tuple[str | None, dict[str, Any]]:
-    """The zoo's model that a name means, listed for it or spelled alike, and what is listed of its shape."""
+    """Return the zoo's model that a name means, listed for it or spelled alike, and what is listed of its shape."""
     listed = next((item for item in assumptions().models if item.name == name), None)
     return (listed.zoo, listed.fields) if listed else (_alike().get(_letters(name)), {})
 
@@ -91,17 +91,17 @@ def _letters(name: str) -> str:
 
 
 def _adapter(row: Row, assumption: Assumption) -> dict[str, Any]:
-    """The row's over its source's. Raises InputError where neither states it."""
-    found = assumption.lora.model_dump(mode="json") if assumption.lora else {}
+    """Return the row's adapter over its source's. Raises InputError where neither states it."""
+    adapter = assumption.lora.model_dump(mode="json") if assumption.lora else {}
     stated = row.model.lora or {}
-    found |= {ours: stated[theirs] for theirs, ours in _ADAPTER.items() if theirs in stated}
-    if not found:
+    adapter |= {ours: stated[theirs] for theirs, ours in _ADAPTER.items() if theirs in stated}
+    if not adapter:
         raise InputError(Problem("rank and targets of LoRA are not stated", field="model.lora"))
-    return found | {"target_modules": [_TARGETS.get(name, name) for name in found["target_modules"]]}
+    return adapter | {"target_modules": [_TARGETS.get(name, name) for name in adapter["target_modules"]]}
 
 
 def _check_shape(fields: dict[str, Any], name: str) -> None:
-    """Raises InputError: what neither the row nor a public model of this name says."""
+    """Refuse a shape that neither the row nor a public model of this name completes: raise InputError."""
     needed = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
     missing = [field for field in needed if fields.get(field) is None]
     if missing:
@@ -111,7 +111,7 @@ def _check_shape(fields: dict[str, Any], name: str) -> None:
 
 
 def _typical(stated: dict[str, Any], seq_length: int) -> dict[str, Any]:
-    """What GPT-like (no gate: LayerNorm, biases, learned positions) and Llama-like models share."""
+    """Return what GPT-like (no gate: LayerNorm, biases, learned positions) and Llama-like models share."""
     gated = stated.get("gated_mlp", True)
     return {
         "schema": "symconfig.model/1",
@@ -141,7 +141,7 @@ def _dump(name: str) -> dict[str, Any]:
 
 
 def _model_arguments(row: Row) -> dict[str, Any]:
-    """Fields of the model that a Megatron-LM argument list states."""
+    """Return the fields of the model that a Megatron-LM argument list states."""
     arguments = row.options.megatron_args
     if not arguments:
         return {}

@@ -25,8 +25,8 @@ MEASUREMENTS = (".yaml", ".yml")  # every other file is a training log
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What a person says of a training log that does not say it itself: DeepSpeed's do not name the model."""
+class Additions:
+    """A person's additions to a training log: DeepSpeed's do not name the model."""
 
     model: ModelDescriptor | None = None
     gpus: int | None = None
@@ -44,8 +44,8 @@ class Runs:
     remarks: tuple[str, ...]
 
 
-def runs(paths: Sequence[Path], cluster: ClusterDescriptor | None = None, told: Told | None = None) -> Runs:
-    """cluster: only runs on GPUs of its type; where training logs ran. told: of these logs.
+def runs(paths: Sequence[Path], cluster: ClusterDescriptor | None = None, additions: Additions | None = None) -> Runs:
+    """Read runs; cluster: only runs on GPUs of its type; where training logs ran. additions: of these logs.
 
     Raises InputError with every file's problems, or when no run is left.
     """
@@ -55,13 +55,13 @@ def runs(paths: Sequence[Path], cluster: ClusterDescriptor | None = None, told: 
     for path in paths:
         try:
             if path.suffix.lower() in MEASUREMENTS:
-                found, remark = _file(path, cluster)
+                runs_of_file, remark = _file(path, cluster)
             else:
-                found, remark = _log(path, cluster, told or Told())
+                runs_of_file, remark = _log(path, cluster, additions or Additions())
         except InputError as error:
             problems += error.problems
             continue
-        timed += found
+        timed += runs_of_file
         remarks += remark
     if problems:
         raise InputError(problems)
@@ -87,7 +87,7 @@ def runs(paths: Sequence[Path], cluster: ClusterDescriptor | None = None, told: 
 
 
 def _file(path: Path, cluster: ClusterDescriptor | None) -> tuple[list[Timed], list[str]]:
-    """The timed runs of a measurement file, and remarks."""
+    """Return the timed runs of a measurement file, and remarks."""
     file = load_measurements(path)
     if not file.validated:
         return [], [f"{path.name}: states targets, not runs."]
@@ -96,27 +96,27 @@ def _file(path: Path, cluster: ClusterDescriptor | None) -> tuple[list[Timed], l
     return [(path.stem, item) for item in judged if item.time], remarks
 
 
-def _log(path: Path, cluster: ClusterDescriptor | None, told: Told) -> tuple[list[Timed], list[str]]:
-    """The steady step of a training log, and what the log says of itself."""
+def _log(path: Path, cluster: ClusterDescriptor | None, additions: Additions) -> tuple[list[Timed], list[str]]:
+    """Return the steady step of a training log, and the log's remarks."""
     if cluster is None:
         hint = "--cluster h100, or the path of your own"
         raise InputError(Problem("a training log does not say on which GPUs it ran", file=str(path), hint=hint))
-    log = read_log(path, told.global_batch)
+    log = read_log(path, additions.global_batch)
     batch = MeasuredBatch.model_validate(
-        {"micro": told.micro_batch, "global": told.global_batch, "seq_length": told.seq_length}
+        {"micro": additions.micro_batch, "global": additions.global_batch, "seq_length": additions.seq_length}
     )
-    options = MeasuredOptions(recompute=told.recompute)
+    options = MeasuredOptions(recompute=additions.recompute)
     try:
-        model = told.model or log_model(log)
-        row = as_row(log, cluster, model, gpus=told.gpus, batch=batch, options=options)
+        model = additions.model or log_model(log)
+        row = as_row(log, cluster, model, gpus=additions.gpus, batch=batch, options=options)
         item = judge(source_of(log), row, model, cluster)
     except InputError as error:
-        said = [
+        problems = [
             Problem(remark.text, file=str(path), line=remark.line, hint="--global-batch-size")
             for remark in log.remarks
             if remark.kind == "batch" and log.steady is None
         ]
-        raise InputError([*(_of_log(problem, path) for problem in error.problems), *said]) from None
+        raise InputError([*(_of_log(problem, path) for problem in error.problems), *problems]) from None
     remarks = [str(remark) for remark in log.remarks]
     if item.memory:
         predicted, measured = item.memory
@@ -146,7 +146,7 @@ _OPTIONS = {
 
 
 def _of_log(problem: Problem, path: Path) -> Problem:
-    """A problem of the log's row as one of the log, with the option that helps."""
+    """Return a problem of the log's row as one of the log, with the option that helps."""
     option = _OPTIONS.get(problem.field or "")
     missing = option and problem.got is None
     return replace(
@@ -157,6 +157,6 @@ def _of_log(problem: Problem, path: Path) -> Problem:
     )
 
 
-def calibrations(found: Runs, command: str, from_scratch: bool) -> list[Calibration]:
-    """One for each GPU type."""
-    return [calibrate(cluster, rows, command, from_scratch) for cluster, rows in found.timed]
+def calibrations(runs: Runs, command: str, from_scratch: bool) -> list[Calibration]:
+    """Calibrate each GPU type."""
+    return [calibrate(cluster, rows, command, from_scratch) for cluster, rows in runs.timed]

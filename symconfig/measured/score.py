@@ -51,12 +51,12 @@ Scores = tuple[Source, ...]
 
 
 def score(paths: Sequence[Path]) -> Scores:
-    """Every file's scores. A row that cannot be predicted is skipped with its reason."""
+    """Score every file. A row that cannot be predicted is skipped with its reason."""
     return tuple(source(path.stem, load_measurements(path)) for path in paths)
 
 
 def source(name: str, file: Measurements) -> Source:
-    """Scores of one file. `name` is also what its assumptions go by."""
+    """Score one file. `name` is also what its assumptions go by."""
     if not file.validated:
         nothing, skipped = scored(()), [(row.id, TARGETS) for row in file.rows]
         return Source(
@@ -84,7 +84,7 @@ def source(name: str, file: Measurements) -> Source:
         layer=whole.layer,
         memory=whole.memory,
         oom=whole.oom,
-        sweeps=tuple(found for found in sweeps if found is not None),
+        sweeps=tuple(scored_sweep for scored_sweep in sweeps if scored_sweep is not None),
         growths=growths(judged),
         stated=scored([item for item in judged if not item.assumed]),
         assumed=scored([item for item in judged if item.assumed]),
@@ -94,7 +94,7 @@ def source(name: str, file: Measurements) -> Source:
 def predicted(
     name: str, file: Measurements, cluster: ClusterDescriptor | None = None
 ) -> tuple[list[Judged], list[tuple[str, str]]]:
-    """Every row with its prediction; ids of those that cannot be predicted, each with the reason.
+    """Predict every row; return the ids of those that cannot be predicted, each with the reason.
 
     cluster: of rows that name it, where the zoo has no cluster of this name.
     """
@@ -109,7 +109,7 @@ def predicted(
 
 
 def scored(judged: Sequence[Judged]) -> Scored:
-    """Scores of these rows."""
+    """Score these rows."""
     return Scored(
         tuple(judged),
         error([(item.row.id, item.time) for item in judged if item.time]),

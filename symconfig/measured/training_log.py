@@ -43,15 +43,15 @@ _WANTED = (*megatron_log.WANTED, *deepspeed_log.WANTED, *log_trouble.WANTED)
 
 
 def read_log(path: Path, global_batch: int | None = None) -> TrainingLog:
-    """The training log at `path`.
+    """Read the training log at `path`.
 
     global_batch: sequences of one step, for DeepSpeed logs that print samples per second and not the batch size.
     Raises InputError when the file cannot be opened, is empty or binary, or is no training log. A log of a run that
     died before its first step is one: it has no `steady`, and says so.
     """
-    found = Collected()
-    lines, trouble = _reading(path, found)
-    if not (found.megatron or found.deepspeed or found.trainer):
+    collected = Collected()
+    lines, trouble = _reading(path, collected)
+    if not (collected.megatron or collected.deepspeed or collected.trainer):
         need = "lines that Megatron-LM or DeepSpeed print: `elapsed time per iteration (ms)`, `samples/sec`, …"
         raise InputError(Problem("is not a training log", file=str(path), line=lines.count or None, need=need))
     remarks = trouble.remarks()
@@ -59,40 +59,40 @@ def read_log(path: Path, global_batch: int | None = None) -> TrainingLog:
         remarks.append(Remark("truncated", lines.broken, lines.count))
     elif lines.cut:
         remarks.append(Remark("truncated", "the last line has no end: cut off, or still being written", lines.count))
-    kind = next((name for name in STEP_KINDS if found.steps[name]), STEP_KINDS[0])
-    steps, restarts = _ordered(found.steps[kind], found.starts[kind], remarks)
+    kind = next((name for name in STEP_KINDS if collected.steps[name]), STEP_KINDS[0])
+    steps, restarts = _ordered(collected.steps[kind], collected.starts[kind], remarks)
     if kind == "throughput" or kind == "average":
-        steps = _timed(steps, _batch_size(found, global_batch), remarks)
+        steps = _timed(steps, _batch_size(collected, global_batch), remarks)
     else:
         steps = _covering(steps, restarts)
-    if found.dropped:
+    if collected.dropped:
         remarks.append(Remark("left out", f"only the first {len(steps)} steps are read"))
     if kind == "average":
         steady = _average(steps, remarks)
     else:
         warm = _warm_up(steps, restarts) if kind != "throughput" else _warm_up_singly(steps)
-        steady = _steady(steps, warm, found, remarks)
-    megatron = found.megatron and not found.deepspeed and found.arguments.get("deepspeed") is not True
+        steady = _steady(steps, warm, collected, remarks)
+    megatron = collected.megatron and not collected.deepspeed and collected.arguments.get("deepspeed") is not True
     return TrainingLog(
         path=str(path),
         framework="megatron" if megatron else "deepspeed",
         steps=tuple(steps),
         steady=steady,
         memory=tuple(
-            found.memory[rank] for rank in sorted(found.memory, key=lambda rank: -1 if rank is None else rank)
+            collected.memory[rank] for rank in sorted(collected.memory, key=lambda rank: -1 if rank is None else rank)
         ),
-        arguments=found.arguments,
-        config=found.config,
-        degrees=found.degrees,
-        vocab_size=found.vocab_size,
+        arguments=collected.arguments,
+        config=collected.config,
+        degrees=collected.degrees,
+        vocab_size=collected.vocab_size,
         out_of_memory=trouble.out_of_memory,
         remarks=tuple(sorted(remarks, key=lambda remark: remark.line or 0)),
     )
 
 
-def _reading(path: Path, found: Collected) -> tuple[LogLines, Trouble]:
-    """Passes every line by the readers. Of an unfinished last line only what ends with a bar is read."""
-    megatron, deepspeed, trouble = MegatronReader(found), DeepSpeedReader(found), Trouble(found)
+def _reading(path: Path, collected: Collected) -> tuple[LogLines, Trouble]:
+    """Pass every line by the readers. Of an unfinished last line only what ends with a bar is read."""
+    megatron, deepspeed, trouble = MegatronReader(collected), DeepSpeedReader(collected), Trouble(collected)
     lines = LogLines(path, _WANTED, lambda: megatron.wants_all or deepspeed.wants_all or trouble.wants_all)
     for number, whole in lines:
         piece = whole[: max(whole.rfind(b"|"), whole.rfind(b"\r")) + 1] if lines.cut else whole
@@ -107,7 +107,7 @@ def _reading(path: Path, found: Collected) -> tuple[LogLines, Trouble]:
 
 
 def _ordered(steps: Sequence[Step], starts: set[int], remarks: list[Remark]) -> tuple[list[Step], list[int]]:
-    """Each step once, and where in the list the program started anew.
+    """Return each step once, and where in the list the program started anew.
 
     The same iteration again, within a few lines and without a start in between, is another rank's line. An iteration
     that goes back otherwise is a restart from a checkpoint.
@@ -115,14 +115,14 @@ def _ordered(steps: Sequence[Step], starts: set[int], remarks: list[Remark]) -> 
     kept: list[Step] = []
     restarts: list[int] = []
     place: dict[int, int] = {}
-    again, first_again = 0, None
+    restarted, first_again = 0, None
     pending = False
     for index, step in enumerate(steps):
         pending = pending or index in starts
         back = bool(kept) and step.iteration <= kept[-1].iteration
         seen = place.get(step.iteration)
         if back and not pending and seen is not None and len(kept) - seen <= _LAG:
-            again, first_again = again + 1, first_again or step.line
+            restarted, first_again = restarted + 1, first_again or step.line
             continue
         if back or pending:
             if kept and back:
@@ -134,8 +134,8 @@ def _ordered(steps: Sequence[Step], starts: set[int], remarks: list[Remark]) -> 
             place, pending = {}, False
         place[step.iteration] = len(kept)
         kept.append(step)
-    if again:
-        what = f"several ranks' lines are interleaved: {again} lines repeat a step, which is counted once"
+    if restarted:
+        what = f"several ranks' lines are interleaved: {restarted} lines repeat a step, which is counted once"
         remarks.append(Remark("interleaved", what, first_again))
     if len(restarts) > 8:  # a log of a run that restarts all the time
         some = [remark for remark in remarks if remark.kind == "restarted"]
@@ -145,7 +145,7 @@ def _ordered(steps: Sequence[Step], starts: set[int], remarks: list[Remark]) -> 
 
 
 def _covering(steps: Sequence[Step], restarts: Sequence[int]) -> list[Step]:
-    """How many steps each logged time is the mean of: the distance to the one before.
+    """Set how many steps each logged time is the mean of: the distance to the one before.
 
     The first one after a start has the usual distance, unless it does not lie on a multiple of it: newer Megatron
     prints the very first step alone, and that step counts in the next mean, too.
@@ -163,15 +163,15 @@ def _covering(steps: Sequence[Step], restarts: Sequence[int]) -> list[Step]:
     return result
 
 
-def _batch_size(found: Collected, given: int | None) -> int | None:
-    printed = found.config.get("train_batch_size")
+def _batch_size(collected: Collected, given: int | None) -> int | None:
+    printed = collected.config.get("train_batch_size")
     if isinstance(printed, int) and not isinstance(printed, bool) and 0 < printed < 10**9:
         return printed
     return given
 
 
 def _timed(steps: Sequence[Step], batch: int | None, remarks: list[Remark]) -> list[Step]:
-    """Seconds from samples per second."""
+    """Convert samples per second to seconds."""
     if batch is None:
         if any(step.seconds is None for step in steps):
             what = "the log has samples per second and no global batch size, so there are no step times"
@@ -184,7 +184,7 @@ def _timed(steps: Sequence[Step], batch: int | None, remarks: list[Remark]) -> l
 
 
 def _average(steps: Sequence[Step], remarks: list[Remark]) -> Steady | None:
-    """The last running mean."""
+    """Return the last running mean."""
     timed = [(step.seconds, step) for step in steps if step.seconds is not None]
     if not timed:
         remarks.append(Remark("no steps", "no step's time can be read"))
@@ -194,8 +194,8 @@ def _average(steps: Sequence[Step], remarks: list[Remark]) -> Steady | None:
     return Steady(seconds, seconds, seconds, 1, step.samples)
 
 
-def _steady(steps: Sequence[Step], warm: set[int], found: Collected, remarks: list[Remark]) -> Steady | None:
-    """See the rules at the head of this file."""
+def _steady(steps: Sequence[Step], warm: set[int], collected: Collected, remarks: list[Remark]) -> Steady | None:
+    """Return the steady step by the rules at the head of this file."""
     timed = [step for step in steps if step.seconds is not None]
     if not timed:
         if not any(remark.kind == "batch" for remark in remarks):
@@ -230,17 +230,17 @@ def _steady(steps: Sequence[Step], warm: set[int], found: Collected, remarks: li
     rates = [step.tflops_per_gpu for step in rest if step.tflops_per_gpu]
     low, high = times[(len(times) - 1) // 4], times[(3 * (len(times) - 1) + 3) // 4]
     if samples is None:
-        samples = _batch_size(found, None)
+        samples = _batch_size(collected, None)
     return Steady(median(times), low, high, len(times), samples, median(rates) if rates else None)
 
 
 def _warm_up_singly(steps: Sequence[Step]) -> set[int]:
-    """The same for DeepSpeed's timer, which counts from each start and times one step out of many."""
+    """Return the same for DeepSpeed's timer, which counts from each start and times one step out of many."""
     return {index for index, step in enumerate(steps) if step.iteration <= WARM_UP}
 
 
 def _warm_up(steps: Sequence[Step], restarts: Sequence[int]) -> set[int]:
-    """Places of the times whose interval begins before WARM_UP steps have run since a start.
+    """Return the places of the times whose interval begins before WARM_UP steps have run since a start.
 
     Where the log's own beginning is missing (no start was seen, and its first steps are not the run's first) there
     is nothing to leave out.

@@ -19,41 +19,45 @@ COVERED = 0.9  # of the runs, by an interval around what is expected of their so
 
 
 def ratios(scores: Sequence[Source], fitted: Sequence[tuple[Calibration, Sequence[Timed]]]) -> list[Ratios]:
-    """Measured over predicted: seconds by the fit that did not see the source; bytes, to which nothing is fitted."""
+    """Return measured over predicted: seconds by the fit that did not see the source.
+
+    Bytes are as they were predicted: nothing is fitted to them.
+    """
     unseen = _seconds(fitted)
-    found: dict[tuple[Quantity, str, str, str], list[float]] = {}
+    gathered: dict[tuple[Quantity, str, str, str], list[float]] = {}
     for source in scores:
         for item in source.rows:
             like = (item.case.cluster.gpu.architecture, kind(item.case.model), source.name)
             if item.time:
                 seconds = unseen.get((source.name, item.row.id), item.time[0])
-                found.setdefault(("time", *like), []).append(item.time[1] / seconds)
+                gathered.setdefault(("time", *like), []).append(item.time[1] / seconds)
             if item.memory and _is_peak(item):
-                found.setdefault(("memory", *like), []).append(item.memory[1] / item.memory[0])
+                gathered.setdefault(("memory", *like), []).append(item.memory[1] / item.memory[0])
     return [
         Ratios(*key, measured=tuple(sorted(round(value, DIGITS) for value in values)))
-        for key, values in sorted(found.items())
+        for key, values in sorted(gathered.items())
     ]
 
 
 def _seconds(fitted: Sequence[tuple[Calibration, Sequence[Timed]]]) -> Mapping[tuple[str, str], float]:
-    """By source and row, from the fit that did not see the source."""
+    """Return seconds by source and row, from the fit that did not see the source."""
     return {
         (source, item.row.id): float(np.exp(log_s))
-        for found, runs in fitted
-        for (source, item), log_s in zip(runs, found.fit.left_out_log_s[1], strict=True)
+        for calibration, runs in fitted
+        for (source, item), log_s in zip(runs, calibration.fit.left_out_log_s[1], strict=True)
     }
 
 
 def _is_peak(item: Judged) -> bool:
-    """Whether the figure is of a whole run, not of activations alone."""
+    """Tell whether the figure is of a whole run, not of activations alone."""
     measured = item.row.measured
     return any((measured.peak_allocated_gib, measured.peak_reserved_gib, measured.memory_gb))
 
 
 def spread(seen: Sequence[Ratios]) -> Spread:
-    """How runs and sources of one quantity spread, and how far that reaches for nine in ten runs of each source by what
-    the other sources say.
+    """Measure the spread of one quantity's runs and sources.
+
+    Also how far that reaches for nine in ten runs of each source by what the other sources say.
     """
     groups = [np.log(each.measured) for each in seen]
     several = [runs for runs in groups if len(runs) > 2]

@@ -32,12 +32,12 @@ class Alike:
 
 def stages_alike(stages: Sequence[Stage]) -> list[Alike]:
     """Join neighbours that are alike."""
-    found = []
+    groups = []
     for (holds, recompute), same in groupby(enumerate(stages), lambda each: (held(each[1]), each[1].recompute)):
         numbers, mine = zip(*same, strict=True)
         peaks = [stage.peak_bytes for stage in mine]
-        found.append(Alike(numbers[0], numbers[-1], holds, recompute, min(peaks), max(peaks)))
-    return found
+        groups.append(Alike(numbers[0], numbers[-1], holds, recompute, min(peaks), max(peaks)))
+    return groups
 
 
 def held(stage: Stage) -> str:

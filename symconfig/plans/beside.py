@@ -10,18 +10,20 @@ from symconfig.plans.plan import Candidate, Difference, NearRecipe, Opened, Plan
 
 DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp")
 NOTHING = 0.0005  # of a step: what is said to be nothing
-TOLD = 6  # differences of a recipe
+MOST_DIFFERENCES = 6  # differences of a recipe
 
 
 def layout(candidate: Candidate) -> str:
-    """Return the degrees that are not 1 and the micro-batch: `tp 4 pp 4 vpp 5 dp 4, micro-batch 1`; with recompute and
-    a layout string where there are any."""
+    """Return the degrees that are not 1 and the micro-batch: `tp 4 pp 4 vpp 5 dp 4, micro-batch 1`.
+
+    With recompute and a layout string where there are any.
+    """
     p, options = candidate.parallel, candidate.options
     degrees = " ".join(f"{name} {getattr(p, name)}" for name in DEGREES if getattr(p, name) > 1) or "one GPU"
-    again = options.recompute
+    recomputed = options.recompute
     more = [f"micro-batch {candidate.batch.micro}"]
-    if again.granularity != "none":
-        more.append("recompute of " + ("+".join(again.modules) if again.modules else "layers"))
+    if recomputed.granularity != "none":
+        more.append("recompute of " + ("+".join(recomputed.modules) if recomputed.modules else "layers"))
     if options.pipeline_layout:
         more.append(f"layout {options.pipeline_layout}")
     return ", ".join([degrees, *more])
@@ -37,7 +39,7 @@ def _reason(one: Opened) -> str:
     return "A pin asks for it." if one.pinned else "Nothing fits without it."
 
 
-def beside(plan: Plan, *, brief: bool = False) -> Iterator[str]:
+def comparisons(plan: Plan, *, brief: bool = False) -> Iterator[str]:
     """Yield a sentence for the simplest plan, the nearest recipe, and what all options would give.
 
     brief: without what each difference of the recipe costs by itself.
@@ -58,12 +60,12 @@ def beside(plan: Plan, *, brief: bool = False) -> Iterator[str]:
 
 
 def _alike(one: Candidate, other: Candidate) -> bool:
-    """Whether they are one plan, however each is judged."""
+    """Tell whether two candidates are one plan, however each is judged."""
     return replace(one, judged=None) == replace(other, judged=None)
 
 
 def _against(plan: Plan, other: Candidate) -> str:
-    """`7.349 s, 2.4 % slower`: than the plan."""
+    """Compare a step time with the plan's: `7.349 s, 2.4 % slower`."""
     step_s = other.predicted.step_s
     return f"{step_s:.3f} s, {_slower(step_s / plan.best.predicted.step_s - 1)}"
 
@@ -75,16 +77,16 @@ def _slower(loss: float) -> str:
 
 
 def _recipe(recipe: NearRecipe, *, brief: bool) -> str:
-    """The recipe, what its layout would take here, and what each difference costs by itself."""
+    """Return the recipe, the layout it would have here, and the cost of each difference by itself."""
     head = f"Nearest published recipe: {recipe.id} ({recipe.title}; {recipe.job})."
     if not recipe.differences:
         return f"{head} The plan is laid out as it is."
     whole = "its layout " + (recipe.why if recipe.loss is None else "is " + _slower(recipe.loss))
     if brief:
         return f"{head} On this job {whole}."
-    each = [_difference(one) for one in recipe.differences[:TOLD]]
-    if len(recipe.differences) > TOLD:
-        each.append(f"{len(recipe.differences) - TOLD} more")
+    each = [_difference(one) for one in recipe.differences[:MOST_DIFFERENCES]]
+    if len(recipe.differences) > MOST_DIFFERENCES:
+        each.append(f"{len(recipe.differences) - MOST_DIFFERENCES} more")
     return f"{head} On this job {whole}; one by one: {'; '.join(each)}."
 
 

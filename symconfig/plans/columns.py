@@ -23,7 +23,9 @@ Values = NDArray[Any]  # [n]: int64 where they are tested for division, float64 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Columns:
-    """Each is an array [n], or one plain value that all configurations share; UNKNOWN: nobody has decided or said it.
+    """Columns of configurations: each an array [n], or one plain value that all share.
+
+    UNKNOWN: nobody decided or wrote it.
 
     tp to dp: as in `Degrees`. micro: sequences of a microbatch on one data rank. num_microbatches: that each data rank
     runs in a step; like dp rounded down where it does not divide. group: microbatches of an interleaved schedule's
@@ -123,8 +125,8 @@ class Columns:
     def row(self, place: int, vpp: int) -> Degrees:
         """Take the degrees of one configuration, with so many chunks a stage."""
         columns = {name: getattr(self, name) for name in DEGREES if name != "vpp"}
-        found = {name: column[place] if isinstance(column, np.ndarray) else column for name, column in columns.items()}
-        return Degrees(vpp=vpp, **{name: int(number) for name, number in found.items()})
+        values = {name: column[place] if isinstance(column, np.ndarray) else column for name, column in columns.items()}
+        return Degrees(vpp=vpp, **{name: int(number) for name, number in values.items()})
 
     @property
     def size(self) -> int:
@@ -133,7 +135,7 @@ class Columns:
 
     @property
     def degrees(self) -> dict[str, Values]:
-        """The degrees that divide a stage, by name."""
+        """Return the degrees that divide a stage, by name."""
         return {"tp": self.tp, "cp": self.cp, "dp": self.dp, "ep": self.ep, "etp": self.etp}
 
     @property

@@ -17,13 +17,16 @@ from symconfig.descriptor.model import ModelDescriptor
 INPUTS: Mapping[str, type[BaseModel]] = {"model": ModelDescriptor, "cluster": ClusterDescriptor, "job": Job}
 ANSWER = ("best", "alternatives", "beside", "search", "binding")
 VERSION = "symconfig"
-HISTORY, RL = "history", "rl"
-SOMETIMES = (HISTORY, RL)  # of plans that take over a run, and of those for reinforcement learning
+HISTORY, RL, TUNED = "history", "rl", "tuned"
+SOMETIMES = (HISTORY, RL, TUNED)  # of plans that take over a run, and of those whose step has phases
 _EXACT_FLOATS = 2**53  # above it, not every whole number is a float
 
 
 def digest(value: Any) -> str:
-    """SHA-256 of the canonical JSON of plain data. 1.0 counts as 1, so that a tool that lays JSON out anew keeps it."""
+    """Return SHA-256 of the canonical JSON of plain data.
+
+    1.0 counts as 1, so that a tool that lays JSON out anew keeps it.
+    """
     text = json.dumps(_whole(value), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -37,22 +40,24 @@ def _whole(value: Any) -> Any:
 
 
 def digests(data: Mapping[str, Any]) -> dict[str, str]:
-    """Of the inputs, the version, the answer and the history in the plain data of a plan; not of how long the search
-    took."""
+    """Digest the inputs, the version, the answer and the history in the plain data of a plan.
+
+    Not the length of the search.
+    """
     return {name: digest(value) for name, (_, value) in signed(data).items()}
 
 
 def signed(data: Mapping[str, Any]) -> dict[str, tuple[KeyPath, Any]]:
-    """The parts that carry a digest, by its name: where each is, and what it is."""
+    """Return the parts that carry a digest, by its name: the place and the value of each."""
     inputs = data.get("inputs")
-    found: dict[str, tuple[KeyPath, Any]] = {}
+    parts: dict[str, tuple[KeyPath, Any]] = {}
     for name in INPUTS:
         if isinstance(inputs, dict) and name in inputs:
-            found[name] = (("inputs", name), inputs[name])
+            parts[name] = (("inputs", name), inputs[name])
     for name in (VERSION, *ANSWER, *SOMETIMES):
         if name in data:
             value = data[name]
             if name == "search" and isinstance(value, dict):
                 value = {key: inner for key, inner in value.items() if key != "seconds"}
-            found[name] = ((name,), value)
-    return found
+            parts[name] = ((name,), value)
+    return parts

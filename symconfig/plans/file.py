@@ -27,10 +27,10 @@ from symconfig.descriptor.training import WholeTraining
 from symconfig.descriptor.validate import problems as descriptor_problems
 from symconfig.errors import InputError, Problem
 from symconfig.plans import shape
-from symconfig.plans.digests import ANSWER, HISTORY, INPUTS, RL, SOMETIMES, VERSION, digest, signed
+from symconfig.plans.digests import ANSWER, HISTORY, INPUTS, RL, SOMETIMES, TUNED, VERSION, digest, signed
 from symconfig.plans.history import History
-from symconfig.plans.plan import SCHEMA, Beside, Candidate, Plan, Search
-from symconfig.plans.rl import PlannedRl
+from symconfig.plans.plan import SCHEMA, Candidate, OtherPlans, Plan, Search
+from symconfig.plans.rl import PlannedRl, PlannedStep
 from symconfig.resources import content
 
 WARNINGS = "warnings"  # beside the plan in the answer of `plan --json`, and said again of any plan that is read
@@ -61,10 +61,10 @@ def load_plan(path: Path, accept_edits: bool = False) -> Plan:
 
     accept_edits: for who solves again from the inputs; neither digests nor stages are held against anything.
     """
-    found = read_plan(path, accept_edits)
-    if not accept_edits and (wrong := list(shape.problems(found, str(_file(path))))):
+    reading = read_plan(path, accept_edits)
+    if not accept_edits and (wrong := list(shape.problems(reading, str(_file(path))))):
         raise InputError(wrong)
-    return found
+    return reading
 
 
 def read_plan(path: Path, accept_edits: bool = False) -> Plan:
@@ -93,7 +93,7 @@ def _file(path: Path) -> Path:
 
 
 def parse_plan(text: str, file: str = "plan.json", accept_edits: bool = False) -> Plan:
-    """The plan in `text`. accept_edits: whatever its digests say, for who solves again from its inputs.
+    """Parse the plan in `text`. accept_edits: whatever its digests say, for who solves again from its inputs.
 
     Raises InputError with everything that is missing, wrong or edited.
     """
@@ -111,7 +111,7 @@ def parse_plan(text: str, file: str = "plan.json", accept_edits: bool = False) -
 
 
 def _data(text: str, file: str) -> Any:
-    """What the JSON holds. Places are looked for only where something is wrong: they take as long again."""
+    """Parse the JSON of a text. Places are looked for only where something is wrong: they take as long again."""
     try:
         return json.loads(text, parse_constant=_not_finite, object_pairs_hook=_once)
     except (ValueError, RecursionError) as error:  # also an integer of thousands of digits
@@ -124,14 +124,17 @@ def _not_finite(word: str) -> float:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    mapping = dict(pairs)
+    if len(mapping) != len(pairs):
         raise ValueError("a key stands twice in one section")
-    return found
+    return mapping
 
 
 def _check_schema(document: Document) -> None:
-    """Raises InputError for what is no plan of this schema, and says what it is instead where that can be told."""
+    """Refuse a document that is no plan of this schema.
+
+    Raise InputError, which says what it is instead where that is clear.
+    """
     got = document.data.get("schema") if isinstance(document.data, dict) else type(document.data).__name__
     if got == SCHEMA:
         return
@@ -144,7 +147,7 @@ def _check_schema(document: Document) -> None:
 
 
 class _Reader:
-    """Reads the parts of a plan one by one, and gathers what is wrong in all of them."""
+    """A reader of the parts of a plan, one by one, which gathers the problems of all of them."""
 
     def __init__(self, document: Document) -> None:
         self._document = document
@@ -152,7 +155,7 @@ class _Reader:
         self.problems: list[Problem] = []
 
     def plan(self) -> Plan | None:
-        """Nothing when any part is wrong: then `problems` says how."""
+        """Build the plan, or None when any part is wrong: `problems` says how."""
         data = self._data
         for name in data:
             if name not in (*_PARTS, *SOMETIMES, WARNINGS):
@@ -172,12 +175,13 @@ class _Reader:
             job = job.model_copy(update={"training": WholeTraining.of(job.training)})
         best = self._part(("best",), Candidate.from_dict)
         others = [self._part(("alternatives", place), Candidate.from_dict) for place in range(self._alternatives())]
-        beside = self._part(("beside",), Beside.from_dict)
+        companions = self._part(("beside",), OtherPlans.from_dict)
         search = self._part(("search",), _search)
         binding = self._part(("binding",), _TEXT.validate_python)
         version = self._part((VERSION,), _TEXT.validate_python)
         history = self._part((HISTORY,), _history) if HISTORY in data else History()
         rl = self._part((RL,), _rl) if RL in data else ()
+        tuned = self._part((TUNED,), _tuned) if TUNED in data else ()
         if self.problems and version is not None and version != install.VERSION:
             self._add(
                 (VERSION,),
@@ -192,12 +196,13 @@ class _Reader:
             or cluster is None
             or job is None
             or best is None
-            or beside is None
+            or companions is None
             or search is None
             or binding is None
             or version is None
             or history is None
             or rl is None
+            or tuned is None
         ):
             return None
         return Plan(
@@ -210,8 +215,9 @@ class _Reader:
             binding=binding,
             symconfig_version=version,
             history=history,
-            beside=beside,
+            beside=companions,
             rl=rl,
+            tuned=tuned,
         )
 
     def _add(
@@ -274,6 +280,10 @@ def _rl(data: Any) -> tuple[PlannedRl, ...]:
     return _rls().validate_json(json.dumps(data))
 
 
+def _tuned(data: Any) -> tuple[PlannedStep, ...]:
+    return _steps().validate_json(json.dumps(data))
+
+
 # Made once: making an adapter takes longer than reading a plan with it.
 @cache
 def _searches() -> TypeAdapter[Search]:
@@ -290,8 +300,13 @@ def _rls() -> TypeAdapter[tuple[PlannedRl, ...]]:
     return TypeAdapter(tuple[PlannedRl, ...])
 
 
+@cache
+def _steps() -> TypeAdapter[tuple[PlannedStep, ...]]:
+    return TypeAdapter(tuple[PlannedStep, ...])
+
+
 def _edited_parts(text: str) -> tuple[str, ...]:
-    """Names of the parts of a plan's text that are not what their digests were taken of; it was parsed before.
+    """Return the names of the parts of a plan's text that differ from their digests; the text was parsed before.
 
     Of a plan that an older symconfig wrote none are known.
     """
@@ -301,21 +316,24 @@ def _edited_parts(text: str) -> tuple[str, ...]:
 
 
 def _undigested(data: Mapping[str, Any], written: Mapping[str, Any]) -> list[str]:
-    """Parts without a digest. An older symconfig took fewer, of another text: its digests say nothing here."""
+    """Return the parts without a digest.
+
+    An older symconfig took fewer, of another text: its digests say nothing here.
+    """
     needed = (*INPUTS, VERSION, *ANSWER, *(name for name in SOMETIMES if name in data))
     return [name for name in needed if name not in written]
 
 
 def _mismatched(data: Mapping[str, Any], written: Mapping[str, Any]) -> dict[str, KeyPath]:
-    """The parts that are not what their digests were taken of, by name, and where they are."""
-    found = {
+    """Return the parts that differ from their digests, by name, with their places."""
+    edited = {
         name: path for name, (path, value) in signed(data).items() if name in written and written[name] != digest(value)
     }
-    return found | {name: (name,) for name in SOMETIMES if name in written and name not in data}
+    return edited | {name: (name,) for name in SOMETIMES if name in written and name not in data}
 
 
 def _edited(document: Document) -> Iterator[Problem]:
-    """The parts that are not what their digests were taken of, or the digests that are not there."""
+    """Yield a problem for each part that differs from its digest, and for each digest that is missing."""
     written = document.data.get("digests")
     if not isinstance(written, dict):
         if "digests" in document.data:
@@ -343,7 +361,7 @@ _HINT = "symconfig replan PLAN.json --accept-edits, which solves again from the 
 
 
 def _with_places(problems: list[Problem], text: str, file: str) -> Iterator[Problem]:
-    """The problems with the line and column of their fields."""
+    """Yield the problems with the line and column of their fields."""
     try:
         places = parse_json_strict(text, file)
     except InputError:  # more values than places are kept of

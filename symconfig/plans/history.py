@@ -53,12 +53,12 @@ class History:
 
     @property
     def step(self) -> int:
-        """The iterations that are done: the plan goes on behind them."""
+        """Return the number of iterations that are done: the plan goes on behind them."""
         return sum(each.steps for each in self.segments)
 
     @property
     def sequences(self) -> int:
-        """That were seen (Megatron-LM's consumed_train_samples)."""
+        """Return the sequences that were seen (Megatron-LM's consumed_train_samples)."""
         return sum(each.sequences for each in self.segments)
 
     @property
@@ -66,7 +66,7 @@ class History:
         return sum(each.sequences * each.seq_length for each in self.segments)
 
     def tokens_of(self, sequences: Fraction, seq_length: int) -> Fraction:
-        """Of the first so many sequences; those behind the history have `seq_length` tokens."""
+        """Count the tokens of the first `sequences`; those behind the history have `seq_length` tokens."""
         tokens, left = Fraction(0), sequences
         for each in self.segments:
             some = min(left, Fraction(each.sequences))
@@ -75,11 +75,11 @@ class History:
 
     @property
     def scheduled(self) -> int:
-        """Sequences that the learning rate's scheduler has counted."""
+        """Return the sequences that the learning rate's scheduler has counted."""
         return max(0, self.sequences - self.unscheduled)
 
     def until(self, step: int | None, batch: int, seq_length: int) -> History:
-        """The same with the plan's own steps before `step`, of `batch` sequences each; None: none of them.
+        """Add the plan's own steps before `step`, of `batch` sequences each, to the history; None: none of them.
 
         Raises InputError for a step before those.
         """
@@ -97,7 +97,7 @@ class History:
         return replace(self, segments=(*self.segments, Segment(own, own * batch, seq_length))) if own else self
 
     def seen(self, sequences: int) -> History:
-        """The same where so many sequences were seen in all: the last steps had as many as that leaves them."""
+        """Cut or extend the history to so many sequences in all: the last steps had as many as that leaves them."""
         if not self.segments or sequences == self.sequences:
             return self
         *earlier, last = self.segments
@@ -107,24 +107,24 @@ class History:
         return replace(self, segments=(*earlier, replace(last, sequences=sequences - before)))
 
     def renumbered(self, batch: int, seq_length: int) -> History:
-        """As many tokens in whole steps of another batch; what is left over is seen once more."""
+        """Count the same tokens in whole steps of another batch; a remainder is seen once more."""
         steps = self.tokens // (batch * seq_length)
         return replace(self, segments=(Segment(steps, steps * batch, seq_length),) if steps else ())
 
     def spanned(self, iterations: int, batch: int) -> int:
-        """Iterations of `batch` sequences, all of them, that see what the run has seen by its end at `iterations`."""
+        """Count the iterations of `batch` sequences that cover all the run has seen by its end at `iterations`."""
         return ceil(Fraction(self.sequences + (iterations - self.step) * batch, batch))
 
     def exactly(self, name: str, rounded: int) -> Fraction:
-        """A field of the plan's `training` before it was rounded; as it is where it says something else by now."""
+        """Return a field of the plan's `training` before it was rounded; as it is where it has another value by now."""
         value = Fraction(*self.exact.get(name, (rounded, 1)))
         return value if ceil(value) == rounded else Fraction(rounded)
 
     def __str__(self) -> str:
-        """What was seen, in words: `333 steps of 64 sequences and 167 steps of 96 sequences`."""
-        return " and ".join(self._said()) or "no step"
+        """Spell the history in words: `333 steps of 64 sequences and 167 steps of 96 sequences`."""
+        return " and ".join(self._sentences()) or "no step"
 
-    def _said(self) -> Iterator[str]:
+    def _sentences(self) -> Iterator[str]:
         lengths = {each.seq_length for each in self.segments}
         for each in self.segments:
             yield f"{each} of {count(each.seq_length)} tokens" if len(lengths) > 1 else str(each)

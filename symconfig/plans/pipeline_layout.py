@@ -22,7 +22,7 @@ _LONGEST = 100_000  # letters; the largest models have hundreds of layers
 
 
 def letters(chunk: Sequence[str]) -> str:
-    """The letters of a chunk's kinds."""
+    """Return the letters of a chunk's kinds."""
     return "".join([LETTERS.get(kind, "t") for kind in chunk])
 
 
@@ -34,12 +34,12 @@ def is_uneven(chunks: Sequence[Sequence[str]]) -> bool:
 
 
 def written(chunks: Sequence[Sequence[str]]) -> str:
-    """The layout string of chunks of these kinds."""
+    """Return the layout string of chunks of these kinds."""
     return compact([letters(chunk) for chunk in chunks])
 
 
 def compact(chunks: Sequence[str]) -> str:
-    """The layout string of chunks of these letters, with repetitions written as such: Et*7|(t*8|)*14t*7L."""
+    """Return the layout string of chunks of these letters, with repetitions written as such: Et*7|(t*8|)*14t*7L."""
     *body, last = map(_counted, chunks)
     runs = ((text, sum(1 for _ in same)) for text, same in groupby(body))
     return "".join(_shorter(f"{text}|" * count, f"({text}|)*{count}") for text, count in runs) + last
@@ -55,18 +55,18 @@ def _shorter(plain: str, repeated: str) -> str:
 
 
 def expanded(layout: str) -> list[str]:
-    """The letters of each chunk: Et*3|(t|)*2L -> Ettt, t, t, L. Groups are not nested: as in Megatron, what is left of
-    one shows as other letters."""
+    """Expand a layout to the letters of each chunk: Et*3|(t|)*2L -> Ettt, t, t, L. Groups are not nested: as in
+    Megatron, what is left of one shows as other letters."""
     text = layout.replace(",", "")
     for pattern in (_GROUP, _LETTER):
-        if sum(len(found[1]) * int(found[2]) for found in pattern.finditer(text)) > _LONGEST:
+        if sum(len(match[1]) * int(match[2]) for match in pattern.finditer(text)) > _LONGEST:
             return [text]
-        text = pattern.sub(lambda found: found[1] * int(found[2]), text)
+        text = pattern.sub(lambda match: match[1] * int(match[2]), text)
     return text.split("|")
 
 
 def problems(layout: str, layers: int, mtp: int, field: str) -> Iterator[Problem]:
-    """What is wrong with a layout string of a model with so many layers and multi-token predictions."""
+    """Yield the problems of a layout string of a model with so many layers and multi-token predictions."""
     chunks = expanded(layout)
     text = "".join(chunks)
     if set(text) - set("EtmL"):
@@ -101,7 +101,9 @@ def dealt(
     embedding: bool = False,
     loss: bool = False,
 ) -> tuple[int, ...] | None:
-    """Layers of each chunk without a layout string (transformer_block.py, get_num_layers_to_build), or None.
+    """Deal layers to the chunks without a layout string, or return None.
+
+    As transformer_block.py, get_num_layers_to_build, does.
 
     first, last: layers of these stages; the others share the rest evenly, and a stage's chunks its layers. embedding,
     loss: takes the place of a layer. None: Megatron refuses it, or would build other layers than the model's.

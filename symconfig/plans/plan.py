@@ -19,7 +19,7 @@ from symconfig.plans.choices import Precision, ZeroStage
 from symconfig.plans.degrees import Degrees
 from symconfig.plans.digests import digests
 from symconfig.plans.history import History
-from symconfig.plans.rl import PlannedRl
+from symconfig.plans.rl import PlannedRl, PlannedStep
 
 SCHEMA = "symconfig.plan/1"
 _CONFIG = ConfigDict(extra="forbid", strict=True)
@@ -55,7 +55,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Recompute:
-    """Which activations are computed again in the backward pass.
+    """The activations that are computed again in the backward pass.
 
     selective: `modules` (Megatron's names); full: whole layers, `method` uniform (every layer) or
     block (the first `num_layers` layers of every virtual stage).
@@ -69,7 +69,7 @@ class Recompute:
 
     @property
     def text(self) -> str:
-        """`none`, `core_attn+mlp`, `full`, or `full 3/stage` for the first layers of every virtual stage."""
+        """Spell the choice: `none`, `core_attn+mlp`, `full`, or `full 3/stage` (first layers of a virtual stage)."""
         if self.granularity == "none":
             return "none"
         if self.granularity == "selective":
@@ -81,7 +81,7 @@ class Recompute:
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """Which communication runs beside computation."""
+    """The communication that runs during computation."""
 
     __pydantic_config__ = _CONFIG
     grad_reduce: bool
@@ -124,12 +124,17 @@ class Options:
 
     @property
     def stage_layout(self) -> str:
-        """How the stages are told apart, in words or as Megatron's string; nothing where all have as many layers."""
+        """Return how the stages divide the layers, in words or as Megatron's string.
+
+        Nothing where all have as many layers.
+        """
         if self.pipeline_layout:
             return self.pipeline_layout
-        told = {"first": self.first_stage_layers, "last": self.last_stage_layers}
+        layers = {"first": self.first_stage_layers, "last": self.last_stage_layers}
         words = [
-            f"{count} layer{'s' * (count != 1)} on the {end} stage" for end, count in told.items() if count is not None
+            f"{count} layer{'s' * (count != 1)} on the {end} stage"
+            for end, count in layers.items()
+            if count is not None
         ]
         counted = {"embedding": self.account_for_embedding, "loss": self.account_for_loss}
         words += [f"the {end} takes a layer's place" for end, on in counted.items() if on]
@@ -149,7 +154,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Predicted:
-    """What the model expects of one steady step, in SI units, as the ends of the names say."""
+    """The prediction for one steady step, in SI units, as the ends of the names say."""
 
     __pydantic_config__ = _CONFIG
     step_s: Positive
@@ -169,7 +174,7 @@ class Predicted:
     interval_from: dict[str, str] = field(default_factory=dict)
 
     def basis(self, quantity: str) -> str:
-        """In brackets, which runs an interval is taken from; nothing where the plan does not say."""
+        """Name the runs that an interval is taken from, in brackets; nothing where the plan does not say."""
         return f" (nine in ten of {self.interval_from[quantity]})" if quantity in self.interval_from else ""
 
 
@@ -202,8 +207,8 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What a published recipe has otherwise than the plan. loss: what its value alone costs, as a share of the step;
-    None: the plan with it does not run, as `why` says."""
+    """A difference of a published recipe from the plan. loss: what its value alone costs, as a share of the step; None:
+    the plan with it does not run, as `why` says."""
 
     __pydantic_config__ = _CONFIG
     field: str
@@ -231,7 +236,7 @@ _PLANS = ("simplest", "fastest", "free")
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class OtherPlans:
     """Plans that are shown beside the families. simplest: with the fewest unusual options within `within` of the
     fastest; None: the best one is.
 
@@ -249,16 +254,16 @@ class Beside:
     recipe: NearRecipe | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data in the spelling of the JSON contract."""
-        told = {name: None if one is None else one.to_dict() for name, one in self._plans().items()}
-        return {**asdict(self), **told}
+        """Return plain data in the spelling of the JSON contract."""
+        plans = {name: None if one is None else one.to_dict() for name, one in self._plans().items()}
+        return {**asdict(self), **plans}
 
     @staticmethod
-    def from_dict(data: dict[str, Any]) -> Beside:
+    def from_dict(data: dict[str, Any]) -> OtherPlans:
         rest = {name: value for name, value in data.items() if name not in _PLANS}
-        found = {name: Candidate.from_dict(data[name]) for name in _PLANS if data.get(name) is not None}
+        plans = {name: Candidate.from_dict(data[name]) for name in _PLANS if data.get(name) is not None}
         plain = _besides().validate_json(json.dumps(rest))
-        return replace(plain, simplest=found.get("simplest"), fastest=found.get("fastest"), free=found.get("free"))
+        return replace(plain, simplest=plans.get("simplest"), fastest=plans.get("fastest"), free=plans.get("free"))
 
     def _plans(self) -> dict[str, Candidate | None]:
         return {name: getattr(self, name) for name in _PLANS}
@@ -279,12 +284,12 @@ class Candidate:
 
     @property
     def chunks(self) -> tuple[tuple[str, ...], ...]:
-        """The kinds of each chunk's blocks, in model order."""
+        """Return the kinds of each chunk's blocks, in model order."""
         p = self.parallel
         return tuple(self.stages[j % p.pp].chunks[j // p.pp] for j in range(p.pp * p.vpp))
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data in the spelling of the JSON contract."""
+        """Return plain data in the spelling of the JSON contract."""
         data = asdict(self)
         batch = data["batch"]
         data["batch"] = {
@@ -305,7 +310,8 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """What the search did. `optimal`: no candidate of the space is better under the model, in any layout of its stages.
+    """The record of the search. `optimal`: no candidate of the space is better under the model, in any layout of its
+    stages.
 
     Of pipelines that could be: how many layouts of their stages were tried, and how many candidates simulated. gap: by
     what share of the step a candidate that was left out could be faster; layout_gap: or any in a layout that was not
@@ -333,8 +339,9 @@ class Search:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The chosen candidate with all that it was chosen from. history: what its run did before it. rl: of a job that
-    learns by reinforcement, the step around the best candidate and around each alternative."""
+    """The chosen candidate with all that it was chosen from. history: what its run did before it. rl, tuned: of a job
+    that learns by reinforcement, or from sequences of many lengths or pairs of them, the step around the best candidate
+    and around each alternative."""
 
     model: ModelDescriptor
     cluster: ClusterDescriptor
@@ -345,42 +352,51 @@ class Plan:
     binding: str  # the constraint that binds, as a sentence
     symconfig_version: str
     history: History = field(default_factory=History)
-    beside: Beside = field(default_factory=Beside)
+    beside: OtherPlans = field(default_factory=OtherPlans)
     rl: tuple[PlannedRl, ...] = ()
+    tuned: tuple[PlannedStep, ...] = ()
+
+    @property
+    def steps(self) -> tuple[PlannedStep, ...]:
+        """The step around each candidate, where it has phases of its own."""
+        return self.rl or self.tuned
 
     @property
     def fastest(self) -> Candidate:
-        """The fastest plan found under the model, of which the search's gaps speak: most often the best one."""
+        """Return the fastest plan found under the model, of which the search's gaps speak: most often the best one."""
         return self.beside.fastest or self.best
 
     @property
     def training(self) -> WholeTraining:
-        """What the run is told beside the plan, with every value that the job left open."""
+        """Return the training settings of the run, with every value that the job left open."""
         return WholeTraining.of(self.job.training)
 
     @property
     def task(self) -> Task:
-        """What is done with the model."""
+        """Return the task: what is done with the model."""
         return self.job.task_of(self.model)
 
     @property
     def usable_bytes(self) -> float:
-        """What a plan may take of one GPU: its memory without the margin of the job."""
+        """Return the bytes that a plan may take of one GPU: its memory without the margin of the job."""
         return self.job.limits.usable_bytes(self.cluster.gpu.memory_bytes.value)
 
     @property
     def may_not_fit(self) -> bool:
-        """Whether the interval of the memory crosses what the GPU has: of the margin a part is there to be used up."""
+        """Tell whether the interval of the memory crosses the GPU's memory.
+
+        A part of the margin is there to be used up.
+        """
         return self.best.predicted.interval.get("device_bytes", (0.0, 0.0))[1] > self.cluster.gpu.memory_bytes.value
 
     @property
     def safe_margin(self) -> float:
-        """The margin, in hundredths, under which even a plan that uses all the rest has its interval within the GPU."""
+        """Return the margin, in hundredths, under which a plan that uses all the rest has its interval in the GPU."""
         predicted = self.best.predicted
         return math.ceil(100 * (1 - predicted.device_bytes / predicted.interval["device_bytes"][1])) / 100
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data. Leaves out the wall time of the search, so that equal inputs give equal bytes."""
+        """Return plain data. Leaves out the wall time of the search, so that equal inputs give equal bytes."""
         inputs = {
             "model": self.model.model_dump(mode="json", by_alias=True),
             "cluster": self.cluster.model_dump(mode="json", by_alias=True),
@@ -400,8 +416,9 @@ class Plan:
         }
         if self.history != History():
             data["history"] = asdict(self.history)
-        if self.rl:
-            data["rl"] = [asdict(each) for each in self.rl]
+        for name, steps in (("rl", self.rl), ("tuned", self.tuned)):
+            if steps:
+                data[name] = [asdict(each) for each in steps]
         return {**data, "digests": digests(data)}
 
     def to_json(self) -> str:
@@ -415,5 +432,5 @@ def _candidates() -> TypeAdapter[Candidate]:
 
 
 @cache
-def _besides() -> TypeAdapter[Beside]:
-    return TypeAdapter(Beside)
+def _besides() -> TypeAdapter[OtherPlans]:
+    return TypeAdapter(OtherPlans)

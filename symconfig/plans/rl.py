@@ -1,4 +1,4 @@
-"""A planned step of reinforcement learning, beside the actor's plan that it is made with: frozen data."""
+"""A planned step of several phases, beside the plan of the model that it trains: frozen data."""
 
 from __future__ import annotations
 
@@ -21,13 +21,25 @@ class PlannedPhase:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedRl:
-    """How a step is run around one candidate of the actor.
+class PlannedStep:
+    """A step around one candidate, phase by phase. host_bytes: on the host, for each GPU. interval: likely seconds of
+    the step."""
+
+    __pydantic_config__ = _CONFIG
+    host_bytes: float
+    step_s: float
+    interval: tuple[float, float]
+    phases: tuple[PlannedPhase, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedRl(PlannedStep):
+    """The way in which a step of reinforcement learning is run around one candidate of the actor.
 
     rollout_tp: GPUs of a replica of the engine; rollout_gpus: of all of them. memory_share: of a GPU, for the engine.
     at_once: sequences that a replica decodes together. tokens_per_gpu: of a micro-batch, on each GPU at most.
-    away: parts of the trained models that are in host memory between phases; host_bytes: on the host, for each GPU.
-    interval: likely seconds of the step. critic: the degrees of the critic, where one is trained.
+    away: parts of the trained models that are in host memory between phases. critic: the degrees of the critic, where
+    one is trained.
     """
 
     __pydantic_config__ = _CONFIG
@@ -37,9 +49,5 @@ class PlannedRl:
     at_once: int
     tokens_per_gpu: int
     away: tuple[str, ...]
-    host_bytes: float
-    step_s: float
-    interval: tuple[float, float]
     generated_per_s_per_gpu: float
-    phases: tuple[PlannedPhase, ...]
     critic: dict[str, int] = field(default_factory=dict)

@@ -10,7 +10,7 @@ from symconfig.plans.plan import Plan
 
 
 def searched(plan: Plan) -> tuple[str, ...]:
-    """How much was weighed and simulated, what is known of all else, and of other layouts of the best plan's stages."""
+    """Say how much was weighed and simulated, and what is known of all else and of other layouts."""
     search = plan.search
     weighed = f"Searched: {count(search.candidates)} candidates, of which {count(search.feasible)} fit"
     if search.layouts:
@@ -20,7 +20,7 @@ def searched(plan: Plan) -> tuple[str, ...]:
 
 
 def _narrowed(plan: Plan) -> Iterator[str]:
-    """What it costs that the job's target cannot be told everything."""
+    """Yield a sentence on the cost of the settings that the job's target cannot express."""
     search, own = plan.search, plan.job.target or plan.best.target.backend
     if search.narrowed and search.free_step_s is not None:
         pins = ", ".join(f"{name}={value}" for name, value in search.narrowed.items())
@@ -30,12 +30,14 @@ def _narrowed(plan: Plan) -> Iterator[str]:
 
 
 def _proved(plan: Plan) -> str:
-    """How good the plan is under the model, and no better than what was proved; where it is not the fastest one, of
-    which the search speaks, what that costs."""
+    """Say how good the plan is under the model, and how far that is proved.
+
+    For a plan that is not the fastest, at what cost.
+    """
     fastest = plan.beside.fastest
     if fastest is None:
-        found = _how_good(plan, "this plan is")
-        return f"{found[0].upper()}{found[1:]}."
+        proof = _how_good(plan, "this plan is")
+        return f"{proof[0].upper()}{proof[1:]}."
     slower = plan.best.predicted.step_s / fastest.predicted.step_s - 1
     return (
         f"The fastest plan takes {fastest.predicted.step_s:.3f} s: {_how_good(plan, 'it is')}. This plan takes "
@@ -60,7 +62,7 @@ def _how_good(plan: Plan, subject: str) -> str:
 
 
 def _stages(gap: float | None) -> tuple[str, ...]:
-    """Nothing where there is no pipeline, or nothing was proved."""
+    """Say what was proved about the stages; nothing where there is no pipeline, or nothing was proved."""
     if gap is None:
         return ()
     if gap == 0:
@@ -72,5 +74,5 @@ def _stages(gap: float | None) -> tuple[str, ...]:
 
 
 def _at_most(share: float) -> str:
-    """Percent, rounded up, so that what is said holds."""
+    """Format a share as percent, rounded up, so that the sentence holds."""
     return f"{ceil(1000 * share) / 10:.1f} %"

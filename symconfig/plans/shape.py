@@ -16,11 +16,11 @@ from symconfig.plans.plan import Candidate, Plan
 
 
 def problems(plan: Plan, file: str) -> Iterator[Problem]:
-    """What is wrong in any of the plan's candidates."""
+    """Yield the problems of any of the plan's candidates."""
     places = ("best", *(f"alternatives.{place}" for place in range(len(plan.alternatives))))
     for where, candidate in zip(places, (plan.best, *plan.alternatives), strict=True):
-        found = [*_products(candidate, plan.job, file, where)]
-        yield from found or _stages(candidate, plan.model, file, where)
+        gathered = [*_products(candidate, plan.job, file, where)]
+        yield from gathered or _stages(candidate, plan.model, file, where)
 
 
 def _products(candidate: Candidate, job: Job, file: str, where: str) -> Iterator[Problem]:
@@ -78,18 +78,18 @@ def _stages(candidate: Candidate, model: ModelDescriptor, file: str, where: str)
             got=_counts(held) if Counter(held) != Counter(need) else "another order",
             need=_counts(need),
         )
-    elif (said := _said(candidate, model)) != [letters(chunk) for chunk in chunks]:
+    elif (kinds := _letters(candidate, model)) != [letters(chunk) for chunk in chunks]:
         yield Problem(
             "has other stages than its options say",
             file=file,
             field=f"{where}.stages",
             got=written(chunks),
-            need=compact(said) if said else candidate.options.stage_layout or "equal chunks",
+            need=compact(kinds) if kinds else candidate.options.stage_layout or "equal chunks",
         )
 
 
-def _said(candidate: Candidate, model: ModelDescriptor) -> list[str]:
-    """The letters of each chunk by the options; nothing where no such stages can be."""
+def _letters(candidate: Candidate, model: ModelDescriptor) -> list[str]:
+    """Return the letters of each chunk by the options; nothing where no such stages can be."""
     options, parallel = candidate.options, candidate.parallel
     if options.pipeline_layout is not None:
         return expanded(options.pipeline_layout)

@@ -22,29 +22,30 @@ LAUNCHERS = ("slurm",)  # what is written where nobody says which, and there is 
 
 @cache
 def targets() -> dict[str, Source]:
-    """Every target by name, those of other packages behind symconfig's own."""
+    """Return every target by name, those of other packages behind symconfig's own."""
     own = discovered(sys.modules[__name__], data_dir("templates"))
     return {**own, **plugged("targets", own)}
 
 
 @cache
 def every_launcher() -> dict[str, Source]:
-    """Every launcher by name, those of other packages behind symconfig's own."""
+    """Return every launcher by name, those of other packages behind symconfig's own."""
     own = own_launchers()
     return {**own, **plugged("launchers", own)}
 
 
 @cache
 def own_launchers() -> dict[str, Source]:
-    """Every launcher that comes with symconfig, by name."""
+    """Return every launcher that comes with symconfig, by name."""
     from symconfig.render import launchers as package
 
     return discovered(package, data_dir("templates") / "launchers")
 
 
 def named(name: str, known: Mapping[str, Source] | None = None) -> Source:
-    """The target of this name among those that are known; None: the planner's own, without a look at the others where a
-    module is called like it. Raises InputError."""
+    """Return the target of this name among those that are known; None: the planner's own, without a look at the others
+    where a module is called like it. Raises InputError.
+    """
     if known is None:
         if (alone := _alone(name)) is not None:
             return alone
@@ -58,21 +59,21 @@ def named(name: str, known: Mapping[str, Source] | None = None) -> Source:
 def _alone(name: str) -> Source | None:
     # A name with a dot or an underscore is no target's: it would be another module's.
     plain = name.replace("-", "").isalnum() and name.isascii()
-    found = source(sys.modules[__name__], name.replace("-", "_"), data_dir("templates")) if plain else None
-    return found if found is not None and found.name == name else None
+    own = source(sys.modules[__name__], name.replace("-", "_"), data_dir("templates")) if plain else None
+    return own if own is not None and own.name == name else None
 
 
 def target_of(model: ModelDescriptor, job: Job) -> Source:
-    """The one that the job names, or the framework's own. An adapter whose job names no framework runs with DeepSpeed;
-    with Megatron, it is Megatron-Bridge's. Neither framework trains a vision tower, or learns by
-    reinforcement, by itself.
+    """Return the target that the job names, or the framework's own. An adapter whose job names no framework runs with
+    DeepSpeed; with Megatron, it is Megatron-Bridge's. Neither framework trains a vision tower, or learns by
+    reinforcement or from pairs, by itself.
 
     Raises InputError.
     """
     if job.target is not None:
         return named(job.target)
-    if job.rl is not None:
-        return named("verl")
+    if job.rl is not None or job.preference is not None:
+        return named("verl" if job.preference is None else "llamafactory")
     if model.vision is not None:
         return named("ms-swift" if job.backend == "megatron" else "llamafactory")
     if model.adapter is None and not job.wants_adapters:
@@ -81,13 +82,13 @@ def target_of(model: ModelDescriptor, job: Job) -> Source:
 
 
 def own_target(plan: Plan) -> str:
-    """The name of the target that the plan was made for."""
+    """Return the name of the target that the plan was made for."""
     return target_of(plan.model, plan.job).name
 
 
 def render(plan: Plan, target: str, launch: Sequence[str] | None = None, templates: Path | None = None) -> Files:
-    """The files of `target` and of every launcher in `launch` (with its settings: `render.settings`; None: the usual
-    ones), plan.json among them.
+    """Render the files of `target` and of every launcher in `launch` (with its settings: `render.settings`; None: the
+    usual ones), plan.json among them.
 
     templates: a folder of a user's own (`render.overlay`). Raises InputError for names that there are none of and for
     files that want the same place, InfeasibleError for what the target cannot express or launchers cannot start.
@@ -101,26 +102,27 @@ def render(plan: Plan, target: str, launch: Sequence[str] | None = None, templat
 
 
 def usual_launchers(target: str, templates: Path | None) -> tuple[str, ...]:
-    """Those of a target where nobody says which. Raises InputError."""
-    (found,) = sources(target, (), templates)
-    return LAUNCHERS if f"{LAUNCH}{ENDING}" in found.templates() else ()
+    """Return the launchers of a target where nobody names one. Raises InputError."""
+    (target_source,) = sources(target, (), templates)
+    return LAUNCHERS if f"{LAUNCH}{ENDING}" in target_source.templates() else ()
 
 
 def sources(target: str | None, launch: Sequence[str], templates: Path | None) -> list[Source]:
-    """The target, if one is named, and the launchers as they are set, once each. Raises InputError with all names that
-    are none."""
+    """Return the target, if one is named, and the launchers as they are set, once each. Raises InputError with all
+    names that are none.
+    """
     known = _with_own(templates) if templates is not None else None
     wrong: list[Problem] = []
-    found: list[Source] = []
+    chosen: list[Source] = []
     if target is not None:
         try:
-            found.append(named(target, known))
+            chosen.append(named(target, known))
         except InputError as error:
             wrong += error.problems
     starting: dict[str, Source] = {}
-    for asked in dict.fromkeys(launch):
+    for word in dict.fromkeys(launch):
         try:
-            source = _launcher(asked)
+            source = _launcher(word)
         except InputError as error:
             wrong += error.problems
             continue
@@ -129,19 +131,19 @@ def sources(target: str | None, launch: Sequence[str], templates: Path | None) -
         starting[source.name] = source
     if wrong:
         raise InputError(wrong)
-    return [*found, *starting.values()]
+    return [*chosen, *starting.values()]
 
 
 def _with_own(templates: Path) -> dict[str, Source]:
-    """Every target by name, with a user's own. Raises InputError."""
+    """Return every target by name, with a user's own. Raises InputError."""
     from symconfig.render.overlay import overlaid
 
     return overlaid(targets(), templates)
 
 
-def _launcher(asked: str) -> Source:
-    """A launcher by its name and settings: slurm:partition=big,time=2:00:00."""
-    name, given = split(asked)
+def _launcher(word: str) -> Source:
+    """Return a launcher by its name and settings: slurm:partition=big,time=2:00:00."""
+    name, given = split(word)
     known = own_launchers() if name in own_launchers() else every_launcher()
     if name not in known:
         raise InputError(_unknown(known, name, "launcher"))

@@ -31,7 +31,7 @@ CONFIG, DEEPSPEED = "accelerate_config.yaml", "ds_config.json"
 
 
 def variables(plan: Plan) -> dict[str, object]:
-    """What its templates see. Raises InfeasibleError for what Accelerate with DeepSpeed cannot run."""
+    """Return what its templates see. Raises InfeasibleError for what Accelerate with DeepSpeed cannot run."""
     trainer.refuse(plan)
     return {
         "framework": f"Accelerate {RELEASE} and DeepSpeed {DEEPSPEED_RELEASE}",
@@ -44,7 +44,9 @@ def variables(plan: Plan) -> dict[str, object]:
 
 
 def texts(plan: Plan) -> Iterator[File]:
-    """The DeepSpeed JSON without an optimizer, which a script with Accelerate makes itself; the adapter's files."""
+    """Yield the DeepSpeed JSON without an optimizer, which a script with Accelerate makes itself; the adapter's
+    files.
+    """
     native = deepspeed.config(plan)
     native.pop("optimizer", None)
     yield trainer.json_file(DEEPSPEED, native)
@@ -52,7 +54,9 @@ def texts(plan: Plan) -> Iterator[File]:
 
 
 def config(plan: Plan) -> dict[str, Any]:
-    """The configuration file. launch.sh gives the rank, the address and the paths that a machine has of its own."""
+    """Return the configuration file. launch.sh gives the rank, the address and the paths that a machine has of
+    its own.
+    """
     where, parallel = nodes(plan), trainer.parallelism(plan)
     return {
         "compute_environment": "LOCAL_MACHINE",
@@ -74,7 +78,7 @@ def config(plan: Plan) -> dict[str, Any]:
 
 
 def _loop(plan: Plan) -> Iterator[Row]:
-    """What the loop of a script with Accelerate does itself."""
+    """Yield what the loop of a script with Accelerate does itself."""
     training, batch = plan.training, plan.best.batch
     yield Row(
         "DataLoader",

@@ -29,7 +29,7 @@ class TooLongError(Exception):
 
 
 def bounded(make: Callable[[], list[File]], what: str) -> list[File]:
-    """What `make` gives, from a forked child. what: whose templates these are, for where the child says nothing.
+    """Return what `make` gives, from a forked child. what: whose templates these are, for where the child says nothing.
 
     Raises InputError as `make` does, and where it takes longer than MOST_SECONDS or more memory than MOST_BYTES;
     RuntimeError for what else it raises.
@@ -60,7 +60,7 @@ def bounded(make: Callable[[], list[File]], what: str) -> list[File]:
 
 
 def _answer(make: Callable[[], list[File]], writer: int) -> NoReturn:
-    """The child's whole life. It ends without the parent's handlers and buffers."""
+    """Run the child's whole life. It ends without the parent's handlers and buffers."""
     try:
         _limit()
         try:
@@ -79,7 +79,9 @@ def _answer(make: Callable[[], list[File]], writer: int) -> NoReturn:
 
 
 def _limit() -> None:
-    """A signal after the seconds, which `fill` turns into a place in the template; the end a second later."""
+    """Limit the child: a signal after the seconds, which `fill` turns into a place in the template; the end a second
+    later.
+    """
 
     def stop(number: int, frame: FrameType | None) -> NoReturn:
         raise TooLongError

@@ -49,7 +49,7 @@ _ACTIVATIONS = {
 
 
 def variables(plan: Plan) -> dict[str, object]:
-    """What its templates see. Raises InfeasibleError with all that cannot be expressed, InputError."""
+    """Return what its templates see. Raises InfeasibleError with all that cannot be expressed, InputError."""
     config, target, model = sections(plan), version(plan), plan.model
     module, name = provider(model)
     targets = adapters.targets(model)
@@ -79,17 +79,17 @@ def variables(plan: Plan) -> dict[str, object]:
 
 
 def texts(plan: Plan) -> Iterator[File]:
-    """The overrides as a command line of its own would have them."""
+    """Yield the overrides as a command line of its own would have them."""
     yield File("overrides.txt", " ".join(map(sh, words(plan))) + "\n")
 
 
 def words(plan: Plan) -> list[str]:
-    """The overrides, for a script that adds them to a recipe of its own. Raises as `variables`."""
+    """Return the overrides, for a script that adds them to a recipe of its own. Raises as `variables`."""
     return overrides(sections(plan))
 
 
 def _start(plan: Plan) -> str:
-    """Where the first weights are."""
+    """Say where the first weights are."""
     where = (
         f"The weights that it starts from are a Megatron checkpoint in PRETRAINED_CHECKPOINT (default: {PRETRAINED})"
     )
@@ -101,22 +101,22 @@ def _start(plan: Plan) -> str:
 
 
 def _notes(plan: Plan, target: str) -> tuple[str, ...]:
-    found = [note for note in megatron.notes(plan) if "pretrain_gpt.py" not in note]
+    notes = [note for note in megatron.notes(plan) if "pretrain_gpt.py" not in note]
     planned = megatron.version(plan)
     if planned != target:
-        found.append(
+        notes.append(
             f"The plan was made for Megatron-LM {planned}; Megatron-Bridge {BRIDGE_RELEASE} goes with "
             f"{target}, as whose options these are written: symconfig plan --megatron-version {target} "
             "plans for it"
         )
     if plan.model.adapter is not None:
-        found.append("Adapters are Megatron-Bridge's, each of two parallel layers beside a frozen one")
+        notes.append("Adapters are Megatron-Bridge's, each of two parallel layers beside a frozen one")
     if fine_tuned(plan):
-        found.append(_start(plan))
+        notes.append(_start(plan))
         # FinetuningDatasetConfig without packed_sequence_specs (data/samplers.py, data/datasets/sft.py)
-        found.append(
+        notes.append(
             "Examples of a folder with training.jsonl are neither packed nor padded to seq_length, but to the "
             "longest of a data-parallel rank's share of a step: the prediction, for full sequences, is an "
             "upper bound of time and memory, and counts more tokens than a step then has"
         )
-    return tuple(found)
+    return tuple(notes)

@@ -44,13 +44,13 @@ PRETRAINED = "pretrained"  # the folder of a converted checkpoint where the job 
 
 
 def version(plan: Plan) -> str:
-    """The release of Megatron-LM whose options Bridge takes: the plan's, where Bridge goes with it."""
+    """Return the release of Megatron-LM whose options Bridge takes: the plan's, where Bridge goes with it."""
     planned = megatron.version(plan)
     return planned if planned in map(flags.resolve, BRIDGE_MEGATRON) else flags.resolve(BRIDGE_MEGATRON[-1])
 
 
 def provider(model: ModelDescriptor) -> tuple[str, str]:
-    """(module, class) of the model's configuration."""
+    """Return (module, class) of the model's configuration."""
     if bridge_gemma.fits(model):
         return bridge_gemma.PROVIDER
     if model.latent is not None:
@@ -61,8 +61,8 @@ def provider(model: ModelDescriptor) -> tuple[str, str]:
 
 
 def sections(plan: Plan) -> Sections:
-    """Everything that Bridge is told, by section. Raises InfeasibleError with all that it cannot be told."""
-    found: dict[str, Any] = {}
+    """Return everything that Bridge is told, by section. Raises InfeasibleError with all that it cannot be told."""
+    fields: dict[str, Any] = {}
     problems = list(_refused(plan))
     try:
         options = [option for group in megatron.groups_at(_plain(plan), version(plan)) for option in group.options]
@@ -83,14 +83,14 @@ def sections(plan: Plan) -> Sections:
                 )
             )
             continue
-        found |= dict.fromkeys(PATHS[flag.dest], _value(flag, words))
+        fields |= dict.fromkeys(PATHS[flag.dest], _value(flag, words))
     if problems:
         raise InfeasibleError(problems)
-    return _by_section({**_defaults(plan), **found, **_always(plan)})
+    return _by_section({**_defaults(plan), **fields, **_always(plan)})
 
 
 def _plain(plan: Plan) -> Plan:
-    """The plan without what Bridge is told in other words than Megatron-LM's."""
+    """Return the plan without what Bridge is told in other words than Megatron-LM's."""
     model = bridge_rope.plain(bridge_gemma.plain(plan.model))
     if model.latent is None:
         model = model.model_copy(update={"query_pre_attn_scalar": None})
@@ -100,8 +100,9 @@ def _plain(plan: Plan) -> Plan:
 
 
 def _fused_gelu(model: ModelDescriptor) -> bool:
-    """Whether an MLP's gate is GELU's tanh form, which is what the fused kernel of a gated GELU computes
-    (megatron-core 0.16.1, fusions/fused_bias_geglu.py): there is no option for it, but a field."""
+    """Tell whether an MLP's gate is GELU's tanh form, which is what the fused kernel of a gated GELU computes
+    (megatron-core 0.16.1, fusions/fused_bias_geglu.py): there is no option for it, but a field.
+    """
     return model.hidden_act == "gelu_tanh" and model.gated_mlp and model.experts is None
 
 
@@ -113,17 +114,17 @@ def _value(flag: flags.Flag, words: list[str]) -> Any:
     return values if flag.dest in LISTS and flag.nargs is not None else values[0]
 
 
-def _by_section(found: dict[str, Any]) -> Sections:
+def _by_section(fields: dict[str, Any]) -> Sections:
     result: Sections = {}
     for section in ORDER:
-        mine = {path.partition(".")[2]: value for path, value in found.items() if path.startswith(f"{section}.")}
+        mine = {path.partition(".")[2]: value for path, value in fields.items() if path.startswith(f"{section}.")}
         if mine:
             result[section] = mine
     return result
 
 
 def _defaults(plan: Plan) -> dict[str, Any]:
-    """What Megatron-LM's parser assumes and Bridge's classes do not; an option overrides it."""
+    """Return what Megatron-LM's parser assumes and Bridge's classes do not; an option overrides it."""
     best = plan.best
     return {
         "model.apply_rope_fusion": plan.model.position is Position.ROPE,
@@ -137,11 +138,11 @@ def _defaults(plan: Plan) -> dict[str, Any]:
 
 
 def _always(plan: Plan) -> dict[str, Any]:
-    """What other options of Megatron-LM say, or the model by itself."""
+    """Return what other options of Megatron-LM say, or the model by itself."""
     model, best, training = plan.model, plan.best, plan.training
     rows = MEGATRON.padded_vocab(model.vocab_size, best.parallel.tp)
     gelu = model.hidden_act in ("gelu", "gelu_tanh") and not model.gated_mlp
-    found: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "model.vocab_size": rows,  # used as it stands, and not padded (training/setup.py)
         "model.share_embeddings_and_output_weights": model.tie_word_embeddings,
         "model.gated_linear_unit": model.gated_mlp,
@@ -154,30 +155,31 @@ def _always(plan: Plan) -> dict[str, Any]:
         "mixed_precision.grad_reduce_in_fp32": best.options.grad_bytes == 4,
     }
     overlapped = best.parallel.vpp > 1 and (best.options.overlap.pp_p2p or best.parallel.pp <= 2)
-    found |= {"model.overlap_p2p_comm": overlapped, "model.batch_p2p_comm": not overlapped}
+    fields |= {"model.overlap_p2p_comm": overlapped, "model.batch_p2p_comm": not overlapped}
     if model.experts is not None:
-        found |= {"model.moe_layer_freq": [int(moe) for moe in model.moe_layers], "model.moe_permute_fusion": False}
+        fields |= {"model.moe_layer_freq": [int(moe) for moe in model.moe_layers], "model.moe_permute_fusion": False}
     if model.sliding_window is not None and any(model.sliding_layers):
-        found["model.window_size"] = [model.sliding_window - 1, 0]
-        found["model.window_attn_skip_freq"] = None if all(model.sliding_layers) else [*map(int, model.sliding_layers)]
+        fields["model.window_size"] = [model.sliding_window - 1, 0]
+        fields["model.window_attn_skip_freq"] = None if all(model.sliding_layers) else [*map(int, model.sliding_layers)]
     if model.rope_layers is not None and not all(model.rope_layers):
-        found["model.no_rope_freq"] = [int(not turned) for turned in model.rope_layers]
+        fields["model.no_rope_freq"] = [int(not turned) for turned in model.rope_layers]
     if model.mixers:
-        found["model.linear_attention_freq"] = [int(kind.mixer == DELTA) for kind in model.kind_of_layer]
+        fields["model.linear_attention_freq"] = [int(kind.mixer == DELTA) for kind in model.kind_of_layer]
     if model.latent is None and model.query_pre_attn_scalar is not None:
-        found["model.softmax_scale"] = model.query_pre_attn_scalar**-0.5
+        fields["model.softmax_scale"] = model.query_pre_attn_scalar**-0.5
     for own in (bridge_rope.fields(model), bridge_gemma.fields(model)):
-        found |= {f"model.{name}": value for name, value in own.items()}
+        fields |= {f"model.{name}": value for name, value in own.items()}
     if fine_tuned(plan):
-        found["checkpoint.pretrained_checkpoint"] = PRETRAINED
+        fields["checkpoint.pretrained_checkpoint"] = PRETRAINED
         if best.parallel.cp > 1:  # some ranks may have no token of a loss (training/config.py, validate)
-            found |= {"model.calculate_per_token_loss": True, "ddp.average_in_collective": False}
-    return found
+            fields |= {"model.calculate_per_token_loss": True, "ddp.average_in_collective": False}
+    return fields
 
 
 def peft(plan: Plan) -> dict[str, Any]:
-    """Arguments of the adapters' class. They are no overrides: Bridge takes an object that can be called for none
-    (training/utils/omegaconf_utils.py, _is_omegaconf_problematic)."""
+    """Return the arguments of the adapters' class. They are no overrides: Bridge takes an object that can be called for
+    none (training/utils/omegaconf_utils.py, _is_omegaconf_problematic).
+    """
     adapter, targets = plan.model.adapter, adapters.targets(plan.model)
     if adapter is None or targets is None:
         return {}
@@ -186,7 +188,7 @@ def peft(plan: Plan) -> dict[str, Any]:
 
 
 def _refused(plan: Plan) -> Iterator[Problem]:
-    """What Bridge cannot be told beside what no Megatron can."""
+    """Yield what Bridge cannot be told beside what no Megatron can."""
     model, best = plan.model, plan.best
     for _, reason in adapters.refusals(model):
         yield Problem(reason, field="adapter", hint="--backend deepspeed")
@@ -210,7 +212,7 @@ def _refused(plan: Plan) -> Iterator[Problem]:
 
 
 def overrides(config: Sections) -> list[str]:
-    """The same as overrides on a command line, in Hydra's grammar."""
+    """Return the sections as overrides on a command line, in Hydra's grammar."""
     return [f"{section}.{name}={_hydra(value)}" for section, fields in config.items() for name, value in fields.items()]
 
 

@@ -32,64 +32,66 @@ def scaling(model: ModelDescriptor) -> RopeScaling | None:
 
 def plain(model: ModelDescriptor) -> ModelDescriptor:
     """Return the model without what is said here, as Megatron-LM's options are then of it."""
-    found = model.rope_scaling
+    rope = model.rope_scaling
     if model.latent is None:
         return model.model_copy(update={"rope_scaling": None})
-    if found is None or found.rope_type != "yarn":
+    if rope is None or rope.rope_type != "yarn":
         return model
-    return model.model_copy(update={"rope_scaling": found.model_copy(update=dict(LATENT))})
+    return model.model_copy(update={"rope_scaling": rope.model_copy(update=dict(LATENT))})
 
 
 def is_yarn(model: ModelDescriptor) -> bool:
-    """Whether it needs GPTOSSProvider, whose YaRN has numbers of its own."""
-    found = scaling(model)
-    return found is not None and found.rope_type == "yarn"
+    """Tell whether a model needs GPTOSSProvider, whose YaRN has numbers of its own."""
+    rope = scaling(model)
+    return rope is not None and rope.rope_type == "yarn"
 
 
 def fields(model: ModelDescriptor) -> dict[str, Any]:
-    """Fields of the section `model`. Unset numbers of YaRN are Hugging Face's (`_compute_yarn_parameters`)."""
+    """Return the fields of the section `model`. Unset numbers of YaRN are Hugging Face's
+    (`_compute_yarn_parameters`).
+    """
     if model.latent is not None:
         yarn = model.rope_scaling if model.rope_scaling is not None and model.rope_scaling.rope_type == "yarn" else None
         return {} if yarn is None else {name: getattr(yarn, name) or usual for name, usual in LATENT.items()}
-    found = scaling(model)
-    if found is None:
+    rope = scaling(model)
+    if rope is None:
         return {}
-    if found.rope_type == "llama3":
-        return {"rope_scaling": True, "rope_scaling_factor": found.factor}
-    if found.rope_type == "linear":
-        return {"seq_len_interpolation_factor": found.factor}
+    if rope.rope_type == "llama3":
+        return {"rope_scaling": True, "rope_scaling_factor": rope.factor}
+    if rope.rope_type == "linear":
+        return {"seq_len_interpolation_factor": rope.factor}
     return {
         "position_embedding_type": "yarn",
-        "yarn_rotary_scaling_factor": found.factor,
-        "yarn_original_max_position_embeddings": found.original_max_position_embeddings or 4096,
-        "yarn_beta_fast": found.beta_fast or 32.0,
-        "yarn_beta_slow": found.beta_slow or 1.0,
-        "yarn_mscale": found.mscale,
-        "yarn_mscale_all_dim": found.mscale_all_dim,
-        "yarn_correction_range_round_to_int": found.truncate is not False,
+        "yarn_rotary_scaling_factor": rope.factor,
+        "yarn_original_max_position_embeddings": rope.original_max_position_embeddings or 4096,
+        "yarn_beta_fast": rope.beta_fast or 32.0,
+        "yarn_beta_slow": rope.beta_slow or 1.0,
+        "yarn_mscale": rope.mscale,
+        "yarn_mscale_all_dim": rope.mscale_all_dim,
+        "yarn_correction_range_round_to_int": rope.truncate is not False,
     }
 
 
 def refused(model: ModelDescriptor) -> Iterator[Problem]:
-    """What it has no field for."""
-    found = scaling(model)
-    if found is None:
+    """Yield what it has no field for."""
+    rope = scaling(model)
+    if rope is None:
         return
-    if found.rope_type not in ("llama3", "linear", "yarn"):
-        yield Problem("Megatron-Bridge has no such scaling", field="rope_scaling.rope_type", got=found.rope_type)
-    if found.rope_type == "yarn" and model.hidden_act != "clamped_swiglu":
+    if rope.rope_type not in ("llama3", "linear", "yarn"):
+        yield Problem("Megatron-Bridge has no such scaling", field="rope_scaling.rope_type", got=rope.rope_type)
+    if rope.rope_type == "yarn" and model.hidden_act != "clamped_swiglu":
         yield Problem(
             "Megatron-Bridge has YaRN for latent attention and for models like gpt-oss only",
             field="rope_scaling.rope_type",
             got="yarn",
         )
-    if found.rope_type == "llama3":
+    if rope.rope_type == "llama3":
         for name, fixed in (
             ("low_freq_factor", LLAMA3_LOW),
             ("high_freq_factor", LLAMA3_HIGH),
             ("original_max_position_embeddings", LLAMA3_LENGTH),
         ):
-            if (got := getattr(found, name)) != fixed:
+            if (got := getattr(rope, name)) != fixed:
                 yield Problem(
                     f"Megatron's Llama 3 scaling always uses {fixed:g}", field=f"rope_scaling.{name}", got=str(got)
                 )

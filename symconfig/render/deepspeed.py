@@ -43,26 +43,28 @@ MIN_LIVE = 100_000_000
 
 
 def variables(plan: Plan) -> dict[str, object]:
-    """What its templates see. Raises InfeasibleError for what DeepSpeed cannot run."""
+    """Return what its templates see. Raises InfeasibleError for what DeepSpeed cannot run."""
     refuse(plan, *data_problems(plan, TRAIN), *generated_script(plan))
     return deepspeed_launch.variables(plan)
 
 
 def texts(plan: Plan) -> Iterator[File]:
-    """The JSON in its two flavours, and what surrounds it."""
+    """Yield the JSON in its two flavours, and what surrounds it."""
     yield File("ds_config.json", _text(config(plan)))
     yield File("ds_config_hf.json", _text(config_auto(plan)))
     yield from deepspeed_launch.texts(plan)
 
 
 def words(plan: Plan) -> list[str]:
-    """What train.py is given beside the JSON. Raises InfeasibleError for what DeepSpeed cannot run."""
+    """Return what train.py is given beside the JSON. Raises InfeasibleError for what DeepSpeed cannot run."""
     refuse(plan, *data_problems(plan, TRAIN), *generated_script(plan))
     return [word for group in deepspeed_launch.arguments(plan).values() for word in group]
 
 
 def config(plan: Plan) -> Json:
-    """ds_config.json with native numbers: integers are integers, and nothing is left to a default that matters."""
+    """Return ds_config.json with native numbers: integers are integers, and nothing is left to a default that
+    matters.
+    """
     refuse(plan)
     batch, training, options = plan.best.batch, plan.training, plan.best.options
     data: Json = {
@@ -93,7 +95,7 @@ def config(plan: Plan) -> Json:
 
 
 def config_auto(plan: Plan) -> Json:
-    """The flavour for Transformers' Trainer: "auto" wherever it fills the value in from TrainingArguments.
+    """Return the flavour for Transformers' Trainer: "auto" wherever it fills the value in from TrainingArguments.
 
     It fills hidden-size based buckets, but not `allgather_bucket_size`, which therefore stays a number
     (`transformers/integrations/deepspeed.py`, 5.23).
@@ -120,13 +122,13 @@ def config_auto(plan: Plan) -> Json:
 
 
 def train_batch_size(plan: Plan) -> int:
-    """DeepSpeed's own count: AutoTP ranks are counted as data ranks, Ulysses ranks are not."""
+    """Return the batch as DeepSpeed counts it: AutoTP ranks are data ranks, Ulysses ranks are not."""
     batch, parallel = plan.best.batch, plan.best.parallel
     return batch.micro * batch.num_microbatches * parallel.dp * parallel.tp
 
 
 def zero(plan: Plan) -> Json:
-    """The section zero_optimization."""
+    """Return the section zero_optimization."""
     options, hidden = plan.best.options, plan.model.hidden_size
     stage = options.zero_stage
     if stage == 0:
@@ -164,19 +166,22 @@ def zero(plan: Plan) -> Json:
 
 
 def bucket_elements(hidden_size: int) -> int:
-    """Elements reduced at a time: one square matrix, as Transformers chooses, within bounds."""
+    """Return the elements reduced at a time: one square matrix, as Transformers chooses, within bounds."""
     return min(max(hidden_size * hidden_size, MIN_BUCKET), MAX_BUCKET)
 
 
 def live_parameters(plan: Plan) -> int:
-    """Elements that ZeRO-3 may hold whole at a time: two of the largest layers, or the embedding with one."""
+    """Return the elements that ZeRO-3 may hold whole at a time: two of the largest layers, or the embedding
+    with one.
+    """
     model = plan.model
     layer = _largest_layer(plan)
     return max(2 * layer, layer + model.vocab_size * model.hidden_size, MIN_LIVE)
 
 
 def sub_group_elements(plan: Plan) -> int:
-    """Elements of one optimizer tile at stage 3: DeepSpeed's default, but many tiles where a share is offloaded.
+    """Return the elements of one optimizer tile at stage 3: DeepSpeed's default, but many tiles where a share is
+    offloaded.
 
     `ratio` is a share of a rank's tiles, not of its elements: with one tile nothing or all would move
     (`runtime/zero/stage3.py`, 0.19.8, `subgroup_to_device`).
@@ -191,7 +196,7 @@ def sub_group_elements(plan: Plan) -> int:
 
 
 def _largest_layer(plan: Plan) -> int:
-    """Elements of the matrices of the largest layer on one rank, experts over ep."""
+    """Return the elements of the matrices of the largest layer on one rank, experts over ep."""
     model, parallel = plan.model, plan.best.parallel
     hidden, matrices = model.hidden_size, 3 if model.gated_mlp else 2
     if model.latent is not None:
@@ -218,14 +223,16 @@ def _largest_layer(plan: Plan) -> int:
 
 
 def _optimizer(plan: Plan) -> Json:
-    """The optimizer that DeepSpeed makes, or its leave to run another one."""
+    """Return the optimizer that DeepSpeed makes, or its leave to run another one."""
     if own_optimizer(plan):
         return {"optimizer": {"type": "AdamW", "params": _adam(plan)}}
     return {"zero_allow_untested_optimizer": True}
 
 
 def _adam(plan: Plan) -> Json:
-    """AdamW's parameters. torch's fused kernel needs no compiler on the cluster; offload needs DeepSpeed's own."""
+    """Return AdamW's parameters. torch's fused kernel needs no compiler on the cluster; offload needs
+    DeepSpeed's own.
+    """
     training = plan.training
     params: Json = {
         "lr": training.lr,

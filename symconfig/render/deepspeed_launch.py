@@ -23,7 +23,7 @@ from symconfig.resources import data_dir
 
 
 def variables(plan: Plan) -> dict[str, object]:
-    """What the templates of launch.sh and of the report see."""
+    """Return what the templates of launch.sh and of the report see."""
     return {
         "framework": f"DeepSpeed {DEEPSPEED_RELEASE}" + (" with PEFT" if plan.model.adapter else ""),
         "groups": arguments(plan),
@@ -37,7 +37,7 @@ def variables(plan: Plan) -> dict[str, object]:
 
 
 def texts(plan: Plan) -> Iterator[File]:
-    """What no template makes: the model's config.json, the training script, requirements."""
+    """Yield what no template makes: the model's config.json, the training script, requirements."""
     yield File("model/config.json", json.dumps(config_json(plan.model), indent=2, allow_nan=False) + "\n")
     yield File("train.py", _script("train.py"), True)
     for name in ("sequences.py", "saving.py", "states.py"):
@@ -52,30 +52,32 @@ def _qwen1(plan: Plan) -> bool:
 
 
 def _script(name: str) -> str:
-    """A script that is copied as it stands: it takes the plan from the JSON and its arguments, not from a template."""
+    """Return a script that is copied as it stands: it takes the plan from the JSON and its arguments, not from a
+    template.
+    """
     return (data_dir("templates") / "deepspeed" / name).read_text(encoding="utf-8")
 
 
 def notes(plan: Plan) -> tuple[str, ...]:
-    """What a person should know about this plan with this release, as sentences."""
-    options, found = plan.best.options, []
+    """Return what a person should know about this plan with this release, as sentences."""
+    options, notes_so_far = plan.best.options, []
     if options.zero_stage == 1 and options.grad_bytes == 4 and not options.optimizer_offload:
-        found.append(
+        notes_so_far.append(
             "ZeRO-1 with fp32 gradients runs DeepSpeed's BF16_Optimizer, which reduces the gradients once a "
             "step and does not overlap it with backward"
         )
     if plan.best.parallel.cp > 1 and plan.training.clip_grad:
-        found.append(
+        notes_so_far.append(
             "Under Ulysses, ZeRO-1 and 2 of this release measure the gradient norm on the first sequence rank "
             "of each group only, so clipping is approximate"
         )
     if plan.job.packing:
-        found.append(summary.PACKING)
-    return tuple(found)
+        notes_so_far.append(summary.PACKING)
+    return tuple(notes_so_far)
 
 
 def arguments(plan: Plan) -> dict[str, list[str]]:
-    """Arguments of train.py by group, each one word, so that a value may begin with a dash."""
+    """Return the arguments of train.py by group, each one word, so that a value may begin with a dash."""
     training, batch, model = plan.training, plan.best.batch, plan.model
     groups = {
         "MODEL_ARGS": [f"--attn-implementation={attention(plan)}", f"--recompute-layers={recompute_layers(plan)}"],
@@ -105,8 +107,9 @@ def arguments(plan: Plan) -> dict[str, list[str]]:
 
 
 def attention(plan: Plan) -> str:
-    """Transformers' attention kernel: torch's fused one, except where the job asks for the plain one, or only that one
-    computes the same."""
+    """Return Transformers' attention kernel: torch's fused one, except where the job asks for the plain one, or only
+    that one computes the same.
+    """
     model = plan.model
     capped = model.attention_sinks or model.attn_logit_softcapping is not None
     plain = plan.job.attention == "unfused" or capped or plain_attention(model.model_type)
@@ -114,7 +117,7 @@ def attention(plan: Plan) -> str:
 
 
 def recompute_layers(plan: Plan) -> int:
-    """For train.py: 0 none, -1 all, else the first n layers."""
+    """Return train.py's number of recomputed layers: 0 none, -1 all, else the first n."""
     recompute, layers = plan.best.options.recompute, plan.model.num_hidden_layers
     if recompute.granularity == "none":
         return 0
@@ -130,10 +133,10 @@ def default_model(plan: Plan) -> str:
 
 
 def environment_variables(plan: Plan) -> tuple[Variable, ...]:
-    """Variables of launch.sh with their reasons."""
-    found = [Variable("TOKENIZERS_PARALLELISM", "false", "tokenizers' threads and forked workers dead-lock")]
+    """Return the variables of launch.sh with their reasons."""
+    variables_so_far = [Variable("TOKENIZERS_PARALLELISM", "false", "tokenizers' threads and forked workers dead-lock")]
     if plan.cluster.gpu.vendor == "nvidia":
-        found.append(
+        variables_so_far.append(
             Variable(
                 "PYTORCH_CUDA_ALLOC_CONF",
                 "expandable_segments:True",
@@ -141,24 +144,24 @@ def environment_variables(plan: Plan) -> tuple[Variable, ...]:
             )
         )
     if plan.best.options.optimizer_offload:
-        found.append(
+        variables_so_far.append(
             Variable(
                 "OMP_NUM_THREADS",
                 "$(( $(nproc) > GPUS_PER_NODE ? $(nproc) / GPUS_PER_NODE : 1 ))",
                 "the optimizer runs on the host's cores, and torchrun would give each rank one",
             )
         )
-    return tuple(found)
+    return tuple(variables_so_far)
 
 
 def requirements(plan: Plan) -> tuple[str, ...]:
-    """Lines of requirements.txt."""
+    """Return the lines of requirements.txt."""
     pins = dict(REQUIREMENTS)
     if plan.model.adapter is not None:
         pins |= ADAPTER_REQUIREMENTS
         if plan.model.adapter.method == "qlora":
             pins |= QLORA_REQUIREMENTS
-    for name, asked in (("tensorboard", plan.training.tensorboard_dir), ("wandb", plan.training.wandb_project)):
-        if asked is not None:
+    for name, wanted in (("tensorboard", plan.training.tensorboard_dir), ("wandb", plan.training.wandb_project)):
+        if wanted is not None:
             pins[name] = name
     return tuple(pins.values())

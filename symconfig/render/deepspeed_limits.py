@@ -13,12 +13,12 @@ from symconfig.render.refused import refused
 
 def refuse(plan: Plan, *others: Problem) -> None:
     """Raise InfeasibleError with everything in the plan that DeepSpeed cannot run, and with `others`."""
-    if found := (*problems(plan), *others):
-        raise InfeasibleError(found)
+    if faults := (*problems(plan), *others):
+        raise InfeasibleError(faults)
 
 
 def data_problems(plan: Plan, reader: str) -> Iterator[Problem]:
-    """Data that only Megatron-LM reads."""
+    """Yield a problem for data that only Megatron-LM reads."""
     if plan.training.blended:
         yield Problem(
             f"{reader} takes files without weights",
@@ -34,4 +34,4 @@ def problems(plan: Plan) -> tuple[Problem, ...]:
     A model with a vision tower is only ever loaded by name, so that nothing is written of it.
     """
     lost = () if plan.model.vision is not None else tuple(unsaid(plan.model))
-    return (*(found.problem() for found in refused(plan, "deepspeed", DEEPSPEED_RELEASE)), *lost)
+    return (*(refusal.problem() for refusal in refused(plan, "deepspeed", DEEPSPEED_RELEASE)), *lost)

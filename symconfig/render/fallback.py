@@ -15,27 +15,28 @@ from symconfig.resources import data_dir
 
 
 def folder(nodes: int) -> str:
-    """Where the files of the plan for so many nodes are."""
+    """Return where the files of the plan for so many nodes are."""
     return f"nodes-{nodes}"
 
 
 def above(plans: Sequence[tuple[int, Plan]], launchers: Sequence[str], advice: Sequence[str] = ()) -> list[File]:
-    """launch.sh, and sbatch.sh where Slurm is among the launchers. plans: by number of nodes, the most first; advice:
-    sentences on how the run on most nodes has to save, for those who read launch.sh."""
+    """Return launch.sh, and sbatch.sh where Slurm is among the launchers. plans: by number of nodes, the most first;
+    advice: sentences on how the run on most nodes has to save, for those who read launch.sh.
+    """
     plan, counts = plans[0][1], [count for count, _ in plans]
     template = environment(data_dir("templates") / "fallback")
     launch = template.filled(
         "launch.sh.j2", {"plan": plan, "nodes": summary.nodes(plan), "counts": counts, "advice": advice}
     )
     made = [File("launch.sh", launch, True)]
-    for asked in launchers:
-        if split(asked)[0] == "slurm":
-            (source,) = sources(None, [asked], None)
+    for launcher in launchers:
+        if split(launcher)[0] == "slurm":
+            (source,) = sources(None, [launcher], None)
             made += _of_a_range(source, counts[-1]).files(plan, Files(tuple(made)))
     return made
 
 
 def _of_a_range(slurm: Source, least: int) -> Source:
-    """The launcher as it asks for `least` nodes, up to those of its plan: this launch.sh takes what it finds."""
+    """Return the launcher as it asks for `least` nodes, up to those of its plan: this launch.sh takes what it finds."""
     inner = slurm.variables
     return replace(slurm, variables=lambda plan, files: {**inner(plan, files), "least": least})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -42,7 +42,7 @@ class Files:
         return iter(self.items)
 
     def __getitem__(self, path: str) -> str:
-        """The text of one file."""
+        """Return the text of one file."""
         for item in self.items:
             if item.path == path:
                 return item.text
@@ -73,22 +73,22 @@ def _bytes(char: str) -> str:
 
 
 def line(value: object) -> str:
-    """One printable line, for comments and Markdown: line ends and control characters are spelled out."""
+    """Write one printable line, for comments and Markdown: line ends and control characters are spelled out."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(value))
 
 
 def slug(value: object) -> str:
-    """Letters, digits, dot, dash and underscore only, for job names."""
+    """Keep letters, digits, dot, dash and underscore only, for job names."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", str(value)).strip("-.")[:64] or "job"
 
 
-def write(files: Files, out: Path, force: bool = False) -> tuple[Path, ...]:
+def write(files: Files, out: Path, force: bool = False, look: Callable[[], None] = lambda: None) -> tuple[Path, ...]:
     """Write every file under `out`, or none.
 
     The texts go to a temporary folder beside `out` first, which then takes its place in one step (`render.publish`).
-    With `force`, an existing folder keeps its other files. Two writers at once end with one whole result. Raises
-    InputError: `out` exists and is not empty (without force), is a link or a file, a link or a folder stands where a
-    file must go, or the disk refuses.
+    With `force`, an existing folder keeps its other files. Two writers at once end with one whole result. look: called
+    before the folder changes, when nobody else writes there. Raises InputError: `out` exists and is not empty (without
+    force), is a link or a file, a link or a folder stands where a file must go, or the disk refuses.
     """
     out = Path(os.path.abspath(out))  # without following links
     try:
@@ -102,6 +102,7 @@ def write(files: Files, out: Path, force: bool = False) -> tuple[Path, ...]:
                     path = staging / item.path
                     path.parent.mkdir(parents=True, exist_ok=True)
                     publish.write_synced(path, item.text, 0o777 if item.executable else 0o666)
+                look()
                 publish.put(staging, files.paths(), out)
             finally:
                 shutil.rmtree(staging, ignore_errors=True)

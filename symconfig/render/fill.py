@@ -65,13 +65,15 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return (ours or jinjas) and super().is_safe_callable(obj)
 
     def call(self, context: Context, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """As Jinja's, with the name of what may not be called instead of all that it holds."""
+        """Call as Jinja does, with the name of what may not be called instead of all that it holds."""
         if not self.is_safe_callable(obj):
             raise SecurityError(f"{getattr(obj, '__qualname__', type(obj).__name__)} may not be called by a template")
         return super().call(context, obj, *args, **kwargs)
 
     def filled(self, name: str, values: dict[str, object]) -> str:
-        """The text that the template makes. Raises InputError, with the place in a template, for one that is wrong."""
+        """Return the text that the template makes. Raises InputError, with the place in a template, for one that is
+        wrong.
+        """
         try:
             made = StringIO()
             for part in self.get_template(name).generate(values):
@@ -98,16 +100,20 @@ class Sandbox(ImmutableSandboxedEnvironment):
             problem = self._placed(name, error, f"asks for a template that is not there: {error.name!r}")
             raise InputError(problem) from None
         except TemplateError as error:
-            found = _UNDEFINED.fullmatch(str(error))
-            hint = _meant(found[1], values) if found else None
-            said = shorten(str(error), 200).rstrip(".")
-            raise InputError(self._placed(name, error, f"cannot be filled: {said}", hint)) from None
+            undefined = _UNDEFINED.fullmatch(str(error))
+            hint = _meant(undefined[1], values) if undefined else None
+            sentence = shorten(str(error), 200).rstrip(".")
+            raise InputError(self._placed(name, error, f"cannot be filled: {sentence}", hint)) from None
         except _OF_EXPRESSIONS as error:
-            said = "it uses more memory than it may" if isinstance(error, MemoryError) else shorten(str(error), 200)
-            raise InputError(self._placed(name, error, f"cannot be filled: {said or type(error).__name__}")) from None
+            sentence = "it uses more memory than it may" if isinstance(error, MemoryError) else shorten(str(error), 200)
+            raise InputError(
+                self._placed(name, error, f"cannot be filled: {sentence or type(error).__name__}")
+            ) from None
 
     def _placed(self, name: str, error: BaseException, what: str, hint: str | None = None) -> Problem:
-        """With the innermost line of a template that the error came through: Jinja puts them into the traceback."""
+        """Return a problem at the innermost line of a template that the error came through: Jinja puts them into the
+        traceback.
+        """
         known = self._folders()
         frames = traceback.extract_tb(error.__traceback__)
         lines = [(frame.filename, frame.lineno) for frame in frames if frame.filename.startswith(known)]
@@ -119,18 +125,19 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return tuple(self.loader.searchpath)
 
     def _file(self, name: str) -> str:
-        """Where the template of this name lies."""
+        """Return where the template of this name lies."""
         return next((str(path) for folder in self._folders() if (path := Path(folder) / name).is_file()), name)
 
 
 def _meant(name: str, values: Mapping[str, object]) -> str | None:
-    """What to write where there is no such name. One that is given, and yet undefined, is in a template that was
-    imported: Jinja lets those see nothing of it unless asked to."""
+    """Say what to write where there is no such name. One that is given, and yet undefined, is in a template that was
+    imported: Jinja lets those see nothing of it unless asked to.
+    """
     return "{% import … with context %}" if name in values else nearest(name, values)
 
 
 class Undefined(StrictUndefined):
-    """As Jinja's, and says which name of the same object is like the one that there is none of."""
+    """Jinja's undefined value that says which name of the same object is like the missing one."""
 
     __slots__ = ()
 
@@ -140,12 +147,12 @@ class Undefined(StrictUndefined):
         if self._undefined_hint:  # of the sandbox, which forbids the name
             return text
         known = _names(self._undefined_obj)
-        near = nearest(str(self._undefined_name), known) if known else None
-        return f"{text}; there is {near!r}" if near else text
+        meant = nearest(str(self._undefined_name), known) if known else None
+        return f"{text}; there is {meant!r}" if meant else text
 
 
 def _names(value: object) -> list[str]:
-    """What a template can name in a part of a plan."""
+    """Return what a template can name in a part of a plan."""
     if is_dataclass(value):
         return [field.name for field in fields(value)]
     if isinstance(value, BaseModel):
@@ -157,7 +164,7 @@ def _names(value: object) -> list[str]:
 
 @cache
 def environment(*folders: Path) -> Sandbox:
-    """The sandbox over these folders; the first that has a template wins."""
+    """Return the sandbox over these folders; the first that has a template wins."""
     return Sandbox(*folders)
 
 
@@ -184,7 +191,7 @@ _Dumper.add_representer(str, _text)
 
 
 def as_yaml(value: object, indent: int = 0) -> str:
-    """A value as YAML, without the last line end; a mapping or a list in block style, so many blanks deep."""
+    """Write a value as YAML, without the last line end; a mapping or a list in block style, so many blanks deep."""
     text = yaml.dump(value, Dumper=_Dumper, default_flow_style=False, sort_keys=False, width=10**6)
     text = text.removesuffix("\n").removesuffix("\n...")
     return re.sub(r"\n(?!\n)", "\n" + " " * indent, text)

@@ -33,12 +33,12 @@ def translated(known: Mapping[str, str]) -> GoesOn:
 
 def options(words: Sequence[str]) -> dict[str, str]:
     """Return the options by name; a switch has the value ""."""
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     name = ""
     for word in words:
         if word.startswith("--"):
             name, _, value = word.partition("=")
-            found[name] = value
+            values[name] = value
         else:
-            found[name] = word
-    return found
+            values[name] = word
+    return values

@@ -24,6 +24,7 @@ NAME = "llamafactory"
 DOES = "LLaMA-Factory's YAML for pre-training, fine-tuning, LoRA and QLoRA, the DeepSpeed JSON, launch.sh"
 ASSUMES = {"backend": "deepspeed"}
 COUNTS = counting.STEPS
+COMPARES = True
 RELEASE = "0.9.5"
 UNSAID = {
     "tokenizer_model": "LLaMA-Factory takes the model's tokenizer",
@@ -63,7 +64,7 @@ TOWERS = {
 }
 _LLAMA3_VOCABULARY = 128256  # the tokenizer tells Llama 3, 3.1 and 3.3 from their forerunners of the same model_type
 # Demonstration data that LLaMA-Factory publishes, by stage.
-_DEMO = {"pt": "c4_demo", "sft": "identity,alpaca_en_demo"}
+_DEMO = {"pt": "c4_demo", "sft": "identity,alpaca_en_demo", "dpo": "dpo_en_demo"}
 _DEMO_IMAGES = "mllm_demo"
 _DEMO_FOLDER = "REMOTE:llamafactory/demo_data"
 _ATTENTION = {"sdpa": "sdpa", "eager": "disabled"}
@@ -92,6 +93,12 @@ def texts(plan: Plan) -> Iterator[File]:
 def sections(plan: Plan) -> dict[str, dict[str, Any]]:
     """The YAML by the headings of LLaMA-Factory's examples."""
     arguments = trainer.arguments(plan, DEEPSPEED)
+    if plan.job.preference is not None:  # it counts pairs
+        arguments |= {
+            name: arguments[name] // 2
+            for name in ("per_device_train_batch_size", "per_device_eval_batch_size")
+            if name in arguments
+        }
     recomputes = arguments.pop("gradient_checkpointing")
     output = {name: arguments.pop(name) for name in ("output_dir", "logging_steps", "save_steps")}
     return {
@@ -103,7 +110,7 @@ def sections(plan: Plan) -> dict[str, dict[str, Any]]:
             **_quantised(plan),
             **_image_size(plan),
         },
-        "method": {"stage": stage(plan), "do_train": True, **_adapter(plan), **_tower(plan)},
+        "method": {"stage": stage(plan), "do_train": True, **_preference(plan), **_adapter(plan), **_tower(plan)},
         "dataset": _data(plan),
         "output": output,
         "train": arguments,
@@ -122,8 +129,16 @@ def _relative_output(plan: Plan) -> str | None:
 
 
 def stage(plan: Plan) -> str:
-    """pt: every token is learnt; sft: answers only."""
+    """pt: every token is learnt; sft: answers only; dpo: pairs of them."""
+    if plan.job.preference is not None:
+        return "dpo"
     return "pt" if plan.model.adapter is None and plan.job.task in (None, "pretrain") else "sft"
+
+
+def _preference(plan: Plan) -> dict[str, Any]:
+    """The loss over pairs. Its reference is the model itself, without adapters where there are some."""
+    told = plan.job.preference
+    return {} if told is None else {"pref_loss": told.loss, "pref_beta": told.beta}
 
 
 def template(model: ModelDescriptor) -> str | None:
@@ -174,21 +189,32 @@ def _quantised(plan: Plan) -> dict[str, Any]:
 
 def _data(plan: Plan) -> dict[str, Any]:
     own, kind = _datasets(plan), stage(plan)
+    packs = plan.job.sequences is not None and plan.job.sequences.batching == "packed"
     found = {
         "dataset": ",".join(own) or (_DEMO[kind] if plan.model.vision is None else _DEMO_IMAGES),
         "dataset_dir": "." if own else _DEMO_FOLDER,
-        "cutoff_len": plan.best.batch.seq_length,
+        "cutoff_len": plan.best.batch.seq_length + packs,  # packing that is said takes a token (`data_args.py`, 0.9.5)
         **({"val_size": plan.training.held_out} if plan.training.eval_iters else {}),
     }
-    # Pre-training packs by itself; said aloud, it would cut every sequence by a token (`data_args.py`, 0.9.5).
-    return found if kind == "pt" else {**found, "template": template(plan.model)}
+    # Pre-training packs by itself.
+    if kind == "pt":
+        return found
+    # neat_packing: attention is within the sequences.
+    return {**found, **({"packing": True, "neat_packing": True} if packs else {}), "template": template(plan.model)}
 
 
 def _datasets(plan: Plan) -> dict[str, Any]:
-    """dataset_info.json: JSON lines with `text` for pre-training, with `messages` for fine-tuning."""
+    """dataset_info.json: JSON lines with `text` for pre-training, with `messages` for fine-tuning, and beside these
+    `chosen` and `rejected`, a message each, for pairs."""
+    pairs = stage(plan) == "dpo"
     messages = {
         "formatting": "sharegpt",
-        "columns": {"messages": "messages", **({} if plan.model.vision is None else {"images": "images"})},
+        **({"ranking": True} if pairs else {}),
+        "columns": {
+            "messages": "messages",
+            **({"chosen": "chosen", "rejected": "rejected"} if pairs else {}),
+            **({} if plan.model.vision is None else {"images": "images"}),
+        },
         "tags": {
             "role_tag": "role",
             "content_tag": "content",
@@ -225,8 +251,14 @@ def _problems(plan: Plan) -> Iterator[Problem]:
         yield Problem("LLaMA-Factory reads no images in pre-training", field="task", got="pretrain", need="sft or lora")
     if model.model_type == "qwen":
         yield Problem("Qwen-7B's own classes do not load in current Transformers", field="model_type")
-    if stage(plan) == "sft" and template(model) is None:
+    if stage(plan) != "pt" and template(model) is None:
         yield Problem("LLaMA-Factory has no chat template of this family", field="model_type", got=model.model_type)
+    if plan.job.preference is not None and (micro := plan.best.batch.micro) % 2:
+        pins = ("mbs=2..",) if micro == 1 else (f"mbs={micro - 1}", f"mbs={micro + 1}")
+        yield Problem("LLaMA-Factory has whole pairs in a micro-batch", field="mbs", got=str(micro), pins=pins)
+    if plan.job.sequences is not None and plan.job.sequences.batching == "padding_free":
+        what, need = "LLaMA-Factory pads sequences, or packs them", "padded or packed"
+        yield Problem(what, field="sequences.batching", got="padding_free", need=need)
     if model.adapter is not None and model.adapter.lora_alpha != int(model.adapter.lora_alpha):
         yield Problem(
             "LLaMA-Factory takes a whole number", field="adapter.lora_alpha", got=str(model.adapter.lora_alpha)
@@ -243,7 +275,7 @@ def _problems(plan: Plan) -> Iterator[Problem]:
 def _notes(plan: Plan) -> Iterator[str]:
     yield from deepspeed_launch.notes(plan)
     yield from towers.notes(plan, "image_max_pixels")
-    if stage(plan) == "sft":
+    if stage(plan) != "pt" and plan.job.sequences is None:
         yield (
             "Sequences are padded to the longest of their micro-batch, not to cutoff_len: the prediction, for full "
             "ones, is an upper bound"

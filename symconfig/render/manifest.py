@@ -15,7 +15,7 @@ SCHEMA = "symconfig.files/1"
 
 
 def manifest(files: Files, target: str, launchers: Sequence[str], templates: Path | None) -> File:
-    """The SHA-256 of every file, and what they were asked for with."""
+    """Return the SHA-256 of every file, and the settings that they were made with."""
     data = {
         "schema": SCHEMA,
         "target": target,

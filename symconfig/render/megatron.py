@@ -40,13 +40,15 @@ SAVING = Saving("--save", "bash launch.sh --save DIR --save-interval 500")
 
 
 def version(plan: Plan) -> str:
-    """The Megatron-LM version to write for: the plan's own, or the job's when the plan is for another target."""
+    """Return the Megatron-LM version to write for: the plan's own, or the job's when the plan is for another target."""
     target = plan.best.target
     return flags.resolve(target.version if target.backend == NAME else plan.job.megatron_version)
 
 
 def arguments(plan: Plan) -> list[str]:
-    """The complete argument list of pretrain_gpt.py. Raises InfeasibleError with all that cannot be expressed."""
+    """Return the complete argument list of pretrain_gpt.py. Raises InfeasibleError with all that cannot be
+    expressed.
+    """
     return [word for group in groups(plan) for option in group.options for word in option]
 
 
@@ -54,7 +56,7 @@ words = arguments  # what `symconfig args` says
 
 
 def groups(plan: Plan) -> tuple[Group, ...]:
-    """The same, as the arrays of launch.sh. Raises InfeasibleError, InputError."""
+    """Return the arguments as the arrays of launch.sh. Raises InfeasibleError, InputError."""
     if plan.model.adapter is not None:
         raise InfeasibleError(
             Problem(
@@ -68,7 +70,7 @@ def groups(plan: Plan) -> tuple[Group, ...]:
 
 
 def groups_at(plan: Plan, target: str) -> tuple[Group, ...]:
-    """The same as another release of Megatron-LM takes it, and without a word of adapters."""
+    """Return the arguments as another release of Megatron-LM takes them, without a word of adapters."""
     if flags.versions().index(target) < flags.versions().index(OLDEST):
         raise InputError(
             Problem(
@@ -102,7 +104,7 @@ def groups_at(plan: Plan, target: str) -> tuple[Group, ...]:
 
 
 def variables(plan: Plan) -> dict[str, object]:
-    """What its templates see. Raises InfeasibleError with all that cannot be expressed, InputError."""
+    """Return what its templates see. Raises InfeasibleError with all that cannot be expressed, InputError."""
     done, target = groups(plan), version(plan)
     if problems := list(unread(plan, "Megatron-LM")):
         raise InfeasibleError(problems)
@@ -143,40 +145,42 @@ def _by_hand(plan: Plan) -> Iterator[Problem]:
 
 
 def texts(plan: Plan) -> Iterator[File]:
-    """What launch.sh passes, on one line."""
+    """Yield what launch.sh passes, on one line."""
     yield File("megatron_args.txt", " ".join(map(sh, arguments(plan))) + "\n")
 
 
 def notes(plan: Plan) -> tuple[str, ...]:
-    """What a person must know about this GPU before the first start."""
-    found = [f"Only with Megatron-LM changed: {problem.edit}" for problem in _by_hand(plan)]
+    """Return what a person must know about this GPU before the first start."""
+    sentences = [f"Only with Megatron-LM changed: {problem.edit}" for problem in _by_hand(plan)]
     if plan.cluster.gpu.architecture == "volta":
-        found.append(
+        sentences.append(
             "Transformer Engine is built for this GPU (sm_70) with CUDA 12 only, not with CUDA 13, and has no "
             "flash attention for it (its documentation of NVTE_CUDA_ARCHS)"
         )
     if plan.cluster.gpu.vendor == "huawei":
-        found.append(
+        sentences.append(
             "On Ascend, Megatron-LM runs with MindSpeed, whose adaptor pretrain_gpt.py must import first; the "
             "options here are Megatron-LM's own, and were not checked against MindSpeed"
         )
     if plan.cluster.gpu.vendor == "amd":
-        found.append("On ROCm, use the Transformer Engine that AMD builds; the options here were not checked on one")
+        sentences.append(
+            "On ROCm, use the Transformer Engine that AMD builds; the options here were not checked on one"
+        )
     if plan.job.optimizer.name == "muon":
-        found.append(
+        sentences.append(
             "Muon is of the package emerging-optimizers, 0.2 or later, which must be installed where it runs "
             "(Megatron-LM, core/optimizer/emerging_optimizers.py)"
         )
     if plan.model.indexer is not None:
-        found.append(
+        sentences.append(
             f"Kernels of sparse attention are of {sparse.PACKAGES}, which must be installed where it runs; the loss of "
             f"the indexer has the weight {plan.model.indexer.loss_coef:g} (indexer.loss_coef), over the chosen keys"
         )
     if plan.job.packing:
-        found.append(summary.PACKING)
+        sentences.append(summary.PACKING)
     if plan.job.task == "sft":
-        found.append(
+        sentences.append(
             "The job is fine-tuning (sft), but pretrain_gpt.py is started as for pretraining: the loss is "
             "over every token; --load, in the job or after the script's name, gives it weights to start from"
         )
-    return tuple(found)
+    return tuple(sentences)

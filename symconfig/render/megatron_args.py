@@ -69,7 +69,7 @@ class Arguments:
         return self.table.known(flag)
 
     def at_least(self, version: str) -> bool:
-        """Is this version `version` or later? For what changed without an option of its own."""
+        """Tell whether this version is `version` or later. For what changed without an option of its own."""
         return self.table.at_least(version)
 
     def refuse(
@@ -94,12 +94,12 @@ class Arguments:
         if since is not None:
             where = f"Megatron-LM {self.table.version} cannot express it: {why}"
             hint = hint or f"megatron_version: {since} or later"
-        said = None if got is None else str(got)
-        self.problems.append(Problem(where, field=name, got=said, hint=hint, pins=pins, edit=edit))
+        text = None if got is None else str(got)
+        self.problems.append(Problem(where, field=name, got=text, hint=hint, pins=pins, edit=edit))
 
-    def refuse_all(self, found: Iterable[Refused]) -> None:
+    def refuse_all(self, refused: Iterable[Refused]) -> None:
         """Note what the table of constraints refuses, with the first version that does not."""
-        for one in found:
+        for one in refused:
             until = one.constraint.until
             since = None if until is None else next((v for v in versions() if _later(v, until)), None)
             self.refuse(
@@ -107,14 +107,14 @@ class Arguments:
             )
 
     def needs(self, name: str, flag: str, why: str, got: object = None) -> bool:
-        """Is `flag` there? If not, refuse `name`, with the first version that has it."""
+        """Tell whether `flag` is there. If not, refuse `name`, with the first version that has it."""
         if self.known(flag):
             return True
         self.refuse(name, why, got, since=first_with(flag))
         return False
 
     def groups(self) -> tuple[Group, ...]:
-        """The groups that are not empty, in order."""
+        """Return the groups that are not empty, in order."""
         return tuple(Group(name, tuple(options)) for name, options in self.filled.items() if options)
 
 
@@ -123,12 +123,12 @@ def _later(version: str, than: str) -> bool:
 
 
 def word(value: object) -> str:
-    """A value as the parser reads it: whole numbers of int type stay whole, floats keep every digit."""
+    """Write a value as the parser reads it: whole numbers of int type stay whole, floats keep every digit."""
     return repr(value) if isinstance(value, float) else str(value)
 
 
 def unpassable(text: str) -> str | None:
-    """Why a program cannot be given this text as an argument; None if it can."""
+    """Say why a program cannot be given this text as an argument; None if it can."""
     if "\0" in text:
         return "it holds a NUL character"
     try:
@@ -139,14 +139,16 @@ def unpassable(text: str) -> str | None:
 
 
 def whole(name: str, value: float) -> int:
-    """`value` as an int, for options of type int. Raises InputError."""
+    """Return `value` as an int, for options of type int. Raises InputError."""
     if value != int(value):
         raise InputError(Problem("must be a whole number for Megatron-LM", field=name, got=repr(value)))
     return int(value)
 
 
 def pattern(flags: tuple[bool, ...]) -> str:
-    """Megatron's list expression for a value per layer, as short as runs or one period make it: ([0]*3+[1]*58)."""
+    """Write Megatron's list expression for a value per layer, as short as runs or one period make it:
+    ([0]*3+[1]*58).
+    """
     bits = [int(flag) for flag in flags]
     for period in range(2, min(9, len(bits))):
         repeats = len(bits) // period

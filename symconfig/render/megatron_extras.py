@@ -29,10 +29,10 @@ WHOLE_LAYER = "full"  # of --cuda-graph-scope before modules had names
 def switched_args(out: Arguments, plan: Plan) -> None:
     """Put garbage collection, the loss's kernel and CUDA graphs into the current group."""
     options = plan.best.options
-    asked = plan.training.manual_gc_interval
-    if asked or (asked is None and plan.best.parallel.world_size > 1):
+    interval = plan.training.manual_gc_interval
+    if interval or (interval is None and plan.best.parallel.world_size > 1):
         out.put("--manual-gc")
-        out.put("--manual-gc-interval", asked or COLLECTED_EVERY)
+        out.put("--manual-gc-interval", interval or COLLECTED_EVERY)
     if options.fused_loss:
         out.put("--cross-entropy-loss-fusion")
         out.put("--cross-entropy-fusion-impl", "te")

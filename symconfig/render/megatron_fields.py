@@ -41,7 +41,7 @@ class Field:
 
 @cache
 def fields(version: str) -> tuple[Field, ...]:
-    """The fields of one version in their order. Raises InputError for a version that is not in the table."""
+    """Return the fields of one version in their order. Raises InputError for a version that is not in the table."""
     data = json.loads(DATA.read_text(encoding="utf-8"))
     bit = 1 << data["versions"].index(flags.resolve(version))
     return tuple(
@@ -50,33 +50,33 @@ def fields(version: str) -> tuple[Field, ...]:
 
 
 def read(checkout: Path) -> Iterator[Field]:
-    """The fields as the source of a checkout declares them."""
+    """Yield the fields as the source of a checkout declares them."""
     for section, name, file in CLASSES:
         tree = ast.parse((checkout / "megatron" / "core" / file).read_text(encoding="utf-8"))
-        (found,) = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name)
-        for node in found.body:
+        (definition,) = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name)
+        for node in definition.body:
             if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
                 yield Field(node.target.id, section, _default(node.value))
 
 
 def _default(node: ast.expr | None) -> Any:
-    """A literal, or the default inside of `field(default=…)`."""
+    """Return a literal, or the default inside of `field(default=…)`."""
     if isinstance(node, ast.Call):
-        said = {word.arg: word.value for word in node.keywords}
-        made = said.get("default_factory")
+        words = {word.arg: word.value for word in node.keywords}
+        made = words.get("default_factory")
         if isinstance(made, ast.Name) and made.id == "list":
             return []
-        node = said.get("default")
+        node = words.get("default")
     try:
         return None if node is None else ast.literal_eval(node)
     except ValueError:
         return None
 
 
-def build(found: dict[str, list[Field]]) -> str:
-    """The data file's text: per field, the versions (as bits) that share a default."""
+def build(by_version: dict[str, list[Field]]) -> str:
+    """Return the data file's text: per field, the versions (as bits) that share a default."""
     rows: dict[tuple[str, str], dict[str, int]] = {}
-    for bit, table in enumerate(found.values()):
+    for bit, table in enumerate(by_version.values()):
         for item in table:
             defaults = rows.setdefault((item.section, item.name), {})
             text = json.dumps(item.default)
@@ -86,7 +86,7 @@ def build(found: dict[str, list[Field]]) -> str:
         for (section, name), defaults in rows.items()
     ]
     return (
-        f'{{"source": {json.dumps(SOURCE)},\n"versions": {json.dumps(list(found))},\n"fields": [\n'
+        f'{{"source": {json.dumps(SOURCE)},\n"versions": {json.dumps(list(by_version))},\n"fields": [\n'
         + ",\n".join(lines)
         + "\n]}\n"
     )
@@ -95,9 +95,9 @@ def build(found: dict[str, list[Field]]) -> str:
 def main(argv: Iterable[str]) -> int:
     """Rebuild the data file from checkouts, each named as VERSION=FOLDER."""
     named = dict(item.split("=", 1) for item in argv)
-    found = {version: list(read(Path(named[version]))) for version in flags.versions() if version in named}
-    DATA.write_text(build(found), encoding="utf-8")
-    print(f"{DATA.name}: {len(found)} versions, {DATA.stat().st_size} bytes")
+    by_version = {version: list(read(Path(named[version]))) for version in flags.versions() if version in named}
+    DATA.write_text(build(by_version), encoding="utf-8")
+    print(f"{DATA.name}: {len(by_version)} versions, {DATA.stat().st_size} bytes")
     return 0
 
 

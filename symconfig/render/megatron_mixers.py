@@ -31,7 +31,7 @@ def mixer_args(out: Arguments, model: ModelDescriptor) -> None:
 
 
 def _spelled(out: Arguments, model: ModelDescriptor) -> bool:
-    """Whether all blocks are Megatron-LM's; refuse those that are not."""
+    """Tell whether all blocks are Megatron-LM's; refuse those that are not."""
     if hybrid.known(model):
         return True
     for mixer in model.mixers:
@@ -43,7 +43,7 @@ def _spelled(out: Arguments, model: ModelDescriptor) -> bool:
 
 
 def _hybrid(out: Arguments, model: ModelDescriptor) -> None:
-    """What HybridModel is told of, and what of GPTModel it has not."""
+    """Add what HybridModel is told of, and what of GPTModel it has not."""
     if not out.at_least(hybrid.SINCE):
         name, got = ("mixers", model.mixers[0].block) if model.mixers else ("mlp_layers", None)
         why = "every layer of GPTModel has attention and an MLP"

@@ -34,7 +34,7 @@ _MLA_DEFAULTS = CONFIG_EDIT.format("MLATransformerConfig")
 
 
 def model_args(out: Arguments, model: ModelDescriptor, seq_length: int, tp: int) -> None:
-    """Everything of the architecture but the mixture of experts, into MODEL_ARGS."""
+    """Put everything of the architecture but the mixture of experts into MODEL_ARGS."""
     out.group = "MODEL_ARGS"
     out.put("--transformer-impl", "transformer_engine")
     out.put("--num-layers", layer_count(model) if known(model) else model.num_hidden_layers)
@@ -144,7 +144,7 @@ def _rope(out: Arguments, model: ModelDescriptor) -> None:
 
 
 def _yarn(out: Arguments, scaling: RopeScaling) -> None:
-    """YaRN for ordinary attention. Unset values are those of Hugging Face's `_compute_yarn_parameters`."""
+    """Add YaRN for ordinary attention. Unset values are those of Hugging Face's `_compute_yarn_parameters`."""
     out.put("--rotary-scaling-factor", scaling.factor)
     out.put("--yarn-original-max-position-embeddings", scaling.original_max_position_embeddings or 4096)
     out.put("--yarn-beta-fast", scaling.beta_fast or 32.0)
@@ -156,7 +156,7 @@ def _yarn(out: Arguments, scaling: RopeScaling) -> None:
 
 
 def _latent_rope(out: Arguments, model: ModelDescriptor, seq_length: int, longest: int) -> int:
-    """Rope of MLA. Returns the value of --max-position-embeddings."""
+    """Add the rope of MLA. Returns the value of --max-position-embeddings."""
     scaling = model.rope_scaling
     out.put("--position-embedding-type", "rope")
     out.put("--rotary-base", whole("rope_theta", model.rope_theta))
@@ -245,7 +245,7 @@ def _activation(out: Arguments, model: ModelDescriptor) -> None:
 
 
 def _bias_fields(model: ModelDescriptor) -> dict[str, bool]:
-    """Per field: does that linear layer have a bias? Only the layers that the model has."""
+    """Tell, by field, whether that linear layer has a bias; only the layers that the model has."""
     fields = {"qkv_bias": model.qkv_bias, "attention_out_bias": model.attention_out_bias}
     if not all(model.moe_layers):
         fields["mlp_bias"] = model.mlp_bias
@@ -261,7 +261,7 @@ def _biased(model: ModelDescriptor) -> bool:
 
 
 def _biases(out: Arguments, model: ModelDescriptor) -> None:
-    """Megatron has all biases, none, or those of q, k and v alone."""
+    """Add the biases: Megatron has all, none, or those of q, k and v alone."""
     fields = _bias_fields(model)
     have = [name for name, value in fields.items() if value]
     if len(have) == len(fields):
@@ -298,7 +298,7 @@ def _windows(out: Arguments, model: ModelDescriptor, seq_length: int) -> None:
 
 
 def _vocabulary(out: Arguments, model: ModelDescriptor, tp: int) -> None:
-    """True and padded size apart: the tokenizer has the true one, the embedding the padded one."""
+    """Add the true and the padded size: the tokenizer has the true one, the embedding the padded one."""
     # Until core_v0.17 the NullTokenizer of mock data adds an end-of-document token to --vocab-size; other
     # tokenizers ignore it. From core_v0.19 on the parser demands it for real data, too.
     out.put("--vocab-size", model.vocab_size - (0 if out.at_least("core_v0.18.2") else 1))
@@ -322,7 +322,7 @@ def _mtp(out: Arguments, model: ModelDescriptor) -> None:
 
 
 def _never(out: Arguments, model: ModelDescriptor) -> None:
-    """What no version's pretrain_gpt.py has an option for."""
+    """Refuse what no version's pretrain_gpt.py has an option for."""
     for name, why in NEVER.items():
         section, _, leaf = name.rpartition(".")
         holder = getattr(model, section) if section else model

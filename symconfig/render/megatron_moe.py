@@ -14,7 +14,7 @@ BIAS_UPDATE_RATE = 0.001  # DeepSeek-V3, arXiv:2412.19437, section 4.2; also Meg
 
 
 def moe_args(out: Arguments, model: ModelDescriptor, best: Candidate, grouped_gemm: bool) -> None:
-    """The experts, their router and their dispatcher, into MOE_ARGS. `grouped_gemm`: the GPU has the kernels."""
+    """Put the experts, their router and their dispatcher into MOE_ARGS. `grouped_gemm`: the GPU has the kernels."""
     experts = model.experts
     if experts is None:
         return
@@ -79,8 +79,9 @@ def _router(out: Arguments, experts: Experts) -> None:
 
 
 def _groups(out: Arguments, experts: Experts, n_group: int, topk_group: int) -> None:
-    """Group-limited choice. Megatron scores a group by the sum of its best topk / topk_group experts; DeepSeek-V3
-    (sigmoid) by its best two, DeepSeek-V2 (softmax) by its best one."""
+    """Add the group-limited choice. Megatron scores a group by the sum of its best topk / topk_group experts;
+    DeepSeek-V3 (sigmoid) by its best two, DeepSeek-V2 (softmax) by its best one.
+    """
     best = 2 if experts.scoring_func == "sigmoid" else 1
     scored = experts.num_experts_per_tok // topk_group
     if scored != best:

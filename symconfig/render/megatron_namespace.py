@@ -11,7 +11,7 @@ from symconfig.render.megatron_args import Group
 
 
 def namespace(table: FlagTable, groups: Iterable[Group]) -> dict[str, Any]:
-    """By destination, as argparse leaves them: before validate_args fills anything in.
+    """Return the values by destination, as argparse leaves them: before validate_args fills anything in.
 
     Values are those that JSON has: an enumeration is the name of its member, a pattern of layers the text of it.
     """
@@ -27,7 +27,7 @@ def namespace(table: FlagTable, groups: Iterable[Group]) -> dict[str, Any]:
 
 
 def _default(flag: Flag) -> Any:
-    """The table has it as printed."""
+    """Return a default as the table has it printed."""
     try:
         value = ast.literal_eval(flag.default)
     except (ValueError, SyntaxError):

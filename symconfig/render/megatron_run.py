@@ -22,7 +22,7 @@ FSDP_GRADIENTS = "--megatron-fsdp-main-grads-dtype"  # by default bf16, whatever
 
 
 def training_args(out: Arguments, plan: Plan) -> None:
-    """Batch, optimizer and schedule, as the job says, and what runs each step faster."""
+    """Add batch, optimizer and schedule, as the job says, and what runs each step faster."""
     training, batch = plan.training, plan.best.batch
     out.group = "TRAINING_ARGS"
     out.put("--micro-batch-size", batch.micro)
@@ -39,9 +39,10 @@ def training_args(out: Arguments, plan: Plan) -> None:
 
 
 def _length(out: Arguments, plan: Plan) -> None:
-    """Megatron-LM makes --train-iters x --global-batch-size samples (training.py, get_train_valid_test_num_samples,
-    core_v0.12 to core_v0.19) and goes on behind those that its checkpoint has seen: after steps of a larger batch they
-    would run out, so that it is told of more iterations and where to exit."""
+    """Add the run's length. Megatron-LM makes --train-iters x --global-batch-size samples (training.py,
+    get_train_valid_test_num_samples, core_v0.12 to core_v0.19) and goes on behind those that its checkpoint has seen:
+    after steps of a larger batch they would run out, so that it is told of more iterations and where to exit.
+    """
     end = plan.training.train_iters
     sampled = plan.history.spanned(end, plan.best.batch.global_)
     out.put("--train-iters", max(end, sampled))
@@ -83,7 +84,7 @@ def precision_args(out: Arguments, best: Candidate) -> None:
 
 
 def parallel_args(out: Arguments, plan: Plan) -> None:
-    """tp, pp, vpp, cp, ep, etp and what depends on them."""
+    """Add tp, pp, vpp, cp, ep, etp and what depends on them."""
     best, model = plan.best, plan.model
     parallel, options = best.parallel, best.options
     out.group = "MODEL_PARALLEL_ARGS"
@@ -131,7 +132,7 @@ def _pipeline(out: Arguments, plan: Plan) -> None:
 
 
 def _layout(out: Arguments, layout: str) -> None:
-    """The layout string, which says the virtual stages, too."""
+    """Add the layout string, which says the virtual stages, too."""
     if out.needs("pipeline_layout", "--pipeline-model-parallel-layout", "it has no layouts of stages", layout):
         out.put("--pipeline-model-parallel-layout", layout)
     if "m" in layout and not out.at_least(LAYOUT_MTP_SINCE):
@@ -141,7 +142,7 @@ def _layout(out: Arguments, layout: str) -> None:
 
 
 def data_parallel_args(out: Arguments, best: Candidate) -> None:
-    """ZeRO stage 1: Megatron's distributed optimizer. 2 and 3: Megatron-FSDP."""
+    """Add ZeRO: stage 1 is Megatron's distributed optimizer; 2 and 3 are Megatron-FSDP."""
     parallel, options = best.parallel, best.options
     out.group = "DATA_PARALLEL_ARGS"
     replicated = parallel.dp * parallel.cp > 1
@@ -178,7 +179,7 @@ def _fsdp(out: Arguments, stage: int) -> None:
 
 
 def offloaded_modules(model: ModelDescriptor, recomputed: tuple[str, ...]) -> tuple[str, ...]:
-    """Modules whose inputs can wait on the host."""
+    """Return the modules whose inputs can wait on the host."""
     attention_norm = ("attn_norm",) if model.latent is not None else ()
     experts: tuple[str, ...] = ()
     if model.experts is not None:
@@ -187,7 +188,7 @@ def offloaded_modules(model: ModelDescriptor, recomputed: tuple[str, ...]) -> tu
 
 
 def recompute_args(out: Arguments, plan: Plan) -> None:
-    """Activations: computed again, or kept on the host."""
+    """Add what is done with activations: computed again, or kept on the host."""
     options, recompute = plan.best.options, plan.best.options.recompute
     out.group = "RECOMPUTE_ARGS"
     if recompute.granularity == "full":
@@ -217,7 +218,7 @@ def recompute_args(out: Arguments, plan: Plan) -> None:
 
 
 def _has_module(out: Arguments, plan: Plan, module: str) -> bool:
-    """Names that TransformerConfig refuses for a model or kernel without them; the others it ignores."""
+    """Return the names that TransformerConfig refuses for a model or kernel without them; the others it ignores."""
     if module == "moe_act":
         return ("--moe-grouped-gemm",) in out.filled["MOE_ARGS"]
     if module == "gdn_norm_out":
@@ -226,7 +227,7 @@ def _has_module(out: Arguments, plan: Plan, module: str) -> bool:
 
 
 def data_args(out: Arguments, plan: Plan) -> None:
-    """Mock data, unless the job names real data."""
+    """Add mock data, unless the job names real data."""
     training = plan.training
     out.group = "DATA_ARGS"
     if training.data_path:
@@ -253,7 +254,7 @@ def data_args(out: Arguments, plan: Plan) -> None:
 
 
 def logging_args(out: Arguments, plan: Plan) -> None:
-    """Evaluation, logs, checkpoints."""
+    """Add evaluation, logs and checkpoints."""
     training = plan.training
     out.group = "EVAL_AND_LOGGING_ARGS"
     out.put("--eval-iters", training.eval_iters)
@@ -271,14 +272,15 @@ def logging_args(out: Arguments, plan: Plan) -> None:
 
 
 def _monitored(out: Arguments, plan: Plan) -> None:
-    """TensorBoard and Weights & Biases. Megatron-LM logs to the second only where it has a folder for the first, and
-    puts its files into --save unless it is told another folder (core_v0.12.1 to core_v0.19.0: training_log of
-    training.py, _set_wandb_writer of global_vars.py)."""
+    """Add TensorBoard and Weights & Biases. Megatron-LM logs to the second only where it has a folder for the first,
+    and puts its files into --save unless it is told another folder (core_v0.12.1 to core_v0.19.0: training_log of
+    training.py, _set_wandb_writer of global_vars.py).
+    """
     training = plan.training
-    beside = f"{training.save.rstrip('/')}/" if training.save else ""
+    folder = f"{training.save.rstrip('/')}/" if training.save else ""
     if training.tensorboard_dir is not None or training.wandb_project is not None:
-        out.put("--tensorboard-dir", training.tensorboard_dir or f"{beside}tensorboard")
+        out.put("--tensorboard-dir", training.tensorboard_dir or f"{folder}tensorboard")
     if training.wandb_project is not None:
         out.put("--wandb-project", training.wandb_project)
         out.put("--wandb-exp-name", training.wandb_name or plan.model.name)
-        out.put("--wandb-save-dir", f"{beside}wandb")
+        out.put("--wandb-save-dir", f"{folder}wandb")

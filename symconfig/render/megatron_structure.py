@@ -99,7 +99,7 @@ def _scaled(model: ModelDescriptor) -> bool:
 
 
 def _scalar(model: ModelDescriptor) -> float | None:
-    """What queries are scaled by the root of, where it is not the head dimension."""
+    """Return what queries are scaled by the root of, where it is not the head dimension."""
     return None if model.query_pre_attn_scalar in (None, model.head_dim) else model.query_pre_attn_scalar
 
 

@@ -48,14 +48,14 @@ Values = dict[str, Any]
 def goes_on(plan: Plan, words: Sequence[str]) -> str:
     """Say which keys a person adds: --yaml-cfg goes without other options."""
     table = flags.flags(megatron.version(plan)).flags
-    said = (f"{table[name].dest}: {value or 'true'}" for name, value in going_on.options(words).items())
-    return f"bash launch.sh, with {', '.join(said)} in megatron.yaml"
+    lines = (f"{table[name].dest}: {value or 'true'}" for name, value in going_on.options(words).items())
+    return f"bash launch.sh, with {', '.join(lines)} in megatron.yaml"
 
 
 def variables(plan: Plan) -> dict[str, object]:
-    """What its templates see. Raises InfeasibleError with all that the file cannot say, InputError."""
-    found = megatron.variables(plan)
-    said = document(plan)
+    """Return what its templates see. Raises InfeasibleError with all that the file cannot say, InputError."""
+    values = megatron.variables(plan)
+    data = document(plan)
     exported: tuple[Variable, ...] = environment.variables(plan, megatron.version(plan))
     if one_connection(plan) and not any(item.name == CONNECTIONS for item in exported):
         exported = (
@@ -71,18 +71,18 @@ def variables(plan: Plan) -> dict[str, object]:
     chosen = {option[0].partition("=")[0] for group in megatron.groups(plan) for option in group.options}
     table = flags.flags(megatron.version(plan))
     dests = {table.flags[name].dest for name in chosen}
-    top = {name: value for name, value in said.items() if name not in SECTIONS}
+    top = {name: value for name, value in data.items() if name not in SECTIONS}
     return {
-        **found,
+        **values,
         "variables": exported,
-        "sections": {name: said[name] for name in SECTIONS},
+        "sections": {name: data[name] for name in SECTIONS},
         "chosen": {name: value for name, value in top.items() if name in dests},
         "defaults": {name: value for name, value in top.items() if name not in dests},
     }
 
 
 def document(plan: Plan) -> Values:
-    """The file as data. Raises InfeasibleError with all that it cannot say, InputError."""
+    """Return the file as data. Raises InfeasibleError with all that it cannot say, InputError."""
     table = flags.flags(megatron.version(plan))
     args = namespace(table, megatron.groups(plan))
     declared = fields(table.version)
@@ -102,13 +102,13 @@ def document(plan: Plan) -> Values:
 
 
 def one_connection(plan: Plan) -> bool:
-    """Whether the loader insists on CUDA_DEVICE_MAX_CONNECTIONS=1."""
+    """Tell whether the loader insists on CUDA_DEVICE_MAX_CONNECTIONS=1."""
     asynchronous = flags.flags(megatron.version(plan)).at_least("core_v0.17.1")
     return plan.best.parallel.tp > 1 and (plan.best.options.sequence_parallel or not asynchronous)
 
 
 def _validated(plan: Plan, args: Values) -> None:
-    """What validate_args would change, of all that the loader leaves as it is."""
+    """Set what validate_args would change, of all that the loader leaves as it is."""
     model, parallel = plan.model, plan.best.parallel
     args["add_qkv_bias"] = args["add_qkv_bias"] or args["add_bias_linear"]
     args["bias_gelu_fusion"] = args["bias_gelu_fusion"] and args["add_bias_linear"]
@@ -147,15 +147,16 @@ def _validated(plan: Plan, args: Values) -> None:
 
 
 def _fill(args: Values, name: str, value: Any) -> None:
-    """Where the version has such a destination, and nothing is said for it."""
+    """Set a value where the version has such a destination, and nothing is said for it."""
     if name in args and args[name] is None:
         args[name] = value
 
 
 def _renamed(args: Values) -> Values:
-    """Fields of TransformerConfig that have another name or form than the destination they come from, as
-    core_transformer_config_from_args has it."""
-    found = {
+    """Return the fields of TransformerConfig that have another name or form than the destination they come from, as
+    core_transformer_config_from_args has it.
+    """
+    fields = {
         "num_moe_experts": args["num_experts"],
         "persist_layer_norm": not args["no_persist_layer_norm"],
         "num_layers_in_first_pipeline_stage": args["decoder_first_pipeline_num_layers"],
@@ -170,14 +171,14 @@ def _renamed(args: Values) -> Values:
     }
     for field, dest in (("layernorm_epsilon", "norm_epsilon"), ("layernorm_zero_centered_gamma", "apply_layernorm_1p")):
         if dest in args:  # until core_v0.16 the destination had a name of its own
-            found[field] = args[dest]
+            fields[field] = args[dest]
     if len(args["cp_comm_type"]) == 1:
-        found["cp_comm_type"] = args["cp_comm_type"][0]
-    return found
+        fields["cp_comm_type"] = args["cp_comm_type"][0]
+    return fields
 
 
 def _unsayable(plan: Plan, args: Values, declared: tuple[Field, ...]) -> Iterator[Problem]:
-    """What the loader has no way to say, or says something else for."""
+    """Yield what the loader has no way to say, or says something else for."""
     parallel, options, model = plan.best.parallel, plan.best.options, plan.model
     if model.latent is not None:
         for item in declared:

@@ -40,21 +40,21 @@ _WORDS = ("true", "false", "null", "~")  # would not stay the texts that they ar
 
 
 def variables(plan: Plan) -> dict[str, object]:
-    """What its templates see. Raises InfeasibleError with every value that the file cannot say, InputError."""
+    """Return what its templates see. Raises InfeasibleError with every value that the file cannot say, InputError."""
     found = megatron.variables(plan)
     table = flags.flags(megatron.version(plan))
     problems: list[Problem] = []
     sections: list[tuple[str, Mapping[str, str | bool]]] = []
     for group in megatron.groups(plan):
-        said: dict[str, str | bool] = {}
+        options: dict[str, str | bool] = {}
         for option in group.options:
             name, values = option[0], option[1:]
             value = spelled(values, table) if "=" not in name else None
             if value is None:
                 problems.append(_unsaid(name, values))
             else:
-                said[name] = value
-        sections.append((group.name, said))
+                options[name] = value
+        sections.append((group.name, options))
     if problems:
         raise InfeasibleError(problems)
     exported = environment.variables(plan, table.version) or (AT_LEAST_ONE,)
@@ -68,7 +68,7 @@ def variables(plan: Plan) -> dict[str, object]:
 
 
 def spelled(values: tuple[str, ...], table: FlagTable) -> str | bool | None:
-    """One option's value in the file; True: a switch; None: the tests' runner would pass something else."""
+    """Return one option's value in the file; True: a switch; None: the tests' runner would pass something else."""
     if not values:
         return True
     quotes = table.at_least(QUOTES_SINCE)
@@ -87,7 +87,7 @@ def spelled(values: tuple[str, ...], table: FlagTable) -> str | bool | None:
 
 
 def _plain_words(text: str) -> list[str]:
-    """The words of a text that has nothing but plain ones."""
+    """Split a text that has nothing but plain words."""
     words = text.split()
     return words if all(map(_PLAIN.fullmatch, words)) else []
 

@@ -17,7 +17,7 @@ JOB = "what the job asks for"
 
 
 def run_name(plan: Plan) -> str:
-    """The run's name in Weights & Biases."""
+    """Return the run's name in Weights & Biases."""
     return plan.training.wandb_name or plan.model.name
 
 
@@ -37,34 +37,34 @@ def deepspeed_variables(plan: Plan) -> Iterator[Variable]:
 
 
 def deepspeed_sections(plan: Plan) -> dict[str, Any]:
-    """DeepSpeed's own monitors, which write on rank 0."""
-    training, found = plan.training, dict[str, Any]()
+    """Return DeepSpeed's own monitors, which write on rank 0."""
+    training, sections = plan.training, dict[str, Any]()
     if training.tensorboard_dir is not None:
-        found["tensorboard"] = {
+        sections["tensorboard"] = {
             "enabled": True,
             "output_path": training.tensorboard_dir,
             "job_name": run_name(plan),
         }
     if training.wandb_project is not None:
-        found["wandb"] = {"enabled": True, "project": training.wandb_project}
-    return found
+        sections["wandb"] = {"enabled": True, "project": training.wandb_project}
+    return sections
 
 
 def trainer_arguments(plan: Plan) -> dict[str, Any]:
-    """TrainingArguments for them; the folder and the project are variables."""
-    training, found = plan.training, dict[str, Any]()
+    """Return TrainingArguments for the monitors; the folder and the project are variables."""
+    training, arguments = plan.training, dict[str, Any]()
     to = [
         name
-        for name, asked in (("tensorboard", training.tensorboard_dir), ("wandb", training.wandb_project))
-        if asked is not None
+        for name, wanted in (("tensorboard", training.tensorboard_dir), ("wandb", training.wandb_project))
+        if wanted is not None
     ]
     if to:
-        found["report_to"] = to
+        arguments["report_to"] = to
     if training.wandb_project is not None:
-        found["run_name"] = run_name(plan)
+        arguments["run_name"] = run_name(plan)
     if training.distributed_timeout_minutes is not None:
-        found["ddp_timeout"] = training.distributed_timeout_minutes * SECONDS
-    return found
+        arguments["ddp_timeout"] = training.distributed_timeout_minutes * SECONDS
+    return arguments
 
 
 def trainer_variables(plan: Plan) -> Iterator[Variable]:

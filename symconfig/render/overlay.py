@@ -36,7 +36,7 @@ class About(Strict):
 
 
 def overlaid(known: Mapping[str, Source], templates: Path) -> dict[str, Source]:
-    """The targets with the folders of `templates` over them. Raises InputError with all that is wrong there.
+    """Return the targets with the folders of `templates` over them. Raises InputError with all that is wrong there.
 
     A folder with a target's name adds to its templates and replaces those of the same name; another one needs a
     target.yaml that says whose variables its templates use (`base`) and what it `does`.
@@ -45,17 +45,17 @@ def overlaid(known: Mapping[str, Source], templates: Path) -> dict[str, Source]:
         what = "this is no folder" if templates.exists() else "there is no such folder"
         raise InputError(Problem(what, file=str(templates), field="--templates"))
     problems = [*_links(templates), *_misnamed(templates)]
-    found = dict(known)
+    targets = dict(known)
     for folder in sorted(path for path in templates.iterdir() if path.is_dir() and not path.is_symlink()):
         if folder.name.startswith("."):
             continue  # a version control's
         try:
-            found[folder.name] = _source(folder, known)
+            targets[folder.name] = _source(folder, known)
         except InputError as error:
             problems += error.problems
     if problems:
         raise InputError(problems)
-    return found
+    return targets
 
 
 def _source(folder: Path, known: Mapping[str, Source]) -> Source:
@@ -71,20 +71,21 @@ def _source(folder: Path, known: Mapping[str, Source]) -> Source:
         return replace(base, folders=(folder, *base.folders), foreign=True)
     if about.exists():
         return _own(folder, known)
-    near = nearest(folder.name, known)
+    meant = nearest(folder.name, known)
     raise InputError(
         Problem(
             "is neither a target nor a new one",
             file=str(folder),
             need=", ".join(known),
-            hint=f"{near}, or {ABOUT} in it" if near else f"{ABOUT} in it, with base: and does:",
+            hint=f"{meant}, or {ABOUT} in it" if meant else f"{ABOUT} in it, with base: and does:",
         )
     )
 
 
 def _own(folder: Path, known: Mapping[str, Source]) -> Source:
-    """A target that target.yaml makes of another one's variables. Its templates are its own only; those of any target
-    can be extended or included by their path, as megatron/launch.sh.j2."""
+    """Return a target that target.yaml makes of another one's variables. Its templates are its own only; those of any
+    target can be extended or included by their path, as megatron/launch.sh.j2.
+    """
     document = load_yaml_strict(folder / ABOUT)
     about = validate(document, About)
     problems = []
@@ -127,7 +128,7 @@ def _none(plan: object) -> tuple[()]:
 
 
 def _links(templates: Path) -> Iterator[Problem]:
-    """Links lead out of the folder: to files that nobody meant to hand out."""
+    """Yield a problem for each link that leads out of the folder: to files that nobody meant to hand out."""
     for path in _walk(templates, Path.is_symlink):
         yield Problem(
             "is a symbolic link, and templates are read from this folder only",
@@ -137,7 +138,7 @@ def _links(templates: Path) -> Iterator[Problem]:
 
 
 def _misnamed(templates: Path) -> Iterator[Problem]:
-    """Templates whose names give no file, or one of symconfig's own, or a folder of that name."""
+    """Yield templates whose names give no file, or one of symconfig's own, or a folder of that name."""
     for path in _walk(templates, Path.is_file):
         names = path.relative_to(templates).parts[1:]
         if not names or not path.name.endswith(ENDING):
@@ -149,7 +150,7 @@ def _misnamed(templates: Path) -> Iterator[Problem]:
 
 
 def _walk(templates: Path, wanted: Callable[[Path], bool]) -> Iterator[Path]:
-    """What is wanted of all that lies in the folder, in a written order, without following links."""
+    """Yield what is wanted of all that lies in the folder, in a written order, without following links."""
     if "\0" in str(templates):
         raise InputError(Problem("is no folder: a NUL in the name", file=repr(str(templates))))
     for folder, folders, files in os.walk(templates):
@@ -158,7 +159,9 @@ def _walk(templates: Path, wanted: Callable[[Path], bool]) -> Iterator[Path]:
 
 
 def digest(templates: Path | None) -> str | None:
-    """SHA-256 over the names and bytes of all that lies in the folder, but for what is hidden; none of no folder."""
+    """Return the SHA-256 over the names and bytes of all that lies in the folder, but for what is hidden; none of no
+    folder.
+    """
     if templates is None:
         return None
     total = hashlib.sha256()

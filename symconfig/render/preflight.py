@@ -27,8 +27,8 @@ class Want:
 
 def wants(plan: Plan) -> tuple[Want, ...]:
     """Return the modules that options of a Megatron plan want, in the order of the options."""
-    found = (_wanted(option, need) for option in environment.used(plan) for need in option.needs)
-    return tuple(want for want in found if want is not None)
+    wanted = (_wanted(option, need) for option in environment.used(plan) for need in option.needs)
+    return tuple(want for want in wanted if want is not None)
 
 
 def _wanted(option: Option, need: Need) -> Want | None:

@@ -32,7 +32,7 @@ def refused(plan: Plan, backend: str, release: str) -> Iterator[Refused]:
     """Yield what a release of a framework refuses in a plan, in the table's order."""
     cluster = plan.cluster
     job = plan.job
-    fixed = facts(backend, plan.model, cluster.gpu.architecture, job.attention, cluster.near, job.optimizer)
+    fixed = facts(backend, plan.model, cluster.gpu.architecture, job.attention, cluster.joined_gpus, job.optimizer)
     point = Columns.of(plan.best)
     for one in failing(constraints(backend, release), fixed, point):
         got = None if one.got is None else one.got.format(f=fixed, p=point)

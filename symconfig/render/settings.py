@@ -43,29 +43,30 @@ class Chosen:
 
 
 def split(launcher: str) -> tuple[str, dict[str, str]]:
-    """The name of a launcher and what follows it. A comma belongs to a value unless a setting's name and = follow.
+    """Return the name of a launcher and what follows it. A comma belongs to a value unless a setting's name and =
+    follow.
 
     Raises InputError where something is no setting, or is set twice.
     """
     name, _, rest = launcher.partition(":")
-    found: dict[str, str] = {}
+    settings: dict[str, str] = {}
     last = None
     for part in rest.split(",") if rest else ():
         key, equals, value = part.partition("=")
         if equals and _SETTING.fullmatch(key):
-            if key in found:
-                raise InputError(Problem("is set twice", field=f"{name}:{key}", got=f"{found[key]!r} and {value!r}"))
-            found[key] = value
+            if key in settings:
+                raise InputError(Problem("is set twice", field=f"{name}:{key}", got=f"{settings[key]!r} and {value!r}"))
+            settings[key] = value
             last = key
         elif last is None:
             raise InputError(Problem("is no setting", field=f"launcher {name}", got=repr(part), need="name=value"))
         else:
-            found[last] += f",{part}"
-    return name, found
+            settings[last] += f",{part}"
+    return name, settings
 
 
 def choose(settings: Sequence[Setting], name: str, given: Mapping[str, str]) -> Chosen:
-    """What was given, over the defaults. Raises InputError with every setting that is wrong or does not exist."""
+    """Put what was given over the defaults. Raises InputError with every setting that is wrong or does not exist."""
     known = {setting.name: setting for setting in settings}
     problems = []
     for key, value in given.items():

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 
 from symconfig.plans.alike import Alike, stages_alike
-from symconfig.plans.beside import beside, opened
+from symconfig.plans.beside import comparisons, opened
 from symconfig.plans.plan import Candidate, Overlap, Plan, Recompute
 from symconfig.plans.searched import searched
 from symconfig.render.preflight import Want
@@ -43,14 +43,14 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Nodes:
-    """How the GPUs are spread: `count` nodes of `gpus` each."""
+    """The nodes that the GPUs are spread over: `count` of them with `gpus` each."""
 
     count: int
     gpus: int
 
 
 def nodes(plan: Plan) -> Nodes:
-    """The fewest whole nodes with equally many GPUs each."""
+    """Return the fewest whole nodes with equally many GPUs each."""
     total, most = plan.best.parallel.world_size, plan.cluster.gpus_per_node
     count = -(-total // most)
     while total % count:
@@ -59,7 +59,7 @@ def nodes(plan: Plan) -> Nodes:
 
 
 def number(value: float) -> str:
-    """Three significant digits, without an exponent."""
+    """Write three significant digits, without an exponent."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
@@ -72,26 +72,28 @@ def duration(value: float) -> str:
 
 
 def intervals(plan: Plan) -> list[str]:
-    """What measured runs say of the step time and of the memory, as sentences."""
+    """Say what measured runs tell of the step time and of the memory, as sentences."""
     predicted = plan.best.predicted
     ranges = predicted.interval
-    said = []
+    sentences = []
     if "step_s" in ranges:
         low, high = ranges["step_s"]
-        said.append(f"A step likely takes between {duration(low)} and {duration(high)}{predicted.basis('time')}.")
+        sentences.append(f"A step likely takes between {duration(low)} and {duration(high)}{predicted.basis('time')}.")
     if "device_bytes" in ranges:
         low, high = ranges["device_bytes"]
-        said.append(f"The fullest GPU likely needs between {gib(low)} and {gib(high)}{predicted.basis('memory')}.")
+        sentences.append(f"The fullest GPU likely needs between {gib(low)} and {gib(high)}{predicted.basis('memory')}.")
     if plan.may_not_fit:
-        said.append(
+        sentences.append(
             f"**That crosses the {gib(plan.cluster.gpu.memory_bytes.value)} that the GPU has**: "
             f"`--memory-margin {plan.safe_margin:g}` leaves room for it."
         )
-    return said
+    return sentences
 
 
 def predicted_for(plan: Plan, backend: str) -> str:
-    """Whose times and bytes these are, where the files are for the other framework; nothing where they are its own."""
+    """Say whose times and bytes these are, where the files are for the other framework; nothing where they are
+    its own.
+    """
     if plan.best.target.backend == backend:
         return ""
     return (
@@ -130,7 +132,7 @@ def degrees(best: Candidate) -> tuple[Row, ...]:
 
 
 def options(best: Candidate) -> tuple[Row, ...]:
-    """The switches that are on, or that carry a choice."""
+    """Return the switches that are on, or that carry a choice."""
     value = best.options
     zero = ("off", "1: optimizer state sharded", "2: and gradients", "3: and weights")[value.zero_stage]
     rows = [
@@ -164,13 +166,13 @@ def options(best: Candidate) -> tuple[Row, ...]:
     return tuple(Row(name, (text,)) for name, text in rows)
 
 
-def wants(found: Iterable[Want]) -> tuple[Row, ...]:
+def wants(wanted: Iterable[Want]) -> tuple[Row, ...]:
     """Return the modules that options want, a row for each."""
-    return tuple(Row(want.label, (want.option, want.named, want.why, want.hint)) for want in found)
+    return tuple(Row(want.label, (want.option, want.named, want.why, want.hint)) for want in wanted)
 
 
 def stages(best: Candidate) -> tuple[Row, ...]:
-    """Stages that are alike: their layers (virtual stages apart), recompute, peak allocation."""
+    """Return a row for stages that are alike: their layers (virtual stages apart), recompute, peak allocation."""
     return tuple(Row(each.name, (each.holds, each.recompute, _peak(each))) for each in stages_alike(best.stages))
 
 
@@ -180,7 +182,7 @@ def _peak(each: Alike) -> str:
 
 
 def memory(plan: Plan) -> tuple[Row, ...]:
-    """By part, as the plan has them, then the three totals and the limit."""
+    """Return the memory by part, as the plan has it, then the three totals and the limit."""
     best = plan.best.predicted
     rows = [Row(name, (gib(value), share(value, best.device_bytes))) for name, value in best.memory.items()]
     rows += [
@@ -198,14 +200,16 @@ def time(plan: Plan) -> tuple[Row, ...]:
 
 
 def short(best: Candidate) -> str:
-    """The degrees that are not 1, and what else tells candidates apart: tp4 pp2 dp8 mbs1 zero1 recompute none."""
+    """Return the degrees that are not 1, and what else tells candidates apart: tp4 pp2 dp8 mbs1 zero1 recompute
+    none.
+    """
     parts = [f"{name}{getattr(best.parallel, name)}" for name, _ in _DEGREES if getattr(best.parallel, name) > 1]
     parts += [f"mbs{best.batch.micro}", f"zero{best.options.zero_stage}", best.options.precision]
     return " ".join(parts) + f", recompute {recompute(best.options.recompute)}"
 
 
 def alternatives(plan: Plan) -> tuple[Row, ...]:
-    """The runners-up: time and what is lost against the best."""
+    """Return the runners-up: time and what is lost against the best."""
     first = plan.best.predicted.step_s
     return tuple(
         Row(
@@ -236,5 +240,5 @@ FUNCTIONS = SimpleNamespace(
     alternatives=alternatives,
     searched=searched,
     opened=opened,
-    beside=beside,
+    beside=comparisons,
 )

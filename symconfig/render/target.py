@@ -6,7 +6,8 @@ A target's `ASSUMES` are fields of a job that are so where the job does not say 
 Its `COUNTS` is how the program that it starts counts a run that goes on from a checkpoint (`frameworks.counting`), its
 `goes_on(plan, words)` what starts such a run (`render.going_on`). `UNSAID` names the fields of `training` that its
 files do not pass on and why, `TOWERS` the multimodal models whose vision tower it trains, `SAVING` how its program is
-told to save (`render.unsaid`); without it, it saves unasked. `LEARNS` is true of one for reinforcement learning.
+told to save (`render.unsaid`); without it, it saves unasked. `LEARNS` is true of one for reinforcement learning,
+`COMPARES` of one that trains on pairs.
 Every `*.j2` of the folder makes the file of its name without `.j2`; one that gives nothing but white space makes none.
 """
 
@@ -60,7 +61,7 @@ class Source:
     saving: Saving | None = None
 
     def with_settings(self, given: Mapping[str, str]) -> Source:
-        """A launcher as somebody wants it: its templates have `settings` and `environment` (for launch.sh), too.
+        """Return a launcher as somebody wants it: its templates have `settings` and `environment` (for launch.sh), too.
 
         Raises InputError.
         """
@@ -72,8 +73,8 @@ class Source:
         return replace(self, variables=variables)
 
     def files(self, plan: Plan, *of: object, starts: Sequence[str] = ()) -> list[File]:
-        """Its files in a written order: templates by name, then texts. `of`: what else `variables` is given; `starts`:
-        how each launcher is started.
+        """Return its files in a written order: templates by name, then texts. `of`: what else `variables` is given;
+        `starts`: how each launcher is started.
 
         Raises InfeasibleError for what cannot be expressed, InputError for a template that is wrong.
         """
@@ -81,14 +82,14 @@ class Source:
         if self.foreign:
             from symconfig.render.bounded import bounded
 
-            found = bounded(lambda: self._filled(values), str(self.folders[0]))
+            files = bounded(lambda: self._filled(values), str(self.folders[0]))
         else:
-            found = self._filled(values)
-        made = {item.path for item in found}
-        return [*found, *(item for item in self.texts(plan) if item.path not in made)]
+            files = self._filled(values)
+        made = {item.path for item in files}
+        return [*files, *(item for item in self.texts(plan) if item.path not in made)]
 
     def _filled(self, values: dict[str, object]) -> list[File]:
-        """What its templates make of the values."""
+        """Return what its templates make of the values."""
         from symconfig.render.fill import environment  # whoever asks what an option means renders nothing
 
         env = environment(*self.folders, *self.shared)
@@ -100,18 +101,18 @@ class Source:
         return (*unsaid(plan, self.unsaid), *unsaved(plan, self.saving))
 
     def template_of(self, path: str) -> str | None:
-        """Where the template of this file lies; None of a file that no template makes."""
+        """Return where the template of this file lies; None of a file that no template makes."""
         places = (folder / f"{path}{ENDING}" for folder in self.folders)
         return next((str(place) for place in places if place.is_file()), None)
 
     def templates(self) -> tuple[str, ...]:
-        """Their names, with forward slashes."""
+        """Return the templates' names, with forward slashes."""
         names = {path.relative_to(folder).as_posix() for folder in self.folders for path in folder.rglob(f"*{ENDING}")}
         return tuple(sorted(names))
 
 
 def common(plan: Plan, starts: Sequence[str] = (), source: Source | None = None) -> dict[str, object]:
-    """What every template may use. source: whose templates they are."""
+    """Return what every template may use. source: whose templates they are."""
     return {
         "plan": plan,
         "best": plan.best,
@@ -123,17 +124,20 @@ def common(plan: Plan, starts: Sequence[str] = (), source: Source | None = None)
         "starts": tuple(starts),
         "passed_on": (*whole.why(plan), *(source.remarks(plan) if source else ())),
         "saving": source.saving if source else None,
+        "phases": learning.phases(plan),
     }
 
 
 def discovered(package: ModuleType, folder: Path) -> dict[str, Source]:
-    """The sources of a package by name, found by looking at its modules; `folder`: where each has its templates."""
-    found = [source(package, info.name, folder) for info in pkgutil.iter_modules(package.__path__)]
-    return dict(sorted((each.name, each) for each in found if each is not None))
+    """Return the sources of a package by name, found by looking at its modules; `folder`: where each has its
+    templates.
+    """
+    listed = [source(package, info.name, folder) for info in pkgutil.iter_modules(package.__path__)]
+    return dict(sorted((each.name, each) for each in listed if each is not None))
 
 
 def source(package: ModuleType, module_name: str, folder: Path) -> Source | None:
-    """That of one module; None where there is no such module, or it is none of a source."""
+    """Return the source of one module; None where there is no such module, or it is none of a source."""
     if importlib.util.find_spec(f"{package.__name__}.{module_name}") is None:
         return None
     module: Any = importlib.import_module(f"{package.__name__}.{module_name}")
@@ -144,7 +148,7 @@ def source(package: ModuleType, module_name: str, folder: Path) -> Source | None
 
 
 def plugged(kind: Literal["targets", "launchers"], own: Mapping[str, Source]) -> dict[str, Source]:
-    """The sources that other packages add, by name. Raises InputError for one that is wrong."""
+    """Return the sources that other packages add, by name. Raises InputError for one that is wrong."""
     made = {}
     for name, plugin in added(kind, own).items():
         module, templates = plugin.module(), plugin.attribute("TEMPLATES", Path)
@@ -163,7 +167,7 @@ def _of_module(
     variables: Callable[..., Mapping[str, object]],
     guarded: Callable[[Callable[..., Any]], Callable[..., Any]],
 ) -> Source:
-    """What a module says of its source. guarded: what its functions are called through."""
+    """Make the source that a module describes. guarded: what its functions are called through."""
     return Source(
         name=name,
         does=module.DOES,

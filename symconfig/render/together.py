@@ -13,7 +13,7 @@ LAUNCH = "launch.sh"  # what a target writes for its launchers to start
 
 
 def startable(target: str, own: Sequence[File], launchers: Sequence[Source]) -> None:
-    """Raises InfeasibleError where launchers are asked for, and the target writes nothing that they could start."""
+    """Raise InfeasibleError where launchers are asked for, and the target writes nothing that they could start."""
     if launchers and not any(item.path == LAUNCH for item in own):
         raise InfeasibleError(
             Problem(
@@ -26,7 +26,9 @@ def startable(target: str, own: Sequence[File], launchers: Sequence[Source]) -> 
 
 
 def together(made: Sequence[tuple[Source, Sequence[File]]]) -> list[File]:
-    """All of them. Raises InputError with every file that would be lost under another one, or has to be a folder."""
+    """Return all of them. Raises InputError with every file that would be lost under another one, or has to be a
+    folder.
+    """
     whose: dict[str, Source] = {}
     problems = []
     for source, files in made:
@@ -45,7 +47,7 @@ def together(made: Sequence[tuple[Source, Sequence[File]]]) -> list[File]:
 
 
 def _within_files(whose: Mapping[str, Source]) -> Iterator[Problem]:
-    """Paths that lead through another file."""
+    """Yield a problem for each path that leads through another file."""
     for path, source in whose.items():
         for parent in PurePosixPath(path).parents:
             if (other := whose.get(str(parent))) is not None:
@@ -57,6 +59,6 @@ def _within_files(whose: Mapping[str, Source]) -> Iterator[Problem]:
 
 
 def _place(path: str, *sources: Source) -> str | None:
-    """The template that makes the file: a user's own rather than one of symconfig's."""
+    """Return the template that makes the file: a user's own rather than one of symconfig's."""
     ranked = sorted(sources, key=lambda source: not source.foreign)
     return next((place for source in ranked if (place := source.template_of(path)) is not None), None)

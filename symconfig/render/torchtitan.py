@@ -47,7 +47,7 @@ _RESHARD = {1: "never", 2: "never", 3: "always", 0: "never"}
 
 
 def variables(plan: Plan) -> dict[str, object]:
-    """What its templates see. Raises InfeasibleError for what torchtitan cannot be told."""
+    """Return what its templates see. Raises InfeasibleError for what torchtitan cannot be told."""
     flavor = refuse(plan)
     return {
         "framework": f"torchtitan {RELEASE}",
@@ -61,13 +61,13 @@ def variables(plan: Plan) -> dict[str, object]:
 
 
 def texts(plan: Plan) -> Iterator[File]:
-    """The plan's values, and the function that hands them to torchtitan."""
+    """Yield the plan's values, and the function that hands them to torchtitan."""
     yield json_file(CONFIG, config(plan, refuse(plan)))
     yield File(FUNCTION, (data_dir("templates") / NAME / FUNCTION).read_text(encoding="utf-8"))
 
 
 def config(plan: Plan, flavor: Flavor) -> dict[str, Any]:
-    """Fields of torchtitan's own configuration classes, by section; `model` is for its model_registry."""
+    """Return the fields of torchtitan's own configuration classes, by section; `model` is for its model_registry."""
     training, options = plan.training, plan.best.options
     where = plan.model.huggingface_id or plan.model.name
     save, tensorboard = training.save or "./outputs", training.tensorboard_dir is not None
@@ -108,10 +108,10 @@ def config(plan: Plan, flavor: Flavor) -> dict[str, Any]:
 
 
 def parallelism(plan: Plan) -> dict[str, Any]:
-    """ParallelismConfig. Data ranks shard the weights, but for ZeRO-0, where each holds all of them."""
+    """Return ParallelismConfig. Data ranks shard the weights, but for ZeRO-0, where each holds all of them."""
     parallel, options = plan.best.parallel, plan.best.options
     sharded = options.zero_stage > 0
-    found: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "data_parallel_replicate_degree": 1 if sharded else parallel.dp,
         "data_parallel_shard_degree": parallel.dp if sharded else 1,
         "fsdp_reshard_after_forward": _RESHARD[options.zero_stage],
@@ -124,16 +124,18 @@ def parallelism(plan: Plan) -> dict[str, Any]:
         "spmd_backend": "partial_dtensor",
     }
     if parallel.pp > 1:
-        found |= {
+        fields |= {
             "pipeline_parallel_schedule": "1F1B" if parallel.vpp == 1 else "Interleaved1F1B",
             "pipeline_parallel_microbatch_size": plan.best.batch.micro,
             "module_fqns_per_model_part": model_parts(plan),
         }
-    return found
+    return fields
 
 
 def model_parts(plan: Plan) -> list[list[str]]:
-    """The modules of every virtual stage in the order of the model: chunk by chunk, within one stage by stage."""
+    """Return the modules of every virtual stage in the order of the model: chunk by chunk, within one stage by
+    stage.
+    """
     stages = plan.best.stages
     parts: list[list[str]] = []
     layers = 0
@@ -148,7 +150,7 @@ def model_parts(plan: Plan) -> list[list[str]]:
 
 
 def _timeouts(plan: Plan) -> dict[str, int]:
-    """CommConfig. Its own default is 100 seconds behind the first step."""
+    """Return CommConfig. Its own default is 100 seconds behind the first step."""
     minutes = plan.training.distributed_timeout_minutes
     if minutes is None:
         return {}
@@ -156,7 +158,9 @@ def _timeouts(plan: Plan) -> dict[str, int]:
 
 
 def _training(plan: Plan) -> dict[str, Any]:
-    """A local batch is what a data rank takes in one pass of the pipeline; without one, a micro-batch."""
+    """Return the section of batch and steps. A local batch is what a data rank takes in one pass of the pipeline;
+    without one, a micro-batch.
+    """
     parallel, batch, training = plan.best.parallel, plan.best.batch, plan.training
     return {
         "local_batch_size": batch.micro * (batch.num_microbatches if parallel.pp > 1 else 1),
@@ -173,31 +177,31 @@ def _training(plan: Plan) -> dict[str, Any]:
 def _schedule(plan: Plan) -> dict[str, Any]:
     training = plan.training
     style = training.lr_decay_style
-    found: dict[str, Any] = {"warmup_steps": training.lr_warmup_iters}
+    fields: dict[str, Any] = {"warmup_steps": training.lr_warmup_iters}
     if style == "constant":
-        return {**found, "decay_ratio": 0.0}
+        return {**fields, "decay_ratio": 0.0}
     if training.lr_decay_iters is not None:
-        found["total_steps"] = training.lr_decay_iters
+        fields["total_steps"] = training.lr_decay_iters
     if style == "WSD":
-        found["decay_ratio"] = training.wsd_decay_iters / (training.lr_decay_iters or training.train_iters)
+        fields["decay_ratio"] = training.wsd_decay_iters / (training.lr_decay_iters or training.train_iters)
     return {
-        **found,
+        **fields,
         "decay_type": "cosine" if style == "cosine" else "linear",
         "min_lr_factor": training.min_lr / training.lr,
     }
 
 
 def _environment(plan: Plan) -> tuple[Variable, ...]:
-    found = [Variable("TOKENIZERS_PARALLELISM", "false", "tokenizers' threads and forked workers dead-lock")]
+    variables_so_far = [Variable("TOKENIZERS_PARALLELISM", "false", "tokenizers' threads and forked workers dead-lock")]
     if plan.cluster.gpu.vendor == "nvidia":
-        found.append(
+        variables_so_far.append(
             Variable(
                 "PYTORCH_CUDA_ALLOC_CONF",
                 "expandable_segments:True",
                 "less fragmentation, as torchtitan's run_train.sh has it",
             )
         )
-    return (*found, *monitors.wandb_variables(plan, "WANDB_RUN_NAME"))
+    return (*variables_so_far, *monitors.wandb_variables(plan, "WANDB_RUN_NAME"))
 
 
 def _notes(plan: Plan) -> Iterator[str]:

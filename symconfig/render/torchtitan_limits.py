@@ -37,13 +37,13 @@ class Flavor:
 
 @cache
 def flavors() -> tuple[Flavor, ...]:
-    """torchtitan's models; of its small ones for debugging that of Llama alone."""
+    """Return torchtitan's models; of its small ones for debugging that of Llama alone."""
     rows = json.loads(DATA.read_text(encoding="utf-8"))
     return tuple(Flavor(row.pop("module"), row.pop("flavor"), row) for row in rows)
 
 
 def flavor_of(model: ModelDescriptor) -> Flavor | None:
-    """The one that the descriptor describes, if there is one."""
+    """Return the flavour that the descriptor describes, if there is one."""
     return next(
         (flavor for flavor in flavors() if all(_field(model, name) == value for name, value in flavor.fields.items())),
         None,
@@ -60,8 +60,8 @@ def _field(model: ModelDescriptor, name: str) -> Any:
 
 
 def refuse(plan: Plan) -> Flavor:
-    """The plan's model in torchtitan. Raises InfeasibleError with everything that torchtitan cannot be told."""
-    found = flavor_of(plan.model)
+    """Return the plan's model in torchtitan. Raises InfeasibleError with everything that torchtitan cannot be told."""
+    flavor = flavor_of(plan.model)
     problems = [
         *_model(plan),
         *_axes(plan),
@@ -70,18 +70,18 @@ def refuse(plan: Plan) -> Flavor:
         *_run(plan),
         *unread(plan, "torchtitan"),
     ]
-    if problems or found is None:
+    if problems or flavor is None:
         raise InfeasibleError(problems)
-    return found
+    return flavor
 
 
 def _model(plan: Plan) -> Iterator[Problem]:
     model = plan.model
     if flavor_of(model) is None:
-        near = [flavor.name for flavor in flavors() if flavor.fields["model_type"] == model.model_type]
+        likely = [flavor.name for flavor in flavors() if flavor.fields["model_type"] == model.model_type]
         have = (
-            f"of {model.model_type} it has {', '.join(near)}, with other numbers"
-            if near
+            f"of {model.model_type} it has {', '.join(likely)}, with other numbers"
+            if likely
             else (f"it has none of {model.model_type}")
         )
         yield Problem(f"torchtitan has no such model: {have}", field="model", got=model.name)

@@ -43,10 +43,10 @@ def notes(plan: Plan, name: str | None = None) -> tuple[str, ...]:
     vision = plan.model.vision
     if vision is None:
         return ()
-    found = [
+    sentences = [
         f"The prediction is for {vision.images_per_sequence:g} images of {vision.tokens} tokens in every sequence: how "
         "many there are is up to the data"
     ]
     if name is not None and vision.any_resolution:
-        found.append(f"{name} shrinks larger images; smaller ones become fewer tokens than planned")
-    return tuple(found)
+        sentences.append(f"{name} shrinks larger images; smaller ones become fewer tokens than planned")
+    return tuple(sentences)

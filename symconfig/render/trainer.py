@@ -29,13 +29,13 @@ _CHECKPOINT = re.compile(r"checkpoint-\d+")  # trainer_utils.py, PREFIX_CHECKPOI
 
 def refuse(plan: Plan, *others: Problem) -> None:
     """Raise InfeasibleError with all that DeepSpeed under Trainer cannot run, and with `others`."""
-    found = (*deepspeed_limits.problems(plan), *problems(plan), *others)
-    if found:
-        raise InfeasibleError(found)
+    faults = (*deepspeed_limits.problems(plan), *problems(plan), *others)
+    if faults:
+        raise InfeasibleError(faults)
 
 
 def problems(plan: Plan) -> Iterator[Problem]:
-    """What the generated training script can, and a script with Trainer or Accelerate cannot."""
+    """Yield what the generated training script can, and a script with Trainer or Accelerate cannot."""
     recompute, layers = plan.best.options.recompute, plan.model.num_hidden_layers
     if recompute.method == "block" and recompute.num_layers is not None and recompute.num_layers < layers:
         yield Problem(
@@ -54,7 +54,7 @@ def problems(plan: Plan) -> Iterator[Problem]:
 
 
 def schedule_problems(plan: Plan) -> Iterator[Problem]:
-    """Learning-rate schedules that Trainer has none of: its own end with the run."""
+    """Yield a problem for learning-rate schedules that Trainer lacks: its own end with the run."""
     training = plan.training
     decays = training.lr_decay_style != "constant"
     if decays and training.lr_decay_iters not in (None, training.train_iters):
@@ -83,7 +83,9 @@ def schedule_problems(plan: Plan) -> Iterator[Problem]:
 
 
 def load_problems(plan: Plan) -> Iterator[Problem]:
-    """resume_from_checkpoint is one checkpoint; the last of a folder is found in output_dir alone."""
+    """Yield a problem for a checkpoint to go on from that Trainer cannot find: resume_from_checkpoint is one
+    checkpoint; the last of a folder is found in output_dir alone.
+    """
     training = plan.training
     if training.load and not training.loads_its_own and not _CHECKPOINT.fullmatch(basename(normpath(training.load))):
         yield Problem(
@@ -95,7 +97,9 @@ def load_problems(plan: Plan) -> Iterator[Problem]:
 
 
 def arguments(plan: Plan, deepspeed: str) -> Json:
-    """TrainingArguments as JSON. With them Trainer fills the "auto" values of the file `deepspeed` in to the plan's."""
+    """Return TrainingArguments as JSON. With them Trainer fills the "auto" values of the file `deepspeed` in to the
+    plan's.
+    """
     training, batch, options = plan.training, plan.best.batch, plan.best.options
     return {
         "output_dir": output_dir(plan),
@@ -123,7 +127,7 @@ def arguments(plan: Plan, deepspeed: str) -> Json:
 
 
 def _evaluated(plan: Plan) -> Json:
-    """When a Trainer evaluates; on what, its script says."""
+    """Return when a Trainer evaluates; on what, its script says."""
     if not plan.training.eval_iters:
         return {}
     return {
@@ -134,28 +138,28 @@ def _evaluated(plan: Plan) -> Json:
 
 
 def output_dir(plan: Plan) -> str:
-    """The folder of the checkpoints: Trainer makes it even where nothing is to be saved."""
+    """Return the folder of the checkpoints: Trainer makes it even where nothing is to be saved."""
     return plan.training.save or "checkpoints"
 
 
 def schedule(plan: Plan) -> Json:
-    """The learning rate's schedule: the same function of the step as Megatron-LM's and train.py's.
+    """Return the learning rate's schedule: the same function of the step as Megatron-LM's and train.py's.
 
     But for the warm-up before WSD, which Trainer begins at the smallest rate and the others at 0.
     """
     training = plan.training
     floor, style = training.min_lr, training.lr_decay_style
-    found: Json = {"warmup_steps": training.lr_warmup_iters}
+    fields: Json = {"warmup_steps": training.lr_warmup_iters}
     if style == "constant":
-        return {**found, "lr_scheduler_type": "constant_with_warmup"}
+        return {**fields, "lr_scheduler_type": "constant_with_warmup"}
     if style == "inverse-square-root":
-        return {**found, "lr_scheduler_type": "inverse_sqrt"}
+        return {**fields, "lr_scheduler_type": "inverse_sqrt"}
     if style == "cosine":
-        return {**found, "lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": {"min_lr": floor}}
+        return {**fields, "lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": {"min_lr": floor}}
     if style == "linear":
-        return {**found, "lr_scheduler_type": "polynomial", "lr_scheduler_kwargs": {"lr_end": floor, "power": 1.0}}
+        return {**fields, "lr_scheduler_type": "polynomial", "lr_scheduler_kwargs": {"lr_end": floor, "power": 1.0}}
     return {
-        **found,
+        **fields,
         "lr_scheduler_type": "warmup_stable_decay",
         "lr_scheduler_kwargs": {
             "num_decay_steps": training.wsd_decay_iters,
@@ -166,12 +170,13 @@ def schedule(plan: Plan) -> Json:
 
 
 def ulysses_variables(plan: Plan) -> tuple[Variable, ...]:
-    """Ulysses for a Trainer: Accelerate's Accelerator reads it from the environment (`parallelism_config.py`, 1.15).
+    """Return the variables of Ulysses for a Trainer: Accelerate's Accelerator reads it from the environment
+    (`parallelism_config.py`, 1.15).
 
     The data ranks are told too: Accelerate takes the batch that DeepSpeed is given from them.
     """
-    told = parallelism(plan)
-    switched = {"accelerate_use_parallelism_config": "true", **told} if told else {}
+    config = parallelism(plan)
+    switched = {"accelerate_use_parallelism_config": "true", **config} if config else {}
     return tuple(
         Variable(name.upper(), str(value), "Ulysses, as Accelerate reads it", forced=True)
         for name, value in switched.items()
@@ -179,7 +184,7 @@ def ulysses_variables(plan: Plan) -> tuple[Variable, ...]:
 
 
 def parallelism(plan: Plan) -> Json:
-    """Accelerate's parallelism_config; nothing where there is no Ulysses."""
+    """Return Accelerate's parallelism_config; nothing where there is no Ulysses."""
     parallel = plan.best.parallel
     if parallel.cp == 1:
         return {}
@@ -198,7 +203,9 @@ def parallelism(plan: Plan) -> Json:
 
 
 def adapter_files(plan: Plan) -> Iterator[File]:
-    """PEFT's adapter_config.json (`peft.LoraConfig`) and, of frozen weights in 4 bits, `BitsAndBytesConfig` as JSON."""
+    """Yield PEFT's adapter_config.json (`peft.LoraConfig`) and, of frozen weights in 4 bits, `BitsAndBytesConfig` as
+    JSON.
+    """
     lora = plan.model.adapter
     if lora is None:
         return
@@ -230,7 +237,7 @@ def adapter_files(plan: Plan) -> Iterator[File]:
 
 
 def script_rows(plan: Plan) -> Iterator[Row]:
-    """What a training script decides itself, beside its TrainingArguments, with the plan's values."""
+    """Yield what a training script decides itself, beside its TrainingArguments, with the plan's values."""
     yield Row("sequence length", (f"{plan.best.batch.seq_length} tokens in every sequence",))
     yield Row("attention", (f'attn_implementation="{attention(plan)}"',))
     if plan.best.parallel.cp > 1:

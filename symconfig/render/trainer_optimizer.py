@@ -25,8 +25,8 @@ def arguments(plan: Plan) -> dict[str, Any]:
     optimizer = plan.job.optimizer
     if own_optimizer(plan):
         return {}
-    said = {"optim": _TRAINER[optimizer.name]}
-    return {**said, "optim_args": f"momentum={optimizer.speed}"} if optimizer.name == "sgd" else said
+    fields = {"optim": _TRAINER[optimizer.name]}
+    return {**fields, "optim_args": f"momentum={optimizer.speed}"} if optimizer.name == "sgd" else fields
 
 
 def generated_script(plan: Plan) -> tuple[Problem, ...]:

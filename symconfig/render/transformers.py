@@ -39,7 +39,7 @@ BUCKETS = (
 
 
 def variables(plan: Plan) -> dict[str, object]:
-    """What its templates see. Raises InfeasibleError for what Trainer with DeepSpeed cannot run."""
+    """Return what its templates see. Raises InfeasibleError for what Trainer with DeepSpeed cannot run."""
     trainer.refuse(plan, *trainer.schedule_problems(plan), *trainer.load_problems(plan))
     own = deepspeed_launch.environment_variables(plan)
     return {
@@ -54,7 +54,7 @@ def variables(plan: Plan) -> dict[str, object]:
 
 
 def texts(plan: Plan) -> Iterator[File]:
-    """The arguments and the DeepSpeed JSON, the model's config.json for random weights, the adapter's files."""
+    """Yield the arguments and the DeepSpeed JSON, the model's config.json for random weights, the adapter's files."""
     yield trainer.json_file(ARGUMENTS, trainer.arguments(plan, DEEPSPEED))
     yield trainer.json_file(DEEPSPEED, deepspeed.config_auto(plan))
     yield trainer.json_file("model/config.json", config_json(plan.model))
@@ -62,7 +62,7 @@ def texts(plan: Plan) -> Iterator[File]:
 
 
 def _resuming(plan: Plan) -> Iterator[Row]:
-    """Trainer.train goes on from what it is given, not from its arguments."""
+    """Yield what Trainer.train goes on from: what it is given, not its arguments."""
     training = plan.training
     if training.loads_its_own:
         yield Row(
@@ -77,7 +77,7 @@ def _resuming(plan: Plan) -> Iterator[Row]:
 
 
 def words(plan: Plan) -> tuple[str, ...]:
-    """The arguments as words of a command; launch.sh gives `deepspeed` itself, which is a path of its own."""
+    """Return the arguments as words of a command; launch.sh gives `deepspeed` itself, which is a path of its own."""
     return tuple(
         f"--{name}={_word(value)}" for name, value in trainer.arguments(plan, DEEPSPEED).items() if name != "deepspeed"
     )

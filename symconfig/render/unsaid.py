@@ -12,7 +12,8 @@ from symconfig.plans.plan import Plan
 @dataclass(frozen=True, slots=True)
 class Saving:
     """How a run is told to save. word: what a command has that says so; None: no command does. command: the one that
-    does, or what to write where."""
+    does, or what to write where.
+    """
 
     word: str | None
     command: str

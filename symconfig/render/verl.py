@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from symconfig.descriptor.load import load_model
 from symconfig.descriptor.rl import Rl
 from symconfig.errors import InfeasibleError, Problem
 from symconfig.frameworks import counting
-from symconfig.frameworks.megatron import environment
+from symconfig.frameworks.megatron import adapters, environment
 from symconfig.plans.plan import Plan
 from symconfig.plans.rl import PlannedRl
 from symconfig.render import learning
@@ -118,6 +119,7 @@ def _refuse(plan: Plan, rl: Rl) -> None:
     if options.optimizer_offload:
         what = "an optimizer that steps on the host is not written for verl"
         problems.append(Problem(what, field="optimizer_offload", pins=("optimizer_offload=0",)))
+    problems += [Problem(reason, field="adapter") for _, reason in adapters.refusals(plan.model)]
     if problems:
         raise InfeasibleError(problems)
 
@@ -164,7 +166,23 @@ def _actor(plan: Plan, rl: Rl, step: PlannedRl | None) -> dict[str, object]:
         f"{_ACTOR}.optim.weight_decay": training.weight_decay,
         f"{_ACTOR}.optim.clip_grad": training.clip_grad,
         **_engine(f"{_ACTOR}.megatron", plan, step),
+        **_adapters(plan),
         f"{_REF}.megatron.param_offload": rl.reference,
+    }
+
+
+def _adapters(plan: Plan) -> dict[str, object]:
+    """The actor's adapters, which the engine takes as they are; the reference is the actor without them."""
+    adapter, targets = plan.model.adapter, adapters.targets(plan.model)
+    if adapter is None or targets is None:
+        return {}
+    at = "actor_rollout_ref.model.lora"
+    return {
+        f"{at}.type": {"LoRA": "lora", "CanonicalLoRA": "canonical_lora"}[targets.kind],
+        f"{at}.rank": adapter.r,
+        f"{at}.alpha": adapter.lora_alpha,
+        f"{at}.dropout": adapter.lora_dropout,
+        f"{at}.target_modules": targets.modules,
     }
 
 
@@ -200,10 +218,12 @@ def _engine(at: str, plan: Plan, step: PlannedRl | None) -> dict[str, Any]:
 def _critic(plan: Plan, rl: Rl, step: PlannedRl | None) -> dict[str, object]:
     degrees = step.critic if step else {}
     words = {f"critic.megatron.{word}": degrees.get(name, 1) for name, word in _ENGINE_DEGREES.items()}
+    if (chunks := degrees.get("vpp", 1)) > 1:
+        words["critic.megatron.virtual_pipeline_model_parallel_size"] = chunks
     away = step.away if step else ()
     return {
         "critic.enable": True,
-        **({"critic.model.path": rl.critic} if rl.critic else {}),
+        **({} if rl.critic is None else {"critic.model.path": load_model(rl.critic).huggingface_id or rl.critic}),
         "critic.ppo_max_token_len_per_gpu": (step.tokens_per_gpu if step else rl.longest),
         **words,
         "critic.megatron.param_offload": "weights" in away,

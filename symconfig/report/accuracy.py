@@ -17,13 +17,13 @@ _SOFTWARE = {
     "galvatron": "Hetu-Galvatron",
     "aleph-alpha in-house": "Aleph Alpha's own code",
 }
-NEAR = 3.0  # points
+CLOSE = 3.0  # points
 _MOST_NAMES = 4  # of models, above which they are counted
 
 
 def markdown(record: Mapping[str, Any]) -> str:
-    """Tables of what the sources are, step time, memory, out-of-memory, ranking, models and sources left out, and
-    growth. Ends with a newline.
+    """Write tables of the sources, step time, memory, out-of-memory, ranking, what is left out, and growth. Ends with a
+    newline.
     """
     sources = record["sources"]
     parts = (
@@ -52,18 +52,20 @@ def markdown(record: Mapping[str, Any]) -> str:
 
 
 def summary(record: Mapping[str, Any]) -> str:
-    """Sentences on the errors of all sources together, each row counted once. Ends with a newline."""
+    """Write sentences on the errors of all sources together, each row counted once. Ends with a newline."""
     sources, unseen = record["sources"], record["unseen"]
     time, memory = ([each for one in sources for _, each in _parts(one, what)] for what in ("time", "memory"))
     known = [one["oom"] for one in sources if one["oom"]]
-    ran_out, found, ran, false = (sum(one[name] for one in known) for name in ("ran_out", "found", "ran", "false_oom"))
+    ran_out, exhausted, ran, false = (
+        sum(one[name] for one in known) for name in ("ran_out", "found", "ran", "false_oom")
+    )
     return (
         f"On {sum(one['n'] for one in time):,} published runs of {len(unseen)} sources the step time is off by "
         f"{percent(_mean(time, 'mape'))} on average, by {percent(_mean(unseen, 'unseen'))} where the source was left "
         f"out of the fit; {_whole(_mean(time, 'within_10'))} of the runs are within 10 %. The peak memory of "
         f"{sum(one['n'] for one in memory):,} runs is off by {percent(_mean(memory, 'mape'))}. Of {ran_out:,} runs "
-        f"that ran out of memory {found:,} are found, and {false:,} of {ran:,} that did not are taken to. Each source "
-        "by itself, with what is weak: [docs/accuracy.md](docs/accuracy.md).\n"
+        f"that ran out of memory {exhausted:,} are found, and {false:,} of {ran:,} that did not are taken to. Each "
+        "source by itself, with what is weak: [docs/accuracy.md](docs/accuracy.md).\n"
     )
 
 
@@ -73,7 +75,7 @@ def _mean(parts: Sequence[Figures], what: str) -> float:
 
 
 def _table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, words: bool = False) -> str:
-    """words: every column holds words; else all but the first hold numbers."""
+    """Write a table; words: every column holds words; else all but the first hold numbers."""
     lines = [f"| {' | '.join(row)} |" for row in rows]
     if not lines:
         return ""
@@ -82,7 +84,7 @@ def _table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, words: bool
 
 
 def _about(sources: Sequence[Figures]) -> Iterable[Sequence[str]]:
-    """In words, each source that was scored; records of before this was recorded have none."""
+    """Describe each source that was scored; records of before this was recorded have none."""
     for source in sources:
         about = source.get("about")
         if about and source["rows"]:
@@ -110,7 +112,7 @@ def _gpus(about: Figures) -> str:
 
 
 def _published(about: Figures) -> str:
-    """Title and place; a paper before the repository of its code."""
+    """Return title and place; a paper before the repository of its code."""
     places = []
     if paper := about["paper"]:
         number = paper.removeprefix("arXiv:")
@@ -135,7 +137,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _parts(source: Figures, what: str) -> Iterable[tuple[str, Figures]]:
-    """Rows that state everything and rows that do not, apart."""
+    """Yield rows that state everything and rows that do not, apart."""
     for name, mark in (("stated", ""), ("assumed", " *")):
         if source[name][what]:
             yield source["name"] + mark, source[name][what]
@@ -143,89 +145,95 @@ def _parts(source: Figures, what: str) -> Iterable[tuple[str, Figures]]:
 
 def _times(sources: Sequence[Figures]) -> Iterable[Sequence[str]]:
     for source in sources:
-        for name, found in _parts(source, "time"):
+        for name, figures in _parts(source, "time"):
             yield (
                 name,
-                str(found["n"]),
-                percent(found["mape"]),
-                _signed(found["bias"]),
-                _whole(found["within_10"]),
-                percent(found["max"]),
+                str(figures["n"]),
+                percent(figures["mape"]),
+                _signed(figures["bias"]),
+                _whole(figures["within_10"]),
+                percent(figures["max"]),
             )
         if source["layer"]:
-            found = source["layer"]
+            figures = source["layer"]
             yield (
                 f"{source['name']}, single layers",
-                str(found["n"]),
-                percent(found["mape"]),
-                _signed(found["bias"]),
-                _whole(found["within_10"]),
-                percent(found["max"]),
+                str(figures["n"]),
+                percent(figures["mape"]),
+                _signed(figures["bias"]),
+                _whole(figures["within_10"]),
+                percent(figures["max"]),
             )
 
 
 def _memory(sources: Sequence[Figures]) -> Iterable[Sequence[str]]:
     for source in sources:
-        for name, found in _parts(source, "memory"):
+        for name, figures in _parts(source, "memory"):
             yield (
                 name,
-                str(found["n"]),
-                percent(found["mape"]),
-                _signed(found["bias"]),
-                _whole(found["within_10"]),
-                percent(found["worst_under"]),
+                str(figures["n"]),
+                percent(figures["mape"]),
+                _signed(figures["bias"]),
+                _whole(figures["within_10"]),
+                percent(figures["worst_under"]),
             )
 
 
 def _ooms(sources: Sequence[Figures]) -> Iterable[Sequence[str]]:
     for source in sources:
-        found = source["oom"]
-        if found and (found["ran_out"] or found["false_oom"]):
-            recall = "" if found["recall"] is None else f"{found['found']} ({percent(found['recall'])})"
+        counts = source["oom"]
+        if counts and (counts["ran_out"] or counts["false_oom"]):
+            recall = "" if counts["recall"] is None else f"{counts['found']} ({percent(counts['recall'])})"
             yield (
                 source["name"],
-                str(found["ran_out"]),
+                str(counts["ran_out"]),
                 recall,
-                str(found["ran"]),
-                f"{found['false_oom']} ({percent(found['false_oom_rate'])})",
+                str(counts["ran"]),
+                f"{counts['false_oom']} ({percent(counts['false_oom_rate'])})",
             )
 
 
 def _sweeps(sources: Sequence[Figures]) -> Iterable[Sequence[str]]:
     for source in sources:
-        for found in source["sweeps"]:
-            regret = found["regret"]
-            said = "it runs out of memory" if found["pick_ran_out"] else "-" if regret is None else percent(regret)
-            yield (found["name"], str(found["n"]), f"{found['kendall_tau']:.2f}", said, percent(found["median_mape"]))
+        for sweep in source["sweeps"]:
+            regret = sweep["regret"]
+            regretted = "it runs out of memory" if sweep["pick_ran_out"] else "-" if regret is None else percent(regret)
+            yield (
+                sweep["name"],
+                str(sweep["n"]),
+                f"{sweep['kendall_tau']:.2f}",
+                regretted,
+                percent(sweep["median_mape"]),
+            )
 
 
 def _left_out(fits: Sequence[Figures]) -> Iterable[Sequence[str]]:
-    for found in fits:
-        left = found["left_out"]
-        ratio = "" if left is None else f"{left / found['fitted']:.2f}"
+    for fit in fits:
+        left = fit["left_out"]
+        ratio = "" if left is None else f"{left / fit['fitted']:.2f}"
         yield (
-            found["cluster"],
-            str(found["n"]),
-            str(found["models"]),
-            percent(found["fitted"]),
+            fit["cluster"],
+            str(fit["n"]),
+            str(fit["models"]),
+            percent(fit["fitted"]),
             "only one model" if left is None else percent(left),
             ratio,
         )
 
 
 def _unseen(fits: Sequence[Figures]) -> Iterable[Sequence[str]]:
-    for found in fits:
-        yield found["name"], str(found["n"]), percent(found["fitted"]), percent(found["unseen"])
+    for fit in fits:
+        yield fit["name"], str(fit["n"]), percent(fit["fitted"]), percent(fit["unseen"])
 
 
 def _growths(sources: Sequence[Figures]) -> Iterable[Sequence[str]]:
-    """How far the growth from a plan's smallest to its largest run is off, in points."""
+    """Yield how far the growth from a plan's smallest to its largest run is off, in points."""
     for source in sources:
-        off = [100 * (found["predicted"] - found["measured"]) for found in source["growths"]]
+        off = [100 * (growth["predicted"] - growth["measured"]) for growth in source["growths"]]
         if off:
-            near = sum(abs(value) <= NEAR for value in off)
+            close = sum(abs(value) <= CLOSE for value in off)
             mean = sum(map(abs, off)) / len(off)
-            yield source["name"], str(len(off)), str(near), f"{mean:.1f}", f"{max(off, key=abs):+.1f}"
+            yield source["name"], str(len(off)), str(close), f"{mean:.1f}", f"{max(off, key=abs):+.1f}"
 
 
 def _signed(share: float) -> str:

@@ -11,7 +11,7 @@ from symconfig.report.table import headline
 from symconfig.runs.adaptability import Case, Outcome
 from symconfig.solve.candidate import degrees
 
-_SAID = (
+_WORDS = (
     "kept: the old plan's degrees, micro-batch, ZeRO stage and recompute, as pins of the changed job; all else is "
     "chosen for it. replanned: everything is chosen anew. gain: tokens a second of the one over the other."
 )
@@ -37,12 +37,12 @@ def blocks(cases: Sequence[Case]) -> list[Block]:
     ]
     none = [f"{case.name}: planned anew, {case.replanned.why}." for case in cases if case.replanned.plan is None]
     strategy = f"Before: {degrees(before.fastest)}, {_speed(cases[0].before)} tokens/s."
-    return [headline(before), strategy, table, *(["\n".join([*why, *none])] if why or none else []), _SAID]
+    return [headline(before), strategy, table, *(["\n".join([*why, *none])] if why or none else []), _WORDS]
 
 
 def _row(case: Case) -> tuple[str, ...]:
-    again = "runs again" if case.kept.plan is None else "runs safely"
-    gain = f"{case.gain:.3f}" if case.gain is not None else again if case.replanned.plan else ""
+    kept = "runs again" if case.kept.plan is None else "runs safely"
+    gain = f"{case.gain:.3f}" if case.gain is not None else kept if case.replanned.plan else ""
     return (case.name, *_cells(case.kept), *_cells(case.replanned), gain)
 
 

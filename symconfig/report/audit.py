@@ -31,7 +31,7 @@ _SHOWN = 40  # places that were not understood: of a longer list the rest is cou
 
 
 def blocks(audit: Audit) -> list[Block]:
-    """Everything that is shown, in order."""
+    """Return all blocks of an audit, in order."""
     shown: list[Block] = [read(audit)]
     if _unknown(audit.reading):
         shown.append(unread(audit.reading))
@@ -58,22 +58,22 @@ def blocks(audit: Audit) -> list[Block]:
 
 
 def read(audit: Audit) -> str:
-    """What was read, and as what."""
+    """Name what was read, and as what."""
     reading, side = audit.reading, audit.side
     options = f"{count(len(reading.settings))} options"
     if reading.deepspeed is not None:
         options += f" and {count(len(reading.deepspeed.spans) - 1)} keys of {reading.deepspeed.text.file}"
     program = f" for {shorten(reading.program.text, 80)}" if reading.program is not None else ""
     others = [text.file for text in reading.texts[1:]]
-    beside = f" (with {', '.join(others)})" if others else ""
+    companions = f" (with {', '.join(others)})" if others else ""
     return (
-        f"{reading.file}{beside}: {FORMATS[reading.format]}, {options}{program}\n"
+        f"{reading.file}{companions}: {FORMATS[reading.format]}, {options}{program}\n"
         f"read as {BACKENDS[side.backend].label} {_version(audit)}"
     )
 
 
 def _version(audit: Audit) -> str:
-    """The framework's version, and why this one."""
+    """Return the framework's version, and why this one."""
     side = audit.side
     if not side.version_guessed:
         return side.version
@@ -85,7 +85,7 @@ def _version(audit: Audit) -> str:
 
 
 def unread(reading: Reading) -> Grid:
-    """Every place that was not understood, and every option whose value is not known."""
+    """List every place that was not understood, and every option whose value is not known."""
     items = sorted(reading.unread, key=lambda item: (not item.matters, item.place))
     rows = [(str(item.place), shorten(item.what, 60), item.why, _hides(item, reading)) for item in items]
     covered = {item.place for item in reading.hidden}
@@ -101,7 +101,7 @@ def unread(reading: Reading) -> Grid:
 
 
 def _hides(item: Unread, reading: Reading) -> str:
-    """What may be otherwise because of it."""
+    """Say what may differ because of it."""
     match item.hides:
         case Hides.OPTIONS:
             return "any option"
@@ -114,7 +114,7 @@ def _hides(item: Unread, reading: Reading) -> str:
 
 
 def hidden(reading: Reading) -> Iterator[str]:
-    """Each variable that unread places may set, with what has its value and where."""
+    """Yield each variable that unread places may set, with what has its value and where."""
     by_uses: dict[tuple[str, ...], list[Unread]] = {}
     for item in reading.unread:
         if item.hides is Hides.VARIABLES:
@@ -126,17 +126,17 @@ def hidden(reading: Reading) -> Iterator[str]:
 
 
 def _uses(item: Unread, reading: Reading) -> Iterator[str]:
-    """Each variable that a place may set, with what has its value."""
+    """Yield each variable that a place may set, with what has its value."""
     used: dict[str, dict[str, None]] = {}
     for one in reading.hidden:
         if one.by == item.place:
-            said = "" if one.otherwise is None else f", else {shorten(one.otherwise, 40)}"
-            used.setdefault(one.variable, {})[f"{shorten(one.option, 40)} (line {one.place.line}{said})"] = None
+            otherwise = "" if one.otherwise is None else f", else {shorten(one.otherwise, 40)}"
+            used.setdefault(one.variable, {})[f"{shorten(one.option, 40)} (line {one.place.line}{otherwise})"] = None
     yield from (f"{name}: {', '.join(uses)}" for name, uses in used.items())
 
 
 def assumed(audit: Audit) -> str:
-    """What the figures take for granted of places that were not read."""
+    """Say what the figures take for granted of places that were not read."""
     return "\n".join(map(_assumption, audit.assumptions))
 
 
@@ -156,7 +156,7 @@ def _unknown(reading: Reading) -> bool:
 
 
 def understood(judged: Judged) -> str:
-    """Model, GPUs and batch, with what had to be assumed."""
+    """Describe model, GPUs and batch, with what had to be assumed."""
     plan, described = judged.plan, judged.run.described
     p, b = plan.best.parallel, plan.best.batch
     lines = [
@@ -170,20 +170,20 @@ def understood(judged: Judged) -> str:
 
 
 def model(described: Described) -> str:
-    """The model by what it is, and by the zoo's name where one computes the same."""
-    found, total = described.model, parameters(described.model).total
-    heads = f"{found.num_attention_heads} heads on {found.num_key_value_heads} of keys"
+    """Describe the model by what it is, and by the zoo's name where one computes the same."""
+    own, total = described.model, parameters(described.model).total
+    heads = f"{own.num_attention_heads} heads on {own.num_key_value_heads} of keys"
     shape = (
-        f"{count(found.num_hidden_layers)} layers of {count(found.hidden_size)}, {heads}, vocabulary "
-        f"{count(found.vocab_size)}"
+        f"{count(own.num_hidden_layers)} layers of {count(own.hidden_size)}, {heads}, vocabulary "
+        f"{count(own.vocab_size)}"
     )
-    if found.experts is not None:
-        shape += f", {found.experts.num_experts} experts of which {found.experts.num_experts_per_tok} work"
-    name = f"the zoo's {described.zoo}" if described.zoo else _near(described)
+    if own.experts is not None:
+        shape += f", {own.experts.num_experts} experts of which {own.experts.num_experts_per_tok} work"
+    name = f"the zoo's {described.zoo}" if described.zoo else _resemblance(described)
     return f"model: {name}, {total / 1e9:.2f} billion parameters ({shape})"
 
 
-def _near(described: Described) -> str:
+def _resemblance(described: Described) -> str:
     if described.near is None:
         return "none of the zoo's"
     name, fields = described.near
@@ -191,22 +191,22 @@ def _near(described: Described) -> str:
 
 
 def findings(audit: Audit) -> str:
-    """A line each, the worst first; of many that one rule has found the first few."""
+    """Write a line for each finding, the worst first; of many that one rule has, the first few."""
     ranked = sorted(audit.findings, key=lambda finding: _SEVERITIES.index(finding.severity))
     by_rule: dict[str, list[Finding]] = {}
     for finding in ranked:
         by_rule.setdefault(finding.rule, []).append(finding)
     lines = ["What is wrong"]
-    for rule, found in by_rule.items():
-        lines += [f"  {each.severity}: {each.problem} [{rule}]" for each in found[:_OF_A_RULE]]
-        if len(found) > _OF_A_RULE:
-            fields = ", ".join(dict.fromkeys(each.problem.field or each.problem.what for each in found[_OF_A_RULE:]))
-            lines.append(f"  {found[0].severity}: the same of {shorten(fields, 300)} [{rule}]")
+    for rule, listed in by_rule.items():
+        lines += [f"  {each.severity}: {each.problem} [{rule}]" for each in listed[:_OF_A_RULE]]
+        if len(listed) > _OF_A_RULE:
+            fields = ", ".join(dict.fromkeys(each.problem.field or each.problem.what for each in listed[_OF_A_RULE:]))
+            lines.append(f"  {listed[0].severity}: the same of {shorten(fields, 300)} [{rule}]")
     return "\n".join(lines)
 
 
 def stages(judged: Judged) -> Grid:
-    """Memory of every pipeline stage against the limit."""
+    """Tabulate the memory of every pipeline stage against the limit."""
     plan = judged.plan
     fixed = plan.best.predicted.device_bytes - max(stage.peak_bytes for stage in plan.best.stages)
     rows = []
@@ -236,7 +236,7 @@ def stages(judged: Judged) -> Grid:
 
 
 def cost(judged: Judged) -> str:
-    """Step time and MFU, with how sure they are."""
+    """Write step time and MFU, with how sure they are."""
     predicted = judged.plan.best.predicted
     low, high = predicted.interval["step_s"]
     least, most = predicted.interval["device_bytes"]
@@ -250,7 +250,7 @@ def cost(judged: Judged) -> str:
 
 
 def way(audit: Audit, better: Plan) -> list[Block]:
-    """The run beside the best plan, and each change between them."""
+    """Show the run and the best plan, and each change between them."""
     if audit.judged is None:
         return [table.compared((("best", better.best),)), *_proof(better)]
     both = table.compared((("now", audit.judged.plan.best), ("best", better.best)))
@@ -284,31 +284,31 @@ def _gain(share: float) -> str:
 
 def _proof(better: Plan) -> Iterator[str]:
     search = better.search
-    said = (
+    proof = (
         "no better one exists under the model"
         if search.optimal
         else f"another could be {percent(max(search.gap, search.layout_gap))} faster at most"
     )
-    yield f"{count(search.candidates)} candidates were weighed; {said}."
+    yield f"{count(search.candidates)} candidates were weighed; {proof}."
 
 
 def verdict(audit: Audit) -> str:
-    """The answer in a line."""
+    """Write the answer in a line."""
     errors = sum(finding.severity == "error" for finding in audit.findings)
     warnings = sum(finding.severity == "warning" for finding in audit.findings)
-    told = f"{errors} error{'s' * (errors != 1)}, {warnings} warning{'s' * (warnings != 1)}"
+    counted = f"{errors} error{'s' * (errors != 1)}, {warnings} warning{'s' * (warnings != 1)}"
     if errors:
-        head = f"It cannot run as it is: {told}."
+        head = f"It cannot run as it is: {counted}."
     elif not audit.reading.complete:
-        head = f"Not all of it was understood, so that nothing is said of whether it runs: {told}."
+        head = f"Not all of it was understood, so that nothing is said of whether it runs: {counted}."
     elif audit.judged is None and audit.reading.dark:
-        head = f"Nothing in what was read keeps it from running, and nothing was predicted: {told}."
+        head = f"Nothing in what was read keeps it from running, and nothing was predicted: {counted}."
     elif audit.reading.dark:
-        head = f"Nothing in what was read keeps it from running: {told}."
+        head = f"Nothing in what was read keeps it from running: {counted}."
     elif audit.judged is None:
-        head = f"Nothing was found that keeps it from running, and nothing was predicted: {told}."
+        head = f"Nothing was found that keeps it from running, and nothing was predicted: {counted}."
     else:
-        head = f"Nothing keeps it from running: {told}."
+        head = f"Nothing keeps it from running: {counted}."
     if audit.better is not None and audit.gain is not None and audit.way:
         head += f" The best plan takes {percent(audit.gain)} less time a step."
     elif audit.better is not None and audit.gain is None:

@@ -24,7 +24,7 @@ RULES_PAGE = "docs/rules.md"
 
 
 def to_dict(audit: Audit) -> dict[str, Any]:
-    """The contract of `symconfig audit --json`."""
+    """Return the contract of `symconfig audit --json`."""
     judged, reading = audit.judged, audit.reading
     described = judged.run.described if judged is not None else None
     return {
@@ -107,8 +107,10 @@ def _problem(problem: Problem) -> dict[str, Any]:
 
 
 def sarif(audits: Iterable[Audit]) -> dict[str, Any]:
-    """Write audits as SARIF 2.1.0 (OASIS): one run, each finding a result, what was not understood as notes of the rule
-    `not-read`."""
+    """Write audits as SARIF 2.1.0 (OASIS).
+
+    One run, each finding a result, what was not understood as notes of the rule `not-read`.
+    """
     results = [result for audit in audits for result in (*map(_result, audit.findings), *_unread(audit))]
     return {
         "$schema": SARIF_SCHEMA,
@@ -174,6 +176,6 @@ def _locations(file: str | None, line: int | None, column: int | None) -> list[d
 
 
 def _uri(file: str) -> str:
-    """Relative to where the review's checkout is, else of the file's own place (RFC 3986)."""
+    """Return a file's URI, relative to the review's checkout, or else of the file's own place (RFC 3986)."""
     path = PurePath(file)
     return path.as_uri() if path.is_absolute() else quote(path.as_posix())

@@ -27,34 +27,40 @@ HARDLY = 0.9  # of the error before: a fit that leaves more has found no constan
 
 
 def blocks(calibrations: Sequence[Calibration], remarks: Sequence[str]) -> list[Block]:
-    """For each GPU type its constants and its errors; then what was left out, and why."""
+    """Show each GPU type's constants and errors; then what was left out, and why."""
     result: list[Block] = []
-    for found in calibrations:
-        title = f"Constants of {found.cluster.name}, from {found.rows} run{'s' if found.rows > 1 else ''}"
-        result += [constants(title, found.parameters, found.fit), _errors(found), _summary(found)]
-        result += ["\n".join(left_priors(found))] if found.left else []
+    for calibration in calibrations:
+        title = (
+            f"Constants of {calibration.cluster.name}, from {calibration.rows} run{'s' if calibration.rows > 1 else ''}"
+        )
+        result += [
+            constants(title, calibration.parameters, calibration.fit),
+            _errors(calibration),
+            _summary(calibration),
+        ]
+        result += ["\n".join(left_priors(calibration))] if calibration.left else []
     return [*result, *(["\n".join(remarks)] if remarks else [])]
 
 
-def constants(title: str, parameters: Sequence[Parameter], found: Fit) -> Grid:
-    """Fitted constants, from where they started."""
+def constants(title: str, parameters: Sequence[Parameter], fit: Fit) -> Grid:
+    """Tabulate fitted constants, from where they started."""
     rows = tuple(
         (p.name, f"{p.value:.3g}", f"{value:.3g}", f"{100 * spread:.0f} %", _meaning(p.name, p.low, p.high, value))
-        for p, value, spread in zip(parameters, found.values, found.uncertainty, strict=True)
+        for p, value, spread in zip(parameters, fit.values, fit.uncertainty, strict=True)
     )
     return Grid(("constant", "start", "fitted", "+-", "is"), rows, left=(0, 4), title=title)
 
 
 def _meaning(name: str, low: float, high: float, value: float) -> str:
-    """What the constant is; whether the runs would have it beyond what is possible."""
-    said = _WORDS[name]
-    return f"{said}; at its bound" if value <= low * 1.001 or value >= high * 0.999 else said
+    """Say what the constant is, and whether the runs would have it beyond what is possible."""
+    meaning = _WORDS[name]
+    return f"{meaning}; at its bound" if value <= low * 1.001 or value >= high * 0.999 else meaning
 
 
-def _errors(found: Calibration) -> Grid:
+def _errors(calibration: Calibration) -> Grid:
     rows = tuple(
         (e.source, str(e.n), str(e.models), percent(e.before), percent(e.after), _left_out(e), percent(e.unseen))
-        for e in found.sources
+        for e in calibration.sources
     )
     return Grid(
         ("source", "runs", "models", "before", "after", "model left out", "source left out"),
@@ -68,16 +74,16 @@ def _left_out(errors: SourceErrors) -> str:
     return "-" if errors.left_out is None else percent(errors.left_out)
 
 
-def left_priors(found: Calibration) -> list[str]:
+def left_priors(calibration: Calibration) -> list[str]:
     """Say of each constant that the runs took beyond what was believed of it how far, and which runs."""
     return [
         far_from_prior(
-            f"{item.constant} of {found.cluster.name}, {item.value:.3g},",
+            f"{item.constant} of {calibration.cluster.name}, {item.value:.3g},",
             item.deviations,
             (item.prior, item.uncertainty),
             dict(item.rows),
         )
-        for item in found.left
+        for item in calibration.left
     ]
 
 
@@ -91,34 +97,36 @@ def far_from_prior(what: str, deviations: float, prior: tuple[float, float], row
     )
 
 
-def _summary(found: Calibration) -> str:
-    if found.left_out is None:
+def _summary(calibration: Calibration) -> str:
+    if calibration.left_out is None:
         text = "All runs are of one model, so none could be left out: how this carries over to others is not known."
-        if found.before > FORM_ERROR and found.after > HARDLY * found.before:
+        if calibration.before > FORM_ERROR and calibration.after > HARDLY * calibration.before:
             text += (
                 f"\nThe fit hardly helps: constants, as far as they are uncertain, do not explain "
-                f"{percent(found.before)}. Something else differs:\nan option that is not stated, a slow node, "
+                f"{percent(calibration.before)}. Something else differs:\nan option that is not stated, a slow node, "
                 "the input pipeline, or what symconfig does not model."
             )
         return text
-    ratio = found.left_out / found.after
+    ratio = calibration.left_out / calibration.after
     return (
-        f"Over all runs {percent(found.after)}; {percent(found.left_out)} ({ratio:.2f} x) for each model by a fit "
-        "that did not see it."
+        f"Over all runs {percent(calibration.after)}; {percent(calibration.left_out)} ({ratio:.2f} x) for each model "
+        "by a fit that did not see it."
     )
 
 
 def to_dict(calibrations: Sequence[Calibration], remarks: Sequence[str]) -> dict[str, Any]:
-    """schema symconfig.calibration/1."""
+    """Return plain data in the schema symconfig.calibration/1."""
     return {
         "schema": "symconfig.calibration/1",
         "clusters": [
             {
-                "cluster": found.cluster.name,
-                "rows": found.rows,
+                "cluster": calibration.cluster.name,
+                "rows": calibration.rows,
                 "constants": {
                     p.name: {"before": p.value, "value": float(f"{value:.6g}"), "uncertainty": float(f"{spread:.3g}")}
-                    for p, value, spread in zip(found.parameters, found.fit.values, found.fit.uncertainty, strict=True)
+                    for p, value, spread in zip(
+                        calibration.parameters, calibration.fit.values, calibration.fit.uncertainty, strict=True
+                    )
                 },
                 "left_priors": [
                     {
@@ -129,9 +137,9 @@ def to_dict(calibrations: Sequence[Calibration], remarks: Sequence[str]) -> dict
                         "deviations": round(item.deviations, 2),
                         "rows": [{"id": name, "share": round(share, 3)} for name, share in item.rows],
                     }
-                    for item in found.left
+                    for item in calibration.left
                 ],
-                "mape": {"before": found.before, "after": found.after, "left_out": found.left_out},
+                "mape": {"before": calibration.before, "after": calibration.after, "left_out": calibration.left_out},
                 "sources": [
                     {
                         "name": e.source,
@@ -142,10 +150,10 @@ def to_dict(calibrations: Sequence[Calibration], remarks: Sequence[str]) -> dict
                         "left_out": e.left_out,
                         "unseen": e.unseen,
                     }
-                    for e in found.sources
+                    for e in calibration.sources
                 ],
             }
-            for found in calibrations
+            for calibration in calibrations
         ],
         "remarks": list(remarks),
     }

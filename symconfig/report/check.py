@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def blocks(checked: Checked) -> list[Block]:
-    """One row a finding, with the lines that differ below it; then what was looked at, and how it is made good."""
+    """Show one row a finding, with the differing lines below it; then what was checked, and how it is made good."""
     rows = tuple(row for finding in checked.findings for row in _rows(finding))
     grid = Grid(("", "file", "line", "found"), rows, left=(0, 1, 3), title=f"Check of {checked.place}")
     return [*([grid] if rows else []), _verdict(checked), *(f"{note[0].upper()}{note[1:]}." for note in checked.notes)]
@@ -34,24 +34,24 @@ def _verdict(checked: Checked) -> str:
     if not failed:
         return f"Nothing is edited or stale: {files} of {checked.place} as symconfig writes them now."
     things = "1 thing is" if len(failed) == 1 else f"{count(len(failed))} things are"
-    return f"{things} not as written or not as it would be written now. Try: {_again(checked)}."
+    return f"{things} not as written or not as it would be written now. Try: {_command(checked)}."
 
 
-def _again(checked: Checked) -> str:
-    """The command that makes it good."""
-    asked = _asked(checked)
+def _command(checked: Checked) -> str:
+    """Return the command that makes it good."""
+    options = _options(checked)
     kinds = {finding.kind for finding in checked.findings}
     edited = any(finding.path == "plan.json" and finding.kind == "edited" for finding in checked.findings)
     if checked.inputs or (not checked.again and (edited or checked.manifest is None or kinds & {"input", "answer"})):
         changed = "".join(f" --{name} {sh(value)}" for name, value in checked.inputs.items())
-        return f"symconfig replan {sh(checked.plan)}{' --accept-edits' if edited else ''}{changed}{asked} --out NEW"
+        return f"symconfig replan {sh(checked.plan)}{' --accept-edits' if edited else ''}{changed}{options} --out NEW"
     if checked.again:
-        return f"symconfig {checked.again}{asked} --out {sh(checked.place)} --force"
-    return f"symconfig render {sh(checked.plan)}{asked} --out {sh(checked.plan.parent)} --force"
+        return f"symconfig {checked.again}{options} --out {sh(checked.place)} --force"
+    return f"symconfig render {sh(checked.plan)}{options} --out {sh(checked.plan.parent)} --force"
 
 
-def _asked(checked: Checked) -> str:
-    """The options with which the same files are asked for."""
+def _options(checked: Checked) -> str:
+    """Return the options that choose the same files."""
     if checked.manifest is None:
         return ""
     launchers = "".join(f" --launcher {sh(name)}" for name in checked.manifest.launchers)
@@ -60,7 +60,7 @@ def _asked(checked: Checked) -> str:
 
 
 def to_dict(checked: Checked) -> dict[str, Any]:
-    """The JSON contract of `symconfig check --json`."""
+    """Return the JSON contract of `symconfig check --json`."""
     manifest = checked.manifest
     return {
         "schema": "symconfig.check/1",

@@ -21,13 +21,13 @@ OTHERWISE = {
 }
 
 
-def found(checkpoint: Checkpoint) -> list[Block]:
-    """What `read` found."""
+def contents(checkpoint: Checkpoint) -> list[Block]:
+    """Show what `read` returned of a checkpoint."""
     where = "" if checkpoint.iteration is None else f", iteration {count(checkpoint.iteration)}"
     size = checkpoint.size_bytes
-    said = f"{gib(size)} GiB" if size >= GIB else f"{size / MIB:.1f} MiB"
+    amount = f"{gib(size)} GiB" if size >= GIB else f"{size / MIB:.1f} MiB"
     releases = " to ".join(filter(None, dict.fromkeys((checkpoint.since, checkpoint.until))))
-    head = f"{checkpoint.folder}: {checkpoint.kind}{where}, {said}"
+    head = f"{checkpoint.folder}: {checkpoint.kind}{where}, {amount}"
     rows = [
         (name, str(value))
         for name, value in (*checkpoint.degrees.items(), *checkpoint.says.items())
@@ -44,7 +44,7 @@ def sentence(verdict: Verdict) -> str:
 
 
 def verdict(loadable: Loadable) -> list[Block]:
-    """Whether it loads, how, what is lost and why."""
+    """Show whether it loads, how, what is lost and why."""
     blocks = [f"{loadable.verdict.value.capitalize()}: {sentence(loadable.verdict)}", *steps(loadable.how)]
     if loadable.verdict is Verdict.CONVERTED:
         blocks += [OTHERWISE[loadable.otherwise], *steps(loadable.otherwise_how)]
@@ -56,5 +56,5 @@ def verdict(loadable: Loadable) -> list[Block]:
 
 
 def steps(how: tuple[Step, ...]) -> list[str]:
-    """Each with its words on a line of their own, to be copied."""
+    """Write each step with its words on a line of their own, to be copied."""
     return [f"{_RUNS[step.run].capitalize()} {step.does}:\n  {step.words}" for step in how]

@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 
 
 def blocks(folder: Path, checks: Sequence[Check]) -> list[Block]:
-    """One row a check, one a pair of numbers where a check compared some, then the count."""
+    """Show one row a check, one a pair of numbers where a check compared some, then the count."""
     rows = tuple((check.status, check.name, seconds(check.seconds), " ".join(check.detail.split())) for check in checks)
     counts = Counter(check.status for check in checks)
-    said = ", ".join(f"{count} {status}" for status, count in sorted(counts.items())) or "no check applies"
+    summary = ", ".join(f"{count} {status}" for status, count in sorted(counts.items())) or "no check applies"
     grids = [Grid(("", "check", "s", "found"), rows, left=(0, 1, 3), title=f"Checks of {folder}"), *_numbers(checks)]
-    return [*grids, f"{said}."]
+    return [*grids, f"{summary}."]
 
 
 def _numbers(checks: Sequence[Check]) -> list[Grid]:
-    """symconfig's numbers beside the framework's own; the name of a check stands in its first row."""
+    """Tabulate symconfig's numbers and the framework's own; the name of a check stands in its first row."""
     rows = tuple(
         (
             "" if place else check.name,
@@ -41,7 +41,7 @@ def _numbers(checks: Sequence[Check]) -> list[Grid]:
 
 
 def _difference(pair: Compared) -> str:
-    """Absolute, and for bytes as a share of the framework's."""
+    """Format a difference: absolute, and for bytes as a share of the framework's."""
     if pair.ours == pair.real:
         return "0"
     share = f" ({100 * pair.difference:+.2f} %)" if pair.unit == "bytes" and pair.real else ""

@@ -20,7 +20,11 @@ runs that pull it most, and the share of its way that each makes: what the model
 
 def page(record: Mapping[str, Any]) -> str:
     """Return the page of a record of accuracy."""
-    parts = [_HEAD, *(_section(found["cluster"], found["constants"]) for found in record["constants"]), _sources()]
+    parts = [
+        _HEAD,
+        *(_section(constant["cluster"], constant["constants"]) for constant in record["constants"]),
+        _sources(),
+    ]
     return "\n".join(parts)
 
 

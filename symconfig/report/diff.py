@@ -25,18 +25,18 @@ _TITLES = {
 }
 
 
-def blocks(found: Diff) -> list[Block]:
-    """Everything that is shown, in order."""
-    if found.same:
+def blocks(diff: Diff) -> list[Block]:
+    """Return all blocks of a diff, in order."""
+    if diff.same:
         return ["The plans are the same."]
-    both = table.compared((("before", found.before.best), ("after", found.after.best)))
-    sections = {**found.sections, "stages": _joined(found.sections["stages"])}
+    both = table.compared((("before", diff.before.best), ("after", diff.after.best)))
+    sections = {**diff.sections, "stages": _joined(diff.sections["stages"])}
     titled = [values(title, sections[name]) for name, title in _TITLES.items() if sections[name]]
-    shown: list[Block] = [table.headline(found.before), table.headline(found.after), both, *titled]
-    shown += _predicted(found)
-    if found.arguments:
-        shown.append(values("What the framework is told", found.arguments, most=len(found.arguments)))
-    elif found.before.best.target.backend != found.after.best.target.backend:
+    shown: list[Block] = [table.headline(diff.before), table.headline(diff.after), both, *titled]
+    shown += _predicted(diff)
+    if diff.arguments:
+        shown.append(values("What the framework is told", diff.arguments, most=len(diff.arguments)))
+    elif diff.before.best.target.backend != diff.after.best.target.backend:
         shown.append("They are for two frameworks, whose options have nothing in common.")
     return shown
 
@@ -50,20 +50,20 @@ def _joined(stages: Sequence[Difference]) -> list[Difference]:
     ]
 
 
-def _predicted(found: Diff) -> Iterator[Block]:
-    """Parts of the step and of the memory, each with its sum."""
-    one, other = found.before.best.predicted, found.after.best.predicted
-    if found.time:
-        rows = [*_rows(found.time, seconds), _sum("step", one.step_s, other.step_s, seconds)]
+def _predicted(diff: Diff) -> Iterator[Block]:
+    """Yield parts of the step and of the memory, each with its sum."""
+    one, other = diff.before.best.predicted, diff.after.best.predicted
+    if diff.time:
+        rows = [*_rows(diff.time, seconds), _sum("step", one.step_s, other.step_s, seconds)]
         yield Grid(("time of a step", "before s", "after s", "change s", ""), tuple(rows), left=(0,))
-    if found.memory:
-        rows = [*_rows(found.memory, gib), _sum("GPU memory in use", one.device_bytes, other.device_bytes, gib)]
+    if diff.memory:
+        rows = [*_rows(diff.memory, gib), _sum("GPU memory in use", one.device_bytes, other.device_bytes, gib)]
         yield Grid(("memory of the fullest GPU", "before GiB", "after GiB", "change GiB", ""), tuple(rows), left=(0,))
 
 
-def _rows(found: Sequence[Difference], shown: Any) -> Iterator[tuple[str, ...]]:
-    """The largest change first; names break ties."""
-    for each in sorted(found, key=lambda each: (-abs(each.delta or 0.0), each.field)):
+def _rows(differences: Sequence[Difference], shown: Any) -> Iterator[tuple[str, ...]]:
+    """Yield rows, the largest change first; names break ties."""
+    for each in sorted(differences, key=lambda each: (-abs(each.delta or 0.0), each.field)):
         yield (words(each.field), shown(each.before), shown(each.after), _signed(each.delta or 0.0, shown), "")
 
 
@@ -81,25 +81,25 @@ def _signed(delta: float, shown: Any) -> str:
     return f"{'+' if delta >= 0 else ''}{shown(delta)}"
 
 
-def to_dict(found: Diff) -> dict[str, Any]:
-    """The JSON contract of `symconfig diff --json`."""
+def to_dict(diff: Diff) -> dict[str, Any]:
+    """Return the JSON contract of `symconfig diff --json`."""
     return {
         "schema": "symconfig.diff/1",
-        "same": found.same,
-        "before": _plan(found.before),
-        "after": _plan(found.after),
-        **{name: [listed(each) for each in section] for name, section in found.sections.items()},
+        "same": diff.same,
+        "before": _plan(diff.before),
+        "after": _plan(diff.after),
+        **{name: [listed(each) for each in section] for name, section in diff.sections.items()},
     }
 
 
 def listed(each: Difference) -> dict[str, Any]:
-    """A difference; of numbers also after - before."""
+    """Convert a difference to plain data; of numbers also after - before."""
     data = {"field": each.field, "before": each.before, "after": each.after}
     return data if each.delta is None else {**data, "delta": each.delta}
 
 
 def _plan(plan: Plan) -> dict[str, Any]:
-    """What a plan is called, and what it was made by."""
+    """Name a plan, and what it was made by."""
     return {
         "model": plan.model.name,
         "cluster": plan.cluster.name,

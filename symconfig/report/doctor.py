@@ -54,7 +54,7 @@ class Folder:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Something that an option of a plan wants where its job runs.
+    """A need of a plan's option where its job runs.
 
     wants: a Python module, or a variable with its value. here: whether the module is on this machine; None: a variable,
     which launch.sh exports.
@@ -69,7 +69,7 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """All that `symconfig doctor` says. `healthy`: planning and rendering work here."""
+    """The report of `symconfig doctor`. `healthy`: planning and rendering work here."""
 
     symconfig: str
     python: str
@@ -82,7 +82,7 @@ class Health:
 
     @property
     def sites(self) -> tuple[Site, ...]:
-        """What options of plans want; nothing where symconfig's own packages are not all there."""
+        """Return the needs of plans' options; nothing where symconfig's own packages are not all there."""
         return tuple(_sites()) if all(self.packages[name] for name in BASE) else ()
 
     @property
@@ -183,12 +183,12 @@ def _sites() -> Iterator[Site]:
 
 
 def _shellcheck() -> bool:
-    beside = Path(sys.executable).with_name("shellcheck")
-    return beside.is_file() or shutil.which("shellcheck") is not None
+    neighbour = Path(sys.executable).with_name("shellcheck")
+    return neighbour.is_file() or shutil.which("shellcheck") is not None
 
 
 def _megatron_source() -> bool:
-    """Whether Megatron-LM's own parser is on this machine, as the room that runs it says."""
+    """Tell whether Megatron-LM's own parser is on this machine, as the room that runs it finds it."""
     from symconfig.verify import megatron_source
 
     try:
@@ -198,7 +198,7 @@ def _megatron_source() -> bool:
 
 
 def blocks(health: Health) -> list[Block]:
-    """The doctor's report."""
+    """Write the doctor's report."""
     packages = Grid(
         ("package", "version", ""),
         tuple(

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from symconfig.format import count, gib, percent, seconds
 from symconfig.plans.alike import Alike, stages_alike
-from symconfig.plans.beside import beside
+from symconfig.plans.beside import comparisons
 from symconfig.plans.plan import Plan
 from symconfig.report import strategies
 from symconfig.report.formula import broken, listed
 from symconfig.report.grid import LEAST_WIDTH, Block, Grid
 from symconfig.report.layer import tables
+from symconfig.report.rl import whole_step
 from symconfig.report.table import footer, headline, loss, losses, parts, ranking
 from symconfig.report.timeline import compared
 
@@ -35,10 +36,10 @@ class Line:
 
 
 def lines(plan: Plan) -> list[Line]:
-    """The arithmetic that ties the plan together, each result recomputed here from its inputs."""
+    """Write the arithmetic that ties the plan together, each result recomputed here from its inputs."""
     best = plan.best
     p, batch, predicted = best.parallel, best.batch, best.predicted
-    found = [
+    arithmetic = [
         Line("GPUs", "tp x cp x dp x pp", f"{p.tp} x {p.cp} x {p.dp} x {p.pp}", count(p.world_size)),
         Line(
             "global batch",
@@ -48,7 +49,7 @@ def lines(plan: Plan) -> list[Line]:
         ),
     ]
     if plan.model.experts is not None:
-        found.append(
+        arithmetic.append(
             Line(
                 "replicas of an expert",
                 "tp x cp x dp / (ep x etp)",
@@ -58,7 +59,7 @@ def lines(plan: Plan) -> list[Line]:
         )
     if p.pp > 1:
         bubble = (p.pp - 1) / (p.vpp * batch.num_microbatches)
-        found.append(
+        arithmetic.append(
             Line(
                 "ideal pipeline bubble",
                 "(pp - 1) / (vpp x accumulation)",
@@ -69,7 +70,7 @@ def lines(plan: Plan) -> list[Line]:
     tokens = batch.global_ * batch.seq_length
     times = " + ".join(seconds(value) for value in predicted.time.values() if value)
     memory = " + ".join(gib(value) for value in predicted.memory.values() if value)
-    found += [
+    arithmetic += [
         Line("step", "sum of its parts", times, f"{seconds(sum(predicted.time.values()))} s"),
         Line(
             "tokens/s/GPU",
@@ -85,11 +86,11 @@ def lines(plan: Plan) -> list[Line]:
             f"{gib(plan.usable_bytes)} GiB",
         ),
     ]
-    return found
+    return arithmetic
 
 
 def arithmetic(plan: Plan) -> Grid:
-    """The lines as a table."""
+    """Tabulate the lines."""
     rows = tuple((line.name, line.formula, line.numbers, line.result) for line in lines(plan))
     return Grid(("quantity", "formula", "with its numbers", "gives"), rows, left=(0, 1, 2), title="How it adds up")
 
@@ -112,14 +113,14 @@ def _peak(each: Alike) -> str:
 
 def formula_text(explanation: Explanation) -> str:
     """Return the step's own formulas, as they were solved, each with its arguments and its source."""
-    found = ["The formulas of the step and of the fullest stage, as they were solved"]
+    text = ["The formulas of the step and of the fullest stage, as they were solved"]
     for line in explanation.formulas:
         arguments = [f"{name} = {value:,.6g}" for name, value in line.numbers]
         value = f"{gib(line.value)} GiB" if line.unit == "bytes" else f"{line.value:.6g} {line.unit}".rstrip()
-        found += _indented(2, broken(f"{line.name} = {line.expression}", _ROOM))
-        found += _indented(4, listed([f"with {arguments[0]}", *arguments[1:]], _ROOM))
-        found += _indented(4, [f"gives {value} ({line.source})"])
-    return "\n".join(found)
+        text += _indented(2, broken(f"{line.name} = {line.expression}", _ROOM))
+        text += _indented(4, listed([f"with {arguments[0]}", *arguments[1:]], _ROOM))
+        text += _indented(4, [f"gives {value} ({line.source})"])
+    return "\n".join(text)
 
 
 def _indented(letters: int, lines: Sequence[str]) -> list[str]:
@@ -128,19 +129,19 @@ def _indented(letters: int, lines: Sequence[str]) -> list[str]:
 
 def blocks(plan: Plan, explanation: Explanation, schedules: Compared, *, every: bool = False) -> list[Block]:
     """Return the explanation for a person. every: also schedules that the plan's framework does not run."""
-    shown: list[Block] = [headline(plan), ranking(plan), arithmetic(plan), parts(plan), stages(plan)]
+    shown: list[Block] = [headline(plan), *whole_step(plan), ranking(plan), arithmetic(plan), parts(plan), stages(plan)]
     if schedules.able:
         shown += compared.blocks(schedules, plan, plan.best, every=every)
     if plan.alternatives:
         shown.append(losses(plan))
-    if told := "\n".join(beside(plan)):
-        shown.append(told)
+    if neighbours := "\n".join(comparisons(plan)):
+        shown.append(neighbours)
     layer = [formula_text(explanation), *tables(explanation)]
     return [*shown, *layer, *strategies.tables(explanation.strategies, every=every), footer(plan)]
 
 
 def to_dict(plan: Plan, explanation: Explanation, schedules: Compared) -> dict[str, Any]:
-    """The same as plain data."""
+    """Return the explanation as plain data."""
     runner_up = None
     if plan.alternatives:
         slower, because = loss(plan.best, plan.alternatives[0])

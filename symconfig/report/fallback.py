@@ -17,24 +17,24 @@ from symconfig.runs.replan.fallback import Fallback, Smaller
 SCHEMA = "symconfig.fallback/1"
 
 
-def blocks(found: Fallback) -> list[Block]:
-    """Everything that is shown of it, in order."""
-    plan, nodes = found.plan, found.nodes
+def blocks(fallback: Fallback) -> list[Block]:
+    """Return all blocks of a fallback, in order."""
+    plan, nodes = fallback.plan, fallback.nodes
     head = (
         f"{plan.model.name} on {things(nodes.count, 'node')} of {count(nodes.gpus)} x {plan.cluster.gpu.product} "
         f"({plan.cluster.name}), "
         f"and on fewer, with the same global batch of {count(plan.best.batch.global_)} sequences"
     )
-    rows = [_row(found, nodes.count, plan.best, "", ("", ""))]
-    for each in found.smaller:
+    rows = [_row(fallback, nodes.count, plan.best, "", ("", ""))]
+    for each in fallback.smaller:
         if each.plan is not None and each.loads is not None:
-            advisedly = found.advisedly(each)
+            advisedly = fallback.advisedly(each)
             rows.append(
                 _row(
-                    found,
+                    fallback,
                     each.nodes,
                     each.plan.best,
-                    _lost(found.share(each)),
+                    _lost(fallback.share(each)),
                     (each.loads.verdict.value, advisedly.verdict.value if advisedly is not None else ""),
                 )
             )
@@ -53,23 +53,23 @@ def blocks(found: Fallback) -> list[Block]:
         "lost beside the nodes",
         "the checkpoint loads",
     )
-    advised = found.advised
+    advised = fallback.advised
     if advised is not None:
         heads += (f"saved with {advised.options}",)
     grid = Grid(heads, tuple(row[: len(heads)] for row in rows), left=(8, 12, 13))
-    return [head, grid, *_unfit(found), *_kept(found), "\n".join(advice(found)), *_steps(found)]
+    return [head, grid, *_unfit(fallback), *_kept(fallback), "\n".join(advice(fallback)), *_steps(fallback)]
 
 
-def advice(found: Fallback, start: str = "") -> list[str]:
-    """How the run on all nodes has to save, so that the smaller ones go on from there without a conversion.
+def advice(fallback: Fallback, start: str = "") -> list[str]:
+    """Advise how the run on all nodes has to save, so that the smaller ones go on from there without a conversion.
 
     start: the command that starts it, where its options may follow.
     """
-    planned = [each for each in found.smaller if each.plan is not None]
+    planned = [each for each in fallback.smaller if each.plan is not None]
     if not planned:
         return []
-    advised = found.advised
-    loads = [(each.nodes, found.advisedly(each) or each.loads) for each in planned]
+    advised = fallback.advised
+    loads = [(each.nodes, fallback.advisedly(each) or each.loads) for each in planned]
     short = [(nodes, load.verdict.value) for nodes, load in loads if load and not load.verdict.unconverted]
     rest = "; ".join(f"{things(nodes, 'node')}: {verdict}" for nodes, verdict in short)
     if advised is None:
@@ -86,7 +86,7 @@ def advice(found: Fallback, start: str = "") -> list[str]:
     ]
 
 
-def _row(found: Fallback, nodes: int, best: Candidate, lost: str, loads: tuple[str, str]) -> tuple[str, ...]:
+def _row(fallback: Fallback, nodes: int, best: Candidate, lost: str, loads: tuple[str, str]) -> tuple[str, ...]:
     p = best.parallel
     return (
         count(nodes),
@@ -105,48 +105,48 @@ def _tokens_per_s(best: Candidate) -> float:
 
 
 def _lost(share: float | None) -> str:
-    """Of the speed that the nodes that are left would have if all scaled with their number."""
+    """Say how much is lost of the speed that the remaining nodes would have if all scaled with their number."""
     if share is None:
         return ""
     return percent(1 - share) if share < 1 else f"none, {percent(share - 1)} gained"
 
 
-def _unfit(found: Fallback) -> list[str]:
-    """Why there is no plan for a number of nodes."""
+def _unfit(fallback: Fallback) -> list[str]:
+    """Say why there is no plan for a number of nodes."""
     return [
         f"No plan for {things(each.nodes, 'node')} ({count(each.gpus)} GPUs):\n"
         + "\n".join(f"- {problem}" for problem in each.problems)
-        for each in found.smaller
+        for each in fallback.smaller
         if each.plan is None
     ]
 
 
-def _kept(found: Fallback) -> list[str]:
-    """Where a plan was held to the old choices, at no cost, as more of the checkpoint loads then."""
+def _kept(fallback: Fallback) -> list[str]:
+    """Say where a plan was held to the old choices, at no cost, as more of the checkpoint loads then."""
     return [
         f"On {things(each.nodes, 'node')} the plan keeps "
         f"{', '.join(f'{name}={value}' for name, value in kept.items())} of the whole "
         "cluster's: as fast as the best without, and more of the checkpoint loads."
-        for each in found.smaller
-        if (kept := found.kept(each))
+        for each in fallback.smaller
+        if (kept := fallback.kept(each))
     ]
 
 
-def _steps(found: Fallback) -> list[str]:
-    """What a checkpoint of the whole cluster needs before the smaller ones go on from it, saved as advised or not."""
-    advised = found.advised
-    plain = _alike([(each, each.loads) for each in found.smaller])
+def _steps(fallback: Fallback) -> list[str]:
+    """List what a checkpoint of the whole cluster, saved as advised or not, needs before smaller ones go on from it."""
+    advised = fallback.advised
+    plain = _alike([(each, each.loads) for each in fallback.smaller])
     if advised is None:
-        return _said(found, plain, "To go on from the checkpoint")
-    other = _alike([(each, found.advisedly(each)) for each in found.smaller])
+        return _saving(fallback, plain, "To go on from the checkpoint")
+    other = _alike([(each, fallback.advisedly(each)) for each in fallback.smaller])
     return [
-        *_said(found, other, "To go on from a checkpoint saved so"),
-        *_said(found, plain, "To go on from one saved without that option"),
+        *_saving(fallback, other, "To go on from a checkpoint saved so"),
+        *_saving(fallback, plain, "To go on from one saved without that option"),
     ]
 
 
 def _alike(loads: list[tuple[Smaller, Loadable | None]]) -> dict[tuple[Step, ...], list[Smaller]]:
-    """Those that need the same steps."""
+    """Group those that need the same steps."""
     alike: dict[tuple[Step, ...], list[Smaller]] = {}
     for each, load in loads:
         if load is not None and load.how:
@@ -154,35 +154,39 @@ def _alike(loads: list[tuple[Smaller, Loadable | None]]) -> dict[tuple[Step, ...
     return alike
 
 
-def _said(found: Fallback, alike: dict[tuple[Step, ...], list[Smaller]], what: str) -> list[str]:
-    said = []
+def _saving(fallback: Fallback, alike: dict[tuple[Step, ...], list[Smaller]], what: str) -> list[str]:
+    words = []
     for how, those in alike.items():
         lines = [f"{what} on {_either([each.nodes for each in those])}:", *steps(how)]
         if any(step.run == "old" for step in how):
-            least = found.least
+            least = fallback.least
             few = [each.nodes for each in those if each.gpus < least]
             lines.append(
                 f"The old layout needs at least {count(least)} GPUs"
                 + (f": {_either(few)} cannot do that any more." if few else ".")
             )
-        said.append("\n".join(lines))
-    return said
+        words.append("\n".join(lines))
+    return words
 
 
 def _either(nodes: list[int]) -> str:
-    """`3, 2 or 1 node`: the noun goes with the last number."""
+    """Join numbers, `3, 2 or 1 node`: the noun goes with the last number."""
     return f"{either(nodes)} {'node' if nodes[-1] == 1 else 'nodes'}"
 
 
-def to_dict(found: Fallback) -> dict[str, Any]:
-    """The JSON contract of `symconfig fallback --json`, and fallback.json."""
-    best = found.plan.best
+def to_dict(fallback: Fallback) -> dict[str, Any]:
+    """Return the JSON contract of `symconfig fallback --json`, and fallback.json."""
+    best = fallback.plan.best
     return {
         "schema": SCHEMA,
-        "plan": {"nodes": found.nodes.count, "gpus_per_node": found.nodes.gpus, **_figures(found.nodes.count, best)},
-        "saving": asdict(found.advised) if found.advised is not None else None,
-        "advice": advice(found),
-        "smaller": [_smaller(found, each) for each in found.smaller],
+        "plan": {
+            "nodes": fallback.nodes.count,
+            "gpus_per_node": fallback.nodes.gpus,
+            **_figures(fallback.nodes.count, best),
+        },
+        "saving": asdict(fallback.advised) if fallback.advised is not None else None,
+        "advice": advice(fallback),
+        "smaller": [_smaller(fallback, each) for each in fallback.smaller],
     }
 
 
@@ -196,8 +200,8 @@ def _figures(nodes: int, best: Candidate) -> dict[str, Any]:
     }
 
 
-def _smaller(found: Fallback, each: Smaller) -> dict[str, Any]:
-    advisedly = found.advisedly(each)
+def _smaller(fallback: Fallback, each: Smaller) -> dict[str, Any]:
+    advisedly = fallback.advisedly(each)
     figures = {"folder": None, "gpus": each.gpus, "parallel": None, "step_s": None, "tokens_per_s": None}
     if each.plan is not None:
         figures = _figures(each.nodes, each.plan.best)
@@ -205,8 +209,8 @@ def _smaller(found: Fallback, each: Smaller) -> dict[str, Any]:
         "nodes": each.nodes,
         "lost": each.lost,
         **figures,
-        "share_of_proportional": found.share(each),
-        "kept": found.kept(each),
+        "share_of_proportional": fallback.share(each),
+        "kept": fallback.kept(each),
         "loadable": each.loads.to_dict() if each.loads is not None else None,
         "loadable_as_advised": advisedly.to_dict() if advisedly is not None else None,
         "problems": [{name: getattr(problem, name) for name in Problem.__slots__} for problem in each.problems],

@@ -24,19 +24,19 @@ READ_AS = (
 )
 
 
-def family_list(found: Sequence[Family]) -> list[Block]:
-    """One line a family."""
-    rows = tuple((one.name, described(one), *cells(one)) for one in found)
-    read = sum(one.model is not None for one in found)
+def family_list(families: Sequence[Family]) -> list[Block]:
+    """List the families, one line each."""
+    rows = tuple((one.name, described(one), *cells(one)) for one in families)
+    read = sum(one.model is not None for one in families)
     return [
         Grid(("family", "its default model", *COLUMNS), rows, left=tuple(range(2 + len(COLUMNS)))),
-        f"{read} of {len(found)} families are imported. {READ_AS}",
+        f"{read} of {len(families)} families are imported. {READ_AS}",
         "`symconfig models --families NAME` says of one what is in the way.",
     ]
 
 
 def family_shown(family: Family) -> list[Block]:
-    """One family with all that is in the way of each target."""
+    """Show one family with all that is in the way of each target."""
     title = f"{family.name}: {family.class_name or 'no class of transformers'}"
     if family.model is None:
         return [title, *(str(problem) for problem in family.refused)]

@@ -25,7 +25,7 @@ class Carried:
 
     @property
     def another(self) -> bool:
-        """Whether it is for choices of this plan alone that it cannot carry it, so that it may carry another one."""
+        """Tell whether only choices of this plan are in the way, so that the target may carry another one."""
         return bool(self.problems) and all(problem.pins for problem in self.problems or ())
 
     @property
@@ -34,7 +34,7 @@ class Carried:
 
 
 def formats(plan: Plan | None, templates: Path | None) -> tuple[Carried, ...]:
-    """Every target. Raises InputError for a folder of templates that is wrong."""
+    """Return every target. Raises InputError for a folder of templates that is wrong."""
     known: Mapping[str, Source] = targets() if templates is None else overlaid(targets(), templates)
     return tuple(
         Carried(name, source.does, None if plan is None else _problems(plan, name, templates))
@@ -50,25 +50,25 @@ def _problems(plan: Plan, target: str, templates: Path | None) -> tuple[Problem,
     return ()
 
 
-def blocks(found: tuple[Carried, ...]) -> list[Block]:
-    """The targets, the launchers, and why some cannot be had."""
-    asked = any(item.problems is not None for item in found)
-    rows = tuple((item.name, *([item.carries] if asked else []), item.does) for item in found)
-    headers = ("target", *(["this plan"] if asked else []), "writes")
+def blocks(carried: tuple[Carried, ...]) -> list[Block]:
+    """Show the targets, the launchers, and why some cannot be had."""
+    planned = any(item.problems is not None for item in carried)
+    rows = tuple((item.name, *([item.carries] if planned else []), item.does) for item in carried)
+    headers = ("target", *(["this plan"] if planned else []), "writes")
     starts = tuple((name, source.does) for name, source in every_launcher().items())
     grids: list[Block] = [
         Grid(headers, rows, left=(0, 1, 2), title="Formats (--target)"),
         Grid(("launcher", "writes"), starts, left=(0, 1), title="Launchers (--launcher)"),
     ]
-    told: dict[str, list[str]] = {}
-    for item in found:
+    reasons: dict[str, list[str]] = {}
+    for item in carried:
         for problem in item.problems or ():
-            told.setdefault(str(problem), []).append(item.name)
+            reasons.setdefault(str(problem), []).append(item.name)
     sharing: dict[str, list[str]] = {}
-    for text, names in told.items():
+    for text, names in reasons.items():
         sharing.setdefault(", ".join(names), []).append(text)
     why = tuple(("" if place else names, text) for names, texts in sharing.items() for place, text in enumerate(texts))
-    if any(item.another for item in found):
+    if any(item.another for item in carried):
         grids.insert(
             1,
             "another: symconfig replan PLAN.json --target T finds the best plan that it can be told, and "
@@ -77,8 +77,8 @@ def blocks(found: tuple[Carried, ...]) -> list[Block]:
     return [*grids, *([Grid(("target", "cannot say"), why, left=(0, 1), title="Why not")] if why else [])]
 
 
-def to_dict(found: tuple[Carried, ...]) -> dict[str, Any]:
-    """The JSON contract of `symconfig formats --json`."""
+def to_dict(carried: tuple[Carried, ...]) -> dict[str, Any]:
+    """Return the JSON contract of `symconfig formats --json`."""
     return {
         "schema": "symconfig.formats/1",
         "targets": [
@@ -95,7 +95,7 @@ def to_dict(found: tuple[Carried, ...]) -> dict[str, Any]:
                     }
                 ),
             }
-            for item in found
+            for item in carried
         ],
         "launchers": [{"name": name, "does": source.does} for name, source in every_launcher().items()],
     }

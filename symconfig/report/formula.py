@@ -18,11 +18,11 @@ def broken(formula: str, width: int) -> list[str]:
         parts = list(_apart(formula, pattern))
         if len(parts) > 1:
             return _packed(parts, width, " " if pattern.endswith(("(?=[+-] )", " ")) else "")
-    found = re.fullmatch(r"([^(]*\()(.+)(\))", formula)
-    if found is None:
+    call = re.fullmatch(r"([^(]*\()(.+)(\))", formula)
+    if call is None:
         return [formula]
-    inner = broken(found[2], width - len(_STEP) - 1)
-    return [found[1], *inner[:-1], inner[-1] + found[3]]
+    inner = broken(call[2], width - len(_STEP) - 1)
+    return [call[1], *inner[:-1], inner[-1] + call[3]]
 
 
 def _packed(parts: Sequence[str], width: int, between: str) -> list[str]:
@@ -44,10 +44,10 @@ def _apart(formula: str, pattern: str) -> Iterator[str]:
     begin = depth = 0
     for at, letter in enumerate(formula):
         depth += (letter == "(") - (letter == ")")
-        found = re.compile(pattern).match(formula, at) if depth == 0 and at else None
-        if found is not None and at > begin:
+        sign = re.compile(pattern).match(formula, at) if depth == 0 and at else None
+        if sign is not None and at > begin:
             yield formula[begin:at]
-            begin = found.end()
+            begin = sign.end()
     yield formula[begin:]
 
 

@@ -47,11 +47,13 @@ Block = Grid | Painted | str
 
 
 def page_width(stream: TextIO) -> int | None:
-    """Return the letters of a line: what COLUMNS says, or the terminal; None: as many as there are, where neither
-    says it, so that a program that reads the output finds whole lines."""
-    said = os.environ.get("COLUMNS", "")
-    if said.isdecimal() and int(said):
-        return max(LEAST_WIDTH, int(said))
+    """Return the letters of a line: what COLUMNS says, or the terminal.
+
+    None: as many as there are, where neither says it, so that a program that reads the output finds whole lines.
+    """
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdecimal() and int(columns):
+        return max(LEAST_WIDTH, int(columns))
     return max(LEAST_WIDTH, _columns_of(stream)) if stream.isatty() else None
 
 
@@ -63,7 +65,7 @@ def _columns_of(terminal: TextIO) -> int:
 
 
 def to_text(grid: Grid, width: int | None = None) -> str:
-    """Columns two blanks apart, a rule below the headers, no trailing blanks; no line longer than `width`."""
+    """Lay columns two blanks apart, a rule below the headers, no trailing blanks; no line longer than `width`."""
     return "\n".join(text for text, _ in _laid(grid, width))
 
 
@@ -230,7 +232,7 @@ def _least(text: str, *, split: bool, heads: bool = False) -> int:
 
 
 def plain(blocks: Sequence[Block], width: int | None = None) -> str:
-    """All blocks as text, an empty line between them and one newline at the end."""
+    """Write all blocks as text, an empty line between them and one newline at the end."""
     return "\n\n".join("\n".join(text for text, _ in _spans(block, width)) for block in blocks) + "\n"
 
 

@@ -21,17 +21,17 @@ _REASON = 90  # characters of a reason, which may be torch's own words
 UNSTEADY = 0.1  # spread from which a kernel's time is doubtful
 
 
-def blocks(times: KernelTimes, found: KernelFit | None) -> list[Block]:
-    """Rates by family with the model's errors, the constants, and remarks. Fits 120 columns."""
-    result: list[Block] = [_rates(times, found)]
-    if found is not None:
-        title = f"Constants of {found.cluster.name}, from {len(found.rows)} kernels"
-        result.append(constants(title, found.parameters, found.fit))
-    return [*result, "\n".join(_remarks(times, found))]
+def blocks(times: KernelTimes, fit: KernelFit | None) -> list[Block]:
+    """Show rates by family with the model's errors, the constants, and remarks. Fits 120 columns."""
+    result: list[Block] = [_rates(times, fit)]
+    if fit is not None:
+        title = f"Constants of {fit.cluster.name}, from {len(fit.rows)} kernels"
+        result.append(constants(title, fit.parameters, fit.fit))
+    return [*result, "\n".join(_remarks(times, fit))]
 
 
-def _rates(times: KernelTimes, found: KernelFit | None) -> Grid:
-    errors = {each.family: each for each in found.families} if found else {}
+def _rates(times: KernelTimes, fit: KernelFit | None) -> Grid:
+    errors = {each.family: each for each in fit.families} if fit else {}
     rows = []
     for family in dict.fromkeys(row.what.family for row in times.rows):
         mine = [row for row in times.rows if row.what.family == family]
@@ -46,10 +46,10 @@ def _rates(times: KernelTimes, found: KernelFit | None) -> Grid:
                 f"{best:.4g}",
                 _rate(mine[0])[1],
                 percent(spread),
-                *(_errors(errors.get(family)) if found else ()),
+                *(_errors(errors.get(family)) if fit else ()),
             )
         )
-    compared = ("before", "worst", "after", "worst", "left out") if found else ()
+    compared = ("before", "worst", "after", "worst", "left out") if fit else ()
     headers = ("kernels", "n", "median", "best", "", "spread", *compared)
     return Grid(headers, tuple(rows), left=(0, 4), title=f"Kernels of {times.rig}")
 
@@ -80,8 +80,8 @@ def _signed(share: float) -> str:
     return f"{100 * share:+.0f} %"
 
 
-def _remarks(times: KernelTimes, found: KernelFit | None) -> Iterator[str]:
-    if found is not None:
+def _remarks(times: KernelTimes, fit: KernelFit | None) -> Iterator[str]:
+    if fit is not None:
         yield (
             "Before and after the fit: the model's mean and worst error, relative to the measured time; left out: "
             "by a fit that\ndid not see the kernels of that model. Attention counts FLOP under the causal mask, "
@@ -91,12 +91,12 @@ def _remarks(times: KernelTimes, found: KernelFit | None) -> Iterator[str]:
             "What one GPU cannot tell, links and network, stays as the cluster has it. Single kernels do not wait "
             "for each other\nas those of a step do: `symconfig calibrate` fits the same constants to whole runs."
         )
-        if times.rig.product != found.cluster.gpu.product:
+        if times.rig.product != fit.cluster.gpu.product:
             yield (
-                f"These are times of {times.rig.product}, held against the peaks of {found.cluster.name}: "
-                f"{found.cluster.gpu.product}."
+                f"These are times of {times.rig.product}, held against the peaks of {fit.cluster.name}: "
+                f"{fit.cluster.gpu.product}."
             )
-        yield from _beside(times, found.cluster)
+        yield from _other_times(times, fit.cluster)
     unsteady = sum(row.spread > UNSTEADY for row in times.rows)
     if unsteady:
         yield (
@@ -108,8 +108,8 @@ def _remarks(times: KernelTimes, found: KernelFit | None) -> Iterator[str]:
     yield from times.notes
 
 
-def _beside(times: KernelTimes, cluster: ClusterDescriptor) -> Iterator[str]:
-    """What was measured and is no constant of the kernels."""
+def _other_times(times: KernelTimes, cluster: ClusterDescriptor) -> Iterator[str]:
+    """Yield remarks on measurements that are no constant of the kernels."""
     copies = [row for row in times.rows if isinstance(row.what, HostCopy)]
     if copies:
         rates = [_rate(row)[0] for row in copies]
@@ -125,21 +125,21 @@ def _beside(times: KernelTimes, cluster: ClusterDescriptor) -> Iterator[str]:
         )
 
 
-def to_dict(times: KernelTimes, found: KernelFit | None) -> dict[str, Any]:
-    """schema symconfig.kernel_fit/1; what needs a cluster's peaks is null where there is none."""
+def to_dict(times: KernelTimes, fit: KernelFit | None) -> dict[str, Any]:
+    """Return plain data, symconfig.kernel_fit/1; what needs a cluster's peaks is null where there is none."""
     data: dict[str, Any] = {
         "schema": "symconfig.kernel_fit/1",
         "rig": times.rig.model_dump(mode="json"),
-        "cluster": found.cluster.name if found else None,
+        "cluster": fit.cluster.name if fit else None,
         "constants": None,
         "families": None,
         "rows": [row.model_dump(mode="json", by_alias=True) for row in times.rows],
         "skipped": [item.model_dump(mode="json", by_alias=True) for item in times.skipped],
         "notes": list(times.notes),
     }
-    if found is None:
+    if fit is None:
         return data
-    values = zip(found.parameters, found.fit.values, found.fit.uncertainty, strict=True)
+    values = zip(fit.parameters, fit.fit.values, fit.fit.uncertainty, strict=True)
     data["constants"] = {
         p.name: {"before": p.value, "value": float(f"{value:.6g}"), "uncertainty": float(f"{spread:.3g}")}
         for p, value, spread in values
@@ -154,14 +154,14 @@ def to_dict(times: KernelTimes, found: KernelFit | None) -> dict[str, Any]:
             "worst_after": e.worst_after,
             "left_out": e.left_out,
         }
-        for e in found.families
+        for e in fit.families
     ]
-    return data | {"rows": _with_model(times.rows, found)}
+    return data | {"rows": _with_model(times.rows, fit)}
 
 
-def _with_model(rows: Sequence[Row], found: KernelFit) -> list[dict[str, Any]]:
-    """Each row with the model's seconds before and after; null where it has no formula for it."""
-    seconds = dict(zip((id(row) for row in found.rows), zip(found.before_s, found.after_s, strict=True), strict=True))
+def _with_model(rows: Sequence[Row], fit: KernelFit) -> list[dict[str, Any]]:
+    """Return each row with the model's seconds before and after; null where it has no formula for it."""
+    seconds = dict(zip((id(row) for row in fit.rows), zip(fit.before_s, fit.after_s, strict=True), strict=True))
     result = []
     for row in rows:
         before, after = seconds.get(id(row), (None, None))

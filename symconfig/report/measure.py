@@ -31,7 +31,7 @@ _ATTENTION = {
 
 
 def where(plan: Plan, run: Run) -> str:
-    """Which rank, and how much of a step."""
+    """Name the rank, and the part of a step."""
     stage, pp = plan.best.stages[run.stage], plan.best.parallel.pp
     kinds = [kind for chunk in stage.chunks for kind in chunk]
     layers = f"{sum(kind not in _ENDS for kind in kinds)} layers"
@@ -50,70 +50,77 @@ def _layers(run: Run) -> str:
     return _LOCAL + _ATTENTION[run.attention]
 
 
-def would_run(found: Measurement) -> list[Block]:
-    """What would run where a GPU is."""
-    plan, run, hope = found.plan, found.run, found.expected
-    rows = tuple((name, unit, said) for name, unit, said, _, _ in _rows(found))
+def would_run(measurement: Measurement) -> list[Block]:
+    """Show what would run where a GPU is."""
+    plan, run, hope = measurement.plan, measurement.run, measurement.expected
+    rows = tuple((name, unit, expected) for name, unit, expected, _, _ in _rows(measurement))
     gpu = plan.cluster.gpu.memory_bytes.value
     needs = (
         f"It needs {gib(hope.device_bytes)} GiB of a GPU; one of {plan.cluster.name} has {gib(gpu)} GiB. The same "
-        f"command runs it there, with PyTorch for CUDA and Megatron {found.megatron}."
+        f"command runs it there, with PyTorch for CUDA and Megatron {measurement.megatron}."
     )
     return [where(plan, run), _layers(run), Grid(("rank", "", "predicted"), rows, left=(0, 1)), needs, LEFT_OUT]
 
 
-def blocks(found: Measurement) -> list[Block]:
-    """Predicted beside measured."""
-    plan, run, taken = found.plan, found.run, found.taken
-    told = taken.software
+def blocks(measurement: Measurement) -> list[Block]:
+    """Show the predictions and the measurements."""
+    plan, run, taken = measurement.plan, measurement.run, measurement.taken
+    software = taken.software
     names = {"gpu": "", "megatron": "Megatron ", "torch": "PyTorch ", "transformer_engine": "Transformer Engine "}
-    on = ", ".join(f"{word}{told[name]}" for name, word in names.items() if name in told)
-    shown: list[Block] = [where(plan, run), f"On {'' if 'gpu' in told else 'a CPU: '}{on}.", _layers(run)]
+    on = ", ".join(f"{word}{software[name]}" for name, word in names.items() if name in software)
+    shown: list[Block] = [where(plan, run), f"On {'' if 'gpu' in software else 'a CPU: '}{on}.", _layers(run)]
     if plan.model.experts is not None:
         shown.append("Tokens are routed at random and evenly (--moe-router-force-load-balancing).")
     headers = ("rank", "", "predicted", "measured", "predicted/measured")
-    shown.append(Grid(headers, tuple(_rows(found)), left=(0, 1)))
-    return [*shown, *_remarks(found), LEFT_OUT]
+    shown.append(Grid(headers, tuple(_rows(measurement)), left=(0, 1)))
+    return [*shown, *_remarks(measurement), LEFT_OUT]
 
 
-def _rows(found: Measurement) -> Iterator[tuple[str, str, str, str, str]]:
+def _rows(measurement: Measurement) -> Iterator[tuple[str, str, str, str, str]]:
     """Name, unit, predicted, measured, ratio."""
-    hope, passes, memory = found.expected, found.passes, found.taken.memory
+    hope, passes, memory = measurement.expected, measurement.passes, measurement.taken.memory
     times = (
         ("forward of a microbatch", hope.forward_s, passes.forward_s if passes else None),
         ("backward of a microbatch", hope.backward_s, passes.backward_s if passes else None),
         ("optimizer step", hope.optimizer_s, passes.optimizer_s if passes else None),
     )
-    for name, said, real in times:
-        yield name, "ms", milliseconds(said), "" if real is None else milliseconds(real), _ratio(found, said, real)
+    for name, expected, real in times:
+        yield (
+            name,
+            "ms",
+            milliseconds(expected),
+            "" if real is None else milliseconds(real),
+            _ratio(measurement, expected, real),
+        )
     sizes = (
-        ("weights, gradients, optimizer state", hope.states_bytes, found.taken.states_bytes),
+        ("weights, gradients, optimizer state", hope.states_bytes, measurement.taken.states_bytes),
         ("peak allocated", hope.peak_bytes, memory.allocated_bytes if memory else None),
         ("peak reserved", hope.reserved_bytes, memory.reserved_bytes if memory else None),
         ("in use on the device", hope.device_bytes, memory.device_bytes if memory else None),
     )
-    for name, said, size in sizes:
-        yield name, "GiB", gib(said), "" if size is None else gib(size), _ratio(found, said, size)
+    for name, expected, size in sizes:
+        yield name, "GiB", gib(expected), "" if size is None else gib(size), _ratio(measurement, expected, size)
 
 
-def _ratio(found: Measurement, said: float, real: float | None) -> str:
-    """Of a GPU: a CPU's seconds are no ratio of it."""
-    return f"{said / real:.3f}" if real and found.run.device == "cuda" else ""
+def _ratio(measurement: Measurement, expected: float, real: float | None) -> str:
+    """Format the ratio for a GPU; a CPU's seconds are no ratio of it."""
+    return f"{expected / real:.3f}" if real and measurement.run.device == "cuda" else ""
 
 
-def _remarks(found: Measurement) -> Iterator[str]:
-    """What a person must know to read the numbers."""
-    taken = found.taken
-    if found.run.device == "cpu":
+def _remarks(measurement: Measurement) -> Iterator[str]:
+    """Yield what a person must know to read the numbers."""
+    taken = measurement.taken
+    if measurement.run.device == "cpu":
         yield (
-            f"The prediction is of {found.plan.cluster.name}'s GPU and the seconds are of this CPU: they show that "
-            "the rank runs, not how fast. Memory is not measured on a CPU."
+            f"The prediction is of {measurement.plan.cluster.name}'s GPU and the seconds are of this CPU: they show "
+            "that the rank runs, not how fast. Memory is not measured on a CPU."
         )
-    if found.other_gpu is not None:
-        yield f"The prediction is of {found.plan.cluster.name}'s GPU, and this is {found.other_gpu}: see --cluster."
+    if measurement.other_gpu is not None:
+        owner = measurement.plan.cluster.name
+        yield f"The prediction is of {owner}'s GPU, and this is {measurement.other_gpu}: see --cluster."
     if taken.no_gpu is not None:
         yield f"Nothing is measured: {taken.no_gpu}."
-    if taken.memory is not None and found.expected.device_bytes > taken.memory.whole_bytes:
+    if taken.memory is not None and measurement.expected.device_bytes > taken.memory.whole_bytes:
         yield f"It was not expected to fit: this GPU has {gib(taken.memory.whole_bytes)} GiB."
     if taken.out_of_memory is not None:
         yield f"It does not fit on this GPU: {taken.out_of_memory}"
@@ -122,18 +129,18 @@ def _remarks(found: Measurement) -> Iterator[str]:
             "PyTorch's compiler, with which Megatron fuses its activations, does not work here, so that their "
             f"operators ran one by one: {taken.not_compiled}"
         )
-    if not found.finite:
+    if not measurement.finite:
         yield "Some loss or gradient is not a number, so that the GPU may have run faster or slower than it does."
 
 
-def to_dict(found: Measurement) -> dict[str, Any]:
-    """As JSON: seconds, bytes."""
-    taken, run, passes = found.taken, found.run, found.passes
+def to_dict(measurement: Measurement) -> dict[str, Any]:
+    """Return plain data: seconds, bytes."""
+    taken, run, passes = measurement.taken, measurement.run, measurement.passes
     memory = taken.memory
     return {
         "schema": "symconfig.measure/1",
-        "model": found.plan.model.name,
-        "cluster": found.plan.cluster.name,
+        "model": measurement.plan.model.name,
+        "cluster": measurement.plan.cluster.name,
         "rank": run.rank,
         "stage": run.stage,
         "microbatches": run.microbatches,
@@ -141,8 +148,8 @@ def to_dict(found: Measurement) -> dict[str, Any]:
         "device": run.device,
         "transformer_impl": run.impl,
         "attention": run.attention,
-        "software": {"megatron": found.megatron, **taken.software},
-        "predicted": _expected(found.expected),
+        "software": {"megatron": measurement.megatron, **taken.software},
+        "predicted": _expected(measurement.expected),
         "measured": {
             "forward_s": passes.forward_s if passes else None,
             "backward_s": passes.backward_s if passes else None,
@@ -159,12 +166,12 @@ def to_dict(found: Measurement) -> dict[str, Any]:
                 "forward_s": list(step.forward_s),
                 "backward_s": list(step.backward_s),
                 "optimizer_s": step.optimizer_s,
-                "losses": list(step.losses) if found.finite else None,
-                "gradient_norm": step.gradient_norm if found.finite else None,
+                "losses": list(step.losses) if measurement.finite else None,
+                "gradient_norm": step.gradient_norm if measurement.finite else None,
             }
             for step in taken.steps
         ],
-        "remarks": list(_remarks(found)),
+        "remarks": list(_remarks(measurement)),
     }
 
 

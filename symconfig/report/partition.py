@@ -12,7 +12,7 @@ from symconfig.graph.program.net import Node
 from symconfig.report.grid import Block, Grid
 from symconfig.report.partition_moves import moves
 from symconfig.report.partition_others import baselines, explained
-from symconfig.report.partition_said import Said, short
+from symconfig.report.partition_said import Contents, short
 from symconfig.report.partition_told import meeting
 from symconfig.solve.partition.run import Partition
 from symconfig.solve.partition.strategy import Part, does, gains, gathered, layout, worded
@@ -25,40 +25,40 @@ KEPT = {
 _NAME, _WORDS = 40, 36  # letters of a cell
 
 
-def blocks(said: Said) -> list[Block]:
-    """Everything, in order; of an explained operator that alone, after the headline."""
-    if said.explained:
-        return [headline(said), *(block for v in said.explained for block in explained(said, v)), *legend(said)]
-    shown: list[Block] = [headline(said), strategies(said), *legend(said), stored(said)]
-    if said.moved:
-        shown.append(moves(said, said.moved))
-    shown += [totals(said), *clocked(said)]
-    if said.compared:
-        shown += baselines(said)
-    shown += meeting(said)
-    notes = "\n".join(f"Note: {note}" for note in said.notes)
+def blocks(report: Contents) -> list[Block]:
+    """Return all blocks, in order; of an explained operator that alone, after the headline."""
+    if report.explained:
+        return [headline(report), *(block for v in report.explained for block in explained(report, v)), *legend(report)]
+    shown: list[Block] = [headline(report), strategies(report), *legend(report), stored(report)]
+    if report.moved:
+        shown.append(moves(report, report.moved))
+    shown += [totals(report), *clocked(report)]
+    if report.compared:
+        shown += baselines(report)
+    shown += meeting(report)
+    notes = "\n".join(f"Note: {note}" for note in report.notes)
     return [*shown, notes] if notes else shown
 
 
-def headline(said: Said) -> str:
-    found, net = said.found, said.found.net
+def headline(report: Contents) -> str:
+    partition, net = report.partition, report.partition.net
     operators = sum(node.operator is not None for node in net.nodes)
     parameters = sum(node.parameter is not None for node in net.nodes)
-    turns, keep = found.costs.training.turns, found.costs.training.keep
+    turns, keep = partition.costs.training.turns, partition.costs.training.keep
     what = (
-        f"{seconds(found.cost)} s a step"
-        if said.timed
-        else f"relative cost {found.cost:,.6g} (gamma {', '.join(_gammas(found))})"
+        f"{seconds(partition.cost)} s a step"
+        if report.timed
+        else f"relative cost {partition.cost:,.6g} (gamma {', '.join(_gammas(partition))})"
     )
     return "\n".join(
         (
-            f"{said.subject}, {said.job}".rstrip(", "),
-            f"mesh: {meshed(found.ask.mesh)}, {count(found.ask.mesh.gpus)} GPUs, cut into axes of "
-            + (" x ".join(str(axis.size) for axis in found.axes) or "1"),
+            f"{report.subject}, {report.job}".rstrip(", "),
+            f"mesh: {meshed(partition.ask.mesh)}, {count(partition.ask.mesh.gpus)} GPUs, cut into axes of "
+            + (" x ".join(str(axis.size) for axis in partition.axes) or "1"),
             f"{count(len(net.program.operators))} operators and {count(len(net.program.parameters))} parameters, "
             f"folded into {operators} and {parameters}",
             "",
-            f"{what}, {gib(found.memory)} of {gib(found.ask.memory_limit)} GiB; {proof(found)}",
+            f"{what}, {gib(partition.memory)} of {gib(partition.ask.memory_limit)} GiB; {proof(partition)}",
             f"{turns} microbatch{'es' if turns > 1 else ''}, {KEPT[keep]}",
         )
     )
@@ -76,61 +76,64 @@ def meshed(mesh: Mesh) -> str:
     return " x ".join(levels) or "one GPU"
 
 
-def proof(found: Partition) -> str:
-    """What is known about others."""
-    how = f"by the {found.solver} solver"
-    fixed = ["microbatches", "what is kept", *(["axes"] if found.axes != found.ask.mesh.axes() else [])]
+def proof(partition: Partition) -> str:
+    """Say what is known about other partitions."""
+    how = f"by the {partition.solver} solver"
+    fixed = ["microbatches", "what is kept", *(["axes"] if partition.axes != partition.ask.mesh.axes() else [])]
     with_these = "these " + " and ".join([", ".join(fixed[:-1]), fixed[-1]])
-    if found.closed:
+    if partition.closed:
         return f"the optimum, proved, {how}" + (" on these axes" if "axes" in fixed else "")
-    if found.optimal:
+    if partition.optimal:
         return f"{how}, proved to be the optimum with {with_these}"
-    if found.bound > 0:
-        return f"{how}, at most {percent(found.gap)} above the optimum with {with_these}"
+    if partition.bound > 0:
+        return f"{how}, at most {percent(partition.gap)} above the optimum with {with_these}"
     return f"{how}, no bound known"
 
 
-def strategies(said: Said) -> Grid:
-    """One row for operators alike, below what they do."""
-    rows, groups = [], _groups(said)
+def strategies(report: Contents) -> Grid:
+    """Tabulate operators, one row for those alike, by what they do."""
+    rows, groups = [], _groups(report)
     for words, members in groups.items():
         rows.append((words, "", "", "", ""))
         for (name, output, other), (times, more) in members.items():
-            cost = said.signed(more) if isfinite(more) else ""
+            cost = report.signed(more) if isfinite(more) else ""
             rows.append((f"  {short(name, _NAME)}", count(times), output, short(other, _WORDS), cost))
-    headers = ("operator", "times", "output: dim/parts·level", "or rather", said.unit)
+    headers = ("operator", "times", "output: dim/parts·level", "or rather", report.unit)
     return Grid(headers, tuple(rows), left=(0, 2, 3), title="How operators are split")
 
 
 Member = tuple[str, str, str]
 
 
-def _groups(said: Said) -> dict[str, dict[Member, tuple[int, float]]]:
-    """By what they do, in the order of the program: name, output and next best -> times, and what that would cost."""
-    found, groups = said.found, dict[str, dict[Member, tuple[int, float]]]()
-    for reason in said.reasons:
-        node, row = found.net.nodes[reason.node], found.rows[reason.node]
+def _groups(report: Contents) -> dict[str, dict[Member, tuple[int, float]]]:
+    """Group operators by what they do, in the order of the program.
+
+    The keys are name, output and next best; the values are how many, and the cost of that.
+    """
+    partition, groups = report.partition, dict[str, dict[Member, tuple[int, float]]]()
+    for reason in report.reasons:
+        node, row = partition.net.nodes[reason.node], partition.rows[reason.node]
         assert node.operator is not None
-        output = layout(node.ports[len(node.operator.inputs)], row, found.axes).text(said.names)
-        other = gains(node, row, reason.others[0].row, found.axes, said.named) if reason.others else "none fits"
-        more = reason.others[0].cost - found.cost if reason.others else float("inf")
-        members = groups.setdefault(worded(node, row, found.axes, said.named), {})
+        output = layout(node.ports[len(node.operator.inputs)], row, partition.axes).text(report.names)
+        other = gains(node, row, reason.others[0].row, partition.axes, report.named) if reason.others else "none fits"
+        more = reason.others[0].cost - partition.cost if reason.others else float("inf")
+        members = groups.setdefault(worded(node, row, partition.axes, report.named), {})
         key = (general(node.name), output[output.index("[") :], other)
         times, before = members.get(key, (0, float("inf")))
         members[key] = (times + node.times, min(before, more))
     return groups
 
 
-def stored(said: Said) -> Grid:
-    """Parameters by how they are kept."""
-    found = said.found
+def stored(report: Contents) -> Grid:
+    """Tabulate parameters by how they are kept."""
+    partition = report.partition
     groups: dict[tuple[str, str, str], tuple[list[str], float, int]] = {}
-    for node, row in zip(found.net.nodes, found.rows, strict=True):
+    for node, row in zip(partition.net.nodes, partition.rows, strict=True):
         if node.parameter is not None:
-            names, elements, times = groups.setdefault(storage(node, row, said), ([], 0.0, 0))
+            names, elements, times = groups.setdefault(storage(node, row, report), ([], 0.0, 0))
             names.append(general(node.name))
             size = elements + node.times * prod(node.ports[0].sizes)
-            groups[storage(node, row, said)] = (names, size, times + node.times)
+            groups[storage(node, row, report)] = (names, size, times + node.times)
     rows = tuple(
         (_listed(names), count(times), f"{size / 1e9:.3f}", *how)
         for how, (names, size, times) in sorted(groups.items(), key=lambda item: -item[1][1])
@@ -145,13 +148,13 @@ def _listed(names: Sequence[str]) -> str:
     return short(text + (f" and {len(every) - 2} more" if len(every) > 2 else ""), _NAME)
 
 
-def storage(node: Node, row: Sequence[int], said: Said) -> tuple[str, str, str]:
+def storage(node: Node, row: Sequence[int], report: Contents) -> tuple[str, str, str]:
     """Say how the weight, its gradient and the optimizer state are kept."""
-    axes = said.found.axes
+    axes = report.partition.axes
 
     def words(least: int) -> str:
         kept = [("flat", gathered(axes, [node.options[o].zero >= least for o in row]))]
-        kept += [(said.named(name), parts) for name, parts in does(node, row, axes) if _is_dim(node, name)]
+        kept += [(report.named(name), parts) for name, parts in does(node, row, axes) if _is_dim(node, name)]
         return ", ".join(f"{name}/{_over(parts)}" for name, parts in kept if parts) or "whole"
 
     assert node.parameter is not None
@@ -166,9 +169,9 @@ def _is_dim(node: Node, name: str) -> bool:
     return any(option.name == name and option.parts for option in node.options)
 
 
-def legend(said: Said) -> list[Block]:
-    """What the letters of dims stand for."""
-    used = [f"{sign} {dim}" for dim, sign in said.names.items()]
+def legend(report: Contents) -> list[Block]:
+    """Explain the letters of dims."""
+    used = [f"{sign} {dim}" for dim, sign in report.names.items()]
     return ["Dims: " + ", ".join(used)] if used else []
 
 
@@ -176,9 +179,9 @@ def _over(parts: Sequence[Part]) -> str:
     return "/".join(f"{part.size}·{part.level}" for part in parts)
 
 
-def totals(said: Said) -> Grid:
-    """The step and the memory by kind, side by side."""
-    spent = said.spent
+def totals(report: Contents) -> Grid:
+    """Tabulate the step and the memory by kind, side by side."""
+    spent = report.spent
     left = [
         ("computation", spent.computation), ("optimizer", spent.optimizer),
         ("communication that shows", spent.communication), ("kept, over gamma", spent.relative),
@@ -188,22 +191,24 @@ def totals(said: Said) -> Grid:
         ("optimizer state", spent.optimizer_bytes), ("activations", spent.activations_bytes),
         ("while an operator runs", spent.transient_bytes),
     ]  # fmt: skip
-    one = [(name, said.amount(value), percent(value / spent.cost)) for name, value in left if value]
-    one += [("step", said.amount(spent.cost), "")]
+    one = [(name, report.amount(value), percent(value / spent.cost)) for name, value in left if value]
+    one += [("step", report.amount(spent.cost), "")]
     if spent.hidden:
-        one += [("communication that work hides", said.amount(spent.hidden), "")]
+        one += [("communication that work hides", report.amount(spent.hidden), "")]
     two = [(name, gib(value), percent(value / spent.memory)) for name, value in right if value]
     two += [("held at the peak", gib(spent.memory), "")]
     height = max(len(one), len(two))
     empty = ("", "", "")
     one, two = one + [empty] * (height - len(one)), two + [empty] * (height - len(two))
     rows = tuple((*a, "", *b) for a, b in zip(one, two, strict=True))
-    return Grid(("of a step", said.unit, "share", "", "on a GPU", "GiB", "share"), rows, left=(0, 4), title="In total")
+    return Grid(
+        ("of a step", report.unit, "share", "", "on a GPU", "GiB", "share"), rows, left=(0, 4), title="In total"
+    )
 
 
-def clocked(said: Said) -> list[Block]:
+def clocked(report: Contents) -> list[Block]:
     """Show the step as the planner counts it."""
-    clock = said.clock
+    clock = report.clock
     if clock is None:
         return []
     parts = (

@@ -35,7 +35,7 @@ from typing import Any
 
 from symconfig.descriptor.mesh import Axis, Mesh
 from symconfig.graph.program.net import Node, Port
-from symconfig.report.partition_said import Said, Telling
+from symconfig.report.partition_said import Contents, Telling
 from symconfig.solve.partition.account import Compared
 from symconfig.solve.partition.degrees import AXES, Way
 from symconfig.solve.partition.reasons import Alternative, Reason
@@ -44,40 +44,40 @@ from symconfig.solve.partition.strategy import Layout, Part, does, layout
 SCHEMA = "symconfig.partition/1"
 
 
-def to_dict(said: Said) -> dict[str, Any]:
-    found = said.found
-    reasons = {reason.node: reason for reason in said.reasons}
-    nodes = list(zip(found.net.nodes, found.rows, strict=True))
+def to_dict(report: Contents) -> dict[str, Any]:
+    partition = report.partition
+    reasons = {reason.node: reason for reason in report.reasons}
+    nodes = list(zip(partition.net.nodes, partition.rows, strict=True))
     return {
         "schema": SCHEMA,
-        "name": found.net.program.name,
-        "job": said.job,
-        "objective": found.ask.objective.value,
-        "unit": "seconds" if said.timed else "elements",
+        "name": partition.net.program.name,
+        "job": report.job,
+        "objective": partition.ask.objective.value,
+        "unit": "seconds" if report.timed else "elements",
         "mesh": {
-            "gpus": found.ask.mesh.gpus,
-            "levels": levels(found.ask.mesh),
-            "axes": [{"level": axis.level, "size": axis.size} for axis in found.axes],
+            "gpus": partition.ask.mesh.gpus,
+            "levels": levels(partition.ask.mesh),
+            "axes": [{"level": axis.level, "size": axis.size} for axis in partition.axes],
         },
-        "solution": _solution(said),
-        "spent": asdict(said.spent),
-        "clock": {"step_s": said.clock.step_s, **asdict(said.clock)} if said.clock is not None else None,
+        "solution": _solution(report),
+        "spent": asdict(report.spent),
+        "clock": {"step_s": report.clock.step_s, **asdict(report.clock)} if report.clock is not None else None,
         "operators": [
-            _operator(node, row, found.axes, reasons.get(v))
+            _operator(node, row, partition.axes, reasons.get(v))
             for v, (node, row) in enumerate(nodes)
             if node.operator is not None
         ],
-        "parameters": [_parameter(node, row, found.axes) for node, row in nodes if node.parameter is not None],
+        "parameters": [_parameter(node, row, partition.axes) for node, row in nodes if node.parameter is not None],
         "collectives": [
             {name: str(value) if name in ("phase", "kind") else value for name, value in asdict(one).items()
-             if name != "link"} for one in said.moved
+             if name != "link"} for one in report.moved
         ],
         "projection": {
-            "exact": any(telling.one.exact for telling in said.told),
-            "told": [_telling(telling) for telling in said.told],
+            "exact": any(telling.one.exact for telling in report.tellings),
+            "told": [_telling(telling) for telling in report.tellings],
         },
-        "baselines": [_compared(one) for one in said.compared],
-        "notes": list(said.notes),
+        "baselines": [_compared(one) for one in report.compared],
+        "notes": list(report.notes),
     }  # fmt: skip
 
 
@@ -85,20 +85,20 @@ def levels(mesh: Mesh) -> list[dict[str, Any]]:
     return [asdict(level) for level in mesh.levels]
 
 
-def _solution(said: Said) -> dict[str, Any]:
-    found, net = said.found, said.found.net
+def _solution(report: Contents) -> dict[str, Any]:
+    partition, net = report.partition, report.partition.net
     return {
-        "cost": found.cost,
-        "memory_bytes": found.memory,
-        "memory_limit_bytes": found.ask.memory_limit,
-        "gamma": _finite(found.gamma),
-        "solver": found.solver,
-        "optimal": found.optimal,
-        "closed": found.closed,
-        "bound": found.bound,
-        "gap": found.gap,
-        "microbatches": found.costs.training.turns,
-        "keep": found.costs.training.keep.value,
+        "cost": partition.cost,
+        "memory_bytes": partition.memory,
+        "memory_limit_bytes": partition.ask.memory_limit,
+        "gamma": _finite(partition.gamma),
+        "solver": partition.solver,
+        "optimal": partition.optimal,
+        "closed": partition.closed,
+        "bound": partition.bound,
+        "gap": partition.gap,
+        "microbatches": partition.costs.training.turns,
+        "keep": partition.costs.training.keep.value,
         "operators": {"program": len(net.program.operators), "folded": sum(n.operator is not None for n in net.nodes)},
         "parameters": {
             "program": len(net.program.parameters),
@@ -132,13 +132,13 @@ def _tensor(port: Port, row: Sequence[int], axes: Sequence[Axis]) -> dict[str, A
     return {"tensor": port.tensor.name, "role": role, **_layout(port, layout(port, row, axes)), "gradient": gradient}
 
 
-def _layout(port: Port, found: Layout) -> dict[str, Any]:
-    dims = zip(found.dims, port.sizes, found.parts, strict=True)
+def _layout(port: Port, layout: Layout) -> dict[str, Any]:
+    dims = zip(layout.dims, port.sizes, layout.parts, strict=True)
     return {
         "dims": [{"dim": dim, "size": size, "parts": _parts(parts)} for dim, size, parts in dims],
-        "strategy": list(found.strategy),
-        "partial": _parts(found.partial),
-        "flat": _parts(found.flat),
+        "strategy": list(layout.strategy),
+        "partial": _parts(layout.partial),
+        "flat": _parts(layout.flat),
     }
 
 
@@ -175,16 +175,16 @@ def _way(way: Way) -> dict[str, Any]:
 
 
 def _telling(telling: Telling) -> dict[str, Any]:
-    told, planned = telling.one.told, telling.planned
+    degrees, planned = telling.one.told, telling.planned
     return {
-        "framework": told.framework.value,
+        "framework": degrees.framework.value,
         "exact": telling.one.exact,
-        "degrees": _way(told.way),
-        "cost": told.cost,
-        "memory_bytes": told.memory,
-        "fits": told.fits,
-        "microbatches": told.training.turns,
-        "keep": told.training.keep.value,
+        "degrees": _way(degrees.way),
+        "cost": degrees.cost,
+        "memory_bytes": degrees.memory,
+        "fits": degrees.fits,
+        "microbatches": degrees.training.turns,
+        "keep": degrees.training.keep.value,
         "pins": dict(telling.pins),
         "planned": {"step_s": planned[0], "peak_bytes": planned[1]} if planned is not None else None,
         "differences": [str(difference) for difference in telling.one.differences],

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 
 from symconfig.format import count, general
 from symconfig.report.grid import Grid
-from symconfig.report.partition_said import Said, short
+from symconfig.report.partition_said import Contents, short
 from symconfig.solve.partition.collectives import Moved
 
 MOST_MOVED = 14  # rows; the rest is summed up
 _NAME = 36  # letters of a tensor's name
 
 
-def moves(said: Said, every: Sequence[Moved]) -> Grid:
-    """Collectives alike as one row, those that show most first."""
+def moves(report: Contents, every: Sequence[Moved]) -> Grid:
+    """Tabulate collectives, those alike as one row, those that show most first."""
     groups: dict[tuple[str, str, str, str], list[float]] = {}
     for one in every:
         key = (general(one.tensor), f"{one.kind} over {one.ranks}·{one.level}", str(one.phase), f"{one.amount:g}")
@@ -23,13 +23,21 @@ def moves(said: Said, every: Sequence[Moved]) -> Grid:
             sums[at] += value
     ranked = sorted(groups.items(), key=lambda item: (-item[1][3], -item[1][2], item[0]))
     rows = [
-        (short(name, _NAME), kind, phase, f"{amount / 1e6:,.1f}", count(times), said.amount(cost), said.amount(shown))
+        (
+            short(name, _NAME),
+            kind,
+            phase,
+            f"{amount / 1e6:,.1f}",
+            count(times),
+            report.amount(cost),
+            report.amount(shown),
+        )
         for (name, kind, phase, _), (amount, times, cost, shown) in ranked[:MOST_MOVED]
     ]
     if rest := ranked[MOST_MOVED:]:
         sums = [sum(values[at] for _, values in rest) for at in (1, 2, 3)]
-        last = (count(sums[0]), said.amount(sums[1]), said.amount(sums[2]))
+        last = (count(sums[0]), report.amount(sums[1]), report.amount(sums[2]))
         rows.append((f"{len(rest)} others", "", "", "", *last))
-    amount = "MB each" if said.timed else "10^6 each"
-    headers = ("tensor", "collective", "when", amount, "times", said.unit, "shows")
+    amount = "MB each" if report.timed else "10^6 each"
+    headers = ("tensor", "collective", "when", amount, "times", report.unit, "shows")
     return Grid(headers, tuple(rows), left=(0, 1, 2), title="What moves in a step")

@@ -9,28 +9,28 @@ from symconfig.format import count, general, gib
 from symconfig.graph.program.net import Node
 from symconfig.report.grid import Block, Grid
 from symconfig.report.partition_moves import moves
-from symconfig.report.partition_said import Said
+from symconfig.report.partition_said import Contents
 from symconfig.report.partition_told import words
 from symconfig.solve.partition.account import Compared
 from symconfig.solve.partition.reasons import Reason
 from symconfig.solve.partition.strategy import layout, worded
 
 
-def baselines(said: Said) -> list[Block]:
-    """Strategies with names, the cheapest that fits first, and why others cannot be had."""
-    own, training = said.found, said.found.costs.training
+def baselines(report: Contents) -> list[Block]:
+    """Show strategies with names, the cheapest that fits first, and why others cannot be had."""
+    own, training = report.partition, report.partition.costs.training
     rows = [
-        ("this partition", said.amount(own.cost), "", gib(own.memory), str(training.turns), training.keep.value, "")
+        ("this partition", report.amount(own.cost), "", gib(own.memory), str(training.turns), training.keep.value, "")
     ]
     missing = []
-    for one in sorted(said.compared, key=_standing):
+    for one in sorted(report.compared, key=_standing):
         if one.cost is None or one.memory is None or not isfinite(one.cost):
             missing.append(f"{one.name}: {one.why}")
             continue
         more = f"{100 * (one.cost / own.cost - 1):+.1f} %"
         how = (str(one.turns), one.keep, _degrees(one, "" if one.fits else "does not fit"))
-        rows.append((one.name, said.amount(one.cost), more, gib(one.memory), *how))
-    headers = ("strategy", said.unit, "more", "GiB", "microbatches", "keeps", "")
+        rows.append((one.name, report.amount(one.cost), more, gib(one.memory), *how))
+    headers = ("strategy", report.unit, "more", "GiB", "microbatches", "keeps", "")
     title = "Strategies with names on the same graph"
     grid = Grid(headers, tuple(rows), left=(0, 5, 6), title=title, marked=0)
     return [grid, "\n".join(missing)] if missing else [grid]
@@ -44,37 +44,38 @@ def _degrees(one: Compared, why: str) -> str:
     return ", ".join(text for text in (words(one.way) if one.way is not None else "", why) if text)
 
 
-def explained(said: Said, v: int) -> Iterator[Block]:
-    """One operator: its tensors, its collectives, and what else it could do."""
-    found = said.found
-    node, row = found.net.nodes[v], found.rows[v]
+def explained(report: Contents, v: int) -> Iterator[Block]:
+    """Show one operator: its tensors, its collectives, and what else it could do."""
+    partition = report.partition
+    node, row = partition.net.nodes[v], partition.rows[v]
     rows = [
         (
             "output" if port.output else "input",
-            layout(port, row, found.axes).text(said.names),
-            layout(port, row, found.axes, backward=True).text(said.names) if port.tensor.gradient else "none",
+            layout(port, row, partition.axes).text(report.names),
+            layout(port, row, partition.axes, backward=True).text(report.names) if port.tensor.gradient else "none",
         )
         for port in node.ports
     ]
-    title = f"{general(node.name)} x {count(node.times)}: {worded(node, row, found.axes, said.named)}"
+    title = f"{general(node.name)} x {count(node.times)}: {worded(node, row, partition.axes, report.named)}"
     yield Grid(("", "tensor", "gradient"), tuple(rows), left=(0, 1, 2), title=title)
-    links = set(found.net.links_of[v])
-    near = tuple(one for one in said.moved if one.link in links or (one.link < 0 and one.producer == node.name))
-    if near:
-        yield moves(said, near)
-    reason = next((reason for reason in said.reasons if reason.node == v), None)
+    links = set(partition.net.links_of[v])
+    adjacent = tuple(one for one in report.moved if one.link in links or (one.link < 0 and one.producer == node.name))
+    if adjacent:
+        yield moves(report, adjacent)
+    reason = next((reason for reason in report.reasons if reason.node == v), None)
     if reason is not None:
-        yield _others(said, node, reason)
+        yield _others(report, node, reason)
 
 
-def _others(said: Said, node: Node, reason: Reason) -> Grid:
-    found = said.found
+def _others(report: Contents, node: Node, reason: Reason) -> Grid:
+    partition = report.partition
     rows = [
         (
-            worded(node, one.row, found.axes, said.named), said.signed(one.cost - found.cost),
-            said.amount(one.computation), said.amount(one.communication), gib(one.memory), "yes" if one.fits else "no",
+            worded(node, one.row, partition.axes, report.named), report.signed(one.cost - partition.cost),
+            report.amount(one.computation), report.amount(one.communication), gib(one.memory),
+            "yes" if one.fits else "no",
         )
         for one in (*([reason.unfit] if reason.unfit is not None else []), *reason.others)
     ]  # fmt: skip
-    headers = ("instead", said.unit, "computation", "communication", "GiB", "fits")
+    headers = ("instead", report.unit, "computation", "communication", "GiB", "fits")
     return Grid(headers, tuple(rows), left=(0, 5), title="What else it could do, and what the step would take more")

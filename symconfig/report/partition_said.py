@@ -25,8 +25,8 @@ LETTERS = {
 
 @dataclass(frozen=True, slots=True)
 class Telling:
-    """What a framework can be told. pins: with which the planner chooses it; none of what is no model. planned: the
-    planner's seconds of a step and bytes at the peak, where it was planned."""
+    """The strategies that a framework takes. pins: with which the planner chooses it; none of what is no model.
+    planned: the planner's seconds of a step and bytes at the peak, where it was planned."""
 
     one: Expressed
     pins: Mapping[str, str] = field(default_factory=dict)
@@ -34,18 +34,18 @@ class Telling:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """Everything that is said of a partition. subject, job: of the headline. told: what frameworks can be told.
+class Contents:
+    """The contents of a partition's report. subject, job: of the headline. tellings: what frameworks can be told.
     untold: those that can be told nothing, and why. explained: operators that are shown in full."""
 
     subject: str
     job: str
-    found: Partition
+    partition: Partition
     reasons: tuple[Reason, ...]
     moved: tuple[Moved, ...]
     spent: Spent
     clock: Clock | None = None  # of the whole step; none of a stage
-    told: tuple[Telling, ...] = ()
+    tellings: tuple[Telling, ...] = ()
     untold: Mapping[str, str] = field(default_factory=dict)
     compared: tuple[Compared, ...] = ()
     explained: tuple[int, ...] = ()
@@ -54,14 +54,14 @@ class Said:
 
     @property
     def timed(self) -> bool:
-        return self.found.ask.objective is Objective.TIME
+        return self.partition.ask.objective is Objective.TIME
 
     def amount(self, cost: float) -> str:
-        """A cost in milliseconds, or relative."""
+        """Format a cost in milliseconds, or relative."""
         return f"{1e3 * cost:,.3f}" if self.timed else f"{cost:,.4g}"
 
     def signed(self, cost: float) -> str:
-        """The same of a difference."""
+        """Format a difference of costs, with its sign."""
         return ("+" if cost >= 0 else "") + self.amount(cost)
 
     def named(self, dim: str) -> str:
@@ -79,7 +79,7 @@ def names_of(net: Net) -> dict[str, str]:
 
 
 def names(dims: Iterable[str]) -> dict[str, str]:
-    """Letters for dims: those of models' dims, and for others whose names are long those that are left."""
+    """Assign letters to dims: those of models' dims, and to others whose names are long those that are left."""
     result = {dim: LETTERS[dim] for dim in dims if dim in LETTERS}
     taken = {*result.values(), *dims}
     free = (a + b for a in ("", *ascii_lowercase) for b in ascii_lowercase)

@@ -20,7 +20,7 @@ from symconfig.report.grid import Block, Grid
 from symconfig.report.partition import KEPT, legend, meshed, stored, strategies
 from symconfig.report.partition_json import levels
 from symconfig.report.partition_json import to_dict as of_partition
-from symconfig.report.partition_said import Said, short
+from symconfig.report.partition_said import Contents, short
 from symconfig.solve.partition.pipeline.run import Pipeline
 from symconfig.solve.partition.run import Ask
 
@@ -30,48 +30,48 @@ _NAME = 30
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """Everything that is said of a pipeline. ask: of all of it. said: of each stage."""
+    """The contents of a pipeline's report. ask: of all of it. contents: of each stage."""
 
     subject: str
     job: str
     ask: Ask
-    found: Pipeline
-    said: tuple[Said, ...]
+    pipeline: Pipeline
+    contents: tuple[Contents, ...]
 
 
 def blocks(staged: Staged) -> list[Block]:
     """Return everything, in order: stages that are the same once."""
     shown: list[Block] = [_headline(staged), _stages(staged)]
-    like = staged.found.like
+    like = staged.pipeline.like
     for number in dict.fromkeys(like):
-        said = staged.said[number]
+        report = staged.contents[number]
         mine = [str(n + 1) for n, first in enumerate(like) if first == number]
-        shown += [f"Stage{'s' * (len(mine) > 1)} {', '.join(mine)}", strategies(said), stored(said)]
-    shown += legend(staged.said[0])
-    notes = "\n".join(f"Note: {note}" for note in staged.found.program.notes)
+        shown += [f"Stage{'s' * (len(mine) > 1)} {', '.join(mine)}", strategies(report), stored(report)]
+    shown += legend(staged.contents[0])
+    notes = "\n".join(f"Note: {note}" for note in staged.pipeline.program.notes)
     return [*shown, notes] if notes else shown
 
 
 def _headline(staged: Staged) -> str:
-    found, ask = staged.found, staged.ask
+    pipeline, ask = staged.pipeline, staged.ask
     return "\n".join(
         (
             f"{staged.subject}, {staged.job}".rstrip(", "),
             f"mesh: {meshed(ask.mesh)}, {count(ask.mesh.gpus)} GPUs",
-            f"{several(len(found.program.operators), 'operator')} in {several(len(found.cuts) - 1, 'layer')}, between "
-            "which it may be cut",
+            f"{several(len(pipeline.program.operators), 'operator')} in {several(len(pipeline.cuts) - 1, 'layer')}, "
+            "between which it may be cut",
             "",
-            f"{seconds(found.step_s)} s a step in {several(len(found.stages), 'stage')}, "
-            f"{count(found.turns)} microbatch{'es' * (found.turns > 1)}; {percent(found.idle)} of it idle",
+            f"{seconds(pipeline.step_s)} s a step in {several(len(pipeline.stages), 'stage')}, "
+            f"{count(pipeline.turns)} microbatch{'es' * (pipeline.turns > 1)}; {percent(pipeline.idle)} of it idle",
         )
     )
 
 
 def _stages(staged: Staged) -> Grid:
-    found = staged.found
+    pipeline = staged.pipeline
     rows = []
-    for number, stage in enumerate(found.stages):
-        operators = _names(found, number)
+    for number, stage in enumerate(pipeline.stages):
+        operators = _names(pipeline, number)
         span = f"{short(operators[0], _NAME)} to {short(operators[-1], _NAME)}"
         rows.append(
             (
@@ -84,26 +84,26 @@ def _stages(staged: Staged) -> Grid:
 
 
 def to_dict(staged: Staged) -> dict[str, Any]:
-    found, ask = staged.found, staged.ask
+    pipeline, ask = staged.pipeline, staged.ask
     return {
         "schema": SCHEMA,
-        "name": found.program.name,
+        "name": pipeline.program.name,
         "job": staged.job,
         "mesh": {"gpus": ask.mesh.gpus, "levels": levels(ask.mesh)},
         "solution": {
-            "step_s": found.step_s,
-            "microbatches": found.turns,
-            "idle": found.idle,
+            "step_s": pipeline.step_s,
+            "microbatches": pipeline.turns,
+            "idle": pipeline.idle,
             "memory_limit_bytes": ask.memory_limit,
-            "layers": len(found.cuts) - 1,
-            "solved": found.solved,
+            "layers": len(pipeline.cuts) - 1,
+            "solved": pipeline.solved,
         },
-        "stages": [_stage(staged, number) for number in range(len(found.stages))],
+        "stages": [_stage(staged, number) for number in range(len(pipeline.stages))],
     }
 
 
 def _stage(staged: Staged, number: int) -> dict[str, Any]:
-    stage, operators = staged.found.stages[number], _names(staged.found, number)
+    stage, operators = staged.pipeline.stages[number], _names(staged.pipeline, number)
     return {
         "operators": {"first": operators[0], "last": operators[-1], "count": len(operators)},
         "gpus": stage.gpus,
@@ -112,10 +112,10 @@ def _stage(staged: Staged, number: int) -> dict[str, Any]:
         "in_flight": stage.alive,
         "memory_bytes": stage.memory,
         "keep": stage.keep.value,
-        "like": staged.found.like[number],
-        "partition": of_partition(staged.said[number]),
+        "like": staged.pipeline.like[number],
+        "partition": of_partition(staged.contents[number]),
     }
 
 
-def _names(found: Pipeline, number: int) -> Sequence[str]:
-    return [found.program.operators[index].name for index in found.operators(number)]
+def _names(pipeline: Pipeline, number: int) -> Sequence[str]:
+    return [pipeline.program.operators[index].name for index in pipeline.operators(number)]

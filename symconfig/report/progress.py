@@ -16,7 +16,10 @@ LINE_S = 5.0  # between two lines where the stream is no terminal
 
 
 class Progress:
-    """Call it with a phase and its share done (0 to 1); use it as a context to clear the line at the end."""
+    """A line of progress: call it with a phase and its share done (0 to 1).
+
+    As a context it clears the line at the end.
+    """
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream = stream
@@ -30,7 +33,7 @@ class Progress:
         self.say(f"{phase}: {100 * min(max(share, 0.0), 1.0):.0f} %")
 
     def say(self, phase: str) -> None:
-        """Work whose share is not known."""
+        """Show work whose share is not known."""
         now = self._clock()
         if now - self._started < SILENT_S or now - self._drawn < (REDRAW_S if self._terminal else LINE_S):
             return

@@ -8,23 +8,23 @@ from typing import Any
 from symconfig.descriptor.recipe import spelled
 from symconfig.report.grid import Block, Grid
 
-Told = Mapping[str, Any]  # a recipe as `symconfig recipes --json` has it
+Stated = Mapping[str, Any]  # a recipe as `symconfig recipes --json` has it
 
 
-def listed(found: Sequence[Told]) -> list[Block]:
+def listed(recipes: Sequence[Stated]) -> list[Block]:
     """Return each name on a line of its own, to be copied, and below it the recipe's job and its layout."""
-    count = f"{len(found)} recipe{'s' * (len(found) != 1)}"
-    if not found:
+    count = f"{len(recipes)} recipe{'s' * (len(recipes) != 1)}"
+    if not recipes:
         return [f"{count}. Fewer filters find more."]
-    lines = (line for one in found for line in (one["id"], f"  {job_words(one)}: {layout_words(one['layout'])}"))
+    lines = (line for one in recipes for line in (one["id"], f"  {job_words(one)}: {layout_words(one['layout'])}"))
     return [
         "\n".join(lines),
         f"{count}. `symconfig recipes NAME` shows one, `symconfig plan --like NAME` plans from it.",
     ]
 
 
-def shown(one: Told) -> list[Block]:
-    """All that a recipe states."""
+def shown(one: Stated) -> list[Block]:
+    """Show all that a recipe states."""
     source = one["source"]
     place = ", ".join(str(source[name]) for name in ("title", "repository", "release") if name in source)
     rows = (
@@ -40,8 +40,8 @@ def shown(one: Told) -> list[Block]:
     return [Grid(("", ""), rows, left=(0, 1), title=one["id"])]
 
 
-def job_words(one: Told) -> str:
-    """llama3.1-70b on 64 x h100, batch 128, 8,192 tokens, bf16"""
+def job_words(one: Stated) -> str:
+    """Describe a job: llama3.1-70b on 64 x h100, batch 128, 8,192 tokens, bf16"""
     job = one["job"]
     task = "" if job["task"] == "pretrain" else f", {job['task']}"
     return (
@@ -50,10 +50,10 @@ def job_words(one: Told) -> str:
     )
 
 
-def layout_words(layout: Told) -> str:
-    """tp 4 pp 4 vpp 5, what is not 1; then the micro-batch."""
+def layout_words(layout: Stated) -> str:
+    """Describe a layout: tp 4 pp 4 vpp 5, what is not 1; then the micro-batch."""
     degrees = [f"{name} {layout[name]}" for name in ("tp", "pp", "vpp", "cp", "ep", "etp") if layout.get(name, 1) > 1]
     micro = [f"micro {layout['micro']}"] if layout.get("micro") else []
     zero = [f"zero {layout['zero']}"] if layout.get("zero") not in (None, 0, 1) else []
-    again = (layout.get("recompute") or "none").partition(":")[0]
-    return " ".join([*degrees, *micro, *zero, *([again] if again != "none" else [])])
+    recomputed = (layout.get("recompute") or "none").partition(":")[0]
+    return " ".join([*degrees, *micro, *zero, *([recomputed] if recomputed != "none" else [])])

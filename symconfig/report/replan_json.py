@@ -11,18 +11,18 @@ from symconfig.runs.replan.replan import Replan
 from symconfig.runs.replan.schedule import Schedule
 
 
-def to_dict(found: Replan) -> dict[str, Any]:
-    """The JSON contract of `symconfig replan --json`."""
-    kept, near, changes = found.kept, found.near, found.changes
+def to_dict(replan: Replan) -> dict[str, Any]:
+    """Return the JSON contract of `symconfig replan --json`."""
+    kept, nearest, changes = replan.kept, replan.near_plan, replan.changes
     return {
         "schema": "symconfig.replan/1",
-        "same": found.same,
-        "inputs": [listed(each) for each in found.inputs],
-        "edited": list(found.edited),
-        "drift": None if found.drift is None else asdict(found.drift),
-        "old": found.old.best.to_dict(),
+        "same": replan.same,
+        "inputs": [listed(each) for each in replan.inputs],
+        "edited": list(replan.edited),
+        "drift": None if replan.drift is None else asdict(replan.drift),
+        "old": replan.old.best.to_dict(),
         "changes": [
-            {"decision": each.decision, "said": each.said, "kept": _verdict(each.kept)} for each in changes.decisions
+            {"decision": each.decision, "said": each.text, "kept": _verdict(each.kept)} for each in changes.decisions
         ],
         "follows": list(changes.follows),
         "stayed": _verdict(changes.stayed),
@@ -30,24 +30,24 @@ def to_dict(found: Replan) -> dict[str, Any]:
         if kept is None
         else {"pins": kept.pins, "free": kept.free.best.to_dict(), "costs_s": kept.costs_s, "share": kept.share},
         "near": None
-        if near is None
+        if nearest is None
         else {
-            "pins": near.pins,
-            "best": near.plan.best.to_dict(),
-            "slower": near.slower,
-            "free": near.free,
-            "verdict": near.verdict,
+            "pins": nearest.pins,
+            "best": nearest.plan.best.to_dict(),
+            "slower": nearest.slower,
+            "free": nearest.free,
+            "verdict": nearest.verdict,
         },
-        "schedule": _schedule(found.schedule),
-        "going_on": found.going_on if found.schedule.step else None,
-        "checkpoint": found.checkpoint.to_dict(),
-        "files": None if found.files is None else list(found.files),
-        "plan": found.new.to_dict(),
+        "schedule": _schedule(replan.schedule),
+        "going_on": replan.going_on if replan.schedule.step else None,
+        "checkpoint": replan.checkpoint.to_dict(),
+        "files": None if replan.files is None else list(replan.files),
+        "plan": replan.new.to_dict(),
     }
 
 
 def _verdict(verdict: Verdict) -> dict[str, Any]:
-    """Numbers of what can run at all."""
+    """Return a verdict as plain data, with the numbers of what can run at all."""
     if verdict.refused:
         return {"runs": False, "fits": False, "why": verdict.refused}
     return {

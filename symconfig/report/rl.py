@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from symconfig.format import count, gib, percent, seconds
+from symconfig.format import count, gib, seconds
 from symconfig.plans.plan import Candidate, Plan
-from symconfig.plans.rl import PlannedPhase, PlannedRl
+from symconfig.plans.rl import PlannedRl
+from symconfig.render import learning
 from symconfig.report.grid import Block, Grid
 
 
 def blocks(plan: Plan) -> list[Block]:
     """Return what a person decides by, in order."""
-    return [_headline(plan), _ranking(plan), _phases(plan), _footer(plan)]
+    return [_headline(plan), _ranking(plan), phases(plan), _footer(plan)]
 
 
 def _headline(plan: Plan) -> str:
@@ -57,20 +58,25 @@ def _row(number: str, candidate: Candidate, step: PlannedRl) -> dict[str, str]:
     }
 
 
-def _phases(plan: Plan) -> Grid:
-    step = plan.rl[0]
-    total = sum(phase.seconds for phase in step.phases)
-    rows = tuple(
-        (phase.name, seconds(phase.seconds), percent(phase.seconds / total), gib(phase.bytes), held(phase))
-        for phase in step.phases
-    )
+def phases(plan: Plan) -> Grid:
+    """Return the table of the best plan's phases: seconds, and what is on the fullest GPU."""
+    rows = tuple((row.name, *row.cells) for row in learning.phases(plan))
     return Grid(("phase", "s", "share", "GPU GiB", "of these"), rows, left=(0, 4), title="The phases of plan 1")
 
 
-def held(phase: PlannedPhase) -> str:
-    """Return what a phase holds, the largest first."""
-    parts = sorted(phase.holds.items(), key=lambda part: -part[1])
-    return ", ".join(f"{name} {gib(size)}" for name, size in parts)
+def whole_step(plan: Plan) -> list[Block]:
+    """Return the phases of a step that has several, and how long it takes; nothing of others."""
+    if not plan.steps:
+        return []
+    step = plan.steps[0]
+    low, high = map(seconds, step.interval)
+    others = ", ".join(f"{seconds(each.step_s)} s" for each in plan.steps[1:])
+    sentences = [
+        f"A whole step takes {seconds(step.step_s)} s, likely between {low} and {high} s.",
+        f"Those of the plans that follow take {others}." if others else "",
+        "The rest of this answer is of one update of the trained model, whose micro-batches are full.",
+    ]
+    return [phases(plan), "\n".join(filter(None, sentences))]
 
 
 def _footer(plan: Plan) -> str:

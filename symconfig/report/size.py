@@ -31,10 +31,10 @@ _HEADERS = (
 )
 
 
-def blocks(found: Size) -> list[Block]:
-    """Everything that is shown, in order."""
-    shown: list[Block] = [headline(found.question), "\n".join(answer(one, found.question) for one in found.clusters)]
-    rows = [row for one in found.clusters for row in _rows(one, found.question)]
+def blocks(size: Size) -> list[Block]:
+    """Return all blocks of a size, in order."""
+    shown: list[Block] = [headline(size.question), "\n".join(answer(one, size.question) for one in size.clusters)]
+    rows = [row for one in size.clusters for row in _rows(one, size.question)]
     if rows:
         cut = [index for index, name in enumerate(_HEADERS) if name != "cost" or any(row[index] for row in rows)]
         shown.append(
@@ -46,25 +46,25 @@ def blocks(found: Size) -> list[Block]:
                 "in both time and cost",
             )
         )
-    if (over := overall(found)) is not None:
+    if (over := overall(size)) is not None:
         shown.append(over)
-    return [*shown, footer(found)]
+    return [*shown, footer(size)]
 
 
-def headline(asked: Question) -> str:
-    """What is to be done by when."""
+def headline(question: Question) -> str:
+    """Say what is to be done by when."""
     return (
-        f"{asked.model.name}: {several(asked.tokens, 'token')} in {_span(asked.deadline_s)}\n"
-        f"global batch {several(asked.job['global_batch_size'], 'sequence')} of "
-        f"{several(asked.job['seq_length'], 'token')}, {count(asked.step_tokens)} in all; "
-        f"{several(asked.steps, 'step')}"
+        f"{question.model.name}: {several(question.tokens, 'token')} in {_span(question.deadline_s)}\n"
+        f"global batch {several(question.job['global_batch_size'], 'sequence')} of "
+        f"{several(question.job['seq_length'], 'token')}, {count(question.step_tokens)} in all; "
+        f"{several(question.steps, 'step')}"
     )
 
 
-def answer(one: OfCluster, asked: Question) -> str:
-    """One cluster's, in a sentence."""
+def answer(one: OfCluster, question: Question) -> str:
+    """Write one cluster's answer in a sentence."""
     if one.smallest is None:
-        return f"{one.name}: {_not_met(one, asked)}"
+        return f"{one.name}: {_not_met(one, question)}"
     text = f"{one.name}: {several(one.smallest.gpus, 'GPU')}, {_days(one.smallest.run_s)} days"
     if one.surest is None:
         text += f"; no number up to {count(one.tried[-1].gpus)} is in time at the slow end of what is likely"
@@ -79,7 +79,7 @@ def answer(one: OfCluster, asked: Question) -> str:
 
 
 def _beaten(smallest: Tried, one: OfCluster) -> str:
-    """What takes less time and fewer GPU-hours than the fewest GPUs do, if anything does."""
+    """Say what takes less time and fewer GPU-hours than the fewest GPUs do, if anything does."""
     better = [
         tried
         for tried in frontier(one.planned, lambda tried: tried.gpu_hours)
@@ -94,14 +94,14 @@ def _beaten(smallest: Tried, one: OfCluster) -> str:
     )
 
 
-def _not_met(one: OfCluster, asked: Question) -> str:
+def _not_met(one: OfCluster, question: Question) -> str:
     fastest = one.fastest
     if fastest is None:
         reasons = sorted({tried.reason for tried in one.tried}, key=len)
         return f"no plan for {_listed([tried.gpus for tried in one.tried])} GPUs: {reasons[0]}"
     at_peak = f"{count(one.least)} would be needed even at their peak; " if fastest.gpus < one.least else ""
     return (
-        f"cannot be met with at most {count(asked.most_gpus)} GPUs: {at_peak}the fastest is "
+        f"cannot be met with at most {count(question.most_gpus)} GPUs: {at_peak}the fastest is "
         f"{_days(fastest.run_s)} days on {count(fastest.gpus)} GPUs"
     )
 
@@ -122,17 +122,17 @@ def _days(span_s: float) -> str:
 
 
 def shown_of(one: OfCluster) -> list[Tried]:
-    """Its frontier of GPU-hours against time, and its two answers; the fewest GPUs first."""
+    """Return a cluster's frontier of GPU-hours against time, and its two answers; the fewest GPUs first."""
     chosen = {tried.gpus: tried for tried in frontier(one.planned, lambda tried: tried.gpu_hours)}
     chosen |= {tried.gpus: tried for tried in (one.smallest, one.surest) if tried is not None}
     return [chosen[gpus] for gpus in sorted(chosen)]
 
 
-def _rows(one: OfCluster, asked: Question) -> list[tuple[str, ...]]:
-    return [(one.name, count(tried.gpus), *_cells(one, tried, asked)) for tried in shown_of(one)]
+def _rows(one: OfCluster, question: Question) -> list[tuple[str, ...]]:
+    return [(one.name, count(tried.gpus), *_cells(one, tried, question)) for tried in shown_of(one)]
 
 
-def _cells(one: OfCluster, tried: Tried, asked: Question) -> tuple[str, ...]:
+def _cells(one: OfCluster, tried: Tried, question: Question) -> tuple[str, ...]:
     mark = " and ".join(
         word
         for word, of in (("fewest", one.smallest), ("surely", one.surest))
@@ -144,7 +144,7 @@ def _cells(one: OfCluster, tried: Tried, asked: Question) -> tuple[str, ...]:
         mark,
         _days(tried.run_s),
         _days(tried.slow_s),
-        in_time(tried, asked),
+        in_time(tried, question),
         count(tried.gpu_hours),
         cost,
         seconds(float(str(values["step_s"]))),
@@ -153,17 +153,17 @@ def _cells(one: OfCluster, tried: Tried, asked: Question) -> tuple[str, ...]:
     )
 
 
-def in_time(tried: Tried, asked: Question) -> str:
-    """yes: also at the slow end of what is likely."""
-    if tried.slow_s <= asked.deadline_s:
+def in_time(tried: Tried, question: Question) -> str:
+    """Say whether it is in time; yes: also at the slow end of what is likely."""
+    if tried.slow_s <= question.deadline_s:
         return "yes"
-    return "likely" if tried.run_s <= asked.deadline_s else "no"
+    return "likely" if tried.run_s <= question.deadline_s else "no"
 
 
-def overall(found: Size) -> Grid | None:
-    """With a price for every cluster: what no other number of GPUs of any cluster beats in both time and cost."""
-    both = [(one, tried) for one in found.clusters for tried in one.planned]
-    if len(found.clusters) < 2 or not both or any(tried.cost is None for _, tried in both):
+def overall(size: Size) -> Grid | None:
+    """Tabulate, if every cluster has a price, what no other number of GPUs beats in both time and cost."""
+    both = [(one, tried) for one in size.clusters for tried in one.planned]
+    if len(size.clusters) < 2 or not both or any(tried.cost is None for _, tried in both):
         return None
     names = {id(tried): one.name for one, tried in both}
     rows = [
@@ -171,7 +171,7 @@ def overall(found: Size) -> Grid | None:
             names[id(tried)],
             count(tried.gpus),
             _days(tried.run_s),
-            in_time(tried, found.question),
+            in_time(tried, size.question),
             count(tried.cost or 0.0),
         )
         for tried in frontier((tried for _, tried in both), lambda one: one.cost or 0.0)
@@ -184,32 +184,32 @@ def overall(found: Size) -> Grid | None:
     )
 
 
-def footer(found: Size) -> str:
-    """What is not in the figures, and how to go on: with what costs least in time."""
-    asked = found.question
+def footer(size: Size) -> str:
+    """Say what is not in the figures, and how to go on: with what costs least in time."""
+    question = size.question
     share = (
-        f"Of the time {percent(asked.goodput)} is steps; failures, evaluation, saving and waiting for data take "
+        f"Of the time {percent(question.goodput)} is steps; failures, evaluation, saving and waiting for data take "
         "the rest (--goodput)."
-        if asked.goodput < 1
+        if question.goodput < 1
         else "Steps run all the time: nothing is counted for failures, evaluation, saving and waiting for data "
         "(--goodput 0.9)."
     )
-    tried = sum(len(one.tried) for one in found.clusters)
+    tried = sum(len(one.tried) for one in size.clusters)
     lines = [
         share,
         f"{several(tried, 'number')} of GPUs {'was' if tried == 1 else 'were'} planned. One is left out "
         "where it would be too slow even with a tenth more from each GPU than the best one seen.",
     ]
-    met = [(one.name, tried) for one in found.clusters for tried in one.planned if tried.run_s <= asked.deadline_s]
+    met = [(one.name, tried) for one in size.clusters for tried in one.planned if tried.run_s <= question.deadline_s]
     if met:
         name, cheapest = min(met, key=lambda pair: (pair[1].cost is None, pair[1].cost or pair[1].gpu_hours))
-        lines.append(f"Next:\n  {command(asked, name, cheapest.gpus)}")
+        lines.append(f"Next:\n  {command(question, name, cheapest.gpus)}")
     return "\n".join(lines)
 
 
-def command(asked: Question, cluster: str, gpus: int) -> str:
-    """The plan that is behind a number of GPUs."""
-    job = asked.job
+def command(question: Question, cluster: str, gpus: int) -> str:
+    """Return the command of the plan that is behind a number of GPUs."""
+    job = question.job
     words = [
         "symconfig",
         "plan",
@@ -233,24 +233,24 @@ def command(asked: Question, cluster: str, gpus: int) -> str:
     return shlex.join([*words, "--out", "out"])
 
 
-def to_dict(found: Size) -> dict[str, Any]:
-    """The JSON contract of `symconfig size --json`."""
-    asked = found.question
+def to_dict(size: Size) -> dict[str, Any]:
+    """Return the JSON contract of `symconfig size --json`."""
+    question = size.question
     return {
         "schema": "symconfig.size/1",
-        "model": asked.model.name,
-        "tokens": asked.tokens,
-        "deadline_s": asked.deadline_s,
-        "goodput": asked.goodput,
-        "most_gpus": asked.most_gpus,
-        "job": dict(asked.job),
-        "steps": asked.steps,
-        "met": found.met,
-        "clusters": [_cluster(one, asked) for one in found.clusters],
+        "model": question.model.name,
+        "tokens": question.tokens,
+        "deadline_s": question.deadline_s,
+        "goodput": question.goodput,
+        "most_gpus": question.most_gpus,
+        "job": dict(question.job),
+        "steps": question.steps,
+        "met": size.met,
+        "clusters": [_cluster(one, question) for one in size.clusters],
     }
 
 
-def _cluster(one: OfCluster, asked: Question) -> dict[str, Any]:
+def _cluster(one: OfCluster, question: Question) -> dict[str, Any]:
     frontiers = {tried.gpus for tried in frontier(one.planned, lambda tried: tried.gpu_hours)}
     return {
         "cluster": one.name,
@@ -258,11 +258,11 @@ def _cluster(one: OfCluster, asked: Question) -> dict[str, Any]:
         "smallest_gpus": one.smallest.gpus if one.smallest else None,
         "surest_gpus": one.surest.gpus if one.surest else None,
         "fastest_gpus": one.fastest.gpus if one.fastest else None,
-        "tried": [_tried(tried, asked, tried.gpus in frontiers) for tried in one.tried],
+        "tried": [_tried(tried, question, tried.gpus in frontiers) for tried in one.tried],
     }
 
 
-def _tried(tried: Tried, asked: Question, on_frontier: bool) -> dict[str, Any]:
+def _tried(tried: Tried, question: Question, on_frontier: bool) -> dict[str, Any]:
     if tried.reason:
         return {"gpus": tried.gpus, "planned": False, "reason": tried.reason}
     names = {column.name for column in COLUMNS}
@@ -271,7 +271,7 @@ def _tried(tried: Tried, asked: Question, on_frontier: bool) -> dict[str, Any]:
         "planned": True,
         "run_s": tried.run_s,
         "run_high_s": tried.slow_s,
-        "in_time": in_time(tried, asked),
+        "in_time": in_time(tried, question),
         "gpu_hours": tried.gpu_hours,
         "cost": tried.cost,
         "frontier": on_frontier,

@@ -15,7 +15,7 @@ _SLOWEST = 4.0  # runs of so many deadlines are shown
 _SUBS = (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)  # ticks of each decade
 
 
-def plot(found: Size, path: Path) -> None:
+def plot(size: Size, path: Path) -> None:
     """Write the picture: for each cluster all numbers of GPUs with a plan, those that none beats joined by a line.
 
     Equal answers give equal bytes. Raises InputError when there is no plan.
@@ -24,11 +24,11 @@ def plot(found: Size, path: Path) -> None:
     from matplotlib.figure import Figure
     from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
-    asked = found.question
+    question = size.question
     drawn = [
         (one, shown)
-        for one in found.clusters
-        if (shown := [tried for tried in one.planned if tried.run_s <= _SLOWEST * asked.deadline_s])
+        for one in size.clusters
+        if (shown := [tried for tried in one.planned if tried.run_s <= _SLOWEST * question.deadline_s])
     ]
     if not drawn:
         raise InputError(Problem("no number of GPUs has a plan, so there is nothing to draw", field="--plot"))
@@ -38,10 +38,10 @@ def plot(found: Size, path: Path) -> None:
     axes: Any = figure.add_subplot()
     for index, (one, shown) in enumerate(drawn):
         _draw(axes, one, shown, priced, index)
-    axes.axvline(asked.deadline_s / DAY_S, color="0.3", linestyle="--", linewidth=1.0)
+    axes.axvline(question.deadline_s / DAY_S, color="0.3", linestyle="--", linewidth=1.0)
     axes.annotate(
         "deadline",
-        (asked.deadline_s / DAY_S, 1.0),
+        (question.deadline_s / DAY_S, 1.0),
         xycoords=("data", "axes fraction"),
         xytext=(4, -12),
         textcoords="offset points",
@@ -55,13 +55,13 @@ def plot(found: Size, path: Path) -> None:
         axis.set_minor_formatter(NullFormatter())
     axes.tick_params(which="major", labelsize=8)
     axes.grid(which="major", color="0.92", linewidth=0.6, zorder=0)
-    axes.set_title(f"{asked.model.name}, {asked.tokens:,} tokens: numbers of GPUs", loc="left", fontsize=11)
+    axes.set_title(f"{question.model.name}, {question.tokens:,} tokens: numbers of GPUs", loc="left", fontsize=11)
     axes.legend(loc="upper left", bbox_to_anchor=(1.02, 1.0), borderaxespad=0.0, fontsize=9, frameon=False)
     save(figure, path)
 
 
 def _draw(axes: Any, one: OfCluster, shown: list[Tried], priced: bool, index: int) -> None:
-    """One cluster: its points, its frontier as a line, and numbers beside the frontier's points."""
+    """Draw one cluster: its points, its frontier as a line, and numbers at the frontier's points."""
 
     def cost(tried: Tried) -> float:
         return tried.cost if priced and tried.cost is not None else tried.gpu_hours

@@ -12,19 +12,21 @@ if TYPE_CHECKING:
     from symconfig.solve.strategies import Exchanged, Strategies, Strategy, StrategyLine
 
 
-def tables(found: Strategies, *, every: bool = False) -> list[Block]:
-    """Return a table for each kind of block, in which tensors that lie and travel alike share a row; one that an
-    earlier block has, too, is left out unless `every`."""
-    if not found.axes:
+def tables(strategies: Strategies, *, every: bool = False) -> list[Block]:
+    """Return a table for each kind of block, in which tensors that lie and travel alike share a row.
+
+    One that an earlier block has, too, is left out unless `every`.
+    """
+    if not strategies.axes:
         return []
-    over = ", ".join(f"{axis.name} {axis.ranks} over {axis.level}" for axis in found.axes)
+    over = ", ".join(f"{axis.name} {axis.ranks} over {axis.level}" for axis in strategies.axes)
     first = (
         "How every tensor lies: behind each of its dims the axes that cut it, and into how many parts; "
         f"a dim with none is whole ({over})"
     )
     shown: list[Block] = [first]
     known: set[StrategyLine] = set()
-    for block in found.blocks:
+    for block in strategies.blocks:
         new = [line for line in block.lines if every or line not in known]
         shown.append(_table(block.kind, block.times, new, len(block.lines) - len(new)))
         known |= set(block.lines)

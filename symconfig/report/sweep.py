@@ -26,37 +26,37 @@ _WORDS = {
 }
 
 
-def blocks(found: Swept, asked: Points, out: Path) -> list[Block]:
-    """Everything that is shown of a sweep, in order."""
-    records = found.records
+def blocks(swept: Swept, points: Points, out: Path) -> list[Block]:
+    """Return all blocks of a sweep, in order."""
+    records = swept.records
     planned = [record for record in records if record["status"] == Status.PLANNED]
-    shown: list[Block] = [headline(found, asked)]
+    shown: list[Block] = [headline(swept, points)]
     if planned:
         shown.append(bests(planned))
     if len(planned) < len(records):
         shown.append(reasons(records))
     done = f"wrote {several(len(records), 'row')} into {out}"
-    left = len(found.points) - len(found.rows)
+    left = len(swept.points) - len(swept.rows)
     more = f"; {count(left)} more {_be(left, 'is')} left, the same command goes on from there" if left else ""
     return [*shown, done + more]
 
 
-def headline(found: Swept, asked: Points) -> str:
-    """What was asked and what came of it."""
+def headline(swept: Swept, points: Points) -> str:
+    """Say what was swept and what came of it."""
     counts = ", ".join(
-        f"{count(found.counts[status])} {words}" for status, words in _WORDS.items() if found.counts[status]
+        f"{count(swept.counts[status])} {words}" for status, words in _WORDS.items() if swept.counts[status]
     )
     lines = [
-        f"{several(len(found.points), 'plan')} of {several(asked.combinations, 'combination')}: {counts or 'none yet'}"
+        f"{several(len(swept.points), 'plan')} of {several(points.combinations, 'combination')}: {counts or 'none yet'}"
     ]
-    if asked.excluded:
-        lines.append(f"{several(asked.excluded, 'combination')} {_be(asked.excluded, 'is')} excluded by rules")
-    lines += [f"rule {number} of `exclude` matches no combination" for number in asked.idle]
-    if found.known:
-        lines.append(f"{count(found.known)} {_be(found.known, 'was')} done before")
-    if found.dropped:
-        wrong = "was not a whole row" if found.dropped == 1 else "were not whole rows"
-        lines.append(f"{several(found.dropped, 'line')} of the journal {wrong}, planned again if still asked for")
+    if points.excluded:
+        lines.append(f"{several(points.excluded, 'combination')} {_be(points.excluded, 'is')} excluded by rules")
+    lines += [f"rule {number} of `exclude` matches no combination" for number in points.idle]
+    if swept.known:
+        lines.append(f"{count(swept.known)} {_be(swept.known, 'was')} done before")
+    if swept.dropped:
+        wrong = "was not a whole row" if swept.dropped == 1 else "were not whole rows"
+        lines.append(f"{several(swept.dropped, 'line')} of the journal {wrong}, planned again if still asked for")
     return "\n".join(lines)
 
 
@@ -65,7 +65,7 @@ def _be(number: int, single: Literal["is", "was"]) -> str:
 
 
 def bests(planned: Iterable[Record]) -> Grid:
-    """Of every model and cluster: the one with the most tokens a second, and the one with the fewest GPU-hours."""
+    """Tabulate, of every model and cluster, the plans with the most tokens a second and with the fewest GPU-hours."""
     groups: dict[tuple[Value, Value], list[Record]] = {}
     for record in planned:
         groups.setdefault((record["model"], record["cluster"]), []).append(record)
@@ -124,13 +124,13 @@ def _number(record: Record, name: str) -> float:
 
 
 def reasons(records: Iterable[Record]) -> Grid:
-    """Why some have no plan, the most frequent reason first."""
-    found = Counter(
+    """Tabulate why some have no plan, the most frequent reason first."""
+    counts = Counter(
         (str(record["status"]), _first(str(record["reason"])))
         for record in records
         if record["status"] != Status.PLANNED
     )
-    ordered = sorted(found.items(), key=lambda item: (-item[1], item[0]))
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     rows = [(count(number), status, reason) for (status, reason), number in ordered[:_MOST_REASONS]]
     if len(ordered) > _MOST_REASONS:
         rest = sum(number for _, number in ordered[_MOST_REASONS:])
@@ -142,20 +142,20 @@ def _first(reason: str) -> str:
     return reason if len(reason) <= _MOST_LETTERS else reason[: _MOST_LETTERS - 1] + "…"
 
 
-def to_dict(found: Swept, asked: Points, out: Path) -> dict[str, Any]:
-    """The JSON contract of `symconfig sweep --json`."""
+def to_dict(swept: Swept, points: Points, out: Path) -> dict[str, Any]:
+    """Return the JSON contract of `symconfig sweep --json`."""
     names = [column.name for column in COLUMNS]
     return {
         "schema": "symconfig.sweep/1",
         "table": str(out),
-        "combinations": asked.combinations,
-        "excluded": asked.excluded,
-        "idle_rules": list(asked.idle),
-        "points": len(found.points),
-        "done": len(found.rows),
-        "known": found.known,
-        "dropped": found.dropped,
-        "interrupted": found.interrupted,
-        "counts": {str(status): found.counts[status] for status in Status},
-        "rows": [{name: record.get(name) for name in names} for record in found.records],
+        "combinations": points.combinations,
+        "excluded": points.excluded,
+        "idle_rules": list(points.idle),
+        "points": len(swept.points),
+        "done": len(swept.rows),
+        "known": swept.known,
+        "dropped": swept.dropped,
+        "interrupted": swept.interrupted,
+        "counts": {str(status): swept.counts[status] for status in Status},
+        "rows": [{name: record.get(name) for name in names} for record in swept.records],
     }

@@ -24,15 +24,20 @@ NOTE = (
 )
 
 
-def blocks(found: Symbolic, *, every: bool = False) -> list[Block]:
+def blocks(symbolic: Symbolic, *, every: bool = False) -> list[Block]:
     """Return the formulas for a person. every: also those of each operator."""
-    text = "\n".join(_formula_lines(found, every=every))
-    return [f"The step and the memory as formulas\n{text}", NOTE, movers(found), *([symbols(found)] if every else [])]
+    text = "\n".join(_formula_lines(symbolic, every=every))
+    return [
+        f"The step and the memory as formulas\n{text}",
+        NOTE,
+        movers(symbolic),
+        *([symbols(symbolic)] if every else []),
+    ]
 
 
-def _formula_lines(found: Symbolic, *, every: bool) -> Iterator[str]:
-    formulas = found.formulas
-    for one in _shown(found, formulas, every=every):
+def _formula_lines(symbolic: Symbolic, *, every: bool) -> Iterator[str]:
+    formulas = symbolic.formulas
+    for one in _shown(symbolic, formulas, every=every):
         written = formulas.text(one.line)
         if len(written) > _LONGEST and not every:
             written = "of " + ", ".join(filter(None, map(formulas.name, one.uses)))
@@ -41,14 +46,14 @@ def _formula_lines(found: Symbolic, *, every: bool) -> Iterator[str]:
         yield f"    = {_value(one)}"
 
 
-def _shown(found: Symbolic, formulas: Formulas, *, every: bool) -> list[Formula]:
+def _shown(symbolic: Symbolic, formulas: Formulas, *, every: bool) -> list[Formula]:
     """Return the parts of the step and of the first stage's memory, and what they are directly made of."""
     from symconfig.solve.plan_symbols import reached
 
     if every:
         return list(formulas)
-    memory = next(iter(found.traced.memory), {})
-    tops = [term.line for term in (*found.traced.time.values(), *memory.values()) if hasattr(term, "line")]
+    memory = next(iter(symbolic.traced.memory), {})
+    tops = [term.line for term in (*symbolic.traced.time.values(), *memory.values()) if hasattr(term, "line")]
     parts = dict.fromkeys(line for line in tops if line in formulas.names)
     below = {one.line for line in parts for one in reached(formulas, formulas.formula(line), _DEEP)} - parts.keys()
     return [formulas.formula(line) for line in (*parts, *sorted(below, reverse=True))]
@@ -58,9 +63,9 @@ def _value(one: Formula) -> str:
     return f"{one.value:.6g}"
 
 
-def movers(found: Symbolic) -> Grid:
+def movers(symbolic: Symbolic) -> Grid:
     """Return the constants that move the step most: by how many percent for one percent more."""
-    rows = tuple(_row(one) for one in found.movers[:_MOVERS])
+    rows = tuple(_row(one) for one in symbolic.movers[:_MOVERS])
     return Grid(
         ("symbol", "now", "unit", "from", "step for 1 % more", "is"),
         rows,
@@ -70,11 +75,11 @@ def movers(found: Symbolic) -> Grid:
     )
 
 
-def symbols(found: Symbolic) -> Grid:
+def symbols(symbolic: Symbolic) -> Grid:
     """Return every symbol with its number."""
     return Grid(
         ("symbol", "now", "unit", "from", "step for 1 % more", "is"),
-        tuple(_row(one) for one in sorted(found.known, key=lambda one: (one.source, one.name))),
+        tuple(_row(one) for one in sorted(symbolic.known, key=lambda one: (one.source, one.name))),
         left=(0, 2, 3, 5),
         title="Symbols",
         fixed=(2, 3),
@@ -85,24 +90,24 @@ def _row(one: Known) -> tuple[str, ...]:
     return one.name, f"{one.value:.6g}", one.unit, str(one.source), f"{one.elasticity:+.3f} %", clean(one.meaning)
 
 
-def markdown(found: Symbolic) -> str:
+def markdown(symbolic: Symbolic) -> str:
     """Return the section of REPORT.md: the parts in LaTeX, and what moves the step."""
     from symconfig.solve.formulas import latex_name
 
-    formulas = found.formulas
+    formulas = symbolic.formulas
     lines = ["## Formulas", "", NOTE, ""]
-    for one in _shown(found, formulas, every=False):
+    for one in _shown(symbolic, formulas, every=False):
         latex = formulas.latex(one.line)
         if one.name.startswith(("time.", "memory.", "stage")) and len(latex) <= 2 * _LONGEST:
             lines += ["$$", f"{latex_name(one.name)} = {latex} = {_value(one)}", "$$", ""]
-    grid = movers(found)
+    grid = movers(symbolic)
     lines += [f"### {grid.title}", "", "| " + " | ".join(grid.headers) + " |", "|" + "---|" * len(grid.headers)]
     return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in grid.rows)]) + "\n"
 
 
-def to_dict(found: Symbolic) -> dict[str, Any]:
+def to_dict(symbolic: Symbolic) -> dict[str, Any]:
     """Return the same as plain data: every formula, every symbol."""
-    formulas = found.formulas
+    formulas = symbolic.formulas
     return {
         "formulas": [{"name": one.name, "formula": formulas.text(one.line), "value": one.value} for one in formulas],
         "symbols": [
@@ -114,7 +119,7 @@ def to_dict(found: Symbolic) -> dict[str, Any]:
                 "is": one.meaning,
                 "elasticity": one.elasticity,
             }
-            for one in found.known
+            for one in symbolic.known
         ],
         "note": NOTE,
     }

@@ -8,11 +8,12 @@ from symconfig.format import count, gib, percent, seconds, words
 from symconfig.frameworks.extras import Extras
 from symconfig.frameworks.known import BACKENDS
 from symconfig.graph.count import parameters
-from symconfig.plans.beside import beside, opened
+from symconfig.plans.beside import comparisons, opened
 from symconfig.plans.pipeline_layout import is_uneven
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.plans.searched import searched
 from symconfig.report.grid import Block, Grid
+from symconfig.report.rl import whole_step
 from symconfig.units import GIB
 
 _WORDS = ("recompute", "precision", "others")  # columns that are not numbers
@@ -32,9 +33,10 @@ _SHOWN = 0.01  # of the step or of the memory: a smaller part is one of the othe
 
 def blocks(plan: Plan) -> list[Block]:
     """Return what a person decides by, in order; `symconfig explain` has the rest."""
-    shown: list[Block] = [headline(plan), *opened(plan), ranking(plan)]
-    if told := "\n".join([*why(plan), *beside(plan, brief=True)]):
-        shown.append(told)
+    shown: list[Block] = [headline(plan), *opened(plan), *whole_step(plan), ranking(plan)]
+    # Of a step with phases the first table tells which is shorter; these compare one update.
+    if not plan.steps and (remarks := "\n".join([*why(plan), *comparisons(plan, brief=True)])):
+        shown.append(remarks)
     return [*shown, footer(plan, brief=True)]
 
 
@@ -63,7 +65,7 @@ def _shares(values: dict[str, float], whole: float) -> str:
 
 
 def headline(plan: Plan) -> str:
-    """Model, cluster, framework and batch in two lines."""
+    """Describe model, cluster, framework and batch in two lines."""
     best, batch = plan.best, plan.best.batch
     framework = f"{BACKENDS[best.target.backend].label} {best.target.version}"
     runs = f"{framework} through {plan.job.target}" if plan.job.target else framework
@@ -76,7 +78,7 @@ def headline(plan: Plan) -> str:
 
 
 def _adapters(plan: Plan) -> str:
-    """What the job's adapters are; those of a model of its own are in its name."""
+    """Describe the job's adapters; those of a model of its own are in its name."""
     adapter = plan.model.adapter
     if adapter is None or plan.job.lora is None:
         return ""
@@ -87,13 +89,13 @@ def _adapters(plan: Plan) -> str:
 
 
 def ranking(plan: Plan) -> Grid:
-    """One row a candidate, the best first."""
+    """Tabulate candidates, one row each, the best first."""
     numbered = enumerate((plan.best, *plan.alternatives), 1)
     return compared(tuple((str(number), candidate) for number, candidate in numbered))
 
 
 def compared(candidates: Sequence[tuple[str, Candidate]], marked: int = 0) -> Grid:
-    """One row a candidate, each under a name."""
+    """Tabulate candidates, one row each, each under a name."""
     rows = [_row(name, candidate) for name, candidate in candidates]
     names = [name for name in rows[0] if _tells(name, {row[name] for row in rows})]
     return Grid(
@@ -106,7 +108,7 @@ def compared(candidates: Sequence[tuple[str, Candidate]], marked: int = 0) -> Gr
 
 
 def _tells(name: str, values: set[str]) -> bool:
-    """Whether a column with these values says anything."""
+    """Tell whether a column with these values informs at all."""
     if name == "others":
         return values != {""}
     plain = _PLAIN.get(name, "")
@@ -114,7 +116,7 @@ def _tells(name: str, values: set[str]) -> bool:
 
 
 def _row(number: str, candidate: Candidate) -> dict[str, str]:
-    """Cells by column, in order."""
+    """Return a candidate's cells by column, in order."""
     p, o, predicted = candidate.parallel, candidate.options, candidate.predicted
     return {
         "#": number,
@@ -140,39 +142,42 @@ def _row(number: str, candidate: Candidate) -> dict[str, str]:
 
 
 def others_text(candidate: Candidate) -> str:
-    """The options that have no column of their own and are other than the framework's usual ones."""
+    """Spell the options that have no column of their own and differ from the framework's usual ones."""
     o = candidate.options
-    found = []
+    options = []
     if o.optimizer_offload:
-        found.append("optimizer offload" + (f" {percent(o.optimizer_offload)}" if o.optimizer_offload < 1 else ""))
+        options.append("optimizer offload" + (f" {percent(o.optimizer_offload)}" if o.optimizer_offload < 1 else ""))
     if o.param_offload:
-        found.append("parameter offload")
+        options.append("parameter offload")
     if o.activation_offload:
-        found.append("activation offload")
+        options.append("activation offload")
     if o.cp_comm not in (None, "p2p") and candidate.parallel.cp > 1:
-        found.append(f"cp by {o.cp_comm}")
-    found += Extras.planned(candidate).words
+        options.append(f"cp by {o.cp_comm}")
+    options += Extras.planned(candidate).words
     if o.account_for_embedding or o.account_for_loss:
-        found.append("ends as layers")
+        options.append("ends as layers")
     elif o.stage_layout:
-        found.append("uneven stages" if is_uneven(candidate.chunks) else "ends differ")
-    return ", ".join(found)
+        options.append("uneven stages" if is_uneven(candidate.chunks) else "ends differ")
+    return ", ".join(options)
 
 
 def losses(plan: Plan) -> Grid:
-    """What every alternative loses against the best one, and to what; how each stands where the model is off."""
+    """Tabulate what every alternative loses against the best one, and to what.
+
+    How each stands where the model is off.
+    """
     rows = tuple((str(number), *loss(plan.best, candidate)) for number, candidate in enumerate(plan.alternatives, 2))
     if plan.best.judged is None:
         return Grid(("#", "slower by", "because of"), rows, left=(2,), title="What the alternatives lose")
     candidates = (plan.best, *plan.alternatives)
     judged = [_judged(candidate) for candidate in candidates]
-    whole = tuple((number, slower, *told, why) for (number, slower, why), told in zip(
+    whole = tuple((number, slower, *judgement, why) for (number, slower, why), judgement in zip(
         (("1", "", ""), *rows), judged, strict=True))  # fmt: skip
     return Grid(("#", "slower by", *_JUDGED, "because of"), whole, left=(2 + len(_JUDGED),), title=SURE)
 
 
 def _judged(candidate: Candidate) -> tuple[str, ...]:
-    """Cells of how a plan stands under draws of what is uncertain."""
+    """Return the cells of how a plan stands under draws of what is uncertain."""
     judged = candidate.judged
     if judged is None:
         return ("",) * len(_JUDGED)
@@ -182,7 +187,7 @@ def _judged(candidate: Candidate) -> tuple[str, ...]:
 
 
 def loss(best: Candidate, other: Candidate) -> tuple[str, str]:
-    """The relative loss in step time, and the parts of the step that it comes from, the largest first."""
+    """Return the relative loss in step time, and the parts of the step that it comes from, the largest first."""
     base = best.predicted.step_s
     delta = other.predicted.step_s - base
     parts = _differences(best.predicted.time, other.predicted.time)
@@ -200,7 +205,7 @@ def loss(best: Candidate, other: Candidate) -> tuple[str, str]:
 
 
 def _differences(ours: dict[str, float], theirs: dict[str, float]) -> list[tuple[str, float]]:
-    """Per part, theirs minus ours: the largest loss first, names break ties."""
+    """List, per part, theirs minus ours: the largest loss first, names break ties."""
     names = sorted({*ours, *theirs})
     values = [(name, theirs.get(name, 0.0) - ours.get(name, 0.0)) for name in names]
     return sorted(values, key=lambda item: -item[1])
@@ -236,7 +241,7 @@ def parts(plan: Plan, title: str = "Where plan 1 spends") -> Grid:
 
 
 def _sorted(values: dict[str, float]) -> list[tuple[str, float]]:
-    """Parts that are not zero, the largest first, names break ties."""
+    """Sort the parts that are not zero, the largest first, names break ties."""
     return sorted(((name, value) for name, value in values.items() if value), key=lambda item: (-item[1], item[0]))
 
 

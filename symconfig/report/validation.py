@@ -19,13 +19,13 @@ _NOTHING = "-"
 
 
 def blocks(scores: Sequence[Source]) -> list[Block]:
-    """The scores for a person."""
+    """Show the scores for a person."""
     grids = (_times(scores), _layers(scores), _memory(scores), _ooms(scores), _sweeps(scores), _growths(scores))
     return [*(grid for grid in grids if grid.rows), _counts(scores), *_ignored(scores), *_skipped(scores)]
 
 
 def _parts(source: Source, get: Callable[[Source | Scored], Error | None]) -> Iterator[tuple[str, Error]]:
-    """The source's error, and those of its stated and assumed rows apart where it has both."""
+    """Yield the source's error, and those of its stated and assumed rows apart where it has both."""
     whole, stated, assumed = get(source), get(source.stated), get(source.assumed)
     if whole is not None:
         yield source.name + ("" if stated else " *"), whole
@@ -35,7 +35,7 @@ def _parts(source: Source, get: Callable[[Source | Scored], Error | None]) -> It
 
 
 def _times(scores: Sequence[Source]) -> Grid:
-    rows = ((name, *_error(found)) for source in scores for name, found in _parts(source, lambda part: part.time))
+    rows = ((name, *_error(error)) for source in scores for name, error in _parts(source, lambda part: part.time))
     headers = ("source", "rows", "MAPE", "bias", "in 10 %", "worst", "worst row")
     return Grid(headers, tuple(rows), left=(0, 6), title="Seconds of a step, predicted against measured")
 
@@ -48,9 +48,9 @@ def _layers(scores: Sequence[Source]) -> Grid:
 
 def _memory(scores: Sequence[Source]) -> Grid:
     rows = (
-        (name, *_error(found, low=True))
+        (name, *_error(error, low=True))
         for source in scores
-        for name, found in _parts(source, lambda part: part.memory)
+        for name, error in _parts(source, lambda part: part.memory)
     )
     headers = ("source", "rows", "MAPE", "bias", "in 10 %", "too low by", "lowest row")
     return Grid(headers, tuple(rows), left=(0, 6), title="Peak memory, predicted against measured")
@@ -69,15 +69,15 @@ def _ooms(scores: Sequence[Source]) -> Grid:
     rows = tuple(
         (
             source.name,
-            count(found.ran_out),
-            count(found.found),
-            _share(found.recall),
-            count(found.ran),
-            count(found.alarms),
-            _share(found.false_rate),
+            count(oom.ran_out),
+            count(oom.caught),
+            _share(oom.recall),
+            count(oom.ran),
+            count(oom.alarms),
+            _share(oom.false_rate),
         )
         for source in scores
-        if (found := source.oom) and (found.ran_out or found.alarms)
+        if (oom := source.oom) and (oom.ran_out or oom.alarms)
     )
     headers = ("source", "ran out", "found", "recall", "ran", "called out", "false alarms")
     title = "Out of memory at no safety margin, where runs ran out or were called so"
@@ -122,14 +122,14 @@ def _growths(scores: Sequence[Source]) -> Grid:
     rows = tuple(
         (
             source.name,
-            found.model,
-            f"{count(found.gpus[0])} to {count(found.gpus[1])}",
-            _signed(found.measured),
-            _signed(found.predicted),
-            f"{100 * (found.predicted - found.measured):+.1f}",
+            growth.model,
+            f"{count(growth.gpus[0])} to {count(growth.gpus[1])}",
+            _signed(growth.measured),
+            _signed(growth.predicted),
+            f"{100 * (growth.predicted - growth.measured):+.1f}",
         )
         for source in scores
-        for found in source.growths
+        for growth in source.growths
     )
     headers = ("source", "model", "GPUs", "measured", "predicted", "points off")
     return Grid(headers, rows, left=(0, 1), title="Growth of a step, one plan on the fewest GPUs and on the most")
@@ -165,17 +165,17 @@ def _rows(n: int) -> str:
 
 
 def _ignored(scores: Sequence[Source]) -> list[Block]:
-    """Options that rows state and no prediction takes in."""
+    """Show the options that rows state and no prediction takes in."""
     lines = []
     for source in scores:
-        found = Counter(option for item in source.rows for option in item.case.ignored)
-        text = "; ".join(f"{option} ({_rows(rows)})" for option, rows in found.most_common())
-        lines += [f"{source.name}, {text}"] if found else []
+        counts = Counter(option for item in source.rows for option in item.case.ignored)
+        text = "; ".join(f"{option} ({_rows(rows)})" for option, rows in counts.most_common())
+        lines += [f"{source.name}, {text}"] if counts else []
     return ["\n".join(["Stated, and not predicted with", *lines])] if lines else []
 
 
 def _skipped(scores: Sequence[Source]) -> list[Block]:
-    """Reasons; rows with the same one together."""
+    """Show the reasons; rows with the same one together."""
     lines = []
     for source in scores:
         for reason in dict.fromkeys(why for _, why in source.skipped):
@@ -186,7 +186,7 @@ def _skipped(scores: Sequence[Source]) -> list[Block]:
 
 
 def to_dict(scores: Sequence[Source]) -> dict[str, Any]:
-    """The scores as plain data."""
+    """Return the scores as plain data."""
     return {
         "schema": "symconfig.validate/1",
         "sources": [_source(source) for source in scores],
@@ -203,7 +203,7 @@ def _source(source: Source) -> dict[str, Any]:
         **_part(source),
         "skipped": len(source.skipped),
         "sweeps": [_sweep(sweep) for sweep in source.sweeps],
-        "growths": [_growth(found) for found in source.growths],
+        "growths": [_growth(growth) for growth in source.growths],
         "stated": _part(source.stated),
         "assumed": _part(source.assumed),
     }
@@ -242,7 +242,7 @@ def _oom(oom: Oom | None) -> dict[str, Any] | None:
     return {
         "n": oom.ran_out + oom.ran,
         "ran_out": oom.ran_out,
-        "found": oom.found,
+        "found": oom.caught,
         "recall": _maybe(oom.recall),
         "ran": oom.ran,
         "false_oom": oom.alarms,
@@ -268,13 +268,13 @@ def _sweep(sweep: Sweep) -> dict[str, Any]:
     }
 
 
-def _growth(found: Growth) -> dict[str, Any]:
+def _growth(growth: Growth) -> dict[str, Any]:
     return {
-        "model": found.model,
-        "gpus": list(found.gpus),
-        "rows": list(found.rows),
-        "measured": tidy(found.measured),
-        "predicted": tidy(found.predicted),
+        "model": growth.model,
+        "gpus": list(growth.gpus),
+        "rows": list(growth.rows),
+        "measured": tidy(growth.measured),
+        "predicted": tidy(growth.predicted),
     }
 
 

@@ -37,7 +37,7 @@ _BAND = 0.1
 
 
 def check(path: Path) -> None:
-    """Raises InputError when the picture cannot be written: before a minute of work, not after it."""
+    """Check that the picture can be written, before a minute of work: raise InputError where not."""
     if path.suffix.lower() not in ENDINGS:
         need = "a file that ends in " + " or ".join(ENDINGS)
         raise InputError(Problem("no picture has this ending", field="--plot", got=path.suffix or str(path), need=need))
@@ -53,9 +53,11 @@ def check(path: Path) -> None:
 
 
 def points(scores: Sequence[Source]) -> list[tuple[str, list[tuple[float, float]]]]:
-    """By source: measured and predicted seconds of each row that has a time."""
-    found = ((source.name, [(item.time[1], item.time[0]) for item in source.rows if item.time]) for source in scores)
-    return [(name, pairs) for name, pairs in found if pairs]
+    """Return, by source, measured and predicted seconds of each row that has a time."""
+    by_source = (
+        (source.name, [(item.time[1], item.time[0]) for item in source.rows if item.time]) for source in scores
+    )
+    return [(name, pairs) for name, pairs in by_source if pairs]
 
 
 def plot(scores: Sequence[Source], path: Path) -> None:
@@ -112,7 +114,7 @@ def plot(scores: Sequence[Source], path: Path) -> None:
 
 
 def save(figure: Any, path: Path) -> None:
-    """Whole or not at all, and without a date in it."""
+    """Save the figure, whole or not at all, and without a date in it."""
     import matplotlib
 
     kind = path.suffix.lower().removeprefix(".")

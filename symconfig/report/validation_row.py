@@ -26,22 +26,28 @@ _FROM = {
 }
 
 
-def blocks(found: Breakdown) -> list[Block]:
-    """The row for a person."""
-    shown: list[Block] = [_headline(found), _stated(found), _assumed(found), _time(found), _work(found)]
-    if found.item.layers:
-        shown.append(_layers(found))
-    return [*shown, _memory(found), _stages(found), _verdict(found)]
+def blocks(breakdown: Breakdown) -> list[Block]:
+    """Show the row for a person."""
+    shown: list[Block] = [
+        _headline(breakdown),
+        _stated(breakdown),
+        _assumed(breakdown),
+        _time(breakdown),
+        _work(breakdown),
+    ]
+    if breakdown.item.layers:
+        shown.append(_layers(breakdown))
+    return [*shown, _memory(breakdown), _stages(breakdown), _verdict(breakdown)]
 
 
-def _headline(found: Breakdown) -> str:
-    row = found.item.row
-    text = f"{row.id} of {found.source}: {row.task}"
+def _headline(breakdown: Breakdown) -> str:
+    row = breakdown.item.row
+    text = f"{row.id} of {breakdown.source}: {row.task}"
     return text + (f". Note: {row.note}" if row.note else "")
 
 
-def _stated(found: Breakdown) -> Grid:
-    rows = tuple((name, _words(values)) for name, values in found.stated)
+def _stated(breakdown: Breakdown) -> Grid:
+    rows = tuple((name, _words(values)) for name, values in breakdown.stated)
     return Grid(("", ""), rows, left=(0, 1), title="Stated by the row")
 
 
@@ -57,8 +63,8 @@ def _value(value: Any) -> str:
     return "yes" if value is True else "no" if value is False else str(value)
 
 
-def _assumed(found: Breakdown) -> str:
-    case = found.item.case
+def _assumed(breakdown: Breakdown) -> str:
+    case = breakdown.item.case
     lines = []
     if case.documented:
         lines += ["Stated for the whole source by its text, recipes or code", *_list(case.documented)]
@@ -77,21 +83,23 @@ def _list(values: tuple[tuple[str, str], ...]) -> list[str]:
     return [f"  {name}: {value}" for name, value in values]
 
 
-def _time(found: Breakdown) -> Grid:
-    time = found.item.time
-    total = sum(part.value for part in found.time)
-    rows = [(part.name, seconds(part.value), percent(part.share), _needed(part)) for part in found.time if part.value]
+def _time(breakdown: Breakdown) -> Grid:
+    time = breakdown.item.time
+    total = sum(part.value for part in breakdown.time)
+    rows = [
+        (part.name, seconds(part.value), percent(part.share), _needed(part)) for part in breakdown.time if part.value
+    ]
     rows.append(("predicted", seconds(total), percent(1.0), ""))
     if time:
-        source = _FROM.get(found.item.time_from or "", "")
+        source = _FROM.get(breakdown.item.time_from or "", "")
         rows.append(("measured", seconds(time[1]), percent(time[1] / time[0]), source))
         rows.append(("error", "", _signed(time), ""))
     return _sum("seconds of a step", "s", rows, bool(time))
 
 
-def _work(found: Breakdown) -> Grid:
-    """Those of at least a thousandth of the step."""
-    step = found.item.prediction.predicted.step_s
+def _work(breakdown: Breakdown) -> Grid:
+    """Tabulate the work of at least a thousandth of the step."""
+    step = breakdown.item.prediction.predicted.step_s
     rows = tuple(
         (
             each.name,
@@ -100,7 +108,7 @@ def _work(found: Breakdown) -> Grid:
             seconds(each.hidden_s),
             percent(each.total_s / step),
         )
-        for each in found.work
+        for each in breakdown.work
         if each.total_s + each.hidden_s > 1e-3 * step
     )
     return Grid(
@@ -119,45 +127,47 @@ def _signed(pair: tuple[float, float]) -> str:
     return f"{100 * (pair[0] / pair[1] - 1):+.1f} %"
 
 
-def _layers(found: Breakdown) -> Grid:
-    m = found.item.row.measured
+def _layers(breakdown: Breakdown) -> Grid:
+    m = breakdown.item.row.measured
     names = [name for name, ms in (("forward", m.layer_forward_ms), ("backward", m.layer_backward_ms)) if ms]
     rows = tuple(
         (name, f"{1e3 * pair[0]:.3f}", f"{1e3 * pair[1]:.3f}", _signed(pair))
-        for name, pair in zip(names, found.item.layers, strict=True)
+        for name, pair in zip(names, breakdown.item.layers, strict=True)
     )
     return Grid(("one layer", "predicted ms", "measured ms", "error"), rows)
 
 
-def _memory(found: Breakdown) -> Grid:
-    memory = found.item.memory
-    total = sum(part.value for part in found.memory)
-    rows = [(part.name, gib(part.value), percent(part.share), _needed(part)) for part in found.memory if part.value]
+def _memory(breakdown: Breakdown) -> Grid:
+    memory = breakdown.item.memory
+    total = sum(part.value for part in breakdown.memory)
+    rows = [(part.name, gib(part.value), percent(part.share), _needed(part)) for part in breakdown.memory if part.value]
     rows.append(("predicted", gib(total), percent(1.0), ""))
     if memory:
         rows.append(("measured", gib(memory[1]), percent(memory[1] / memory[0]), ""))
         rows.append(("error", "", _signed(memory), ""))
-    return _sum("memory", "GiB", rows, bool(memory), f"Memory: {found.figure}")
+    return _sum("memory", "GiB", rows, bool(memory), f"Memory: {breakdown.figure}")
 
 
 def _sum(what: str, unit: str, rows: Sequence[tuple[str, ...]], measured: bool, title: str = "") -> Grid:
-    """Terms and their sum; what each would have to be, where something was measured."""
+    """Tabulate terms and their sum; what each would have to be, where something was measured."""
     headers = (what, unit, "share", "alone it would meet the measurement at")[: 4 if measured else 3]
     return Grid(headers, tuple(row[: len(headers)] for row in rows), left=(0, 3), title=title)
 
 
-def _stages(found: Breakdown) -> Grid:
-    names = [name for name, _ in found.stages[0].parts if any(dict(stage.parts)[name] for stage in found.stages)]
+def _stages(breakdown: Breakdown) -> Grid:
+    names = [
+        name for name, _ in breakdown.stages[0].parts if any(dict(stage.parts)[name] for stage in breakdown.stages)
+    ]
     rows = tuple(
         (
             str(stage.first) if stage.first == stage.last else f"{stage.first}-{stage.last}",
             *(gib(dict(stage.parts)[name]) for name in names),
             gib(stage.peak),
         )
-        for stage in found.stages
+        for stage in breakdown.stages
     )
     if len(rows) > _STAGES:
-        fullest = max(range(len(rows)), key=lambda index: found.stages[index].peak)
+        fullest = max(range(len(rows)), key=lambda index: breakdown.stages[index].peak)
         shown = sorted({*range(_STAGES - 3), fullest, len(rows) - 2, len(rows) - 1})
         left = tuple("" for _ in (*names, "allocated"))
         rows = tuple(
@@ -168,31 +178,31 @@ def _stages(found: Breakdown) -> Grid:
     return Grid(("stage", *names, "allocated"), rows, title="GiB at the peak of every pipeline stage")
 
 
-def _verdict(found: Breakdown) -> str:
-    item = found.item
+def _verdict(breakdown: Breakdown) -> str:
+    item = breakdown.item
     gpu = item.case.cluster.gpu
     used, limit = item.prediction.predicted.device_bytes, gpu.memory_bytes.value
-    said = "it ran out of memory" if item.row.measured.oom else "it ran"
+    outcome = "it ran out of memory" if item.row.measured.oom else "it ran"
     word = "does not fit" if item.oom else "fits"
-    return f"Predicted: {gib(used)} of {gib(limit)} GiB of a {gpu.product}: it {word}. Measured: {said}."
+    return f"Predicted: {gib(used)} of {gib(limit)} GiB of a {gpu.product}: it {word}. Measured: {outcome}."
 
 
-def to_dict(found: Breakdown) -> dict[str, Any]:
-    """The row as plain data."""
-    item = found.item
+def to_dict(breakdown: Breakdown) -> dict[str, Any]:
+    """Return the row as plain data."""
+    item = breakdown.item
     return {
         "schema": "symconfig.validate.row/1",
         "id": item.row.id,
-        "source": found.source,
-        "stated": {name: dict(values) for name, values in found.stated},
+        "source": breakdown.source,
+        "stated": {name: dict(values) for name, values in breakdown.stated},
         "assumed": [{"name": name, "value": value} for name, value in item.case.taken],
         "documented": [{"name": name, "value": value} for name, value in item.case.documented],
         "reason": item.case.reason if item.case.taken or item.case.documented else None,
         "time": {
-            "predicted_s": tidy(sum(part.value for part in found.time)),
+            "predicted_s": tidy(sum(part.value for part in breakdown.time)),
             "measured_s": tidy(item.time[1]) if item.time else None,
             "measured_from": item.time_from,
-            "parts": [_part(part, "seconds") for part in found.time],
+            "parts": [_part(part, "seconds") for part in breakdown.time],
             "work": [
                 {
                     "name": each.name,
@@ -200,14 +210,14 @@ def to_dict(found: Breakdown) -> dict[str, Any]:
                     "backward_s": tidy(each.backward_s),
                     "hidden_s": tidy(each.hidden_s),
                 }
-                for each in found.work
+                for each in breakdown.work
             ],
         },
         "memory": {
-            "figure": found.figure,
-            "predicted_bytes": tidy(sum(part.value for part in found.memory)),
+            "figure": breakdown.figure,
+            "predicted_bytes": tidy(sum(part.value for part in breakdown.memory)),
             "measured_bytes": tidy(item.memory[1]) if item.memory else None,
-            "parts": [_part(part, "bytes") for part in found.memory],
+            "parts": [_part(part, "bytes") for part in breakdown.memory],
         },
         "stages": [
             {
@@ -216,7 +226,7 @@ def to_dict(found: Breakdown) -> dict[str, Any]:
                 "peak_bytes": tidy(stage.peak),
                 "parts": {name: tidy(value) for name, value in stage.parts},
             }
-            for stage in found.stages
+            for stage in breakdown.stages
         ],
         "device_bytes": item.prediction.predicted.device_bytes,
         "predicted_oom": item.oom,

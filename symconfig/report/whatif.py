@@ -11,21 +11,21 @@ from symconfig.runs.whatif.vary import Vary
 from symconfig.runs.whatif.whatif import Line, Map, WhatIf, borders
 
 
-def blocks(found: WhatIf) -> list[Block]:
+def blocks(what_if: WhatIf) -> list[Block]:
     """Return everything that is shown, in order."""
     weighed = (
-        f"{several(found.plans, 'plan')} were made, which weighed {count(found.weighed)} candidates. Between two "
+        f"{several(what_if.plans, 'plan')} were made, which weighed {count(what_if.weighed)} candidates. Between two "
         "values that were planned and have the same best plan, no other plan was looked for."
     )
-    shown: list[Block] = [f"now: {found.now.name}"]
-    for one in found.lines:
+    shown: list[Block] = [f"now: {what_if.now.name}"]
+    for one in what_if.lines:
         shown += [line(one), *_borders(one)]
     return [*shown, weighed]
 
 
 def _borders(one: Line) -> list[str]:
     """Return a sentence for each border: which plan is the faster on which side of it, by the options that differ."""
-    said = []
+    sentences = []
     for border in borders(one):
         last, first = _value(one.vary, border.last), _value(one.vary, border.first)
         below, above = ", ".join(border.below), ", ".join(border.above)
@@ -35,8 +35,8 @@ def _borders(one: Line) -> list[str]:
         else:
             side, end = ("from", first) if above else ("only up to", last)
             text = f"A plan fits {side} {one.vary.name} {end}{' on' if above else ''}: {above or below}."
-        said.append(text)
-    return ["\n".join(said)] if said else []
+        sentences.append(text)
+    return ["\n".join(sentences)] if sentences else []
 
 
 def line(one: Line) -> Grid:
@@ -64,11 +64,11 @@ def _seconds(value: float | None) -> str:
     return "" if value is None else seconds(value)
 
 
-def to_dict(found: WhatIf) -> dict[str, Any]:
+def to_dict(what_if: WhatIf) -> dict[str, Any]:
     """Return the same as plain data."""
     return {
         "schema": "symconfig.whatif/1",
-        "now": asdict(found.now),
+        "now": asdict(what_if.now),
         "lines": [
             {
                 "name": one.vary.name,
@@ -87,11 +87,11 @@ def to_dict(found: WhatIf) -> dict[str, Any]:
                 ],
                 "borders": [asdict(border) for border in borders(one)],
             }
-            for one in found.lines
+            for one in what_if.lines
         ],
-        "map": None if found.map is None else _map(found.map),
-        "searches": found.plans,
-        "candidates": found.weighed,
+        "map": None if what_if.map is None else _map(what_if.map),
+        "searches": what_if.plans,
+        "candidates": what_if.weighed,
     }
 
 

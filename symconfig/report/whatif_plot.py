@@ -10,16 +10,16 @@ from symconfig.runs.whatif.vary import Vary
 from symconfig.runs.whatif.whatif import Line, Map, WhatIf
 
 
-def plot(found: WhatIf, path: Path) -> None:
+def plot(what_if: WhatIf, path: Path) -> None:
     """Draw the map of two names, or the step over the ranges of one, a colour for each plan."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 6), layout="constrained")
     axes = figure.add_subplot()
-    if found.map is not None:
-        _draw_map(axes, found.map)
+    if what_if.map is not None:
+        _draw_map(axes, what_if.map)
     else:
-        _draw_line(axes, found.lines[0])
+        _draw_line(axes, what_if.lines[0])
     figure.legend(loc="outside lower center", fontsize=8)
     save(figure, path)
 

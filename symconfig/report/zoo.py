@@ -18,8 +18,8 @@ _BILLION, _MILLION = 1e9, 1e6
 _SHOWN = ("name", "source", "aliases", "schema_")  # in the title, or below it
 
 
-def cluster_list(found: Sequence[ClusterLine]) -> list[Block]:
-    """One line a cluster."""
+def cluster_list(lines: Sequence[ClusterLine]) -> list[Block]:
+    """List clusters, one line each."""
     rows = tuple(
         (
             one.name,
@@ -30,7 +30,7 @@ def cluster_list(found: Sequence[ClusterLine]) -> list[Block]:
             f"{one.link_bytes_per_s / _GIGA:.4g}",
             f"{one.network_bytes_per_s / _GIGA:.3g}" if one.network_bytes_per_s is not None else "none",
         )
-        for one in found
+        for one in lines
     )
     headers = ("name", "GPU", "GiB", "TFLOP/s", "a node", "link", "network")
     return [
@@ -42,8 +42,8 @@ def cluster_list(found: Sequence[ClusterLine]) -> list[Block]:
     ]
 
 
-def model_list(found: Sequence[ModelLine]) -> list[Block]:
-    """One line a model."""
+def model_list(lines: Sequence[ModelLine]) -> list[Block]:
+    """List models, one line each."""
     rows = tuple(
         (
             one.name,
@@ -55,7 +55,7 @@ def model_list(found: Sequence[ModelLine]) -> list[Block]:
             str(one.num_experts or ""),
             "" if one.task == "pretrain" else one.task,
         )
-        for one in found
+        for one in lines
     )
     headers = ("name", "parameters", "active", "layers", "hidden", "tokens", "experts", "adapter")
     return [
@@ -67,7 +67,7 @@ def model_list(found: Sequence[ModelLine]) -> list[Block]:
 
 
 def cluster_shown(cluster: ClusterDescriptor) -> list[Block]:
-    """All that a cluster states, each number with its uncertainty and source."""
+    """Show all that a cluster states, each number with its uncertainty and source."""
     plain = tuple(
         (words(name), _text(value))
         for name, value in _fields(cluster)
@@ -81,7 +81,7 @@ def cluster_shown(cluster: ClusterDescriptor) -> list[Block]:
 
 
 def model_shown(model: ModelDescriptor) -> list[Block]:
-    """All that a model states, and its parameters."""
+    """Show all that a model states, and its parameters."""
     counted = parameters(model)
     rows = [(words(name), _text(value)) for name, value in _stated(model) if name not in _SHOWN]
     sizes = [
@@ -112,7 +112,7 @@ def _rows(section: BaseModel, prefix: str = "") -> Iterator[tuple[str, str, str,
 
 
 def _amount(name: str, called: str, value: float) -> tuple[str, str]:
-    """A number with its unit, and the field's name without it."""
+    """Format a number with its unit, and the field's name without it."""
     scales = (
         ("peak_flops", "", f"{value / _TERA:,.5g} TFLOP/s"),
         ("_bytes_per_s", " bytes per s", f"{value / _GIGA:,.5g} GB/s"),
@@ -132,7 +132,7 @@ def _fields(section: BaseModel) -> Iterator[tuple[str, object]]:
 
 
 def _stated(section: BaseModel, prefix: str = "") -> Iterator[tuple[str, object]]:
-    """The fields that differ from their defaults, those of sections with the section's name."""
+    """Yield the fields that differ from their defaults, those of sections with the section's name."""
     for name, field in type(section).model_fields.items():
         value = getattr(section, name)
         if isinstance(value, BaseModel):

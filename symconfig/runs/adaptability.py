@@ -68,13 +68,12 @@ class Case:
 
     @property
     def name(self) -> str:
-        """The change as a person asked for it."""
+        """Name the change as a person would write it."""
         return ", ".join(f"{name}={value}" for name, value in self.change.items())
 
     @property
     def gain(self) -> float | None:
-        """How many times faster the new strategy is; None where the old one does not run, or only with what the new one
-        does without."""
+        """Return how many times faster the new strategy is; None where the old one cannot run as it is."""
         kept, anew = self.kept.tokens_per_s, self.replanned.tokens_per_s
         if set(self.kept.eased) - set(self.replanned.eased):
             return None
@@ -82,7 +81,7 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Setting:
     """A model, a cluster and a job, before a change or after it."""
 
     model: ModelDescriptor
@@ -90,29 +89,29 @@ class Asked:
     job: Job
 
 
-def adaptability(asked: Asked, changes: Sequence[Change], progress: Progress | None = None) -> tuple[Case, ...]:
+def adaptability(setting: Setting, changes: Sequence[Change], progress: Progress | None = None) -> tuple[Case, ...]:
     """Keep the plan of a job through each change, and plan anew. Raises InputError with every change that is none;
     InfeasibleError where there is no plan before the changes."""
-    after, problems = list[Asked](), list[Problem]()
+    after, problems = list[Setting](), list[Problem]()
     for change in changes:
         try:
-            after.append(changed(asked, change))
+            after.append(changed(setting, change))
         except InputError as error:
             problems += error.problems
     if problems:
         raise InputError(problems)
-    before = best_plan(asked.model, asked.cluster, asked.job, top=1, progress=progress)
+    before = best_plan(setting.model, setting.cluster, setting.job, top=1, progress=progress)
     return tuple(_case(before, change, new, progress) for change, new in zip(changes, after, strict=True))
 
 
-def _case(before: Plan, change: Change, after: Asked, progress: Progress | None) -> Case:
+def _case(before: Plan, change: Change, after: Setting, progress: Progress | None) -> Case:
     pins = dict(_kept(before, after))
     job = after.job.model_copy(update={"pins": {**after.job.pins, **pins}})
     kept = _outcome(replace(after, job=job), progress)
     return Case(change, Outcome(before), pins, kept, _outcome(after, progress))
 
 
-def _kept(before: Plan, after: Asked) -> Iterator[tuple[str, str]]:
+def _kept(before: Plan, after: Setting) -> Iterator[tuple[str, str]]:
     """Yield the old plan's choices that the changed job can be asked to keep: all but those that it has nothing for."""
     for name in KEPT:
         try:
@@ -124,20 +123,20 @@ def _kept(before: Plan, after: Asked) -> Iterator[tuple[str, str]]:
         yield name, value
 
 
-def _outcome(asked: Asked, progress: Progress | None) -> Outcome:
+def _outcome(setting: Setting, progress: Progress | None) -> Outcome:
     try:
-        return Outcome(best_plan(asked.model, asked.cluster, asked.job, top=1, progress=progress))
+        return Outcome(best_plan(setting.model, setting.cluster, setting.job, top=1, progress=progress))
     except SymconfigError as error:
         return Outcome(None, error.problems[0].what)
 
 
-def changed(asked: Asked, change: Change) -> Asked:
+def changed(setting: Setting, change: Change) -> Setting:
     """Apply a change: fields of the job, `model` and `cluster` by name, `experts=N`, or fields of the model, with dots
     between a section and its field. Raises InputError with all that is wrong."""
     problems = list[Problem]()
     jobs = {name: value for name, value in change.items() if name in Job.model_fields and name not in _NOT_CHANGED}
     rest = {name: value for name, value in change.items() if name not in jobs}
-    model, cluster = asked.model, asked.cluster
+    model, cluster = setting.model, setting.cluster
     for name in [name for name in _WHOLE if name in rest]:
         try:
             if name == "model":
@@ -150,7 +149,7 @@ def changed(asked: Asked, change: Change) -> Asked:
         model = _model(model, rest)
     except InputError as error:
         problems += error.problems
-    data = json.loads(asked.job.model_dump_json(by_alias=True, exclude_unset=True))
+    data = json.loads(setting.job.model_dump_json(by_alias=True, exclude_unset=True))
     data |= {"model": model.name, "cluster": cluster.name, **{name: _read(value) for name, value in jobs.items()}}
     try:
         job = validate(Document(data, file=""), Job)
@@ -158,7 +157,7 @@ def changed(asked: Asked, change: Change) -> Asked:
         raise InputError([*problems, *error.problems]) from None
     if problems:
         raise InputError(problems)
-    return Asked(model, cluster, job)
+    return Setting(model, cluster, job)
 
 
 def _model(model: ModelDescriptor, fields: Change) -> ModelDescriptor:
@@ -179,8 +178,8 @@ def _model(model: ModelDescriptor, fields: Change) -> ModelDescriptor:
                 *_WHOLE,
                 *ModelDescriptor.model_fields,
             ]
-            near = get_close_matches(name, known, n=1)
-            hint = near[0] if near else None
+            close = get_close_matches(name, known, n=1)
+            hint = close[0] if close else None
             problems.append(Problem("is no field of the job or of the model", field=f"change.{name}", hint=hint))
             continue
         assert isinstance(inside, dict)
@@ -198,8 +197,8 @@ def _experts(model: ModelDescriptor, count: Any) -> dict[str, Any]:
     made = Experts(
         num_experts=1, num_experts_per_tok=1, moe_intermediate_size=model.intermediate_size, norm_topk_prob=True
     )
-    told = json.loads(made.model_dump_json(exclude_defaults=True))
-    return {**told, "num_experts": count, "num_experts_per_tok": _CHOSEN_PER_TOKEN}
+    fields = json.loads(made.model_dump_json(exclude_defaults=True))
+    return {**fields, "num_experts": count, "num_experts_per_tok": _CHOSEN_PER_TOKEN}
 
 
 def _read(text: str) -> Any:
@@ -217,14 +216,14 @@ def _read(text: str) -> Any:
 
 def parsed(words: Iterable[str]) -> tuple[Change, ...]:
     """Read `name=value`, several with commas between. Raises InputError with all that are not of this form."""
-    found, problems = list[Change](), list[Problem]()
+    changes, problems = list[Change](), list[Problem]()
     for word in words:
         parts = [part.partition("=") for part in word.split(",")]
         if any(not name.strip() or not sign or not value.strip() for name, sign, value in parts):
             need = "NAME=VALUE, or several with commas between"
             problems.append(Problem("is no change", field="--change", got=word, need=need))
             continue
-        found.append({name.strip(): value.strip() for name, _, value in parts})
+        changes.append({name.strip(): value.strip() for name, _, value in parts})
     if problems:
         raise InputError(problems)
-    return tuple(found)
+    return tuple(changes)

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Iterator
 from symconfig.descriptor.document import nearest
 from symconfig.descriptor.job import ALL_LINEAR, OF_ATTENTION, OF_MLP, TARGET_GROUPS, Job, Lora
 from symconfig.descriptor.model import Adapter, AdapterTarget, ModelDescriptor
+from symconfig.descriptor.training import WITH_OR_WITHOUT
 from symconfig.errors import InputError, Problem
 from symconfig.frameworks.known import BACKENDS
 from symconfig.graph.adaptable import ATTENTION, MLP, Targets, layers, targets
@@ -26,19 +27,19 @@ def adapted(model: ModelDescriptor, job: Job) -> tuple[ModelDescriptor, Job]:
     A model that has them already stays as it is. Raises InputError for what the model lacks, and where the job and the
     model's own adapter say two things.
     """
-    if job.lora is not None and job.task not in (None, "lora"):
+    if job.lora is not None and job.task not in (None, "lora", *WITH_OR_WITHOUT):
         raise InputError(
-            Problem("trains no adapters, and the job asks for some", field="task", got=job.task, need="lora")
+            Problem("trains no adapters, and the job asks for some", field="task", got=job.task, need="lora or dpo")
         )
     if not job.wants_adapters or (job.lora is None and model.adapter is not None):
         return model, job
     lora = job.lora or Lora()
-    asked = _adapter(lora, model, job)
+    adapter = _adapter(lora, model, job)
     if model.adapter is None:
-        model = model.model_copy(update={"adapter": asked})
-    elif problems := list(_against(model, asked, lora)):
+        model = model.model_copy(update={"adapter": adapter})
+    elif problems := list(_against(model, adapter, lora)):
         raise InputError(problems)
-    return model, job.model_copy(update={"task": "lora", "lora": lora})
+    return model, job.model_copy(update={"task": job.task or "lora", "lora": lora})
 
 
 def bare(model: ModelDescriptor, job: Job) -> ModelDescriptor:
@@ -56,18 +57,18 @@ def _adapter(lora: Lora, model: ModelDescriptor, job: Job) -> Adapter:
     )
 
 
-def _against(model: ModelDescriptor, asked: Adapter, lora: Lora) -> Iterator[Problem]:
+def _against(model: ModelDescriptor, adapter: Adapter, lora: Lora) -> Iterator[Problem]:
     """Yield where what a job says is not what the model's own adapter says."""
     own = model.adapter
     assert own is not None
-    told = {
-        "method": (own.method, asked.method),
-        "r": (own.r, asked.r),
-        "alpha": (own.lora_alpha, asked.lora_alpha),
-        "targets": (own.target_modules, asked.target_modules),
-        "dropout": (own.lora_dropout, asked.lora_dropout),
+    values = {
+        "method": (own.method, adapter.method),
+        "r": (own.r, adapter.r),
+        "alpha": (own.lora_alpha, adapter.lora_alpha),
+        "targets": (own.target_modules, adapter.target_modules),
+        "dropout": (own.lora_dropout, adapter.lora_dropout),
     }
-    for name, (mine, other) in told.items():
+    for name, (mine, other) in values.items():
         same = set(mine) == set(other) if isinstance(mine, tuple) and isinstance(other, tuple) else mine == other
         if name in lora.model_fields_set and not same:
             yield Problem(
@@ -95,8 +96,8 @@ def _modules(lora: Lora, model: ModelDescriptor, job: Job) -> Targets:
     fuses = BACKENDS[_backend(model, job)].fuses(model)
     named, problems = list[str](), list[Problem]()
     for target in lora.targets:
-        found, problem = _found(target, known, model, fuses)
-        named += found
+        selected, problem = _targets(target, known, model, fuses)
+        named += selected
         problems += [problem] if problem else []
     if problems:
         raise InputError(problems)
@@ -111,7 +112,7 @@ def _backend(model: ModelDescriptor, job: Job) -> str:
     return target_of(model, job).assumes.get("backend", job.backend)
 
 
-def _found(
+def _targets(
     target: str, known: Targets, model: ModelDescriptor, fuses: Collection[AdapterTarget]
 ) -> tuple[Iterable[str], Problem | None]:
     """Return the modules that one target means, or what is wrong about it. fuses: the framework's fused layers."""

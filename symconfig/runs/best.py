@@ -16,7 +16,7 @@ from symconfig.runs import sayable
 from symconfig.runs.adapted import adapted
 from symconfig.runs.imaged import imaged
 from symconfig.runs.recipes.near import near_recipe
-from symconfig.solve.answer import answer
+from symconfig.solve.answer import answer, refused
 
 
 def best_plan(
@@ -35,18 +35,25 @@ def best_plan(
     told before the search.
     """
     model, job = prepared(model, cluster, job)
-    told = sayable.check(model, cluster, job, writes=writes)
+    target = sayable.check(model, cluster, job, writes=writes)
 
-    def solve(of: ModelDescriptor, asked: Job, most: int, alone: bool = True) -> Plan:
-        return answer(of, cluster, asked, target_of(of, asked), top=most, progress=progress, alone=alone)
+    def solve(of: ModelDescriptor, job: Job, most: int, alone: bool = True) -> Plan:
+        return answer(of, cluster, job, target_of(of, job), top=most, progress=progress, alone=alone)
 
-    if told.rl is not None:
+    if target.rl is not None:
         from symconfig.runs.rl.choose import Asked
         from symconfig.runs.rl.choose import answer as step
 
-        critic = _critic(model, told.rl)
-        return step(Asked(model, cluster, told, told.rl, critic, solve), top)
-    plan = solve(model, told, top, alone=False)
+        critic = _critic(model, target.rl)
+        return step(Asked(model, cluster, target, target.rl, critic, solve), top)
+    if target.preference is not None or target.sequences is not None:
+        from symconfig.runs.rl.tuned import answer as tuned
+
+        writer = target_of(model, target)
+        return tuned(
+            target, lambda update, most: solve(model, update, most), lambda plan: not refused(writer, plan), top
+        )
+    plan = solve(model, target, top, alone=False)
     plan = replace(plan, job=plan.job.model_copy(update={"edited": job.edited}))
     if plan.job.backend != "megatron":
         return plan
@@ -64,4 +71,4 @@ def _critic(model: ModelDescriptor, rl: Rl) -> ModelDescriptor | None:
     """Return the model that gives values; None where none is trained."""
     if not rl.has_critic:
         return None
-    return model if rl.critic is None else load_model(rl.critic)
+    return model.model_copy(update={"adapter": None}) if rl.critic is None else load_model(rl.critic)

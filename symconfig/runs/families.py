@@ -51,13 +51,13 @@ class Family:
     flavors: tuple[str, ...] = ()
 
     def can(self, target: str) -> bool:
-        """Whether a target can be told a model of the family without a change by hand."""
+        """Tell whether a target takes a model of the family without a change by hand."""
         if target == TORCHTITAN:
             return bool(self.flavors)
         return self.model is not None and not self.cannot.get(target, ())
 
     def by_hand(self, target: str) -> bool:
-        """Whether it can once something is changed in the framework's own code."""
+        """Tell whether it can once something is changed in the framework's own code."""
         reasons = self.cannot.get(target, ())
         return target != TORCHTITAN and bool(reasons) and all(problem.edit for problem in reasons)
 
@@ -103,8 +103,8 @@ def _family(name: str) -> Family:
         model = default_model(name)
     except InputError as error:
         return Family(name=name, class_name=called, model=None, refused=error.problems, cannot={}, flavors=own)
-    found = {target: reasons for target in targets() if (reasons := tuple(_reasons(model, target)))}
-    return Family(name=name, class_name=called, model=model, cannot=found, flavors=own)
+    reasons_of = {target: reasons for target in targets() if (reasons := tuple(_reasons(model, target)))}
+    return Family(name=name, class_name=called, model=model, cannot=reasons_of, flavors=own)
 
 
 def _reasons(model: ModelDescriptor, target: str) -> Iterator[Problem]:

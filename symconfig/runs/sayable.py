@@ -20,6 +20,7 @@ from symconfig.solve.whole import filled
 # Fields of a job that the planner never decides. A model's own fields are such, too.
 _GIVEN = (
     frozenset({"model", "training", "seq_length", "task", "packing", "precision", "optimizer"})
+    | {"sequences", "preference"}
     | ModelDescriptor.model_fields.keys()
 )
 
@@ -82,19 +83,19 @@ def opened(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Job:
     return _trial(job, targets()[able[0]]) if able else job
 
 
-def instead(asked: Job, plan: Plan) -> str | None:
+def instead(job: Job, plan: Plan) -> str | None:
     """Return why a plan is for another target than its job's framework's own, in a sentence; None: it is not."""
-    if asked.target is not None or plan.job.target is None:
+    if job.target is not None or plan.job.target is None:
         return None
-    own = target_of(plan.model, asked).name
-    fields = dict.fromkeys(problem.field or "" for problem in unsayable(plan.model, plan.cluster, asked))
+    own = target_of(plan.model, job).name
+    fields = dict.fromkeys(problem.field or "" for problem in unsayable(plan.model, plan.cluster, job))
     return f"{own} cannot be told this model's {', '.join(fields)}: planned for {plan.job.target}, which can"
 
 
 def by_hand(plan: Plan) -> tuple[Problem, ...]:
     """Return what of a plan's model its files cannot say until the framework is changed by hand."""
-    asked = plan.job.model_copy(update={"edited": ()})
-    left = unsayable(plan.model, plan.cluster, asked, target_of(plan.model, plan.job))
+    job = plan.job.model_copy(update={"edited": ()})
+    left = unsayable(plan.model, plan.cluster, job, target_of(plan.model, plan.job))
     return tuple(problem for problem in left if problem.edit and problem.field not in plan.job.edited)
 
 
@@ -124,8 +125,10 @@ def _elsewhere(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, lef
 
 
 def _able(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, but: str) -> Iterator[str]:
-    """Yield the other targets that can be told all that the planner is given; of another framework only where the job
-    leaves the framework open."""
+    """Yield the other targets that can be told all that the planner is given.
+
+    Of another framework only where the job leaves the framework open.
+    """
     for name, target in targets().items():
         backend = target.assumes.get("backend", job.backend)
         if name == but or ("backend" in job.model_fields_set and backend != job.backend):

@@ -21,7 +21,8 @@ from symconfig.schedule.times import Array
 
 
 def even_bound_s(m: Array | int, pp: Array | int, vpp: Array | int, total_s: Array | float) -> Array:
-    """Seconds below which no split over pp x vpp chunks brings a step of m microbatches. All arguments broadcast.
+    """Return seconds below which no split over pp x vpp chunks brings a step of m microbatches. All arguments
+    broadcast.
 
     total_s: T, seconds of one microbatch in the whole model, forward and backward; messages that occupy their receiver
     belong to it. The bound holds for forwards and backwards apart: their ratio may differ from chunk to chunk.
@@ -47,13 +48,13 @@ def even_bound_s(m: Array | int, pp: Array | int, vpp: Array | int, total_s: Arr
 
 
 def unfilled_s(m: Array | int, pp: Array | int, total_s: Array | float) -> Array:
-    """The heaviest stage has at least its even share of the work: a bound for any synchronous schedule."""
+    """Bound any synchronous schedule from below: the heaviest stage has at least its even share of the work."""
     result: Array = np.asarray(m, dtype=np.float64) / pp * total_s
     return result
 
 
 def layout_bound_s(forward: Array, backward: Array, m: Array | int, paired: bool = False) -> Array:
-    """[...]: a lower bound of the simulated step of a layout, from the seconds of its chunks' passes [pp, vpp, ...].
+    """Bound the simulated step of a layout from below, [...], by the seconds of its chunks' passes [pp, vpp, ...].
 
     The longest path through all tasks of one stage. Before them the stages above fill; after them they drain. Between
     them the stage waits for its first backward (its last one): the last chunk's passes through the stages below, less

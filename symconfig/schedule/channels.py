@@ -34,7 +34,7 @@ class Channels:
     __slots__ = ("_hide", "_own_s", "_times", "_work", "ready", "until", "windows")
 
     def __init__(self, work: Program, times: Times, own_s: Array) -> None:
-        """own_s: [n], seconds of each task without what receiving takes."""
+        """Start with all tasks ahead. own_s: [n], seconds of each task without what receiving takes."""
         self._work, self._times, self._own_s = work, times, own_s
         self.until = [0.0] * len(work.placed)
         self.ready = np.zeros(len(own_s))
@@ -44,7 +44,7 @@ class Channels:
             self._gather(by_chunk(times.gather))
 
     def _gather(self, seconds: Array) -> None:
-        """All gathers, in the order of the first forwards."""
+        """Queue all gathers, in the order of the first forwards."""
         for (stage, chunk), n in self._work.first.items():
             self._occupy(stage, "gather", chunk, self.until[stage], float(seconds[chunk]))
             self.ready[n] = self.until[stage] - self._hide[chunk] * self._own_s[n]
@@ -57,7 +57,7 @@ class Channels:
         self.windows.append(Window(stage, kind, chunk, start_s, start_s + seconds))
 
     def cuts(self) -> Iterator[tuple[int, After]]:
-        """(tasks since the cut before, what then happens), to the end of the run."""
+        """Yield (tasks since the cut before, what then happens), to the end of the run."""
         cuts: list[tuple[int, After]] = []
         gather, reduce = self._times.gather, self._times.reduce
         if gather is not None and self._times.gathers is Start.ON_DEMAND:
@@ -81,7 +81,7 @@ class Channels:
         yield len(self._own_s) - at, self._end
 
     def _launches(self) -> Iterator[tuple[int, int, int]]:
-        """(task after which it may start, stage, chunk) of each reduction, in order on each stage.
+        """Yield (task after which it may start, stage, chunk) of each reduction, in order on each stage.
 
         The gradients of stage i are complete about i tasks before those of the first stage. All stages start together,
         so that what a reduction slows on one is not waited for on the next (Megatron-LM, --align-grad-reduce, on by
@@ -95,7 +95,7 @@ class Channels:
             yield from zip(after.tolist(), repeat(stage), chunks.tolist(), strict=False)
 
     def _gathered(self, stage: int, ready: float) -> After:
-        """A stage waits for its next chunk's weights."""
+        """Let a stage wait for its next chunk's weights."""
 
         def after(clock: list[float], ends: list[float]) -> None:
             clock[stage] = max(clock[stage], ready)
@@ -103,7 +103,7 @@ class Channels:
         return after
 
     def _demanded(self, stage: int, chunk: int, n: int, seconds: float) -> After:
-        """The chunk's first input asks for its weights."""
+        """Ask for a chunk's weights when its first input comes."""
         need = int(self._work.need[n]) - 1
         lag_s = self._times.lag_s * bool(need >= 0 and self._work.sent[need])
 
@@ -116,18 +116,20 @@ class Channels:
         return after
 
     def _reducing(self, stage: int, chunk: int, n: int, seconds: float) -> After:
-        """A chunk's gradients are all there: their reduction began while they were made, and slowed that."""
+        """Reduce a chunk's gradients when all are there: their reduction began while they were made, and slowed
+        that.
+        """
 
         def after(clock: list[float], ends: list[float]) -> None:
             start = max(self.until[stage], ends[n] - float(self._hide[chunk] * self._own_s[n]))
-            beside = min(max(ends[n] - start, 0.0), seconds)
-            ends[n] = clock[stage] = ends[n] + self._times.contention * beside
+            overlapped_s = min(max(ends[n] - start, 0.0), seconds)
+            ends[n] = clock[stage] = ends[n] + self._times.contention * overlapped_s
             self._occupy(stage, "reduce", chunk, start, seconds)
 
         return after
 
     def _end(self, clock: list[float], ends: list[float]) -> None:
-        """Reductions that run beside nothing follow the last task."""
+        """Let reductions that run beside nothing follow the last task."""
         if self._times.reduce is None or self._times.reduces is not Start.APART:
             return
         seconds = by_chunk(self._times.reduce)

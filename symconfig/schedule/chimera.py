@@ -6,7 +6,8 @@ from symconfig.schedule.schedule import BACKWARD, FORWARD, Schedule, Shape, Task
 
 
 def order(shape: Shape, stage: int) -> list[Task]:
-    """Units of pp microbatches, half of them down and half up (section 3.1), joined without a flush (section 3.5).
+    """Order units of pp microbatches, half of them down and half up (section 3.1), joined without a flush (section
+    3.5).
 
     With forward and backward of one slot each, the j-th of a unit's microbatches in one direction passes that
     direction's i-th chunk in slot i + 2 j and comes back in slot 2 pp - 1 - i + 2 j: no two on a stage at once, and

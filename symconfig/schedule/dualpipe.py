@@ -9,7 +9,7 @@ from symconfig.schedule.schedule import BACKWARD, FORWARD, INPUT, PAIRED, WEIGHT
 
 
 class _Stage:
-    """What a stage has run in either phase: 0 is the direction in which it is in the first half, 1 the other one."""
+    """The tasks that a stage has run in either phase: 0 is the direction of its first half, 1 the other one."""
 
     def __init__(self, shape: Shape, stage: int) -> None:
         mirror = shape.pp - 1 - stage
@@ -34,7 +34,7 @@ class _Stage:
 
 
 def order(shape: Shape, stage: int) -> Iterator[Task]:
-    """The eight steps of DualPipe.step, github.com/deepseek-ai/DualPipe, dualpipe/dualpipe.py."""
+    """Yield the eight steps of DualPipe.step, github.com/deepseek-ai/DualPipe, dualpipe/dualpipe.py."""
     half = shape.pp // 2
     outer = min(stage, shape.pp - 1 - stage)  # 0 at both ends
     inner = half - outer - 1  # 0 in the middle
@@ -68,7 +68,7 @@ def order(shape: Shape, stage: int) -> Iterator[Task]:
 
 
 def limit(shape: Shape) -> str | None:
-    """What DualPipe.step asserts."""
+    """Say what DualPipe.step asserts."""
     if shape.vpp != 1:
         return f"DualPipe gives each stage one chunk of each direction (got vpp {shape.vpp}, need 1)"
     if shape.pp % 2:

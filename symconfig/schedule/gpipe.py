@@ -8,7 +8,7 @@ from symconfig.schedule.schedule import BACKWARD, FORWARD, Schedule, Shape, Task
 
 
 def order(shape: Shape, stage: int) -> Iterator[Task]:
-    """Backward in the opposite order, as in the paper's figure 2c."""
+    """Yield all forwards, then all backwards in the opposite order, as in the paper's figure 2c."""
     for microbatch in range(shape.m):
         yield (FORWARD, stage, microbatch)
     for microbatch in reversed(range(shape.m)):

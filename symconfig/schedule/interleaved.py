@@ -11,7 +11,7 @@ from symconfig.schedule.schedule import BACKWARD, FORWARD, PAIRED, Schedule, Sha
 
 @lru_cache(maxsize=8)  # the same for all stages
 def table(shape: Shape) -> tuple[tuple[int, int], ...]:
-    """(microbatch, place of the chunk on its stage), in order: megatron-core's get_schedule_table."""
+    """Return (microbatch, place of the chunk on its stage) in order: megatron-core's get_schedule_table."""
     return tuple(
         (microbatch, place)
         for first in range(0, shape.m, shape.group)
@@ -21,12 +21,12 @@ def table(shape: Shape) -> tuple[tuple[int, int], ...]:
 
 
 def warm_up(shape: Shape, stage: int) -> int:
-    """Forwards ahead of the first backward: megatron-core's get_pp_rank_microbatches."""
+    """Count the forwards ahead of the first backward: megatron-core's get_pp_rank_microbatches."""
     return 2 * (shape.pp - stage - 1) + (shape.vpp - 1) * shape.group
 
 
 def passes(shape: Shape, stage: int, warm: int) -> Iterator[Task]:
-    """Megatron's forward_backward_pipelining_with_interleaving; backward from the last chunk."""
+    """Yield the tasks of Megatron's forward_backward_pipelining_with_interleaving; backward from the last chunk."""
     pp, last = shape.pp, shape.vpp - 1
     forwards = [(FORWARD, stage + place * pp, microbatch) for microbatch, place in table(shape)]
     backwards = [(BACKWARD, stage + (last - place) * pp, microbatch) for microbatch, place in table(shape)]
@@ -38,14 +38,16 @@ def order(shape: Shape, stage: int) -> Iterator[Task]:
 
 
 def paired_order(shape: Shape, stage: int) -> Iterator[Task]:
-    """One forward more ahead, so that each later one runs beside a backward that does not wait for it."""
+    """Yield the tasks with one more forward ahead, so that each later one runs beside a backward that does not wait for
+    it.
+    """
     warm = warm_up(shape, stage) + 1
     for n, (kind, chunk, microbatch) in enumerate(passes(shape, stage, warm)):
         yield PAIRED if kind == FORWARD and n >= warm else kind, chunk, microbatch
 
 
 def limit(shape: Shape) -> str | None:
-    """What forward_backward_pipelining_with_interleaving raises for, megatron-core 0.16.1."""
+    """Say why forward_backward_pipelining_with_interleaving raises, megatron-core 0.16.1."""
     pp, vpp, m, group = shape
     if vpp < 2 or pp < 2:
         return f"interleaved 1F1B needs 2 stages and 2 chunks a stage at least (got pp {pp}, vpp {vpp})"

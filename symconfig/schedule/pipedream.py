@@ -9,17 +9,17 @@ from symconfig.schedule.schedule import Schedule, Shape, Task, one_chunk
 
 
 def stream(shape: Shape, stage: int) -> Iterable[Task]:
-    """1F1B of so many microbatches that m of them see neither the start nor the end."""
+    """Order the tasks of 1F1B of so many microbatches that m of them see neither the start nor the end."""
     return one_f_one_b.order(shape._replace(m=2 * (shape.m + shape.pp)), stage)
 
 
 def _stashed(shape: Shape, stage: int) -> int:
-    """One version for each microbatch in flight: arXiv 1806.03377, section 3.3."""
+    """Count the weights' versions, one for each microbatch in flight: arXiv 1806.03377, section 3.3."""
     return shape.pp - stage
 
 
 def _behind(shape: Shape, stage: int) -> int:
-    """The microbatches that update the weights between a microbatch's forward and its backward, section 3.3."""
+    """Count the microbatches that update the weights between a microbatch's forward and its backward, section 3.3."""
     return shape.pp - 1 - stage
 
 
@@ -29,7 +29,7 @@ def _two(shape: Shape, stage: int) -> int:
 
 
 def _one_behind(shape: Shape, stage: int) -> int:
-    """Alike for all stages: arXiv 2006.09503, section 3.1."""
+    """Return 1, alike for all stages: arXiv 2006.09503, section 3.1."""
     return 1
 
 
@@ -39,7 +39,7 @@ def _older(shape: Shape, stage: int) -> int:
 
 
 def _accumulates(shape: Shape) -> str | None:
-    """A version must outlive the microbatches in flight when it is made."""
+    """Say that a version must outlive the microbatches in flight when it is made."""
     if shape.m < shape.pp:
         return f"PipeDream-2BW accumulates over a microbatch a stage at least (got {shape.m}, need {shape.pp})"
     return one_chunk("PipeDream-2BW")(shape)

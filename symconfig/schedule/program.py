@@ -47,7 +47,7 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class _Codes:
-    """All stages' tasks, one stage after the other, as numbers.
+    """All stages' tasks as numbers, one stage after the other.
 
     need: what each waits for, 0 for nothing. made: what others may wait for when it has ended, and `also`: what the
     forward made that runs beside it; the last number, for which nobody waits, where there is nothing.
@@ -63,7 +63,9 @@ class _Codes:
 
 @lru_cache(maxsize=32)
 def program(schedule: Schedule, shape: Shape) -> Program:
-    """The tasks of a schedule. Raises InputError if the shape is none of it, or names the task at which it hangs."""
+    """Build the tasks of a schedule. Raises InputError if the schedule cannot have the shape, or names the task at
+    which it hangs.
+    """
     orders = schedule.orders(*shape)
     codes = _codes(orders, shape.chunks)
     at = _arrange(schedule, shape, codes)
@@ -102,7 +104,7 @@ def program(schedule: Schedule, shape: Shape) -> Program:
 
 
 def _codes(orders: tuple[Order, ...], chunks: int) -> _Codes:
-    """What passes between tasks, numbered: a chunk's output, the gradient of its input, the gradient of its weights."""
+    """Number what passes between tasks: a chunk's output, the gradient of its input, the gradient of its weights."""
     numbers = chain.from_iterable(chain.from_iterable(orders))
     tasks = np.fromiter(numbers, dtype=np.int32).reshape(-1, 3)
     starts = np.cumsum([0, *(len(order) for order in orders)], dtype=np.int32)[:-1]
@@ -119,35 +121,35 @@ def _codes(orders: tuple[Order, ...], chunks: int) -> _Codes:
     above = np.where(chunk + 1 < chunks, number(1, chunk + 1), number(0, chunk))
     need = np.select((passes == 0, passes == 1), (below, above), number(1, chunk))
     made = number(passes, chunk)
-    beside = kind == PAIRED
-    also = np.append(none, np.where(beside, made, none)[:-1])
-    return _Codes(tasks, starts, need, np.where(beside, none, made), also, none + 1)
+    paired = kind == PAIRED
+    also = np.append(none, np.where(paired, made, none)[:-1])
+    return _Codes(tasks, starts, need, np.where(paired, none, made), also, none + 1)
 
 
 def _arrange(schedule: Schedule, shape: Shape, codes: _Codes) -> Ints:
-    """Places of the tasks in `codes`, as each stage runs until it waits."""
+    """Return the places of the tasks in `codes`, as each stage runs until it waits."""
     need, made, also = codes.need.tolist(), codes.made.tolist(), codes.also.tolist()
     done = [False] * codes.count
     done[0] = True
     place = codes.starts.tolist()
     stop = [*place[1:], len(need)]
-    found: list[int] = []
-    while len(found) < len(need):
-        count = len(found)
+    places: list[int] = []
+    while len(places) < len(need):
+        count = len(places)
         for stage in range(shape.pp):
             at, end = place[stage], stop[stage]
             while at < end and done[need[at]]:
                 done[made[at]] = done[also[at]] = True
                 at += 1
-            found.extend(range(place[stage], at))
+            places.extend(range(place[stage], at))
             place[stage] = at
-        if len(found) == count:
+        if len(places) == count:
             raise _hung(schedule, shape, codes, place, stop)
-    return np.array(found, dtype=np.int32)
+    return np.array(places, dtype=np.int32)
 
 
 def _needs(codes: _Codes, at: Ints) -> Ints:
-    """1 + the place in `at` of the task that each one waits for, 0 for none."""
+    """Return 1 + the place in `at` of the task that each one waits for, 0 for none."""
     place = np.zeros(codes.count, dtype=np.int32)
     for what in (codes.made, codes.also):
         place[what[at]] = np.arange(1, len(at) + 1)
@@ -156,14 +158,14 @@ def _needs(codes: _Codes, at: Ints) -> Ints:
 
 
 def _latest(tasks: NDArray[np.intp], stage: Ints, chunk: Ints, chunks: int) -> dict[tuple[int, int], int]:
-    """Of these tasks, the one of each (stage, chunk) that is named last; by number of the task."""
+    """Return the task of each (stage, chunk) that is named last, by number of the task."""
     latest = np.full((int(stage.max()) + 1) * chunks, -1)
     latest[stage[tasks] * chunks + chunk[tasks]] = tasks
     return {(int(stage[n]), int(chunk[n])): n for n in np.sort(latest[latest >= 0]).tolist()}
 
 
 def _made(kind: Ints, mine: Bools, last: dict[tuple[int, int], int]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """A stage's part of `Program.made`."""
+    """Return a stage's part of `Program.made`."""
     complete = np.zeros(len(kind), dtype=np.bool_)
     complete[list(last.values())] = True
     tasks = np.flatnonzero(np.isin(kind, np.unique(kind[complete])) & mine)
@@ -171,7 +173,7 @@ def _made(kind: Ints, mine: Bools, last: dict[tuple[int, int], int]) -> tuple[ND
 
 
 def _hung(schedule: Schedule, shape: Shape, codes: _Codes, place: list[int], stop: list[int]) -> InputError:
-    """The first stage that waits for what nobody makes any more."""
+    """Return an error that names the first stage that waits for what nobody makes any more."""
     stage = next(stage for stage in range(shape.pp) if place[stage] < stop[stage])
     kind, chunk, microbatch = codes.tasks[place[stage]].tolist()
     if kind in (FORWARD, PAIRED):

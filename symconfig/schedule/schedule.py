@@ -72,7 +72,9 @@ class Schedule:
     staleness: Callable[[Shape, int], int] = _none
 
     def orders(self, pp: int, vpp: int, m: int, group: int | None = None) -> tuple[Order, ...]:
-        """The tasks of every stage. group: None for pp, as in Megatron. Raises InputError where `problem` says why."""
+        """Return the tasks of every stage. group: None for pp, as in Megatron. Raises InputError where `problem` says
+        why.
+        """
         shape = Shape(pp, vpp, m, group or pp)
         problem = self.limit(shape)
         if problem:
@@ -80,12 +82,12 @@ class Schedule:
         return tuple(tuple(self.order(shape, stage)) for stage in range(pp))
 
     def problem(self, pp: int, vpp: int, m: int, group: int | None = None) -> str | None:
-        """What the schedule lacks in such a shape, as a sentence with need and got; None if it runs."""
+        """Say what the schedule lacks in such a shape, as a sentence with need and got; None if it runs."""
         return self.limit(Shape(pp, vpp, m, group or pp))
 
 
 def one_chunk(title: str) -> Callable[[Shape], str | None]:
-    """The limit of a schedule that gives each stage one chunk."""
+    """Return the limit of a schedule that gives each stage one chunk."""
 
     def limit(shape: Shape) -> str | None:
         return None if shape.vpp == 1 else f"{title} gives each stage one chunk (got vpp {shape.vpp}, need 1)"

@@ -15,7 +15,7 @@ from symconfig.schedule.times import Array, Times, by_chunk
 
 
 def simulate(schedule: Schedule, times: Times, m: int, group: int | None = None) -> Timeline:
-    """The timeline of one step of m microbatches. Raises InputError if the schedule cannot run such a shape.
+    """Simulate one step of m microbatches. Raises InputError if the schedule cannot run such a shape.
 
     group: microbatches that pass a chunk in a row where chunks take turns; None for as many as stages.
     """
@@ -40,7 +40,7 @@ def simulate(schedule: Schedule, times: Times, m: int, group: int | None = None)
 
 
 def _durations(work: Program, times: Times) -> Array:
-    """[n]: seconds of each task, without what receiving takes."""
+    """Return [n]: seconds of each task, without what receiving takes."""
     forward, recompute, backward, weight = map(by_chunk, (times.forward, times.recompute, times.backward, times.weight))
     inputs = recompute + backward
     table = np.stack((forward, inputs + weight, inputs, weight))
@@ -66,15 +66,15 @@ def _run(work: Program, seconds: Array, times: Times, channels: Channels) -> tup
     clock = [0.0] * len(work.placed)
     arrived = [0.0]  # by need; the first is there from the start
     ends: list[float] = []
-    beside, contention = channels.until, times.contention
+    until, contention = channels.until, times.contention
     tasks = zip(*(each.tolist() for each in (work.stage, work.need, seconds, times.lag_s * work.sent)), strict=True)
     for count, after in channels.cuts():
         for stage, need, takes, lag in islice(tasks, count):
             start, there = clock[stage], arrived[need]
             if there > start:
                 start = there
-            if start < beside[stage]:
-                takes = min(takes / (1.0 - contention), takes + contention * (beside[stage] - start))
+            if start < until[stage]:
+                takes = min(takes / (1.0 - contention), takes + contention * (until[stage] - start))
             clock[stage] = start = start + takes
             ends.append(start)
             arrived.append(start + lag)

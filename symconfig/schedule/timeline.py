@@ -67,12 +67,13 @@ class Timeline:
 
     @property
     def placed(self) -> tuple[tuple[int, ...], ...]:
-        """For each stage, the numbers in the model of the chunks that it holds."""
+        """Return, for each stage, the numbers in the model of the chunks that it holds."""
         return self.work.placed
 
     @property
     def step_s(self) -> float:
-        """Until the last stage is done; of an endless schedule, from one step to the next in the steady state.
+        """Return the seconds until the last stage is done; of an endless schedule, from one step to the next in the
+        steady state.
 
         There a step's collectives have the whole next step to run beside, without a bubble in which they would show.
         """
@@ -87,7 +88,7 @@ class Timeline:
 
     @property
     def busy_s(self) -> Array:
-        """[pp]: seconds of a step in which each stage works or receives."""
+        """Return [pp]: seconds of a step in which each stage works or receives."""
         busy = np.zeros(self.pp)
         np.add.at(busy, self.work.stage, self.end_s - self._starts())
         steps = (int(self.work.microbatch.max()) + 1) / (self.m * self.schedule.slices)
@@ -95,14 +96,14 @@ class Timeline:
         return result
 
     def _starts(self) -> Array:
-        """[n]: when each task starts: after the stage's task before it, with its message and its weights."""
+        """Return when each task starts, after the stage's task before it, with its message and its weights: [n]."""
         work = self.work
         arrived = np.append(0.0, self.end_s + self.times.lag_s * work.sent)[work.need]
         start: Array = np.maximum(np.maximum(arrived, self.ready_s), np.append(0.0, self.end_s)[work.before])
         return start
 
     def events(self, stage: int) -> Iterator[Event]:
-        """Everything on one stage's track: its tasks in order with their messages, then its collectives."""
+        """Yield everything on one stage's track: its tasks in order with their messages, then its collectives."""
         starts, work = self._starts(), self.work
         place = {chunk: at for at, chunk in enumerate(self.placed[stage])}
         busy_s = self.times.busy_s / self.schedule.slices
@@ -128,7 +129,9 @@ class Timeline:
                 yield Event(kind, place[chunk], -1, begins, ends)
 
     def _done(self, stage: int) -> Iterator[tuple[int, tuple[int, ...]]]:
-        """A stage's tasks, and whose work is done in each: a forward beside a backward waits for that to start."""
+        """Yield a stage's tasks, and whose work is done in each: a forward beside a backward waits for that to
+        start.
+        """
         partner = self.work.partner
         waits = set((partner[partner > 0] - 1).tolist())
         for n in np.flatnonzero(self.work.stage == stage).tolist():
@@ -138,13 +141,14 @@ class Timeline:
                 yield n, (int(partner[n]) - 1, n) if partner[n] else (n,)
 
     def _parts(self, n: int) -> list[tuple[int, str, float]]:
-        """(task, kind of event, seconds by themselves) of what a task is made of."""
+        """Return (task, kind of event, seconds by themselves) of what a task is made of."""
         place, stage = divmod(int(self.work.chunk[n]), self.pp)
         parts = [(name, float(getattr(self.times, name)[stage, place])) for name in _MADE_OF[int(self.work.kind[n])]]
         return [(n, name, seconds) for name, seconds in parts if seconds]
 
     def held(self, stage: int) -> tuple[Array, Ints]:
-        """Times [e] at which what a stage holds changes, and microbatches of each chunk held from then on [e, chunks].
+        """Return times [e] at which what a stage holds changes, and microbatches of each chunk held from then on [e,
+        chunks].
 
         A microbatch is held from the start of its forward to the end of its last gradient. A forward that goes layer by
         layer with a backward takes what this one gives back: it is held from their end on.

@@ -71,5 +71,5 @@ class Times:
 
 
 def by_chunk(times: Array) -> Array:
-    """[pp vpp]: an array [pp, vpp] of Times by number of the chunk in the model."""
+    """Order an array [pp, vpp] of Times by number of the chunk in the model: [pp vpp]."""
     return times.T.reshape(-1)

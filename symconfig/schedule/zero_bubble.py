@@ -8,7 +8,7 @@ from symconfig.schedule.schedule import FORWARD, INPUT, WEIGHT, Schedule, Shape,
 
 
 def h1_order(shape: Shape, stage: int) -> Iterator[Task]:
-    """1F1B, in which stage i's gradients of weights stay i microbatches behind: 1F1B's memory of the first stage.
+    """Yield 1F1B, in which stage i's gradients of weights stay i microbatches behind: 1F1B's memory of the first stage.
 
     Figure 3 and section 2.1 of arXiv 2401.10241.
     """
@@ -24,7 +24,7 @@ def h1_order(shape: Shape, stage: int) -> Iterator[Task]:
 
 
 def v_order(shape: Shape, stage: int) -> Iterator[Task]:
-    """Two chunks a stage, down the stages and back up: the order of PyTorch's ScheduleZBVZeroBubble.
+    """Yield the tasks of two chunks a stage, down the stages and back up: the order of PyTorch's ScheduleZBVZeroBubble.
 
     The order is that of the 2 p - 1 microbatches that fill the pipeline at least; fewer leave gaps in it.
     """

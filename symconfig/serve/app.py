@@ -20,7 +20,7 @@ from symconfig.report.page.page import served
 from symconfig.serve.description import description
 from symconfig.serve.guard import COOKIE, Guard, Refused, body
 from symconfig.serve.workers import Bounds, Workers
-from symconfig.serve.workers import Request as Asked
+from symconfig.serve.workers import Request as Work
 
 _DATE = (2020, 1, 1, 0, 0, 0)  # of files in a zip: equal plans give equal bytes
 _WAIT_S = 25.0  # that a client may be kept waiting for news
@@ -50,10 +50,10 @@ def app(guard: Guard, bounds: Bounds | None = None) -> Starlette:
         finally:
             await made.state.workers.close()
 
-    async def guarded(asked: Request, answer: Next) -> Response:
+    async def guarded(request: Request, answer: Next) -> Response:
         try:
-            guard.check(asked)
-            response = await answer(asked)
+            guard.check(request)
+            response = await answer(request)
         except Refused as refused:
             return refused.response()
         response.headers["X-Content-Type-Options"] = "nosniff"
@@ -61,66 +61,66 @@ def app(guard: Guard, bounds: Bounds | None = None) -> Starlette:
         response.headers["Cross-Origin-Opener-Policy"] = "same-origin"
         response.headers["X-Frame-Options"] = "DENY"
         response.headers["Cache-Control"] = "no-store"
-        if guard.token is not None and asked.query_params.get("token"):
+        if guard.token is not None and request.query_params.get("token"):
             response.set_cookie(COOKIE, guard.token, httponly=True, samesite="strict")
         return response
 
     return Starlette(routes=routes, lifespan=running, middleware=[Middleware(BaseHTTPMiddleware, dispatch=guarded)])
 
 
-async def _page(asked: Request) -> Response:
+async def _page(request: Request) -> Response:
     text, policy = served()
     return HTMLResponse(text, headers={"Content-Security-Policy": policy})
 
 
-async def _zoo(asked: Request) -> Response:
+async def _zoo(request: Request) -> Response:
     from symconfig.descriptor.load import zoo_clusters, zoo_models
 
     return JSONResponse({"models": list(zoo_models()), "clusters": list(zoo_clusters())})
 
 
-async def _description(asked: Request) -> Response:
+async def _description(request: Request) -> Response:
     return JSONResponse(description())
 
 
-async def _submit(asked: Request) -> Response:
-    data = await body(asked)
-    kind = asked.url.path.rpartition("/")[2]
+async def _submit(http_request: Request) -> Response:
+    data = await body(http_request)
+    kind = http_request.url.path.rpartition("/")[2]
     try:
-        request = _workers(asked).submit(kind, data)
+        request = _workers(http_request).submit(kind, data)
     except InputError as error:
         raise Refused(503, str(error)) from None
-    return JSONResponse(request.told(), 202, headers={"Location": f"/api/requests/{request.id}"})
+    return JSONResponse(request.to_dict(), 202, headers={"Location": f"/api/requests/{request.id}"})
 
 
-async def _request(asked: Request) -> Response:
-    return JSONResponse(_known(asked).told())
+async def _request(request: Request) -> Response:
+    return JSONResponse(_known(request).to_dict())
 
 
-async def _cancel(asked: Request) -> Response:
+async def _cancel(http_request: Request) -> Response:
     import asyncio
 
-    request = _known(asked)
-    _workers(asked).cancel(request)
+    request = _known(http_request)
+    _workers(http_request).cancel(request)
     async with asyncio.timeout(_WAIT_S):
         await request.done.wait()
-    return JSONResponse(request.told())
+    return JSONResponse(request.to_dict())
 
 
-async def _answer(asked: Request) -> Response:
-    done = _done(asked)
+async def _answer(request: Request) -> Response:
+    done = _done(request)
     return JSONResponse({name: value for name, value in done.items() if name not in ("page", "files")})
 
 
-async def _data(asked: Request) -> Response:
-    done = _done(asked)
+async def _data(request: Request) -> Response:
+    done = _done(request)
     if "page" not in done:
         raise Refused(404, "; ".join(done["problems"]) or "there is no page of it")
     return JSONResponse(done["page"])
 
 
-async def _files(asked: Request) -> Response:
-    done = _done(asked)
+async def _files(request: Request) -> Response:
+    done = _done(request)
     if not done.get("files"):
         raise Refused(404, "it has no files")
     buffer = io.BytesIO()
@@ -134,20 +134,20 @@ async def _files(asked: Request) -> Response:
     return Response(buffer.getvalue(), media_type="application/zip", headers=headers)
 
 
-def _workers(asked: Request) -> Workers:
-    found: Workers = asked.app.state.workers
-    return found
+def _workers(request: Request) -> Workers:
+    workers: Workers = request.app.state.workers
+    return workers
 
 
-def _known(asked: Request) -> Asked:
-    request = _workers(asked).find(asked.path_params["id"])
+def _known(http_request: Request) -> Work:
+    request = _workers(http_request).find(http_request.path_params["id"])
     if request is None:
         raise Refused(404, "there is no such request")
     return request
 
 
-def _done(asked: Request) -> dict[str, Any]:
-    request = _known(asked)
+def _done(http_request: Request) -> dict[str, Any]:
+    request = _known(http_request)
     if request.answer is None:
         raise Refused(409, f"it is {request.state}")
     return request.answer

@@ -37,23 +37,27 @@ class Guard:
     hosts: frozenset[str]
     token: str | None = None
 
-    def check(self, asked: HTTPConnection) -> None:
-        """Raises Refused. A page of another site that finds its way here, by name or by address, has the wrong host or
-        the wrong origin."""
-        host = asked.headers.get("host", "")
+    def check(self, connection: HTTPConnection) -> None:
+        """Refuse a request that may not be answered: raise Refused. A page of another site that finds its way here, by
+        name or by address, has the wrong host or the wrong origin."""
+        host = connection.headers.get("host", "")
         if _name(host) not in self.hosts:
             raise Refused(421, f"this server is not {host[:80]!r}")
-        origin = asked.headers.get("origin")
+        origin = connection.headers.get("origin")
         if origin is not None and urlsplit(origin).netloc != host:
             raise Refused(403, "pages of other origins are not answered")
-        if asked.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+        if connection.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
             raise Refused(403, "pages of other origins are not answered")
-        if self.token is not None and not self._knows(asked):
+        if self.token is not None and not self._knows(connection):
             raise Refused(401, "the token is missing or wrong: open the address that the server printed")
 
-    def _knows(self, asked: HTTPConnection) -> bool:
-        kind, _, bearer = asked.headers.get("authorization", "").partition(" ")
-        given = (asked.query_params.get("token"), asked.cookies.get(COOKIE), bearer if kind == "Bearer" else None)
+    def _knows(self, connection: HTTPConnection) -> bool:
+        kind, _, bearer = connection.headers.get("authorization", "").partition(" ")
+        given = (
+            connection.query_params.get("token"),
+            connection.cookies.get(COOKIE),
+            bearer if kind == "Bearer" else None,
+        )
         token = (self.token or "").encode()
         return any(hmac.compare_digest(one.encode(), token) for one in given if one)
 
@@ -64,26 +68,26 @@ def _name(host: str) -> str:
     return name if name and port.isdigit() else host
 
 
-async def body(asked: Request) -> dict[str, Any]:
+async def body(request: Request) -> dict[str, Any]:
     """Return the JSON object that a request brings. Raises Refused: too large, too slow, no object."""
-    if asked.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
+    if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
         raise Refused(415, "the body must be application/json")
-    length = asked.headers.get("content-length", "0")
+    length = request.headers.get("content-length", "0")
     if not length.isdigit() or int(length) > MOST_BYTES:
         raise Refused(413, f"the body is larger than {MOST_BYTES:,} bytes")
     try:
         async with asyncio.timeout(BODY_S):
             data = b""
-            async for part in asked.stream():
+            async for part in request.stream():
                 data += part
                 if len(data) > MOST_BYTES:
                     raise Refused(413, f"the body is larger than {MOST_BYTES:,} bytes")
     except TimeoutError:
         raise Refused(408, f"the body did not come within {BODY_S:g} s") from None
     try:
-        found = json.loads(data)
+        fields = json.loads(data)
     except (ValueError, RecursionError):
         raise Refused(400, "the body is no JSON") from None
-    if not isinstance(found, dict):
+    if not isinstance(fields, dict):
         raise Refused(400, "the body must be an object")
-    return found
+    return fields

@@ -39,11 +39,11 @@ def _plan(data: Mapping[str, Any], say: Say) -> dict[str, Any]:
     from symconfig.runs.best import prepared
 
     document, model = _job(data)
-    asked = Document(document, file="")
+    written = Document(document, file="")
     try:
-        result = solve(asked, model, writes=True, progress=say)
+        result = solve(written, model, writes=True, progress=say)
     except InfeasibleError as error:
-        job = read_job(asked, model)
+        job = read_job(written, model)
         where, what = prepared(job.model, job.cluster, job.job)
         page = refused_data(where, job.cluster, what, error)
         problems = [str(problem) for problem in error.problems]
@@ -63,9 +63,9 @@ def _job(data: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
     from symconfig.descriptor.huggingface import import_config
     from symconfig.descriptor.load import zoo_clusters, zoo_models
 
-    fields, found = dict(data), list[Problem]()
+    fields, problems = dict(data), list[Problem]()
     config = fields.pop("model_config", None)
-    found += [Problem("is not taken by the server", field=name) for name in _NOT_SERVED if name in fields]
+    problems += [Problem("is not taken by the server", field=name) for name in _NOT_SERVED if name in fields]
     known = {"model": zoo_models(), "cluster": zoo_clusters()}
     for name in _NAMES:
         if name == "model" and config is not None:
@@ -73,9 +73,9 @@ def _job(data: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
         value = fields.get(name)
         if not isinstance(value, str) or value.partition(" with ")[0].partition("@")[0] not in known[name]:
             need = f"a {name} of the zoo"
-            found.append(Problem("is not known here", field=name, got=str(value)[:80], need=need))
-    if found:
-        raise InputError(found)
+            problems.append(Problem("is not known here", field=name, got=str(value)[:80], need=need))
+    if problems:
+        raise InputError(problems)
     if config is None:
         return fields, None
     if not isinstance(config, Mapping):
@@ -101,9 +101,9 @@ def _audit(data: Mapping[str, Any], say: Say) -> dict[str, Any]:
         script.write_text(text, encoding="utf-8")
         with only_below(Path(folder)):
             done = audit(script, progress=lambda words: say(words, 0.0), **given)
-        told = _hidden(to_dict(done), folder)
+        answer = _hidden(to_dict(done), folder)
         page = report_data(f"Audit of {_SCRIPT}", blocks(done))
-        return {"page": _hidden(page, folder), "audit": told, "exit_code": 0 if done.runs else 1, "problems": []}
+        return {"page": _hidden(page, folder), "audit": answer, "exit_code": 0 if done.runs else 1, "problems": []}
 
 
 def _hidden(data: dict[str, Any], folder: str) -> dict[str, Any]:

@@ -42,7 +42,7 @@ class Request:
     cancelled: bool = False
     done: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def told(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return what a client hears of it, without the answer."""
         words, share = self.progress
         return {"id": self.id, "kind": self.kind, "state": self.state, "progress": {"words": words, "share": share}}
@@ -111,7 +111,7 @@ class Workers:
         worker.ask(request.kind, dict(request.data))
         try:
             while True:
-                while worker.said():
+                while worker.has_message():
                     what, content = worker.hear()
                     if what == "answer":
                         request.answer, request.state = content, "done"
@@ -148,7 +148,7 @@ class _Worker:
     def ask(self, kind: str, data: Mapping[str, Any]) -> None:
         self._mine.send((kind, data))
 
-    def said(self) -> bool:
+    def has_message(self) -> bool:
         return self._mine.poll()
 
     def hear(self) -> tuple[str, Any]:

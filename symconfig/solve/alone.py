@@ -31,15 +31,15 @@ class Alone:
 
     @property
     def step_s(self) -> Array:
-        """All that the stage's GPUs do in a step, without waiting for anything."""
+        """Return all that the stage's GPUs do in a step, without waiting for anything."""
         result: Array = self.num_microbatches * (self.forward_s + self.backward_s) + self.optimizer_s
         return result
 
 
 def alone(found: Found, stage: int, known: Lattice | None = None) -> Alone:
-    """The stage of a candidate. known: as for `detail`."""
+    """Return the stage of a candidate. known: as for `detail`."""
     parts = detail(replace(found, machine=without_network(found.machine)), known)
-    sums, setting = parts.sums.only(stage), parts.setting.having((parts.setting.stages[stage],))
+    sums, setting = parts.sums.part(slice(stage, stage + 1)), parts.setting.having((parts.setting.stages[stage],))
     forward = (sums.forward + sums.forward_comm)[0, 0]
     backward = (sums.backward + sums.backward_comm)[0, 0]
     if found.block_layers:
@@ -54,7 +54,7 @@ def alone(found: Found, stage: int, known: Lattice | None = None) -> Alone:
 
 
 def _again(found: Found, parts: Detail, stage: int) -> Array:
-    """[n]: what full recompute of the first layers of every chunk adds to no recompute."""
+    """Return what full recompute of the first layers of every chunk adds to no recompute: [n]."""
     repeated = np.array(first(found.split, stage, parts.table.kinds, found.block_layers), dtype=np.float64)
     change = parts.table.passes[SECONDS].sum(axis=0)
     result: Array = repeated @ (change[1] - change[0])

@@ -44,8 +44,8 @@ def answer(
     progress: Callable[[str, float], None] | None = None,
     alone: bool = False,
 ) -> Plan:
-    """The plan for this job. Where the job names no target, it is the framework's own; what a target assumes of the
-    framework and its release is so unless the job says otherwise.
+    """Return the plan for this job. Where the job names no target, it is the framework's own; what a target assumes of
+    the framework and its release is so unless the job says otherwise.
 
     alone: nothing is looked for that other options would give. Raises InputError for what can never run,
     InfeasibleError when nothing fits or the target cannot express it.
@@ -90,7 +90,7 @@ class _Telling:
     solved: Callable[[Pins], Plan]
 
     def best(self) -> Plan:
-        """Raises InfeasibleError with every reason where nothing can be told."""
+        """Return the best plan that can be told. Raises InfeasibleError with every reason where nothing can be told."""
         first = self.solved(self.job.pins)
         waiting: list[tuple[tuple[float, float], int, Pins, Plan]] = [(_rank(first), 0, self.job.pins, first)]
         seen, reasons, dead = [dict(self.job.pins)], list[Problem](), list[Problem]()
@@ -117,7 +117,7 @@ class _Telling:
         raise self._nothing("nothing that it can be told fits" + (f": {dead[0].what}" if dead else ""), reasons)
 
     def _narrower(self, problems: Sequence[Problem], pins: Pins) -> Iterator[dict[str, str]]:
-        """All pins that there is no choice of at once, else those of the refusal with the fewest."""
+        """Yield all pins that there is no choice of at once, else those of the refusal with the fewest."""
         certain = [problem.pins[0] for problem in problems if len(problem.pins) == 1]
         ways = [certain] if certain else [[pin] for pin in min((problem.pins for problem in problems), key=len)]
         # What the job asks for is not pinned to something else.
@@ -128,7 +128,7 @@ class _Telling:
                 yield more
 
     def _told(self, plan: Plan, pins: Pins, first: Plan) -> Plan:
-        """With what was imposed, and only runners-up that can be told."""
+        """Return the plan with what was imposed, and only runners-up that can be told."""
         if self.job.target is not None:  # its framework's own target can be told all that it plans
             others = (other for other in plan.alternatives if not refused(self.target, replace(plan, best=other)))
             plan = replace(plan, alternatives=tuple(others))
@@ -139,12 +139,12 @@ class _Telling:
         return replace(plan, search=search)
 
     def _nothing(self, what: str, reasons: Sequence[Problem]) -> InfeasibleError:
-        """With all that it cannot be told."""
+        """Return an error with all that the target cannot be told."""
         head = Problem(what, field="target", got=self.target.name, hint="another target, fewer pins, or more GPUs")
         told = dict.fromkeys(replace(problem, pins=(), hint=None) for problem in reasons)
         return InfeasibleError([head, *told])
 
 
 def _rank(plan: Plan) -> tuple[float, float]:
-    """The fewest GPUs, where their number is asked for, and the fastest step."""
+    """Rank plans by the fewest GPUs, where their number is asked for, and the fastest step."""
     return plan.best.parallel.world_size, plan.best.predicted.step_s

@@ -45,18 +45,18 @@ class Open:
 
     @property
     def by_block(self) -> bool:
-        """Full recompute of the first layers of every chunk."""
+        """Tell whether the first layers of every chunk are recomputed in full."""
         return self.r == len(self.floors.choices)
 
     @property
     def rows(self) -> list[int]:
-        """Places of its recompute choices in the piece's table."""
+        """Return the places of its recompute choices in the piece's table."""
         choices = self.floors.choices
         return [choices.index(Choice()), choices.index(WHOLE)] if self.by_block else [self.r]
 
     @property
     def table(self) -> Table:
-        """Of its blocks alone."""
+        """Return the table of its blocks alone."""
         return self.floors.piece.alone(tuple(self.rows), int(self.floors.places[self.n]))
 
     @property
@@ -65,27 +65,27 @@ class Open:
 
     @property
     def pipeline(self) -> tuple[int, int]:
-        """pp, vpp"""
+        """Return (pp, vpp)."""
         return self.floors.setting.pp, self.floors.setting.vpp
 
     @property
     def degrees(self) -> tuple[int, ...]:
-        """pp, tp, cp, ep, micro-batch."""
+        """Return pp, tp, cp, ep, micro-batch."""
         p = self.floors.points
         return self.floors.setting.pp, *(int(np.ravel(size)[self.n]) for size in (p.tp, p.cp, p.ep, p.micro))
 
     @property
     def place(self) -> tuple[int, int, int]:
-        """In the arrays of its floors."""
+        """Return its place in the arrays of its floors."""
         return self.r, self.o, self.n
 
     @property
     def rest_s(self) -> float:
-        """Of the step, what neither layout nor schedule changes."""
+        """Return the seconds of the step that neither layout nor schedule changes."""
         return float(self.floors.rest_s[self.o, self.n])
 
     def found(self, split: Split, block_layers: int) -> Found:
-        """With a layout, as the search has its candidates."""
+        """Return the candidate with a layout, as the search has its candidates."""
         floors, piece, n = self.floors, self.floors.piece, self.n
         return Found(
             request=piece.request,
@@ -105,7 +105,7 @@ class Open:
 
 
 def opened(floors: Floors, below_s: float) -> Iterator[Open]:
-    """Each candidate below a step time, the lowest floor first."""
+    """Yield each candidate below a step time, the lowest floor first."""
     where = np.argwhere(floors.step_s < below_s)
     steps = floors.step_s[tuple(where.T)]
     for place in np.argsort(steps, kind="stable"):
@@ -114,7 +114,7 @@ def opened(floors: Floors, below_s: float) -> Iterator[Open]:
 
 
 def problem(candidate: Open) -> StageProblem:
-    """What the stage solver is asked. Of a candidate that is not `by_block`."""
+    """Return what the stage solver is asked. Of a candidate that is not `by_block`."""
     floors, n = candidate.floors, candidate.n
     kinds = floors.kinds.at(np.array([n]))
     # Of a stage's blocks the largest buffers count, too: as if every one had the largest of the model's.
@@ -147,19 +147,19 @@ class Layout:
 
     @cached_property
     def counts(self) -> Array:
-        """[vpp, pp, kinds]"""
+        """Count the blocks: [vpp, pp, kinds]."""
         return counted(self.floors, self.split.chunks)
 
     @cached_property
     def _again(self) -> Array:
-        """[vpp, pp, kinds]: the layers that run again."""
+        """Count the layers that run again: [vpp, pp, kinds]."""
         heads = {
             chunk: tuple([kind for kind in chunk if is_layer(kind)][: self.first]) for chunk in set(self.split.chunks)
         }
         return counted(self.floors, tuple(heads[chunk] for chunk in self.split.chunks))
 
     def _each(self, of_choice: Array) -> Array:
-        """[vpp, pp, q]: sums over chunks of what their blocks have, [kinds, r, n]."""
+        """Sum over chunks what their blocks have, [kinds, r, n]: [vpp, pp, q]."""
         if not self.first:
             result: Array = self.counts @ of_choice[:, self.r, self.n]
             return result
@@ -169,12 +169,14 @@ class Layout:
 
     @property
     def _rows(self) -> list[int]:
-        """Of no recompute and of full recompute."""
+        """Return the rows of no recompute and of full recompute."""
         return [self.floors.choices.index(choice) for choice in (Choice(), WHOLE)]
 
     @cached_property
     def passes(self) -> tuple[Array, Array]:
-        """[pp, vpp, q] each: seconds of every chunk's forward and backward, and of the messages that they wait for."""
+        """Return the seconds of every chunk's forward and backward, and of the messages that they wait for: [pp, vpp,
+        q] each.
+        """
         kinds, floors = self.floors.kinds, self.floors
         wait, handover = floors.message_s[self.n], floors.setting.framework.handover_s
         places = np.arange(len(self.split.chunks)).reshape(self.counts.shape[:2])[..., None]
@@ -184,25 +186,25 @@ class Layout:
 
     @cached_property
     def _path_s(self) -> Array:
-        """[q]"""
+        """Return the longest path's seconds: [q]."""
         paired = self.floors.setting.framework.hide.experts > 0
         return layout_bound_s(*self.passes, self.floors.points.num_microbatches[self.n], paired)
 
     @property
     def path_s(self) -> Array:
-        """[o, q]: no simulation is faster, were nothing exchanged."""
+        """Return seconds that no simulation is below, were nothing exchanged: [o, q]."""
         result: Array = self._path_s + self.floors.rest_s[:, self.n]
         return result
 
     def at(self, q: Places) -> Layout:
-        """Some of the places, with the passes and paths that are known of them."""
+        """Return the layout at some of the places, with the passes and paths that are known of them."""
         part, (forward, backward) = replace(self, r=self.r[q], n=self.n[q]), self.passes
         vars(part).update(counts=self.counts, passes=(forward[..., q], backward[..., q]), _path_s=self._path_s[q])
         return part
 
     @cached_property
     def peak_bytes(self) -> Array:
-        """[o, q]: of the fullest stage."""
+        """Return the peak of the fullest stage: [o, q]."""
         kinds, n = self.floors.kinds, self.n
         kept = self._each(kinds.kept).transpose(1, 0, 2)  # [pp, vpp, q]
         ends = self._each(kinds.once).sum(axis=0)  # [pp, q]
@@ -226,8 +228,9 @@ class Layout:
 
     @cached_property
     def hope_s(self) -> Array:
-        """[o, q]: the step by the formula, if stages lose half of what they would if each waited in every round of
-        chunks for the slowest one; what is worth trying first."""
+        """Return the step by the formula, if stages lose half of what they would if each waited in every round of
+        chunks for the slowest one; what is worth trying first: [o, q].
+        """
         m, vpp = self.floors.points.num_microbatches[self.n], float(self.floors.setting.vpp)
         forward, backward = self.passes
         both = forward + backward
@@ -237,7 +240,7 @@ class Layout:
 
     @cached_property
     def step_s(self) -> Array:
-        """[o, q]: no simulation is faster; never below `path_s`, and more work.
+        """Return seconds that no simulation is below; never below `path_s`, and more work: [o, q].
 
         Nothing starts before the first chunk's weights are there, and the step is not over before the first stage has
         reduced its first chunk's gradients.
@@ -253,7 +256,7 @@ class Layout:
 
 
 def counted(floors: Floors, chunks: Chunks) -> Array:
-    """[vpp, pp, kinds]: blocks of each kind in each chunk."""
+    """Count the blocks of each kind in each chunk: [vpp, pp, kinds]."""
     return _counted(floors.kinds.names, chunks, floors.setting.vpp, floors.setting.pp)
 
 
@@ -265,7 +268,7 @@ def _counted(names: tuple[str, ...], chunks: Chunks, vpp: int, pp: int) -> Array
 
 
 def slowest_s(floors: Floors, split: Split) -> Array:
-    """[r, n]: seconds of a microbatch on the layout's slowest stage."""
+    """Return the seconds of a microbatch on the layout's slowest stage: [r, n]."""
     kinds, setting = floors.kinds, floors.setting
     stage = counted(floors, split.chunks).sum(axis=0)  # [pp, kinds]
     received = np.full(setting.pp, 2.0 * setting.vpp)
@@ -276,7 +279,9 @@ def slowest_s(floors: Floors, split: Split) -> Array:
 
 
 def _exchanged(floors: Floors, n: Places, chunks: Chunks) -> tuple[Array, Array]:
-    """[pp, vpp, q] each: seconds of gathering the weights and of reducing the gradients of a layout's chunks."""
+    """Return the seconds of gathering the weights and of reducing the gradients of a layout's chunks: [pp, vpp, q]
+    each.
+    """
     each, back = np.unique(n, return_inverse=True)
     known, places = floors.piece.table(floors.places[each])
     table, setting = known.only(0), floors.setting
@@ -292,9 +297,11 @@ def _exchanged(floors: Floors, n: Places, chunks: Chunks) -> tuple[Array, Array]
 def by_block(
     floors: Floors, split: Split, n: Places, below_s: float = np.inf
 ) -> Iterator[tuple[Layout, NDArray[np.bool_]]]:
-    """Layouts with the fewest first layers of every chunk run again that fit, and for which offloads [o, q] they do.
+    """Yield layouts with the fewest first layers of every chunk run again that fit, and for which offloads [o, q] they
+    do.
 
-    Some that are no faster than a step time are left out."""
+    Some that are no faster than a step time are left out.
+    """
     left = np.isfinite(floors.step_s[-1][:, n])
     for first in range(1, split.longest_chunk):
         layout = Layout(floors, split, np.zeros_like(n), n, first)

@@ -44,8 +44,9 @@ class _Loads:
         return self.until[-1] + self.head + self.tail
 
     def order(self, sizes: Sizes) -> tuple[float, Sizes]:
-        """Less is better: the heaviest stage's share of all, and among equals few layers in front, where a stage holds
-        the most microbatches."""
+        """Order sizes, less is better: the heaviest stage's share of all, and among equals few layers in front, where a
+        stage holds the most microbatches.
+        """
         chunks = [self.until[end] - self.until[start] for start, end in pairwise(accumulate(sizes, initial=0))]
         chunks[0] += self.head
         chunks[-1] += self.tail
@@ -54,7 +55,9 @@ class _Loads:
 
 
 def lightest(sequence: tuple[str, ...], pp: int, least: Sizes, weights: Weights) -> Sizes | None:
-    """Where any sizes can be told. least: the fewest layers of each chunk; None: there are fewer."""
+    """Return the lightest sizes where any can be told. least: the fewest layers of each chunk; None: there are
+    fewer.
+    """
     loads = _Loads.of(sequence, pp, dict(weights))
     if loads.layers < sum(least):
         return None
@@ -65,13 +68,15 @@ def lightest(sequence: tuple[str, ...], pp: int, least: Sizes, weights: Weights)
 
 
 def lightest_ends(sequence: tuple[str, ...], pp: int, vpp: int, weights: Weights) -> Sizes | None:
-    """Where only the layers of the first and last stage can be told, by trying all. None: none is possible."""
+    """Return the lightest sizes where only the layers of the first and last stage can be told, by trying all. None:
+    none is possible.
+    """
     loads = _Loads.of(sequence, pp, dict(weights))
     return min(_ends(loads.layers, pp, vpp), key=loads.order, default=None)
 
 
 def lightest_of(sequence: tuple[str, ...], pp: int, few: Iterable[Sizes], weights: Weights) -> Sizes | None:
-    """Where only a few can be told. None: there are none."""
+    """Return the lightest sizes where only a few can be told. None: there are none."""
     return min(few, key=_Loads.of(sequence, pp, dict(weights)).order, default=None)
 
 
@@ -84,7 +89,9 @@ def _ends(layers: int, pp: int, vpp: int) -> Iterator[Sizes]:
 
 
 def _shared(loads: _Loads, least: Sizes) -> Sizes:
-    """Layers of the average weight, one by one to the stage with the least to do, and there to the lightest chunk."""
+    """Share the layers of the average weight out, one by one to the stage with the least to do, and there to the
+    lightest chunk.
+    """
     pp, layers = loads.pp, loads.layers
     each, sizes = loads.until[-1] / layers, list(least)
     chunks = [size * each for size in least]
@@ -103,7 +110,7 @@ def _shared(loads: _Loads, least: Sizes) -> Sizes:
 
 @cache
 def _balanced(sequence: tuple[str, ...], least: Sizes, weights: Weights) -> Sizes:
-    """Sizes of contiguous chunks that minimise the heaviest one, ends included; bisection on that weight.
+    """Return the sizes of contiguous chunks that minimise the heaviest one, ends included; bisection on that weight.
 
     Exact to a millionth of the total: a greedy fill is feasible exactly when some cut is.
     """

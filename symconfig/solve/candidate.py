@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -29,24 +30,30 @@ IMBALANCES = (1.0, 1.5)  # tokens on the busiest expert rank over the mean
 
 
 def detail(found: Found, cluster: ClusterDescriptor, job: Job, best: bool = False) -> Candidate:
-    """The candidate with its whole prediction; the best one also with unbalanced experts."""
-    request, split = found.request, found.split
+    """Return the candidate with its whole prediction; the best one also with unbalanced experts."""
     parts = compute(found)
+    what = replace(predicted(found, parts, cluster), imbalance=_imbalance(found, cluster) if best else None)
+    return made(found, job, parts.allocated, what)
+
+
+def made(found: Found, job: Job, allocated: Sequence[float], what: Predicted) -> Candidate:
+    """Make a found point a candidate of a plan. allocated: bytes at the peak of every stage."""
+    request, split = found.request, found.split
     microbatches = request.global_batch // (found.degrees.dp * found.micro)
     recompute = _recompute(found)
-    stages = tuple(Stage(split.stage(i), describe(recompute), tidy(peak)) for i, peak in enumerate(parts.allocated))
+    stages = tuple(Stage(split.stage(i), describe(recompute), tidy(peak)) for i, peak in enumerate(allocated))
     return Candidate(
         Target(job.backend, request.version),
         found.degrees,
         Batch(found.micro, request.global_batch, microbatches, request.seq_length),
         _options(found, recompute),
         stages,
-        replace(predicted(found, parts, cluster), imbalance=_imbalance(found, cluster) if best else None),
+        what,
     )
 
 
 def _imbalance(found: Found, cluster: ClusterDescriptor) -> dict[str, dict[str, float]] | None:
-    """The same plan with balanced and with unbalanced experts: time and dropless memory of the busiest rank."""
+    """Return the plan's time and dropless memory with balanced and with unbalanced experts, of the busiest rank."""
     if found.request.model.experts is None:
         return None
     result = {}
@@ -72,7 +79,7 @@ def _recompute(found: Found) -> Recompute:
 
 
 def describe(recompute: Recompute) -> str:
-    """For tables and reports."""
+    """Describe a recompute policy for tables and reports."""
     if recompute.granularity == "selective":
         return "selective: " + ", ".join(recompute.modules)
     if recompute.granularity == "full":
@@ -121,11 +128,20 @@ def _options(found: Found, recompute: Recompute) -> Options:
     )
 
 
-def predicted(found: Found, parts: Detail, cluster: ClusterDescriptor) -> Predicted:
-    """What one step takes, and what the fullest stage holds."""
+def predicted(
+    found: Found,
+    parts: Detail,
+    cluster: ClusterDescriptor,
+    time: Mapping[str, float] | None = None,
+    worst: int | None = None,
+) -> Predicted:
+    """Return what one step takes, and what the fullest stage holds.
+
+    time: seconds by part, worst: the fullest stage, where not all stages lie on this cluster.
+    """
     request = found.request
-    worst = int(np.argmax(parts.peaks))
-    time = refined_time(found, parts)
+    worst = int(np.argmax(parts.peaks)) if worst is None else worst
+    time = refined_time(found, parts) if time is None else time
     memory = {name: float(part[worst, 0, 0, 0]) for name, part in parts.cost.memory.items()}
     step = sum(time.values())
     needed, peak = parts.peaks[worst], parts.allocated[worst]
@@ -166,12 +182,14 @@ def predicted(found: Found, parts: Detail, cluster: ClusterDescriptor) -> Predic
 
 
 def tidy(value: float) -> float:
-    """Twelve digits: what differs beyond them differs by the processor's order of summation, and plans must not."""
+    """Round to twelve digits: what differs beyond them differs by the processor's order of summation, and plans must
+    not.
+    """
     return significant(value, 12)
 
 
 def degrees(candidate: Candidate) -> str:
-    """tp 4, pp 2, dp 8, micro-batch 1: only those above one, and the micro-batch."""
+    """Write the degrees above one, and the micro-batch: tp 4, pp 2, dp 8, micro-batch 1."""
     p = candidate.parallel
     named = [("tp", p.tp), ("pp", p.pp), ("vpp", p.vpp), ("cp", p.cp), ("ep", p.ep), ("etp", p.etp), ("dp", p.dp)]
     words = [f"{name} {value}" for name, value in named if value > 1]
@@ -179,7 +197,7 @@ def degrees(candidate: Candidate) -> str:
 
 
 def binding(best: Candidate, found: Found, weighed: Weighed, job: Job) -> str:
-    """What keeps the plan from being faster, as a sentence. found: the same plan."""
+    """Say what keeps the plan from being faster, as a sentence. found: the same plan."""
     limit, used = device_budget(found.request, found.machine), best.predicted.device_bytes
     left = weighed.candidates - weighed.feasible
     refused = f"{left:,} of {weighed.candidates:,} candidates do not fit" if left else "every candidate fits"

@@ -20,7 +20,7 @@ _NOTHING = Offload()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Configuration:
-    """How somebody runs a model. `framework`: its habits, as `dataclasses.replace` makes them from a known one.
+    """A person's way to run a model. `framework`: its habits, as `dataclasses.replace` makes them from a known one.
 
     modules: recomputed ones ({"layer"}: full recompute); block_layers: full recompute of the first layers of every
     virtual stage only. offload: what lives in host memory. ends_as_layers: places that embedding and loss take among

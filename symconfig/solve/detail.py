@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
 import numpy as np
 
 from symconfig.cost.block_recompute import Extremes, evaluate_block, prefixed
+from symconfig.cost.blocks import BlockCost
 from symconfig.cost.framework import element_bytes
 from symconfig.cost.lattice import Array, Lattice
 from symconfig.cost.shapes import Pipeline, Pipelines, StageShape, layers
 from symconfig.cost.stages import Setting, Stages, stages
 from symconfig.cost.step import Cost, evaluate, memory_bytes, time_s, total
 from symconfig.cost.table import Choice, Table, block_costs, resolve, table
+from symconfig.graph.derived import DerivedBlock
 from symconfig.graph.model import derived, structure
 from symconfig.graph.parts import is_layer
 from symconfig.plans.columns import Columns
@@ -50,19 +53,19 @@ class Detail:
 
     @cached_property
     def peaks(self) -> tuple[float, ...]:
-        """Bytes that every stage needs at its peak: those allocated, and what libraries hold beside."""
+        """Return the bytes that every stage needs at its peak: those allocated, and what libraries hold beside."""
         memory = self.by_block.memory if self.by_block else self._memory
         return tuple(float(value) for value in total(memory)[:, 0, 0, 0])
 
     @property
     def allocated(self) -> tuple[float, ...]:
-        """Bytes allocated at the peak of every stage."""
+        """Return bytes allocated at the peak of every stage."""
         held = self.sums.registered[:, 0]
         return tuple(peak - float(beside) for peak, beside in zip(self.peaks, held, strict=True))
 
 
 def sizes(found: Found, copies: int) -> Lattice:
-    """The candidate's point, `copies` times."""
+    """Return the candidate's point, `copies` times."""
     return lattice(found.request, found.columns(copies))
 
 
@@ -75,7 +78,9 @@ def _shape(found: Found, index: int, kinds: tuple[str, ...], counts: tuple[int, 
 
 
 def begins(chunk: tuple[str, ...], together: int) -> tuple[str | None, ...]:
-    """The kinds of a chunk, with None for layers that do not begin a group of so many which are recomputed at once."""
+    """Return the kinds of a chunk, with None for layers that do not begin a group of so many which are recomputed at
+    once.
+    """
     place, result = 0, []
     for kind in chunk:
         result.append(None if is_layer(kind) and place % together else kind)
@@ -84,18 +89,25 @@ def begins(chunk: tuple[str, ...], together: int) -> tuple[str | None, ...]:
 
 
 def detail(found: Found, known: Lattice | None = None) -> Detail:
-    """The parts of one candidate, by the same functions that weighed it.
+    """Work out the parts of one candidate, by the same functions that weighed it.
 
     known: `sizes` of it, where the machine's constants are arrays of as many values as it has copies.
     """
     if known is not None:
         return detailed(found, table_of(found, known))
+    return detailed(found, table_alone(found))
+
+
+def table_alone(found: Found) -> Table:
+    """Return the table of a candidate's blocks at its point."""
     where = sizes(found, 1)
-    return detailed(found, _table_once(_Point((*same_blocks(found, where), found.machine.key), found, where)))
+    return _table_once(_Point((*same_blocks(found, where), found.machine.key), found, where))
 
 
 def same_blocks(found: Found, where: Lattice) -> tuple[object, ...]:
-    """All that the costs of a candidate's blocks depend on beside its machine. where: `sizes` of it, of one copy."""
+    """Return all that the costs of a candidate's blocks depend on beside its machine. where: `sizes` of it, of one
+    copy.
+    """
     request = found.request
     numbers = tuple((name, *np.ravel(value).tolist()) for name, value in where.numbers.items())
     return (structure(request.model), found.scheme, numbers, request.framework, choices_of(found))
@@ -117,20 +129,43 @@ class _Point:
 
 @lru_cache(maxsize=512)
 def _table_once(point: _Point) -> Table:
-    """Kept, since searches show the same points again: other pipelines of theirs, other batches of one model."""
-    return table_of(point.found, point.where)
+    """Return a point's table. It is kept, since searches show the same points again: other pipelines of theirs, other
+    batches of one model.
+    """
+    *shared, _, gpu = point.key  # whatever is recomputed
+    return _table(point.found, _blocks_once(_Point((*shared, gpu), point.found, point.where)))
+
+
+@lru_cache(maxsize=512)
+def _blocks_once(point: _Point) -> tuple[BlockCost, ...]:
+    """Price a point's blocks, once for all recompute policies that it is asked for under."""
+    return _blocks(point.found, point.where)
 
 
 def table_of(found: Found, where: Lattice) -> Table:
-    """The table of a candidate's blocks at its point, or at copies of it, where the machine's constants are arrays."""
-    request, choices = found.request, choices_of(found)
-    of_kind = derived(request.model, request.framework.implementation, found.scheme)
-    costs = block_costs(of_kind, where, found.machine, request.framework)
-    return table(costs, choices, resolve(of_kind, choices), found.machine, request.framework)
+    """Return the table of a candidate's blocks at its point, or at copies of it, where the machine's constants are
+    arrays.
+    """
+    return _table(found, _blocks(found, where))
+
+
+def _blocks(found: Found, where: Lattice) -> tuple[BlockCost, ...]:
+    return block_costs(_of_kind(found), where, found.machine, found.request.framework)
+
+
+def _table(found: Found, costs: Sequence[BlockCost]) -> Table:
+    choices = choices_of(found)
+    return table(costs, choices, resolve(_of_kind(found), choices), found.machine, found.request.framework)
+
+
+def _of_kind(found: Found) -> Mapping[str, DerivedBlock]:
+    request = found.request
+    return derived(request.model, request.framework.implementation, found.scheme)
 
 
 def detailed(found: Found, small: Table, where: Columns | None = None) -> Detail:
-    """The same from the table of its blocks: its policy, or no and full recompute, at its point or copies of it.
+    """Work out a candidate's parts from the table of its blocks: its policy, or no and full recompute, at its point or
+    copies of it.
 
     where: the point, or its copies, as costs take them; None: as the candidate has it.
     """

@@ -82,7 +82,7 @@ class Explanation:
 
 
 def explain(plan: Plan) -> Explanation:
-    """Everything behind `plan.best`. Imports SymPy, which takes a second."""
+    """Explain `plan.best` with everything behind it. Imports SymPy, which takes a second."""
     found = restore(plan, plan.best)
     parts = detail(found)
     kinds = plan.model.layer_kinds
@@ -162,7 +162,7 @@ def _formulas(found: Found, parts: Detail) -> Iterator[FormulaLine]:
 
 
 def _operators(block: BlockCost, numbers: Lattice) -> Iterator[OperatorLine]:
-    """In order of the forward pass; the phases of one operator together."""
+    """Yield the operators in order of the forward pass; the phases of one operator together."""
     shapes: dict[tuple[str, Phase], tuple[str, str]] = {}
     for work in block.derived.work:
         if isinstance(work, Matmul):
@@ -185,7 +185,7 @@ def _operators(block: BlockCost, numbers: Lattice) -> Iterator[OperatorLine]:
 
 
 def _collectives(block: BlockCost, numbers: Lattice) -> Iterator[CollectiveLine]:
-    """Those over more than one rank."""
+    """Yield the collectives over more than one rank."""
     for collective, full, exposed in zip(block.derived.collectives, block.full_comm_s, block.comm_s, strict=True):
         if full[0] > 0:
             size = float(numbers.value(collective.elements)[0]) * ELEMENT_BYTES[collective.element]

@@ -34,11 +34,11 @@ class Extra:
 
     @property
     def values(self) -> Mapping[str, Any]:
-        """What the pin's words stand for, the framework's own first."""
+        """Return what the pin's words stand for, the framework's own first."""
         return EXTRA_PINS[self.pin]
 
     def columns(self, value: Any) -> dict[str, Any]:
-        """What a point with this value has."""
+        """Return what a point with this value has."""
         every = replace(NOTHING_ON, **{self.name: value}).columns
         names = (self.name, "moe_dispatcher") if self.name == "flex_backend" else (self.name,)
         return {**self.beside, **{name: every[name] for name in names}}

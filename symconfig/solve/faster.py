@@ -9,7 +9,7 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.frameworks.tables import options
-from symconfig.plans.plan import Beside, Plan
+from symconfig.plans.plan import OtherPlans, Plan
 from symconfig.solve import candidate, opened
 from symconfig.solve.pins import parse
 from symconfig.solve.refine import QUICK
@@ -20,9 +20,10 @@ WORTH_SAYING = 0.005  # share of the step that a plan with other options must sa
 
 def faster(
     model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, than: Plan, progress: Progress | None = None
-) -> Beside:
-    """What would be faster than a plan of this job if these options were allowed; nothing where nothing is, or where
-    the job's objective is not time."""
+) -> OtherPlans:
+    """Return what would be faster than a plan of this job if these options were allowed; nothing where nothing is, or
+    where the job's objective is not time.
+    """
     fixed, pins = facts_of(model, cluster, job), parse(job.pins)
     closed = {constraint.name for constraint in opened.shut(job, fixed, pins)} - set(job.without)
     if not closed or job.objective != "time":

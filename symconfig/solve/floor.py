@@ -58,7 +58,7 @@ class Floors:
 
     @property
     def hope_s(self) -> float:
-        """The least of `even_s` that may fit."""
+        """Return the least of `even_s` that may fit."""
         return float(np.where(np.isfinite(self.step_s), self.even_s, np.inf).min())
 
 
@@ -118,7 +118,7 @@ def waiting(piece: Piece, below_s: float) -> Waiting | None:
 
 
 def _with_room(every: Waiting) -> Bools:
-    """[t]: whether any ZeRO stage, offload and policy may fit, if each had of everything the least."""
+    """Tell where any ZeRO stage, offload and policy may fit, if each had of everything the least: [t]."""
     piece, found = every.piece, np.zeros(every.pp.size, dtype=bool)
     for start in range(0, every.pp.size, TOGETHER):
         some = every.at(slice(start, start + TOGETHER))
@@ -142,7 +142,7 @@ def _starts(some: Waiting) -> NDArray[np.intp]:
 
 
 def _least_s(piece: Piece, pp: Values, vpp: Values, places: NDArray[np.intp]) -> Array:
-    """[t]: no policy, ZeRO stage or layout is faster."""
+    """Return seconds that no policy, ZeRO stage or layout is below: [t]."""
     m = priced(piece.request, piece.candidates, pp, places).num_microbatches
     return even_bound_s(m, pp, vpp, totals(piece) @ piece.low.seconds[0][:, places])
 
@@ -247,7 +247,7 @@ def _floors(
 
 
 def _whole_model_s(kinds: Kinds, choices: Sequence[Choice], chunks: Array) -> Array:
-    """[r, n]: seconds of a microbatch through the whole model under each policy. chunks: [n].
+    """Return the seconds of a microbatch through the whole model under each policy: [r, n]. chunks: [n].
 
     The last row: only the first layers of each chunk are recomputed, at least one where a chunk has any; all but two
     must have one.

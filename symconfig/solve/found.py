@@ -40,16 +40,16 @@ class Found:
 
     @property
     def extras(self) -> Extras:
-        """What is switched on beside the degrees."""
+        """Return what is switched on beside the degrees."""
         return self.request.extras
 
     @property
     def beside_another(self) -> bool:
-        """Whether the experts' all-to-all runs beside another microbatch."""
+        """Tell whether the experts' all-to-all runs beside another microbatch."""
         return self.request.framework.hide.experts > 0
 
     def columns(self, copies: int = 1) -> Columns:
-        """The candidate as columns, so many times."""
+        """Return the candidate as columns, so many times."""
         p = self.degrees
         tp, cp, ep, etp, dp, micro = (
             np.full(copies, number, dtype=np.int64) for number in (p.tp, p.cp, p.ep, p.etp, p.dp, self.micro)
@@ -75,7 +75,7 @@ class Found:
 
     @property
     def order(self) -> tuple[object, ...]:
-        """Ranked by score; ties by fewer of everything, in the written order."""
+        """Rank by score; ties by fewer of everything, in the written order."""
         p = self.degrees
         return (
             self.score,

@@ -27,7 +27,7 @@ class Gammas:
     seen: int = 0
 
     def wanted(self, memory: Array, communication: Array, fits: Array) -> list[tuple[int, int, float]]:
-        """(gamma's index, point, cost) of the points that enter a list; all arrays are [n]."""
+        """Return (gamma's index, point, cost) of the points that enter a list; all arrays are [n]."""
         result = []
         for index, gamma in enumerate(GRID):
             costs = memory / gamma + communication
@@ -47,7 +47,7 @@ class Gammas:
         del row[self.top :]
 
     def chosen(self) -> tuple[float, list[Found]] | None:
-        """The gamma, and its partitions that fit, best first; None when nothing fits."""
+        """Return the gamma, and its partitions that fit, best first; None when nothing fits."""
         rows = [index for index, row in enumerate(self.best) if row]
         if not rows:
             return None

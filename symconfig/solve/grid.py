@@ -59,8 +59,9 @@ class Grid:
         return np.flatnonzero(self.least_s <= below_s)
 
     def _computed_s(self, machine: Machine) -> Array:
-        """[n]: of the step, what all blocks compute but for bringing tokens to their experts and back, which other
-        kernels may do in less."""
+        """Return what all blocks compute in a step but for bringing tokens to their experts and back, which other
+        kernels may do in less: [n].
+        """
         request, framework = self.request, self.request.framework
         where = replace(lattice(request, self.points), repeats=True)
         seconds = np.zeros(self.points.size)
@@ -73,7 +74,7 @@ class Grid:
 
 
 def spread(request: Request, grid: Columns) -> Array:
-    """[n]: microbatches that each GPU runs, if all run all blocks of some."""
+    """Count the microbatches that each GPU runs, if all run all blocks of some: [n]."""
     share: Array = request.global_batch * grid.tp * grid.cp / (grid.micro * request.gpus)
     return share
 
@@ -81,7 +82,7 @@ def spread(request: Request, grid: Columns) -> Array:
 def pieces(
     requests: Sequence[Request], machine: Machine, grid: Grid, refused: Refused, below_s: float = float("inf")
 ) -> Iterator[Piece]:
-    """The grid's points in order of their lower bound, a few hundred at a time.
+    """Yield the grid's points in order of their lower bound, a few hundred at a time.
 
     requests: they differ in what their framework has on. What differs in overlaps and graphs alone is evaluated once
     for all. below_s: of a step; points that are no faster whatever is on are left out.
@@ -133,7 +134,7 @@ class _Evaluated:
 
 
 def _shared(requests: Sequence[Request], machine: Machine, scheme: Scheme) -> list[_Shared]:
-    """What the pieces of each request share; what two of them have alike is made once."""
+    """Return what the pieces of each request share; what two of them have alike is made once."""
     known: dict[tuple[object, ...], tuple[Mapping[str, DerivedBlock], Policies]] = {}
     result = []
     for asked in requests:
@@ -147,7 +148,7 @@ def _shared(requests: Sequence[Request], machine: Machine, scheme: Scheme) -> li
 
 
 def _taken(requests: Sequence[Request], grid: Columns, refused: Refused) -> list[NDArray[np.bool_]]:
-    """[n] of each request: whether it takes a point.
+    """Tell, of each request, whether it takes a point: [n].
 
     Of dispatchers with kernels of their own, which have one price, a point is left to the first one that runs there;
     and where a request is `eager`, to one that has on what it has and more carriers.
@@ -167,7 +168,7 @@ def _taken(requests: Sequence[Request], grid: Columns, refused: Refused) -> list
 
 
 def _before(one: Extras, other: Extras, earlier: bool, eager: bool) -> bool:
-    """Whether a point is left to the one where both run, which differ in their carriers only."""
+    """Tell whether a point is left to the one where both run, which differ in their carriers only."""
     both = bool(one.flex_backend) and bool(other.flex_backend)
     if both and one.flex_backend != other.flex_backend:
         return earlier and one.tp_comm == other.tp_comm
@@ -176,8 +177,9 @@ def _before(one: Extras, other: Extras, earlier: bool, eager: bool) -> bool:
 
 
 def _waits(costs: Sequence[BlockCost], framework: Framework) -> NDArray[np.bool_]:
-    """[n]: where the GPU waits for the host in any layer, with nothing replayed and nothing recomputed: elsewhere
-    graphs save no time. costs: with graphs."""
+    """Tell where the GPU waits for the host in any layer, with nothing replayed and nothing recomputed: elsewhere
+    graphs save no time, [n]. costs: with graphs.
+    """
     layers = [cost for cost in costs if cost.derived.place is Place.LAYER]
     replayed, eager = (
         np.array([cost.seconds()[:2].sum(axis=0) for cost in each])
@@ -189,7 +191,7 @@ def _waits(costs: Sequence[BlockCost], framework: Framework) -> NDArray[np.bool_
 
 @dataclass(frozen=True, slots=True)
 class _Shared:
-    """What all pieces of a request and scheme share."""
+    """Values that all pieces of a request and scheme share."""
 
     request: Request
     machine: Machine
@@ -200,14 +202,14 @@ class _Shared:
 
     @property
     def counts(self) -> Array:
-        """[kinds]: how many blocks of each the model has."""
+        """Count the blocks of each kind that the model has: [kinds]."""
         kinds = sequence(self.request.model)
         return np.array([kinds.count(kind) for kind in self.of_kind], dtype=np.float64)
 
     def pieces(
         self, grid: Columns, costs: Sequence[BlockCost], where: NDArray[np.intp], below_s: float
     ) -> Iterator[Piece]:
-        """Those `where` of the grid's points that may be so fast; `costs` are of all."""
+        """Yield those `where` of the grid's points that may be so fast; `costs` are of all."""
         request = self.request
         low = bound_table(costs, self.policies)
         # All blocks of all microbatches, spread over the stages without a bubble.

@@ -24,7 +24,7 @@ from symconfig.units import GIB
 
 
 def infeasible(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, weighed: Weighed) -> InfeasibleError:
-    """Names the tightest constraint and the nearest change that would fit."""
+    """Return an error that names the tightest constraint and the nearest change that would fit."""
     if weighed.leanest is None:
         return InfeasibleError(_no_division(model, cluster, job, weighed))
     lean = candidate.detail(weighed.leanest, cluster, job)
@@ -47,7 +47,9 @@ def infeasible(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, wei
 
 
 def _stage_over(found: Found, limit_bytes: float) -> str:
-    """The stage that holds the most, and by how much too much, of the leanest layout where that is quickly known."""
+    """Return the stage that holds the most, and by how much too much, of the leanest layout where that is quickly
+    known.
+    """
     if found.degrees.pp == 1:
         return ""
     parts = detail(found)
@@ -66,7 +68,7 @@ def _stage_over(found: Found, limit_bytes: float) -> str:
 
 
 def _no_division(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, weighed: Weighed) -> Problem:
-    """Not a single candidate: which rules took the points."""
+    """Say which rules took the points where not a single candidate is left."""
     pins = parse(job.pins)
     wanted = requests(model, cluster, job, precisions(cluster, job, pins)[0], pins)[0]
     if not recompute_choices(wanted):
@@ -98,7 +100,7 @@ def _stages_refused(request: Request) -> list[str]:
 
 
 def _nearest(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> str | None:
-    """The smallest of a few changes that makes the job fit: more GPUs first, then a shorter sequence."""
+    """Return the smallest of a few changes that makes the job fit: more GPUs first, then a shorter sequence."""
     gpus = int(job.gpus)
     for more in (2, 4, 8, 16, 32, 64):
         if gpus * more > (cluster.max_gpus or 10**9):

@@ -53,7 +53,7 @@ class Ratios:
 
     @property
     def middle(self) -> float:
-        """The logarithm of the median."""
+        """Return the logarithm of the median."""
         return math.log(median(self.measured))
 
 
@@ -79,7 +79,7 @@ class Interval:
 
 @cache
 def kind(model: ModelDescriptor) -> str:
-    """The kind of model, for comparison."""
+    """Return the kind of model, for comparison."""
     if parameters(model).total < SMALL:
         return "small"
     if model.adapter is not None:
@@ -99,13 +99,13 @@ def _data() -> Any:
 
 @cache
 def recorded(quantity: Quantity) -> tuple[tuple[Ratios, ...], Spread]:
-    """What comes with symconfig."""
+    """Return what comes with symconfig."""
     found = (Ratios(**{**each, "measured": tuple(each["measured"])}) for each in _data()["ratios"])
     return tuple(each for each in found if each.quantity == quantity), Spread(**_data()["spread"][quantity])
 
 
 def expected(seen: Sequence[Ratios], run: float, source: float, gpu: str, kind_of_model: str) -> tuple[float, float]:
-    """Mean and standard deviation of the log ratio of one run of a source that was not seen.
+    """Return mean and standard deviation of the log ratio of one run of a source that was not seen.
 
     run, source: as in Spread.
     """
@@ -119,8 +119,9 @@ def expected(seen: Sequence[Ratios], run: float, source: float, gpu: str, kind_o
 
 @cache
 def _deviates(quantity: Quantity, gpu: str, kind_of_model: str, own_blocks: bool) -> NormalDist:
-    """The log ratio of one run of a source that was not seen, as wide as its nine in ten are. own_blocks: whether some
-    stand in attention's place."""
+    """Return the log ratio of one run of a source that was not seen, as wide as its nine in ten are. own_blocks:
+    whether some stand in attention's place.
+    """
     seen, spread = recorded(quantity)
     mean, deviation = expected(seen, spread.run, spread.source, gpu, kind_of_model)
     more = UNMEASURED_BLOCKS if own_blocks and quantity == "time" else 0.0
@@ -159,5 +160,7 @@ def _basis(seen: Sequence[Ratios], gpu: str, kind_of_model: str) -> str:
 
 
 def interval(quantity: Quantity, cluster: ClusterDescriptor, model: ModelDescriptor) -> Interval:
-    """From runs of this kind of model on this GPU architecture, and the less of these there are, from others."""
+    """Return the interval from runs of this kind of model on this GPU architecture, and the less of these there are,
+    from others.
+    """
     return _factors(quantity, cluster.gpu.architecture, kind(model), own_blocks(model))

@@ -19,7 +19,7 @@ from symconfig.solve.tally import Tally
 
 
 class Weighed(Protocol):
-    """What points came to, [policies, offloads, n] each. layers: full recompute of so many of each virtual stage."""
+    """The results of points, [policies, offloads, n] each. layers: full recompute of so many of each virtual stage."""
 
     @property
     def step_s(self) -> Array: ...

@@ -24,7 +24,7 @@ class Relative:
 
 
 def posterior(path: Path, seen: Sequence[Relative], variances: Sequence[float]) -> tuple[float, float]:
-    """Mean and variance of the member, less the root's mean. variances: of each level, from the root down."""
+    """Return mean and variance of the member, less the root's mean. variances: of each level, from the root down."""
     among = np.array([[_shared(a.path, b.path, variances) for b in seen] for a in seen]).reshape(len(seen), len(seen))
     among += np.diag([each.variance for each in seen])
     mine = np.array([_shared(path, each.path, variances) for each in seen])
@@ -34,7 +34,7 @@ def posterior(path: Path, seen: Sequence[Relative], variances: Sequence[float]) 
 
 
 def _shared(a: Path, b: Path, variances: Sequence[float]) -> float:
-    """Covariance of two members."""
+    """Return the covariance of two members."""
     result = 0.0
     for mine, other, variance in zip(a, b, variances, strict=True):
         if mine != other:

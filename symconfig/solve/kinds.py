@@ -46,11 +46,11 @@ class Kinds:
 
     @property
     def layers(self) -> Bools:
-        """[kinds]: those that are no ends."""
+        """Tell which kinds are no ends: [kinds]."""
         return np.array([is_layer(name) for name in self.names])
 
     def at(self, chosen: NDArray[np.intp]) -> Kinds:
-        """Some of the points."""
+        """Return the kinds at some of the points."""
         arrays = ("forward", "backward", "kept", "once", "transient", "buffers", "workspaces", "states")
         return replace(self, **{name: getattr(self, name)[..., chosen] for name in arrays})
 
@@ -61,7 +61,7 @@ class Kinds:
 
 
 def kinds_alone(table: Table, totals: Array, chosen: NDArray[np.intp], where: Columns, setting: Setting) -> Kinds:
-    """At the chosen points of a table; where: their degrees. totals: [kinds] in the model."""
+    """Return the kinds at the chosen points of a table; where: their degrees. totals: [kinds] in the model."""
     alone = tuple(StageShape(0, tuple(row), 1) for row in np.eye(len(table.kinds), dtype=np.int64))
     sums = stages(table, Pipelines.of([Pipeline(1, 1, alone)]), chosen, setting.tied)
     state: Array = sum(states(sums.divisible(), where, setting).values(), np.zeros(1))

@@ -66,22 +66,22 @@ class Limits:
 
     @cached_property
     def left(self) -> tuple[Constraint, ...]:
-        """The constraints that a point with all that is chosen may fail."""
+        """Return the constraints that a point with all that is chosen may fail."""
         return self._possible()
 
     @cached_property
     def refusals(self) -> tuple[Constraint, ...]:
-        """Those that a point is asked for."""
+        """Return the constraints that a point is asked for."""
         return tuple(one for one in self.left if not _chosen(one))
 
     @cached_property
     def interleaved(self) -> tuple[Constraint, ...]:
-        """Those that are asked again with several chunks a stage."""
+        """Return the constraints that are asked again with several chunks a stage."""
         return tuple(one for one in self.left if "vpp" in one.asks)
 
     @cached_property
     def sharded(self) -> tuple[tuple[Constraint, ...], ...]:
-        """Those that are asked again with each ZeRO stage."""
+        """Return the constraints that are asked again with each ZeRO stage."""
         return tuple(tuple(one for one in self._possible(zero=stage) if "zero" in one.asks) for stage in ZERO_STAGES)
 
     @cached_property
@@ -90,7 +90,7 @@ class Limits:
 
     @cached_property
     def least_chunks(self) -> int:
-        """The fewest of each stage, where there are several."""
+        """Return the fewest chunks of each stage, where there are several."""
         return 1 if self.runs(pp=2, vpp=1) or not self.runs(pp=2) else 2
 
     @cached_property
@@ -99,7 +99,7 @@ class Limits:
 
     @cached_property
     def tensor_with_sequence(self) -> tuple[bool, ...]:
-        """The choices of sequence parallelism when tp > 1."""
+        """Return the choices of sequence parallelism when tp > 1."""
         return tuple(switch for switch in (True, False) if self.runs(sequence_parallel=switch))
 
     @cached_property
@@ -108,7 +108,7 @@ class Limits:
 
     @cached_property
     def offloads(self) -> tuple[tuple[Offload, ...], ...]:
-        """What may live in host memory at each ZeRO stage."""
+        """Return what may live in host memory at each ZeRO stage."""
         return tuple(self._offloads(stage) for stage in ZERO_STAGES)
 
     def runs(self, **facts: Any) -> bool:
@@ -182,7 +182,9 @@ _OFFLOADED_EXPERTS = frozenset({"mlp_norm", "expert_gate_up_proj", "expert_activ
 
 
 def offloaded(model: ModelDescriptor) -> frozenset[str]:
-    """Operators whose kept tensors Megatron's fine-grained offloading moves, with the modules that are rendered."""
+    """Return operators whose kept tensors Megatron's fine-grained offloading moves, with the modules that are
+    rendered.
+    """
     latent = _OFFLOADED_LATENT if model.attention is Attention.MLA else frozenset[str]()
     return _OFFLOADED | latent | (_OFFLOADED_EXPERTS if model.experts else frozenset[str]())
 
@@ -231,8 +233,8 @@ def _with_adapters(whole: Limits, model: ModelDescriptor) -> Limits:
 
 
 def _layouts(number: tuple[int, int], model: ModelDescriptor) -> Layouts:
-    """What Megatron-LM can say of the stages. An end that counts as a layer may be all that its chunk holds; with a
-    layout string a chunk may be empty ("Empty stages are allowed": docs/user-guide/features/
+    """Return what Megatron-LM can say of the stages. An end that counts as a layer may be all that its chunk holds;
+    with a layout string a chunk may be empty ("Empty stages are allowed": docs/user-guide/features/
     pipeline_parallel_layout.md).
 
     Multi-token prediction stays with the loss, also from core_v0.16 on, where it need not: elsewhere it makes every
@@ -243,8 +245,9 @@ def _layouts(number: tuple[int, int], model: ModelDescriptor) -> Layouts:
 
 
 def pinnable(limits: Limits, version: str) -> Limits:
-    """The same for a pinned layout: multi-token prediction may lie before the loss where the version builds it there.
-    That its messages take longer then is not in the prediction."""
+    """Return the limits for a pinned layout: multi-token prediction may lie before the loss where the version builds it
+    there. That its messages take longer then is not in the prediction.
+    """
     together = megatron_release(version) < megatron_release(LAYOUT_MTP_ALONE_SINCE)
     return replace(limits, layouts=replace(limits.layouts, mtp_with_head=together))
 
@@ -264,7 +267,7 @@ def _applies(module: str, model: ModelDescriptor) -> bool:
 
 
 def policies(limits: Limits, precision: str) -> tuple[frozenset[str], ...]:
-    """Sets of recomputed modules: nothing, every sensible selection, whole layers.
+    """Return sets of recomputed modules: nothing, every sensible selection, whole layers.
 
     A module inside another that is recomputed anyway adds nothing. Modules whose output is thrown away do not go
     with low precision, whose quantised copies would still hold it. Megatron recomputes the experts' activation only

@@ -15,7 +15,7 @@ _WEIGHTS, _ACTIVATIONS, _WORKING, _LOSS = "weights", "activations", "working set
 
 
 def stage_memory(found: Found, parts: Detail, line: Timeline) -> tuple[tuple[Array, Array], ...]:
-    """For each stage the seconds, from 0 on, at which its allocated bytes change, and the bytes from then on.
+    """Return, for each stage, the seconds from 0 on at which its allocated bytes change, and the bytes from then on.
 
     Of a chunk's activations it holds as many microbatches as the simulation says. What it works with counts while it
     holds any, what the loss keeps while it holds any of the loss's chunk. A schedule that has chunks elsewhere, or
@@ -41,7 +41,9 @@ def stage_memory(found: Found, parts: Detail, line: Timeline) -> tuple[tuple[Arr
 
 
 def _kept(found: Found, parts: Detail) -> Array:
-    """[pp vpp]: bytes that a microbatch in flight keeps in each chunk of the model, without what ends at the loss."""
+    """Return the bytes that a microbatch in flight keeps in each chunk of the model, without what ends at the loss: [pp
+    vpp].
+    """
     by_kind = parts.table.passes[KEPT][..., 0]
     place = {kind: index for index, kind in enumerate(parts.table.kinds)}
     result = []
@@ -57,7 +59,7 @@ def _kept(found: Found, parts: Detail) -> Array:
 
 
 def _at_loss(found: Found, of_stage: Array) -> Array:
-    """[pp vpp]: bytes of each stage that the loss keeps, in the chunks of the model that end in one."""
+    """Return the bytes of each stage that the loss keeps, in the chunks of the model that end in one: [pp vpp]."""
     ending = np.array([float(any(place_of(kind).closes for kind in chunk)) for chunk in found.split.chunks])
     stage = np.arange(len(ending)) % found.split.pp
     result: Array = of_stage[stage] * ending / np.maximum(np.bincount(stage, ending), 1.0)[stage]
@@ -65,7 +67,7 @@ def _at_loss(found: Found, of_stage: Array) -> Array:
 
 
 def _spread(found: Found, of_stage: Array) -> Array:
-    """[pp vpp]: bytes of each stage spread over its chunks of the model, by their blocks."""
+    """Spread the bytes of each stage over its chunks of the model, by their blocks: [pp vpp]."""
     blocks = np.array([len(chunk) for chunk in found.split.chunks], dtype=np.float64)
     stage = np.arange(len(blocks)) % found.split.pp
     result: Array = of_stage[stage] * blocks / np.maximum(np.bincount(stage, blocks), 1.0)[stage]

@@ -9,16 +9,18 @@ from symconfig.graph.parts import is_layer
 from symconfig.solve.assign import counted
 from symconfig.solve.floor import Floors
 from symconfig.solve.split import Split, said
+from symconfig.solve.stages.problem import Chunks
 
 MOST_CHUNKS = 32  # of which every pair is tried; with more, only neighbours
 
 
 def moved(floors: Floors, split: Split, r: int, n: int, most: int) -> list[Split]:
-    """The `most` hopeful ones under a recompute choice at a point, the best first: half way between the slowest stage
-    and the slowest chunk of every round."""
+    """Return the `most` hopeful layouts under a recompute choice at a point, the best first: half way between the
+    slowest stage and the slowest chunk of every round.
+    """
     seconds, shape = floors.kinds.seconds[:, r, n], (floors.setting.vpp, floors.setting.pp)
     found = []
-    for chunks in _moves(split):
+    for chunks in moves(split):
         each = (counted(floors, chunks) @ seconds).reshape(shape)
         found.append((float(each.sum(axis=0).max() + each.max(axis=1).sum()), chunks))
     found.sort(key=lambda one: one[0])
@@ -26,7 +28,8 @@ def moved(floors: Floors, split: Split, r: int, n: int, most: int) -> list[Split
     return [way for way in ways if way is not None][:most]
 
 
-def _moves(split: Split) -> Iterator[tuple[tuple[str, ...], ...]]:
+def moves(split: Split) -> Iterator[Chunks]:
+    """Yield the chunks with one layer moved from one of them to another."""
     blocks = tuple(kind for chunk in split.chunks for kind in chunk)
     sizes, count = [len(chunk) for chunk in split.chunks], len(split.chunks)
     pairs = permutations(range(count), 2) if count <= MOST_CHUNKS else _neighbours(count)

@@ -91,12 +91,12 @@ def used(job: Job, fixed: Fixed, pins: Pins, candidate: Candidate) -> tuple[Open
 
 
 def _asked_for(option: Option, job: Job, fixed: Fixed, pins: Pins) -> bool:
-    """Whether every plan with these pins uses it."""
+    """Tell whether every plan with these pins uses it."""
     return option.used(fixed, _pinned(job, pins))
 
 
 def _pinned(job: Job, pins: Pins) -> Columns:
-    """What pins say of every plan: each range of numbers along an axis of its own."""
+    """Return what pins say of every plan: each range of numbers along an axis of its own."""
     most = max(int(job.gpus) if job.gpus != "auto" else 1, job.global_batch_size)
     axes, said = count(), dict[str, object](pins.words) | {"seq_length": job.seq_length}
     for name, (low, high) in pins.ranges.items():

@@ -60,7 +60,7 @@ class Piece:
     single: dict[tuple[tuple[int, ...], int], Table] = field(default_factory=dict)
 
     def relative(self) -> list[Relative]:
-        """Relative costs of every block at the piece's points."""
+        """Return the relative costs of every block at the piece's points."""
         if not self.related:
             how = self.request.framework.implementation
             plain = blocks(self.request.model, how, self.scheme.shared_heads)
@@ -70,7 +70,7 @@ class Piece:
         return self.related
 
     def alone(self, rows: tuple[int, ...], point: int) -> Table:
-        """Some of the policies at one of the points, which a search asks for layout by layout."""
+        """Return some of the policies at one of the points, which a search asks for layout by layout."""
         if (rows, point) not in self.single:
             known, places = self.table(np.array([point]))
             self.single[rows, point] = known.alone(rows, int(places[0]))
@@ -134,7 +134,9 @@ def _recompute_allowed(pinned: str, kind: str, modules: frozenset[str]) -> bool:
 
 
 def ways(piece: Piece, refused: Refused) -> Sequence[Way]:
-    """Pipeline degree, chunks a stage, and the piece's points that the target can run with them; found once."""
+    """Return the pipeline degrees, the chunks a stage, and the piece's points that the target can run with them; worked
+    out once.
+    """
     if piece.laid is None:
         piece.laid = list(_ways(piece, refused))
     return piece.laid
@@ -162,7 +164,7 @@ def _ways(piece: Piece, refused: Refused) -> Iterator[Way]:
 
 
 def settings(piece: Piece, pipelines: Pipelines, where: Columns) -> list[tuple[Setting, NDArray[np.bool_]]]:
-    """One for every ZeRO stage that some of the points can run, and which of them can."""
+    """Return one setting for every ZeRO stage that some of the points can run, and which of them can."""
     request, found = piece.request, []
     for zero in request.limits.zero:
         if not request.pins.allows("zero", zero):

@@ -18,7 +18,7 @@ _FIELD = "pins.layout"
 
 
 def problems(model: ModelDescriptor, job: Job, pins: Pins, limits: Limits) -> list[Problem]:
-    """What is wrong with the stages that the job pins."""
+    """Return what is wrong with the stages that the job pins."""
     if not limits.pipeline:
         asked = ["layout"] * (pins.layout is not None) + ["schedule"] * (pins.schedule not in (None, "none"))
         what = "needs a pipeline, which this target has not"
@@ -27,7 +27,7 @@ def problems(model: ModelDescriptor, job: Job, pins: Pins, limits: Limits) -> li
 
 
 def _counts(model: ModelDescriptor, pins: Pins, limits: Limits) -> Iterator[Problem]:
-    """More stages, or chunks of them, than there are layers; chunks without stages."""
+    """Yield a problem where there are more stages, or chunks of them, than layers, or chunks without stages."""
     layers, any_number = model.num_hidden_layers, (1, 2**31)
     (pp, most_pp), (vpp, _) = pins.ranges.get("pp", any_number), pins.ranges.get("vpp", any_number)
     if pp > layers:
@@ -83,7 +83,7 @@ def _layout(model: ModelDescriptor, job: Job, pins: Pins, limits: Limits) -> lis
 
 
 def _sayable(limits: Limits) -> str:
-    """What can be said, in words."""
+    """Say in words what can be said."""
     if limits.layouts.any_cut:
         where = "" if limits.layouts.mtp_with_head else " or in the last chunk of a later stage"
         return f"multi-token prediction in the loss's chunk{where}"

@@ -68,7 +68,7 @@ class Pins:
 
 
 def parse(pins: Mapping[str, str]) -> Pins:
-    """Raises InputError with every pin that is unknown or not of its form."""
+    """Parse pins. Raises InputError with every pin that is unknown or not of its form."""
     problems: list[Problem] = []
     ranges: dict[str, tuple[int, int]] = {}
     words: dict[str, str] = {}
@@ -145,7 +145,7 @@ def _narrow(ranges: dict[str, tuple[int, int]], pins: Mapping[str, str], schedul
 
 
 def narrowed(pins: Mapping[str, str], *more: str) -> dict[str, str] | None:
-    """The pins with others, each NAME=VALUE, beside them; None where nothing has both."""
+    """Join the pins with others, each NAME=VALUE; None where nothing has both."""
     found = dict(pins)
     for pin in more:
         name, _, value = pin.partition("=")
@@ -157,7 +157,7 @@ def narrowed(pins: Mapping[str, str], *more: str) -> dict[str, str] | None:
 
 
 def _both(name: str, one: str, another: str) -> str | None:
-    """A value of the pin for what has both of these."""
+    """Return a value of the pin for what has both of these."""
     if name in DEGREES:
         first, second = number_range(one), number_range(another)
         return None if first is None or second is None else _spelled(max(first[0], second[0]), min(first[1], second[1]))
@@ -170,7 +170,7 @@ def _both(name: str, one: str, another: str) -> str | None:
 
 
 def _spelled(low: int, high: int) -> str | None:
-    """A range as `number_range` reads it; nothing where it is empty."""
+    """Write a range as `number_range` reads it; nothing where it is empty."""
     if low >= high:
         return str(low) if low == high else None
     return f"{low or ''}..{'' if high >= _NO_END else high}"

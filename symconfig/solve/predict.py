@@ -48,7 +48,9 @@ class Prediction:
 
 
 def predict(model: ModelDescriptor, cluster: ClusterDescriptor, configuration: Configuration) -> Prediction:
-    """Seconds and bytes of one configuration. Raises InputError when the degrees do not fit the model or each other."""
+    """Predict seconds and bytes of one configuration. Raises InputError when the degrees do not fit the model or each
+    other.
+    """
     found = as_found(model, cluster, configuration)
     parts = detail(found)
     layer = next(index for index, kind in enumerate(parts.table.kinds) if is_layer(kind))
@@ -82,7 +84,7 @@ class Timer:
             self._simulated = sum(refined_time(self._found, parts).values()) / float(parts.cost.step_s[0, 0, 0])
 
     def step_seconds(self, constants: Constants, n: int) -> Array:
-        """[n] seconds of the step under n sets of the kernels' constants, each an array [n]."""
+        """Return seconds of the step under n sets of the kernels' constants, each an array [n]: [n]."""
         if self._sizes is None or self._sizes.points != n:
             self._sizes = sizes(self._found, n)
         asked = self._found.request
@@ -94,7 +96,7 @@ class Timer:
 
 
 def as_found(model: ModelDescriptor, cluster: ClusterDescriptor, c: Configuration) -> Found:
-    """The configuration as the search would have found it."""
+    """Return the configuration as the search would have found it."""
     job = Job(
         model=model.name,
         cluster=cluster.name,
@@ -137,7 +139,7 @@ def as_found(model: ModelDescriptor, cluster: ClusterDescriptor, c: Configuratio
 
 
 def _split(model: ModelDescriptor, c: Configuration) -> Split:
-    """Stages as the configuration has them, else as even as they can be."""
+    """Return the stages as the configuration has them, else as even as they can be."""
     at_start, at_end = c.ends_as_layers if c.degrees.pp > 1 else (0, 0)
     split = laid_out(sequence(model), c.degrees.pp, c.layout) if c.layout else None
     if c.degrees.pp > 1 and (c.first_layers or c.last_layers):

@@ -25,7 +25,8 @@ def question(
     request: Request,
     limit_bytes: float,
 ) -> StageProblem:
-    """kinds: of one point. rows: its recompute choice; or two: none, and the one of the first layers of every chunk.
+    """Put the question to the stage solver. kinds: of one point. rows: its recompute choice; or two: none, and the one
+    of the first layers of every chunk.
 
     offload: its place among the setting's. working [kinds, r]: bytes that a block counts for while it runs. message_s:
     for which a stage waits for one. A stage waits for as many as any other, but one less at either end of the model.
@@ -57,7 +58,8 @@ def question(
 
 
 def held_by_stages(setting: Setting, m: int) -> tuple[Array, ...]:
-    """[pp] of [moments, vpp]: microbatches of each chunk that a stage holds at every moment that may be its peak; the
-    first one is on the last stage the loss's, and only then what the loss keeps is there."""
+    """Return, for each of pp stages, the microbatches of each chunk that it holds at every moment that may be its peak,
+    [moments, vpp]; the first one is on the last stage the loss's, and only then what the loss keeps is there.
+    """
     group = int(setting.microbatch_group)
     return tuple(held(stage, setting.pp, setting.vpp, group, m) for stage in range(setting.pp))

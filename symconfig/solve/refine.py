@@ -74,7 +74,7 @@ class Proof:
 
     @staticmethod
     def gap(floor_s: float, step_s: float) -> float:
-        """By what share of a step something that is no faster than a floor may be faster; 0: by nothing."""
+        """Return by what share of a step something that is no faster than a floor may be faster; 0: by nothing."""
         return max(0.0, 1.0 - floor_s / step_s)
 
 
@@ -89,11 +89,11 @@ class _Laid:
 
     @property
     def place(self) -> tuple[int, int, Split]:
-        """Where candidates differ in their policies only."""
+        """Return its place among candidates that differ in their policies only."""
         return id(self.layout.floors), self.candidate.n, self.layout.split
 
     def never_faster(self, other: _Laid) -> bool:
-        """Whether another policy in the same layout, which is known, does everything at least as fast."""
+        """Tell whether another policy in the same layout, which is known, does everything at least as fast."""
         pairs = zip(other.layout.passes, self.layout.passes, strict=True)
         return other.candidate.rest_s <= self.candidate.rest_s and all(
             bool((theirs[..., other.q] <= ours[..., self.q]).all()) for theirs, ours in pairs
@@ -178,7 +178,7 @@ class _Refinement:
         return Proof(layouts, self.runs, left_s, min(self.untried_s, left_s, self.queue.least_s))
 
     def _rounds(self) -> None:
-        """Around the best one, until there is none better there."""
+        """Look around the best candidate, until there is none better there."""
         for _ in range(self.effort.rounds):
             before = self.winner
             if before is not None and not before.candidate.by_block:
@@ -187,7 +187,7 @@ class _Refinement:
                 break
 
     def _drain(self, most: int) -> None:
-        """Until nothing is left that may be faster, or so many have been simulated."""
+        """Simulate until nothing is left that may be faster, or so many have been simulated."""
         while self.runs < most and self.expanded < self.effort.expanded:
             if (node := self.queue.get(self.below_s)) is None:
                 break
@@ -195,7 +195,9 @@ class _Refinement:
             self._expand(node)
 
     def _around(self, winner: _Laid) -> None:
-        """Near the best one: its point's other policies are put to the stage solver, its layout's neighbours tried."""
+        """Look near the best one: put its point's other policies to the stage solver, and try its layout's
+        neighbours.
+        """
         floors, n, pipeline = winner.layout.floors, winner.candidate.n, winner.candidate.pipeline
         if pipeline in self.whole:
             return
@@ -212,7 +214,7 @@ class _Refinement:
 
     @property
     def below_s(self) -> float:
-        """What a candidate must be faster than."""
+        """Return the seconds that a candidate must be below."""
         return self.weighed.best_s
 
     def _expand(self, node: Node) -> None:
@@ -270,21 +272,21 @@ class _Refinement:
         self.reached[pipeline], self.known[pipeline] = [], list(every)
 
     def _may_ask(self, candidate: Open, limit_bytes: float) -> bool:
-        """Once without a limit of memory, and then as often as is worth it."""
+        """Tell whether to ask: once without a limit of memory, and then as often as is worth it."""
         found, failed = self.asked[candidate.pipeline], self.failed[candidate.pipeline]
         if limit_bytes == np.inf:
             return not found
         return found < MOST_ASKED and failed < MOST_FAILED and self._nearly_fits(candidate)
 
     def _nearly_fits(self, candidate: Open) -> bool:
-        """Whether some layout does: the stage solver may then have one that fits."""
+        """Tell whether some layout nearly fits: the stage solver may then have one that does."""
         at = np.array([candidate.r]), np.array([candidate.n])
         known = (Layout(candidate.floors, split, *at) for split in self.known[candidate.pipeline])
         limit_bytes = NEARLY * candidate.floors.piece.budget
         return any(layout.peak_bytes[candidate.o, 0] <= limit_bytes for layout in known)
 
     def _ask(self, pipeline: Pipeline, asked: StageProblem) -> None:
-        """What the stage solver finds is tried wherever its pipeline was reached."""
+        """Ask the stage solver, and try its answer wherever its pipeline was reached."""
         answer = solve(asked, solver="quick")
         if isinstance(answer, Unsatisfied):
             self.failed[pipeline] += 1
@@ -299,7 +301,7 @@ class _Refinement:
                     self._try(floors, split)
 
     def _try(self, floors: Floors, split: Split) -> None:
-        """A layout for all policies and points that it fits and that it may make fast enough."""
+        """Try a layout for all policies and points that it fits and that it may make fast enough."""
         below, slowest = self.below_s, slowest_s(floors, split)
         least = floors.points.num_microbatches * slowest + floors.rest_s.min(axis=0)
         r, n = np.nonzero((least < below) & (floors.step_s[:-1] < below).any(axis=1))
@@ -319,7 +321,7 @@ class _Refinement:
                 self._put(layout, fits)
 
     def _put(self, layout: Layout, fits: NDArray[np.bool_]) -> None:
-        """The candidates that it fits and that may be fast enough; fits: [o, q]."""
+        """Queue the candidates that a layout fits and that may be fast enough; fits: [o, q]."""
         near = np.flatnonzero((fits & (layout.path_s < self.below_s)).any(axis=0))
         if not near.size:
             return
@@ -353,7 +355,7 @@ class _Refinement:
 
 
 class _Queue:
-    """What is left, the most hopeful first; of equally hopeful ones, what came first."""
+    """Candidates that are left, the most hopeful first; of equally hopeful ones, what came first."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, float, Node]] = []
@@ -364,7 +366,7 @@ class _Queue:
         heappush(self._heap, (hope_s, self._count, least_s, node))
 
     def get(self, below_s: float) -> Node | None:
-        """The next that may be below a step time; None: there is none."""
+        """Return the next candidate that may be below a step time; None: there is none."""
         while self._heap:
             _, _, least_s, node = heappop(self._heap)
             if least_s < below_s:
@@ -373,7 +375,7 @@ class _Queue:
 
     @property
     def least_s(self) -> float:
-        """Nothing left is faster."""
+        """Return seconds that nothing left is below."""
         return min((least_s for _, _, least_s, _ in self._heap), default=np.inf)
 
 
@@ -383,7 +385,7 @@ def _fits_host(found: Found, parts: Detail) -> bool:
 
 
 def _simulated(found: Found, parts: Detail) -> Found:
-    """The same with its simulated step, and what its fullest stage takes of the device."""
+    """Return the candidate with its simulated step, and what its fullest stage takes of the device."""
     step = refined_s(found, parts)
     device = device_bytes(max(parts.peaks), found.machine, found.request.framework)
     return replace(found, step_s=step, device_bytes=device, score=step)

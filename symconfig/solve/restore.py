@@ -24,7 +24,7 @@ from symconfig.solve.split import Split
 
 @contextmanager
 def retraced(file: str) -> Iterator[None]:
-    """What computes a plan of this file again: one that was edited, or is of another version, may not let it.
+    """Compute a plan of this file again: one that was edited, or is of another version, may not let it.
 
     Raises InputError that says so.
     """
@@ -36,7 +36,7 @@ def retraced(file: str) -> Iterator[None]:
 
 
 def restore(plan: Plan, candidate: Candidate) -> Found:
-    """The same point; `detail` of it gives the candidate's prediction again."""
+    """Return the candidate's point; `detail` of it gives the candidate's prediction again."""
     p, o = candidate.parallel, candidate.options
     job = plan.job.model_copy(update={"backend": candidate.target.backend})  # `render --target` may have chosen another
     asked = request(plan.model, plan.cluster, job, o.precision, parse(job.pins))

@@ -83,7 +83,8 @@ def can_pin(piece: Piece, even: Stages, where: Columns, setting: Setting) -> Boo
 def may_fit(
     kinds: Kinds, choices: Sequence[Choice], fewest: Array, forced: Array, pp: Array, limit_bytes: float
 ) -> Bools:
-    """[r, o, n]: no layout fits where this is false. fewest, forced: as of `held_at_least`. pp: [n], falling.
+    """Tell where a layout may fit: no layout does where this is false, [r, o, n]. fewest, forced: as of
+    `held_at_least`. pp: [n], falling.
 
     Layers of several kinds are shared out in parts as small as one likes. A stage that keeps them for f microbatches
     has place for room / (w + f a) of the model's average layer (w: its state, a: what it keeps); a layer of another
@@ -125,7 +126,7 @@ def may_fit(
 
 
 def _ends(names: tuple[str, ...]) -> tuple[list[int], list[int]]:
-    """Places of the kinds that are sure to lie on the first, and on the last of several stages."""
+    """Return the places of the kinds that are sure to lie on the first, and on the last of several stages."""
     places = [place_of(name) for name in names]
     first = [k for k, place in enumerate(places) if place.begins]
     return first, [k for k, place in enumerate(places) if place.closes]
@@ -145,7 +146,7 @@ def _fewest_held(where: Columns, setting: Setting) -> tuple[Array, Array]:
 
 @lru_cache(maxsize=4096)
 def _fewest_of(pp: int, vpp: int, group: int, microbatches: int) -> tuple[Array, Array]:
-    """[pp] each: the same of one number of microbatches."""
+    """Return the fewest held of one number of microbatches: [pp] each."""
     moment = np.array([held(stage, pp, vpp, group, microbatches)[0] for stage in range(pp)])  # [pp, vpp]
     fewest = moment.min(axis=1)
     more = moment - fewest[:, None]

@@ -109,8 +109,9 @@ def weigh_all(
     eager: bool = False,
     tally: Tally | None = None,
 ) -> Weighed:
-    """All precisions and ways to run, by the formula for the schedule. eager: as of `Effort`. tally: keeps all points
-    that are weighed."""
+    """Weigh all precisions and ways to run, by the formula for the schedule. eager: as of `Effort`. tally: keeps all
+    points that are weighed.
+    """
     pins = parse(job.pins)
     relative = job.objective == "symtensor"
     # The bounds are on seconds, which say nothing of the relative cost.
@@ -164,7 +165,7 @@ def request(
     pins: Pins,
     framework: Framework | None = None,
 ) -> Request:
-    """What the lattice is made from, for a job whose defaults are resolved."""
+    """Return what the lattice is made from, for a job whose defaults are resolved."""
     version = BACKENDS[job.backend].releases.of(job)
     asked = Request(
         model=model,
@@ -185,7 +186,9 @@ def request(
 def space(
     model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, pins: Pins, framework: Framework | None = None
 ) -> Limits:
-    """What the job's framework can run, with the stages that a person may pin. framework: as somebody runs it."""
+    """Return what the job's framework can run, with the stages that a person may pin. framework: as somebody
+    runs it.
+    """
     version, fixed = BACKENDS[job.backend].releases.of(job), facts_of(model, cluster, job)
     has = NOTHING_KNOWN if framework is None else Columns(**Extras.of(framework).columns, precision=job.precision)
     found = limits(job.backend, version, model, fixed, shut(job, fixed, pins, has))
@@ -195,8 +198,8 @@ def space(
 
 
 def facts_of(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Fixed:
-    """What constraints ask of a job's model and cluster."""
-    return facts(job.backend, model, cluster.gpu.architecture, job.attention, cluster.near, job.optimizer)
+    """Return what constraints ask of a job's model and cluster."""
+    return facts(job.backend, model, cluster.gpu.architecture, job.attention, cluster.joined_gpus, job.optimizer)
 
 
 def usual_of(cluster: ClusterDescriptor, job: Job, precision: str | None = None) -> Framework:
@@ -206,7 +209,7 @@ def usual_of(cluster: ClusterDescriptor, job: Job, precision: str | None = None)
 
 
 def fits(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> bool:
-    """Is there any plan at all? Stops at the first one."""
+    """Tell whether there is any plan at all. Stops at the first one."""
     if too_large(model, cluster, job):
         return False
     return bool(run(model, cluster, job, 1, None, time.perf_counter(), any_will_do=True).weighed.families)

@@ -54,7 +54,9 @@ class Compared:
 
 
 def compare(found: Found, parts: Detail, slow: Array | float = 1.0) -> Compared:
-    """The candidate under each schedule, on stages that are slower than planned by as much as `slow` of `Times`."""
+    """Return the candidate under each schedule, on stages that are slower than planned by as much as `slow` of
+    `Times`.
+    """
     if found.split.pp == 1:
         return Compared()
     own = timeline(found, parts)
@@ -78,7 +80,7 @@ def compare(found: Found, parts: Detail, slow: Array | float = 1.0) -> Compared:
 
 
 def _scheduled(cut: Found, parts: Detail, line: Timeline, own: bool, rest_s: float) -> Scheduled:
-    """rest_s: of the step, outside of the pipeline."""
+    """Return a schedule's result. rest_s: of the step, outside of the pipeline."""
     schedule = line.schedule
     peak = max(float(held.max()) for _, held in stage_memory(cut, parts, line))
     stale = max(schedule.staleness(line.shape, stage) for stage in range(line.pp))
@@ -99,7 +101,7 @@ def idle(line: Timeline) -> float:
 
 
 def suited(found: Found, parts: Detail, schedule: Schedule) -> tuple[Found, Detail]:
-    """The candidate in a shape that the schedule runs: its own, or its stages cut into other chunks.
+    """Return the candidate in a shape that the schedule runs: its own, or its stages cut into other chunks.
 
     Raises InputError with what the schedule lacks in each shape that there is.
     """
@@ -118,7 +120,7 @@ def suited(found: Found, parts: Detail, schedule: Schedule) -> tuple[Found, Deta
 
 
 def _cuts(found: Found, parts: Detail, vpp: int) -> list[Found]:
-    """Its layers on other chunks, any cut that there is: no framework need be able to say it."""
+    """Yield the candidate's layers on other chunks, any cut that there is: no framework need be able to say it."""
     seconds = dict(zip(parts.table.kinds, parts.table.seconds[0, :, 0].tolist(), strict=True))
     every = splits(sequence(found.request.model), found.split.pp, vpp, seconds, _ANY_CUT)
     # As many layers of a stage are recomputed as before, at least.

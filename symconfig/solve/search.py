@@ -10,11 +10,12 @@ from symconfig.cost.framework import Framework
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.training import WITH_OR_WITHOUT
 from symconfig.errors import InfeasibleError, InputError, Problem
 from symconfig.frameworks.facts import NO_FLASH
 from symconfig.frameworks.known import BACKENDS
 from symconfig.install import VERSION
-from symconfig.plans.plan import Beside, Candidate, Judged, Opened, Plan, Search
+from symconfig.plans.plan import Candidate, Judged, Opened, OtherPlans, Plan, Search
 from symconfig.solve import candidate, opened, pinned
 from symconfig.solve.budget import MEMORY_RISK, NO_LIMIT, fitting
 from symconfig.solve.candidate import tidy
@@ -41,7 +42,7 @@ def search(
     framework: Framework | None = None,
     effort: Effort = THOROUGH,
 ) -> Plan:
-    """The fastest plan that fits and up to `top` - 1 others with different degrees.
+    """Search the fastest plan that fits and up to `top` - 1 others with different degrees.
 
     exhaustive: weigh also what lower bounds rule out; the answer is the same, the count is that of the whole space.
     framework: as somebody runs it; None: with its usual habits on this GPU. effort: what may be put into refining.
@@ -81,8 +82,9 @@ def search(
 
 
 def _eased(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Iterator[Job]:
-    """The job, then with less and less of what keeps a plan from being made: that it runs out of memory shows at once,
-    and what an option that is not stable does may not."""
+    """Yield the job, then with less and less of what keeps a plan from being made: that it runs out of memory shows at
+    once, and what an option that is not stable does may not.
+    """
     limits = job.limits.model_copy(update={MEMORY_RISK: NO_LIMIT})
     every = (job,) if job.limits.memory_risk >= NO_LIMIT else (job, job.model_copy(update={"limits": limits}))
     yield from every
@@ -91,7 +93,7 @@ def _eased(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Iter
 
 
 def _opened(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Job:
-    """The job with the options without which nothing fits."""
+    """Return the job with the options without which nothing fits."""
 
     def any_fits(trial: Job) -> bool:
         return fits(model, cluster, trial)
@@ -100,7 +102,7 @@ def _opened(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Job
 
 
 def resolved(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Job:
-    """The job with its defaults written out. Raises InputError with everything that contradicts."""
+    """Return the job with its defaults written out. Raises InputError with everything that contradicts."""
     problems = []
     if cluster.max_gpus is not None and job.gpus != "auto" and job.gpus > cluster.max_gpus:
         problems.append(
@@ -116,7 +118,7 @@ def resolved(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Jo
             )
         )
     task = job.task or ("lora" if model.adapter else "pretrain")
-    if (task == "lora") != (model.adapter is not None):
+    if task not in WITH_OR_WITHOUT and (task == "lora") != (model.adapter is not None):
         hint = (
             "a model with adapters, or the section lora"
             if task == "lora"
@@ -153,10 +155,10 @@ def _plan(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, outcome:
         return replace(candidate.detail(found, cluster, job, best=found is best), judged=judged)
 
     chosen = [shown(found, judged) for found, judged in picks]
-    beside = Beside()
+    beside = OtherPlans()
     if choice is not None:
         simplest, judged = choice.simplest
-        beside = Beside(
+        beside = OtherPlans(
             simplest=None if simplest is best else shown(simplest, judged),
             within=WITHIN,
             fastest=None if choice.fastest is best else shown(choice.fastest, None),
@@ -194,7 +196,7 @@ def _plan(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, outcome:
 
 
 def _at_risk(found: Found, shown: Candidate, cluster: ClusterDescriptor, job: Job) -> Iterator[Opened]:
-    """What is said of a plan that may not fit, since nothing fits as surely as its job asks."""
+    """Yield what is said of a plan that may not fit, since nothing fits as surely as its job asks."""
     limit, fits = job.limits.memory_risk, fitting(found.request, found.machine, shown.predicted.peak_bytes, cluster)
     if found.request.job.limits.memory_risk > limit and fits < 1 - limit:
         why = f"no plan has at most {100 * limit:g} %, and this one {100 * (1 - fits):.0f} %"
@@ -202,7 +204,7 @@ def _at_risk(found: Found, shown: Candidate, cluster: ClusterDescriptor, job: Jo
 
 
 def _fewest(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, top: int, progress: Progress | None) -> Plan:
-    """The smallest number of GPUs on which something fits: powers of two in a node, then whole nodes."""
+    """Return the smallest number of GPUs on which something fits: powers of two in a node, then whole nodes."""
     for gpus in _sizes(cluster):
         trial = job.model_copy(update={"gpus": gpus})
         if progress:
@@ -221,7 +223,7 @@ def _fewest(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, top: i
 
 
 def _sizes(cluster: ClusterDescriptor) -> list[int]:
-    """Every number of whole nodes up to 64, then steps of an eighth or so."""
+    """Return every number of whole nodes up to 64, then steps of an eighth or so."""
     node, limit = cluster.gpus_per_node, cluster.max_gpus or 65536
     inside = [size for size in (1, 2, 4, 8, 16) if size < node]
     nodes = [*range(1, 65), *range(72, 129, 8), *range(144, 257, 16), *range(288, 513, 32), *range(576, 1025, 64)]

@@ -19,7 +19,7 @@ from symconfig.solve.timeline import stage_seconds, times
 
 
 def stage_gap(found: Found) -> float | None:
-    """By what share the slowest stage of another layout could be faster than this one's; 0: proved that none is.
+    """Return by what share the slowest stage of another layout could be faster than this one's; 0: proved that none is.
 
     A layout has the same pp x vpp and policy, but its own number of recomputed first layers, and fits in memory.
     None: no pipeline, or its layout is pinned.
@@ -39,7 +39,7 @@ def stage_gap(found: Found) -> float | None:
 
 
 def asked(found: Found, parts: Detail) -> StageProblem:
-    """The question whose answers fit: as if every block had the largest buffers of the model's."""
+    """Return the question whose answers fit: as if every block had the largest buffers of the model's."""
     kinds = _kinds(found, parts)
     shared = float(kinds.buffers.max() + kinds.workspaces.max())
     return _asked(found, parts, kinds, kinds.transient[..., 0] + shared)
@@ -67,7 +67,7 @@ def _kinds(found: Found, parts: Detail) -> Kinds:
 
 
 def _buffers(kinds: Kinds) -> Array:
-    """[kinds]"""
+    """Return the largest buffer of each kind: [kinds]."""
     return (kinds.buffers + kinds.workspaces)[:, 0]
 
 

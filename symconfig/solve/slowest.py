@@ -12,7 +12,7 @@ from symconfig.solve.stages.problem import Layouts
 
 
 def least_slowest_s(kinds: Kinds, setting: Setting, message_s: Array, layouts: Layouts) -> Array:
-    """[r, n]: seconds of a microbatch on the slowest stage of any layout, by recompute choice and point.
+    """Return the seconds of a microbatch on the slowest stage of any layout, by recompute choice and point: [r, n].
 
     Its even share; and, of the kind of layer that takes most of the time, as many as fit on every stage beside the ends
     must be all that there are. Exact where all layers are of one kind. message_s: [n], for which a stage waits for one.
@@ -36,7 +36,7 @@ def least_slowest_s(kinds: Kinds, setting: Setting, message_s: Array, layouts: L
 
 
 def _counted(each: Array, layers: float, first: Array, last: Array, pp: Array) -> Array:
-    """[r, n]: the least that the slowest stage takes if so many layers of `each` seconds lie beside the ends."""
+    """Return the least that the slowest stage takes if so many layers of `each` seconds lie beside the ends: [r, n]."""
     ends, even = np.maximum(first, last), (layers * each + first + last) / pp
     best = np.full_like(each, np.inf)
     for base in (np.zeros_like(each), first, last):

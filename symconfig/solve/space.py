@@ -73,13 +73,13 @@ class Refused:
 
 
 def divisors(number: int) -> list[int]:
-    """In rising order."""
+    """Return the divisors in rising order."""
     low = [i for i in range(1, int(number**0.5) + 1) if number % i == 0]
     return low + [number // i for i in reversed(low) if i * i != number]
 
 
 def schemes(request: Request) -> Iterator[Scheme]:
-    """Templates in the order in which ties are broken: the plainest first."""
+    """Yield templates in the order in which ties are broken: the plainest first."""
     parallel = [False, *([True] if True in request.limits.tensor_with_sequence else [])]
     wanted, comm = request.pins.switch("sp"), request.pins.words.get("cp_comm")
     sharing = [False, *([True] if shares_heads(request.model, request.model.num_attention_heads) else [])]
@@ -97,12 +97,12 @@ def points(request: Request, scheme: Scheme, refused: Refused) -> Columns:
 
 
 def among(request: Request, candidates: Columns, refused: Refused) -> NDArray[np.intp]:
-    """Indices of those of another request's points that this one may take, too."""
+    """Return the indices of those of another request's points that this one may take, too."""
     return _accepted(request, candidates, np.arange(candidates.size), request.limits.refusals, refused)
 
 
 def _divides(request: Request, grid: Columns) -> NDArray[np.bool_]:
-    """Points for which some pipeline degree leaves a dp that divides the batch."""
+    """Return the points for which some pipeline degree leaves a dp that divides the batch."""
     inner = grid.tp * grid.cp
     result = np.zeros(grid.size, dtype=bool)
     for pp in divisors(request.gpus):
@@ -113,7 +113,7 @@ def _divides(request: Request, grid: Columns) -> NDArray[np.bool_]:
 
 
 def blockers(request: Request) -> list[str]:
-    """Reasons of the refusals that alone leave nothing: no choice of degrees gets around them."""
+    """Return the refusals that alone leave nothing: no choice of degrees gets around them."""
     grids = [grid for grid in (_grid(request, scheme) for scheme in schemes(request)) if grid.size]
     return [
         rule.rule
@@ -168,7 +168,7 @@ def shared(request: Request, scheme: Scheme) -> Columns:
 
 
 def admitted(request: Request, candidates: Columns, pp: int, refused: Refused) -> NDArray[np.intp]:
-    """Indices of the points that the target can run at this pipeline degree, with one chunk a stage."""
+    """Return the indices of the points that the target can run at this pipeline degree, with one chunk a stage."""
     inner = candidates.tp * candidates.cp * pp
     low, high = request.pins.ranges.get("dp", (0, 2**62))
     dp = request.gpus // inner
@@ -179,7 +179,7 @@ def admitted(request: Request, candidates: Columns, pp: int, refused: Refused) -
 def interleaved(
     request: Request, candidates: Columns, alive: NDArray[np.intp], pp: int, refused: Refused
 ) -> NDArray[np.intp]:
-    """Those of the admitted points that go with several chunks a stage."""
+    """Return the admitted points that go with several chunks a stage."""
     several = replace(_in_stages(request, candidates.at(alive), pp), vpp=2)
     return _accepted(request, several, alive, request.limits.interleaved, refused)
 
@@ -207,7 +207,7 @@ def _in_stages(request: Request, candidates: Columns, pp: int) -> Columns:
 
 
 def constants(request: Request) -> dict[str, float]:
-    """Numbers of the model and the job that no degree changes; the vocabulary without padding."""
+    """Return the numbers of the model and the job that no degree changes; the vocabulary without padding."""
     return {
         **dim_sizes(request.model),
         "seq_length": 1.0 * request.seq_length,
@@ -216,7 +216,7 @@ def constants(request: Request) -> dict[str, float]:
 
 
 def lattice(request: Request, candidates: Columns) -> Lattice:
-    """Numbers of every symbol at every point."""
+    """Return the numbers of every symbol at every point."""
     points = candidates.as_floats()
     numbers: dict[str, float | NDArray[np.float64]] = dict(constants(request))
     numbers |= {

@@ -40,7 +40,7 @@ class Split:
         return self.chunks[index :: self.pp]
 
     def counts(self, kinds: Sequence[str]) -> tuple[tuple[int, ...], ...]:
-        """Per stage, how many blocks of each kind it holds."""
+        """Count the blocks of each kind that each stage holds."""
         stages = [[kind for chunk in self.stage(i) for kind in chunk] for i in range(self.pp)]
         return tuple(tuple(stage.count(kind) for kind in kinds) for stage in stages)
 
@@ -50,8 +50,9 @@ class Split:
 
 
 def said(pp: int, chunks: Chunks, layouts: Layouts) -> Split | None:
-    """The plainest way in which a target can say these chunks: equal, with the ends as layers, with the layers of the
-    first and last stage, as a layout string. None: it cannot."""
+    """Return the plainest way in which a target can say these chunks: equal, with the ends as layers, with the layers
+    of the first and last stage, as a layout string. None: it cannot.
+    """
     if len(chunks) > pp and not layouts.uneven and is_uneven(chunks):
         return None
     for split in _dealt(pp, chunks, layouts):
@@ -63,7 +64,7 @@ def said(pp: int, chunks: Chunks, layouts: Layouts) -> Split | None:
 
 
 def _dealt(pp: int, chunks: Chunks, layouts: Layouts) -> Iterator[Split]:
-    """The splits without a layout string that may have these chunks."""
+    """Yield the splits without a layout string that may have these chunks."""
     sequence, vpp = tuple(kind for chunk in chunks for kind in chunk), len(chunks) // pp
     for at_start, at_end in _ACCOUNTED if layouts.account else _ACCOUNTED[:1]:
         if (split := equal(sequence, pp, vpp, at_start, at_end)) is not None:
@@ -79,7 +80,9 @@ def _dealt(pp: int, chunks: Chunks, layouts: Layouts) -> Iterator[Split]:
 
 
 def _refused(pp: int, chunks: Chunks, layouts: Layouts) -> bool:
-    """Whether a layout string of the target cannot have some chunk. What is built first and last is not up to it."""
+    """Tell whether a layout string of the target cannot have some chunk. What is built first and last is not up
+    to it.
+    """
     places = [[place_of(kind) for kind in chunk] for chunk in chunks]
     bare = [chunk for chunk in places if Place.LAYER not in chunk]
     predicting = [number for number, chunk in enumerate(places) if Place.FURTHER in chunk]
@@ -94,13 +97,14 @@ def _refused(pp: int, chunks: Chunks, layouts: Layouts) -> bool:
 
 
 def _mtp_place(pp: int, place: int, chunks: int, layouts: Layouts) -> bool:
-    """Whether multi-token prediction may lie in this chunk: with the loss, or in the last one of a later stage
-    (pipeline_parallel_layer_layout.py, validate_layer_layout)."""
+    """Tell whether multi-token prediction may lie in this chunk: with the loss, or in the last one of a later stage
+    (pipeline_parallel_layer_layout.py, validate_layer_layout).
+    """
     return place == chunks - 1 or (not layouts.mtp_with_head and place >= chunks - pp and place % pp > 0)
 
 
 def equal(sequence: tuple[str, ...], pp: int, vpp: int, at_start: bool, at_end: bool) -> Split | None:
-    """As many layers on every chunk, the embedding (loss) counted as one where asked for; else None."""
+    """Split into as many layers on every chunk, the embedding (loss) counted as one where asked for; else None."""
     if pp == 1 and (vpp > 1 or at_start or at_end):
         return None
     sizes = dealt(layers(sequence), pp, vpp, embedding=at_start, loss=at_end)
@@ -108,7 +112,9 @@ def equal(sequence: tuple[str, ...], pp: int, vpp: int, at_start: bool, at_end: 
 
 
 def uneven(sequence: tuple[str, ...], pp: int, vpp: int, first: int | None, last: int | None) -> Split | None:
-    """So many layers on the first (last) stage, and the rest shared evenly by the others; None if that cannot be."""
+    """Split so that so many layers lie on the first (last) stage, and the others share the rest evenly; None if that
+    cannot be.
+    """
     sizes = dealt(layers(sequence), pp, vpp, first=first, last=last)
     if sizes is None:
         return None
@@ -116,7 +122,9 @@ def uneven(sequence: tuple[str, ...], pp: int, vpp: int, first: int | None, last
 
 
 def even(sequence: tuple[str, ...], pp: int, vpp: int, at_start: int, at_end: int) -> Split | None:
-    """Chunks that differ by one place at most, the first ones longer; the ends take places. None: too few layers."""
+    """Split into chunks that differ by one place at most, the first ones longer; the ends take places. None: too few
+    layers.
+    """
     chunks = pp * vpp
     each, longer = divmod(layers(sequence) + at_start + at_end, chunks)
     sizes = [each + (index < longer) for index in range(chunks)]
@@ -128,7 +136,7 @@ def even(sequence: tuple[str, ...], pp: int, vpp: int, at_start: int, at_end: in
 
 
 def laid_out(sequence: tuple[str, ...], pp: int, layout: str) -> Split | None:
-    """Chunks as --pipeline-model-parallel-layout (Megatron-LM) lists them.
+    """Split into chunks as --pipeline-model-parallel-layout (Megatron-LM) lists them.
 
     None: the layout has other layers than the model, or no whole number of chunks for each stage.
     """
@@ -142,7 +150,9 @@ def laid_out(sequence: tuple[str, ...], pp: int, layout: str) -> Split | None:
 
 
 def most_chunks(layers: int, pp: int, layouts: Layouts) -> int:
-    """The most chunks a stage that are worth weighing: the ends may take the places of layers. Every stage has one."""
+    """Return the most chunks a stage that are worth weighing: the ends may take the places of layers. Every stage has
+    one.
+    """
     if pp == 1 or pp > layers:
         return int(pp == 1)
     most = (layers + 2 * layouts.empty_ends) // pp
@@ -157,8 +167,9 @@ def splits(
     layouts: Layouts,
     pinned: str | None = None,
 ) -> tuple[Split, ...]:
-    """Every split worth weighing for pp x vpp chunks: those of equal chunks, and the one whose heaviest stage is
-    lightest. weights: relative seconds of each kind, for balancing. pinned: this one only."""
+    """Return every split worth weighing for pp x vpp chunks: those of equal chunks, and the one whose heaviest stage is
+    lightest. weights: relative seconds of each kind, for balancing. pinned: this one only.
+    """
     if pinned is not None:
         split = laid_out(sequence, pp, pinned)
         found = said(pp, split.chunks, layouts) if split is not None and split.vpp == vpp else None
@@ -195,7 +206,9 @@ def _splits(
 def _lightest(
     sequence: tuple[str, ...], pp: int, vpp: int, weights: tuple[tuple[str, float], ...], layouts: Layouts
 ) -> tuple[int, ...] | None:
-    """Layers of each chunk in the cut whose heaviest stage is lightest, of those that can be said and are tried."""
+    """Return the layers of each chunk in the cut whose heaviest stage is lightest, of those that can be said and are
+    tried.
+    """
     if layouts.any_cut and not layouts.free(vpp):
         few = even_cuts(layers(sequence), pp * vpp, int(not layouts.empty_ends))
         return lightest_of(sequence, pp, few, weights)
@@ -207,7 +220,9 @@ def _lightest(
 
 
 def _least(layers: int, chunks: int, layouts: Layouts) -> tuple[int, ...]:
-    """The fewest layers that each chunk must have. Chunks without any block come first, as many as there must be."""
+    """Return the fewest layers that each chunk must have. Chunks without any block come first, as many as there must
+    be.
+    """
     ends = int(not layouts.empty_ends)
     missing = max(0, chunks - layers - 2 * (1 - ends)) if layouts.empty else 0
     return (ends, *(int(index >= missing) for index in range(chunks - 2)), ends)

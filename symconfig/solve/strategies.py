@@ -78,7 +78,7 @@ class Strategies:
 
 
 def strategies(found: Found, cluster: ClusterDescriptor) -> Strategies:
-    """Of every kind of block, once."""
+    """Return the strategies of every kind of block, once."""
     grid = _Grid(found, cluster, _ranks(found))
     kinds = sequence(found.request.model)
     of_kind = blocks(found.request.model, found.request.framework.implementation, found.scheme.shared_heads)
@@ -129,7 +129,7 @@ class _Grid:
 
 
 def _lines(block: Block, grid: _Grid) -> Iterator[StrategyLine]:
-    """Activations in the order in which they are made, then weights."""
+    """Yield activations in the order in which they are made, then weights."""
     flow = Flow(block, grid.found.scheme)
     moved: dict[str, list[Collective]] = {}
     for collective in flow.collectives():
@@ -159,7 +159,7 @@ def _phase(phase: Phase) -> str:
 
 
 def _weight(op: Operator, weight: Weight, grid: _Grid) -> StrategyLine:
-    """Where it lies, and how its gradient becomes whole or finds its shard."""
+    """Say where a weight lies, and how its gradient becomes whole or finds its shard."""
     framework, zero = grid.found.request.framework, grid.found.zero
     layout, summed = weight_layout(op, weight, grid.found.scheme)
     data = tuple(axis for axis in AXES if axis in summed and axis in ("dp", "cp", "edp"))

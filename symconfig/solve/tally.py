@@ -83,7 +83,7 @@ class _Part:
 
 @dataclass(slots=True)
 class Tally:
-    """What is gathered while a lattice is weighed."""
+    """A record of what is weighed in a lattice."""
 
     budget_bytes: float = 0.0  # of a device, that a candidate may use
     parts: list[_Part] = field(default_factory=list)

@@ -23,14 +23,14 @@ BUBBLE, EXCHANGE = "pipeline bubble", "data-parallel communication"
 
 
 def own_schedule(found: Found) -> Schedule:
-    """The one that the target runs."""
+    """Return the schedule that the target runs."""
     if found.split.vpp == 1:
         return SCHEDULES["1f1b"]
     return PAIRED_INTERLEAVED if found.beside_another else SCHEDULES["interleaved"]
 
 
 def timeline(found: Found, parts: Detail, schedule: Schedule | None = None, slow: Array | float = 1.0) -> Timeline:
-    """One step; as the target runs it, or by another schedule. slow: as of `Times`.
+    """Simulate one step; as the target runs it, or by another schedule. slow: as of `Times`.
 
     Raises InputError if the schedule cannot run such a shape.
     """
@@ -38,13 +38,13 @@ def timeline(found: Found, parts: Detail, schedule: Schedule | None = None, slow
 
 
 def times(found: Found, parts: Detail) -> Times:
-    """What the simulator needs. What ZeRO 2 and 3 exchange with every microbatch is not among it."""
+    """Return what the simulator needs. What ZeRO 2 and 3 exchange with every microbatch is not among it."""
     made = chunk_times(parts.table, parts.sums, parts.points, parts.setting, found.split.chunks, found.block_layers)
-    return made if found.zero < 2 else _without_exchange(made)
+    return made if found.zero < 2 else without_exchange(made)
 
 
 def stage_seconds(parts: Detail, made: Times) -> Array:
-    """[pp]: one microbatch's passes through each stage, with what runs again and the waits for messages."""
+    """Return one microbatch's passes through each stage, with what runs again and the waits for messages: [pp]."""
     sums = parts.sums
     received = messages(sums, parts.points, parts.setting).received_s[:, 0]
     again: Array = made.recompute.sum(axis=1) - sums.again[:, 0, 0]  # of the first layers of every chunk
@@ -52,7 +52,7 @@ def stage_seconds(parts: Detail, made: Times) -> Array:
 
 
 def refined_s(found: Found, parts: Detail) -> float:
-    """Seconds of a step: where there is a pipeline, simulated."""
+    """Return the seconds of a step: where there is a pipeline, simulated."""
     if not _simulated(found, parts):
         return sum(float(part[0, 0, 0]) for part in parts.cost.time.values())
     sums, points, setting = parts.sums, parts.points, parts.setting
@@ -64,12 +64,14 @@ def refined_s(found: Found, parts: Detail) -> float:
 
 
 def refined_time(found: Found, parts: Detail) -> dict[str, float]:
-    """Seconds of a step by part: the bubble, and what shows of the data-parallel communication, as simulated."""
+    """Return the seconds of a step by part: the bubble, and what shows of the data-parallel communication, as
+    simulated.
+    """
     time = {name: float(part[0, 0, 0]) for name, part in parts.cost.time.items()}
     if not _simulated(found, parts):
         return time
     made = times(found, parts)
-    alone = _run(found, parts, _without_exchange(made), None).step_s
+    alone = _run(found, parts, without_exchange(made), None).step_s
     time[BUBBLE] = alone - sum(time[name] for name in STAGES)
     if found.zero < 2:
         shown = _end_s(_run(found, parts, made, None), parts) - alone
@@ -77,7 +79,8 @@ def refined_time(found: Found, parts: Detail) -> dict[str, float]:
     return time
 
 
-def _without_exchange(made: Times) -> Times:
+def without_exchange(made: Times) -> Times:
+    """Return the same without gathers of weights and reductions of gradients."""
     return replace(made, gather=None, reduce=None)
 
 
@@ -87,18 +90,22 @@ def _run(found: Found, parts: Detail, made: Times, schedule: Schedule | None) ->
 
 
 def shape(parts: Detail) -> tuple[int, int]:
-    """Microbatches of a step, and how many of them pass a chunk in a row."""
+    """Return the microbatches of a step, and how many of them pass a chunk in a row."""
     return int(parts.points.num_microbatches[0]), parts.setting.microbatch_group
 
 
 def _simulated(found: Found, parts: Detail) -> bool:
-    """Whether there is a pipeline, and of a shape that the schedule runs; measured runs of others have other ones."""
+    """Tell whether there is a pipeline, and of a shape that the schedule runs; measured runs of others have
+    other ones.
+    """
     setting = parts.setting
     return setting.pp > 1 and own_schedule(found).problem(setting.pp, setting.vpp, *shape(parts)) is None
 
 
 def _end_s(simulated: Timeline, parts: Detail) -> float:
-    """When the optimizer starts: all stages are done, and the ends have summed the gradient of a table of both."""
+    """Return when the optimizer starts: all stages are done, and the ends have summed the gradient of a table
+    of both.
+    """
     done = simulated.finish_s
     between = float(between_ends_s(parts.sums, parts.points, parts.setting)[0])
     return max(float(done.max()), max(float(done[0]), float(done[-1])) + between)

@@ -64,7 +64,7 @@ class _Batch:
 
     @property
     def of_several_layers(self) -> NDArray[np.bool_]:
-        """[n]: whether some chunk has more than one layer."""
+        """Tell where some chunk has more than one layer: [n]."""
         return np.array([split.longest_chunk > 1 for split in self.splits])[self.setting.pipelines.which]
 
 
@@ -156,7 +156,9 @@ def _kind(way: Way) -> tuple[bool, bool]:
 
 
 def _least_s(piece: Piece, pp: NDArray[np.intp], vpp: NDArray[np.intp], chosen: NDArray[np.intp]) -> Array:
-    """[n]: no split is faster by the formula. Its slowest stage takes an even share or more, without any message."""
+    """Return seconds that no split is below by the formula: its slowest stage takes an even share or more, without any
+    message, [n].
+    """
     where = priced(piece.request, piece.candidates, pp, chosen)
     whole = piece.whole_s[chosen]
     result: Array = pipeline_s(where.num_microbatches, whole / pp, whole, vpp) * (1 - ROUNDING)
@@ -173,7 +175,9 @@ def pipeline(split: Split, kinds: tuple[str, ...]) -> Pipeline:
 def _slices(
     space: Piece, every: Sequence[Split], which: NDArray[np.intp], chosen: NDArray[np.intp], weighed: Weighed
 ) -> Iterator[_Batch]:
-    """Points that can fit at all, a cacheful at a time: no others does any policy or offload bring under the limit."""
+    """Yield the points that can fit at all, a cacheful at a time: no policy or offload brings any other under the
+    limit.
+    """
     request = space.request
     pipelines = Pipelines.of([pipeline(split, space.low.kinds) for split in every], which)
     where = priced(request, space.candidates, pipelines.pp, chosen)
@@ -222,7 +226,9 @@ def _slices(
 
 
 def _may_be_pinned(space: Piece, low: Stages, where: Columns, setting: Setting) -> NDArray[np.bool_]:
-    """[n]: whether under any offload what stays on the GPU may fit there, and what leaves it in the host's memory."""
+    """Tell where under any offload what stays on the GPU may fit there, and what leaves it in the host's
+    memory: [n].
+    """
     room = space.machine.host_memory_bytes_per_gpu * HOST_SHARE
     pinned = host_bytes(low, where, setting)[0] <= room
     result: NDArray[np.bool_] = np.broadcast_to(pinned, (len(setting.offload), low.boundary.size))[-1]
@@ -236,7 +242,7 @@ def _may_be_pinned(space: Piece, low: Stages, where: Columns, setting: Setting) 
 
 
 def _prefixes(batch: _Batch) -> Array:
-    """[s, layers, kinds, n]: as of `prefixed`."""
+    """Count the blocks of each kind among the first layers, as of `prefixed`: [s, layers, kinds, n]."""
     pipelines = batch.setting.pipelines
     present, which = np.unique(pipelines.which, return_inverse=True)
     each = [
@@ -248,19 +254,23 @@ def _prefixes(batch: _Batch) -> Array:
 
 @lru_cache(maxsize=4096)
 def prefix(split: Split, stage: int, kinds: tuple[str, ...]) -> Prefix:
-    """For n = 0, 1, …: blocks of each kind among the first n layers of every chunk of the stage."""
+    """Count, for n = 0, 1, …, the blocks of each kind among the first n layers of every chunk of the stage."""
     return tuple(first(split, stage, kinds, n) for n in range(split.longest_chunk))
 
 
 def first(split: Split, stage: int, kinds: tuple[str, ...], layers: int) -> tuple[int, ...]:
-    """Blocks of each kind among the first layers of every chunk of the stage: all of a chunk that has fewer."""
+    """Count the blocks of each kind among the first layers of every chunk of the stage: all of a chunk that has
+    fewer.
+    """
     chunks = [list(filter(is_layer, chunk)) for chunk in split.stage(stage)]
     return tuple(sum(chunk[:layers].count(kind) for chunk in chunks) for kind in kinds)
 
 
 @dataclass(frozen=True, slots=True)
 class _Result:
-    """What a batch came to: [r, o, n] each. `layers` > 0: full recompute of the first layers of every virtual stage."""
+    """The results of a batch, [r, o, n] each. `layers` > 0: full recompute of the first layers of every virtual
+    stage.
+    """
 
     batch: _Batch
     step_s: Array
@@ -270,20 +280,20 @@ class _Result:
 
     @staticmethod
     def of(batch: _Batch, sums: Stages, step_s: Array, peak_bytes: Array, layers: NDArray[np.intp]) -> _Result:
-        """sums: of the policies that the rows stand for."""
+        """Make the results of a batch. sums: of the policies that the rows stand for."""
         room = batch.piece.machine.host_memory_bytes_per_gpu * HOST_SHARE
         pinned = host_bytes(sums, batch.points, batch.setting) <= room
         fits = (peak_bytes <= batch.piece.budget) & np.isfinite(step_s) & pinned
         return _Result(batch, step_s, peak_bytes, layers, fits)
 
     def fastest(self) -> tuple[Array, NDArray[np.intp]]:
-        """Per point: step time of the fastest candidate that fits (infinite if none does), and its row."""
+        """Return, per point, the step time of the fastest candidate that fits (infinite if none does), and its row."""
         flat = np.where(self.fits, self.step_s, np.inf).reshape(-1, self.step_s.shape[-1])
         rows = flat.argmin(axis=0)
         return flat[rows, np.arange(flat.shape[1])], rows
 
     def found(self, row: int, n: int, score: float) -> Found:
-        """One candidate of the batch."""
+        """Return one candidate of the batch."""
         piece, batch, p = self.batch.piece, self.batch, self.batch.points
         r, o = np.unravel_index(row, self.step_s.shape[:2])
         count = int(self.layers[r, o, n])
@@ -351,7 +361,9 @@ def _by_time(result: _Result, weighed: Weighed) -> None:
 
 
 def _by_relative_cost(batch: _Batch, results: list[_Result], gammas: Gammas) -> None:
-    """The relative cost knows partitions only; of their policies and offloads the fastest that fits is taken."""
+    """Rank by relative cost, which knows partitions only; of their policies and offloads the fastest that fits is
+    taken.
+    """
     piece = batch.piece
     chosen = [part.at(batch.chosen) for part in piece.relative()]
     kinds = sequence(piece.request.model)

@@ -21,7 +21,7 @@ NEAR = 1.1  # of the best step: families up to here are kept beside those that a
 
 @dataclass(slots=True)
 class Weighed:
-    """What the search knows so far.
+    """The search's knowledge so far.
 
     top: how many families are kept; shown: how many of them however slow, of the others those near the best one.
     exhaustive: weigh also what a lower bound already rules out. any_will_do: stop at the first plan that fits.
@@ -63,8 +63,9 @@ class Weighed:
         self._bound()
 
     def _bound(self) -> None:
-        """What a candidate must beat: the last of the families, or where enough of them are near the best, all that is
-        not near."""
+        """Set what a candidate must beat: the last of the families, or where enough of them are near the best, all that
+        is not near.
+        """
         scores = sorted(_best(each).score for each in self.families.values())
         self.best_s = min(*scores, self.below_s)
         last = scores[-1] if len(scores) >= self.top else float("inf")
@@ -74,11 +75,11 @@ class Weighed:
 
     @property
     def best(self) -> list[Found]:
-        """Every candidate that is kept, the best first."""
+        """Return every candidate that is kept, the best first."""
         return sorted((found for each in self.families.values() for found in each.values()), key=_order)
 
     def forget(self) -> list[Found]:
-        """The best so far, which are to be found again."""
+        """Return the best candidates so far, and forget them: they are to be found again."""
         ranked = self.best
         self.families.clear()
         self.worst_s = self.best_s = self.below_s
@@ -89,7 +90,7 @@ class Weighed:
             self.leanest = found
 
     def ranked(self) -> list[Found]:
-        """The best one of each family, by the objective."""
+        """Return the best one of each family, by the objective."""
         if self.gammas is not None and (chosen := self.gammas.chosen()) is not None:
             return chosen[1]
         return sorted(map(_best, self.families.values()), key=_order)

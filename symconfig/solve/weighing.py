@@ -15,7 +15,8 @@ from symconfig.solve.tally import Refusal, Rows, Tally
 @dataclass(frozen=True, slots=True)
 class Weighing:
     """What was weighed of a job's lattice, and what was refused. budget_bytes: of a device, that a plan may use at the
-    job's margin and risk."""
+    job's margin and risk.
+    """
 
     rows: Rows
     refusals: tuple[Refusal, ...]

@@ -5,7 +5,9 @@ from __future__ import annotations
 from symconfig.descriptor import learning_rate
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
+from symconfig.descriptor.learning_rate import AdapterTask
 from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.training import Task
 from symconfig.graph.count import parameters
 from symconfig.plans.plan import Plan
 
@@ -15,7 +17,7 @@ USUAL_LENGTH = 4096  # tokens, where a job says none and the model takes as many
 def whole(model: ModelDescriptor, job: Job) -> Job:
     """Fill in the training's open fields by the job's task and the model's size. Raises InputError for a schedule that
     cannot be."""
-    training = learning_rate.derived(job.training, job.task_of(model), _size(model))
+    training = learning_rate.derived(job.training, _manner(job.task_of(model), model), _size(model))
     learning_rate.check(training)
     return job.model_copy(update={"training": training})
 
@@ -30,12 +32,17 @@ def filled(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Job:
 
 def why(plan: Plan) -> tuple[str, ...]:
     """Say what of a plan's training was derived, and from what, as sentences."""
-    return learning_rate.why(plan.training, plan.task, _size(plan.model))
+    return learning_rate.why(plan.training, _manner(plan.task, plan.model), _size(plan.model))
 
 
 def short(plan: Plan) -> str:
     """Say the same in a line; nothing where the job says all of it."""
-    return learning_rate.short(plan.training, plan.task, _size(plan.model))
+    return learning_rate.short(plan.training, _manner(plan.task, plan.model), _size(plan.model))
+
+
+def _manner(task: Task, model: ModelDescriptor) -> Task | AdapterTask:
+    """Return the row of the table of learning rates that a task has."""
+    return "dpo of adapters" if task == "dpo" and model.adapter is not None else task
 
 
 def _size(model: ModelDescriptor) -> float:

@@ -42,7 +42,7 @@ def _end(place: Place) -> str:
 
 
 def work(model: ModelDescriptor, cluster: ClusterDescriptor, configuration: Configuration) -> tuple[Work, ...]:
-    """The layers' kinds of work, that of both ends of the model and of its encoders, then the collectives."""
+    """Return the layers' kinds of work, that of both ends of the model and of its encoders, then the collectives."""
     found = as_found(model, cluster, configuration)
     table = detail(found).table
     c = configuration

@@ -41,13 +41,13 @@ class Compared:
 
     @property
     def difference(self) -> float:
-        """Relative."""
+        """Return the relative difference."""
         return self.ours / self.real - 1 if self.real else float(self.ours != self.real)
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What one check found. `detail`: what was held against what, or what is wrong, or how to make it possible."""
+    """The result of one check. `detail`: what was held against what, or what is wrong, or how to make it possible."""
 
     name: str
     status: Status
@@ -61,7 +61,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the person asked for. `megatron`: a Megatron-LM checkout; `progress` hears what is being run.
+    """The wishes of the person. `megatron`: a Megatron-LM checkout; `progress` hears what is being run.
 
     `build`: the framework's own code shall also build ranks of the plan. `trace`: and run their modules, to see what
     they keep for the backward.
@@ -81,33 +81,33 @@ class Framework(Protocol):
 
 
 class Stopwatch:
-    """Makes checks with the seconds since it was made, or since its last check."""
+    """A maker of checks with the seconds since it was made, or since its last check."""
 
     def __init__(self) -> None:
         self._start = time.perf_counter()
 
-    def check(self, name: str, status: Status, detail: str) -> Check:
+    def check(self, name: str, status: Status, text: str) -> Check:
         now = time.perf_counter()
         seconds, self._start = now - self._start, now
-        return Check(name, status, detail, seconds)
+        return Check(name, status, text, seconds)
 
-    def problems(self, name: str, found: Iterable[Problem], passed: str) -> Check:
-        """Failed with every problem as a sentence, or passed."""
-        sentences = [str(problem) for problem in found]
+    def problems(self, name: str, problems: Iterable[Problem], passed: str) -> Check:
+        """Return a check that failed with every problem as a sentence, or passed."""
+        sentences = [str(problem) for problem in problems]
         return self.check(name, "failed" if sentences else "passed", " ".join(sentences) or passed)
 
 
 def frameworks() -> dict[str, Framework]:
-    """Every framework's module by name, in alphabetical order."""
-    found: dict[str, Framework] = {}
+    """Return every framework's module by name, in alphabetical order."""
+    modules: dict[str, Framework] = {}
     package = importlib.import_module("symconfig.verify")
     for info in sorted(pkgutil.iter_modules(package.__path__), key=lambda item: item.name):
         if "_" in info.name:
             continue
         module = importlib.import_module(f"symconfig.verify.{info.name}")
         if hasattr(module, "applies") and hasattr(module, "checks"):
-            found[info.name] = module
-    return found
+            modules[info.name] = module
+    return modules
 
 
 def verify(
@@ -147,10 +147,10 @@ def verify(
                 hint=_rendered_anew(plan),
             )
         )
-    found = [Check("stages of plan.json", "failed", " ".join(wrong), 0.0)] if wrong else []
+    checks = [Check("stages of plan.json", "failed", " ".join(wrong), 0.0)] if wrong else []
     for name, module in frameworks().items():
         if other and name in _FILES and module.applies(plan):
-            found.append(
+            checks.append(
                 Check(
                     f"{name}'s own checks",
                     "skipped",
@@ -159,18 +159,18 @@ def verify(
                 )
             )
         elif module.applies(plan):
-            found.extend(_guarded(name, module, folder, plan, options))
-    return found
+            checks.extend(_guarded(name, module, folder, plan, options))
+    return checks
 
 
 def _rendered_anew(plan: Plan) -> str | None:
-    """How to get such files of this plan; Megatron-LM has none for adapters."""
+    """Say how to get such files of this plan; Megatron-LM has none for adapters."""
     own = own_target(plan)
     return f"symconfig render DIR/plan.json --target {own} --out NEW" if own in _FILES else None
 
 
 def _other_format(folder: Path) -> str | None:
-    """The target of the folder's manifest, where its files are of neither framework's own format."""
+    """Return the target of the folder's manifest, where its files are of neither framework's own format."""
     if any((folder / name).exists() for name in _FILES.values()):
         return None
     try:
@@ -182,7 +182,10 @@ def _other_format(folder: Path) -> str | None:
 
 
 def as_rendered(plan: Plan, folder: Path) -> Plan:
-    """The plan with the target of the folder's files: `render --target` may have written them for another one."""
+    """Return the plan with the target of the folder's files.
+
+    `render --target` may have written them for another one.
+    """
     if (folder / _FILES.get(plan.best.target.backend, "")).exists():
         return plan
     for backend, name in _FILES.items():
@@ -193,7 +196,7 @@ def as_rendered(plan: Plan, folder: Path) -> Plan:
 
 
 def _guarded(name: str, module: Framework, folder: Path, plan: Plan, options: Options) -> Iterator[Check]:
-    """One module's checks; an error of its own becomes a failed check, so that the others still run."""
+    """Yield one module's checks; an error of its own becomes a failed check, so that the others still run."""
     watch = Stopwatch()
     try:
         yield from module.checks(folder, plan, options)
@@ -205,6 +208,6 @@ def _guarded(name: str, module: Framework, folder: Path, plan: Plan, options: Op
         yield watch.check(name, "failed", f"the check itself broke: {type(error).__name__}: {error}")
 
 
-def passed(found: Iterable[Check]) -> bool:
-    """Did none fail? Skipped checks do not count against a folder."""
-    return all(check.status != "failed" for check in found)
+def passed(checks: Iterable[Check]) -> bool:
+    """Tell whether none failed."""
+    return all(check.status != "failed" for check in checks)

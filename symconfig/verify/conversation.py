@@ -24,7 +24,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a conversation ended. status: the process's own end; None when it was silent for `silent_s` or had said all
+    """The end of a conversation. status: the process's own end; None when it was silent for `silent_s` or had said all
     that was wanted."""
 
     status: int | None
@@ -102,7 +102,9 @@ def _write(stream: IO[str], request: str) -> None:
 
 
 def ask(who: str, module: str, request: Json, timeout_s: float) -> Json:
-    """The JSON object on the last line of what a module of symconfig writes; frameworks may have printed before it.
+    """Ask a module of symconfig: return the JSON object on the last line that it writes.
+
+    Frameworks may print before it.
 
     It has a key "ok". A crash, a hang or noise instead is `ok: false` with an "error" about `who` and its last lines.
     """

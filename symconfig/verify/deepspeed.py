@@ -39,8 +39,8 @@ def checks(folder: Path, plan: Plan, options: Options) -> Iterator[Check]:
     watch = Stopwatch()
     texts: dict[str, Json] = {}
     for name in (CONFIG, CONFIG_HF):
-        if found := _load(folder / name, texts, name):
-            yield watch.problems(f"{name}: keys", found, "")
+        if problems := _load(folder / name, texts, name):
+            yield watch.problems(f"{name}: keys", problems, "")
     yield from offline(texts, plan, watch)
     yield _model(folder, plan, watch)
     words = _launched(folder, options)
@@ -62,13 +62,13 @@ def checks(folder: Path, plan: Plan, options: Options) -> Iterator[Check]:
 def offline(texts: dict[str, Json], plan: Plan, watch: Stopwatch) -> Iterator[Check]:
     """Hold the keys and the meaning of the files' JSON against what symconfig knows of DeepSpeed, and the plan."""
     for name, data in texts.items():
-        found = broken(DeepSpeedFacts.of_data(data, name, trainer=name == CONFIG_HF), rules.KEYS)
-        yield watch.problems(f"{name}: keys", found, f"every key is one that DeepSpeed {release()} reads")
+        problems = broken(DeepSpeedFacts.of_data(data, name, trainer=name == CONFIG_HF), rules.KEYS)
+        yield watch.problems(f"{name}: keys", problems, f"every key is one that DeepSpeed {release()} reads")
     if CONFIG in texts:
         native, world = texts[CONFIG], plan.best.parallel.world_size
         facts = DeepSpeedFacts.of_data(native, CONFIG, trainer=False, gpus=world)
-        found = [*broken(facts, rules.MEANING), *deepspeed_agreement.disagreements(native, plan, CONFIG)]
-        yield watch.problems(f"{CONFIG}: meaning", found, "makes sense, and says what the plan says")
+        problems = [*broken(facts, rules.MEANING), *deepspeed_agreement.disagreements(native, plan, CONFIG)]
+        yield watch.problems(f"{CONFIG}: meaning", problems, "makes sense, and says what the plan says")
 
 
 def requests(texts: dict[str, Json], plan: Plan) -> list[Json]:
@@ -85,9 +85,16 @@ def judge(texts: dict[str, Json], plan: Plan, answers: Sequence[Json], watch: St
 
 
 def broken(facts: DeepSpeedFacts, these: Sequence[Rule[DeepSpeedFacts]] = rules.RULES) -> list[Problem]:
-    """What the rules find that is more than a note; of keys and types all, since ours are as DeepSpeed has them."""
+    """Return the rules' problems that are more than notes.
+
+    Of keys and types all, since ours are as DeepSpeed has them.
+    """
     exact = {rule.name for rule in rules.KEYS}
-    return [found.problem for found in rules.findings(facts, these) if found.severity != "note" or found.rule in exact]
+    return [
+        finding.problem
+        for finding in rules.findings(facts, these)
+        if finding.severity != "note" or finding.rule in exact
+    ]
 
 
 def _load(path: Path, texts: dict[str, Json], name: str) -> list[Problem]:
@@ -102,43 +109,45 @@ def _load(path: Path, texts: dict[str, Json], name: str) -> list[Problem]:
 
 
 def _model(folder: Path, plan: Plan, watch: Stopwatch) -> Check:
-    """The rendered config.json, imported again, is the plan's architecture."""
+    """Check that the rendered config.json, imported again, is the plan's architecture."""
     texts: dict[str, Json] = {}
-    found = _load(folder / MODEL, texts, MODEL)
-    if not found:
+    problems = _load(folder / MODEL, texts, MODEL)
+    if not problems:
         try:
-            again = import_config(texts[MODEL], MODEL, plan.model.name)
-            found = [
+            reread = import_config(texts[MODEL], MODEL, plan.model.name)
+            problems = [
                 Problem("is another model", file=MODEL, field=name, got=theirs, need=ours)
-                for name, ours, theirs in differences(plan.model, again)
+                for name, ours, theirs in differences(plan.model, reread)
             ]
         except InputError as error:
-            found = list(error.problems)
-    return watch.problems(MODEL, found, "imported again, it is the plan's model, field by field")
+            problems = list(error.problems)
+    return watch.problems(MODEL, problems, "imported again, it is the plan's model, field by field")
 
 
 def _launched(folder: Path, options: Options) -> list[str] | str:
-    """The words that launch.sh gives to train.py, or why there are none."""
+    """Return the words that launch.sh gives to train.py, or the reason why there are none."""
     from symconfig.verify.shell import dry_run
 
     ran = dry_run(folder, "launch.sh", options.timeout_s)
     script = next((i for i, word in enumerate(ran.words) if Path(word).name == "train.py"), None)
     if ran.status or script is None:
-        return f"launch.sh does not start train.py: {ran.said or 'it printed no command'}"
+        return f"launch.sh does not start train.py: {ran.last_words or 'it printed no command'}"
     return list(ran.words[script + 1 :])
 
 
 def _arguments(folder: Path, plan: Plan, words: list[str] | str, watch: Stopwatch) -> Check:
-    """What launch.sh passes is what train.py's own parser takes, and it is the plan's sequence length."""
+    """Check that train.py's own parser takes what launch.sh passes, with the plan's sequence length."""
     title = "train.py: arguments"
     if isinstance(words, str):
         return watch.check(title, "failed", words)
-    said = StringIO()
+    output = StringIO()
     try:
-        with redirect_stderr(said):
+        with redirect_stderr(output):
             given = parse_arguments(folder / "train.py", words)
     except SystemExit:
-        return watch.check(title, "failed", f"train.py refuses what launch.sh passes: {said.getvalue().strip()[-300:]}")
+        return watch.check(
+            title, "failed", f"train.py refuses what launch.sh passes: {output.getvalue().strip()[-300:]}"
+        )
     except (OSError, SyntaxError, ValueError) as error:
         return watch.check(title, "failed", f"train.py cannot be read: {error}")
     if given.seq_length != plan.best.batch.seq_length:
@@ -149,7 +158,7 @@ def _arguments(folder: Path, plan: Plan, words: list[str] | str, watch: Stopwatc
 
 
 def parse_arguments(script: Path, words: list[str]) -> Any:
-    """`words` through the function `arguments` of train.py, without importing its frameworks. May raise SystemExit."""
+    """Parse `words` by the function `arguments` of train.py, without importing its frameworks. May raise SystemExit."""
     tree = ast.parse(script.read_text(encoding="utf-8"))
     body = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "arguments"]
     if not body:
@@ -193,7 +202,7 @@ def _trainer_request(auto: Json, plan: Plan) -> Json:
 
 
 def _accepted(answer: Json, plan: Plan, watch: Stopwatch) -> Check:
-    """DeepSpeedConfig at the plan's world size, and what it resolved against the plan."""
+    """Check DeepSpeedConfig at the plan's world size, and its resolved values against the plan."""
     title = f"{CONFIG}: DeepSpeedConfig"
     if not answer["ok"]:
         return watch.check(title, "failed", answer["error"])
@@ -205,13 +214,13 @@ def _accepted(answer: Json, plan: Plan, watch: Stopwatch) -> Check:
         "train_batch_size": accumulated * parallel.dp * parallel.tp,
         "zero_stage": plan.best.options.zero_stage,
     }
-    found = [
+    problems = [
         Problem("DeepSpeed resolved another value", file=CONFIG, field=name, got=repr(got[name]), need=repr(value))
         for name, value in want.items()
         if got[name] != value
     ]
     if batch.global_ != accumulated * parallel.dp:
-        found.append(
+        problems.append(
             Problem(
                 "the plan's own batch does not multiply out",
                 file="plan.json",
@@ -222,38 +231,38 @@ def _accepted(answer: Json, plan: Plan, watch: Stopwatch) -> Check:
         )
     return watch.problems(
         title,
-        found,
+        problems,
         f"accepted at {parallel.world_size} ranks: train_batch_size "
         f"{got['train_batch_size']}, {batch.global_} distinct sequences",
     )
 
 
 def _trainer(native: Json, answer: Json, plan: Plan, watch: Stopwatch) -> Check:
-    """Transformers fills the "auto" flavour in to the native one, without monitors: Trainer has its own."""
+    """Check that Transformers fills the "auto" flavour in to the native one, without monitors: Trainer has its own."""
     title = f"{CONFIG_HF}: filled in by Trainer"
     if not answer["ok"]:
         return watch.check(title, "failed", answer["error"])
     monitored = monitors.deepspeed_sections(plan)
     ours = _comparable({key: value for key, value in native.items() if key not in monitored})
     filled = _comparable(answer["config"])
-    found = [
+    problems = [
         Problem(
             f"differs from {CONFIG}", file=CONFIG_HF, field=key, got=repr(filled.get(key)), need=repr(ours.get(key))
         )
         for key in sorted({*ours, *filled})
         if ours.get(key) != filled.get(key)
     ]
-    return watch.problems(title, found, f"gives the values of {CONFIG}")
+    return watch.problems(title, problems, f"gives the values of {CONFIG}")
 
 
 def _comparable(config: Json) -> Json:
-    """Without the bucket that Transformers sizes by its own rule."""
+    """Drop the bucket that Transformers sizes by its own rule."""
     zero = {key: value for key, value in (config.get("zero_optimization") or {}).items() if key != OWN_BUCKET}
     return {**config, "zero_optimization": zero}
 
 
 def run(requests: list[Json], timeout_s: float) -> list[Json]:
-    """The runner's answers, one a request."""
+    """Run the requests; return the runner's answers, one a request."""
     answer = ask("DeepSpeed", "symconfig.verify.deepspeed_runner", {"requests": requests}, timeout_s)
     if answer["ok"]:
         return list(answer["answers"])

@@ -11,7 +11,7 @@ Json = dict[str, Any]
 
 
 def disagreements(config: Json, plan: Plan, file: str) -> list[Problem]:
-    """Values that are not those of the plan."""
+    """List the values that are not those of the plan."""
     best, training = plan.best, plan.training
     options, parallel, batch = best.options, best.parallel, best.batch
     offload = _path(config, "zero_optimization.offload_optimizer") or {}

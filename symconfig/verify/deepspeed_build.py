@@ -19,12 +19,12 @@ from typing import Any
 from symconfig.errors import InputError, Problem, SymconfigError
 
 Json = dict[str, Any]
-AGAIN = "render the plan again with symconfig render"
+REMEDY = "render the plan again with symconfig render"
 MEMORY_BYTES = 16 * 2**30  # addresses; torch with Transformers takes some five, of which a tenth is memory
 
 
 class Inert:
-    """Stands in for what DeepSpeed would compile for this machine: kernels that no fake tensor can be given to."""
+    """A stand-in for what DeepSpeed would compile for this machine: kernels that no fake tensor can be given to."""
 
     def __getattr__(self, name: str) -> Any:
         return lambda *args, **kwargs: None
@@ -53,7 +53,7 @@ def main() -> None:
 
 
 def build(request: Json) -> Json:
-    """What the rank holds between two steps of the optimizer."""
+    """Build a rank; return what it holds between two steps of the optimizer."""
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -80,25 +80,25 @@ def build(request: Json) -> Json:
 
 
 def scripts() -> tuple[Any, Any]:
-    """The folder's train.py and states.py, with the functions that are called here."""
-    found = []
+    """Load the folder's train.py and states.py, with the functions that are called here."""
+    modules = []
     for name, wanted in (("train", ("arguments", "start_engine")), ("states", ("MASTERS", "held"))):
         try:
             module = importlib.import_module(name)
         except ModuleNotFoundError as error:
             if error.name not in ("train", "states", "saving", "sequences"):
                 raise
-            raise InputError(Problem("is missing", file=f"{error.name}.py", hint=AGAIN)) from None
+            raise InputError(Problem("is missing", file=f"{error.name}.py", hint=REMEDY)) from None
         absent = [attribute for attribute in wanted if not hasattr(module, attribute)]
         if absent:
             what = f"has no {' and no '.join(absent)}: it is edited, or another version of symconfig rendered it"
-            raise InputError(Problem(what, file=f"{name}.py", hint=AGAIN))
-        found.append(module)
-    return found[0], found[1]
+            raise InputError(Problem(what, file=f"{name}.py", hint=REMEDY))
+        modules.append(module)
+    return modules[0], modules[1]
 
 
 def join(rank: int, world_size: int) -> None:
-    """The process group, and what of DeepSpeed, PyTorch and Transformers needs real tensors or a compiler."""
+    """Join the process group, and replace what of the libraries needs real tensors or a compiler."""
     import deepspeed
     import torch
     from deepspeed.accelerator import get_accelerator
@@ -132,7 +132,7 @@ def join(rank: int, world_size: int) -> None:
 
 
 def _to(module: Any, *args: Any, **kwargs: Any) -> Any:
-    """Module.to with new parameters where the type is another one: fake ones cannot change theirs in place.
+    """Replace Module.to: new parameters where the type is another one, since fake ones cannot change theirs in place.
 
     PEFT so brings its adapters, born in fp32, to the type of the weights beside them.
     """
@@ -147,7 +147,10 @@ def _to(module: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def make_moments(optimizer: Any, masters: tuple[str, ...]) -> None:
-    """What the first step makes. DeepSpeed steps group by group, but for its BF16_Optimizer, where torch's own does."""
+    """Make the moments of the first step.
+
+    DeepSpeed steps group by group, but for its BF16_Optimizer, where torch's own does.
+    """
     import torch
 
     if type(optimizer).__name__ == "FP16_UnfusedOptimizer":  # has stepped once when it was made

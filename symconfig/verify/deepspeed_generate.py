@@ -82,7 +82,7 @@ _NESTED = ("allgather_size", "model_info", "writer")
 
 
 def generate() -> Json:
-    """The whole description. Imports DeepSpeed and torch."""
+    """Generate the whole description. Imports DeepSpeed and torch."""
     import deepspeed
 
     root: Json = {}
@@ -90,8 +90,8 @@ def generate() -> Json:
         node = root
         for step in section:
             node = node.setdefault(step, {"keys": {}}).setdefault("keys", {})
-        for key, found in _keys_read(importlib.import_module(_module(name)), variables).items():
-            node.setdefault(key, found)
+        for key, kind in _keys_read(importlib.import_module(_module(name)), variables).items():
+            node.setdefault(key, kind)
     for key, place in _MODELS.items():
         root[key] = _model(_load(place))
     root["timers"] = {"keys": {"throughput": _model(_load("utils.config:DeepSpeedThroughputTimerConfig"))}}
@@ -131,20 +131,20 @@ def _load(place: str) -> Any:
 
 
 def _keys_read(module: types.ModuleType, variables: frozenset[str]) -> Json:
-    """Keys that the source takes out of a dictionary with one of these names."""
-    found: Json = {}
+    """List the keys that the source takes out of a dictionary with one of these names."""
+    keys: Json = {}
     for node in ast.walk(ast.parse(inspect.getsource(module))):
         key, default = _access(node, variables)
         name = _constant(key, module)
         if isinstance(name, str) and name.isidentifier():
             kind = _kind(_constant(default, module))
-            if found.get(name, {"type": ["any"]}) == {"type": ["any"]}:
-                found[name] = kind
-    return found
+            if keys.get(name, {"type": ["any"]}) == {"type": ["any"]}:
+                keys[name] = kind
+    return keys
 
 
 def _access(node: ast.AST, variables: frozenset[str]) -> tuple[ast.expr | None, ast.expr | None]:
-    """(key, default) of `d.get(k, x)`, `get_scalar_param(d, k, x)`, `d[k]`, `k in d`, `k in d.keys()`."""
+    """Return (key, default) of `d.get(k, x)`, `get_scalar_param(d, k, x)`, `d[k]`, `k in d`, `k in d.keys()`."""
 
     def ours(expression: ast.expr) -> bool:
         if isinstance(expression, ast.Call) and isinstance(expression.func, ast.Attribute):
@@ -173,7 +173,7 @@ def _constant(expression: ast.expr | None, module: types.ModuleType) -> Any:
 
 
 def _kind(default: Any) -> Json:
-    """Type of a key from its default; a whole number may be an integer or not."""
+    """Return the type of a key from its default; a whole number may be an integer or not."""
     if isinstance(default, bool):
         return {"type": ["boolean"]}
     if isinstance(default, (int, float)):
@@ -182,7 +182,7 @@ def _kind(default: Any) -> Json:
 
 
 def _model(cls: Any) -> Json:
-    """A pydantic model's fields under their names and aliases."""
+    """Describe a pydantic model's fields under their names and aliases."""
     keys: Json = {}
     for name, field in cls.model_fields.items():
         extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
@@ -220,7 +220,7 @@ def _dataclass(cls: Any) -> Json:
 
 
 def _optimizer() -> Json:
-    """Types, and the parameters that any of the AdamW implementations takes."""
+    """Describe the optimizers: types, and the parameters that any of the AdamW implementations takes."""
     import torch
 
     config = importlib.import_module("deepspeed.runtime.config")
@@ -246,7 +246,7 @@ def _optimizer() -> Json:
 
 
 def _scheduler() -> Json:
-    """Types, and the parameters of each."""
+    """Describe the schedulers: types, and the parameters of each."""
     schedules = importlib.import_module("deepspeed.runtime.lr_schedules")
     keys = {
         name: sorted(set(inspect.signature(getattr(schedules, name)).parameters) - {"optimizer"})
@@ -256,16 +256,16 @@ def _scheduler() -> Json:
 
 
 def _literal_keys(function: Any) -> Json:
-    """Keys of the dictionary displays in a function."""
+    """List the keys of the dictionary displays in a function."""
     tree = ast.parse(inspect.getsource(function))
-    found = [
+    keys = [
         key.value
         for node in ast.walk(tree)
         if isinstance(node, ast.Dict)
         for key in node.keys
         if isinstance(key, ast.Constant) and isinstance(key.value, str)
     ]
-    return {key: {"type": ["any"]} for key in found}
+    return {key: {"type": ["any"]} for key in keys}
 
 
 def _sorted(value: Any) -> Any:

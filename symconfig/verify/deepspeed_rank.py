@@ -16,7 +16,10 @@ Json = dict[str, Any]
 
 
 def checks(folder: Path, plan: Plan, config: Json, words: Sequence[str], options: Options) -> Iterator[Check]:
-    """The first rank and the last one, which gets the padding. `words`: those that launch.sh gives to train.py."""
+    """Check the first rank and the last one, which gets the padding.
+
+    `words`: those that launch.sh gives to train.py.
+    """
     watch, world = Stopwatch(), plan.best.parallel.world_size
     if plan.model.adapter is not None and plan.model.adapter.method == "qlora":
         yield watch.check("DeepSpeed's ranks", "skipped", "bitsandbytes quantises on a GPU only")
@@ -34,16 +37,16 @@ def checks(folder: Path, plan: Plan, config: Json, words: Sequence[str], options
             yield watch.check(title, "failed", str(error))
             continue
         compared = _compared(ours, real, Settings.of(config, world))
-        found = watch.problems(
+        check = watch.problems(
             title,
             _differences(compared, real["optimizer"]),
             f"{real['optimizer']} holds what the plan says, to the byte",
         )
-        yield Check(found.name, found.status, found.detail, found.seconds, compared)
+        yield Check(check.name, check.status, check.detail, check.seconds, compared)
 
 
 def _differences(compared: Sequence[Compared], optimizer: str) -> Iterator[Problem]:
-    """A count of elements comes from the model's shape, bytes from what ZeRO does with them."""
+    """Yield the differences: a count of elements comes from the model's shape, bytes from what ZeRO does with them."""
     for item in compared:
         if item.ours != item.real:
             file, field = (
@@ -59,7 +62,10 @@ def _differences(compared: Sequence[Compared], optimizer: str) -> Iterator[Probl
 
 
 def _compared(ours: RankStates, real: Json, settings: Settings) -> tuple[Compared, ...]:
-    """Host and device together: a CPU is both. There was no backward yet, which is when the host's sums are made."""
+    """Compare host and device together: a CPU is both.
+
+    There was no backward yet, which is when the host's sums are made.
+    """
     held = {kind: sum(places.values()) for kind, places in real["held"].items()}
     kept = Compared("gradients between steps", ours.kept_gradients.total, held["gradients"], "bytes")
     return (
@@ -74,7 +80,10 @@ def _compared(ours: RankStates, real: Json, settings: Settings) -> tuple[Compare
 
 
 def build(folder: Path, words: Sequence[str], world_size: int, rank: int, timeout_s: float) -> Json:
-    """The worker's answer, with random weights of model/config.json. A crash or hang is `ok: false` with its end."""
+    """Build a rank: return the worker's answer, with random weights of model/config.json.
+
+    A crash or hang is `ok: false` with its end.
+    """
     own = [word for word in words if not word.startswith(("--model=", "--model-config=", "--load="))]
     place = folder.resolve()
     request = {

@@ -34,7 +34,7 @@ def _answer(request: Json) -> Json:
 
 
 def _resolve(config: Json, world_size: int) -> Json:
-    """DeepSpeed's own configuration object, at a claimed world size, and AutoEP's own validation."""
+    """Resolve DeepSpeed's own configuration object, at a claimed world size, and AutoEP's own validation."""
     import deepspeed.comm as dist
     from deepspeed.module_inject.auto_ep_config import validate_autoep_config
     from deepspeed.runtime.config import DeepSpeedConfig
@@ -76,7 +76,7 @@ def _resolve(config: Json, world_size: int) -> Json:
 
 
 def _filled(request: Json) -> Json:
-    """The configuration after Transformers' Trainer has filled its "auto" values in."""
+    """Fill the configuration as Transformers' Trainer fills its "auto" values in."""
     from transformers.integrations.deepspeed import HfTrainerDeepSpeedConfig
 
     given = {
@@ -101,7 +101,7 @@ def _filled(request: Json) -> Json:
 
 def _autos(value: Any, path: str = "") -> list[str]:
     if isinstance(value, dict):
-        return [found for key, item in value.items() for found in _autos(item, f"{path}.{key}".strip("."))]
+        return [name for key, item in value.items() for name in _autos(item, f"{path}.{key}".strip("."))]
     return [path] if value == "auto" else []
 
 

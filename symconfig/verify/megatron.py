@@ -53,7 +53,7 @@ def applies(plan: Plan) -> bool:
 
 
 def checks(folder: Path, plan: Plan, options: Options) -> Iterator[Check]:
-    """All checks of one folder."""
+    """Check one folder: yield all its checks."""
     source = megatron_source.find(options.megatron)
     launcher = dry_run(folder, "launch.sh", options.timeout_s)
     rendered = Rendered(plan, read(folder), launcher.exported)
@@ -68,30 +68,30 @@ def checks(folder: Path, plan: Plan, options: Options) -> Iterator[Check]:
         )
         return
     if (reason := unfit(source, plan)) is not None:
-        if asked := ", ".join(f"--{task}" for task in ("build", "trace") if getattr(options, task)):
-            raise InputError(Problem(f"cannot be done: {reason}", file=str(folder), field=asked))
+        if tasks := ", ".join(f"--{task}" for task in ("build", "trace") if getattr(options, task)):
+            raise InputError(Problem(f"cannot be done: {reason}", file=str(folder), field=tasks))
         yield Check("Megatron's own checks", "skipped", reason, 0.0)
         return
     if source is None:  # unfit has said so
         return
     jobs = _jobs({"": rendered}, source, options.build, options.trace)
-    said = iter(
+    titles = iter(
         [
             f"{DOES.get(job.task, job.task)} rank {job.rank} of {job.world_size} ({place} of {len(jobs) - 1})"
             for place, job in enumerate(jobs)
         ]
     )
     options.progress(f"Megatron {source.version} on {plan.best.parallel.world_size} claimed GPUs")
-    next(said)
+    next(titles)
     results = megatron_session.run(
-        source, jobs, options.timeout_s, heard=lambda _: options.progress(f"Megatron {next(said, 'is done')}")
+        source, jobs, options.timeout_s, heard=lambda _: options.progress(f"Megatron {next(titles, 'is done')}")
     )
     yield from judge(rendered, results, jobs, source, options.trace)
     yield from _unbuilt(rendered, source, options.build)
 
 
 def offline(rendered: Rendered) -> Iterator[Check]:
-    """What needs no Megatron: the flag table and symconfig's own rules."""
+    """Check without Megatron: the flag table and symconfig's own rules."""
     watch = Stopwatch()
     table = flags.flags(rendered.plan.best.target.version)
     yield watch.problems(
@@ -108,7 +108,10 @@ def offline(rendered: Rendered) -> Iterator[Check]:
 
 
 def unfit(source: MegatronSource | None, plan: Plan) -> str | None:
-    """Why `source` cannot judge this plan: absent, without torch, or of another release and not named by a person."""
+    """Say why `source` cannot judge this plan.
+
+    It is absent, without torch, or of another release and not named by a person.
+    """
     if importlib.util.find_spec("torch") is None:
         return f"PyTorch is not installed: {install.EXTRA}"
     if source is None:
@@ -126,7 +129,7 @@ def _wanted(plan: Plan) -> str:
 
 
 def _release_fits(source: MegatronSource, plan: Plan) -> bool:
-    """The main branch has a number of its own, which no table knows: it fits when a person named it."""
+    """Tell whether the release fits; the main branch's number, which no table knows, fits when a person named it."""
     wanted = _wanted(plan)
     if wanted.startswith("dev"):
         return source.chosen
@@ -140,14 +143,14 @@ def run(
     workers: int = 1,
     heard: Callable[[Result], None] = lambda result: None,
 ) -> dict[str, Result]:
-    """Every list through Megatron's own code: one import for all of a worker's lists, a fork for each."""
+    """Run every list through Megatron's own code: one import for all of a worker's lists, a fork for each."""
     return megatron_session.run(source, _jobs(rendered, source), timeout_s, workers, heard)
 
 
 def _jobs(
     rendered: Mapping[str, Rendered], source: MegatronSource, build: bool = False, trace: bool = False
 ) -> list[Job]:
-    """Each list's own job under its id; behind it those that build and those that trace the plan's ranks."""
+    """Return each list's own job under its id; behind it those that build and those that trace the plan's ranks."""
     jobs: list[Job] = []
     for id, item in rendered.items():
         own = megatron_session.job(id, item.plan, item.args, item.env, source)
@@ -162,18 +165,21 @@ def _jobs(
 def judge(
     rendered: Rendered, results: Mapping[str, Result], jobs: Sequence[Job], source: MegatronSource, trace: bool
 ) -> Iterator[Check]:
-    """All that Megatron's runs say of one list; `jobs` begins with that of the arguments themselves, and its plan's
-    ranks follow. What fails names the options that are not the plan's."""
+    """Judge all of Megatron's runs of one list.
+
+    `jobs` begins with that of the arguments themselves; its plan's ranks follow. What fails names the options that are
+    not the plan's.
+    """
     changed = not_rendered(rendered.plan, rendered.args)
-    found = online(rendered, results[jobs[0].id], source), built(rendered, results, jobs, source, trace)
-    for check in chain.from_iterable(found):  # one by one: what Megatron said stays, should a later one break
+    parts = online(rendered, results[jobs[0].id], source), built(rendered, results, jobs, source, trace)
+    for check in chain.from_iterable(parts):  # one by one: what Megatron said stays, should a later one break
         if check.status == "failed" and changed:
             check = replace(check, detail=f"{check.detail} {changed}.")
         yield check
 
 
 def not_rendered(plan: Plan, args: Sequence[str]) -> str:
-    """The options that are not the plan's, in words; nothing if all are."""
+    """Spell the options that are not the plan's; nothing if all are."""
     try:
         changed = edits(args, megatron.arguments(plan))
     except SymconfigError:  # a plan that cannot be rendered has nothing to be held against
@@ -184,7 +190,7 @@ def not_rendered(plan: Plan, args: Sequence[str]) -> str:
 def built(
     rendered: Rendered, results: Mapping[str, Result], jobs: Sequence[Job], source: MegatronSource, trace: bool = False
 ) -> Iterator[Check]:
-    """One check for each rank that was built or traced; `jobs` begins with that of the arguments themselves."""
+    """Check each rank that was built or traced; `jobs` begins with that of the arguments themselves."""
     place = _place(rendered.plan, source)
     first, *others = jobs
     if others and not results[first.id].ok:
@@ -209,12 +215,12 @@ def _unbuilt(rendered: Rendered, source: MegatronSource, build: bool) -> Iterato
 
 
 def _place(plan: Plan, source: MegatronSource) -> str:
-    """Which Megatron judges."""
+    """Name the Megatron that judges."""
     return f"Megatron {source.version}" + ("" if _release_fits(source, plan) else f" (the plan is for {_wanted(plan)})")
 
 
 def online(rendered: Rendered, result: Result, source: MegatronSource) -> Iterator[Check]:
-    """What Megatron's run says, and what it resolved against model and plan."""
+    """Check Megatron's run, and its resolved values against model and plan."""
     plan = rendered.plan
     place = _place(plan, source)
     if result.crash is not None:
@@ -261,20 +267,20 @@ def check_many(
     build: bool = False,
     trace: bool = False,
 ) -> dict[str, list[Check]]:
-    """Many argument lists at once; the same checks as a folder's, but for the scripts."""
-    found = {id: list(offline(item)) for id, item in rendered.items()}
+    """Check many argument lists at once; the same checks as a folder's, but for the scripts."""
+    checks = {id: list(offline(item)) for id, item in rendered.items()}
     judged: dict[str, Rendered] = {}
     for id, item in rendered.items():
         if (reason := unfit(source, item.plan)) is None:
             judged[id] = item
         else:
-            found[id].append(Check("Megatron's own checks", "skipped", reason, 0.0))
+            checks[id].append(Check("Megatron's own checks", "skipped", reason, 0.0))
     if source is not None and judged:
         jobs = {id: _jobs({id: item}, source, build, trace) for id, item in judged.items()}
         results = megatron_session.run(
             source, [job for each in jobs.values() for job in each], timeout_s, workers, heard
         )
         for id, item in judged.items():
-            found[id].extend(judge(item, results, jobs[id], source, trace))
-            found[id].extend(_unbuilt(item, source, build))
-    return found
+            checks[id].extend(judge(item, results, jobs[id], source, trace))
+            checks[id].extend(_unbuilt(item, source, build))
+    return checks

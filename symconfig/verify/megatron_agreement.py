@@ -77,8 +77,8 @@ _OTHER_GRAPHS = "parts of a layer that no plan has"
 
 def _graphed(r: Resolved) -> str:
     """Return what CUDA graphs replay, as plans call it."""
-    found = {name: r.arg(name) for name in _GRAPHS}
-    names: dict[str, Value] = {k: tuple(value) if isinstance(value, list) else value for k, value in found.items()}
+    values = {name: r.arg(name) for name in _GRAPHS}
+    names: dict[str, Value] = {k: tuple(value) if isinstance(value, list) else value for k, value in values.items()}
     return (graphed(names) or _OTHER_GRAPHS) if graphs(names) else "none"
 
 
@@ -194,7 +194,7 @@ ROWS: tuple[Row, ...] = (
 
 
 def compare(plan: Plan, result: Result, file: str) -> Iterator[Problem]:
-    """Every number of the plan that Megatron resolved differently."""
+    """Compare the plan with Megatron: yield every number that Megatron resolved differently."""
     resolved = Resolved(result)
     for row in ROWS:
         need, got = row.need(plan), row.got(resolved)
@@ -256,7 +256,7 @@ def _recompute(plan: Plan, resolved: Resolved, file: str) -> Iterator[Problem]:
 
 
 def stages(plan: Plan, result: Result, file: str) -> Iterator[Problem]:
-    """Layers that Megatron will build on each stage and virtual stage, against the plan's and against the model's."""
+    """Compare the layers that Megatron will build on each stage and virtual stage with the plan's and the model's."""
     kinds = _counted(plan.model, plan.model.layer_kinds)
     layers, predictions = range(len(kinds)), plan.model.num_nextn_predict_layers
     held = sorted(
@@ -272,12 +272,12 @@ def stages(plan: Plan, result: Result, file: str) -> Iterator[Problem]:
             need=str(len(kinds)),
         )
         return
-    if (found := sum(more for stage in result.stages for *_, more in stage)) != predictions:
+    if (predicted := sum(more for stage in result.stages for *_, more in stage)) != predictions:
         yield Problem(
             "the stages do not hold every multi-token prediction once",
             file=file,
             field="stages",
-            got=str(found),
+            got=str(predicted),
             need=str(predictions),
         )
     need = [
@@ -310,7 +310,7 @@ def stages(plan: Plan, result: Result, file: str) -> Iterator[Problem]:
 
 
 def _counted(model: ModelDescriptor, kinds: Sequence[str]) -> tuple[str, ...]:
-    """The kind of each of Megatron's layers."""
+    """Return the kind of each of Megatron's layers."""
     if not hybrid.hybrid(model):
         return tuple(kinds)
     parts = {kind.name: len(hybrid.symbols(kind)) for kind in model.kind_of_layer}
@@ -318,12 +318,12 @@ def _counted(model: ModelDescriptor, kinds: Sequence[str]) -> tuple[str, ...]:
 
 
 def _listed(word: str, layers: list[int]) -> str:
-    """The first few layers of a list, counted from 0."""
+    """List the first few layers, counted from 0."""
     return f", {word} {', '.join(map(str, layers[:8]))}{', …' if len(layers) > 8 else ''}" if layers else ""
 
 
 def _counts(stage: list[list[str]]) -> str:
-    """5 dense | 3 dense + 2 moe"""
+    """Count kinds of layers: 5 dense | 3 dense + 2 moe"""
     return " | ".join(
         " + ".join(f"{chunk.count(kind)} {kind}" for kind in dict.fromkeys(chunk)) or "nothing" for chunk in stage
     )

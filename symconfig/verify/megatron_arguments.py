@@ -18,7 +18,7 @@ _QUOTED = re.compile(r"""'[^']*'|"(?:[^"\\]|\\.)*"|\\.|\$'((?:[^'\\]|\\.)*)'""",
 
 
 def read(folder: Path) -> list[str]:
-    """The words of megatron_args.txt. Raises InputError when it cannot be read as shell words."""
+    """Read the words of megatron_args.txt. Raises InputError when it cannot be read as shell words."""
     path = folder / FILE
     try:
         return shlex.split(_QUOTED.sub(_plainly, content(path, MAX_BYTES).decode("utf-8")))
@@ -32,14 +32,14 @@ def _plainly(match: re.Match[str]) -> str:
 
 
 def edits(words: Sequence[str], rendered: Sequence[str]) -> str:
-    """In which options a list differs from the one that was rendered, as words; nothing if in none."""
+    """Name the options in which a list differs from the rendered one, as words; nothing if none does."""
     given, before = _values(words), _values(rendered)
     changed = (option for option in dict.fromkeys((*given, *before)) if given.get(option) != before.get(option))
     return ", ".join(f"{_spelled(option, given)} (rendered: {_spelled(option, before)})" for option in changed)
 
 
 def _values(words: Sequence[str]) -> dict[str, list[str]]:
-    """By option; the last of a repeated one wins, as in argparse."""
+    """Group the values by option; the last of a repeated one wins, as in argparse."""
     return {setting.name: [word.text for word in setting.values] for setting in settings(words, FILE)}
 
 

@@ -34,8 +34,9 @@ COORDINATES = {
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """What the trainer holds on one rank. `chunks`: as wrapped for data parallelism, one a virtual stage; `held`: what
-    each of them was as built, before Megatron-FSDP puts shards in the place of its parameters."""
+    """The chunks and states that the trainer holds on one rank. `chunks`: as wrapped for data parallelism, one a
+    virtual stage; `held`: what each of them was as built, before Megatron-FSDP puts shards in the place of its
+    parameters."""
 
     number: int
     held: list[dict[str, Any]]
@@ -45,12 +46,12 @@ class Rank:
 
 
 def run(args: Any, config: Any, job: dict[str, Any]) -> dict[str, Any]:
-    """The task `build`: this rank as numbers."""
+    """Run the task `build`: return this rank as numbers."""
     return describe(build(args, config, job))
 
 
 def build(args: Any, config: Any, job: dict[str, Any]) -> Rank:
-    """This process's rank, with its groups made. `job["device"]`: a real device, or nothing for meta."""
+    """Build this process's rank, with its groups made. `job["device"]`: a real device, or nothing for meta."""
     start = time.perf_counter()
     with placed(args, config, job) as ready:
         held, chunks = _trained(args, ready)
@@ -60,8 +61,8 @@ def build(args: Any, config: Any, job: dict[str, Any]) -> Rank:
 
 @contextlib.contextmanager
 def placed(args: Any, config: Any, job: dict[str, Any]) -> Iterator[Any]:
-    """Layers on the job's device: the transformer config to build with, its refusals out of the way. They are
-    Megatron's own, unless `job["transformer_impl"]` asks for Transformer Engine's, which only a GPU runs."""
+    """Yield the transformer config to build with, on the job's device, its refusals out of the way. They are Megatron's
+    own, unless `job["transformer_impl"]` asks for Transformer Engine's, which only a GPU runs."""
     args.transformer_impl = job.get("transformer_impl", "local")
     if args.transformer_impl == "local":
         ready = patches.local(config)
@@ -80,16 +81,16 @@ def placed(args: Any, config: Any, job: dict[str, Any]) -> Iterator[Any]:
 
 
 def modules(args: Any, config: Any) -> list[Any]:
-    """This rank's bare GPTModels, one for each virtual stage, as `placed` yielded `config`."""
+    """Build this rank's bare GPTModels, one for each virtual stage, as `placed` yielded `config`."""
     virtual = config.virtual_pipeline_model_parallel_size
     state = importlib.import_module("megatron.core.parallel_state")
-    found = []
+    chunks = []
     for place in range(virtual or 1):
         stage = place if virtual else None
         if virtual:
             state.set_virtual_pipeline_model_parallel_rank(place)
         ends = {"ignore_virtual": False, "vp_stage": stage}
-        found.append(
+        chunks.append(
             _chunk(
                 args,
                 config,
@@ -100,15 +101,15 @@ def modules(args: Any, config: Any) -> list[Any]:
                 },
             )
         )
-    return found
+    return chunks
 
 
 def _trained(args: Any, config: Any) -> tuple[list[dict[str, Any]], list[Any]]:
-    """Megatron's get_model: every chunk in its precision, wrapped with the buckets that the trainer chooses."""
+    """Run Megatron's get_model: every chunk in its precision, wrapped with the buckets that the trainer chooses."""
     held: list[dict[str, Any]] = []
 
-    def provide(**asked: Any) -> Any:
-        model = _chunk(args, config, asked)
+    def provide(**offered: Any) -> Any:
+        model = _chunk(args, config, offered)
         held.append(_described(model))
         return model
 
@@ -116,37 +117,37 @@ def _trained(args: Any, config: Any) -> tuple[list[dict[str, Any]], list[Any]]:
     return held, list(trainer.get_model(provide))
 
 
-def _chunk(args: Any, config: Any, asked: dict[str, Any]) -> Any:
-    """One virtual stage; what names no device goes to the GPU, or to what stands for it."""
+def _chunk(args: Any, config: Any, place: dict[str, Any]) -> Any:
+    """Build one virtual stage; what names no device goes to the GPU, or to what stands for it."""
     import torch
 
     with torch.device("cuda"):
-        return _model(args, config, asked)
+        return _model(args, config, place)
 
 
-def _model(args: Any, config: Any, asked: dict[str, Any]) -> Any:
-    """By Megatron's own builder from 0.19 on, before as its pretrain_gpt.py calls GPTModel."""
-    stage = asked.get("vp_stage")
+def _model(args: Any, config: Any, place: dict[str, Any]) -> Any:
+    """Build a model by Megatron's own builder from 0.19 on, before as its pretrain_gpt.py calls GPTModel."""
+    stage = place.get("vp_stage")
     if stage is None and config.virtual_pipeline_model_parallel_size:  # before vp_stage was handed through
         stage = importlib.import_module("megatron.core.parallel_state").get_virtual_pipeline_model_parallel_rank()
     if getattr(args, "hybrid_layer_pattern", None):
-        return _hybrid(args, config, asked["pre_process"], asked["post_process"], stage)
+        return _hybrid(args, config, place["pre_process"], place["post_process"], stage)
     try:
         models = importlib.import_module("megatron.training.models.gpt")
     except ModuleNotFoundError:
-        return _before_builders(args, config, asked["pre_process"], asked["post_process"], stage)
+        return _before_builders(args, config, place["pre_process"], place["post_process"], stage)
     groups = importlib.import_module("megatron.core.process_groups_config").ProcessGroupCollection
     described = importlib.import_module("megatron.training.argument_utils").gpt_config_from_args(args, config)
     return models.GPTModelBuilder(described).build_model(
-        asked.get("pg_collection") or groups.use_mpu_process_groups(),
-        pre_process=asked["pre_process"],
-        post_process=asked["post_process"],
+        place.get("pg_collection") or groups.use_mpu_process_groups(),
+        pre_process=place["pre_process"],
+        post_process=place["post_process"],
         vp_stage=stage,
     )
 
 
 def _hybrid(args: Any, config: Any, pre_process: bool, post_process: bool, stage: int | None) -> Any:
-    """As hybrid_builders.py calls HybridModel."""
+    """Build a model as hybrid_builders.py calls HybridModel."""
     model = importlib.import_module("megatron.core.models.hybrid.hybrid_model").HybridModel
     if args.transformer_impl == "transformer_engine":
         stack = importlib.import_module("megatron.core.transformer.spec_utils").import_module(args.spec)
@@ -216,7 +217,7 @@ def _before_builders(args: Any, config: Any, pre_process: bool, post_process: bo
 
 
 def _optimizer(args: Any, chunks: list[Any]) -> Any:
-    """Megatron's optimizer over the chunks, its moments allocated as before the first step."""
+    """Build Megatron's optimizer over the chunks, its moments allocated as before the first step."""
     runner: Any = importlib.import_module("megatron_runner")
     made = runner._optimizer_config(args)
     config, overrides = made if isinstance(made, tuple) else (made, None)
@@ -231,8 +232,8 @@ def _optimizer(args: Any, chunks: list[Any]) -> Any:
 
 
 def _moments(part: Any, config: Any) -> None:
-    """Both of Adam's moments for every main weight. Optimizer offload makes them in its first step, in the precision
-    and place of the weight that each of its two optimizers holds."""
+    """Make both of Adam's moments for every main weight. Optimizer offload makes them in its first step, in the
+    precision and place of the weight that each of its two optimizers holds."""
     import torch
 
     if part.optimizer is not None and part.init_state_fn is not None:
@@ -244,18 +245,18 @@ def _moments(part: Any, config: Any) -> None:
 
 
 def parts(optimizer: Any) -> list[Any]:
-    """The optimizers of dense and of expert weights."""
+    """Return the optimizers of dense and of expert weights."""
     return list(getattr(optimizer, "chained_optimizers", [optimizer]))
 
 
 def _call(function: Any, offered: dict[str, Any]) -> Any:
-    """With those of the offered arguments that this version takes."""
+    """Call a function with those of the offered arguments that this version takes."""
     taken = inspect.signature(function).parameters
     return function(**{name: value for name, value in offered.items() if name in taken})
 
 
 def describe(rank: Rank) -> dict[str, Any]:
-    """The rank as JSON."""
+    """Describe the rank as JSON."""
     buffers = [buffer for place, chunk in enumerate(rank.chunks) for buffer in _buffers(place, chunk)]
     optimizer = [tensor for part in parts(rank.optimizer) for tensor in shard(part)]
     optimizer += [
@@ -280,19 +281,19 @@ def describe(rank: Rank) -> dict[str, Any]:
 
 
 def _bytes(tensors: list[Any]) -> int:
-    """Of those on this rank: a DTensor of Megatron-FSDP also knows the whole."""
+    """Count the bytes of the tensors on this rank: a DTensor of Megatron-FSDP also knows the whole."""
     local = [tensor.to_local() if hasattr(tensor, "to_local") else tensor for tensor in tensors]
     return sum(tensor.numel() * tensor.element_size() for tensor in local)
 
 
 def coordinates() -> dict[str, int]:
-    """This rank's place in each of its groups."""
+    """Return this rank's place in each of its groups."""
     state = importlib.import_module("megatron.core.parallel_state")
-    found = {}
+    places = {}
     for axis, name in COORDINATES.items():
         getter = getattr(state, f"get_{name}_rank", None)
-        found[axis] = int(getter()) if getter is not None else 0
-    return found
+        places[axis] = int(getter()) if getter is not None else 0
+    return places
 
 
 def _described(model: Any) -> dict[str, Any]:
@@ -308,7 +309,10 @@ def _described(model: Any) -> dict[str, Any]:
 
 
 def _buffers(place: int, chunk: Any) -> Iterator[dict[str, Any]]:
-    """The gradient buffers of one chunk: those of DistributedDataParallel, or a group of Megatron-FSDP's as one."""
+    """Yield the gradient buffers of one chunk.
+
+    Those of DistributedDataParallel, or a group of Megatron-FSDP's as one.
+    """
     for group in _groups(chunk):
         if (buffer := group.main_grad_buffer) is not None:
             yield {
@@ -334,13 +338,13 @@ def _buffers(place: int, chunk: Any) -> Iterator[dict[str, Any]]:
 
 
 def _groups(chunk: Any) -> list[Any]:
-    """Megatron-FSDP's groups of parameters."""
+    """Return Megatron-FSDP's groups of parameters."""
     whole = getattr(chunk, "param_and_grad_buffer", None)
     return list(whole.parameter_groups) if whole is not None else []
 
 
 def shard(part: Any) -> list[Any]:
-    """Main weights and moments: every tensor that the optimizer made for itself, of a weight's shape."""
+    """Return main weights and moments: every tensor that the optimizer made for itself, of a weight's shape."""
     if part.optimizer is None:  # a rank without such a weight
         return []
     inners = getattr(part.optimizer, "sub_optimizers", [part.optimizer])
@@ -361,7 +365,7 @@ def shard(part: Any) -> list[Any]:
 
 
 def main_weights(part: Any) -> list[list[Any]]:
-    """Groups of the fp32 copies of 16-bit weights: this rank's share, or whole without the distributed optimizer."""
+    """Return groups of fp32 copies of 16-bit weights: this rank's share, or whole without the distributed optimizer."""
     for name in ("shard_fp32_from_float16_groups", "fp32_from_float16_groups"):
         if hasattr(part, name):
             return list(getattr(part, name))

@@ -22,7 +22,7 @@ MEMORY_BYTES = 12 * 2**30  # addresses, of which torch takes some; --moe-layer-f
 
 
 def isolated(id: str, task: Callable[[], dict[str, Any]], timeout_s: float) -> dict[str, Any]:
-    """What `task` answers in a forked child, or how the child ended ("crash"); with its last lines and its seconds."""
+    """Run `task` in a forked child: return its answer, or its end ("crash"), with its last lines and its seconds."""
     start = time.perf_counter()
     with tempfile.TemporaryFile() as output:
         reader, writer = os.pipe()

@@ -38,7 +38,7 @@ def scans() -> None:
 
 
 class _Unforked:
-    """Of megatron.core.tensor_parallel.random: a tracker whose generators nothing draws from."""
+    """A stand-in for megatron.core.tensor_parallel.random: a tracker whose generators nothing draws from."""
 
     @contextlib.contextmanager
     def fork(self, *_: Any) -> Iterator[None]:
@@ -97,7 +97,7 @@ def variants() -> None:
 
 
 def hybrid(config: Any) -> Any:
-    """The spec of HybridModel's stack, as hybrid_layer_specs.py has it for Transformer Engine."""
+    """Return the spec of HybridModel's stack, as hybrid_layer_specs.py has it for Transformer Engine."""
     parts = _Parts()
     block: Any = importlib.import_module("megatron.core.models.hybrid.hybrid_block")
     block.TENorm = parts.norm

@@ -29,7 +29,7 @@ KERNELS: dict[str, Any] = {
 
 
 def local(config: Any) -> Any:
-    """A copy of the transformer config that asks for nothing but Megatron's own layers."""
+    """Copy the transformer config so that it needs nothing but Megatron's own layers."""
     copied = copy.copy(config)
     for name, value in KERNELS.items():
         if hasattr(copied, name):
@@ -54,7 +54,10 @@ def network() -> None:
 
 
 def _absent() -> None:
-    """Some versions ask of a layer whether it is Transformer Engine's without a thought of its absence: none is."""
+    """Give modules that test layers for Transformer Engine a class to test against: no layer is its.
+
+    Some versions forget that it may be absent.
+    """
     for name in (
         "transformer.attention",
         "transformer.multi_latent_attention",
@@ -69,8 +72,10 @@ def _absent() -> None:
 
 
 def _norms() -> None:
-    """torch's norm refuses sequence parallelism, whose gradients it would not reduce, and centred weights: its weight
-    is one vector of the same length with them."""
+    """Let torch's norm take sequence parallelism, whose gradients it would not reduce, and centred weights.
+
+    Its weight is one vector of the same length with them.
+    """
     module = importlib.import_module("megatron.core.transformer.torch_norm")
     make = module.WrappedTorchNorm.__new__
 
@@ -92,8 +97,10 @@ def _norms() -> None:
 
 
 def _attention() -> None:
-    """The local attention core has no context parallelism and no key and value sizes of its own (MLA), both of which
-    concern its products only; a learnable softmax offset is its one weight, of one number a head."""
+    """Let the local attention core take context parallelism and key and value sizes of its own (MLA).
+
+    Both concern its products only; a learnable softmax offset is its one weight, of one number a head.
+    """
     module = importlib.import_module("megatron.core.transformer.dot_product_attention")
     core = module.DotProductAttention
     make = core.__init__
@@ -113,9 +120,11 @@ def _attention() -> None:
 
 
 def _down_projections() -> None:
-    """Latent attention's products into the latent are whole on every tensor-parallel rank under Transformer Engine
-    (parallel_mode duplicated, from 0.14 on); Megatron's own layers would split them where they are not told of a group
-    of one."""
+    """Keep latent attention's products into the latent whole on every tensor-parallel rank.
+
+    Under Transformer Engine they are (parallel_mode duplicated, from 0.14 on); Megatron's own layers would split them
+    where they are not given a group of one.
+    """
     module: Any = importlib.import_module("megatron.core.transformer.multi_latent_attention")
     if not hasattr(module, "TELinear"):
         return
@@ -141,8 +150,10 @@ class _Alone:
 
 
 def _checkpoint_groups() -> None:
-    """Groups over gloo gather checkpoints; some versions ask for them with Megatron-FSDP whether there are any or
-    not."""
+    """Replace the groups over gloo that gather checkpoints.
+
+    Some versions want them with Megatron-FSDP whether there are any or not.
+    """
     state: Any = importlib.import_module("megatron.core.parallel_state")
     for name in ("get_data_parallel_group_gloo", "get_expert_data_parallel_group_gloo"):
         if hasattr(state, name):
@@ -150,8 +161,11 @@ def _checkpoint_groups() -> None:
 
 
 def _fsdp() -> None:
-    """Megatron-FSDP compares its shards and its random numbers with other ranks', which a fake network has not: every
-    answer would be this rank's own. And it makes its device's name from a number, where `device` may give another."""
+    """Skip Megatron-FSDP's comparison of its shards and its random numbers with other ranks'.
+
+    A fake network has no other ranks: every answer would be this rank's own. And it makes its device's name from a
+    number, where `device` may give another.
+    """
     for name in ("megatron_fsdp.param_and_grad_buffer", "megatron_fsdp.uneven_dtensor"):
         with contextlib.suppress(ImportError):  # before 0.14 there is none
             module: Any = importlib.import_module(f"megatron.core.distributed.fsdp.src.{name}")
@@ -164,7 +178,7 @@ def _fsdp() -> None:
 
 
 def _numbered(make: Callable[..., None]) -> Callable[..., None]:
-    """The function, with the GPU as a number while it runs."""
+    """Wrap the function: the GPU is a number while it runs."""
     import torch
 
     def build(*args: Any, **kwargs: Any) -> None:
@@ -179,7 +193,7 @@ def _numbered(make: Callable[..., None]) -> Callable[..., None]:
 
 
 def device(name: str | None = None) -> Any:
-    """A context in which `name` is the GPU: cuda itself, or cpu in its place; meta without a name."""
+    """Return a context in which `name` is the GPU: cuda itself, or cpu in its place; meta without a name."""
     import torch
 
     name = name or "meta"
@@ -208,7 +222,7 @@ def _is_gpu(device: Any) -> bool:
 
 
 def _stand_in(device: Any) -> None:
-    """Weights that are told to move to the GPU are there already, and streams do nothing."""
+    """Replace the GPU: weights that should move there are there already, and streams do nothing."""
     import torch
 
     torch.cuda.current_device = lambda: device
@@ -224,22 +238,25 @@ def _stand_in(device: Any) -> None:
 
 
 def _shared_storages() -> None:
-    """From 0.19 on, the first recompute of discarded outputs compiles C++: half a minute of a core, and a lock that a
-    killed build leaves behind for every later one. Filling the emptied storage is the same, in twice the memory."""
+    """Fill the emptied storage of discarded outputs instead of sharing it, which takes twice the memory.
+
+    From 0.19 on, their first recompute compiles C++: half a minute of a core, and a lock that a killed build leaves
+    behind for every later one. Filling the emptied storage is the same, in twice the memory.
+    """
     module: Any = importlib.import_module("megatron.core.tensor_parallel.random")
     if hasattr(module, "_get_share_storage"):
         module._get_share_storage = lambda: _fill
 
 
-def _fill(emptied: Any, again: Any) -> None:
-    storage, made = emptied.untyped_storage(), again.untyped_storage()
+def _fill(emptied: Any, remade: Any) -> None:
+    storage, made = emptied.untyped_storage(), remade.untyped_storage()
     storage.resize_(made.nbytes())
     storage.copy_(made)
 
 
 def _say_gpu(device: Any) -> None:
-    """Tensors answer as those of a GPU: the optimizers ask for the type and place of every weight. One of meta that is
-    told to move to host memory, as optimizer offload does, answers as such, and so does all that is made of it."""
+    """Let tensors answer as those of a GPU: the optimizers check the type and place of every weight. One of meta that
+    is told to move to host memory, as optimizer offload does, answers as such, and so does all that is made of it."""
     import torch
 
     kind = torch.Tensor.type
@@ -248,8 +265,8 @@ def _say_gpu(device: Any) -> None:
         is_cuda = False
 
     def type_(self: Any, *args: Any, **kwargs: Any) -> Any:
-        said = kind(self, *args, **kwargs)
-        return "torch.cuda." + said.rpartition(".")[2] if isinstance(said, str) else said
+        answer = kind(self, *args, **kwargs)
+        return "torch.cuda." + answer.rpartition(".")[2] if isinstance(answer, str) else answer
 
     torch.Tensor.type = type_
     if device.type != "meta":
@@ -260,7 +277,7 @@ def _say_gpu(device: Any) -> None:
 
 
 class _Stream:
-    """Of torch.cuda: takes every call and does nothing."""
+    """A stand-in for torch.cuda's stream: takes every call and does nothing."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         pass

@@ -26,8 +26,10 @@ Kind = tuple[int, bool, bool]
 
 
 def ranks(plan: Plan) -> tuple[int, ...]:
-    """The first rank, one of a middle stage, the last, and one of every further kind of stage; each at another place
-    within its stage, because shards differ by it. Megatron's stages are blocks of ranks."""
+    """Choose the first rank, one of a middle stage, the last, and one of every further kind of stage.
+
+    Each is at another place within its stage, because shards differ by it. Megatron's stages are blocks of ranks.
+    """
     kinds = [stage.chunks for stage in plan.best.stages]
     wanted = {0, len(kinds) // 2, len(kinds) - 1, *(kinds.index(kind) for kind in kinds)}
     within = plan.best.parallel.world_size // len(kinds)
@@ -37,7 +39,7 @@ def ranks(plan: Plan) -> tuple[int, ...]:
 
 
 def jobs(job: Job, plan: Plan) -> list[Job]:
-    """One job for each of the plan's ranks to build; their ids go on from the job's."""
+    """Return one job for each of the plan's ranks to build; their ids go on from the job's."""
     return [replace(job, id=f"{job.id}rank {rank}", rank=rank, task=TASK) for rank in ranks(plan)]
 
 
@@ -51,7 +53,7 @@ def unbuilt(plan: Plan) -> str | None:
 
 
 def check(plan: Plan, job: Job, result: Result, place: str, file: str) -> Check:
-    """One rank's numbers. `place`: which Megatron; `file`: of the arguments."""
+    """Check one rank's numbers. `place`: which Megatron; `file`: of the arguments."""
     name = f"{place}: rank {job.rank}, stage {stage_of(plan.best.parallel, job.rank)}"
     if not result.ok:
         return Check(name, "failed", f"{file}: {result.error}", result.seconds)
@@ -59,11 +61,11 @@ def check(plan: Plan, job: Job, result: Result, place: str, file: str) -> Check:
         ours = rank_states(plan, job.rank, "local")
     except SymconfigError as error:
         return Check(name, "failed", " ".join(map(str, error.problems)), result.seconds)
-    found = " ".join(str(problem) for problem in problems(ours, result.rank, file))
+    wrong = " ".join(str(problem) for problem in problems(ours, result.rank, file))
     return Check(
         name,
-        "failed" if found else "passed",
-        found or _passed(plan, result.rank),
+        "failed" if wrong else "passed",
+        wrong or _passed(plan, result.rank),
         result.seconds,
         tuple(compared(ours, result.rank)),
     )
@@ -85,7 +87,7 @@ def _not_built(plan: Plan) -> str:
 
 
 def compared(ours: RankStates, real: Mapping[str, Any]) -> Iterator[Compared]:
-    """The sums, symconfig's beside Megatron's."""
+    """Yield the sums: symconfig's and Megatron's."""
     yield Compared("parameters", ours.parameters, real["parameters"], "count")
     yield Compared("gradient buffers", ours.gradient_buffer_bytes, real["gradient_buffer_bytes"], "bytes")
     yield Compared("optimizer shard", ours.optimizer_shard_bytes, real["optimizer_shard_bytes"], "bytes")
@@ -95,7 +97,7 @@ def compared(ours: RankStates, real: Mapping[str, Any]) -> Iterator[Compared]:
 
 
 def problems(ours: RankStates, real: Mapping[str, Any], file: str) -> Iterator[Problem]:
-    """Every difference: of places in groups, of each chunk's layers and parameters, of buffers and shards."""
+    """Yield every difference: of places in groups, of each chunk's layers and parameters, of buffers and shards."""
     for axis, got in real["coordinates"].items():
         if (need := ours.coordinates[axis]) != got:
             yield Problem(
@@ -121,10 +123,10 @@ def problems(ours: RankStates, real: Mapping[str, Any], file: str) -> Iterator[P
                     got=str(theirs[name]),
                     need=str(need),
                 )
-        if found := parameters(mine.parameters, theirs["parameters"]):
+        if difference := parameters(mine.parameters, theirs["parameters"]):
             others += 1
             if others == 1:
-                yield Problem(f"Megatron builds other parameters: {found}", file=file, field=f"chunk {place}")
+                yield Problem(f"Megatron builds other parameters: {difference}", file=file, field=f"chunk {place}")
     if others > 1:
         yield Problem("Megatron builds other parameters here, too", file=file, field=f"{others - 1} more chunks")
     yield from buffers(ours.buffers, real["buffers"], file)
@@ -136,7 +138,10 @@ def problems(ours: RankStates, real: Mapping[str, Any], file: str) -> Iterator[P
 
 
 def buffers(ours: Sequence[Buffer], real: Sequence[Mapping[str, Any]], file: str) -> Iterator[Problem]:
-    """The first gradient buffer that differs: sums may agree by chance. What this version does not tell is None."""
+    """Yield the first gradient buffer that differs: sums may agree by chance.
+
+    What this version does not tell is None.
+    """
     if len(ours) != len(real):
         yield Problem(
             "Megatron makes another number of gradient buffers", file=file, got=str(len(real)), need=str(len(ours))
@@ -159,7 +164,7 @@ def _fields(values: Mapping[str, Any]) -> str:
 
 
 def parameters(ours: Sequence[Parameter], real: Sequence[tuple[str, int, bool, bool]]) -> str:
-    """In what the two lists differ, by name; nothing when they are equal in order, size and kind."""
+    """Describe how the two lists differ, by name; nothing when they are equal in order, size and kind."""
     mine: list[Kind] = [(item.elements, item.expert, item.trainable) for item in ours]
     theirs: list[Kind] = [(elements, expert, trainable) for _, elements, expert, trainable in real]
     missing: list[str] = []

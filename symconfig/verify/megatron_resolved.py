@@ -29,13 +29,13 @@ MLA_YARN = {"original_max_position_embeddings": 4096, "beta_fast": 32.0, "beta_s
 
 
 class Resolved:
-    """What Megatron made of the arguments: its transformer config first, then its namespace."""
+    """The values that Megatron resolved: its transformer config first, then its namespace."""
 
     def __init__(self, result: Result) -> None:
         self._config, self._args = result.config, result.args
 
     def __call__(self, name: str, neutral: Any = None) -> Any:
-        """The value of `name`; `neutral` in a version that has no such setting."""
+        """Return the value of `name`; `neutral` in a version that has no such setting."""
         return self._config[name] if name in self._config else self._args.get(name, neutral)
 
     def arg(self, name: str, neutral: Any = None) -> Any:
@@ -93,7 +93,7 @@ def position_type(model: ModelDescriptor, r: Resolved) -> str:
 
 
 def scaling_got(model: ModelDescriptor, r: Resolved) -> str | None:
-    """The kind of rope scaling that Megatron will apply."""
+    """Return the kind of rope scaling that Megatron will apply."""
     if not rope(model):
         return None
     if mla(model):
@@ -114,7 +114,7 @@ def factor_got(model: ModelDescriptor, r: Resolved) -> Any:
 
 
 def yarn_got(name: str, neutral: float) -> Got:
-    """A YaRN parameter: a constant for Llama 3's scaling, a config field for MLA, an argument otherwise."""
+    """Return a YaRN parameter: a constant for Llama 3's scaling, a config field for MLA, an argument otherwise."""
 
     def got(model: ModelDescriptor, r: Resolved) -> Any:
         kind = scaling_got(model, r)
@@ -129,14 +129,14 @@ def yarn_got(name: str, neutral: float) -> Got:
 
 
 def original_length(model: ModelDescriptor, r: Resolved) -> Any:
-    """Until core_v0.13 MLA's YaRN takes --max-position-embeddings for the original length."""
+    """Return the original length: until core_v0.13 MLA's YaRN takes --max-position-embeddings for it."""
     if mla(model) and r("original_max_position_embeddings") is None:
         return r("max_position_embeddings")
     return yarn_got("original_max_position_embeddings", 4096)(model, r)
 
 
 def windows_got(model: ModelDescriptor, r: Resolved) -> list[bool]:
-    """megatron/core/transformer/utils.py, is_layer_window_attention, for every layer."""
+    """Tell of every layer whether it has a window: megatron/core/transformer/utils.py, is_layer_window_attention."""
     skip, layers = r("window_attn_skip_freq"), places(model)
     if not r("window_size"):
         return [False for _ in layers]
@@ -146,7 +146,7 @@ def windows_got(model: ModelDescriptor, r: Resolved) -> list[bool]:
 
 
 def places(model: ModelDescriptor) -> list[int]:
-    """The number, from 1, of the layer of Megatron's that is the first part of each of the model's."""
+    """Return the number, from 1, of the layer of Megatron's that is the first part of each of the model's."""
     if not hybrid.hybrid(model) or not hybrid.known(model):
         return list(range(1, model.num_hidden_layers + 1))
     ends = list(accumulate(map(len, hybrid.letters(model))))
@@ -154,13 +154,13 @@ def places(model: ModelDescriptor) -> list[int]:
 
 
 def masks(model: ModelDescriptor, r: Resolved) -> bool:
-    """A window of the whole sequence or more masks nothing: leaving it out changes nothing."""
+    """Tell whether a window masks anything: a window of the whole sequence or more may be left out."""
     window = model.sliding_window if any(model.sliding_layers) else None
     return window is not None and (window < int(r.arg("seq_length", 0)) or bool(r("window_size")))
 
 
 def window_need(model: ModelDescriptor, r: Resolved) -> list[int] | None:
-    """Keys to the left and right beside the query's own; Hugging Face's number counts that one, too."""
+    """Return the keys left and right of the query's own; Hugging Face's number counts that one, too."""
     return [(model.sliding_window or 0) - 1, 0] if masks(model, r) else None
 
 
@@ -169,7 +169,10 @@ def windows_need(model: ModelDescriptor, r: Resolved) -> list[bool]:
 
 
 def moe_layers_got(model: ModelDescriptor, r: Resolved) -> list[bool]:
-    """gpt_layer_specs.py, get_gpt_decoder_block_spec: every n-th layer from the first on, or a list."""
+    """Tell of every layer whether it is MoE.
+
+    gpt_layer_specs.py, get_gpt_decoder_block_spec: every n-th layer from the first on, or a list.
+    """
     freq = r("moe_layer_freq", 1)
     layers = range(model.num_hidden_layers)
     if not r("num_moe_experts"):
@@ -180,7 +183,7 @@ def moe_layers_got(model: ModelDescriptor, r: Resolved) -> list[bool]:
 
 
 def _of_pattern(model: ModelDescriptor, r: Resolved) -> list[str]:
-    """The letters of each of the model's layers in Megatron's pattern of stages, without predictions."""
+    """Return the letters of each of the model's layers in Megatron's pattern of stages, without predictions."""
     text = str(r.arg("hybrid_layer_pattern")).partition(hybrid.PREDICTION)[0].replace(hybrid.STAGE, "")
     starts = places(model)
     return [text[start - 1 : end - 1] for start, end in zip(starts, (*starts[1:], len(text) + 1), strict=True)]
@@ -191,7 +194,7 @@ def mixers_need(model: ModelDescriptor, r: Resolved) -> list[str]:
 
 
 def mixers_got(model: ModelDescriptor, r: Resolved) -> list[str]:
-    """What mixes tokens in each layer (experimental_attention_variant_module_specs.py)."""
+    """Return what mixes tokens in each layer (experimental_attention_variant_module_specs.py)."""
     if r.arg("hybrid_layer_pattern"):
         return [each.strip("-E").replace("+", "*") for each in _of_pattern(model, r)]
     freq, layers = r("linear_attention_freq"), range(1, model.num_hidden_layers + 1)
@@ -201,7 +204,7 @@ def mixers_got(model: ModelDescriptor, r: Resolved) -> list[str]:
 
 
 def indexer_need(model: ModelDescriptor, r: Resolved) -> list[Any]:
-    """Sizes of an indexer, the weight of its loss, and which layers have one; nothing without one."""
+    """Return sizes of an indexer, the weight of its loss, and which layers have one; nothing without one."""
     has = model.indexer
     if has is None:
         return []
@@ -235,8 +238,11 @@ def sizes_got(model: ModelDescriptor, r: Resolved) -> list[Any]:
 
 
 def renormalised(model: ModelDescriptor, r: Resolved) -> bool:
-    """moe_utils.py, topk_routing_with_score_function: a softmax before the choice is not renormalised; sigmoid scores
-    are where several experts are chosen."""
+    """Tell whether the router's scores are renormalised.
+
+    moe_utils.py, topk_routing_with_score_function: a softmax before the choice is not renormalised; sigmoid scores are
+    where several experts are chosen.
+    """
     if r("moe_router_score_function", "softmax") == "sigmoid":
         return int(r("moe_router_topk")) > 1
     return not r("moe_router_pre_softmax", False)
@@ -256,7 +262,10 @@ def all_biased(model: ModelDescriptor, r: Resolved) -> bool:
 
 
 def turned_got(model: ModelDescriptor, r: Resolved) -> list[bool]:
-    """transformer_config.py, __post_init__: every n-th layer has no rope, or those of a list."""
+    """Tell of every layer whether it turns queries and keys.
+
+    transformer_config.py, __post_init__: every n-th layer has no rope, or those of a list.
+    """
     skip, layers = r("no_rope_freq"), places(model)
     if not skip:
         return [True for _ in layers]
@@ -264,12 +273,12 @@ def turned_got(model: ModelDescriptor, r: Resolved) -> list[bool]:
 
 
 def factor_of(r: Resolved, name: str) -> float:
-    """A factor that counts with --use-mup only."""
+    """Return a factor that counts with --use-mup only."""
     return float(r(name, 1.0)) if r("use_mup", False) else 1.0
 
 
 def softmax_scale_need(model: ModelDescriptor, r: Resolved) -> float | None:
-    """None: by the root of the head dimension, as without an option."""
+    """Return the scale of the softmax; None: by the root of the head dimension, as without an option."""
     scalar = model.query_pre_attn_scalar
     return None if mla(model) else float(scalar or model.head_dim) ** -0.5
 

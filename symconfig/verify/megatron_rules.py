@@ -27,6 +27,6 @@ RULES = tuple(
 
 
 def refuse(words: Sequence[str], table: FlagTable, world_size: int, file: str = FILE) -> list[Problem]:
-    """Every rule that a list of words breaks on `world_size` GPUs."""
+    """Return every rule that a list of words breaks on `world_size` GPUs."""
     facts = MegatronFacts(Namespace(settings(words, file), table), world_size=world_size)
     return [replace(finding.problem, file=file) for finding in megatron.findings(facts, RULES)]

@@ -42,7 +42,7 @@ DEFAULT_TOKENIZER = "GPT2BPETokenizer"  # pretrain_gpt.py's args_defaults
 
 
 def load(name: str, folder: Path = Path(__file__).parent) -> Any:
-    """A module by its path, of this folder if no other is named: the folder itself stays off sys.path."""
+    """Load a module by its path, of this folder if no other is named: the folder itself stays off sys.path."""
     path = folder / f"{name}.py"
     module = types.ModuleType(name)
     module.__file__ = str(path)
@@ -75,7 +75,7 @@ class Stop(Exception):
 
 
 def _explain(error: BaseException) -> str:
-    """The message; for a bare assertion, the line of Megatron that asserts."""
+    """Return the message; for a bare assertion, the line of Megatron that asserts."""
     if isinstance(error, SystemExit):
         return f"exits with status {error.code}"
     frame = traceback.extract_tb(error.__traceback__)[-1]
@@ -84,7 +84,7 @@ def _explain(error: BaseException) -> str:
 
 
 def check(job: dict[str, Any], shims: Any) -> dict[str, Any]:
-    """All that Megatron itself can say of one argument list without a GPU."""
+    """Check all that Megatron itself can say of one argument list without a GPU."""
     os.environ.update(job["env"], WORLD_SIZE=str(job["world_size"]), RANK=str(job["rank"]), LOCAL_RANK="0")
     shims.claim_gpu(tuple(job["capability"]), job["memory_bytes"], job["compute_units"])
     shims.claim_transformer_engine(job["transformer_engine"])
@@ -110,7 +110,7 @@ def _check(job: dict[str, Any], phases: Phases, result: dict[str, Any]) -> None:
 
 
 def resolve(job: dict[str, Any], phases: Phases) -> tuple[Any, Any, int]:
-    """As the trainer resolves a job's arguments at its rank: they, the transformer config, microbatches of a step."""
+    """Resolve a job's arguments as the trainer at its rank: they, the transformer config, microbatches of a step."""
     arguments = importlib.import_module("megatron.training.arguments")
     if job["program"] is not None:
         program = Path(job["program"])
@@ -126,7 +126,10 @@ def resolve(job: dict[str, Any], phases: Phases) -> tuple[Any, Any, int]:
 
 
 def _validated(arguments: Any, args: Any) -> Any:
-    """As initialize_megatron (until core_v0.17) and parse_and_validate_args do it: a YAML file has a way of its own."""
+    """Validate as initialize_megatron (until core_v0.17) and parse_and_validate_args do.
+
+    A YAML file has its own way.
+    """
     defaults = {"tokenizer_type": DEFAULT_TOKENIZER}
     if getattr(args, "yaml_cfg", None) is not None:
         return _yaml_arguments().validate_yaml(args, defaults)
@@ -145,7 +148,7 @@ def _yaml_arguments() -> Any:
 
 
 def _tokenizer(args: Any) -> None:
-    """Megatron's own padding of the vocabulary; a tokenizer that needs files is not built."""
+    """Pad the vocabulary as Megatron does; a tokenizer that needs files is not built."""
     builder = getattr(importlib.import_module("megatron.training.global_vars"), "build_tokenizer", None)
     if builder and str(args.tokenizer_type).startswith("Null"):
         builder(args)
@@ -180,7 +183,7 @@ def _from_args(kind: Any, args: Any, renamed: dict[str, str]) -> Any:
 
 
 def _ddp_config(args: Any) -> Any:
-    """Megatron's own builder where the version has one (from 0.18); else the copy by name that get_model does."""
+    """Build it by Megatron's own builder where the version has one (from 0.18); else copy by name as get_model does."""
     trainer = importlib.import_module("megatron.training.training")
     if hasattr(trainer, "get_megatron_ddp_config"):
         return trainer.get_megatron_ddp_config(args)
@@ -205,7 +208,7 @@ def _optimizer_config(args: Any) -> Any:
 
 
 def _groups(args: Any, world_size: int, rank: int) -> None:
-    """Every process group of one rank at the full world size, over torch's fake backend."""
+    """Make every process group of one rank at the full world size, over torch's fake backend."""
     import torch
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -230,8 +233,10 @@ def _groups(args: Any, world_size: int, rank: int) -> None:
 
 
 def _stages(args: Any, config: Any) -> list[list[list[int]]]:
-    """Per pipeline stage and virtual stage: [number of the first layer, number of layers, number of layers that
-    predict further tokens], as Megatron will build."""
+    """Return Megatron's layers per pipeline stage and virtual stage.
+
+    Each is [number of the first layer, number of layers, number of layers that predict further tokens].
+    """
     if getattr(args, "hybrid_layer_pattern", None):
         return _hybrid_stages(args, config)
     state = importlib.import_module("megatron.core.parallel_state")
@@ -255,7 +260,7 @@ def _stages(args: Any, config: Any) -> list[list[list[int]]]:
 
 
 def _hybrid_stages(args: Any, config: Any) -> list[list[list[int]]]:
-    """The same of a HybridModel, whose layers Megatron's own function selects for each place of the pipeline."""
+    """Return the same of a HybridModel, whose layers Megatron's own function selects for each place of the pipeline."""
     import torch
 
     allocation = importlib.import_module("megatron.core.models.hybrid.hybrid_layer_allocation")
@@ -281,7 +286,7 @@ def _hybrid_stages(args: Any, config: Any) -> list[list[list[int]]]:
 
 
 def _predictions(config: Any) -> Any:
-    """Megatron's function that counts a stage's layers of multi-token prediction (from core_v0.12 on)."""
+    """Return Megatron's function that counts a stage's layers of multi-token prediction (from core_v0.12 on)."""
     if not getattr(config, "mtp_num_layers", None):
         return lambda _: 0
     return importlib.import_module("megatron.core.transformer.multi_token_prediction").get_mtp_num_layers_to_build
@@ -293,7 +298,7 @@ def _call(function: Any, config: Any, offered: dict[str, Any]) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """As JSON: enums by name, functions and classes by their full name, dtypes as torch spells them."""
+    """Convert to JSON: enums by name, functions and classes by their full name, dtypes as torch spells them."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, enum.Enum):
@@ -308,8 +313,10 @@ def plain(value: Any) -> Any:
 
 
 def _warm_up() -> None:
-    """Read and import once, before the forks, what each child would: the parser's sources, and what the first
-    tokenizer imports (0.1 and 0.9 s each from 0.17 on)."""
+    """Read and import once, before the forks, what each child would.
+
+    The parser's sources, and what the first tokenizer imports (0.1 and 0.9 s each from 0.17 on).
+    """
     try:
         parser = argparse.ArgumentParser(allow_abbrev=False)
         importlib.import_module("megatron.training.arguments").add_megatron_arguments(parser)
@@ -354,7 +361,7 @@ def main() -> None:
 
 
 def _ends(job: dict[str, Any], result: dict[str, Any]) -> str | None:
-    """Why the other jobs on the same list would fare no better, each after the same time."""
+    """Say why the other jobs on the same list would fare no better, each after the same time."""
     if "crash" in result:
         return f"the {job['task']} of rank {job['rank']} {result['crash']}"
     if job["task"] == "check" and not all(phase["ok"] for phase in result["phases"]):

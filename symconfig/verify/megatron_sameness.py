@@ -53,12 +53,12 @@ class Row:
 
 
 def _same(field: str, where: str, neutral: Any = None, applies: Callable[[ModelDescriptor], bool] = _always) -> Row:
-    """A field that Megatron keeps as the same value under another name."""
+    """Return a field that Megatron keeps as the same value under another name."""
     return Row(field, where, lambda model, _: descend(model, field), lambda _, r: r(where, neutral), applies)
 
 
 def _only(field: str, value: Any, why: str) -> Row:
-    """A field for which Megatron's code has one value."""
+    """Return a field for which Megatron's code has one value."""
     section, _, _ = field.rpartition(".")
     applies = (lambda model: getattr(model, section) is not None) if section else _always
     return Row(field, why, lambda model, _: descend(model, field), lambda _, __: value, applies)
@@ -78,7 +78,7 @@ def _bias(field: str, where: str, got: Got, applies: Callable[[ModelDescriptor],
 
 
 def _factor(field: str, where: str, need: Callable[[ModelDescriptor], float]) -> Row:
-    """A factor that is 1 where nobody says it."""
+    """Return a factor that is 1 where nobody gives it."""
     return Row(field, where, lambda model, _: need(model), lambda _, r: means.factor_of(r, where))
 
 
@@ -325,7 +325,7 @@ ROWS: tuple[Row, ...] = (
 
 
 def fields() -> frozenset[str]:
-    """Every field of the descriptor's classes, with a dot for those inside a section."""
+    """Return every field of the descriptor's classes, with a dot for those inside a section."""
     inner = {name: kind for name, kind in _SECTIONS.items() if name}
     names = set(ModelDescriptor.model_fields) - set(inner)
     return frozenset(names | {f"{section}.{name}" for section, kind in inner.items() for name in kind.model_fields})

@@ -98,7 +98,7 @@ Key = tuple[int, bool, int]  # chunk, whether of multi-token prediction instead 
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """Of either side. place: the module of Megatron's layer that makes it; name: as its side calls it."""
+    """A tensor of either side. place: the module of Megatron's layer that makes it; name: as its side calls it."""
 
     place: str
     name: str
@@ -126,7 +126,7 @@ class Group:
 
 
 def foreign(model: ModelDescriptor) -> str | None:
-    """Why Megatron's own layers of a model keep something else on a CPU; None: they keep the same."""
+    """Say why Megatron's own layers of a model keep something else on a CPU; None: they keep the same."""
     if model.indexer is not None:
         return "kernels of sparse attention are of other packages, and what PyTorch does in their place keeps scores"
     if any(mixer.block != NO_MIXER for mixer in model.mixers):
@@ -135,7 +135,7 @@ def foreign(model: ModelDescriptor) -> str | None:
 
 
 def unfit(plan: Plan) -> str | None:
-    """Why Megatron's own layers cannot stand in for the plan's."""
+    """Say why Megatron's own layers cannot stand in for the plan's."""
     options = plan.best.options
     if (reason := foreign(plan.model)) is not None:
         return reason
@@ -150,14 +150,14 @@ def unfit(plan: Plan) -> str | None:
 
 
 def jobs(job: Job, plan: Plan) -> list[Job]:
-    """One job for each rank that is built, to be traced; none if that cannot be compared."""
+    """Return one job for each rank that is built, to be traced; none if that cannot be compared."""
     if unfit(plan) is not None:
         return []
     return [replace(job, id=f"{job.id}{TASK} {rank}", rank=rank, task=TASK) for rank in megatron_rank.ranks(plan)]
 
 
 def checks(plan: Plan, jobs: Sequence[Job], results: Mapping[str, Result], place: str, file: str) -> Iterator[Check]:
-    """One check a rank; the tensors of a kind of layer are listed once, where it comes first."""
+    """Check each rank; the tensors of a kind of layer are listed once, where it comes first."""
     if (reason := unfit(plan)) is not None:
         yield Check(f"{place}: kept for the backward", "skipped", reason, 0.0)
     shown: set[str] = set()
@@ -172,20 +172,20 @@ def checks(plan: Plan, jobs: Sequence[Job], results: Mapping[str, Result], place
         except SymconfigError as error:
             yield Check(name, "failed", " ".join(map(str, error.problems)), result.seconds)
             continue
-        found = groups(ours, result.rank["saved"])
-        wrong = list(problems(found))
+        compared_groups = groups(ours, result.rank["saved"])
+        wrong = list(problems(compared_groups))
         yield Check(
             name,
             "failed" if wrong else "passed",
-            " ".join(wrong) or _passed(plan, found, result.rank),
+            " ".join(wrong) or _passed(plan, compared_groups, result.rank),
             result.seconds,
-            tuple(compared(found, shown)),
+            tuple(compared(compared_groups, shown)),
         )
-        shown |= {group.name for group in found}
+        shown |= {group.name for group in compared_groups}
 
 
-def _passed(plan: Plan, found: Sequence[Group], real: Mapping[str, Any]) -> str:
-    row = whole(found)
+def _passed(plan: Plan, layers: Sequence[Group], real: Mapping[str, Any]) -> str:
+    row = whole(layers)
     parts = [
         f"{count(row.real / MIB)} MiB of one microbatch of every chunk with Megatron's own layers, symconfig "
         f"{difference(row)}"
@@ -204,14 +204,14 @@ def difference(row: Compared) -> str:
     return f"{100 * row.difference:+.2f} %" if row.real else "without anything to compare"
 
 
-def whole(found: Sequence[Group]) -> Compared:
-    ours, real = (sum(getattr(group, side) for group in found) for side in ("ours_bytes", "real_bytes"))
+def whole(layers: Sequence[Group]) -> Compared:
+    ours, real = (sum(getattr(group, side) for group in layers) for side in ("ours_bytes", "real_bytes"))
     return Compared("all of the stage", ours, real, "bytes")
 
 
-def problems(found: Sequence[Group]) -> Iterator[str]:
-    """Kinds of layers, and the whole stage, that differ by more than the tolerance."""
-    for row in (*(group.compared for group in found if group.layers), whole(found)):
+def problems(layers: Sequence[Group]) -> Iterator[str]:
+    """Yield the kinds of layers, and the whole stage, that differ by more than the tolerance."""
+    for row in (*(group.compared for group in layers if group.layers), whole(layers)):
         if abs(row.ours - row.real) > TOLERANCE * row.real:
             yield (
                 f"{row.what}: symconfig has {count(row.ours)} bytes, Megatron keeps {count(row.real)} "
@@ -219,18 +219,18 @@ def problems(found: Sequence[Group]) -> Iterator[str]:
             )
 
 
-def compared(found: Sequence[Group], shown: set[str]) -> Iterator[Compared]:
-    """The totals of every group behind the tensors of those that have not been shown."""
-    for group in found:
+def compared(layers: Sequence[Group], shown: set[str]) -> Iterator[Compared]:
+    """Yield the totals of every group behind the tensors of those that have not been shown."""
+    for group in layers:
         if group.name not in shown:
             for what, ours, real in pairs(group.ours, group.real):
                 yield Compared(f"{group.name}: {what}", ours, real, "bytes")
         yield group.compared
-    yield whole(found)
+    yield whole(layers)
 
 
 def groups(ours: Sequence[SavedTensor], real: Sequence[Mapping[str, Any]]) -> list[Group]:
-    """Layers whose lists of symconfig's tensors are the same, in order; behind them what belongs to no layer."""
+    """Group layers whose lists of symconfig's tensors are the same, in order; behind them what belongs to no layer."""
     mine: dict[Key | None, list[Tensor]] = defaultdict(list)
     kinds: dict[Key | None, str] = {}
     for item in ours:
@@ -252,7 +252,7 @@ def groups(ours: Sequence[SavedTensor], real: Sequence[Mapping[str, Any]]) -> li
 
 
 def _named(kind: str, place: int, alike: Mapping[tuple[str, tuple[Tensor, ...]], Any]) -> str:
-    """Of several sets of tensors of one kind, as block recompute leaves them, the how manieth."""
+    """Name one of several sets of tensors of one kind, as block recompute leaves them, by its number."""
     same = [index for index, (other, _) in enumerate(alike) if other == kind]
     return kind if len(same) == 1 else f"{kind} {same.index(place) + 1}"
 
@@ -274,7 +274,7 @@ def _group(
 
 
 def _planned(item: SavedTensor) -> Key | None:
-    """Where a tensor of symconfig's belongs; None for what belongs to no layer."""
+    """Return the place of a tensor of symconfig's; None for what belongs to no layer."""
     further = item.block == MTP
     if item.layer is None or (item.tensor in LEAVES_MTP if further else not is_layer(item.block)):
         return None
@@ -282,7 +282,7 @@ def _planned(item: SavedTensor) -> Key | None:
 
 
 def _place(record: Mapping[str, Any]) -> Key | None:
-    """Where a saved storage belongs; None for what belongs to no layer."""
+    """Return the place of a saved storage; None for what belongs to no layer."""
     if record["layer"] is None:
         return None
     further = any(record[name].startswith(f"{MTP}.") for name in ("reader", "module"))
@@ -302,8 +302,11 @@ def _tensor(record: Mapping[str, Any]) -> Tensor:
 
 
 def pairs(ours: Sequence[Tensor], real: Sequence[Tensor]) -> Iterator[tuple[str, float, float]]:
-    """Tensors of one module and one size are the same, then those of one size, which is said; what is left of a module
-    is compared as a sum (parts of one storage that symconfig counts apart, a few bytes that it does not have)."""
+    """Pair tensors of one module and one size, then those of one size, which is noted.
+
+    What is left of a module is compared as a sum (parts of one storage that symconfig counts apart, a few bytes that it
+    does not have).
+    """
     places = dict.fromkeys(tensor.place for tensor in (*ours, *real))
     left = {place: _merged([tensor for tensor in real if tensor.place == place]) for place in places}
     rest: dict[str, list[Tensor]] = {place: [] for place in places}
@@ -335,15 +338,15 @@ def _of_size(size: float, tensors: Mapping[str, float]) -> str | None:
 
 
 def _merged(tensors: Sequence[Tensor]) -> dict[str, float]:
-    """By name; those of a rank's experts are one, those that share a name otherwise are numbered."""
-    found: dict[str, float] = {}
+    """Merge tensors by name; those of a rank's experts are one, those that share a name otherwise are numbered."""
+    sizes: dict[str, float] = {}
     for tensor in tensors:
         name = tensor.name
         if "local_experts" in name:
-            found[name] = found.get(name, 0.0) + tensor.bytes
+            sizes[name] = sizes.get(name, 0.0) + tensor.bytes
             continue
-        while name in found:
+        while name in sizes:
             head, _, number = name.rpartition(" #")
             name = f"{head or tensor.name} #{int(number) + 1 if head else 2}"
-        found[name] = tensor.bytes
-    return found
+        sizes[name] = tensor.bytes
+    return sizes

@@ -79,7 +79,7 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What Megatron made of one list. `crash`: it ended or hung instead; then the rest is empty.
+    """Megatron's answer on one list. `crash`: it ended or hung instead; then the rest is empty.
 
     args, config: what it resolved, by its own names. stages: per pipeline and virtual stage, number of the first
     layer, how many follow, and how many predict further tokens. rank: what the job's task found of its rank. not_run:
@@ -104,14 +104,14 @@ class Result:
 
     @property
     def error(self) -> str | None:
-        """The first thing that is wrong, as a sentence."""
+        """Return the first thing that is wrong, as a sentence."""
         if self.crash is not None:
             return f"Megatron {self.crash}; its last lines: " + " | ".join(self.last_lines)
         return refusal(self.phases, self.last_lines)
 
 
 def refusal(phases: Iterable[Phase], last_lines: Sequence[str]) -> str | None:
-    """The first phase that failed, and why; what exits has said why on its last line."""
+    """Return the first phase that failed, and why; what exits has said why on its last line."""
     for phase in phases:
         if not phase.ok:
             tail = f"; {last_lines[-1]}" if "exits with status" in str(phase.error) and last_lines else ""
@@ -120,7 +120,7 @@ def refusal(phases: Iterable[Phase], last_lines: Sequence[str]) -> str | None:
 
 
 def job(id: str, plan: Plan, args: Sequence[str], env: Mapping[str, str], source: MegatronSource) -> Job:
-    """The job that holds `args` against `source` on the plan's GPUs."""
+    """Return the job that holds `args` against `source` on the plan's GPUs."""
     gpu = plan.cluster.gpu
     return Job(
         id=id,
@@ -142,13 +142,16 @@ def run(
     workers: int = 1,
     heard: Callable[[Result], None] = lambda result: None,
 ) -> dict[str, Result]:
-    """Every job's result by its id. `timeout_s` is each job's limit; `heard` is called as they come in."""
-    found: dict[str, Result] = {}
+    """Run the jobs; return every job's result by its id.
+
+    `timeout_s` is each job's limit; `heard` is called as they come in.
+    """
+    results: dict[str, Result] = {}
     lock = threading.Lock()
 
     def keep(result: Result) -> None:
         with lock:
-            found[result.id] = result
+            results[result.id] = result
             heard(result)
 
     threads = [
@@ -159,11 +162,11 @@ def run(
         thread.start()
     for thread in threads:
         thread.join()
-    return found
+    return results
 
 
 def _run_one(source: MegatronSource, jobs: Sequence[Job], timeout_s: float, keep: Callable[[Result], None]) -> None:
-    """One subprocess for all of `jobs`; what it leaves unanswered is reported as its crash."""
+    """Run one subprocess for all of `jobs`; what it leaves unanswered is reported as its crash."""
     request = {
         "source": str(source.root),
         "timeout_s": timeout_s,
@@ -208,7 +211,10 @@ def _result(data: Mapping[str, Any]) -> Result:
 
 
 def _environment() -> dict[str, str]:
-    """As on a fresh node: nothing of this shell's CUDA, NCCL or Hugging Face settings, no network, no GPU."""
+    """Return the environment of a fresh node, without this shell's CUDA, NCCL and Hugging Face settings.
+
+    It has no network and no GPU.
+    """
     kept = {
         name: os.environ[name]
         for name in ("PATH", "HOME", "TMPDIR", "LANG", "LD_LIBRARY_PATH", "VIRTUAL_ENV")

@@ -79,7 +79,7 @@ def _inert_function(name: str) -> Any:
 
 
 def _stand_in_for_absent_modules() -> None:
-    """Only Megatron's own imports see the stand-ins: torch, too, asks whether triton is there."""
+    """Stand in for absent modules in Megatron's own imports only: torch, too, checks whether triton is there."""
     real = builtins.__import__
 
     def importer(name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0) -> Any:
@@ -100,7 +100,7 @@ def _stand_in_for_absent_modules() -> None:
 
 
 def _skip_compilers() -> None:
-    """`torch.compile` and `torch.jit.script` as decorators cost seconds of imports each start."""
+    """Skip compilers: `torch.compile` and `torch.jit.script` as decorators cost seconds of imports each start."""
     import torch
 
     def identity(function: Any = None, *args: Any, **kwargs: Any) -> Any:

@@ -53,7 +53,7 @@ def cache_dir() -> Path | None:
 
 
 def find(named: Path | None = None) -> MegatronSource | None:
-    """The first of: `named`, $MEGATRON_PATH, an installed megatron with a trainer, the cache.
+    """Find Megatron, the first of: `named`, $MEGATRON_PATH, an installed megatron with a trainer, the cache.
 
     Raises InputError when the named place is no Megatron.
     """
@@ -88,7 +88,7 @@ def _installed() -> list[Path]:
 
 
 def installed_core() -> MegatronSource | None:
-    """An installed megatron-core, with or without the trainer."""
+    """Find an installed megatron-core, with or without the trainer."""
     for root in _installed():
         if (root / _PACKAGE_INFO).is_file():
             return MegatronSource(root, _version(root), "the installed package", chosen=False)

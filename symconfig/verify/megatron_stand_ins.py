@@ -22,7 +22,7 @@ KERNELS: dict[str, Any] = {
 
 
 def prepare(config: Any) -> None:
-    """Within megatron_build.placed, before the modules are built."""
+    """Prepare what the layers need of a GPU: within megatron_build.placed, before the modules are built."""
     kernels(config)
     _rng()
     without_fp8()
@@ -34,14 +34,14 @@ def prepare(config: Any) -> None:
 
 
 def kernels(config: Any) -> None:
-    """Those settings, as far as this version has them."""
+    """Set KERNELS, as far as this version has them."""
     for name, value in KERNELS.items():
         if hasattr(config, name):
             setattr(config, name, value)
 
 
 def _rng() -> None:
-    """The states of a GPU's random generator, which every dropout forks and every recompute restores."""
+    """Stand in for the states of a GPU's random generator, which every dropout forks and every recompute restores."""
     random: Any = importlib.import_module("megatron.core.tensor_parallel.random")
     state = torch.zeros(16, dtype=torch.uint8, device="cpu")
     random._get_cuda_rng_state = lambda *args, **kwargs: state
@@ -52,14 +52,17 @@ def _rng() -> None:
 
 
 def without_fp8() -> None:
-    """CheckpointWithoutOutput asks Transformer Engine whether fp8 is on, whether or not it is wanted: it is not."""
+    """Answer CheckpointWithoutOutput, which checks in Transformer Engine whether fp8 is on, wanted or not.
+
+    It is not.
+    """
     random: Any = importlib.import_module("megatron.core.tensor_parallel.random")
     random.FP8GlobalStateManager = types.SimpleNamespace(is_fp8_enabled=lambda: False)
-    random.activation_recompute_forward = random.fp8_autocast = lambda **asked: contextlib.nullcontext()
+    random.activation_recompute_forward = random.fp8_autocast = lambda **options: contextlib.nullcontext()
 
 
 def _positions() -> None:
-    """Which positions a context parallel rank takes is copied from pinned memory; here it takes as many, the first."""
+    """Take the first positions: those of a context parallel rank are copied from pinned memory, and are as many."""
 
     def own(positions: Any, dim: int, group: Any) -> Any:
         return positions.narrow(dim, 0, positions.size(dim) // group.size()).clone()
@@ -70,7 +73,7 @@ def _positions() -> None:
 
 
 def _dropout() -> None:
-    """A GPU's dropout keeps a mask of one byte an element; off it, the mask has the tensor's type."""
+    """Keep a mask of one byte an element in dropout, as a GPU does; off it, the mask has the tensor's type."""
 
     def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
         return torch.native_dropout(input, p, True)[0] if training and p else input
@@ -97,7 +100,7 @@ def _rms_norm() -> None:
 
 
 def _attention() -> None:
-    """The local attention core takes its output's width from the model's kv channels, MLA's values have their own."""
+    """Let the local attention core's output have the width of MLA's values, not of the model's kv channels."""
     core = importlib.import_module("megatron.core.transformer.dot_product_attention").DotProductAttention
     make = core.__init__
 
@@ -110,15 +113,18 @@ def _attention() -> None:
 
 
 def balanced(tokens: int, experts: int, chosen: int) -> Any:
-    """A routing map [tokens, experts] of real booleans in which every expert has its share of the tokens."""
+    """Return a routing map [tokens, experts] of real booleans in which every expert has its share of the tokens."""
     with torch.device("cpu"):
         first = torch.arange(tokens * chosen) % experts
         return torch.zeros(tokens, experts, dtype=torch.bool).scatter_(1, first.view(tokens, chosen), True)
 
 
 def _routing() -> None:
-    """What the router chose has no values here, and how many tokens each expert gets is read from it: the dispatcher's
-    own code counts a balanced choice instead, which every rank is claimed to have made. All else is the real map's."""
+    """Let the dispatcher's own code count a balanced choice, which every rank is claimed to have made.
+
+    What the router chose has no values here, and how many tokens each expert gets is read from it. All else is the real
+    map's.
+    """
     dispatcher: Any = importlib.import_module("megatron.core.transformer.moe.token_dispatcher")
     kind = dispatcher.MoEAlltoAllTokenDispatcher
     count, gather = kind.preprocess, dispatcher.gather_from_sequence_parallel_region
@@ -126,10 +132,10 @@ def _routing() -> None:
     def preprocess(self: Any, routing_map: Any) -> Any:
         return count(self, balanced(routing_map.size(0), routing_map.size(1), self.config.moe_router_topk))
 
-    def gathered(tensor: Any, group: Any = None, **asked: Any) -> Any:
+    def gathered(tensor: Any, group: Any = None, **value: Any) -> Any:
         if tensor.device.type == "cpu":
             return tensor.repeat(group.size())
-        return gather(tensor, group=group, **asked)
+        return gather(tensor, group=group, **value)
 
     def on_host(tensor: Any, as_numpy: bool = False, record_stream: bool = False) -> Any:
         return tensor.numpy() if as_numpy and isinstance(tensor, torch.Tensor) else tensor

@@ -31,7 +31,7 @@ LAYER = re.compile(r"(?:^|\.)layers\.(\d+)(?:\.|$)")
 
 
 def run(args: Any, config: Any, job: dict[str, Any]) -> dict[str, Any]:
-    """The task `trace`: {"rank", "saved", "saved_bytes", …}."""
+    """Run the task `trace`: {"rank", "saved", "saved_bytes", …}."""
     start = time.perf_counter()
     with build.placed(args, config, job) as ready:
         stand_ins.prepare(ready)
@@ -48,14 +48,14 @@ def run(args: Any, config: Any, job: dict[str, Any]) -> dict[str, Any]:
 
 
 def _in_precision(args: Any, config: Any, model: Any) -> Any:
-    """As the trainer wraps it: 16-bit weights, an fp32 loss."""
+    """Convert a model as the trainer wraps it: 16-bit weights, an fp32 loss."""
     if not (args.bf16 or args.fp16):
         return model
     return importlib.import_module("megatron.core.transformer.module").Float16Module(config, model)
 
 
 def trace(args: Any, config: Any, model: Any, place: int) -> list[dict[str, Any]]:
-    """Each distinct storage that the backward of one microbatch of the chunk would read.
+    """Trace each distinct storage that the backward of one microbatch of the chunk would read.
 
     shared: the next microbatch reads the same storage (a table of positions), so that it is held once.
     """
@@ -71,7 +71,7 @@ def trace(args: Any, config: Any, model: Any, place: int) -> list[dict[str, Any]
 
 
 def _forward(args: Any, config: Any, model: Any, chunk: Any) -> Any:
-    """One microbatch as pretrain_gpt.py passes it: tokens to the ends, the stage before's output to the others."""
+    """Pass one microbatch as pretrain_gpt.py does: tokens to the ends, the stage before's output to the others."""
     sequence = args.seq_length // config.context_parallel_size
     tokens = torch.zeros(args.micro_batch_size, sequence, dtype=torch.long, device=META)
     mask = None
@@ -99,7 +99,7 @@ def _forward(args: Any, config: Any, model: Any, chunk: Any) -> Any:
 
 @dataclass(slots=True)
 class Made:
-    """Where a storage came from: the operator and the innermost module that was running."""
+    """The origin of a storage: the operator and the innermost module that was running."""
 
     op: str
     module: str
@@ -107,7 +107,7 @@ class Made:
 
 @dataclass(slots=True, weakref_slot=True)
 class Kept:
-    """What autograd holds instead of a tensor; it dies with the graph's node."""
+    """A holder that autograd keeps instead of a tensor; it dies with the graph's node."""
 
     tensor: Any
     module: str
@@ -116,7 +116,7 @@ class Kept:
 
 @dataclass
 class Recorder:
-    """Hears every operator, every module and every tensor that autograd saves while one chunk runs."""
+    """A recorder of every operator, every module and every tensor that autograd saves while one chunk runs."""
 
     model: Any
     names: dict[Any, str] = field(default_factory=dict)
@@ -148,7 +148,7 @@ class Recorder:
         self.running.pop()
 
     def _inside(self) -> str:
-        """A module that is not in the chunk's tree counts as the one that called it."""
+        """Return the innermost module; one that is not in the chunk's tree counts as the one that called it."""
         return self.running[-1] if self.running else ""
 
     def _note(self, op: str, tensor: Any) -> None:
@@ -160,8 +160,8 @@ class Recorder:
         return kept
 
     def kept(self, end: Any) -> dict[int, dict[str, Any]]:
-        """By storage, what has been saved since the last call and is still needed at the end of the forward."""
-        found: dict[int, dict[str, Any]] = {}
+        """Return, by storage, what has been saved since the last call and is still needed at the end of the forward."""
+        storages: dict[int, dict[str, Any]] = {}
         # Now: the first forward replaces some (the router's bias becomes fp32), and a freed number is given again.
         owned = {_storage(tensor)._cdata for tensor in (*self.model.parameters(), *self.model.buffers())}
         packed = [kept for reference in self.packed if (kept := reference()) is not None]
@@ -170,12 +170,12 @@ class Recorder:
             storage = _storage(kept.tensor)
             if kept.tensor.device.type != "meta" or storage._cdata in owned or not storage.nbytes():
                 continue
-            record = found.get(storage._cdata)
+            record = storages.get(storage._cdata)
             if record is None:
                 self.alive.append(storage)
                 made = self.made.get(storage._cdata, Made("", ""))
                 module = made.module or kept.module
-                record = found[storage._cdata] = {
+                record = storages[storage._cdata] = {
                     "bytes": storage.nbytes(),
                     "shape": list(kept.tensor.shape),
                     "module": module,
@@ -187,11 +187,11 @@ class Recorder:
             reader = f"{kept.module} {kept.line}".strip()
             if reader not in record["needed_by"]:
                 record["needed_by"].append(reader)
-        return found
+        return storages
 
 
 class Operators(TorchDispatchMode):  # type: ignore[misc]
-    """Tells of every storage that an operator makes, not of views and of what is written in place."""
+    """A recorder of every storage that an operator makes, not of views and of what is written in place."""
 
     def __init__(self, heard: Callable[[str, Any], None]) -> None:
         super().__init__()
@@ -215,9 +215,9 @@ def _tensors(values: Any) -> Iterator[Any]:
 
 
 def _layer(reader: str, maker: str) -> int | None:
-    """Of a chunk's layers the one whose backward starts from a tensor: what enters a layer is the layer's."""
-    if (found := LAYER.search(reader)) is not None:
-        return int(found[1])
+    """Return the chunk's layer whose backward starts from a tensor: what enters a layer is the layer's."""
+    if (match := LAYER.search(reader)) is not None:
+        return int(match[1])
     made = LAYER.search(maker)
     if reader == BLOCK:  # a checkpoint around whole layers keeps the input of the first
         return int(made[1]) + 1 if made else 0
@@ -229,7 +229,7 @@ def _storage(tensor: Any) -> Any:
 
 
 def _line() -> str:
-    """The line of Megatron that runs, or of this folder's stand-ins."""
+    """Return the line of Megatron that runs, or of this folder's stand-ins."""
     frame: Any = sys._getframe(2)
     while frame is not None:
         path = frame.f_code.co_filename
@@ -240,7 +240,7 @@ def _line() -> str:
 
 
 def _attributes(end: Any) -> Iterator[Kept]:
-    """Tensors that custom functions keep as plain attributes of their context, which no hook of autograd's sees."""
+    """Yield tensors that custom functions keep as attributes of their context: no hook of autograd's sees them."""
     waiting, seen = [end.grad_fn], set()
     while waiting:
         node = waiting.pop()

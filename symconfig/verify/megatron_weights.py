@@ -35,24 +35,25 @@ GPT2 = {
 
 
 def convert(config: Any, state: Mapping[str, torch.Tensor], padded_vocab_size: int) -> dict[str, torch.Tensor]:
-    """The state dict of GPTModel. `config`: transformers' config of a llama-like model (qwen2, qwen3, mixtral,
-    qwen3_moe, gpt_oss, deepseek_v3 without prediction layers, qwen3_next with attention alone), or of gpt2.
+    """Convert a state dict of Transformers to GPTModel's. `config`: transformers' config of a llama-like model (qwen2,
+    qwen3, mixtral, qwen3_moe, gpt_oss, deepseek_v3 without prediction layers, qwen3_next with attention alone), or
+    of gpt2.
 
     Raises KeyError for a weight that is missing; a weight that is not used is an error, too (ValueError).
     """
     left = dict(state)
     if config.model_type == "gpt2":
         return dict(_gpt2(config, left, padded_vocab_size))
-    found = dict(_outer(left, padded_vocab_size, bool(config.tie_word_embeddings)))
+    state_dict = dict(_outer(left, padded_vocab_size, bool(config.tie_word_embeddings)))
     for layer in range(config.num_hidden_layers):
         theirs, ours = f"model.layers.{layer}.", f"decoder.layers.{layer}."
-        found.update(_attention(config, left, theirs + "self_attn.", ours + "self_attention."))
-        found[ours + "input_layernorm.weight"] = left.pop(theirs + "input_layernorm.weight")
-        found[ours + "pre_mlp_layernorm.weight"] = left.pop(theirs + "post_attention_layernorm.weight")
-        found.update(_mlp(left, theirs + "mlp.", ours + "mlp."))
+        state_dict.update(_attention(config, left, theirs + "self_attn.", ours + "self_attention."))
+        state_dict[ours + "input_layernorm.weight"] = left.pop(theirs + "input_layernorm.weight")
+        state_dict[ours + "pre_mlp_layernorm.weight"] = left.pop(theirs + "post_attention_layernorm.weight")
+        state_dict.update(_mlp(left, theirs + "mlp.", ours + "mlp."))
     if left:
         raise ValueError(f"weights without a place in megatron-core: {sorted(left)}")
-    return found
+    return state_dict
 
 
 def _outer(left: dict[str, torch.Tensor], rows: int, tied: bool) -> Iterator[tuple[str, torch.Tensor]]:
@@ -65,7 +66,7 @@ def _outer(left: dict[str, torch.Tensor], rows: int, tied: bool) -> Iterator[tup
 
 
 def _pad(weight: torch.Tensor, rows: int) -> torch.Tensor:
-    """weight[V, D] -> [rows, D], with zeros below."""
+    """Pad weight[V, D] -> [rows, D], with zeros below."""
     return _concatenate([weight, weight.new_zeros(rows - weight.shape[0], weight.shape[1])])
 
 
@@ -78,7 +79,7 @@ def _concatenate(parts: list[torch.Tensor], dim: int = 0) -> torch.Tensor:
 def _attention(
     config: Any, left: dict[str, torch.Tensor], theirs: str, ours: str
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """Megatron keeps q, k and v in one matrix, group by group: H/G queries, one key, one value."""
+    """Yield q, k and v in one matrix, as Megatron keeps them, group by group: H/G queries, one key, one value."""
     if f"{theirs}kv_b_proj.weight" in left:
         for name, other in MLA.items():
             if f"{theirs}{name}.weight" in left:
@@ -102,13 +103,13 @@ def _attention(
 
 
 def _gate_apart(queries: torch.Tensor, width: int) -> list[torch.Tensor]:
-    """queries[G, n * 2d, ...], each head's query before its gate -> all queries of a group, all gates."""
+    """Reorder queries[G, n * 2d, ...], each head's query before its gate -> all queries of a group, all gates."""
     heads = queries.unflatten(1, (-1, 2, width))
     return [heads[:, :, part].flatten(1, 2) for part in (0, 1)]
 
 
 def _mlp(left: dict[str, torch.Tensor], theirs: str, ours: str) -> Iterator[tuple[str, torch.Tensor]]:
-    """Gate and up are one matrix [2F, D] in megatron-core, gate first; experts one by one."""
+    """Yield gate and up as one matrix [2F, D], as in megatron-core, gate first; experts one by one."""
     if f"{theirs}experts.gate_up_proj_bias" in left:
         yield from _gpt_oss_experts(left, theirs, ours)
         return
@@ -129,7 +130,10 @@ def _mlp(left: dict[str, torch.Tensor], theirs: str, ours: str) -> Iterator[tupl
 
 
 def _gpt_oss_experts(left: dict[str, torch.Tensor], theirs: str, ours: str) -> Iterator[tuple[str, torch.Tensor]]:
-    """gpt-oss keeps inputs before outputs, and gate and up in turns: gate_up[E, D, 2F], down[E, F, D]."""
+    """Yield gpt-oss's experts.
+
+    They keep inputs before outputs, and gate and up in turns: gate_up[E, D, 2F], down[E, F, D].
+    """
     for kind in ("weight", "bias"):
         yield f"{ours}router.{kind}", left.pop(f"{theirs}router.{kind}")
         suffix = "" if kind == "weight" else "_bias"
@@ -143,7 +147,10 @@ def _gpt_oss_experts(left: dict[str, torch.Tensor], theirs: str, ours: str) -> I
 
 
 def _gpt2(config: Any, left: dict[str, torch.Tensor], rows: int) -> Iterator[tuple[str, torch.Tensor]]:
-    """GPT-2 keeps inputs before outputs: W[in, out]; c_attn is all queries, all keys, all values."""
+    """Yield GPT-2's weights.
+
+    They keep inputs before outputs: W[in, out]; c_attn is all queries, all keys, all values.
+    """
     embedding = left["transformer.wte.weight"]
     yield "embedding.word_embeddings.weight", _pad(embedding, rows)
     yield "embedding.position_embeddings.weight", left["transformer.wpe.weight"]

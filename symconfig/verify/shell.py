@@ -36,12 +36,12 @@ _LETTERS = {
 
 @dataclass(frozen=True, slots=True)
 class DryRun:
-    """How a script ended under DRY_RUN=1. `words`: the command it would start. `exported`: what that would inherit."""
+    """The end of a script under DRY_RUN=1. `words`: the command it would start. `exported`: what that would inherit."""
 
     status: int
     words: tuple[str, ...]
     exported: Mapping[str, str]
-    said: str  # the end of its standard error
+    last_words: str  # the end of its standard error
 
 
 def applies(plan: Plan) -> bool:
@@ -64,10 +64,10 @@ def checks(folder: Path, plan: Plan, options: Options) -> Iterator[Check]:
 
 
 def shellcheck(folder: Path, names: Sequence[str], timeout_s: float) -> Check:
-    """Every finding of shellcheck's default set, as file:line:column."""
+    """Run shellcheck's default set; report every finding as file:line:column."""
     watch = Stopwatch()
-    beside = str(Path(sys.executable).parent)
-    program = shutil.which("shellcheck", path=beside) or shutil.which("shellcheck")
+    folder_of_python = str(Path(sys.executable).parent)
+    program = shutil.which("shellcheck", path=folder_of_python) or shutil.which("shellcheck")
     if program is None:
         return watch.check("shellcheck", "skipped", f"shellcheck is not installed: {install.SHELLCHECK}")
     if not names:
@@ -121,21 +121,21 @@ def dry_run(folder: Path, name: str, timeout_s: float) -> DryRun:
 
 
 def exported(folder: Path, name: str, timeout_s: float) -> Mapping[str, str]:
-    """What the script exports. Raises InputError where it does not get so far as to say so."""
+    """Return the script's exports. Raises InputError where it does not get so far as to say so."""
     ran = dry_run(folder, name, timeout_s)
     if ran.status:
         raise InputError(
             Problem(
                 f"ends with status {ran.status} under DRY_RUN=1, so that what it exports is not known",
                 file=str(folder / name),
-                got=ran.said or None,
+                got=ran.last_words or None,
             )
         )
     return ran.exported
 
 
 def unquote(line: bytes) -> str:
-    """One word as bash's printf %q writes it: backslashes, '' for nothing, or $'…' around control characters."""
+    """Read one word as bash's printf %q writes it: backslashes, '' for nothing, or $'…' around control characters."""
     if line == b"''":
         return ""
     if line.startswith(b"$'") and line.endswith(b"'"):
@@ -157,7 +157,7 @@ def _dry_run_check(folder: Path, name: str, timeout_s: float) -> Check:
     title = f"{name} with DRY_RUN=1"
     ran = dry_run(folder, name, timeout_s)
     if ran.status:
-        return watch.check(title, "failed", f"ended with status {ran.status}: {ran.said or 'it said nothing'}")
+        return watch.check(title, "failed", f"ended with status {ran.status}: {ran.last_words or 'it said nothing'}")
     if not ran.words:
         return watch.check(title, "failed", "printed no command")
     if name == "launch.sh" and (folder / FILE).is_file():

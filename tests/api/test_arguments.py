@@ -14,6 +14,7 @@ import symconfig.megatron
 from symconfig.api import check as api_check
 from symconfig.api import existing as api_audit
 from symconfig.api import fallback as api_fallback
+from symconfig.api import mixed as api_mixed
 from symconfig.api import partition as api_partition
 from symconfig.api import pipeline as api_pipeline
 from symconfig.api import planning as api
@@ -31,6 +32,10 @@ MODEL = {"model": "llama2-7b", "cluster": "a100-80gb", "gpus": 8}
 SWEEP = {"job": {"model": "llama2-7b", "cluster": "a100-80gb", "global_batch_size": 8}, "sweep": {"gpus": [8]}}
 FUNCTIONS: Mapping[str, tuple[Callable[..., Any], Mapping[str, Any]]] = {
     "plan": (api.plan, {**MODEL, "global_batch_size": 8}),
+    "plan_mixed": (
+        api_mixed.plan_mixed,
+        {"model": "llama2-7b", "cluster": "h100*8 + a100-80gb*8", "global_batch_size": 8},
+    ),
     "write": (PlanResult(PLAN).write, {"out": "out"}),
     "timeline": (PlanResult(PLAN).timeline, {}),
     "replan": (api_replan.replan, {"plan": PLAN}),
@@ -67,6 +72,7 @@ def unsolved(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.setattr(f"symconfig.{module}.best_plan", search)
     for name in (
         "api.existing.judge",
+        "api.mixed.mixed_plan",
         "api.sweep.run",
         "api.sweep.run_size",
         "api.partition.solve",

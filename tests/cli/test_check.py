@@ -251,6 +251,20 @@ def test_files_of_another_launcher_that_were_left_are_only_noted(run: Run, out: 
     assert found(ended) == [("left over", "sbatch.sh")]
 
 
+def test_edits_that_force_replaces_are_named(run: Run, out: Path) -> None:
+    """Also where nothing says what symconfig had written; and not what is as it was, or would be written the same."""
+    assert run("render", out / "plan.json", "--out", out, "--force").err == ""
+    edit(out / "launch.sh", "--lr 0.0003", "--lr 0.1")
+    edit(out / "REPORT.md", "tp", "TP")
+    said = "note: replaced what was not as symconfig had written it: launch.sh, REPORT.md"
+    assert said in " ".join(run("render", out / "plan.json", "--out", out, "--force").err.split())
+    (out / "launch.sh").write_text("mine")
+    (out / "manifest.json").unlink()
+    ended = run("render", out / "plan.json", "--out", out, "--force", "--json")
+    assert ended.err.strip() == "note: replaced what was not as symconfig had written it: launch.sh"
+    assert run("render", out / "plan.json", "--out", out, "--force", "--target", "bridge").err == ""
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

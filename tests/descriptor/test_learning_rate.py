@@ -12,19 +12,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from symconfig.descriptor.learning_rate import HABITS, derived, neighbours, rate, short, why
+from symconfig.descriptor.learning_rate import USUAL, derived, neighbours, rate, short, why
 from symconfig.descriptor.training import DERIVED, Task, Training
 
-TASKS = st.sampled_from(sorted(HABITS))
+TASKS = st.sampled_from(sorted(USUAL))
 
 
 def of(task: Task, parameters: float, **said: Any) -> Any:
     return derived(Training(**said), task, parameters)
 
 
-@pytest.mark.parametrize("task", sorted(HABITS))
+@pytest.mark.parametrize("task", sorted(USUAL))
 def test_a_published_size_has_its_own_rate_and_every_rate_a_source(task: Task) -> None:
-    for row in HABITS[task].rates:
+    for row in USUAL[task].rates:
         assert of(task, row.parameters).lr == row.lr
         assert "arXiv" in row.source
 
@@ -45,9 +45,9 @@ def test_a_larger_model_is_never_trained_with_a_higher_rate(task: Task, one: flo
 
 @given(TASKS, st.floats(1e6, 1e13))
 def test_a_rate_lies_between_those_of_its_neighbours(task: Task, parameters: float) -> None:
-    below, above = neighbours(HABITS[task], parameters)
-    assert above.lr <= rate(HABITS[task], parameters) <= below.lr
-    sizes = [row.parameters for row in HABITS[task].rates]
+    below, above = neighbours(USUAL[task], parameters)
+    assert above.lr <= rate(USUAL[task], parameters) <= below.lr
+    sizes = [row.parameters for row in USUAL[task].rates]
     assert all(one < other for one, other in pairwise(sizes))
 
 
@@ -64,8 +64,15 @@ def test_a_long_run_warms_up_for_as_many_steps_as_published_and_a_short_one_for_
 
 
 def test_the_task_decides_by_an_order_of_magnitude() -> None:
-    rates = {task: of(task, 70e9).lr for task in HABITS}
-    assert rates == {"pretrain": 1.5e-4, "sft": 1e-5, "lora": 1e-4, "rl": 1e-6}
+    rates = {task: of(task, 70e9).lr for task in USUAL}
+    assert rates == {
+        "pretrain": 1.5e-4,
+        "sft": 1e-5,
+        "lora": 1e-4,
+        "dpo": 5e-7,
+        "dpo of adapters": 5e-6,
+        "rl": 1e-6,
+    }
     assert (of("sft", 70e9).weight_decay, of("pretrain", 70e9).weight_decay) == (0.0, 0.1)
 
 

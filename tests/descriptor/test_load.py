@@ -62,10 +62,10 @@ def _lines(folder: Path, text: str) -> list[str]:
 
 
 def test_the_zoo_has_the_names_that_scripts_rely_on() -> None:
-    assert sorted(SPELLINGS) == sorted(zoo_models())
+    assert set(SPELLINGS) <= set(zoo_models())
 
 
-@pytest.mark.parametrize("name", SPELLINGS)
+@pytest.mark.parametrize("name", zoo_models())
 def test_every_zoo_model_loads_under_its_own_name_with_a_source(name: str) -> None:
     model = load_model(name)
     assert model.name == name

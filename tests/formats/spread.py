@@ -31,6 +31,9 @@ class Spread:
         return symconfig.plan(model, self.cluster, self.gpus, self.global_batch_size, top=1, **self.job).plan
 
 
+LENGTHS = {"mean": 700.0, "p95": 1500.0, "max": 2048}  # tokens of a sequence
+
+
 def _megatron(**pins: int | str) -> dict[str, Any]:
     return {"backend": "megatron", "pins": pins}
 
@@ -100,8 +103,22 @@ SPREAD = (
     Spread("qwen2.5-7b-lora-megatron", "qwen2.5-7b-lora", "a100-80gb", 8, 64, {"seq_length": 2048, **_megatron(tp=2)}),
     Spread("llama2-70b-lora-megatron", "llama2-70b-lora", "h100", 8, 8, {"seq_length": 8192, **_megatron()}),
     Spread("qwen2.5-7b-qlora", "qwen2.5-7b-lora", "a100-80gb", 8, 64, {"seq_length": 2048}, {"method": "qlora"}),
+    # Pairs of answers: with a reference, without one, and with adapters, which need no copy of the model.
+    Spread("qwen2.5-7b-dpo", "qwen2.5-7b", "h100", 8, None, {"preference": {"pairs": 64}, "sequences": LENGTHS}),
+    Spread("llama3.1-8b-simpo", "llama3.1-8b", "h100", 8, None, {"preference": {"pairs": 64, "loss": "simpo"}}),
+    Spread("qwen2.5-7b-lora-dpo", "qwen2.5-7b-lora", "h100", 8, None, {"preference": {"pairs": 32}, "task": "dpo"}),
+    # Fine-tuning on sequences of many lengths, which fill those of seq_length.
+    Spread(
+        "qwen2.5-7b-packed",
+        "qwen2.5-7b",
+        "h100",
+        8,
+        64,
+        {"task": "sft", "seq_length": 4096, "sequences": LENGTHS | {"batching": "packed"}, **_deepspeed()},
+    ),
     # Reinforcement learning: GRPO of a dense model and of experts, PPO with its critic.
     Spread("qwen3-8b-grpo", "qwen3-8b", "h100", 8, None, {"rl": RL}),
     Spread("qwen3-30b-a3b-grpo", "qwen3-30b-a3b", "h100", 32, None, {"rl": RL}),
+    Spread("qwen3-8b-grpo-lora", "qwen3-8b", "h100", 8, None, {"rl": RL, "lora": {"r": 32}}),
     Spread("qwen2.5-7b-ppo", "qwen2.5-7b", "h100", 16, None, {"rl": RL | {"algorithm": "ppo", "samples": 1}}),
 )

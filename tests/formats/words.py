@@ -58,6 +58,8 @@ def words(plan: Plan) -> dict[str, Any]:
         ],
         "layers_of_last_stage": sum(kind not in _NO_LAYERS for chunk in best.stages[-1].chunks for kind in chunk),
         **{f"overlap_{name}": value for name, value in asdict(options.overlap).items()},
+        "preference_loss": plan.job.preference.loss if plan.job.preference else None,
+        "preference_beta": plan.job.preference.beta if plan.job.preference else None,
         "adapter": adapter.method if adapter else None,
         "lora_r": adapter.r if adapter else None,
         "lora_alpha": adapter.lora_alpha if adapter else None,

@@ -7,12 +7,13 @@ failing by it until it is mended; what only reaches further stays in the work fo
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import importlib.util
+import io
 import os
-import subprocess
 import sys
-from pathlib import Path
+import tempfile
 
 from tests.fuzz import KEPT, ROOT
 
@@ -22,7 +23,7 @@ MEMORY_MIB = 4096
 
 
 def search(name: str, seconds: int, length: int) -> bool:
-    """Run one target in a process of its own, and say whether it held."""
+    """Run one target in a fork, which has the counted branches already, and tell whether it held."""
     corpus, crashes = WORK / name, KEPT / name
     corpus.mkdir(parents=True, exist_ok=True)
     crashes.mkdir(parents=True, exist_ok=True)
@@ -30,50 +31,54 @@ def search(name: str, seconds: int, length: int) -> bool:
         *(f"-max_total_time={seconds}", f"-max_len={length}", "-timeout=60", f"-rss_limit_mb={MEMORY_MIB}"),
         *(f"-artifact_prefix={crashes}/", "-print_final_stats=1", "-verbosity=0"),
     )
-    command = [sys.executable, "-m", "tests.fuzz.run", "--inside", name, str(corpus), str(crashes), *options]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, errors="replace", check=False)
-    log = ended.stderr + ended.stdout
-    runs = next((line.split()[-1] for line in log.splitlines() if "number_of_executed_units" in line), "0")
-    print(f"{name}: {runs} inputs, {'held' if ended.returncode == 0 else 'BROKEN'}", flush=True)
-    if ended.returncode:
-        print(log[-3000:], flush=True)
+    with tempfile.TemporaryFile("w+", errors="replace") as log:
+        if (child := os.fork()) == 0:
+            os.dup2(log.fileno(), sys.stdout.fileno())
+            os.dup2(log.fileno(), sys.stderr.fileno())
+            _fuzz(name, str(corpus), str(crashes), *options)
+        held = os.waitpid(child, 0)[1] == 0
+        log.seek(0)
+        text = log.read()
+    runs = next((line.split()[-1] for line in text.splitlines() if "number_of_executed_units" in line), "0")
+    print(f"{name}: {runs} inputs, {'held' if held else 'BROKEN'}", flush=True)
+    if not held:
+        print(text[-3000:], flush=True)
     if not any(crashes.iterdir()):
         crashes.rmdir()
-    return ended.returncode == 0
+    return held
 
 
-def inside(name: str, words: list[str]) -> None:
-    """Be the process that searches: the package is imported with its branches counted."""
+def _fuzz(name: str, corpus: str, *words: str) -> None:
+    """Be the process that searches; libFuzzer ends it."""
     import atheris
 
-    os.environ["SYMCONFIG_DEBUG"] = "1"  # a defect is raised, with where it is
-    with atheris.instrument_imports(include=["symconfig"]):
-        from tests.fuzz.targets import TARGETS, hold
-    corpus = Path(words[0])
+    from tests.fuzz.targets import TARGETS, hold
+
     for seed in TARGETS[name].seeds():
-        (corpus / hashlib.sha256(seed).hexdigest()[:16]).write_bytes(seed)
-    atheris.Setup(["fuzz", *words], lambda data: hold(name, data))
+        (WORK / name / hashlib.sha256(seed).hexdigest()[:16]).write_bytes(seed)
+    atheris.Setup(["fuzz", corpus, *words], lambda data: hold(name, data))
     atheris.Fuzz()
 
 
 def main() -> int:
     """Search the targets one after the other. Exit 0: all held, or atheris is not here; 1: one broke."""
-    if sys.argv[1:2] == ["--inside"]:
-        inside(sys.argv[2], sys.argv[3:])
-        return 0
-    from tests.fuzz.targets import TARGETS  # not before: the process inside counts the branches of what it imports
-
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="TARGET", help=f"of {', '.join(TARGETS)} (default: all)")
+    parser.add_argument("names", nargs="*", metavar="TARGET", help="some of the targets (default: all)")
     parser.add_argument("--seconds", type=int, default=60, help="of each target (default 60)")
     parser.add_argument("--length", type=int, default=8192, help="bytes of an input at most (default 8192)")
     arguments = parser.parse_args()
     if importlib.util.find_spec("atheris") is None:
         print(MISSING)
         return 0
+    import atheris
+
+    os.environ["SYMCONFIG_DEBUG"] = "1"  # a defect is raised, with where it is
+    # Their branches are counted; atheris names each module.
+    with contextlib.redirect_stderr(io.StringIO()), atheris.instrument_imports(include=["symconfig"]):
+        from tests.fuzz.targets import TARGETS
     unknown = [name for name in arguments.names if name not in TARGETS]
     if unknown:
-        parser.error(f"no such target: {', '.join(unknown)}")
+        parser.error(f"no such target: {', '.join(unknown)}; there are {', '.join(TARGETS)}")
     held = [search(name, arguments.seconds, arguments.length) for name in arguments.names or TARGETS]
     return 0 if all(held) else 1
 

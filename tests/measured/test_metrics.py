@@ -54,7 +54,7 @@ def test_out_of_memory_by_hand(judged: list[Judged]) -> None:
     """d and f are found, e is not; of a, b and c, which ran, c is called out of memory."""
     found = oom(judged)
     assert found is not None
-    assert (found.ran_out, found.found, found.ran, found.alarms) == (3, 2, 3, 1)
+    assert (found.ran_out, found.caught, found.ran, found.alarms) == (3, 2, 3, 1)
     assert found.recall == pytest.approx(2 / 3)
     assert found.false_rate == pytest.approx(1 / 3)
 

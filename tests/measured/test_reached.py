@@ -73,7 +73,7 @@ def test_errors_on_published_runs_stay_where_they_are(name: str) -> None:
 def test_plans_that_ran_out_of_memory_are_found_and_the_best_8k_plans_too() -> None:
     found = scored("aleph_alpha")
     assert found.oom is not None
-    assert found.oom.found >= 0.945 * found.oom.ran_out
+    assert found.oom.caught >= 0.945 * found.oom.ran_out
     assert found.oom.alarms <= 0.03 * found.oom.ran
     for sweep in found.sweeps:
         if "-8k-" in sweep.name:

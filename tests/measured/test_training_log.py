@@ -155,7 +155,7 @@ def test_steps_after_evaluation_and_saving_and_skipped_ones_are_left_out(tmp_pat
     log = read(tmp_path, HEAD + "".join(lines))
     assert log.steady is not None
     assert (log.steady.n, log.steady.seconds, log.steady.high) == (15, 1.0, 1.0)
-    (remark,) = log.said("left out")
+    (remark,) = log.of_kind("left out")
     assert "2 of warm-up" in remark.text
     assert "evaluated" in remark.text
     assert "skipped" in remark.text
@@ -166,7 +166,7 @@ def test_a_ramp_of_the_batch_size_counts_its_most_frequent_size(tmp_path: Path) 
     log = read(tmp_path, "".join(iteration(n, 10.0 * size, size) for n, size in enumerate(sizes, 1)))
     assert log.steady is not None
     assert (log.steady.samples, log.steady.seconds) == (64, 0.64)
-    assert log.said("batch")
+    assert log.of_kind("batch")
 
 
 def test_deepspeed_throughput_settings_and_memory(tmp_path: Path) -> None:
@@ -186,7 +186,7 @@ def test_deepspeed_without_a_batch_size_asks_for_it(tmp_path: Path) -> None:
     lines = "".join(throughput(step, 32.0) for step in (10, 20, 30))
     log = read(tmp_path, lines)
     assert log.steady is None
-    assert "batch size" in log.said("batch")[0].text
+    assert "batch size" in log.of_kind("batch")[0].text
     assert seconds(read(tmp_path, lines, batch=64)) == 2.0
 
 
@@ -211,7 +211,7 @@ def test_megatron_deepspeed_prints_both_and_megatrons_time_counts(tmp_path: Path
 def test_trainer_summary_is_a_mean_over_the_run(tmp_path: Path) -> None:
     log = read(tmp_path, "{'train_runtime': 100.0, 'train_samples_per_second': 32.0, 'train_steps_per_second': 0.5}\n")
     assert seconds(log) == 2.0
-    assert log.said("averaged")
+    assert log.of_kind("averaged")
 
 
 def test_trainers_batch_size_sharpens_its_summary(tmp_path: Path) -> None:
@@ -281,7 +281,7 @@ def test_memory_usage_in_megabytes_with_bars(tmp_path: Path) -> None:
 def test_see_memory_usage_alone_is_a_log(tmp_path: Path) -> None:
     log = read(tmp_path, see_memory(10.0))
     assert log.steady is None
-    assert log.said("no steps")
+    assert log.of_kind("no steps")
 
 
 @pytest.mark.parametrize(

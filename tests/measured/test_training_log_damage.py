@@ -66,16 +66,16 @@ def test_lines_of_eight_ranks_count_once(tmp_path: Path) -> None:
     lines = [f"{rank}: {iteration(number, 1000 + rank)}" for number in range(1, 9) for rank in range(8)]
     log = read(tmp_path, "".join(lines))
     assert [step.iteration for step in log.steps] == list(range(1, 9))
-    (remark,) = log.said("interleaved")
+    (remark,) = log.of_kind("interleaved")
     assert "56 lines" in remark.text
-    assert not log.said("restarted")
+    assert not log.of_kind("restarted")
 
 
 def test_ranks_that_trail_each_other_count_once(tmp_path: Path) -> None:
     order = [1, 2, 1, 3, 2, 4, 3, 5, 4, 5]
     log = read(tmp_path, HEAD + "".join(iteration(number, 1000) for number in order))
     assert [step.iteration for step in log.steps] == [1, 2, 3, 4, 5]
-    assert not log.said("restarted")
+    assert not log.of_kind("restarted")
 
 
 def test_lines_glued_together(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_a_restart_from_a_checkpoint_warms_up_again(tmp_path: Path) -> None:
     second += "".join(iteration(n, 5000 if n < 8 else 1000) for n in range(6, 12))
     log = read(tmp_path, first + second)
     assert len(log.steps) == 16
-    (remark,) = log.said("restarted")
+    (remark,) = log.of_kind("restarted")
     assert "iteration 6 follows 10" in remark.text
     assert log.steady is not None
     assert (log.steady.high, log.steady.n) == (1.0, 12)
@@ -109,8 +109,8 @@ def test_a_restart_without_a_trace_is_seen_by_its_numbers(tmp_path: Path) -> Non
     numbers = [*range(100, 120), *range(105, 120)]
     log = read(tmp_path, "".join(iteration(n, 1000) for n in numbers))
     assert len(log.steps) == 35
-    assert len(log.said("restarted")) == 1
-    assert not log.said("interleaved")
+    assert len(log.of_kind("restarted")) == 1
+    assert not log.of_kind("interleaved")
 
 
 def test_out_of_memory_says_when_and_on_which_rank(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_out_of_memory_says_when_and_on_which_rank(tmp_path: Path) -> None:
     )
     log = read(tmp_path, megatron_log(7) + died)
     assert log.out_of_memory == 7
-    (remark,) = log.said("out of memory")
+    (remark,) = log.of_kind("out of memory")
     assert "after iteration 7 on rank 3" in remark.text
     assert log.steady is not None
     start = read(tmp_path, HEAD + died)
@@ -148,7 +148,7 @@ def test_out_of_memory_says_when_and_on_which_rank(tmp_path: Path) -> None:
 )
 def test_a_run_that_died_says_how(tmp_path: Path, line: str, what: str) -> None:
     log = read(tmp_path, megatron_log(7) + line)
-    (remark,) = log.said("died")
+    (remark,) = log.of_kind("died")
     assert what in remark.text
     assert "after iteration 7" in remark.text
     assert log.steady is not None
@@ -157,14 +157,14 @@ def test_a_run_that_died_says_how(tmp_path: Path, line: str, what: str) -> None:
 def test_a_thousand_ranks_that_die_alike_give_one_remark(tmp_path: Path) -> None:
     trace = 'Traceback (most recent call last):\n  File "a.py"\nRuntimeError: NCCL error\n'
     log = read(tmp_path, megatron_log(7) + trace * 1000)
-    (remark,) = log.said("died")
+    (remark,) = log.of_kind("died")
     assert "1000 times" in remark.text
 
 
 def test_only_warm_up_steps_give_no_steady_time(tmp_path: Path) -> None:
     log = read(tmp_path, megatron_log(2))
     assert log.steady is None
-    assert "first 2 steps" in log.said("no steps")[0].text
+    assert "first 2 steps" in log.of_kind("no steps")[0].text
 
 
 def test_a_line_without_end_takes_little_memory(tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ def _holds(candidate: Candidate, pin: str) -> bool:
     name, _, value = pin.partition("=")
     if (name, value) == ("layout", "equal"):
         return candidate.options.pipeline_layout is None
-    mine = {**keep._SAID, **OPTIONS}[name](candidate)
+    mine = {**keep._VALUES, **OPTIONS}[name](candidate)
     return mine is not None and narrowed({name: mine}, pin) is not None
 
 

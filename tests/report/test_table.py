@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from symconfig.plans.beside import beside
-from symconfig.plans.plan import Beside, Candidate, Difference, Judged, NearRecipe, Opened, Plan, Recompute, Stage
+from symconfig.plans.beside import comparisons
+from symconfig.plans.plan import Candidate, Difference, Judged, NearRecipe, Opened, OtherPlans, Plan, Recompute, Stage
 from symconfig.plans.searched import searched
 from symconfig.render.summary import intervals
 from symconfig.report.grid import plain
@@ -98,9 +98,9 @@ def test_what_stands_beside_says_what_it_costs(plan: Plan) -> None:
     )  # fmt: skip
     shown = replace(
         plan,
-        beside=Beside(simplest=slower, within=0.03, free=faster, free_uses=("activation_offload",), recipe=recipe),
+        beside=OtherPlans(simplest=slower, within=0.03, free=faster, free_uses=("activation_offload",), recipe=recipe),
     )
-    simplest, near, free = beside(shown)
+    simplest, near, free = comparisons(shown)
     assert simplest.startswith("Simplest within 3.0 % of the fastest: tp 4 pp 2 dp 8, micro-batch ")
     assert simplest.endswith("2.0 % slower.")
     assert near == (

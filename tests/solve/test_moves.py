@@ -8,7 +8,7 @@ from symconfig.descriptor.load import load_cluster
 from symconfig.graph.model import sequence
 from symconfig.solve.detail import detail
 from symconfig.solve.floor import waiting
-from symconfig.solve.moves import _moves, moved
+from symconfig.solve.moves import moved, moves
 from symconfig.solve.run import run, weigh_all
 from symconfig.solve.search import resolved
 from symconfig.solve.split import Split
@@ -20,7 +20,7 @@ CHUNKS = (("embedding", "dense", "dense"), ("dense",), ("dense", "dense"), ("den
 
 
 def test_every_move_keeps_every_block_in_order_and_moves_one_layer() -> None:
-    found = list(_moves(Split(2, 2, CHUNKS)))
+    found = list(moves(Split(2, 2, CHUNKS)))
     assert len(found) == len(set(found)) == 4 * 3
     for chunks in found:
         assert [kind for chunk in chunks for kind in chunk] == [kind for chunk in CHUNKS for kind in chunk]

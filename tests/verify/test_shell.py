@@ -38,9 +38,9 @@ def test_a_missing_script_and_a_finding_of_shellcheck_fail(tmp_path: Path) -> No
 
 def test_a_dry_run_that_hangs_or_fails_is_reported(tmp_path: Path) -> None:
     hung = shell.dry_run(script(tmp_path, "sleep 30\n"), "launch.sh", 0.5)
-    assert (hung.status, hung.said) == (124, "did not end within 0 s")
+    assert (hung.status, hung.last_words) == (124, "did not end within 0 s")
     failed = shell.dry_run(script(tmp_path, "echo no such model >&2; exit 3\n"), "launch.sh", 10)
-    assert (failed.status, failed.said) == (3, "no such model")
+    assert (failed.status, failed.last_words) == (3, "no such model")
 
 
 def test_a_dry_run_gives_what_the_script_exports_and_nothing_of_this_shell(

@@ -126,3 +126,16 @@ def test_a_layer_that_is_lost_doubled_or_elsewhere_is_named(plans: dict[str, Pla
     assert "45 layers, without 45" in said(first, count - 1, more)
     assert f"twice {first - 1}" in said(first - 1, count + 1, more)
     assert "multi-token prediction" in said(first, count, 0)
+
+
+def test_megatron_builds_the_layers_of_each_kind_of_two() -> None:
+    pins = {"tp": "1", "pp": "4", "mbs": "1", "recompute": "none"}
+    mixed = symconfig.plan_mixed("llama2-13b", "h100*16 + a100-80gb*16", 64, pins=pins, top=1).plan
+    told = {host.share.cluster.name: mixed.of(host) for host in mixed.best.hosts}
+    results = megatron.run({name: rendered(plan) for name, plan in told.items()}, source(), LIMIT_S)
+    for name, plan in told.items():
+        assert results[name].error is None
+        assert list(megatron_agreement.stages(plan, results[name], "file")) == []
+        built = [count for stage in results[name].stages for _, count, _ in stage]
+        assert built == [count for host in mixed.best.hosts for count in host.layers]
+    assert len({tuple(result.stages) for result in results.values()}) == 1

@@ -52,17 +52,17 @@ class Activation:
 
     @property
     def transfers(self) -> tuple[tuple[Numbers, float], ...]:
-        """Digits and amount of the tensor's way, and of its gradient's where it has one."""
+        """Return digits and amount of the tensor's way, and of its gradient's where it has one."""
         amounts = {leg.backward: leg.amount for leg in self.legs}
         ways = ((self.there, amounts[False]), (self.back, amounts.get(True, 0.0)))
         return ways if True in amounts else ways[:1]
 
     def there_cost(self, table: Table) -> Array:
-        """By number of the tensor's layouts."""
+        """Return the cost of the tensor's way by number of its layouts."""
         return self._cost(table, False)
 
     def back_cost(self, table: Table) -> Array:
-        """By number of the gradient's layouts."""
+        """Return the cost of the gradient's way by number of its layouts."""
         return self._cost(table, True)
 
     def _cost(self, table: Table, backward: bool) -> Array:
@@ -78,7 +78,7 @@ class Activation:
         return table.once((legs, self.times), summed)
 
     def memory(self, table: Table) -> Array:
-        """By number of the tensor's layouts, bytes that the consumer keeps for its backward."""
+        """Return the bytes that the consumer keeps for its backward, by number of the tensor's layouts."""
         kept = self.kept
         if kept is None:
             return np.zeros(len(table.numbers))
@@ -113,12 +113,14 @@ class Weight:
 
     @property
     def transfers(self) -> tuple[tuple[Numbers, float], ...]:
-        """Digits and amount of each."""
+        """Return digits and amount of each transfer."""
         weight, gradient = self.amounts
         return (self.gather, weight), (self.turn, gradient), (self.reduction, gradient), (self.update, weight)
 
     def cost(self, moved: Sequence[Array], ahead: Array, behind: Array) -> Array:
-        """moved: costs of the transfers. ahead, behind: what work beside them hides forward and backward."""
+        """Return what of the transfers shows. moved: their costs. ahead, behind: what work beside them hides forward
+        and backward.
+        """
         once = shown(moved, ahead, behind, again=self.again, trainable=self.trainable, turns=self.turns)
         return self.times * once
 
@@ -126,7 +128,7 @@ class Weight:
 def shown(
     moved: Sequence[Array], ahead: Array, behind: Array, *, again: Truth, trainable: Truth, turns: Array | float
 ) -> Array:
-    """What of a weight's four transfers shows in a step; all may be of one link, or of many side by side.
+    """Return what of a weight's four transfers shows in a step; all may be of one link, or of many side by side.
 
     Every turn the gathers and the gradient's way to where it lies between turns. Once a step its reduction, beside what
     the last backward of a turn leaves of the work, and the update, beside what the first forward leaves.

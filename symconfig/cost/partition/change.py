@@ -28,7 +28,7 @@ class Move(NamedTuple):
 
 
 def columns(places: NDArray[np.int64], shape: tuple[int, ...] = (-1, 1)) -> list[Column]:
-    """Of places [rows, axes] a column for each axis, in this shape: [rows, 1], or [1, rows], or [rows]."""
+    """Split places [rows, axes] into a column for each axis, in this shape: [rows, 1], or [1, rows], or [rows]."""
     alike, first = (places == places[:1]).all(axis=0).tolist(), places[0].tolist()
     return [
         one if same else places[:, axis].reshape(shape)
@@ -42,7 +42,7 @@ def cut(place: Column) -> Truth:
 
 
 def local(places: Sequence[Column], rates: Sequence[Rate]) -> Array | float:
-    """The share of a tensor that one rank has."""
+    """Return the share of a tensor that one rank has."""
     share: Any = 1.0
     for place, rate in zip(places, rates, strict=True):
         split = cut(place)
@@ -73,7 +73,7 @@ def total(run: Iterable[Move]) -> Array | float:
 def moves(
     given: Sequence[Column], taken: Sequence[Column], amount: Array | float, rates: Sequence[Rate]
 ) -> Iterator[Move]:
-    """The collectives, one after the other; amount: of the whole tensor.
+    """Yield the collectives, one after the other; amount: of the whole tensor.
 
     As symconfig.graph.layout.moves has it: partial sums become split by a reduce-scatter and whole by an all-reduce,
     split becomes whole by an all-gather, and split otherwise by an all-to-all; from whole to split or to partial sums
@@ -105,7 +105,7 @@ def moves(
 
 
 def together(kind: Kind, along: Iterable[tuple[int, Rate, Truth]], whole: Array | float) -> Iterator[Move]:
-    """One collective over all axes along which it happens; whole: the larger buffer of it on one rank.
+    """Yield one collective over all axes along which it happens; whole: the larger buffer of it on one rank.
 
     The ranks along an axis share what moves along the next one.
     """
@@ -138,7 +138,7 @@ def _ever(condition: Truth) -> bool:
 
 
 def where(condition: Truth, yes: Any, no: Any) -> Any:
-    """np.where, also of one truth for all."""
+    """Choose as np.where does, also by one truth for all."""
     if isinstance(condition, np.ndarray):
         return np.where(condition, yes, no)
     return yes if condition else no

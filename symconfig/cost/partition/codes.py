@@ -71,12 +71,12 @@ def codes_where(able: Numbers, tables: Sequence[Numbers], given: Rows, taken: Ro
     for half in halves:
         some &= half.all(allowed)[half.there].take(half.here, axis=1)
     first, second = np.divmod(np.flatnonzero(some), len(taken))
-    found = [np.zeros(len(first), dtype=np.int64) for _ in tables]
+    codes = [np.zeros(len(first), dtype=np.int64) for _ in tables]
     for half in halves:
         place = half.there[first] * len(half.taken) + half.here[second]
-        for total, table in zip(found, tables, strict=True):
+        for total, table in zip(codes, tables, strict=True):
             total += half.numbers(table).take(place)
-    return (first, second), found
+    return (first, second), codes
 
 
 class _Half(NamedTuple):
@@ -89,14 +89,14 @@ class _Half(NamedTuple):
     here: Numbers
 
     def numbers(self, table: Numbers) -> Numbers:
-        """[given, taken] what the axes add to numbers."""
+        """Return what the axes add to numbers: [given, taken]."""
         total = np.zeros((len(self.given), len(self.taken)), dtype=np.int64)
         for column, axis in enumerate(self.axes):
             total += table[self.given[:, column, None], self.taken[:, column]] * BASE**axis
         return total
 
     def all(self, table: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """[given, taken] whether a table of truths holds along the axes."""
+        """Tell whether a table of truths holds along the axes: [given, taken]."""
         total = np.ones((len(self.given), len(self.taken)), dtype=bool)
         for column in range(len(self.axes)):
             total &= table[self.given[:, column, None], self.taken[:, column]]
@@ -120,7 +120,7 @@ def _distinct(rows: Rows, options: int) -> tuple[Rows, Numbers]:
 
 @dataclass(frozen=True)
 class Table:
-    """What is known of some numbers, [numbers]. known: what was worked out, by what it is of."""
+    """Properties of some numbers of layout pairs, [numbers]. known: what was worked out, by its name."""
 
     rates: tuple[Rate, ...]
     numbers: Numbers
@@ -128,13 +128,13 @@ class Table:
 
     @cached_property
     def digits(self) -> Numbers:
-        """[axes, numbers]"""
+        """Return the digit of each axis: [axes, numbers]"""
         powers = BASE ** np.arange(len(self.rates), dtype=np.int64)
         return self.numbers // powers[:, None] % BASE
 
     @cached_property
     def moving(self) -> tuple[list[Column], list[Column], Numbers]:
-        """Places as they are given and taken of what moves differently, and for each number which of them it is."""
+        """Return the places, given and taken, of what moves differently, and for each number which of them it is."""
         powers, digits = BASE ** np.arange(len(self.rates), dtype=np.int64), _MOVES_AS[self.digits]
         some, back = np.unique(powers @ digits, return_inverse=True)
         each = some // powers[:, None] % BASE
@@ -147,29 +147,29 @@ class Table:
 
     @cached_property
     def same(self) -> NDArray[np.bool_]:
-        """Nothing changes."""
+        """Tell where nothing changes."""
         return np.asarray((self.digits <= _HELD).all(axis=0))
 
     @cached_property
     def gathered(self) -> NDArray[np.bool_]:
-        """Something is gathered, and nothing else changes."""
+        """Tell where something is gathered, and nothing else changes."""
         plain = (self.digits <= _HELD) | (self.digits == _GATHERED)
         return np.asarray(plain.all(axis=0) & ~self.same)
 
     @cached_property
     def shares(self) -> tuple[Array, Array]:
-        """Of the tensor on one rank, as it is given and as it is taken."""
+        """Return the shares of the tensor on one rank, as it is given and as it is taken."""
         ones, (given, taken) = np.ones(len(self.numbers)), self.places
         return ones * local(given, self.rates), ones * local(taken, self.rates)
 
     @property
     def places(self) -> tuple[list[Column], list[Column]]:
-        """Where each axis lies as the tensor is given and as it is taken, of one of those that are alike."""
+        """Return where each axis lies as the tensor is given and as it is taken, of one of those that are alike."""
         given, taken = (list(np.array(of, dtype=np.int64)[self.digits]) for of in zip(*_PAIRS, strict=True))
         return given, taken
 
     def cost(self, amount: float) -> Array:
-        """Of the collectives; infinite where a digit is forbidden. amount: of the whole tensor."""
+        """Return the collectives' cost; infinite where a digit is forbidden. amount: of the whole tensor."""
 
         def changed() -> Array:
             given, taken, back = self.moving
@@ -180,13 +180,13 @@ class Table:
         return self.once(amount, changed)
 
     def once(self, what: Hashable, make: Callable[[], Array]) -> Array:
-        """What was made under this name before, or is made now."""
-        found = self.known.get(what)
-        if found is None:
+        """Return what was made under this name before, or make it now."""
+        result = self.known.get(what)
+        if result is None:
             if len(self.known) >= _MOST_KNOWN:
                 self.known.clear()
-            found = self.known[what] = make()
-        return found
+            result = self.known[what] = make()
+        return result
 
 
 @lru_cache(maxsize=4)

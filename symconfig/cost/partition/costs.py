@@ -110,7 +110,7 @@ class Costs:
         return self.objective is Objective.TIME
 
     def node(self, index: int, rows: Rows) -> NodeCost:
-        """Costs of a node by itself, all that it stands for together."""
+        """Return the costs of a node by itself, of all nodes that it stands for together."""
         node = self.net.nodes[index]
         if node.parameter is not None:
             return self._parameter(node, rows)
@@ -120,7 +120,9 @@ class Costs:
         return self._operator(node, rows)
 
     def passes(self, node: Node, rows: Rows) -> Passes:
-        """Computation of one operator in one turn. What was asked last of a node is kept: its links ask again."""
+        """Return the computation of one operator in one turn. The last answer for a node is kept: its links ask
+        again.
+        """
         if not self.timed or node.operator is None:
             return Passes(np.zeros(len(rows)), np.zeros(len(rows)))
         known = self._passes.get(id(node))
@@ -140,10 +142,10 @@ class Costs:
 
     def _operator(self, node: Node, rows: Rows) -> NodeCost:
         assert node.operator is not None
-        again = self.forwards(node)
+        forwards = self.forwards(node)
         own = self.passes(node, rows)
         exchanged = inside(self.net.program, node, rows, self.rates, per_element=not self.timed)
-        cost = again * (own.forward + exchanged.forward) + own.backward + exchanged.backward
+        cost = forwards * (own.forward + exchanged.forward) + own.backward + exchanged.backward
         saved, outputs = node.operator.saves, len(node.operator.inputs)
         each = held(node.ports, rows, self.rates)
         kept = [at >= outputs and port.tensor.name in saved for at, port in enumerate(node.ports)]
@@ -155,19 +157,19 @@ class Costs:
         return NodeCost(times * cost, bytes_held, 2.0 * moved, times * relative)
 
     def forwards(self, node: Node) -> float:
-        """How often an operator runs forward in a turn."""
+        """Return how often an operator runs forward in a turn."""
         return 2.0 if self._repeats(node) else 1.0
 
     def _repeats(self, node: Node) -> bool:
         return self.training.keep is Keep.BORDERS and node.run >= 0
 
     def kept_times(self, node: Node) -> float:
-        """Of recomputed repeats one instance of one microbatch is alive at a time."""
-        again = self._repeats(node)
-        return node.times / self.net.instances[node.run] if again else float(node.times * self.training.alive)
+        """Return how many instances are alive: of recomputed repeats one instance of one microbatch at a time."""
+        repeats = self._repeats(node)
+        return node.times / self.net.instances[node.run] if repeats else float(node.times * self.training.alive)
 
     def _spread(self, port: Port, rows: Rows) -> Array:
-        """[rows] sum over dims of d_i / s_i; what is flat is smaller as a whole."""
+        """Return the sum over dims of d_i / s_i, [rows]; what is flat is smaller as a whole."""
         places = port.forward[rows]
         total = np.zeros(len(rows))
         for position, size in enumerate(port.sizes):
@@ -195,7 +197,7 @@ class Costs:
         return NodeCost(node.times * cost, node.times * memory, np.zeros(len(rows)), node.times * relative)
 
     def stored(self, node: Node, rows: Rows) -> tuple[Array, Array, Array]:
-        """[rows] bytes of a parameter's weight, gradient and optimizer state."""
+        """Return the bytes of a parameter's weight, gradient and optimizer state: [rows]."""
         port, training = node.ports[0], self.training
         size = float(prod(port.sizes))
         weight, gradient, state = self._shares(node, rows)
@@ -207,13 +209,13 @@ class Costs:
         )
 
     def _shares(self, node: Node, rows: Rows) -> Array:
-        """[3, rows]"""
+        """Return the shares of a parameter's weight, gradient and optimizer state: [3, rows]"""
         places = np.array(states(node, rows))
         result: Array = np.where(cut(places), [1.0 / rate.size for rate in self.rates], 1.0).prod(axis=-1)
         return result
 
     def link(self, index: int, given: Rows, taken: Rows) -> LinkCost:
-        """Costs of a link for every pair of rows of its two ends."""
+        """Return the costs of a link for every pair of rows of its two ends."""
         return self._link(index, given, taken, across(given, taken))
 
     def grouped(self, index: int, given: Rows, taken: Rows) -> tuple[Array, Array, Rows, Rows]:
@@ -245,26 +247,28 @@ class Costs:
         for index, given, taken in asked:
             rule = self.rule(index)
             lots += [(codes(at, given, taken, True), amount) for at, amount in rule.transfers]
-        tables, found = iter(several(self.rates, lots)), list[LinkCost]()
+        tables, costs = iter(several(self.rates, lots)), list[LinkCost]()
         for index, given, taken in asked:
             rule, shape = self.rule(index), (len(given), len(taken))
             mine = [(next(tables), amount) for _, amount in rule.transfers]
             if isinstance(rule, Weight):
                 moved = [table.cost(amount).reshape(shape) for table, amount in mine]
                 hidden = self._hidden(self.net.nodes[self.net.links[index].consumer], taken)
-                found.append(LinkCost(rule.cost(moved, *hidden), np.zeros(shape)))
+                costs.append(LinkCost(rule.cost(moved, *hidden), np.zeros(shape)))
                 continue
             (there, _), *others = mine
             cost = sum((rule.back_cost(table) for table, _ in others), rule.there_cost(there))
-            found.append(LinkCost(cost.reshape(shape), rule.memory(there).reshape(shape)))
-        return found
+            costs.append(LinkCost(cost.reshape(shape), rule.memory(there).reshape(shape)))
+        return costs
 
     def pairwise(self, index: int, given: Rows, taken: Rows) -> LinkCost:
-        """The same, but only of each row with the one at its place at the other end: [rows]."""
+        """Return a link's costs of each row with the one at its place at the other end: [rows]."""
         return self._link(index, given, taken, beside(given))
 
     def exchanges(self, index: int, given: Rows, taken: Rows) -> list[Exchange]:
-        """What is exchanged over a link, row by row as in `pairwise`, for one of the links that it stands for."""
+        """Return what is exchanged over a link, row by row as in `pairwise`, for one of the links that it
+        stands for.
+        """
         link, pairs = self.net.links[index], beside(given)
         if self.net.nodes[link.producer].parameter is not None:
             return self._weight(link, given, taken, pairs)
@@ -275,12 +279,12 @@ class Costs:
         if isinstance(rule, Weight):
             ahead, behind = self._hidden(self.net.nodes[link.consumer], taken)
             if not both:
-                found = [codes(at, given, taken, False) for at, _ in rule.transfers]
-                return LinkCost(self._shown(rule, found, ahead, behind), np.zeros(pairs.shape))
+                numbers = [codes(at, given, taken, False) for at, _ in rule.transfers]
+                return LinkCost(self._shown(rule, numbers, ahead, behind), np.zeros(pairs.shape))
             # of most pairs the one splits what the other does not: they are left out before anything is worked out
-            where, found = codes_where(rule.gather, [at for at, _ in rule.transfers], given, taken)
+            where, numbers = codes_where(rule.gather, [at for at, _ in rule.transfers], given, taken)
             cost = np.full(pairs.shape, np.inf)
-            cost[where] = self._shown(rule, found, ahead[where[1]], behind[where[1]])
+            cost[where] = self._shown(rule, numbers, ahead[where[1]], behind[where[1]])
             return LinkCost(cost, np.broadcast_to(0.0, pairs.shape))
         if both:  # layouts of one tensor are fewer than the rows of its two nodes
             first, back = distinct(self.net.nodes[link.producer].ports[link.given], given)
@@ -309,7 +313,7 @@ class Costs:
         return LinkCost(cost, kept)
 
     def rule(self, index: int) -> Activation | Weight:
-        """What a link's pairs of options do to its tensor."""
+        """Return what a link's pairs of options do to its tensor."""
         known = self._rules.get(index)
         if known is None:
             known = self._rules[index] = self._ruled(self.net.links[index])
@@ -334,7 +338,7 @@ class Costs:
         )
 
     def _hidden(self, sink: Node, taken: Rows) -> tuple[Array, Array]:
-        """[rows] what an operator's own work hides of its weights' gathers and of its gradients' reductions."""
+        """Return what an operator's own work hides of its weights' gathers and of its gradients' reductions: [rows]."""
         own = self.passes(sink, taken)
         return self.training.hide * own.forward, self.training.hide * own.backward
 
@@ -342,7 +346,9 @@ class Costs:
         return float(prod(port.sizes)) * (element_bytes if self.timed else 1.0)
 
     def _layouts(self, link: Link, given: Rows, taken: Rows, pairs: Pairs) -> tuple[Columns, Columns, Columns, Columns]:
-        """Of an activation as it is given and as it is taken, and of its gradient at the same ends."""
+        """Return the layouts of an activation as it is given and as it is taken, and of its gradient at the
+        same ends.
+        """
         first = self.net.nodes[link.producer].ports[link.given]
         second = self.net.nodes[link.consumer].ports[link.taken]
         return (
@@ -353,32 +359,32 @@ class Costs:
         )
 
     def legs(self, link: Link) -> tuple[Leg, ...]:
-        """The ways of an activation and of its gradient in a step."""
+        """Return the ways of an activation and of its gradient in a step."""
         source, turns = self.net.nodes[link.producer], float(self.training.turns)
         port = source.ports[link.given]
         amount = self._amount(port, port.tensor.element_bytes)
-        found = [Leg(Phase.FORWARD, False, amount, turns)]
+        legs = [Leg(Phase.FORWARD, False, amount, turns)]
         if self.training.keep is Keep.BORDERS and link.inside:
-            found.append(Leg(Phase.AGAIN, False, amount, turns))
+            legs.append(Leg(Phase.AGAIN, False, amount, turns))
         if source.weight:  # nothing of it is held until the backward
-            found.append(Leg(Phase.KEPT, False, amount, turns))
+            legs.append(Leg(Phase.KEPT, False, amount, turns))
         elif self.holds(link) and self._keeps_shards(link):
-            found.append(Leg(Phase.KEPT, False, amount, turns, gathered=True))
+            legs.append(Leg(Phase.KEPT, False, amount, turns, gathered=True))
         if port.tensor.gradient:
             back_amount = self._amount(port, self.training.gradient_bytes) if source.weight else amount
-            found.append(Leg(Phase.BACKWARD, True, back_amount, turns))
-        return tuple(found)
+            legs.append(Leg(Phase.BACKWARD, True, back_amount, turns))
+        return tuple(legs)
 
     def _activation(self, link: Link, a: Columns, b: Columns, back_a: Columns, back_b: Columns) -> list[Exchange]:
-        found = []
+        exchanges = []
         for leg in self.legs(link):
             ends = (back_b, back_a) if leg.backward else (a, b)
             often = gathered_pairs(a, b)[1].astype(np.float64) if leg.gathered else 1.0
-            found.append(Exchange(leg.phase, (Transfer(*ends, leg.amount, self.rates),), leg.times * often))
-        return found
+            exchanges.append(Exchange(leg.phase, (Transfer(*ends, leg.amount, self.rates),), leg.times * often))
+        return exchanges
 
     def _kept(self, link: Link) -> Kept | None:
-        """What the consumer keeps for its backward."""
+        """Return what the consumer keeps for its backward."""
         if not self.holds(link):
             return None
         port, sink = self.net.nodes[link.producer].ports[link.given], self.net.nodes[link.consumer]
@@ -386,11 +392,11 @@ class Costs:
         return Kept(size, self._keeps_shards(link), link.covered)
 
     def holds(self, link: Link) -> bool:
-        """The consumer's backward reads it, or what runs forward again does."""
+        """Tell whether the consumer's backward reads the tensor, or what runs forward again does."""
         return link.saved or (link.enters and self.training.keep is Keep.BORDERS)
 
     def _keeps_shards(self, link: Link) -> bool:
-        """What is gathered for the consumer stays as its shard."""
+        """Tell whether what is gathered for the consumer stays as its shard."""
         keep = self.training.keep
         return keep is Keep.SHARDS or (keep is Keep.BORDERS and not link.inside)
 
@@ -400,7 +406,7 @@ class Costs:
         return float(link.times * self.training.alive)
 
     def _weight(self, link: Link, given: Rows, taken: Rows, pairs: Pairs) -> list[Exchange]:
-        """Weights on their way to where they are used, and their gradients back.
+        """Return the transfers of weights to where they are used, and of their gradients back.
 
         Every turn: weights that lie flat are gathered forward and again backward, and gradients that lie flat are
         reduced. Once a step: what was summed locally is reduced, and updated weights are gathered. Each shows as far as
@@ -416,17 +422,19 @@ class Costs:
         turns = float(self.training.turns)
         ahead, behind = (part.reshape(pairs.across) for part in self._hidden(sink, taken))
         gather = Transfer(w, forward, weight_bytes, self.rates)
-        again = (gather,) if _needs_weight(sink, link.taken) else ()
-        found = [Exchange(Phase.FORWARD, (gather,), turns, ahead)]
+        regather = (gather,) if _needs_weight(sink, link.taken) else ()
+        exchanges = [Exchange(Phase.FORWARD, (gather,), turns, ahead)]
         if not source.parameter.trainable:
-            return [*found, Exchange(Phase.BACKWARD, again, turns, behind)] if again else found
+            return [*exchanges, Exchange(Phase.BACKWARD, regather, turns, behind)] if regather else exchanges
         gradient_bytes = self._amount(store, self.training.gradient_bytes)
         summed = [between_turns(at, back) for at, back in zip(g, backward, strict=True)]
-        turn = Exchange(Phase.BACKWARD, (*again, Transfer(backward, summed, gradient_bytes, self.rates)), turns, behind)
+        turn = Exchange(
+            Phase.BACKWARD, (*regather, Transfer(backward, summed, gradient_bytes, self.rates)), turns, behind
+        )
         # Once a step, beside what the last backward and the first forward of a turn leave of the same work.
         reduction, update = Transfer(summed, o, gradient_bytes, self.rates), Transfer(o, w, weight_bytes, self.rates)
         return [
-            *found,
+            *exchanges,
             turn,
             Exchange(Phase.REDUCTION, (reduction,), 1.0, np.maximum(behind - turn.alone, 0.0)),
             Exchange(Phase.UPDATE, (update,), 1.0, np.maximum(ahead - gather.cost, 0.0)),
@@ -434,7 +442,7 @@ class Costs:
 
 
 def _needs_weight(sink: Node, port: int) -> bool:
-    """Whether the backward of an operator reads a weight: for the gradient of another input."""
+    """Tell whether the backward of an operator reads a weight: for the gradient of another input."""
     op = sink.operator
     others = (at for at in range(len(op.inputs)) if at != port) if op is not None else ()
     return op is None or (op.backward and any(sink.ports[at].tensor.gradient for at in others))

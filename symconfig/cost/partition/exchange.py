@@ -58,7 +58,7 @@ class Exchange(NamedTuple):
 
     @property
     def alone(self) -> Array | float:
-        """Of one time, with no work beside it."""
+        """Return the cost of one time, with no work beside it."""
         cost: Any = self.transfers[0].cost
         for transfer in self.transfers[1:]:
             cost = cost + transfer.cost
@@ -67,7 +67,7 @@ class Exchange(NamedTuple):
 
     @property
     def shown(self) -> Array | float:
-        """Of one time."""
+        """Return the cost of one time."""
         return self.alone if self.hidden is None else np.maximum(self.alone - self.hidden, 0.0)
 
     @property
@@ -94,7 +94,8 @@ class Collective:
 
 
 def listed(exchanges: Sequence[Exchange], times: float) -> Iterator[Collective]:
-    """The collectives of one pair of layouts, of `times` links; their `times * shown` add up to the exchanges' cost.
+    """Yield the collectives of one pair of layouts, of `times` links; their `times * shown` add up to the exchanges'
+    cost.
 
     What is hidden is shared among collectives that follow one another in proportion to their costs.
     """

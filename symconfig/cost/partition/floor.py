@@ -9,7 +9,7 @@ from symconfig.graph.program.net import Node, Port
 
 
 def floor_bytes(costs: Costs, gpus: int) -> float:
-    """On one GPU; whether dims can be cut so often is not asked."""
+    """Return the least bytes on one GPU; whether dims can be cut so often is not asked."""
     net = costs.net
     held = sum(_node(costs, node) for node in net.nodes)
     for link in net.links:

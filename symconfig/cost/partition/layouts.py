@@ -32,7 +32,7 @@ def beside(rows: Rows) -> Pairs:
 
 
 def states(node: Node, rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Places [rows, axes] of a parameter's weight, gradient and optimizer state."""
+    """Return places [rows, axes] of a parameter's weight, gradient and optimizer state."""
     port = node.ports[0]
     flat = np.array([option.zero > 0 for option in node.options])
     weight, gradient = port.forward[rows], port.backward[rows]
@@ -40,7 +40,7 @@ def states(node: Node, rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.int64]
 
 
 def distinct(port: Port, rows: Rows) -> tuple[Rows, list[int]]:
-    """Rows that place the port's tensor differently, and for each given row the one that is like it."""
+    """Return the rows that place the port's tensor differently, and for each given row the one that is like it."""
     digits = len(port.places) ** np.arange(rows.shape[1], dtype=np.int64)
     first: dict[int, int] = {}
     alike: list[int] = (port.alike[rows] @ digits).tolist()
@@ -52,7 +52,7 @@ def distinct(port: Port, rows: Rows) -> tuple[Rows, list[int]]:
 
 
 def gathered_pairs(a: Columns, b: Columns) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Pairs where nothing changes, and pairs where all that changes is gathered."""
+    """Return the pairs where nothing changes, and the pairs where all that changes is gathered."""
     same, only = np.ones(1, dtype=bool), np.ones(1, dtype=bool)
     for x, y in zip(a, b, strict=True):
         if isinstance(x, np.ndarray) or isinstance(y, np.ndarray) or x != y:
@@ -63,6 +63,8 @@ def gathered_pairs(a: Columns, b: Columns) -> tuple[NDArray[np.bool_], NDArray[n
 
 
 def between_turns(stored: Column, given: Column) -> Column:
-    """Where a gradient lies between turns: as it is stored if that is split, else as it comes, summed up or not."""
+    """Return where a gradient lies between turns: as it is stored if that is split, else as it comes, summed up
+    or not.
+    """
     result: NDArray[np.int64] = np.where(cut(stored), stored, np.where(given == PARTIAL, PARTIAL, WHOLE))
     return result

@@ -120,7 +120,9 @@ class Groups:
 
 
 def levels(mesh: Mesh, cluster: ClusterDescriptor) -> dict[str, Number]:
-    """Arguments of the collectives' formulas for a mesh, with the cluster's share of the wires' bandwidth."""
+    """Return the arguments of the collectives' formulas for a mesh, with the cluster's share of the wires'
+    bandwidth.
+    """
     kernels = cluster.kernels
     result: dict[str, Number] = {}
     if not mesh.levels:  # one GPU: there is nothing between which anything could move
@@ -141,7 +143,7 @@ def levels(mesh: Mesh, cluster: ClusterDescriptor) -> dict[str, Number]:
 
 
 def seconds(axes: Sequence[Axis], mesh: Mesh, cluster: ClusterDescriptor) -> tuple[Rate, ...]:
-    """The collectives' formulas are affine in the amount, but for the choice of a protocol."""
+    """Return a collective's seconds: the formulas are affine in the amount, but for the choice of a protocol."""
     numbers, groups = levels(mesh, cluster), Groups.of(axes)
     if not axes:
         return ()
@@ -174,7 +176,7 @@ def _sent(size: int, stride: int, numbers: dict[str, Number]) -> Affine:
 
 
 def _within(mesh: Mesh, groups: Groups, numbers: dict[str, Number]) -> tuple[Array, Array, dict[str, Number]]:
-    """Ranks and stride of each group, and the levels' numbers, [groups].
+    """Return ranks and stride of each group, and the levels' numbers: [groups].
 
     The formulas know ranks that lie evenly apart. A group has the members in its innermost domain that it would have
     with this stride; of the levels outside it sees only domains of its own, which any number of others may lie beside.
@@ -192,9 +194,12 @@ def _within(mesh: Mesh, groups: Groups, numbers: dict[str, Number]) -> tuple[Arr
 
 
 def elements(axes: Sequence[Axis], weights: Mapping[str, float] | None = None) -> tuple[Rate, ...]:
-    """Elements that leave one rank: the source paper's Cost_comm. weights: of an element by the level that it crosses;
-    by default the same, whatever the link. What all members of a domain get crosses the levels outside it once for all
-    of them, and what each sends to each crosses the outermost level between the two."""
+    """Count the elements that leave one rank: the source paper's Cost_comm.
+
+    weights: of an element by the level that it crosses; by default all are the same. What all members of a domain get
+    crosses the levels outside it once for all of them, and what each sends to each crosses the outermost level between
+    the two.
+    """
     groups = Groups.of(axes)
     inside, shares = np.ones(1), 1.0 - 1.0 / groups.ranks
     apart = shares

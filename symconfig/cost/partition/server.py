@@ -22,7 +22,7 @@ class Reach:
 
 
 def passed_bytes(ranks: int, within: int, amount_bytes: float, servers: int = 1) -> float:
-    """What passes a server's link along one axis when every worker sends so much, or fetches it.
+    """Return what passes a server's link along one axis when every worker sends so much, or fetches it.
 
     within: workers behind each of the axis' ranks, along the axes inside of it. servers: the parameters are spread over
     so many evenly; as many as there are workers move as much as a ring all-reduce.
@@ -31,8 +31,8 @@ def passed_bytes(ranks: int, within: int, amount_bytes: float, servers: int = 1)
 
 
 def passed_s(axes: Sequence[Reach], amount_bytes: float, servers: int = 1) -> float:
-    """Seconds in which all workers have sent, or fetched. axes: those along which ranks have data of their own,
-    innermost first.
+    """Return the seconds in which all workers have sent, or fetched. axes: those along which ranks have data of their
+    own, innermost first.
 
     Workers wait for each other on the server's link, and for the links of its levels, which a message passes one after
     the other.
@@ -46,5 +46,5 @@ def passed_s(axes: Sequence[Reach], amount_bytes: float, servers: int = 1) -> fl
 
 
 def server_s(axes: Sequence[Reach], gradient_bytes: float, weight_bytes: float, servers: int = 1) -> float:
-    """Seconds of a step; bytes: of one worker's share of the model."""
+    """Return the seconds of a step; bytes: of one worker's share of the model."""
     return passed_s(axes, gradient_bytes, servers) + passed_s(axes, weight_bytes, servers)

@@ -34,21 +34,21 @@ class Passes:
 
 
 def parts(node: Node, rows: Rows, rates: Sequence[Rate]) -> Mapping[str, Array]:
-    """For each loop that some option splits, into how many parts each row cuts it."""
+    """Return, for each loop that some option splits, into how many parts each row cuts it."""
     if not node.splits:
         return {}
     return dict(zip(node.splits, counted(np.array(list(node.splits.values())), rows, rates), strict=True))
 
 
 def counted(those: NDArray[np.bool_], rows: Rows, rates: Sequence[Rate]) -> Array:
-    """[…, rows] product of the sizes of the axes that take one of those options, [… , options]."""
+    """Return the product of the sizes of the axes that take one of those options: […, rows] from [… , options]."""
     sizes = np.array([rate.size for rate in rates], dtype=np.float64)
     result: Array = np.where(those[..., rows], sizes, 1.0).prod(axis=-1)
     return result
 
 
 def held(ports: Sequence[Port], rows: Rows, rates: Sequence[Rate]) -> Array:
-    """[ports, rows] bytes of the tensors at a node's ports on one rank."""
+    """Return the bytes of the tensors at a node's ports on one rank: [ports, rows]."""
     sizes = np.array([float(prod(port.sizes)) * port.tensor.element_bytes for port in ports])
     cuts = np.array([port.forward for port in ports]) >= 0
     return sizes[:, None] / counted(cuts, rows, rates)
@@ -74,8 +74,11 @@ def work(
     machine: Machine,
     gradient_bytes: float | None = None,
 ) -> Passes:
-    """[rows]; an option that splits nothing computes the same on every rank. gradient_bytes: of an element of a
-    weight's gradient, which a product reads and writes where it is summed; None: it is written once, as any result."""
+    """Return the seconds of a node's work, [rows]; an option that splits nothing computes the same on every rank.
+
+    gradient_bytes: of an element of a weight's gradient, which a product reads and writes where it is summed; None: it
+    is written once, as any result.
+    """
     assert node.operator is not None
     op, extent = node.operator, _extent(program, node, rows, rates)
     if op.work is Work.MATMUL:
@@ -122,7 +125,7 @@ def _product(program: Program, op: Operator, extent: Extent, machine: Machine, g
 
 
 def _attention(op: Operator, extent: Extent, machine: Machine) -> Passes:
-    """Two products forward, five backward: the scores are made again."""
+    """Return the seconds of two products forward and five backward: the scores are made again."""
     queries = extent(op.outputs[0].loops[:-1])
     channels = op.channels / 2
     effective = (channels + machine.softmax_channels) * _CHANNELS / (_CHANNELS + machine.softmax_channels)
@@ -136,7 +139,9 @@ def _attention(op: Operator, extent: Extent, machine: Machine) -> Passes:
 
 
 def _memory(node: Node, rows: Rows, rates: Sequence[Rate], machine: Machine) -> Passes:
-    """Forward everything is read and written once; backward what was kept and the gradients are."""
+    """Return the memory traffic's time: forward everything is read and written once; backward what was kept and the
+    gradients are.
+    """
     op = node.operator
     assert op is not None
     each = held(node.ports, rows, rates)
@@ -154,7 +159,8 @@ def _memory(node: Node, rows: Rows, rates: Sequence[Rate], machine: Machine) -> 
 
 
 def passed(node: Node, rows: Rows, rates: Sequence[Rate], between: Affine) -> Passes:
-    """[rows] what a tensor's way over a cut of a pipeline takes of the stage's time: forward, and its gradient's back.
+    """Return what a tensor's way over a cut of a pipeline takes of the stage's time, forward and its gradient's back:
+    [rows].
 
     between: of a message between GPUs of two stages. What comes in comes as it lies; what goes out leaves each GPU
     once, since those that hold the same send a share of it each.
@@ -177,17 +183,21 @@ class Inner(NamedTuple):
 
 
 def inside(program: Program, node: Node, rows: Rows, rates: Sequence[Rate], per_element: bool) -> Passes:
-    """[rows] cost of what an operator exchanges within itself. per_element: amounts in elements instead of bytes."""
+    """Return the cost of what an operator exchanges within itself, [rows]. per_element: amounts in elements instead of
+    bytes.
+    """
     forward, backward = np.zeros(len(rows)), np.zeros(len(rows))
-    for move, repeats, again in exchanged(program, node, rows, rates, per_element):
+    for move, repeats, returns in exchanged(program, node, rows, rates, per_element):
         once = np.where(move.happens, repeats * move.cost, 0.0)
         forward = forward + once
-        backward = backward + (once if again else 0.0)
+        backward = backward + (once if returns else 0.0)
     return Passes(forward, backward)
 
 
 def exchanged(program: Program, node: Node, rows: Rows, rates: Sequence[Rate], per_element: bool) -> Iterator[Inner]:
-    """Partial results that an operator sums, rows that windows need of neighbours, and sums that end the program."""
+    """Yield the partial results that an operator sums, the rows that windows need of neighbours, and the sums that end
+    the program.
+    """
     assert node.operator is not None
     op, extent = node.operator, _extent(program, node, rows, rates)
     for port, operand in zip(node.ports[len(op.inputs) :], op.outputs, strict=False):
@@ -198,23 +208,23 @@ def exchanged(program: Program, node: Node, rows: Rows, rates: Sequence[Rate], p
         if split is not None and split.sums:
             kept = [loop for loop in op.outputs[0].loops if loop not in split.loops]
             # What the loops are in has a gradient that depends on all of them; a loss needs nothing again.
-            again = len(kept) < len(op.outputs[0].loops)
+            returns = len(kept) < len(op.outputs[0].loops)
             reduced = extent(kept) * (1.0 if per_element else _STATISTIC_BYTES)
             along = [(axis, rate, here[axis]) for axis, rate in enumerate(rates)]
             for move in together(Kind.ALL_REDUCE, along, reduced):
-                yield Inner(move, split.sums, again)
+                yield Inner(move, split.sums, returns)
         if split is not None and split.halo:
-            sides = 2 * split.halo * _row(node, split, rows, rates, per_element)
+            halo_rows = 2 * split.halo * _row(node, split, rows, rates, per_element)
             slowest = np.zeros(len(rows))  # of the links between neighbours: all are used at once
             for axis, rate in enumerate(rates):
-                longer = np.maximum(rate.send(sides) - slowest, 0.0)
-                yield Inner(Move(Kind.SEND, axis, here[axis], sides, longer), 1, True)
+                longer = np.maximum(rate.send(halo_rows) - slowest, 0.0)
+                yield Inner(Move(Kind.SEND, axis, here[axis], halo_rows, longer), 1, True)
                 slowest = slowest + np.where(here[axis], longer, 0.0)
 
 
 def _row(node: Node, split: Split, rows: Rows, rates: Sequence[Rate], per_element: bool) -> Array:
-    """[rows] bytes or elements of one row of a window's input on one rank, along the split: in the input's own sizes,
-    which a stride makes larger than the loops.
+    """Return the bytes or elements of one row of a window's input on one rank, along the split, [rows]: in the input's
+    own sizes, which a stride makes larger than the loops.
     """
     assert node.operator is not None
     port, loops = node.ports[0], node.operator.inputs[0].loops
@@ -225,7 +235,7 @@ def _row(node: Node, split: Split, rows: Rows, rates: Sequence[Rate], per_elemen
 
 
 def _ended(port: Port, rows: Rows, rates: Sequence[Rate], per_element: bool) -> Iterator[Inner]:
-    """What the program gives is not left as partial sums."""
+    """Yield the sums that end the program: what it gives is not left as partial sums."""
     amount = held((port,), rows, rates)[0] / (port.tensor.element_bytes if per_element else 1.0)
     along = [(axis, rate, port.forward[rows[:, axis]] == PARTIAL) for axis, rate in enumerate(rates)]
     for move in together(Kind.ALL_REDUCE, along, amount):

@@ -24,8 +24,8 @@ from symconfig.descriptor.architectures.multimodal import AROUND
 def architectures() -> Mapping[str, Architecture]:
     """Return all that can be read, by model_type: those of the tables, and models around a text model of theirs."""
     tables: Mapping[str, Architecture] = _listed("ARCHITECTURES")
-    found = {kind: _complete(kind, table) for kind, table in tables.items()}
-    return MappingProxyType(dict(_around(found)) | found)
+    complete = {kind: _complete(kind, table) for kind, table in tables.items()}
+    return MappingProxyType(dict(_around(complete)) | complete)
 
 
 @cache
@@ -37,10 +37,10 @@ def refused() -> Mapping[str, str]:
 
 def _listed(table: str) -> Mapping[str, Any]:
     """Return what the files of this folder have under that name, together."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for module in sorted(pkgutil.iter_modules(__path__), key=lambda module: module.name):
-        found |= getattr(importlib.import_module(f"{__name__}.{module.name}"), table, {})
-    return found
+        values |= getattr(importlib.import_module(f"{__name__}.{module.name}"), table, {})
+    return values
 
 
 def _around(known: Mapping[str, Architecture]) -> Iterator[tuple[str, Architecture]]:
@@ -71,9 +71,9 @@ def _complete(kind: str, table: Architecture) -> Architecture:
         if key in keys and name not in keys:
             other.setdefault(name, key)
     _rename(keys, other)
-    said = types(kind)
-    _rename(said, other)
-    return replace(table, defaults=keys, same_as=other, types={**said, **table.types})
+    kinds = types(kind)
+    _rename(kinds, other)
+    return replace(table, defaults=keys, same_as=other, types={**kinds, **table.types})
 
 
 def _rename(keys: dict[str, Any], other: Mapping[str, str]) -> None:

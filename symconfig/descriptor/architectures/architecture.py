@@ -27,7 +27,7 @@ class Derived(Enum):
 
 
 class Kind(Enum):
-    """What a key may hold that its default does not say."""
+    """A restriction of a key's values that its default does not show."""
 
     COUNT = "a whole number > 0, or nothing"
     LAYERS = "a list of layers, or nothing"
@@ -49,7 +49,7 @@ class Kind(Enum):
 
 
 class Reading(Protocol):
-    """What a rule is given: the values, the fields that it fills in, and where problems go.
+    """The inputs of a rule: the values, the fields that it fills in, and the list of problems.
 
     data: the file as it is, in one spelling. key_of: the key that a field came from.
     """
@@ -69,7 +69,8 @@ class Reading(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Architecture:
-    """How one `model_type` is read. Keys on the left are config.json's, names on the right the descriptor's.
+    """A table by which one `model_type` is read. Keys on the left are config.json's, names on the right the
+    descriptor's.
 
     constants: descriptor's fields that the class fixes. defaults: the keys of its class with their defaults, from
     transformers' own class where there is one; those given here come on top. types: of keys whose default does not say

@@ -21,8 +21,8 @@ DERIVED: Mapping[str, Derived] = {
 
 @cache
 def _file() -> Mapping[str, Any]:
-    found: Mapping[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
-    return found
+    rows: Mapping[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
+    return rows
 
 
 def families() -> Mapping[str, Any]:
@@ -34,10 +34,10 @@ def families() -> Mapping[str, Any]:
 def defaults(kind: str) -> dict[str, Any]:
     """Return a class's defaults by key, in the spelling of config.json from before transformers 5 for rope."""
     row = families()[kind]
-    found = {key: DERIVED.get(key) if value is None else value for key, value in row["defaults"].items()}
-    if found.pop("rope_parameters", None) is not None or "rope_parameters" in row["defaults"]:
-        found |= _rope(row.get("rope") or {})
-    return found
+    values = {key: DERIVED.get(key) if value is None else value for key, value in row["defaults"].items()}
+    if values.pop("rope_parameters", None) is not None or "rope_parameters" in row["defaults"]:
+        values |= _rope(row.get("rope") or {})
+    return values
 
 
 def class_of(kind: str) -> str | None:
@@ -46,12 +46,12 @@ def class_of(kind: str) -> str | None:
 
 
 def own_attention(kind: str) -> bool:
-    """Whether a family's modules compute attention in code of their own, and not by transformers' table of kernels."""
+    """Tell whether a family's modules compute attention in code of their own, not by transformers' table of kernels."""
     return bool(families().get(kind, {}).get("own_attention"))
 
 
 def plain_attention(kind: str) -> bool:
-    """Whether a family's class refuses torch's fused attention and multiplies queries, keys and values itself."""
+    """Tell whether a family's class refuses torch's fused attention and multiplies queries, keys and values itself."""
     return bool(families().get(kind, {}).get("plain_attention"))
 
 
@@ -71,14 +71,17 @@ def aliases(kind: str) -> dict[str, str]:
 
 
 def _rope(rope: Mapping[str, Any]) -> dict[str, Any]:
-    """rope_theta and rope_scaling of an empty config.json; of layers with a window, where they differ, rope's base."""
+    """Return rope_theta and rope_scaling of an empty config.json.
+
+    Of layers with a window, where they differ, rope's base.
+    """
     local = rope.get("sliding_attention")
     whole = rope.get("full_attention", rope)
-    found: dict[str, Any] = {"rope_theta": float(whole.get("rope_theta", 10000.0)), "rope_scaling": None}
+    values: dict[str, Any] = {"rope_theta": float(whole.get("rope_theta", 10000.0)), "rope_scaling": None}
     if local is not None:
-        found["rope_local_base_freq"] = float(local["rope_theta"])
+        values["rope_local_base_freq"] = float(local["rope_theta"])
     if "partial_rotary_factor" in whole:
-        found["partial_rotary_factor"] = whole["partial_rotary_factor"]
+        values["partial_rotary_factor"] = whole["partial_rotary_factor"]
     if whole.get("rope_type", "default") != "default":
-        found["rope_scaling"] = {k: v for k, v in whole.items() if k not in ("rope_theta", "partial_rotary_factor")}
-    return found
+        values["rope_scaling"] = {k: v for k, v in whole.items() if k not in ("rope_theta", "partial_rotary_factor")}
+    return values

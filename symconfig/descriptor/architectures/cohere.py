@@ -33,7 +33,7 @@ _PUBLISHED = {
 
 
 def _compass(reader: Reading) -> None:
-    """A section for each type of layer, which is null where layers of this type have no rope."""
+    """Read a section for each type of layer, which is null where layers of this type have no rope."""
     logits(reader)
     section = reader.data.get("rope_parameters")
     if not isinstance(section, Mapping) or not section:

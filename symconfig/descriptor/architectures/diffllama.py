@@ -8,7 +8,10 @@ _BLOCK = "differential_attention"
 
 
 def _diffllama(reader: Reading) -> None:
-    """Heads are pairs, those of keys and values, too; dropout of attention is refused as the class refuses it."""
+    """Read DiffLlama: heads are pairs, those of keys and values, too.
+
+    Dropout of attention is refused as the class does.
+    """
     fields = reader.fields
     for field in ("num_attention_heads", "num_key_value_heads"):
         heads = fields.get(field, fields["num_attention_heads"])

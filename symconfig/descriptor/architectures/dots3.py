@@ -36,7 +36,7 @@ def _window(values: Values) -> Mapping[str, Any]:
 
 
 def _per_layer(reader: Reading) -> None:
-    """per_layer_config gives sizes by layer's number: those of the layers with a window, all alike."""
+    """Read per_layer_config, sizes by layer's number: those of the layers with a window, all alike."""
     section = reader.values["per_layer_config"]
     if section is None:
         return
@@ -62,18 +62,18 @@ def _shared(reader: Reading) -> None:
 def _keys(model: ModelDescriptor) -> dict[str, Any]:
     """Return the sizes of layers with a window, the shared expert's width, and rope's sections."""
     sizes = next((one.sizes for one in model.mixers if one.block == _BLOCK), None)
-    found: dict[str, Any] = {"head_dim": 4 * model.rotary_dim}  # of which the class takes rope's part as a fraction
+    keys: dict[str, Any] = {"head_dim": 4 * model.rotary_dim}  # of which the class takes rope's part as a fraction
     if sizes is not None:
-        found |= {f"swa_{key}": sizes[name] for key, (name, _) in _SIZES.items()}
-        found["swa_num_key_value_heads"] = found["swa_num_attention_heads"]
-        found["swa_head_dim"] = found["swa_qk_nope_head_dim"] + found["swa_qk_rope_head_dim"]
+        keys |= {f"swa_{key}": sizes[name] for key, (name, _) in _SIZES.items()}
+        keys["swa_num_key_value_heads"] = keys["swa_num_attention_heads"]
+        keys["swa_head_dim"] = keys["swa_qk_nope_head_dim"] + keys["swa_qk_rope_head_dim"]
     if model.experts is not None:
         width = model.experts.shared_expert_intermediate_size
-        found |= {"n_shared_experts": 1, "shared_experts_intermediate_size": width}
+        keys |= {"n_shared_experts": 1, "shared_experts_intermediate_size": width}
     bases = {INDEXED: model.rope_theta, SLIDING: model.rope_local_base_freq or model.rope_theta}
     kinds = {SLIDING if kind.mixer == _BLOCK else INDEXED for kind in model.kind_of_layer}
     sections = {kind: {"rope_type": "default", "rope_theta": bases[kind]} for kind in sorted(kinds)}
-    return found | {"rope_parameters": sections}
+    return keys | {"rope_parameters": sections}
 
 
 ARCHITECTURES: dict[str, Architecture] = {

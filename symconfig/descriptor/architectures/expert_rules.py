@@ -21,10 +21,10 @@ def particulars(
     switches it off, beside null. fixed: what the class fixes, from the values."""
 
     def rule(reader: Reading) -> None:
-        found = {key: reader.values[key] for key, idle in off.items() if reader.values[key] not in (None, idle)}
-        found |= {name: of(reader.values) for name, of in (fixed or {}).items()}
-        if found:
-            listed = [{"name": name, "value": value} for name, value in found.items()]
+        present = {key: reader.values[key] for key, idle in off.items() if reader.values[key] not in (None, idle)}
+        present |= {name: of(reader.values) for name, of in (fixed or {}).items()}
+        if present:
+            listed = [{"name": name, "value": value} for name, value in present.items()]
             reader.fields["particulars"] = [*reader.fields.get("particulars", ()), *listed]
 
     return rule
@@ -53,7 +53,7 @@ def shared_experts(number: str) -> Rule:
 
 
 def turned_channels(reader: Reading) -> None:
-    """rotary_dim counts the channels of a head that rope turns, where the fraction is not given."""
+    """Read rotary_dim, the channels of a head that rope turns, where the fraction is not given."""
     turned, fields = reader.values["rotary_dim"], reader.fields
     if turned is not None and "partial_rotary_factor" not in reader.data:
         if not isinstance(turned, int) or isinstance(turned, bool) or not 0 < turned <= fields["head_dim"]:

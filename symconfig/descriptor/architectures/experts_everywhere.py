@@ -28,7 +28,10 @@ _SHARED_WIDTH = "experts.shared_expert_intermediate_size"
 
 
 def _minimax(reader: Reading) -> None:
-    """Layers of linear attention, which MiniMax-Text-01 has and attn_type_list could name, are not this class's."""
+    """Refuse layers of linear attention.
+
+    MiniMax-Text-01 has them, and attn_type_list could name them, but they are not this class's.
+    """
     listed = reader.values["attn_type_list"]
     if listed is not None and (not isinstance(listed, list) or any(one != 1 for one in listed)):
         reader.problem(
@@ -38,7 +41,7 @@ def _minimax(reader: Reading) -> None:
 
 
 def _hunyuan(reader: Reading) -> None:
-    """moe_topk and num_experts may be lists with an entry for each layer; then all must be alike."""
+    """Read moe_topk and num_experts, which may be lists with an entry for each layer; then all must be alike."""
     for key, field in (("moe_topk", "experts.num_experts_per_tok"), ("num_experts", "experts.num_experts")):
         value = reader.values[key]
         alike = set(map(str, value)) if isinstance(value, list) else {value}
@@ -57,7 +60,7 @@ _DBRX_EXPERTS = {
 
 
 def _section(reader: Reading, name: str, defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """A section of DBRX's file with the defaults of its class."""
+    """Return a section of DBRX's file with the defaults of its class."""
     given = reader.values[name] or {}
     if not isinstance(given, Mapping):
         reader.problem("wrong value", name, got=given, need="an object")
@@ -68,7 +71,7 @@ def _section(reader: Reading, name: str, defaults: Mapping[str, Any]) -> dict[st
 
 
 def _dbrx(reader: Reading) -> None:
-    """Sections for attention and experts."""
+    """Read the sections for attention and experts."""
     heads, sparse = _section(reader, "attn_config", _DBRX_HEADS), _section(reader, "ffn_config", _DBRX_EXPERTS)
     power, activation = sparse["moe_normalize_expert_weights"], (sparse["ffn_act_fn"] or {}).get("name", "silu")
     if power not in (None, 1):
@@ -90,7 +93,7 @@ def _dbrx(reader: Reading) -> None:
 
 
 def _dbrx_sections(model: ModelDescriptor) -> Mapping[str, Any]:
-    """The sections that say what a descriptor does. The class wants rope's base in one of them, too."""
+    """Return the sections that describe a descriptor's model. The class wants rope's base in one of them, too."""
     sparse, extra = model.experts, {one.name: one.value for one in model.particulars}
     assert sparse is not None
     return {
@@ -111,20 +114,20 @@ def _dbrx_sections(model: ModelDescriptor) -> Mapping[str, Any]:
 
 
 def _ernie(values: Values, layers: int) -> list[bool]:
-    """Every n-th layer between two, both included; the last one is the model's by default."""
+    """Mark every n-th layer between two, both included; the last one is the model's by default."""
     first, last, step = (values[f"moe_layer_{name}"] for name in ("start_index", "end_index", "interval"))
     last = layers if last in (-1, None) else last
     return [(index + 1) % (step or 1) == 0 and first <= index <= last for index in range(layers)]
 
 
 def _jetmoe(reader: Reading) -> None:
-    """Each choice of a token has a query for every head of keys, whatever the file says."""
+    """Read JetMoE: each choice of a token has a query for every head of keys, whatever the file says."""
     fields = reader.fields
     fields["num_attention_heads"] = fields["num_key_value_heads"] * fields["experts.num_experts_per_tok"]
 
 
 def _ernie_layers(model: ModelDescriptor) -> Mapping[str, Any]:
-    """The layers with experts, where they follow each other without a gap."""
+    """Return the layers with experts, where they follow each other without a gap."""
     which = [index for index, moe in enumerate(model.moe_layers) if moe]
     return {"moe_layer_start_index": which[0], "moe_layer_end_index": which[-1]} if which else {}
 

@@ -18,5 +18,5 @@ def goes_to(architecture: Architecture, key: str) -> tuple[str, ...]:
 
 
 def is_read(architecture: Architecture, key: str) -> bool:
-    """Whether a key is read at all; of the others nothing but the class's default is understood."""
+    """Tell whether a key is read at all; of the others nothing but the class's default is understood."""
     return key in RULED or key in architecture.reads or bool(goes_to(architecture, key))

@@ -16,12 +16,12 @@ _SIZES = {"head_dim": "wide_head_dim", "num_key_value_heads": "wide_key_value_he
 
 
 def layers(values: Values, number: int) -> list[str]:
-    """All but every sixth layer have a window; the last one never."""
+    """List the layers' types: all but every sixth have a window; the last one never."""
     return [FULL if (i + 1) % _EVERY == 0 or i == number - 1 else SLIDING for i in range(number)]
 
 
 def _wide(values: Values) -> Mapping[str, Any]:
-    """The mixer of layers without a window."""
+    """Return the mixer of layers without a window."""
     width, heads = values["global_head_dim"], values["num_global_key_value_heads"]
     alike = bool(values["attention_k_eq_v"])
     heads = heads if heads and alike else values["num_key_value_heads"]
@@ -31,7 +31,7 @@ def _wide(values: Values) -> Mapping[str, Any]:
 
 
 def gemma4(reader: Reading) -> None:
-    """Rope's fraction is that of the wide layers, which have a section of the file of their own, too."""
+    """Read Gemma 4: rope's fraction is that of the wide layers, which have a section of the file of their own, too."""
     values, fields = reader.values, reader.fields
     fields["partial_rotary_factor"] = 1.0
     layer_inputs(reader)
@@ -41,7 +41,7 @@ def gemma4(reader: Reading) -> None:
 
 
 def layer_inputs(reader: Reading) -> None:
-    """An embedding for each layer has a width and a vocabulary of its own."""
+    """Read the embedding for each layer, which has a width and a vocabulary of its own."""
     if size := reader.values.get("hidden_size_per_layer_input"):
         rows = reader.values["vocab_size_per_layer_input"]
         reader.fields["layer_inputs"] = {"size": size, "vocab_size": rows}
@@ -56,7 +56,7 @@ def layer_inputs_keys(model: ModelDescriptor) -> dict[str, Any]:
 
 
 def _per_layer(reader: Reading) -> None:
-    """per_layer_config gives sizes by layer's number; they may differ on the wide layers only, and all alike."""
+    """Read per_layer_config, sizes by layer's number; they may differ on the wide layers only, and all alike."""
     section = reader.values["per_layer_config"]
     if section is None:
         return
@@ -91,12 +91,12 @@ def _small_keys(model: ModelDescriptor) -> dict[str, Any]:
 
 
 def layers_3n(values: Values, number: int) -> list[str]:
-    """All but every fifth layer have a window."""
+    """List the layers' types: all but every fifth have a window."""
     return [FULL if (i + 1) % 5 == 0 else SLIDING for i in range(number)]
 
 
 def gemma3n(reader: Reading) -> None:
-    """A width may be one for all layers or one for each, which may not differ; shares that are cut off may."""
+    """Read Gemma 3n: a width may be one for all layers or one for each, which may not differ; cut-off shares may."""
     values, fields = reader.values, reader.fields
     layers, wide, cut = fields["num_hidden_layers"], values["intermediate_size"], values["activation_sparsity_pattern"]
     listed = wide if isinstance(wide, list) else [wide] * layers

@@ -23,7 +23,7 @@ _LAST = "attention_with_a_bias"
 
 
 def _japanese(reader: Reading) -> None:
-    """The MLP's width is a multiple of the model's."""
+    """Read the MLP's width, a multiple of the model's."""
     fields = reader.fields
     fields["intermediate_size"] = int(fields["hidden_size"] * reader.values["intermediate_multiple_size"])
 

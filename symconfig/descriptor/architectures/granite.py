@@ -25,7 +25,7 @@ granite = rules(*_SCALES, scale("logits_multiplier", "logits_scaling", lambda va
 
 
 def rope_bases(reader: Reading) -> None:
-    """layer_rope_theta has a base for each layer; 0: no rope. Windows and the others may differ."""
+    """Read layer_rope_theta, a base for each layer; 0: no rope. Windows and the others may differ."""
     listed, fields = reader.values["layer_rope_theta"], reader.fields
     layers = fields["num_hidden_layers"]
     if listed is None:

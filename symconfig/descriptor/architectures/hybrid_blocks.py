@@ -11,18 +11,18 @@ from symconfig.descriptor.model import ModelDescriptor
 
 
 def _switches(values: Values, **named: str) -> list[str]:
-    """Names of a block's switches whose keys are set."""
+    """Return the names of a block's switches whose keys are set."""
     return [name for name, key in named.items() if values.get(key)]
 
 
 def _rank(values: Values, key: str) -> int:
-    """The width of the steps' projection; auto: a sixteenth of the stream."""
+    """Return the width of the steps' projection; auto: a sixteenth of the stream."""
     given = values[key]
     return ceil(values["hidden_size"] / 16) if given == "auto" else int(given)
 
 
 def mamba(values: Values) -> dict[str, Any]:
-    """Mamba and FalconMamba."""
+    """Read the block of Mamba and FalconMamba."""
     sizes = {
         "ssm_intermediate_size": int(values["expand"] * values["hidden_size"]),
         "ssm_state_size": values["state_size"],
@@ -45,7 +45,7 @@ def jamba(values: Values) -> dict[str, Any]:
 
 
 def mamba2(values: Values) -> dict[str, Any]:
-    """Mamba-2 itself."""
+    """Read the block of Mamba-2 itself."""
     sizes = {
         "mamba_num_heads": values["num_heads"],
         "mamba_head_dim": values["head_dim"],
@@ -59,7 +59,7 @@ def mamba2(values: Values) -> dict[str, Any]:
 
 
 def bamba(values: Values, out_bias: str = "mamba_proj_bias", norm: bool = True) -> dict[str, Any]:
-    """Bamba, Granite 4 and, with keys of its own, Falcon-H1."""
+    """Read the block of Bamba, Granite 4 and, with keys of its own, Falcon-H1."""
     inner = values.get("mamba_d_ssm") or int(values["mamba_expand"] * values["hidden_size"])
     heads, width = values["mamba_n_heads"], values["mamba_d_head"]
     sizes = {
@@ -100,7 +100,7 @@ def delta(values: Values) -> dict[str, Any]:
 
 
 def olmo_hybrid(values: Values) -> dict[str, Any]:
-    """Sizes that are not given follow from attention's (OlmoHybridConfig)."""
+    """Read the block of OLMo Hybrid; sizes that are not given follow from attention's (OlmoHybridConfig)."""
     keys = values["linear_num_key_heads"] or values["num_attention_heads"]
     width = values["linear_key_head_dim"] or int(0.75 * values["hidden_size"] / keys)
     given = dict(values) | {
@@ -113,7 +113,7 @@ def olmo_hybrid(values: Values) -> dict[str, Any]:
 
 
 def kimi(values: Values) -> dict[str, Any]:
-    """Published files have a section for these sizes."""
+    """Read the block of Kimi, whose published files have a section for these sizes."""
     section = values["linear_attn_config"] or {}
     return {
         "block": "kimi_delta_attention",
@@ -126,7 +126,10 @@ def kimi(values: Values) -> dict[str, Any]:
 
 
 def bailing(values: Values) -> dict[str, Any]:
-    """Ling 3: as many heads as attention has, each as wide as head_dim says; what is saved names all three sizes."""
+    """Read Ling 3's block: as many heads as attention has, each as wide as head_dim says.
+
+    Saved files name all three sizes.
+    """
     sizes = {
         "linear_num_heads": values["linear_num_heads"] or values["num_attention_heads"],
         "linear_head_dim": values["linear_head_dim"] or values["head_dim"],
@@ -155,16 +158,16 @@ POOLED = ("indexer_n_heads", "indexer_head_dim", "indexer_budget", "indexer_comp
 
 
 def pooled(values: Values) -> dict[str, Any]:
-    """Attention over what an indexer chooses by pooled keys; a file that does not say its sizes gets none"""
+    """Read attention over what an indexer chooses by pooled keys; a file that does not say its sizes gets none"""
     sizes = {name: values[name] or 0 for name in POOLED[:-1]}
     return {"block": POOLED_ATTENTION, "sizes": {**sizes, "compress_rate": values[POOLED[-1]] or 0}}
 
 
 def pooled_keys(model: ModelDescriptor) -> dict[str, Any]:
     """Return the sizes of a model's indexer, and the types of its layers."""
-    found = next((mixer for mixer in model.mixers if mixer.block == POOLED_ATTENTION), None)
-    if found is None:
+    pooled = next((mixer for mixer in model.mixers if mixer.block == POOLED_ATTENTION), None)
+    if pooled is None:
         return {}
-    own = {name: found.sizes[name] for name in POOLED[:-1]}
+    own = {name: pooled.sizes[name] for name in POOLED[:-1]}
     types = [INDEXED if kind.mixer == POOLED_ATTENTION else LINEAR for kind in model.kind_of_layer]
-    return {**own, POOLED[-1]: found.sizes["compress_rate"], "indexer_kv_heads": 1, "layer_types": types}
+    return {**own, POOLED[-1]: pooled.sizes["compress_rate"], "indexer_kv_heads": 1, "layer_types": types}

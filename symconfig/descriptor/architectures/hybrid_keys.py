@@ -23,10 +23,10 @@ def bailing_keys(model: ModelDescriptor) -> dict[str, Any]:
     """Return the sizes of Ling 3's delta attention, and whether its decays have a bound."""
     bounds = [one.value for one in model.particulars if one.name == "kda_lower_bound"]
     sizes = next((mixer.sizes for mixer in model.mixers if mixer.block == "kimi_delta_attention"), None)
-    found: dict[str, Any] = {"kda_safe_gate": bool(bounds), **({"kda_lower_bound": bounds[0]} if bounds else {})}
+    keys: dict[str, Any] = {"kda_safe_gate": bool(bounds), **({"kda_lower_bound": bounds[0]} if bounds else {})}
     if sizes is None:
-        return found
-    return found | {"head_dim": sizes["linear_head_dim"], "short_conv_kernel_size": sizes["linear_conv_kernel_dim"]}
+        return keys
+    return keys | {"head_dim": sizes["linear_head_dim"], "short_conv_kernel_size": sizes["linear_conv_kernel_dim"]}
 
 
 def expand(key: str) -> Callable[[ModelDescriptor], dict[str, Any]]:

@@ -28,7 +28,7 @@ def kimi_layers(values: Values, layers: int) -> list[str]:
 
 
 def lara_layers(values: Values, layers: int) -> list[str]:
-    """Five layers over and over: two with a window, one without."""
+    """List the layers' types, five layers over and over: two with a window, one without."""
     pattern = (LINEAR, SLIDING, LINEAR, FULL, SLIDING)
     return [pattern[i % len(pattern)] for i in range(layers)]
 
@@ -37,7 +37,7 @@ NEMOTRON_TYPES = {"M": LINEAR, "*": FULL, "E": "moe", "-": "mlp"}
 
 
 def nemotron_layers(values: Values, layers: int) -> list[str]:
-    """One letter a layer."""
+    """List the layers' types, one letter a layer."""
     return [NEMOTRON_TYPES.get(letter, letter) for letter in values["hybrid_override_pattern"]]
 
 
@@ -47,13 +47,16 @@ def lfm2_layers(values: Values, layers: int) -> list[str]:
 
 
 def recurrent_gemma_layers(values: Values, layers: int) -> list[str]:
-    """The file's pattern, over and over."""
+    """List the layers' types by the file's pattern, over and over."""
     pattern = values["block_types"]
     return [LINEAR if pattern[i % len(pattern)] == "recurrent" else SLIDING for i in range(layers)]
 
 
 def only_scans(reader: Reading) -> None:
-    """A model of nothing but scans: its heads, or channels, are taken as the heads of the attention that it has not."""
+    """Read a model of nothing but scans.
+
+    Its heads, or channels, are taken as the heads of the attention that it has not.
+    """
     fields = reader.fields
     (mixer,) = fields["mixers"]
     sizes, number = mixer["sizes"], fields["num_hidden_layers"]
@@ -77,14 +80,17 @@ def jamba_rule(reader: Reading) -> None:
 
 
 def _factors(reader: Reading) -> None:
-    """Factors of one are none."""
+    """Drop factors of one, which change nothing."""
     for name in ("embedding_multiplier", "residual_multiplier"):
         if reader.fields.get(name) == 1.0:
             del reader.fields[name]
 
 
 def granite_rule(reader: Reading) -> None:
-    """Each layer has an MLP, which is a shared expert where there are others. Scores have a factor of their own."""
+    """Read Granite 4: each layer has an MLP, which is a shared expert where there are others.
+
+    Scores have a factor of their own.
+    """
     values, fields = reader.values, reader.fields
     _factors(reader)
     if values["logits_scaling"] != 1.0:
@@ -99,7 +105,7 @@ def granite_rule(reader: Reading) -> None:
 
 
 def bailing_rule(reader: Reading) -> None:
-    """Decays have a bound, unless that is switched off: a number that changes results only."""
+    """Read the decays' bound, unless it is switched off: a number that changes results only."""
     if reader.values["kda_safe_gate"]:
         reader.fields["particulars"] = [{"name": "kda_lower_bound", "value": reader.values["kda_lower_bound"]}]
 
@@ -111,7 +117,7 @@ def falcon_rule(reader: Reading) -> None:
 
 
 def nemotron_rule(reader: Reading) -> None:
-    """A layer has one of a scan, attention, an MLP or experts."""
+    """Read Nemotron-H: a layer has one of a scan, attention, an MLP or experts."""
     values, fields = reader.values, reader.fields
     listed = [
         OLDER_TYPES.get(kind, kind)
@@ -132,7 +138,7 @@ def lfm3_layers(values: Values, layers: int) -> list[str]:
 
 
 def lfm3_rule(reader: Reading) -> None:
-    """A gate for each head, where it is not switched off."""
+    """Read a gate for each head, where it is not switched off."""
     if reader.values["use_attention_gate"]:
         reader.fields["attention_gate"] = "head"
     if reader.fields.get("partial_rotary_factor", 1.0) != 1.0 and reader.fields.get("sliding_window"):
@@ -140,7 +146,7 @@ def lfm3_rule(reader: Reading) -> None:
 
 
 def lfm2_rule(reader: Reading) -> None:
-    """The MLP has two thirds of the stated width, times a factor, in whole multiples."""
+    """Read the MLP's width: two thirds of the stated one, times a factor, in whole multiples."""
     values = reader.values
     if not values["block_auto_adjust_ff_dim"]:
         return

@@ -13,7 +13,10 @@ from symconfig.descriptor.model import ModelDescriptor
 
 
 def _hunyuan_choices(reader: Reading) -> None:
-    """The first layer and every fourth from the second on have an indexer, where the file does not list them."""
+    """Choose the layers with an indexer, where the file does not list them.
+
+    They are the first and every fourth from the second on.
+    """
     layers, listed = reader.fields["num_hidden_layers"], reader.values["indexer_types"]
     if listed is None:
         listed = ["full" if index == 0 or (index - 1) % 4 == 0 else "shared" for index in range(layers)]
@@ -37,7 +40,7 @@ _HASHED = 3  # first layers that choose experts by the token's id
 
 
 def _deepseek_layers(values: Values, layers: int) -> list[str]:
-    """Two heavily compressed ones, then both kinds in turn; or as compress_ratios of the published files has them."""
+    """List the layers' types: two heavily compressed ones, then both kinds in turn; or by compress_ratios."""
     if (ratios := values["compress_ratios"]) is not None:
         return [_OF_RATIO.get(ratio, "") for ratio in ratios][:layers]
     return [_CHOSEN if index > 1 and index % 2 else _HEAVY for index in range(layers)]
@@ -60,7 +63,10 @@ def _attention(kind: str) -> Callable[[Values], dict[str, Any]]:
 
 
 def _deepseek(reader: Reading) -> None:
-    """Every layer has the window; rope turns a fraction, or a number of channels; the first layers' choice is fixed."""
+    """Read DeepSeek-V4: every layer has the window; rope turns a fraction or a number of channels.
+
+    First choices are fixed.
+    """
     values, fields = reader.values, reader.fields
     groups, heads, rates = values["o_groups"], fields["num_attention_heads"], values["compress_rates"] or {}
     if any(name not in _RATES or type(rate) is not int or rate < 1 for name, rate in rates.items()):

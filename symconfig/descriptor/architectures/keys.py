@@ -8,7 +8,7 @@ from typing import Any
 
 
 def words(text: str) -> frozenset[str]:
-    """The words of a text, as a set."""
+    """Split a text into the set of its words."""
     return frozenset(text.split())
 
 

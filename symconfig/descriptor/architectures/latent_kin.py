@@ -15,8 +15,10 @@ ROUTED_AS_V3 = {"scoring_func": ("sigmoid",), "moe_layer_freq": (1,), "topk_meth
 
 
 def _longcat(reader: Reading) -> None:
-    """Each layer of the class is two: attention and MLP twice, with experts beside the first MLP that join behind the
-    second."""
+    """Read LongCat: each layer of the class is two.
+
+    Attention and MLP come twice, with experts beside the first MLP that join behind the second.
+    """
     if reader.values["q_lora_rank"] is None:
         return reader.problem("LongCat's queries are low-rank", "q_lora_rank", got="null", need="a whole number")
     reader.fields["num_hidden_layers"] *= 2
@@ -29,7 +31,7 @@ def lengthened(rank: str) -> Callable[[Values], float]:
 
 
 def _minicpm3(reader: Reading) -> None:
-    """Scales by depth and width; a value's width follows from the hidden size where it is not given."""
+    """Read scales by depth and width; a value's width follows from the hidden size where it is not given."""
     values, fields = reader.values, reader.fields
     layers, hidden = fields["num_hidden_layers"], fields["hidden_size"]
     width = values["v_head_dim"]
@@ -42,7 +44,7 @@ def _minicpm3(reader: Reading) -> None:
 
 
 def _youtu(reader: Reading) -> None:
-    """Weights begin as wide as the hidden size says, where the file does not say it."""
+    """Read the weights' first spread: as wide as the hidden size says, where the file does not say it."""
     given = reader.values["initializer_range"]
     reader.fields["initializer_range"] = 2 / (5 * reader.fields["hidden_size"]) ** 0.5 if given is None else given
 

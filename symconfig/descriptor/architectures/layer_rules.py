@@ -12,28 +12,28 @@ def _types(sliding: list[bool]) -> list[str]:
 
 
 def all_sliding(values: Values, layers: int) -> list[str]:
-    """Every layer has the window, where there is one."""
+    """Give every layer the window, where there is one."""
     return _types([True] * layers)
 
 
 def qwen2(values: Values, layers: int) -> list[str]:
-    """With use_sliding_window, layers from max_window_layers on."""
+    """Give layers from max_window_layers on the window, with use_sliding_window."""
     return _types([bool(values["use_sliding_window"]) and i >= values["max_window_layers"] for i in range(layers)])
 
 
 def qwen2_moe(values: Values, layers: int) -> list[str]:
-    """With use_sliding_window, every other layer before max_window_layers."""
+    """Give every other layer before max_window_layers the window, with use_sliding_window."""
     on = bool(values["use_sliding_window"])
     return _types([on and i % 2 == 0 and i < values["max_window_layers"] for i in range(layers)])
 
 
 def qwen3_moe(values: Values, layers: int) -> list[str]:
-    """With use_sliding_window, every layer."""
+    """Give every layer the window, with use_sliding_window."""
     return _types([bool(values["use_sliding_window"])] * layers)
 
 
 def alternate(values: Values, layers: int) -> list[str]:
-    """Every other layer, the first one first."""
+    """Give every other layer the window, the first one first."""
     return every(2)(values, layers)
 
 

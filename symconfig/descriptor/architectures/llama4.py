@@ -12,7 +12,7 @@ from symconfig.descriptor.model import ModelDescriptor
 
 
 def _chunks(values: Values, layers: int) -> list[str]:
-    """Layers with rope see a chunk."""
+    """Give layers with rope a chunk."""
     listed, step = values["no_rope_layers"], values["no_rope_layer_interval"]
     if not isinstance(listed, list) or len(listed) != layers:  # by the step, or refused by the rule for rope
         listed = [(index + 1) % (step or 1) for index in range(layers)]
@@ -25,18 +25,21 @@ def _sparse(values: Values, layers: int) -> list[bool]:
 
 
 def _tuned(reader: Reading) -> None:
-    """Queries of layers without rope grow with their position, unless this is off. Older files have a number for on."""
+    """Read the growth of queries with their position on layers without rope, unless this is off.
+
+    Older files have a number for on.
+    """
     if reader.values["attn_temperature_tuning"] is None or reader.values["attn_temperature_tuning"]:
         particulars({"attn_scale": None, "floor_scale": None})(reader)
 
 
 def _listed(model: ModelDescriptor) -> Mapping[str, Any]:
-    """Layers with experts and with rope by lists, as the class saves them."""
-    said = {one.name: one.value for one in model.particulars}
+    """List layers with experts and with rope, as the class saves them."""
+    values = {one.name: one.value for one in model.particulars}
     turned = model.rope_layers or (True,) * model.num_hidden_layers
     return {
-        **said,
-        "attn_temperature_tuning": bool(said),
+        **values,
+        "attn_temperature_tuning": bool(values),
         "moe_layers": [index for index, moe in enumerate(model.moe_layers) if moe],
         "no_rope_layers": [int(one) for one in turned],
     }

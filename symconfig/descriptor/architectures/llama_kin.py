@@ -17,13 +17,13 @@ _QKV = {"attention_bias": ("qkv_bias",)}
 
 
 def smollm3(values: Values, layers: int) -> list[str]:
-    """With use_sliding_window, layers without rope."""
+    """Give layers without rope the window, with use_sliding_window."""
     listed = values["no_rope_layers"] or [(i + 1) % (values["no_rope_layer_interval"] or 1) for i in range(layers)]
     return [FULL if turns else SLIDING for turns in listed] if isinstance(listed, list) else [FULL] * layers
 
 
 def exaone4(values: Values, layers: int) -> list[str]:
-    """All but every n-th layer, or a word such as LLLG; none without a window."""
+    """Give all but every n-th layer the window, or by a word such as LLLG; none without a window."""
     pattern = values["sliding_window_pattern"]
     pattern = 4 if pattern is None else pattern
     if values["sliding_window"] is None or not pattern:
@@ -34,13 +34,13 @@ def exaone4(values: Values, layers: int) -> list[str]:
 
 
 def rope_if_window(reader: Reading) -> None:
-    """With a window, only layers that have it turn queries and keys."""
+    """Turn queries and keys only on layers with a window, where there is one."""
     if reader.values["sliding_window"] is not None:
         rope_with_window(reader)
 
 
 def exaone_pattern(reader: Reading) -> None:
-    """sliding_window_pattern is a number, a word of L and G, or null."""
+    """Read sliding_window_pattern: a number, a word of L and G, or null."""
     pattern = reader.values["sliding_window_pattern"]
     word = isinstance(pattern, str) and bool(pattern) and set(pattern) <= {"L", "G"}
     if not (pattern is None or word or (type(pattern) is int and pattern >= 0)):

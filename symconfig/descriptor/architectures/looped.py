@@ -11,12 +11,12 @@ _MLP = "mlp"  # a layer of the file that is the second half of the one before
 
 
 def _dory_layers(values: Values, layers: int) -> list[str]:
-    """All but every fourth layer of those held have a window."""
+    """Give all but every fourth layer of those held a window."""
     return [FULL if (i + 1) % 4 == 0 else SLIDING for i in range(layers)]
 
 
 def _dory(reader: Reading) -> None:
-    """The layers between the first and the last ones run in turns: each list of layers is unrolled."""
+    """Unroll each list of layers: those between the first and the last ones run in turns."""
     values, fields = reader.values, reader.fields
     listed = values["layer_types"] or ()
     halves = 2 if _MLP in listed else 1  # the class writes two layers for each of its own
@@ -43,9 +43,9 @@ def _dory_keys(model: ModelDescriptor) -> dict[str, Any]:
         return {}
     starts = [index for index, joins in enumerate(loop.joined) if joins]
     first, turns = starts[0], len(starts)
-    again = [index for index, kind in enumerate(model.kind_of_layer) if kind.again]
+    repeated = [index for index, kind in enumerate(model.kind_of_layer) if kind.again]
     inner = starts[1] - first if turns > 1 else max(loop.held) + 1 - first
-    held, last = max(loop.held) + 1, (len(loop.held) - 1 - again[-1]) if again else 0
+    held, last = max(loop.held) + 1, (len(loop.held) - 1 - repeated[-1]) if repeated else 0
     of = {held: SLIDING if slides else FULL for held, slides in zip(loop.held, model.sliding_layers, strict=True)}
     return {
         "num_hidden_layers": held,
@@ -58,7 +58,10 @@ def _dory_keys(model: ModelDescriptor) -> dict[str, Any]:
 
 
 def _hrm(reader: Reading) -> None:
-    """A low stack runs L_cycles times, then the high one once, and this H_cycles times; the last turns are trained."""
+    """Read HRM: a low stack runs L_cycles times, then the high one once, all H_cycles times.
+
+    The last turns are trained.
+    """
     values, fields = reader.values, reader.fields
     high, low, size = values["H_cycles"], values["L_cycles"], values["num_layers_per_stack"]
     size = size or fields["num_hidden_layers"]

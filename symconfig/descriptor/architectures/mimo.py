@@ -16,7 +16,7 @@ _TIMES = 2  # as many key/value heads have layers with a window
 
 
 def _layers(values: Values, layers: int) -> list[str]:
-    """The first layer, and then every sixth, have no window."""
+    """List the layers' types: the first layer, and then every sixth, have no window."""
     return [FULL if i == 0 or (i + 1) % 6 == 0 else SLIDING for i in range(layers)]
 
 
@@ -31,7 +31,7 @@ def _without_window(values: Values) -> Mapping[str, Any]:
 
 
 def _mimo(reader: Reading) -> None:
-    """The first layer is dense. Each kind of layer may turn another part of its heads."""
+    """Read MiMo, whose first layer is dense. Each kind of layer may turn another part of its heads."""
     fields, number = reader.fields, reader.fields["num_hidden_layers"]
     fields["num_key_value_heads"] = _TIMES * reader.values["num_key_value_heads"]
     if not reader.values["mlp_layer_types"]:

@@ -10,25 +10,25 @@ from symconfig.descriptor.model import ModelDescriptor
 
 
 def _layers(values: Values, layers: int) -> list[str]:
-    """All but the first of every few have a window."""
+    """Give all but the first of every few layers a window."""
     return [SLIDING if i % (values["global_attn_every_n_layers"] or 1) else FULL for i in range(layers)]
 
 
 def _modernbert(reader: Reading) -> None:
-    """local_attention counts the tokens on both sides of an encoder's; a decoder sees half of them."""
+    """Read local_attention, the tokens on both sides of an encoder's; a decoder sees half of them."""
     values, fields = reader.values, reader.fields
     number, both = fields["num_hidden_layers"], values["local_attention"]
     for name in ("sliding_window", "sliding_window_pattern"):
         fields.pop(name, None)
-    near = [kind == SLIDING for kind in values["layer_types"] or _layers(values, number)]
-    if not both or not any(near):
+    windowed = [kind == SLIDING for kind in values["layer_types"] or _layers(values, number)]
+    if not both or not any(windowed):
         return
     if type(both) is not int or both < 2:
         return reader.problem("out of range", "local_attention", got=repr(both), need="a whole number >= 2")
     fields["sliding_window"] = both // 2
     reader.key_of["sliding_window"] = "local_attention"
-    if not all(near):
-        fields["sliding_window_pattern"] = near
+    if not all(windowed):
+        fields["sliding_window_pattern"] = windowed
 
 
 def _keys(model: ModelDescriptor) -> dict[str, Any]:

@@ -30,8 +30,8 @@ _UNUSED = ("sliding_window", "use_sliding_window", "max_window_layers", "layer_t
 
 def _without_windows(kind: str) -> dict[str, Any]:
     """Return a family's defaults as Qwen3-VL's language model has them, without sliding windows."""
-    found = {key: value for key, value in defaults(kind).items() if key not in _UNUSED}
-    return found | {"max_position_embeddings": 128000, "rope_theta": 500000.0}
+    kept = {key: value for key, value in defaults(kind).items() if key not in _UNUSED}
+    return kept | {"max_position_embeddings": 128000, "rope_theta": 500000.0}
 
 
 _QWEN3_MOE = _without_windows("qwen3_moe") | {
@@ -61,7 +61,7 @@ ARCHITECTURES: dict[str, Architecture] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Around:
-    """What the file around a language model of some type says.
+    """The file around a language model of some type.
 
     text: that type; empty: as the families have it. tied: its tie_word_embeddings where it does not say it; ties: that
     of the language model's own section counts, too. flat: the language model may stand in no section of its own.

@@ -23,7 +23,10 @@ _LAYERDROP = {"layerdrop": "layerdrop leaves out whole layers at random, which i
 
 
 def falcon(reader: Reading) -> None:
-    """Key/value heads by generation; one norm for both branches, two, or one after the other; rope or ALiBi."""
+    """Read Falcon, whose key/value heads differ by generation.
+
+    It has one norm for both branches, two, or one after the other; rope or ALiBi.
+    """
     values, fields = reader.values, reader.fields
     new, heads = values["new_decoder_architecture"], fields["num_attention_heads"]
     grouped = values["num_kv_heads"] if values["num_kv_heads"] is not None else heads
@@ -43,7 +46,7 @@ def falcon(reader: Reading) -> None:
 
 
 def bloom(reader: Reading) -> None:
-    """ALiBi has no longest sequence; seq_length is what the model was trained with."""
+    """Read BLOOM: ALiBi has no longest sequence; seq_length is what the model was trained with."""
     length = reader.values["seq_length"]
     if type(length) is not int or length < 1:
         return reader.problem("wrong value", "seq_length", got=repr(length), need="a whole number")
@@ -61,7 +64,10 @@ _MPT_IDLE = ("attn_impl", "alibi_bias_max", "clip_qkv", "softmax_scale", "attn_p
 
 
 def mpt(reader: Reading) -> None:
-    """attn_config holds what of attention may differ; only the dropout of what sublayers add is read from it."""
+    """Read attn_config, which holds what of attention may differ.
+
+    Only the dropout of what sublayers add is read from it.
+    """
     section = reader.values["attn_config"]
     if section is None:
         return
@@ -82,7 +88,7 @@ def mpt(reader: Reading) -> None:
 
 
 def opt(reader: Reading) -> None:
-    """Norms stand before sublayers, or after their sums; the embedding may not be narrower than the model."""
+    """Read OPT: norms stand before sublayers, or after their sums; the embedding may not be narrower than the model."""
     values, fields = reader.values, reader.fields
     narrow = values["word_embed_proj_dim"]
     if narrow not in (None, fields["hidden_size"]):
@@ -95,12 +101,12 @@ def opt(reader: Reading) -> None:
 
 
 def scaled(reader: Reading) -> None:
-    """scale_embedding multiplies embeddings by the root of the model's width."""
+    """Read scale_embedding, which multiplies embeddings by the root of the model's width."""
     reader.fields["scale_embeddings"] = reader.values["scale_embedding"]
 
 
 def gpt_neo(reader: Reading) -> None:
-    """attention_types lists kinds and how often they come, as [[["global", "local"], 12]]; local layers have a window.
+    """Read attention_types, kinds with counts, as [[["global", "local"], 12]]; local layers have a window.
 
     Without it every other layer is local, the first one global.
     """
@@ -120,7 +126,7 @@ def gpt_neo(reader: Reading) -> None:
 
 
 def _openai(reader: Reading) -> None:
-    """Its "gelu" is the one by tanh (modeling_openai.py, ACT_FNS)."""
+    """Read GPT-1, whose "gelu" is the one by tanh (modeling_openai.py, ACT_FNS)."""
     four_times_hidden(reader)
     if reader.fields.get("hidden_act") == "gelu":
         reader.fields["hidden_act"] = "gelu_tanh"

@@ -11,7 +11,7 @@ Steps = list[dict[str, Any]]
 
 
 class Unfit(ValueError):
-    """Raised with what is wrong, and the key that says it, where sizes cannot go together."""
+    """Raised for sizes that cannot go together, with what is wrong, and the key that has it."""
 
     def __init__(self, key: str, what: str) -> None:
         super().__init__(what)
@@ -56,10 +56,10 @@ _OUT = "out_hidden_size"
 
 def qwen3(tower: Values, around: Values, out: int) -> dict[str, Any]:
     """Return Qwen3-VL's merger, and those of the layers whose patches go deeper."""
-    found = qwen("layernorm")(tower, around, out)
+    fields = qwen("layernorm")(tower, around, out)
     if tower.get("deepstack_visual_indexes"):
-        found["deepstack"] = _merger("layernorm", _wide(tower), tower[_OUT], joined=True)
-    return found
+        fields["deepstack"] = _merger("layernorm", _wide(tower), tower[_OUT], joined=True)
+    return fields
 
 
 def glm(tower: Values, around: Values, out: int) -> dict[str, Any]:

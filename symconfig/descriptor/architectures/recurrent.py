@@ -16,7 +16,10 @@ def _wkv(values: Values) -> dict[str, Any]:
 
 
 def _rwkv(reader: Reading) -> None:
-    """Channels are taken as the heads that it has not; the MLP is four times as wide where no width is given."""
+    """Read RWKV: channels are taken as the heads that it has not.
+
+    The MLP is four times as wide where no width is given.
+    """
     fields = reader.fields
     width = reader.values["attention_hidden_size"] or fields["hidden_size"]
     fields |= {"num_attention_heads": width, "num_key_value_heads": width, "head_dim": 1}

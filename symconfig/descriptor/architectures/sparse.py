@@ -18,7 +18,7 @@ _LETTERS = {"F": "full", "S": "shared"}
 
 
 def _shared_choices(reader: Reading) -> None:
-    """indexer_types names each layer full or shared; older files have a pattern, or a step with an offset."""
+    """Read indexer_types, which names each layer full or shared; older files have a pattern, or step and offset."""
     values, layers = reader.values, reader.fields["num_hidden_layers"]
     listed: Any = values["indexer_types"] or values["index_topk_pattern"]
     if listed is None:
@@ -48,7 +48,7 @@ _OF_BLOCKS = {
 
 
 def _blocks_of_keys(values: Values) -> Mapping[str, Any]:
-    """The mixer of layers whose indexer chooses blocks of keys."""
+    """Return the mixer of layers whose indexer chooses blocks of keys."""
     section = values["sparse_attention_config"] or {}
     given: list[Any] = [section.get(older, values[key]) for key, older in _OF_BLOCKS.items()]
     heads, width, run, runs = given
@@ -57,13 +57,13 @@ def _blocks_of_keys(values: Values) -> Mapping[str, Any]:
 
 
 def _minimax_m3_layers(values: Values, layers: int) -> list[str]:
-    """A 1 for each sparse layer in the published file's section; none without it."""
+    """List the layers' types: a 1 for each sparse layer in the published file's section; none without it."""
     listed = (values["sparse_attention_config"] or {}).get("sparse_attention_freq") or [0] * layers
     return [_BLOCKS if one else FULL for one in listed]
 
 
 def _minimax_m3(reader: Reading) -> None:
-    """The published file has a 1 for each layer with experts, and lists of layers as long as there are layers."""
+    """Read MiniMax-M3: published files have a 1 for each layer with experts, and lists as long as there are layers."""
     layers, freq = reader.fields["num_hidden_layers"], reader.values["moe_layer_freq"]
     section = (reader.values["sparse_attention_config"] or {}).get("sparse_attention_freq")
     for key, listed in (("moe_layer_freq", freq), ("sparse_attention_config", section)):
@@ -75,11 +75,11 @@ def _minimax_m3(reader: Reading) -> None:
 
 def _minimax_m3_keys(model: ModelDescriptor) -> Mapping[str, Any]:
     """Return the sizes of the indexer, and the types of layers."""
-    found = next((mixer.sizes for mixer in model.mixers if mixer.block == POOLED_ATTENTION), None)
-    if found is None:
+    pooled = next((mixer.sizes for mixer in model.mixers if mixer.block == POOLED_ATTENTION), None)
+    if pooled is None:
         return {}
-    run, types = found["compress_rate"], [FULL if kind.attends else _BLOCKS for kind in model.kind_of_layer]
-    sizes = (found["indexer_n_heads"], found["indexer_head_dim"], run, found["indexer_budget"] // run)
+    run, types = pooled["compress_rate"], [FULL if kind.attends else _BLOCKS for kind in model.kind_of_layer]
+    sizes = (pooled["indexer_n_heads"], pooled["indexer_head_dim"], run, pooled["indexer_budget"] // run)
     return {**dict(zip(_OF_BLOCKS, sizes, strict=True)), "layer_types": types}
 
 

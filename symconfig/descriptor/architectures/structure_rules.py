@@ -55,7 +55,7 @@ def attention_scale(key: str = "attention_multiplier") -> Rule:
 
 
 def rope_with_window(reader: Reading) -> None:
-    """Only layers with a window turn queries and keys; where no layer has one, none does."""
+    """Turn queries and keys only on layers with a window; where no layer has one, none does."""
     fields = reader.fields
     if "sliding_window" not in fields:
         fields["position"] = "none"
@@ -64,7 +64,7 @@ def rope_with_window(reader: Reading) -> None:
 
 
 def rope_by_layer(reader: Reading) -> None:
-    """no_rope_layers has a 1 for each layer with rope; without it, every n-th layer has none."""
+    """Read no_rope_layers, a 1 for each layer with rope; without it, every n-th layer has none."""
     layers, listed = reader.fields["num_hidden_layers"], reader.values["no_rope_layers"]
     every = reader.values["no_rope_layer_interval"]
     if listed is None or listed == []:
@@ -96,17 +96,17 @@ def rotary_channels(key: str = "rotary_dim") -> Rule:
 
 
 def one_or_all_heads(reader: Reading) -> None:
-    """multi_query: one key and value for all heads, else one for each."""
+    """Read multi_query: one key and value for all heads, else one for each."""
     reader.fields["num_key_value_heads"] = 1 if reader.values["multi_query"] else reader.fields["num_attention_heads"]
 
 
 def four_times_hidden(reader: Reading) -> None:
-    """The MLP is four times as wide as the model, whatever the file says of it."""
+    """Set the MLP's width to four times the model's, whatever the file says of it."""
     reader.fields["intermediate_size"] = 4 * reader.fields["hidden_size"]
 
 
 def heads_fill_hidden(reader: Reading) -> None:
-    """The output projection reads hidden_size channels, so heads are as wide together."""
+    """Demand heads that are together as wide as the model: the output projection reads hidden_size channels."""
     fields = reader.fields
     heads, width = fields["num_attention_heads"], fields.get("head_dim")
     if width is not None and heads * width != fields["hidden_size"]:

@@ -17,7 +17,7 @@ from symconfig.descriptor.architectures.projectors import Values
 
 @dataclass(frozen=True, slots=True)
 class Tower:
-    """How one kind of `vision_config` is read. Keys are config.json's, names the descriptor's.
+    """A table by which one kind of `vision_config` is read. Keys are config.json's, names the descriptor's.
 
     fields: what the class fixes. derived: what follows from several keys. only: understood with these values only.
     """
@@ -33,7 +33,7 @@ class Tower:
 
 @dataclass(frozen=True, slots=True)
 class Multimodal:
-    """How a multimodal `config.json` is read around its sections.
+    """A table by which a multimodal `config.json` is read around its sections.
 
     towers: by the model_type of its vision_config; usual: where that says none. defaults: of the keys around the
     sections that matter. noted: what to say of a key's value. projector: from the tower's values, those around it, and

@@ -30,7 +30,7 @@ def _flint(values: Values, layers: int) -> list[str]:
 
 
 def _laguna(reader: Reading) -> None:
-    """A gate for each head or each channel; heads by layer, which must be alike."""
+    """Read Laguna: a gate for each head or each channel; heads by layer, which must be alike."""
     heads, fields = reader.values["num_attention_heads_per_layer"], reader.fields
     if heads is not None and (
         not isinstance(heads, list) or any(one != fields["num_attention_heads"] for one in heads)
@@ -52,7 +52,7 @@ def _gating(model: ModelDescriptor) -> Mapping[str, Any]:
 
 
 def _prefixed(values: Values, layers: int) -> list[str]:
-    """Dense layers at the front and those with experts behind them each have a step of their own."""
+    """List the layers' types: dense layers at the front and those with experts behind each have a step of their own."""
     front, ahead, behind = (
         values[key]
         for key in ("first_k_dense_replace", "prefix_dense_sliding_window_pattern", "sliding_window_pattern")
@@ -62,7 +62,7 @@ def _prefixed(values: Values, layers: int) -> list[str]:
 
 
 def _cohere(reader: Reading) -> None:
-    """RMSNorm where its epsilon is given; rope where there is a window, and on dense layers that have none by plan."""
+    """Read Cohere: RMSNorm where its epsilon is given; rope with a window, and on dense layers without one by plan."""
     values, fields = reader.values, reader.fields
     fields["intermediate_size"] = values["prefix_dense_intermediate_size"] or values["intermediate_size"]
     if values["rms_norm_eps"] is not None:

@@ -26,7 +26,7 @@ def _zamba2_layers(values: Values, layers: int) -> list[str]:
 
 
 def _selective(values: Values) -> dict[str, Any]:
-    """Mamba's heads cut its weights, and change no count."""
+    """Read the block of Zamba: Mamba's heads cut its weights, and change no count."""
     return blocks.jamba({**values, "mamba_dt_rank": values["mamba_dt_rank"]}) | {
         "switches": [
             *(["conv_bias"] if values["mamba_conv_bias"] else []),
@@ -61,7 +61,7 @@ def _listed(reader: Reading, rule: Any) -> list[bool]:
 
 
 def _shared(reader: Reading, calls: list[bool], mixer: dict[str, Any]) -> None:
-    """All layers have the state space and no MLP; heads are as wide together as stream and embedding."""
+    """Read the shared block: all layers have the state space and no MLP; heads are as wide as stream and embedding."""
     fields = reader.fields
     if 2 * fields["hidden_size"] % fields["num_attention_heads"]:
         need = "a divisor of twice hidden_size"

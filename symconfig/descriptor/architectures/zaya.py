@@ -17,7 +17,7 @@ def _layers(values: Values, layers: int) -> list[str]:
 
 
 def _zaya(reader: Reading) -> None:
-    """Layers may have a window; the convolutions' lengths are one fact; one expert gives nothing."""
+    """Read Zaya: layers may have a window; the convolutions' lengths are one fact; one expert gives nothing."""
     values, fields = reader.values, reader.fields
     types = values["layer_types"] or []
     window = [kind == _WINDOW for kind in types]

@@ -38,7 +38,7 @@ class Count:
 
 
 def counts(reading: Reading, nodes: Nodes) -> Iterator[Count]:
-    """Each number that is known, of the launchers' own words and of the scheduler's comments."""
+    """Yield each number that is known, of the launchers' own words and of the scheduler's comments."""
     yield from _launched(reading.launcher, nodes)
     starts = _starters(reading.launcher)
     for option, word in reading.scheduler.items():
@@ -48,7 +48,7 @@ def counts(reading: Reading, nodes: Nodes) -> Iterator[Count]:
 
 
 def _starters(launcher: Sequence[Word]) -> list[str]:
-    """Launchers that start the processes of a node themselves."""
+    """Return the launchers that start the processes of a node themselves."""
     return [name for word in launcher if (name := basename(word.text)) in LAUNCHERS and name not in _OUTER]
 
 
@@ -76,7 +76,9 @@ def _launched(launcher: Sequence[Word], nodes: Nodes) -> Iterator[Count]:
 
 
 def _number(table: Mapping[str, str], key: str, nodes: Nodes, outer: bool) -> int | None:
-    """outer: another launcher starts the processes of each node, and this one starts that: a task a node."""
+    """Return a number of a launcher. outer: another launcher starts the processes of each node, and this one starts
+    that: a task a node.
+    """
     kind = table.get(key)
     if outer and key in _TASKS:
         return 1 if kind == "per_node" else nodes.count
@@ -84,7 +86,7 @@ def _number(table: Mapping[str, str], key: str, nodes: Nodes, outer: bool) -> in
 
 
 def _count(at: int | str, option: str, word: Word, length: int, number: int) -> Iterator[Count]:
-    """length: of the value, at the word's end; of `gpu:h100:8` the digits count."""
+    """Yield a count. length: of the value, at the word's end; of `gpu:h100:8` the digits count."""
     value = word.text[len(word.text) - length :]
     match = re.fullmatch(r"(gpu:(?:\w+:)?)?(\d+)", value)
     if word.unknown is None and match is not None:
@@ -93,7 +95,7 @@ def _count(at: int | str, option: str, word: Word, length: int, number: int) -> 
 
 
 def _tail(pieces: tuple[Piece, ...], length: int) -> tuple[Piece, ...]:
-    """The last `length` characters; of a literal that holds more, its end."""
+    """Return the last `length` characters; of a literal that holds more, its end."""
     last = pieces[-1]
     if last.place is None or len(last.text) <= length:
         return pieces[-1:]
@@ -102,7 +104,7 @@ def _tail(pieces: tuple[Piece, ...], length: int) -> tuple[Piece, ...]:
 
 
 def counted(progress: Progress, nodes: Nodes) -> Progress:
-    """All numbers at once, so that those which hang together stay together."""
+    """Change all numbers at once, so that those which hang together stay together."""
     draft = progress.draft
     reading = draft.reading
     wrong = [count for each in (reading, *reading.runs) for count in counts(each, nodes) if not count.right]
@@ -142,13 +144,15 @@ def _literally(draft: Draft, wrong: Iterable[Count], goal: Said) -> Draft | None
 
 
 def _following(draft: Draft, wrong: Iterable[Count], goal: Said) -> Draft | None:
-    """Programs beside the training may hang on the number of nodes, as one that reads so many lines of a host file."""
+    """Return the draft where programs beside the training hang on the number of nodes, as one that reads so many lines
+    of a host file.
+    """
     free = replace(_own(goal), others=())
     return draft.tried([_literals(wrong, draft)], lambda said: replace(_own(said), others=()) == free)
 
 
 def _at_use(draft: Draft, wrong: Sequence[Count], goal: Said) -> Draft | None:
-    """Where the words stand, unless the scheduler's own number is one of them through a variable."""
+    """Change counts where the words stand, unless the scheduler's own number is one of them through a variable."""
     if any(
         any(name.startswith(_FOLLOWS) for piece in count.word.pieces for name in piece.variables) for count in wrong
     ):
@@ -168,7 +172,7 @@ def _last(ways: Iterator[tuple[Edit, ...]]) -> tuple[Edit, ...]:
 
 
 def _literals(wrong: Iterable[Count], draft: Draft) -> tuple[Edit, ...]:
-    """Each where its digits stand, once; nothing where one of them stands nowhere."""
+    """Return each literal where its digits stand, once; nothing where one of them stands nowhere."""
     found: dict[Edit, None] = {}
     for count in wrong:
         place = count.word.pieces[-1].place
@@ -179,6 +183,6 @@ def _literals(wrong: Iterable[Count], draft: Draft) -> tuple[Edit, ...]:
 
 
 def _own(said: Said) -> Said:
-    """Less what the scheduler sets itself."""
+    """Return the configuration less what the scheduler sets itself."""
     environment = tuple(item for item in said.environment if not item[0].startswith(_FOLLOWS))
     return replace(said, environment=environment, runs=tuple(map(_own, said.runs)))

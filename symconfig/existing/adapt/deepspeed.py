@@ -76,7 +76,7 @@ class KeyWish:
 
 
 def adapt(draft: Draft, plan: Plan) -> Progress:
-    """Every change that can be made. Raises InputError where there is no JSON, or the model is another one."""
+    """Make every change that can be made. Raises InputError where there is no JSON, or the model is another one."""
     reading = draft.reading
     if reading.deepspeed is None:
         raise InputError(_no_json(reading))
@@ -130,7 +130,7 @@ def audited(progress: Progress, original: Reading, plan: Plan) -> tuple[Progress
 
 
 def original(reading: Reading, plan: Plan) -> Run:
-    """The configuration in the planner's terms. Raises InputError."""
+    """Return the configuration in the planner's terms. Raises InputError."""
     asked = _asked(plan)
     return run(reading, plan.cluster, replace(asked, gpus=reading.world.gpus or asked.gpus))
 
@@ -149,7 +149,9 @@ def _asked(plan: Plan) -> Asked:
 
 
 def _recompute(progress: Progress, plan: Plan) -> Progress:
-    """The training program decides it, not the JSON; of programs only the one of our own templates is known well."""
+    """Say that the training program decides recompute, not the JSON; of programs only the one of our own templates is
+    known well.
+    """
     recompute, reading = plan.best.options.recompute, progress.draft.reading
     full = recompute.granularity == "full"
     now = "0" if not full else str(recompute.num_layers) if recompute.method == "block" else "-1"
@@ -165,7 +167,9 @@ def _recompute(progress: Progress, plan: Plan) -> Progress:
 
 
 def _differing(reading: Reading, plan: Plan) -> Sequence[Keys]:
-    """Keys that mean something else than the plan; all of them where the configuration means nothing as it is."""
+    """Return the keys that mean something else than the plan; all of them where the configuration means nothing as it
+    is.
+    """
     best = plan.best
     try:
         have = run(reading, plan.cluster, _asked(plan))
@@ -227,7 +231,7 @@ def _granted(progress: Progress, wish: KeyWish) -> Progress:
 
 
 def _where(tree: Tree, path: KeyPath) -> Place:
-    """The key's own place, or that of the section that would hold it."""
+    """Return the key's own place, or that of the section that would hold it."""
     size = next(size for size in range(len(path), -1, -1) if path[:size] in tree.spans)
     span = tree.spans[path[:size]]
     return span.key or span.value
@@ -249,7 +253,7 @@ def _ways(tree: Tree, wish: KeyWish) -> Iterator[tuple[Edit, ...]]:
 
 
 def _with(data: Any, wish: KeyWish) -> Any:
-    """The data with the wish in it. A section that loses its only key goes with it."""
+    """Put the wish into the data. A section that loses its only key goes with it."""
     done = copy.deepcopy(data)
     inner: Any = done
     parents: list[tuple[Any, str | int]] = []
@@ -266,7 +270,7 @@ def _with(data: Any, wish: KeyWish) -> Any:
 
 
 def _argument(progress: Progress, wish: KeyWish) -> Progress:
-    """What is "auto" the training program's own argument says; what it derives from others needs no words."""
+    """Set what is "auto" by the training program's own argument; what it derives from others needs no words."""
     reading = progress.draft.reading
     if wish.path not in trainer.ARGUMENTS or wish.now is None:
         return progress

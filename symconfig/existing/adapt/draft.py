@@ -16,7 +16,7 @@ Reader = Callable[[Mapping[str, bytes]], Reading]
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """All that a configuration says, without where: what an edit may change, and what it may not.
+    """A configuration's whole meaning, without where it is said: what an edit may change, and what it may not.
 
     runs: of the same program with the same degrees and batch, which change alike. others: all else that the script
     starts.
@@ -45,21 +45,21 @@ class Said:
         )
 
     def setting(self, index: int, values: Sequence[str] | None) -> Self:
-        """With other values for this option, or without it."""
+        """Return the configuration with other values for this option, or without it."""
         old = self.settings[index]
         again = self.settings[: index + 1].count(old) - 1
         mine = replace(self, settings=_other(self.settings, index, values))
         return replace(mine, runs=tuple(run._alike(old, again, values) for run in self.runs))
 
     def _alike(self, old: tuple[str, tuple[str, ...]], again: int, values: Sequence[str] | None) -> Self:
-        """As another run, where the option says the same."""
+        """Change another run alike, where the option says the same."""
         places = [index for index, each in enumerate(self.settings) if each == old]
         if again >= len(places):
             return self
         return replace(self, settings=_other(self.settings, places[again], values))
 
     def launched(self, index: int, now: str) -> Self:
-        """With another word of the launcher."""
+        """Return the configuration with another word of the launcher."""
         old = self.launcher[index]
         runs = (
             replace(
@@ -71,7 +71,7 @@ class Said:
         return replace(self, launcher=(*self.launcher[:index], now, *self.launcher[index + 1 :]), runs=tuple(runs))
 
     def exported(self, name: str, value: str) -> Self:
-        """With this variable for all runs, wherever it is given."""
+        """Return the configuration with this variable for all runs, wherever it is given."""
         environment = {**dict(self.environment), name: value}
         launcher = (f"{name}={value}" if word.startswith(f"{name}=") else word for word in self.launcher)
         return replace(
@@ -82,17 +82,17 @@ class Said:
         )
 
     def without(self, name: str) -> Self:
-        """Without this variable, in all runs."""
+        """Return the configuration without this variable, in all runs."""
         environment = tuple(item for item in self.environment if item[0] != name)
         return replace(self, environment=environment, runs=tuple(run.without(name) for run in self.runs))
 
     def configured(self, data: Any) -> Self:
-        """With this DeepSpeed configuration for all runs that had the same."""
+        """Return the configuration with this DeepSpeed configuration for all runs that had the same."""
         runs = (run.configured(data) if run.deepspeed == self.deepspeed else run for run in self.runs)
         return replace(self, deepspeed=data, runs=tuple(runs))
 
     def gained(self, name: str, values: Sequence[str], after: Self) -> bool:
-        """Whether `after` says the same and this option once more, wherever it stands, in every run."""
+        """Tell whether `after` says the same and this option once more, wherever it stands, in every run."""
         new = name, tuple(values)
         if len(self.runs) != len(after.runs) or not all(
             run.gained(name, values, now) for run, now in zip(self.runs, after.runs, strict=True)
@@ -134,7 +134,7 @@ class Draft:
         return Said.by(self.reading)
 
     def tried(self, attempts: Iterable[Sequence[Edit]], right: Callable[[Said], bool]) -> Draft | None:
-        """After the first of these edits that leaves a configuration that says what is `right`; None: none does."""
+        """Try edits, and keep the first that leaves a configuration that says what is `right`; None: none does."""
         for edits in attempts:
             after = self._after(edits)
             if after is not None and right(after.said):

@@ -146,7 +146,7 @@ class Wish:
 
 
 def wishes(now: Namespace, wanted: Namespace, families: Collection[Family]) -> list[Wish]:
-    """What these families have to say otherwise: values first, then what is missing, then what has to go.
+    """Return what these families have to say otherwise: values first, then what is missing, then what has to go.
 
     So a new option is put beside the old one of its family before that leaves.
     """
@@ -155,12 +155,12 @@ def wishes(now: Namespace, wanted: Namespace, families: Collection[Family]) -> l
 
 
 def unequal(now: Namespace, wanted: Namespace) -> list[Family]:
-    """Families of which some value differs, whatever it means."""
+    """Return the families of which some value differs, whatever it means."""
     return [family for family in FAMILIES if any(_wishes(now, wanted, family))]
 
 
 def having(names: Namespace, dest: str) -> Setting | None:
-    """The option that gives it, or that would if its value were one; of several the last."""
+    """Return the option that gives it, or that would if its value were one; of several the last."""
     flags = names.table.flags
     return names.setting(dest) or next(
         (setting for setting in reversed(names.settings) if setting.name in flags and flags[setting.name].dest == dest),
@@ -180,8 +180,10 @@ def _wishes(now: Namespace, wanted: Namespace, family: Family) -> Iterator[Wish]
 
 
 def neighbours(dest: str, sections: bool = False, families: Sequence[Family] = FAMILIES) -> tuple[str, ...]:
-    """Destinations beside which an option of this one belongs, the nearest first: its family's, then those of the
-    families before it, then those after; of a file with sections those in the same only. families: all, in order."""
+    """Return the destinations beside which an option of this one belongs, the nearest first: its family's, then those
+    of the families before it, then those after; of a file with sections those in the same only. families: all, in
+    order.
+    """
     at = next(index for index, family in enumerate(families) if dest in family.dests)
     mine = families[at].dests
     own = mine.index(dest)
@@ -195,8 +197,9 @@ def neighbours(dest: str, sections: bool = False, families: Sequence[Family] = F
 
 
 def in_their_way(wanted: Sequence[Setting], now: Namespace) -> tuple[Setting, ...]:
-    """The plan's options with the virtual stages said as this configuration says them: by their layers, where it
-    counts those and they are whole."""
+    """Return the plan's options with the virtual stages said as this configuration says them: by their layers, where it
+    counts those and they are whole.
+    """
     named = {setting.name: setting for setting in wanted}
     stages = named.get(BY_RANK)
     layers, pp = now["num_layers"], named.get("--pipeline-model-parallel-size")
@@ -211,6 +214,6 @@ def in_their_way(wanted: Sequence[Setting], now: Namespace) -> tuple[Setting, ..
 
 
 def said(name: str, values: Sequence[str], like: Setting) -> Setting:
-    """Another option in the place of this one."""
+    """Return another option in the place of this one."""
     words = tuple(Word((Piece(text),), like.place) for text in values)
     return Setting(name, name, words, like.place)

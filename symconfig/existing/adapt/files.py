@@ -24,9 +24,10 @@ from symconfig.plans.plan import Plan
 def adapted(
     source: str, plan: Plan, variables: Mapping[str, str], extra: Sequence[str] = (), harmless: Sequence[str] = ()
 ) -> Adapted:
-    """source: a path, or a line of arguments. variables, extra: what the script would find in its environment, and be
-    given. harmless: files that cannot be read and change nothing. Raises InputError where it cannot be read, is of
-    another model or framework than the plan."""
+    """Adapt a configuration. source: a path, or a line of arguments. variables, extra: what the script would find in
+    its environment, and be given. harmless: files that cannot be read and change nothing. Raises InputError where it
+    cannot be read, is of another model or framework than the plan.
+    """
 
     draft, side = opened(source, variables, extra, harmless), _side(plan)
     reading = draft.reading
@@ -63,13 +64,14 @@ def placed(draft: Draft, plan: Plan) -> Progress:
 
 
 def was(reading: Reading, plan: Plan) -> Run:
-    """A configuration as it was, in the planner's terms; what it hides is taken to be as in the plan. Raises InputError
-    for one that means nothing."""
+    """Return a configuration as it was, in the planner's terms; what it hides is taken to be as in the plan. Raises
+    InputError for one that means nothing.
+    """
     return _side(plan).original(reading, plan)
 
 
 class _Side(Protocol):
-    """How a framework's configurations are adapted: a module."""
+    """A framework's way to adapt configurations: a module."""
 
     def adapt(self, draft: Draft, plan: Plan) -> Progress: ...
     def audited(self, progress: Progress, original: Reading, plan: Plan) -> tuple[Progress, tuple[Flaw, ...]]: ...
@@ -92,7 +94,7 @@ def _stale(before: Reading, progress: Progress, plan: Plan) -> tuple[Stale, ...]
 
 
 def _check_megatron(reading: Reading) -> None:
-    """Raises InputError where not Megatron-LM's options alone say how it runs."""
+    """Raise InputError where not Megatron-LM's options alone say how it runs."""
     if reading.deepspeed is None and not reading.json_alone:
         return
     file = reading.deepspeed.text.file if reading.deepspeed is not None else reading.file

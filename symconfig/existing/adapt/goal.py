@@ -57,13 +57,15 @@ class Goal:
         return None if flag is None else flag.dest
 
     def known(self, reading: Reading, hidden: Sequence[Hidden]) -> Namespace:
-        """The configuration with the plan's own words in place of what is hidden."""
+        """Return the configuration with the plan's own words in place of what is hidden."""
         dests = {item.dest for item in hidden}
         mine = [setting for setting in reading.settings if self.dest(setting) not in dests]
         return Namespace([*mine, *(each for each in self.settings if self.dest(each) in dests)], self.table)
 
     def hidden(self, reading: Reading) -> tuple[Hidden, ...]:
-        """Decided options without a known value, and those that something not understood may give as well."""
+        """Return the decided options without a known value, and those that something not understood may give as
+        well.
+        """
         found = []
         for setting in reading.settings:
             flag = self.table.flags.get(setting.name)
@@ -89,8 +91,9 @@ class Goal:
         return Hidden(dest, Unplaced(said.name, " ".join(word.text for word in said.values), why, place))
 
     def differing(self, names: Namespace, gpus: int) -> list[Family]:
-        """Families that mean something else than the plan. Where the options mean nothing together, as degrees that do
-        not divide the GPUs, only their values can be compared."""
+        """Return the families that mean something else than the plan. Where the options mean nothing together, as
+        degrees that do not divide the GPUs, only their values can be compared.
+        """
         goal = self.meaning(self.wanted, self.gpus)
         try:
             have = self.meaning(names, gpus)
@@ -110,7 +113,7 @@ class Goal:
 
 
 def _cut_off(setting: Setting, reading: Reading) -> str | None:
-    """Why something stands between the option's last known word and the next one, that may be values of it."""
+    """Say why something stands between the option's last known word and the next one, that may be values of it."""
     text = next((text for text in reading.texts if text.file == setting.place.file), None)
     for item in reading.unread if text is not None else ():
         behind = item.place.file == setting.place.file and item.place.start >= setting.place.end
@@ -122,7 +125,7 @@ def _cut_off(setting: Setting, reading: Reading) -> str | None:
 
 
 def _settings(plan: Plan) -> tuple[Setting, ...]:
-    """The plan's options as a configuration of its own."""
+    """Return the plan's options as a configuration of its own."""
     place = Text("plan.json", b"").place(0, 0)
     return tuple(_setting(option, place) for group in megatron.groups(plan) for option in group.options)
 

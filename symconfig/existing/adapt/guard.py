@@ -12,12 +12,12 @@ from symconfig.existing.launch.text import Edit, Place
 
 
 def checks(draft: Draft) -> frozenset[str]:
-    """What is written of the conditions under which the script stops now."""
+    """Return what is written of the conditions under which the script stops now."""
     return frozenset(_source(draft, check) for check in draft.reading.stops)
 
 
 def moved(progress: Progress, before: frozenset[str], was: str, now: str) -> Progress:
-    """The number in each new check, where it stands there once; else it is said that the script stops.
+    """Change the number in each new check, where it stands there once; else it is said that the script stops.
 
     before: checks that did not pass with the numbers that were there either.
     """
@@ -50,5 +50,5 @@ def _moved(progress: Progress, check: Place, was: str, now: str) -> Progress:
 
 
 def _comparable(said: Said) -> Said:
-    """Less the commands of the check itself."""
+    """Return the configuration less the commands of the check itself."""
     return replace(said, others=())

@@ -19,7 +19,7 @@ from symconfig.render import megatron, summary
 
 
 def numbers(progress: Progress, plan: Plan) -> Progress:
-    """As many GPUs as the plan is for, where the launcher says a number."""
+    """Set as many GPUs as the plan is for, where the launcher says a number."""
     world, wanted = progress.draft.reading.world, plan.best.parallel.world_size
     nodes = summary.nodes(plan)
     if world.gpus == wanted:
@@ -46,7 +46,7 @@ def numbers(progress: Progress, plan: Plan) -> Progress:
 
 
 def _sections(progress: Progress) -> tuple[Word, ...]:
-    """The words of a trainer's section of YAML or of overrides, which say nodes, then GPUs of each."""
+    """Return the words of a trainer's section of YAML or of overrides, which say nodes, then GPUs of each."""
     reading = progress.draft.reading
     return reading.world.said if not reading.launcher and len(reading.world.said) == 2 else ()
 
@@ -63,7 +63,7 @@ def _section(progress: Progress, word: Word, number: int) -> Progress:
 
 
 def variables(progress: Progress, plan: Plan) -> Progress:
-    """Those without which the plan does not start or is wrong; the others are the user's own choice."""
+    """Return the variables without which the plan does not start or is wrong; the others are the user's own choice."""
     for row in environment.variables(plan, megatron.version(plan)):
         if not row.forced:
             continue
@@ -78,7 +78,9 @@ def variables(progress: Progress, plan: Plan) -> Progress:
 
 
 def _exported(progress: Progress, row: environment.Variable) -> Progress:
-    """A line for it behind another that exports, where the file changes anyway; else a person may have it elsewhere."""
+    """Add a line for a variable behind another that exports, where the file changes anyway; else a person may have it
+    elsewhere.
+    """
     draft = progress.draft
     before = draft.said
     goal = before.exported(row.name, row.value)
@@ -90,7 +92,7 @@ def _exported(progress: Progress, row: environment.Variable) -> Progress:
 
 
 def _export_lines(draft: Draft, line: str) -> Iterator[tuple[Edit, ...]]:
-    """The line behind each one-line export, the last first."""
+    """Yield the line behind each one-line export, the last first."""
     places = (_written(word) for word in draft.reading.environment.values())
     for place in sorted((place for place in places if place.file in draft.texts), reverse=True):
         text = draft.texts[place.file]
@@ -128,5 +130,5 @@ def _variable(progress: Progress, row: environment.Variable, word: Word) -> Prog
 
 
 def _written(word: Word) -> Place:
-    """Where the characters of a variable stand; the word itself is used by the whole command."""
+    """Return where the characters of a variable stand; the word itself is used by the whole command."""
     return next((piece.place for piece in word.pieces if piece.place is not None), word.place)

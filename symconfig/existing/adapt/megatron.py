@@ -28,7 +28,7 @@ _MOST = 200  # changes, of which a configuration needs some twenty: only a defec
 
 
 def adapt(draft: Draft, plan: Plan) -> Progress:
-    """Every change that can be made. Raises InputError where the model or the sequence length is another one."""
+    """Make every change that can be made. Raises InputError where the model or the sequence length is another one."""
     goal, reading = Goal.of(plan, draft.reading), draft.reading
     hidden = goal.hidden(reading)
     names = goal.known(reading, hidden)
@@ -76,7 +76,7 @@ def audited(progress: Progress, original: Reading, plan: Plan) -> tuple[Progress
 
 
 def original(reading: Reading, plan: Plan) -> Run:
-    """The configuration in the planner's terms, with the plan's values for what it hides. Raises InputError."""
+    """Return the configuration in the planner's terms, with the plan's values for what it hides. Raises InputError."""
     goal = Goal.of(plan, reading)
     return goal.meaning(goal.known(reading, goal.hidden(reading)), reading.world.gpus or goal.gpus)
 
@@ -103,7 +103,9 @@ def _demanded(progress: Progress, goal: Goal, before: Namespace) -> Progress:
 
 
 def _recipe(progress: Progress, goal: Goal) -> Progress:
-    """What a recipe decides beside its overrides is not read, so that what no override says may be another value."""
+    """Note that what a recipe decides beside its overrides is not read, so that what no override says may be another
+    value.
+    """
     recipe, names = progress.draft.reading.recipe, goal.names(progress.draft.reading)
     told = {item.option for item in progress.unplaced}
     for setting in goal.settings if recipe is not None else ():
@@ -124,20 +126,20 @@ def _recipe(progress: Progress, goal: Goal) -> Progress:
 
 
 def _switch(goal: Goal, family: Family) -> bool:
-    """Whether it is off unless it is said to be on, in a model of this kind."""
+    """Tell whether a switch is off unless it is set on, in a model of this kind."""
     dest, kinds = family.dests[0], {flag.dest: flag.kind for flag in goal.table.flags.values()}
     moe = "moe" in dest and goal.plan.model.experts is None
     return not moe and (kinds.get(dest) == "true" or dest == "recompute_granularity")
 
 
 def _option(goal: Goal, family: Family) -> str:
-    """The family by the option that a person would look for."""
+    """Return the family by the option that a person would look for."""
     dest = family.dests[0]
     return next((name for name, flag in goal.table.flags.items() if flag.dest == dest), dest)
 
 
 def _options(progress: Progress, goal: Goal, families: Collection[Family]) -> Progress:
-    """One option after the other, each tried by itself in the files as they are by then."""
+    """Change one option after the other, each tried by itself in the files as they are by then."""
     before, refused = goal.names(progress.draft.reading), set[Wish]()
     for _ in range(_MOST):
         names = goal.names(progress.draft.reading)
@@ -159,7 +161,7 @@ def _options(progress: Progress, goal: Goal, families: Collection[Family]) -> Pr
 
 
 def _change(wish: Wish, setting: Setting | None, before: Namespace, after: Namespace) -> Change:
-    """What was there is found where it was before anything was changed; what is new, where it is now."""
+    """Return a change. What was there lies where it was before anything was changed; what is new, where it is now."""
     if setting is None:
         new = after.setting(wish.dest)
         assert new is not None, "an option that was added has been read"
@@ -175,7 +177,7 @@ def _change(wish: Wish, setting: Setting | None, before: Namespace, after: Names
 
 
 def _cut_loose(progress: Progress, was: Setting | None, now: Setting | None) -> Progress:
-    """A variable that keeps its value, because other words have it too, does not reach the option any more."""
+    """Keep a variable's value for other words that have it too, and let the option have its own."""
     if was is None or now is None or _variables(now):
         return progress
     names = _variables(was)
@@ -188,12 +190,12 @@ def _cut_loose(progress: Progress, was: Setting | None, now: Setting | None) -> 
 
 
 def _variables(setting: Setting) -> list[str]:
-    """Names that its values come through."""
+    """Return the names that an option's values come through."""
     return [piece.variables[0] for word in setting.values for piece in word.pieces if piece.variables]
 
 
 def _may_give(reading: Reading) -> str | None:
-    """Why an option that was not found may be there all the same."""
+    """Say why an option that does not show may be there all the same."""
     item = next((item for item in reading.unread if item.options), None)
     return None if item is None else f"{item.what}, which {item.why}, may give it already ({item.place})"
 
@@ -212,7 +214,7 @@ def _why(setting: Setting | None, reading: Reading) -> str:
 
 
 def _checked(progress: Progress, goal: Goal, families: Collection[Family]) -> Progress:
-    """With a sentence for every family that still means something else, though nothing of it could be asked for."""
+    """Add a sentence for every family that still means something else, though nothing of it could be asked for."""
     lacking = {item.option for item in progress.unplaced}
     for family in families:
         options = [setting for setting in goal.settings if goal.dest(setting) in family.dests]

@@ -50,5 +50,5 @@ def because(finding: Finding) -> str:
 
 
 def _no_worse(then: Inspection, now: Inspection, before: Inspection) -> bool:
-    """Whether nothing is found that was not found already."""
+    """Tell whether an audit reports nothing that it did not report already."""
     return not (then.errors.keys() - now.errors.keys() or then.new(before).keys() - now.new(before).keys())

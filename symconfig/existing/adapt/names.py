@@ -134,7 +134,7 @@ def _of_word(option: str, word: Word, reading: Reading, changed: Mapping[str, tu
 
 
 def _place(word: Word, start: int, texts: Mapping[str, Text]) -> Place | None:
-    """Where the character stands in a file; of one from elsewhere, where the word is used."""
+    """Return where the character stands in a file; of one from elsewhere, where the word is used."""
     for piece in word.pieces:
         if start < len(piece.text):
             place = piece.place

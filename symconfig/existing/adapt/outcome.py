@@ -114,17 +114,17 @@ class Adapted:
 
     @property
     def done(self) -> bool:
-        """Whether all that the plan decides is in the files, and nothing is known that keeps them from running."""
+        """Tell whether all that the plan decides is in the files, and nothing is known that keeps them from running."""
         return not self.unplaced and not self.flaws
 
     @property
     def harmed(self) -> bool:
-        """Whether the plan's values bring an error that was not there before: another plan may bring none."""
+        """Tell whether the plan's values bring an error that was not there before: another plan may bring none."""
         return any(not flaw.before for flaw in self.flaws)
 
     @property
     def diff(self) -> str:
-        """All that changes, as `diff -u` prints it."""
+        """Return all that changes, as `diff -u` prints it."""
         return "".join(
             _unified(text.file, text.data, self.files[text.file])
             for text in self.reading.texts
@@ -132,7 +132,7 @@ class Adapted:
         )
 
     def to_dict(self, written: bool) -> dict[str, Any]:
-        """The contract of --json. written: whether the files have it now."""
+        """Return the contract of --json. written: whether the files have it now."""
         return {
             "schema": SCHEMA,
             "file": self.reading.file,
@@ -199,6 +199,6 @@ def _unified(file: str, before: bytes, after: bytes) -> str:
 
 
 def _lines(data: bytes) -> list[str]:
-    """Lines as diff knows them: only a line feed ends one."""
+    """Return lines as diff knows them: only a line feed ends one."""
     parts = data.decode("utf-8", "replace").split("\n")
     return [f"{part}\n" for part in parts[:-1]] + ([parts[-1]] if parts[-1] else [])

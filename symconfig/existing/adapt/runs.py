@@ -15,13 +15,13 @@ MOST_PLACES = 6  # that a sentence names
 
 
 def apart(reading: Reading, table: FlagTable) -> bool:
-    """Whether the runs of the program say different things of what a plan decides."""
+    """Tell whether the runs of the program say different things of what a plan decides."""
     names = {name for name, flag in table.flags.items() if flag.dest in DECIDED}
     return several(reading, names)
 
 
 def several(reading: Reading, names: Collection[str]) -> bool:
-    """Whether the runs give different values to options of these names, or other DeepSpeed configurations."""
+    """Tell whether the runs give different values to options of these names, or other DeepSpeed configurations."""
     mine = _said(reading, names)
     return any(_said(run, names) != mine for run in reading.runs)
 
@@ -36,7 +36,7 @@ def _said(reading: Reading, names: Collection[str]) -> object:
 
 
 def why_apart(reading: Reading) -> str:
-    """Words that follow "because"."""
+    """Return words that follow "because"."""
     return (
         f"{_program(reading)} is started {len(reading.runs) + 1} times with different values "
         f"({_places(reading)}), and the plan is for one of them"
@@ -48,14 +48,14 @@ def _program(reading: Reading) -> str:
 
 
 def _places(reading: Reading) -> str:
-    """Where the runs stand: in a loop or a function all of them in one line."""
+    """Return where the runs stand: in a loop or a function all of them in one line."""
     places = dict.fromkeys(str(run.program.place) for run in (reading, *reading.runs) if run.program is not None)
     shown = list(places)[:MOST_PLACES]
     return ", ".join(shown) + (", ..." if len(places) > len(shown) else "")
 
 
 def noted(progress: Progress) -> Progress:
-    """What else the script starts, where anything of it was changed."""
+    """Note what else the script starts, where anything of it was changed."""
     if not progress.changes:
         return progress
     reading = progress.draft.reading
@@ -77,7 +77,7 @@ def noted(progress: Progress) -> Progress:
 
 
 def alike(reading: Reading, setting: Setting) -> tuple[Setting, ...]:
-    """The option, and the same one of the other runs."""
+    """Return the option, and the same one of the other runs."""
     said = [word.text for word in setting.values]
     found = (
         next(
@@ -94,6 +94,6 @@ def alike(reading: Reading, setting: Setting) -> tuple[Setting, ...]:
 
 
 def together(ways: Sequence[Iterator[tuple[Edit, ...]]]) -> Iterator[tuple[Edit, ...]]:
-    """Ways to change several runs at once, the same way in each. What is common to them is edited once."""
+    """Yield ways to change several runs at once, the same way in each. What is common to them is edited once."""
     for each in zip(*ways, strict=False):
         yield tuple(dict.fromkeys(edit for edits in each for edit in edits))

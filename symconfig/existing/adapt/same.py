@@ -22,7 +22,7 @@ WHAT, HINT = "is not the sequence length of the plan", "a plan for this length"
 
 
 def check(names: Namespace, plan: Plan) -> None:
-    """Raises InputError with every field in which the configuration's model is not the plan's."""
+    """Raise InputError with every field in which the configuration's model is not the plan's."""
     wanted = plan.best.batch.seq_length
     said = names.whole("seq_length", wanted)
     problems = [] if said == wanted else [_length(names, said, wanted)]
@@ -36,7 +36,9 @@ def check(names: Namespace, plan: Plan) -> None:
 
 
 def check_program(reading: Reading, plan: Plan) -> None:
-    """The same of a program that is not Megatron-LM's, as far as its arguments say its model and length at all."""
+    """Raise InputError for a program that is not Megatron-LM's, as far as its arguments say its model and length at
+    all.
+    """
     arguments, wanted = Arguments(reading.settings), plan.best.batch.seq_length
     problems: list[Problem] = []
     said = arguments.whole(*SEQUENCE)

@@ -30,7 +30,7 @@ _ENOUGH = 2  # of them: a program of one's own may have one
 
 
 def used(reading: Reading) -> bool:
-    """Whether the program's arguments are those of the Trainer."""
+    """Tell whether the program's arguments are those of the Trainer."""
     arguments = Arguments(reading.settings)
     return uses_trainer(arguments) and sum(map(arguments.given, _MARKS)) >= _ENOUGH
 
@@ -87,7 +87,7 @@ def _boolean(text: str) -> bool:
 
 
 def _like(said: list[str], now: str) -> str:
-    """A boolean in the letters of the one that stands there."""
+    """Return a boolean in the letters of the one that stands there."""
     return now.lower() if _boolean(now) and said and said[0].islower() else now
 
 
@@ -111,7 +111,7 @@ def _tree(reading: Reading, setting: Setting) -> Tree | None:
 
 
 def _data(text: str) -> Any:
-    """A value as YAML has it."""
+    """Return a value as YAML has it."""
     return {"true": True, "false": False}.get(text.lower(), int(text) if text.isdecimal() else text)
 
 
@@ -133,7 +133,7 @@ def given(progress: Progress, name: str, value: str) -> Progress:
 
 
 def _gained(before: Said, name: str, value: str, after: Said) -> bool:
-    """Whether a configuration says the same and this argument once more, as a command line or YAML spells it."""
+    """Tell whether a configuration says the same and this argument once more, as a command line or YAML spells it."""
     return any(
         before.gained(option, (text,), after) for option in (f"--{name}", name) for text in (value, value.lower())
     )

@@ -21,7 +21,7 @@ _NOT_TEXT = frozenset(("true", "false", "null", "yes", "no", "on", "off", "y", "
 
 
 def changed(tree: Tree, path: KeyPath, value: Any) -> Iterator[tuple[Edit, ...]]:
-    """Another value for a key."""
+    """Yield edits that give a key another value."""
     place = tree.spans[path].value
     if tree.syntax == "yaml" and isinstance(value, str) and tree.text.at(place)[:1] in ("'", '"'):
         quote = tree.text.at(place)[0]
@@ -31,7 +31,7 @@ def changed(tree: Tree, path: KeyPath, value: Any) -> Iterator[tuple[Edit, ...]]
 
 
 def spelled(value: Any, syntax: str) -> str:
-    """A value on one line, as both YAML 1.1 and 1.2 read it."""
+    """Write a value on one line, as both YAML 1.1 and 1.2 read it."""
     if syntax == "json" or isinstance(value, dict | list):
         return json.dumps(value, ensure_ascii=False)
     if isinstance(value, float) and "e" in (text := repr(value)) and "." not in text:
@@ -42,7 +42,7 @@ def spelled(value: Any, syntax: str) -> str:
 
 
 def inserted(tree: Tree, parent: KeyPath, key: str, value: Any, after: str | None = None) -> Iterator[tuple[Edit, ...]]:
-    """A new key, behind `after` or else behind the last."""
+    """Yield edits that put a new key behind `after` or else behind the last."""
     data = tree.text.data
     siblings = _children(tree, parent)
     whole = tree.spans[parent].value
@@ -79,7 +79,7 @@ def inserted(tree: Tree, parent: KeyPath, key: str, value: Any, after: str | Non
 
 
 def removed(tree: Tree, path: KeyPath) -> Iterator[tuple[Edit, ...]]:
-    """Without a key; its line goes where nothing else stands on it."""
+    """Yield edits that take a key away; its line goes where nothing else stands on it."""
     data, span = tree.text.data, tree.spans[path]
     first = _first(span)
     start, end = first.start, _content_end(data, span.value)
@@ -105,7 +105,7 @@ def removed(tree: Tree, path: KeyPath) -> Iterator[tuple[Edit, ...]]:
 
 
 def path_at(tree: Tree, place: Place) -> KeyPath | None:
-    """The path of the value or key that stands there, the innermost."""
+    """Return the path of the value or key that stands there, the innermost."""
     found = [
         path
         for path, span in tree.spans.items()
@@ -123,7 +123,7 @@ def _children(tree: Tree, parent: KeyPath) -> dict[str, Span]:
 
 
 def _before(tree: Tree, path: KeyPath) -> Span | None:
-    """The key before this one, in the same object."""
+    """Return the key before this one, in the same object."""
     mine = tree.spans[path].value.start
     earlier = [span for span in _children(tree, path[:-1]).values() if span.value.start < mine]
     return earlier[-1] if earlier else None
@@ -139,20 +139,20 @@ def _entry(tree: Tree, key: str, value: Any, quoted: bool) -> str:
 
 
 def _comma(data: bytes, start: int) -> int | None:
-    """Where the comma after a value stands, blanks and comments passed over."""
+    """Return where the comma after a value stands, blanks and comments passed over."""
     found = _BLANK.match(data, start)
     at = found.end() if found else start
     return at if data[at : at + 1] == b"," else None
 
 
 def _quiet(data: bytes, start: int) -> bool:
-    """Whether the rest of the line is blank or a comment."""
+    """Tell whether the rest of the line is blank or a comment."""
     rest = data[start : _line_end(data, start)]
     return not rest.strip() or _COMMENT.fullmatch(rest.rstrip()) is not None
 
 
 def _content_end(data: bytes, place: Place) -> int:
-    """The end without the blanks that a block of YAML may end with."""
+    """Return the end without the blanks that a block of YAML may end with."""
     return place.start + len(data[place.start : place.end].rstrip())
 
 
@@ -161,7 +161,7 @@ def _line_start(data: bytes, at: int) -> int:
 
 
 def _line_end(data: bytes, at: int) -> int:
-    """Before the line's end, whether that is one character or two."""
+    """Return the place before the line's end, whether that is one character or two."""
     end = data.find(b"\n", at)
     end = len(data) if end < 0 else end
     return end - 1 if end > at and data[end - 1 : end] == b"\r" else end

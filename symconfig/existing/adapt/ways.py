@@ -41,7 +41,9 @@ MOST_ANCHORS = 6  # of places to put a new option, beyond which no other is like
 
 
 def granted(draft: Draft, names: Namespace, wish: Wish) -> Draft | None:
-    """The draft with this wish in it, and nothing else changed; None: no way to write it is known to be right."""
+    """Return the draft with this wish in it, and nothing else changed; None: no way to write it is known to be
+    right.
+    """
     setting = having(names, wish.dest)
     if setting is None:
         return _added(draft, names, wish)
@@ -75,7 +77,7 @@ def _one_value(draft: Draft, setting: Setting, value: str) -> Iterator[tuple[Edi
 
 
 def _all_values(draft: Draft, setting: Setting, values: Sequence[str]) -> Iterator[tuple[Edit, ...]]:
-    """All values anew, where they stand one after the other."""
+    """Yield all values anew, where they stand one after the other."""
     first, last = setting.values[0].place, setting.values[-1].place
     if first.file == last.file and first.file in draft.texts and first.start <= last.end:
         text = draft.texts[first.file]
@@ -95,8 +97,9 @@ def _without(draft: Draft, setting: Setting) -> Draft | None:
 
 
 def _off(draft: Draft, names: Namespace, setting: Setting, wish: Wish) -> Draft | None:
-    """Said to be off where it stands: without a word the recipe would decide, and Megatron-LM's own YAML has no
-    defaults behind it."""
+    """Set a switch off where it stands: without a word the recipe would decide, and Megatron-LM's own YAML has no
+    defaults behind it.
+    """
     value = None if names.table.flags[setting.name].kind == "store" else False
     tree = _tree(draft, setting.place)
     if tree is not None:
@@ -110,7 +113,7 @@ def _off(draft: Draft, names: Namespace, setting: Setting, wish: Wish) -> Draft 
 
 
 def _behind_equals(setting: Setting, spelled: str, draft: Draft) -> Iterator[tuple[Edit, ...]]:
-    """`key=true` -> `key=false`, `key=$TP` -> `key=4`."""
+    """Yield `key=true` -> `key=false`, `key=$TP` -> `key=4`."""
     text = draft.texts.get(setting.place.file)
     source = text.at(setting.place) if text is not None else ""
     head, equals, tail = source.partition("=")
@@ -121,7 +124,7 @@ def _behind_equals(setting: Setting, spelled: str, draft: Draft) -> Iterator[tup
 
 
 def _less(said: Said, names: Namespace, dest: str) -> Said:
-    """Without the options of this destination, in every run."""
+    """Return the configuration without the options of this destination, in every run."""
     flags = names.table.flags
     kept = tuple(each for each in said.settings if each[0] not in flags or flags[each[0]].dest != dest)
     return replace(said, settings=kept, runs=tuple(_less(run, names, dest) for run in said.runs))
@@ -141,7 +144,7 @@ def _added(draft: Draft, names: Namespace, wish: Wish) -> Draft | None:
 
 
 def _beside(draft: Draft, names: Namespace, anchor: Setting, wish: Wish) -> Iterator[tuple[Edit, ...]]:
-    """A new option behind another one, as that is spelled: an option, an override, a key of YAML."""
+    """Yield a new option behind another one, as that is spelled: an option, an override, a key of YAML."""
     tree = _tree(draft, anchor.place)
     path = trees.path_at(tree, anchor.place) if tree is not None else None
     if tree is not None and path:
@@ -165,15 +168,16 @@ def _beside(draft: Draft, names: Namespace, anchor: Setting, wish: Wish) -> Iter
 
 
 def _belongs(draft: Draft, path: KeyPath, wish: Wish) -> bool:
-    """Whether Megatron-LM reads the key there: of --yaml-cfg (megatron/training/yaml_arguments.py) validate_yaml reads
-    some at the top only, and the stages of a rank not at all."""
+    """Tell whether Megatron-LM reads the key there: of --yaml-cfg (megatron/training/yaml_arguments.py) validate_yaml
+    reads some at the top only, and the stages of a rank not at all.
+    """
     if draft.reading.format != "megatron yaml":
         return True
     return wish.dest not in UNREAD and (len(path) == 1 or wish.dest not in AT_TOP)
 
 
 def _key(draft: Draft, dest: str) -> str:
-    """What a file with keys calls it. Of Megatron-LM's own YAML, as the parser does."""
+    """Return what a file with keys calls a destination. Of Megatron-LM's own YAML, as the parser does."""
     reading = draft.reading
     if reading.format != "overrides":
         return dest
@@ -186,7 +190,7 @@ def _key(draft: Draft, dest: str) -> str:
 
 
 def _data(names: Namespace, wish: Wish) -> bool | int | float | str | list[Value] | None:
-    """The wish as YAML has it: typed; a switch is true, one that switches off is false."""
+    """Return the wish as YAML has it: typed; a switch is true, one that switches off is false."""
     flag = names.table.flags[wish.option]
     value = parsed(flag, wish.values or (), wish.option)
     if isinstance(value, tuple):
@@ -199,13 +203,15 @@ def _one(value: Value) -> bool | int | float | str | list[Value] | None:
 
 
 def _tree(draft: Draft, place: Place) -> Tree | None:
-    """The tree that stands there, where it is one."""
+    """Return the tree that stands there, where it is one."""
     tree = draft.reading.tree
     return tree if tree is not None and tree.text.file == place.file else None
 
 
 def _anchors(draft: Draft, names: Namespace, wish: Wish) -> Sequence[Setting]:
-    """Options beside which a new one belongs, the best first: of the nearest family, then the last of all."""
+    """Return the options beside which a new one belongs, the best first: of the nearest family, then the last
+    of all.
+    """
     sections = draft.reading.format == "overrides"
     found = [setting for dest in neighbours(wish.dest, sections, EVERY) if (setting := names.setting(dest)) is not None]
     return [*found[:MOST_ANCHORS], *(() if sections else draft.reading.settings[-1:])]

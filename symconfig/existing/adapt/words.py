@@ -16,7 +16,7 @@ PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")  # means itself in all kinds of qu
 
 
 def changed(word: Word, new: str, texts: Mapping[str, Text]) -> Iterator[tuple[Edit, ...]]:
-    """The literal that the word comes from, or else the word itself where it is used."""
+    """Yield the literal that the word comes from, or else the word itself where it is used."""
     pieces = [piece for piece in word.pieces if piece.text]
     place = pieces[0].place if len(pieces) == 1 else None
     if place is not None and place.file in texts and texts[place.file].at(place) == pieces[0].text:
@@ -30,7 +30,7 @@ def changed(word: Word, new: str, texts: Mapping[str, Text]) -> Iterator[tuple[E
 
 
 def _spelled(text: Text, place: Place, new: str) -> tuple[str, ...]:
-    """Ways to write it there: as it is, in quotes where it may need them and stands in none."""
+    """Return ways to write it there: as it is, in quotes where it may need them and stands in none."""
     around = text.data[max(place.start - 1, 0) : place.start], text.data[place.end : place.end + 1]
     if PLAIN.fullmatch(new) or around in ((b"'", b"'"), (b'"', b'"')):
         return (new,)
@@ -38,7 +38,9 @@ def _spelled(text: Text, place: Place, new: str) -> tuple[str, ...]:
 
 
 def removed(setting: Setting, texts: Mapping[str, Text]) -> Iterator[tuple[Edit, ...]]:
-    """With its line where it has one for itself; a continuation before it goes with it where nothing follows."""
+    """Yield edits that take an option away, with its line where it has one for itself; a continuation before it goes
+    with it where nothing follows.
+    """
     if not _literal(setting, texts):
         return
     text, place = texts[setting.place.file], setting.place
@@ -60,7 +62,7 @@ def removed(setting: Setting, texts: Mapping[str, Text]) -> Iterator[tuple[Edit,
 
 
 def added(anchor: Setting, words: Sequence[str], texts: Mapping[str, Text]) -> Iterator[tuple[Edit, ...]]:
-    """Behind another option: on a line of its own where that has one, else beside it."""
+    """Yield edits that put words behind another option: on a line of its own where that has one, else beside it."""
     if not _literal(anchor, texts):
         return
     text, place = texts[anchor.place.file], anchor.place
@@ -84,7 +86,7 @@ def added(anchor: Setting, words: Sequence[str], texts: Mapping[str, Text]) -> I
 
 
 def _literal(setting: Setting, texts: Mapping[str, Text]) -> bool:
-    """Whether the option's name stands in a file, not in a variable that came from elsewhere."""
+    """Tell whether the option's name stands in a file, not in a variable that came from elsewhere."""
     if setting.place.file not in texts:
         return False
     return texts[setting.place.file].at(setting.place).lstrip("'\"").startswith(setting.spelled)

@@ -24,7 +24,7 @@ class _Staged:
 
 
 def write(files: Mapping[str, bytes], texts: Mapping[str, Text], root: Path) -> None:
-    """Replaces each file by its new bytes, in one rename each, after all of them are on the disk.
+    """Replace each file by its new bytes, in one rename each, after all of them are on the disk.
 
     A link is followed inside `root`, the configuration's folder. Should a rename fail, those before it are undone.
     Raises InputError: a file has changed since it was read, a link leads out of `root`, or the disk refuses.
@@ -61,7 +61,7 @@ def _staged(path: Path, data: bytes, before: bytes, root: Path) -> _Staged:
 
 
 def _part(target: Path, data: bytes) -> Path:
-    """The bytes in a file beside the target, on the disk, with its mode and, where that may be set, its owner."""
+    """Write the bytes in a file beside the target, on the disk, with its mode and, where that may be set, its owner."""
     status = target.stat()
     handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
     part = Path(name)

@@ -30,18 +30,18 @@ def _names(kind: str) -> Mapping[str, tuple[str, ...]]:
         return _QWEN
     known = modules_of(SAME_NETWORK.get(kind, kind))
     rows = {} if known is None else {module: stems for layer in known.layers for module, stems in layer.items()}
-    found: dict[str, tuple[str, ...]] = {}
+    names: dict[str, tuple[str, ...]] = {}
     for module, stems in rows.items():
         target = stems[0]
         if target in get_args(AdapterTarget) and (len(stems) == 1 or target in FUSED_TARGETS):
             name = _shortest(module, target, rows)
             if name != target:
-                found[target] = tuple(dict.fromkeys((*found.get(target, ()), name)))
+                names[target] = tuple(dict.fromkeys((*names.get(target, ()), name)))
     for whole, parts in FUSED_TARGETS.items():
         if any(whole == stems[0] for stems in rows.values()):
-            found.setdefault(whole, (whole,))
-            found = {name: to for name, to in found.items() if name not in parts}
-    return found
+            names.setdefault(whole, (whole,))
+            names = {name: to for name, to in names.items() if name not in parts}
+    return names
 
 
 def _shortest(module: str, target: str, rows: Rows) -> str:

@@ -65,19 +65,19 @@ class Mismatch:
 
 @cache
 def release() -> str:
-    """The DeepSpeed release that the keys are of."""
+    """Return the DeepSpeed release that the keys are of."""
     return str(known()["release"])
 
 
 @cache
 def known() -> Json:
-    """All of keys.json."""
+    """Return the whole table of keys.json."""
     data: Json = json.loads(FILE.read_text(encoding="utf-8"))
     return data
 
 
 def mismatches(config: Any) -> Iterator[Mismatch]:
-    """Every unknown key, wrong type and wrong choice. "auto" stands for any value."""
+    """Yield every unknown key, wrong type and wrong choice. "auto" stands for any value."""
     if isinstance(config, dict):
         yield from _section(config, {"keys": known()["keys"]}, ())
     else:
@@ -118,8 +118,8 @@ def _value(value: Any, node: Json, place: KeyPath, strict: bool) -> Iterator[Mis
         types = ["integer"] if place[-1] in _INTEGERS else node["type"]
         if not any(_CHECKS[name](value) for name in types):
             kind: Kind = "loose" if any(_taken_for(value, name, strict) for name in types) else "type"
-            near = str(int(value)) if isinstance(value, float) and value.is_integer() else None
-            yield Mismatch(kind, place, "has the wrong type", shorten(repr(value)), " or ".join(types), near)
+            meant = str(int(value)) if isinstance(value, float) and value.is_integer() else None
+            yield Mismatch(kind, place, "has the wrong type", shorten(repr(value)), " or ".join(types), meant)
 
 
 def _choice(value: Any, node: Json, place: KeyPath, strict: bool) -> Iterator[Mismatch]:
@@ -135,7 +135,9 @@ def _choice(value: Any, node: Json, place: KeyPath, strict: bool) -> Iterator[Mi
 
 
 def _taken_for(value: Any, kind: str, strict: bool) -> bool:
-    """Whether DeepSpeed takes it for one of this type: sections that are pydantic models read text as numbers, too."""
+    """Tell whether DeepSpeed takes a value for one of this type: sections that are pydantic models read text as
+    numbers, too.
+    """
     if kind in ("integer", "number"):
         if isinstance(value, float):
             return value.is_integer()
@@ -157,7 +159,7 @@ def _reads(text: str, kind: type[int] | type[float]) -> bool:
 
 
 def _of_adam(optimizer: Json) -> list[str] | None:
-    """Parameters of Adam and AdamW; of others none are known."""
+    """Return the parameters of Adam and AdamW; of others none are known."""
     names: list[str] = known()["keys"]["optimizer"]["keys"]["params"]["keys_of_adam"]
     return names if str(optimizer.get("type", "")).lower() in ("adam", "adamw") else None
 

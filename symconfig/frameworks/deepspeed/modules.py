@@ -18,8 +18,9 @@ Rows = Mapping[str, tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Modules:
-    """Of one class, in order of registration: before the layers, in layers that hold different weights, behind the
-    layers. prefix: of the layers' names. vectors: modules whose own tensor has one dim, as norms have."""
+    """Modules of one class in order of registration: before the layers, in layers that hold different weights, behind
+    the layers. prefix: of the layers' names. vectors: modules whose own tensor has one dim, as norms have.
+    """
 
     first: Rows
     prefix: str

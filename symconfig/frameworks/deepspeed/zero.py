@@ -28,7 +28,9 @@ class Zero:
 
 
 def stage_of(config: Any) -> ZeroStage:
-    """Of ZeRO. DeepSpeed takes "2" and true, too; a stage that it refuses counts as none: the rules tell it."""
+    """Return the ZeRO stage. DeepSpeed takes "2" and true, too; a stage that it refuses counts as none: the rules tell
+    it.
+    """
     if isinstance(config, dict) and config.get(ZERO) is True:
         return 1  # how the first releases switched it on
     value = section(config, ZERO).get("stage", 0)
@@ -36,7 +38,7 @@ def stage_of(config: Any) -> ZeroStage:
 
 
 def zero_of(config: Any) -> Zero:
-    """Of a DeepSpeed JSON's data."""
+    """Read the ZeRO settings of a DeepSpeed JSON's data."""
     zero, stage = section(config, ZERO), stage_of(config)
     optimizer = zero.get("offload_optimizer")
     if zero.get("cpu_offload") is True and not optimizer:
@@ -56,7 +58,7 @@ def zero_of(config: Any) -> Zero:
 
 
 def gradient_bytes_of(config: Any) -> int:
-    """Bytes of an accumulated gradient: the weights' two, unless data_types says otherwise."""
+    """Return the bytes of an accumulated gradient: the weights' two, unless data_types says otherwise."""
     return 4 if section(config, "data_types").get("grad_accum_dtype") in ("fp32", "float32", "float") else 2
 
 
@@ -72,13 +74,15 @@ def switches(zero: Zero, gradient_bytes: int, replicas: int, kernels: Mapping[st
 
 
 def section(config: Any, name: str) -> Json:
-    """An object of the JSON; empty where there is none."""
-    found = config.get(name) if isinstance(config, dict) else None
-    return found if isinstance(found, dict) else {}
+    """Return an object of the JSON; empty where there is none."""
+    part = config.get(name) if isinstance(config, dict) else None
+    return part if isinstance(part, dict) else {}
 
 
 def precision_of(config: Any) -> Precision | None:
-    """What is switched on; bf16 goes by its old name, too. None: nothing, or nothing that is said."""
+    """Return the precision that is switched on; bf16 goes by its old name, too. None: nothing, or nothing that
+    is said.
+    """
 
     def on(key: str) -> bool:
         return section(config, key).get("enabled") is True

@@ -37,40 +37,42 @@ class Targets:
 
     @property
     def by_columns(self) -> bool:
-        """Some lie beside column-parallel layers, where tensor parallelism splits the rank itself."""
+        """Tell whether some lie beside column-parallel layers, where tensor parallelism splits the rank itself."""
         return any(name not in ("linear_proj", "linear_fc2") for name in self.modules)
 
 
 def targets(model: ModelDescriptor) -> Targets | None:
-    """The adapter's target modules in Megatron-Bridge's names; None without an adapter."""
+    """Return the adapter's target modules in Megatron-Bridge's names; None without an adapter."""
     if model.adapter is None:
         return None
-    found: list[str] = []
+    modules: list[str] = []
     for name in model.adapter.target_modules:
         if name == "up_proj" and not model.gated_mlp:  # all that the first layer is
-            found.append("linear_fc1")
+            modules.append("linear_fc1")
         elif name in _ROWS:
-            found += _ROWS[name]
+            modules += _ROWS[name]
         else:
-            found.append((_FUSED | _PARTS | _LATENT)[name])
+            modules.append((_FUSED | _PARTS | _LATENT)[name])
     order = ("linear_qkv", "linear_q", "linear_k", "linear_v", *_LATENT.values(), "linear_proj", *_OF_THE_MLP)
-    parts = any(name in found for name in _PARTS.values())
-    return Targets("CanonicalLoRA" if parts else "LoRA", tuple(name for name in order if name in found))
+    parts = any(name in modules for name in _PARTS.values())
+    return Targets("CanonicalLoRA" if parts else "LoRA", tuple(name for name in order if name in modules))
 
 
 def refusals(model: ModelDescriptor) -> Iterator[tuple[str, str]]:
-    """(name, reason) of everything about this model's adapter that Megatron-Bridge cannot train as it is meant."""
-    found = targets(model)
-    if model.adapter is None or found is None:
+    """Yield (name, reason) of everything about this model's adapter that Megatron-Bridge cannot train as it is
+    meant.
+    """
+    modules = targets(model)
+    if model.adapter is None or modules is None:
         return
-    chosen = set(found.modules)
+    chosen = set(modules.modules)
     if model.adapter.method == "qlora":
         yield "adapter in 4 bits", "Megatron-Bridge keeps no base weights in 4 bits"
     if model.attention is Attention.MLA:
         yield "adapter of latent attention", "adapters beside latent attention are not modelled for Megatron-Bridge"
     if model.experts is not None and chosen & set(_OF_THE_MLP):
         yield "adapter of experts", "Megatron-Bridge gives all experts of a rank one adapter together, not each its own"
-    if found.kind == "CanonicalLoRA" and chosen & {"linear_qkv", "linear_fc1"}:
+    if modules.kind == "CanonicalLoRA" and chosen & {"linear_qkv", "linear_fc1"}:
         yield (
             "adapters of both kinds",
             "Megatron-Bridge puts adapters either on fused layers or on their parts, not here so and there so",

@@ -16,12 +16,14 @@ def _order(release: str) -> tuple[int]:
 
 
 def _refused_adapters(model: ModelDescriptor) -> tuple[str, ...]:
-    """Megatron-Bridge puts adapters beside Megatron-LM's layers."""
+    """Return nothing: Megatron-Bridge puts adapters beside Megatron-LM's layers."""
     return tuple(reason for _, reason in adapters.refusals(model))
 
 
 def _generators_by_replica(release: str) -> bool:
-    """Of core_v0.16 with expert parallelism (training/checkpointing.py, get_rng_state)."""
+    """Tell whether generators are saved by replica: in core_v0.16 with expert parallelism (training/checkpointing.py,
+    get_rng_state).
+    """
     return flags.resolve(release).startswith("core_v0.16")
 
 

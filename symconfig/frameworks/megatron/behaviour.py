@@ -47,7 +47,7 @@ EXPERTS_HIDE = 0.9
 
 
 def beside_another(framework: Framework, architecture: str) -> Framework:
-    """Megatron-LM with --overlap-moe-expert-parallel-comm: the experts' all-to-all beside another microbatch.
+    """Return Megatron-LM with --overlap-moe-expert-parallel-comm: the experts' all-to-all beside another microbatch.
 
     It wants many hardware queues, and tensor and context parallelism before Blackwell a single one, so that what they
     send starts ahead of the product that hides it: that then shows (Megatron-LM, arguments.py, validate_args).

@@ -60,7 +60,7 @@ _WHEN: dict[str, Callable[[Candidate], bool]] = {
 
 @cache
 def table() -> tuple[Row, ...]:
-    """Every row. Of several rows with one name, the first that applies counts."""
+    """Return every row. Of several rows with one name, the first that applies counts."""
     rows = json.loads(DATA.read_text(encoding="utf-8"))
     return tuple(
         Row(
@@ -76,7 +76,7 @@ def table() -> tuple[Row, ...]:
 
 def used(plan: Plan) -> tuple[Option, ...]:
     """Return the options of `maturity.OPTIONS` that a plan is known to use."""
-    fixed = Fixed.of(plan.model, near=plan.cluster.near, architecture=plan.cluster.gpu.architecture)
+    fixed = Fixed.of(plan.model, near=plan.cluster.joined_gpus, architecture=plan.cluster.gpu.architecture)
     point = Columns.of(plan.best)
     return tuple(option for option in OPTIONS if option.used(fixed, point))
 
@@ -96,14 +96,14 @@ def applying(
     """
     order = flags.versions()
     version = order.index(flags.resolve(megatron_version))
-    found: dict[str, Row] = {}
+    rows: dict[str, Row] = {}
     for row in table():
         in_range = (
             (order.index(row.since) if row.since else 0)
             <= version
             <= (order.index(row.until) if row.until else len(order))
         )
-        asked = row.option is None or row.option in options
-        if in_range and asked and architecture in row.architectures and when(row.when):
-            found.setdefault(row.name, row)
-    return tuple(found.values())
+        wanted = row.option is None or row.option in options
+        if in_range and wanted and architecture in row.architectures and when(row.when):
+            rows.setdefault(row.name, row)
+    return tuple(rows.values())

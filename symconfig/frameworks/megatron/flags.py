@@ -54,11 +54,11 @@ class FlagTable:
         return name in self.flags
 
     def at_least(self, version: str) -> bool:
-        """Is this version `version` or later? For what changed without an option of its own."""
+        """Tell whether this version is `version` or later. For what changed without an option of its own."""
         return versions().index(self.version) >= versions().index(version)
 
     def check(self, args: Sequence[str]) -> list[Problem]:
-        """What this version's parser would refuse in `args`, all of it."""
+        """Return what this version's parser would refuse in `args`, all of it."""
         problems: list[Problem] = []
         position = 0
         while position < len(args):
@@ -78,22 +78,22 @@ class FlagTable:
 
     def _unknown(self, name: str) -> Problem:
         since = [v for v in versions() if flags(v).known(name)]
-        near = difflib.get_close_matches(name, self.flags, n=1, cutoff=0.75)
+        matches = difflib.get_close_matches(name, self.flags, n=1, cutoff=0.75)
         return Problem(
             f"is not an option of Megatron-LM {self.version}",
             field=name,
             need=None if not since else since[0] if since[0] == since[-1] else f"{since[0]} to {since[-1]}",
-            hint=near[0] if near else None,
+            hint=matches[0] if matches else None,
         )
 
 
 def is_option(token: str) -> bool:
-    """As argparse decides: a dash in front, and not a negative number."""
+    """Tell options as argparse does: a dash in front, and not a negative number."""
     return len(token) > 1 and token[0] == "-" and not _NEGATIVE_NUMBER.fullmatch(token)
 
 
 def _counts(nargs: int | str | None) -> tuple[int, float]:
-    """Fewest and most values."""
+    """Return the fewest and most values."""
     if isinstance(nargs, int):
         return nargs, nargs
     return {None: (1, 1), "?": (0, 1), "*": (0, math.inf), "+": (1, math.inf)}[nargs]
@@ -150,12 +150,12 @@ def _data() -> dict[str, Any]:
 
 
 def versions() -> tuple[str, ...]:
-    """Oldest first."""
+    """Return the versions, oldest first."""
     return tuple(_data()["versions"])
 
 
 def resolve(version: str) -> str:
-    """The table's spelling: core_v0.19, core_r0.19.0, 0.19.2 -> core_v0.19.0; dev, main -> dev-2026-08.
+    """Spell a version as the table does: core_v0.19, core_r0.19.0, 0.19.2 -> core_v0.19.0; dev, main -> dev-2026-08.
 
     Options do not change between patch releases. Raises InputError.
     """
@@ -186,16 +186,16 @@ def at_least(release: str, since: str) -> bool:
 
 @cache
 def flags(version: str) -> FlagTable:
-    """The options of one version. Raises InputError for a version that is not in the table."""
+    """Return the options of one version. Raises InputError for a version that is not in the table."""
     version = resolve(version)
     data = _data()
     bit = 1 << data["versions"].index(version)
-    found: dict[str, Flag] = {}
+    by_name: dict[str, Flag] = {}
     for name, rows in data["flags"].items():
         for mask, spec, default, *dest in rows:
             if mask & bit:
                 kind, type_, nargs, choices = data["specs"][spec]
-                found[name] = Flag(
+                by_name[name] = Flag(
                     name=name,
                     dest=dest[0] if dest else name.lstrip("-").replace("-", "_"),
                     kind=kind,
@@ -204,12 +204,13 @@ def flags(version: str) -> FlagTable:
                     choices=tuple(choices),
                     default=default,
                 )
-    return FlagTable(version, found)
+    return FlagTable(version, by_name)
 
 
 def option(table: FlagTable, dest: str, value: object = True) -> str:
-    """The option of a destination; of a switch the one that sets `value`; of several the one that is spelled like the
-    destination. Raises KeyError where there is none."""
+    """Return the option of a destination; of a switch the one that sets `value`; of several the one that is spelled
+    like the destination. Raises KeyError where there is none.
+    """
     wanted = ("false",) if value is False else ("true", "store")
     spelled = "--" + dest.replace("_", "-")
     named = sorted(_of_dest(table.version).get(dest, ()), key=lambda flag: flag.name != spelled)
@@ -224,14 +225,14 @@ def option(table: FlagTable, dest: str, value: object = True) -> str:
 
 @cache
 def _of_dest(version: str) -> dict[str, tuple[Flag, ...]]:
-    found: dict[str, tuple[Flag, ...]] = {}
+    by_dest: dict[str, tuple[Flag, ...]] = {}
     for flag in flags(version).flags.values():
-        found[flag.dest] = (*found.get(flag.dest, ()), flag)
-    return found
+        by_dest[flag.dest] = (*by_dest.get(flag.dest, ()), flag)
+    return by_dest
 
 
 def first_with(name: str) -> str | None:
-    """The first version that has the option."""
+    """Return the first version that has the option."""
     return next((version for version in versions() if flags(version).known(name)), None)
 
 
@@ -244,7 +245,7 @@ _KINDS = {
 
 
 def _spec(entry: dict[str, Any]) -> tuple[str, str | None, int | str | None, tuple[str, ...]]:
-    """kind, type, nargs, choices of one dumped option, without what the dump cannot tell."""
+    """Return kind, type, nargs and choices of one dumped option, without what the dump cannot tell."""
     type_ = entry.get("type")
     choices = tuple(choice.removeprefix("AttnBackend.") for choice in entry.get("choices", ()))
     if type_ == "enum_type_handler" and choices[:1] == ("1",):
@@ -253,7 +254,7 @@ def _spec(entry: dict[str, Any]) -> tuple[str, str | None, int | str | None, tup
 
 
 def build(tables: dict[str, dict[str, dict[str, Any]]]) -> str:
-    """The data file's text: per option, the versions (as bits) that share a spec, a default and a dest."""
+    """Write the data file's text: per option, the versions (as bits) that share a spec, a default and a dest."""
     specs: dict[tuple[Any, ...], int] = {}
     rows: dict[str, dict[tuple[Any, ...], int]] = {}
     for bit, table in enumerate(tables.values()):

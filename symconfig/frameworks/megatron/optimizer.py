@@ -27,23 +27,23 @@ _OF_MUON = {
 def optimizer(names: Mapping[str, Value]) -> Optimizer | None:
     """Return the optimizer of some options, by destination; None: one of which nothing is predicted."""
     name = str(names.get("optimizer") or "adam")
-    said: dict[str, Any] = {"name": "muon" if name in MUON else name}
+    fields: dict[str, Any] = {"name": "muon" if name in MUON else name}
     if name == "adam" and precise(names):
-        said |= {
+        fields |= {
             "main_params": _width(names, "main_params_dtype"),
             "exp_avg": _width(names, "exp_avg_dtype"),
             "exp_avg_sq": _width(names, "exp_avg_sq_dtype"),
         }
     if name == "sgd":
-        said["momentum"] = names.get("sgd_momentum")
+        fields["momentum"] = names.get("sgd_momentum")
     if name in MUON:
-        found = {
+        given = {
             field: next((names[d] for d in dests if names.get(d) is not None), None)
             for field, dests in _OF_MUON.items()
         }
-        said |= {field: value for field, value in found.items() if value is not None}
+        fields |= {field: value for field, value in given.items() if value is not None}
     try:
-        return Optimizer.model_validate(said) if name in ("adam", "sgd", *MUON) else None
+        return Optimizer.model_validate(fields) if name in ("adam", "sgd", *MUON) else None
     except ValidationError:
         return None
 

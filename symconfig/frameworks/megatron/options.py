@@ -24,16 +24,16 @@ _WIDTHS = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0}
 
 def by_destination(given: Mapping[str, Value]) -> dict[str, Value]:
     """Return options, by name without dashes, by the destination that Megatron-LM's parser has for each."""
-    found = {}
+    values = {}
     for name, value in given.items():
         version = first_with(f"--{name}")
         flag = None if version is None else flags(version).flags[f"--{name}"]
-        found[flag.dest if flag else name.replace("-", "_")] = False if flag and flag.kind == "false" else value
-    return found
+        values[flag.dest if flag else name.replace("-", "_")] = False if flag and flag.kind == "false" else value
+    return values
 
 
 def precision(names: Mapping[str, Value]) -> Precision | None:
-    """Of the products; None: fp32, of which nothing is predicted."""
+    """Return the precision of the products; None: fp32, of which nothing is predicted."""
     if names.get("fp4") or names.get("fp4_format"):
         return "nvfp4"
     if names.get("fp8") or names.get("fp8_format"):
@@ -42,15 +42,18 @@ def precision(names: Mapping[str, Value]) -> Precision | None:
 
 
 def zero_stage(names: Mapping[str, Value]) -> ZeroStage:
-    """Megatron's distributed optimizer is stage 1; Megatron-FSDP has the stage of its sharding strategy."""
+    """Return the ZeRO stage: Megatron's distributed optimizer is stage 1; Megatron-FSDP has the stage of its sharding
+    strategy.
+    """
     if names.get("use_megatron_fsdp") or names.get("use_custom_fsdp"):
         return SHARDING_STAGES.get(str(names.get("data_parallel_sharding_strategy")), 0)
     return 1 if names.get("use_distributed_optimizer") or names.get("optimizer") == "dist_muon" else 0
 
 
 def recomputed(names: Mapping[str, Value]) -> Recompute:
-    """What --recompute-*, --recompute-activations, --moe-layer-recompute and, before core, --checkpoint-activations ask
-    for."""
+    """Return the recompute that --recompute-*, --recompute-activations, --moe-layer-recompute and, before core,
+    --checkpoint-activations ask for.
+    """
     kind = names.get("recompute_granularity")
     if names.get("recompute_activations"):
         kind = kind or "selective"
@@ -75,8 +78,9 @@ def recomputed(names: Mapping[str, Value]) -> Recompute:
 
 
 def gradient_bytes(names: Mapping[str, Value], zero: int) -> int:
-    """Of an element as it is accumulated (arguments.py, validate_args: bf16 sums in fp32 unless it is told to reduce in
-    bf16, or to keep its main gradients in it)."""
+    """Return the bytes of a gradient's element as it is accumulated (arguments.py, validate_args: bf16 sums in fp32
+    unless it is told to reduce in bf16, or to keep its main gradients in it).
+    """
     if zero >= 2 and names.get("megatron_fsdp_main_grads_dtype") is not None:
         return 4 if names["megatron_fsdp_main_grads_dtype"] == "fp32" else 2
     if names.get("grad_reduce_in_bf16"):
@@ -87,7 +91,7 @@ def gradient_bytes(names: Mapping[str, Value], zero: int) -> int:
 
 
 def overlap(names: Mapping[str, Value], zero: int, pp: int, vpp: int) -> Overlap:
-    """Which communication runs beside computation; Megatron-FSDP switches its own on."""
+    """Return which communication runs beside computation; Megatron-FSDP switches its own on."""
     return Overlap(
         grad_reduce=bool(names.get("overlap_grad_reduce")) or zero >= 2,
         param_gather=bool(names.get("overlap_param_gather")) or zero >= 3,
@@ -99,7 +103,9 @@ def overlap(names: Mapping[str, Value], zero: int, pp: int, vpp: int) -> Overlap
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What decides which options matter. gradient_bytes: of an element. replicas: ranks that share the gradients."""
+    """The sizes that decide which options matter. gradient_bytes: of an element. replicas: ranks that share the
+    gradients.
+    """
 
     zero: int
     gradient_bytes: int
@@ -110,7 +116,7 @@ class Shape:
 
     @property
     def in_turn(self) -> bool:
-        """Stages without interleaving, whose gathers at their first input go one after the other."""
+        """Tell whether stages are not interleaved: then their gathers at their first input go one after the other."""
         return self.pp > 1 and self.vpp == 1
 
 
@@ -147,13 +153,15 @@ def _switches(names: Mapping[str, Value], base: Framework, beside: Overlap, shap
 
 
 def _group(names: Mapping[str, Value], shape: Shape) -> int:
-    """Microbatches that a chunk runs before the next one does; 0: as many as stages, as without the option."""
+    """Return the microbatches that a chunk runs before the next one does; 0: as many as stages, as without the
+    option.
+    """
     group = names.get("microbatch_group_size_per_vp_stage")
     return group if isinstance(group, int) and shape.vpp > 1 and group != shape.pp else 0
 
 
 def graphed(names: Mapping[str, Value]) -> Graphed | None:
-    """What CUDA graphs replay; None: nothing, or parts of a layer of which nothing is predicted.
+    """Return what CUDA graphs replay; None: nothing, or parts of a layer of which nothing is predicted.
 
     transformer_config.py: --cuda-graph-impl, or the switches that it replaced; without modules whole layers.
     """
@@ -169,16 +177,16 @@ def graphed(names: Mapping[str, Value]) -> Graphed | None:
 
 
 def graphs(names: Mapping[str, Value]) -> bool:
-    """Whether CUDA graphs are on."""
+    """Tell whether CUDA graphs are on."""
     return bool(names.get("enable_cuda_graph") or names.get("external_cuda_graph")) or names.get(
         "cuda_graph_impl"
     ) not in (None, "none")
 
 
 def graphed_modules(names: Mapping[str, Value]) -> frozenset[str]:
-    """Parts of a layer, each version's way of saying them."""
-    said = (names.get(dest) for dest in ("cuda_graph_modules", "cuda_graph_scope_deprecated", "cuda_graph_scope"))
-    parts = {str(part) for value in said for part in (value if isinstance(value, tuple) else (value or "",))}
+    """Return the parts of a layer that CUDA graphs replay, in each version's way of saying them."""
+    spellings = (names.get(dest) for dest in ("cuda_graph_modules", "cuda_graph_scope_deprecated", "cuda_graph_scope"))
+    parts = {str(part) for value in spellings for part in (value if isinstance(value, tuple) else (value or "",))}
     return frozenset(word for part in parts for word in part.split(",") if word)
 
 

@@ -37,7 +37,7 @@ NO_GROUPED_GEMM = ("volta",)
 
 
 def megatron_release(version: str) -> tuple[int, int]:
-    """core_v0.13.0 -> (0, 13); dev is newer than any."""
+    """Return the release as numbers: core_v0.13.0 -> (0, 13); dev is newer than any."""
     if not version.startswith("core_v"):
         return NEWEST
     major, minor = version.removeprefix("core_v").split(".")[:2]

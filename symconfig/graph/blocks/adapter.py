@@ -14,16 +14,16 @@ from symconfig.graph.parts import parts
 def adapter(
     ctx: Context, name: str, x: Tensor, inner: Sequence[str], width: Sequence[str], outputs: Sequence[Use]
 ) -> None:
-    """outputs + scale * (x * A[inner, R]) * B[R, width], as tensors of the outputs' names with `.sum`."""
-    beside = _plain if ctx.how.adapters is Adapters.PLAIN else _parallel
-    ups = beside(ctx, name, x, inner, width, outputs)
+    """Write outputs + scale * (x * A[inner, R]) * B[R, width], as tensors of the outputs' names with `.sum`."""
+    lay = _plain if ctx.how.adapters is Adapters.PLAIN else _parallel
+    ups = lay(ctx, name, x, inner, width, outputs)
     for use, up in zip(outputs, ups, strict=True):
         total = Tensor(f"{use.tensor.name}.sum", use.tensor.dims)
         ctx.build.elementwise(f"{use.tensor.name}.lora_add", [use.tensor, up], total, linear=True)
 
 
 def _dropped(ctx: Context, name: str, x: Tensor, loops: Sequence[str] = ()) -> Tensor | None:
-    """x after the adapter's dropout, which keeps a mask."""
+    """Return x after the adapter's dropout, which keeps a mask."""
     assert ctx.model.adapter is not None
     if not ctx.model.adapter.lora_dropout:
         return None
@@ -51,7 +51,7 @@ def _plain(
 def _parallel(
     ctx: Context, name: str, x: Tensor, inner: Sequence[str], width: Sequence[str], outputs: Sequence[Use]
 ) -> list[Tensor]:
-    """B is always split by its outputs.
+    """Write B, which is always split by its outputs.
 
     Beside a column-parallel layer A is split by rank and its result gathered; beside a row-parallel one by its inputs,
     its result reduced, and B's gathered. Each of the two is a parallel layer without sequence parallelism.
@@ -73,8 +73,8 @@ def _parallel(
 
 
 def _columns(ctx: Context, name: str, low: Tensor, width: Sequence[str], outputs: Sequence[Use]) -> list[Tensor]:
-    """B beside a row-parallel layer: its columns are split, gathered, and cut by sequence again where that is split; or
-    exchanged for a part of the sequence (a2a_experimental in megatron-bridge, peft/utils.py).
+    """Write B beside a row-parallel layer: its columns are split, gathered, and cut by sequence again where that is
+    split; or exchanged for a part of the sequence (a2a_experimental in megatron-bridge, peft/utils.py).
     """
     (use,) = outputs
     cut = Tensor(f"{name}.delta_columns", use.tensor.dims)
@@ -91,18 +91,18 @@ def _columns(ctx: Context, name: str, low: Tensor, width: Sequence[str], outputs
 
 
 def _widened(ctx: Context, name: str, low: Tensor, width: Sequence[str], outputs: Sequence[Use]) -> list[Tensor]:
-    """B beside a column-parallel layer: split as that layer's outputs are."""
+    """Write B beside a column-parallel layer: split as that layer's outputs are."""
     ups = [Use(Tensor(f"{use.tensor.name}.up", use.tensor.dims), use.names) for use in outputs]
     ctx.build.matmul(f"{name}.lora_B", low, Weight(f"{name}.lora_B", (d.RANK, *width)), (d.RANK,), ups)
     return [_scaled(ctx, use, up.tensor) for use, up in zip(outputs, ups, strict=True)]
 
 
 def _scaled(ctx: Context, use: Use, up: Tensor) -> Tensor:
-    """A kernel of its own multiplies by alpha / r."""
+    """Multiply by alpha / r in a kernel of its own."""
     delta = Tensor(f"{use.tensor.name}.delta", use.tensor.dims)
     return ctx.build.elementwise(f"{use.tensor.name}.lora_scale", [up], delta, linear=True)
 
 
 def _gather(ctx: Context, name: str, part: Tensor, whole: Tensor) -> None:
-    """The same tensor, whole along tp."""
+    """Gather the tensor, whole along tp."""
     ctx.build.elementwise(name, [part], whole, loops=(d.GATHERED,), traffic=(0, 0), linear=True)

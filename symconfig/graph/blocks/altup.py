@@ -24,7 +24,7 @@ _ALL, _STREAM = (*_ROWS, STREAMS, d.HIDDEN), (*_ROWS, d.HIDDEN)
 
 
 def around(ctx: Context, x: Tensor, inner: Callable[[Tensor], Tensor]) -> Tensor:
-    """All streams behind a layer, which makes its result of the first one's prediction."""
+    """Return all streams behind a layer, which makes its result of the first one's prediction."""
     predicted = _predicted(ctx, x)
     done = inner(_first(ctx, "active", predicted))
     corrected = _corrected(ctx, predicted, done)
@@ -40,7 +40,7 @@ def around(ctx: Context, x: Tensor, inner: Callable[[Tensor], Tensor]) -> Tensor
 
 
 def laurel(ctx: Context, x: Tensor) -> Tensor:
-    """x[B, S, D] and a low-rank path of it, normed."""
+    """Return x[B, S, D] and a low-rank path of it, normed."""
     low, wide = Tensor("laurel_low", (*_ROWS, LAUREL)), Tensor("laurel_wide", x.dims)
     linear(ctx, "laurel_left", x, (d.HIDDEN,), (LAUREL,), [Use(low)])
     linear(ctx, "laurel_right", low, (LAUREL,), (d.HIDDEN,), [Use(wide)])
@@ -49,21 +49,22 @@ def laurel(ctx: Context, x: Tensor) -> Tensor:
 
 
 def _first(ctx: Context, name: str, x: Tensor) -> Tensor:
-    """The first stream: a view."""
+    """Return the first stream: a view."""
     out = Tensor(name, _STREAM)
     return ctx.build.elementwise(name, [x], out, traffic=(0, 0), launches=(0, 0), whole=(STREAMS,), linear=True)
 
 
 def _modes(ctx: Context, name: str, x: Tensor, again: bool) -> Tensor:
-    """Numbers that tell a token, in the activations' precision; their hyperbolic tangent is made in fp32. again: with
-    the weights that this layer has used before."""
+    """Return the numbers that tell a token, in the activations' precision; their hyperbolic tangent is made in fp32.
+    again: with the weights that this layer has used before.
+    """
     weight = ctx.weight("router_norm.weight", d.HIDDEN, shared=again)
     given = normed(ctx, f"{name}_router_norm", x, (d.HIDDEN,), [weight], False, "layernorm")
     out, wide = Tensor(f"{name}_routed", (*_ROWS, MODES)), Tensor(f"{name}_tanh", (*_ROWS, MODES), Element.FP32)
     router = ctx.weight("modality_router.weight", d.HIDDEN, MODES, shared=again)
     ctx.build.matmul(f"{name}_router", given, router, (d.HIDDEN,), [Use(out)])
-    told = Tensor(f"{name}_modes", out.dims)
-    return ctx.build.elementwise(f"{name}_tanh", [out], told, saves=[wide], launches=(3, 3))
+    modes = Tensor(f"{name}_modes", out.dims)
+    return ctx.build.elementwise(f"{name}_tanh", [out], modes, saves=[wide], launches=(3, 3))
 
 
 def _predicted(ctx: Context, x: Tensor) -> Tensor:
@@ -87,14 +88,14 @@ def _corrected(ctx: Context, predicted: Tensor, done: Tensor) -> Tensor:
 
 
 def spread(ctx: Context, x: Tensor) -> Tensor:
-    """The embedding and N - 1 projections of it, as long as it."""
+    """Return the embedding and N - 1 projections of it, as long as it."""
     others = Tensor("projected_streams", (*_ROWS, OTHERS, d.HIDDEN))
     linear(ctx, "stream_projections", x, (d.HIDDEN,), (OTHERS, STREAM_OUT), [Use(others, ((d.HIDDEN, STREAM_OUT),))])
     return _as_long(ctx, "spread", [x, others], x, others, Tensor("spread", _ALL))
 
 
 def gathered(ctx: Context, x: Tensor) -> Tensor:
-    """The mean of the first stream and of projections of the others, as long as it."""
+    """Return the mean of the first stream and of projections of the others, as long as it."""
     first, rest = _first(ctx, "last_first", x), Tensor("last_others", (*_ROWS, OTHERS, STREAM_IN))
     ctx.build.elementwise("last_others", [x], rest, traffic=(0, 0), launches=(0, 0), whole=(STREAMS,), linear=True)
     back = Tensor("gathered_streams", (*_ROWS, OTHERS, d.HIDDEN))

@@ -25,7 +25,7 @@ _ROWS = {d.KEYS: 2}  # a softmax reduces the maximum and the sum of each row
 
 
 def attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
-    """o[B, S, D] from x[B, S, D]."""
+    """Return o[B, S, D] from x[B, S, D]."""
     if kind.pairs is Pairs.BORROWED:
         return _with_borrowed(ctx, x, kind)
     (q, k, v), gate = projections(ctx, x)
@@ -48,7 +48,7 @@ def attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
 
 
 def _with_borrowed(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
-    """o[B, S, D] from queries of this layer and keys and values of an earlier one."""
+    """Return o[B, S, D] from queries of this layer and keys and values of an earlier one."""
     q = Tensor("q", (*x.dims[:-1], d.HEADS, d.HEAD_DIM))
     linear(ctx, "q_proj", x, (d.HIDDEN,), q.dims[2:], [Use(q)], ctx.model.qkv_bias)
     q = with_adapter(ctx, "q_proj", q)
@@ -61,7 +61,7 @@ def _with_borrowed(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
 
 
 def lent(ctx: Context, k: Tensor, v: Tensor, kind: LayerKind) -> tuple[Tensor, Tensor]:
-    """Keys and values under the names by which later layers read them."""
+    """Return keys and values under the names by which later layers read them."""
     names = borrowed_names(kind)
     theirs = [Tensor(name, one.dims, storage=one.name) for name, one in zip(names, (k, v), strict=True)]
     for one, other in zip((k, v), theirs, strict=True):
@@ -70,7 +70,7 @@ def lent(ctx: Context, k: Tensor, v: Tensor, kind: LayerKind) -> tuple[Tensor, T
 
 
 def borrowed(ctx: Context, rows: Sequence[str], widths: tuple[str, str], kind: LayerKind) -> tuple[Tensor, Tensor]:
-    """Keys and values of the last layer of its kind that has some, which holds them."""
+    """Return keys and values of the last layer of its kind that has some, which holds them."""
     k, v = (Tensor(name, (*rows, width)) for name, width in zip(borrowed_names(kind), widths, strict=True))
     return ctx.build.from_elsewhere(k), ctx.build.from_elsewhere(v)
 
@@ -82,7 +82,7 @@ def borrowed_names(kind: LayerKind) -> tuple[str, str]:
 
 
 def result(ctx: Context, x: Tensor, o: Tensor, gate: Tensor | None) -> Tensor:
-    """The heads, gated and projected."""
+    """Return the heads, gated and projected."""
     o, out = gated(ctx, x, copied(ctx, o), gate, ctx.model.qkv_bias), Tensor("attention_out", x.dims)
     if ctx.model.inner_norm:
         weight = o.dims[-2:] if ctx.model.norm_weight else ()
@@ -101,14 +101,14 @@ def result(ctx: Context, x: Tensor, o: Tensor, gate: Tensor | None) -> Tensor:
 
 
 def normed_and_turned(ctx: Context, q: Tensor, k: Tensor, kind: LayerKind) -> tuple[Tensor, Tensor]:
-    """Queries and keys after the model's norms of heads and its rotation."""
+    """Return queries and keys after the model's norms of heads and its rotation."""
     if ctx.model.qk_norm:
         q, k = _head_norm(ctx, "q_norm", q), _head_norm(ctx, "k_norm", k)
     return turned(ctx, q, k) if ctx.model.position is Position.ROPE and kind.rope else (q, k)
 
 
 def turned(ctx: Context, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-    """Queries and keys after their rotation."""
+    """Return queries and keys after their rotation."""
     return _turned(ctx, "q", q), _turned(ctx, "k", k)
 
 
@@ -119,7 +119,7 @@ def _turned(ctx: Context, name: str, given: Tensor) -> Tensor:
 
 
 def _head_norm(ctx: Context, name: str, x: Tensor) -> Tensor:
-    """x[B, S, A, C] normed by head, or over all heads, with the weights that the model has."""
+    """Norm x[B, S, A, C] by head, or over all heads, with the weights that the model has."""
     of, heads = ctx.model.qk_norm_of, x.dims[-2:]
     weight = {"head": heads[1:], "unit": ()}.get(of, heads)
     over, bias = heads if of == "all_heads" else heads[1:], ctx.model.qk_norm_bias
@@ -127,8 +127,9 @@ def _head_norm(ctx: Context, name: str, x: Tensor) -> Tensor:
 
 
 def gated(ctx: Context, x: Tensor, o: Tensor, gate: Tensor | None, bias: bool = False) -> Tensor:
-    """o times the sigmoid of a gate for each channel or head, from the layer's input; None: it is made here, by a
-    projection that may have a bias."""
+    """Return o times the sigmoid of a gate for each channel or head, from the layer's input; None: it is made here, by
+    a projection that may have a bias.
+    """
     if ctx.model.attention_gate is None:
         return o
     if gate is None:
@@ -141,8 +142,9 @@ def gated(ctx: Context, x: Tensor, o: Tensor, gate: Tensor | None, bias: bool = 
 
 
 def rotation(ctx: Context, name: str, channels: str) -> list[Tensor]:
-    """Cosines and sines that a rotation keeps, where every layer makes them again. Those of both rotations together are
-    one tensor, which both need."""
+    """Return cosines and sines that a rotation keeps, where every layer makes them again. Those of both rotations
+    together are one tensor, which both need.
+    """
     angles, element = ctx.how.rotation.angles, Element.FP32 if ctx.how.rotation.wide_angles else Element.ACTIVATION
     if angles is Angles.ONCE:
         return []
@@ -156,13 +158,13 @@ def value_dim(model: ModelDescriptor) -> str:
 
 
 def _repeated(ctx: Context, k: Tensor) -> bool:
-    """Whether keys and values are copied for each query head that shares them."""
+    """Tell whether keys and values are copied for each query head that shares them."""
     grouped = ctx.model.num_attention_heads != ctx.model.num_key_value_heads
     return ctx.how.attention.copies_shared_heads and grouped and k.dims[-2] != d.HEADS
 
 
 def _turning(ctx: Context) -> tuple[int | Fraction, int | Fraction]:
-    """Traffic of turning a query or key, forward and backward, over one kernel's two passes over the tensor.
+    """Return the traffic of turning a query or key, forward and backward, over one kernel's two passes over the tensor.
 
     YaRN also lengthens them, which a fused kernel need not know; then the chain is eager. Eager
     forward negates (1 pass), joins (2), multiplies twice (4), adds (3) and joins an empty rest (2); backward multiplies
@@ -178,7 +180,7 @@ def _turning(ctx: Context) -> tuple[int | Fraction, int | Fraction]:
 
 
 def projections(ctx: Context, x: Tensor) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor | None]:
-    """Queries, keys and values, and a gate of each channel where it is part of their fused linear."""
+    """Project queries, keys and values, and a gate of each channel where it is part of their fused linear."""
     if ctx.shared_heads:
         return _of_shared_heads(ctx, x)
     separate = ctx.separate("qkv_proj", ("q_proj", "k_proj", "v_proj"))
@@ -212,7 +214,7 @@ def projections(ctx: Context, x: Tensor) -> tuple[tuple[Tensor, Tensor, Tensor],
 
 
 def _fused_gates(ctx: Context, storage: str) -> list[Tensor]:
-    """The gate that a fused linear gives beside the queries, if any (Megatron-LM, transformer/attention.py)."""
+    """Return the gate that a fused linear gives beside the queries, if any (Megatron-LM, transformer/attention.py)."""
     if ctx.model.attention_gate != "channel":
         return []
     width = (d.HEADS, value_dim(ctx.model))
@@ -220,8 +222,8 @@ def _fused_gates(ctx: Context, storage: str) -> list[Tensor]:
 
 
 def _of_shared_heads(ctx: Context, x: Tensor) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor | None]:
-    """Every rank gathers the queries, keys and values of all heads and takes its own: a key/value head, and the queries
-    of it that are not another rank's. Their gradients are summed over the ranks that share a head.
+    """Gather the queries, keys and values of all heads, of which every rank takes its own: a key/value head, and the
+    queries of it that are not another rank's. Their gradients are summed over the ranks that share a head.
 
     Megatron-LM core_v0.16, transformer/attention.py, get_query_key_value_tensors. What is gathered is read and joined;
     backward it is filled with zeros, added to, and put in the ranks' order. Unless a norm or a rotation copies them
@@ -261,7 +263,7 @@ def core(
     has_sinks: bool = False,
     channels: str | None = None,
 ) -> Tensor:
-    """softmax(q k') v, per head. Key and value sequences are dims of their own, so cp splits queries only.
+    """Return softmax(q k') v, per head. Key and value sequences are dims of their own, so cp splits queries only.
 
     channels: of values that are the first channels of v, and not all of them.
     """
@@ -292,7 +294,7 @@ def core(
 
 
 def copied(ctx: Context, o: Tensor) -> Tensor:
-    """The core's result in the order that the projection wants."""
+    """Return the core's result in the order that the projection wants."""
     if not ctx.how.attention.copies_result:
         return o
     return ctx.build.elementwise("copy_heads", [o], Tensor("attention_copied", o.dims), linear=True)
@@ -335,7 +337,7 @@ def _unfused(ctx: Context, q: Tensor, k: Tensor, v: Use, sinks: list[Weight]) ->
 
 
 def of_each_head(ctx: Context, q: Tensor, k: Tensor, v: Use) -> tuple[Tensor, Tensor]:
-    """Keys and values, copied for each query head that shares them."""
+    """Return keys and values, copied for each query head that shares them."""
     heads, copies = [(q.dims[-2], k.dims[-2])], Tensor("v_repeated", (*q.dims[:-1], v.dims()[-1]))
     k = ctx.build.elementwise("repeat_keys", [k], Tensor("k_repeated", q.dims), together=heads, linear=True)
     return k, ctx.build.elementwise("repeat_values", [v], copies, together=heads, linear=True)
@@ -346,8 +348,8 @@ def _widened(ctx: Context, x: Tensor) -> Tensor:
 
 
 def _softmax(ctx: Context, scores: Tensor, sinks: list[Weight]) -> Tensor:
-    """A fused kernel reads the scores once, and its backward is in place; in turn a kernel each scales, masks, widens,
-    normalises and narrows them. A cap keeps its tanh.
+    """Write the softmax. A fused kernel reads the scores once, and its backward is in place; in turn a kernel each
+    scales, masks, widens, normalises and narrows them. A cap keeps its tanh.
     """
     weights, kernel = Tensor("attention_weights", scores.dims, scores.element), _kernel(ctx)
     if kernel is Kernel.MASKED:
@@ -373,8 +375,9 @@ def _softmax(ctx: Context, scores: Tensor, sinks: list[Weight]) -> Tensor:
 
 
 def _sunk(ctx: Context, sinks: list[Weight], masked: Tensor, weights: Tensor) -> list[Tensor]:
-    """What sinks make a softmax keep: a column of weights, and in 16 bits which score was greatest; or, where they
-    scale the result, the scores, the logarithm of each row's sum, and the scale in fp32."""
+    """Return what sinks make a softmax keep: a column of weights, and in 16 bits which score was greatest; or, where
+    they scale the result, the scores, the logarithm of each row's sum, and the scale in fp32.
+    """
     rows = masked.dims[:-1]
     if not sinks:
         return []
@@ -385,7 +388,8 @@ def _sunk(ctx: Context, sinks: list[Weight], masked: Tensor, weights: Tensor) ->
 
 
 def _masked(ctx: Context, scores: Tensor, weights: Tensor, sinks: list[Weight]) -> Tensor:
-    """The product scales, every layer writes its mask over the scores, and their softmax keeps their precision.
+    """Write scores whose product scales them; every layer writes its mask over the scores, and their softmax keeps
+    their precision.
 
     Sinks are one more key of each query, joined to the scores by a copy.
     """

@@ -26,7 +26,7 @@ def linear(
     loops: Sequence[str] = (),
     apart: bool = False,
 ) -> None:
-    """outputs = x * W[inner, width] (+ bias), and a low-rank adapter beside it when the model has one here.
+    """Write outputs = x * W[inner, width] (+ bias), and a low-rank adapter beside it when the model has one here.
 
     `width` names the weight's output dims; `aliases` are other names under which an adapter may target it.
     keeps: what it is made from again in its backward, in x's place. loops, apart: see `Builder.matmul`, `Operator`.
@@ -53,14 +53,14 @@ def linear(
 
 
 def with_adapter(ctx: Context, name: str, tensor: Tensor, aliases: Sequence[str] = ()) -> Tensor:
-    """The tensor that carries the linear's result: after the adapter's sum where there is one."""
+    """Return the tensor that carries the linear's result: after the adapter's sum where there is one."""
     return Tensor(f"{tensor.name}.sum", tensor.dims) if ctx.adapted((name, *aliases)) else tensor
 
 
 def beside_fused(
     ctx: Context, name: str, x: Tensor, width: Sequence[str], part: Tensor, aliases: Sequence[str] = ()
 ) -> Tensor:
-    """A part of a fused linear's result, after the sum of an adapter that this part has of its own."""
+    """Return a part of a fused linear's result, after the sum of an adapter that this part has of its own."""
     if not ctx.adapted((name, *aliases)):
         return part
     adapter(ctx, name, x, x.dims[-1:], width, [Use(part)])
@@ -68,15 +68,16 @@ def beside_fused(
 
 
 def residual(ctx: Context, name: str, stream: Tensor, branch: Tensor) -> Tensor:
-    """stream + dropout(branch)."""
+    """Return stream + dropout(branch)."""
     saves = [Tensor(f"{name}.mask", stream.dims, Element.MASK)] if ctx.model.hidden_dropout else []
     total = Tensor(name, stream.dims)  # ranks with parts of a sum would have to draw the same mask
     return ctx.build.elementwise(name, [stream, branch], total, saves=saves, linear=not saves)
 
 
 def added(ctx: Context, name: str, stream: Tensor, branch: Tensor) -> Tensor:
-    """The residual, whose addends have scales and offsets of each channel where the model has them: then the stream is
-    kept in fp32 (Transformers' ZayaResidualScaling)."""
+    """Return the residual sum, whose addends have scales and offsets of each channel where the model has them: then the
+    stream is kept in fp32 (Transformers' ZayaResidualScaling).
+    """
     if ctx.model.residual_scales:
         stream = rescaled(ctx, f"{name}_stream", stream, Element.FP32)
         branch = rescaled(ctx, f"{name}_branch", branch)
@@ -87,13 +88,13 @@ def added(ctx: Context, name: str, stream: Tensor, branch: Tensor) -> Tensor:
 
 
 def offset(ctx: Context, name: str, x: Tensor) -> Tensor:
-    """x plus a bias of each channel."""
+    """Return x plus a bias of each channel."""
     bias = ctx.weight(f"{name}.bias", x.dims[-1])
     return ctx.build.elementwise(name, [x], Tensor(name, x.dims), weights=[bias])
 
 
 def rescaled(ctx: Context, name: str, x: Tensor, element: Element = Element.ACTIVATION) -> Tensor:
-    """(x + offset) scale, by channel: two eager kernels, of which the second keeps what the first gives."""
+    """Return (x + offset) scale, by channel: two eager kernels, of which the second keeps what the first gives."""
     out, shifted = Tensor(f"{name}_rescaled", x.dims), Tensor(f"{name}_shifted", x.dims, element)
     weights = [ctx.weight(f"{name}.{part}", x.dims[-1]) for part in ("bias", "scale")]
     return ctx.build.elementwise(

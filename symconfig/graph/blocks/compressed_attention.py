@@ -38,7 +38,7 @@ _NEEDS = (RANK, GROUPS, LOW)
 
 
 def attention(ctx: Context, x: Tensor, kind: LayerKind, *, name: str) -> Tensor:
-    """o[B, S, D] from x[B, S, D]."""
+    """Return o[B, S, D] from x[B, S, D]."""
     low, q = Tensor("q_low", (*_ROWS, RANK)), Tensor("q", (*_ROWS, d.HEADS, d.HEAD_DIM))
     linear(ctx, "q_a_proj", x, (d.HIDDEN,), (RANK,), [Use(low)])
     low = norm(ctx, "q_a_norm", low, RANK)
@@ -47,7 +47,7 @@ def attention(ctx: Context, x: Tensor, kind: LayerKind, *, name: str) -> Tensor:
     kv = Tensor("kv", (*_ROWS, ONE, d.HEAD_DIM))
     linear(ctx, "kv_proj", x, (d.HIDDEN,), (ONE, d.HEAD_DIM), [Use(kv)])
     kv = _turned(ctx, "rope_kv", norm(ctx, "kv_norm", kv, d.HEAD_DIM))
-    beside, read = _before(ctx, x, low, name)
+    extra, read = _before(ctx, x, low, name)
     to_keys = ((d.SEQUENCE, d.KEYS),)
     o = ctx.build.attention(
         "flash_attention",
@@ -58,8 +58,8 @@ def attention(ctx: Context, x: Tensor, kind: LayerKind, *, name: str) -> Tensor:
         Tensor("softmax_statistics", (*_ROWS, d.HEADS), Element.FP32),
         read,
         weights=[ctx.weight("sinks", d.HEADS)],
-        beside=[Use(one) for one in beside],
-        keeps=beside,
+        beside=[Use(one) for one in extra],
+        keeps=extra,
     )
     return _projected(ctx, _turned(ctx, "rope_back", o), x)
 
@@ -71,7 +71,7 @@ def _turned(ctx: Context, name: str, given: Tensor) -> Tensor:
 
 
 def _projected(ctx: Context, o: Tensor, x: Tensor) -> Tensor:
-    """The heads, through a low rank of each group of them."""
+    """Project the heads, through a low rank of each group of them."""
     groups, low = Tensor("grouped_heads", (*_ROWS, GROUPS, GROUP)), Tensor("grouped_low", (*_ROWS, GROUPS, LOW))
     ctx.build.elementwise("group_heads", [o], groups, whole=(GROUPS, *o.dims[2:]), linear=True)
     weight = ctx.weight("o_a_proj.weight", GROUPS, GROUP, LOW)
@@ -82,7 +82,7 @@ def _projected(ctx: Context, o: Tensor, x: Tensor) -> Tensor:
 
 
 def _before(ctx: Context, x: Tensor, low: Tensor, name: str) -> tuple[list[Tensor], str]:
-    """Compressed keys, and which of them a query reads."""
+    """Return compressed keys, and which of them a query reads."""
     if name == PLAIN:
         return [], WINDOW
     if name == HEAVY:
@@ -93,8 +93,9 @@ def _before(ctx: Context, x: Tensor, low: Tensor, name: str) -> tuple[list[Tenso
 
 
 def compressed(ctx: Context, name: str, x: Tensor, width: str, runs: str, rate: str, channels: str) -> Tensor:
-    """Keys of runs of tokens. It keeps what is weighed, in the order of the runs where they overlap, and the weights in
-    fp32 and as they are used."""
+    """Return the keys of runs of tokens. What is kept: what is weighed, in the order of the runs where they overlap,
+    and the weights in fp32 and as they are used.
+    """
     with ctx.build.part(name):
         raw = [Tensor(f"{name}_{part}", (*_ROWS, width)) for part in ("kv", "gate")]
         for part, out in zip(("kv_proj", "gate_proj"), raw, strict=True):
@@ -111,7 +112,7 @@ def compressed(ctx: Context, name: str, x: Tensor, width: str, runs: str, rate: 
 
 
 def _chosen(ctx: Context, x: Tensor, low: Tensor) -> Tensor:
-    """Which compressed keys a query reads: the best by small keys and queries of the indexer's own."""
+    """Return which compressed keys a query reads: the best by small keys and queries of the indexer's own."""
     keys = compressed(ctx, "index", x, INDEX_WIDE, d.RUNS, RATE, INDEX_DIM)
     q, weights = Tensor("index_q", (*_ROWS, INDEX_HEADS, INDEX_DIM)), Tensor("index_weights", (*_ROWS, INDEX_HEADS))
     linear(ctx, "index_q_proj", low, (RANK,), q.dims[2:], [Use(q)])

@@ -30,22 +30,23 @@ class Context:
         return self.model.adapter is not None
 
     def weight(self, name: str, *dims: str, shared: bool = False, joined: bool = False) -> Weight:
-        """A weight of the base model. shared, joined: see Weight."""
+        """Return a weight of the base model. shared, joined: see Weight."""
         adapter = self.model.adapter
         quantised = adapter is not None and adapter.method == "qlora" and len(dims) > 1 and d.VOCAB not in dims
         return Weight(name, dims, frozen=self.frozen, quantised=quantised, shared=shared or self.again, joined=joined)
 
     @property
     def whole_look_up(self) -> bool:
-        """Every tensor-parallel rank has the look-up table and the logits for every token."""
+        """Tell whether every tensor-parallel rank has the look-up table and the logits for every token."""
         return self.how.vocabulary.whole_look_up and not self.model.tie_word_embeddings
 
     def adapted(self, names: Sequence[str]) -> bool:
         return self.model.adapter is not None and any(name in self.model.adapter.target_modules for name in names)
 
     def separate(self, whole: str, aliases: Sequence[str]) -> bool:
-        """A fused linear falls apart when one of its parts has an adapter of its own, unless adapters lie beside it.
-        With an adapter beside the whole it is fused, whatever the implementation does with others."""
+        """Tell whether a fused linear falls apart: when one of its parts has an adapter of its own, unless adapters lie
+        beside it. With an adapter beside the whole it is fused, whatever the implementation does with others.
+        """
         if self.adapted((whole,)):
             return False
         joined = self.how.linear.joined or whole in self.how.linear.products

@@ -37,7 +37,7 @@ def convolution(
 
 
 class Activation(StrEnum):
-    """What a gate goes through."""
+    """A gate's activation."""
 
     SILU = "silu"
     SIGMOID = "sigmoid"
@@ -46,8 +46,9 @@ class Activation(StrEnum):
 def gated_norm(
     ctx: Context, name: str, x: Tensor, gate: Tensor, activation: Activation, module: str = "scan_norm"
 ) -> Tensor:
-    """RMSNorm over the channels of each head, times an activation of a gate. It stands on the scan's side of what cp
-    exchanges, as Megatron-LM's gated delta net has it (_gated_norm_and_a2a)."""
+    """Norm over the channels of each head, times an activation of a gate. It stands on the scan's side of what cp
+    exchanges, as Megatron-LM's gated delta net has it (_gated_norm_and_a2a).
+    """
     with ctx.build.module(module):
         if ctx.how.norm is not NormKernel.FUSED:
             return _in_turn(ctx, name, x, gate, activation)
@@ -61,8 +62,8 @@ def gated_norm(
 
 
 def _in_turn(ctx: Context, name: str, x: Tensor, gate: Tensor, activation: Activation) -> Tensor:
-    """Transformers' RMSNormGated, each step a kernel in fp32: both inputs are widened, one is squared, averaged and
-    scaled, the other activated. A SiLU keeps its input, a sigmoid its result. Behind a SiLU the normed values are
+    """Write Transformers' RMSNormGated, each step a kernel in fp32: both inputs are widened, one is squared, averaged
+    and scaled, the other activated. A SiLU keeps its input, a sigmoid its result. Behind a SiLU the normed values are
     narrowed before they meet the weight (modeling_qwen3_next.py), behind a sigmoid they are not
     (modeling_kimi_linear.py).
     """

@@ -18,7 +18,9 @@ _ROWS = (d.BATCH, d.SEQUENCE)
 
 
 def convolved(ctx: Context, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """q[B, S, A, C], k and v[B, S, KV, C] as attention norms and reads them. Convolutions keep what they read."""
+    """Return q[B, S, A, C], k and v[B, S, KV, C] as attention norms and reads them. Convolutions keep what they
+    read.
+    """
     joined = Tensor("qk_joined", (*_ROWS, HEADS, d.HEAD_DIM))
     whole = (HEADS, d.HEADS, d.KV_HEADS)
     ctx.build.elementwise("qk_join", [q, k], joined, whole=whole, linear=True)
@@ -47,13 +49,13 @@ def convolved(ctx: Context, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Te
 
 
 def key_scale(ctx: Context, k: Tensor) -> Tensor:
-    """Keys, normed, times a number of each head."""
+    """Return keys, normed, times a number of each head."""
     scale = ctx.weight("key_scale", d.KV_HEADS)
     return ctx.build.elementwise("key_scale", [k], Tensor("k_scaled", k.dims), saves=[k], weights=[scale])
 
 
 def sizes(model: ModelDescriptor) -> dict[str, float]:
-    """Sizes of the convolutions' own dims."""
+    """Return the sizes of the convolutions' own dims."""
     if model.qk_convolutions is None:
         return {}
     first, second = model.qk_convolutions

@@ -38,8 +38,8 @@ def normalised(ctx: Context, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
 def delta_rule(
     ctx: Context, q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor, shares: Sequence[Sequence[str]] = ()
 ) -> Tensor:
-    """o[B, S, H, V] of q, k[B, S, H, K], v[B, S, H, V], decays in fp32 of each head or of each of its channels, and the
-    strength beta of each update. shares: heads of keys that serve several heads of values.
+    """Return o[B, S, H, V] of q, k[B, S, H, K], v[B, S, H, V], decays in fp32 of each head or of each of its channels,
+    and the strength beta of each update. shares: heads of keys that serve several heads of values.
 
     It keeps what it reads, the summed decays and the inverted matrix of each chunk, with decays by channel the scores,
     too (ChunkGatedDeltaRuleFunction, ChunkKDAFunction).
@@ -64,7 +64,7 @@ def delta_rule(
 
 
 def _products(heads: str, keys: str, values: str) -> list[Product]:
-    """Multiply-adds by what they make. The backward makes w, u, the states and the scores again."""
+    """Return multiply-adds by what they make. The backward makes w, u, the states and the scores again."""
     inside = (*_ROWS, heads, d.CHUNK)
     state = (*_ROWS, heads, keys, values)
     return [
@@ -80,7 +80,7 @@ def _products(heads: str, keys: str, values: str) -> list[Product]:
 
 
 def _scratch(heads: str, keys: str, values: str, out: Tensor) -> list[Scratch]:
-    """What passes between the kernels, beyond one reading of each input and one writing of each output.
+    """Return what passes between the kernels, beyond one reading of each input and one writing of each output.
 
     Forward: scores of keys (written and read in fp32), their inverse (read), w, u (written, read), states and new
     values (written, read), keys (read by four). Backward: the same again, and gradients of all of these; keys are read

@@ -30,7 +30,7 @@ _ROWS = (d.BATCH, d.SEQUENCE)
 
 
 def differential_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
-    """o[B, S, D] from x[B, S, D], each projection alone."""
+    """Return o[B, S, D] from x[B, S, D], each projection alone."""
     q, k, v = (
         _projected(ctx, x, f"{name}_proj", Tensor(name, (*_ROWS, heads, d.HEAD_DIM)))
         for name, heads in (("q", d.HEADS), ("k", d.KV_HEADS), ("v", d.KV_HEADS))
@@ -54,7 +54,9 @@ def _rotated(ctx: Context, name: str, given: Tensor, to: str) -> Tensor:
 
 
 def _attended(ctx: Context, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """What all heads find among the values of both halves, joined. A flash kernel reads queries and keys twice."""
+    """Return what all heads read from the values of both halves, joined. A flash kernel reads queries and keys
+    twice.
+    """
     heads, pairs = [(TWICE, d.HEADS)], [(KEYS_TWICE, d.KV_HEADS)]
     values = Tensor("v_halves", (*_ROWS, KEYS_TWICE, d.HEAD_DIM))
     ctx.build.elementwise("repeat_halves", [v], values, together=pairs, linear=True)
@@ -72,22 +74,22 @@ def _attended(ctx: Context, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def _flash(ctx: Context, q: Tensor, k: Tensor, values: Tensor) -> Tensor:
-    found = Tensor("attention_heads", (*_ROWS, TWICE, d.HEAD_DIM))
+    heads = Tensor("attention_heads", (*_ROWS, TWICE, d.HEAD_DIM))
     with ctx.build.module("core_attn"):
         return ctx.build.attention(
             "flash_attention",
             Use(q, ((d.HEADS, TWICE),)),
             Use(k, ((d.SEQUENCE, d.KEYS), (d.KV_HEADS, KEYS_TWICE))),
             v=Use(values, ((d.SEQUENCE, d.KEYS),)),
-            output=found,
-            statistics=Tensor("softmax_statistics", found.dims[:-1], Element.FP32),
+            output=heads,
+            statistics=Tensor("softmax_statistics", heads.dims[:-1], Element.FP32),
             keys=FULL,
             in_fp8=ctx.how.attention.in_fp8,
         )
 
 
 def _difference(ctx: Context, joined: Tensor) -> Tensor:
-    """The first half of the heads less the second, times a number that four vectors give."""
+    """Return the first half of the heads less the second, times a number that four vectors give."""
     weights = [ctx.weight(name, d.HEAD_DIM) for name in LAMBDAS]
     out, pairs = Tensor("attention_difference", (*_ROWS, PAIRS, BOTH)), [(d.HEADS, PAIRS)]
     return ctx.build.elementwise(
@@ -96,7 +98,7 @@ def _difference(ctx: Context, joined: Tensor) -> Tensor:
 
 
 def _normed(ctx: Context, x: Tensor) -> Tensor:
-    """torch's own RMSNorm, which is one kernel, and a number of the layer's."""
+    """Return torch's own RMSNorm, which is one kernel, times a number of the layer's."""
     statistics = Tensor("pair_norm.statistics", x.dims[:-1], Element.FP32)
     out, over = Tensor("attention_pairs", x.dims), {BOTH: 1}
     return ctx.build.elementwise(

@@ -26,14 +26,14 @@ NAME, STEPS = "dynamic_mask_attention", "mask_heads"
 
 
 def attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
-    """o[B, S, D] from x[B, S, D]."""
+    """Return o[B, S, D] from x[B, S, D]."""
     (q, k, v), gate = projections(ctx, x)
     q, k = normed_and_turned(ctx, q, k, kind)
     return result(ctx, x, core(ctx, q, k, v, Read(FULL, _mask(ctx, v), kept=True)), gate)
 
 
 def _mask(ctx: Context, v: Tensor) -> Tensor:
-    """mask[B, A, S, T] from v[B, T, KV, C]."""
+    """Return mask[B, A, S, T] from v[B, T, KV, C]."""
     rows, steps = v.dims[:-2], Tensor("mask_steps", (*v.dims[:-2], STEPS))
     linear(ctx, "dt_proj", v, v.dims[-2:], (STEPS,), [Use(steps)], ctx.model.qkv_bias)
     given, made = Use(steps, ((STEPS, d.KV_HEADS),)), Tensor("mask_numbers", (*rows, d.KV_HEADS))

@@ -21,8 +21,9 @@ _STREAM = (d.BATCH, d.SEQUENCE, d.HIDDEN)
 
 
 def embedding(ctx: Context) -> Block:
-    """x[B, S, D] from token ids, and from images. A look-up contracts the vocabulary: split over tp, its result is
-    partial."""
+    """Return x[B, S, D] from token ids, and from images. A look-up contracts the vocabulary: split over tp, its result
+    is partial.
+    """
     vocab = d.WHOLE_VOCAB if ctx.whole_look_up else d.VOCAB
     tokens = Tensor("tokens", (d.BATCH, d.SEQUENCE), Element.INDEX)
     x = Tensor("embedded", _STREAM)
@@ -60,7 +61,7 @@ def _unsplit(vocab: str) -> tuple[str, ...]:
 
 
 def head(ctx: Context) -> Block:
-    """loss from x[B, S, D]: final norm where there is one, logits over the vocabulary, cross-entropy.
+    """Return the loss from x[B, S, D]: final norm where there is one, logits over the vocabulary, cross-entropy.
 
     Over a split vocabulary the loss reduces three partial results a token: maximum, target logit, sum.
     """
@@ -72,7 +73,7 @@ def head(ctx: Context) -> Block:
 
 
 def _projected(ctx: Context, x: Tensor) -> Tensor:
-    """A linear layer as wide as the stream, an activation and a norm."""
+    """Return a linear layer as wide as the stream, an activation and a norm."""
     columns = Tensor("head_columns", (*_STREAM[:-1], d.HEAD_COLUMNS))
     linear(ctx, "head_dense", x, (d.HIDDEN,), (d.HEAD_COLUMNS,), [Use(columns)])
     seen = Use(columns, ((d.HEAD_COLUMNS, d.HIDDEN),))
@@ -81,7 +82,7 @@ def _projected(ctx: Context, x: Tensor) -> Tensor:
 
 
 def logits_and_loss(ctx: Context, x: Tensor, shared: bool = False) -> Tensor:
-    """The loss of each token. shared: the output weight is held by another block (multi-token prediction)."""
+    """Return the loss of each token. shared: the output weight is held by another block (multi-token prediction)."""
     logits = Tensor("logits", (d.BATCH, d.SEQUENCE, d.VOCAB))
     linear(
         ctx,
@@ -105,7 +106,9 @@ def logits_and_loss(ctx: Context, x: Tensor, shared: bool = False) -> Tensor:
 
 
 def _log(ctx: Context, logits: Tensor) -> None:
-    """Each reads the logits, writes them in fp32, reads these and writes their log-softmax: 14 bytes a logit."""
+    """Write the logits' log-softmax: each reads the logits, writes them in fp32, reads these and writes their
+    log-softmax: 14 bytes a logit.
+    """
     seen = Tensor("logged_loss", (d.BATCH, d.SEQUENCE), Element.FP32)
     ctx.build.elementwise("log_losses", [logits], seen, contracted=(d.VOCAB,), traffic=(7 * ctx.how.loss.logged, 0))
 
@@ -114,7 +117,9 @@ _LOSS = Tensor("loss", (d.BATCH, d.SEQUENCE), Element.FP32)
 
 
 def _loss(ctx: Context, logits: Tensor, waits: list[Tensor]) -> Tensor:
-    """Cross-entropy. Gathered logits have a vocabulary of their own, which no axis splits. waits: held besides."""
+    """Return the cross-entropy. Gathered logits have a vocabulary of their own, which no axis splits. waits: held
+    besides.
+    """
     gathered = ctx.how.vocabulary.gathered_logits or ctx.whole_look_up
     vocab = d.WHOLE_VOCAB if gathered else d.VOCAB
     seen = Use(logits, ((d.VOCAB, vocab),) if gathered else ())

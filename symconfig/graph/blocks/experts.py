@@ -36,7 +36,7 @@ ONE_LOGIT = "shared_gate_width"
 
 
 def experts(ctx: Context, x: Tensor) -> Tensor:
-    """y[B, S, D]: the weighted sum of the chosen experts, plus the shared expert."""
+    """Return y[B, S, D]: the weighted sum of the chosen experts, plus the shared expert."""
     moe = ctx.model.experts
     assert moe is not None
     with ctx.build.leg(Leg.CHOICE):
@@ -64,7 +64,7 @@ def experts(ctx: Context, x: Tensor) -> Tensor:
 
 
 def router(ctx: Context, x: Tensor, prefix: str = "") -> tuple[Tensor, Tensor]:
-    """Weights and indices of each token's experts. prefix: of all names, where a layer has another router."""
+    """Return weights and indices of each token's experts. prefix: of all names, where a layer has another router."""
     moe = ctx.model.experts
     assert moe is not None
     rows, name = x.dims[:-1], f"{prefix}router"
@@ -100,7 +100,9 @@ def _scores(ctx: Context) -> Element:
 
 
 def _routing_mlp(ctx: Context, x: Tensor) -> Tensor:
-    """What a router reads that is an MLP of three layers (ZAYA): a projection, and that of the layer before, scaled."""
+    """Return what a router reads that is an MLP of three layers (ZAYA): a projection, and that of the layer before,
+    scaled.
+    """
     states = Tensor(ROUTER_STATES, (*x.dims[:-1], ROUTER_WIDTH))
     narrow = states if ctx.kind is not None and ctx.kind.opens else Tensor("router_narrow", states.dims)
     linear(ctx, "router_down", x, (d.HIDDEN,), (ROUTER_WIDTH,), [Use(narrow)], bias=True)
@@ -120,7 +122,7 @@ def _routing_mlp(ctx: Context, x: Tensor) -> Tensor:
 
 
 def _slots(ctx: Context, x: Tensor, indices: Tensor) -> Tensor:
-    """xe[E, U, D]: each token copied into one slot of each of its experts."""
+    """Return xe[E, U, D]: each token copied into one slot of each of its experts."""
     slots = _slot_dim(ctx)
     routed = Tensor("expert_in", (d.EXPERTS, slots, x.dims[-1]))
     return ctx.build.elementwise(
@@ -142,12 +144,12 @@ def _slot_dim(ctx: Context) -> str:
 
 
 def _sorts(ctx: Context) -> int:
-    """How often slots are read or written beside the copies, see `Operator.sorts`."""
+    """Count how often slots are read or written beside the copies, see `Operator.sorts`."""
     return 0 if ctx.how.experts.every_token else 2 if _by_slots(ctx) else 1
 
 
 def _projected(ctx: Context, x: Tensor, name: str, width: str) -> Tensor:
-    """The stream as wide as experts read it, or what they give as wide as the stream."""
+    """Return the stream as wide as experts read it, or what they give as wide as the stream."""
     moe, out = ctx.model.experts, Tensor(name.removesuffix("_proj"), (*x.dims[:-1], width))
     assert moe is not None
     linear(ctx, name, x, x.dims[-1:], (width,), [Use(out)], moe.latent_bias)
@@ -155,14 +157,16 @@ def _projected(ctx: Context, x: Tensor, name: str, width: str) -> Tensor:
 
 
 def _scaled(ctx: Context, routed: Tensor) -> Tensor:
-    """Each slot's token times the weight that its choice has."""
+    """Return each slot's token times the weight that its choice has."""
     element = Element.ACTIVATION if ctx.how.experts.every_token else Element.FP32
     out, weights = Tensor("expert_in_scaled", routed.dims), Tensor("slot_weights", routed.dims[:-1], element)
     return ctx.build.elementwise("scale_slots", [routed], out, saves=[routed, weights])
 
 
 def _combined(ctx: Context, x: Tensor, done: Tensor, probabilities: Tensor, indices: Tensor) -> Tensor:
-    """y[B, S, D]: the sum of each token's slots, weighed unless their experts have done it or read weighed tokens."""
+    """Return y[B, S, D]: the sum of each token's slots, weighed unless their experts have done it or read weighed
+    tokens.
+    """
     moe = ctx.model.experts
     weighed = ctx.how.experts.weighted_inside or (moe is not None and moe.input_scaled)
     return ctx.build.elementwise(
@@ -180,7 +184,7 @@ def _combined(ctx: Context, x: Tensor, done: Tensor, probabilities: Tensor, indi
 
 
 def _beside_slots(x: Tensor, slots: str) -> list[tuple[str, str]]:
-    """Slots lie where their tokens lie: as many of each expert for every part of the tokens."""
+    """Place slots where their tokens lie: as many of each expert for every part of the tokens."""
     return [(row, slots) for row in x.dims[:-1]]
 
 
@@ -204,7 +208,7 @@ def _kept_to_sort(ctx: Context, rows: tuple[str, ...]) -> list[Tensor]:
 
 
 def _by_slots(ctx: Context) -> bool:
-    """Whether slots travel, and not tokens that come once for a rank or a node.
+    """Tell whether slots travel, and not tokens that come once for a rank or a node.
 
     What an all-to-all of slots brings lies by sender and is copied to lie by expert; the reverse on its way back: the
     slots are read and written once more, unless a rank has one expert. What comes once is read there to fill its slots,
@@ -214,7 +218,7 @@ def _by_slots(ctx: Context) -> bool:
 
 
 def _biased(ctx: Context, done: Tensor) -> Tensor:
-    """Adds each expert's bias times the slot's probability.
+    """Add each expert's bias times the slot's probability.
 
     A loop over the experts in eager kernels; the fp32 probabilities make the sum fp32. In units of the bf16 tensor:
     forward 2 (product), 5 (sum), 4 (joined), 3 (narrowed); backward 3 (widened), 3 (narrowed), 2 (joined), 6 and 6

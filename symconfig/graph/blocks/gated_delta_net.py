@@ -30,7 +30,7 @@ _ROWS = (d.BATCH, d.SEQUENCE)
 
 
 def gated_delta_net(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
-    """y[B, S, D] from x[B, S, D]."""
+    """Return y[B, S, D] from x[B, S, D]."""
     q, k, v, z, b, a = _projected(ctx, x)
     q, k, v = convolution(ctx, "conv1d", [q, k, v], CHANNELS, KERNEL)
     q, k = normalised(ctx, q, k)
@@ -47,7 +47,7 @@ def gated_delta_net(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
 
 
 def _projected(ctx: Context, x: Tensor) -> list[Tensor]:
-    """q, k, v, z of their heads and channels, b and a of each value head."""
+    """Return q, k, v, z of their heads and channels, b and a of each value head."""
     wide = [
         Tensor(name, (*_ROWS, heads, channels))
         for name, heads, channels in (
@@ -83,7 +83,9 @@ def _repeated(ctx: Context, tensor: Tensor) -> Tensor:
 
 
 def _gates(ctx: Context, b: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
-    """beta = sigmoid(b), and the decay -exp(A_log) softplus(a + dt_bias) in fp32; each keeps what its slope needs."""
+    """Return beta = sigmoid(b), and the decay -exp(A_log) softplus(a + dt_bias) in fp32; each keeps what its slope
+    needs.
+    """
     beta, decay = Tensor("beta", b.dims), Tensor("decay", a.dims, Element.FP32)
     steps, soft = (Tensor(name, a.dims, Element.FP32) for name in ("decay_steps", "decay_softplus"))
     rates = [Tensor(name, (VALUE_HEADS,), Element.FP32) for name in ("decay_rate", "decay_rate_negated")]

@@ -28,21 +28,24 @@ PARTS_OF = {Mixing.HYPER: 3, Mixing.INJECTED: 2}
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """How a sublayer's result joins the streams. post: a weight of each. mixed: N N numbers that mix the streams."""
+    """The way in which a sublayer's result joins the streams. post: a weight of each. mixed: N N numbers that mix the
+    streams.
+    """
 
     post: Tensor | None = None
     mixed: Tensor | None = None
 
 
 def read(ctx: Context, name: str, x: Tensor) -> tuple[Tensor, Link]:
-    """What a sublayer, or the head, reads of all streams."""
+    """Return what a sublayer, or the head, reads of all streams."""
     mixing = ctx.model.streams.mixing if ctx.model.streams else Mixing.HYPER
     return _gated(ctx, name, x) if mixing is Mixing.GATED else _weighed(ctx, name, x, mixing)
 
 
 def _weighed(ctx: Context, name: str, x: Tensor, mixing: Mixing) -> tuple[Tensor, Link]:
-    """A sum of streams by a weight of each. Sigmoids and the softmax keep their results, a division what it divides and
-    by what, in each of the iterations that make a mixing matrix doubly stochastic."""
+    """Return a sum of streams by a weight of each. Sigmoids and the softmax keep their results, a division what it
+    divides and by what, in each of the iterations that make a mixing matrix doubly stochastic.
+    """
     last, wide = name == "gather", Element.FP32
     raw = _raw(ctx, name, x, mixing, WRITTEN if last else READ)
     pre = Tensor(f"{name}_pre", (*_ROWS, STREAMS), wide)
@@ -64,7 +67,9 @@ def _weighed(ctx: Context, name: str, x: Tensor, mixing: Mixing) -> tuple[Tensor
 
 
 def _raw(ctx: Context, name: str, x: Tensor, mixing: Mixing, width: str) -> Tensor:
-    """Numbers of each token from all of its streams. DeepSeek norms what the product reads, Hunyuan what it gives."""
+    """Return the numbers of each token from all of its streams. DeepSeek norms what the product reads, Hunyuan what it
+    gives.
+    """
     wide, lengths = Tensor(f"{name}_wide", _ALL, Element.FP32), Tensor(f"{name}.statistics", _ROWS, Element.FP32)
     raw, over = Tensor(f"{name}_raw", (*_ROWS, width), Element.FP32), {STREAMS: 1, d.HIDDEN: 1}
     if mixing is Mixing.HYPER:
@@ -79,7 +84,7 @@ def _raw(ctx: Context, name: str, x: Tensor, mixing: Mixing, width: str) -> Tens
 
 
 def _gated(ctx: Context, name: str, x: Tensor) -> tuple[Tensor, Link]:
-    """A mean of the normed streams, each channel weighed by a low-rank projection of all of them."""
+    """Return a mean of the normed streams, each channel weighed by a low-rank projection of all of them."""
     normed = norm(ctx, f"{name}_norm", x, weight=(STREAMS, d.HIDDEN), over=(d.HIDDEN,))
     low, active = Tensor(f"{name}_low", (*_ROWS, LOW)), Tensor(f"{name}_low_active", (*_ROWS, LOW))
     linear(ctx, f"{name}_down", normed, (STREAMS, d.HIDDEN), (LOW,), [Use(low)])
@@ -98,7 +103,7 @@ def _gated(ctx: Context, name: str, x: Tensor) -> tuple[Tensor, Link]:
 
 
 def written(ctx: Context, name: str, x: Tensor, done: Tensor, link: Link) -> Tensor:
-    """All streams behind a sublayer that gave `done`."""
+    """Return all streams behind a sublayer that gave `done`."""
     assert link.post is not None
     post = Use(link.post, ((WRITTEN, STREAMS),) if WRITTEN in link.post.dims else ())
     share, kept = Tensor(f"{name}_share", _ALL), done

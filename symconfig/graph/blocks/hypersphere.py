@@ -11,7 +11,7 @@ from symconfig.graph.operator import Tensor
 
 
 def drawn(ctx: Context, name: str, stream: Tensor, branch: Tensor) -> Tensor:
-    """stream + rate[D] (branch - stream), with a rate of this sublayer's own: three eager kernels."""
+    """Return stream + rate[D] (branch - stream), with a rate of this sublayer's own: three eager kernels."""
     way, rate = Tensor(f"{name}.way", stream.dims), ctx.weight(f"{name}.rate", stream.dims[-1])
     ctx.build.elementwise(f"{name}_way", [branch, stream], way, linear=True)
     step = Tensor(f"{name}.step", stream.dims)
@@ -20,7 +20,7 @@ def drawn(ctx: Context, name: str, stream: Tensor, branch: Tensor) -> Tensor:
 
 
 def scaled(ctx: Context, x: Tensor, *dims: str) -> Tensor:
-    """x times a learned vector over some of its dims; x itself where the model has none."""
+    """Return x times a learned vector over some of its dims; x itself where the model has none."""
     if not ctx.model.hypersphere:
         return x
     weight = ctx.weight(f"{x.name}.scale", *dims)

@@ -34,7 +34,9 @@ _TO_KEYS = ((d.SEQUENCE, d.KEYS),)
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """What the loss of an indexer compares with the attention's scores: its queries, keys and weights of its heads."""
+    """The indexer's tensors that its loss compares with the attention's scores: its queries, keys and weights of its
+    heads.
+    """
 
     q: Tensor
     k: Tensor
@@ -78,10 +80,10 @@ def with_loss(ctx: Context, o: Tensor, q: Tensor, k: Tensor, read: Read) -> Tens
     with ctx.build.part("indexer"):
         with ctx.build.no_gradient():
             scores = [Product("index_target_q_k", (*_ROWS, CHOSEN, d.HEADS, q.dims[-1]))]
-            asked: list[Tensor | Use] = [q, Use(k, _TO_KEYS), chosen]
+            compared: list[Tensor | Use] = [q, Use(k, _TO_KEYS), chosen]
             kept_whole = (d.KEYS, q.dims[-1], CHOICES)
             ctx.build.elementwise(
-                "index_target", asked, target, contracted=(d.HEADS,), products=scores, whole=kept_whole
+                "index_target", compared, target, contracted=(d.HEADS,), products=scores, whole=kept_whole
             )
         by_head, own = (*_ROWS, CHOSEN, HEADS), (mine.q, mine.k, mine.weights, target, chosen)
         products = [Product("index_loss_q_k", (*by_head, CHANNELS)), Product("index_loss_heads", by_head)]
@@ -93,13 +95,13 @@ def with_loss(ctx: Context, o: Tensor, q: Tensor, k: Tensor, read: Read) -> Tens
 
 
 def _trained(ctx: Context) -> bool:
-    """Whether the framework has a loss for the indexer, and the model asks for it."""
+    """Tell whether the framework has a loss for the indexer, and the model asks for it."""
     has = ctx.model.indexer
     return ctx.how.attention.choosing is Choosing.ABSORBED and has is not None and has.loss_coef > 0 and not ctx.frozen
 
 
 def _chosen(ctx: Context, x: Tensor, low: Tensor) -> tuple[Learned, Tensor]:
-    """What scores are made of, and positions of the keys that a query reads."""
+    """Return what scores are made of, and positions of the keys that a query reads."""
     q, k = Tensor("index_q", (*_ROWS, HEADS, CHANNELS)), Tensor("index_k", (*_ROWS, CHANNELS))
     weights, trained = Tensor("index_weights", (*_ROWS, HEADS)), _trained(ctx)
     more: dict[str, Any] = {"loops": _loops(ctx), "apart": trained}
@@ -117,7 +119,7 @@ def _chosen(ctx: Context, x: Tensor, low: Tensor) -> tuple[Learned, Tensor]:
 
 
 def _normed(ctx: Context, k: Tensor, trained: bool) -> Tensor:
-    """Keys, normed around their mean."""
+    """Return keys, normed around their mean."""
     affine = [ctx.weight(f"index_k_norm.{name}", CHANNELS) for name in ("weight", "bias")]
     normed, saves = Tensor("index_k_normed", k.dims), [k, Tensor("index_k_norm.statistics", _ROWS, Element.FP32)]
     return ctx.build.elementwise(
@@ -142,13 +144,13 @@ def _rotated(ctx: Context, name: str, x: Tensor) -> Tensor:
 
 
 def _scores(ctx: Context, q: Tensor, k: Tensor, weights: Tensor) -> Tensor:
-    """I[B, S, T], in one kernel that runs the keys before a query, or in PyTorch's products over all of them."""
+    """Return I[B, S, T], in one kernel that runs the keys before a query, or in PyTorch's products over all of them."""
     scores, keys = Tensor("index_scores", (*_ROWS, d.KEYS), Element.FP32), Use(k, _TO_KEYS)
     if ctx.how.attention.choosing is not Choosing.MASKED:
-        by_head, asked = (*_ROWS, FULL, HEADS), [Use(q), keys, Use(weights)]
+        by_head, inputs = (*_ROWS, FULL, HEADS), [Use(q), keys, Use(weights)]
         products = [Product("index_q_k", (*by_head, CHANNELS)), Product("index_heads", by_head)]
         whole, loops = (d.KEYS, HEADS, CHANNELS), _loops(ctx)
-        return ctx.build.elementwise("index_scores", asked, scores, loops=loops, products=products, whole=whole)
+        return ctx.build.elementwise("index_scores", inputs, scores, loops=loops, products=products, whole=whole)
     wide = Tensor("index_scores_by_head", (*_ROWS, HEADS, d.KEYS), Element.FP32)
     ctx.build.product("index_q_k", Use(q), keys, (CHANNELS,), wide)
     positive = ctx.build.elementwise("index_relu", [wide], Tensor("index_positive", wide.dims, Element.FP32))
@@ -156,6 +158,6 @@ def _scores(ctx: Context, q: Tensor, k: Tensor, weights: Tensor) -> Tensor:
 
 
 def sizes(model: ModelDescriptor) -> dict[str, float]:
-    """Sizes of the indexer's own dims."""
+    """Return the sizes of the indexer's own dims."""
     has = model.indexer
     return {} if has is None else {HEADS: has.index_n_heads, CHANNELS: has.index_head_dim, CHOICES: has.index_topk}

@@ -27,7 +27,7 @@ _ROWS = (d.BATCH, d.SEQUENCE)
 
 
 def kimi_delta_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
-    """y[B, S, D] from x[B, S, D]."""
+    """Return y[B, S, D] from x[B, S, D]."""
     q, k, v = (
         _projected(ctx, x, f"{part}_proj", Tensor(f"delta_{part}", (*_ROWS, HEADS, channels)))
         for part, channels in (("q", HEAD_DIM), ("k", HEAD_DIM), ("v", VALUE_DIM))
@@ -56,9 +56,10 @@ def _narrowed(ctx: Context, x: Tensor, name: str, out: Tensor, whole: str) -> Te
 
 
 def _decay(ctx: Context, x: Tensor) -> Tensor:
-    """-exp(A_log) softplus(f + dt_bias) in fp32, whose softplus is made of an exponential, a logarithm and a choice
-    (KimiLinearForgetGate). Behind a whole projection it is a softplus, or the sigmoid of the product times a bound, and
-    narrowed (BailingHybridForgetGate): both keep the sum and their own result."""
+    """Return -exp(A_log) softplus(f + dt_bias) in fp32, whose softplus is made of an exponential, a logarithm and a
+    choice (KimiLinearForgetGate). Behind a whole projection it is a softplus, or the sigmoid of the product times a
+    bound, and narrowed (BailingHybridForgetGate): both keep the sum and their own result.
+    """
     f = _narrowed(ctx, x, "f", Tensor("delta_f", (*_ROWS, HEADS, HEAD_DIM)), WHOLE_DECAY)
     whole = WHOLE_DECAY in ctx.model.mixer(NAME).switches
     decay = Tensor("decay", f.dims, Element.ACTIVATION if whole else Element.FP32)

@@ -53,14 +53,16 @@ OWN = Widths(
 
 
 def latent_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
-    """o[B, S, D] from x[B, S, D]."""
+    """Return o[B, S, D] from x[B, S, D]."""
     latent = ctx.model.latent
     assert latent is not None
     return attend(ctx, x, kind, OWN, low_queries=latent.q_lora_rank is not None)
 
 
 def attend(ctx: Context, x: Tensor, kind: LayerKind, w: Widths, low_queries: bool) -> Tensor:
-    """o[B, S, D] from x[B, S, D]. The down projections have no dim that tp splits, so they stay with the sequence."""
+    """Return o[B, S, D] from x[B, S, D]. The down projections have no dim that tp splits, so they stay with the
+    sequence.
+    """
     rows = (d.BATCH, d.SEQUENCE)
     q_source, q_inner, q_names = x, d.HIDDEN, ("q_proj",)
     if low_queries:
@@ -161,12 +163,12 @@ def _of_both(ctx: Context) -> bool:
 
 
 def _joint(ctx: Context) -> str:
-    """The storage of queries and gates where both are views of one projection's result."""
+    """Return the storage of queries and gates where both are views of one projection's result."""
     return "q_and_gate" if ctx.how.linear.views and _of_both(ctx) else ""
 
 
 def _queries_and_gate(ctx: Context, low: Tensor, normed: Tensor, queries: Tensor, w: Widths) -> Tensor:
-    """One projection of the low-rank queries and their norm, joined, to queries and a gate (AXK2Attention)."""
+    """Project the low-rank queries and their norm, joined, to queries and a gate (AXK2Attention)."""
     joined = Tensor("q_low_both", (*low.dims[:-1], w.q_both))
     ctx.build.elementwise("join_low_queries", [normed, low], joined, together=[(w.q_both, w.q_rank)], linear=True)
     gate = Tensor("attention_gate", (*queries.dims[:-1], w.value), storage=_joint(ctx))
@@ -176,7 +178,7 @@ def _queries_and_gate(ctx: Context, low: Tensor, normed: Tensor, queries: Tensor
 
 
 def _low_keys(ctx: Context, x: Tensor, w: Widths) -> tuple[Tensor, Tensor]:
-    """Low-rank keys and values, and the part of keys that rope turns, which all heads share."""
+    """Return low-rank keys and values, and the part of keys that rope turns, which all heads share."""
     storage, rows = "kv_down" if ctx.how.linear.views else "", (d.BATCH, d.SEQUENCE)
     kv_low = Tensor("kv_low", (*rows, w.kv_rank), storage=storage)
     shared = Tensor("k_rope_shared", (*rows, w.rope), storage=storage)
@@ -197,7 +199,7 @@ def _low_keys(ctx: Context, x: Tensor, w: Widths) -> tuple[Tensor, Tensor]:
 
 
 def _low_norms(ctx: Context, q_source: Tensor, kv_low: Tensor, w: Widths, module: str) -> tuple[Tensor, Tensor]:
-    """What the up projections read: low-rank queries, where there are any, and low-rank keys and values."""
+    """Return what the up projections read: low-rank queries, where there are any, and low-rank keys and values."""
     if w.q_rank in q_source.dims:
         q_source = norm(ctx, "q_low_norm", q_source, w.q_rank, module)
     return q_source, norm(ctx, "kv_low_norm", kv_low, w.kv_rank, module)

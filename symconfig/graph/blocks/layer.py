@@ -27,7 +27,7 @@ _STREAM = (d.BATCH, d.SEQUENCE, d.HIDDEN)
 
 
 def layer(ctx: Context, kind: LayerKind) -> Block:
-    """One transformer layer: what mixes tokens, then the MLP or the experts, each behind a norm."""
+    """Build one transformer layer: what mixes tokens, then the MLP or the experts, each behind a norm."""
     x = Tensor("layer_in", stream_dims(ctx))
     ctx.again, ctx.kind = kind.again, kind
     with ctx.build.no_gradient() if kind.detached else ctx.build.module(LAYER):
@@ -37,7 +37,7 @@ def layer(ctx: Context, kind: LayerKind) -> Block:
 
 
 def _body(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
-    """The stream behind a layer, with what joins it before the sublayers and behind them."""
+    """Return the stream behind a layer, with what joins it before the sublayers and behind them."""
     streams = ctx.model.streams
     if streams is not None and streams.mixing is Mixing.PREDICTED:
         return around(ctx, x, lambda first: _sublayers(ctx, first, kind))
@@ -50,7 +50,7 @@ def _body(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
 
 
 def _sublayers(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
-    """The stream after both sublayers, or after the one that this layer has."""
+    """Return the stream after both sublayers, or after the one that this layer has."""
     if ctx.model.hypersphere:
         return _drawn(ctx, x, kind)
     if kind.mixer == NO_MIXER:
@@ -70,7 +70,7 @@ def _sublayers(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
 
 
 def _linked(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
-    """All streams behind two sublayers, each of which reads and writes them."""
+    """Return all streams behind two sublayers, each of which reads and writes them."""
     given, link = hyper.read(ctx, "attention_streams", x)
     _, attended = _first(ctx, given, kind)
     x = hyper.written(ctx, "attention_residual", x, attended, link)
@@ -79,7 +79,7 @@ def _linked(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
 
 
 def _drawn(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
-    """The normed stream, drawn towards what each sublayer gives."""
+    """Return the normed stream, drawn towards what each sublayer gives."""
     normed, attended = _first(ctx, x, kind)
     stream = drawn(ctx, "attention_residual", normed, attended)
     normed = norm(ctx, "mlp_norm", stream)
@@ -87,12 +87,12 @@ def _drawn(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
 
 
 def _normed(ctx: Context, stream: Tensor, name: str) -> Tensor:
-    """The stream, or its norm where the model norms the sum itself."""
+    """Return the stream, or its norm where the model norms the sum itself."""
     return norm(ctx, name, stream) if ctx.model.norm_after_residual else stream
 
 
 def _first(ctx: Context, x: Tensor, kind: LayerKind) -> tuple[Tensor, Tensor]:
-    """What the mixer reads, and what it gives: the sum of two where a second block stands beside attention."""
+    """Return what the mixer reads, and what it gives: the sum of two where a second block stands beside attention."""
     mixers = [parts().mixer(name) for name in (kind.mixer, kind.beside) if name is not None]
     normed = x if kind.calls is Turn.NONE else residual(ctx, "shared_sum", x, called(ctx, x, kind))
     if ctx.model.norm_before_sublayer and kind.input_norm:
@@ -109,7 +109,7 @@ def _first(ctx: Context, x: Tensor, kind: LayerKind) -> tuple[Tensor, Tensor]:
 
 
 def _second(ctx: Context, stream: Tensor, kind: LayerKind, normed: Tensor | None = None) -> Tensor:
-    """What the MLP or the experts give. normed: of the stream, where they share the mixer's norm."""
+    """Return what the MLP or the experts give. normed: of the stream, where they share the mixer's norm."""
     if not ctx.model.norm_before_sublayer:
         normed = stream
     done = _experts(ctx, stream, normed) if kind.moe else _mlp(ctx, stream, normed, kind)
@@ -136,7 +136,7 @@ def _mlp(ctx: Context, stream: Tensor, normed: Tensor | None, kind: LayerKind) -
 
 
 def mtp(ctx: Context) -> Block:
-    """A multi-token-prediction layer (DeepSeek-V3): two norms, a projection of both, a layer, a final norm.
+    """Build a multi-token-prediction layer (DeepSeek-V3): two norms, a projection of both, a layer, a final norm.
 
     Its logits and loss use the model's output weight, which the head's block holds.
     """

@@ -38,12 +38,12 @@ def layer_inputs(ctx: Context, tokens: Tensor, embedded: Tensor) -> None:
 
 
 def with_layer_input(ctx: Context, stream: Tensor) -> Tensor:
-    """The stream with what a layer's own input lets through."""
+    """Return the stream with what a layer's own input lets through."""
     return residual(ctx, "layer_input_residual", stream, let_through(ctx, stream))
 
 
 def let_through(ctx: Context, stream: Tensor) -> Tensor:
-    """What a layer's own input lets through of the stream."""
+    """Return what a layer's own input lets through of the stream."""
     given = ctx.build.from_elsewhere(INPUT)
     gate, active, product = (Tensor(f"layer_input_{name}", given.dims) for name in ("gate", "active", "product"))
     linear(ctx, "layer_input_gate", stream, (d.HIDDEN,), (SIZE,), [Use(gate)])
@@ -55,6 +55,6 @@ def let_through(ctx: Context, stream: Tensor) -> Tensor:
 
 
 def sizes(model: ModelDescriptor) -> dict[str, float]:
-    """Sizes of the inputs' own dims."""
+    """Return the sizes of the inputs' own dims."""
     has = model.layer_inputs
     return {} if has is None else {LAYERS: model.num_hidden_layers, SIZE: has.size, ROWS: has.vocab_size}

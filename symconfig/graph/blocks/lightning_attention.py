@@ -27,7 +27,7 @@ _ROWS = (d.BATCH, d.SEQUENCE)
 
 
 def lightning_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
-    """y[B, S, D] from x[B, S, D]."""
+    """Return y[B, S, D] from x[B, S, D]."""
     raw = [
         Tensor(f"raw_{name}", (*_ROWS, d.HEADS, channels))
         for name, channels in (("q", d.HEAD_DIM), ("k", d.HEAD_DIM), ("v", VALUE_DIM))
@@ -49,7 +49,7 @@ def lightning_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
 
 
 def _norm(ctx: Context, x: Tensor) -> Tensor:
-    """RMSNorm over all heads at once; what an eager one keeps and moves is as of `common.norm`."""
+    """Norm over all heads at once; what an eager one keeps and moves is as of `common.norm`."""
     name = "out_norm"
     saves = [Tensor(f"{name}.statistics", _ROWS, Element.FP32)]
     eager = ctx.how.norm is not NormKernel.FUSED

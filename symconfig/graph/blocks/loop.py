@@ -15,7 +15,7 @@ STATE = "loop_input"
 
 
 def joined(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
-    """The stream that a layer reads, with what joins it there."""
+    """Return the stream that a layer reads, with what joins it there."""
     loop = ctx.model.loop
     if loop is None or not kind.joins:
         return x

@@ -35,7 +35,7 @@ _ROWS = (d.BATCH, d.SEQUENCE)
 
 
 def mamba(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
-    """y[B, S, D] from x[B, S, D]. Channels are what tp splits; the narrow projection sums over them."""
+    """Return y[B, S, D] from x[B, S, D]. Channels are what tp splits; the narrow projection sums over them."""
     has = ctx.model.mixer(NAME).switches
     joined = ctx.how.scan is ScanKernel.WHOLE and NORMS not in has
     inner, z = (Tensor(name, (*_ROWS, WIDTH)) for name in ("ssm_x", "ssm_gate"))
@@ -47,12 +47,12 @@ def mamba(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     step = Tensor("ssm_step", u.dims)
     linear(ctx, "dt_proj", low, (RANK,), (WIDTH,), [Use(step)])
     scanned, gated = Tensor("scanned", u.dims), Tensor("scan_gated", u.dims)
-    again = [inner] if joined else [u, step]
+    remade = [inner] if joined else [u, step]
     ctx.build.elementwise(
         "scan",
         [u, with_adapter(ctx, "dt_proj", step), b, c, z],
         gated,
-        saves=[*again, *_kept_in_turn(ctx, joined, b, c), z, scanned],
+        saves=[*remade, *_kept_in_turn(ctx, joined, b, c), z, scanned],
         weights=[ctx.weight("A_log", WIDTH, STATE), ctx.weight("D", WIDTH), ctx.weight("dt_proj.bias", WIDTH)],
         whole=(d.SEQUENCE, STATE),
         scratch=[Scratch(tensor, (0, 2)) for tensor in (u, step)] if joined else [],
@@ -64,8 +64,9 @@ def mamba(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
 
 
 def _kept_in_turn(ctx: Context, joined: bool, b: Tensor, c: Tensor) -> list[Tensor]:
-    """B and C; one function with the projections keeps copies by channel of them, too (mamba-ssm, MambaInnerFn). What
-    Transformers makes of A_log is fp32, and kept."""
+    """Return B and C; one function with the projections keeps copies by channel of them, too (mamba-ssm, MambaInnerFn).
+    What Transformers makes of A_log is fp32, and kept.
+    """
     if ctx.how.scan is ScanKernel.GATED:
         return [b, c]
     copies = [Tensor(f"{one.name}_copied", one.dims) for one in (b, c)] if joined else []
@@ -73,7 +74,7 @@ def _kept_in_turn(ctx: Context, joined: bool, b: Tensor, c: Tensor) -> list[Tens
 
 
 def _low(ctx: Context, u: Tensor, kept: Tensor | None, norms: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Steps before they are widened, B and C. kept: what u is made from again."""
+    """Return steps before they are widened, B and C. kept: what u is made from again."""
     parts = [Tensor(name, (*_ROWS, width)) for name, width in (("dt_low", RANK), ("ssm_b", STATE), ("ssm_c", STATE))]
     uses = [Use(part, ((part.dims[2], LOW_WIDTH),)) for part in parts]
     linear(ctx, "x_proj", u, (WIDTH,), (LOW_WIDTH,), uses, keeps=kept)

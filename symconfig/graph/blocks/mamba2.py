@@ -41,7 +41,7 @@ _RATES = tuple(Tensor(name, (HEADS,), Element.FP32) for name in ("decay_rate", "
 
 
 def mamba2(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
-    """y[B, S, D] from x[B, S, D]. Heads, and groups of heads that share B and C, are what tp and cp split."""
+    """Return y[B, S, D] from x[B, S, D]. Heads, and groups of heads that share B and C, are what tp and cp split."""
     has = ctx.model.mixer(NAME).switches
     z, *mixed, dt = _projected(ctx, x, IN_BIAS in has)
     convolved = convolution(ctx, "conv1d", mixed, CHANNELS, KERNEL, CONV_BIAS in has)
@@ -71,7 +71,7 @@ def mamba2(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
 
 
 def _projected(ctx: Context, x: Tensor, bias: bool) -> list[Tensor]:
-    """z, x, B, C and dt: one product, whose parts tp cuts each by itself (Megatron-LM's partition_sizes)."""
+    """Return z, x, B, C and dt: one product, whose parts tp cuts each by itself (Megatron-LM's partition_sizes)."""
     parts = [
         Tensor("ssm_gate", (*_ROWS, HEADS, HEAD_DIM)),
         Tensor("ssm_x", (*_ROWS, HEADS, HEAD_DIM)),
@@ -85,7 +85,7 @@ def _projected(ctx: Context, x: Tensor, bias: bool) -> list[Tensor]:
 
 
 def _products() -> list[Product]:
-    """Multiply-adds of the scan, forward. C B' and the chunks' states are made again for the backward."""
+    """Return multiply-adds of the scan, forward. C B' and the chunks' states are made again for the backward."""
     inside = (*_ROWS, d.CHUNK)
     return [
         Product("c_b", (*inside, GROUPS, STATE), again=1),
@@ -96,7 +96,7 @@ def _products() -> list[Product]:
 
 
 def _scratch(convolved: Sequence[Tensor], scanned: Tensor) -> list[Scratch]:
-    """What passes between the scan's kernels, as mamba-ssm launches them.
+    """Return what passes between the scan's kernels, as mamba-ssm launches them.
 
     Forward x, B and C are each read by two; the states are written in fp32, read, and passed on in 16 bits, which are
     written and read. Backward x, B and C are convolved again and read by six kernels (states, gate, dx, dB, d(C B'),
@@ -116,7 +116,7 @@ def _scratch(convolved: Sequence[Tensor], scanned: Tensor) -> list[Scratch]:
 
 
 def _norm(ctx: Context, x: Tensor, gate: Tensor | None) -> Tensor:
-    """RMSNorm by group, behind the gate. One function with the output projection makes its result again backward."""
+    """Norm by group, behind the gate. One function with the output projection makes its result again backward."""
     out, statistics = Tensor("ssm_norm", x.dims), Tensor("ssm_norm.statistics", (*_ROWS, GROUPS), Element.FP32)
     read = [x] if gate is None else [x, gate]
     ctx.build.elementwise(

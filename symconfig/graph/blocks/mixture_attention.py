@@ -31,7 +31,7 @@ _HEADS = [(d.HEADS, d.KV_HEADS)]
 
 
 def attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
-    """o[B, S, D] from x[B, S, D]."""
+    """Return o[B, S, D] from x[B, S, D]."""
     if ctx.model.experts is None:
         raise InputError(Problem(f"{NAME} needs the section experts", field="mixers"))
     probabilities, indices = router(ctx, x, "attention_")
@@ -46,7 +46,7 @@ def attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
 
 
 def _queries(ctx: Context, x: Tensor, indices: Tensor, order: list[Tensor]) -> Tensor:
-    """q[B, S, A, C] from a copy of each token for each of its choices; index_add keeps what it puts in order."""
+    """Return q[B, S, A, C] from a copy of each token for each of its choices; index_add keeps what it puts in order."""
     q, routed = Tensor("q", (*_ROWS, d.HEADS, d.HEAD_DIM)), Tensor("attention_in", (*_ROWS, CHOICES, d.HIDDEN))
     given = Tensor("attention_queries", q.dims)
     return ctx.build.elementwise(
@@ -58,7 +58,7 @@ def _queries(ctx: Context, x: Tensor, indices: Tensor, order: list[Tensor]) -> T
 
 
 def _result(ctx: Context, x: Tensor, o: Tensor, chosen: list[Tensor], order: list[Tensor]) -> Tensor:
-    """The sum of each token's choices, weighed."""
+    """Sum each token's choices, weighed."""
     routed, slots = Tensor("attention_routed", o.dims), (*_ROWS, CHOICES, d.HIDDEN)
     made = [Tensor("attention_done", slots), Tensor("attention_weighed", slots)]
     weights = Tensor("attention_choice_weights", (*_ROWS, CHOICES))

@@ -32,7 +32,7 @@ def mlp(
     activation_module: str = "mlp_act",
     cut: bool = False,
 ) -> Tensor:
-    """y[…, D] from x[…, D] through `width`, where D is what x has. cut: a share of the gates is."""
+    """Return y[…, D] from x[…, D] through `width`, where D is what x has. cut: a share of the gates is."""
     bias = ctx.model.mlp_bias if bias is None else bias
     rows = x.dims[:-1]
     up = Tensor(f"{prefix}up", (*rows, width))
@@ -123,13 +123,14 @@ def mlp(
 
 
 def _weighing(ctx: Context, width: str) -> Experts | None:
-    """The model's experts, where this is their body and what they give is weighed."""
+    """Return the model's experts, where this is their body and their result is weighed."""
     moe = ctx.model.experts
     return None if moe is None or moe.input_scaled or width != d.EXPERT_FFN else moe
 
 
 def _kept(ctx: Context, inputs: list[Tensor], active: Tensor) -> list[Tensor]:
-    """What the activation keeps: mostly what it reads. ReLU keeps its result, which the next product keeps anyway.
+    """Return what the activation keeps: mostly what it reads. ReLU keeps its result, which the next product keeps
+    anyway.
 
     GELU by tanh in a chain (Transformers 5.24, activations.py:NewGELUActivation) keeps half of what it reads, the tanh
     and one more than that besides. xIELU is seven eager kernels (_xielu_python there): they keep where x is positive,
@@ -146,14 +147,18 @@ def _kept(ctx: Context, inputs: list[Tensor], active: Tensor) -> list[Tensor]:
 
 
 def _kept_of_gate(ctx: Context, gate: Tensor, active: Tensor) -> list[Tensor]:
-    """Of a gate's own activation. With limits it is a product with a sigmoid, which it keeps (modeling_gpt_oss.py)."""
+    """Return what a gate's own activation keeps. With limits it is a product with a sigmoid, which it keeps
+    (modeling_gpt_oss.py).
+    """
     if ctx.model.hidden_act == "clamped_swiglu":
         return [gate, Tensor(f"{gate.name}.sigmoid", gate.dims)]
     return _kept(ctx, [gate], active)
 
 
 def _slot_weights(ctx: Context, width: str) -> list[Tensor]:
-    """The probabilities of an expert's slots, where the activation weighs by them. Sigmoid scores stay in fp32."""
+    """Return the probabilities of an expert's slots, where the activation weighs by them. Sigmoid scores stay
+    in fp32.
+    """
     moe = _weighing(ctx, width)
     if moe is None or ctx.how.experts.routing is not Routing.CHAIN:
         return []
@@ -162,8 +167,9 @@ def _slot_weights(ctx: Context, width: str) -> list[Tensor]:
 
 
 def _cut(ctx: Context, gate: Tensor) -> Tensor:
-    """Gates above a bound that follows from their mean and deviation, less it; others are 0. ReLU keeps its result, the
-    deviation what it reads (Transformers' Gemma3nTextMLP, _gaussian_topk)."""
+    """Cut gates: those above a bound that follows from their mean and deviation are left, less it; others are 0. ReLU
+    keeps its result, the deviation what it reads (Transformers' Gemma3nTextMLP, _gaussian_topk).
+    """
     out = Tensor(f"{gate.name}_cut", gate.dims)
     lengths = [Tensor(f"{gate.name}.deviation", gate.dims[:-1])]
     width = {gate.dims[-1]: 2}
@@ -172,7 +178,7 @@ def _cut(ctx: Context, gate: Tensor) -> Tensor:
 
 
 def _clamped(ctx: Context, half: Tensor) -> Tensor:
-    """Gate or up within the model's limits, in eager kernels.
+    """Return gate or up within the model's limits, in eager kernels.
 
     Forward they clamp and join the halves again: four passes where one kernel makes two. Backward a masked copy of the
     gradient, joined again: five passes for three.

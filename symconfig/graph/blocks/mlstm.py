@@ -28,7 +28,7 @@ _ROWS = (d.BATCH, d.SEQUENCE)
 
 
 def mlstm(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
-    """y[B, S, D] from x[B, S, D]."""
+    """Return y[B, S, D] from x[B, S, D]."""
     q, k = (_projected(ctx, name, x, (d.HEADS, KEY)) for name in ("q", "k"))
     v, opening = (_projected(ctx, name, x, (d.HEADS, VALUE)) for name in ("v", "output_gate"))
     gates = [_capped(ctx, _projected(ctx, f"{name}_gate", x, (d.HEADS,), bias=True)) for name in ("input", "forget")]
@@ -48,7 +48,7 @@ def _projected(ctx: Context, name: str, x: Tensor, width: tuple[str, ...], bias:
 
 
 def _capped(ctx: Context, gate: Tensor) -> Tensor:
-    """A gate between two bounds: a hyperbolic tangent keeps its result."""
+    """Cap a gate between two bounds: a hyperbolic tangent keeps its result."""
     inner, out = Tensor(f"{gate.name}_tanh", gate.dims), Tensor(f"{gate.name}_capped", gate.dims)
     return ctx.build.elementwise(f"{gate.name}_cap", [gate], out, saves=[inner], launches=(3, 3), traffic=(3, 3))
 
@@ -77,8 +77,9 @@ def _scan(ctx: Context, q: Tensor, k: Tensor, v: Tensor, gates: list[Tensor]) ->
 
 
 def _norm(ctx: Context, x: Tensor) -> Tensor:
-    """LayerNorm over each head's channels, with a weight of each head; eager in fp32, in turn: widened, centred, scaled
-    and narrowed."""
+    """Norm over each head's channels, with a weight of each head; eager in fp32, in turn: widened, centred, scaled and
+    narrowed.
+    """
     name, rows = "head_norm", x.dims[:-1]
     weights = [ctx.weight(f"{name}.weight", d.HEADS, VALUE)]
     statistics = [Tensor(f"{name}.statistics", rows, Element.FP32)]

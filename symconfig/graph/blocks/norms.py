@@ -23,9 +23,10 @@ _Traffic = tuple[int | Fraction, int | Fraction]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kept:
-    """What one kernel keeps. middle: by name, results on the way as wide as the input. normed: its result before the
-    weight, where the weight is trained. weight: the copy of the weight that it makes. statistics: of each row, in fp32.
-    traffic: bytes moved, over reading the input and writing the output once, forward and backward."""
+    """Tensors that one kernel keeps. middle: by name, results on the way as wide as the input. normed: its result
+    before the weight, where the weight is trained. weight: the copy of the weight that it makes. statistics: of each
+    row, in fp32. traffic: bytes moved, over reading the input and writing the output once, forward and backward.
+    """
 
     input: Element = _HALF
     middle: tuple[str, ...] = ()
@@ -73,8 +74,8 @@ def norm(
     over: Sequence[str] | None = None,
     bias: bool = False,
 ) -> Tensor:
-    """RMSNorm or LayerNorm over `dim`, or `over` several, with a weight of dims of its own or (empty) without one.
-    bias: beside the weight; a LayerNorm of the stream has one unless the model says otherwise.
+    """Norm over `dim`, or `over` several, with a weight of dims of its own or (empty) without one: RMSNorm or
+    LayerNorm. bias: beside the weight; a LayerNorm of the stream has one unless the model says otherwise.
     """
     over, stream = over or (dim,), dim == d.HIDDEN
     centred = ctx.model.norm is Norm.LAYERNORM and (stream or module == _QK)

@@ -34,7 +34,7 @@ _ROWS = (d.BATCH, d.SEQUENCE)
 
 
 def attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
-    """o[B, S, D] from x[B, S, D]."""
+    """Return o[B, S, D] from x[B, S, D]."""
     (q, k, v), gate = projections(ctx, x)
     q, k = normed_and_turned(ctx, q, k, kind)
     with ctx.build.no_gradient(), ctx.build.part("indexer"):
@@ -43,7 +43,7 @@ def attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
 
 
 def _read(ctx: Context, chosen: Tensor) -> Read:
-    """Positions of what is read, or a mask of all others."""
+    """Return positions of what is read, or a mask of all others."""
     if ctx.how.attention.choosing is not Choosing.MASKED:
         return Read(POOLED, chosen, kept=True)
     mask = Tensor("index_mask", (*_ROWS, *((d.HEADS,) if _by_token(ctx) else ()), d.KEYS))
@@ -74,7 +74,9 @@ def _chosen(ctx: Context, x: Tensor) -> Tensor:
 
 
 def _chosen_by_head(ctx: Context, x: Tensor, q: Tensor, k: Tensor) -> Tensor:
-    """The best runs for each head of the indexer. PyTorch's product scores all keys, a kernel those before a query."""
+    """Choose the best runs for each head of the indexer. PyTorch's product scores all keys, a kernel those before a
+    query.
+    """
     for one in (q, k):
         linear(ctx, f"{one.name}_proj", x, (d.HIDDEN,), one.dims[2:], [Use(one)])
     q, k = (_turned(ctx, norm(ctx, f"{one.name}_norm", one, DIM, "qk_norm")) for one in (q, k))

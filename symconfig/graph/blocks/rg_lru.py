@@ -25,7 +25,7 @@ BLOCK, BLOCK_OUT, CHANNELS = "lru_block_width", "lru_block_outputs", "lru_channe
 
 
 def rg_lru(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
-    """y[B, S, D] from x[B, S, D]."""
+    """Return y[B, S, D] from x[B, S, D]."""
     gate, value = (_projected(ctx, x, name) for name in ("linear_y", "linear_x"))
     active = Tensor("lru_gate_active", gate.dims)
     ctx.build.elementwise("lru_activation", [gate], active, saves=[gate])
@@ -53,7 +53,7 @@ def _projected(ctx: Context, x: Tensor, name: str) -> Tensor:
 
 
 def _block_gate(ctx: Context, x: Tensor, name: str) -> Tensor:
-    """One matrix and bias for each block of channels."""
+    """Gate by one matrix and bias for each block of channels."""
     out = Tensor(name, (*x.dims[:-1], BLOCK_OUT))
     weight = ctx.weight(f"{name}_weight", d.HEADS, BLOCK, BLOCK_OUT)
     ctx.build.matmul(name, x, weight, (BLOCK,), [Use(out)], ctx.weight(f"{name}_bias", d.HEADS, BLOCK_OUT))

@@ -11,7 +11,8 @@ CHOICES = "num_experts_per_tok"
 
 
 def choice(moe: Experts, rows: tuple[str, ...]) -> list[Tensor]:
-    """Beside the chosen experts' indices: `topk_routing_with_score_function` and the balancing loss's own scores.
+    """Return what is kept beside the chosen experts' indices: `topk_routing_with_score_function` and the balancing
+    loss's own scores.
 
     What only leads to indices goes with its graph, which no loss reaches: the best of each group, who the bias puts
     first, the balancing loss's own choice. A choice by groups without a bias reaches the scores past those left out.
@@ -30,7 +31,7 @@ def choice(moe: Experts, rows: tuple[str, ...]) -> list[Tensor]:
 
 
 def _balance(moe: Experts, rows: tuple[str, ...]) -> list[Tensor]:
-    """`compute_routing_scores_for_aux_loss`: scores once more."""
+    """Return the scores once more: `compute_routing_scores_for_aux_loss`."""
     result = [Tensor("balance_scores", (*rows, ROUTES), Element.FP32)]
     if moe.scoring_func == "sigmoid":
         result.append(Tensor("balance_sum", rows, Element.FP32))
@@ -38,7 +39,9 @@ def _balance(moe: Experts, rows: tuple[str, ...]) -> list[Tensor]:
 
 
 def sorting(rows: tuple[str, ...]) -> list[Tensor]:
-    """`permute`: the order of all pairs of token and expert, and the token of each slot that is taken."""
+    """Return what `permute` keeps: the order of all pairs of token and expert, and the token of each slot that is
+    taken.
+    """
     return [
         Tensor("sorted_pairs", (*rows, ROUTES), Element.INDEX),
         Tensor("slot_tokens", (*rows, CHOICES), Element.INDEX),
@@ -46,8 +49,9 @@ def sorting(rows: tuple[str, ...]) -> list[Tensor]:
 
 
 def indexed_choice(moe: Experts, rows: tuple[str, ...], scores: Element) -> list[Tensor]:
-    """Transformers' routers, with the chosen experts' indices (models/*/modeling_*.py: *TopKRouter). What leads to
-    indices only goes with its graph here, too."""
+    """Return what Transformers' routers keep, with the chosen experts' indices (models/*/modeling_*.py: *TopKRouter).
+    What leads to indices only goes with its graph here, too.
+    """
     result = [Tensor("router_indices", (*rows, CHOICES), Element.INDEX)]
     if moe.softmax_after_topk:
         return [*result, Tensor("chosen_scores", (*rows, CHOICES), scores)]
@@ -61,14 +65,15 @@ def indexed_choice(moe: Experts, rows: tuple[str, ...], scores: Element) -> list
 
 
 def tokens_of_slots(moe: Experts, rows: tuple[str, ...]) -> list[Tensor]:
-    """Transformers' way to the experts (integrations/moe.py, grouped_mm_experts_forward): each slot's token, its expert
-    where that has a bias, and where each expert's slots end, in 32 bits."""
+    """Return what Transformers keeps on the way to the experts (integrations/moe.py, grouped_mm_experts_forward): each
+    slot's token, its expert where that has a bias, and where each expert's slots end, in 32 bits.
+    """
     names = ["slot_tokens", *(["slot_experts"] if moe.expert_bias else [])]
     return [*(_index(name, rows) for name in names), Tensor("expert_ends", (d.EXPERTS,), Element.FP32)]
 
 
 def pairs_of_slots(rows: tuple[str, ...], wide: bool) -> list[Tensor]:
-    """The way back: each slot's pair of token and expert, its weight, and each pair's slot."""
+    """Return what the way back keeps: each slot's pair of token and expert, its weight, and each pair's slot."""
     weights = Tensor("slot_weights", (*rows, CHOICES), Element.FP32 if wide else Element.ACTIVATION)
     return [_index("slot_pairs", rows), _index("pair_slots", rows), weights]
 

@@ -27,7 +27,7 @@ _ROWS = (d.BATCH, d.SEQUENCE)
 
 
 def called(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
-    """What the shared block gives to a layer of the stream x[B, S, D]."""
+    """Return what the shared block gives to a layer of the stream x[B, S, D]."""
     ctx.again = kind.calls is Turn.CALLS
     with ctx.build.part("shared_block"):
         embedded = ctx.build.from_elsewhere(Tensor("embedded", x.dims))
@@ -72,7 +72,7 @@ def _mlp(ctx: Context, x: Tensor) -> Tensor:
 def _projected(
     ctx: Context, name: str, x: Tensor, outs: Sequence[Tensor], rank: str | int, fused: str = "", bias: bool = False
 ) -> list[Tensor]:
-    """A projection, with what low-rank matrices of the calling layer's own add to it. fused: the width of all."""
+    """Project, with what low-rank matrices of the calling layer's own add. fused: the width of all."""
 
     def uses(given: Sequence[Tensor]) -> list[Use]:
         return [Use(one, ((one.dims[-1], fused),) if fused else ()) for one in given]
@@ -81,11 +81,11 @@ def _projected(
     linear(ctx, f"{name}_proj", x, x.dims[-1:], width, uses(outs), bias)
     if not isinstance(rank, str):
         return list(outs)
-    again, ctx.again = ctx.again, False
+    before, ctx.again = ctx.again, False
     low, added = Tensor(f"{name}_low", (*_ROWS, rank)), [Tensor(f"{one.name}_added", one.dims) for one in outs]
     linear(ctx, f"{name}_adapter_in", x, x.dims[-1:], (rank,), [Use(low)])
     linear(ctx, f"{name}_adapter_out", low, (rank,), width, uses(added))
-    ctx.again = again
+    ctx.again = before
     return [
         ctx.build.elementwise(f"{one.name}_sum", [one, more], Tensor(f"{one.name}_summed", one.dims), linear=True)
         for one, more in zip(outs, added, strict=True)
@@ -93,7 +93,7 @@ def _projected(
 
 
 def sizes(model: ModelDescriptor) -> dict[str, float]:
-    """Sizes of the shared block's own dims."""
+    """Return the sizes of the shared block's own dims."""
     has, hidden = model.shared_block, model.hidden_size
     if has is None:
         return {}

@@ -21,7 +21,9 @@ WIDTH, JOINED = "short_conv_width", "joined_short_conv_width"
 
 
 def short_conv(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
-    """y[B, S, D] from x[B, S, D]. The convolution mixes what lies along the sequence, so nothing splits that there."""
+    """Return y[B, S, D] from x[B, S, D]. The convolution mixes what lies along the sequence, so nothing splits that
+    there.
+    """
     rows, bias = x.dims[:-1], BIAS in ctx.model.mixer(NAME).switches
     before, behind, value = (Tensor(name, (*rows, WIDTH)) for name in ("conv_b", "conv_c", "conv_x"))
     uses = [Use(part, ((WIDTH, JOINED),)) for part in (before, behind, value)]

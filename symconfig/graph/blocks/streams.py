@@ -27,13 +27,13 @@ from symconfig.graph.operator import Tensor
 
 
 def stream_dims(ctx: Context) -> tuple[str, ...]:
-    """Dims of what goes from layer to layer."""
+    """Return the dims of what goes from layer to layer."""
     own = () if ctx.model.streams is None else (STREAMS,)
     return (d.BATCH, d.SEQUENCE, *own, d.HIDDEN)
 
 
 def spread(ctx: Context, x: Tensor) -> Tensor:
-    """All streams from the embedding x[B, S, D]."""
+    """Return all streams from the embedding x[B, S, D]."""
     streams = ctx.model.streams
     if streams is None:
         return x
@@ -43,7 +43,7 @@ def spread(ctx: Context, x: Tensor) -> Tensor:
 
 
 def gathered(ctx: Context, x: Tensor) -> Tensor:
-    """One stream of all, before the last norm."""
+    """Return one stream of all, before the last norm."""
     streams = ctx.model.streams
     if streams is None:
         return x
@@ -51,7 +51,9 @@ def gathered(ctx: Context, x: Tensor) -> Tensor:
 
 
 def sizes(model: ModelDescriptor) -> dict[str, float]:
-    """Sizes of the streams' own dims, and of the path beside attention, which may lead around a single one."""
+    """Return the sizes of the streams' own dims, and of the path beside attention, which may lead around a
+    single one.
+    """
     has, laurel = model.streams, {altup.LAUREL: float(model.laurel_rank or 0)}
     if has is None:
         return laurel if model.laurel_rank is not None else {}

@@ -35,7 +35,7 @@ FEATURES = Tensor("image_features", (*_ROWS, TOKENS, d.HIDDEN))
 
 @dataclass(frozen=True, slots=True)
 class _Tower:
-    """What the functions below are given: the block's context, its tower, and whether its weights are trained.
+    """Arguments of the functions below: the block's context, its tower, and whether its weights are trained.
 
     split: tensor parallelism splits heads and widths, as in a framework's own module; else the tower is Transformers'.
     """
@@ -88,7 +88,7 @@ def _vision(model: ModelDescriptor) -> Vision:
 
 
 def embedding(ctx: Context) -> Block:
-    """x[B, I, P, H] from pixels: a product for each patch, positions, the class token, a norm."""
+    """Return x[B, I, P, H] from pixels: a product for each patch, positions, the class token, a norm."""
     tower = _Tower.of(ctx, _vision(ctx.model).frozen)
     vision, build = tower.vision, ctx.build
     pixels, x = Tensor("pixels", (*_ROWS, PATCHES, PIXELS)), Tensor("patches", (*_ROWS, PATCHES, HIDDEN))
@@ -108,12 +108,12 @@ def embedding(ctx: Context) -> Block:
 
 
 def layer(ctx: Context) -> Block:
-    """A layer whose patches attend to all of their image."""
+    """Build a layer whose patches attend to all of their image."""
     return _layer(ctx, kinds.LAYER, KEYS)
 
 
 def window_layer(ctx: Context) -> Block:
-    """A layer whose patches attend within a window."""
+    """Build a layer whose patches attend within a window."""
     return _layer(ctx, kinds.WINDOW_LAYER, WINDOW_KEYS)
 
 
@@ -171,7 +171,7 @@ def _projections(tower: _Tower, x: Tensor) -> list[Tensor]:
 
 
 def _core(tower: _Tower, q: Tensor, k: Tensor, v: Tensor, keys: str) -> Tensor:
-    """softmax(q k') v for each head, under no mask. keys: of a query."""
+    """Return softmax(q k') v for each head, under no mask. keys: of a query."""
     build, renamed, o = tower.ctx.build, ((tower.sequence, keys),), Tensor("attention_heads", q.dims)
     heads = q.dims[-2]
     with build.module("core_attn"):
@@ -187,7 +187,7 @@ def _core(tower: _Tower, q: Tensor, k: Tensor, v: Tensor, keys: str) -> Tensor:
 
 
 def _mlp(tower: _Tower, prefix: str, x: Tensor, outer: str, width: str, gated: tuple[bool, bool]) -> Tensor:
-    """y[…, outer] from x[…, outer] through `width`. gated: whether there is a gate, and biases."""
+    """Return y[…, outer] from x[…, outer] through `width`. gated: whether there is a gate, and biases."""
     build, (gate, bias) = tower.ctx.build, gated
     up, middle = (Tensor(f"{prefix}{name}", (*x.dims[:-1], width)) for name in ("up", "mlp_hidden"))
     tower.linear(f"{prefix}up_proj", x, (outer,), (width,), [Use(up)], bias)
@@ -204,7 +204,7 @@ def _mlp(tower: _Tower, prefix: str, x: Tensor, outer: str, width: str, gated: t
 
 
 def _activation(tower: _Tower, name: str, x: Tensor, out: Tensor) -> Tensor:
-    """The activation without a gate.
+    """Apply the activation, without a gate.
 
     Transformers makes quick_gelu of three kernels (activations.py): x 1.702, sigmoid, x times that. Forward they make
     seven passes where one kernel makes two; backward nine for three.
@@ -216,7 +216,7 @@ def _activation(tower: _Tower, name: str, x: Tensor, out: Tensor) -> Tensor:
 
 
 def projector(ctx: Context) -> Block:
-    """Tokens of the language model, features[B, I, T, D], from the last layer's patches."""
+    """Return the tokens of the language model, features[B, I, T, D], from the last layer's patches."""
     vision = _vision(ctx.model)
     tower = _Tower.of(ctx, vision.projector_frozen)
     x = given = Tensor("vision_out", (*_ROWS, tower.sequence, HIDDEN))
@@ -231,7 +231,9 @@ def projector(ctx: Context) -> Block:
 
 
 def deepstack(ctx: Context) -> Block:
-    """Tokens from an earlier layer's patches, and their sum with the language model's at one of its first layers."""
+    """Return the tokens from an earlier layer's patches, and their sum with the language model's at one of its first
+    layers.
+    """
     vision = _vision(ctx.model)
     tower = _Tower.of(ctx, vision.projector_frozen)
     x = Tensor("vision_out", (*_ROWS, tower.sequence, HIDDEN))

@@ -38,7 +38,7 @@ _ROWS = (d.BATCH, d.SEQUENCE)
 
 
 def wide_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
-    """o[B, S, D] from x[B, S, D], each projection alone where it has sizes of its own."""
+    """Return o[B, S, D] from x[B, S, D], each projection alone where it has sizes of its own."""
     if not ctx.model.mixer(NAME).sizes:
         (q, k, v), _ = projections(ctx, x)
         return _result(ctx, x, *normed_and_turned(ctx, q, k, kind), v)
@@ -47,10 +47,10 @@ def wide_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
         k, v = borrowed(ctx, (*_ROWS, KV_HEADS), (WIDTH, WIDTH), kind)
         return _result(ctx, x, _queries(ctx, q), k, v)
     k = _projected(ctx, x, "k_proj", Tensor("k", (*_ROWS, KV_HEADS, WIDTH)))
-    said = ctx.model.mixer(NAME)
-    width = VALUE_WIDTH if said.sizes.get(VALUE_WIDTH) else WIDTH
+    sizes = ctx.model.mixer(NAME)
+    width = VALUE_WIDTH if sizes.sizes.get(VALUE_WIDTH) else WIDTH
     values = Tensor("v", (*_ROWS, KV_HEADS, width))
-    v = k if KEYS_ARE_VALUES in said.switches else _projected(ctx, x, "v_proj", values)
+    v = k if KEYS_ARE_VALUES in sizes.switches else _projected(ctx, x, "v_proj", values)
     if ctx.model.v_norm:
         v = norm(ctx, "v_norm", v, width, "qk_norm", weight=())
     q, k = _queries(ctx, q), _queries(ctx, k)
@@ -60,7 +60,7 @@ def wide_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
 
 
 def _queries(ctx: Context, given: Tensor) -> Tensor:
-    """Queries or keys, normed and turned."""
+    """Return queries or keys, normed and turned."""
     name = given.name
     if ctx.model.qk_norm:
         given = norm(ctx, f"{name}_norm", given, WIDTH, "qk_norm")

@@ -32,7 +32,7 @@ OWN = Widths(
 
 
 def window_latent_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
-    """o[B, S, D] from x[B, S, D]."""
+    """Return o[B, S, D] from x[B, S, D]."""
     return attend(ctx, x, replace(kind, window=True), OWN, low_queries=True)
 
 

@@ -20,7 +20,7 @@ _ROWS = (d.BATCH, d.SEQUENCE)
 
 
 def wkv(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
-    """y[B, S, D] from x[B, S, D]."""
+    """Return y[B, S, D] from x[B, S, D]."""
     before = shifted(ctx, "attention", x)
     k, v, r = (_from_mix(ctx, name, x, before, WIDTH, "attention") for name in ("key", "value", "receptance"))
     scanned = ctx.build.elementwise(
@@ -38,7 +38,7 @@ def wkv(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
 
 
 def channel_mix(ctx: Context, x: Tensor) -> Tensor:
-    """y[B, S, D] from x[B, S, D]: an MLP, and a gate of each channel of its result."""
+    """Return y[B, S, D] from x[B, S, D]: an MLP, and a gate of each channel of its result."""
     before = shifted(ctx, "mlp", x)
     up = _from_mix(ctx, "up_proj", x, before, d.FFN, "mlp")
     active = Tensor("mlp_hidden", up.dims)
@@ -52,14 +52,14 @@ def channel_mix(ctx: Context, x: Tensor) -> Tensor:
 
 
 def shifted(ctx: Context, name: str, x: Tensor) -> Tensor:
-    """Each token's predecessor: a copy."""
+    """Return each token's predecessor: a copy."""
     return ctx.build.elementwise(
         f"{name}_shift", [x], Tensor(f"{name}_before", x.dims), whole=(d.SEQUENCE,), linear=True
     )
 
 
 def _from_mix(ctx: Context, name: str, x: Tensor, before: Tensor, width: str, part: str) -> Tensor:
-    """A projection of x and the token before, weighed by channel: four eager kernels, which keep both."""
+    """Project x and the token before, weighed by channel: four eager kernels, which keep both."""
     mixed = Tensor(f"{name}_mix", x.dims)
     mix, saves = ctx.weight(f"{part}_{name}.mix", d.HIDDEN), [x, before]
     ctx.build.elementwise(f"{name}_mix", [x, before], mixed, saves=saves, weights=[mix], traffic=(2, 2))
@@ -70,7 +70,7 @@ def _from_mix(ctx: Context, name: str, x: Tensor, before: Tensor, width: str, pa
 
 
 def opened(ctx: Context, name: str, gate: Tensor, x: Tensor) -> Tensor:
-    """x times the sigmoid of a gate, which keeps its result."""
+    """Return x times the sigmoid of a gate, which keeps its result."""
     active, out = Tensor(f"{gate.name}_active", gate.dims), Tensor(f"{name}_gated", x.dims)
     ctx.build.elementwise(f"{gate.name}_sigmoid", [gate], active, saves=[active])
     return ctx.build.elementwise(f"{name}_gating", [active, x], out, saves=[active, x])

@@ -21,19 +21,21 @@ Over = str | Sequence[str]  # a dim may be a product of several loops
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What a convolution or a pool reads for one element of its output along one spatial loop, in rows of the input."""
+    """Rows of the input that a convolution or a pool reads for one element of its output along one spatial loop."""
 
     size: int
     stride: int = 1
 
     @property
     def halo(self) -> int:
-        """Rows of each neighbour; a window that overlaps on one side only counts as if it did on both."""
+        """Return the rows read of each neighbour; a window that overlaps on one side only counts as if it did
+        on both.
+        """
         return max(0, ceil((self.size - self.stride) / 2))
 
 
 def product(name: str, x: Use, y: Use, output: Use, *, path: str = "") -> Operator:
-    """output = sum of x * y over the loops that it lacks. Every loop splits; a contracted one gives partial sums.
+    """Make output = sum of x * y over the loops that it lacks. Every loop splits; a contracted one gives partial sums.
 
     Where nothing is contracted, it is an element-wise multiplication, bound by memory.
     """
@@ -45,7 +47,7 @@ def product(name: str, x: Use, y: Use, output: Use, *, path: str = "") -> Operat
 def convolution(
     name: str, x: Use, weight: Use, output: Use, windows: Mapping[str, Window], *, path: str = ""
 ) -> Operator:
-    """A product whose spatial loops are windows. windows: of every spatial loop of the output.
+    """Make a product whose spatial loops are windows. windows: of every spatial loop of the output.
 
     `x` has the output's spatial loops along its own dims, also where a stride makes those larger. The weight's loops
     within the window are its own: they split nothing.
@@ -68,7 +70,7 @@ def convolution(
 def pool(
     name: str, x: Use, output: Use, windows: Mapping[str, Window], *, maximum: bool = False, path: str = ""
 ) -> Operator:
-    """The mean or the maximum of each window. A maximum keeps its input, where it looks for its place again."""
+    """Make the mean or the maximum of each window. A maximum keeps its input, where it looks for its place again."""
     saves = (x,) if maximum else ()
     op = operator(name, Work.MEMORY, (x,), output, saves=saves, linear=not maximum, path=path)
     return replace(op, splits=_windowed(op.splits, windows))
@@ -85,7 +87,7 @@ def elementwise(
     traffic: tuple[float, float] = (1.0, 1.0),
     path: str = "",
 ) -> Operator:
-    """output = function of the inputs at each point; an input that lacks a loop is repeated along it.
+    """Make output = function of the inputs at each point; an input that lacks a loop is repeated along it.
 
     whole: loops that it mixes after all, as a rotation does channels. residues: what it keeps beside `function.keeps`.
     """
@@ -106,12 +108,16 @@ def elementwise(
 
 
 def dropout(name: str, x: Use, output: Use, mask: Use, *, path: str = "") -> Operator:
-    """mask: the residue. Not linear: ranks that hold parts of a sum would have to draw the same mask."""
+    """Make a dropout. mask: the residue. Not linear: ranks that hold parts of a sum would have to draw the same
+    mask.
+    """
     return operator(name, Work.MEMORY, (x,), output, saves=(mask,), residues=(mask,), path=path)
 
 
 def reduction(name: str, x: Use, output: Use, function: Function, *, path: str = "") -> Operator:
-    """A sum or mean (linear: a split of what it sums gives partial sums); or else, as a maximum, it reduces inside."""
+    """Make a sum or mean (linear: a split of what it sums gives partial sums); or else, as a maximum, it reduces
+    inside.
+    """
     gone = without(x.loops, output.loops)
     splits = None if function.linear else splits_of(output.loops, dict.fromkeys(gone, 1))
     return operator(
@@ -128,7 +134,7 @@ def reduction(name: str, x: Use, output: Use, function: Function, *, path: str =
 
 
 def statistics(name: str, x: Use, output: Use, *, path: str = "") -> Operator:
-    """Sums of x and of its squares over the loops that the output lacks: partial sums where one of them is split.
+    """Sum x and its squares over the loops that the output lacks: partial sums where one of them is split.
 
     The first pass of a norm over several loops, as of a batch; an `elementwise` of NORMALISE is the second.
     """
@@ -137,7 +143,7 @@ def statistics(name: str, x: Use, output: Use, *, path: str = "") -> Operator:
 
 
 def softmax(name: str, x: Use, output: Use, over: Over, *, path: str = "") -> Operator:
-    """Keeps its output. Split along `over`, it reduces maxima and sums."""
+    """Make a softmax, which keeps its output. Split along `over`, it reduces maxima and sums."""
     splits = splits_of(output.loops, dict.fromkeys(_each(over), 2))
     return operator(name, Work.MEMORY, (x,), output, saves=(output,), splits=splits, path=path)
 
@@ -145,7 +151,9 @@ def softmax(name: str, x: Use, output: Use, over: Over, *, path: str = "") -> Op
 def norm(
     name: str, x: Use, weights: Sequence[Use], output: Use, over: Over, stats: Use, *, sums: int = 1, path: str = ""
 ) -> Operator:
-    """RMSNorm (one sum) or LayerNorm (two) over one loop. Keeps its input and, as residue, the statistics of a row."""
+    """Make an RMSNorm (one sum) or LayerNorm (two) over one loop. Keeps its input and, as residue, the statistics of a
+    row.
+    """
     splits = splits_of(output.loops, dict.fromkeys(_each(over), sums))
     first = weights[:1] if x.gradient else ()  # a bias is not needed again
     saves = (x, *first, stats)
@@ -153,7 +161,7 @@ def norm(
 
 
 def gather(name: str, table: Use, ids: Use, output: Use, sizes: Mapping[str, int], *, path: str = "") -> Operator:
-    """Rows of a table. Its rows split into partial sums: ids that a rank does not hold give zeros.
+    """Read rows of a table. Its rows split into partial sums: ids that a rank does not hold give zeros.
 
     traffic: forward reads only the rows that it takes; backward writes the whole table's gradient.
     """
@@ -183,7 +191,8 @@ def attention(
     whole: Collection[str] = (),
     path: str = "",
 ) -> Operator:
-    """Fused softmax(q k') v: neither keys (`over`) nor channels (the last loop of each, and `whole`) can be split.
+    """Make a fused softmax(q k') v: neither keys (`over`) nor channels (the last loop of each, and `whole`) can be
+    split.
 
     together: query heads with the key/value heads that they share. attended, channels: see Operator. stats: the
     softmax's, of each query and head. others: masks and biases of the scores.
@@ -208,7 +217,7 @@ def attention(
 
 
 def cross_entropy(name: str, logits: Use, ids: Use, output: Use, over: Over, *, path: str = "") -> Operator:
-    """Losses, one of each row: a mean of them is an operator of its own. Keeps the logits.
+    """Make losses, one of each row: a mean of them is an operator of its own. Keeps the logits.
 
     Split along `over`, it reduces maxima, sums and the logits of the right ones (Megatron-LM, cross_entropy.py).
     """
@@ -219,7 +228,7 @@ def cross_entropy(name: str, logits: Use, ids: Use, output: Use, over: Over, *, 
 
 
 def permute(name: str, x: Use, output: Use, *, path: str = "") -> Operator:
-    """A copy in another order of dims."""
+    """Copy into another order of dims."""
     return operator(name, Work.MEMORY, (x,), output, linear=True, path=path)
 
 
@@ -232,7 +241,7 @@ def reshape(
     copies: bool = False,
     path: str = "",
 ) -> Operator:
-    """groups: input loops that become output loops, in order: merged, taken apart, or the same one.
+    """Make a reshape. groups: input loops that become output loops, in order: merged, taken apart, or the same one.
 
     Only the outermost of each group can be split, on both sides together. A view moves nothing unless it `copies`.
     """
@@ -243,7 +252,9 @@ def reshape(
 
 
 def route(name: str, logits: Use, outputs: Sequence[Use], over: str, *, path: str = "") -> Operator:
-    """Weights, and indices, of each token's chosen experts. A rank needs a token's logits of all experts."""
+    """Return the weights, and the indices, of each token's chosen experts. A rank needs a token's logits of all
+    experts.
+    """
     op = operator(name, Work.MEMORY, (logits,), outputs[0], saves=(logits, *outputs[1:]), whole=(over,), path=path)
     chosen = without(loops_of(outputs), logits.loops)
     splits = tuple(split for split in op.splits if not set(split.loops) & set(chosen))
@@ -251,7 +262,7 @@ def route(name: str, logits: Use, outputs: Sequence[Use], over: str, *, path: st
 
 
 def dispatch(name: str, x: Use, routes: Use, output: Use, slots: str, *, path: str = "") -> Operator:
-    """Copies of tokens in slots of their experts: static and balanced, so that slots lie where their tokens lie.
+    """Copy tokens into slots of their experts: static and balanced, so that slots lie where their tokens lie.
 
     Split over experts, a rank takes what its own need from all tokens, and their gradients are partial sums.
     """
@@ -262,7 +273,7 @@ def dispatch(name: str, x: Use, routes: Use, output: Use, slots: str, *, path: s
 
 
 def combine(name: str, done: Use, weights: Use, routes: Use, output: Use, slots: str, *, path: str = "") -> Operator:
-    """The sum of each token's slots by its weights. Split over experts, each rank has partial sums."""
+    """Sum each token's slots by its weights. Split over experts, each rank has partial sums."""
     tokens = tuple(loop for loop in output.loops if loop in weights.loops)
     saves = (*factors((done, weights), output), routes)
     return operator(
@@ -287,7 +298,7 @@ def _windowed(splits: tuple[Split, ...], windows: Mapping[str, Window]) -> tuple
 
 
 def _slotted(tokens: Use, slots: Use, rows: Sequence[str], slot: str) -> tuple[Split, ...]:
-    """Of tokens [rows, channels] and slots [experts, slot, channels]."""
+    """Return the splits of tokens [rows, channels] and slots [experts, slot, channels]."""
     others = dict.fromkeys(loop for loop in (*tokens.loops, *slots.loops) if loop not in (*rows, slot))
     return (*(Split((row, slot)) for row in rows), *(Split((loop,)) for loop in others))
 

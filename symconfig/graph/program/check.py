@@ -14,18 +14,18 @@ _Name = TypeVar("_Name", bound=Hashable)
 
 
 def check(program: Program) -> Program:
-    """The program itself. Raises InputError with all its problems."""
-    if found := problems(program):
-        raise InputError(found)
+    """Return the program itself. Raises InputError with all its problems."""
+    if faults := problems(program):
+        raise InputError(faults)
     return program
 
 
 def problems(program: Program) -> list[Problem]:
-    """Sentences about its dims, tensors and operators; `field` is the name of the one that is wrong."""
-    found = [*_dims(program), *_tensors(program), *_once(program), *_fed(program), *_ends(program), *_cycles(program)]
+    """Return sentences about its dims, tensors and operators; `field` is the name of the one that is wrong."""
+    faults = [*_dims(program), *_tensors(program), *_once(program), *_fed(program), *_ends(program), *_cycles(program)]
     for op in program.operators:
-        found += _operator(program, op)
-    return list(dict.fromkeys(found))
+        faults += _operator(program, op)
+    return list(dict.fromkeys(faults))
 
 
 def _dims(program: Program) -> Iterator[Problem]:
@@ -51,7 +51,7 @@ def _tensors(program: Program) -> Iterator[Problem]:
 
 
 def _once(program: Program) -> Iterator[Problem]:
-    """Names of operators, and who a tensor comes from."""
+    """Yield names of operators that stand twice, and tensors that come from several."""
     for name in _twice(op.name for op in program.operators):
         yield Problem("two operators have the same name", field=name)
     fed = [*program.inputs, *(parameter.tensor.name for parameter in program.parameters)]
@@ -61,7 +61,7 @@ def _once(program: Program) -> Iterator[Problem]:
 
 
 def _fed(program: Program) -> Iterator[Problem]:
-    """Inputs, and whatever is read, exist."""
+    """Yield a problem for each input, and whatever is read, that does not exist."""
     for name in program.inputs:
         if name not in program.tensors:
             yield Problem("the input is not a tensor of the program", field=name)
@@ -135,7 +135,8 @@ def _splits(op: Operator) -> Iterator[Problem]:
 
 
 def _operand(program: Program, op: Operator, operand: Operand, window: bool) -> Iterator[Problem]:
-    """window: its dims may be longer than the loops along them, whole strides or with rows that neighbours share.
+    """Yield problems of an operand. window: its dims may be longer than the loops along them, whole strides or with
+    rows that neighbours share.
 
     A dim that a split names with its loop is a piece of it (heads of a fused width), or shared along it.
     """

@@ -34,13 +34,14 @@ class Folding:
 
     @property
     def folded(self) -> int:
-        """Operators that the classes stand for beside themselves."""
+        """Return the operators that the classes stand for beside themselves."""
         return len(self.of) - len(self.operators)
 
 
 def fold(program: Program) -> Folding:
-    """Classes of a program. Where its order shows no repeat over most of it, an order is tried that depends on its
-    structure only."""
+    """Return the classes of a program. Where its order shows no repeat over most of it, an order is tried that depends
+    on its structure only.
+    """
     given = _folded(program)
     if 2 * given.folded >= len(given.of):
         return given
@@ -50,19 +51,19 @@ def fold(program: Program) -> Folding:
 
 def _folded(program: Program) -> Folding:
     signatures = Signatures(program)
-    found = runs(Chain.of(program, [signatures.number(op) for op in program.operators]))
+    repeats = runs(Chain.of(program, [signatures.number(op) for op in program.operators]))
     first = list(range(len(program.operators)))
-    for run in found:
+    for run in repeats:
         for index in range(run.start + run.period, run.end):
             first[index] = first[index - run.period]
     operators = tuple(dict.fromkeys(first))
     number = {index: position for position, index in enumerate(operators)}
     of = tuple(number[index] for index in first)
-    return Folding(program, of, _parameters(program, of), operators, found)
+    return Folding(program, of, _parameters(program, of), operators, repeats)
 
 
 def _parameters(program: Program, of: Sequence[int]) -> tuple[int, ...]:
-    """Parameters are alike that are alike used, by operators of the same classes in the same places."""
+    """Tell which parameters are alike: used alike, by operators of the same classes in the same places."""
     uses: dict[str, list[tuple[int, int]]] = {parameter.tensor.name: [] for parameter in program.parameters}
     for index, op in enumerate(program.operators):
         for place, operand in enumerate(op.inputs):
@@ -73,13 +74,14 @@ def _parameters(program: Program, of: Sequence[int]) -> tuple[int, ...]:
 
 
 def expand(folding: Folding, choice: Sequence[Choice]) -> tuple[Choice, ...]:
-    """Of every operator of `folding.program` what was chosen for its class."""
+    """Return, for every operator of `folding.program`, what was chosen for its class."""
     return tuple(choice[kind] for kind in folding.of)
 
 
 def in_structural_order(program: Program) -> Iterable[Operator]:
-    """Operators in an order that the order they were given in does not change: from what ends the program back, each
-    after what it reads, in the order of its inputs."""
+    """Yield the operators in an order that the order they were given in does not change: from what ends the program
+    back, each after what it reads, in the order of its inputs.
+    """
     makers = {operand.tensor: op for op in program.operators for operand in op.outputs}
     read = {operand.tensor for op in program.operators for operand in op.inputs}
     loose = (o.tensor for op in program.operators for o in op.outputs if o.tensor not in read)
@@ -98,7 +100,7 @@ def in_structural_order(program: Program) -> Iterable[Operator]:
 
 
 def validate(program: Program, folding: Folding) -> None:
-    """Proves a folding on the whole program, not by how it was found.
+    """Prove a folding on the whole program, not by how it came about.
 
     Every operator has the structure of its class's first one, and every class is one place in the instances of one run,
     or one operator. In each place of its inputs it reads from the same class as its likes in other instances; those of
@@ -128,7 +130,7 @@ def validate(program: Program, folding: Folding) -> None:
 
 
 def _place(runs: Sequence[Run], index: int) -> tuple[int, tuple[int, int]]:
-    """Of an operator the instance of a run, and which run and where in it; outside of all its own index."""
+    """Return the instance of a run of an operator, and which run and where in it; outside of all its own index."""
     for number, run in enumerate(runs):
         if run.start <= index < run.end:
             instance, offset = divmod(index - run.start, run.period)

@@ -33,24 +33,24 @@ def outcome(inputs: Sequence[Use], output: Use) -> Kept:
 
 
 def others(inputs: Sequence[Use], output: Use) -> Kept:
-    """Of a product: each operand, where another one has a gradient."""
+    """Keep each operand of a product where another one has a gradient."""
     gradients = sum(use.gradient for use in inputs)
     return tuple(use for use in inputs if gradients > use.gradient)
 
 
 def constants(inputs: Sequence[Use], output: Use) -> Kept:
-    """Inputs without a gradient: masks, tables of angles."""
+    """Keep inputs without a gradient: masks, tables of angles."""
     return tuple(use for use in inputs if not use.gradient)
 
 
 def quotient(inputs: Sequence[Use], output: Use) -> Kept:
-    """The divisor always; the dividend for the divisor's gradient only."""
+    """Keep the divisor always; the dividend for the divisor's gradient only."""
     dividend, divisor = inputs
     return (dividend, divisor) if divisor.gradient else (divisor,)
 
 
 def data_and_scales(inputs: Sequence[Use], output: Use) -> Kept:
-    """Of a normalisation (x, statistics, weight, bias …): all but the bias, which no gradient needs."""
+    """Keep all inputs of a normalisation (x, statistics, weight, bias …) but the bias, which no gradient needs."""
     return tuple(inputs[:3])
 
 

@@ -25,7 +25,7 @@ def operator(
     channels: float = 0.0,
     path: str = "",
 ) -> Operator:
-    """splits: by default each loop by itself, but those that must stay `whole`."""
+    """Make an operator of a loop nest. splits: by default each loop by itself, but those that must stay `whole`."""
     loops = loops_of((*inputs, output))
     backward = any(use.gradient for use in inputs)
     if splits is None:
@@ -58,5 +58,5 @@ def without(loops: Iterable[str], these: Collection[str]) -> tuple[str, ...]:
 
 
 def splits_of(loops: Sequence[str], sums: Mapping[str, int]) -> tuple[Split, ...]:
-    """Each loop by itself; those of `sums` are reduced inside the operator."""
+    """Return each loop by itself; those of `sums` are reduced inside the operator."""
     return tuple(Split((loop,), sums.get(loop, 0)) for loop in dict.fromkeys((*loops, *sums)))

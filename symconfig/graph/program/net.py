@@ -60,7 +60,7 @@ class Net:
 
     @cached_property
     def links_of(self) -> tuple[tuple[int, ...], ...]:
-        """For each node the links at it."""
+        """Return, for each node, the links at it."""
         result: list[list[int]] = [[] for _ in self.nodes]
         for index, link in enumerate(self.links):
             result[link.producer].append(index)
@@ -70,9 +70,9 @@ class Net:
 
 
 def net(program: Program, classes: Sequence[int] | None = None, runs: Sequence[tuple[int, int, int]] = ()) -> Net:
-    """The network of a program. classes: for each operator the number of its class; those of one class are one node
-    and take one strategy, so they must be alike in structure. Default: each by itself. runs: (first operator, operators
-    of one instance, instances) of each repeat.
+    """Build the network of a program. classes: for each operator the number of its class; those of one class are one
+    node and take one strategy, so they must be alike in structure. Default: each by itself. runs: (first operator,
+    operators of one instance, instances) of each repeat.
     """
     return _Maker(program, list(classes) if classes is not None else list(range(len(program.operators))), runs).made()
 
@@ -113,7 +113,7 @@ class _Maker:
         return Net(self.program, tuple(self.nodes), tuple(links), tuple(node_of), parameters, instances)
 
     def _instances(self) -> list[tuple[int, int]]:
-        """Of each operator its repeat and which instance of it, or (-1, 0)."""
+        """Return each operator's repeat and which instance of it, or (-1, 0)."""
         result = [(-1, 0)] * len(self.program.operators)
         for run, (start, period, times) in enumerate(self.runs):
             for offset in range(period * times):
@@ -121,7 +121,7 @@ class _Maker:
         return result
 
     def _node(self, key: object, make: Node) -> int:
-        """A new one."""
+        """Make a new node."""
         self.keys[key] = len(self.nodes)
         self.nodes.append(make)
         return len(self.nodes) - 1
@@ -158,7 +158,7 @@ class _Maker:
         node_of: list[int],
         place: list[tuple[int, int]],
     ) -> None:
-        """Links from where a tensor is made to where it is read, over a copy where several read it."""
+        """Make links from where a tensor is made to where it is read, over a copy where several read it."""
         operators = self.program.operators
         kept = producer is not None and tensor in operators[producer].saves
         saves = [producer is not None and tensor in operators[index].saves for index, _ in uses]
@@ -206,7 +206,7 @@ def resized(known: Net, program: Program) -> Net:
 
 
 def _resized(node: Node, program: Program, index: int | None) -> Node:
-    """index: of the first operator that an operator's node stands for."""
+    """Return a node with a program's sizes. index: of the first operator that an operator's node stands for."""
     if node.parameter is not None:
         made = _of_parameter(program, node.parameter, node.run)
     elif index is not None:
@@ -263,7 +263,9 @@ def _sizes(program: Program, tensor: Tensor) -> tuple[int, ...]:
 
 
 def operator_options(program: Program, op: Operator) -> tuple[Option, ...]:
-    """Computed by every rank alike, or split; a linear operator may also work on partial sums, forward or backward."""
+    """Return what an axis can do: computed by every rank alike, or split; a linear operator may also work on partial
+    sums, forward or backward.
+    """
     splits = tuple(Option(s.loops[0], s, program.parts(s)) for s in op.splits if program.parts(s) > 1)
     linear = op.linear and any(program.tensors[operand.tensor].gradient for operand in op.inputs)
     return (Option("whole"), *splits, *((Option("pending"), Option("partial")) if linear else ()))

@@ -19,7 +19,7 @@ FLAT = -3  # elements in one row, cut regardless of dims: as sharding cuts what 
 
 
 class Place(NamedTuple):
-    """Where an axis lies in a tensor, and in its gradient."""
+    """An axis's place in a tensor, and in its gradient."""
 
     forward: int
     backward: int
@@ -27,7 +27,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """What one mesh axis does at a node. parts: the most that it may be cut into along all axes; 0: no limit.
+    """One mesh axis's use at a node. parts: the most that it may be cut into along all axes; 0: no limit.
 
     split: of an operator, the loops that the axis splits. zero: of a parameter, the lowest of optimizer state (1),
     gradient (2) and weight (3) that lie flat over the axis, with all before it.
@@ -50,17 +50,17 @@ class Port:
 
     @cached_property
     def forward(self) -> NDArray[np.int64]:
-        """[options]"""
+        """Return the place forward: [options]."""
         return np.array([place.forward for place in self.places], dtype=np.int64)
 
     @cached_property
     def backward(self) -> NDArray[np.int64]:
-        """[options]"""
+        """Return the place backward: [options]."""
         return np.array([place.backward for place in self.places], dtype=np.int64)
 
     @cached_property
     def alike(self) -> NDArray[np.int64]:
-        """[options] a number, the same for those of the same place."""
+        """Return a number for each option, the same for those of the same place: [options]."""
         known: dict[Place, int] = {}
         return np.array([known.setdefault(place, len(known)) for place in self.places], dtype=np.int64)
 
@@ -94,12 +94,12 @@ class Node:
 
     @property
     def copy(self) -> bool:
-        """Neither computes nor holds anything."""
+        """Tell whether the node neither computes nor holds anything."""
         return self.operator is None and self.parameter is None
 
     @cached_property
     def splits(self) -> Mapping[str, NDArray[np.bool_]]:
-        """For each loop that some option splits, [options] whether it does."""
+        """Return, for each loop that some option splits, whether an option does: [options]."""
         members: dict[str, list[bool]] = {}
         for index, option in enumerate(self.options):
             for loop in option.split.loops if option.split else ():

@@ -50,7 +50,9 @@ class Step:
     backward: bool
 
     def operator(self, prefix: str, names: Mapping[str, str], operands: Sequence[Operand]) -> Operator:
-        """prefix: of its block's names. names: of tensors. operands: of the template, in its order."""
+        """Make the operator of a step. prefix: of its block's names. names: of tensors. operands: of the template, in
+        its order.
+        """
         op = self.op
         own = names[op.weights[0].name].removesuffix(".weight") if op.weights else ""
         return Operator(
@@ -90,7 +92,7 @@ class Template:
 
     @property
     def dims(self) -> set[str]:
-        """Of its tensors, weights and loops."""
+        """Return the dims of its tensors, weights and loops."""
         tensors = {dim for tensor in self.tensors.values() for dim in tensor.dims}
         tensors |= {dim for weight, _ in self.weights.values() for dim in weight.dims}
         return tensors | {loop for step in self.steps for loop in step.loops}
@@ -101,7 +103,7 @@ def joined(prefix: str, part: str, name: str) -> str:
 
 
 def template(block: g.Block, flows: Sequence[bool], numbers: Numbers) -> Template:
-    """flows: for each of the block's inputs, whether something flows back into it."""
+    """Make the template of a block. flows: for each of the block's inputs, whether something flows back into it."""
     result = Template()
     for tensor, flow in zip(block.inputs, flows, strict=True):
         result.add(tensor, flow)
@@ -112,7 +114,7 @@ def template(block: g.Block, flows: Sequence[bool], numbers: Numbers) -> Templat
 
 
 def _step(known: Template, op: g.Operator, read: set[str], numbers: Numbers) -> Step:
-    """What it makes beside its outputs and keeps is another output if someone reads it, else a residue."""
+    """Make a step. What it makes beside its outputs and keeps is another output if someone reads it, else a residue."""
     flows = [known.tensors[use.tensor.name].gradient and op.gradients is g.Gradients.ALL for use in op.inputs]
     backward = any(flows) or op.trainable
     for use in op.outputs:
@@ -154,16 +156,17 @@ def _step(known: Template, op: g.Operator, read: set[str], numbers: Numbers) -> 
 
 
 def _kept(op: g.Operator, flows: Sequence[bool]) -> tuple[g.Tensor, ...]:
-    """What the backward needs: of a product of two activations each one for the other's gradient."""
+    """Return what the backward needs: of a product of two activations each one for the other's gradient."""
     if op.kind is not g.OpKind.MATMUL or len(op.inputs) == 1:
         return tuple(dict.fromkeys(op.needed()))
     return tuple(use.tensor for use, other in zip(op.inputs, flows[::-1], strict=True) if other)
 
 
 def _splits(op: g.Operator, sizes: Mapping[str, int]) -> Iterator[Split]:
-    """A product splits along each of its loops, with the pieces that its operands are of them (heads of a fused width)
-    or share along them (key/value heads). Any other operator splits along the loops of its activations and along those
-    that it sums over, but for what stays whole or goes together; rows of a weight that it picks by position do not.
+    """Yield the splits. A product splits along each of its loops, with the pieces that its operands are of them (heads
+    of a fused width) or share along them (key/value heads). Any other operator splits along the loops of its
+    activations and along those that it sums over, but for what stays whole or goes together; rows of a weight that it
+    picks by position do not.
     """
     if op.kind is g.OpKind.MATMUL:
         pieces: dict[str, list[str]] = {}
@@ -187,14 +190,16 @@ def _splits(op: g.Operator, sizes: Mapping[str, int]) -> Iterator[Split]:
 
 
 def _channels(op: g.Operator, numbers: Numbers) -> float:
-    """Of q k' and of p v."""
+    """Return the channels of q k' and of p v."""
     if op.kind is not g.OpKind.ATTENTION:
         return 0.0
     return float(sum(numbers.sizes[op.inputs[position].tensor.dims[-1]] for position in (0, 2)))
 
 
 def _traffic(op: g.Operator, numbers: Numbers) -> tuple[float, float]:
-    """The graph counts activations only. Of a weight an operator reads no more than it writes: a table's rows."""
+    """Return the traffic beside activations, which alone the graph counts. Of a weight an operator reads no more than
+    it writes: a table's rows.
+    """
     forward, backward = (float(times) for times in op.traffic)
     weights = sum(numbers.bytes(weight.dims, g.Element.ACTIVATION) for weight in op.weights)
     moved = sum(numbers.bytes(use.tensor.dims, use.tensor.element) for use in (*op.inputs, *op.outputs))

@@ -29,7 +29,8 @@ def program(
     vocab_multiple: int = 1,
     packing: Packing | None = None,
 ) -> Program:
-    """batch: sequences that run at once on all GPUs together. vocab_multiple: what the vocabulary is padded to.
+    """Make the program of a model. batch: sequences that run at once on all GPUs together. vocab_multiple: what the
+    vocabulary is padded to.
 
     Experts are static and balanced: each takes the same number of slots. Layers of multi-token prediction read the same
     embedded tokens as the first layer, though theirs are one further on.
@@ -94,7 +95,7 @@ def _unrolled(model: ModelDescriptor, unrolled: _Unrolled) -> _Unrolled:
 
 @dataclass(slots=True)
 class _Turns:
-    """What stacks of layers that run several times gave last. states: by the stack's first layer of those held."""
+    """Last results of stacks of layers that run several times. states: by the stack's first layer of those held."""
 
     loop: Loop | None
     first: str
@@ -180,8 +181,9 @@ class _Unrolled:
     made: dict[str, str] = field(default_factory=dict)
 
     def add(self, kind: str, prefix: str, given: Sequence[str], owner: str = "") -> str:
-        """Appends a block; given: what its inputs are called outside, but for those made elsewhere, which are the last
-        of their local name. owner: prefix of weights that it shares. Returns the name of its first output."""
+        """Append a block; given: what its inputs are called outside, but for those made elsewhere, which are the last
+        of their local name. owner: prefix of weights that it shares. Returns the name of its first output.
+        """
         block = self.blocks[kind]
         given = [*given, *(self.made[tensor.name] for tensor in block.inputs if tensor.name in block.elsewhere)]
         flows = tuple(name in self.tensors and self.tensors[name].gradient for name in given)
@@ -216,7 +218,9 @@ class _Unrolled:
         return tuple(result), set().union(*(kind.dims for kind in templates.values()))
 
     def _parameter(self, weight: g.Weight, prefix: str, part: str) -> str:
-        """Its name. A weight that another block holds is that block's, and a tied head is the table of look-ups."""
+        """Return a parameter's name. A weight that another block holds is that block's, and a tied head is the table of
+        look-ups.
+        """
         if weight.name in self.numbers.along:
             return _TABLE
         name = joined(prefix, part, weight.name)

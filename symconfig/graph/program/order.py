@@ -20,7 +20,7 @@ class Order:
 
 
 def in_order(reads: Sequence[Iterable[str]], makes: Sequence[Iterable[str]]) -> Order:
-    """reads, makes: names, for each index. What nobody makes is there from the start."""
+    """Order indices. reads, makes: names, for each index. What nobody makes is there from the start."""
     maker = {name: index for index, names in enumerate(makes) for name in names}
     before = [{maker[name] for name in names if name in maker} for names in reads]
     after: list[list[int]] = [[] for _ in before]
@@ -42,7 +42,9 @@ def in_order(reads: Sequence[Iterable[str]], makes: Sequence[Iterable[str]]) -> 
 
 
 def _cycles(left: set[int], before: Sequence[set[int]], after: Sequence[list[int]]) -> Iterator[tuple[int, ...]]:
-    """A shortest cycle through the first index of each knot (of indices that all read one another over some way)."""
+    """Yield a shortest cycle through the first index of each knot (of indices that all read one another over
+    some way).
+    """
     idle = deque(index for index in left if not left.intersection(after[index]))
     while idle:  # behind a cycle, on none
         index = idle.popleft()
@@ -55,7 +57,7 @@ def _cycles(left: set[int], before: Sequence[set[int]], after: Sequence[list[int
 
 
 def _cycle(start: int, left: set[int], before: Sequence[set[int]]) -> tuple[int, ...]:
-    """As data flows, ending in `start`; empty: it lies between two cycles."""
+    """Return the cycle as data flows, ending in `start`; empty: it lies between two cycles."""
     reader: dict[int, int] = {}
     queue = deque([start])
     while queue:
@@ -73,10 +75,10 @@ def _cycle(start: int, left: set[int], before: Sequence[set[int]]) -> tuple[int,
 
 
 def _reached(start: int, left: set[int], step: Sequence[Collection[int]]) -> set[int]:
-    found, stack = {start}, [start]
+    reached, stack = {start}, [start]
     while stack:
         for index in step[stack.pop()]:
-            if index in left and index not in found:
-                found.add(index)
+            if index in left and index not in reached:
+                reached.add(index)
                 stack.append(index)
-    return found
+    return reached

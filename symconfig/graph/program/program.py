@@ -14,7 +14,7 @@ from math import gcd, prod
 
 
 class Work(StrEnum):
-    """What an operator's seconds are made of."""
+    """The kind of work that an operator's seconds are made of."""
 
     MATMUL = "matmul"  # two operands multiplied and summed over `contracted`; a convolution is one, too
     ATTENTION = "attention"  # fused: softmax(q k') v, nothing of size queries x keys in memory
@@ -133,5 +133,5 @@ class Program:
         return prod(self.sizes[dim] for dim in self.tensors[tensor].dims)
 
     def parts(self, split: Split) -> int:
-        """The most parts that divide all its loops."""
+        """Return the most parts that divide all its loops."""
         return gcd(*(self.sizes[loop] for loop in split.loops))

@@ -59,7 +59,9 @@ from symconfig.graph.program.use import Use
 
 
 def load_program(name_or_path: str | Path, dims: Mapping[str, int] | None = None) -> Program:
-    """A zoo name or a file. dims: sizes instead of those in the file. Raises InputError with all that is wrong."""
+    """Load a program from the zoo or a file. dims: sizes instead of those in the file. Raises InputError with all that
+    is wrong.
+    """
     path = find(str(name_or_path), "programs", None)
     text = read_text(path)
     parse = parse_json_strict if path.suffix == ".json" else parse_yaml_strict
@@ -67,7 +69,7 @@ def load_program(name_or_path: str | Path, dims: Mapping[str, int] | None = None
 
 
 def read_program(document: Document, text: str, dims: Mapping[str, int]) -> Program:
-    """text: what the document was read from. Raises InputError."""
+    """Read a program. text: what the document was read from. Raises InputError."""
     file = validate(written_out(document), ProgramFile)
     reader = _Reader(file, expand(file))
     reader.sizes = sizes(file.dims, dims, lambda dim, mistake, text: reader.wrong(("dims", dim), mistake, text))
@@ -75,8 +77,8 @@ def read_program(document: Document, text: str, dims: Mapping[str, int]) -> Prog
     mistakes = reader.expansion.mistakes
     if mistakes:
         lines = text.splitlines()
-        found = [_problem(document, lines, at, text, mistake) for (at, *_), (text, mistake) in mistakes.items()]
-        raise InputError(sorted(found, key=lambda problem: (problem.line or 0, problem.column or 0))[:MAX_PROBLEMS])
+        problems = [_problem(document, lines, at, text, mistake) for (at, *_), (text, mistake) in mistakes.items()]
+        raise InputError(sorted(problems, key=lambda problem: (problem.line or 0, problem.column or 0))[:MAX_PROBLEMS])
     assert program is not None
     return check(program)
 
@@ -93,7 +95,7 @@ class _Reader:
         self.expansion.wrong(at, mistake, text)
 
     def program(self) -> Program:
-        """Of use only where nothing was wrong."""
+        """Return the program; of use only where nothing was wrong."""
         file, expansion = self.file, self.expansion
         self._literals()
         parameters = list(self._declared())
@@ -127,7 +129,7 @@ class _Reader:
         )
 
     def _literals(self) -> None:
-        """Dims that are mere numbers have their sizes by themselves."""
+        """Give dims that are mere numbers their sizes."""
         statements = [line.call.statement for line in self.expansion.lines.values() if line]
         named = [target.dims for statement in statements for target in statement.targets]
         named += [term.loops or () for statement in statements for term in statement.terms]
@@ -139,7 +141,7 @@ class _Reader:
             self.sizes[dim] = size
 
     def _declared(self) -> Iterator[Parameter]:
-        """Enters inputs and parameters as tensors."""
+        """Enter inputs and parameters as tensors."""
         read: dict[KeyPath, tuple[tuple[str, ...], float]] = {}
         for declared in self.expansion.declared:
             if declared.at not in read:
@@ -152,7 +154,7 @@ class _Reader:
                 yield Parameter(tensor, trainable, declared.name)
 
     def _declaration(self, declared: Declared) -> tuple[tuple[str, ...], float]:
-        """Dims and bytes of an element."""
+        """Return dims and bytes of an element."""
         text, width = declared.declaration.dims, ELEMENT_BYTES[self.file.element]
         dims: tuple[str, ...] = ()
         try:
@@ -168,7 +170,7 @@ class _Reader:
         return dims, width
 
     def _targets(self) -> None:
-        """Enters all that is made, as it would be with a gradient: who reads a mistaken one can be checked, too."""
+        """Enter all that is made, as it would be with a gradient: who reads a mistaken one can be checked, too."""
         for line in filter(None, self.expansion.lines.values()):
             for target in line.call.statement.targets:
                 try:
@@ -211,7 +213,9 @@ class _Reader:
                 self.wrong(("outputs", index), Mistake("the output is never made", got=name, hint=hint))
 
     def _unused(self, outputs: tuple[str, ...]) -> None:
-        """What no turn reads was written for nothing, or by a wrong name; asked where all statements are understood."""
+        """Report what no turn reads: it was written for nothing, or by a wrong name; asked where all statements are
+        understood.
+        """
         turns, read = self.expansion.turns, {*outputs, *(name for turn in self.expansion.turns for name in turn.read)}
         needed = Counter(declared.at for declared in self.expansion.declared if declared.name in read)
         for declared in self.expansion.declared:
@@ -226,7 +230,7 @@ class _Reader:
 
 
 def _width(element: str, at: int) -> float | None:
-    """Bytes of an element; None: nothing is said of it."""
+    """Return the bytes of an element; None: nothing is said of it."""
     if element and element not in ELEMENT_BYTES:
         need = "one of " + ", ".join(ELEMENT_BYTES)
         raise Mistake("there is no such element", at, got=element, need=need, hint=nearest(element, ELEMENT_BYTES))
@@ -234,7 +238,9 @@ def _width(element: str, at: int) -> float | None:
 
 
 def _problem(document: Document, lines: list[str], at: KeyPath, text: str, mistake: Mistake) -> Problem:
-    """At the very character, if the text stands on one line of the file as it is; else where the text begins."""
+    """Return a problem at the very character, if the text stands on one line of the file as it is; else where the text
+    begins.
+    """
     problem = document.problem(mistake.what, at, got=mistake.got, need=mistake.need, hint=mistake.hint)
     if not text or problem.line is None or problem.column is None or problem.line > len(lines):
         return problem

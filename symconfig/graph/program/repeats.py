@@ -73,22 +73,24 @@ class Chain:
         return Chain(np.array(kinds, np.int64), tensors, makers, distance, crossing)
 
     def alike(self, low: int, high: int, period: int) -> tuple[NDArray[np.bool_], Numbers]:
-        """[high - low - period]: of an operator and the one a period later, whether their structure is the same; and
-        from where on a run may start that has both: 0 where they read tensors from as far back in every place, `NEVER`
-        where they do not, or after the last operator that makes a tensor which both read."""
+        """Tell, of an operator and the one a period later, whether their structure is the same; and from where on a run
+        may start that has both: 0 where they read tensors from as far back in every place, `NEVER` where they do not,
+        or after the last operator that makes a tensor which both read: [high - low - period].
+        """
         here, there = slice(low, high - period), slice(low + period, high)
         same: NDArray[np.bool_] = self.kinds[here] == self.kinds[there]
         if not same.any():
             return same, np.zeros(len(same), np.int64)
-        near = self.distance[here] == self.distance[there]
+        as_far = self.distance[here] == self.distance[there]
         shared = self.tensors[here] == self.tensors[there]
-        after = np.where(near, 0, np.where(shared, self.makers[here] + 1, NEVER))
+        after = np.where(as_far, 0, np.where(shared, self.makers[here] + 1, NEVER))
         return same, after.max(axis=1, initial=0)
 
 
 class Crossing:
-    """What is made before an operator and read by it or later, whatever its size: where each tensor begins and ends to
-    cross, and which of a few kinds of tensors it is."""
+    """Tensors that are made before an operator and read by it or later, whatever their size: where each begins and ends
+    to cross, and which of a few kinds it is.
+    """
 
     def __init__(self, program: Program) -> None:
         made = {operand.tensor: index for index, op in enumerate(program.operators) for operand in op.outputs}
@@ -102,7 +104,7 @@ class Crossing:
         self.operators = len(program.operators)
 
     def bytes(self, program: Program) -> NDArray[np.float64]:
-        """[operators + 1], in a program's sizes."""
+        """Return the bytes that cross, in a program's sizes: [operators + 1]."""
         each = [float(prod(program.sizes[dim] for dim in dims)) * wide for dims, wide in self.kinds]
         amounts = np.array(each, np.float64)[self.number] if each else np.zeros(0)
         change = np.bincount(self.starts + 1, amounts, self.operators + 2)
@@ -111,20 +113,20 @@ class Crossing:
 
 
 def runs(chain: Chain) -> tuple[Run, ...]:
-    """The run that covers most first, then what is left on both sides of it; in order.
+    """Return the run that covers most first, then what is left on both sides of it; in order.
 
     Of equals the one with the shortest period; it begins where the least goes from one instance to the next.
     """
-    found: list[Run] = []
+    longest: list[Run] = []
     left = [(0, len(chain.kinds))]
     while left:
         low, high = left.pop()
         best = max(_candidates(chain, low, high), key=lambda pair: pair[0], default=None)
         if best is not None:
             run = _shifted(chain, best[1], high)
-            found.append(run)
+            longest.append(run)
             left += [(low, run.start), (run.end, high)]
-    return tuple(sorted(found))
+    return tuple(sorted(longest))
 
 
 def _candidates(chain: Chain, low: int, high: int) -> Iterator[tuple[tuple[int, int, int], Run]]:
@@ -137,19 +139,19 @@ def _candidates(chain: Chain, low: int, high: int) -> Iterator[tuple[tuple[int, 
 
 
 def _periods(kinds: Numbers) -> list[int]:
-    """Distances between likes, near ones first, that leave room for a second instance."""
+    """Return the distances between likes, near ones first, that leave room for a second instance."""
     order = np.argsort(kinds, kind="stable")
-    found: set[int] = set()
+    periods: set[int] = set()
     for further in range(1, _OCCURRENCES + 1):
         if further >= len(order):
             break
         pairs = kinds[order[further:]] == kinds[order[:-further]]
-        found.update(np.unique((order[further:] - order[:-further])[pairs]).tolist())
-    return sorted(period for period in found if 2 * period <= len(kinds))
+        periods.update(np.unique((order[further:] - order[:-further])[pairs]).tolist())
+    return sorted(period for period in periods if 2 * period <= len(kinds))
 
 
 def _stretches(same: NDArray[np.bool_], least: int) -> Iterator[tuple[int, int]]:
-    """Longest stretches of truth that are at least so long."""
+    """Yield the longest stretches of truth that are at least so long."""
     edges = np.flatnonzero(np.diff(np.concatenate(([0], same.view(np.int8), [0]))))
     for start, stop in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
         if stop - start >= least:
@@ -159,8 +161,9 @@ def _stretches(same: NDArray[np.bool_], least: int) -> Iterator[tuple[int, int]]
 def _in_stretch(
     chain: Chain, start: int, stop: int, period: int, odd: Mapping[int, int]
 ) -> Iterator[tuple[tuple[int, int, int], Run]]:
-    """Runs where operators start … stop have likes a period later. odd: those of them that do not read from as far back
-    as these, and from where on a run may start all the same; only the first instance may have others."""
+    """Yield runs where operators start … stop have likes a period later. odd: those of them that do not read from as
+    far back as these, and from where on a run may start all the same; only the first instance may have others.
+    """
     never = [position for position, after in odd.items() if after == NEVER]
     firsts = {start, *(at for position in never for at in (position - period + 1, position, position + 1))}
     for first in sorted(firsts | set(odd.values())):
@@ -175,7 +178,7 @@ def _in_stretch(
 
 
 def _shifted(chain: Chain, run: Run, high: int) -> Run:
-    """The same run begun where least crosses, the earliest of equals, as far as there is room for it before `high`."""
+    """Return a run begun where least crosses, the earliest of equals, as far as there is room for it before `high`."""
     firsts = range(run.start, min(run.start + run.period, high - run.period * run.times + 1))
     others = (Run(first, run.period, run.times) for first in sorted(firsts, key=lambda at: (chain.crossing[at], at)))
     return next(other for other in others if other == run or _holds(chain, other))
@@ -195,8 +198,9 @@ def _holds(chain: Chain, run: Run) -> bool:
 
 
 def _enters(chain: Chain, run: Run, odd: Sequence[int]) -> bool:
-    """Whether these of the first instance read from before it what later ones read from the instance before them,
-    always one tensor for one."""
+    """Tell whether these of the first instance read from before it what later ones read from the instance before them,
+    always one tensor for one.
+    """
     outside: dict[int, int] = {}
     for position in odd:
         there = position + run.period
@@ -213,22 +217,25 @@ def _enters(chain: Chain, run: Run, odd: Sequence[int]) -> bool:
 
 
 def _steady(chain: Chain, run: Run) -> int:
-    """Instances before some input turns from reading one tensor to reading as far back as before, or the other way."""
+    """Count the instances before some input turns from reading one tensor to reading as far back as before, or the
+    other way.
+    """
     if run.times < 3:
         return run.times
     here, there = (slice(run.start + run.period * (1 + more), run.end - run.period * (1 - more)) for more in (0, 1))
     shape = (run.times - 2, run.period, -1)
     shared = (chain.tensors[here] == chain.tensors[there]).reshape(shape)
-    near = (chain.distance[here] == chain.distance[there]).reshape(shape)
+    as_far = (chain.distance[here] == chain.distance[there]).reshape(shape)
     makers = chain.makers[here].reshape(shape)[0]
     outside = (makers >= 0) & (makers < run.start) & ~shared[0]
-    good = (np.where(shared[0], shared, near) & ~outside).all(axis=(1, 2))
+    good = (np.where(shared[0], shared, as_far) & ~outside).all(axis=(1, 2))
     return 2 + (len(good) if good.all() else int(good.argmin()))
 
 
 def _follows(chain: Chain, run: Run) -> bool:
-    """Whether the second instance reads something of the first, and of what is before both only what both read: what
-    lies side by side is no repeat, and what reads from two before repeats in pairs."""
+    """Tell whether the second instance reads something of the first, and of what is before both only what both read:
+    what lies side by side is no repeat, and what reads from two before repeats in pairs.
+    """
     here, there = (slice(run.start + run.period * number, run.start + run.period * (number + 1)) for number in (0, 1))
     makers = chain.makers[there]
     before = (makers >= 0) & (makers < run.start) & (chain.tensors[here] != chain.tensors[there])

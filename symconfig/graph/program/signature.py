@@ -11,7 +11,7 @@ from symconfig.graph.program.program import Operand, Operator, Program
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What a tensor is to the program. shared: a parameter or an input that is read more than once."""
+    """A tensor's role in the program. shared: a parameter or an input that is read more than once."""
 
     parameter: bool = False
     trainable: bool = False
@@ -24,7 +24,7 @@ _MADE = Origin()
 
 
 def origins(program: Program) -> dict[str, Origin]:
-    """Of every tensor that is not just made by one operator and read by others."""
+    """Return the origin of every tensor that is not just made by one operator and read by others."""
     uses = Counter(operand.tensor for op in program.operators for operand in op.inputs)
     result = {name: Origin(ends=True) for name in program.outputs}
     result |= {name: Origin(fed=True, ends=name in result, shared=uses[name] > 1) for name in program.inputs}
@@ -49,11 +49,11 @@ class Signatures:
     def number(self, op: Operator) -> int:
         """Equal for operators of equal structure only."""
         key = self.written(op)
-        found = self.known.get(key)
-        if found is None:
+        number = self.known.get(key)
+        if number is None:
             exact = structure(self.program, op, self.origins)
-            found = self.known[key] = self.numbers.setdefault(exact, len(self.numbers))
-        return found
+            number = self.known[key] = self.numbers.setdefault(exact, len(self.numbers))
+        return number
 
     def written(self, op: Operator) -> Hashable:
         """Return the parts of an operator: equal ones have one structure. The program keeps `splits` alive."""
@@ -71,7 +71,7 @@ class Signatures:
 
 
 def structure(program: Program, op: Operator, origin: dict[str, Origin]) -> Hashable:
-    """All that any cost may depend on. Loops are numbered as its operands run along them."""
+    """Return all that any cost may depend on. Loops are numbered as its operands run along them."""
     operands = (*op.inputs, *op.outputs, *op.residues)
     loops: dict[str, int] = {}
     for name in (

@@ -57,7 +57,7 @@ class _Folded:
         self.ranks = _ranks(self.crossing.bytes(program))
 
     def holds(self, program: Program) -> bool:
-        """Whether the folding is that of a program, too. False where that is not plain."""
+        """Tell whether the folding is that of a program, too. False where that is not plain."""
         old = self.folding.program
         if program.tensors is not old.tensors or len(program.operators) != len(old.operators):
             return False
@@ -70,7 +70,7 @@ class _Folded:
         return self._kinds(program) == self.kinds and bool((_ranks(self.crossing.bytes(program)) == self.ranks).all())
 
     def _written_alike(self, program: Program) -> bool:
-        """Whether operators that were written alike still are, and read and make what they did."""
+        """Tell whether operators that were written alike still are, and read and make what they did."""
         old, signatures = self.folding.program.operators, Signatures(program)
         written: dict[int, set[Hashable]] = {}
         changed = [index for index, op in enumerate(program.operators) if op is not old[index]]
@@ -79,13 +79,13 @@ class _Folded:
                 return False
             written.setdefault(self.groups[index], set()).add(signatures.written(program.operators[index]))
         others = {group for group, op, was in zip(self.groups, program.operators, old, strict=True) if op is was}
-        return all(len(found) == 1 and group not in others for group, found in written.items())
+        return all(len(texts) == 1 and group not in others for group, texts in written.items())
 
     def _kinds(self, program: Program) -> list[int]:
-        """Of each group the number of its structure."""
+        """Return the number of the structure of each group."""
         origin, numbers = origins(program), dict[Hashable, int]()
-        found = [structure(program, program.operators[index], origin) for index in self.firsts]
-        return [numbers.setdefault(one, len(numbers)) for one in found]
+        structures = [structure(program, program.operators[index], origin) for index in self.firsts]
+        return [numbers.setdefault(one, len(numbers)) for one in structures]
 
 
 def _ends(op: Operator) -> Sequence[object]:

@@ -32,7 +32,9 @@ class Use:
 
 
 def result(name: str, dims: Sequence[str], inputs: Iterable[Use], element_bytes: float | None = None) -> Tensor:
-    """The tensor that comes of these inputs: its gradient flows where one of theirs does; as wide as the first one."""
+    """Return the tensor that comes of these inputs: its gradient flows where one of theirs does; as wide as the first
+    one.
+    """
     given = tuple(inputs)
     width = element_bytes if element_bytes is not None else given[0].tensor.element_bytes
     return Tensor(name, tuple(dims), width, any(use.gradient for use in given))

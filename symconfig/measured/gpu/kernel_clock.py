@@ -21,11 +21,11 @@ _CYCLES_PER_S = 2e9  # of the fastest GPUs; a slower one waits longer, which doe
 
 class Clock(Protocol):
     def sample(self, call: Call, runs: int) -> float:
-        """Seconds of one run, of so many back to back."""
+        """Return the seconds of one run, of so many back to back."""
 
 
 class HostClock:
-    """For a CPU, and for the host's own time to launch work."""
+    """A clock for a CPU, and for the host's own time to launch work."""
 
     def __init__(self, synchronize: Callable[[], None] = lambda: None) -> None:
         self._synchronize = synchronize
@@ -57,7 +57,7 @@ class DeviceClock:
             lead_s *= 2
 
     def _once(self, call: Call, runs: int, lead_s: float) -> tuple[float, bool]:
-        """Seconds of all runs, and whether the device may have waited for the host among them."""
+        """Return the seconds of all runs, and whether the device may have waited for the host among them."""
         cuda = self._torch.cuda
         start, end = (cuda.Event(enable_timing=True) for _ in range(2))
         cuda._sleep(int(lead_s * _CYCLES_PER_S))
@@ -84,7 +84,7 @@ class Timing:
 
 
 def timed(clock: Clock, call: Call, share_s: float, now: Callable[[], float] = time.perf_counter) -> Timing:
-    """Runs it for about `share_s`: until two samples agree, then up to MOST_SAMPLES more."""
+    """Time a call for about `share_s`: until two samples agree, then up to MOST_SAMPLES more."""
     for run in range(2):  # what first runs do besides: libraries loaded, memory taken, kernels compiled
         call(run)
     started = now()

@@ -69,7 +69,7 @@ class KernelFit:
 
 
 def fit_kernels(times: KernelTimes, cluster: ClusterDescriptor) -> KernelFit:
-    """Raises InputError where nothing was measured that a constant explains."""
+    """Fit constants to kernel times; raise InputError where nothing was measured that a constant explains."""
     rows = tuple(row for row in times.rows if _explained(row.what, cluster))
     if not rows:
         raise InputError(Problem("no kernel was measured that constants could be fitted to", got=str(times.rig)))
@@ -81,24 +81,24 @@ def fit_kernels(times: KernelTimes, cluster: ClusterDescriptor) -> KernelFit:
         return np.log(model_seconds([row.what for row in rows], cluster, named, theta.shape[1]))
 
     families = [row.what.family for row in rows]
-    found = fit(evaluate, measured, parameters, families, [[row.model or row.what.family for row in rows]])
+    fitted = fit(evaluate, measured, parameters, families, [[row.model or row.what.family for row in rows]])
     before = np.log(model_seconds([row.what for row in rows], cluster, {}, 1)[:, 0])
-    kernels = with_fitted(cluster.kernels, parameters, found, f"measured: {times.rig}; symconfig measure --kernels")
-    errors = tuple(_errors(name, rows, measured, before, found) for name in dict.fromkeys(families))
+    kernels = with_fitted(cluster.kernels, parameters, fitted, f"measured: {times.rig}; symconfig measure --kernels")
+    errors = tuple(_errors(name, rows, measured, before, fitted) for name in dict.fromkeys(families))
     return KernelFit(
         cluster=cluster,
         kernels=kernels,
         parameters=parameters,
-        fit=found,
+        fit=fitted,
         rows=rows,
         before_s=np.exp(before),
-        after_s=np.exp(found.log_s),
+        after_s=np.exp(fitted.log_s),
         families=errors,
     )
 
 
 def model_seconds(kernels: Sequence[Kernel], cluster: ClusterDescriptor, values: Constants, n: int) -> Array:
-    """[kernels, n]: seconds under n sets of constants, each an array [n]; the others are the cluster's."""
+    """Return seconds [kernels, n] under n sets of constants, each an array [n]; the others are the cluster's."""
     result = np.empty((len(kernels), n))
     precisions = [_precision(kernel, cluster) for kernel in kernels]
     for precision in set(precisions):
@@ -128,7 +128,7 @@ def model_seconds(kernels: Sequence[Kernel], cluster: ClusterDescriptor, values:
 
 
 def _cast_s(kernel: Kernel, rates: Machine) -> Number:
-    """Seconds of the cast that the cost model counts with a product, where the operand came cast."""
+    """Return the seconds of the cast that the cost model counts with a product, where the operand came cast."""
     if not isinstance(kernel, CastProduct) or not kernel.low:
         return 0.0
     moved = rates.cast_bytes * kernel.batch * kernel.m * kernel.k
@@ -137,19 +137,19 @@ def _cast_s(kernel: Kernel, rates: Machine) -> Number:
 
 
 def _explained(kernel: Kernel, cluster: ClusterDescriptor) -> bool:
-    """Whether the cost model has a formula for it, and the cluster a peak."""
+    """Tell whether the cost model has a formula for the kernel, and the cluster a peak."""
     if isinstance(kernel, HostCopy) or (isinstance(kernel, Launch) and kernel.where == "host"):
         return False
     return not isinstance(kernel, Product) or getattr(cluster.gpu.peak_flops, kernel.dtype) is not None
 
 
 def _precision(kernel: Kernel, cluster: ClusterDescriptor) -> str:
-    """Of the plan that would run it."""
+    """Return the precision of the plan that would run the kernel."""
     return kernel.dtype if isinstance(kernel, Product) else "bf16" if cluster.gpu.peak_flops.bf16 else "fp16"
 
 
 def _work(op: str, kernel: Kernel, numbers: dict[str, float]) -> Work:
-    """As the graph would state it; `numbers` gets the values of the symbols that it needs."""
+    """State the kernel's work as the graph would; `numbers` gets the values of the symbols that it needs."""
 
     def size(value: int) -> Monomial:
         return Monomial(Fraction(value))
@@ -177,7 +177,7 @@ def _work(op: str, kernel: Kernel, numbers: dict[str, float]) -> Work:
 
 
 def _parameters(rows: Sequence[Row], kernels: Kernels) -> tuple[Parameter, ...]:
-    """The constants that these kernels depend on, from the cluster's values, as uncertain as those of any GPU."""
+    """Return the constants that these kernels depend on, of the cluster's values, as uncertain as any GPU's."""
     needed: dict[str, None] = {}
     for row in rows:
         needed |= dict.fromkeys(needs(row.what))
@@ -199,13 +199,13 @@ def needs(kernel: Kernel) -> tuple[str, ...]:
     return ("hbm_efficiency",) if isinstance(kernel, Stream) else ("launch_s",)
 
 
-def _errors(family: str, rows: Sequence[Row], measured: Array, before: Array, found: Fit) -> FamilyErrors:
+def _errors(family: str, rows: Sequence[Row], measured: Array, before: Array, fit: Fit) -> FamilyErrors:
     mine = [index for index, row in enumerate(rows) if row.what.family == family]
 
     def off(log_s: Array) -> tuple[float, float]:
-        """The mean absolute error, and the one farthest off."""
+        """Return the mean absolute error, and the one farthest off."""
         share = np.exp(log_s[mine] - measured[mine]) - 1
         return float(np.mean(np.abs(share))), float(share[np.argmax(np.abs(share))])
 
-    left_out = off(found.left_out_log_s[0])[0] if all(rows[index].model for index in mine) else None
-    return FamilyErrors(family, len(mine), *off(before), *off(found.log_s), left_out)
+    left_out = off(fit.left_out_log_s[0])[0] if all(rows[index].model for index in mine) else None
+    return FamilyErrors(family, len(mine), *off(before), *off(fit.log_s), left_out)

@@ -46,11 +46,11 @@ class Bench:
 
     @property
     def half(self) -> Any:
-        """The type of 16-bit work."""
+        """Return the type of 16-bit work."""
         return self.torch.bfloat16 if self.has_bf16 else self.torch.float16
 
     def sets(self, bytes_each: float) -> int:
-        """How many sets of buffers: twice the cache, so that no run finds its operands there."""
+        """Count the sets of buffers: twice the cache, so that no run finds its operands there."""
         wanted = ceil(2 * self.cache_bytes / bytes_each) if bytes_each else 1
         free = self.torch.cuda.mem_get_info()[0] if self.cuda else 2**30
         return max(1, min(MOST_SETS, wanted, int(_MEMORY_SHARE * free / max(bytes_each, 1))))
@@ -73,7 +73,7 @@ def _amd(torch: Any) -> bool:
 
 
 def unsupported(bench: Bench, kernel: Kernel) -> str | None:
-    """Why this device or this torch cannot run it."""
+    """Say why this device or this torch cannot run the kernel, or None."""
     if not isinstance(kernel, Product):
         return None
     torch = bench.torch
@@ -87,7 +87,10 @@ def unsupported(bench: Bench, kernel: Kernel) -> str | None:
 
 
 def ways(bench: Bench, kernel: Kernel) -> list[Make]:
-    """Every implementation that torch has, of which the fastest counts. Making one may fail as running it may."""
+    """Return every implementation that torch has, of which the fastest counts.
+
+    Making one may fail as running it may.
+    """
     if isinstance(kernel, Product):
         return [partial(_low_product if kernel.dtype == "fp8" else _product, bench, kernel)]
     if isinstance(kernel, Attention):
@@ -123,7 +126,7 @@ def _product(bench: Bench, kernel: Product) -> Way:
 
 
 def _low_product(bench: Bench, kernel: Product) -> Way:
-    """The cast of the first operand and the product; the second, a weight, was cast long before."""
+    """Return the cast of the first operand and the product; the second, a weight, was cast long before."""
     torch, m, n, k = bench.torch, kernel.m, kernel.n, kernel.k
     low, one = torch.float8_e4m3fn, torch.ones((), dtype=torch.float32, device=bench.device)
     sets = [(bench.normal(m, k), bench.normal(n, k).to(low).t()) for _ in range(bench.sets(3.0 * m * k + k * n))]
@@ -146,7 +149,7 @@ def _low_product(bench: Bench, kernel: Product) -> Way:
 
 
 class _Ring:
-    """Holds the last results, so that the next one is written to other memory."""
+    """A ring of the last results, so that the next one is written to other memory."""
 
     def __init__(self, size: int) -> None:
         self._held: list[object] = [None] * size
@@ -159,7 +162,10 @@ class _Ring:
 
 
 def _attentions(bench: Bench, kernel: Attention) -> list[Make]:
-    """cuDNN's and FlashAttention-2's kernels; where values are narrower, also padded for those that cannot do that."""
+    """Return cuDNN's and FlashAttention-2's kernels.
+
+    Where values are narrower, also padded for those that cannot do that.
+    """
     if not bench.cuda:
         return [partial(_attention, bench, kernel, None, None, kernel.value_channels)]
     from torch.nn.attention import SDPBackend
@@ -178,7 +184,7 @@ def _attention(bench: Bench, kernel: Attention, backend: Any, how: str | None, v
     of = torch.nn.functional.scaled_dot_product_attention
 
     def tensor(heads: int, channels: int) -> Any:
-        """[batch, heads, length, channels], in memory as a projection leaves it."""
+        """Return a tensor [batch, heads, length, channels], in memory as a projection leaves it."""
         made = bench.normal(kernel.batch, kernel.length, heads, channels).transpose(1, 2)
         return made.requires_grad_(kernel.backward)
 
@@ -208,7 +214,7 @@ def _way(
     backward: bool,
     how: str | None,
 ) -> Way:
-    """The forward of `function`, or its backward alone, from graphs that were made beforehand."""
+    """Return the forward of `function`, or its backward alone, from graphs that were made beforehand."""
     kept = _Ring(len(sets))
     if not backward:
         return Way(lambda index: kept.put(function(sets[index % len(sets)])), how)
@@ -225,13 +231,13 @@ def _way(
 
 
 def swiglu(x: Any) -> Any:
-    """[rows, 2 columns] -> [rows, columns]"""
+    """Apply SwiGLU: [rows, 2 columns] -> [rows, columns]"""
     gate, up = x.chunk(2, dim=-1)
     return gate * gate.sigmoid() * up
 
 
 def swiglu_back(x: Any, gradient: Any) -> Any:
-    """The input's gradient, for the output's."""
+    """Return the input's gradient, for the output's."""
     gate, up = x.chunk(2, dim=-1)
     share = gate.sigmoid()
     result = x.new_empty(x.shape)
@@ -242,7 +248,7 @@ def swiglu_back(x: Any, gradient: Any) -> Any:
 
 @cache
 def _compiled(function: Callable[..., Any]) -> Any:
-    """Once for all sizes."""
+    """Compile a function once for all sizes."""
     import torch
 
     return torch.compile(function, dynamic=True)
@@ -276,7 +282,7 @@ def _copy(bench: Bench, kernel: Stream) -> Way:
 
 
 def _glu(bench: Bench, kernel: Stream) -> Way:
-    """One kernel with the traffic of SwiGLU, of which torch has none of its own but what it compiles."""
+    """Return one kernel with the traffic of SwiGLU, of which torch has none of its own but what it compiles."""
     function = bench.torch.nn.functional.glu
     return _way(
         bench,
@@ -299,7 +305,7 @@ def _gelu(bench: Bench, kernel: Stream) -> Way:
 
 
 def _compiled_swiglu(bench: Bench, kernel: Stream) -> Way:
-    """As training frameworks have it: forward and backward each one kernel that torch compiles, where Triton is."""
+    """Return SwiGLU as training frameworks have it: forward and backward each one compiled kernel, where Triton is."""
     import triton  # type: ignore[import-not-found]  # noqa: F401  # says at once that it is missing
 
     inputs = [x for (x,) in _inputs(bench, kernel, False)]
@@ -314,7 +320,10 @@ def _compiled_swiglu(bench: Bench, kernel: Stream) -> Way:
 
 
 def _norm(bench: Bench, kernel: Stream) -> Way:
-    """Its backward is the input's gradient; the weight's, which a fused kernel sums on its way, is left out."""
+    """Return a norm; its backward is the input's gradient.
+
+    The weight's, which a fused kernel sums on its way, is left out.
+    """
     torch, functions = bench.torch, bench.torch.nn.functional
     weight = torch.ones(kernel.columns, dtype=bench.half, device=bench.device)
     shape, sets = (kernel.columns,), _inputs(bench, kernel, kernel.backward)

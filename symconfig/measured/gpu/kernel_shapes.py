@@ -38,7 +38,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """At which points the models are looked at, and how many kernels of each family are taken.
+    """The points at which the models are looked at, and the number of kernels of each family.
 
     precisions: of products, with the number of single and of grouped ones. attentions, streams: forward and backward
     each. most_flops: of one kernel. host_bytes: of copies to the host and back; none without a device of its own.
@@ -75,33 +75,35 @@ CPU = Selection(
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class WantedKernel:
     """A kernel, and the model that asked for it."""
 
     what: Kernel
     model: str | None = None
 
 
-def asked(models: Sequence[ModelDescriptor], selection: Selection) -> tuple[Asked, ...]:
-    """What to measure, the same for the same zoo."""
-    found = {model.name: _worth(_kernels(model, selection.points), selection.most_flops) for model in models}
-    result: list[Asked] = [Asked(Launch(where="device")), Asked(Launch(where="host"))]
+def wanted_kernels(models: Sequence[ModelDescriptor], selection: Selection) -> tuple[WantedKernel, ...]:
+    """Return the kernels to measure, the same for the same zoo."""
+    worth = {model.name: _worth(_kernels(model, selection.points), selection.most_flops) for model in models}
+    result: list[WantedKernel] = [WantedKernel(Launch(where="device")), WantedKernel(Launch(where="host"))]
     for dtype, counts in selection.precisions.items():
         for grouped, count in zip((False, True), counts, strict=True):
-            result += _thinned({name: _products(kernels, dtype, grouped) for name, kernels in found.items()}, count)
+            result += _thinned({name: _products(kernels, dtype, grouped) for name, kernels in worth.items()}, count)
     for backward in (False, True):
         for kind, count in ((Attention, selection.attentions), (Stream, selection.streams)):
-            for family in sorted({k.family for ks in found.values() for k in ks if _is(k, kind, backward)}):
+            for family in sorted({k.family for ks in worth.values() for k in ks if _is(k, kind, backward)}):
                 mine = {
-                    name: {k for k in ks if _is(k, kind, backward) and k.family == family} for name, ks in found.items()
+                    name: {k for k in ks if _is(k, kind, backward) and k.family == family} for name, ks in worth.items()
                 }
                 result += _thinned(mine, count)
     width = max(model.hidden_size for model in models)
     result += [
-        Asked(Stream(what="copy", rows=ceil(size / _ACTIVATION_BYTES / width), columns=width))
+        WantedKernel(Stream(what="copy", rows=ceil(size / _ACTIVATION_BYTES / width), columns=width))
         for size in selection.copies
     ]
-    result += [Asked(HostCopy(to_device=way, bytes=size)) for way in (True, False) for size in selection.host_bytes]
+    result += [
+        WantedKernel(HostCopy(to_device=way, bytes=size)) for way in (True, False) for size in selection.host_bytes
+    ]
     return tuple(result)
 
 
@@ -116,7 +118,10 @@ def _is(kernel: Kernel, kind: type, backward: bool) -> bool:
 
 
 def _products(kernels: set[Kernel], dtype: Dtype, grouped: bool) -> set[Kernel]:
-    """Those of 16 bits as they are; for fp8 the ones that run in it, operands as its units want them."""
+    """Return the products: those of 16 bits as they are.
+
+    For fp8 the ones that run in it, operands as its units want them.
+    """
     low = dtype == "fp8"
     return {
         k.model_copy(update={"dtype": dtype})
@@ -184,7 +189,7 @@ def _attention(work: AttentionWork, model: ModelDescriptor, point: Point, number
 def _stream(
     work: Traffic, op: Operator, model: ModelDescriptor, scheme: Scheme, numbers: Mapping[str, float]
 ) -> Iterator[Stream]:
-    """Norms and activation functions; what else is bound by memory is a copy as far as rates go."""
+    """Yield norms and activation functions; what else is bound by memory is a copy as far as rates go."""
     what = model.norm.value if op.name.endswith("norm") else "glu" if model.gated_mlp else "gelu"
     if not op.name.endswith(("norm", "activation")):
         return
@@ -197,9 +202,9 @@ def _stream(
         yield one.model_copy(update={"rows": max(1, round(moved / one.moved / columns)), "columns": int(columns)})
 
 
-def _thinned(found: Mapping[str, set[Kernel]], count: int) -> list[Asked]:
-    """`count` kernels far from each other. The models take turns: each names what is farthest from all taken."""
-    left = {name: sorted(kernels, key=str) for name, kernels in found.items() if kernels}
+def _thinned(by_model: Mapping[str, set[Kernel]], count: int) -> list[WantedKernel]:
+    """Pick `count` kernels far from each other. The models take turns: each names what is farthest from all taken."""
+    left = {name: sorted(kernels, key=str) for name, kernels in by_model.items() if kernels}
     taken: dict[Kernel, str] = {}
     while len(taken) < count and left:
         for name in sorted(left):
@@ -208,11 +213,14 @@ def _thinned(found: Mapping[str, set[Kernel]], count: int) -> list[Asked]:
                 del left[name]
             elif len(taken) < count:
                 taken[max(options, key=lambda kernel: _distance(kernel, taken))] = name
-    return [Asked(kernel, name) for kernel, name in taken.items()]
+    return [WantedKernel(kernel, name) for kernel, name in taken.items()]
 
 
 def _distance(kernel: Kernel, taken: Mapping[Kernel, str]) -> float:
-    """From the nearest of those taken, in doublings of the sizes; another layout is as far as a doubling."""
+    """Return the distance to the nearest of those taken, in doublings of the sizes.
+
+    Another layout is as far as a doubling.
+    """
     mine = kernel.model_dump()
 
     def apart(other: Kernel) -> float:

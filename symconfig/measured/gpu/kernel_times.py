@@ -69,7 +69,7 @@ class Attention(Strict):
 
     @property
     def flops(self) -> float:
-        """Under the causal mask: two products forward, five backward."""
+        """Count the FLOP under the causal mask: two products forward, five backward."""
         products = 5 if self.backward else 2
         return products * self.queries * (self.length / 2) * (self.channels + self.value_channels)
 
@@ -90,7 +90,7 @@ class Stream(Strict):
 
     @property
     def moved(self) -> int:
-        """16-bit elements read and written."""
+        """Count the 16-bit elements read and written."""
         # Forward: input and output. Backward: the output's gradient, what was kept, the input's gradient.
         passes = {"copy": (2, 2), "rmsnorm": (2, 3), "layernorm": (2, 3), "gelu": (2, 3), "glu": (3, 5)}
         return passes[self.what][self.backward] * self.rows * self.columns
@@ -144,7 +144,7 @@ class Skipped(Strict):
 
 
 class Rig(Strict):
-    """What was measured, and with which software. product: as the driver names it."""
+    """The device that was measured, and its software. product: as the driver names it."""
 
     product: str
     driver: str | None = None
@@ -164,7 +164,7 @@ class Rig(Strict):
 
 
 class KernelTimes(Strict):
-    """Everything of one run. cluster: zoo name of the GPU's, or null."""
+    """The times of one run. cluster: zoo name of the GPU's, or null."""
 
     schema_: Literal["symconfig.kernel_times/1"] = Field(default="symconfig.kernel_times/1", alias="schema")
     rig: Rig
@@ -175,12 +175,12 @@ class KernelTimes(Strict):
 
 
 def read(path: Path) -> KernelTimes:
-    """Raises InputError with every field that is wrong."""
+    """Read kernel times; raise InputError with every field that is wrong."""
     return validate(load_yaml_strict(path), KernelTimes)
 
 
 def as_yaml(times: KernelTimes) -> str:
-    """One line for each kernel."""
+    """Write the times as YAML, one line for each kernel."""
     data = times.model_dump(mode="json", by_alias=True, exclude_none=True)
     lines = []
     for key, value in data.items():

@@ -17,7 +17,7 @@ from symconfig.descriptor.load import load_cluster, load_model, zoo_clusters, zo
 from symconfig.errors import InputError, Problem, SymconfigError
 from symconfig.measured.gpu.kernel_clock import Clock, DeviceClock, HostClock, Timing, timed
 from symconfig.measured.gpu.kernel_run import Bench, Make, Way, bench, unsupported, ways
-from symconfig.measured.gpu.kernel_shapes import CPU, GPU, Asked, asked
+from symconfig.measured.gpu.kernel_shapes import CPU, GPU, WantedKernel, wanted_kernels
 from symconfig.measured.gpu.kernel_times import KernelTimes, Launch, Rig, Row, Skipped
 from symconfig.units import significant
 
@@ -32,7 +32,7 @@ LEAST_TORCH = (2, 5)  # the first whose attention takes grouped queries
 
 
 def import_torch() -> Any:
-    """Raises InputError where it is not installed, or too old."""
+    """Import torch; raise InputError where it is not installed, or too old."""
     try:
         import torch
     except ImportError as error:
@@ -52,7 +52,7 @@ def import_torch() -> Any:
 
 
 def choose_device(torch: Any, wanted: str | None) -> str:
-    """Raises InputError for a device that is not here."""
+    """Choose the device; raise InputError for one that is not here."""
     if wanted not in (None, "cuda", "cpu"):
         raise InputError(Problem("unknown device", field="--device", got=wanted, need="cuda or cpu"))
     if wanted != "cpu" and not torch.cuda.is_available():
@@ -62,22 +62,22 @@ def choose_device(torch: Any, wanted: str | None) -> str:
 
 
 def zoo_name(product: str) -> str | None:
-    """The zoo's cluster with this GPU, by the name that the driver gives it."""
+    """Return the zoo's cluster with this GPU, by the name that the driver gives it."""
     return next((name for name in zoo_clusters() if load_cluster(name).gpu.product == product), None)
 
 
-def zoo_kernels(on: Bench) -> tuple[Asked, ...]:
-    """What the zoo's models need in the 16-bit type that the device has; on a CPU only a small sample."""
+def zoo_kernels(on: Bench) -> tuple[WantedKernel, ...]:
+    """Return the kernels that the zoo's models need in the device's 16-bit type; on a CPU only a small sample."""
     selection = GPU if on.cuda else CPU
     if not on.has_bf16:
         selection = replace(selection, precisions={"fp16": selection.precisions["bf16"]})
-    return asked([load_model(name) for name in zoo_models()], selection)
+    return wanted_kernels([load_model(name) for name in zoo_models()], selection)
 
 
 def measure_kernels(
-    torch: Any, device: str, budget_s: float, progress: Progress, kernels: Sequence[Asked] | None = None
+    torch: Any, device: str, budget_s: float, progress: Progress, kernels: Sequence[WantedKernel] | None = None
 ) -> KernelTimes:
-    """Every kernel that fits and that this device can run; the others with the reason why not."""
+    """Measure every kernel that fits and that this device can run; the others get the reason why not."""
     on = bench(torch, device)
     threads = torch.get_num_threads()
     if not on.cuda:
@@ -88,7 +88,7 @@ def measure_kernels(
         torch.set_num_threads(threads)
 
 
-def _measured(on: Bench, budget_s: float, progress: Progress, kernels: Sequence[Asked]) -> KernelTimes:
+def _measured(on: Bench, budget_s: float, progress: Progress, kernels: Sequence[WantedKernel]) -> KernelTimes:
     wanted = _in_turns(kernels)
     rig = _rig(on)
     notes = tuple(_notes(on))
@@ -107,16 +107,16 @@ def _measured(on: Bench, budget_s: float, progress: Progress, kernels: Sequence[
             continue
         share = max(left, 0.0) / (len(wanted) - index)
         mine = host if isinstance(item.what, Launch) and item.what.where == "host" else clock
-        found = _one(on, mine, item, share)
-        if isinstance(found, Row):
-            rows.append(found)
+        row = _one(on, mine, item, share)
+        if isinstance(row, Row):
+            rows.append(row)
         else:
-            skipped.append(found)
+            skipped.append(row)
     return KernelTimes(rig=rig, cluster=zoo_name(rig.product), rows=tuple(rows), skipped=tuple(skipped), notes=notes)
 
 
-def _in_turns(kernels: Sequence[Asked]) -> list[Asked]:
-    """One of each family after the other, so that a short budget leaves something of all."""
+def _in_turns(kernels: Sequence[WantedKernel]) -> list[WantedKernel]:
+    """Return one of each family after the other, so that a short budget leaves something of all."""
     seen: Counter[str] = Counter()
     keyed = []
     for item in kernels:
@@ -125,30 +125,30 @@ def _in_turns(kernels: Sequence[Asked]) -> list[Asked]:
     return [item for _, item in sorted(keyed, key=lambda pair: pair[0])]
 
 
-def _one(on: Bench, clock: Clock, item: Asked, share_s: float) -> Row | Skipped:
-    """The fastest implementation, or why there is none."""
+def _one(on: Bench, clock: Clock, item: WantedKernel, share_s: float) -> Row | Skipped:
+    """Measure the fastest implementation, or say why there is none."""
     reason = unsupported(on, item.what)
     if reason is not None:
         return Skipped(what=item.what, reason=reason)
     makes = ways(on, item.what)
     tried = [_tried(on, clock, make, share_s / len(makes)) for make in makes]
-    done = [found for found in tried if not isinstance(found, str)]
+    done = [timing for timing in tried if not isinstance(timing, str)]
     if not done:
-        reasons = dict.fromkeys(found for found in tried if isinstance(found, str))
+        reasons = dict.fromkeys(timing for timing in tried if isinstance(timing, str))
         return Skipped(what=item.what, reason="; ".join(reasons))
-    found, how = min(done, key=lambda pair: pair[0].seconds)
+    timing, how = min(done, key=lambda pair: pair[0].seconds)
     return Row(
         what=item.what,
-        seconds=significant(found.seconds, DIGITS),
-        spread=significant(found.spread, DIGITS),
-        samples=found.samples,
+        seconds=significant(timing.seconds, DIGITS),
+        spread=significant(timing.spread, DIGITS),
+        samples=timing.samples,
         model=item.model,
         how=how,
     )
 
 
 def _tried(on: Bench, clock: Clock, make: Make, share_s: float) -> tuple[Timing, str | None] | str:
-    """Its time, or why it cannot run: too little memory, sizes or types that it does not take."""
+    """Return the time, or the reason why it cannot run: too little memory, sizes or types that it does not take."""
     way: Way | None = None
     try:
         with warnings.catch_warnings():
@@ -166,7 +166,7 @@ def _tried(on: Bench, clock: Clock, make: Make, share_s: float) -> tuple[Timing,
 
 
 def _check_alive(on: Bench, reason: str) -> None:
-    """After some errors a GPU does nothing more in this process. Raises SymconfigError."""
+    """Check that the GPU still works: after some errors it does nothing more in this process. Raises SymconfigError."""
     try:
         if on.cuda:
             on.torch.cuda.synchronize()
@@ -175,7 +175,7 @@ def _check_alive(on: Bench, reason: str) -> None:
 
 
 def _warm_up(on: Bench, seconds: float) -> None:
-    """Large products until the clocks have risen and the libraries are loaded."""
+    """Run large products until the clocks have risen and the libraries are loaded."""
     x = on.normal(_WARM_UP_SIZE, _WARM_UP_SIZE)
     until = time.perf_counter() + seconds
     while time.perf_counter() < until:
@@ -184,7 +184,7 @@ def _warm_up(on: Bench, seconds: float) -> None:
 
 
 def _notes(on: Bench) -> Iterator[str]:
-    """What makes the numbers doubtful."""
+    """Yield what makes the numbers doubtful."""
     if not on.cuda:
         yield "Measured on a CPU: this shows how it goes, and says nothing of a GPU."
         return
@@ -206,7 +206,7 @@ def _rig(on: Bench) -> Rig:
 
 
 def _driver() -> str | None:
-    """The version of NVIDIA's driver, as its kernel module says or nvidia-smi."""
+    """Return the version of NVIDIA's driver, as its kernel module says or nvidia-smi."""
     try:
         text = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8")
     except OSError:
@@ -216,5 +216,5 @@ def _driver() -> str | None:
             text = ended.stdout.decode(errors="replace")
         except (OSError, subprocess.TimeoutExpired):
             return None
-    found = re.search(r"\b\d{3,}\.\d+(\.\d+)?\b", text)
-    return found[0] if found else None
+    version = re.search(r"\b\d{3,}\.\d+(\.\d+)?\b", text)
+    return version[0] if version else None

@@ -49,7 +49,7 @@ class Measurement:
 
     @property
     def failed(self) -> str | None:
-        """What went wrong, in Megatron's words; running out of memory is an answer, not a failure."""
+        """Return what went wrong, in Megatron's words; running out of memory is an answer, not a failure."""
         taken = self.taken
         if taken.crash is not None:
             return f"{taken.crash}; its last lines: {' | '.join(taken.last_lines)}"
@@ -57,23 +57,25 @@ class Measurement:
 
     @property
     def finite(self) -> bool:
-        """Whether all losses and gradient norms are numbers."""
-        told = [value for step in self.taken.steps for value in (*step.losses, step.gradient_norm) if value is not None]
-        return all(map(math.isfinite, told))
+        """Tell whether all losses and gradient norms are numbers."""
+        values = [
+            value for step in self.taken.steps for value in (*step.losses, step.gradient_norm) if value is not None
+        ]
+        return all(map(math.isfinite, values))
 
     @property
     def other_gpu(self) -> str | None:
-        """What this GPU is, where it is not of the type that the plan was made for."""
+        """Name this GPU, where it is not of the type that the plan was made for."""
         capability = megatron_session.CAPABILITY.get(self.plan.cluster.gpu.architecture)
         wanted = (list(capability) if capability else None, self.plan.cluster.gpu.compute_units)
-        told = self.taken.software
-        if "gpu" not in told or (told["capability"], told["compute_units"]) == wanted:
+        software = self.taken.software
+        if "gpu" not in software or (software["capability"], software["compute_units"]) == wanted:
             return None
-        return str(told["gpu"])
+        return str(software["gpu"])
 
 
 def ready(plan: Plan, named: Path | None) -> MegatronSource:
-    """Megatron's code for this plan. Raises InputError that says what is missing and how to get it."""
+    """Locate Megatron's code for this plan. Raises InputError that says what is missing and how to get it."""
     source = megatron_source.find(named)
     if (reason := megatron.unfit(source, plan)) is not None or source is None:
         raise InputError(Problem(reason or "there is no Megatron"))
@@ -104,7 +106,10 @@ def _host_bytes() -> float:
 
 
 def passes(steps: Sequence[Step], microbatches: int) -> Passes | None:
-    """Of the steps after the first. With several chunks a microbatch's share of each step, since chunks may differ."""
+    """Return the times of the passes after the first step.
+
+    With several chunks a microbatch's share of each step, since chunks may differ.
+    """
     timed = steps[1:]
     if not timed:
         return None

@@ -23,7 +23,8 @@ TORCH_FLASH = "flash2"
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """Of one rank. Seconds of a microbatch forward and backward and of the optimizer step, no network in them.
+    """The expectation for one rank. Seconds of a microbatch forward and backward and of the optimizer step, no network
+    in them.
 
     memory: bytes by part at the peak; states_bytes: weights, gradients and optimizer state, which stay.
     """
@@ -39,10 +40,10 @@ class Expected:
 
 
 def expected(plan: Plan, stage: int, impl: TransformerImpl, attention: Attention) -> Expected:
-    """The rank of this stage with the plan's own layers, or with Megatron's local ones."""
-    found = as_measured(plan, impl, attention)
-    mine = alone(found, stage)
-    peak, framework = sum(mine.memory.values()), found.request.framework
+    """Predict the rank of this stage with the plan's own layers, or with Megatron's local ones."""
+    point = as_measured(plan, impl, attention)
+    mine = alone(point, stage)
+    peak, framework = sum(mine.memory.values()), point.request.framework
     return Expected(
         forward_s=float(mine.forward_s[0]),
         backward_s=float(mine.backward_s[0]),
@@ -51,17 +52,20 @@ def expected(plan: Plan, stage: int, impl: TransformerImpl, attention: Attention
         states_bytes=sum(mine.memory[name] for name in STATES),
         peak_bytes=peak,
         reserved_bytes=reserved_bytes(peak, framework),
-        device_bytes=device_bytes(peak, found.machine, framework),
+        device_bytes=device_bytes(peak, point.machine, framework),
     )
 
 
 def as_measured(plan: Plan, impl: TransformerImpl, attention: Attention) -> Found:
-    """The plan as these layers run it; Megatron's own with PyTorch's flash attention in them, if that is chosen."""
-    found = as_run(plan, impl)
+    """Return the plan as these layers run it.
+
+    Megatron's own with PyTorch's flash attention in them, if that is chosen.
+    """
+    point = as_run(plan, impl)
     if impl == "transformer_engine" or attention == "unfused":
-        return found
-    framework = found.request.framework
+        return point
+    framework = point.request.framework
     kernel, rate = attention_of(TORCH_FLASH, plan.cluster.gpu.architecture)
     fused = changed(framework.implementation, attention=kernel, repeated_heads=False)
     flash = replace(framework, implementation=fused, attention_rate=rate)
-    return replace(found, request=replace(found.request, framework=flash))
+    return replace(point, request=replace(point.request, framework=flash))

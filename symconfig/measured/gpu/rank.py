@@ -39,7 +39,7 @@ class Run:
 
 
 def choose(plan: Plan, rank: str, steps: str, impl: str | None, device: str) -> Run:
-    """The run that the options ask for. Raises InputError with every option that is wrong."""
+    """Return the run that the options choose. Raises InputError with every option that is wrong."""
     problems = list(_refused(plan, rank, steps, impl, device))
     if problems:
         raise InputError(problems)
@@ -62,12 +62,15 @@ def choose(plan: Plan, rank: str, steps: str, impl: str | None, device: str) -> 
 
 
 def _attention(plan: Plan) -> Attention:
-    """PyTorch's flash attention has neither a window nor sinks: Megatron's own then runs as it is."""
+    """Choose the attention: PyTorch's flash attention has neither a window nor sinks.
+
+    Megatron's own then runs as it is.
+    """
     return "unfused" if plan.model.sliding_window is not None or plan.model.attention_sinks else "flash"
 
 
 def default_impl(device: str) -> TransformerImpl:
-    """Transformer Engine where it is installed and can run."""
+    """Return Transformer Engine where it is installed and can run, else the local layers."""
     there = importlib.util.find_spec("transformer_engine") is not None
     return "transformer_engine" if there and device == "cuda" else "local"
 
@@ -112,7 +115,7 @@ def _is_whole(text: str) -> bool:
 
 
 def _beyond_local(plan: Plan) -> Problem | None:
-    """What only Transformer Engine's layers do, so that the rank would not be the plan's."""
+    """Report what only Transformer Engine's layers do, so that the rank would not be the plan's."""
     engine = "pip install 'transformer_engine[pytorch]'"
     if plan.best.parallel.cp > 1:
         return Problem(
@@ -133,13 +136,13 @@ def _beyond_local(plan: Plan) -> Problem | None:
 
 
 def _heaviest(plan: Plan) -> int:
-    """The stage that needs most memory."""
+    """Return the stage that needs most memory."""
     peaks = detail(restore(plan, plan.best)).allocated
     return peaks.index(max(peaks))
 
 
 def microbatches(plan: Plan, stage: int) -> int:
-    """As many as fill what this stage holds in Megatron's schedule, and some more.
+    """Count as many microbatches as fill what this stage holds in Megatron's schedule, and some more.
 
     1F1B holds one for each stage from this one on. An interleaved schedule holds nearly a group of microbatches in
     every chunk, and then begins the next group; it takes whole groups only.

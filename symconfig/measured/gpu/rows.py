@@ -19,56 +19,59 @@ NOTES = (
 )
 
 
-def document(found: Measurement) -> Measurements:
-    """The file. Raises InputError when nothing was measured that a prediction could be held against."""
-    told = found.taken.software
+def document(measurement: Measurement) -> Measurements:
+    """Return the file of measurements.
+
+    Raises InputError when nothing was measured that a prediction could be held against.
+    """
+    software = measurement.taken.software
     names = ("gpu", "megatron", "torch", "cuda", "transformer_engine", "python")
-    source = {"title": f"symconfig measure on one {told.get('gpu', 'GPU')}"}
-    source |= {name: str(told[name]) for name in names if name in told}
-    return Measurements(schema="symconfig.measurements/1", source=source, notes=NOTES, rows=(row(found),))
+    source = {"title": f"symconfig measure on one {software.get('gpu', 'GPU')}"}
+    source |= {name: str(software[name]) for name in names if name in software}
+    return Measurements(schema="symconfig.measurements/1", source=source, notes=NOTES, rows=(row(measurement),))
 
 
-def row(found: Measurement) -> Row:
-    """The rank as it ran: the arguments that Megatron resolved, with the layers that were at hand."""
-    if found.run.device != "cuda" or found.taken.memory is None:
-        raise InputError(Problem("a measured row is of a GPU", field="--out", got=f"--device {found.run.device}"))
-    if found.other_gpu is not None:
+def row(measurement: Measurement) -> Row:
+    """Return the rank's row as it ran: the arguments that Megatron resolved, with the layers that were at hand."""
+    if measurement.run.device != "cuda" or measurement.taken.memory is None:
+        raise InputError(Problem("a measured row is of a GPU", field="--out", got=f"--device {measurement.run.device}"))
+    if measurement.other_gpu is not None:
         raise InputError(
             Problem(
                 "this GPU is not of the plan's type, so that its row would be taken for another's",
                 field="--out",
-                got=found.other_gpu,
-                need=found.plan.cluster.name,
+                got=measurement.other_gpu,
+                need=measurement.plan.cluster.name,
                 hint="--cluster with the cluster that this GPU belongs to",
             )
         )
-    plan, run = found.plan, found.run
+    plan, run = measurement.plan, measurement.run
     name = f"{plan.model.name}-rank{run.rank}-{run.impl}"
     log = TrainingLog(
         path=name,
         framework="megatron",
         steps=(),
         steady=None,
-        memory=(Memory(run.rank, max_allocated=float(found.taken.memory.allocated_bytes)),),
-        arguments=found.taken.args,
+        memory=(Memory(run.rank, max_allocated=float(measurement.taken.memory.allocated_bytes)),),
+        arguments=measurement.taken.args,
         config={},
         degrees={},
         vocab_size=None,
         out_of_memory=None,
         remarks=(),
     )
-    habits = as_options(as_measured(plan, run.impl, run.attention).request.framework)
+    ours = as_options(as_measured(plan, run.impl, run.attention).request.framework)
     own = {"flash": TORCH_FLASH, "unfused": "masked"}[run.attention]
     attention = {"attention_kernel": own} if run.impl == "local" else {}
-    options = MeasuredOptions.model_validate(habits | attention)
+    options = MeasuredOptions.model_validate(ours | attention)
     made = as_row(log, plan.cluster, plan.model, gpus=plan.best.parallel.world_size, options=options)
-    return made.model_copy(update={"measured": measured(found)})
+    return made.model_copy(update={"measured": measured(measurement)})
 
 
-def measured(found: Measurement) -> Measured:
-    """Times of the GPU's own work and its peaks, or that it ran out of memory."""
-    taken, passes, stage = found.taken, found.passes, found.run.stage
-    if not found.fits:
+def measured(measurement: Measurement) -> Measured:
+    """Return times of the GPU's own work and its peaks, or that it ran out of memory."""
+    taken, passes, stage = measurement.taken, measurement.passes, measurement.run.stage
+    if not measurement.fits:
         return Measured(stage=stage, oom=True)
     if taken.memory is None or passes is None:
         raise InputError(Problem("nothing was measured", field="--out"))

@@ -20,7 +20,7 @@ WORKER = Path(__file__).with_name("worker.py")
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Of torch's allocator since the start, and of the whole device as the driver says."""
+    """The memory of torch's allocator since the start, and of the whole device by its driver."""
 
     allocated_bytes: int
     reserved_bytes: int
@@ -41,7 +41,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What the process found. error: in Megatron's words; crash: it ended or hung instead of answering.
+    """The result of the process. error: in Megatron's words; crash: it ended or hung instead of answering.
 
     not_compiled: why PyTorch's compiler does not work there. args: the resolved namespace as it ran. states_bytes:
     allocated once the rank was built.
@@ -91,7 +91,7 @@ def take(source: MegatronSource, job: Job, run: Run, progress: Callable[[str], N
 
 
 def _environment(device: str) -> dict[str, str]:
-    """The person's own: it is their GPU. On a CPU no GPU is touched."""
+    """Return the process's environment, the person's own: it is their GPU. On a CPU no GPU is touched."""
     offline = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     return {**os.environ, **offline, **({} if device == "cuda" else {"CUDA_VISIBLE_DEVICES": ""})}
 

@@ -48,7 +48,7 @@ class Clock:
         return event
 
     def seconds(self, name: str) -> list[float]:
-        """Of every pass of this name since the last call."""
+        """Return the seconds of every pass of this name since the last call."""
         if not self._on_gpu:
             return [end - start for start, end in self.passes.pop(name, [])]
         import torch
@@ -89,7 +89,7 @@ def main() -> None:
 
 
 def _runner() -> Any:
-    """megatron_runner, which loads the other scripts by their paths: its folder does not stay on sys.path."""
+    """Return megatron_runner, which loads the other scripts by their paths: its folder does not stay on sys.path."""
     sys.path.insert(0, str(VERIFY))
     try:
         return importlib.import_module("megatron_runner")
@@ -149,7 +149,7 @@ def _import(request: dict[str, Any], job: dict[str, Any], runner: Any, on_gpu: b
 
 
 def _built(args: Any, config: Any, runner: Any, request: dict[str, Any]) -> Any:
-    """The rank on its device, with weights as at the start of a training run."""
+    """Build the rank on its device, with weights as at the start of a training run."""
     build = runner.load("megatron_build")
     kernels = runner.load("worker_kernels", HERE)
     if request["transformer_impl"] == "local":
@@ -181,7 +181,7 @@ def _steps(args: Any, rank: Any, request: dict[str, Any], phases: Any, say: Any,
 
 
 def _as_the_trainer_does(args: Any, config: Any, rank: Any, clock: Clock) -> None:
-    """What `train` of megatron.training sets before its first step."""
+    """Set what `train` of megatron.training sets before its first step."""
     finalize = importlib.import_module("megatron.core.distributed").finalize_model_grads
     config.grad_scale_func = rank.optimizer.scale_loss
     config.finalize_model_grads_func = finalize
@@ -197,7 +197,7 @@ def _as_the_trainer_does(args: Any, config: Any, rank: Any, clock: Clock) -> Non
 
 
 def _batch(args: Any, device: str) -> dict[str, Any]:
-    """Random tokens of this rank's share of the sequence; every microbatch is the same."""
+    """Return random tokens of this rank's share of the sequence; every microbatch is the same."""
     import torch
 
     length = args.seq_length // args.context_parallel_size
@@ -212,7 +212,7 @@ def _batch(args: Any, device: str) -> dict[str, Any]:
 
 
 def _step(args: Any, rank: Any, batch: dict[str, Any], clock: Clock, request: dict[str, Any]) -> dict[str, Any]:
-    """Megatron's train_step: gradients to zero, its schedule over the microbatches, its optimizer."""
+    """Run Megatron's train_step: gradients to zero, its schedule over the microbatches, its optimizer."""
     for chunk in rank.chunks:
         chunk.zero_grad_buffer()
     rank.optimizer.zero_grad()
@@ -242,14 +242,16 @@ def _step(args: Any, rank: Any, batch: dict[str, Any], clock: Clock, request: di
 
 
 def _loss(output: Any) -> tuple[Any, Any]:
-    """Of the last stage: the mean over tokens, as pretrain_gpt.py's."""
+    """Return the loss of the last stage: the mean over tokens, as pretrain_gpt.py's."""
     loss = output.float().mean()
     return loss, loss.detach()
 
 
 def _not_compiled() -> str | None:
-    """Why PyTorch's compiler, with which Megatron fuses its activations, does not work here: for want of a C compiler,
-    say. The operators then run one by one."""
+    """Say why PyTorch's compiler, which fuses Megatron's activations, does not work here.
+
+    It may want a C compiler, say. The operators then run one by one.
+    """
     import torch
     import torch._dynamo
 
@@ -262,17 +264,17 @@ def _not_compiled() -> str | None:
 
 
 def _ran(args: Any, impl: str, runner: Any) -> dict[str, Any]:
-    """The namespace as a log prints it, with what the local layers do instead of what was asked for."""
+    """Return the namespace as a log prints it, with what the local layers do instead of the plan's."""
     kernels = (sys.modules[name].KERNELS for name in ("megatron_patches", "megatron_stand_ins"))
     instead = dict(ChainMap(*kernels)) if impl == "local" else {}
-    found = {name: runner.plain(instead.get(name, value)) for name, value in vars(args).items()}
+    values = {name: runner.plain(instead.get(name, value)) for name, value in vars(args).items()}
     return {
-        name: value if isinstance(value, bool | int | float | None) else str(value) for name, value in found.items()
+        name: value if isinstance(value, bool | int | float | None) else str(value) for name, value in values.items()
     }
 
 
 def _memory() -> dict[str, int]:
-    """Peaks since the process began, and what the driver says is in use."""
+    """Return the peaks since the process began, and the memory in use by the driver."""
     import torch
 
     free, whole = torch.cuda.mem_get_info()
@@ -287,22 +289,22 @@ def _memory() -> dict[str, int]:
 def _software(on_gpu: bool) -> dict[str, Any]:
     import torch
 
-    found = {
+    versions = {
         "torch": torch.__version__,
         "python": sys.version.split()[0],
         "megatron": importlib.import_module("megatron.core").__version__,
     }
     if on_gpu:
         gpu = torch.cuda.get_device_properties(0)
-        found |= {
+        versions |= {
             "cuda": torch.version.cuda,
             "gpu": gpu.name,
             "capability": [gpu.major, gpu.minor],
             "compute_units": gpu.multi_processor_count,
         }
     with contextlib.suppress(ImportError):
-        found["transformer_engine"] = importlib.import_module("transformer_engine").__version__
-    return found
+        versions["transformer_engine"] = importlib.import_module("transformer_engine").__version__
+    return versions
 
 
 if __name__ == "__main__":

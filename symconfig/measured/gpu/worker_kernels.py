@@ -12,23 +12,26 @@ from typing import Any
 
 
 def flash_attention() -> None:
-    """Megatron's local attention core by torch's scaled_dot_product_attention: causal, scores not in memory."""
+    """Replace Megatron's local attention core by torch's scaled_dot_product_attention: causal, scores not in memory."""
     module = importlib.import_module("megatron.core.transformer.dot_product_attention")
     module.DotProductAttention.forward = _forward
 
 
 def _forward(self: Any, query: Any, key: Any, value: Any, attention_mask: Any = None, *args: Any, **kwargs: Any) -> Any:
-    """query [S, B, heads, channels], key and value [S, B, groups, channels] -> [S, B, heads * value channels]."""
+    """Map query [S, B, heads, channels], key and value [S, B, groups, channels] -> [S, B, heads * value channels]."""
     from torch.nn.functional import scaled_dot_product_attention
 
     q, k, v = (tensor.permute(1, 2, 0, 3) for tensor in (query, key, value))
     grouped = {"enable_gqa": True} if k.shape[1] != q.shape[1] else {}
-    found = scaled_dot_product_attention(q, k, v, is_causal=True, scale=self.softmax_scale, **grouped)
-    return found.permute(2, 0, 1, 3).flatten(2)
+    output = scaled_dot_product_attention(q, k, v, is_causal=True, scale=self.softmax_scale, **grouped)
+    return output.permute(2, 0, 1, 3).flatten(2)
 
 
 def fused_adam(optimizers: list[Any]) -> None:
-    """PyTorch's Adam in one kernel, as Transformer Engine's is; with the count of steps that its moments come with."""
+    """Use PyTorch's Adam in one kernel, as Transformer Engine's is.
+
+    With the count of steps that its moments come with.
+    """
     import torch
 
     for adam in optimizers:

@@ -50,14 +50,17 @@ def install() -> None:
 
 
 def gather(output_tensor: Any, input_tensor: Any, *args: Any, **kwargs: Any) -> _Done:
-    """Copies of this rank's part. A part that lies in the whole is a shard of weights: the others' stay as they are."""
+    """Copy this rank's part for all others.
+
+    A part that lies in the whole is a shard of weights: the others' stay as they are.
+    """
     if output_tensor.untyped_storage().data_ptr() != input_tensor.untyped_storage().data_ptr():
         output_tensor.view(-1, input_tensor.numel()).copy_(input_tensor.reshape(1, -1))
     return _Done()
 
 
 def scatter(output: Any, input: Any, op: Any = None, group: Any = None, async_op: bool = False) -> _Done:
-    """This rank's part."""
+    """Return this rank's part of the sum."""
     import torch.distributed as network
 
     if output.untyped_storage().data_ptr() != input.untyped_storage().data_ptr():
@@ -72,7 +75,7 @@ def gather_list(tensor_list: list[Any], tensor: Any, *args: Any, **kwargs: Any) 
 
 
 def exchange(output: Any, input: Any, *args: Any, **kwargs: Any) -> _Done:
-    """As many rows as are asked for, of this rank's own: which token comes back is of no consequence."""
+    """Return as many rows as are wanted, of this rank's own: which token comes back is of no consequence."""
     rows, place = len(input), 0
     if not rows:
         output.normal_()
@@ -85,7 +88,7 @@ def exchange(output: Any, input: Any, *args: Any, **kwargs: Any) -> _Done:
 
 
 def receive(tensor: Any, *args: Any, **kwargs: Any) -> _Done:
-    """Noise of the size of normed activations: zeros would let the GPU run faster than it does."""
+    """Return noise of the size of normed activations: zeros would let the GPU run faster than it does."""
     import torch
 
     with torch.no_grad():
@@ -97,7 +100,7 @@ def receive(tensor: Any, *args: Any, **kwargs: Any) -> _Done:
 
 
 def keep(*args: Any, **kwargs: Any) -> _Done:
-    """What is summed, sent or told stays as it is."""
+    """Leave a summed, sent or broadcast tensor as it is."""
     return _Done()
 
 

@@ -13,7 +13,7 @@ _READ = re.compile(r"\$\{([A-Z][A-Z0-9_]*)[:+-]")  # ${NAME:-…}, ${NAME-…}, 
 
 
 def of_each_rank(launcher: str, files: Files) -> str:
-    """launch.sh's text. Raises InfeasibleError where it starts the processes in a way of its own only."""
+    """Return launch.sh's text. Raises InfeasibleError where it starts the processes in a way of its own only."""
     text = files["launch.sh"]
     if "PER_RANK" not in text:
         raise InfeasibleError(
@@ -28,5 +28,7 @@ def of_each_rank(launcher: str, files: Files) -> str:
 
 
 def read_variables(text: str) -> tuple[str, ...]:
-    """Variables of the caller's environment that a script looks at, beside those that every launcher sets."""
+    """Return the variables of the caller's environment that a script looks at, beside those that every launcher
+    sets.
+    """
     return tuple(sorted(set(_READ.findall(text)) - _OURS))

@@ -16,7 +16,7 @@ SETTINGS = ()
 
 
 def variables(plan: Plan, files: Files, chosen: Chosen) -> dict[str, object]:
-    """What has to be told to the other hosts, as the launcher passes only a few variables on by itself.
+    """Return what has to be told to the other hosts, as the launcher passes only a few variables on by itself.
 
     Source: DeepSpeed 0.19, launcher/runner.py (EXPORT_ENVS, .deepspeed_env). Raises InfeasibleError for a target whose
     launch.sh cannot be one process.

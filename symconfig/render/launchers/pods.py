@@ -36,8 +36,9 @@ RESTARTS = Setting(
 
 
 def pod(launcher: str, plan: Plan, files: Files, chosen: Chosen) -> dict[str, object]:
-    """Variables of both kinds of job. Raises InputError or InfeasibleError for files that a ConfigMap cannot hold, and
-    InputError for checkpoints that would be lost with their pod."""
+    """Return the variables of both kinds of job. Raises InputError or InfeasibleError for files that a ConfigMap cannot
+    hold, and InputError for checkpoints that would be lost with their pod.
+    """
     outlives_its_node(launcher, "the container's own folder", plan, files, chosen)
     nodes, values = summary.nodes(plan), chosen.values
     limits = {values["resource"] or RESOURCES[plan.cluster.gpu.vendor]: nodes.gpus}
@@ -56,18 +57,20 @@ def pod(launcher: str, plan: Plan, files: Files, chosen: Chosen) -> dict[str, ob
 
 
 def restarts(chosen: Chosen) -> int:
-    """The setting RESTARTS of a launcher."""
+    """Return the setting RESTARTS of a launcher."""
     return int(chosen.values[RESTARTS.name] or 0)
 
 
 def label(text: str) -> str:
-    """A name that a Service may have: a-z, 0-9 and dashes, a letter first, and room for what operators append."""
+    """Return a name that a Service may have: a-z, 0-9 and dashes, a letter first, and room for what operators
+    append.
+    """
     plain = re.sub(r"[^a-z0-9]+", "-", slug(text).lower()).strip("-")[:40].strip("-")
     return plain if plain[:1].isalpha() else f"job-{plain}".strip("-")
 
 
 def _carried(files: Files) -> list[str]:
-    """Paths of what a run needs."""
+    """Return the paths of what a run needs."""
     carried = [path for path in files.paths() if path not in _UNUSED]
     problems = [
         Problem("is no name for a ConfigMap", file=path, need="letters, digits, - . _ and /")
@@ -90,5 +93,7 @@ def _carried(files: Files) -> list[str]:
 
 
 def _key(path: str) -> str:
-    """A ConfigMap has no folders: they become part of the name, and the mount puts them back."""
+    """Return a path's key in a ConfigMap, which has no folders: they become part of the name, and the mount puts them
+    back.
+    """
     return path.replace("/", "__")

@@ -20,7 +20,7 @@ RESOURCES = {"nvidia": "GPU", "amd": "GPU", "huawei": "NPU"}
 
 
 def variables(plan: Plan, files: Files, chosen: Chosen) -> dict[str, object]:
-    """What the cluster calls the GPUs, and which variables the nodes have to be told.
+    """Return what the cluster calls the GPUs, and which variables the nodes have to be told.
 
     Raises InputError for checkpoints that would be lost with the job's copy of its folder.
     """
@@ -29,6 +29,6 @@ def variables(plan: Plan, files: Files, chosen: Chosen) -> dict[str, object]:
 
 
 def texts(plan: Plan) -> Iterable[File]:
-    """The driver, as it stands: it takes its numbers as arguments."""
+    """Yield the driver, as it stands: it takes its numbers as arguments."""
     folder = data_dir("templates") / "launchers" / NAME
     return (File("ray_driver.py", (folder / "ray_driver.py").read_text(encoding="utf-8")),)

@@ -14,18 +14,18 @@ _VARIABLE = "SAVE"  # with which some launch.sh are told another folder
 
 
 def outlives_its_node(launcher: str, folder: str, plan: Plan, files: Files, chosen: Chosen) -> None:
-    """Raises InputError where checkpoints go into the folder that launch.sh starts in. folder: which one that is."""
-    told = _VARIABLE in read_variables(files["launch.sh"])
-    save = chosen.environment.get(_VARIABLE, plan.training.save) if told else plan.training.save
+    """Raise InputError where checkpoints go into the folder that launch.sh starts in. folder: which one that is."""
+    movable = _VARIABLE in read_variables(files["launch.sh"])
+    save = chosen.environment.get(_VARIABLE, plan.training.save) if movable else plan.training.save
     if not save or PurePosixPath(save).is_absolute() or "://" in save:
         return
-    asked = "an absolute training.save in the job"
+    need = "an absolute training.save in the job"
     raise InputError(
         Problem(
             f"its checkpoints would go into {folder}, on every node another one, and be lost with it",
             field=f"launcher {launcher}",
             got=f"training.save {save!r}",
             need="a folder on storage that all nodes share",
-            hint=f"{asked}, or {launcher}:{ENVIRONMENT}{_VARIABLE}=…" if told else asked,
+            hint=f"{need}, or {launcher}:{ENVIRONMENT}{_VARIABLE}=…" if movable else need,
         )
     )

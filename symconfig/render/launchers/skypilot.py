@@ -33,7 +33,7 @@ ACCELERATORS = (
 
 
 def variables(plan: Plan, files: Files, chosen: Chosen) -> dict[str, object]:
-    """The accelerator, and a name of the task.
+    """Return the accelerator, and a name of the task.
 
     Raises InfeasibleError for a GPU that SkyPilot has no name of, InputError for checkpoints that would be lost with
     their node.
@@ -54,5 +54,5 @@ def variables(plan: Plan, files: Files, chosen: Chosen) -> dict[str, object]:
 
 
 def named(product: str) -> str | None:
-    """SkyPilot's name of a product, if it has one."""
+    """Return SkyPilot's name of a product, if it has one."""
     return next((name for words, name in ACCELERATORS if re.search(rf"\b{words}", product)), None)

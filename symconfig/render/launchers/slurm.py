@@ -32,7 +32,8 @@ SETTINGS = (
 
 
 def variables(plan: Plan, files: Files, chosen: Chosen) -> dict[str, object]:
-    """The options of sbatch that were set. A container is the step's (Pyxis): the script itself runs outside of it.
+    """Return the options of sbatch that were set. A container is the step's (Pyxis): the script itself runs outside of
+    it.
 
     least: the fewest nodes that launch.sh takes, where that is another number than the plan's; a plan's own takes no
     other (`render.fallback` has one that does). Raises InputError for mounts of no container.

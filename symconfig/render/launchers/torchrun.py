@@ -18,6 +18,8 @@ SETTINGS = (
 
 
 def variables(plan: Plan, files: Files, chosen: Chosen) -> dict[str, object]:
-    """Nothing of its own. Raises InfeasibleError for a target whose launch.sh cannot be one process."""
+    """Return nothing: it has no variables of its own. Raises InfeasibleError for a target whose launch.sh cannot be one
+    process.
+    """
     of_each_rank(NAME, files)
     return {}

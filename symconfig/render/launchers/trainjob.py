@@ -14,7 +14,8 @@ SETTINGS = (*pods.SETTINGS, pods.RESTARTS)
 
 
 def variables(plan: Plan, files: Files, chosen: Chosen) -> dict[str, object]:
-    """Those of a pod. Its own variables come from the operator: PET_NNODES, PET_NODE_RANK, PET_MASTER_ADDR and _PORT.
+    """Return the variables of a pod. Its own come from the operator: PET_NNODES, PET_NODE_RANK, PET_MASTER_ADDR and
+    _PORT.
 
     Its JobSet starts all pods anew or none: a Job left to itself starts a single pod again, beside ranks that hang.
 

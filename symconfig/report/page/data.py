@@ -32,8 +32,8 @@ SCHEMA = "symconfig.page/1"
 
 def plan_data(plan: Plan, files: Mapping[str, str], before: Sequence[Block] = ()) -> dict[str, Any]:
     """Return everything that a plan's page shows. files: those that start it, by name. before: what is said first."""
-    found = restore(plan, plan.best)
-    parts = detail(found)
+    point = restore(plan, plan.best)
+    parts = detail(point)
     return {
         "schema": SCHEMA,
         "title": headline(plan).split("\n")[0],
@@ -46,7 +46,7 @@ def plan_data(plan: Plan, files: Mapping[str, str], before: Sequence[Block] = ()
         "plans": [_candidate(name, one) for name, one in _shown(plan)],
         "lattice": lattice(weighing(plan.model, plan.cluster, plan.job)),
         "limits": _limits(plan.model, plan.job),
-        "ranks": _ranks(plan, found.request.framework.dense_grid, found.request.framework.expert_grid),
+        "ranks": _ranks(plan, point.request.framework.dense_grid, point.request.framework.expert_grid),
         "exchanges": [
             {
                 "kind": one.kind,
@@ -56,14 +56,14 @@ def plan_data(plan: Plan, files: Mapping[str, str], before: Sequence[Block] = ()
                 "seconds": one.seconds,
                 "exposed_s": one.exposed_s,
             }
-            for one in exchanges(found, parts, plan.cluster)
+            for one in exchanges(point, parts, plan.cluster)
         ],
         "levels": [level.name for level in plan.cluster.levels],
         "schedule": _schedule(plan),
-        "roofline": roofline(found, parts),
+        "roofline": roofline(point, parts),
         "sensitivity": [
             {"name": one.name, "says": one.says, "uncertainty": one.uncertainty, "low": one.low, "high": one.high}
-            for one in sensitivities(found, plan.cluster)
+            for one in sensitivities(point, plan.cluster)
         ],
         "files": [{"name": name, "text": text} for name, text in files.items()],
     }
@@ -115,8 +115,11 @@ def sentence(plan: Plan) -> str:
         )
         if number > 1
     ]
-    again = o.recompute.text
-    extra = [f"ZeRO stage {o.zero_stage}" if o.zero_stage else "", "" if again == "none" else f"recompute {again}"]
+    recomputed = o.recompute.text
+    extra = [
+        f"ZeRO stage {o.zero_stage}" if o.zero_stage else "",
+        "" if recomputed == "none" else f"recompute {recomputed}",
+    ]
     return (
         f"{', '.join(split) or 'One GPU'}; micro-batch {batch.micro}, {batch.num_microbatches} microbatches a step"
         f"{''.join(f', {word}' for word in extra if word)}: {predicted.step_s:.3g} s a step, "
@@ -162,8 +165,8 @@ def _limits(model: ModelDescriptor, job: Job) -> dict[str, Any]:
 def _shown(plan: Plan) -> Iterator[tuple[str, Candidate]]:
     """Yield the ranked plans and those beside them, each once with all of its names."""
     named = [(str(number), one) for number, one in enumerate((plan.best, *plan.alternatives), 1)]
-    beside = {"simplest": plan.beside.simplest, "fastest": plan.beside.fastest, "all options": plan.beside.free}
-    named += [(name, one) for name, one in beside.items() if one is not None]
+    others = {"simplest": plan.beside.simplest, "fastest": plan.beside.fastest, "all options": plan.beside.free}
+    named += [(name, one) for name, one in others.items() if one is not None]
     names: dict[object, list[str]] = {}
     for name, one in named:
         names.setdefault((one.parallel, one.batch, one.options), []).append(name)

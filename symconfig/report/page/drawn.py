@@ -38,7 +38,7 @@ def schedule(chart: Chart) -> dict[str, Any]:
         "total_s": chart.total_s,
         "stages": len(chart.events),
         "kinds": [
-            {"name": kind, "words": LOOKS[kind].words, "colour": LOOKS[kind].colour, "beside": LOOKS[kind].beside}
+            {"name": kind, "words": LOOKS[kind].words, "colour": LOOKS[kind].colour, "beside": LOOKS[kind].alongside}
             for kind in kinds
         ],
         "left_out": sum(map(len, drawn)) - len(rows),
@@ -50,8 +50,10 @@ def schedule(chart: Chart) -> dict[str, Any]:
 
 
 def _memory(chart: Chart, stage: int) -> dict[str, Any]:
-    """Return a stage's bytes from each second on; of very many steps the most of each interval, so that no peak is
-    lost."""
+    """Return a stage's bytes from each second on.
+
+    Of very many steps the most of each interval, so that no peak is lost.
+    """
     held = chart.memory[stage]
     if held.seconds.size <= MOST_STEPS:
         seconds, sizes = held.seconds, held.bytes
@@ -61,12 +63,12 @@ def _memory(chart: Chart, stage: int) -> dict[str, Any]:
     return {"seconds": packed(seconds, "f4"), "gib": packed(sizes / 2**30, "f4")}
 
 
-def roofline(found: Found, parts: Detail) -> dict[str, Any]:
+def roofline(point: Found, parts: Detail) -> dict[str, Any]:
     """Return the products and attentions of each kind of layer: FLOP, bytes of operands and results, seconds.
 
     The bytes are the least that a kernel can move: each operand read and each result written once.
     """
-    sizes = lattice(found.request, found.columns())
+    sizes = lattice(point.request, point.columns())
     values = {name: float(np.ravel(np.asarray(number))[0]) for name, number in sizes.numbers.items()}
     points = []
     for block in parts.table.blocks:
@@ -86,7 +88,7 @@ def roofline(found: Found, parts: Detail) -> dict[str, Any]:
                     "seconds": seconds,
                 }
             )
-    gpu = found.machine
+    gpu = point.machine
     return {"peak_flops": gpu.peak_flops, "bytes_per_s": float(gpu.hbm_bytes_per_s), "points": points}
 
 

@@ -9,7 +9,7 @@ from symconfig.format import general
 from symconfig.graph.program.net import WHOLE, Node, Port
 from symconfig.report.page.pictures import Bars, Held, Picture, Tensor
 from symconfig.report.partition import storage
-from symconfig.report.partition_said import Said
+from symconfig.report.partition_said import Contents
 from symconfig.solve.partition.account import Spent, shares
 from symconfig.solve.partition.strategy import layout
 
@@ -25,24 +25,26 @@ _WORDS = {
 }
 
 
-def of_partition(said: Said) -> tuple[Picture, ...]:
+def of_partition(report: Contents) -> tuple[Picture, ...]:
     """Draw a partition: the mesh with the parts of each tensor, the step by operator, and the memory by operator."""
-    found = said.found
+    partition = report.partition
     every = [
         (general(node.name), share)
-        for node, share in zip(found.net.nodes, shares(found.costs, found.axes, found.rows, found.gamma), strict=True)
+        for node, share in zip(
+            partition.net.nodes, shares(partition.costs, partition.axes, partition.rows, partition.gamma), strict=True
+        )
     ]
-    unit, scale = ("ms a step", 1e3) if said.timed else ("relative cost", 1.0)
+    unit, scale = ("ms a step", 1e3) if report.timed else ("relative cost", 1.0)
     peak = max((share.transient_bytes for _, share in every), default=0.0)
-    mesh, tensors = found.ask.mesh, tuple(_tensors(said))
+    mesh, tensors = partition.ask.mesh, tuple(_tensors(report))
     return (
         Held(
             "Which GPUs hold which part",
             mesh.gpus,
             mesh.levels[0].size if mesh.levels else 1,
-            tuple((axis.size, axis.stride) for axis in found.axes),
+            tuple((axis.size, axis.stride) for axis in partition.axes),
             tensors,
-            _largest(said, tensors),
+            _largest(report, tensors),
         ),
         _bars("The step by operator", unit, every, _SECONDS, lambda name, share: scale * float(getattr(share, name))),
         _bars(
@@ -55,11 +57,11 @@ def of_partition(said: Said) -> tuple[Picture, ...]:
     )
 
 
-def _largest(said: Said, tensors: Sequence[Tensor]) -> int:
+def _largest(report: Contents, tensors: Sequence[Tensor]) -> int:
     """Return the place of the parameters that are most of the model; 0 where it has none."""
     sizes = {
         general(node.name): node.times * prod(node.ports[0].sizes)
-        for node in said.found.net.nodes
+        for node in report.partition.net.nodes
         if node.parameter is not None
     }
     name = max(sizes, key=lambda name: sizes[name], default="")
@@ -97,24 +99,24 @@ def _bars(
     return Bars(title, unit, tuple(name for name, _ in shown), tuple(one for one in series if any(one[1])))
 
 
-def _tensors(said: Said) -> Iterator[Tensor]:
+def _tensors(report: Contents) -> Iterator[Tensor]:
     """Yield what operators make, and how parameters are kept."""
-    found = said.found
-    for node, row in zip(found.net.nodes, found.rows, strict=True):
+    partition = report.partition
+    for node, row in zip(partition.net.nodes, partition.rows, strict=True):
         if node.parameter is not None:
-            yield from _kept(node, row, said)
+            yield from _kept(node, row, report)
         elif node.operator is not None:
             for port in node.ports[len(node.operator.inputs) :]:
-                says = layout(port, row, found.axes).text(said.names)
+                says = layout(port, row, partition.axes).text(report.names)
                 yield Tensor(general(port.tensor.name), general(says), _cut(port, row))
 
 
-def _kept(node: Node, row: tuple[int, ...], said: Said) -> Iterator[Tensor]:
+def _kept(node: Node, row: tuple[int, ...], report: Contents) -> Iterator[Tensor]:
     """Yield a parameter, its gradient and its optimizer state, as one where they are cut alike."""
     assert node.parameter is not None
     name, cut = general(node.name), _cut(node.ports[0], row)
     groups: dict[tuple[bool, ...], list[str]] = {}
-    texts = dict(zip(("weight", "gradient", "optimizer state"), storage(node, row, said), strict=True))
+    texts = dict(zip(("weight", "gradient", "optimizer state"), storage(node, row, report), strict=True))
     for stage, what in ((3, "weight"), (2, "gradient"), (1, "optimizer state")):
         if node.parameter.trainable or what == "weight":
             own = tuple(part or node.options[option].zero >= stage for part, option in zip(cut, row, strict=True))

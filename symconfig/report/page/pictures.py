@@ -64,7 +64,7 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Which GPUs hold the same part of a tensor. axes: of the mesh, each its size and the distance of neighbours.
+    """The GPUs that hold the same part of a tensor. axes: of the mesh, each its size and the distance of neighbours.
     first: the place of the tensor that is drawn before a person chooses one."""
 
     kind: ClassVar = "held"
@@ -94,9 +94,9 @@ def of_scores(scores: Sequence[Source]) -> Scatter:
     )
 
 
-def of_size(found: Size) -> Scatter:
+def of_size(size: Size) -> Scatter:
     """Draw cost against days for all numbers of GPUs with a plan, a series for each cluster."""
-    planned = [(one.name, one.planned) for one in found.clusters if one.planned]
+    planned = [(one.name, one.planned) for one in size.clusters if one.planned]
     priced = all(tried.cost is not None for _, each in planned for tried in each)
     series = tuple(
         (
@@ -112,7 +112,7 @@ def of_size(found: Size) -> Scatter:
         )
         for name, each in planned
     )
-    end = ("deadline", found.question.deadline_s / DAY_S)
+    end = ("deadline", size.question.deadline_s / DAY_S)
     return Scatter("Cost against time", "days", "cost" if priced else "GPU-hours", series, upright=end)
 
 

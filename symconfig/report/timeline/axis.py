@@ -23,19 +23,19 @@ class Axis:
     right: float
 
     def place(self, at_s: float) -> float:
-        """Pixels of that time, or of the end of the piece that is nearer to it."""
+        """Return the pixel of that time, or of the end of the piece that is nearer to it."""
         share = (at_s - self.piece.start_s) / self.piece.seconds
         return self.left + min(max(share, 0.0), 1.0) * (self.right - self.left)
 
 
 def axes(pieces: tuple[Window, ...], left: float, right: float, gap: float) -> tuple[Axis, ...]:
-    """The pieces to one scale."""
+    """Return the axes of the pieces, all to one scale."""
     scale = (right - left - gap * (len(pieces) - 1)) / sum(piece.seconds for piece in pieces)
-    found, at = [], left
+    placed, at = [], left
     for piece in pieces:
-        found.append(Axis(piece, at, at + scale * piece.seconds))
-        at = found[-1].right + gap
-    return tuple(found)
+        placed.append(Axis(piece, at, at + scale * piece.seconds))
+        at = placed[-1].right + gap
+    return tuple(placed)
 
 
 def ticks(axis: Axis, apart: float, total_s: float) -> Iterator[tuple[float, str]]:
@@ -48,14 +48,14 @@ def ticks(axis: Axis, apart: float, total_s: float) -> Iterator[tuple[float, str
 
 
 def _label(at_s: float, step_s: float, total_s: float) -> str:
-    """With as many decimals as neighbours need to differ."""
+    """Write a time with as many decimals as neighbours need to differ."""
     unit, factor = ("ms", 1e3) if total_s < _IN_MS else ("s", 1.0)
     decimals = max(0, -math.floor(math.log10(step_s * factor) + 1e-9))
     return f"{at_s * factor:.{decimals}f} {unit}"
 
 
 def gaps(pieces: tuple[Window, ...]) -> str:
-    """What is left out between the pieces, as a sentence; nothing where nothing is."""
+    """Describe what is left out between the pieces, as a sentence; nothing where nothing is."""
     pairs = pairwise(pieces)
     missing = [f"{seconds(before.end_s)} to {seconds(after.start_s)} s" for before, after in pairs]
     return f"Left out, where the axis is broken: {' and '.join(missing)}." if missing else ""

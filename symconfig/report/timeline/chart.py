@@ -17,7 +17,10 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Of one stage: `bytes[i]` are allocated from `seconds[i]` (ascending, the first is 0) up to the next."""
+    """The memory of one stage.
+
+    `bytes[i]` are allocated from `seconds[i]` (ascending, the first is 0) up to the next.
+    """
 
     seconds: Array
     bytes: Array
@@ -27,7 +30,7 @@ class Memory:
         return float(self.bytes.max())
 
     def most(self, edges_s: Array) -> Array:
-        """The most bytes of each interval between neighbouring edges, so that a coarse view loses no peak."""
+        """Return the most bytes of each interval between neighbouring edges, so that a coarse view loses no peak."""
         last = len(self.seconds)
         begin = np.clip(np.searchsorted(self.seconds, edges_s[:-1], side="right") - 1, 0, last - 1)
         end = np.clip(np.searchsorted(self.seconds, edges_s[1:], side="left"), begin + 1, last)
@@ -56,17 +59,20 @@ class Chart:
 
     @property
     def total_s(self) -> float:
-        """All that is drawn: the pipeline and the optimizer; of an endless schedule, a stream of several steps."""
+        """Return the seconds drawn: the pipeline and the optimizer.
+
+        Of an endless schedule, a stream of several steps.
+        """
         return self.phases.total_s
 
     @property
     def peak_bytes(self) -> float:
-        """Of the fullest stage."""
+        """Return the peak of the fullest stage."""
         return max(memory.peak_bytes for memory in self.memory)
 
     @property
     def least_bytes(self) -> float:
-        """Of any stage at any time."""
+        """Return the fewest bytes of any stage at any time."""
         return min(float(memory.bytes.min()) for memory in self.memory)
 
     def idle(self, stage: int) -> float:
@@ -75,19 +81,19 @@ class Chart:
         return max(0.0, 1.0 - float(self.timeline.busy_s[stage]) / self.timeline.step_s)
 
     def within(self, stage: int, pieces: Sequence[Window]) -> list[Event]:
-        """The events that are drawn in any of the pieces, by their start; what runs beside work comes before it."""
+        """Return the events drawn in any of the pieces, by their start; what runs during work comes before it."""
         seen = [
             event
             for event in self.events[stage]
             if event.kind in self.kinds and any(piece.meets(event.start_s, event.end_s) for piece in pieces)
         ]
-        return sorted(seen, key=lambda event: (not LOOKS[event.kind].beside, event.start_s))
+        return sorted(seen, key=lambda event: (not LOOKS[event.kind].alongside, event.start_s))
 
 
 def chart(
     title: str, notes: Sequence[str], timeline: Timeline, memory: Sequence[tuple[Array, Array]], optimizer_s: float
 ) -> Chart:
-    """memory: seconds and bytes of each stage's steps."""
+    """Build the chart; memory: seconds and bytes of each stage's steps."""
     steps = tuple(Memory(*each) for each in memory)
     events = tuple(tuple(timeline.events(stage)) for stage in range(timeline.pp))
     end_s = float(timeline.finish_s.max())

@@ -16,11 +16,11 @@ NOWHERE = "not in Megatron-LM/DeepSpeed"
 
 
 def runs_in(schedule: Schedule) -> str:
-    """The frameworks that have it."""
+    """Name the frameworks that have the schedule."""
     return " and ".join(BACKENDS[name].label for name in schedule.runs_in) or NOWHERE
 
 
-def table(found: Sequence[Scheduled], most_bytes: float) -> Grid:
+def table(scheduled: Sequence[Scheduled], most_bytes: float) -> Grid:
     """Return a row for each, the plan's own marked. most_bytes: that a GPU has for it. stale: by how many optimizer
     steps the weights of a gradient are older than those that it is applied to."""
     cells = tuple(
@@ -34,45 +34,45 @@ def table(found: Sequence[Scheduled], most_bytes: float) -> Grid:
             str(row.staleness),
             runs_in(row.schedule),
         )
-        for row in found
+        for row in scheduled
     )
-    marked = next((number for number, row in enumerate(found) if row.own), None)
+    marked = next((number for number, row in enumerate(scheduled) if row.own), None)
     headers = ("schedule", "chunks", "step s", "idle", "peak GiB", "fits", "stale", "runs in")
     return Grid(headers, cells, left=(0, 5, 7), marked=marked, title="The same plan under other schedules")
 
 
-def runnable(found: Compared, backend: str) -> Compared:
+def runnable(compared: Compared, backend: str) -> Compared:
     """Return the schedules that this framework has, and the plan's own."""
     return Compared(
-        tuple(row for row in found.able if row.own or backend in row.schedule.runs_in),
-        tuple(each for each in found.refused if backend in each.schedule.runs_in),
+        tuple(row for row in compared.able if row.own or backend in row.schedule.runs_in),
+        tuple(each for each in compared.refused if backend in each.schedule.runs_in),
     )
 
 
-def refusals(found: Compared) -> list[str]:
-    """Why the others cannot run, as sentences."""
-    return [f"{each.schedule.title} cannot run it: {each.why}." for each in found.refused]
+def refusals(compared: Compared) -> list[str]:
+    """Say why the others cannot run, as sentences."""
+    return [f"{each.schedule.title} cannot run it: {each.why}." for each in compared.refused]
 
 
-def blocks(found: Compared, plan: Plan, candidate: Candidate, *, every: bool = False) -> list[Block]:
+def blocks(compared: Compared, plan: Plan, candidate: Candidate, *, every: bool = False) -> list[Block]:
     """Return the table, and below it what is not in it. every: also schedules that its framework does not run."""
-    if not found.able:
+    if not compared.able:
         return ["A single stage has no schedule to choose."]
     backend = candidate.target.backend
-    shown = found if every else runnable(found, backend)
-    said = refusals(shown)
-    if left := len(found.able) + len(found.refused) - len(shown.able) - len(shown.refused):
-        said.append(f"{several(left, 'schedule')} that {BACKENDS[backend].label} does not run: --all.")
-    return [table(shown.able, most_bytes(plan, candidate)), *(["\n".join(said)] if said else [])]
+    shown = compared if every else runnable(compared, backend)
+    reasons = refusals(shown)
+    if left := len(compared.able) + len(compared.refused) - len(shown.able) - len(shown.refused):
+        reasons.append(f"{several(left, 'schedule')} that {BACKENDS[backend].label} does not run: --all.")
+    return [table(shown.able, most_bytes(plan, candidate)), *(["\n".join(reasons)] if reasons else [])]
 
 
 def most_bytes(plan: Plan, candidate: Candidate) -> float:
-    """What may be allocated at the peak: the usable memory without what is in use beside allocations."""
+    """Return what may be allocated at the peak: the usable memory without what is in use outside of allocations."""
     return plan.usable_bytes - (candidate.predicted.device_bytes - candidate.predicted.peak_bytes)
 
 
-def to_dict(found: Compared) -> list[dict[str, Any]]:
-    """The same as plain data: those that can run it, then those that cannot."""
+def to_dict(compared: Compared) -> list[dict[str, Any]]:
+    """Return plain data: schedules that can run it, then those that cannot."""
     able = [
         named(row.schedule)
         | {
@@ -83,9 +83,9 @@ def to_dict(found: Compared) -> list[dict[str, Any]]:
             "peak_bytes": row.peak_bytes,
             "staleness": row.staleness,
         }
-        for row in found.able
+        for row in compared.able
     ]
-    return able + [named(each.schedule) | {"refused": each.why} for each in found.refused]
+    return able + [named(each.schedule) | {"refused": each.why} for each in compared.refused]
 
 
 def named(schedule: Schedule) -> dict[str, Any]:

@@ -11,15 +11,15 @@ from types import MappingProxyType
 class Look:
     """letter: fills the event in plain text. style: of that letter, in colours that every terminal has. colour: RGB in
     hex, after Okabe and Ito's "Color Universal Design", which the colour-blind tell apart. traced: the nearest name of
-    the Chrome trace format's own colours. beside: it runs on the network while its stage works, so that it has a lane
-    of its own. drawn: otherwise it is in traces only."""
+    the Chrome trace format's own colours. alongside: it runs on the network while its stage works, so that it has a
+    lane of its own. drawn: otherwise it is in traces only."""
 
     words: str
     letter: str
     style: str
     colour: str
     traced: str
-    beside: bool = False
+    alongside: bool = False
     drawn: bool = True
 
 
@@ -34,9 +34,9 @@ LOOKS: Mapping[str, Look] = MappingProxyType(
         "weight": Look("weight gradients", "w", "black on green", "#3fb08f", "good"),
         "receive": Look("receive", "-", "white on bright_black", "#8c8c8c", "grey"),
         # A message under way: whether its receiver waits for it is what a drawing shows.
-        "send": Look("send", "-", "white on bright_black", "#b0b0b0", "grey", beside=True, drawn=False),
-        "gather": Look("weight gather", "=", "black on bright_magenta", "#cc79a7", "rail_load", beside=True),
-        "reduce": Look("gradient reduction", "=", "white on magenta", "#9a4f86", "terrible", beside=True),
+        "send": Look("send", "-", "white on bright_black", "#b0b0b0", "grey", alongside=True, drawn=False),
+        "gather": Look("weight gather", "=", "black on bright_magenta", "#cc79a7", "rail_load", alongside=True),
+        "reduce": Look("gradient reduction", "=", "white on magenta", "#9a4f86", "terrible", alongside=True),
         OPTIMIZER: Look("optimizer", "o", "white on red", "#d55e00", "bad"),
     }
 )

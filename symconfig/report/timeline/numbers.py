@@ -10,7 +10,7 @@ from symconfig.solve.schedules import Compared
 
 
 def to_dict(chart: Chart, schedules: Compared | None) -> dict[str, Any]:
-    """What `symconfig timeline --json` gives; seconds and bytes. trace.json has the single events.
+    """Return the contents of `symconfig timeline --json`; seconds and bytes. trace.json has the single events.
 
     schedules: where they are asked for.
     """

@@ -18,7 +18,7 @@ Shapes = Iterator[Boxes | Line | Words]
 
 _WIDTH, _LEFT, _RIGHT = 1400.0, 74.0, 1240.0
 _TOP, _LINE = 30.0, 19.0
-_LANE, _BESIDE, _MEMORY, _BETWEEN = 18.0, 5.0, 22.0, 9.0
+_LANE, _NETWORK, _MEMORY, _BETWEEN = 18.0, 5.0, 22.0, 9.0
 _GAP = 24.0  # of a broken axis
 _SMALL, _LARGE = 6.2, 10.0  # sizes of the numbers' type
 _GREY, _PALE, _INK = "#666666", "#e4e4e4", "#222222"
@@ -31,7 +31,7 @@ _APART = 90.0  # pixels between ticks
 
 
 def picture(chart: Chart) -> Scene:
-    """Everything to scale; where a step is too long for that, three pieces of it."""
+    """Draw everything to scale; where a step is too long for that, three pieces of it."""
     pieces = fitting(chart.phases, _RIGHT - _LEFT, _LEAST, _WANTED)
     drawn = axes(pieces, _LEFT, _RIGHT, _GAP)
     notes = [*chart.notes, *([left_out] if (left_out := gaps(pieces)) else [])]
@@ -47,13 +47,13 @@ def picture(chart: Chart) -> Scene:
     return Scene(_WIDTH, bottom + 30, chart.title, tuple(shapes))
 
 
-def _beside(chart: Chart) -> float:
-    """Height of the lane of what runs beside the work."""
-    return _BESIDE if any(LOOKS[kind].beside for kind in chart.kinds) else 0.0
+def _network_height(chart: Chart) -> float:
+    """Return the height of the lane of what runs during the work."""
+    return _NETWORK if any(LOOKS[kind].alongside for kind in chart.kinds) else 0.0
 
 
 def _row(chart: Chart) -> float:
-    return _LANE + _beside(chart) + _MEMORY + _BETWEEN
+    return _LANE + _network_height(chart) + _MEMORY + _BETWEEN
 
 
 def _legend(chart: Chart, y: float) -> Shapes:
@@ -89,7 +89,7 @@ def _grid(drawn: tuple[Axis, ...], top: float, bottom: float, total_s: float) ->
 def _stage(chart: Chart, stage: int, drawn: tuple[Axis, ...], y: float) -> Shapes:
     yield Words(_LEFT - 8, y + 13, f"stage {stage}", 11, anchor="end")
     yield Words(_RIGHT + 66, y + 13, percent(chart.idle(stage)), 11, anchor="end")
-    below = y + _LANE + _beside(chart)
+    below = y + _LANE + _network_height(chart)
     yield Words(_WIDTH - 12, below + _MEMORY - 4, gib(chart.memory[stage].peak_bytes), 11, anchor="end")
     for axis in drawn:
         yield from _work(chart, stage, axis, y)
@@ -97,13 +97,13 @@ def _stage(chart: Chart, stage: int, drawn: tuple[Axis, ...], y: float) -> Shape
 
 
 def _work(chart: Chart, stage: int, axis: Axis, y: float) -> Shapes:
-    """The boxes by colour, then the numbers that fit into theirs."""
+    """Yield the boxes by colour, then the numbers that fit into theirs."""
     by_colour: dict[str, list[Box]] = {}
     numbers: list[Words] = []
     size = _type(chart, axis)
     for event in chart.within(stage, [axis.piece]):
         left, right = axis.place(event.start_s), axis.place(event.end_s)
-        top, height = (y + _LANE, _BESIDE) if LOOKS[event.kind].beside else (y, _LANE)
+        top, height = (y + _LANE, _NETWORK) if LOOKS[event.kind].alongside else (y, _LANE)
         # A hair of white parts neighbours, never more than a fifth of what is narrow.
         box = Box(left, top, right - left - min(0.6, (right - left) / 5), height)
         by_colour.setdefault(_colour(event, chart), []).append(box)
@@ -115,15 +115,15 @@ def _work(chart: Chart, stage: int, axis: Axis, y: float) -> Shapes:
 
 
 def _type(chart: Chart, axis: Axis) -> float:
-    """The size in which the highest number fits a forward, within what can be read."""
+    """Return the type size in which the highest number fits a forward, within what can be read."""
     forward = chart.phases.forward_s * (axis.right - axis.left) / axis.piece.seconds
     return min(max((forward - 3) / text_width(str(chart.timeline.m - 1), 1.0), _SMALL), _LARGE)
 
 
 def _colour(event: Event, chart: Chart) -> str:
-    """Of the kind; lighter for the first chunks of a stage, darker for the last."""
+    """Choose the colour of the kind; lighter for the first chunks of a stage, darker for the last."""
     colour, chunks = LOOKS[event.kind].colour, max(map(len, chart.timeline.placed))
-    if chunks == 1 or LOOKS[event.kind].beside or event.kind == OPTIMIZER:
+    if chunks == 1 or LOOKS[event.kind].alongside or event.kind == OPTIMIZER:
         return colour
     share = event.chunk / (chunks - 1)
     toward, amount = (255, _LIGHTER * (1 - 2 * share)) if share < 0.5 else (0, _DARKER * (2 * share - 1))
@@ -132,7 +132,7 @@ def _colour(event: Event, chart: Chart) -> str:
 
 
 def _memory(chart: Chart, stage: int, axis: Axis, y: float) -> Shapes:
-    """The most of each pixel, from nothing to the peak of the fullest stage."""
+    """Yield the most of each pixel, from nothing to the peak of the fullest stage."""
     pixels = max(1, round(axis.right - axis.left))
     edges = np.linspace(axis.piece.start_s, axis.piece.end_s, pixels + 1)
     heights = chart.memory[stage].most(edges) / chart.peak_bytes * _MEMORY

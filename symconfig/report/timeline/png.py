@@ -14,7 +14,7 @@ _ACROSS = {"start": "left", "middle": "center", "end": "right"}
 
 
 def check() -> None:
-    """Raises InputError where matplotlib is missing: before the work, not after it."""
+    """Check that matplotlib is there, before the work: raise InputError where it is missing."""
     try:
         import matplotlib  # noqa: F401
     except ImportError:
@@ -23,7 +23,7 @@ def check() -> None:
 
 
 def png(scene: Scene) -> bytes:
-    """The whole file: the same bytes for the same scene and matplotlib."""
+    """Return the whole file: the same bytes for the same scene and matplotlib."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -18,7 +18,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Boxes:
-    """All boxes of one colour."""
+    """The boxes of one colour."""
 
     fill: str
     boxes: tuple[Box, ...]
@@ -26,7 +26,7 @@ class Boxes:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Through the points. fill: of the area that it encloses."""
+    """A line through the points. fill: of the area that it encloses."""
 
     points: tuple[tuple[float, float], ...]
     stroke: str | None = None
@@ -48,7 +48,7 @@ class Words:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """What comes later lies above."""
+    """A picture, in which later shapes lie above."""
 
     width: float
     height: float
@@ -57,5 +57,5 @@ class Scene:
 
 
 def text_width(text: str, size: float) -> float:
-    """Pixels, roughly."""
+    """Return the width of a text in pixels, roughly."""
     return LETTER * size * len(text)

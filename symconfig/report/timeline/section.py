@@ -20,20 +20,20 @@ def written(plan: Plan) -> tuple[str, str | None]:
     """Return the section and the trace; of a plan that cannot be simulated a section that says why, and no trace."""
     try:
         with retraced("plan.json"):
-            chart, found = seen(plan, plan.best), compared(plan, plan.best)
+            chart, others = seen(plan, plan.best), compared(plan, plan.best)
     except InputError as error:
         return "\n\n".join(("## Schedule", "It could not be simulated:", *map(str, error.problems))) + "\n", None
-    shown = runnable(found, plan.best.target.backend)
+    shown = runnable(others, plan.best.target.backend)
     return section(chart, shown, most_bytes(plan, plan.best)), trace(chart)
 
 
-def section(chart: Chart, found: Compared, budget_bytes: float) -> str:
-    """Markdown. found: the schedules that are shown beside the plan's."""
+def section(chart: Chart, compared: Compared, budget_bytes: float) -> str:
+    """Write the section in Markdown. compared: the schedules that are shown beside the plan's."""
     drawn = f"```\n{drawing(chart, LEAST_WIDTH)}\n```"
     where = "`trace.json` holds it for https://ui.perfetto.dev, and `symconfig timeline` draws it as a picture."
     parts = ["## Schedule", *chart.notes, drawn, where]
-    if found.able:
-        parts += [_markdown(table(found.able, budget_bytes)), *refusals(found)]
+    if compared.able:
+        parts += [_markdown(table(compared.able, budget_bytes)), *refusals(compared)]
     return "\n\n".join(parts) + "\n"
 
 

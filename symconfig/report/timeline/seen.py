@@ -23,7 +23,7 @@ from symconfig.solve.timeline import refined_time, timeline
 
 
 def schedule(name: str) -> Schedule:
-    """By its name. Raises InputError that names those there are."""
+    """Return a schedule by its name. Raises InputError that names those there are."""
     if name not in SCHEDULES:
         raise InputError(Problem("there is no such schedule", field="schedule", got=name, need=", ".join(SCHEDULES)))
     return SCHEDULES[name]
@@ -32,17 +32,17 @@ def schedule(name: str) -> Schedule:
 def seen(
     plan: Plan, candidate: Candidate, other: Schedule | None = None, slow: Mapping[int, float] | None = None
 ) -> Chart:
-    """The candidate as its target runs it, or by another schedule, for which its stages may be cut into other chunks.
+    """Simulate the candidate as its target runs it, or by another schedule with other chunks.
 
     slow: stages that are slower than planned, and by how much.
 
     Raises InputError if that schedule can run no such shape.
     """
-    found = restore(plan, candidate)
-    parts = detail(found)
-    own, time = timeline(found, parts), refined_time(found, parts)
-    cut, again = suited(found, parts, other) if other is not None else (found, parts)
-    line = timeline(cut, again, other, slower(slow, found.split.pp))
+    point = restore(plan, candidate)
+    parts = detail(point)
+    own, time = timeline(point, parts), refined_time(point, parts)
+    cut, recut = suited(point, parts, other) if other is not None else (point, parts)
+    line = timeline(cut, recut, other, slower(slow, point.split.pp))
     # What follows the pipeline, or is not of it, is the same whatever the schedule.
     notes = [_step(line, sum(time.values()) - own.step_s + line.step_s)]
     if other is not None:
@@ -52,19 +52,19 @@ def seen(
     if slow:
         notes.append(
             f"Slowed: {', '.join(f'stage {stage} by {factor:g}' for stage, factor in slow.items())}; "
-            f"without that the pipeline takes {seconds(timeline(cut, again, other).step_s)} s."
+            f"without that the pipeline takes {seconds(timeline(cut, recut, other).step_s)} s."
         )
-    return chart(_title(plan, candidate, line), notes, line, stage_memory(cut, again, line), time["optimizer"])
+    return chart(_title(plan, candidate, line), notes, line, stage_memory(cut, recut, line), time["optimizer"])
 
 
 def compared(plan: Plan, candidate: Candidate, slow: Mapping[int, float] | None = None) -> Compared:
-    """The candidate under every schedule; slow: as of `seen`."""
-    found = restore(plan, candidate)
-    return compare(found, detail(found), slower(slow, found.split.pp))
+    """Simulate the candidate under every schedule; slow: as of `seen`."""
+    point = restore(plan, candidate)
+    return compare(point, detail(point), slower(slow, point.split.pp))
 
 
 def slower(slow: Mapping[int, float] | None, stages: int) -> Array:
-    """[stages]: by how much each is slower. Raises InputError for no stage of it, or one that is faster."""
+    """Return by how much each stage is slower [stages]. Raises InputError for no stage of it, or one that is faster."""
     factors, wrong = np.ones(stages), list[Problem]()
     for stage, factor in (slow or {}).items():
         if not 0 <= stage < stages:

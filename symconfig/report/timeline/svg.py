@@ -11,7 +11,7 @@ _FONT = "font-family=\"'DejaVu Sans', Verdana, Helvetica, sans-serif\""
 
 
 def svg(scene: Scene) -> str:
-    """The whole file."""
+    """Return the whole file."""
     width, height = _px(scene.width), _px(scene.height)
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
@@ -33,7 +33,7 @@ def _shapes(scene: Scene) -> Iterator[str]:
 
 
 def _boxes(shape: Boxes) -> str:
-    """One path for all of them: a fifth of the bytes of as many rectangles."""
+    """Draw boxes as one path: a fifth of the bytes of as many rectangles."""
     path = "".join(
         f"M{_px(box.x)} {_px(box.y)}h{_px(box.width)}v{_px(box.height)}h-{_px(box.width)}z" for box in shape.boxes
     )
@@ -50,5 +50,5 @@ def _words(shape: Words) -> str:
 
 
 def _px(value: float) -> str:
-    """Pixels to a hundredth, as short as can be."""
+    """Format pixels to a hundredth, as short as can be."""
     return f"{value:.2f}".rstrip("0").rstrip(".")

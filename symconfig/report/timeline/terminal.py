@@ -25,7 +25,10 @@ _APART = 14.0  # letters between times
 
 
 def drawing(chart: Chart, width: int, ascii_only: bool = False) -> Painted:
-    """`width`: letters of a line. Each line ends in its number: the stage's idle share, or its peak memory."""
+    """Draw a chart; `width`: letters of a line.
+
+    Each line ends in its number: the stage's idle share, or its peak memory.
+    """
     count = chart.timeline.pp
     heads = [f"{stage:>{len(str(count - 1))}} " for stage in range(count)]
     room = width - len(heads[0]) - _TAIL
@@ -53,7 +56,7 @@ def _column(axis: Axis, at_s: float) -> int:
 
 
 def _blank(drawn: Sequence[Axis], fill: str) -> list[str]:
-    """A line that is broken where the axis is."""
+    """Return a line that is broken where the axis is."""
     letters = [fill] * round(drawn[-1].right)
     for before, after in pairwise(drawn):
         begin, end = round(before.right), round(after.left)
@@ -62,7 +65,7 @@ def _blank(drawn: Sequence[Axis], fill: str) -> list[str]:
 
 
 def _work(chart: Chart, stage: int, drawn: Sequence[Axis]) -> list[Span]:
-    """What the stage does, letter by letter; runs of one kind are one span."""
+    """Return the stage's work, letter by letter; runs of one kind are one span."""
     letters = _blank(drawn, IDLE)
     kinds = [""] * len(letters)
     for axis in drawn:
@@ -80,13 +83,13 @@ def _work(chart: Chart, stage: int, drawn: Sequence[Axis]) -> list[Span]:
 
 
 def _letters(event: Event, number: str, width: int) -> str:
-    """With the number where a letter of the kind is left beside it."""
-    numbered = len(number) < width and event.microbatch >= 0 and not LOOKS[event.kind].beside
+    """Return an event's letters, with the number where a letter of the kind is left over."""
+    numbered = len(number) < width and event.microbatch >= 0 and not LOOKS[event.kind].alongside
     return (number if numbered else "").ljust(width, LOOKS[event.kind].letter)
 
 
 def _sparkline(chart: Chart, stage: int, drawn: Sequence[Axis], levels: str) -> str:
-    """From the least that any stage holds to the most."""
+    """Draw a stage's memory from the least that any stage holds to the most."""
     least, span = chart.least_bytes, max(chart.peak_bytes - chart.least_bytes, 1.0)
     letters = _blank(drawn, " ")
     for axis in drawn:
@@ -111,7 +114,7 @@ def _ruler(drawn: Sequence[Axis], total_s: float) -> str:
 
 
 def _legend(chart: Chart, width: int) -> list[tuple[Span, ...]]:
-    """The letters of the kinds that occur, and of none, on as many lines as they need."""
+    """Return the letters of the kinds that occur, and of none, on as many lines as they need."""
     items = [(look.letter * 2, look.style, look.words) for kind, look in LOOKS.items() if kind in chart.kinds]
     lines: list[list[Span]] = [[]]
     for letters, style, words in (*items, (IDLE * 2, "dim", "idle")):

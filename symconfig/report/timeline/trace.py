@@ -27,7 +27,7 @@ _Record = dict[str, Any]
 
 
 def trace(chart: Chart) -> str:
-    """The file, an event a line; equal charts give equal bytes."""
+    """Write the file, an event a line; equal charts give equal bytes."""
     total = sum(map(len, chart.events))
     pieces = windows(chart.phases, chart.total_s * min(1.0, MOST_EVENTS / total))
     head: _Record = {"title": chart.title, "notes": list(chart.notes)}
@@ -47,10 +47,10 @@ def _records(chart: Chart, pieces: Sequence[Window]) -> Iterator[_Record]:
 
 
 def _stage(chart: Chart, stage: int, pieces: Sequence[Window]) -> Iterator[_Record]:
-    """Its tracks: work, which is one after the other, and the network beside it on as many as overlap."""
+    """Yield a stage's tracks: work, one after the other, and the network on as many as overlap."""
     events = sorted(chart.events[stage], key=lambda event: event.start_s)
-    work = [event for event in events if not LOOKS[event.kind].beside]
-    lanes = [work, *_apart([event for event in events if LOOKS[event.kind].beside])]
+    work = [event for event in events if not LOOKS[event.kind].alongside]
+    lanes = [work, *_apart([event for event in events if LOOKS[event.kind].alongside])]
     for lane, mine in enumerate(lanes):
         thread = _LANES * stage + lane
         yield _named("thread_name", _STAGES, thread, f"stage {stage}" + (f" network {lane}" if lane else ""))
@@ -62,7 +62,7 @@ def _stage(chart: Chart, stage: int, pieces: Sequence[Window]) -> Iterator[_Reco
 
 
 def _apart(events: Sequence[Event]) -> list[list[Event]]:
-    """Tracks without overlap: each event goes to the first that is free."""
+    """Divide events into tracks without overlap: each goes to the first that is free."""
     lanes: list[list[Event]] = []
     for event in events:
         free = next((lane for lane in lanes if lane[-1].end_s <= event.start_s), None)
@@ -98,7 +98,7 @@ def _record(chart: Chart, stage: int, thread: int, event: Event) -> _Record:
 
 
 def _left_out(thread: int, kept: Sequence[Event], missing: int, pieces: Sequence[Window]) -> Iterator[_Record]:
-    """Something to see between the pieces, from the last event before to the first one after."""
+    """Yield something to see between the pieces, from the last event before to the first one after."""
     for before, after in pairwise(pieces):
         ends = [event.end_s for event in kept if event.start_s < before.end_s]
         starts = [event.start_s for event in kept if event.start_s >= after.start_s]
@@ -140,5 +140,5 @@ def _sorted(thread: int) -> _Record:
 
 
 def _us(at_s: float) -> float:
-    """Microseconds, to the nanosecond."""
+    """Convert seconds to microseconds, to the nanosecond."""
     return round(1e6 * at_s, 3)

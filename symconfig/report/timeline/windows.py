@@ -10,8 +10,10 @@ MOST, LEAST = 0.42, 0.2
 
 @dataclass(frozen=True, slots=True)
 class Phases:
-    """Seconds: of a step; until every stage has warmed up (its first backward begins); until the first stage cools down
-    (its last forward has ended); of a forward on average."""
+    """Seconds: of a step; until every stage has warmed up (its first backward begins).
+
+    Until the first stage cools down (its last forward has ended); of a forward on average.
+    """
 
     total_s: float
     warm_s: float
@@ -21,7 +23,7 @@ class Phases:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """From `start_s` up to `end_s`."""
+    """A piece of time from `start_s` up to `end_s`."""
 
     start_s: float
     end_s: float
@@ -31,12 +33,14 @@ class Window:
         return self.end_s - self.start_s
 
     def meets(self, start_s: float, end_s: float) -> bool:
-        """Whether something of that time is seen in it."""
+        """Tell whether something of that time is seen in it."""
         return start_s < self.end_s and end_s > self.start_s
 
 
 def fitting(phases: Phases, room: float, least: float, wanted: float) -> tuple[Window, ...]:
-    """The pieces that fit `room` (letters, pixels): of a step whose forwards would be narrower than `least`, some.
+    """Return the pieces that fit `room` (letters, pixels).
+
+    Of a step whose forwards would be narrower than `least`, it returns some.
 
     Forwards get `wanted` then, or less where the start and the end could not be seen whole.
     """
@@ -46,7 +50,7 @@ def fitting(phases: Phases, room: float, least: float, wanted: float) -> tuple[W
 
 
 def windows(phases: Phases, shown_s: float) -> tuple[Window, ...]:
-    """Three pieces of the step, together `shown_s` long; one where all of it may be shown.
+    """Return three pieces of the step, together `shown_s` long; one where all of it may be shown.
 
     The start and the end reach so far as the stages warm up and cool down if there is room for it. The steady piece
     between them is the middle of what is left.

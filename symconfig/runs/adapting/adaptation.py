@@ -23,7 +23,7 @@ class Adaptation(Adapted):
     fates: tuple[Fate, ...] = ()
 
     def to_dict(self, written: bool) -> dict[str, Any]:
-        """The contract of --json."""
+        """Return the contract of --json."""
         return {
             **Adapted.to_dict(self, written),
             "plan": None if self.pick is None else self.pick.to_dict(),

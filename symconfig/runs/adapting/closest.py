@@ -102,9 +102,9 @@ def _close(plan: Plan, old: Plan | None) -> Iterator[tuple[bool, Candidate]]:
     """Yield the other plans of the file that cannot be told from its best one, and the best ones with as much of the
     old run as costs nothing that can be told."""
     every = [plan.best, *filter(None, (plan.beside.simplest, plan.beside.fastest)), *plan.alternatives]
-    near = [one for one in every if one.target.backend == plan.best.target.backend and _near(one, plan)]
+    equal = [one for one in every if one.target.backend == plan.best.target.backend and _equals(one, plan)]
     seen = [plan.best]
-    for one in near:
+    for one in equal:
         if one not in seen:
             seen.append(one)
             yield False, one
@@ -115,8 +115,8 @@ def _close(plan: Plan, old: Plan | None) -> Iterator[tuple[bool, Candidate]]:
             yield True, kept
 
 
-def _near(one: Candidate, plan: Plan) -> bool:
-    """Whether it cannot be told from the plan's best: by what each is expected to lose, or by the step alone."""
+def _equals(one: Candidate, plan: Plan) -> bool:
+    """Tell whether it equals the plan's best: by what each is expected to lose, or by the step alone."""
     best = plan.best
     if one.judged is not None and best.judged is not None:
         return one.judged.expected_loss <= best.judged.expected_loss + TOLD_APART
@@ -134,21 +134,21 @@ def _keeping(plan: Plan, old: Plan) -> Candidate | None:
     best_s = mine.step_s * min(1.0, plan.fastest.predicted.step_s / plan.best.predicted.step_s)
     most_s, changed = (1 + TOLD_APART) * best_s, False
     while mine.fits:
-        found = []
+        kept = []
         for name in (each for each in _KEPT if differs(each, now, target)):
             then = moved(now, target, (name, _WITH_TP) if name == "tp" else (name,))
             verdict = judged(plan, then)
             if then != now and verdict.fits and verdict.step_s <= most_s:
-                found.append((verdict.step_s, name, then))
-        if not found:
+                kept.append((verdict.step_s, name, then))
+        if not kept:
             break
-        now, changed = min(found, key=lambda each: each[:2])[2], True
+        now, changed = min(kept, key=lambda each: each[:2])[2], True
     one = candidate(plan, now) if changed else None
     return one if one is not None and _as_pinned(one, plan) else None
 
 
 def _as_pinned(one: Candidate, plan: Plan) -> bool:
-    """Whether all that was asked for by pins is as the plan has it."""
+    """Tell whether the plan has all pinned choices as they were pinned."""
     try:
         return keep.pins(one, list(plan.job.pins)) == keep.pins(plan.best, list(plan.job.pins))
     except InputError:  # what a pin cannot say of either

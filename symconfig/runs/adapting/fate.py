@@ -84,10 +84,10 @@ def _fate(setting: Setting, loads: bool, reading: Reading, plan: Plan, old: Plan
     folder = _folder(word.text, reading)
     if folder is not None:
         try:
-            found = read(folder)
+            checkpoint = read(folder)
         except InputError as error:
             return Fate(*_of(fate), why=str(error.problems[0]).rstrip("."))
-        return Fate(*_of(fate), seen=True, answer=of_folder(found, plan, old))
+        return Fate(*_of(fate), seen=True, answer=of_folder(checkpoint, plan, old))
     if old is None:
         return Fate(*_of(fate), why="not all of what ran before is known from these files")
     try:

@@ -12,8 +12,10 @@ from symconfig.plans.plan import Plan
 
 
 def ran(reading: Reading, plan: Plan) -> Plan | None:
-    """Return the plan of the run as the files say it, of the same model and schedule; None where they say none that
-    could be."""
+    """Return the plan of the run as the files say it, of the same model and schedule.
+
+    None where they say none that could be.
+    """
     try:
         old = judge(was(reading, plan), plan.cluster, plan.job.limits).plan
     except InputError:

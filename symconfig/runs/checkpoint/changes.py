@@ -38,8 +38,8 @@ def fact(name: str, does: str) -> Callable[[Finding], Finding]:
     return enter
 
 
-def found(old: Plan, new: Plan) -> Mapping[str, str]:
-    """The facts that hold, in their order, with what was found."""
+def holding(old: Plan, new: Plan) -> Mapping[str, str]:
+    """Return the facts that hold, in their order, with their values."""
     return {name: text for name, entry in FACTS.items() if (text := entry.find(old, new))}
 
 
@@ -94,13 +94,16 @@ def _buckets_lost(old: Plan, new: Plan) -> str:
 def _other_buckets(old: Plan, new: Plan) -> str:
     if any(not _backend(plan).gradient_buckets or plan.best.options.zero_stage > 1 for plan in (old, new)):
         return ""
-    said = _other("elements that close a bucket of gradients", *map(closes, (old, new)))
-    in_pieces = said and any(buffer.buckets > 1 for plan in (old, new) for buffer in rank_states(plan, 0).buffers)
-    return said if in_pieces else ""
+    difference = _other("elements that close a bucket of gradients", *map(closes, (old, new)))
+    in_pieces = difference and any(buffer.buckets > 1 for plan in (old, new) for buffer in rank_states(plan, 0).buffers)
+    return difference if in_pieces else ""
 
 
 def closes(plan: Plan) -> int | None:
-    """Elements that close a bucket of Megatron's gradient buffers; None: all are in one, as on later stages."""
+    """Count the elements that close a bucket of Megatron's gradient buffers.
+
+    None: all are in one, as on later stages.
+    """
     replicas = plan.best.parallel.dp * plan.best.parallel.cp
     return bucket_size(replicas) if replicas > 1 and plan.best.options.overlap.grad_reduce else None
 
@@ -156,7 +159,7 @@ def _optimizers(old: Plan, new: Plan) -> str:
 
 
 def _parts(plan: Plan) -> int:
-    """The expert grid's parameters have an optimizer (optimizer/__init__.py, get_megatron_optimizer)."""
+    """Count the optimizers: the expert grid's parameters have one (optimizer/__init__.py, get_megatron_optimizer)."""
     parallel = plan.best.parallel
     return 2 if plan.model.experts is not None and (parallel.ep > 1 or parallel.etp != parallel.tp) else 1
 
@@ -237,11 +240,11 @@ def _schedule(old: Plan, new: Plan) -> str:
 
 
 def _schedules(old: Plan, new: Plan) -> Iterator[str]:
-    """What OptimizerParamScheduler compares when it loads (optimizer_param_scheduler.py, _check_and_set)."""
+    """Yield what OptimizerParamScheduler compares when it loads (optimizer_param_scheduler.py, _check_and_set)."""
     mine, theirs = old.training, new.training
     for name in ("lr", "min_lr", "lr_decay_style", "weight_decay"):
-        if said := _other(name, getattr(mine, name), getattr(theirs, name)):
-            yield said
+        if difference := _other(name, getattr(mine, name), getattr(theirs, name)):
+            yield difference
     for name in ("lr_warmup_iters", "lr_decay_iters", "train_iters"):  # the last one: where weight decay has its end
         counted = [
             (getattr(plan.training, name) or plan.training.train_iters) * plan.best.batch.global_
@@ -249,8 +252,8 @@ def _schedules(old: Plan, new: Plan) -> Iterator[str]:
             else getattr(plan.training, name) * plan.best.batch.global_
             for plan in (old, new)
         ]
-        if said := _other(f"{name} x global batch", *counted):
-            yield said
+        if difference := _other(f"{name} x global batch", *counted):
+            yield difference
 
 
 def _of_models(compared: weights.Compared) -> Finding:

@@ -24,7 +24,7 @@ LOOKED_FOR = (
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What a folder holds.
+    """A checkpoint, as its folder has it.
 
     kind: as `kinds` names it, with the optimizer's part where the folder shows it. folder: as it was named; data: where
     the tensors lie. iteration: None where it does not say (weights only, a release). since, until: releases of the
@@ -46,7 +46,7 @@ class Checkpoint:
 
     @property
     def frameworks(self) -> tuple[Backend, ...]:
-        """Whose checkpoint it can be."""
+        """Return the frameworks whose checkpoint it can be."""
         return table().formats[self.kind.partition(":")[0]].framework
 
     def to_dict(self) -> dict[str, Any]:
@@ -65,18 +65,18 @@ class Checkpoint:
 
 
 def size_bytes(folder: Path) -> int:
-    """Of all files below; links are not followed."""
+    """Sum the sizes of all files below; links are not followed."""
     return sum((Path(root) / name).lstat().st_size for root, _, names in os.walk(folder) for name in names)
 
 
 def shown(names: list[str]) -> str:
-    """Some names of many, in an error."""
+    """List some names of many, in an error."""
     more = f" and {len(names) - 6} more" if len(names) > 6 else ""
     return ", ".join(names[:6]) + more
 
 
 def numbers(says: Mapping[str, Plain], names: Mapping[str, str]) -> dict[str, int]:
-    """Of those entries that are whole numbers, by other names."""
+    """Return those entries that are whole numbers, by other names."""
     return {
         ours: value
         for ours, theirs in names.items()
@@ -85,13 +85,13 @@ def numbers(says: Mapping[str, Plain], names: Mapping[str, str]) -> dict[str, in
 
 
 def text(path: Path) -> str:
-    """At most MAX_BYTES of a file; what is no UTF-8 is replaced."""
+    """Read at most MAX_BYTES of a file; what is no UTF-8 is replaced."""
     with path.open("rb") as stream:
         return stream.read(MAX_BYTES).decode("utf-8", errors="replace")
 
 
 def json_object(path: Path) -> dict[str, Any]:
-    """Raises InputError for what is none."""
+    """Read a JSON object; raise InputError for anything else."""
     try:
         value = json.loads(text(path))
     except (ValueError, RecursionError) as error:

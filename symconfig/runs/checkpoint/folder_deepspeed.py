@@ -23,7 +23,7 @@ OPTIMIZER = re.compile(r"(?:bf16_)?(?:expp_rank_\d+_|zero_pp_rank_(\d+)_)mp_rank
 UNIVERSAL, GROUPS = "zero", "optimizer_state.pt"  # ds_to_universal.py writes the second after the tensors
 NUMBER = re.compile(r"(\d+)$")
 DEGREES = {"tp": "mp_world_size", "dp": "dp_world_size"}
-SAID = (
+STATED = (
     "global_steps",
     "global_samples",
     "skipped_steps",
@@ -49,7 +49,10 @@ def is_tag(folder: Path) -> bool:
 
 
 def read_root(root: Path) -> Checkpoint:
-    """What `latest` names; without it, what latest_universal does. Raises InputError where it is not there or whole."""
+    """Read the checkpoint that `latest` names; without it, the one of latest_universal.
+
+    Raises InputError where it is not there or whole.
+    """
     universal = not (root / LATEST).is_file()
     pointer = root / (LATEST_UNIVERSAL if universal else LATEST)
     tag = pointer.read_text(encoding="utf-8", errors="replace").strip()
@@ -73,7 +76,7 @@ def read_root(root: Path) -> Checkpoint:
 
 
 def read_tag(data: Path, folder: Path, notes: tuple[str, ...] = ()) -> Checkpoint:
-    """One tag's folder. Raises InputError where files of ranks are missing or cut off."""
+    """Read one tag's folder. Raises InputError where files of ranks are missing or cut off."""
     names = sorted(path.name for path in data.iterdir())
     universal = (data / UNIVERSAL).is_dir()
     states = [name for name in names if MODEL.fullmatch(name)]
@@ -88,8 +91,8 @@ def read_tag(data: Path, folder: Path, notes: tuple[str, ...] = ()) -> Checkpoin
         )
     demand(data, [data / name for name in names if name.endswith(".pt")])
     says = archived_file(data / states[0], CLIENT)
-    wrote = said if isinstance(said := says.get("ds_version"), str) else None
-    found = checked(
+    wrote = version if isinstance(version := says.get("ds_version"), str) else None
+    checkpoint = checked(
         Checkpoint(
             kind="universal" if universal else "deepspeed",
             folder=folder,
@@ -99,19 +102,22 @@ def read_tag(data: Path, folder: Path, notes: tuple[str, ...] = ()) -> Checkpoin
             since=wrote,
             until=wrote,
             degrees=numbers(says, DEGREES) or _degrees(names),
-            says={name: says[name] for name in SAID if name in says},
+            says={name: says[name] for name in STATED if name in says},
             notes=notes,
         )
     )
     if universal:
         _converted(data)
     else:
-        _whole(data, names, found, numbers(says, {STAGE: STAGE}).get(STAGE, 0) > 0)
-    return found
+        _whole(data, names, checkpoint, numbers(says, {STAGE: STAGE}).get(STAGE, 0) > 0)
+    return checkpoint
 
 
 def _iteration(says: Mapping[str, Plain], data: Path) -> int | None:
-    """The step of train.py, which counts in batches of its run; the engine counts on over runs with other batches."""
+    """Return the step of train.py, which counts in batches of its run.
+
+    The engine counts on over runs with other batches.
+    """
     own = numbers(says, {"step": "step", "sequences": "sequences"})
     steps, match = says.get("global_steps"), NUMBER.search(data.name)
     if len(own) == 2:
@@ -120,15 +126,15 @@ def _iteration(says: Mapping[str, Plain], data: Path) -> int | None:
 
 
 def _degrees(names: Iterable[str]) -> dict[str, int]:
-    """From the names of the files alone."""
-    found = [match.groups() for name in names if (match := OPTIMIZER.fullmatch(name) or MODEL.fullmatch(name))]
-    replicas = [int(replica) for replica, _ in found if replica is not None]
-    ranks = [int(rank) for _, rank in found]
+    """Read the degrees from the names of the files alone."""
+    numbered = [match.groups() for name in names if (match := OPTIMIZER.fullmatch(name) or MODEL.fullmatch(name))]
+    replicas = [int(replica) for replica, _ in numbered if replica is not None]
+    ranks = [int(rank) for _, rank in numbered]
     return {name: max(places) + 1 for name, places in (("tp", ranks), ("dp", replicas)) if places}
 
 
 def _converted(data: Path) -> None:
-    """Raises InputError where ds_to_universal.py did not come to what it writes behind the tensors."""
+    """Refuse a folder in which ds_to_universal.py did not finish: raise InputError."""
     if not (data / UNIVERSAL / GROUPS).is_file():
         raise InputError(
             Problem(
@@ -141,10 +147,13 @@ def _converted(data: Path) -> None:
     demand(data, [data / UNIVERSAL / GROUPS])
 
 
-def _whole(data: Path, names: Iterable[str], found: Checkpoint, sharded: bool) -> None:
-    """Raises InputError where a rank's file is missing, which shows in the numbers of the others, and where the run had
-    ZeRO (sharded), in how many ranks it had: each keeps its part of the optimizer's states in a file of its own."""
-    kept = (found.degrees.get("dp", 1), 1) if sharded else (0, 0)
+def _whole(data: Path, names: Iterable[str], checkpoint: Checkpoint, sharded: bool) -> None:
+    """Refuse a folder where a rank's file is missing, which shows in the numbers of the others: raise InputError.
+
+    Where the run had ZeRO (sharded), it also shows in how many ranks it had: each keeps its part of the optimizer's
+    states in a file of its own.
+    """
+    kept = (checkpoint.degrees.get("dp", 1), 1) if sharded else (0, 0)
     for what, pattern, least in (("model states", MODEL, (1, 1)), ("optimizer states", OPTIMIZER, kept)):
         there = {(int(match[1] or 0), int(match[2])) for name in names if (match := pattern.fullmatch(name))}
         replicas, ranks = (max([least[axis], *(place[axis] + 1 for place in there)]) for axis in (0, 1))

@@ -34,7 +34,7 @@ DEGREES = {
     "vpp": "virtual_pipeline_model_parallel_size",
     "world": "world_size",
 }
-SAID = (
+STATED = (
     "num_layers",
     "hidden_size",
     "ffn_hidden_size",
@@ -84,7 +84,7 @@ def _iterations(root: Path) -> Iterator[int]:
 
 
 def _ranks(folder: Path) -> dict[Path, list[int]]:
-    """The folders of ranks, and the numbers in their names: of tp, then pp, then ep."""
+    """Return the folders of ranks, and the numbers in their names: of tp, then pp, then ep."""
     return {
         path: [int(part) for part in match.groups() if part is not None]
         for path in sorted(folder.iterdir())
@@ -93,7 +93,7 @@ def _ranks(folder: Path) -> dict[Path, list[int]]:
 
 
 def read_root(root: Path) -> Checkpoint:
-    """The iteration that the tracker names. Raises InputError where it is not there or not whole."""
+    """Read the iteration that the tracker names. Raises InputError where it is not there or not whole."""
     there = sorted(_iterations(root))
     listed = shown([f"iter_{number:07d}" for number in reversed(there)]) or "no iter_* folder"
     tracker = root / TRACKER
@@ -134,7 +134,7 @@ def read_root(root: Path) -> Checkpoint:
 
 
 def read_iteration(data: Path, folder: Path, notes: tuple[str, ...] = ()) -> Checkpoint:
-    """One iteration's folder. Raises InputError where it is not whole."""
+    """Read one iteration's folder. Raises InputError where it is not whole."""
     match = ITERATION.fullmatch(data.name)
     iteration = int(match[1]) if match else None
     if _ranks(data):
@@ -142,24 +142,24 @@ def read_iteration(data: Path, folder: Path, notes: tuple[str, ...] = ()) -> Che
     else:
         kind, says = _distributed(data)
         degrees = numbers(says, DEGREES)
-    said = says.get("iteration")
+    stated = says.get("iteration")
     since, until = _releases(kind, data)
     return Checkpoint(
         kind=kind,
         folder=folder,
         data=data,
         size_bytes=size_bytes(data),
-        iteration=said if isinstance(said, int) else iteration,
+        iteration=stated if isinstance(stated, int) else iteration,
         since=since,
         until=until,
         degrees=degrees,
-        says={name: says[name] for name in SAID if name in says},
+        says={name: says[name] for name in STATED if name in says},
         notes=notes,
     )
 
 
 def _releases(kind: str, data: Path) -> tuple[str | None, str | None]:
-    """The first and the last release that write so: `table` has the kinds' own."""
+    """Return the first and the last release that write so: `table` has the kinds' own."""
     name, _, optimizer = kind.partition(":")
     entry = table().formats[name]
     span = entry.optimizer.get(optimizer, entry)
@@ -169,7 +169,7 @@ def _releases(kind: str, data: Path) -> tuple[str | None, str | None]:
 
 
 def _distributed(data: Path) -> tuple[str, dict[str, Plain]]:
-    """torch_dist and zarr say what they are in metadata.json; PyTorch's own formats have none."""
+    """Read metadata.json, in which torch_dist and zarr name themselves; PyTorch's own formats have none."""
     config = json_object(data / "metadata.json") if (data / "metadata.json").is_file() else {}
     backend = config.get("sharded_backend")
     common = data / "common.pt"
@@ -210,7 +210,10 @@ def _distributed(data: Path) -> tuple[str, dict[str, Plain]]:
 
 
 def _common_there(data: Path, there: bool) -> None:
-    """there: whether the state that all ranks share was found. Raises InputError where not, or where it is cut off."""
+    """Check the state that all ranks share; there: whether it exists.
+
+    Raises InputError where not, or where it is cut off.
+    """
     if not there:
         raise InputError(
             Problem(
@@ -224,7 +227,7 @@ def _common_there(data: Path, there: bool) -> None:
 
 
 def _optimizer(index: bytes, says: Mapping[str, Plain]) -> str:
-    """How the optimizer's state is held, by the names of its tensors; nothing where it was not saved."""
+    """Return how the optimizer's state is held, by the names of its tensors; nothing where it was not saved."""
     if BUFFERS in index:
         return "dp_reshardable"
     if SCATTERED in index and GATHERED in index:
@@ -237,7 +240,7 @@ def _optimizer(index: bytes, says: Mapping[str, Plain]) -> str:
 
 
 def _common(data: Path, index: bytes) -> dict[str, Plain]:
-    """From core_v0.19 on the common state is an object among the tensors; .metadata says where."""
+    """Read the common state: from core_v0.19 on an object among the tensors; .metadata says where."""
     place: dict[str, Plain] = {}
     for key, value in pairs(index):
         if key == "fqn":
@@ -252,7 +255,7 @@ def _common(data: Path, index: bytes) -> dict[str, Plain]:
 
 
 def _by_rank(data: Path) -> tuple[str, dict[str, int], dict[str, Plain]]:
-    """mp_rank_TT, _PPP behind it with a pipeline, _EEE behind that with expert parallelism."""
+    """Read folders by rank: mp_rank_TT, _PPP behind it with a pipeline, _EEE behind that with expert parallelism."""
     ranks = _ranks(data)
     extents = (
         [max(column) + 1 for column in zip(*ranks.values(), strict=True)]
@@ -284,6 +287,6 @@ def _listed(folder: Path) -> str:
 
 
 def _bytes(path: Path) -> bytes:
-    """At most MAX_BYTES of a file."""
+    """Read at most MAX_BYTES of a file."""
     with path.open("rb") as stream:
         return stream.read(MAX_BYTES)

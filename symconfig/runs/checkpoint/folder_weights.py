@@ -18,8 +18,8 @@ CONFIG, ADAPTER = "config.json", "adapter_config.json"
 INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 WHOLE = ("model.safetensors", "pytorch_model.bin")
 ADAPTERS = ("adapter_model.safetensors", "adapter_model.bin")
-SAID = ("model_type", "hidden_size", "num_hidden_layers", "vocab_size", "torch_dtype", "dtype")
-ADAPTER_SAID = ("peft_type", "r", "lora_alpha", "base_model_name_or_path")
+STATED = ("model_type", "hidden_size", "num_hidden_layers", "vocab_size", "torch_dtype", "dtype")
+ADAPTER_STATED = ("peft_type", "r", "lora_alpha", "base_model_name_or_path")
 
 
 def is_adapter(folder: Path) -> bool:
@@ -31,7 +31,7 @@ def is_model(folder: Path) -> bool:
 
 
 def read_model(folder: Path) -> Checkpoint:
-    """Raises InputError where files of the weights are missing or cut off."""
+    """Read a model's weights; raise InputError where files are missing or cut off."""
     config = json_object(folder / CONFIG)
     index = next((folder / name for name in INDEXES if (folder / name).is_file()), None)
     if index is not None:
@@ -50,11 +50,11 @@ def read_model(folder: Path) -> Checkpoint:
                 Problem("has no weights", file=str(folder), got=f"{CONFIG} alone", need=" or ".join((*INDEXES, *WHOLE)))
             )
     demand(folder, [folder / name for name in named])
-    return Checkpoint("huggingface", folder, folder, size_bytes(folder), says=_said(config, SAID))
+    return Checkpoint("huggingface", folder, folder, size_bytes(folder), says=_stated(config, STATED))
 
 
 def read_adapter(folder: Path) -> Checkpoint:
-    """Raises InputError where the adapter's weights are missing or cut off."""
+    """Read an adapter; raise InputError where its weights are missing or cut off."""
     config = json_object(folder / ADAPTER)
     named = [name for name in ADAPTERS if (folder / name).is_file()][:1]
     if not named:
@@ -62,8 +62,8 @@ def read_adapter(folder: Path) -> Checkpoint:
             Problem("has no weights", file=str(folder), got=f"{ADAPTER} alone", need=" or ".join(ADAPTERS))
         )
     demand(folder, [folder / name for name in named])
-    return Checkpoint("peft", folder, folder, size_bytes(folder), says=_said(config, ADAPTER_SAID))
+    return Checkpoint("peft", folder, folder, size_bytes(folder), says=_stated(config, ADAPTER_STATED))
 
 
-def _said(config: dict[str, Any], names: tuple[str, ...]) -> dict[str, Plain]:
+def _stated(config: dict[str, Any], names: tuple[str, ...]) -> dict[str, Plain]:
     return {name: config[name] for name in names if isinstance(config.get(name), str | int | float)}

@@ -15,7 +15,10 @@ from symconfig.runs.checkpoint.table import Format, table
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """How a run saves. kind: what it writes; options: what makes it do so; costs: what these are paid with."""
+    """A way in which a run saves.
+
+    kind: what it writes; options: what makes it do so; costs: what these are paid with.
+    """
 
     kind: str
     options: str = ""
@@ -24,7 +27,7 @@ class Saving:
 
 
 def savings(plan: Plan) -> tuple[Saving, ...]:
-    """How a run of the plan can save: as its rendered files do first, then with options beside theirs."""
+    """Return the ways in which a run can save: as its rendered files do first, then with more options."""
     usual = written(plan)
     entry = table().formats[usual.format]
     ways = entry.optimizer if plan.best.options.zero_stage > 0 else {}  # else nothing is shared out among replicas
@@ -37,14 +40,14 @@ def savings(plan: Plan) -> tuple[Saving, ...]:
 
 
 def written(plan: Plan) -> Kind:
-    """What the plan's rendered files write."""
+    """Return the kind of checkpoint that the plan's rendered files write."""
     best = plan.best
     return BACKENDS[best.target.backend].writes(best.options.zero_stage, best.target.version)
 
 
 def named(name: str | None, plan: Plan) -> Kind:
-    """The kind of this name, or what the plan's own files write. Raises InputError for one that its framework has not,
-    or that its release does not write."""
+    """Return the kind of this name, or that of the plan's own files. Raises InputError for one that its framework has
+    not, or that its release does not write."""
     if name is None:
         return written(plan)
     known = table().formats
@@ -84,7 +87,7 @@ def named(name: str | None, plan: Plan) -> Kind:
 
 
 def kinds(plan: Plan) -> tuple[str, ...]:
-    """Every kind that the plan's release can write or be converted to, each as `named` reads it."""
+    """Return every kind that the plan's release can write or be converted to, each as `named` reads it."""
     framework, release = plan.best.target.backend, plan.best.target.version
     return tuple(
         f"{word}:{optimizer}" if optimizer else word
@@ -95,10 +98,13 @@ def kinds(plan: Plan) -> tuple[str, ...]:
 
 
 def _ways(entry: Format, release: str) -> list[str]:
-    """In which the release can hold the optimizer's state."""
+    """List the ways in which the release can hold the optimizer's state."""
     return [name for name, span in entry.optimizer.items() if between(release, span.since, span.until)]
 
 
 def between(release: str, since: str | None, until: str | None) -> bool:
-    """Bounds are of Megatron-LM's releases; what has none holds for every release of any framework."""
+    """Tell whether a release lies between bounds, those of Megatron-LM's.
+
+    What has none holds for every release of any framework.
+    """
     return (since is None or at_least(release, since)) and (until is None or at_least(until, release))

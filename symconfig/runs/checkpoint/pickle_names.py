@@ -76,7 +76,7 @@ class TooLongError(Exception):
 
 @dataclass(slots=True)
 class Names:
-    """What pickles ask for that is not in NAMES. left: instructions that may still be read."""
+    """The names in pickles that are not in NAMES. left: instructions that may still be read."""
 
     foreign: set[str] = field(default_factory=set)
     left: int = MOST

@@ -28,7 +28,10 @@ _SILENT = frozenset({"PROTO", "FRAME"})
 
 
 def pairs(data: bytes, most: int | None = None) -> Iterator[tuple[str, Plain]]:
-    """Texts that are followed by a plain value, with it, in order. What is cut off ends them. most: instructions."""
+    """Yield texts that are followed by a plain value, with it, in order.
+
+    What is cut off ends them. most: instructions.
+    """
     key: str | None = None
     for value in _tokens(data, most):
         if key is not None and not isinstance(value, _Other):
@@ -39,13 +42,13 @@ def pairs(data: bytes, most: int | None = None) -> Iterator[tuple[str, Plain]]:
 
 
 def entries(data: bytes, last: Collection[str] = ()) -> dict[str, Plain]:
-    """The pairs, of all levels; of several of a name the first, or the last of those in `last`."""
-    found: dict[str, Plain] = {}
+    """Collect the pairs, of all levels; of several of a name the first, or the last of those in `last`."""
+    values: dict[str, Plain] = {}
     for key, value in pairs(data, MOST):
         if key in last:
-            found[key] = value
-        found.setdefault(key, value)
-    return found
+            values[key] = value
+        values.setdefault(key, value)
+    return values
 
 
 class _Other:
@@ -79,7 +82,7 @@ def _value(opcode: str, argument: Any, memo: Mapping[int, Plain | _Other]) -> Pl
 
 
 def archived_file(file: Path, last: Collection[str] = ()) -> dict[str, Plain]:
-    """Entries of what torch.save wrote to a file; nothing where it is none of its archives, or cut off."""
+    """Return entries of what torch.save wrote to a file; nothing where it is none of its archives, or cut off."""
     try:
         with file.open("rb") as stream:
             return _archived(stream, last)
@@ -88,7 +91,7 @@ def archived_file(file: Path, last: Collection[str] = ()) -> dict[str, Plain]:
 
 
 def archived_at(file: Path, start: int, length: int) -> dict[str, Plain]:
-    """The same for a stretch of a file."""
+    """Return the entries of a stretch of a file."""
     try:
         with file.open("rb") as stream:
             stream.seek(start)

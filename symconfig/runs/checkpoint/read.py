@@ -25,14 +25,17 @@ KINDS: tuple[tuple[Callable[[Path], bool], Callable[[Path], Checkpoint]], ...] =
 
 
 def exists(folder: Path) -> bool:
-    """Whether there is anything that looks like a checkpoint, whole or not. Raises InputError where nobody can tell."""
+    """Tell whether there is anything that looks like a checkpoint, whole or not.
+
+    Raises InputError where nobody can tell.
+    """
     with _readable(folder):
         return folder.is_dir() and any(fits(folder) for fits, _ in KINDS)
 
 
 def read(folder: Path) -> Checkpoint:
-    """What `folder` holds. Raises InputError where it is no checkpoint, not a whole one, or says
-    of its run what none can have."""
+    """Read the checkpoint in `folder`. Raises InputError where it is no checkpoint, not a whole one, or says of its run
+    what none can have."""
     with _readable(folder):
         if not folder.exists():
             raise InputError(Problem("there is no such folder", file=str(folder)))
@@ -47,7 +50,7 @@ def read(folder: Path) -> Checkpoint:
 
 @contextmanager
 def _readable(folder: Path) -> Iterator[None]:
-    """Raises InputError in the place of what the system says of its files."""
+    """Turn the system's errors on its files into InputError."""
     try:
         yield
     except OSError as error:

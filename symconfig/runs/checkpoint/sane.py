@@ -42,32 +42,35 @@ COUNTS = (
 )
 
 
-def checked(found: Checkpoint) -> Checkpoint:
-    """The same. Raises InputError for every number that no run can have: the file is damaged, or was made up."""
+def checked(checkpoint: Checkpoint) -> Checkpoint:
+    """Check every number of a checkpoint, and return it.
+
+    Raises InputError for every number that no run can have: the file is damaged, or was made up.
+    """
     problems = [
-        *_outside(found.degrees, dict.fromkeys(found.degrees, 1), RANKS),
-        *_outside(found.says, SIZES, SIZE),
-        *_outside(found.says, dict.fromkeys(COUNTS, 0), COUNT),
-        *_outside({"iteration": found.iteration}, {"iteration": 0}, COUNT),
-        *_outside(found.says, {"zero_stage": 0}, 3),
+        *_outside(checkpoint.degrees, dict.fromkeys(checkpoint.degrees, 1), RANKS),
+        *_outside(checkpoint.says, SIZES, SIZE),
+        *_outside(checkpoint.says, dict.fromkeys(COUNTS, 0), COUNT),
+        *_outside({"iteration": checkpoint.iteration}, {"iteration": 0}, COUNT),
+        *_outside(checkpoint.says, {"zero_stage": 0}, 3),
     ]
-    rate = found.says.get("lr")
+    rate = checkpoint.says.get("lr")
     if isinstance(rate, int | float) and not (isfinite(rate) and rate >= 0):
         problems.append(("lr", str(rate), "a finite learning rate, at least 0"))
     if problems:
         raise InputError(
             [
-                Problem("says of its run what none can have", file=str(found.data), field=name, got=got, need=need)
+                Problem("says of its run what none can have", file=str(checkpoint.data), field=name, got=got, need=need)
                 for name, got, need in problems
             ]
         )
-    return found
+    return checkpoint
 
 
-def _outside(said: Mapping[str, Plain], least: Mapping[str, int], most: int) -> Iterator[tuple[str, str, str]]:
+def _outside(facts: Mapping[str, Plain], least: Mapping[str, int], most: int) -> Iterator[tuple[str, str, str]]:
     """Name, value and what it needs. Words and nothing at all, as for experts of a dense model, are no numbers."""
     for name, low in least.items():
-        value = said.get(name)
+        value = facts.get(name)
         if isinstance(value, str) or value is None:
             continue
         if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= most:

@@ -28,8 +28,11 @@ DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp")
 
 
 def supposed(checkpoint: Checkpoint, like: Plan) -> Plan:
-    """The plan of the run that saved it: `like`, but for what the folder says (degrees, the kind of optimizer, batch,
-    framework and release). What it does not say, as the model, is taken to be as in `like`."""
+    """Suppose the plan of the run that saved it.
+
+    It is `like`, but for what the folder says (degrees, the kind of optimizer, batch, framework and release). What it
+    does not say, as the model, is taken to be as in `like`.
+    """
     best = like.best
     target = best.target
     if target.backend not in checkpoint.frameworks:
@@ -38,15 +41,15 @@ def supposed(checkpoint: Checkpoint, like: Plan) -> Plan:
     options = replace(best.options, zero_stage=_stage(checkpoint, like))
     batch = best.batch
     for name, key in (("global_", "global_batch_size"), ("seq_length", "seq_length")):
-        if isinstance(said := checkpoint.says.get(key), int):
-            batch = replace(batch, **{name: said})
+        if isinstance(value := checkpoint.says.get(key), int):
+            batch = replace(batch, **{name: value})
     target = replace(target, version=_release(checkpoint, target))
     run = replace(best, target=target, options=options, batch=batch, parallel=_parallel(checkpoint, best.parallel))
     return replace(like, model=_model(checkpoint, like.model), best=run)
 
 
 def _model(checkpoint: Checkpoint, like: ModelDescriptor) -> ModelDescriptor:
-    """With the sizes that the folder says: a checkpoint of another model is found out."""
+    """Return the model with the folder's sizes, so that a checkpoint of another model shows."""
     says = checkpoint.says
     update: dict[str, object] = {ours: says[theirs] for ours, theirs in SIZES if isinstance(says.get(theirs), int)}
     if like.num_key_value_heads == like.num_attention_heads or like.latent is not None:
@@ -60,28 +63,31 @@ def _model(checkpoint: Checkpoint, like: ModelDescriptor) -> ModelDescriptor:
     return like.model_copy(update=update)
 
 
-def _experts(said: Plain, like: ModelDescriptor) -> Experts | None:
-    """As many as said: none where none are, and some where the plan's model has none."""
-    if not isinstance(said, int) or said == 0:
+def _experts(number: Plain, like: ModelDescriptor) -> Experts | None:
+    """Return as many experts as the folder has: none where none are, and some where the plan's model has none."""
+    if not isinstance(number, int) or number == 0:
         return None
     one = like.experts or Experts(
-        num_experts=said, num_experts_per_tok=1, norm_topk_prob=True, moe_intermediate_size=like.intermediate_size or 1
+        num_experts=number,
+        num_experts_per_tok=1,
+        norm_topk_prob=True,
+        moe_intermediate_size=like.intermediate_size or 1,
     )
-    return one.model_copy(update={"num_experts": said})
+    return one.model_copy(update={"num_experts": number})
 
 
 def _parallel(checkpoint: Checkpoint, like: Degrees) -> Degrees:
-    said = {name: checkpoint.degrees[name] for name in DEGREES if name in checkpoint.degrees}
-    if said and "vpp" not in said and "pp" in said and said["pp"] != like.pp:
-        said["vpp"] = 1
-    return replace(like, **said)
+    stated = {name: checkpoint.degrees[name] for name in DEGREES if name in checkpoint.degrees}
+    if stated and "vpp" not in stated and "pp" in stated and stated["pp"] != like.pp:
+        stated["vpp"] = 1
+    return replace(like, **stated)
 
 
 def _stage(checkpoint: Checkpoint, like: Plan) -> ZeroStage:
-    """ZeRO's, 1 for Megatron's distributed optimizer."""
+    """Return the stage, ZeRO's, 1 for Megatron's distributed optimizer."""
     stage = like.best.options.zero_stage
-    said, sharded = (checkpoint.says.get(name) for name in ("zero_stage", "use_distributed_optimizer"))
-    if (named := next((each for each in ZERO_STAGES if each == said), None)) is not None:
+    zero_stage, sharded = (checkpoint.says.get(name) for name in ("zero_stage", "use_distributed_optimizer"))
+    if (named := next((each for each in ZERO_STAGES if each == zero_stage), None)) is not None:
         return named
     if checkpoint.kind == "fsdp_dtensor":
         return stage if stage >= 2 else 2
@@ -91,7 +97,7 @@ def _stage(checkpoint: Checkpoint, like: Plan) -> ZeroStage:
 
 
 def _release(checkpoint: Checkpoint, like: Target) -> str:
-    """The given one where it can have written the checkpoint, else the nearest that can.
+    """Return the given release where it can have written the checkpoint, else the nearest that can.
 
     Megatron-LM's formats bound their releases; DeepSpeed writes its own, which need be none that is known here.
     """

@@ -52,7 +52,7 @@ class ConversionRow(Span):
 
 
 class Conversion(Strict):
-    """From one form of a checkpoint to another, which then lies `at` a place."""
+    """A conversion from one form of a checkpoint to another, which then lies `at` a place."""
 
     reads: tuple[str, ...]
     makes: str
@@ -61,7 +61,7 @@ class Conversion(Strict):
 
 
 class Load(Strict):
-    """How the new run takes a form."""
+    """A way in which the new run takes a form."""
 
     kind: Literal["options", "command"]
     words: str
@@ -69,14 +69,14 @@ class Load(Strict):
 
 
 class Tell(Load):
-    """What else the new run is told where it loads a form of `reads`, unless it is told one of `useless_with`."""
+    """An option of the new run where it loads a form of `reads`, unless it has one of `useless_with`."""
 
     reads: tuple[str, ...]
     useless_with: tuple[str, ...] = ()
 
 
 class Rule(Strict):
-    """What a change does to a checkpoint.
+    """A rule on what a change does to a checkpoint.
 
     It holds for a checkpoint of one of `formats` (and of `optimizer`, where named) that a release of written_since to
     written_until wrote and one of read_since to read_until reads, when one of `any_of`, each of `all_of` and none of

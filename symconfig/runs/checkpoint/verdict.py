@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 
 class Verdict(StrEnum):
-    """From the best to the worst."""
+    """Verdicts from the best to the worst."""
 
     AS_IS = "as it is"
     RESHARDED = "resharded on load"
@@ -23,7 +23,7 @@ class Verdict(StrEnum):
 
     @property
     def unconverted(self) -> bool:
-        """Whether all that a run needs loads without a conversion."""
+        """Tell whether all that a run needs loads without a conversion."""
         return self.rank <= Verdict.RESHARDED.rank
 
 
@@ -55,7 +55,7 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class Loadable:
-    """Whether a run of one plan can go on from what another one saved.
+    """The verdict on whether a run of one plan can go on from another's checkpoint.
 
     kind: of the checkpoint, as `kinds` names it. how: the steps in their order. otherwise, otherwise_how: what is left
     without the conversion that `verdict` counts on. lost: what the new run starts anew. reasons: the worst first.
@@ -71,11 +71,11 @@ class Loadable:
 
     @property
     def loads(self) -> bool:
-        """Whether anything of it does."""
+        """Tell whether anything of it loads."""
         return self.verdict is not Verdict.NO
 
     def options(self, run: Literal["old", "new"]) -> tuple[str, ...]:
-        """What that run is started with besides its own options, one word each."""
+        """Return the words that start that run besides its own options."""
         return tuple(
             word for step in self.how if step.run == run and step.kind == "options" for word in step.words.split()
         )

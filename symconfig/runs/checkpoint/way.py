@@ -21,26 +21,29 @@ DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp")
 
 
 def way(form: str, wanted: Collection[str], old: Plan, new: Plan) -> tuple[Step, ...]:
-    """form: of the checkpoint, a format. wanted: conversions and what the new run is told, by name, in any order."""
-    found, place = [], "CHECKPOINT"
+    """Return the steps; form: of the checkpoint, a format.
+
+    wanted: conversions and what the new run is told, by name, in any order.
+    """
+    steps, place = [], "CHECKPOINT"
     for name, conversion in table().conversions.items():
         if name in wanted and form in conversion.reads:
-            found += [
+            steps += [
                 Step(row.run, row.kind, _filled(row.words, place, old, new), _filled(row.does, place, old, new))
                 for row in conversion.rows
                 if between(old.best.target.version, row.since, row.until)
             ]
             form, place = conversion.makes, conversion.at
-    return (*found, *_new_run(form, place, wanted, old, new))
+    return (*steps, *_new_run(form, place, wanted, old, new))
 
 
 def _new_run(form: str, place: str, wanted: Collection[str], old: Plan, new: Plan) -> Iterator[Step]:
-    """What the new run is started with: a step for each kind, in which every option is once."""
+    """Yield the options that start the new run: a step for each kind, in which every option is once."""
     tells = table().tells
-    told = {name: tells[name] for name in tells if name in wanted and form in tells[name].reads}
+    options = {name: tells[name] for name in tells if name in wanted and form in tells[name].reads}
     rows = [
         *filter(None, [table().loads.get(form)]),
-        *(entry for entry in told.values() if not set(entry.useless_with) & told.keys()),
+        *(entry for entry in options.values() if not set(entry.useless_with) & options.keys()),
     ]
     for kind in dict.fromkeys(row.kind for row in rows):
         these = [row for row in rows if row.kind == kind]
@@ -52,7 +55,7 @@ def _new_run(form: str, place: str, wanted: Collection[str], old: Plan, new: Pla
 
 
 def _filled(words: str, place: str, old: Plan, new: Plan) -> str:
-    """JSON has braces of its own, so that what is filled in is in double angles."""
+    """Fill in words; JSON has braces of its own, so that fields are in double angles."""
     words = words.replace("<<from>>", place).replace("<<old.bucket>>", str(closes(old) or ONE_BUCKET))
     words = words.replace("<<old.keep>>", ",".join((*KEPT, *(["layout"] if old.best.options.pipeline_layout else []))))
     for degree in DEGREES:

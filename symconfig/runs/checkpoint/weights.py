@@ -72,7 +72,7 @@ def _plain(value: object) -> str:
 
 
 def shapes(old: ModelDescriptor, new: ModelDescriptor) -> str:
-    """Widths, heads, biases, norms: everything else that makes a tensor of another name or shape."""
+    """Compare widths, heads, biases, norms: everything else that makes a tensor of another name or shape."""
     fields = frozenset(type(old).model_fields) - NAMES - COMPUTED - OWN
     if not (old.intermediate_size and new.intermediate_size):  # without dense layers it is none's
         fields -= {"intermediate_size"}
@@ -90,15 +90,15 @@ def _expert_shapes(old: Experts | None, new: Experts | None) -> str:
 
 
 def computed(old: ModelDescriptor, new: ModelDescriptor) -> str:
-    """The same weights, used otherwise."""
-    said = [_differ(old, new, COMPUTED)]
+    """Compare how the same weights are used."""
+    parts = [_differ(old, new, COMPUTED)]
     if old.experts is not None and new.experts is not None:
-        said += [
+        parts += [
             f"experts.{name} {getattr(old.experts, name)} -> {getattr(new.experts, name)}"
             for name in Experts.model_fields
             if name in EXPERTS_COMPUTED and getattr(old.experts, name) != getattr(new.experts, name)
         ]
-    return ", ".join(filter(None, said))
+    return ", ".join(filter(None, parts))
 
 
 def _upcycled(old: ModelDescriptor, new: ModelDescriptor) -> str:
@@ -144,13 +144,13 @@ def _adapter_kept(old: ModelDescriptor, new: ModelDescriptor) -> str:
 
 
 def _adapter_shapes(old: ModelDescriptor, new: ModelDescriptor) -> str:
-    """Another rank, or other modules."""
+    """Compare adapters: another rank, or other modules."""
     if old.adapter is None or new.adapter is None:
         return ""
-    said = [f"r {old.adapter.r} -> {new.adapter.r}"] if old.adapter.r != new.adapter.r else []
+    parts = [f"r {old.adapter.r} -> {new.adapter.r}"] if old.adapter.r != new.adapter.r else []
     if set(old.adapter.target_modules) != set(new.adapter.target_modules):
-        said.append("other target modules")
-    return ", ".join(said)
+        parts.append("other target modules")
+    return ", ".join(parts)
 
 
 def _quantised(old: ModelDescriptor, new: ModelDescriptor) -> str:

@@ -30,8 +30,10 @@ _MAX_HEADER = 100_000_000  # bytes; safetensors refuses longer ones (tensor.rs, 
 
 
 def demand(data: Path, files: Iterable[Path]) -> None:
-    """Raises InputError that names those of the files that are empty or cut off, or what one of them would run. They
-    have to be there."""
+    """Demand whole and harmless files.
+
+    Raise InputError that names the empty or cut ones, or what one of them would run. They have to be there.
+    """
     names = Names()
     broken = [str(file.relative_to(data)) for file in files if not _whole(file, names)]
     if broken:
@@ -46,7 +48,10 @@ def demand(data: Path, files: Iterable[Path]) -> None:
 
 
 def demand_stretch(file: Path, start: int, length: int) -> None:
-    """Raises InputError for what an archive of torch.save within a file would run; one that is cut off is let pass."""
+    """Demand that an archive of torch.save within a file runs nothing: raise InputError.
+
+    One that is cut off is let pass.
+    """
     with file.open("rb") as stream:
         stream.seek(start)
         part = io.BytesIO(stream.read(min(length, MAX_BYTES)))
@@ -82,7 +87,7 @@ def _filled(file: Path, names: Names) -> bool:
 
 
 def _archive(file: Path, names: Names) -> bool:
-    """What torch.save wrote: a zip, whose directory is its end, or pickles one after the other."""
+    """Check an archive of torch.save: a zip, whose directory is its end, or pickles one after the other."""
     with file.open("rb") as stream:
         if zipfile.is_zipfile(stream):
             return _zip(stream, names)
@@ -96,7 +101,7 @@ def _archive(file: Path, names: Names) -> bool:
 
 
 def _zip(stream: IO[bytes], names: Names) -> bool:
-    """Every pickle of an archive is read: there is one, and of several nobody says which is loaded."""
+    """Check every pickle of an archive: there is one, and of several nobody knows which is loaded."""
     try:
         with zipfile.ZipFile(stream) as archive:
             pickles = [name for name in archive.namelist() if name.endswith("data.pkl")]
@@ -112,7 +117,10 @@ def _zip(stream: IO[bytes], names: Names) -> bool:
 
 
 def _pickle(file: Path, names: Names) -> bool:
-    """An index of tensors may be longer than what is read of it; then its end shows that it is whole."""
+    """Check a pickle: an index of tensors may be longer than what is read of it.
+
+    Then its end shows that it is whole.
+    """
     with file.open("rb") as stream:
         data = stream.read(MAX_BYTES)
         try:
@@ -129,7 +137,7 @@ def _pickle(file: Path, names: Names) -> bool:
 
 
 def _tensors(file: Path, names: Names) -> bool:
-    """safetensors: 8 bytes with the length of a JSON header, the header, and the tensors as long as it says."""
+    """Check safetensors: 8 bytes with the length of a JSON header, the header, and the tensors as long as it says."""
     size = file.stat().st_size
     with file.open("rb") as stream:
         start = stream.read(8)

@@ -27,12 +27,12 @@ from symconfig.runs.embed.surroundings import Surroundings
 from symconfig.runs.sweep.planner import planner
 
 
-def solved_again(plan: Plan, found: Surroundings) -> Plan:
-    """For as many ranks as were found, and for the Megatron-LM that is installed; all else as the plan's job has it.
+def solved_again(plan: Plan, surroundings: Surroundings) -> Plan:
+    """Solve again for the ranks and the installed Megatron-LM; all else as the plan's job has it.
 
     Raises InputError, and InfeasibleError when nothing fits.
     """
-    job = plan.job.model_copy(update=_changes(plan, found))
+    job = plan.job.model_copy(update=_changes(plan, surroundings))
     folder = cache_dir()
     if folder is None:
         return replace(best_plan(plan.model, plan.cluster, job, top=1), history=plan.history)
@@ -52,13 +52,13 @@ def cache_dir() -> Path | None:
     return root and root / "solved-again"
 
 
-def _changes(plan: Plan, found: Surroundings) -> dict[str, object]:
-    """Fields of the job."""
+def _changes(plan: Plan, surroundings: Surroundings) -> dict[str, object]:
+    """Return the fields of the job that change."""
     changes: dict[str, object] = {}
-    if found.world_size is not None:
-        changes["gpus"] = found.world_size
+    if surroundings.world_size is not None:
+        changes["gpus"] = surroundings.world_size
     backend = BACKENDS[plan.best.target.backend]
-    installed, releases = found.versions.get(backend.name), backend.releases
+    installed, releases = surroundings.versions.get(backend.name), backend.releases
     if installed is not None and releases.minor(plan.best.target.version) != releases.minor(
         here := releases.installed(installed)
     ):
@@ -71,7 +71,7 @@ def _plain(part: BaseModel) -> dict[str, object]:
 
 
 def _kept(place: Path) -> Plan | None:
-    """One that cannot be read, or that somebody changed, is solved again."""
+    """Read a kept plan; one that cannot be read, or that somebody changed, is solved again."""
     try:
         return load_plan(place)
     except InputError:
@@ -79,7 +79,7 @@ def _kept(place: Path) -> Plan | None:
 
 
 def _keep(plan: Plan, place: Path) -> None:
-    """For the node's other ranks; where it cannot be kept, each solves for itself."""
+    """Keep the plan for the node's other ranks; where it cannot be kept, each solves for itself."""
     try:
         with tempfile.NamedTemporaryFile("w", dir=place.parent, encoding="utf-8", delete=False) as part:
             part.write(plan.to_json())
@@ -90,7 +90,7 @@ def _keep(plan: Plan, place: Path) -> None:
 
 @contextmanager
 def _locked(place: Path) -> Iterator[None]:
-    """One process of the node at a time, where the file system has locks."""
+    """Lock a place: one process of the node at a time, where the file system has locks."""
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         lock = place.with_suffix(".lock").open("wb")

@@ -47,7 +47,10 @@ _TYPES: Mapping[str | None, Callable[[str], Any]] = {None: str, "str": str, "int
 
 
 def split(plan: Plan) -> tuple[dict[str, Any], list[str]]:
-    """Values by destination for `args_defaults`, and the words of all other options. Raises as megatron.groups."""
+    """Split options: values by destination for `args_defaults`, and the words of all others.
+
+    Raises as megatron.groups.
+    """
     table = flags.flags(megatron.version(plan)).flags
     values: dict[str, Any] = {}
     words: list[str] = []
@@ -64,7 +67,7 @@ def split(plan: Plan) -> tuple[dict[str, Any], list[str]]:
 
 
 def carried(flag: Flag) -> bool:
-    """Whether `args_defaults` reaches this option in any release."""
+    """Tell whether `args_defaults` reaches this option in any release."""
     return (
         flag.kind == "store"
         and flag.nargs is None

@@ -33,14 +33,17 @@ class Mismatch:
     curable: bool = False
 
 
-def mismatches(plan: Plan, found: Surroundings, entry: Entry) -> list[Mismatch]:
-    """All of them. Of what could not be found out nothing is said, but for the world size of more than one rank."""
-    return [*_ranks(plan, found), *_gpu(plan, found.gpu), *_versions(plan, found, entry)]
+def mismatches(plan: Plan, surroundings: Surroundings, entry: Entry) -> list[Mismatch]:
+    """List all mismatches.
+
+    Of what could not be found out nothing is said, but for the world size of more than one rank.
+    """
+    return [*_ranks(plan, surroundings), *_gpu(plan, surroundings.gpu), *_versions(plan, surroundings, entry)]
 
 
-def _ranks(plan: Plan, found: Surroundings) -> Iterator[Mismatch]:
+def _ranks(plan: Plan, surroundings: Surroundings) -> Iterator[Mismatch]:
     need = plan.best.parallel.world_size
-    if found.world_size is None:
+    if surroundings.world_size is None:
         if need > 1:
             yield Mismatch(
                 Problem(
@@ -50,62 +53,68 @@ def _ranks(plan: Plan, found: Surroundings) -> Iterator[Mismatch]:
                 )
             )
         return
-    if found.world_size != need:
+    if surroundings.world_size != need:
         yield Mismatch(
             Problem(
                 "the plan is for another number of ranks",
-                field=found.said_by,
-                got=str(found.world_size),
+                field=surroundings.said_by,
+                got=str(surroundings.world_size),
                 need=str(need),
-                hint=f'on_mismatch="replan", or symconfig replan PLAN.json --gpus {found.world_size}',
+                hint=f'on_mismatch="replan", or symconfig replan PLAN.json --gpus {surroundings.world_size}',
             ),
             curable=True,
         )
-    elif found.local_world_size is not None and found.local_world_size != nodes(plan).gpus:
+    elif surroundings.local_world_size is not None and surroundings.local_world_size != nodes(plan).gpus:
         yield Mismatch(
             Problem(
                 "the plan is for another number of ranks on a node",
                 field="LOCAL_WORLD_SIZE",
-                got=str(found.local_world_size),
+                got=str(surroundings.local_world_size),
                 need=str(nodes(plan).gpus),
                 hint="a cluster descriptor with as many GPUs per node",
             )
         )
 
 
-def _gpu(plan: Plan, found: Gpu | None) -> Iterator[Mismatch]:
-    """By the driver's name where the zoo knows it, else by memory and compute units: names differ between drivers."""
-    if found is None or found.product == plan.cluster.gpu.product:
+def _gpu(plan: Plan, here: Gpu | None) -> Iterator[Mismatch]:
+    """Yield a mismatch of the GPU, by the driver's name where the zoo knows it, else by memory and compute units.
+
+    Names differ between drivers.
+    """
+    if here is None or here.product == plan.cluster.gpu.product:
         return
     gpu = plan.cluster.gpu
-    known = next((name for name in zoo_clusters() if load_cluster(name).gpu.product == found.product), None)
-    less = found.memory_bytes < MEMORY_SHARE * gpu.memory_bytes.value
-    if known is None and not less and found.compute_units == gpu.compute_units:
+    known = next((name for name in zoo_clusters() if load_cluster(name).gpu.product == here.product), None)
+    less = here.memory_bytes < MEMORY_SHARE * gpu.memory_bytes.value
+    if known is None and not less and here.compute_units == gpu.compute_units:
         return
     yield Mismatch(
         Problem(
             "the plan is for another GPU",
             field="GPU",
-            got=f"{found.product} with {found.memory_bytes / GIB:.1f} GiB",
+            got=f"{here.product} with {here.memory_bytes / GIB:.1f} GiB",
             need=f"{gpu.product} with {gpu.memory_bytes.value / GIB:.1f} GiB",
             hint=f"symconfig plan --cluster {known or 'FILE.yaml'}",
         )
     )
 
 
-def _versions(plan: Plan, found: Surroundings, entry: Entry) -> Iterator[Mismatch]:
-    """Options of a framework change between minor releases; the range of a library beside it is that of the files."""
+def _versions(plan: Plan, surroundings: Surroundings, entry: Entry) -> Iterator[Mismatch]:
+    """Yield mismatches of versions: options change between a framework's minor releases.
+
+    A library's range is the files'.
+    """
     backend = entry.backend
-    yield from _release(plan, backend, found.versions.get(backend.name))
+    yield from _release(plan, backend, surroundings.versions.get(backend.name))
     for name in entry.beside:
-        version, need = found.versions.get(name), REQUIREMENTS[name].removeprefix(name)
+        version, need = surroundings.versions.get(name), REQUIREMENTS[name].removeprefix(name)
         least, below = (numbers(text.lstrip("<>=")) for text in need.split(","))
         if version is not None and not least <= numbers(version) < below:
             yield Mismatch(Problem("the plan's files are for other releases", field=name, got=version, need=need))
 
 
 def _release(plan: Plan, backend: Backend, installed: str | None) -> Iterator[Mismatch]:
-    """Where the plan is another framework's, the job may still say which release of this one it is for."""
+    """Yield a mismatch of the release; where the plan is another framework's, the job may still name this one's."""
     target, releases = plan.best.target, backend.releases
     curable = releases.asked_by is not None
     if installed is None or (target.backend != backend.name and not curable):

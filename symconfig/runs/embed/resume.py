@@ -13,8 +13,9 @@ from symconfig.runs.embed.mismatch import MismatchError
 
 
 def resumed(plan: Plan, fresh: Plan) -> Loadable:
-    """What becomes of the checkpoint that the job of `plan` loads in a run of `fresh`; where there is none yet, of one
-    that `plan` would save.
+    """Judge the checkpoint that the job of `plan` loads in a run of `fresh`.
+
+    Without one yet, one that `plan` would save.
 
     Raises MismatchError where it does not load as it lies with the options that are on the command line, so that no run
     starts from nothing because its cluster is another one; InputError where it is damaged.
@@ -30,15 +31,15 @@ def resumed(plan: Plan, fresh: Plan) -> Loadable:
 
 
 def _with_what_is_given(loads: Loadable) -> bool:
-    """Whether nothing is to be done first, and the script was started with every option that loading needs."""
+    """Tell whether nothing is to be done first, and the script was started with every option that loading needs."""
     options = loads.options("new")
-    told = all(step.run == "new" and step.kind == "options" for step in loads.how) and set(options) <= set(sys.argv)
-    return told and loads.loads and (loads.verdict.unconverted or bool(options))
+    complete = all(step.run == "new" and step.kind == "options" for step in loads.how) and set(options) <= set(sys.argv)
+    return complete and loads.loads and (loads.verdict.unconverted or bool(options))
 
 
 def _problem(folder: Path, loads: Loadable, fresh: Plan) -> Problem:
     job, options = fresh.job, shlex.join(loads.options("new"))
-    again = shlex.join(
+    command = shlex.join(
         [
             "symconfig",
             "replan",
@@ -58,5 +59,5 @@ def _problem(folder: Path, loads: Loadable, fresh: Plan) -> Problem:
         + (f"; {loads.reasons[0].text}" if loads.reasons else ""),
         file=str(folder),
         field="training.load",
-        hint=f"{first}{again}, which says what loads and how",
+        hint=f"{first}{command}, which says what loads and how",
     )

@@ -29,7 +29,7 @@ def started(
     on_mismatch: OnMismatch = "fail",
     cuda: bool = True,
 ) -> Plan:
-    """The plan that this process shall train. plan: itself, its file, or the folder that holds it. entry: the
+    """Return the plan that this process shall train. plan: itself, its file, or the folder that holds it. entry: the
     module that the script imports.
 
     on_mismatch: what is done where the number of ranks, the GPU or a release is not the plan's. fail: MismatchError
@@ -47,11 +47,11 @@ def started(
     ready = loaded(plan)
     if on_mismatch == "ignore":
         return ready
-    found = look(world_size, cuda)
-    wrong = mismatches(ready, found, ENTRIES[entry])
+    surroundings = look(world_size, cuda)
+    wrong = mismatches(ready, surroundings, ENTRIES[entry])
     if on_mismatch == "replan" and any(each.curable for each in wrong):
-        ready = _cured(ready, found)
-        wrong = mismatches(ready, found, ENTRIES[entry])
+        ready = _cured(ready, surroundings)
+        wrong = mismatches(ready, surroundings, ENTRIES[entry])
     if wrong and on_mismatch == "warn":
         for each in wrong if rank() == 0 else ():
             _log.warning("%s", each.problem)
@@ -60,13 +60,13 @@ def started(
     return ready
 
 
-def _cured(plan: Plan, found: Surroundings) -> Plan:
-    """Solved again, and rank 0 says so: it is another plan than the one that was written down.
+def _cured(plan: Plan, surroundings: Surroundings) -> Plan:
+    """Solve again, and let rank 0 report it: it is another plan than the one that was written down.
 
     Raises MismatchError where the run cannot go on from its checkpoint.
     """
     start = time.perf_counter()
-    fresh = solved_again(plan, found)
+    fresh = solved_again(plan, surroundings)
     loads = resumed(plan, fresh)
     if rank() == 0:
         before, after = plan.best, fresh.best
@@ -90,7 +90,7 @@ def _cured(plan: Plan, found: Surroundings) -> Plan:
 
 
 def command(plan: Plan, fresh: Plan) -> str:
-    """What makes the same plan of that one, for a person."""
+    """Return the command that makes the same plan of that one, for a person."""
     words = ["symconfig replan PLAN.json", f"--gpus {fresh.best.parallel.world_size}"]
     if fresh.job.megatron_version != plan.job.megatron_version:
         words.append(f"--megatron-version {fresh.job.megatron_version}")

@@ -29,7 +29,7 @@ DISTRIBUTIONS = {each.name: each.distribution for each in BACKENDS.values()} | {
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """As torch describes it. compute_units: streaming multiprocessors, or AMD's compute units."""
+    """A GPU as torch describes it. compute_units: streaming multiprocessors, or AMD's compute units."""
 
     product: str
     memory_bytes: int
@@ -51,8 +51,9 @@ class Surroundings:
 
 
 def look(world_size: int | None = None, cuda: bool = True) -> Surroundings:
-    """What can be found out now. world_size: known better by the caller. cuda: whether torch may start it to tell of
-    the GPU, after which CUDA no longer reads its environment variables. Raises InputError for what is no count.
+    """Look at the surroundings of this process. world_size: known better by the caller. cuda: whether torch may start
+    it to tell of the GPU, after which CUDA no longer reads its environment variables. Raises InputError for what is
+    no count.
     """
     size, said_by = _world_size(world_size)
     local = _whole(LOCAL_WORLD_SIZE)
@@ -60,7 +61,7 @@ def look(world_size: int | None = None, cuda: bool = True) -> Surroundings:
 
 
 def rank() -> int:
-    """Of this process among all; 0 where no launcher says it."""
+    """Return the rank of this process among all; 0 where no launcher sets it."""
     return (_whole(RANK, least=0) or (0, ""))[0]
 
 
@@ -76,7 +77,7 @@ def _world_size(given: int | None) -> tuple[int | None, str]:
 
 
 def _whole(names: tuple[str, ...], least: int = 1) -> tuple[int, str] | None:
-    """The first of these environment variables that is set, and its name."""
+    """Return the first of these environment variables that is set, and its name."""
     for name in names:
         text = os.environ.get(name, "").strip()
         if text:
@@ -87,23 +88,23 @@ def _whole(names: tuple[str, ...], least: int = 1) -> tuple[int, str] | None:
 
 
 def _gpu() -> Gpu | None:
-    """The GPU of this rank; None where torch is not imported or has none. Starts CUDA in this process."""
+    """Return the GPU of this rank; None where torch is not imported or has none. Starts CUDA in this process."""
     torch: Any = sys.modules.get("torch")
     if torch is None or not hasattr(torch, "cuda") or not torch.cuda.is_available():
         return None
     local = (_whole(LOCAL_RANK, least=0) or (0, ""))[0]
-    found = torch.cuda.get_device_properties(local if local < torch.cuda.device_count() else 0)
-    return Gpu(str(found.name), int(found.total_memory), int(found.multi_processor_count))
+    properties = torch.cuda.get_device_properties(local if local < torch.cuda.device_count() else 0)
+    return Gpu(str(properties.name), int(properties.total_memory), int(properties.multi_processor_count))
 
 
 def _versions() -> dict[str, str]:
-    found = {}
+    versions = {}
     for name, distribution in DISTRIBUTIONS.items():
         try:
-            found[name] = metadata.version(distribution)
+            versions[name] = metadata.version(distribution)
         except metadata.PackageNotFoundError:
             continue
     from symconfig.verify.megatron_source import installed_core
 
     core = installed_core()  # also of a checkout on the path, which has no metadata and comes first
-    return {**found, "megatron": core.version} if core is not None else found
+    return {**versions, "megatron": core.version} if core is not None else versions

@@ -22,17 +22,20 @@ _OPTION = re.compile(r"(--[^=]+|[a-z_]+(?:\.\w+)+(?==))")  # --lr, or Hydra's op
 
 @cache
 def targets() -> dict[str, Callable[[Plan], Sequence[str]]]:
-    """The targets whose program takes its configuration as words: their modules have `words(plan)`."""
-    found: dict[str, Callable[[Plan], Sequence[str]]] = {}
+    """Return the targets whose program takes its configuration as words: their modules have `words(plan)`."""
+    modules: dict[str, Callable[[Plan], Sequence[str]]] = {}
     for info in pkgutil.iter_modules(render.__path__):
         module: Any = importlib.import_module(f"{render.__name__}.{info.name}")
         if callable(getattr(module, "words", None)) and isinstance(getattr(module, "NAME", None), str):
-            found[module.NAME] = module.words
-    return dict(sorted(found.items()))
+            modules[module.NAME] = module.words
+    return dict(sorted(modules.items()))
 
 
 def words(plan: Plan, target: str) -> list[str]:
-    """What the program of the target is given. Raises InputError for a target that has none, and as its rendering."""
+    """Return the words for the program of the target.
+
+    Raises InputError for a target that has none, and as its rendering.
+    """
     if target not in targets():
         raise InputError(
             Problem(
@@ -42,10 +45,10 @@ def words(plan: Plan, target: str) -> list[str]:
     return list(targets()[target](plan))
 
 
-def unsafe(found: Sequence[str]) -> Iterator[Problem]:
-    """The words that unquoted `$(…)` would break up, drop, or replace by names of files, each with its option."""
+def unsafe(words: Sequence[str]) -> Iterator[Problem]:
+    """Yield the words that unquoted `$(…)` would break up, drop, or replace by names of files, each with its option."""
     option = "the first word"
-    for word in found:
+    for word in words:
         if named := _OPTION.match(word):
             option = named[0]
         if what := _changed(word):

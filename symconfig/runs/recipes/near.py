@@ -20,14 +20,16 @@ NOT_PRICED = "has no price in the model"
 
 
 def near_recipe(plan: Plan) -> NearRecipe | None:
-    """Return the nearest recipe with the price of each difference; None where there is none of this kind of model and
-    GPU."""
-    found = min(
+    """Return the nearest recipe with the price of each difference.
+
+    None where there is none of this kind of model and GPU.
+    """
+    nearest = min(
         ((_distance(plan, file, recipe), recipe.id, file, recipe) for file, recipe in alike(plan.model, plan.cluster)),
         key=lambda one: one[:2],
         default=None,
     )
-    return None if found is None else compared(plan, found[2], found[3])
+    return None if nearest is None else compared(plan, nearest[2], nearest[3])
 
 
 def compared(plan: Plan, file: RecipeFile, recipe: Recipe) -> NearRecipe:
@@ -70,8 +72,8 @@ def _loss(plan: Plan, own_s: float, recipe: Recipe, taken: tuple[Choice, ...]) -
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Something that a recipe and a plan may have otherwise. value: of a candidate; wanted: of a recipe, None where it
-    does not say; put: the candidate with the recipe's value. of_precision: it goes with the recipe's precision."""
+    """A choice that a recipe and a plan may differ in. value: of a candidate; wanted: of a recipe, None where it does
+    not say; put: the candidate with the recipe's value. of_precision: it goes with the recipe's precision."""
 
     field: str
     value: Callable[[Candidate], Any]
@@ -124,7 +126,7 @@ def _overlap(field: str, name: str, wanted: Callable[[Recipe], Any]) -> Choice:
 
 
 def _even(candidate: Candidate) -> Candidate:
-    """The candidate with its layers dealt out anew: equally, or with the ends as layers where only that goes."""
+    """Deal the candidate's layers out anew: equally, or with the ends as layers where only that goes."""
     chunks = candidate.parallel.pp * candidate.parallel.vpp
     total = sum(letters(chunk).count("t") for stage in candidate.stages for chunk in stage.chunks)
     ends = total % chunks > 0 and (total + 2) % chunks == 0
@@ -143,28 +145,28 @@ def _with_micro(candidate: Candidate, micro: int) -> Candidate:
     return replace(candidate, batch=replace(candidate.batch, micro=micro))
 
 
-def _with_recompute(candidate: Candidate, said: str) -> Candidate:
-    granularity, *rest = said.split(":")
+def _with_recompute(candidate: Candidate, stated: str) -> Candidate:
+    granularity, *rest = stated.split(":")
     modules = tuple(rest[0].split(",")) if granularity == "selective" and rest else ()
-    found = Recompute("none") if granularity == "none" else Recompute("selective", modules)
+    recompute = Recompute("none") if granularity == "none" else Recompute("selective", modules)
     if granularity == "full":
         method, *layers = rest or ["uniform"]
-        found = Recompute("full", (), "block" if method == "block" else "uniform", int(layers[0]) if layers else 1)
-    return replace(candidate, options=replace(candidate.options, recompute=found))
+        recompute = Recompute("full", (), "block" if method == "block" else "uniform", int(layers[0]) if layers else 1)
+    return replace(candidate, options=replace(candidate.options, recompute=recompute))
 
 
 def _recompute_words(options: Options) -> str:
-    again = options.recompute
-    if again.granularity == "selective":
-        return f"selective:{','.join(sorted(again.modules))}" if again.modules else "none"
-    return f"full:block:{again.num_layers}" if again.method == "block" else again.granularity
+    recompute = options.recompute
+    if recompute.granularity == "selective":
+        return f"selective:{','.join(sorted(recompute.modules))}" if recompute.modules else "none"
+    return f"full:block:{recompute.num_layers}" if recompute.method == "block" else recompute.granularity
 
 
 def _recompute_of(recipe: Recipe) -> str | None:
-    said = recipe.layout.recompute
-    if said is None or not said.startswith("selective:"):
-        return said
-    return f"selective:{','.join(sorted(said.partition(':')[2].split(',')))}"
+    stated = recipe.layout.recompute
+    if stated is None or not stated.startswith("selective:"):
+        return stated
+    return f"selective:{','.join(sorted(stated.partition(':')[2].split(',')))}"
 
 
 def _with_stages(candidate: Candidate, stages: str) -> Candidate:
@@ -237,10 +239,10 @@ CHOICES: tuple[Choice, ...] = (
 def _distance(plan: Plan, file: RecipeFile, recipe: Recipe) -> float:
     """Return how far the job of a recipe is from that of a plan."""
     job, best = recipe.job, plan.best
-    found = 0.0 if file.model == plan.model.name else PER_DOUBLED_MODEL * doublings(plan.model, file.model)
-    found += abs(log2(job.gpus / best.parallel.world_size)) + abs(log2(job.seq_length / best.batch.seq_length))
-    found += PER_DOUBLED_BATCH * abs(log2(job.global_batch_size / best.batch.global_))
-    found += OTHER_CLUSTER * (job.cluster != plan.cluster.name) + OTHER_PRECISION * (
+    distance = 0.0 if file.model == plan.model.name else PER_DOUBLED_MODEL * doublings(plan.model, file.model)
+    distance += abs(log2(job.gpus / best.parallel.world_size)) + abs(log2(job.seq_length / best.batch.seq_length))
+    distance += PER_DOUBLED_BATCH * abs(log2(job.global_batch_size / best.batch.global_))
+    distance += OTHER_CLUSTER * (job.cluster != plan.cluster.name) + OTHER_PRECISION * (
         job.precision != best.options.precision
     )
-    return found + NOT_TUNED * (recipe.kind != "performance") + OTHER_TASK * (job.task != plan.job.task)
+    return distance + NOT_TUNED * (recipe.kind != "performance") + OTHER_TASK * (job.task != plan.job.task)

@@ -35,8 +35,8 @@ Progress = Callable[[str, float], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Again:
-    """What is asked for: the inputs of the new plan, and how near the old one it must stay.
+class Wishes:
+    """The inputs of the new plan, and how near the old one it must stay.
 
     keep: names of pins whose old values stay. step: iterations that the run has done; None: as its checkpoint or the
     old plan says. edited: parts of the old plan's inputs that are not what its answer was found for.
@@ -53,32 +53,35 @@ class Again:
     edited: tuple[str, ...] = ()
 
 
-def replanned(old: Plan, again: Again, progress: Progress | None = None) -> Replan:
-    """Raises InputError for what can never run, InfeasibleError when nothing fits, or nothing that is kept does."""
-    asked, (schedule, doubts) = again, _schedule(old, again)
-    again = replace(again, job=again.job.model_copy(update={"training": schedule.training}))
-    free = _solved(again, {}, progress)
+def replanned(old: Plan, wishes: Wishes, progress: Progress | None = None) -> Replan:
+    """Plan again.
+
+    Raises InputError for what can never run, InfeasibleError when nothing fits, or nothing that is kept does.
+    """
+    wanted, (schedule, doubts) = wishes, _schedule(old, wishes)
+    wishes = replace(wishes, job=wishes.job.model_copy(update={"training": schedule.training}))
+    free = _solved(wishes, {}, progress)
     kept, new = None, free
-    if again.keep:
-        pins = keep.pins(old.best, again.keep)
-        new = _keeping(again, pins, free, progress)
+    if wishes.keep:
+        pins = keep.pins(old.best, wishes.keep)
+        new = _keeping(wishes, pins, free, progress)
         kept = Kept(pins, free, new.best.predicted.step_s - free.best.predicted.step_s)
-    loads = _loadable(old, new, again.checkpoint)
-    schedule = _as_loaded(schedule, loads, old, asked)
+    loads = _loadable(old, new, wishes.checkpoint)
+    schedule = _as_loaded(schedule, loads, old, wanted)
     schedule = replace(schedule, notes=(*schedule.notes, *(doubts if schedule.step else ())))
     new = replace(new, job=new.job.model_copy(update={"training": schedule.training}), history=schedule.history)
-    near = (
+    nearest_plan = (
         None
         if kept is not None
         else nearest(
             old,
             new,
             loads,
-            lambda pins: _solved(replace(again, top=1), pins, progress),
-            lambda plan: _loadable(old, plan, again.checkpoint),
+            lambda pins: _solved(replace(wishes, top=1), pins, progress),
+            lambda plan: _loadable(old, plan, wishes.checkpoint),
         )
     )
-    drift = None if again.edited else _drift(old)
+    drift = None if wishes.edited else _drift(old)
     return Replan(
         old=old,
         new=new,
@@ -86,64 +89,64 @@ def replanned(old: Plan, again: Again, progress: Progress | None = None) -> Repl
         drift=drift,
         changes=changed(old, new),
         kept=kept,
-        near=near,
+        near_plan=nearest_plan,
         schedule=schedule,
         checkpoint=loads,
         files=_files(old, new),
-        edited=again.edited,
+        edited=wishes.edited,
     )
 
 
-def _schedule(old: Plan, again: Again) -> tuple[Schedule, tuple[str, ...]]:
-    """Where the run goes on at the step that is asked for, or at its checkpoint's; and in what that says otherwise."""
+def _schedule(old: Plan, wishes: Wishes) -> tuple[Schedule, tuple[str, ...]]:
+    """Return where the run goes on, at the wanted step or at its checkpoint's, and the contradictions."""
     try:
-        run, doubts = _reached(old, again)
-        return _scheduled(old, again, run), doubts
+        run, doubts = _reached(old, wishes)
+        return _scheduled(old, wishes, run), doubts
     except InputError as error:
-        if again.step is not None or again.checkpoint is None:
+        if wishes.step is not None or wishes.checkpoint is None:
             raise
-        folder = str(again.checkpoint.folder)
+        folder = str(wishes.checkpoint.folder)
         raise InputError(
             [replace(problem, file=folder, field=None, what=f"its step {problem.what}") for problem in error.problems]
         ) from None
 
 
-def _reached(old: Plan, again: Again) -> tuple[History, tuple[str, ...]]:
-    """What the run has done by then, as the plan's history counts, or as the checkpoint says.
+def _reached(old: Plan, wishes: Wishes) -> tuple[History, tuple[str, ...]]:
+    """Return what the run has done by then, as the plan's history counts, or as the checkpoint says.
 
     With it a sentence where they differ. Raises InputError for a step before the plan's own, or not the checkpoint's.
     """
-    saved, batch, length = again.checkpoint, old.best.batch.global_, old.best.batch.seq_length
-    if saved is not None and saved.iteration is not None and again.step not in (None, saved.iteration):
+    saved, batch, length = wishes.checkpoint, old.best.batch.global_, old.best.batch.seq_length
+    if saved is not None and saved.iteration is not None and wishes.step not in (None, saved.iteration):
         raise InputError(
             Problem(
                 "is not where the checkpoint is, at which a run that loads it goes on",
                 field="at_step",
-                got=str(again.step),
+                got=str(wishes.step),
                 need=f"{saved.iteration}, as {saved.data} says, or nothing",
                 hint="--checkpoint with the folder of that step",
             )
         )
-    step = again.step if saved is None or again.step is not None else saved.iteration
-    said = saved.says.get("consumed_train_samples", saved.says.get("sequences")) if saved is not None else None
-    if not isinstance(said, int) or not step:
+    step = wishes.step if saved is None or wishes.step is not None else saved.iteration
+    sequences = saved.says.get("consumed_train_samples", saved.says.get("sequences")) if saved is not None else None
+    if not isinstance(sequences, int) or not step:
         return old.history.until(step, batch, length), ()
     if not target_of(old.model, old.job).counts.renumbers:
         run = counted = old.history.until(step, batch, length)
-        apart = said != counted.sequences
+        apart = sequences != counted.sequences
     else:  # train.py numbers steps by sequences: those of the plan before this one have other numbers
-        run, counted = old.history.until(said // batch, batch, length), History().until(step, batch, length)
+        run, counted = old.history.until(sequences // batch, batch, length), History().until(step, batch, length)
         apart = run.step not in (step, old.history.step)
-    doubt = f"the checkpoint has seen {count(said)} sequences, and {counted} are {count(counted.sequences)}"
-    return run.seen(said), (f"{doubt}: its own number counts",) if apart else ()
+    doubt = f"the checkpoint has seen {count(sequences)} sequences, and {counted} are {count(counted.sequences)}"
+    return run.seen(sequences), (f"{doubt}: its own number counts",) if apart else ()
 
 
-def _scheduled(old: Plan, again: Again, run: History, anew: bool = False, past: History | None = None) -> Schedule:
-    """In tokens as it was; with another length of sequences than the old job's where one is asked for."""
-    job = again.job
-    known = filled(again.model, again.cluster, job)
+def _scheduled(old: Plan, wishes: Wishes, run: History, anew: bool = False, past: History | None = None) -> Schedule:
+    """Schedule in tokens as it was; with another length of sequences than the old job's where one is wanted."""
+    job = wishes.job
+    known = filled(wishes.model, wishes.cluster, job)
     assert known.seq_length is not None
-    counts = target_of(again.model, job).counts
+    counts = target_of(wishes.model, job).counts
     return scheduled(
         WholeTraining.of(known.training),
         old.best.batch,
@@ -151,61 +154,69 @@ def _scheduled(old: Plan, again: Again, run: History, anew: bool = False, past: 
         seq_length=known.seq_length,
         counting=counts,
         run=run,
-        mode=again.mode,
+        mode=wishes.mode,
         anew=anew,
         past=past or History(),
     )
 
 
-def _as_loaded(schedule: Schedule, loads: Loadable, old: Plan, again: Again) -> Schedule:
-    """The schedule of what the checkpoint leaves of the run: where nothing of its place loads, that of a whole run."""
+def _as_loaded(schedule: Schedule, loads: Loadable, old: Plan, wishes: Wishes) -> Schedule:
+    """Return the schedule of what the checkpoint leaves of the run.
+
+    Where nothing of its place loads, that of a whole run.
+    """
     lost = table().lost
     if not schedule.step or (loads.loads and not {lost["iteration"], lost["schedule"]} & set(loads.lost)):
         return schedule
     if not loads.loads or lost["iteration"] in loads.lost:
-        return replace(_scheduled(old, again, History(exact=old.history.exact), past=old.history), lost=schedule.step)
-    return _scheduled(old, again, schedule.run, anew=True)
+        return replace(_scheduled(old, wishes, History(exact=old.history.exact), past=old.history), lost=schedule.step)
+    return _scheduled(old, wishes, schedule.run, anew=True)
 
 
 def _loadable(old: Plan, new: Plan, saved: Checkpoint | None) -> Loadable:
     return loadable(old, new) if saved is None else of_folder(saved, new, old)
 
 
-def _solved(again: Again, pins: Mapping[str, str], progress: Progress | None) -> Plan:
-    job = again.job.model_copy(update={"pins": {**again.job.pins, **pins}}) if pins else again.job
-    return best_plan(again.model, again.cluster, job, top=again.top, progress=progress)
+def _solved(wishes: Wishes, pins: Mapping[str, str], progress: Progress | None) -> Plan:
+    job = wishes.job.model_copy(update={"pins": {**wishes.job.pins, **pins}}) if pins else wishes.job
+    return best_plan(wishes.model, wishes.cluster, job, top=wishes.top, progress=progress)
 
 
-def _keeping(again: Again, pins: Mapping[str, str], free: Plan, progress: Progress | None) -> Plan:
-    """The best plan with these pins. Raises InfeasibleError that names those which leave none, and the free plan."""
+def _keeping(wishes: Wishes, pins: Mapping[str, str], free: Plan, progress: Progress | None) -> Plan:
+    """Find the best plan with these pins.
+
+    Raises InfeasibleError that names those which leave none, and the free plan.
+    """
     try:
-        return _solved(again, pins, progress)
+        return _solved(wishes, pins, progress)
     except SymconfigError as error:
-        sets = keep.binding(again.model, again.cluster, free.job, pins)
-        said = " or ".join(" with ".join(f"{name}={pins[name]}" for name in names) for names in sets)
-        what = f"no plan keeps {said or 'all of it'}: {str(error.problems[0]).rstrip('.')}"
+        sets = keep.binding(wishes.model, wishes.cluster, free.job, pins)
+        choices = " or ".join(" with ".join(f"{name}={pins[name]}" for name in names) for names in sets)
+        what = f"no plan keeps {choices or 'all of it'}: {str(error.problems[0]).rstrip('.')}"
         rest = [name for name in pins if all(name not in names for names in sets)]
         other = f"--keep {','.join(rest)}, or " if rest else ""
         hint = f"{other}without --keep the best plan is {degrees(free.best)}, {free.best.predicted.step_s:.3f} s a step"
-        raise InfeasibleError(Problem(what, field="keep", got=",".join(again.keep), hint=hint)) from None
+        raise InfeasibleError(Problem(what, field="keep", got=",".join(wishes.keep), hint=hint)) from None
 
 
 def _drift(old: Plan) -> Drift | None:
-    """The old plan as it is predicted now; what cannot be traced back says nothing."""
-    said = old.best.predicted
+    """Return the old plan as it is predicted now; what cannot be traced back gives None."""
+    recorded = old.best.predicted
     try:
         with retraced("the old plan"):
-            found = restore(old, old.best)
-            now = predicted(found, detail(found), old.cluster)
+            point = restore(old, old.best)
+            now = predicted(point, detail(point), old.cluster)
     except InputError:
         return None
-    if isclose(now.step_s, said.step_s, rel_tol=1e-6) and isclose(now.device_bytes, said.device_bytes, rel_tol=1e-6):
+    if isclose(now.step_s, recorded.step_s, rel_tol=1e-6) and isclose(
+        now.device_bytes, recorded.device_bytes, rel_tol=1e-6
+    ):
         return None
-    return Drift(said.step_s, now.step_s, said.device_bytes, now.device_bytes)
+    return Drift(recorded.step_s, now.step_s, recorded.device_bytes, now.device_bytes)
 
 
 def _files(old: Plan, new: Plan) -> tuple[str, ...] | None:
-    """Names of rendered files that are not the same; None for plans of two targets, or one that has no files."""
+    """Name rendered files that are not the same; None for plans of two targets, or one that has no files."""
     target = own_target(new)
     if own_target(old) != target:
         return None

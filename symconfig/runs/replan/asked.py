@@ -13,54 +13,57 @@ from symconfig.plans.plan import Plan
 _SECTIONS = ("pins", "limits", "training", "lora", "images")  # of which single names are asked for anew
 
 
-def revised(old: Plan, asked: Mapping[str, Any], released: Sequence[str] = ()) -> dict[str, Any]:
-    """The fields of the new job as plain data: what `asked` names, and the rest as it was.
+def revised(old: Plan, wishes: Mapping[str, Any], released: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the fields of the new job as plain data: what `wishes` names, and the rest as it was.
 
     released: pins of the old job that are free now. A default that was resolved from the old model or cluster, and not
     asked for, is resolved again where another one is asked for: an adapter's task, the precision of a GPU without bf16.
     """
     fields = old.job.model_dump(mode="json", by_alias=True, exclude_none=True)
-    for name in _resolved(old, asked):
+    for name in _resolved(old, wishes):
         fields.pop(name, None)
-    fields["training"] = _training(old, asked)
+    fields["training"] = _training(old, wishes)
     merged = {
-        name: {**fields.get(name, {}), **asked[name]} for name in _SECTIONS if isinstance(asked.get(name), Mapping)
+        name: {**fields.get(name, {}), **wishes[name]} for name in _SECTIONS if isinstance(wishes.get(name), Mapping)
     }
     if old.search.fewest:
         fields["gpus"] = "auto"
-    fields |= {**asked, **merged}
+    fields |= {**wishes, **merged}
     if isinstance(fields["pins"], dict):
         fields["pins"] = {name: value for name, value in fields["pins"].items() if name not in released}
     return fields
 
 
-def _training(old: Plan, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """The old training without what is derived anew: rates are by task and size. What is asked for was not derived."""
+def _training(old: Plan, wishes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the old training without what is derived anew: rates are by task and size.
+
+    What is asked for was not derived.
+    """
     data = old.job.training.model_dump(mode="json", exclude_none=True)
-    derived, given = data.pop("derived"), asked.get("training")
-    if asked.keys() & {"model", "task"}:
+    derived, given = data.pop("derived"), wishes.get("training")
+    if wishes.keys() & {"model", "task"}:
         return {name: value for name, value in data.items() if name not in derived}
     left = [name for name in derived if not isinstance(given, Mapping) or name not in given]
     return {**data, **({"derived": left} if left else {})}
 
 
-def _resolved(old: Plan, asked: Mapping[str, Any]) -> list[str]:
-    """Fields of the old job whose values were defaults of what is another one now."""
+def _resolved(old: Plan, wishes: Mapping[str, Any]) -> list[str]:
+    """Name fields of the old job whose values were defaults of what is another one now."""
     adapter = old.model.adapter is not None
     usual: dict[str, Any] = {}
-    if "model" in asked:
+    if "model" in wishes:
         usual["backend"] = usual_backend(adapter).name
         if old.job.lora is None:  # else the adapters were the job's, and lie over the other model, too
             usual["task"] = "lora" if adapter else "pretrain"
-    if "target" in asked:
+    if "target" in wishes:
         usual["backend"] = old.job.backend  # the target's own
-    if "cluster" in asked:
+    if "cluster" in wishes:
         usual["precision"] = "bf16" if old.cluster.gpu.peak_flops.bf16 is not None else "fp16"
     return [name for name, value in usual.items() if getattr(old.job, name) == value]
 
 
 def inputs(plan: Plan) -> dict[str, Any]:
-    """What a plan was made from, without its schedule, in the order in which it is asked for.
+    """Return what a plan was made from, without its schedule, in the order of the job.
 
     What its answer says, too, is taken from there: the job of a plan that was edited asks for something else.
     """
@@ -79,7 +82,7 @@ def inputs(plan: Plan) -> dict[str, Any]:
 
 
 def _named(descriptor: Any) -> dict[str, Any]:
-    """A descriptor without what names and documents it only; a cluster's levels by their names."""
+    """Return a descriptor without what names and documents it only; a cluster's levels by their names."""
     data: dict[str, Any] = descriptor.model_dump(mode="json", by_alias=True, exclude_none=True)
     if isinstance(descriptor, ClusterDescriptor):
         data["levels"] = {level["name"]: level for level in data["levels"]}
@@ -87,13 +90,13 @@ def _named(descriptor: Any) -> dict[str, Any]:
 
 
 def _stated(value: Any) -> Any:
-    """A field without the sources of its numbers."""
+    """Return a field without the sources of its numbers."""
     if not isinstance(value, dict):
         return value
     return {name: _stated(item) for name, item in value.items() if not (name == "source" and "value" in value)}
 
 
 def training(job: Job) -> dict[str, Any]:
-    """The schedule as plain data."""
+    """Return the schedule as plain data."""
     data: dict[str, Any] = job.training.model_dump(mode="json", by_alias=True, exclude={"derived"})
     return data

@@ -31,7 +31,7 @@ from symconfig.units import GIB
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a configuration is under a plan's inputs.
+    """The verdict on a configuration under a plan's inputs.
 
     refused: why it cannot run at all, as a sentence without its end; then the numbers are 0. over_bytes: by how much
     the fullest GPU is too full; host_over_bytes: the same of the host memory that may be pinned for each GPU.
@@ -50,7 +50,7 @@ class Verdict:
         return not self.refused and self.over_bytes <= 0 and self.host_over_bytes <= 0
 
     def __str__(self) -> str:
-        """After the name of the choice: `takes 2.1 % longer`."""
+        """Write the verdict after the name of the choice: `takes 2.1 % longer`."""
         if self.refused:
             return f"cannot run: {self.refused}"
         if self.over_bytes > 0:
@@ -64,12 +64,12 @@ class Verdict:
 
 
 def carried(candidate: Candidate, plan: Plan) -> Configuration:
-    """A candidate as it would be with the GPUs, batch, sequences and framework of `plan`.
+    """Return a candidate as it would be with the GPUs, batch, sequences and framework of `plan`.
 
     Data parallelism takes the GPUs that the other degrees leave; a model without experts has none to divide.
     """
-    asked = plan.job
-    precision = candidate.options.precision if asked.precision == "auto" else plan.best.options.precision
+    job = plan.job
+    precision = candidate.options.precision if job.precision == "auto" else plan.best.options.precision
     extras = Extras.planned(candidate)
     if precision not in GATHERED_FORMATS:
         extras = replace(extras, fp8_param_gather=False)
@@ -83,7 +83,7 @@ def carried(candidate: Candidate, plan: Plan) -> Configuration:
         precision=precision,
         backend=plan.best.target.backend,
         version=plan.best.target.version,
-        packing=asked.packing,
+        packing=job.packing,
         modules=frozenset(c.modules & known),
     )
     p = c.degrees
@@ -94,33 +94,33 @@ def carried(candidate: Candidate, plan: Plan) -> Configuration:
 
 def candidate(plan: Plan, c: Configuration) -> Candidate:
     """Predict a configuration that runs under the plan's inputs."""
-    found = as_found(plan.model, plan.cluster, c)
+    point = as_found(plan.model, plan.cluster, c)
     wanted = _request(plan, c.precision, Extras.of(c.framework))
-    return candidates.detail(replace(found, request=wanted), plan.cluster, plan.job, best=True)
+    return candidates.detail(replace(point, request=wanted), plan.cluster, plan.job, best=True)
 
 
 def judged(plan: Plan, c: Configuration) -> Verdict:
-    """The configuration under the plan's inputs, by the functions that the search uses."""
+    """Judge the configuration under the plan's inputs, by the functions that the search uses."""
     wanted = _request(plan, c.precision, Extras.of(c.framework))
     if refused := _undivided(plan, c) or _unknown(wanted, c):
         return Verdict(refused)
     try:
-        found = as_found(plan.model, plan.cluster, c)
+        point = as_found(plan.model, plan.cluster, c)
     except InputError as error:
         return Verdict(str(error.problems[0]).rstrip("."))
-    found = replace(found, request=wanted)
-    if refused := _refused(found) or _untold(plan, found):
+    point = replace(point, request=wanted)
+    if refused := _refused(point) or _untold(plan, point):
         return Verdict(refused)
-    parts = detail(found)
-    used, step_s = device_bytes(max(parts.peaks), found.machine, wanted.framework), refined_s(found, parts)
+    parts = detail(point)
+    used, step_s = device_bytes(max(parts.peaks), point.machine, wanted.framework), refined_s(point, parts)
     pinned = float(np.ravel(host_bytes(parts.sums, parts.points, parts.setting))[0])
-    room = HOST_SHARE * found.machine.host_memory_bytes_per_gpu
+    room = HOST_SHARE * point.machine.host_memory_bytes_per_gpu
     best_s = plan.best.predicted.step_s
     return Verdict("", step_s, step_s / best_s - 1, used, used - plan.usable_bytes, pinned - room)
 
 
 def _request(plan: Plan, precision: Precision, extras: Extras) -> Request:
-    """What the search was asked for, before its pins, with the options that its framework has of these."""
+    """Return the search's request before its pins, with the options that its framework has of these."""
     plain = request(plan.model, plan.cluster, plan.job, precision, parse({}))
     return switched_on(plain, extras, plan.cluster.gpu.architecture)
 
@@ -132,9 +132,9 @@ def _undivided(plan: Plan, c: Configuration) -> str:
     return "" if gpus % inner == 0 else f"tp {p.tp} x pp {p.pp} x cp {p.cp} = {inner} does not divide {gpus} GPUs"
 
 
-def _unknown(asked: Request, c: Configuration) -> str:
-    """What the target has not at any degree."""
-    limits, name = asked.limits, f"{asked.framework.name} {asked.version}"
+def _unknown(request: Request, c: Configuration) -> str:
+    """Say what the target has not at any degree."""
+    limits, name = request.limits, f"{request.framework.name} {request.version}"
     if lacks := limits.lacking():
         return lacks[0].rule
     if c.degrees.pp > 1 and not limits.pipeline:
@@ -147,16 +147,16 @@ def _unknown(asked: Request, c: Configuration) -> str:
     return ""
 
 
-def _untold(plan: Plan, found: Found) -> str:
-    """What the job's target cannot be told of it; its framework's own refusals are known by now."""
+def _untold(plan: Plan, point: Found) -> str:
+    """Say what the job's target cannot express; its framework's own refusals are known by now."""
     if plan.job.target is None:
         return ""
-    other = replace(plan, best=candidates.detail(found, plan.cluster, plan.job))
+    other = replace(plan, best=candidates.detail(point, plan.cluster, plan.job))
     problems = untold(target_of(plan.model, plan.job), other)
     return "; ".join(problem.what for problem in problems)
 
 
-def _refused(found: Found) -> str:
+def _refused(candidate: Found) -> str:
     """Say the first of the target's constraints that these degrees fail."""
-    fixed, point = found.request.limits.fixed, found.columns().at(0)
-    return next((constraint.said(fixed, point) for constraint in found.refused()), "")
+    fixed, point = candidate.request.limits.fixed, candidate.columns().at(0)
+    return next((constraint.said(fixed, point) for constraint in candidate.refused()), "")

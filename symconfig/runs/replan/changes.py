@@ -15,10 +15,10 @@ SEQUENCE = "sequence parallel"  # of the decisions
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One decision. said: `tp 4 -> 8`; kept: the new plan with this decision alone as it was."""
+    """One decision. text: `tp 4 -> 8`; kept: the new plan with this decision alone as it was."""
 
     decision: str
-    said: str
+    text: str
     kept: Verdict
 
 
@@ -35,25 +35,25 @@ class Changes:
 
 
 def changed(old: Plan, new: Plan) -> Changes:
-    """Every reason is an evaluation under the new plan's inputs."""
+    """Compare two plans: every reason is an evaluation under the new plan's inputs."""
     before, after = carried(old.best, new), carried(new.best, new)
     return Changes(tuple(_decisions(before, after, new)), tuple(_follows(old, new)), judged(new, before))
 
 
 def _decisions(before: Configuration, after: Configuration, new: Plan) -> Iterator[Change]:
-    """Those that mean something among the others as they are now. Sequence parallelism goes with the tensor parallelism
-    that it belongs to."""
+    """Yield decisions that mean something among the others as they are now. Sequence parallelism goes with the tensor
+    parallelism that it belongs to."""
     other = [name for name in DECISIONS if differs(name, before, after)]
     if "tp" in other and SEQUENCE in other:
         other.remove(SEQUENCE)
     for name in other:
         back = moved(after, before, (name, SEQUENCE) if name == "tp" else (name,))
-        if said := changes(back, after):
-            yield Change(name, ", ".join(said), judged(new, back))
+        if reason := changes(back, after):
+            yield Change(name, ", ".join(reason), judged(new, back))
 
 
 def _follows(old: Plan, new: Plan) -> Iterator[str]:
-    """Data parallelism and accumulation have no choice of their own."""
+    """Yield what follows: data parallelism and accumulation have no choice of their own."""
     was, now = old.best, new.best
     if was.parallel.dp != now.parallel.dp:
         p = now.parallel

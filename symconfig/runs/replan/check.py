@@ -64,7 +64,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """What `symconfig check` found. plan: the file to begin anew from. manifest: None where only a plan was there.
+    """The findings of `symconfig check`. plan: the file to begin anew from. manifest: None where only a plan was there.
     notes: what could not be looked at. templates: the user's own. inputs: the job's names for the model and the
     cluster, of those that are others now. again: the command that writes all of it again, if that is not `render`'s."""
 
@@ -84,7 +84,7 @@ class Checked:
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """What would be written now, by path; empty where nothing can be said of it."""
+    """The texts that would be written now, by path; empty where they cannot be known."""
 
     items: Mapping[str, File] = field(default_factory=dict)
 
@@ -94,12 +94,12 @@ class Texts:
 
 
 def read_manifest(folder: Path) -> Manifest | None:
-    """The folder's manifest; None where it has none. Raises InputError for one that is wrong."""
+    """Read the folder's manifest; None where it has none. Raises InputError for one that is wrong."""
     path = folder / NAME
     if not path.is_file():
         return None
-    found = validate(load_json_strict(path), Manifest)
-    wrong = [name for name in found.files if os.path.isabs(name) or ".." in Path(name).parts or "\0" in name]
+    manifest = validate(load_json_strict(path), Manifest)
+    wrong = [name for name in manifest.files if os.path.isabs(name) or ".." in Path(name).parts or "\0" in name]
     if wrong:
         raise InputError(
             [
@@ -107,11 +107,27 @@ def read_manifest(folder: Path) -> Manifest | None:
                 for name in wrong
             ]
         )
-    return found
+    return manifest
+
+
+def replaced(folder: Path, files: Files) -> list[str]:
+    """Name the files that `files` replaces by others, and that are not as symconfig wrote them last."""
+    try:
+        manifest = read_manifest(folder)
+    except InputError:
+        manifest = None
+    known = {} if manifest is None else {**manifest.files, NAME: _sha256(_content(folder / NAME) or b"")}
+    there = {item.path: _content(folder / item.path) for item in files}
+    return [
+        item.path
+        for item in files
+        if (content := there[item.path]) not in (None, item.text.encode())
+        and _sha256(content or b"") != known.get(item.path)
+    ]
 
 
 def of_files(folder: Path, manifest: Manifest, now: Texts) -> Iterator[Finding]:
-    """Files that are edited, missing or stale. Raises InputError for one that cannot be read."""
+    """Yield files that are edited, missing or stale. Raises InputError for one that cannot be read."""
     for path, sha256 in manifest.files.items():
         content = _content(folder / path)
         fresh = now.items.get(path)
@@ -122,8 +138,8 @@ def of_files(folder: Path, manifest: Manifest, now: Texts) -> Iterator[Finding]:
         elif _sha256(content) != sha256:
             yield _edited(path, content, sha256, fresh)
         elif fresh is not None:
-            place, written, found = _first_difference(content, fresh.text.encode())
-            yield Finding("stale", path, "symconfig would write something else now", place, written, found)
+            place, written, present = _first_difference(content, fresh.text.encode())
+            yield Finding("stale", path, "symconfig would write something else now", place, written, present)
         elif now.items:
             yield Finding("stale", path, "symconfig would not write it any more")
     for path in now.items:
@@ -132,14 +148,18 @@ def of_files(folder: Path, manifest: Manifest, now: Texts) -> Iterator[Finding]:
 
 
 def _edited(path: str, content: bytes, sha256: str, fresh: File | None) -> Finding:
-    """With the first line that differs, where what was written is what would be written now, or near it."""
+    """Report an edited file.
+
+    It has the first line that differs, where what was written is what would be written now, or near it.
+
+    """
     if fresh is None:
         return Finding("edited", path, "is not what was written")
     text = fresh.text.encode()
-    place, found, written = _first_difference(content, text)
+    place, present, written = _first_difference(content, text)
     also = "; and symconfig would write something else now, with which it is compared"
-    said = f"is not what was written{'' if _sha256(text) == sha256 else also}"
-    return Finding("edited", path, said, place, written, found)
+    what = f"is not what was written{'' if _sha256(text) == sha256 else also}"
+    return Finding("edited", path, what, place, written, present)
 
 
 def _mode(path: Path, fresh: File) -> Iterator[Finding]:
@@ -148,7 +168,10 @@ def _mode(path: Path, fresh: File) -> Iterator[Finding]:
 
 
 def left_over(folder: Path, manifest: Manifest) -> Iterator[Finding]:
-    """Files that are not in the manifest, and bear a name that targets or launchers give: of an earlier plan, maybe."""
+    """Yield files that are not in the manifest, and bear a name that targets or launchers give.
+
+    Of an earlier plan, maybe.
+    """
     sources = [*targets().values(), *every_launcher().values()]
     ours = {name.removesuffix(".j2") for source in sources for name in source.templates()}
     for name in sorted(ours - set(manifest.files)):
@@ -157,7 +180,7 @@ def left_over(folder: Path, manifest: Manifest) -> Iterator[Finding]:
 
 
 def of_templates(manifest: Manifest, folder: Path | None) -> Iterator[Finding]:
-    """Whether the templates are those with which it was written. Raises InputError where they are not named."""
+    """Check that the templates are those with which it was written. Raises InputError where they are not named."""
     if manifest.templates is not None and folder is None:
         raise InputError(
             Problem(
@@ -167,12 +190,12 @@ def of_templates(manifest: Manifest, folder: Path | None) -> Iterator[Finding]:
             )
         )
     if digest(folder) != manifest.templates:
-        said = "were none when this was written" if manifest.templates is None else "are not as when this was written"
-        yield Finding("templates", str(folder), said)
+        what = "were none when this was written" if manifest.templates is None else "are not as when this was written"
+        yield Finding("templates", str(folder), what)
 
 
 def of_input(plan: Plan, kind: Literal["model", "cluster"], now: BaseModel) -> Iterator[Finding]:
-    """Whether the model or the cluster is the one that the plan was made for."""
+    """Check that the model or the cluster is the one that the plan was made for."""
     before: BaseModel = getattr(plan, kind)
     changed = differences(before.model_dump(mode="json", by_alias=True), now.model_dump(mode="json", by_alias=True))
     if changed:
@@ -184,7 +207,7 @@ def of_input(plan: Plan, kind: Literal["model", "cluster"], now: BaseModel) -> I
 
 
 def _content(path: Path) -> bytes | None:
-    """None where there is no file: nor is a folder one, or a pipe, which would be waited for."""
+    """Read a file, or None where there is none: nor is a folder one, or a pipe, which would be waited for."""
     return content(path, MAX_BYTES) if path.is_file() else None
 
 
@@ -206,7 +229,7 @@ def _first_difference(one: bytes, other: bytes) -> tuple[int | None, str, str]:
 
 
 def _shown(raw: bytes, start: int) -> str:
-    """From there on, or the whole of a short line; what cannot be seen is spelled out."""
+    """Show a line from there on, or the whole of a short one; what cannot be seen is spelled out."""
     start = start if len(raw) > _WIDE and start > 0 else 0
     text = line(raw[start:].decode("utf-8", errors="backslashreplace"))
     return ("…" if start else "") + shorten(text, _WIDE)

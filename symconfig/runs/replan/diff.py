@@ -40,7 +40,7 @@ class Diff:
 
     @property
     def sections(self) -> Mapping[str, tuple[Difference, ...]]:
-        """By name."""
+        """Return the sections by name."""
         names = (
             "inputs",
             "training",
@@ -57,12 +57,12 @@ class Diff:
 
     @property
     def same(self) -> bool:
-        """Nothing at all is different."""
+        """Tell whether nothing at all differs."""
         return not any(self.sections.values())
 
 
 def diff(before: Plan, after: Plan) -> Diff:
-    """What `after` has otherwise."""
+    """Compare two plans: what `after` has otherwise."""
     one, other = before.best.to_dict(), after.best.to_dict()
     predicted = one["predicted"], other["predicted"]
     return Diff(
@@ -82,18 +82,18 @@ def diff(before: Plan, after: Plan) -> Diff:
 
 
 def _sums(predicted: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers that are no parts of another one."""
+    """Return the numbers that are no parts of another one."""
     return {name: value for name, value in predicted.items() if isinstance(value, int | float)}
 
 
 def _parts(before: Mapping[str, float], after: Mapping[str, float]) -> tuple[Difference, ...]:
-    """A part that a plan has not is none of its seconds or bytes."""
+    """Compare parts: one that a plan has not is none of its seconds or bytes."""
     names = dict.fromkeys((*before, *after))
     return differences({name: before.get(name, 0.0) for name in names}, {name: after.get(name, 0.0) for name in names})
 
 
 def _stages(before: Plan, after: Plan) -> Iterator[Difference]:
-    """A stage is the kinds of its layers, chunk by chunk, and its peak."""
+    """Compare stages: each is the kinds of its layers, chunk by chunk, and its peak."""
     for number, (one, other) in enumerate(zip_longest(before.best.stages, after.best.stages)):
         holds = [None if stage is None else held(stage) for stage in (one, other)]
         if holds[0] != holds[1]:
@@ -101,7 +101,7 @@ def _stages(before: Plan, after: Plan) -> Iterator[Difference]:
 
 
 def _arguments(before: Plan, after: Plan) -> tuple[Difference, ...]:
-    """Of one framework. A plan that it cannot be told has none."""
+    """Compare arguments of one framework. A plan that it cannot be told has none."""
     backend = after.best.target.backend
     if before.best.target.backend != backend:
         return ()
@@ -114,7 +114,7 @@ def _arguments(before: Plan, after: Plan) -> tuple[Difference, ...]:
 
 
 def _options(words: list[str]) -> Iterator[tuple[str, str]]:
-    """An option with its values as one text; one without values is there."""
+    """Yield an option with its values as one text; one without values is there."""
     name, values = "", list[str]()
     for word in [*words, "--"]:
         if not word.startswith("--"):

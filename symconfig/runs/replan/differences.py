@@ -17,7 +17,7 @@ class Difference:
 
     @property
     def delta(self) -> float | None:
-        """after - before of two numbers; None of anything else."""
+        """Return after - before of two numbers; None of anything else."""
         if not (_number(self.before) and _number(self.after)):
             return None
         return float(self.after) - float(self.before)
@@ -28,7 +28,10 @@ def _number(value: Any) -> bool:
 
 
 def differences(before: Any, after: Any) -> tuple[Difference, ...]:
-    """In the order of `before`, then what only `after` has. A list is one value: its places are no names."""
+    """List differences in the order of `before`, then what only `after` has.
+
+    A list is one value: its places are no names.
+    """
     one, other = dict(_leaves(before)), dict(_leaves(after))
     fields = dict.fromkeys((*one, *other))
     return tuple(

@@ -20,7 +20,7 @@ Progress = Callable[[str, float], None]
 
 @dataclass(frozen=True, slots=True)
 class Smaller:
-    """What is left after `lost` nodes: `nodes` of them with `gpus` GPUs in all.
+    """The rest after `lost` nodes: `nodes` of them with `gpus` GPUs in all.
 
     plan: the best plan there, or one as fast that goes on from more of the whole cluster's checkpoint; None where
     nothing fits, for the reasons in `problems`. every: what becomes of that checkpoint, by the ways to save it.
@@ -35,7 +35,7 @@ class Smaller:
 
     @property
     def loads(self) -> Loadable | None:
-        """What becomes of the checkpoint that the rendered files write."""
+        """Judge what becomes of the checkpoint that the rendered files write."""
         return self.every[0] if self.every else None
 
 
@@ -49,7 +49,7 @@ class Fallback:
 
     @property
     def advised(self) -> Saving | None:
-        """How the whole cluster's run should save, so that more plans load its checkpoint without a conversion.
+        """Advise how the whole cluster's run should save, so that more plans load its checkpoint without a conversion.
 
         None: as it does unasked.
         """
@@ -63,15 +63,18 @@ class Fallback:
         return ways[at] if at else None
 
     def advisedly(self, each: Smaller) -> Loadable | None:
-        """What becomes of the checkpoint there when it is saved as advised."""
+        """Judge what becomes of the checkpoint there when it is saved as advised."""
         if self.advised is None or each.plan is None:
             return None
         return each.every[savings(self.plan).index(self.advised)]
 
     @property
     def least(self) -> int:
-        """GPUs that a run of the whole cluster's layout needs at least: its fewest replicas that divide the batch and
-        whose shares of the optimizer's state still fit, with all layers recomputed."""
+        """Count the GPUs that a run of the whole cluster's layout needs at least.
+
+        Its fewest replicas that divide the batch and whose shares of the optimizer's state still fit, with all layers
+        recomputed.
+        """
         parallel = self.plan.best.parallel
         inner = parallel.tp * parallel.cp
         able = (
@@ -82,24 +85,24 @@ class Fallback:
         return parallel.pp * inner * next(able, parallel.dp)
 
     def kept(self, each: Smaller) -> dict[str, str]:
-        """Choices of the whole cluster's plan that the smaller one was held to, for the checkpoint's sake."""
+        """Return choices of the whole cluster's plan that the smaller one was held to, for the checkpoint's sake."""
         pins = each.plan.job.pins if each.plan is not None else {}
         return {name: str(value) for name, value in pins.items() if name not in self.plan.job.pins}
 
     @property
     def runs(self) -> tuple[tuple[int, Plan], ...]:
-        """Numbers of nodes for which there is a plan, the most first, with that plan."""
+        """Return numbers of nodes for which there is a plan, the most first, with that plan."""
         return (self.nodes.count, self.plan), *((each.nodes, each.plan) for each in self.smaller if each.plan)
 
     def share(self, each: Smaller) -> float | None:
-        """Tokens per second over what the nodes that are left would give if all scaled with their number."""
+        """Return tokens per second over what the nodes that are left would give if all scaled with their number."""
         if each.plan is None:
             return None
         return each.plan.best.predicted.tokens_per_s_per_gpu / self.plan.best.predicted.tokens_per_s_per_gpu
 
 
 def fallback(plan: Plan, lost: Sequence[int], *, top: int, progress: Progress | None = None) -> Fallback:
-    """Plans for a cluster that lost so many nodes: same model, same global batch, same limits and pins.
+    """Plan for a cluster that lost so many nodes: same model, same global batch, same limits and pins.
 
     A number of nodes on which nothing fits is an answer, too. Raises InputError where more nodes are lost than the plan
     has, or none.
@@ -127,22 +130,22 @@ def _without(plan: Plan, nodes: summary.Nodes, lost: int, top: int, progress: Pr
             progress(f"{left} of {nodes.count} nodes, {phase}", share)
 
     try:
-        found = best_plan(plan.model, plan.cluster, plan.job.model_copy(update={"gpus": gpus}), top=top, progress=of)
+        rest = best_plan(plan.model, plan.cluster, plan.job.model_copy(update={"gpus": gpus}), top=top, progress=of)
     except InfeasibleError as error:
         return Smaller(lost, left, gpus, None, (), error.problems)
-    first, best = found, loaded(plan, found)
+    first, best = rest, loaded(plan, rest)
     for pins in near.pins_kept(plan.best, first) if not all(each.verdict.unconverted for each in best) else ():
         other = _kept(first, pins, top)
         if other is None or other.best.predicted.step_s > (1 + near.FREE) * first.best.predicted.step_s:
             continue
         loads = loaded(plan, other)
         if _ranks(loads) < _ranks(best):
-            found, best = other, loads
-    return Smaller(lost, left, gpus, replace(found, history=plan.history), best)
+            rest, best = other, loads
+    return Smaller(lost, left, gpus, replace(rest, history=plan.history), best)
 
 
 def _runs(plan: Plan, dp: int) -> bool:
-    """Whether its choice does with so many replicas, where every layer is recomputed."""
+    """Tell whether its choice does with so many replicas, where every layer is recomputed."""
     best, parallel = plan.best, replace(plan.best.parallel, dp=dp)
     fewer = replace(
         plan, best=replace(best, parallel=parallel), job=plan.job.model_copy(update={"gpus": parallel.world_size})
@@ -152,20 +155,23 @@ def _runs(plan: Plan, dp: int) -> bool:
 
 
 def loaded(plan: Plan, smaller: Plan) -> tuple[Loadable, ...]:
-    """What becomes of a checkpoint of the plan in the smaller one, by the ways to save it (`savings`)."""
+    """Judge what becomes of a checkpoint of the plan in the smaller one, by the ways to save it (`savings`)."""
     return tuple(loadable(plan, smaller, way.kind) for way in savings(plan))
 
 
 def _ranks(loads: Sequence[Loadable]) -> tuple[int, int]:
-    """The smaller, the more of it loads: as it can be saved, then as it is unasked."""
+    """Rank loads: the smaller, the more of it loads: as it can be saved, then as it is by default."""
     return min(each.verdict.rank for each in loads), loads[0].verdict.rank
 
 
-def _kept(found: Plan, pins: Mapping[str, str], top: int) -> Plan | None:
-    """The best plan of the same job with these pins; None where nothing fits."""
+def _kept(original: Plan, pins: Mapping[str, str], top: int) -> Plan | None:
+    """Find the best plan of the same job with these pins; None where nothing fits."""
     try:
         return best_plan(
-            found.model, found.cluster, found.job.model_copy(update={"pins": {**found.job.pins, **pins}}), top=top
+            original.model,
+            original.cluster,
+            original.job.model_copy(update={"pins": {**original.job.pins, **pins}}),
+            top=top,
         )
     except (InputError, InfeasibleError):
         return None

@@ -33,7 +33,7 @@ def _extra(extra: Extra, candidate: Candidate) -> str | None:
     return next((word for word, meant in extra.values.items() if meant == value), None)
 
 
-_SAID: Mapping[str, Callable[[Candidate], str | None]] = {
+_VALUES: Mapping[str, Callable[[Candidate], str | None]] = {
     **{name: partial(_degree, name) for name in ("tp", "pp", "vpp", "cp", "ep", "etp", "dp")},
     "mbs": lambda candidate: str(candidate.batch.micro),
     "zero": lambda candidate: str(candidate.options.zero_stage),
@@ -54,16 +54,16 @@ def _switch(on: bool) -> str:
 
 
 def _recompute(recompute: Recompute) -> str | None:
-    """None for whole layers of which some are recomputed: a pin says all or none."""
+    """Return the pin; None for whole layers of which some are recomputed: a pin says all or none."""
     if recompute.method == "block":
         return None
     modules = ",".join(recompute.modules)
     return f"{recompute.granularity}:{modules}" if recompute.granularity == "selective" else recompute.granularity
 
 
-def names(asked: Sequence[str], field: str) -> tuple[str, ...]:
-    """Each once, in the order of the pins. Raises InputError with every one that is no pin's."""
-    wrong = [name for name in dict.fromkeys(asked) if name not in PIN_NAMES]
+def names(words: Sequence[str], field: str) -> tuple[str, ...]:
+    """Return each name once, in the order of the pins. Raises InputError with every one that is no pin's."""
+    wrong = [name for name in dict.fromkeys(words) if name not in PIN_NAMES]
     if wrong:
         raise InputError(
             [
@@ -71,13 +71,13 @@ def names(asked: Sequence[str], field: str) -> tuple[str, ...]:
                 for name in wrong
             ]
         )
-    return tuple(name for name in PIN_NAMES if name in asked)
+    return tuple(name for name in PIN_NAMES if name in words)
 
 
 def pins(candidate: Candidate, kept: Sequence[str]) -> dict[str, str]:
-    """The candidate's own values. Raises InputError with every name of which it has none that a pin can say."""
-    said = {name: _SAID[name](candidate) for name in kept}
-    wrong = [name for name, value in said.items() if value is None]
+    """Return the candidate's own values. Raises InputError with every name of which it has none that a pin can say."""
+    values = {name: _VALUES[name](candidate) for name in kept}
+    wrong = [name for name, value in values.items() if value is None]
     if wrong:
         raise InputError(
             [
@@ -85,11 +85,11 @@ def pins(candidate: Candidate, kept: Sequence[str]) -> dict[str, str]:
                 for name in wrong
             ]
         )
-    return {name: value for name, value in said.items() if value is not None}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def differing(old: Candidate, new: Candidate, among: Sequence[str]) -> dict[str, str]:
-    """The old values of these choices, but for degrees that neither uses; nothing where both have the same."""
+    """Return the old values of these choices, but for degrees that neither uses; nothing where both have the same."""
     before, after = pins(old, among), pins(new, among)
     return (
         {name: value for name, value in before.items() if (value, after[name]) != ("1", "1")} if before != after else {}
@@ -99,18 +99,18 @@ def differing(old: Candidate, new: Candidate, among: Sequence[str]) -> dict[str,
 def binding(
     model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, kept: Mapping[str, str]
 ) -> tuple[tuple[str, ...], ...]:
-    """Of kept pins that leave no plan, the smallest sets that do so by themselves.
+    """Find, of kept pins that leave no plan, the smallest sets that do so by themselves.
 
     job: without them.
     """
     for size in range(1, len(kept) + 1):
-        found = tuple(
+        sets = tuple(
             some
             for some in combinations(kept, size)
             if not _possible(model, cluster, job, {name: kept[name] for name in some})
         )
-        if found:
-            return found
+        if sets:
+            return sets
     return ()
 
 

@@ -16,13 +16,13 @@ from symconfig.plans.plan import Candidate, Plan
 from symconfig.runs.checkpoint import Loadable, Verdict
 from symconfig.runs.replan import keep
 
-NEAR = 0.01  # a step that is this much longer is worth a checkpoint that is loaded with less ado
+WORTH = 0.01  # a step that is this much longer is worth a checkpoint that is loaded with less ado
 FREE = 0.001  # and this much longer is nothing
 GROUPS = (keep.LAYOUT, ("zero",), ("precision",))
 
 
 @dataclass(frozen=True, slots=True)
-class Near:
+class NearPlan:
     """A plan that keeps some choices of the old one. slower: its step over the new plan's, less one.
 
     verdict: of the old plan's checkpoint in it.
@@ -35,23 +35,24 @@ class Near:
 
     @property
     def free(self) -> bool:
-        """Whether it costs nothing."""
+        """Tell whether it costs nothing."""
         return self.slower <= FREE
 
 
 def nearest(
     old: Plan, new: Plan, loads: Loadable, solved: Callable[[Mapping[str, str]], Plan],
     loadable: Callable[[Plan], Loadable],
-) -> Near | None:  # fmt: skip
-    """Of the plans that keep something of the old one and are hardly slower than the new one, that whose checkpoint is
-    loaded with the least ado; of several, the fastest, and of those that which keeps the least.
+) -> NearPlan | None:  # fmt: skip
+    """Find the plan with the least work for its checkpoint, of those that keep some old choices and are hardly slower.
+
+    Of several, the fastest, and of those that which keeps the least.
 
     loads: what becomes of the old plan's checkpoint in the new one, `loadable`: in any. solved: the best plan with pins
     beside those that are asked for. None where no such plan is loaded with less ado than the new one.
     """
     if loads.verdict is Verdict.AS_IS or old.model != new.model or _framework(old) != _framework(new):
         return None
-    found = []
+    plans = []
     for pins in pins_kept(old.best, new):
         try:
             plan = solved(pins)
@@ -59,9 +60,9 @@ def nearest(
             continue
         slower = plan.best.predicted.step_s / new.best.predicted.step_s - 1
         verdict = loadable(plan).verdict
-        if slower <= NEAR and verdict.rank < loads.verdict.rank:
-            found.append(Near(pins, plan, slower, verdict))
-    return min(found, key=lambda near: (near.verdict.rank, max(0.0, near.slower), len(near.pins)), default=None)
+        if slower <= WORTH and verdict.rank < loads.verdict.rank:
+            plans.append(NearPlan(pins, plan, slower, verdict))
+    return min(plans, key=lambda one: (one.verdict.rank, max(0.0, one.slower), len(one.pins)), default=None)
 
 
 def _framework(plan: Plan) -> str:
@@ -69,7 +70,7 @@ def _framework(plan: Plan) -> str:
 
 
 def pins_kept(old: Candidate, new: Plan) -> Iterator[dict[str, str]]:
-    """The old values of the groups in which both differ, of one group, of two, of all; never of what is asked for."""
+    """Yield the old values of the groups in which both differ, of one group, of two, of all; never of wanted fields."""
     groups = [
         pins
         for names in GROUPS

@@ -8,7 +8,7 @@ from symconfig.descriptor.training import WholeTraining
 
 
 def rate(training: WholeTraining, sequences: float, batch: int) -> float:
-    """After so many sequences, of a run whose iterations have `batch` of them."""
+    """Return the rate after so many sequences, of a run whose iterations have `batch` of them."""
     decay = (training.lr_decay_iters or training.train_iters) * batch
     warmup = training.lr_warmup_iters * batch
     if warmup and sequences <= warmup:
@@ -23,7 +23,7 @@ def rate(training: WholeTraining, sequences: float, batch: int) -> float:
 
 
 def _coefficient(training: WholeTraining, sequences: float, warmup: int, decay: int, batch: int) -> float:
-    """Between the lowest rate and the peak's."""
+    """Return the place between the lowest rate and the peak's."""
     done = (sequences - warmup) / (decay - warmup)
     if training.lr_decay_style == "linear":
         return 1.0 - done

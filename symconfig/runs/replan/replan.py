@@ -9,13 +9,13 @@ from symconfig.render import own_target, target_of
 from symconfig.runs.checkpoint import Loadable
 from symconfig.runs.replan.changes import Changes
 from symconfig.runs.replan.differences import Difference
-from symconfig.runs.replan.near import Near
+from symconfig.runs.replan.near import NearPlan
 from symconfig.runs.replan.schedule import Schedule
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What was asked to stay. free: the best plan without; costs_s: what a step takes longer than there."""
+    """The choices that had to stay. free: the best plan without; costs_s: what a step takes longer than there."""
 
     pins: dict[str, str]
     free: Plan
@@ -23,7 +23,7 @@ class Kept:
 
     @property
     def share(self) -> float:
-        """Of the free plan's step."""
+        """Return the share of the free plan's step."""
         return self.costs_s / self.free.best.predicted.step_s
 
 
@@ -51,7 +51,7 @@ class Replan:
     drift: Drift | None
     changes: Changes
     kept: Kept | None
-    near: Near | None
+    near_plan: NearPlan | None
     schedule: Schedule
     checkpoint: Loadable
     files: tuple[str, ...] | None
@@ -59,24 +59,23 @@ class Replan:
 
     @property
     def same(self) -> bool:
-        """Whether the old choice is still the best."""
+        """Tell whether the old choice is still the best."""
         return not self.changes.decisions and not self.changes.follows
 
     @property
     def options(self) -> tuple[str, ...]:
-        """What the framework's own program is started with besides its own options to go on from a checkpoint, one word
-        each."""
+        """Return the words, besides its own options, with which the framework's program goes on from a checkpoint."""
         words = [*self.checkpoint.options("new")]
         words += [word for word in self.schedule.options if word not in words]
         return tuple(words if "--load" in words else ["--load", "CHECKPOINT", *words])
 
     @property
     def going_on(self) -> str | None:
-        """How the new run is started there, in the words of its target; None: it has none that are known here."""
+        """Say how the new run is started there, in the words of its target; None: it has none that are known here."""
         goes_on = target_of(self.new.model, self.new.job).goes_on
         return goes_on(self.new, self.options) if goes_on is not None else None
 
     @property
     def targets(self) -> tuple[str, str]:
-        """Of the old and the new plan."""
+        """Return the targets of the old and the new plan."""
         return own_target(self.old), own_target(self.new)

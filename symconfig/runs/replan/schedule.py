@@ -35,7 +35,7 @@ class Rescaled:
 
     @property
     def rounded(self) -> float:
-        """By how many iterations more than exactly."""
+        """Return by how many iterations it exceeds the exact number."""
         return float(self.after - self.exact)
 
 
@@ -57,12 +57,12 @@ class Schedule:
 
     @property
     def step(self) -> int:
-        """Iterations that the run has done; 0: it starts."""
+        """Count iterations that the run has done; 0: it starts."""
         return self.run.step
 
     @property
     def consumed(self) -> int:
-        """Sequences that it has seen by then."""
+        """Count sequences that it has seen by then."""
         return self.run.sequences
 
 
@@ -70,7 +70,7 @@ def scheduled(
     training: WholeTraining, old: Batch, batch: int, seq_length: int, counting: Counting, run: History = _NONE,
     mode: Mode = "keep", anew: bool = False, past: History = _NONE,
 ) -> Schedule:  # fmt: skip
-    """The schedule of a run of `old` that goes on behind `run` with steps of `batch` sequences of `seq_length` tokens.
+    """Schedule a run of `old` that goes on behind `run` with steps of `batch` sequences of `seq_length` tokens.
 
     anew: Megatron-LM goes on at the step with a scheduler that starts from 0 (--no-load-optim without --finetune:
     checkpointing.py, load_checkpoint, takes iteration and consumed_train_samples, and the scheduler's state only with
@@ -115,7 +115,7 @@ def scheduled(
 
 
 def _recorded(run: History, new: Batch, counting: Counting, anew: bool) -> History:
-    """What was done by then, as the new plan counts it."""
+    """Return what was done by then, as the new plan counts it."""
     if counting.renumbers:
         return run.renumbered(new.global_, new.seq_length)
     return replace(run, unscheduled=run.sequences) if anew else run
@@ -134,7 +134,7 @@ class _Clock:
 
     @property
     def ratio(self) -> Fraction:
-        """Tokens of an old iteration over those of a new one."""
+        """Return tokens of an old iteration over those of a new one."""
         return Fraction(self.old.global_ * self.old.seq_length, self._new_tokens)
 
     @property
@@ -142,7 +142,7 @@ class _Clock:
         return self.new.global_ * self.new.seq_length
 
     def run(self, iteration: Fraction) -> Fraction:
-        """Iterations go on from the checkpoint's."""
+        """Convert an iteration of the run: they go on from the checkpoint's."""
         if not self.done.step:
             own = max(Fraction(0), iteration - self.past.step)
             before = Fraction(self.past.tokens, self._new_tokens)
@@ -151,7 +151,10 @@ class _Clock:
         return min(iteration, step) + max(Fraction(0), iteration - step) * self.ratio
 
     def schedule(self, iteration: Fraction) -> Fraction:
-        """A scheduler that counts sequences: those that were seen as they were, the others by their tokens."""
+        """Convert an iteration of a scheduler that counts sequences.
+
+        Those seen as they were, the others by their tokens.
+        """
         if self.steps:
             return self.run(iteration)
         sequences, counted = iteration * self.old.global_, Fraction(self.done.scheduled)
@@ -164,13 +167,13 @@ class _Clock:
         return (min(sequences, counted) + later) / self.new.global_
 
     def warmup(self, iteration: Fraction) -> Fraction:
-        """A scheduler that starts from 0 warms up as it did when it last started."""
-        again = self.anew or (not self.done.step and self.past.unscheduled)
-        return iteration * self.ratio if again else self.schedule(iteration)
+        """Convert an iteration of a scheduler that starts from 0: it warms up as it did when it last started."""
+        restarts = self.anew or (not self.done.step and self.past.unscheduled)
+        return iteration * self.ratio if restarts else self.schedule(iteration)
 
 
 def _converted(training: WholeTraining, done: History, clock: _Clock) -> Iterator[Rescaled]:
-    """Every number of iterations, in those of the new run."""
+    """Yield every number of iterations, in those of the new run."""
 
     def exactly(name: str) -> Fraction:
         return done.exactly(name, getattr(training, name))
@@ -196,7 +199,10 @@ def _converted(training: WholeTraining, done: History, clock: _Clock) -> Iterato
 
 
 def _as_is(training: WholeTraining, old: Batch, new: Batch, run: History, counting: Counting) -> str:
-    """Tokens of the whole run. train.py of DeepSpeed's files counts what was seen in steps of the new batch."""
+    """Spell the tokens of the whole run.
+
+    train.py of DeepSpeed's files counts what was seen in steps of the new batch.
+    """
     seen, left = (0, training.train_iters) if counting.renumbers else (run.tokens, training.train_iters - run.step)
     tokens, now = (seen + left * batch.global_ * batch.seq_length for batch in (old, new))
     return (
@@ -219,7 +225,7 @@ class _Kept:
     anew: bool
 
     def options(self) -> Iterator[str]:
-        """What the new run's command needs to go on."""
+        """Yield what the new run's command needs to go on."""
         if not self.run.step or self.anew:
             return
         if self.counting.override:
@@ -228,7 +234,7 @@ class _Kept:
             yield f"--consumed-sequences={self.run.tokens // self.new.seq_length}"
 
     def notes(self) -> Iterator[str]:
-        """What else a person must know."""
+        """Yield what else a person must know."""
         if self.old != self.new:
             yield from self._tokens()
             yield self._learning_rate()
@@ -324,8 +330,8 @@ class _Kept:
             f"{count(int(start))}"
         )
         if start.denominator != 1:
-            again = int((start - int(start)) * self.new.global_)
-            yield f"the last {count(again)} of the sequences that were seen come once more, since steps are whole"
+            repeated = int((start - int(start)) * self.new.global_)
+            yield f"the last {count(repeated)} of the sequences that were seen come once more, since steps are whole"
 
     def _steps(self) -> Iterator[str]:
         yield (

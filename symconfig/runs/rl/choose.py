@@ -22,13 +22,16 @@ from symconfig.plans.plan import Candidate, Plan
 from symconfig.plans.rl import PlannedPhase, PlannedRl
 from symconfig.runs.rl.engine import ASLEEP_BYTES, UNCERTAIN, Engine, Replica, generate
 from symconfig.runs.rl.lengths import packing
-from symconfig.runs.rl.phases import AWAY, Away, Layout, Trained
+from symconfig.runs.rl.logits import VERL
+from symconfig.runs.rl.phases import AWAY, Away, Layout
+from symconfig.runs.rl.trained import Trained
 
 WEIGHED = 12  # plans of the actor, around each of which engines are weighed
 _TIMES = (1, 2, 4)  # the longest sequence, that a micro-batch has room for
 _CONTEXT = (1, 2, 4, 8, 16)  # ranks of context parallelism
 _MOST_SHARE, _SHARES = 0.9, 20  # of a GPU for the engine, in twentieths
 _ALIKE = 0.01  # of a generation: of shares that differ by less, the smallest is taken
+_ONLY = {"layout": "equal", "fused_loss": "off"}  # verl can be told no other stages, and has a loss of its own
 _LEFT = (0.0, 0.05, 0.1, 0.2)  # shares of a GPU that an update leaves beside, the first that leads to a plan that fits
 Solve = Callable[[ModelDescriptor, Job, int], Plan]
 
@@ -78,9 +81,6 @@ def _check(asked: Asked) -> None:
     if asked.job.backend != "megatron":
         what, need = "workers of reinforcement learning are planned for Megatron", "megatron"
         problems.append(Problem(what, field="backend", got=asked.job.backend, need=need))
-    if asked.model.adapter is not None:
-        what = "adapters under reinforcement learning are not planned"
-        problems.append(Problem(what, field="adapter", hint="the model without its adapter"))
     if asked.job.gpus == "auto":
         problems.append(Problem("of a step of reinforcement learning must be a number", field="gpus", got="auto"))
     elif not (asked.rl.rollout_gpus or 0) < asked.job.gpus or (asked.rl.placement == "split" and asked.job.gpus == 1):
@@ -114,7 +114,7 @@ def _jobs(asked: Asked) -> Iterator[tuple[int, Job, float]]:
                 "global_batch_size": batch,
                 "seq_length": room,
                 "packing": packing(rl),
-                "pins": {"layout": "equal", **asked.job.pins, **pins},  # verl can be told no other
+                "pins": {**_ONLY, **asked.job.pins, **pins},
             }
             fill = rl.batch * rl.mean_tokens / (batch * room)
             yield gpus, asked.job.model_copy(update=update), fill
@@ -162,7 +162,7 @@ def _around(asked: Asked, job: Job, fill: float, gpus: int) -> list[tuple[Plan, 
         critic = _critic(asked, tight, fill)
         result = []
         for candidate in (plan.best, *plan.alternatives):
-            actor = Trained(plan, candidate, fill)
+            actor = Trained(plan, candidate, fill, VERL)
             every = list(_layouts(asked, actor, critic, gpus))
             fitting = sorted((each for each in every if _fits(asked, each)), key=lambda each: each.step_s)
             if fitting:
@@ -179,7 +179,7 @@ def _critic(asked: Asked, job: Job, fill: float) -> Trained | None:
     if asked.critic is None:
         return None
     plan = asked.solve(asked.critic, job, 1)
-    return Trained(plan, plan.best, fill)
+    return Trained(plan, plan.best, fill, logits=None)
 
 
 def _layouts(asked: Asked, actor: Trained, critic: Trained | None, gpus: int) -> Iterator[Layout]:

@@ -37,7 +37,17 @@ def quantiles(lengths: Lengths, groups: int = GROUPS) -> Array:
     return scaled
 
 
-def packing(rl: Rl, groups: int = 8) -> Packing:
-    """Return the documents that a micro-batch of packed sequences holds."""
-    each = rl.prompt_length.mean + quantiles(rl.response_length, groups)
-    return Packing(lengths=tuple(round(value) for value in each))
+def longest_of(lengths: Lengths, count: int) -> float:
+    """Return the longest of so many sequences, in the mean."""
+    shares = (np.arange(GROUPS + 1) / GROUPS) ** count
+    return float(quantiles(lengths) @ np.diff(shares))
+
+
+def documents(lengths: Lengths, before: float = 0.0, groups: int = 8) -> Packing:
+    """Return the documents that packed sequences hold. before: tokens in front of each."""
+    return Packing(lengths=tuple(round(before + value) for value in quantiles(lengths, groups)))
+
+
+def packing(rl: Rl) -> Packing:
+    """Return the documents that a micro-batch of prompts with their responses holds."""
+    return documents(rl.response_length, before=rl.prompt_length.mean)

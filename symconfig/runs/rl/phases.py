@@ -1,31 +1,23 @@
 """The phases of a step: how long each takes on a layout, and what each GPU holds meanwhile.
 
 The training phases are the planner's own costs of the actor's plan; generation is `engine`'s. A forward alone takes
-the forward's share of the same simulated times, and keeps one layer's tensors.
+the forward's share of the same simulated times.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 
 import numpy as np
 
-from symconfig.cost.blocks import KEPT
 from symconfig.cost.collectives import ring
-from symconfig.cost.device import reserved_bytes
-from symconfig.cost.table import Choice
 from symconfig.descriptor.rl import Rl
 from symconfig.graph.count import parameters
-from symconfig.graph.parts import is_layer
-from symconfig.plans.plan import Candidate, Plan
 from symconfig.runs.rl.engine import ASLEEP_BYTES, Generation, Replica
-from symconfig.solve.detail import Detail, detail
-from symconfig.solve.found import Found
-from symconfig.solve.restore import restore
-from symconfig.solve.timeline import times
+from symconfig.runs.rl.trained import GRADIENTS, STATES, WEIGHTS, Trained
 from symconfig.units import MIB
 
 BUCKET_BYTES = 2048.0 * MIB  # of weights on their way to the engine (verl: update_weights_bucket_megabytes)
@@ -33,11 +25,6 @@ BUCKET_BYTES = 2048.0 * MIB  # of weights on their way to the engine (verl: upda
 # leaves gaps: 15 % on average over training workloads (GMLake, arXiv:2401.08156, section 5.2).
 GAPS = 0.15
 _WEIGHT_BYTES = 2.0
-# Bytes that the entropy takes of each logit beside the loss's: a copy of the logits and their softmax, 16 bits each
-# (verl, megatron_actor.py and _VocabParallelEntropy).
-_ENTROPY_BYTES = 4.0
-STATES, WEIGHTS, GRADIENTS = "optimizer state", "weights", "gradients"
-_PASSING = ("activations", "logits and loss", "working set")
 
 
 class Away(StrEnum):
@@ -69,78 +56,24 @@ class Phase:
         return sum(self.holds.values())
 
 
-@dataclass(frozen=True)
-class Trained:
-    """A plan's candidate as a model that reinforcement learning trains. fill: tokens of its micro-batches over those
-    that they have room for."""
+def to_engine_s(actor: Trained) -> float:
+    """Return the seconds in which every GPU receives an actor's whole weights, tensor by tensor; of adapters these
+    alone, since the engine has the frozen weights."""
+    p, count = actor.candidate.parallel, parameters(actor.plan.model, with_mtp=False)
+    total = _WEIGHT_BYTES * (count.total if actor.plan.model.adapter is None else count.trainable)
+    ranks = np.array([float(max(p.tp * p.pp, p.ep * p.etp * p.pp))])
+    return float(ring(np.array([total]), 1.0, ranks, 1.0, actor.found.machine)[0])
 
-    plan: Plan
-    candidate: Candidate
-    fill: float
 
-    @cached_property
-    def _found(self) -> Found:
-        return restore(self.plan, self.candidate)
+def moved_s(each: Trained, away: Away) -> float:
+    """Return the seconds in which what is away goes to the host and comes back, once each."""
+    return 2 * sum(each.memory[name] for name in AWAY[away]) / each.host_bytes_per_s
 
-    @cached_property
-    def _parts(self) -> Detail:
-        return detail(self._found)
 
-    @property
-    def memory(self) -> Mapping[str, float]:
-        """Bytes by part, of the fullest GPU while it is updated."""
-        return self.candidate.predicted.memory
-
-    @property
-    def libraries(self) -> float:
-        """Bytes of the process itself: its context, its libraries."""
-        return self._found.machine.context_bytes
-
-    @property
-    def host_bytes_per_s(self) -> float:
-        """Rate of a copy to the host."""
-        return float(self._found.machine.host_bytes_per_s)
-
-    def update_s(self, updates: int) -> float:
-        """Return the seconds of so many optimizer steps."""
-        return updates * self.fill * self.candidate.predicted.step_s
-
-    def forward_s(self, steps: float) -> float:
-        """Return the seconds of forwards of the micro-batches of so many optimizer steps, without a backward."""
-        made = times(self._found, self._parts)
-        longest = float((made.forward.sum(axis=1) * np.asarray(made.slow)).max()) + made.busy_s
-        passes = self.candidate.batch.num_microbatches * steps + self.candidate.parallel.pp - 1
-        return passes * longest * self.fill
-
-    @cached_property
-    def forward_bytes(self) -> float:
-        """Bytes of a forward alone at its peak: what one layer keeps, and what the loss makes of the logits."""
-        whole = detail(replace(self._found, choice=Choice(), block_layers=0, uniform_layers=1))
-        kept = whole.table.passes[KEPT][0, :, 0]
-        layer = max(float(kept[index]) for index, kind in enumerate(whole.table.kinds) if is_layer(kind))
-        return layer + self.memory.get("logits and loss", 0.0)
-
-    @property
-    def entropy_bytes(self) -> float:
-        """Bytes that the entropy of a micro-batch's logits takes."""
-        batch, p = self.candidate.batch, self.candidate.parallel
-        return _ENTROPY_BYTES * batch.micro * batch.seq_length / p.cp * self.plan.model.vocab_size / p.tp
-
-    def to_engine_s(self) -> float:
-        """Return the seconds in which every GPU receives the whole weights, tensor by tensor."""
-        p = self.candidate.parallel
-        total = _WEIGHT_BYTES * parameters(self.plan.model, with_mtp=False).total
-        ranks = np.array([float(max(p.tp * p.pp, p.ep * p.etp * p.pp))])
-        return float(ring(np.array([total]), 1.0, ranks, 1.0, self._found.machine)[0])
-
-    def moved_s(self, away: Away) -> float:
-        """Return the seconds in which what is away goes to the host and comes back, once each."""
-        return 2 * sum(self.memory[name] for name in AWAY[away]) / self.host_bytes_per_s
-
-    def at_rest(self, away: Away) -> dict[str, float]:
-        """Return what stays on the GPU while it neither trains nor is read."""
-        gone = (*AWAY[away], *((GRADIENTS,) if WEIGHTS in AWAY[away] else ()))
-        return {name: self.memory[name] for name in (WEIGHTS, GRADIENTS, STATES) if name not in gone}
+def at_rest(each: Trained, away: Away) -> dict[str, float]:
+    """Return what of a model stays on the GPU while it neither trains nor is read."""
+    gone = (*AWAY[away], *((GRADIENTS,) if WEIGHTS in AWAY[away] else ()))
+    return {name: each.memory[name] for name in (WEIGHTS, GRADIENTS, STATES) if name not in gone}
 
 
 NOTHING_GENERATED = Generation(0.0, 0.0, 0, 0.0)
@@ -185,7 +118,12 @@ class Layout:
         """Bytes of host memory for each GPU."""
         trained = (self.actor, *filter(None, (self.critic,)))
         states = sum(each.memory[name] for each in trained for name in AWAY[self.away])
-        return states + (self.actor.memory[WEIGHTS] if self.rl.reference else 0.0)
+        return states + (self.actor.memory[WEIGHTS] if self._copied else 0.0)
+
+    @property
+    def _copied(self) -> bool:
+        """Whether the reference is a second copy: that of adapters is the actor without them."""
+        return self.rl.reference and self.actor.plan.model.adapter is None
 
     def _phases(self) -> Iterator[Phase]:
         rl, actor, critic, steps = self.rl, self.actor, self.critic, self.rl.updates * self.rl.epochs
@@ -196,22 +134,23 @@ class Layout:
             "weights on their way": BUCKET_BYTES,
             f"actor's {WEIGHTS}": actor.memory[WEIGHTS],
         }
-        yield Phase("weights to the engine", actor.to_engine_s(), self._beside(moving, but=(WEIGHTS,)))
-        entropy = actor.entropy_bytes
-        forward = {f"actor's {WEIGHTS}": actor.memory[WEIGHTS], "forward": self._gaps(actor.forward_bytes + entropy)}
+        yield Phase("weights to the engine", to_engine_s(actor), self._beside(moving, but=(WEIGHTS,)))
+        read = self._gaps(actor.forward_bytes(entropy=True))  # verl reports the entropy, whatever the loss is
+        forward = {f"actor's {WEIGHTS}": actor.memory[WEIGHTS], "forward": read}
         yield Phase("log-probabilities", actor.forward_s(rl.updates), self._beside(forward, but=(WEIGHTS,)))
         if rl.reference:
-            frozen = {"reference": actor.memory[WEIGHTS], "forward": self._gaps(actor.forward_bytes)}
-            loaded = actor.memory[WEIGHTS] / actor.host_bytes_per_s
-            yield Phase("reference", actor.forward_s(rl.updates) + loaded, self._beside(frozen))
+            name = "reference" if self._copied else f"actor's {WEIGHTS}"
+            frozen = {name: actor.memory[WEIGHTS], "forward": self._gaps(actor.forward_bytes())}
+            loaded = actor.memory[WEIGHTS] / actor.host_bytes_per_s * self._copied
+            held = self._beside(frozen, but=() if self._copied else (WEIGHTS,))
+            yield Phase("reference", actor.forward_s(rl.updates) + loaded, held)
         if critic is not None:
-            values = {f"critic's {WEIGHTS}": critic.memory[WEIGHTS], "forward": self._gaps(critic.forward_bytes)}
+            values = {f"critic's {WEIGHTS}": critic.memory[WEIGHTS], "forward": self._gaps(critic.forward_bytes())}
             yield Phase("values", critic.forward_s(rl.updates), self._beside(values))
             yield Phase("update of the critic", critic.update_s(steps), self._updating(critic, "critic's", actor))
-        extra = {"entropy": self._gaps(entropy)} if rl.entropy else {}
-        yield Phase("update", actor.update_s(steps), self._updating(actor, "actor's", critic) | extra)
+        yield Phase("update", actor.update_s(steps), self._updating(actor, "actor's", critic))
         trained = (actor, *filter(None, (critic,)))
-        if moved := sum(each.moved_s(self.away) for each in trained):
+        if moved := sum(moved_s(each, self.away) for each in trained):
             yield Phase("to the host and back", moved, self._beside({}))
 
     def _gaps(self, passing: float) -> float:
@@ -222,7 +161,7 @@ class Layout:
         """Add what rests on the GPU in every phase. but: parts of the actor that `held` has already."""
         result = dict(held)
         for name, each in (("actor's", self.actor), ("critic's", self.critic)):
-            rests = {} if each is None else each.at_rest(self.away)
+            rests = {} if each is None else at_rest(each, self.away)
             result |= {f"{name} {part}": size for part, size in rests.items() if name != "actor's" or part not in but}
         return self._with_processes(result)
 
@@ -232,10 +171,9 @@ class Layout:
 
     def _updating(self, each: Trained, name: str, other: Trained | None) -> dict[str, float]:
         """What an update holds: all of the trained model, and what rests of the other one."""
-        passing = sum(each.memory.get(part, 0.0) for part in _PASSING)
-        peak = reserved_bytes(each.candidate.predicted.peak_bytes, each._found.request.framework)
         held = {f"{name} {part}": each.memory[part] for part in (WEIGHTS, GRADIENTS, STATES)}
-        held["activations, logits and loss"] = max(peak - sum(held.values()), self._gaps(passing))
-        others = {} if other is None else other.at_rest(self.away)
+        states, peak = sum(held.values()), each.peak_bytes(entropy=self.rl.entropy and each is self.actor)
+        held["activations, logits and loss"] = max(each.reserved(peak) - states, self._gaps(peak - states))
+        others = {} if other is None else at_rest(other, self.away)
         kept = {f"{'critic' if each is self.actor else 'actor'}'s {part}": size for part, size in others.items()}
         return self._with_processes(held | kept)

@@ -16,20 +16,20 @@ MOST_TOKENS = 1e18
 
 
 def time_s(field: str, text: str) -> float:
-    """Seconds of `30d`: s, m, h, d or w; a number alone is days. Raises InputError."""
-    found = _read(text, _UNITS_S, "d")
-    if found is None or not 0 < found <= MOST_S:
+    """Parse seconds of `30d`: s, m, h, d or w; a number alone is days. Raises InputError."""
+    span_s = _read(text, _UNITS_S, "d")
+    if span_s is None or not 0 < span_s <= MOST_S:
         raise InputError(Problem("wrong value", field=field, got=text, need="a time as 30d, 12h or 2w"))
-    return float(found)
+    return float(span_s)
 
 
 def tokens(field: str, text: str) -> int:
-    """Tokens of `2T`: K, M, B (or G) or T; none is one by one. Raises InputError, also for a part of a token."""
-    found = _read(text, _COUNTS, "")
-    if found is None or not 1 <= found <= MOST_TOKENS or found.denominator > 1:
+    """Parse tokens of `2T`: K, M, B (or G) or T; none is one by one. Raises InputError, also for a part of a token."""
+    number = _read(text, _COUNTS, "")
+    if number is None or not 1 <= number <= MOST_TOKENS or number.denominator > 1:
         need = "a whole number of tokens as 2T, 500B or 1e12"
         raise InputError(Problem("wrong value", field=field, got=text, need=need))
-    return int(found)
+    return int(number)
 
 
 def _read(text: str, units: dict[str, int], unit: str) -> Fraction | None:

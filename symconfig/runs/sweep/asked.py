@@ -50,7 +50,7 @@ class Rule:
     ranges: Mapping[str, tuple[float, float]]
 
     def matches(self, job: Mapping[str, Any]) -> bool:
-        """job: as of `settled`."""
+        """Tell whether the rule matches; job: as of `settled`."""
         return all(get(job, name) in values for name, values in self.values.items()) and all(
             isinstance(value := get(job, name), int) and low <= value <= high
             for name, (low, high) in self.ranges.items()
@@ -58,7 +58,7 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class SweepJob:
     """models, clusters: by the name under which a combination asks for them."""
 
     axes: tuple[Axis, ...]
@@ -70,7 +70,7 @@ class Asked:
 
 
 def get(job: Mapping[str, Any], name: str) -> Any:
-    """The value of a field, or of a section's field; None: it is left out."""
+    """Return the value of a field, or of a section's field; None: it is left out."""
     section, _, inner = name.partition(".")
     value = job.get(section)
     if not inner:
@@ -92,16 +92,16 @@ def put(job: Fields, name: str, value: Any) -> None:
 
 
 def settled(job: Mapping[str, Any]) -> Fields:
-    """The fields of a job as it is planned, defaults and all: `tp: 1` and `tp: "1"` of the pins are one there.
+    """Return the fields of a job as it is planned, defaults and all: `tp: 1` and `tp: "1"` of the pins are one there.
 
     Raises ValidationError for what is no job.
     """
     return Job.model_validate_json(json.dumps(dict(job))).model_dump(mode="json", by_alias=True)
 
 
-def asked(document: Document, base: Path | None) -> Asked:
-    """The sweep in the document; paths in it start at `base`. Raises InputError with all that is wrong."""
-    return _Reading(document, base, validate(document, SweepFile)).asked()
+def sweep_job(document: Document, base: Path | None) -> SweepJob:
+    """Read the sweep in the document; paths in it start at `base`. Raises InputError with all that is wrong."""
+    return _Reading(document, base, validate(document, SweepFile)).sweep_job()
 
 
 @dataclass(slots=True)
@@ -113,7 +113,7 @@ class _Reading:
     file: SweepFile
     problems: list[Problem] = field(default_factory=list)
 
-    def asked(self) -> Asked:
+    def sweep_job(self) -> SweepJob:
         self._names()
         axes = [self._axis(name, values) for name, values in self.file.sweep.items()]
         if not self.problems:
@@ -129,13 +129,13 @@ class _Reading:
                 self._wrong("is none of the clusters that are asked for", ("prices", name), of_key=True, need=need)
         if self.problems:
             raise InputError(list(dict.fromkeys(self.problems))[:MAX_PROBLEMS])
-        return Asked(tuple(axes), dict(self.file.job), rules, self.file.prices, models, clusters)
+        return SweepJob(tuple(axes), dict(self.file.job), rules, self.file.prices, models, clusters)
 
-    def _wrong(self, what: str, path: KeyPath, **said: Any) -> None:
-        self.problems.append(self.document.problem(what, path, **said))
+    def _wrong(self, what: str, path: KeyPath, **parts: Any) -> None:
+        self.problems.append(self.document.problem(what, path, **parts))
 
     def _collect(self, make: Callable[[], T], place: Callable[[Problem], Problem] | None = None) -> T | None:
-        """What `make` returns; None where it is wrong, which is kept, at the place where it was asked."""
+        """Return the value of `make`; None where it is wrong, which is kept, at the place of the field."""
         try:
             return make()
         except InputError as error:
@@ -157,12 +157,14 @@ class _Reading:
                 self._wrong(f"`{section}` is swept whole, too", path, of_key=True, hint="one of them")
 
     def _axis(self, name: str, values: list[Any]) -> Axis:
-        found = list(self._values(name, values))
-        return Axis(name, tuple(value for _, value in found), tuple(entry for entry, _ in found))
+        entries = list(self._values(name, values))
+        return Axis(name, tuple(value for _, value in entries), tuple(entry for entry, _ in entries))
 
     def _values(self, name: str, values: list[Any]) -> Iterator[tuple[int, Any]]:
-        """In their order with their entry, a series in the place of its mapping; a value that stands there twice counts
-        once."""
+        """Yield values in their order with their entry, a series in the place of its mapping.
+
+        A repeated value counts once.
+        """
         seen = set()
         for number, value in enumerate(values):
             several = [value]
@@ -181,7 +183,7 @@ class _Reading:
         return list(inner.values) if inner else []
 
     def _below(self, path: KeyPath, value: Any) -> Document:
-        """A part of the document as one of its own, with the places that it has in the file."""
+        """Return a part of the document as one of its own, with the places that it has in the file."""
         whole, length = self.document, len(path)
 
         def inner(places: Mapping[KeyPath, Any]) -> dict[KeyPath, Any]:
@@ -190,16 +192,16 @@ class _Reading:
         return Document(value, whole.file, inner(whole.keys), inner(whole.values))
 
     def _try(self, axis: Axis, axes: list[Axis]) -> None:
-        """Each of its values in a job with the others' first ones."""
+        """Try each value of an axis in a job with the others' first ones."""
         for entry, value in zip(axis.entries, axis.values, strict=True):
             job = self._job(axes, axis.name, value)
             place = partial(self._placed, axis, entry)
-            found = self._collect(partial(validate, self._below(("job",), job), Job), place)
-            if found is not None:
-                self._collect(partial(parse, found.pins), place)
+            job_there = self._collect(partial(validate, self._below(("job",), job), Job), place)
+            if job_there is not None:
+                self._collect(partial(parse, job_there.pins), place)
 
     def _job(self, axes: Iterable[Axis], name: str, value: Any) -> Fields:
-        """The first of all combinations, with another value of one field."""
+        """Return the first of all combinations, with another value of one field."""
         job: Fields = dict(self.file.job)
         for axis in axes:
             put(job, axis.name, axis.values[0])
@@ -207,14 +209,14 @@ class _Reading:
         return job
 
     def _settled(self, axes: Iterable[Axis], name: str, value: Any) -> Any:
-        """A field's value as jobs have it; as it is where no job has it."""
+        """Return a field's value as jobs have it; as it is where no job has it."""
         try:
             return get(settled(self._job(axes, name, value)), name)
         except (ValidationError, IndexError):
             return value
 
     def _placed(self, axis: Axis, entry: int, problem: Problem) -> Problem:
-        """A job's problem where the sweep says what it is about: the axis' entry, another axis, or the shared job."""
+        """Place a job's problem where the sweep has its subject: the axis' entry, another axis, or the shared job."""
         about = problem.field or ""
         for name in self.file.sweep:
             if about == name or about.startswith((f"{name}.", f"{name}[")):
@@ -225,14 +227,14 @@ class _Reading:
         return replace(problem, field=f"job.{about}")
 
     def _at(self, path: KeyPath, problem: Problem) -> Problem:
-        """A problem without a file of its own, at this path of the sweep's."""
+        """Place a problem without a file of its own at this path of the sweep's."""
         if problem.file and problem.file != self.document.file:
             return problem
         there = self.document.problem(problem.what, path)
         return replace(problem, file=there.file or None, line=there.line, column=there.column, field=there.field)
 
     def _loaded(self, name: str, axes: list[Axis], load: Callable[[str, Path | None], T]) -> dict[str, T]:
-        """The descriptors that the sweep names, by name."""
+        """Load the descriptors that the sweep names, by name."""
         places: list[tuple[Any, KeyPath]] = [(self.file.job[name], ("job", name))] if name in self.file.job else []
         places += [
             (value, ("sweep", name, entry))
@@ -240,16 +242,16 @@ class _Reading:
             if axis.name == name
             for entry, value in zip(axis.entries, axis.values, strict=True)
         ]
-        found = {}
+        descriptors = {}
         for value, path in places:
             if isinstance(value, str) and value:
                 made = self._collect(partial(load, value, self.folder), partial(self._of_descriptor, path))
                 if made is not None:
-                    found[value] = made
-        return found
+                    descriptors[value] = made
+        return descriptors
 
     def _of_descriptor(self, path: KeyPath, problem: Problem) -> Problem:
-        """A descriptor's problem where the sweep names the descriptor, with the field that is changed in its name."""
+        """Place a descriptor's problem where the sweep names the descriptor, with the changed field in its name."""
         placed = self._at(path, problem)
         _, dot, changed = (problem.field or "").partition(".")
         return replace(placed, field=f"{placed.field}: {changed}") if dot and placed is not problem else placed

@@ -31,7 +31,7 @@ class Column:
     optional: bool = False
 
     def holds(self, value: object) -> bool:
-        """Whether a plan can have it here."""
+        """Tell whether a plan can have the value here."""
         if value is None:
             return self.optional
         if self.kind == "text":
@@ -44,8 +44,8 @@ class Column:
 
 
 def _interval(plan: Plan, name: str, end: int) -> float | None:
-    found = plan.best.predicted.interval.get(name)
-    return None if found is None else found[end]
+    interval = plan.best.predicted.interval.get(name)
+    return None if interval is None else interval[end]
 
 
 def _sha256(plan: Plan) -> str:
@@ -55,7 +55,7 @@ def _sha256(plan: Plan) -> str:
 
 
 def gpu_hours(tokens_per_s_per_gpu: float) -> float:
-    """For a billion tokens."""
+    """Return GPU-hours for a billion tokens."""
     return TOKENS / tokens_per_s_per_gpu / HOUR_S
 
 
@@ -220,7 +220,7 @@ COLUMNS = (*INPUTS, *DEGREES, *OPTIONS, *PREDICTED, *COSTS, *SEARCHED)
 
 
 def inputs(job: Mapping[str, Any]) -> dict[str, Value]:
-    """The columns that say what was asked."""
+    """Return the columns of the inputs."""
     plain = {column.name for column in INPUTS if column.name in job}
     others = {name: value for name, value in job.items() if name not in plain or name == "precision"}
     known = {name: job[name] for name in plain}
@@ -234,7 +234,7 @@ _FILLED = {column.name: column for column in COLUMNS if column.of is not None or
 
 
 def planned(plan: Plan) -> dict[str, Value]:
-    """The columns that a plan fills."""
+    """Return the columns that a plan fills."""
     return {
         "gpus": plan.best.parallel.world_size,
         **{column.name: column.of(plan) for column in COLUMNS if column.of is not None},
@@ -242,5 +242,5 @@ def planned(plan: Plan) -> dict[str, Value]:
 
 
 def could_be_planned(values: Mapping[str, object]) -> bool:
-    """Whether they are the columns that a plan fills, each of its kind."""
+    """Tell whether they are the columns that a plan fills, each of its kind."""
     return values.keys() == _FILLED.keys() and all(column.holds(values[name]) for name, column in _FILLED.items())

@@ -19,7 +19,7 @@ Rates = Mapping[int, float]  # tokens a second of each GPU, at the slow end of w
 
 
 def lattice(cluster: ClusterDescriptor, least: float, most: int) -> tuple[int, ...]:
-    """Numbers of GPUs from `least` to `most`: powers of two in a node, then whole nodes."""
+    """Return numbers of GPUs from `least` to `most`: powers of two in a node, then whole nodes."""
     node, limit = cluster.gpus_per_node, min(most, cluster.max_gpus or most)
     inside = [size for size in (1, 2, 4, 8, 16, 32, 64) if size < node]
     nodes, count = list[int](), 1
@@ -30,7 +30,7 @@ def lattice(cluster: ClusterDescriptor, least: float, most: int) -> tuple[int, .
 
 
 def ladder(sizes: Sequence[int]) -> tuple[int, ...]:
-    """The smallest, the largest, and those between that have no factor but twos and one three."""
+    """Return the smallest, the largest, and those between that have no factor but twos and one three."""
     return tuple(size for size in sizes if _odd_part(size) <= 3 or size in (sizes[0], sizes[-1]))
 
 
@@ -39,7 +39,7 @@ def _odd_part(number: int) -> int:
 
 
 def following(sizes: Sequence[int], rates: Rates, needed: float) -> tuple[int, ...]:
-    """What to try next; nothing: all that matters was tried. needed: tokens a second of all GPUs together."""
+    """Choose what to try next; nothing: all that matters was tried. needed: tokens a second of all GPUs together."""
     rungs = ladder(sizes)
     met = [number for number, size in enumerate(rungs) if size * rates.get(size, 0.0) >= needed]
     until = rungs[: met[0] + 1 + BEYOND] if met else rungs
@@ -52,7 +52,9 @@ def following(sizes: Sequence[int], rates: Rates, needed: float) -> tuple[int, .
 
 
 def descending(sizes: Sequence[int], rates: Rates) -> tuple[int, ...]:
-    """What to try next where all are too slow: the largest rungs, until one has a plan; its time is the best there is
-    to name."""
+    """Choose what to try next where all are too slow.
+
+    These are the largest rungs, until one has a plan: its time is the best there is to name.
+    """
     left = [size for size in reversed(ladder(sizes)) if size not in rates]
     return () if any(rates.values()) else tuple(left[:AT_ONCE])

@@ -36,7 +36,7 @@ Price = Annotated[float, Field(ge=0)]
 
 
 def swept() -> tuple[str, ...]:
-    """Names that `sweep` and `exclude` may use."""
+    """Return the names that `sweep` and `exclude` may use."""
     whole = [name for name, field in Job.model_fields.items() if (field.alias or name) not in NOT_SWEPT]
     limits, lora = (f"limits.{name}" for name in Limits.model_fields), (f"lora.{name}" for name in Lora.model_fields)
     return (*whole, *limits, *lora, *(f"pins.{name}" for name in PIN_NAMES))
@@ -87,14 +87,14 @@ class Series(Strict):
     def values(self) -> list[int]:
         if self.step is not None:
             return list(range(self.from_, self.to + 1, self.step))
-        found = [self.from_]
-        while found[-1] * (self.times or 2) <= self.to:
-            found.append(found[-1] * (self.times or 2))
-        return found
+        values = [self.from_]
+        while values[-1] * (self.times or 2) <= self.to:
+            values.append(values[-1] * (self.times or 2))
+        return values
 
 
 class SweepFile(Strict):
-    """What the file may hold; its values are held against a job's fields by `asked`."""
+    """The contents of the file; its values are held against a job's fields by `asked`."""
 
     schema_: Literal["symconfig.sweep/1"] = Field(default="symconfig.sweep/1", alias="schema")
     job: dict[str, Any] = Field(default_factory=dict)

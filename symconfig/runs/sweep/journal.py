@@ -34,7 +34,7 @@ class Journal:
         self._read()
 
     def add(self, row: Row) -> None:
-        """Written and on the disk when this returns."""
+        """Add a row, which is on the disk when this returns."""
         self.rows[row.id, row.planner] = row
         self._line(row.to_dict())
 
@@ -44,7 +44,7 @@ class Journal:
         os.fsync(self._stream.fileno())
 
     def _read(self) -> None:
-        """Raises InputError for a file of something else."""
+        """Read the journal; raise InputError for a file of something else."""
         self._stream.seek(0)
         whole = 0  # bytes of whole lines
         for number, line in enumerate(self._stream):
@@ -84,7 +84,10 @@ class Journal:
 
 
 def _row(line: bytes) -> Row | None:
-    """None: it is none. The file may have been edited, and its values go into the table as a plan's own."""
+    """Parse a row; None: it is none.
+
+    The file may have been edited, and its values go into the table as a plan's own.
+    """
     try:
         row = Row.from_dict(json.loads(line))
         row.reason.encode()  # half a surrogate pair cannot be written into a table
@@ -95,13 +98,13 @@ def _row(line: bytes) -> Row | None:
 
 
 def path_of(out: Path) -> Path:
-    """The journal beside a table."""
+    """Return the path of the journal of a table."""
     return out.with_name(out.name + SUFFIX)
 
 
 @contextmanager
 def journal(path: Path, fresh: bool = False) -> Iterator[Journal]:
-    """The journal at `path`, made where there is none; fresh: emptied. Raises InputError.
+    """Open the journal at `path`, made where there is none; fresh: emptied. Raises InputError.
 
     Nobody else can write it meanwhile.
     """

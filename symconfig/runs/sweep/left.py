@@ -23,11 +23,14 @@ class Left:
         return bool(self._of)
 
     def add(self, task: Task) -> None:
-        """Behind its kin."""
+        """Add a task behind its kin."""
         self._of.setdefault(_kin(task), deque()).append(task)
 
     def take(self, last: Task | None = None) -> Task:
-        """Of the kin of the one who has done `last`; else of what fewest have begun, the first. There must be one."""
+        """Take a task of the kin of the one who has done `last`; else of what fewest have begun, the first.
+
+        There must be one.
+        """
         kin = _kin(last) if last is not None else None
         if kin is None or kin not in self._of:
             kin = min(self._of, key=lambda one: self._taken[one])

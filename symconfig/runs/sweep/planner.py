@@ -28,10 +28,10 @@ LETTERS = 16
 
 @cache
 def planner() -> str:
-    """The version, and a digest of the code and the constants."""
+    """Return the version, and a digest of the code and the constants."""
     paths = {path for name in PARTS for path in (PACKAGE / name, *(PACKAGE / name).rglob("*"))}
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for path in sorted(paths):
         if path.suffix in ENDINGS:
-            found.update(f"{path.relative_to(PACKAGE).as_posix()}\0".encode() + path.read_bytes() + b"\0")
-    return f"{VERSION}+{found.hexdigest()[:LETTERS]}"
+            digest.update(f"{path.relative_to(PACKAGE).as_posix()}\0".encode() + path.read_bytes() + b"\0")
+    return f"{VERSION}+{digest.hexdigest()[:LETTERS]}"

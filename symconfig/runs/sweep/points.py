@@ -13,7 +13,7 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError, Problem
 from symconfig.plans.digests import digest
-from symconfig.runs.sweep.asked import Asked, Fields, put, settled
+from symconfig.runs.sweep.asked import Fields, SweepJob, put, settled
 
 ID_LETTERS = 16  # of SHA-256 in hexadecimal: among a million, two are alike with a probability of 3e-8
 LIMIT = 10_000
@@ -43,15 +43,21 @@ class Points:
 
 @dataclass(slots=True)
 class Ids:
-    """Makes ids, with the digest of each descriptor taken once: whole descriptors, so that an edited one has others."""
+    """A maker of ids, with the digest of each descriptor taken once.
+
+    It digests whole descriptors, so that an edited one has others.
+    """
 
     # By identity, with the descriptor itself: a number is given again to another object once the first one is gone.
     _digests: dict[int, tuple[ModelDescriptor | ClusterDescriptor, str]] = field(default_factory=dict)
 
     def of(self, job: Mapping[str, Any], model: ModelDescriptor, cluster: ClusterDescriptor) -> str:
-        """job: as of `settled`, with all of its training: no plan looks at that, and every plan.json has it."""
-        asked = {"job": dict(job), "model": self._digest(model), "cluster": self._digest(cluster)}
-        return digest(asked)[:ID_LETTERS]
+        """Return the id; job: as of `settled`, with all of its training.
+
+        No plan looks at that, and every plan.json has it.
+        """
+        inputs = {"job": dict(job), "model": self._digest(model), "cluster": self._digest(cluster)}
+        return digest(inputs)[:ID_LETTERS]
 
     def _digest(self, described: ModelDescriptor | ClusterDescriptor) -> str:
         if id(described) not in self._digests:
@@ -59,16 +65,19 @@ class Ids:
         return self._digests[id(described)][1]
 
 
-def combinations(asked: Asked) -> int:
-    """How many there are before any is left out."""
-    return prod(len(axis.values) for axis in asked.axes)
+def combinations(sweep: SweepJob) -> int:
+    """Count the combinations before any is left out."""
+    return prod(len(axis.values) for axis in sweep.axes)
 
 
-def points(asked: Asked, limit: int = LIMIT) -> Points:
-    """Every combination once, the last axis fastest. Raises InputError for more than `limit`, and for none at all."""
-    total = combinations(asked)
+def points(sweep: SweepJob, limit: int = LIMIT) -> Points:
+    """Return every combination once, the last axis fastest.
+
+    Raises InputError for more than `limit`, and for none at all.
+    """
+    total = combinations(sweep)
     if total > limit:
-        sizes = " x ".join(f"{len(axis.values):,} {axis.name}" for axis in asked.axes)
+        sizes = " x ".join(f"{len(axis.values):,} {axis.name}" for axis in sweep.axes)
         raise InputError(
             Problem(
                 "the sweep has too many combinations",
@@ -78,25 +87,25 @@ def points(asked: Asked, limit: int = LIMIT) -> Points:
                 hint=f"shorter lists, or --limit {total}",
             )
         )
-    ids, kept, idle = Ids(), dict[str, Point](), set(range(len(asked.exclude)))
+    ids, kept, idle = Ids(), dict[str, Point](), set(range(len(sweep.exclude)))
     excluded = 0
-    for job in _jobs(asked):
+    for job in _jobs(sweep):
         known = settled(job)
-        if matching := [number for number, rule in enumerate(asked.exclude) if rule.matches(known)]:
+        if matching := [number for number, rule in enumerate(sweep.exclude) if rule.matches(known)]:
             idle -= set(matching)
             excluded += 1
             continue
-        model, cluster = asked.models[job["model"]], asked.clusters[job["cluster"]]
+        model, cluster = sweep.models[job["model"]], sweep.clusters[job["cluster"]]
         point = Point(ids.of(known, model, cluster), job, model, cluster)
         kept.setdefault(point.id, point)
     if not kept:
         raise InputError(Problem("the rules leave nothing to plan", field="exclude", got=f"all of {total:,} excluded"))
-    return Points(tuple(kept.values()), asked.prices, total, excluded, tuple(sorted(number + 1 for number in idle)))
+    return Points(tuple(kept.values()), sweep.prices, total, excluded, tuple(sorted(number + 1 for number in idle)))
 
 
-def _jobs(asked: Asked) -> Iterator[Fields]:
-    for values in product(*(axis.values for axis in asked.axes)):
-        job = json.loads(json.dumps(asked.base))
-        for axis, value in zip(asked.axes, values, strict=True):
+def _jobs(sweep: SweepJob) -> Iterator[Fields]:
+    for values in product(*(axis.values for axis in sweep.axes)):
+        job = json.loads(json.dumps(sweep.base))
+        for axis, value in zip(sweep.axes, values, strict=True):
             put(job, axis.name, value)
         yield job

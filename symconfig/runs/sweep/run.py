@@ -18,8 +18,8 @@ from symconfig.runs.sweep.task import Row, Status, Task
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """How far a sweep is. rows: of all points that have one; fresh: planned just now."""
+class Done:
+    """The progress of a sweep. rows: of all points that have one; fresh: planned just now."""
 
     points: int
     rows: int
@@ -27,7 +27,7 @@ class Told:
     unplanned: int
 
 
-Progress = Callable[[Told], None]
+Progress = Callable[[Done], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +44,12 @@ class Swept:
 
     @property
     def counts(self) -> Counter[Status]:
-        """Rows by status."""
+        """Count rows by status."""
         return Counter(row.status for row in self.rows.values())
 
     @property
     def records(self) -> list[dict[str, Value]]:
-        """The table's rows, by column."""
+        """Return the table's rows, by column."""
         return [self._record(point) for point in self.points if point.id in self.rows]
 
     def _record(self, point: Point) -> dict[str, Value]:
@@ -61,7 +61,7 @@ class Swept:
 
 
 def price_of(point: Point, prices: Mapping[str, float]) -> float | None:
-    """Of a GPU-hour: by the name under which the cluster was asked for, or its own."""
+    """Return the price of a GPU-hour: by the cluster's name in the job, or its own."""
     return prices.get(str(point.job["cluster"]), prices.get(point.cluster.name))
 
 
@@ -73,8 +73,9 @@ def sweep(
     fresh: bool,
     progress: Progress,
 ) -> Swept:
-    """Plan every point that the journal beside `out` does not have, and write the table: also of a part of them, when
-    it is interrupted.
+    """Plan every point that the journal beside `out` does not have, and write the table.
+
+    Also of a part of them, when it is interrupted.
 
     fresh: forget the journal. Raises InputError for an output that cannot be written or a journal of something else.
     """
@@ -91,15 +92,15 @@ def sweep(
             for row in engines.run([Task.of(point) for point in points if point.id not in known], wanted):
                 kept.add(row)
                 rows[row.id] = row
-                progress(_told(points, rows, known))
+                progress(_done(points, rows, known))
         except KeyboardInterrupt:
             interrupted = True
-        found = Swept(tuple(points), rows, prices, len(known), kept.dropped, interrupted)
-        table.write(out, found.records)
-    return found
+        swept = Swept(tuple(points), rows, prices, len(known), kept.dropped, interrupted)
+        table.write(out, swept.records)
+    return swept
 
 
-def _told(points: Sequence[Point], rows: Mapping[str, Row], known: Mapping[str, Any]) -> Told:
-    return Told(
+def _done(points: Sequence[Point], rows: Mapping[str, Row], known: Mapping[str, Any]) -> Done:
+    return Done(
         len(points), len(rows), len(rows) - len(known), sum(row.status is not Status.PLANNED for row in rows.values())
     )

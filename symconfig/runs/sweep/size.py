@@ -50,7 +50,7 @@ class Question:
         return ceil(self.tokens / self.step_tokens)
 
     def run_s(self, step_s: float) -> float:
-        """All steps, with the time in which none runs."""
+        """Return the seconds of all steps, with the time in which none runs."""
         return self.steps * step_s / self.goodput
 
 
@@ -99,7 +99,7 @@ class Size:
 
 
 def even_batch(tokens: int, seq_length: int) -> int:
-    """Sequences of about so many tokens: a multiple of 64, or below that a power of two."""
+    """Return sequences of about so many tokens: a multiple of 64, or below that a power of two."""
     sequences = max(1.0, tokens / seq_length)
     return EVEN * round(sequences / EVEN) if sequences >= EVEN else 2 ** max(0, round(sequences).bit_length() - 1)
 
@@ -107,14 +107,14 @@ def even_batch(tokens: int, seq_length: int) -> int:
 def size(question: Question, wanted: engines.Wanted, progress: Progress) -> Size:
     """Try numbers of GPUs of all clusters at once, round by round, until none that matters is left."""
     searches = [_Search(question, name, cluster) for name, cluster in question.clusters.items()]
-    asked = done = 0
+    total = done = 0
     while work := {point.id: (search, point) for search in searches for point in search.next()}:
-        asked += len(work)
+        total += len(work)
         for row in engines.run([Task.of(point) for _, point in work.values()], wanted):
             search, point = work[row.id]
             search.heard(int(point.job["gpus"]), row)
             done += 1
-            progress(done, asked)
+            progress(done, total)
     return Size(question, tuple(search.answer() for search in searches))
 
 
@@ -132,7 +132,10 @@ class _Search:
         self.ids = Ids()
 
     def next(self) -> list[Point]:
-        """For the predicted time, and for the slow end of what is likely. Where none can be in time: the fastest."""
+        """Choose points for the predicted time, and for the slow end of what is likely.
+
+        Where none can be in time: the fastest.
+        """
         q = self.question
         if not self.sizes:
             return [self._point(size) for size in descending(self.every, self._rates(False))]
@@ -141,7 +144,7 @@ class _Search:
         return [self._point(size) for size in dict.fromkeys(size for sizes in both for size in sizes)]
 
     def _rates(self, slow: bool) -> dict[int, float]:
-        """Tokens a second of each GPU while steps run."""
+        """Return tokens a second of each GPU while steps run."""
         q = self.question
         return {
             size: q.step_tokens * q.steps / q.goodput / (one.slow_s if slow else one.run_s) / size
@@ -175,11 +178,11 @@ class _Search:
 
 
 def _least(question: Question, cluster: ClusterDescriptor) -> int:
-    """GPUs that need the whole time even if all of it went into the model's FLOPs at the fastest peak there is."""
-    asked = question.job.get("pins", {}).get("precision") or question.job.get("precision") or ""
+    """Count the GPUs that need the whole time even if all of it were the model's FLOPs at the fastest peak there is."""
+    precision = question.job.get("pins", {}).get("precision") or question.job.get("precision") or ""
     usual = ("bf16", "fp16")
-    names = {"": usual, "auto": (*usual, *LOW_PRECISION)}.get(str(asked), (str(asked),))
-    peaks = [found.value for name in names if (found := getattr(cluster.gpu.peak_flops, name, None)) is not None]
+    names = {"": usual, "auto": (*usual, *LOW_PRECISION)}.get(str(precision), (str(precision),))
+    peaks = [peak.value for name in names if (peak := getattr(cluster.gpu.peak_flops, name, None)) is not None]
     if not peaks:
         return 1
     work = question.tokens * flops_per_token(question.model, int(question.job["seq_length"]), COUNTING)
@@ -187,9 +190,9 @@ def _least(question: Question, cluster: ClusterDescriptor) -> int:
 
 
 def frontier(tried: Iterable[Tried], cost: Callable[[Tried], float]) -> list[Tried]:
-    """Those of which no other is as fast and as cheap; the fastest first."""
-    found: list[Tried] = []
+    """Return those of which no other is as fast and as cheap; the fastest first."""
+    best: list[Tried] = []
     for one in sorted(tried, key=lambda one: (one.run_s, cost(one), one.gpus)):
-        if not found or cost(one) < cost(found[-1]):
-            found.append(one)
-    return found
+        if not best or cost(one) < cost(best[-1]):
+            best.append(one)
+    return best

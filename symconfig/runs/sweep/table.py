@@ -19,7 +19,7 @@ _WORDS = {True: "true", False: "false"}
 
 
 def check(out: Path, field: str = "--out") -> None:
-    """Whether the table can be written. field: the option that names it. Asked before the work, not after it. Raises
+    """Check that the table can be written. field: the option that names it. Asked before the work, not after it. Raises
     InputError."""
     if out.suffix.lower() not in ENDINGS:
         need = "a name that ends in " + " or ".join(ENDINGS)
@@ -38,7 +38,7 @@ def check(out: Path, field: str = "--out") -> None:
 def write(
     out: Path, records: Sequence[Record], columns: Sequence[Column] = COLUMNS, schema: str = "symconfig.sweep_table/1"
 ) -> None:
-    """The whole file or nothing. Equal records give equal bytes. schema: the contract that Parquet names. Raises
+    """Write the whole file or nothing. Equal records give equal bytes. schema: the contract that Parquet names. Raises
     InputError."""
     part = out.with_name(out.name + ".part")
     try:
@@ -51,7 +51,7 @@ def write(
 
 
 def _csv(records: Sequence[Record], columns: Sequence[Column]) -> bytes:
-    """A number as Python writes it, so that reading gives it back; what is not known is empty."""
+    """Return CSV with numbers as Python writes them, so that reading gives them back; what is not known is empty."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     names = [column.name for column in columns]

@@ -50,7 +50,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What came of a task. values: the columns that a plan fills; planner: which planner did it."""
+    """The outcome of a task. values: the columns that a plan fills; planner: which planner did it."""
 
     id: str
     status: Status
@@ -69,7 +69,7 @@ class Row:
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> Row:
-        """Raises KeyError, TypeError or ValueError for what is none."""
+        """Parse a row of plain data; raise KeyError, TypeError or ValueError for anything else."""
         texts = [data["id"], data["planner"], data["reason"]]
         if not all(isinstance(text, str) for text in texts) or not isinstance(data["values"], dict):
             raise TypeError("is not a row")
@@ -82,14 +82,14 @@ def done(task: Task) -> Row:
         plan = best_plan(_model(task.model), _cluster(task.cluster), Job.model_validate_json(task.job), top=TOP)
         return Row(task.id, Status.PLANNED, planner(), "", planned(plan))
     except InfeasibleError as error:
-        return Row(task.id, Status.INFEASIBLE, planner(), _said(error))
+        return Row(task.id, Status.INFEASIBLE, planner(), _text(error))
     except SymconfigError as error:
-        return Row(task.id, Status.REFUSED, planner(), _said(error))
+        return Row(task.id, Status.REFUSED, planner(), _text(error))
     except Exception as error:
         return Row(task.id, Status.DEFECT, planner(), f"{type(error).__name__}: {error}")
 
 
-def _said(error: SymconfigError) -> str:
+def _text(error: SymconfigError) -> str:
     return " ".join(map(str, error.problems))
 
 

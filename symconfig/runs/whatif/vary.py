@@ -108,19 +108,19 @@ RATES = MappingProxyType(
 def varied(plan: Plan, words: Sequence[str]) -> tuple[Vary, ...]:
     """Return what some `NAME=LOW..HIGH` ask for. Raises InputError with all that is wrong."""
     problems: list[Problem] = []
-    found: list[Vary] = []
+    varies: list[Vary] = []
     for word in words:
         try:
-            found.append(_one(plan, word))
+            varies.append(_one(plan, word))
         except InputError as error:
             problems += error.problems
-    twice = sorted(one for one, other in pairwise(sorted(each.name for each in found)) if one == other)
+    twice = sorted(one for one, other in pairwise(sorted(each.name for each in varies)) if one == other)
     problems += [Problem("is varied twice", field=FIELD, got=name, need="one range") for name in dict.fromkeys(twice)]
     if not words:
         problems.append(Problem("nothing is varied", field=FIELD, need=_NEED))
     if problems:
         raise InputError(problems)
-    return tuple(found)
+    return tuple(varies)
 
 
 def _one(plan: Plan, word: str) -> Vary:

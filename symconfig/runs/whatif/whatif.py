@@ -86,7 +86,7 @@ def named(candidate: Candidate) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Border:
-    """Where the best plan changes: below and above it, each plan's options that the other has not so.
+    """A border where the best plan changes: below and above it, each plan's options that the other has not so.
 
     A side at which no plan fits is empty, and then the other has all of its options.
     """

@@ -88,7 +88,7 @@ class _Judge:
     published: frozenset[Split]
 
     def drawn(self, found: Found) -> Drawn:
-        plain = simplicity(found, self.cluster.near, self.published)
+        plain = simplicity(found, self.cluster.joined_gpus, self.published)
         return Drawn(found, plain, step_seconds(found, self.cluster, self.draws))
 
     def less(self, drawn: Drawn, best_s: Array, most: float) -> Drawn:
@@ -108,7 +108,7 @@ class _Judge:
 
 
 def _wins(picks: Sequence[Drawn]) -> dict[int, float]:
-    """The share of draws in which each is the fastest of the families' picks; of equals the first."""
+    """Return the share of draws in which each is the fastest of the families' picks; of equals the first."""
     counted = np.bincount(np.argmin([each.steps for each in picks], axis=0), minlength=len(picks))
     return {id(each): float(count) / DRAWS for each, count in zip(picks, counted, strict=True)}
 

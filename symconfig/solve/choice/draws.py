@@ -52,7 +52,7 @@ def deviates(name: str) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class Draws:
-    """What is drawn of a cluster: constants, [DRAWS] each, and the spread of experts' loads [DRAWS].
+    """Draws of a cluster's constants, [DRAWS] each, and of the spread of experts' loads [DRAWS].
 
     tables: of blocks under every draw; plans of one point share them, whatever their stages are.
     """

@@ -72,7 +72,7 @@ def _with(cluster: ClusterDescriptor, changed: dict[str, object]) -> ClusterDesc
 
 
 def _as(found: Found, framework: Framework) -> Found:
-    """The same where chunks begin as a framework has it."""
+    """Return a candidate whose chunks begin as a framework has it."""
     own = replace(found.request.framework, handover_s=framework.handover_s)
     return replace(found, request=replace(found.request, framework=own))
 

@@ -61,7 +61,7 @@ def _stages(found: Found) -> int:
 
 
 def _not_stable(found: Found) -> int:
-    """How many options it uses that are not stable in its release."""
+    """Count the options of a plan that are not stable in its release."""
     request = found.request
     point = replace(
         found.columns().at(0),

@@ -61,7 +61,7 @@ def with_less(found: Found, cluster: ClusterDescriptor) -> Iterator[Found]:
 
 
 def _splits(found: Found) -> list[Split]:
-    """Layouts that are plainer than its own, the fewest changes first: as many chunks or fewer."""
+    """Return layouts that are plainer than its own, the fewest changes first: as many chunks or fewer."""
     request, pp = found.request, found.degrees.pp
     if pp == 1 or request.pins.layout is not None:
         return []
@@ -83,7 +83,7 @@ def _usual(kinds: tuple[str, ...], pp: int, vpp: int, layouts: Layouts) -> Itera
 
 
 def _less(found: Found, first: bool) -> Iterator[Found]:
-    """With less and less recompute left out, to its own; first: without its own, which is known."""
+    """Yield the candidate with less and less of its recompute; first: without its own, which is known."""
     choices = sorted(
         (
             choice
@@ -99,7 +99,7 @@ def _less(found: Found, first: bool) -> Iterator[Found]:
 
 
 def _priced(found: Found, beside: Found) -> Found | None:
-    """With its simulated step; None where it does not fit or is clearly slower."""
+    """Return the candidate with its simulated step; None where it does not fit or is clearly slower."""
     parts = detail(found)
     machine, request = found.machine, found.request
     peak = max(parts.peaks)

@@ -10,10 +10,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import product
 
+import numpy as np
+import numpy.typing as npt
+
 from symconfig.solve.stages.content import Mode
 from symconfig.solve.stages.floor import Bag, Floor, floors
 from symconfig.solve.stages.judge import CLOSE, fits
 from symconfig.solve.stages.problem import StageProblem
+
+Int = npt.NDArray[np.int64]
 
 
 def work_s(problem: StageProblem, mode: Mode | None) -> float:
@@ -47,25 +52,29 @@ class _Search:
     problem: StageProblem
     floors: list[Floor]
     longest: dict[tuple[float, int, Bag, float], int] = field(default_factory=dict)
+    bags: list[Bag] = field(init=False)  # of all kinds but the last, as many as there are
+    sums: Int = field(init=False)  # [bag, bag]: the place of the bag that both are together, but no more than all
+
+    def __post_init__(self) -> None:
+        others = np.array([kind.count for kind in self.floors[0].kinds[:-1]], dtype=np.int64)
+        self.bags = list(product(*(range(count + 1) for count in others.tolist())))
+        counts = np.array(self.bags, dtype=np.int64).reshape(len(self.bags), len(others))
+        places = np.append(np.cumprod(others[:0:-1] + 1)[::-1], 1)[: len(others)]
+        self.sums = np.minimum(counts[:, None] + counts, others) @ places
 
     def possible(self, most_s: float) -> bool:
         """Blocks of the last kind are made as many as they can be, for every count of the others taken so far."""
-        kinds = self.floors[0].kinds
-        others = tuple(kind.count for kind in kinds[:-1])
-        most: dict[Bag, int] = {(0,) * len(others): 0}
+        most = np.full(len(self.bags), -1)  # by bag; below 0: cannot be taken
+        most[0] = 0
         for stage in self.floors:
-            mine = [
-                (rest, cap)
-                for rest in product(*(range(count + 1) for count in others))
-                if (cap := self._cap(stage, rest, most_s)) is not None
-            ]
-            after: dict[Bag, int] = {}
-            for taken, total in most.items():
-                for rest, cap in mine:
-                    sums = tuple(min(a + b, count) for a, b, count in zip(taken, rest, others, strict=True))
-                    after[sums] = max(after.get(sums, 0), total + cap)
-            most = after
-        return most.get(others, -1) >= kinds[-1].count
+            caps = {
+                place: cap for place, bag in enumerate(self.bags) if (cap := self._cap(stage, bag, most_s)) is not None
+            }
+            taken, mine = np.flatnonzero(most >= 0), np.fromiter(caps, dtype=np.int64)
+            totals = most[taken][:, None] + np.fromiter(caps.values(), dtype=np.int64)
+            most = np.full(len(self.bags), -1)
+            np.maximum.at(most, self.sums[np.ix_(taken, mine)], totals)
+        return bool(most[-1] >= self.floors[0].kinds[-1].count)
 
     def _cap(self, stage: Floor, rest: Bag, most_s: float) -> int | None:
         """The most blocks of the last kind beside the others; None: not even the others, or too few layers."""

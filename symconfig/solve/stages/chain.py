@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
@@ -25,27 +25,35 @@ class Chain:
     choices: Choices
 
 
-def fastest_chain(scale: Scale, mode: Mode | None, bound_s: float, most_s: float) -> Chain | None:
+def fastest_chain(
+    scales: Sequence[Scale], mode: Mode | None, bound_s: float, most_s: float, wait_s: Sequence[float] = ()
+) -> Chain | None:
     """The least slowest stage, at most most_s; of those cuts the one with the least work, then with the least peak.
 
-    bound_s: no cut is faster; spans far slower than it are looked at only when nothing else fits.
+    scales: of each stage, whose blocks may cost other than another's. bound_s: no cut is faster; spans far slower than
+    it are looked at only when nothing else fits. wait_s: of each stage, beside its blocks; none where it is empty.
     """
-    pick = _remembered(lambda stage, chunk: fastest(scale, stage, (chunk,), mode))
+
+    def staffed(stage: int, chunk: Content) -> Staffed | None:
+        one = fastest(scales[stage], stage, (chunk,), mode)
+        return one if one is None or not wait_s else one._replace(seconds=one.seconds + wait_s[stage])
+
+    pick = _remembered(staffed)
     for slack in (1.02, 1.1, 1.5, float("inf")):
         cap = min(bound_s * slack, most_s)
-        found = _chain(scale, pick, cap, lambda value, one: (max(value[0], one.seconds),))
+        found = _chain(scales, pick, cap, lambda value, one: (max(value[0], one.seconds),))
         if found is not None:
-            return _least_work(scale, pick, found.value[0])
+            return _least_work(scales, pick, found.value[0])
         if cap >= most_s:
             return None
     return None
 
 
-def _least_work(scale: Scale, pick: Pick, slowest_s: float) -> Chain | None:
+def _least_work(scales: Sequence[Scale], pick: Pick, slowest_s: float) -> Chain | None:
     """Of the cuts with no slower stage; seconds in whole units, so that what is equal but for rounding stays equal."""
     unit = slowest_s * CLOSE or 1.0
     return _chain(
-        scale,
+        scales,
         pick,
         slowest_s * (1 + CLOSE),
         lambda value, one: (value[0] + round(one.seconds / unit), max(value[1], one.peak_bytes)),
@@ -55,7 +63,8 @@ def _least_work(scale: Scale, pick: Pick, slowest_s: float) -> Chain | None:
 def leanest_chain(scale: Scale, mode: Mode | None) -> Chain | None:
     """The least largest peak of a stage. None: no cut at all."""
     pick = _remembered(lambda stage, chunk: leanest(scale, stage, (chunk,), mode))
-    return _chain(scale, pick, float("inf"), lambda value, one: (max(value[0], one.peak_bytes),))
+    every = [scale] * scale.problem.pp
+    return _chain(every, pick, float("inf"), lambda value, one: (max(value[0], one.peak_bytes),))
 
 
 def _remembered(pick: Pick) -> Pick:
@@ -69,12 +78,13 @@ def _remembered(pick: Pick) -> Pick:
     return again
 
 
-def _chain(scale: Scale, pick: Pick, most_s: float, add: Callable[[Value, Staffed], Value]) -> Chain | None:
+def _chain(scales: Sequence[Scale], pick: Pick, most_s: float, add: Callable[[Value, Staffed], Value]) -> Chain | None:
     """Stage by stage, the best way to reach each place with no stage slower than most_s."""
-    problem = scale.problem
+    problem, costs = scales[0].problem, {id(scale): scale.problem.seconds for scale in scales}.values()
     sequence, total = problem.sequence, len(problem.sequence)
     # Of the blocks from a place on, at least so many seconds: more than all later stages together may take is too much.
-    least_s = [*accumulate((min(problem.seconds[kind]) for kind in reversed(sequence)), initial=0.0)][::-1]
+    each_s = {kind: min(min(seconds[kind]) for seconds in costs) for kind in set(sequence)}
+    least_s = [*accumulate((each_s[kind] for kind in reversed(sequence)), initial=0.0)][::-1]
     reached: dict[int, tuple[Value, tuple[int, ...], Choices]] = {0: ((0.0, 0.0), (), ())}
     for stage in range(problem.pp):
         after: dict[int, tuple[Value, tuple[int, ...], Choices]] = {}

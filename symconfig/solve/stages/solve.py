@@ -179,7 +179,7 @@ class _Solving:
                 self.left_s.append(least_s)
             elif self.problem.vpp == 1 and not self.named:
                 self.used = "dynamic programming"
-                chain = fastest_chain(self.scale, mode, least_s, self.best_s)
+                chain = fastest_chain([self.scale] * self.problem.pp, mode, least_s, self.best_s)
                 if chain is not None:
                     first = mode.first if mode else 0
                     self.keep(assignment(self.problem, chain.chunks, chain.choices, first))

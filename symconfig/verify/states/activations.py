@@ -40,52 +40,52 @@ class SavedTensor:
 
 
 def saved(plan: Plan, stage: int, transformer_impl: TransformerImpl = "transformer_engine") -> tuple[SavedTensor, ...]:
-    """Kept by one microbatch on every chunk of the stage; what waits in host memory is not among them."""
-    found = as_run(plan, transformer_impl)
-    blocks = {block.derived.name: block for block in detail(found).table.blocks}
+    """Return what one microbatch keeps on every chunk of the stage, without what waits in host memory."""
+    point = as_run(plan, transformer_impl)
+    blocks = {block.derived.name: block for block in detail(point).table.blocks}
     result: list[SavedTensor] = []
-    for index, chunk in enumerate(found.split.stage(stage)):
+    for index, chunk in enumerate(point.split.stage(stage)):
         layers = dict.fromkeys(("layer", "mtp"), 0)
-        for kind, begin in zip(chunk, begins(chunk, found.uniform_layers), strict=True):
+        for kind, begin in zip(chunk, begins(chunk, point.uniform_layers), strict=True):
             place = "mtp" if kind == "mtp" else "layer"
             layer = None if place_of(kind) in (Place.FIRST, Place.LAST) else layers[place]
             if begin is not None:
-                policy = apply(blocks[kind].derived, *_choice(found, kind, layers["layer"]))
+                policy = apply(blocks[kind].derived, *_choice(point, kind, layers["layer"]))
                 result.extend(_kept(blocks[kind], policy, index, layer))
             layers[place] += layer is not None
     return tuple(result)
 
 
 def as_run(plan: Plan, transformer_impl: TransformerImpl) -> Found:
-    """The plan's point of the lattice under Transformer Engine's layers or Megatron's own."""
-    found = restore(plan, plan.best)
+    """Return the plan's point of the lattice under Transformer Engine's layers or Megatron's own."""
+    point = restore(plan, plan.best)
     framework = usual(plan.best.target.backend, plan.cluster.gpu.architecture, transformer_impl, plan.job.attention)
     if transformer_impl == "local":
-        found = _without_engine(found)
-    framework = replace(framework, hide=found.request.framework.hide)
-    return replace(found, request=replace(found.request, framework=framework))
+        point = _without_engine(point)
+    framework = replace(framework, hide=point.request.framework.hide)
+    return replace(point, request=replace(point.request, framework=framework))
 
 
-def _without_engine(found: Found) -> Found:
-    """What Megatron-LM has for Transformer Engine's modules only is left out.
+def _without_engine(point: Found) -> Found:
+    """Drop what Megatron-LM has for Transformer Engine's modules only.
 
     It offloads no activations (training/arguments.py, validate_args), and its own attention has no context parallelism
     (transformer/dot_product_attention.py): each rank's part of a sequence counts as a sequence of its own.
     """
-    p = found.degrees
+    p = point.degrees
     return replace(
-        found,
-        request=replace(found.request, seq_length=found.request.seq_length // p.cp),
-        choice=replace(found.choice, offload=frozenset()),
+        point,
+        request=replace(point.request, seq_length=point.request.seq_length // p.cp),
+        choice=replace(point.choice, offload=frozenset()),
         degrees=replace(p, cp=1, dp=p.dp * p.cp),
     )
 
 
-def _choice(found: Found, kind: str, layer: int) -> tuple[frozenset[str], frozenset[str]]:
-    """Recomputed modules and offloaded operators of a chunk's layer."""
-    choice = found.choice
-    if found.block_layers:
-        choice = WHOLE if is_layer(kind) and layer < found.block_layers else Choice()
+def _choice(point: Found, kind: str, layer: int) -> tuple[frozenset[str], frozenset[str]]:
+    """Return recomputed modules and offloaded operators of a chunk's layer."""
+    choice = point.choice
+    if point.block_layers:
+        choice = WHOLE if is_layer(kind) and layer < point.block_layers else Choice()
     return choice.modules, choice.offload
 
 

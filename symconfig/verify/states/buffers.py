@@ -26,7 +26,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """From `start` to `end` in the buffer, of which the last part is padding from `filled` on.
+    """A bucket from `start` to `end` in the buffer, of which the last part is padding from `filled` on.
 
     places: where its parameters begin and end; there may be padding between them.
     """
@@ -37,32 +37,34 @@ class Bucket:
     places: tuple[tuple[int, int], ...]
 
     def shard(self, ranks: int, rank: int) -> tuple[int, ...]:
-        """Elements of each parameter that fall into one rank's equal share of the bucket."""
+        """Count the elements of each parameter that fall into one rank's equal share of the bucket."""
         share = (self.end - self.start) // ranks
         low = self.start + rank * share
         return tuple(max(0, min(end, low + share) - max(start, low)) for start, end in self.places)
 
 
 def bucket_size(ranks: int) -> int:
-    """Elements after which a bucket is closed, where the reduction of gradients overlaps the backward."""
+    """Return the elements after which a bucket is closed, where the reduction of gradients overlaps the backward."""
     return max(LEAST_BUCKET, BUCKET_OF_A_RANK * ranks)
 
 
 def buckets(pieces: Sequence[Piece], size: int | None, ranks: int, sharded: bool) -> tuple[Bucket, ...]:
-    """The buffer of parameters in their order of registration, of which the last comes first.
+    """Divide the buffer of parameters into buckets.
+
+    They are in their order of registration, of which the last comes first.
 
     size: elements that close a bucket; None: all in one. sharded: over `ranks`, so that parameters and buckets are
     padded and a piece that wants to is alone; else nothing is.
     """
     starts, ends = (PARAMETER_STARTS, lcm(ranks, BUCKET_ENDS)) if sharded else (1, 1)
-    found: list[Bucket] = []
+    closed: list[Bucket] = []
     places: list[tuple[int, int]] = []
     begin = start = 0
 
     def close(end: int) -> int:
-        found.append(Bucket(begin, end, _padded(end, ends), tuple(places)))
+        closed.append(Bucket(begin, end, _padded(end, ends), tuple(places)))
         places.clear()
-        return found[-1].end
+        return closed[-1].end
 
     for piece in reversed(pieces):
         start = _padded(start, starts)
@@ -76,7 +78,7 @@ def buckets(pieces: Sequence[Piece], size: int | None, ranks: int, sharded: bool
             begin = start = close(end)
     if places:
         close(start)
-    return tuple(found)
+    return tuple(closed)
 
 
 def _padded(value: int, multiple: int) -> int:

@@ -56,7 +56,7 @@ class RankStates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What of the DeepSpeed JSON decides sizes. `wide`: gradients are accumulated in fp32."""
+    """The settings of the DeepSpeed JSON that decide sizes. `wide`: gradients are accumulated in fp32."""
 
     stage: int
     bf16: bool
@@ -75,12 +75,15 @@ class Settings:
 
     @property
     def sums_on_host(self) -> bool:
-        """ZeRO-2 sends 16-bit gradients to the host when they are there, which adds up those of the microbatches."""
+        """Tell whether the host adds up the gradients of the microbatches.
+
+        ZeRO-2 sends 16-bit gradients to it when they are there.
+        """
         return self.stage == 2 and bool(self.offload) and not self.wide and self.accumulates
 
     @staticmethod
     def of(config: Mapping[str, Any], world_size: int) -> Settings:
-        """What is not there has DeepSpeed's defaults (runtime/zero/config.py)."""
+        """Read the settings; what is not there has DeepSpeed's defaults (runtime/zero/config.py)."""
         zero = config.get("zero_optimization", {})
         offload = zero.get("offload_optimizer", {})
         return Settings(
@@ -102,7 +105,7 @@ class Settings:
 
 
 def _accumulation_steps(config: Mapping[str, Any], world_size: int) -> int:
-    """Given, or what the batch leaves of it, or one (runtime/config.py, _set_batch_related_parameters)."""
+    """Return the steps given, or what the batch leaves, or one (runtime/config.py, _set_batch_related_parameters)."""
     given = config.get("gradient_accumulation_steps")
     if given is not None:
         return int(given)
@@ -126,8 +129,8 @@ Group = Sequence[Local]
 
 
 def rank_states(model: ModelDescriptor, config: Mapping[str, Any], world_size: int, rank: int) -> RankStates:
-    """Of one rank, by ds_config.json. Raises InfeasibleError for degrees that do not divide what they share, and for
-    QLoRA, whose 4-bit storage is not DeepSpeed's."""
+    """Return the states of one rank, by ds_config.json. Raises InfeasibleError for degrees that do not divide what they
+    share, and for QLoRA, whose 4-bit storage is not DeepSpeed's."""
     if model.adapter is not None and model.adapter.method == "qlora":
         raise InfeasibleError(Problem("the bytes of 4-bit weights are bitsandbytes' own", field="adapter.method"))
     settings = Settings.of(config, world_size)
@@ -175,25 +178,27 @@ def _check_degrees(model: ModelDescriptor, settings: Settings, world_size: int) 
 
 
 def local(model: ModelDescriptor, settings: Settings, rank: int) -> tuple[Local, ...]:
-    """A rank's parameters in the order of registration.
+    """Return a rank's parameters in the order of registration.
 
     Where AutoTP cuts a parameter, the first ranks get what is left over. AutoEP has gate and up apart.
     """
-    tp, ep, found = settings.tp, settings.ep, []
+    tp, ep, parameters = settings.tp, settings.ep, []
     for parameter in registered(model):
         facts, split = (parameter.vector, parameter.trainable), parameter.split
         if ep > 1 and parameter.expert:
-            found += [Local(part // ep, *facts, _EXPERTS) for part in parameter.parts]
+            parameters += [Local(part // ep, *facts, _EXPERTS) for part in parameter.parts]
         elif tp > 1 and split:
             share = split // tp + (rank % tp < split % tp)
-            found.append(Local(parameter.elements // split * share, *facts, "AutoTP"))
+            parameters.append(Local(parameter.elements // split * share, *facts, "AutoTP"))
         else:
-            found.append(Local(parameter.elements, *facts, "AutoEP's router" if ep > 1 and parameter.router else ""))
-    return tuple(found)
+            parameters.append(
+                Local(parameter.elements, *facts, "AutoEP's router" if ep > 1 and parameter.router else "")
+            )
+    return tuple(parameters)
 
 
 def optimizer_groups(mine: Iterable[Local]) -> list[Group]:
-    """The optimizer's groups: train.py's matrices and vectors, then the experts of each."""
+    """Return the optimizer's groups: train.py's matrices and vectors, then the experts of each."""
     result: list[Group] = []
     experts: list[Group] = []
     for vector in (False, True):
@@ -214,7 +219,7 @@ def optimizer_groups(mine: Iterable[Local]) -> list[Group]:
 class Flat:
     """A group as ZeRO-1 and 2 flatten it. part: elements of one rank's share of `padded`.
 
-    inside: elements of the parameters that touch this rank's share, each whole. beside: their padding at the end.
+    inside: elements of the parameters that touch this rank's share, each whole. padding_here: their padding at the end.
     elsewhere: elements of the others, each.
     """
 
@@ -222,12 +227,12 @@ class Flat:
     part: int
     largest: int
     inside: int
-    beside: int
+    padding_here: int
     elsewhere: tuple[int, ...]
 
 
 def flattened(group: Group, settings: Settings, world_size: int, rank: int) -> Flat:
-    """Ranks that share a group out are neighbours but for those that share a tensor or the experts."""
+    """Flatten a group; ranks that share it out are neighbours but for those that share a tensor or the experts."""
     apart = settings.ep if group[0].made_by == _EXPERTS else settings.tp
     ranks, index = world_size // apart, rank // apart
     order = [parameter.elements for parameter in group]
@@ -242,8 +247,8 @@ def flattened(group: Group, settings: Settings, world_size: int, rank: int) -> F
         else:
             elsewhere.append(elements)
         start += elements
-    beside = min(max(part * (index + 1) - start, 0), part)
-    return Flat(padded, part, max(order), inside, beside, tuple(elsewhere))
+    padding = min(max(part * (index + 1) - start, 0), part)
+    return Flat(padded, part, max(order), inside, padding, tuple(elsewhere))
 
 
 def _adam(flats: Iterable[Flat]) -> Held:
@@ -251,14 +256,14 @@ def _adam(flats: Iterable[Flat]) -> Held:
 
 
 def _flattened(empty: RankStates, flats: Sequence[Flat], settings: Settings) -> RankStates:
-    """ZeRO-1 and 2 (stage_1_and_2.py)."""
+    """Add the states of ZeRO-1 and 2 (stage_1_and_2.py)."""
     part = sum(flat.part for flat in flats)
     if settings.wide:  # one rank's share of each group, in fp32
         gradients = Held(WIDE * part)
         if settings.stage == 1:
             gradients += _left_in_bucket(flats, settings)
     else:
-        gradients = Held(HALF * sum(flat.inside + flat.beside for flat in flats))
+        gradients = Held(HALF * sum(flat.inside + flat.padding_here for flat in flats))
     if not settings.offload:
         return replace(empty, optimizer=_adam(flats), gradients=gradients)
     kept = Held(host=WIDE * part)
@@ -271,7 +276,9 @@ def _flattened(empty: RankStates, flats: Sequence[Flat], settings: Settings) -> 
 
 
 def _left_in_bucket(flats: Iterable[Flat], settings: Settings) -> Held:
-    """ZeRO-1 with fp32 gradients lets go of this rank's gradients only: the others keep the reduction's buckets alive.
+    """Count the gradients that are kept.
+
+    ZeRO-1 with fp32 gradients lets go of this rank's gradients only: the others keep the reduction's buckets alive.
 
     A gradient larger than the bucket never was in it.
     """
@@ -283,7 +290,10 @@ def _left_in_bucket(flats: Iterable[Flat], settings: Settings) -> Held:
 
 def _sharded(empty: RankStates, mine: Sequence[Local], groups: Sequence[Group], settings: Settings,
              world_size: int) -> RankStates:  # fmt: skip
-    """ZeRO-3 (stage3.py, partition_parameters.py): each parameter is cut for itself; small ones are there whole."""
+    """Add the states of ZeRO-3 (stage3.py, partition_parameters.py).
+
+    Each parameter is cut for itself; small ones are there whole.
+    """
     ranks = [_ranks(parameter, settings, world_size) for parameter in mine]
     shares = [ceil(parameter.elements / count) for parameter, count in zip(mine, ranks, strict=True)]
     whole = sum(share * count for parameter, share, count in zip(mine, shares, ranks, strict=True)
@@ -298,20 +308,23 @@ def _sharded(empty: RankStates, mine: Sequence[Local], groups: Sequence[Group], 
         return replace(empty, parameters=parameters, optimizer=adam, gradients=Held(flat), kept_gradients=Held(flat),
                        buffers=bucket)  # fmt: skip
     here = int((1 - settings.offload) * len(tiles))  # the first tiles stay on the accelerator
-    near, far = sum(tiles[:here]), sum(tiles[here:])
-    gradients = Held(WIDE * near, WIDE * far + flat)
-    adam = Held(ADAM * near, ADAM * far + STEP * here)  # the second AdamW is not fused: it counts on the host
+    before, far = sum(tiles[:here]), sum(tiles[here:])
+    gradients = Held(WIDE * before, WIDE * far + flat)
+    adam = Held(ADAM * before, ADAM * far + STEP * here)  # the second AdamW is not fused: it counts on the host
     return replace(empty, parameters=parameters, optimizer=adam, gradients=gradients, kept_gradients=gradients,
                    buffers=bucket)  # fmt: skip
 
 
 def _ranks(parameter: Local, settings: Settings, world_size: int) -> int:
-    """How many ranks ZeRO-3 cuts a parameter for: what tp or ep has cut already, for those that hold the same part."""
+    """Count the ranks that ZeRO-3 cuts a parameter for.
+
+    What tp or ep has cut already is cut for those that hold the same part.
+    """
     return world_size // {_EXPERTS: settings.ep, "AutoTP": settings.tp}.get(parameter.made_by, 1)
 
 
 def _tiles(group: Group, settings: Settings, world_size: int) -> Iterator[int]:
-    """Elements of the optimizer's tiles of a group: what was made by different hands is never in one."""
+    """Yield the elements of the optimizer's tiles of a group: what was made by different hands is never in one."""
     for hand in dict.fromkeys(parameter.made_by for parameter in group):
         sizes = [ceil(parameter.elements / _ranks(parameter, settings, world_size))
                  for parameter in group if parameter.made_by == hand]  # fmt: skip

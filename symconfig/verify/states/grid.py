@@ -34,18 +34,18 @@ def coordinates(parallel: Degrees, framework: Framework, rank: int) -> dict[str,
 
 
 def first_rank(parallel: Degrees, stage: int) -> int:
-    """The lowest rank of a pipeline stage. Both grids have the stages outermost."""
+    """Return the lowest rank of a pipeline stage. Both grids have the stages outermost."""
     return stage * (parallel.world_size // parallel.pp)
 
 
 def stage_of(parallel: Degrees, rank: int) -> int:
-    """The pipeline stage of a rank."""
+    """Return the pipeline stage of a rank."""
     return rank // (parallel.world_size // parallel.pp)
 
 
 def _places(parallel: Degrees, grid: tuple[str, ...], rank: int) -> dict[str, int]:
-    """Along each axis of a grid, innermost first."""
-    found = {}
+    """Return the places along each axis of a grid, innermost first."""
+    places = {}
     for axis in grid:
-        rank, found[axis] = divmod(rank, getattr(parallel, axis))
-    return found
+        rank, places[axis] = divmod(rank, getattr(parallel, axis))
+    return places

@@ -45,27 +45,27 @@ class Parameter:
 
     @property
     def vector(self) -> bool:
-        """It has one dimension, and no weight decay."""
+        """Tell whether it has one dimension, and no weight decay."""
         return self.row == 1
 
 
 def chunk_parameters(
     plan: Plan, stage: int, transformer_impl: TransformerImpl = "transformer_engine"
 ) -> tuple[tuple[Parameter, ...], ...]:
-    """Of each virtual stage of a pipeline stage, in the order in which Megatron-LM registers them."""
-    found = as_run(plan, transformer_impl)
-    numbers = whole_numbers(found)
-    if found.request.model.experts and numbers[d.EXPERTS] % numbers["ep"]:
+    """Return each virtual stage's parameters of a pipeline stage, in the order in which Megatron-LM registers them."""
+    point = as_run(plan, transformer_impl)
+    numbers = whole_numbers(point)
+    if point.request.model.experts and numbers[d.EXPERTS] % numbers["ep"]:
         raise SymconfigError(f"{numbers[d.EXPERTS]} experts do not divide over ep {numbers['ep']}")
-    of_kind = derived(found.request.model, found.request.framework.implementation, found.scheme)
+    of_kind = derived(point.request.model, point.request.framework.implementation, point.scheme)
     known = {kind: _block(block, numbers, REGISTRATIONS[transformer_impl]) for kind, block in of_kind.items()}
-    return tuple(tuple(_chunk(found, index, known)) for index in range(stage, len(found.split.chunks), found.split.pp))
+    return tuple(tuple(_chunk(point, index, known)) for index in range(stage, len(point.split.chunks), point.split.pp))
 
 
-def whole_numbers(found: Found) -> dict[str, int]:
-    """Every symbol of a weight's size as a whole number; the vocabulary as the target pads it."""
-    p = found.degrees
-    framework, model = found.request.framework, found.request.model
+def whole_numbers(point: Found) -> dict[str, int]:
+    """Return every symbol of a weight's size as a whole number; the vocabulary as the target pads it."""
+    p = point.degrees
+    framework, model = point.request.framework, point.request.model
     sizes = {name: int(size) for name, size in dim_sizes(model).items()}
     return sizes | {
         **{name: getattr(p, name) for name in ("tp", "cp", "ep", "etp", "dp")},
@@ -84,7 +84,7 @@ class _Registered:
 
 def _block(block: DerivedBlock, numbers: Mapping[str, int], registration: Registration) -> tuple[_Registered, ...]:
     places = registration.order(_operator(shard) for shard in block.weights)
-    found = []
+    registered = []
     for index, shard in enumerate(block.weights):
         run, place = places[_operator(shard)]
         experts = numbers[d.EXPERTS] // numbers["ep"] if shard.expert else 1
@@ -92,8 +92,8 @@ def _block(block: DerivedBlock, numbers: Mapping[str, int], registration: Regist
         for expert in range(experts):
             name = f"{shard.name}.{expert}" if shard.expert else shard.name
             made = Parameter(name, elements // experts, shard.expert, not shard.frozen, row)
-            found.append(_Registered(_operator(shard), (run, expert, place, index), made))
-    return tuple(_whole_weights(sorted(found, key=lambda item: item.place)))
+            registered.append(_Registered(_operator(shard), (run, expert, place, index), made))
+    return tuple(_whole_weights(sorted(registered, key=lambda item: item.place)))
 
 
 def _whole_weights(registered: Sequence[_Registered]) -> Iterator[_Registered]:
@@ -113,18 +113,18 @@ def _operator(shard: WeightShard) -> str:
 
 
 def _whole(shard: WeightShard, numbers: Mapping[str, int]) -> tuple[int, int]:
-    """Its elements, and those of a row."""
+    """Count its elements, and those of a row."""
     try:
         return shard.elements.whole(numbers), shard.row.whole(numbers)
     except ValueError as error:
         raise SymconfigError(f"the weight {shard.name} cannot be cut into equal parts: {error}") from None
 
 
-def _chunk(found: Found, index: int, known: Mapping[str, tuple[_Registered, ...]]) -> Iterator[Parameter]:
-    """Those of one virtual stage, by its number in model order."""
-    copied = _copied(found, index)
+def _chunk(point: Found, index: int, known: Mapping[str, tuple[_Registered, ...]]) -> Iterator[Parameter]:
+    """Yield the parameters of one virtual stage, by its number in model order."""
+    copied = _copied(point, index)
     numbers = dict.fromkeys((LAYERS, "mtp"), 0)
-    for piece in _pieces(found, index):
+    for piece in _pieces(point, index):
         kind, _, operator = piece.partition(".")
         section, prefix, layer = LAYERS if is_layer(kind) else kind, "", None
         if section in numbers:
@@ -141,32 +141,32 @@ def _chunk(found: Found, index: int, known: Mapping[str, tuple[_Registered, ...]
                 )
 
 
-def _pieces(found: Found, index: int) -> Sequence[str]:
-    """Kinds of blocks, or operators of the head, that one virtual stage has, in the order of CHUNK."""
-    kinds = found.split.chunks[index]
+def _pieces(point: Found, index: int) -> Sequence[str]:
+    """Return the kinds of blocks, or operators of the head, that one virtual stage has, in the order of CHUNK."""
+    kinds = point.split.chunks[index]
     pieces = [kind for kind in kinds if kind != "head"]
     if "mtp" in kinds and "embedding" not in kinds:
         pieces.append("embedding")  # it looks up the next tokens itself (gpt_model.py)
-    if index == _normed(found):
+    if index == _normed(point):
         pieces.append("head.final_norm")
-    if "head" in kinds and not ("embedding" in kinds and found.request.model.tie_word_embeddings):
+    if "head" in kinds and not ("embedding" in kinds and point.request.model.tie_word_embeddings):
         pieces.append("head.lm_head")
     return sorted(pieces, key=lambda piece: CHUNK.index(piece if piece in CHUNK else LAYERS))
 
 
-def _normed(found: Found) -> int:
-    """The virtual stage that has the final norm."""
-    chunks = found.split.chunks
-    behind = megatron_release(found.request.version) >= NORM_BEHIND_LAST_LAYER
-    if behind and found.request.model.num_nextn_predict_layers:
+def _normed(point: Found) -> int:
+    """Return the virtual stage that has the final norm."""
+    chunks = point.split.chunks
+    behind = megatron_release(point.request.version) >= NORM_BEHIND_LAST_LAYER
+    if behind and point.request.model.num_nextn_predict_layers:
         return max(index for index, kinds in enumerate(chunks) if any(is_layer(kind) for kind in kinds))
     return len(chunks) - 1
 
 
-def _copied(found: Found, index: int) -> str | None:
-    """The parameter that first and last stage both hold, where the model has one (language_module.py)."""
-    kinds, model = found.split.chunks[index], found.request.model
-    if found.split.pp == 1 or not (model.tie_word_embeddings or model.num_nextn_predict_layers):
+def _copied(point: Found, index: int) -> str | None:
+    """Return the parameter that first and last stage both hold, where the model has one (language_module.py)."""
+    kinds, model = point.split.chunks[index], point.request.model
+    if point.split.pp == 1 or not (model.tie_word_embeddings or model.num_nextn_predict_layers):
         return None
     if "embedding" in kinds or "mtp" in kinds:
         return "word_embedding.weight"

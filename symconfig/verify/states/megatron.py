@@ -60,7 +60,7 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankStates:
-    """Everything that lasts from step to step on one rank. optimizer_host_bytes: of its optimizer state's bytes."""
+    """The memory that lasts from step to step on one rank. optimizer_host_bytes: of its optimizer state's bytes."""
 
     rank: int
     coordinates: Mapping[str, int]  # by axis
@@ -72,7 +72,7 @@ class RankStates:
 
     @property
     def parameters(self) -> int:
-        """Elements of all parameters."""
+        """Count the elements of all parameters."""
         return sum(parameter.elements for chunk in self.chunks for parameter in chunk.parameters)
 
     @property
@@ -81,12 +81,15 @@ class RankStates:
 
     @property
     def layers(self) -> tuple[int, ...]:
-        """Transformer layers of each chunk."""
+        """Count the transformer layers of each chunk."""
         return tuple(chunk.layers for chunk in self.chunks)
 
 
 def rank_states(plan: Plan, rank: int, transformer_impl: TransformerImpl = "transformer_engine") -> RankStates:
-    """Of one global rank. transformer_impl: whose layers; their order of registration decides where buckets end."""
+    """Return the states of one global rank.
+
+    transformer_impl: whose layers; their order of registration decides where buckets end.
+    """
     here = coordinates(_degrees(plan), MEGATRON, rank)
     if plan.best.options.zero_stage > 1:
         return _fully_sharded(plan, rank, here, transformer_impl)
@@ -128,8 +131,8 @@ def rank_states(plan: Plan, rank: int, transformer_impl: TransformerImpl = "tran
 
 
 def _fully_sharded(plan: Plan, rank: int, here: Mapping[str, int], transformer_impl: TransformerImpl) -> RankStates:
-    """Under Megatron-FSDP: stage 2 shards gradients and optimizer state, stage 3 weights, too. Its buffers are listed
-    as this rank holds them, one for each group of parameters."""
+    """Return the states under Megatron-FSDP: stage 2 shards gradients and optimizer state, stage 3 weights, too. Its
+    buffers are listed as this rank holds them, one for each group of parameters."""
     parallel, weights = plan.best.parallel, plan.best.options.zero_stage == 3
     chunks = _chunks(plan, here["pp"], transformer_impl)
     release = megatron_release(plan.best.target.version)
@@ -137,7 +140,7 @@ def _fully_sharded(plan: Plan, rank: int, here: Mapping[str, int], transformer_i
     if release >= EXPERTS_BY_NAME:
         held = chunk_parameters(plan, here["pp"], transformer_impl)
     ranks, place = parallel.dp * parallel.cp, here["cp"] + parallel.cp * here["dp"]
-    found = [
+    numbered = [
         (index, group)
         for index, parameters in enumerate(held)
         for group in groups(parameters, bucket_size(ranks), ranks, weights, release >= WHOLE_ROWS)
@@ -152,9 +155,9 @@ def _fully_sharded(plan: Plan, rank: int, here: Mapping[str, int], transformer_i
             buckets=1,
             owned=group.owned(ranks, place),
         )
-        for index, group in found
+        for index, group in numbered
     )
-    shards = sum(group.elements for _, group in found) // ranks
+    shards = sum(group.elements for _, group in numbered) // ranks
     optimizer = MAIN_BYTES * shards + MOMENTS_BYTES * sum(buffer.owned for buffer in buffers)
     return RankStates(
         rank=rank,
@@ -168,7 +171,7 @@ def _fully_sharded(plan: Plan, rank: int, here: Mapping[str, int], transformer_i
 
 
 def _degrees(plan: Plan) -> Degrees:
-    """As Megatron has them: the expert grid of a model without experts is cut as the dense one."""
+    """Return the degrees as Megatron has them: the expert grid of a model without experts is cut as the dense one."""
     parallel = plan.best.parallel
     return parallel if plan.model.experts else replace(parallel, etp=parallel.tp)
 
@@ -202,7 +205,7 @@ class _Laid:
 
 
 def _laid(plan: Plan, here: Mapping[str, int], index: int, chunk: Chunk) -> Iterator[_Laid]:
-    """The chunk's buffers: one for the parameters that all data-parallel ranks share, one for the experts'."""
+    """Yield the chunk's buffers: one for the parameters that all data-parallel ranks share, one for the experts'."""
     parallel, options = plan.best.parallel, plan.best.options
     replicas = parallel.dp * parallel.cp
     # Only the first stage's first chunk is reduced in pieces: nothing waits for the others.
@@ -214,14 +217,14 @@ def _laid(plan: Plan, here: Mapping[str, int], index: int, chunk: Chunk) -> Iter
         if not mine:
             continue
         ranks, rank = (parallel.edp, here["edp"]) if expert else (replicas, here["cp"] + parallel.cp * here["dp"])
-        found = buckets([Piece(parameter.elements, parameter.copied) for parameter in mine], size, ranks, sharded)
+        cut = buckets([Piece(parameter.elements, parameter.copied) for parameter in mine], size, ranks, sharded)
         shard = (ranks, rank) if sharded else (1, 0)
-        parts = [part for bucket in found for part in bucket.shard(*shard)]
-        yield _Laid(index, expert, found, tuple(zip(reversed(mine), parts, strict=True)))
+        parts = [part for bucket in cut for part in bucket.shard(*shard)]
+        yield _Laid(index, expert, cut, tuple(zip(reversed(mine), parts, strict=True)))
 
 
 def _away(plan: Plan, laid: Sequence[_Laid], expert: bool) -> int:
-    """Elements whose state is in host memory, of one of the two optimizers."""
+    """Count the elements whose state is in host memory, of one of the two optimizers."""
     owned = [buffer.owned for buffer in laid if buffer.expert == expert]
     # Vectors, which have no weight decay, come after all others.
     last = not owned or megatron_release(plan.best.target.version) >= SORTED_GROUPS or not owned[0][-1][0].vector
@@ -230,7 +233,7 @@ def _away(plan: Plan, laid: Sequence[_Laid], expert: bool) -> int:
 
 
 def offloaded(shards: Sequence[int], fraction: float) -> int:
-    """Elements of the first whole shards that make up a fraction of all.
+    """Count the elements of the first whole shards that make up a fraction of all.
 
     cpu_offloading/hybrid_optimizer.py, _get_sub_optimizer_param_groups.
     """

@@ -28,7 +28,7 @@ class Group:
     elements: int
 
     def owned(self, ranks: int, rank: int) -> int:
-        """Elements of parameters in one rank's shard."""
+        """Count the elements of parameters in one rank's shard."""
         share = self.elements // ranks
         low = rank * share
         return sum(
@@ -40,7 +40,10 @@ class Group:
 def groups(
     parameters: Iterable[Parameter], bucket: int, ranks: int, units: bool, whole_rows: bool = True
 ) -> tuple[Group, ...]:
-    """units: each transformer layer is gathered as one, so that it has groups of its own, however large."""
+    """Group the parameters; units: each transformer layer is gathered as one.
+
+    It then has groups of its own, however large.
+    """
     alike: dict[tuple[bool, bool, int | None], list[Parameter]] = {}
     for parameter in parameters:
         alike.setdefault((parameter.expert, parameter.trainable, parameter.layer if units else None), []).append(
@@ -61,7 +64,7 @@ def _group(members: Sequence[Parameter], expert: bool, ranks: int, whole_rows: b
 
 
 def _full(members: Sequence[Parameter], bucket: int) -> list[list[Parameter]]:
-    """In parts that are closed once they hold as much as a bucket."""
+    """Divide the members in parts that are closed once they hold as much as a bucket."""
     parts: list[list[Parameter]] = [[]]
     for parameter in members:
         parts[-1].append(parameter)
@@ -71,7 +74,10 @@ def _full(members: Sequence[Parameter], bucket: int) -> list[list[Parameter]]:
 
 
 def _chunk(members: Sequence[Parameter]) -> tuple[int, tuple[Parameter, ...]]:
-    """Elements that no shard may cut, so that it has whole rows; and the parameters by length of row, longest first."""
+    """Return the elements that no shard may cut, so that it has whole rows, and the parameters.
+
+    They are sorted by length of row, longest first.
+    """
     ordered = tuple(sorted(members, key=lambda parameter: parameter.row, reverse=True))
     chunk = ordered[0].row
     for parameter in ordered:
@@ -82,7 +88,7 @@ def _chunk(members: Sequence[Parameter]) -> tuple[int, tuple[Parameter, ...]]:
 
 
 def layout(sizes: Sequence[int], chunk: int) -> tuple[tuple[int, ...], int]:
-    """Where each begins, and where the last one ends.
+    """Return the start of each, and the end of the last one.
 
     What is no multiple of a chunk leaves a gap behind it. The next such one begins so that its last, incomplete chunk
     fills the gap's end, if there is room; what is smaller than a chunk goes where it fits in between, else to the end.

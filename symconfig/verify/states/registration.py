@@ -27,13 +27,13 @@ class Registration:
     orders: tuple[Order, ...]
 
     def order(self, operators: Iterable[str]) -> dict[str, tuple[int, int]]:
-        """For each operator its run, and its place in it."""
-        asked = set(operators)
+        """Return each operator's run, and its place in it."""
+        wanted = set(operators)
         for order in self.orders:
             places = {name: (index, place) for index, run in enumerate(order) for place, name in enumerate(run)}
-            if asked <= places.keys():
+            if wanted <= places.keys():
                 return places
-        raise SymconfigError(f"no order of registration names all of {', '.join(sorted(asked))}")
+        raise SymconfigError(f"no order of registration names all of {', '.join(sorted(wanted))}")
 
 
 _BEFORE = ("word_embedding", "position_embedding", "mtp_embedding_norm", "mtp_hidden_norm", "mtp_proj")

@@ -43,7 +43,7 @@ class Registered:
 
 
 def registered(model: ModelDescriptor) -> tuple[Registered, ...]:
-    """All parameters in the order of `model.parameters()`. A tied head is the embedding."""
+    """Return all parameters in the order of `model.parameters()`. A tied head is the embedding."""
     names = modules_of(class_of_network(model)) or _UNKNOWN
     kinds = {
         kind: {weight.name: weight for op in block.operators for weight in op.weights if not weight.shared}
@@ -54,14 +54,14 @@ def registered(model: ModelDescriptor) -> tuple[Registered, ...]:
     if model.tie_word_embeddings:
         ends.pop("lm_head.weight", None)
     behind = _whole(names.last, {name: ends[name] for name in ends if not _listed(name, names.first)})
-    found = list(_of_rows("", names.first, ends, sizes, names))
+    rows = list(_of_rows("", names.first, ends, sizes, names))
     layers = {kind: _whole(names.layer(kinds[kind].keys()), kinds[kind]) for kind in set(model.layer_kinds)}
     for index, kind in enumerate(model.layer_kinds):
-        found += _of_rows(f"{names.prefix}.{index}.", layers[kind], kinds[kind], sizes, names)
-    found += _of_rows("", behind, ends, sizes, names)
+        rows += _of_rows(f"{names.prefix}.{index}.", layers[kind], kinds[kind], sizes, names)
+    rows += _of_rows("", behind, ends, sizes, names)
     if model.adapter is None:
-        return tuple(found)
-    return tuple(replace(parameter, name=f"base_model.model.{parameter.name}") for parameter in found)
+        return tuple(rows)
+    return tuple(replace(parameter, name=f"base_model.model.{parameter.name}") for parameter in rows)
 
 
 def _listed(name: str, rows: Rows) -> bool:
@@ -100,7 +100,10 @@ def _of_rows(
 
 
 def _name(suffix: str, weight: Weight, adapted: bool) -> str:
-    """What follows a module's name: experts are tensors of their own, and an adapter wraps the layer that it is on."""
+    """Return the end of a weight's name.
+
+    Experts are tensors of their own, and an adapter wraps the layer that it is on.
+    """
     if weight.name.endswith((".lora_A", ".lora_B")):
         return f"{suffix}.default.weight"
     if d.EXPERTS in weight.dims:

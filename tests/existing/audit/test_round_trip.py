@@ -14,6 +14,7 @@ from symconfig.existing.audit.audit import audit
 from symconfig.existing.launch.read import read
 from symconfig.existing.recover.asked import Asked
 from symconfig.plans.plan import Plan
+from tests.verify_real import jobs
 from tests.zoo_limits import NOT_IN_MEGATRON
 
 FOR_PEOPLE = {"name", "source", "notes", "huggingface_id", "model_type", "torch_dtype", "max_position_embeddings"}
@@ -95,14 +96,24 @@ CASES: dict[str, tuple[Case, ...]] = {
 }
 
 
+# A model that names no case has the job at which `make verify-real` builds it.
+BUILT = {
+    job["model"]: (
+        Case(job["cluster"], job["gpus"], job["global_batch_size"], job["seq_length"], backend=job.get("backend")),
+    )
+    for job in jobs()
+    if job["model"] not in NOT_IN_MEGATRON
+}
+
+
 def test_every_model_of_the_zoo_makes_the_round_trip() -> None:
-    assert set(CASES) >= set(zoo_models()) - set(NOT_IN_MEGATRON)
-    assert set(CASES) <= set(zoo_models())
+    assert set(BUILT | CASES) >= set(zoo_models()) - set(NOT_IN_MEGATRON)
+    assert set(BUILT | CASES) <= set(zoo_models())
 
 
 @pytest.mark.parametrize(
     ("model", "case"),
-    [(model, case) for model, cases in CASES.items() for case in cases],
+    [(model, case) for model, cases in (BUILT | CASES).items() for case in cases],
     ids=lambda value: value if isinstance(value, str) else f"{value.cluster}-{value.gpus}",
 )
 def test_an_audit_of_rendered_files_gives_the_plan_back(model: str, case: Case, tmp_path: Path) -> None:

@@ -58,6 +58,10 @@ def _values(model, data, training, finetuning) -> Values:
         "adapter": None,
         "recompute": "none" if model.disable_gradient_checkpointing else "full",
     }
+    if finetuning.stage == "dpo":  # its batches are of pairs
+        values |= {name: 2 * values[name] for name in ("micro", "global")}
+        values |= {"preference_loss": finetuning.pref_loss, "preference_beta": finetuning.pref_beta}
+        assert finetuning.use_ref_model == (finetuning.pref_loss not in ("orpo", "simpo"))
     if finetuning.finetuning_type == "lora":
         values |= {
             "adapter": "qlora" if model.quantization_bit == 4 else "lora",

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from types import ModuleType
+from unittest import mock
 
 from accepting import Values, answer, dry_run
 from hydra import compose, initialize_config_module
-from verl.utils.config import omega_conf_to_dataclass, validate_config
+
+# What verl asks of vLLM, which is not here, for adapters: the least rank that it serves.
+for name in ("vllm_rollout", "vllm_rollout.utils"):
+    sys.modules[f"verl.workers.rollout.{name}"] = ModuleType(name)
+sys.modules["verl.workers.rollout.vllm_rollout.utils"].get_vllm_max_lora_rank = lambda rank: rank
+
+from verl.utils.config import omega_conf_to_dataclass, validate_config  # noqa: E402
 
 MODULE = "verl.trainer.main_ppo"
 
@@ -18,7 +27,11 @@ def accept(folder: Path) -> Values:
     with initialize_config_module(version_base=None, config_module="verl.trainer.config"):
         config = compose(config_name=words[4], overrides=words[5:])
     with_critic = config.algorithm.adv_estimator == "gae"
-    validate_config(config, use_reference_policy=config.actor_rollout_ref.actor.use_kl_loss, use_critic=with_critic)
+    # It would fetch the critic's files by name.
+    with mock.patch("verl.workers.config.model.HFModelConfig.__post_init__"):
+        validate_config(config, use_reference_policy=config.actor_rollout_ref.actor.use_kl_loss, use_critic=with_critic)
+    if with_critic:  # of the actor's model
+        assert config.critic.model.path == config.actor_rollout_ref.model.path, config.critic.model.path
     actor = omega_conf_to_dataclass(config.actor_rollout_ref.actor)
     rollout = omega_conf_to_dataclass(config.actor_rollout_ref.rollout)
     engine, world = actor.megatron, config.trainer.nnodes * config.trainer.n_gpus_per_node
@@ -26,7 +39,10 @@ def accept(folder: Path) -> Values:
         engine.tensor_model_parallel_size * engine.pipeline_model_parallel_size * engine.context_parallel_size
     )
     recompute = engine.override_transformer_config
+    lora = config.actor_rollout_ref.model.lora
+    adapted = {"adapter": "lora", "lora_r": lora.rank, "lora_alpha": lora.alpha, "lora_dropout": lora.dropout}
     return {
+        **(adapted if lora.rank else {"adapter": None}),
         "tp": engine.tensor_model_parallel_size,
         "pp": engine.pipeline_model_parallel_size,
         "vpp": engine.virtual_pipeline_model_parallel_size or 1,

@@ -12,7 +12,7 @@ from symconfig.descriptor.cluster import ClusterDescriptor, Kernels
 from symconfig.descriptor.load import load_cluster, load_model, zoo_models
 from symconfig.errors import InputError
 from symconfig.measured.gpu.kernel_fit import fit_kernels, model_seconds
-from symconfig.measured.gpu.kernel_shapes import GPU, Asked, asked
+from symconfig.measured.gpu.kernel_shapes import GPU, WantedKernel, wanted_kernels
 from symconfig.measured.gpu.kernel_times import Kernel, KernelTimes, Launch, Product, Rig, Row
 
 RIG = Rig(product="NVIDIA H200", driver="570.1", cuda="12.8", torch="2.8.0", date="2026-11-21")
@@ -33,17 +33,17 @@ def h200() -> ClusterDescriptor:
 
 
 @pytest.fixture(scope="module")
-def kernels() -> tuple[Asked, ...]:
-    return asked([load_model(name) for name in zoo_models()], GPU)
+def kernels() -> tuple[WantedKernel, ...]:
+    return wanted_kernels([load_model(name) for name in zoo_models()], GPU)
 
 
-def explained(kernels: tuple[Asked, ...]) -> list[Asked]:
+def explained(kernels: tuple[WantedKernel, ...]) -> list[WantedKernel]:
     return [
         item for item in kernels if item.what.family not in ("host, one operator", "host to device", "device to host")
     ]
 
 
-def times_of(kernels: list[Asked], seconds: np.ndarray) -> KernelTimes:
+def times_of(kernels: list[WantedKernel], seconds: np.ndarray) -> KernelTimes:
     rows = tuple(
         Row(what=item.what, seconds=float(value), spread=0.01, samples=7, model=item.model)
         for item, value in zip(kernels, seconds, strict=True)
@@ -51,12 +51,12 @@ def times_of(kernels: list[Asked], seconds: np.ndarray) -> KernelTimes:
     return KernelTimes(rig=RIG, cluster="h200", rows=rows)
 
 
-def true_seconds(kernels: list[Asked], cluster: ClusterDescriptor) -> np.ndarray:
+def true_seconds(kernels: list[WantedKernel], cluster: ClusterDescriptor) -> np.ndarray:
     values = {name: np.array([value]) for name, value in TRUE.items()}
     return model_seconds([item.what for item in kernels], cluster, values, 1)[:, 0]
 
 
-def test_known_constants_come_back_from_noisy_times(kernels: tuple[Asked, ...], h200: ClusterDescriptor) -> None:
+def test_known_constants_come_back_from_noisy_times(kernels: tuple[WantedKernel, ...], h200: ClusterDescriptor) -> None:
     mine = explained(kernels)
     noise = np.exp(0.05 * np.random.default_rng(7).standard_normal(len(mine)))
     noise[5::17] *= 1.8  # a few kernels that a library has no good implementation of
@@ -74,7 +74,7 @@ def test_known_constants_come_back_from_noisy_times(kernels: tuple[Asked, ...], 
 
 
 def test_exact_times_leave_no_error_and_what_was_not_measured_stays(
-    kernels: tuple[Asked, ...], h200: ClusterDescriptor
+    kernels: tuple[WantedKernel, ...], h200: ClusterDescriptor
 ) -> None:
     mine = explained(kernels)
     found = fit_kernels(times_of(mine, true_seconds(mine, h200)), h200)
@@ -92,7 +92,7 @@ def test_exact_times_leave_no_error_and_what_was_not_measured_stays(
 
 
 def test_a_constant_without_kernels_is_not_fitted(h200: ClusterDescriptor) -> None:
-    product = Asked(Product(dtype="bf16", layout="forward", m=4096, n=4096, k=4096))
+    product = WantedKernel(Product(dtype="bf16", layout="forward", m=4096, n=4096, k=4096))
     found = fit_kernels(times_of([product], true_seconds([product], h200)), h200)
     assert {p.name for p in found.parameters} == {"gemm_efficiency", "gemm_k_half"}
     assert found.kernels.hbm_efficiency == h200.kernels.hbm_efficiency
@@ -101,15 +101,15 @@ def test_a_constant_without_kernels_is_not_fitted(h200: ClusterDescriptor) -> No
 
 def test_products_in_a_precision_that_the_cluster_has_no_peak_of_are_left_out() -> None:
     a100 = load_cluster("a100-80gb")
-    low = Asked(Product(dtype="fp8", layout="forward", m=4096, n=4096, k=4096))
-    high = Asked(Product(dtype="bf16", layout="forward", m=4096, n=4096, k=4096))
+    low = WantedKernel(Product(dtype="fp8", layout="forward", m=4096, n=4096, k=4096))
+    high = WantedKernel(Product(dtype="bf16", layout="forward", m=4096, n=4096, k=4096))
     found = fit_kernels(times_of([low, high], np.array([1e-3, 1e-3])), a100)
     assert [row.what for row in found.rows] == [high.what]
 
 
 def test_times_that_no_constant_explains_are_bad_input(h200: ClusterDescriptor) -> None:
     with pytest.raises(InputError, match="constants could be fitted"):
-        fit_kernels(times_of([Asked(Launch(where="host"))], np.array([1e-5])), h200)
+        fit_kernels(times_of([WantedKernel(Launch(where="host"))], np.array([1e-5])), h200)
 
 
 def test_a_product_costs_what_a_plan_says(h200: ClusterDescriptor, tmp_path: Path) -> None:

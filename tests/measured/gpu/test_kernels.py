@@ -16,7 +16,7 @@ from symconfig.errors import InputError, SymconfigError
 from symconfig.measured.gpu import kernels as module
 from symconfig.measured.gpu.kernel_fit import fit_kernels
 from symconfig.measured.gpu.kernel_run import Bench, bench, swiglu, swiglu_back, unsupported, ways
-from symconfig.measured.gpu.kernel_shapes import Asked
+from symconfig.measured.gpu.kernel_shapes import WantedKernel
 from symconfig.measured.gpu.kernel_times import (
     Attention,
     HostCopy,
@@ -40,8 +40,8 @@ def quiet(phase: str, share: float) -> None:
     assert 0 <= share < 1
 
 
-def small(kernels: list[Kernel]) -> list[Asked]:
-    return [Asked(kernel) for kernel in kernels]
+def small(kernels: list[Kernel]) -> list[WantedKernel]:
+    return [WantedKernel(kernel) for kernel in kernels]
 
 
 def test_the_whole_way_on_a_cpu(tmp_path: Path) -> None:

@@ -97,6 +97,6 @@ def test_sequence_parallelism_goes_with_its_tensor_parallelism() -> None:
     assert old.best.options.sequence_parallel
     found = {each.decision: each for each in changed(old, new).decisions}
     assert "sequence parallel" not in found
-    assert found["tp"].said == "tp 2 -> 1, sequence parallelism off" or found["tp"].said == "tp 2 -> 1"
+    assert found["tp"].text == "tp 2 -> 1, sequence parallelism off" or found["tp"].text == "tp 2 -> 1"
     stayed = replace(changed_degrees(new, tp=2, dp=4), sequence_parallel=True)
     assert found["tp"].kept == judged(new, stayed)

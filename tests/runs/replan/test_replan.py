@@ -29,7 +29,7 @@ from tests.runs.replan.support import plan
 def test_nothing_asked_for_is_the_same_plan_and_no_file_changes() -> None:
     found = replan(plan(), top=2).found
     assert found.same
-    assert (found.inputs, found.files, found.drift, found.near, found.kept) == ((), (), None, None, None)
+    assert (found.inputs, found.files, found.drift, found.near_plan, found.kept) == ((), (), None, None, None)
     assert found.new.to_json() == plan().to_json()
     assert found.checkpoint.verdict is Verdict.AS_IS
     assert found.schedule.training == plan().job.training
@@ -89,7 +89,7 @@ def test_keeping_costs_what_the_free_plan_is_faster_by() -> None:
     assert found.kept.costs_s == pytest.approx(found.new.best.predicted.step_s - free.predicted.step_s)
     assert found.kept.costs_s > 0
     assert not any(each.field.startswith("pins") for each in found.inputs if each.after is not None)
-    assert found.near is None
+    assert found.near_plan is None
 
 
 def test_what_cannot_be_kept_is_named_with_the_free_plan() -> None:
@@ -130,14 +130,14 @@ def test_a_value_that_no_pin_says_cannot_be_kept() -> None:
 @pytest.mark.parametrize(("near", "offered"), [(0.002, False), (0.01, True)])
 def test_a_plan_near_the_old_one_is_offered_where_its_checkpoint_then_loads_more_easily(
         near: float, offered: bool, monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
-    monkeypatch.setattr("symconfig.runs.replan.near.NEAR", near)
+    monkeypatch.setattr("symconfig.runs.replan.near.WORTH", near)
     found = replan(plan(pp=2, vpp=16), release=["pp", "vpp"], top=1).found
     assert found.checkpoint.verdict is Verdict.CONVERTED
-    assert (found.near is not None) is offered
-    if found.near is not None:
-        assert found.near.pins == {"pp": "2", "vpp": "16"}
-        assert found.near.verdict is Verdict.AS_IS
-        assert 0.002 < found.near.slower < 0.01
+    assert (found.near_plan is not None) is offered
+    if found.near_plan is not None:
+        assert found.near_plan.pins == {"pp": "2", "vpp": "16"}
+        assert found.near_plan.verdict is Verdict.AS_IS
+        assert 0.002 < found.near_plan.slower < 0.01
 
 
 def test_an_optimizers_state_that_costs_nothing_to_keep_is_offered_before_all_else() -> None:
@@ -145,14 +145,18 @@ def test_an_optimizers_state_that_costs_nothing_to_keep_is_offered_before_all_el
     found = replan(plan("qwen2.5-7b", "h100", 16, 64, tp=4, pp=2), gpus=8, top=1).found
     assert found.new.best.options.zero_stage == 0
     assert found.checkpoint.verdict is Verdict.WEIGHTS
-    assert found.near is not None
-    assert (found.near.pins, found.near.free, found.near.verdict) == ({"zero": "1"}, True, Verdict.CONVERTED)
+    assert found.near_plan is not None
+    assert (found.near_plan.pins, found.near_plan.free, found.near_plan.verdict) == (
+        {"zero": "1"},
+        True,
+        Verdict.CONVERTED,
+    )
     assert "--keep zero (zero=1) costs nothing" in str(blocks(found)[1])
 
 
 def test_nothing_near_takes_back_what_is_pinned() -> None:
     found = replan(plan("qwen2.5-7b", "h100", 16, 64, tp=4, pp=2), gpus=8, pins={"zero": 0}, top=1).found
-    assert found.near is None or "zero" not in found.near.pins
+    assert found.near_plan is None or "zero" not in found.near_plan.pins
 
 
 def test_a_plan_that_this_version_predicts_otherwise_says_so() -> None:

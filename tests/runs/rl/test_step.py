@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
+import json
+import re
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import symconfig
+from symconfig.api.planning import read_job
+from symconfig.cli.main import main
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.rl import Rl
+from symconfig.descriptor.yaml_strict import load_yaml_strict
 from symconfig.errors import InfeasibleError, InputError
+from symconfig.format import seconds
+from symconfig.graph.count import parameters
 from symconfig.plans.file import parse_plan
 from symconfig.plans.plan import Plan
+from symconfig.render import verl
+from symconfig.report.page.data import plan_data
+from symconfig.resources import data_dir
 from symconfig.runs.rl.choose import Asked, answer
 from symconfig.runs.rl.engine import ASLEEP_BYTES, UNCERTAIN
-from symconfig.runs.rl.phases import AWAY, GAPS, Trained
+from symconfig.runs.rl.logits import VERL
+from symconfig.runs.rl.phases import AWAY, GAPS
+from symconfig.runs.rl.trained import Trained
 from symconfig.schedule.simulate import simulate
 from symconfig.solve.search import search
 from symconfig.solve.timeline import own_schedule, times
@@ -27,8 +40,14 @@ from tests.runs.rl.support import section
 GIB = 2.0**30
 
 
-def planned(model: str = "llama3.1-8b", gpus: int = 8, pins: dict[str, str] | None = None, **changed: Any) -> Plan:
-    return symconfig.plan(model, "h100", gpus, pins=pins, rl=section(**changed)).plan
+def planned(
+    model: str = "llama3.1-8b",
+    gpus: int = 8,
+    pins: dict[str, str] | None = None,
+    lora: dict[str, Any] | None = None,
+    **changed: Any,
+) -> Plan:
+    return symconfig.plan(model, "h100", gpus, pins=pins, lora=lora, rl=section(**changed)).plan
 
 
 @cache
@@ -59,7 +78,9 @@ def test_a_batch_of_packed_sequences_has_all_tokens() -> None:
     assert plan.rl[0].tokens_per_gpu * plan.best.parallel.cp == batch.seq_length
     update = phase(plan, "update").seconds
     fill = rl.batch * rl.mean_tokens / (batch.global_ * batch.seq_length)
-    assert update == pytest.approx(rl.updates * fill * plan.best.predicted.step_s)
+    time = plan.best.predicted.time
+    fixed = time["data-parallel communication"] + time["optimizer"] + time["overhead"]
+    assert update == pytest.approx(rl.updates * (fill * (plan.best.predicted.step_s - fixed) + fixed))
 
 
 @pytest.mark.parametrize(
@@ -68,8 +89,8 @@ def test_a_batch_of_packed_sequences_has_all_tokens() -> None:
 def test_a_forward_alone_takes_what_its_schedule_takes(pins: dict[str, str]) -> None:
     """Against the pipeline's own simulation with backwards that take no time, and an update against both."""
     plan = planned(pins=pins)
-    actor = Trained(plan, plan.best, 1.0)
-    found, parts = actor._found, actor._parts
+    actor = Trained(plan, plan.best, 1.0, VERL)
+    found, parts = actor.found, actor.parts
     made = times(found, parts)
     nothing = 0.0 * made.forward
     alone = replace(made, recompute=nothing, backward=nothing, weight=nothing, gather=None, reduce=None)
@@ -110,6 +131,21 @@ def test_no_other_engine_or_share_makes_the_step_shorter() -> None:
                 continue
             assert (other.rollout_tp, other.memory_share) == (tp, share)
             assert other.step_s >= best * 0.99
+
+
+def test_adapters_need_no_second_copy_and_go_to_the_engine_alone() -> None:
+    """The frozen weights are the reference and the engine's already."""
+    plan, whole = planned(lora={"r": 16}), usual()
+    moved, reference = phase(plan, "weights to the engine"), phase(plan, "reference")
+    assert "reference" not in reference.holds
+    assert reference.holds["actor's weights"] == plan.best.predicted.memory["weights"]
+    count = parameters(plan.model)
+    assert moved.seconds < 0.05 * phase(whole, "weights to the engine").seconds
+    assert count.trainable / count.total < 0.01
+    words = verl.words(plan)
+    assert "actor_rollout_ref.model.lora.rank=16" in words
+    with pytest.raises(InfeasibleError, match=r"adapter: Megatron-Bridge keeps no base weights in 4 bits"):
+        planned(lora={"method": "qlora"})
 
 
 def test_a_critic_is_trained_beside() -> None:
@@ -214,3 +250,32 @@ def test_a_job_of_another_task_has_no_section() -> None:
         symconfig.plan("llama3.1-8b", "h100", 8, 64, task="sft", rl=section())
     with pytest.raises(InputError, match="go together"):
         symconfig.plan("llama3.1-8b", "h100", 8, 64, task="rl")
+
+
+def test_a_critic_is_looked_for_beside_the_job(tmp_path: Path) -> None:
+    """Not in the folder that the program is started in, and the plan has its whole path."""
+    own = data_dir("model_zoo") / "models" / "llama3.1-8b.yaml"
+    (tmp_path / "small.yaml").write_text(own.read_text())
+    job = tmp_path / "job.yaml"
+    told = {"model": "llama3.1-8b", "cluster": "h100", "gpus": 16, "rl": section(algorithm="ppo", critic="small.yaml")}
+    job.write_text(json.dumps(told))
+    read = read_job(load_yaml_strict(job), model_base=tmp_path).job
+    assert read.rl is not None
+    assert read.rl.critic == str(tmp_path / "small.yaml")
+    job.write_text(json.dumps(told | {"rl": section(algorithm="ppo", critic="none.yaml")}))
+    with pytest.raises(InputError, match=r"rl.critic: there is no such model file"):
+        read_job(load_yaml_strict(job), model_base=tmp_path)
+    words = verl.words(planned(gpus=16, algorithm="ppo", critic="llama3.1-8b"))
+    assert "critic.model.path=meta-llama/Llama-3.1-8B" in words
+
+
+def test_every_answer_about_a_plan_shows_its_phases(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`explain`, `replan` and the page: a row a phase, and the whole step."""
+    (file := tmp_path / "plan.json").write_text(usual().to_json())
+    for command in (["explain", str(file)], ["replan", str(file), "--html", str(tmp_path / "page.html")]):
+        assert main(command) == 0
+        shown = capsys.readouterr().out
+        assert f"A whole step takes {seconds(usual().rl[0].step_s)} s" in shown
+        assert all(re.search(f"^{each.name} ", shown, re.MULTILINE) for each in usual().rl[0].phases)
+    (drawn,) = [each for each in plan_data(usual(), {})["blocks"] if each.get("title") == "The phases of plan 1"]
+    assert [row[0] for row in drawn["rows"]] == [each.name for each in usual().rl[0].phases]

@@ -11,7 +11,7 @@ import pytest
 
 from symconfig.descriptor.yaml_strict import parse_yaml_strict
 from symconfig.runs.sweep import engines
-from symconfig.runs.sweep.asked import Asked, asked
+from symconfig.runs.sweep.asked import SweepJob, sweep_job
 from symconfig.runs.sweep.columns import COLUMNS
 from symconfig.runs.sweep.planner import planner
 from symconfig.runs.sweep.task import Row, Status, Task
@@ -36,8 +36,8 @@ PLANNED: dict[str, Any] = {
 }  # what the columns hold of a plan
 
 
-def read(text: str) -> Asked:
-    return asked(parse_yaml_strict(text, "SWEEP.yaml"), None)
+def read(text: str) -> SweepJob:
+    return sweep_job(parse_yaml_strict(text, "SWEEP.yaml"), None)
 
 
 def planned(task: Task) -> Row:

@@ -6,7 +6,7 @@ import pytest
 
 from symconfig.descriptor.yaml_strict import parse_yaml_strict
 from symconfig.errors import InputError
-from symconfig.runs.sweep.asked import asked, get, put, settled
+from symconfig.runs.sweep.asked import get, put, settled, sweep_job
 from symconfig.runs.sweep.file import sectioned
 from symconfig.runs.sweep.points import Ids, points
 from tests.runs.sweep.support import SMALL, read
@@ -197,20 +197,20 @@ global_batch_size: [64, 128]
 
 
 def test_a_flat_file_is_the_same_sweep() -> None:
-    made = points(asked(sectioned(parse_yaml_strict(FLAT, "SWEEP.yaml")), None))
+    made = points(sweep_job(sectioned(parse_yaml_strict(FLAT, "SWEEP.yaml")), None))
     assert [point.id for point in made.points] == [point.id for point in points(read(SMALL)).points]
 
 
 def test_a_flat_series_and_a_flat_section_field_are_swept() -> None:
     text = "model: llama2-7b\ncluster: h100\nglobal_batch_size: 64\ngpus: {from: 8, to: 32, times: 2}\npins.tp: 2\n"
-    made = points(asked(sectioned(parse_yaml_strict(text, "SWEEP.yaml")), None))
+    made = points(sweep_job(sectioned(parse_yaml_strict(text, "SWEEP.yaml")), None))
     assert [(point.job["gpus"], point.job["pins"]) for point in made.points] == [(n, {"tp": 2}) for n in (8, 16, 32)]
 
 
 def test_a_flat_file_says_the_line_of_what_is_wrong() -> None:
     text = FLAT.replace("[64, 128]", "[64, -1]").replace("h100\n", "h100\nexclude: [{gpu: 3}]\n")
     with pytest.raises(InputError) as caught:
-        asked(sectioned(parse_yaml_strict(text, "SWEEP.yaml")), None)
+        sweep_job(sectioned(parse_yaml_strict(text, "SWEEP.yaml")), None)
     assert [(one.line, one.what) for one in caught.value.problems[:1]] == [(2, "cannot be swept")]
 
 

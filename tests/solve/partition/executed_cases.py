@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from symconfig.api.graph_job import asked
+from symconfig.api.graph_job import partition_job
 from symconfig.api.partition import answered
 from symconfig.descriptor.mesh import Mesh, MeshLevel
 from symconfig.graph.program.net import Net
@@ -58,7 +58,9 @@ def solved(factory: str, mesh: Mesh) -> Any:
     from symconfig.solve.partition.executed.partitioned import Partitioned
 
     lowering, of = traced(factory)
-    found = answered(asked({"program": of.program, "cluster": "h100", "mesh": mesh, "solver": "adaptive"})).found
+    found = answered(
+        partition_job({"program": of.program, "cluster": "h100", "mesh": mesh, "solver": "adaptive"})
+    ).found
     return Partitioned(factory, executed(lowering, found.net, found.axes, np.array(found.rows, dtype=np.int64)))
 
 

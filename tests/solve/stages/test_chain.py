@@ -37,7 +37,7 @@ def test_it_is_the_fastest_and_has_the_least_work(seed: int, scope: Scope) -> No
     problem = replace(problem, limit_bytes=lean * (0.99, 1.05, 1.2, 1.4)[seed // 2 % 4])
     every = [quickest(problem, chunks) for chunks in cuts(problem)]
     slowest = min(map(max, every))
-    found = fastest_chain(Scale(problem), None, 0.0, INFINITE)
+    found = fastest_chain([Scale(problem)] * problem.pp, None, 0.0, INFINITE)
     if slowest == INFINITE:
         assert found is None
         return

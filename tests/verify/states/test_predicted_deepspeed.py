@@ -124,7 +124,7 @@ def test_zero_2_keeps_no_more_gradients_than_predicted(kind: str) -> None:
         settings = Settings.of(config(plan), world)
         groups = optimizer_groups(local(plan.model, settings, 0))
         every = [[flattened(group, settings, world, rank) for group in groups] for rank in range(world)]
-        kept = [HALF * sum(flat.inside + flat.beside for flat in flats) for flats in every]
+        kept = [HALF * sum(flat.inside + flat.padding_here for flat in flats) for flats in every]
         for rank in (0, world - 1):
             assert kept[rank] == rank_states(plan.model, config(plan), world, rank).gradients.device
         padding = HALF * ALIGNMENT * world * len(groups)

@@ -63,20 +63,20 @@ class Call:
     flags: frozenset[str]
 
     def unknown(self, term: Term, known: Iterable[str]) -> Mistake:
-        """Why a term names no tensor."""
+        """Say why a term names no tensor."""
         return Mistake("there is no such tensor", term.at, got=term.name, hint=nearest(term.name, known))
 
     def words(self, option: str) -> tuple[str, ...]:
-        found = self.statement.options.get(option)
-        return found.values if found else ()
+        words = self.statement.options.get(option)
+        return words.values if words else ()
 
     def number(self, option: str) -> int | None:
-        found = self.words(option)
-        return int(found[0]) if found else None
+        words = self.words(option)
+        return int(words[0]) if words else None
 
 
 def call(statement: Statement) -> Call:
-    """Raises Mistake."""
+    """Read the call of a statement. Raises Mistake."""
     name = statement.function
     signature = SIGNATURES.get(name)
     if signature is None:

@@ -59,11 +59,11 @@ class Expansion:
     lines: dict[KeyPath, Line | None] = field(default_factory=dict)
 
     def wrong(self, at: KeyPath, mistake: Mistake, text: str = "") -> None:
-        """The same mistake in another turn is the same mistake."""
+        """Note a mistake; the same one in another turn is the same mistake."""
         self.mistakes.setdefault((at, mistake.what, mistake.at), (text, mistake))
 
     def line(self, step: Step, at: KeyPath) -> Line | None:
-        """None: it cannot be read."""
+        """Read a line; None: it cannot be read."""
         if at not in self.lines:
             text = step.do or ""
             try:
@@ -75,7 +75,7 @@ class Expansion:
 
 
 def expand(file: ProgramFile) -> Expansion:
-    """All turns; mistakes in it are reported, not raised."""
+    """Expand all turns; mistakes are reported, not raised."""
     result = Expansion()
     for kind, section in (("inputs", file.inputs), ("parameters", file.parameters)):
         for name, declaration in section.items():
@@ -86,7 +86,7 @@ def expand(file: ProgramFile) -> Expansion:
 
 
 def _walk(result: Expansion, steps: tuple[Step, ...], scope: dict[str, str], prefix: str, at: KeyPath) -> None:
-    """Enters into the scope all that the steps make, whatever their order, and then appends their turns."""
+    """Enter into the scope all that the steps make, whatever their order, and then append their turns."""
     inner: list[str] = []
     for index, step in enumerate(steps):
         where = (*at, index)
@@ -145,7 +145,7 @@ def _repeat(result: Expansion, repeat: Repeat, outer: Mapping[str, str], prefix:
 
 
 def _makes(repeat: Repeat) -> Iterator[str]:
-    """Names that the body makes: by its own statements, or carried out of a repeat within."""
+    """Yield the names that the body makes: by its own statements, or carried out of a repeat within."""
     for step in repeat.body:
         if step.repeat is not None:
             yield from step.repeat.carry.values()
@@ -162,8 +162,8 @@ def _enter(
 
 
 def _known(result: Expansion, scope: Mapping[str, str], line: Line, term: Term) -> str:
-    """The whole name of a tensor that is read; UNKNOWN if there is none, which is or was told."""
-    found = scope.get(term.name, UNKNOWN)
+    """Return the whole name of a tensor that is read; UNKNOWN if there is none, which is or was reported."""
+    name = scope.get(term.name, UNKNOWN)
     if term.name not in scope:
         result.wrong(line.at, line.call.unknown(term, scope), line.text)
-    return found
+    return name

@@ -60,7 +60,7 @@ Repeat.model_rebuild()
 
 
 def written_out(document: Document) -> Document:
-    """The same document without short forms: statements as steps, sizes and declarations as text."""
+    """Write a document without short forms: statements as steps, sizes and declarations as text."""
     data = document.data
     if not isinstance(data, dict):
         return document

@@ -14,7 +14,7 @@ FP32_BYTES, INDEX_BYTES, MASK_BYTES = 4.0, 4.0, 1.0
 
 
 def make(site: Site) -> list[Operator]:
-    """Raises Mistake."""
+    """Make the operators of a statement. Raises Mistake."""
     return _MAKERS.get(site.call.statement.function, _elementwise)(site)
 
 
@@ -32,7 +32,9 @@ def _rope(site: Site) -> list[Operator]:
 
 
 def _bias(site: Site) -> list[Operator]:
-    """No traffic forward; backward, its sum reads the gradient of the result once, of the two that are counted."""
+    """Return the traffic of a bias: none forward; backward, its sum reads the gradient of the result once, of the two
+    that are counted.
+    """
     site.within()
     target, traffic = site.target(), (0.0, 0.5)
     return [build.elementwise(site.name, site.uses, target, FUNCTIONS["bias"], traffic=traffic, path=site.path)]
@@ -62,7 +64,9 @@ def _softmax(site: Site) -> list[Operator]:
 
 
 def _norm(site: Site) -> list[Operator]:
-    """Over one dim in one kernel; over several, as of a batch, with a pass of its own for the statistics."""
+    """Make a norm: over one dim in one kernel; over several, as of a batch, with a pass of its own for the
+    statistics.
+    """
     site.same()
     site.within()
     x, *weights = site.uses
@@ -112,17 +116,17 @@ def _attention(site: Site) -> list[Operator]:
 
 
 def _attended(site: Site, over: str) -> float:
-    """Keys of a query in the mean: all; or those before it; or those in a window before it."""
+    """Return the mean number of keys of a query: all; or those before it; or those in a window before it."""
     keys = site.sizes[over]
     window = site.call.number("window")
     if window is None and "causal" not in site.call.flags:
         return float(keys)
-    near = min(window or keys, keys)
-    return (near * near / 2 + (keys - near) * near) / keys
+    reach = min(window or keys, keys)
+    return (reach * reach / 2 + (keys - reach) * reach) / keys
 
 
 def _together(site: Site, q: Use, k: Use, over: str) -> list[tuple[str, ...]]:
-    """Where keys have fewer heads than queries, at the same place among their dims: those that split together."""
+    """Return what splits together where keys have fewer heads than queries, at the same place among their dims."""
     lone = [loop for loop in k.loops if loop not in q.loops and loop != over]
     groups: list[tuple[str, ...]] = []
     for loop in lone:
@@ -168,7 +172,9 @@ def _reshape(site: Site) -> list[Operator]:
 
 
 def _groups(site: Site) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
-    """The shortest runs of dims on both sides with the same number of elements; dims of one element split nothing."""
+    """Return the shortest runs of dims on both sides with the same number of elements; dims of one element split
+    nothing.
+    """
     old = [loop for loop in site.uses[0].loops if site.sizes[loop] > 1]
     new = [loop for loop in site.loops if site.sizes[loop] > 1]
     groups = []
@@ -192,7 +198,9 @@ def _groups(site: Site) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
 
 
 def _convolution(site: Site) -> list[Operator]:
-    """The weight's own dims are the window; as many of the last other dims of operand and result are what it walks."""
+    """Make a convolution. The weight's own dims are the window; as many of the last other dims of operand and result
+    are what it walks.
+    """
     x, weight = site.uses
     window = [loop for loop in weight.loops if loop not in x.loops and loop not in site.loops]
     walked = _walked(x, [loop for loop in x.loops if loop not in weight.loops], site, len(window))
@@ -219,7 +227,7 @@ def _pool(site: Site) -> list[Operator]:
 
 
 def _walked(x: Use, candidates: list[str], site: Site, count: int) -> dict[str, str]:
-    """For each dim that a window walks along its name in the result."""
+    """Return, for each dim that a window walks along, its name in the result."""
     results = [loop for loop in site.loops if loop not in site.uses[1].loops]
     if count > min(len(candidates), len(results)):
         raise site.mistake("the weight's window has more dims than there are to walk", 1, got=str(count))
@@ -266,7 +274,7 @@ def _combine(site: Site) -> list[Operator]:
 
 
 def _slots(site: Site, tokens: Use, slotted: tuple[str, ...]) -> str:
-    """Slots [experts, slots, channels] of tokens [rows, channels]."""
+    """Return the slots' dim of [experts, slots, channels] for tokens [rows, channels]."""
     word = ", ".join(site.call.words("slots"))
     new = [loop for loop in slotted if loop not in tokens.loops]
     if word not in new or len(new) != 2:

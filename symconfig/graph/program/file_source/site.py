@@ -30,11 +30,13 @@ class Site:
 
     @property
     def loops(self) -> tuple[str, ...]:
-        """Of the first target."""
+        """Return the loops of the first target."""
         return self.call.statement.targets[0].dims
 
     def target(self, index: int = 0, *, element_bytes: float | None = None, gradient: bool = True) -> Use:
-        """As wide as the first input with a gradient, unless the statement or the function says otherwise."""
+        """Return a target, as wide as the first input with a gradient, unless the statement or the function says
+        otherwise.
+        """
         given = self.call.statement.targets[index]
         width = element_bytes or next(
             (use.tensor.element_bytes for use in self.uses if use.gradient), self.element_bytes
@@ -43,7 +45,7 @@ class Site:
         return self._new(self.names[index], given.dims, self.uses if gradient else (), width)
 
     def beside(self, suffix: str, dims: Iterable[str], element_bytes: float, *, gradient: bool = False) -> Use:
-        """A tensor that the file does not name: statistics, a mask."""
+        """Return a tensor that the file does not name: statistics, a mask."""
         return self._new(f"{self.name}.{suffix}", tuple(dims), self.uses if gradient else (), element_bytes)
 
     def _new(self, name: str, dims: tuple[str, ...], inputs: Iterable[Use], element_bytes: float) -> Use:
@@ -52,12 +54,12 @@ class Site:
         return Use(tensor)
 
     def mistake(self, what: str, operand: int | None = None, **detail: str | None) -> Mistake:
-        """operand: where it is; else at the target."""
+        """Return a mistake. operand: where it is; else at the target."""
         at = self.call.statement.targets[0].at if operand is None else self.call.terms[operand].at
         return Mistake(what, at, **detail)
 
     def option(self, option: str) -> tuple[str, ...]:
-        """Loops that an option names, which the first operand must have."""
+        """Return the loops that an option names, which the first operand must have."""
         words = self.call.words(option)
         for word in words:
             if word not in self.uses[0].loops:
@@ -67,7 +69,7 @@ class Site:
         return words
 
     def one(self, option: str) -> str:
-        """The single loop that an option names."""
+        """Return the single loop that an option names."""
         words = self.option(option)
         if len(words) != 1:
             at = self.call.statement.options[option].at
@@ -75,14 +77,14 @@ class Site:
         return words[0]
 
     def ids(self, operand: int) -> Use:
-        """Of whole numbers, through which nothing flows back."""
+        """Return an operand of whole numbers, through which nothing flows back."""
         if self.uses[operand].gradient:
             need = "an input, or indices that a route makes"
             raise self.mistake("ids have no gradient", operand, got=self.uses[operand].name, need=need)
         return self.uses[operand]
 
     def same(self, operand: int = 0) -> None:
-        """The operand has the dims of the target, in any order."""
+        """Require the dims of the target, in any order."""
         loops = self.uses[operand].loops
         if set(loops) != set(self.loops):
             raise self.mistake(
@@ -90,7 +92,7 @@ class Site:
             )
 
     def within(self) -> None:
-        """Each operand has dims of the target only, and together they have all of them."""
+        """Require that each operand has dims of the target only, and together they have all of them."""
         for operand, use in enumerate(self.uses):
             for loop in use.loops:
                 if loop not in self.loops:
@@ -98,7 +100,7 @@ class Site:
         self.covered()
 
     def covered(self) -> None:
-        """No dim of the target comes from nowhere."""
+        """Require that no dim of the target comes from nowhere."""
         there = {loop for use in self.uses for loop in use.loops}
         for loop in self.loops:
             if loop not in there:
@@ -106,7 +108,7 @@ class Site:
 
 
 def check_dims(dims: tuple[str, ...], sizes: Mapping[str, int], at: int) -> None:
-    """Raises Mistake: undefined, empty, or twice."""
+    """Raise Mistake for dims that are undefined, empty, or there twice."""
     for dim in dims:
         if size_of_number(dim) == 0:
             raise Mistake("a dim has no elements", at, got=dim)
@@ -118,7 +120,7 @@ def check_dims(dims: tuple[str, ...], sizes: Mapping[str, int], at: int) -> None
 
 
 def used(tensor: Tensor, loops: tuple[str, ...] | None, sizes: Mapping[str, int], at: int) -> Use:
-    """The tensor along some loops. Raises Mistake: another rank, another size."""
+    """Use the tensor along some loops. Raises Mistake: another rank, another size."""
     if loops is None or loops == tensor.dims:
         return Use(tensor)
     if len(loops) != len(tensor.dims):

@@ -16,7 +16,8 @@ _SIGN = re.compile(r"[*/]")
 def sizes(
     texts: Mapping[str, str], instead: Mapping[str, int], wrong: Callable[[str, Mistake, str], None]
 ) -> dict[str, int]:
-    """instead: sizes that replace those of the file. wrong: told the dim, the mistake and the text that it is in.
+    """Return the sizes. instead: sizes that replace those of the file. wrong: told the dim, the mistake and the text
+    that it is in.
 
     A dim that cannot be had has the size 1 from then on, so that what follows can be checked, too.
     """
@@ -38,7 +39,7 @@ def sizes(
 
 
 def size(text: str, known: Mapping[str, int]) -> int:
-    """Of `2048` or `batch * tokens * 2 / experts`, from left to right. Raises Mistake."""
+    """Work out `2048` or `batch * tokens * 2 / experts`, from left to right. Raises Mistake."""
     minus = re.fullmatch(r"\s*-\s*([0-9]+)\s*", text)
     if minus:
         return -int(minus[1])

@@ -20,7 +20,7 @@ _TOKEN = re.compile(r"\s*(?:(?P<word>[A-Za-z_][A-Za-z0-9_.]*)|(?P<number>[0-9]+)
 
 
 class Mistake(Exception):
-    """What is wrong in a statement, and at which of its characters."""
+    """A fault of a statement, and at which of its characters."""
 
     def __init__(
         self, what: str, at: int = 0, *, got: str | None = None, need: str | None = None, hint: str | None = None
@@ -107,13 +107,13 @@ class _Reader:
         self.next += 1
 
     def skip(self, text: str) -> bool:
-        found = self.sees(text)
-        self.next += found
-        return found
+        seen = self.sees(text)
+        self.next += seen
+        return seen
 
 
 def statement(text: str) -> Statement:
-    """Raises Mistake."""
+    """Read a statement. Raises Mistake."""
     read = _Reader(text)
     targets = [_target(read)]
     while read.skip(","):
@@ -141,14 +141,14 @@ def statement(text: str) -> Statement:
 
 
 def names(text: str) -> tuple[str, ...]:
-    """What a statement makes, as far as can be seen where it cannot be read."""
+    """Return what a statement makes, as far as can be seen where it cannot be read."""
     before = re.sub(r"\[[^\]=]*\]?", " ", text.partition("=")[0])
     words = [part.split() for part in before.split(",")]
     return tuple(word[-1] for word in words if word)
 
 
 def declaration(text: str) -> tuple[str, tuple[str, ...]]:
-    """Element (or "") and dims of `int64[b, s]` or `[b, s]`. Raises Mistake."""
+    """Read element (or "") and dims of `int64[b, s]` or `[b, s]`. Raises Mistake."""
     read = _Reader(text)
     element = "" if read.sees("[") else read.take("word", need="dims in brackets")
     dims = _dims(read)
@@ -159,7 +159,7 @@ def declaration(text: str) -> tuple[str, tuple[str, ...]]:
 
 
 def named(dims: Sequence[str]) -> tuple[str, ...]:
-    """Dims that are mere numbers get names: 3, 3', 3'' for the first, second, third 3 of one tensor."""
+    """Name the dims that are mere numbers: 3, 3', 3'' for the first, second, third 3 of one tensor."""
     seen: dict[str, int] = {}
     result = []
     for dim in dims:
@@ -169,7 +169,7 @@ def named(dims: Sequence[str]) -> tuple[str, ...]:
 
 
 def size_of_number(dim: str) -> int | None:
-    """The size of a dim that is a mere number."""
+    """Return the size of a dim that is a mere number."""
     digits = dim.rstrip("'")
     return int(digits) if digits.isdecimal() else None
 
@@ -207,7 +207,7 @@ def _argument(read: _Reader, terms: list[Term], options: dict[str, Option]) -> N
 
 
 def _dims(read: _Reader) -> tuple[str, ...] | None:
-    """Dims in brackets; None: there are no brackets."""
+    """Return the dims in brackets; None: there are no brackets."""
     if not read.skip("["):
         return None
     dims: list[str] = []

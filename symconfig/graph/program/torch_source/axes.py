@@ -40,11 +40,11 @@ class Axes:
         return axis
 
     def leaves(self, group: Iterable[int]) -> Group:
-        found: list[int] = []
+        leaves: list[int] = []
         for axis in group:
             root = self.root(axis)
-            found.extend(self.leaves(self.factors[root]) if self.factors[root] else (root,))
-        return tuple(found)
+            leaves.extend(self.leaves(self.factors[root]) if self.factors[root] else (root,))
+        return tuple(leaves)
 
     def size(self, group: Iterable[int]) -> int:
         return prod(self.lengths[self.root(axis)] for axis in group)
@@ -53,14 +53,14 @@ class Axes:
         return [self.lengths[leaf] for leaf in self.leaves(group)]
 
     def copy(self, group: Group) -> Group:
-        """Axes of their own, parallel to these."""
+        """Return axes of their own, parallel to these."""
         result = tuple(self.new(length) for length in self.sizes(group))
         for one, other in zip(self.leaves(group), result, strict=True):
             self._parallel(one, other)
         return result
 
     def distinct(self, groups: Sequence[Group]) -> None:
-        """No leaf of them is to be united with another."""
+        """Forbid to unite a leaf of one with a leaf of another."""
         leaves = [leaf for group in groups for leaf in self.leaves(group)]
         for position, leaf in enumerate(leaves):
             for other in leaves[:position]:
@@ -69,7 +69,7 @@ class Axes:
                     self.apart[other].add(leaf)
 
     def factor(self, axis: int, lengths: Sequence[int]) -> Group:
-        """Makes a leaf a product, and so all that are parallel to it."""
+        """Make a leaf a product, and so all that are parallel to it."""
         leaf = self.root(axis)
         assert not self.factors[leaf]
         assert prod(lengths) == self.lengths[leaf]
@@ -87,7 +87,9 @@ class Axes:
         return made
 
     def regroup(self, group: Group, lengths: Sequence[int]) -> list[Group] | None:
-        """The axes in other dims of the same elements; None where the borders of both cross. Sizes 1 have no axis."""
+        """Return the axes in other dims of the same elements; None where the borders of both cross. Sizes 1 have no
+        axis.
+        """
         if not _aligned(self.sizes(group), lengths):
             return None
         rest = list(self.leaves(group))
@@ -106,7 +108,7 @@ class Axes:
         return result
 
     def relate(self, one: Group, other: Group) -> bool:
-        """Makes them the same dim, or parallel if they must stay distinct. False where their factors cross."""
+        """Make two axes the same dim, or parallel if they must stay distinct. False where their factors cross."""
         while self.sizes(one) != self.sizes(other):
             if not _aligned(self.sizes(one), self.sizes(other)):
                 return False
@@ -141,7 +143,7 @@ class Axes:
 
 
 def _aligned(ours: Sequence[int], theirs: Sequence[int]) -> bool:
-    """Whether two products have a common refinement in order."""
+    """Tell whether two products have a common refinement in order."""
     one, other = list(ours), [length for length in theirs if length > 1]
     while one and other:
         a, b = one.pop(0), other.pop(0)

@@ -13,7 +13,7 @@ from symconfig.graph.program.use import Use
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What the operator gives, by its trace."""
+    """An operator's results, by its trace."""
 
     shape: tuple[int, ...]
     element_bytes: float
@@ -40,12 +40,12 @@ class Call:
 
     @property
     def tensors(self) -> list[Value]:
-        """All tensors among the arguments, lists of them too."""
-        found: list[Value] = []
+        """Return all tensors among the arguments, lists of them too."""
+        tensors: list[Value] = []
         for arg in self.args.values():
             some = arg if isinstance(arg, (list, tuple)) else (arg,)
-            found.extend(item for item in some if isinstance(item, Value))
-        return found
+            tensors.extend(item for item in some if isinstance(item, Value))
+        return tensors
 
     def size(self, value: Value, position: int) -> int:
         return self.recorder.axes.size(value.dims[position])
@@ -64,7 +64,7 @@ class Call:
         residues: Sequence[tuple[Labels, Sequence[int], float]] = (),
         windows: Sequence[str] = (),
     ) -> Value:
-        """Records an operator with one output. part: its name, where a call becomes several operators."""
+        """Record an operator with one output. part: its name, where a call becomes several operators."""
         return self.emit_all(
             make, inputs, [(labels, result or self.result)], part=part, residues=residues, windows=windows
         )[0]
@@ -86,7 +86,7 @@ class Call:
         return self.recorder.record(name, self.path, make, inputs=inputs, outputs=outs, residues=kept, windows=windows)
 
     def viewed(self, value: Value, shape: Sequence[int]) -> Value:
-        """Other dims of the same elements: nothing moves, unless their borders cross those that are known."""
+        """View the elements in other dims: nothing moves, unless their borders cross those that are known."""
         flat = tuple(axis for dim in value.dims for axis in dim)
         dims = self.recorder.axes.regroup(flat, shape)
         if dims is None:
@@ -94,7 +94,9 @@ class Call:
         return Value(value.made, tuple(dims))
 
     def repeated(self, value: Value, shape: Sequence[int]) -> Value:
-        """Dims of size 1, and such as are missing in front, as large as in `shape`: read again and again in place."""
+        """Read the dims of size 1, and such as are missing in front, again and again in place, as large as in
+        `shape`.
+        """
         axes = self.recorder.axes
         dims = [()] * (len(shape) - value.rank) + list(value.dims)
         dims = [dim or ((axes.new(size),) if size > 1 else ()) for dim, size in zip(dims, shape, strict=True)]
@@ -107,6 +109,6 @@ Rule = Callable[[Call], Answer]
 
 
 def with_outputs(op: Operator, outputs: Sequence[Use]) -> Operator:
-    """The operator, which was made for the first one, with all its outputs."""
+    """Return the operator, which was made for the first one, with all its outputs."""
     loops = dict.fromkeys((*op.loops, *(loop for use in outputs for loop in use.loops)))
     return replace(op, loops=tuple(loops), outputs=tuple(use.operand() for use in outputs))

@@ -17,7 +17,7 @@ from symconfig.errors import InputError, Problem
 
 
 def traced(module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], source: str) -> ExportedProgram:
-    """Operators as the module calls them (linear, attention, norms are not taken apart), without mutation.
+    """Trace operators as the module calls them (linear, attention, norms are not taken apart), without mutation.
 
     Raises InputError with torch's reason and the module's own line, where it cannot be traced.
     """
@@ -33,7 +33,7 @@ def traced(module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, An
 
 @contextmanager
 def _plain(module: torch.nn.Module) -> Iterator[None]:
-    """The module gives a tuple of tensors: what else it returns (caches, settings) is not traced."""
+    """Let the module give a tuple of tensors: what else it returns (caches, settings) is not traced."""
     given, own = module.forward, "forward" in vars(module)
 
     @wraps(given)

@@ -17,7 +17,7 @@ NEED = "PACKAGE.MODULE:FACTORY, a function without arguments that returns (modul
 
 
 def load_module(source: str, *, batch_dim: int = 0, dtype: str | None = None) -> Program:
-    """The forward pass of the module that `PACKAGE.MODULE:FACTORY` makes, as a program.
+    """Return the forward pass of the module that `PACKAGE.MODULE:FACTORY` makes, as a program.
 
     The factory returns a module and example inputs (a tuple of arguments, a dict of named ones, or one tensor), or a
     module with the attribute `example_inputs`. It runs with the meta device as default, so nothing takes memory.
@@ -46,7 +46,7 @@ def made(source: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
 def program_of(
     module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], name: str, *, batch_dim: int = 0
 ) -> Program:
-    """The program of a module on the meta device, called with these arguments."""
+    """Return the program of a module on the meta device, called with these arguments."""
     _torch()
     from symconfig.graph.program.torch_source.tidy import tidy
     from symconfig.graph.program.torch_source.walked import lowered
@@ -109,7 +109,7 @@ def _cast(module: Any, args: Any, kwargs: Any, dtype: str, torch: Any) -> tuple[
 
 @contextmanager
 def _here() -> Iterator[None]:
-    """The current folder is searched for modules, as by `python -m`."""
+    """Let the current folder be searched for modules, as by `python -m`."""
     path = os.getcwd()
     added = path not in sys.path
     if added:

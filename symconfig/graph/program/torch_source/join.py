@@ -16,7 +16,7 @@ from symconfig.graph.program.program import Operand, Operator, Program, Split, W
 
 
 def joined(program: Program) -> Program:
-    """The same program in fewer operators."""
+    """Return the program in fewer operators."""
     operators = program.operators
     leader = leaders(program)
     parts: dict[int, list[Operator]] = {}
@@ -30,7 +30,7 @@ def joined(program: Program) -> Program:
 
 
 def leaders(program: Program) -> list[int]:
-    """For each operator the last one of its chain: an operator joins those that alone read what it makes."""
+    """Return, for each operator, the last one of its chain: an operator joins those that alone read what it makes."""
     operators = program.operators
     readers: dict[str, list[tuple[int, Operand]]] = {}
     for index, op in enumerate(operators):
@@ -56,22 +56,23 @@ def leaders(program: Program) -> list[int]:
 
 
 def _sums(program: Program, shared: Collection[str]) -> set[str]:
-    """Operators that add up tensors of several origins: they may work on partial sums, and would not in a chain.
+    """Return the operators that add up tensors of several origins: they may work on partial sums, and would not in a
+    chain.
 
     An origin is what a product made, or what several read: steps of one activation have a single one.
     """
     weights = {parameter.tensor.name for parameter in program.parameters}
     origins: dict[str, frozenset[str]] = {}
-    found = set()
+    sums = set()
     for op in program.operators:
         flowing = (x.tensor for x in op.inputs if program.tensors[x.tensor].gradient and x.tensor not in weights)
         mine = frozenset[str]().union(*(origins.get(tensor, {tensor}) for tensor in flowing))
         if op.linear and len(mine) > 1:
-            found.add(op.name)
+            sums.add(op.name)
         for output in op.outputs:
             end = not _simple(op) or output.tensor in shared
             origins[output.tensor] = frozenset({output.tensor}) if end else mine
-    return found
+    return sums
 
 
 def _simple(op: Operator) -> bool:
@@ -79,7 +80,9 @@ def _simple(op: Operator) -> bool:
 
 
 def _inside(op: Operator, last: Operator) -> bool:
-    """Whether what it sums away is there again in the end, as in a norm: only then the sum stays inside."""
+    """Tell whether what an operator sums away is there again in the end, as in a norm: only then the sum stays
+    inside.
+    """
     out = {loop for output in last.outputs for loop in output.loops}
     mine = {loop for output in op.outputs for loop in output.loops}
     return set(op.loops) - mine <= out or not any(split.loops[0] not in mine for split in op.splits)
@@ -114,7 +117,9 @@ def _one(program: Program, parts: Sequence[Operator]) -> Operator:
 
 
 def _splits(parts: Sequence[Operator], loops: Iterable[str]) -> Iterable[Split]:
-    """Loops that no part must have whole; partial results are summed up, but for a single one that is the last."""
+    """Return the loops that no part must have whole; partial results are summed up, but for a single one that is the
+    last.
+    """
     for loop in loops:
         sums = 0
         for op in parts:
@@ -129,13 +134,13 @@ def _splits(parts: Sequence[Operator], loops: Iterable[str]) -> Iterable[Split]:
 
 
 def _bytes(program: Program, operands: Iterable[Operand]) -> float:
-    """Of reading or writing each once."""
+    """Return the bytes of reading or writing each once."""
     sizes, tensors = program.sizes, program.tensors
     names = (operand.tensor for operand in operands)
     return sum(prod(sizes[dim] for dim in tensors[name].dims) * tensors[name].element_bytes for name in names)
 
 
 def _common(paths: Sequence[str]) -> str:
-    """The innermost module that has all of them in it."""
+    """Return the innermost module that has all of them in it."""
     levels = zip(*(path.split(".") for path in paths), strict=False)
     return ".".join(level[0] for level in takewhile(lambda level: len(set(level)) == 1, levels))

@@ -32,7 +32,7 @@ def lower(
     batch_dim: int,
     notes: Sequence[str],
 ) -> Lowered:
-    """Without what no output needs. Raises InputError naming all operators that have no rule."""
+    """Lower the trace without what no output needs. Raises InputError naming all operators that have no rule."""
     steps = _needed(recorder.steps, [value.made for value in outputs])
     _refuse(steps)
     namer = _Namer(recorder.axes)
@@ -68,7 +68,9 @@ def lower(
 
 
 def _batch(axes: Axes, inputs: Sequence[Value], batch_dim: int, read: Collection[str]) -> Group:
-    """The dim that counts examples in the first input that is read: others share it where operators relate them."""
+    """Return the dim that counts examples in the first input that is read: others share it where operators
+    relate them.
+    """
     for value in inputs:
         if value.made.name in read and value.rank > batch_dim and value.dims[batch_dim]:
             return axes.leaves(value.dims[batch_dim])
@@ -138,7 +140,7 @@ class _Namer:
     times: Counter[str] = field(default_factory=Counter)
 
     def call(self, group: Sequence[int], name: str) -> tuple[str, ...]:
-        """Names of its leaves, which get this one if they have none."""
+        """Return the names of its leaves, which get this one if they have none."""
         leaves = self.axes.leaves(group)
         for number, leaf in enumerate(leaves):
             if leaf not in self.names:

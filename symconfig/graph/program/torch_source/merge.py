@@ -17,7 +17,7 @@ Pairs = dict[str, str]  # outer -> inner
 
 
 def merged(program: Program) -> Program:
-    """With as few dims as say the same."""
+    """Return the program with as few dims as say the same."""
     return merging(program)[0]
 
 
@@ -32,7 +32,7 @@ def merging(program: Program) -> tuple[Program, Mapping[str, tuple[str, ...]]]:
 
 
 def _pairs(program: Program) -> Pairs:
-    """Disjoint pairs, for all tensors and operators at once."""
+    """Return disjoint pairs, for all tensors and operators at once."""
     pairs = _neighbours(program)
     for loops, dims in _along(program):  # windows, that go over a dim in steps
         for loop, dim in zip(loops, dims, strict=True):
@@ -52,15 +52,15 @@ def _pairs(program: Program) -> Pairs:
 
 
 def _neighbours(program: Program) -> Pairs:
-    """Each with the one that always follows, which always follows it."""
+    """Return each dim with the one that always follows, which always follows it."""
     after: dict[str, set[str]] = {}
     before: dict[str, set[str]] = {}
     for row in _rows(program):
         for one, other in pairwise(("", *row, "")):
             after.setdefault(one, set()).add(other)
             before.setdefault(other, set()).add(one)
-    found = {dim: next(iter(follows)) for dim, follows in after.items() if dim and len(follows) == 1}
-    return {outer: inner for outer, inner in found.items() if inner and before[inner] == {outer}}
+    followers = {dim: next(iter(follows)) for dim, follows in after.items() if dim and len(follows) == 1}
+    return {outer: inner for outer, inner in followers.items() if inner and before[inner] == {outer}}
 
 
 def _rows(program: Program) -> Iterator[tuple[str, ...]]:
@@ -71,14 +71,14 @@ def _rows(program: Program) -> Iterator[tuple[str, ...]]:
 
 
 def _along(program: Program) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
-    """Of each operand its loops and its tensor's dims."""
+    """Yield, of each operand, its loops and its tensor's dims."""
     for op in program.operators:
         for operand in (*op.inputs, *op.outputs, *op.residues):
             yield operand.loops, program.tensors[operand.tensor].dims
 
 
 def _unlike(loops: tuple[str, ...], dims: tuple[str, ...], pairs: Pairs) -> Iterator[str]:
-    """Where loops would become one and their dims not, or the reverse."""
+    """Yield where loops would become one and their dims not, or the reverse."""
     for loop, dim in zip(loops, dims, strict=True):
         if (loop in pairs) != (dim in pairs):
             yield loop if loop in pairs else dim

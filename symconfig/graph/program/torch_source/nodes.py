@@ -68,7 +68,7 @@ def tensors(node: Node) -> list[Node]:
 
 
 def _operators(program: Program) -> Mapping[str, tuple[str, Operator]]:
-    """For each operator before chains were joined the name of its chain, and itself."""
+    """Return, for each operator before chains were joined, the name of its chain, and itself."""
     names = [op.name for op in program.operators]
     return {op.name: (names[leader], op) for op, leader in zip(program.operators, leaders(program), strict=True)}
 
@@ -110,7 +110,7 @@ class _Look:
         )
 
     def _loops(self, steps: Sequence[Step]) -> dict[tuple[str, int], str]:
-        """For each tensor and axis of it the loop that runs along it."""
+        """Return, for each tensor and axis of it, the loop that runs along it."""
         result: dict[tuple[str, int], str] = {}
         for step in steps:
             for tensor in step.inputs:

@@ -26,7 +26,7 @@ class Made:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """What a node of the traced graph stands for: a stored tensor, seen in other dims.
+    """A stored tensor, seen in other dims, for which a node of the traced graph stands.
 
     An axis in `dims` that the stored tensor lacks is one along which it is repeated (`expand`).
     """
@@ -44,7 +44,7 @@ class Value:
 
     @property
     def scalar(self) -> bool:
-        """A number that nothing flows back into."""
+        """Return a number that nothing flows back into."""
         return not any(self.dims) and not self.gradient
 
 
@@ -68,7 +68,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Nest:
-    """What a constructor of an operator gets when all dims have names. loops: of each label, outermost first."""
+    """Arguments of an operator's constructor when all dims have names. loops: of each label, outermost first."""
 
     name: str
     path: str
@@ -109,7 +109,7 @@ class Recorder:
     steps: list[Step] = field(default_factory=list)
 
     def fed(self, name: str, shape: Sequence[int], element_bytes: float, gradient: bool = False) -> Value:
-        """A tensor that no operator makes: a parameter, an input, a constant."""
+        """Enter a tensor that no operator makes: a parameter, an input, a constant."""
         dims = tuple((self.axes.new(size),) if size > 1 else () for size in shape)
         self.axes.distinct(dims)
         return Value(Made(name, tuple(axis for dim in dims for axis in dim), element_bytes, gradient), dims)
@@ -117,7 +117,7 @@ class Recorder:
     def missing(
         self, name: str, path: str, operator: str, inputs: Sequence[Value], outputs: Sequence[Out]
     ) -> list[Value]:
-        """Goes on behind an operator that has no rule, to find all of them."""
+        """Go on behind an operator that has no rule, to find all of them."""
         made = [
             self.fed(_numbered(name, n), out.shape, out.element_bytes, out.gradient) for n, out in enumerate(outputs)
         ]
@@ -135,7 +135,7 @@ class Recorder:
         residues: Sequence[Out] = (),
         windows: Sequence[str] = (),
     ) -> list[Value]:
-        """An operator, by the loops along its tensors.
+        """Record an operator, by the loops along its tensors.
 
         windows: loops along which the inputs' dims may be of another size than the loop, which is the output's.
         """
@@ -159,7 +159,7 @@ class Recorder:
         return values
 
     def reshaped(self, name: str, path: str, value: Value, shape: Sequence[int]) -> Value:
-        """A copy in other dims, where a view's borders cross those of the dims that are known."""
+        """Copy into other dims, where a view's borders cross those of the dims that are known."""
         return self._copied(name, path, value, shape, _blocks([self.axes.size(dim) for dim in value.dims], shape), True)
 
     def _copied(
@@ -171,7 +171,7 @@ class Recorder:
         blocks: Sequence[tuple[list[int], list[int]]],
         keep: bool,
     ) -> Value:
-        """keep: dims that stay as they are keep their axes; else all get their own."""
+        """Record a copy. keep: dims that stay as they are keep their axes; else all get their own."""
         old: list[str | None] = [None] * value.rank
         new: list[str | None] = [None] * len(shape)
         for before, after in blocks:
@@ -198,7 +198,9 @@ class Recorder:
             self._loop(label, equal[0] if equal else (self.axes.new(size),), loops)
 
     def _loop(self, label: str, group: Group, loops: dict[str, Group]) -> None:
-        """Its axes are those of the first tensor that has it, or parallel ones where another loop has those."""
+        """Enter a loop. Its axes are those of the first tensor that has it, or parallel ones where another loop has
+        those.
+        """
         used = {leaf for other in loops.values() for leaf in self.axes.leaves(other)}
         if used & set(self.axes.leaves(group)):
             group = self.axes.copy(group)
@@ -240,7 +242,9 @@ def _numbered(name: str, number: int) -> str:
 
 
 def _blocks(old: Sequence[int], new: Sequence[int]) -> list[tuple[list[int], list[int]]]:
-    """Positions of consecutive dims, in as many blocks as possible, so that both sides of each have equal products."""
+    """Return positions of consecutive dims, in as many blocks as possible, so that both sides of each have equal
+    products.
+    """
     result: list[tuple[list[int], list[int]]] = []
     ours = [position for position, size in enumerate(old) if size > 1]
     theirs = [position for position, size in enumerate(new) if size > 1]

@@ -20,7 +20,7 @@ from torch.nn import Module
 
 @torch.library.custom_op("symconfig::dispatch", mutates_args=())  # type: ignore[untyped-decorator]
 def dispatch(tokens: Tensor, routes: Tensor, experts: int) -> Tensor:
-    """tokens[T, H], routes[T, K] -> [E, U, H]: U = T * K / E slots of every expert, rounded up."""
+    """Copy tokens[T, H] by routes[T, K] -> [E, U, H]: U = T * K / E slots of every expert, rounded up."""
     raise NotImplementedError("symconfig::dispatch has shapes only: it is for tracing")
 
 
@@ -31,7 +31,7 @@ def _(tokens: Tensor, routes: Tensor, experts: int) -> Tensor:
 
 @torch.library.custom_op("symconfig::combine", mutates_args=())  # type: ignore[untyped-decorator]
 def combine(done: Tensor, weights: Tensor, routes: Tensor) -> Tensor:
-    """done[E, U, H], weights[T, K], routes[T, K] -> [T, H]: each token's slots, summed by its weights."""
+    """Sum done[E, U, H] by weights[T, K], routes[T, K] -> [T, H]: each token's slots, summed by its weights."""
     raise NotImplementedError("symconfig::combine has shapes only: it is for tracing")
 
 
@@ -50,7 +50,9 @@ class Kind:
 
 
 def _stacked(module: Module) -> bool:
-    """Experts' weights in one tensor each: up[E, ...] and down[E, ...] (transformers from version 5 on)."""
+    """Tell whether experts' weights are one tensor each: up[E, ...] and down[E, ...] (transformers from version
+    5 on).
+    """
     up, down = _up(module), getattr(module, "down_proj", None)
     return all(isinstance(weight, Tensor) and weight.dim() == 3 for weight in (up, down))
 
@@ -61,7 +63,7 @@ def _up(module: Module) -> Tensor | None:
 
 
 def _balanced(module: Module, tokens: Tensor, routes: Tensor, weights: Tensor) -> Tensor:
-    """What each expert does, on its slots."""
+    """Return what each expert does, on its slots."""
     up, down = _up(module), module.down_proj
     assert isinstance(up, Tensor)
     assert isinstance(down, Tensor)
@@ -82,9 +84,9 @@ def _gated(module: Module, hidden: Tensor) -> Tensor:
 
 
 def _transposed(module: Module, up: Tensor, down: Tensor) -> bool:
-    """Whether weights are [E, in, out]; by shape where the module does not say."""
-    said = getattr(module, "is_transposed", None)
-    return bool(said) if said is not None else up.shape[1] == down.shape[2]
+    """Tell whether weights are [E, in, out]; by shape where the module does not say."""
+    transposed = getattr(module, "is_transposed", None)
+    return bool(transposed) if transposed is not None else up.shape[1] == down.shape[2]
 
 
 def _biased(values: Tensor, module: Module, *names: str) -> Tensor:
@@ -104,7 +106,9 @@ KINDS: Sequence[Kind] = (
 
 @contextmanager
 def static(module: Module) -> Iterator[list[str]]:
-    """The module with its dynamic parts replaced, and what was replaced. As it was on leaving."""
+    """Replace the module's dynamic parts while inside, and yield it with what was replaced. It is as it was on
+    leaving.
+    """
     replaced: list[tuple[Module, Kind]] = []
     for part in module.modules():
         kind = next((kind for kind in KINDS if kind.matches(part)), None)

@@ -10,7 +10,7 @@ from symconfig.graph.program.torch_source.merge import merged
 
 
 def tidy(program: Program) -> Program:
-    """Chains joined, dims merged, and only those left that something has."""
+    """Return the program with chains joined, dims merged, and only those left that something has."""
     result = merged(joined(program))
     used = {dim for tensor in result.tensors.values() for dim in tensor.dims}
     used |= {loop for op in result.operators for loop in op.loops}

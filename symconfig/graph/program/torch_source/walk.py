@@ -44,7 +44,7 @@ class _Walk:
     steps: dict[Node, range] = field(default_factory=dict)
 
     def value(self, arg: Any) -> Any:
-        """An argument with values in place of nodes."""
+        """Return an argument with values in place of nodes."""
         if isinstance(arg, Node):
             if arg not in self.values:
                 self.values[arg] = self._constant(arg)
@@ -54,7 +54,7 @@ class _Walk:
         return arg
 
     def call(self, node: Node) -> None:
-        """One operator; a constant if all that it reads are."""
+        """Lower one operator; a constant if all that it reads are."""
         if node.target is getitem:
             source, index = node.args
             assert isinstance(source, Node)
@@ -105,7 +105,7 @@ class _Walk:
             return self._missing(node, f"{node.target} ({error})" if known else str(node.target))
 
     def _missing(self, node: Node, operator: str) -> Any:
-        """Values to go on with, to find all that is missing. It matters only if an output needs it."""
+        """Return values to go on with, to find all that is missing. It matters only if an output needs it."""
         inputs = [self.value(source) for source in node.all_input_nodes]
         given = [value for value in inputs if isinstance(value, Value)]
         flows = any(value.gradient for value in given)
@@ -118,7 +118,7 @@ class _Walk:
         return Call(self.recorder, name_of(node), name, path_of(node), bound, results_of(node))
 
     def _named(self, node: Node) -> str:
-        """`layers.0.mlp.silu`: by the module that calls it, and numbered within that."""
+        """Name a call, `layers.0.mlp.silu`: by the module that calls it, and numbered within that."""
         names = [path_of(node), name_of(node).partition(".")[2].strip("_")]
         name = ".".join(filter(None, names))
         self.times[name] += 1
@@ -137,7 +137,7 @@ class _Walk:
 
 
 def walk(exported: ExportedProgram, paths: Mapping[str, str]) -> Walked:
-    """paths: of every name of a parameter the one name that it is known by (tied ones have several)."""
+    """Walk the graph. paths: of every name of a parameter the one name that it is known by (tied ones have several)."""
     steps = _Walk(Recorder())
     specs = {spec.arg.name: spec for spec in exported.graph_signature.input_specs}
     inputs: list[Value] = []
@@ -177,13 +177,15 @@ def _returned(exported: ExportedProgram) -> Any:
 
 
 def name_of(node: Node) -> str:
-    """aten.add.Tensor -> aten.add; an operator in place is the one that returns what it made."""
+    """Return the operator's name: aten.add.Tensor -> aten.add; an operator in place is the one that returns what it
+    made.
+    """
     names = str(node.target).split(".")
     return ".".join(names[:2])
 
 
 def path_of(node: Node) -> str:
-    """Of the innermost module that called it."""
+    """Return the path of the innermost module that called it."""
     stack = list((node.meta.get("nn_module_stack") or {}).values())
     return str(stack[-1][0]).partition("@")[0] if stack else ""
 

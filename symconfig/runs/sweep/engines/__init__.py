@@ -32,13 +32,13 @@ class Wanted:
 
 @cache
 def engines() -> dict[str, ModuleType]:
-    """Every engine by name."""
-    found = (importlib.import_module(f"{__name__}.{info.name}") for info in pkgutil.iter_modules(__path__))
-    return {module.NAME: module for module in sorted(found, key=lambda module: str(module.NAME))}
+    """Return every engine by name."""
+    modules = (importlib.import_module(f"{__name__}.{info.name}") for info in pkgutil.iter_modules(__path__))
+    return {module.NAME: module for module in sorted(modules, key=lambda module: str(module.NAME))}
 
 
 def check(wanted: Wanted) -> None:
-    """Whether this engine can run here. Asked before the work. Raises InputError."""
+    """Check that this engine can run here. Asked before the work. Raises InputError."""
     known = engines()
     if wanted.engine not in known:
         raise InputError(Problem("wrong value", field="--engine", got=wanted.engine, need=" or ".join(known)))
@@ -46,7 +46,10 @@ def check(wanted: Wanted) -> None:
 
 
 def run(tasks: Sequence[Task], wanted: Wanted) -> Iterator[Row]:
-    """The row of every task. Raises FailedError where a worker of a cluster is another symconfig than this one."""
+    """Yield the row of every task.
+
+    Raises FailedError where a worker of a cluster is another symconfig than this one.
+    """
     rows: Iterator[Row] = engines()[wanted.engine].run(tasks, wanted)
     for row in rows:
         if row.planner != planner():
@@ -63,12 +66,12 @@ def run(tasks: Sequence[Task], wanted: Wanted) -> Iterator[Row]:
 
 
 def lost(task: Task, why: str) -> Row:
-    """The row of a task whose workers died."""
+    """Return the row of a task whose workers died."""
     return Row(task.id, Status.LOST, planner(), f"its worker died {TRIES} times: {why}")
 
 
 def missing(package: str, name: str) -> InputError:
-    """The engine's package is not installed."""
+    """Build the error of an engine whose package is not installed."""
     return InputError(
         Problem(
             f"the engine {name} needs {package}, which is not installed",

@@ -19,7 +19,7 @@ CONNECT_S = 10.0
 
 
 def check(wanted: Wanted) -> None:
-    """Raises InputError."""
+    """Check that the engine's package is there: raise InputError where not."""
     from symconfig.runs.sweep.engines import missing
 
     if find_spec("distributed") is None:
@@ -27,7 +27,7 @@ def check(wanted: Wanted) -> None:
 
 
 def run(tasks: Sequence[Task], wanted: Wanted) -> Iterator[Row]:
-    """The rows as they are done. Raises FailedError where there is no such cluster."""
+    """Yield the rows as they are done. Raises FailedError where there is no such cluster."""
     from distributed import as_completed
 
     from symconfig.runs.sweep.engines import WAITING, lost
@@ -57,7 +57,7 @@ def run(tasks: Sequence[Task], wanted: Wanted) -> Iterator[Row]:
 
 
 def _client(wanted: Wanted) -> Any:
-    """A client of the cluster that runs at the address, or of one made here, which ends with it."""
+    """Return a client of the cluster at the address, or of one made here, which ends with it."""
     import dask
     from distributed import Client
 

@@ -35,19 +35,19 @@ LAST_S = 5.0  # in which a process that has closed its output ends
 
 
 def check(wanted: Wanted) -> None:
-    """Raises InputError."""
+    """Check the engine: raise InputError where it cannot run."""
     if wanted.address is not None:
         hint = "--engine ray or dask"
         raise InputError(Problem("is for a cluster", field="--address", got=wanted.address, hint=hint))
 
 
 def cores() -> int:
-    """Those that this process may use."""
+    """Count the cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def run(tasks: Sequence[Task], wanted: Wanted) -> Iterator[Row]:
-    """The rows as they are done."""
+    """Yield the rows as they are done."""
     with tempfile.TemporaryFile() as errors, selectors.DefaultSelector() as selector:
         pool = _Pool(Left(tasks), errors, selector)
         try:
@@ -71,7 +71,7 @@ class _Pool:
         self.workers: list[_Worker] = []
 
     def start(self) -> None:
-        """One more process, if there is anything for it."""
+        """Start one more process, if there is anything for it."""
         if self.left:
             worker = _Worker(_process(self.errors), self.left.take())
             self.workers.append(worker)
@@ -79,7 +79,7 @@ class _Pool:
             worker.begin()
 
     def heard(self, worker: _Worker) -> Iterator[Row]:
-        """It has answered, or died."""
+        """Handle a worker that has answered, or died."""
         from symconfig.runs.sweep.engines import TRIES, lost
 
         row = worker.answer()
@@ -106,7 +106,7 @@ class _Pool:
 
 
 def _process(errors: IO[bytes]) -> subprocess.Popen[str]:
-    """A worker with this very symconfig, wherever it was found."""
+    """Start a worker with this very symconfig, wherever it lies."""
     paths = [str(PACKAGE.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     return subprocess.Popen(
         [sys.executable, *WORKER],
@@ -139,14 +139,14 @@ class _Worker:
             self.process.stdin.flush()
 
     def answer(self) -> Row | None:
-        """None: it died. A line comes whole, so that reading one does not wait."""
+        """Return the worker's answer; None: it died. A line comes whole, so that reading one does not wait."""
         try:
             return Row.from_dict(json.loads(self.answers.readline()))
         except ValueError:
             return None
 
     def end(self, patience_s: float) -> str:
-        """Lets it end by itself for so long, then ends it; returns how it ended."""
+        """End the worker, which may end by itself for so long; return how it ended."""
         with suppress(BrokenPipeError):
             assert self.process.stdin is not None
             self.process.stdin.close()

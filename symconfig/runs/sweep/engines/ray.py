@@ -18,7 +18,7 @@ CONNECT_S = 10.0
 
 
 def check(wanted: Wanted) -> None:
-    """Raises InputError."""
+    """Check the engine: raise InputError where it cannot run."""
     from symconfig.runs.sweep.engines import missing
 
     if find_spec("ray") is None:
@@ -26,7 +26,7 @@ def check(wanted: Wanted) -> None:
 
 
 def run(tasks: Sequence[Task], wanted: Wanted) -> Iterator[Row]:
-    """The rows as they are done. Raises FailedError where there is no such cluster."""
+    """Yield the rows as they are done. Raises FailedError where there is no such cluster."""
     import ray
     from ray.exceptions import RayError
 
@@ -61,7 +61,10 @@ def run(tasks: Sequence[Task], wanted: Wanted) -> Iterator[Row]:
 
 
 def _connect(ray: Any, wanted: Wanted) -> None:
-    """Raises FailedError. Whether anybody listens is asked first: Ray itself asks for minutes."""
+    """Connect to Ray: raise FailedError where nobody listens.
+
+    Whether anybody listens is asked first: Ray itself asks for minutes.
+    """
     host, _, port = (wanted.address or "").removeprefix("ray://").rpartition(":")
     try:
         if host and port.isdigit():

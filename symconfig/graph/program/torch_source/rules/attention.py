@@ -12,7 +12,7 @@ from symconfig.graph.program.torch_source.rules.reductions import STATISTIC
 
 
 def _attention(call: Call) -> Answer:
-    """q[…, queries, d], k[…, keys, d], v[…, keys, e]; fewer key/value heads are shared by groups of query heads.
+    """Lower q[…, queries, d], k[…, keys, d], v[…, keys, e]; fewer key/value heads are shared by groups of query heads.
 
     A mask is not looked into: without `is_causal` every query attends to every key, as kernels compute it.
     """

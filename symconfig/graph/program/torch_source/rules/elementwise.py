@@ -43,7 +43,7 @@ def pointwise(
     result: Result | None = None,
     traffic: tuple[float, float] = (1.0, 1.0),
 ) -> Value:
-    """Inputs are repeated along the dims that they lack, as PyTorch broadcasts."""
+    """Lower an operator at each point. Inputs are repeated along the dims that they lack, as PyTorch broadcasts."""
     shape = (result or call.result).shape
 
     def make(nest: Nest) -> Operator:
@@ -54,7 +54,7 @@ def pointwise(
 
 
 def aligned(value: Value | None, rank: int) -> Labels:
-    """Loops of the last dims."""
+    """Return the loops of the last dims."""
     return [f"d{n}" for n in range(rank - (value.rank if value else rank), rank)]
 
 
@@ -67,7 +67,7 @@ def _plain(function: Function, name: str, call: Call) -> Answer:
 
 
 def _cast(call: Call) -> Answer:
-    """Nothing happens where the type stays."""
+    """Lower a cast: nothing happens where the type stays."""
     given: Value = call["self"]
     if given.made.element_bytes == call.result.element_bytes and (given.gradient or not call.result.floating):
         return given
@@ -75,7 +75,7 @@ def _cast(call: Call) -> Answer:
 
 
 def _glu(call: Call) -> Answer:
-    """One half of a dim times the sigmoid of the other."""
+    """Multiply one half of a dim with the sigmoid of the other."""
     x: Value = call["self"]
     dim = call["dim"] % x.rank
     shape = call.shape(x)
@@ -102,7 +102,7 @@ def _dropout(call: Call) -> Answer:
 
 
 def _along(call: Call) -> Answer:
-    """Each element from all along a dim (cumulative sums, differences): that dim is whole."""
+    """Make each element from all along a dim (cumulative sums, differences): that dim is whole."""
     x: Value = call["self"]
     labels = aligned(x, x.rank)
     over = labels[call["dim"]]

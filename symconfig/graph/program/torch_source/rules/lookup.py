@@ -12,7 +12,7 @@ from symconfig.graph.program.torch_source.recorder import Labels, Nest, Value
 
 
 def _rows(call: Call, table: Value, ids: Value, dim: int = 0) -> Value:
-    """table[…, rows, …] at ids[…] -> […, ids…, …]."""
+    """Look table[…, rows, …] up at ids[…] -> […, ids…, …]."""
     rows = [f"row{n}" for n in range(ids.rank)]
     labels = [f"d{n}" for n in range(table.rank)]
 
@@ -28,7 +28,7 @@ def _embedding(call: Call) -> Answer:
 
 
 def _index(call: Call) -> Answer:
-    """One index into one dim; several at once pick single elements, from dims that are whole."""
+    """Lower an index: one into one dim; several at once pick single elements, from dims that are whole."""
     table: Value = call["self"]
     given = {dim: index for dim, index in enumerate(call["indices"]) if index is not None}
     first = min(given)
@@ -50,7 +50,7 @@ def _index_select(call: Call) -> Answer:
 
 
 def _along(call: Call) -> Answer:
-    """Elements read or written by an index of the same rank, along a dim that is whole."""
+    """Read or write elements by an index of the same rank, along a dim that is whole."""
     x: Value = call["self"]
     dim = call["dim"] % x.rank
     shape = call.result.shape
@@ -74,7 +74,7 @@ def _picked(call: Call, inputs: list[tuple[Value, Labels]], out: Labels, whole: 
 
 
 def _topk(call: Call) -> Answer:
-    """Weights and indices of the chosen."""
+    """Return weights and indices of the chosen."""
     x: Value = call["self"]
     labels = [f"d{n}" for n in range(x.rank)]
     over = labels[call["dim"]]

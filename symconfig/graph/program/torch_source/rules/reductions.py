@@ -64,7 +64,7 @@ def _layer_norm(sums: int, call: Call) -> Answer:
 
 
 def _batch_norm(call: Call) -> Answer:
-    """Over all dims but the second, with statistics of the batch, or of past ones where it does not train."""
+    """Norm over all dims but the second, with statistics of the batch, or of past ones where it does not train."""
     x: Value = call["input"]
     labels = [f"d{n}" for n in range(x.rank)]
     trains = call.args.get("training", call.args.get("train", True))
@@ -83,7 +83,7 @@ def _group_norm(call: Call) -> Answer:
 
 
 def _normalised(call: Call, x: Value, labels: Labels, left: Labels, past: Sequence[Value], channels: Labels) -> Value:
-    """Statistics over the dims that are not `left`, then each element by itself."""
+    """Make statistics over the dims that are not `left`, then each element by itself."""
     shape = call.shape(x)
     size = dict(zip(labels, shape, strict=True))
     stats = [(value, left) for value in past]
@@ -105,7 +105,7 @@ def _normalised(call: Call, x: Value, labels: Labels, left: Labels, past: Sequen
 
 
 def _cross_entropy(call: Call) -> Answer:
-    """Losses of each row, and their mean."""
+    """Make losses of each row, and their mean."""
     logits: Value = call["self"]
     at = min(1, logits.rank - 1)
     labels = [f"d{n}" for n in range(logits.rank)]
@@ -125,7 +125,7 @@ def _cross_entropy(call: Call) -> Answer:
 
 
 def _loss(call: Call) -> Answer:
-    """A function of each element, and their mean."""
+    """Apply a function to each element, and take their mean."""
     values = call.tensors
     shape = tuple(call.shape(max(values, key=lambda value: value.rank)))
     result = Result(shape, call.result.element_bytes, True)
@@ -133,7 +133,7 @@ def _loss(call: Call) -> Answer:
 
 
 def _chosen(call: Call) -> Answer:
-    """Of logarithms of probabilities those of the right classes: all classes of a row are in one place."""
+    """Choose, of logarithms of probabilities, those of the right classes: all classes of a row are in one place."""
     x, target = call["self"], call["target"]
     at = min(1, x.rank - 1)
     labels = [f"d{n}" for n in range(x.rank)]

@@ -36,7 +36,7 @@ def _broadcast(call: Call) -> Answer:
 
 
 def _repeat(call: Call) -> Answer:
-    """Whole copies, one after the other; read again in place where a dim of size 1 is repeated."""
+    """Make whole copies, one after the other; read again in place where a dim of size 1 is repeated."""
     x: Value = call["self"]
     times = call["repeats"]
     dims: list[Group] = [()] * (len(times) - x.rank) + list(x.dims)
@@ -47,7 +47,7 @@ def _repeat(call: Call) -> Answer:
 
 
 def _repeat_interleave(call: Call) -> Answer:
-    """Each element several times in a row (key/value heads for their query heads)."""
+    """Repeat each element several times in a row (key/value heads for their query heads)."""
     x, times, dim = call["self"], call["repeats"], call["dim"]
     axes = call.recorder.axes
     dims = list(x.dims)
@@ -70,7 +70,9 @@ def _permute(call: Call) -> Answer:
 
 
 def _take(call: Call, x: Value, dim: int, taken: Sequence[tuple[int, int, Result]], keep: bool = True) -> list[Value]:
-    """Parts [start, end) of a dim. Equal parts are rows of an outer factor, so that what is inside may be split."""
+    """Take parts [start, end) of a dim. Equal parts are rows of an outer factor, so that what is inside may be
+    split.
+    """
     size = call.size(x, dim)
     lengths = {end - start for start, end, _ in taken}
     length = lengths.pop()
@@ -187,7 +189,7 @@ def _joined(
 
 
 def _changed(call: Call) -> Answer:
-    """Padded, rolled, or written into: dims that change their size, or of which a part is written, are whole."""
+    """Pad, roll, or write into: dims that change their size, or of which a part is written, are whole."""
     values = call.tensors
     shape = call.result.shape
     inputs, moved = [], set[str]()
@@ -209,7 +211,7 @@ def _changed(call: Call) -> Answer:
 
 
 def _row_written(call: Call) -> Answer:
-    """One row of a dim, which is whole, written into a copy."""
+    """Write one row of a dim, which is whole, into a copy."""
     x, row, dim = call["self"], call["src"], call["dim"] % call["self"].rank
     labels = [f"d{n}" for n in range(x.rank)]
 
@@ -221,7 +223,7 @@ def _row_written(call: Call) -> Answer:
 
 
 def _detach(call: Call) -> Answer:
-    """The same numbers where they are, with no way back."""
+    """Keep the numbers where they are, with no way back."""
     x: Value = call["self"]
     if not x.gradient:
         return x
@@ -234,7 +236,7 @@ def _detach(call: Call) -> Answer:
 
 
 def _pixel_shuffle(call: Call) -> Answer:
-    """[…, c * r * r, h, w] -> […, c, h * r, w * r]: another order of dims."""
+    """Order dims anew: […, c * r * r, h, w] -> […, c, h * r, w * r]."""
     x, times = call["self"], call["upscale_factor"]
     *outer, channels, height, width = call.shape(x)
     dims = call.viewed(x, [*outer, channels // times**2, times, times, height, width])

@@ -18,7 +18,7 @@ from symconfig.graph.program.torch_source.rules.reductions import reduced
 
 
 def _convolution(call: Call) -> Answer:
-    """x[n, c, …] with w[o, c, …]; in groups, each has channels of its own."""
+    """Lower x[n, c, …] with w[o, c, …]; in groups, each has channels of its own."""
     if call.args.get("transposed"):
         raise NotImplementedError("a transposed convolution")
     x: Value = call["input"]
@@ -53,7 +53,7 @@ def _convolution(call: Call) -> Answer:
 
 
 def _transposed(call: Call) -> Answer:
-    """Windows side by side: each element makes one, so that the output's rows are (element, place within)."""
+    """Lower windows side by side: each element makes one, so that the output's rows are (element, place within)."""
     x, weight = call["input"], call["weight"]
     shape, kernel = call.shape(x), call.shape(weight)[2:]
     side = list(call["stride"]) == kernel and not any((*call["padding"], *call["output_padding"]))
@@ -92,7 +92,7 @@ def _pool(maximum: bool, call: Call) -> Answer:
 
 
 def _adaptive(maximum: bool, call: Call) -> Answer:
-    """To a fixed size; to a single element it is a mean."""
+    """Pool to a fixed size; to a single element it is a mean."""
     x: Value = call["self"]
     size = list(call["output_size"])
     over = range(x.rank - len(size), x.rank)
@@ -115,13 +115,13 @@ def _pooled(call: Call, x: Value, windows: Sequence[build.Window], maximum: bool
 
 
 def _outermost(op: Operator, nest: Nest, space: Sequence[str]) -> Operator:
-    """Of a spatial dim that is a product only the outermost can be split: windows reach over the inner ones' ends."""
+    """Let only the outermost of a spatial dim that is a product be split: windows reach over the inner ones' ends."""
     inner = {loop for label in space for loop in nest.loops_of([label])[1:]}
     return replace(op, splits=tuple(split for split in op.splits if not inner & set(split.loops)))
 
 
 def _padded(call: Call, x: Value, space: Sequence[int]) -> Value:
-    """Where there are more windows than rows, the rows of zeros are part of the dim. x[n, group, c, …]."""
+    """Pad where there are more windows than rows: the rows of zeros are part of the dim. x[n, group, c, …]."""
     shape = call.shape(x)
     wide = [*shape[:3], *(max(old, new) for old, new in zip(shape[3:], space, strict=True))]
     if wide == shape:
@@ -140,7 +140,7 @@ def _padded(call: Call, x: Value, space: Sequence[int]) -> Value:
 
 
 def _windows(kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int]) -> list[build.Window]:
-    """Strides and dilations may be given once for all dims."""
+    """Return the windows. Strides and dilations may be given once for all dims."""
     count = len(kernel)
     strides, gaps = [(list(given) * count)[:count] for given in (stride, dilation)]
     return [build.Window(1 + (size - 1) * gap, step) for size, step, gap in zip(kernel, strides, gaps, strict=True)]

@@ -1,0 +1,114 @@
+"""The planner on two kinds of GPUs: `symconfig.plan_mixed(model=…, cluster="h100*16 + a100-80gb*16", …)`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from symconfig.api.arguments import typed
+from symconfig.api.planning import as_field, check_free, check_top, read_job
+from symconfig.api.problems import Problems, stated
+from symconfig.descriptor.document import Document
+from symconfig.descriptor.job import Limits, Packing
+from symconfig.descriptor.mixed import MixedCluster, mixed_of
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.optimizer import Optimizer
+from symconfig.descriptor.training import Training
+from symconfig.errors import InputError, Problem, SymconfigError
+from symconfig.format import json_text
+from symconfig.plans.mixed import MixedCandidate, MixedPlan
+from symconfig.runs.mixed import mixed_plan
+from symconfig.solve.answer import TOP
+
+
+@dataclass(frozen=True, slots=True)
+class MixedResult:
+    """A plan over two kinds of GPUs, and what is done with it."""
+
+    plan: MixedPlan
+
+    @property
+    def best(self) -> MixedCandidate:
+        """Return the fastest candidate, with what lies on which kind."""
+        return self.plan.best
+
+    @typed
+    def write(self, out: str | Path, force: bool = False) -> list[Path]:
+        """Write the files of both kinds, and what starts a node, into the folder `out`; all of them or none.
+
+        Raises InputError when `out` exists and `force` is not given.
+        """
+        from symconfig.render.files import write
+        from symconfig.render.mixed import files
+
+        out = Path(out)
+        check_free(out, force)
+        return list(write(files(self.plan), out, force))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON contract of `symconfig plan --json` on two kinds."""
+        return self.plan.to_dict()
+
+    def to_json(self) -> str:
+        """Return `to_dict` as text."""
+        return json_text(self.to_dict())
+
+
+@typed
+def plan_mixed(
+    model: str | Path | ModelDescriptor,
+    cluster: str | Path,
+    global_batch_size: int | None = None,
+    seq_length: int | None = None,
+    *,
+    megatron_version: str | None = None,
+    task: Literal["pretrain", "sft"] | None = None,
+    precision: str | None = None,
+    attention: Literal["flash", "unfused"] | None = None,
+    optimizer: str | Optimizer | Mapping[str, Any] | None = None,
+    pins: Mapping[str, str | int] | None = None,
+    allow: Sequence[str] | None = None,
+    without: Sequence[str] | None = None,
+    edited: Sequence[str] | None = None,
+    packing: Packing | Mapping[str, Any] | None = None,
+    limits: Limits | Mapping[str, Any] | None = None,
+    training: Training | Mapping[str, Any] | None = None,
+    top: int = TOP,
+    progress: Callable[[str, float], None] | None = None,
+) -> MixedResult:
+    """Return the fastest pipeline found over two kinds of GPUs, for Megatron-LM. Arguments as of `symconfig.plan`.
+
+    cluster: `h100*16 + a100-80gb*16`, or a file that lists them. Raises InputError, InfeasibleError when nothing fits.
+    """
+    fields = {name: value for name, value in locals().items() if name not in ("top", "progress") and value is not None}
+    document = Document({name: as_field(value) for name, value in fields.items()}, file="")
+    mixed = mixed_of(document)
+    if mixed is None:
+        need = "two kinds, as h100*16 + a100-80gb*16"
+        raise InputError(Problem("has one kind of GPUs", field="cluster", got=str(cluster), need=need))
+    return solve(document, mixed, model if isinstance(model, ModelDescriptor) else None, top=top, progress=progress)
+
+
+def solve(
+    document: Document,
+    mixed: MixedCluster,
+    model: ModelDescriptor | None = None,
+    *,
+    model_base: Path | None = None,
+    top: int = TOP,
+    writes: bool = False,
+    problems: Sequence[Problem] = (),
+    progress: Callable[[str, float], None] | None = None,
+) -> MixedResult:
+    """Plan the job in `document` on both kinds. Arguments and errors as of `planning.solve`."""
+    collected = Problems(problems)
+    collected.collect(lambda: check_top(top))
+    whole = document.data if isinstance(document.data, dict) else {}
+    document = Document({"gpus": mixed.gpus, **whole}, document.file, document.keys, document.values, document.unread)
+    job = read_job(document, model, mixed.shares[0].cluster, model_base=model_base, problems=collected.all)
+    try:
+        return MixedResult(mixed_plan(job.model, mixed, job.job, top=top, writes=writes, progress=progress))
+    except SymconfigError as error:
+        raise type(error)([stated(problem, job.document) for problem in error.problems]) from None

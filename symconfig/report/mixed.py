@@ -1,0 +1,60 @@
+"""The answer of `symconfig plan` on two kinds of GPUs: the ranked candidates, what lies where, and whether it pays."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from symconfig.format import count, gib
+from symconfig.frameworks.known import BACKENDS
+from symconfig.plans.mixed import MixedCandidate, MixedPlan
+from symconfig.render.mixed import verdict
+from symconfig.report.grid import Block, Grid
+from symconfig.report.table import compared
+
+
+def blocks(plan: MixedPlan) -> list[Block]:
+    """Return what a person decides by, in order."""
+    sentences = "\n".join(sentence.replace("**", "") for sentence in verdict(plan))
+    return [_headline(plan), _ranking((plan.best, *plan.alternatives)), _kinds(plan.best), sentences]
+
+
+def _headline(plan: MixedPlan) -> str:
+    """Say model, kinds, framework and batch in two lines."""
+    best, batch = plan.best.candidate, plan.best.candidate.batch
+    kinds = " and ".join(
+        f"{count(share.gpus)} x {share.cluster.gpu.product} ({share.cluster.name})" for share in plan.cluster.shares
+    )
+    return (
+        f"{plan.model.name} on {kinds}, for {BACKENDS[best.target.backend].label} {best.target.version}\n"
+        f"global batch {count(batch.global_)} sequences of {count(batch.seq_length)} tokens, {best.options.precision}"
+    )
+
+
+def _ranking(every: tuple[MixedCandidate, ...]) -> Grid:
+    """Show one row a candidate, the best first, with the kinds in the order of its stages."""
+    grid = compared(tuple((str(number), each.candidate) for number, each in enumerate(every, 1)))
+    orders = (each.hosts[0].share.cluster.name for each in every)
+    return replace(
+        grid,
+        headers=(*grid.headers, "first stages on"),
+        rows=tuple((*row, order) for row, order in zip(grid.rows, orders, strict=True)),
+        left=(*grid.left, len(grid.headers)),
+    )
+
+
+def _kinds(best: MixedCandidate) -> Grid:
+    """Show one row a kind of the best candidate, in the order of its stages."""
+    rows = tuple(
+        (
+            host.share.cluster.name,
+            count(host.share.gpus),
+            host.nodes.text,
+            host.stages.text,
+            " ".join(map(str, host.layers)),
+            gib(host.predicted.device_bytes),
+            gib(host.usable_bytes),
+        )
+        for host in best.hosts
+    )
+    headers = ("kind", "GPUs", "nodes", "stages", "layers of each stage", "GPU GiB", "usable GiB")
+    return Grid(headers, rows, left=(0, 4), title="plan 1", fixed=tuple(range(len(headers))))

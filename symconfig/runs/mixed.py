@@ -1,0 +1,105 @@
+"""A job on a cluster of two kinds of GPUs: the plan over both, and what either kind would do by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from symconfig.descriptor.job import Job
+from symconfig.descriptor.mixed import MixedCluster, Share
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.errors import InfeasibleError, InputError, Problem, SymconfigError
+from symconfig.plans.mixed import Alone, MixedCandidate, MixedPlan, hosted
+from symconfig.render import megatron, target_of
+from symconfig.runs import sayable
+from symconfig.runs.best import prepared
+from symconfig.solve.answer import answer, refused
+from symconfig.solve.mixed.candidate import described
+from symconfig.solve.mixed.search import search
+from symconfig.solve.pins import DEGREES
+
+_OF_BOTH = (*DEGREES, "layout", "schedule")  # pins
+Progress = Callable[[str, float], None]
+
+
+def mixed_plan(
+    model: ModelDescriptor,
+    cluster: MixedCluster,
+    job: Job,
+    *,
+    top: int,
+    writes: bool = False,
+    progress: Progress | None = None,
+) -> MixedPlan:
+    """Solve a job over both kinds. writes: its files are wanted.
+
+    Raises InputError for what can never run over two kinds, InfeasibleError where nothing fits or can be told.
+    """
+    if problems := list(_refused(cluster, job)):
+        raise InputError(problems)
+    job = job.model_copy(update={"gpus": cluster.gpus})
+    first = cluster.shares[0].cluster
+    model, job = prepared(model, first, job)
+    if problems := list(_refused(cluster, job)):  # the next target that can be told the model is another one
+        raise InfeasibleError(problems)
+    job = sayable.check(model, first, job, writes=writes)
+    mix = search(model, cluster, job, top=top, progress=progress)
+    job = mix.jobs[0].model_copy(update={"cluster": cluster.name})
+    every = [described(placed, cluster, mix.jobs) for placed in mix.ranked]
+    able, reasons = [], list[Problem]()
+    for each in every:
+        wrong = _untold(model, job, each)
+        reasons += wrong
+        able += [] if wrong else [each]
+    if not able:
+        raise InfeasibleError(list(dict.fromkeys(reasons)))
+    one, other = (_alone(model, share, job, progress) for share in cluster.shares)
+    return MixedPlan(
+        model=model,
+        cluster=cluster,
+        job=job,
+        best=able[0],
+        alternatives=tuple(able[1:]),
+        alone=(one, other),
+        candidates=mix.candidates,
+        feasible=mix.feasible,
+        laid=mix.laid,
+    )
+
+
+def _untold(model: ModelDescriptor, job: Job, each: MixedCandidate) -> list[Problem]:
+    """Return why Megatron-LM cannot be told a candidate on the nodes of both kinds alike."""
+    plans, target = [hosted(model, job, each, host) for host in each.hosts], target_of(model, job)
+    if wrong := [problem for plan in plans for problem in refused(target, plan)]:
+        return wrong
+    one, other = map(megatron.arguments, plans)
+    differ = sorted(set(one) ^ set(other))
+    what = "the kinds would be started with different options, and all ranks need the same"
+    return [Problem(what, field="cluster", got=" ".join(differ))] if one != other else []
+
+
+def _alone(model: ModelDescriptor, share: Share, job: Job, progress: Progress | None) -> Alone:
+    """Plan for one kind by itself, at the degrees that suit it: pins of degrees are meant for both."""
+    pins = {name: value for name, value in job.pins.items() if name not in _OF_BOTH}
+    own = job.model_copy(update={"gpus": share.gpus, "cluster": share.cluster.name, "pins": pins})
+    try:
+        plan = answer(model, share.cluster, own, target_of(model, own), top=1, progress=progress, alone=True)
+    except SymconfigError as error:
+        return Alone(share, why=error.problems[0].what)
+    return Alone(share, plan.fastest)
+
+
+def _refused(cluster: MixedCluster, job: Job) -> Iterator[Problem]:
+    """Yield what of a job no plan over two kinds has."""
+    if job.gpus not in ("auto", cluster.gpus):
+        yield Problem("is not what both kinds have", field="gpus", got=str(job.gpus), need=str(cluster.gpus))
+    only = "only Megatron-LM's pipelines go over two kinds of GPUs"
+    if job.backend != megatron.NAME:
+        yield Problem(only, field="backend", got=job.backend, need=megatron.NAME)
+    if job.target not in (None, megatron.NAME):
+        yield Problem(only, field="target", got=job.target, need=megatron.NAME)
+    if job.rl is not None or job.wants_adapters:
+        yield Problem("goes over one kind of GPUs only", field="task", got=str(job.task), need="pretrain or sft")
+    if job.objective != "time":
+        yield Problem(
+            "knows nothing of speed, in which two kinds differ", field="objective", got=job.objective, need="time"
+        )

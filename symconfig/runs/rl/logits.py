@@ -1,0 +1,33 @@
+"""Logits at the peaks of a phase: bytes that a program has on a GPU for each of them, where the loss is made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogitBytes:
+    """Bytes for each logit of a micro-batch, at the fullest moment.
+
+    forward: of log-probabilities without gradients; entropy: of these with the entropy. update: of an update, beside
+    what the planner's own loss keeps; entropy_update: of one whose loss has the entropy. kept: of an update's forward,
+    while another model is read.
+    """
+
+    forward: float
+    update: float
+    entropy: float = 0.0
+    entropy_update: float = 0.0
+    kept: float = 0.0
+
+
+# verl 0.9.1 on Megatron-Core (workers/engine/megatron/transformer_impl.py, utils/megatron/tensor_parallel.py). 16-bit
+# logits and their fp32 copy (Float16Module) are there at once: 6. From then on the copy serves the loss in place. For
+# the entropy it is copied, and its softmax is another one: 12, all of which a backward reads; of these the planner's
+# loss has the fp32 copy. Without the entropy the division by the temperature has a second gradient beside that.
+VERL = LogitBytes(forward=6.0, entropy=12.0, update=4.0, entropy_update=8.0)
+# LLaMA-Factory 0.9.5 on Transformers (train/dpo/trainer.py, train/trainer_utils.py: get_batch_logps): logits are copied
+# into fp32, and so is their log-softmax: 8. Both of the policy's are there while the reference is read. In the backward
+# the log-softmax has two gradients beside it, 12; the planner's loss has 10 of these.
+PAIRS = LogitBytes(forward=8.0, kept=8.0, update=2.0)
+PLAIN = LogitBytes(forward=0.0, update=0.0)  # what the planner counts

@@ -1,0 +1,128 @@
+"""A model that a step trains: what its forwards and its updates take and hold, by the planner's own costs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from symconfig.cost.blocks import KEPT, TRANSIENT
+from symconfig.cost.device import reserved_bytes
+from symconfig.cost.lattice import Array
+from symconfig.cost.table import Choice
+from symconfig.graph.parts import is_layer
+from symconfig.plans.plan import Candidate, Plan
+from symconfig.runs.rl.logits import LogitBytes
+from symconfig.solve.detail import Detail, detail
+from symconfig.solve.found import Found
+from symconfig.solve.restore import restore
+from symconfig.solve.timeline import times
+
+STATES, WEIGHTS, GRADIENTS = "optimizer state", "weights", "gradients"
+EXCHANGE = "data-parallel communication"
+_FIXED = (EXCHANGE, "optimizer", "overhead")  # parts of a step's time, whatever tokens its micro-batches have
+_LOSS, _WORKING = "logits and loss", "working set"
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A plan's candidate as a model that a step trains.
+
+    fill: tokens of its micro-batches over those that they have room for. logits: None for a model that gives one value
+    a token.
+    """
+
+    plan: Plan
+    candidate: Candidate
+    fill: float
+    logits: LogitBytes | None
+
+    @cached_property
+    def found(self) -> Found:
+        """The candidate with all that its costs follow from."""
+        return restore(self.plan, self.candidate)
+
+    @cached_property
+    def parts(self) -> Detail:
+        """The candidate's costs, stage by stage."""
+        return detail(self.found)
+
+    @property
+    def memory(self) -> Mapping[str, float]:
+        """Bytes by part, of the fullest GPU while it is updated."""
+        return self.candidate.predicted.memory
+
+    @property
+    def libraries(self) -> float:
+        """Bytes of the process itself: its context, its libraries."""
+        return self.found.machine.context_bytes
+
+    @property
+    def host_bytes_per_s(self) -> float:
+        """Rate of a copy to the host."""
+        return float(self.found.machine.host_bytes_per_s)
+
+    def update_s(self, updates: float) -> float:
+        """Return the seconds of so many optimizer steps: passes take as long as there are tokens, the rest does not."""
+        time = self.candidate.predicted.time
+        fixed = sum(time.get(name, 0.0) for name in _FIXED)
+        return updates * (self.fill * (self.candidate.predicted.step_s - fixed) + fixed)
+
+    def forward_s(self, steps: float) -> float:
+        """Return the seconds of forwards of the micro-batches of so many optimizer steps, without a backward."""
+        made = times(self.found, self.parts)
+        longest = float((made.forward.sum(axis=1) * np.asarray(made.slow)).max()) + made.busy_s
+        passes = self.candidate.batch.num_microbatches * steps + self.candidate.parallel.pp - 1
+        return passes * longest * self.fill
+
+    def forward_bytes(self, entropy: bool = False) -> float:
+        """Return the bytes of a forward alone at its peak: what one layer makes, or what log-probabilities are made
+        with, whichever is more."""
+        each = 0.0 if self.logits is None else self.logits.entropy if entropy else self.logits.forward
+        return max(self._layer_bytes, each * self.logit_count)
+
+    @property
+    def kept_bytes(self) -> float:
+        """Bytes that the forward of an update keeps while another model is read."""
+        kept = 0.0 if self.logits is None else self.logits.kept
+        return float(self._by_stage(self.parts.cost.memory["activations"]).max()) + kept * self.logit_count
+
+    @cached_property
+    def _layer_bytes(self) -> float:
+        """Bytes of the fullest layer, at most: all that it would keep for a backward, and what that works with."""
+        whole = detail(replace(self.found, choice=Choice(), block_layers=0, uniform_layers=1)).table
+        made = (whole.passes[KEPT] + whole.passes[TRANSIENT])[0, :, 0]
+        return max(float(made[index]) for index, kind in enumerate(whole.kinds) if is_layer(kind))
+
+    @property
+    def logit_count(self) -> float:
+        """Logits of a micro-batch on each GPU of the last stage."""
+        found, p = self.found, self.found.degrees
+        padded = found.request.framework.padded_vocab(found.request.model.vocab_size, np.array([float(p.tp)]))
+        return found.micro * found.request.seq_length / p.cp * float(np.ravel(padded)[0]) / p.tp
+
+    def peak_bytes(self, entropy: bool = False) -> float:
+        """Return the bytes of an update at its peak on the fullest GPU.
+
+        The backward begins at the loss: what that takes is there beside all activations, and what the layers work with
+        is there later.
+        """
+        parts = {name: self._by_stage(part) for name, part in self.parts.cost.memory.items()}
+        working = parts.pop(_WORKING)
+        if self.logits is not None:
+            each = self.logits.entropy_update if entropy else self.logits.update
+            working[-1] = max(working[-1], each * self.logit_count)
+        else:
+            parts.pop(_LOSS)
+        return float((working + sum(parts.values())).max())
+
+    def _by_stage(self, part: Array) -> Array:
+        """Return [pp] bytes of a part."""
+        whole: Array = np.broadcast_to(part, self.parts.cost.stage_bytes.shape)[:, 0, 0, 0].astype(np.float64)
+        return whole
+
+    def reserved(self, allocated: float) -> float:
+        """Return what the allocator takes of the GPU for so many bytes at a peak."""
+        return reserved_bytes(allocated, self.found.request.framework)

@@ -1,0 +1,129 @@
+"""The step of a job that tunes on sequences of many lengths, or on pairs: its phases, and the plan that makes it short.
+
+The planner solves an update of full sequences; what a step has of them, and the reference of a preference loss, is
+counted around each of its best plans.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from symconfig.descriptor.job import Job
+from symconfig.errors import InfeasibleError, Problem
+from symconfig.format import gib
+from symconfig.plans.plan import Candidate, Plan
+from symconfig.plans.rl import PlannedPhase, PlannedStep
+from symconfig.runs.rl.lengths import documents, longest_of
+from symconfig.runs.rl.logits import PAIRS, PLAIN
+from symconfig.runs.rl.phases import Phase
+from symconfig.runs.rl.trained import EXCHANGE, GRADIENTS, STATES, WEIGHTS, Trained
+
+WEIGHED = 12  # plans of an update, around each of which the step is counted
+_LEFT = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)  # shares of a GPU that an update leaves to a reference, all of them tried
+_WIDEST = 0.89  # margin that a job may have
+_GATHERED = 1 / 3  # of what ZeRO-3 exchanges for an update: weights are gathered twice, gradients reduced once
+Solve = Callable[[Job, int], Plan]
+
+
+def answer(job: Job, solve: Solve, told: Callable[[Plan], bool], top: int) -> Plan:
+    """Return the plan with the shortest step, and the step around it and each alternative. told: whether the job's
+    target can be told a plan.
+
+    Raises InfeasibleError where no plan of an update leaves room for what the step has beside it.
+    """
+    found: dict[str, tuple[Plan, Candidate, PlannedStep]] = {}
+    for left in _LEFT if job.preference is not None else _LEFT[:1]:
+        try:
+            plan = solve(_update(job, left), max(top, WEIGHED))
+        except InfeasibleError:
+            if not found:
+                raise
+            break
+        plan = replace(plan, job=plan.job.model_copy(update={"limits": job.limits, "pins": job.pins}))
+        for each in (plan.best, *plan.alternatives):
+            if told(replace(plan, best=each)):
+                found.setdefault(repr((each.parallel, each.batch, each.options)), (plan, each, _step(plan, each)))
+    usable = plan.usable_bytes
+    fitting = sorted(
+        (each for each in found.values() if _peak(each[2]) <= usable), key=lambda each: (each[2].step_s, _peak(each[2]))
+    )[:top]
+    if not fitting:
+        raise InfeasibleError(_too_full(min((step for _, _, step in found.values()), key=_peak), usable))
+    plan, best, _ = fitting[0]
+    return replace(
+        plan,
+        best=best,
+        alternatives=tuple(candidate for _, candidate, _ in fitting[1:]),
+        search=replace(plan.search, optimal=False),
+        tuned=tuple(step for _, _, step in fitting),
+    )
+
+
+def _update(job: Job, left: float) -> Job:
+    """Return the job of an update, which leaves a share of each GPU to a reference."""
+    margin = min(job.limits.memory_margin + left, _WIDEST)
+    changes: dict[str, object] = {"limits": job.limits.model_copy(update={"memory_margin": margin})}
+    if job.sequences is not None and job.sequences.batching == "packed":
+        changes["packing"] = documents(job.sequences)
+    if job.preference is not None:
+        changes["pins"] = {"mbs": "2..", **job.pins}
+    return job.model_copy(update=changes)
+
+
+def fill(job: Job, micro: int, seq_length: int) -> float:
+    """Return the tokens of a micro-batch over those that it has room for."""
+    told = job.sequences
+    if told is None or told.batching == "packed":
+        return 1.0
+    return (told.mean if told.batching == "padding_free" else longest_of(told, micro)) / seq_length
+
+
+def _step(plan: Plan, candidate: Candidate) -> PlannedStep:
+    """Return the step around a candidate."""
+    share = fill(plan.job, candidate.batch.micro, candidate.batch.seq_length)
+    trained = Trained(plan, candidate, share, PLAIN if plan.job.preference is None else PAIRS)
+    phases = tuple(_phases(plan, trained))
+    step_s = sum(phase.seconds for phase in phases)
+    low, high = (step_s * end / candidate.predicted.step_s for end in candidate.predicted.interval["step_s"])
+    return PlannedStep(
+        host_bytes=candidate.predicted.host_bytes,
+        step_s=step_s,
+        interval=(low, high),
+        phases=tuple(PlannedPhase(each.name, each.seconds, each.bytes, dict(each.holds)) for each in phases),
+    )
+
+
+def _phases(plan: Plan, trained: Trained) -> Iterator[Phase]:
+    """Yield the phases of a step in which a reference reads each micro-batch between its forward and its backward.
+
+    Adapters need no second copy: the model without them is the reference.
+    """
+    held = {part: trained.memory[part] for part in (WEIGHTS, GRADIENTS, STATES)}
+    copies: dict[str, float] = {}
+    if plan.job.preference is not None and plan.job.preference.has_reference:
+        copies = {} if plan.model.adapter is not None else {"reference": trained.memory[WEIGHTS]}
+        gathered = _GATHERED * trained.candidate.predicted.time[EXCHANGE] * (trained.found.zero == 3)
+        read = {"policy's activations and logits": trained.kept_bytes, "forward": trained.forward_bytes()}
+        yield Phase("reference", trained.forward_s(1) + gathered, _whole(trained, held | copies | read))
+    passing = {"activations, logits and loss": trained.peak_bytes() - sum(held.values())}
+    yield Phase("update", trained.update_s(1), _whole(trained, held | copies | passing))
+
+
+def _whole(trained: Trained, held: dict[str, float]) -> dict[str, float]:
+    """Return what a phase holds with what the allocator and the process take beside it."""
+    allocated = sum(held.values())
+    beside = {"allocator": trained.reserved(allocated) - allocated, "libraries": trained.libraries}
+    return {name: size for name, size in (held | beside).items() if size}
+
+
+def _peak(step: PlannedStep) -> float:
+    return max(phase.bytes for phase in step.phases)
+
+
+def _too_full(step: PlannedStep, usable_bytes: float) -> Problem:
+    """Return why the leanest step does not fit."""
+    phase = max(step.phases, key=lambda phase: phase.bytes)
+    what = f"nothing fits: the phase {phase.name} of the leanest plan is too full"
+    got, need = f"{gib(phase.bytes)} GiB", f"{gib(usable_bytes)} GiB usable"
+    return Problem(what, field="preference", got=got, need=need, hint="more GPUs, or adapters (the section lora)")

@@ -1,0 +1,249 @@
+"""A candidate over two kinds of GPUs: each stage as its own kind runs it, and what passes between the kinds.
+
+Nothing is priced here: the candidate is worked out once on either kind, and every stage takes its row of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from symconfig.cost.exchange import between_ends_s, copies_s
+from symconfig.cost.lattice import Array
+from symconfig.cost.machine import Machine
+from symconfig.cost.pipeline import Messages, messages
+from symconfig.cost.stages import Setting, Stages
+from symconfig.cost.step import HOST_SHARE, apart_s, host_bytes
+from symconfig.cost.table import Table
+from symconfig.graph.model import sequence
+from symconfig.graph.parts import is_layer
+from symconfig.plans.columns import Columns
+from symconfig.schedule.simulate import simulate
+from symconfig.schedule.timeline import Timeline
+from symconfig.schedule.times import Times
+from symconfig.solve.budget import peak_budget
+from symconfig.solve.detail import Detail, detailed, table_alone
+from symconfig.solve.found import Found
+from symconfig.solve.split import Split
+from symconfig.solve.timeline import BUBBLE, EXCHANGE, own_schedule, shape, times, without_exchange
+
+
+@dataclass(frozen=True)
+class Across:
+    """A candidate whose first `ahead` stages lie on one kind of GPU, and the others on another one.
+
+    candidates: the same one as if all stages lay on the first kind, and on the second. border: for what passes between
+    the kinds.
+    """
+
+    candidates: tuple[Found, Found]
+    ahead: int
+    border: Machine
+
+    def laid(self, split: Split, block_layers: int) -> Across:
+        """Return the same degrees and options with other stages."""
+        one, other = (
+            replace(
+                candidate, split=split, block_layers=block_layers, degrees=replace(candidate.degrees, vpp=split.vpp)
+            )
+            for candidate in self.candidates
+        )
+        return replace(self, candidates=(one, other))
+
+    @property
+    def pp(self) -> int:
+        """Count the stages."""
+        return self.candidates[0].degrees.pp
+
+    @property
+    def kinds(self) -> tuple[int, ...]:
+        """Number the kind of each stage [pp]: 0 for the first one, 1 for the second."""
+        return tuple(int(stage >= self.ahead) for stage in range(self.pp))
+
+    @property
+    def split(self) -> Split:
+        """Return the layers of each chunk."""
+        return self.candidates[0].split
+
+    @cached_property
+    def tables(self) -> tuple[Table, Table]:
+        """Price the blocks on either kind."""
+        return table_alone(self.candidates[0]), table_alone(self.candidates[1])
+
+    @property
+    def num_microbatches(self) -> int:
+        """Count the microbatches that pass the pipeline in a step."""
+        candidate = self.candidates[0]
+        return candidate.request.global_batch // (candidate.degrees.dp * candidate.micro)
+
+    @cached_property
+    def parts(self) -> tuple[Detail, Detail]:
+        """Price the candidate on either kind, as if all stages lay on it."""
+        one, other = (detailed(candidate, table) for candidate, table in zip(self.candidates, self.tables, strict=True))
+        return one, other
+
+    @property
+    def floor_s(self) -> float:
+        """Return a lower bound of the step in any layout."""
+        places = [
+            self.tables[0].kinds.index(kind) for kind in sequence(self.candidates[0].request.model) if is_layer(kind)
+        ]
+        one, other = (table.seconds[0, places, 0] for table in self.tables)
+        return self.num_microbatches * shared_s(one, other, (self.ahead, self.pp - self.ahead))
+
+    def least_s(self, split: Split) -> float:
+        """Return a lower bound of the step with other stages, from the blocks' own seconds."""
+        seconds = [np.array(split.counts(table.kinds)) @ table.seconds[0, :, 0] for table in self.tables]
+        return self.num_microbatches * float(max(seconds[kind][stage] for stage, kind in enumerate(self.kinds)))
+
+    @property
+    def stages(self) -> tuple[slice, slice]:
+        """Return the places of the stages on each kind."""
+        return slice(0, self.ahead), slice(self.ahead, self.pp)
+
+    def own(self, kind: int) -> tuple[Stages, Setting]:
+        """Return the sums and the setting of a kind's own stages."""
+        parts, mine = self.parts[kind], self.stages[kind]
+        return parts.sums.part(mine), parts.setting.having(parts.setting.stages[mine])
+
+    @cached_property
+    def peaks(self) -> tuple[float, ...]:
+        """Return the bytes that each stage needs at its peak, [pp]."""
+        return tuple(self.parts[kind].peaks[stage] for stage, kind in enumerate(self.kinds))
+
+    @property
+    def excess(self) -> tuple[float, float]:
+        """Return the bytes by which the fullest stage of each kind exceeds what it may hold; below 0: it fits."""
+        one, other = (
+            max(self.peaks[mine]) - peak_budget(candidate.request, candidate.machine)
+            for mine, candidate in zip(self.stages, self.candidates, strict=True)
+        )
+        return one, other
+
+    @property
+    def fits(self) -> bool:
+        """Return whether every stage fits in its own kind's memory, and what waits in host memory in its hosts'."""
+        return max(self.excess) <= 0 and all(map(self._fits_host, (0, 1)))
+
+    def _fits_host(self, kind: int) -> bool:
+        sums, setting = self.own(kind)
+        room = self.candidates[kind].machine.host_memory_bytes_per_gpu * HOST_SHARE
+        return bool(host_bytes(sums, self.parts[kind].points, setting).max() <= room)
+
+    @cached_property
+    def links_s(self) -> tuple[float, float, float]:
+        """Return how long a receiver waits for a message: within the first kind, within the second, between them."""
+        one, other, between = (float(each.busy_s[0]) for each in self._messages)
+        return one, other, between
+
+    @cached_property
+    def _messages(self) -> tuple[Messages, ...]:
+        machines = (*(candidate.machine for candidate in self.candidates), self.border)
+        return tuple(
+            messages(parts.sums, parts.points, replace(parts.setting, machine=machine))
+            for parts, machine in zip((*self.parts, self.parts[0]), machines, strict=True)
+        )
+
+    def link_s(self, stage: int, other: int) -> float:
+        """Return the seconds of a message between two stages for its receiver."""
+        kind = self.kinds[stage]
+        return self.links_s[kind if kind == self.kinds[other % self.pp] else 2]
+
+    @cached_property
+    def arrivals_s(self) -> tuple[Array, Array]:
+        """Return for how long each chunk waits for its activation, and for its gradient: [pp, vpp] each."""
+        into, back = (
+            np.array([[self.link_s(stage, stage + way)] * self.split.vpp for stage in range(self.pp)])
+            for way in (-1, 1)
+        )
+        into[0, 0] = back[-1, -1] = 0.0  # the model's first chunk receives no activation, its last one no gradient
+        return into, back
+
+    @cached_property
+    def times(self) -> Times:
+        """Return what the simulator needs: each stage's row of its own kind. What a message takes longer than the
+        fastest one belongs to the pass that waits for it."""
+        one, other = (times(candidate, parts) for candidate, parts in zip(self.candidates, self.parts, strict=True))
+        least_s = min(self.links_s)
+        into, back = (np.maximum(arrivals - least_s, 0.0) for arrivals in self.arrivals_s)
+
+        def each(name: str) -> Any:
+            return np.where(np.array(self.kinds)[:, None] == 1, getattr(other, name), getattr(one, name))
+
+        return replace(
+            one,
+            **{name: each(name) for name in ("recompute", "weight", "gather", "reduce", "hide", "paired")},
+            forward=each("forward") + into,
+            backward=each("backward") + back,
+            busy_s=least_s,
+            lag_s=max(float(between.lag_s[0]) for between in self._messages),
+        )
+
+    def run(self, made: Times) -> Timeline:
+        """Simulate the pipeline as the framework runs it."""
+        return simulate(own_schedule(self.candidates[0]), made, *shape(self.parts[0]))
+
+    @cached_property
+    def simulated_s(self) -> float:
+        """Return when the optimizer starts: all stages are done, and the ends have summed a table of both."""
+        parts, done = self.parts[0], self.run(self.times).finish_s
+        between = between_ends_s(parts.sums, parts.points, replace(parts.setting, machine=self.border))
+        return max(float(done.max()), max(float(done[0]), float(done[-1])) + float(between[0]))
+
+    @cached_property
+    def step_s(self) -> float:
+        """Return the seconds of a step."""
+        return self.simulated_s + self._slower(apart_s) + self._slower(copies_s)
+
+    def _slower(self, what: Callable[[Stages, Columns, Setting], Array]) -> float:
+        """Time what every stage does by itself, on the kind where it takes longer."""
+        points = self.parts[0].points
+        return max(float(np.ravel(what(sums, points, setting))[0]) for sums, setting in map(self.own, (0, 1)))
+
+    @cached_property
+    def stage_s(self) -> tuple[float, ...]:
+        """Time a microbatch's passes through each stage, with the waits for messages: [pp]."""
+        made = self.times
+        passes = made.forward + made.recompute + made.backward + made.weight
+        waits = sum((np.minimum(arrivals, made.busy_s) for arrivals in self.arrivals_s), np.zeros_like(passes))
+        return tuple((passes + waits).sum(axis=1).tolist())
+
+    @property
+    def time(self) -> dict[str, float]:
+        """Split the seconds of a step: the slowest stage's passes, the bubble, and what shows beside them."""
+        slowest = int(np.argmax(self.stage_s))
+        kind, m = self.kinds[slowest], self.num_microbatches
+        parts = self.parts[kind]
+        alone = self.run(without_exchange(self.times)).step_s
+        repeated = float(self.times.recompute[slowest].sum())
+        communication = float(parts.sums.communication[slowest, 0, 0])
+        waits = 2.0 * self.split.vpp * parts.setting.framework.handover_s
+        waits += sum(float(arrivals[slowest].sum()) for arrivals in self.arrivals_s)
+        overhead = float(np.ravel(parts.cost.time["overhead"])[0])
+        shares = {
+            "recompute": m * repeated,
+            "layer communication": m * communication,
+            "pipeline send/receive": m * waits,
+        }
+        whole = m * self.stage_s[slowest]
+        return {
+            "compute": whole - sum(shares.values()),
+            **shares,
+            BUBBLE: alone - whole,
+            EXCHANGE: self.simulated_s - alone + self._slower(copies_s),
+            "optimizer": self._slower(apart_s) - overhead,
+            "overhead": overhead,
+        }
+
+
+def shared_s(one: Array, other: Array, stages: tuple[int, int]) -> float:
+    """Return a lower bound of the slowest stage: layers are shared out in parts, and each is as quick on the second
+    kind as the one that loses least there.
+
+    one, other: seconds of every layer on the first and on the second kind; stages: how many each has."""
+    ratio = float(np.min(np.divide(other, one)))
+    return ratio * float(np.sum(one)) / (stages[1] + ratio * stages[0])

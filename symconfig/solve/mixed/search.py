@@ -1,0 +1,230 @@
+"""The fastest pipeline over two kinds of GPUs: degrees, the order of the kinds, and the layers of every stage.
+
+Degrees and options are weighed and refined on a machine of the kinds' mean rates. Its front runners are then laid over
+both kinds in both orders, each stage priced and its memory judged on its own kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from math import gcd
+
+from symconfig.cost.machine import machine
+from symconfig.cost.table import Choice
+from symconfig.descriptor.job import Job
+from symconfig.descriptor.mixed import MixedCluster
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.errors import InfeasibleError, Problem
+from symconfig.plans.choices import Precision
+from symconfig.solve.choice.family import Family, family
+from symconfig.solve.found import Found
+from symconfig.solve.mixed.across import Across
+from symconfig.solve.mixed.layers import around, best_layers
+from symconfig.solve.mixed.machines import border, mean
+from symconfig.solve.pieces import WHOLE, recompute_choices
+from symconfig.solve.pins import Pins, parse
+from symconfig.solve.refine import QUICK, Effort, refine
+from symconfig.solve.run import Progress, precisions, requests
+from symconfig.solve.search import resolved
+from symconfig.solve.space import Request, divisors
+from symconfig.solve.weigh import weigh
+from symconfig.solve.weighed import Weighed
+
+FAMILIES = 6  # ways to split, at each number of stages, that are laid over both kinds
+LEADERS = 4  # ways to split around whose best layout layers are moved
+FAR = 1.15  # times the best step: what is slower is no runner-up
+CHUNKS = ((1, 1), (2, 2**31))  # of a stage; those of one are weighed by themselves, as they can be the most uneven
+ORDERS = ((0, 1), (1, 0))  # of the cluster's kinds along the pipeline
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A candidate over both kinds. order: of the cluster's kinds along the pipeline."""
+
+    across: Across
+    order: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """The outcome of a search. ranked: the best of each way to split, the fastest first. jobs: as each kind has it.
+
+    candidates, feasible: weighed on the mean machine; laid: of them, laid over both kinds.
+    """
+
+    ranked: tuple[Placed, ...]
+    jobs: tuple[Job, ...]
+    candidates: int
+    feasible: int
+    laid: int
+
+
+def pipelines(mixed: MixedCluster) -> list[int]:
+    """Return the numbers of stages that put whole stages on either kind, in rising order."""
+    together = gcd(*(share.gpus for share in mixed.shares))
+    return [mixed.gpus // each for each in reversed(divisors(together))]
+
+
+def search(
+    model: ModelDescriptor,
+    mixed: MixedCluster,
+    job: Job,
+    *,
+    top: int = 5,
+    effort: Effort = QUICK,
+    progress: Progress | None = None,
+) -> Mix:
+    """Find the fastest plans over both kinds. effort: what may be put into the refinement on the mean machine.
+
+    Raises InputError for what can never run, InfeasibleError where nothing fits.
+    """
+    agreed = job.model_copy(update={"precision": _precision(mixed, job), "gpus": mixed.gpus})
+    jobs = tuple(resolved(model, share.cluster, agreed) for share in mixed.shares)
+    solving = _Solving(model, mixed, jobs, parse(job.pins))
+    for precision in solving.precisions:
+        for pp in pipelines(mixed):
+            solving.weigh(precision, pp, effort, progress)
+    solving.lay_out(progress)
+    if not solving.best:
+        raise _nothing(mixed, solving)
+    return Mix(tuple(solving.ranked()[:top]), jobs, solving.candidates, solving.feasible, solving.laid)
+
+
+def _precision(mixed: MixedCluster, job: Job) -> str:
+    """Return the precision that a job asks for, else the one that both kinds have."""
+    if job.precision is not None:
+        return job.precision
+    every = all(share.cluster.gpu.peak_flops.bf16 is not None for share in mixed.shares)
+    return "bf16" if every else "fp16"
+
+
+@dataclass(slots=True)
+class _Solving:
+    """fronts: the most hopeful candidates on the mean machine, each with its request on either kind. best: of each way
+    to split over both."""
+
+    model: ModelDescriptor
+    mixed: MixedCluster
+    jobs: tuple[Job, ...]
+    pins: Pins
+    fronts: list[tuple[Found, tuple[Request, Request]]] = field(default_factory=list)
+    best: dict[Family, Placed] = field(default_factory=dict)
+    candidates: int = 0
+    feasible: int = 0
+    laid: int = 0
+
+    @property
+    def precisions(self) -> list[Precision]:
+        """List the precisions that both kinds may compute in."""
+        clusters = [share.cluster for share in self.mixed.shares]
+        one, other = (precisions(*each, self.pins) for each in zip(clusters, self.jobs, strict=True))
+        return [name for name in one if name in other]
+
+    @property
+    def best_s(self) -> float:
+        """Return the fastest step so far."""
+        return min((placed.across.step_s for placed in self.best.values()), default=float("inf"))
+
+    def ranked(self) -> list[Placed]:
+        """Rank the best of each way to split, the fastest first."""
+        return sorted(self.best.values(), key=lambda placed: (placed.across.step_s, placed.across.candidates[0].order))
+
+    def _requests(self, precision: Precision, pins: Pins) -> list[tuple[Request, Request]]:
+        """Pair what the one kind can have on with the same on the other."""
+        one, other = (
+            requests(self.model, share.cluster, job, precision, pins)
+            for share, job in zip(self.mixed.shares, self.jobs, strict=True)
+        )
+        same = {request.extras: request for request in other}
+        return [(request, same[request.extras]) for request in one if request.extras in same]
+
+    def weigh(self, precision: Precision, pp: int, effort: Effort, progress: Progress | None) -> None:
+        """Weigh and refine the candidates with so many stages on the mean machine, and keep its best ones."""
+        each = [machine(share.cluster, precision, gpus=self.mixed.gpus) for share in self.mixed.shares]
+        gpu = mean(each, [share.gpus for share in self.mixed.shares])
+        for chunks in CHUNKS:
+            pins = self._pins(pp, chunks)
+            pairs = [] if pins is None else self._requests(precision, pins)
+            if not pairs:
+                continue
+            weighed = Weighed(FAMILIES, FAMILIES)
+            weigh([pair[0] for pair in pairs], gpu, weighed, progress)
+            refine(weighed, effort)
+            self.candidates += weighed.candidates
+            self.feasible += weighed.feasible
+            of = {pair[0].extras: pair for pair in pairs}
+            self.fronts += [(front, of[front.extras]) for front in weighed.best]
+
+    def _pins(self, pp: int, chunks: tuple[int, int]) -> Pins | None:
+        """Narrow the job's pins to so many stages, and chunks of each within limits. None: they exclude each other."""
+        low, high = self.pins.ranges.get("vpp", chunks)
+        vpp = max(low, chunks[0]), min(high, chunks[1])
+        if vpp[0] > vpp[1] or not self.pins.allows("pp", pp):
+            return None
+        return replace(self.pins, ranges={**self.pins.ranges, "pp": (pp, pp), "vpp": vpp})
+
+    def lay_out(self, progress: Progress | None) -> None:
+        """Lay the candidates over both kinds, the most hopeful first, and move layers around the best ones."""
+        # On the mean machine a candidate is hardly ever slower than over both kinds.
+        ordered = sorted(self.fronts, key=lambda front: (front[0].degrees.vpp > 1, front[0].order))
+        for number, (front, pair) in enumerate(ordered):
+            if progress:
+                progress(
+                    f"{self.candidates:,} candidates weighed, {self.laid:,} laid over both kinds", number / len(ordered)
+                )
+            if front.step_s > FAR * self.best_s:
+                continue
+            for across, order in self._placed(front, pair):
+                self.laid += 1
+                self._keep(best_layers(across, self._below_s(front)), order)
+        for placed in self.ranked()[:LEADERS]:
+            self._keep(around(placed.across), placed.order)
+
+    def _below_s(self, front: Found) -> float:
+        """Return what a candidate must be faster than: the best of its way to split, and what is far from the best."""
+        mine = self.best.get(family(front))
+        return min(FAR * self.best_s, float("inf") if mine is None else mine.across.step_s)
+
+    def _keep(self, across: Across | None, order: tuple[int, int]) -> None:
+        if across is not None and across.step_s < self._below_s(across.candidates[0]):
+            self.best[family(across.candidates[0])] = Placed(across, order)
+
+    def _placed(self, front: Found, pair: tuple[Request, Request]) -> Iterator[tuple[Across, tuple[int, int]]]:
+        """Yield a candidate in both orders of the kinds, under each recompute policy."""
+        shares = self.mixed.shares
+        each = [machine(share.cluster, front.request.precision, gpus=self.mixed.gpus) for share in shares]
+        between = border(self.mixed, each)
+        same = shares[0].cluster == shares[1].cluster
+        for policy in _policies(front):
+            both = [replace(policy, request=own, machine=gpu) for own, gpu in zip(pair, each, strict=True)]
+            if any(one.refused() for one in both):
+                continue
+            for order in ORDERS[:1] if same else ORDERS:
+                ahead = shares[order[0]].gpus * front.degrees.pp // self.mixed.gpus
+                yield Across((both[order[0]], both[order[1]]), ahead, between), order
+
+
+def _policies(front: Found) -> Iterator[Found]:
+    """Yield a candidate under its own recompute policy, then under the others that its target has."""
+    yield front
+    choices = recompute_choices(front.request)
+    yield from (
+        replace(front, choice=choice, block_layers=0)
+        for choice in choices
+        if front.block_layers or choice != front.choice
+    )
+    if front.request.limits.block_recompute and Choice() in choices and WHOLE in choices and not front.block_layers:
+        yield replace(front, choice=WHOLE, block_layers=1)
+
+
+def _nothing(mixed: MixedCluster, solving: _Solving) -> InfeasibleError:
+    """Say why there is no plan over both kinds."""
+    stages = ", ".join(map(str, pipelines(mixed)))
+    if not solving.candidates:
+        what = "no pipeline lies over both kinds: each hosts whole stages of as many GPUs"
+        need = f"a model and pins that go with {stages} stages"
+        return InfeasibleError(Problem(what, field="cluster", got=mixed.name, need=need))
+    what = f"no pipeline of {stages} stages fits in the memory of both kinds"
+    hint = "each kind by itself, more GPUs, or --memory-risk 1"
+    return InfeasibleError(Problem(what, field="cluster", got=mixed.name, hint=hint))

@@ -1,0 +1,193 @@
+"""Memory by phase: live bytes of tiny actors that run what the workers run, against the prediction."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.runs.rl.logits import PAIRS, VERL
+from symconfig.runs.rl.trained import GRADIENTS, STATES, WEIGHTS, Trained
+from symconfig.solve.found import Found
+from symconfig.verify.states.activations import as_run
+from tests.sample_plans import sample_plan
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+pytest.importorskip("megatron.core")
+from tests.runs.rl.memory_worker import Live  # noqa: E402
+
+WORKER = Path(__file__).with_name("memory_worker.py")
+STAND_INS = Path("symconfig/verify/megatron_stand_ins.py").resolve()
+TOKENS, LAYERS = 96, 2
+MODEL: dict[str, Any] = {
+    "schema": "symconfig.model/1",
+    "name": "tiny",
+    "source": "this test",
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": 128,
+    "rope_theta": 10000.0,
+}
+CONFIG = {
+    "num_layers": LAYERS,
+    "hidden_size": 64,
+    "ffn_hidden_size": 96,
+    "num_attention_heads": 4,
+    "num_query_groups": 2,
+    "kv_channels": 16,
+    "normalization": "RMSNorm",
+    "add_bias_linear": False,
+    "gated_linear_unit": True,
+    "bias_activation_fusion": True,
+    "attention_softmax_in_fp32": False,
+    "attention_dropout": 0.0,
+    "hidden_dropout": 0.0,
+    "use_cpu_initialization": True,
+    "gradient_accumulation_fusion": False,
+    "persist_layer_norm": False,
+}
+# Of the head beside logits: what the loss keeps of each token (a target of 8 bytes, its logarithm, whether it is of
+# another rank), less the tokens, which are the batch's here. The masks, of a byte for each score, are the batch's, too.
+TOKEN_BYTES = 8 + 4 + 1 - 8
+
+
+@dataclass(frozen=True)
+class Local(Trained):
+    """The actor with Megatron-Core's own layers, as a CPU runs them: no library has a workspace."""
+
+    @cached_property
+    def found(self) -> Found:
+        found = as_run(self.plan, "local")
+        framework = replace(found.request.framework, torch_workspace=0.0, engine=False)
+        return replace(found, request=replace(found.request, framework=framework))
+
+    def passing(self, entropy: bool = False) -> float:
+        """Bytes of an update's activations and loss; the batch has the masks, and the loss some numbers of a token."""
+        states = sum(float(self.parts.cost.memory[name].max()) for name in (WEIGHTS, GRADIENTS, STATES))
+        return self.peak_bytes(entropy) - states + self.beside
+
+    @property
+    def beside(self) -> int:
+        return TOKEN_BYTES * TOKENS - LAYERS * TOKENS**2
+
+
+def actor(vocabulary: int) -> Local:
+    model = ModelDescriptor.model_validate_json(json.dumps({**MODEL, "vocab_size": vocabulary}))
+    plan = sample_plan(model, tp=1, pp=1, dp=1, seq_length=TOKENS, global_batch=1)
+    return Local(plan, plan.best, 1.0, VERL)
+
+
+@pytest.fixture(scope="module")
+def counted(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str, dict[str, int]]]:
+    """Bytes by vocabulary and phase: one that makes logits the most of a phase, one that leaves the layers most."""
+    asked = {"config": CONFIG, "vocabularies": (4096, 128), "tokens": TOKENS, "stand_ins": str(STAND_INS)}
+    folder = tmp_path_factory.mktemp("memory")
+    request, answer = folder / "request.json", folder / "answer.json"
+    request.write_text(json.dumps(asked))
+    ended = subprocess.run(
+        [sys.executable, str(WORKER), str(request), str(answer)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr[-2000:]
+    return {int(size): phases for size, phases in json.loads(answer.read_text()).items()}
+
+
+def test_an_update_keeps_what_is_predicted_to_the_byte(counted: dict[int, Any]) -> None:
+    own = actor(4096)
+    memory = {name: float(part.max()) for name, part in own.parts.cost.memory.items()}
+    kept = memory["activations"] + memory["logits and loss"] + own.beside
+    assert counted[4096]["update"]["kept"] == kept
+    # The entropy keeps the softmax and another copy of the logits, and of each token its mean logit and itself.
+    assert counted[4096]["update with entropy"]["kept"] == kept + 8 * own.logit_count + 8 * TOKENS
+
+
+@pytest.mark.parametrize(("phase", "entropy"), [("update", False), ("update with entropy", True)])
+def test_an_update_takes_what_is_predicted(phase: str, entropy: bool, counted: dict[int, Any]) -> None:
+    """To a few numbers of each token: those that a loss has freed, or has beside, when its backward is fullest."""
+    assert counted[4096][phase]["peak"] == pytest.approx(actor(4096).passing(entropy), abs=24.1 * TOKENS)
+
+
+def test_log_probabilities_take_what_is_predicted(counted: dict[int, Any]) -> None:
+    """The reference to the byte; beside the entropy there are five numbers of each token."""
+    own = actor(4096)
+    assert counted[4096]["reference"]["peak"] == own.forward_bytes()
+    assert 0 <= counted[4096]["log-probabilities"]["peak"] - own.forward_bytes(entropy=True) <= 20 * TOKENS
+
+
+@pytest.mark.parametrize("phase", ["log-probabilities", "reference"])
+def test_a_forward_through_layers_takes_at_most_what_they_would_keep(phase: str, counted: dict[int, Any]) -> None:
+    predicted = actor(128).forward_bytes(entropy=phase == "log-probabilities")
+    assert 0.5 * predicted < counted[128][phase]["peak"] <= predicted
+
+
+def pairs(vocabulary: int) -> dict[str, int]:
+    """Live bytes of a step on one pair, as LLaMA-Factory's trainer runs it on Transformers: when the policy's forward
+    ends, at the reference's peak beside it, and at the backward's."""
+
+    def log_probabilities(model: Any) -> tuple[Any, Any]:
+        logits = model(input_ids=tokens, use_cache=False).logits.float()
+        chosen = logits[:, :-1].log_softmax(-1).gather(2, tokens[:, 1:, None]).squeeze(2)
+        return chosen.sum(-1), logits
+
+    config = transformers.LlamaConfig(
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        vocab_size=vocabulary,
+    )
+    policy, reference = (transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16) for _ in range(2))
+    tokens = torch.randint(0, vocabulary, (2, TOKENS))
+    live = Live([tokens, *(each for model in (policy, reference) for each in (*model.parameters(), *model.buffers()))])
+    found = {}
+    with live:
+        own, logits = log_probabilities(policy)
+        found["kept"], live.peak = live.now, 0
+        with torch.no_grad():
+            other = log_probabilities(reference)[0]
+        found["reference"], live.peak = live.peak, 0
+        ratio = own - other
+        del own, other, logits  # its logits are reported, and then given up
+        loss = -torch.nn.functional.logsigmoid(0.1 * (ratio[0] - ratio[1]))
+        del ratio
+        loss.backward()
+        found["update"] = live.peak
+    return found
+
+
+def test_pairs_take_what_is_predicted_of_each_logit() -> None:
+    """By what more logits add. The log-softmax and its gradients are of all tokens of a sequence but the last."""
+    few, many = pairs(1024), pairs(3072)
+    more = 2 * TOKENS * 2048
+    last = (TOKENS - 1) / TOKENS
+    each = {name: (many[name] - few[name]) / more for name in few}
+    assert each["kept"] == pytest.approx(PAIRS.kept / 2 * (1 + last))
+    assert each["reference"] == pytest.approx((PAIRS.kept + PAIRS.forward) / 2 * (1 + last))
+    planned = [deepspeed(size) for size in (1024, 3072)]
+    own = (planned[1] - planned[0]) / (TOKENS * 2048)
+    assert each["update"] == pytest.approx((own + PAIRS.update) * last)
+
+
+def deepspeed(vocabulary: int) -> float:
+    """Bytes of logits and loss that the planner counts with DeepSpeed, on one sequence."""
+    model = ModelDescriptor.model_validate_json(json.dumps({**MODEL, "vocab_size": vocabulary}))
+    plan = sample_plan(model, backend="deepspeed", tp=1, pp=1, dp=1, seq_length=TOKENS, global_batch=1)
+    parts = Trained(plan, plan.best, 1.0, PAIRS).parts
+    return float(parts.cost.memory["logits and loss"].max())

@@ -1,0 +1,77 @@
+"""A candidate over two kinds: against the homogeneous one, and against a pipeline whose later stages are slowed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from symconfig.cost.machine import Machine
+from symconfig.descriptor.job import Job
+from symconfig.descriptor.load import load_cluster, load_model
+from symconfig.solve.detail import detail
+from symconfig.solve.found import Found
+from symconfig.solve.mixed.across import Across
+from symconfig.solve.run import weigh_all
+from symconfig.solve.search import resolved
+from symconfig.solve.timeline import refined_s, refined_time, stage_seconds, timeline, times
+
+MODEL, CLUSTER = load_model("llama2-13b"), load_cluster("h100")
+
+
+def found(**pins: str) -> Found:
+    """Return the best weighed candidate of a job with these pins."""
+    job = Job(model=MODEL.name, cluster="h100", gpus=32, global_batch_size=128, precision="bf16", pins=pins)
+    return weigh_all(MODEL, CLUSTER, resolved(MODEL, CLUSTER, job), 1).best[0]
+
+
+CASES = [
+    {"pp": "4", "vpp": "1", "tp": "2"},
+    {"pp": "2", "vpp": "1", "zero": "0"},
+    {"pp": "4", "vpp": "2", "tp": "1"},
+    {"pp": "4", "vpp": "1", "tp": "2", "recompute": "full", "mbs": "2"},
+]
+
+
+@pytest.mark.parametrize("pins", CASES)
+def test_two_names_of_one_gpu_are_that_gpu(pins: dict[str, str]) -> None:
+    one = found(**pins)
+    parts, across = detail(one), Across((one, one), one.degrees.pp // 2, one.machine)
+    assert across.step_s == pytest.approx(refined_s(one, parts), rel=1e-12)
+    assert across.peaks == parts.peaks
+    assert across.stage_s == pytest.approx(stage_seconds(parts, times(one, parts)), rel=1e-9)
+    assert across.time == pytest.approx(refined_time(one, parts), rel=1e-6, abs=1e-9)
+    assert sum(across.time.values()) == pytest.approx(across.step_s, rel=1e-12)
+
+
+def slower(machine: Machine, times_: float) -> Machine:
+    """Return a machine that takes so many times as long for its own work, with the same links."""
+    rates = ("peak_flops", "high_peak_flops", "hbm_bytes_per_s", "attention_flops", "attention_backward_flops")
+    changed = {name: getattr(machine, name) / times_ for name in rates}
+    return replace(machine, **changed, launch_s=machine.launch_s * times_, launching=machine.launching * times_)
+
+
+@pytest.mark.parametrize("ahead", [1, 2, 3])
+def test_a_slower_kind_is_a_pipeline_with_slowed_stages(ahead: int) -> None:
+    one = found(pp="4", vpp="1", tp="1", zero="0")
+    other = replace(one, machine=slower(one.machine, 1.7))
+    across = Across((one, other), ahead, one.machine)
+    slow = np.where(np.arange(4) >= ahead, 1.7, 1.0)
+    expected = timeline(one, detail(one), slow=slow).step_s
+    assert across.run(across.times).step_s == pytest.approx(expected, rel=2e-3)
+
+
+def test_what_passes_between_the_kinds_takes_as_long_as_the_network_between_them() -> None:
+    one = found(pp="4", vpp="1", tp="2")
+    levels = {
+        name: value / 100 if name.endswith("bytes_per_s") else value for name, value in one.machine.levels.items()
+    }
+    border = replace(one.machine, levels=levels)
+    across = Across((one, one), 2, border)
+    own, _, between = across.links_s
+    assert between > 50 * own
+    into, back = across.arrivals_s
+    assert into[:, 0].tolist() == [0.0, own, between, own]
+    assert back[:, 0].tolist() == [own, between, own, 0.0]
+    assert across.step_s > Across((one, one), 2, one.machine).step_s

@@ -1,0 +1,50 @@
+"""docs/contributing.md: its map is that of the code, and the commits that it tells of are in the history."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "contributing.md"
+TOLD = re.compile(r'\*\*As it was done\*\*: ([0-9a-f]{8})\s"([^"]+)"')
+
+
+@pytest.fixture(scope="module")
+def rooms() -> ModuleType:
+    """Return docs/rooms.py: docs is no package."""
+    spec = importlib.util.spec_from_file_location("docs_rooms", ROOT / "docs" / "rooms.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_map_is_that_of_the_code(rooms: ModuleType) -> None:
+    read, text = rooms.read(), PAGE.read_text(encoding="utf-8")
+    assert rooms.page(text, read) == text, "make rooms"
+    assert rooms.PICTURE.read_text(encoding="utf-8") == rooms.svg(read), "make rooms"
+
+
+def test_an_arrow_stands_for_every_way_down(rooms: ModuleType) -> None:
+    """Each room imports what its arrows reach and no more, and none leads to a room that another one leads to."""
+    every = rooms.Rooms({"a": frozenset("bcd"), "b": frozenset("d"), "c": frozenset("d"), "d": frozenset()}, ())
+    assert list(every.arrows()) == [("a", "b"), ("a", "c"), ("b", "d"), ("c", "d")]
+
+
+def test_commits_that_are_told_of_are_in_the_history() -> None:
+    told = TOLD.findall(PAGE.read_text(encoding="utf-8"))
+    assert len(told) >= 5
+    for commit, subject in told:
+        done = subprocess.run(["git", "show", "-s", "--format=%s", commit], cwd=ROOT, capture_output=True, text=True)
+        if done.returncode:
+            pytest.skip("there is no history here")
+        assert done.stdout.strip() == " ".join(subject.split())
