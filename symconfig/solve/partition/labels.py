@@ -15,8 +15,8 @@ import numpy as np
 
 from symconfig.solve.partition.bound import priced, weighed
 from symconfig.solve.partition.marginal import Eliminated, Factor, beliefs, eliminated, plan
-from symconfig.solve.partition.problem import Array
-from symconfig.solve.partition.reduce import Bools, Ints, Space
+from symconfig.solve.partition.problem import Array, Ints
+from symconfig.solve.partition.reduce import Bools, Space
 
 MOST = 500_000  # labels of one step, before it is given up: some 50 MB
 TRIED = 10_000_000  # combinations of labels of one step, before it is given up: some 2 s

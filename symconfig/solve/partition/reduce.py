@@ -38,9 +38,9 @@ class Pair:
 
     def line(self, table: Array, v: int, other: int) -> Array:
         """Return what a table says of each choice of v beside a choice of the other node."""
-        if v == self.u:
-            return table[:, self.columns[other]].take(self.rows)
-        return table[self.rows[other]].take(self.columns)
+        at_u = v == self.u
+        found: Array = table[:, self.columns[other]] if at_u else table[self.rows[other]]
+        return found.take(self.rows if at_u else self.columns)
 
     def cut(self, of_u: Bools, of_v: Bools) -> Pair:
         """Return the pair with some of the choices; of tables that are mostly unused a copy without the rest."""
@@ -177,7 +177,8 @@ def _sum(one: Edge, other: Edge) -> Edge:
     (left, right), columns = _both(one.lines[1], other.lines[1])
 
     def table(first: Array, second: Array) -> Array:
-        return first.take(above, axis=0).take(left, axis=1) + second.take(below, axis=0).take(right, axis=1)
+        both: Array = first.take(above, axis=0).take(left, axis=1) + second.take(below, axis=0).take(right, axis=1)
+        return both
 
     return Edge(one.u, one.v, table(one.cost, other.cost), table(one.memory, other.memory), rows, columns)
 
@@ -239,7 +240,11 @@ def _excess(costs: Array, rivals: Ints, c: int) -> Array:
 
 def side(pair: Pair, v: int) -> tuple[Array, Array | None]:
     """Cost and memory with the choices of v as rows, beside those of the other node that the pair tells apart."""
-    if pair.u == v:
-        return pair.cost.take(pair.rows, axis=0), None if pair.memory is None else pair.memory.take(pair.rows, axis=0)
-    cost, memory = pair.cost.T, None if pair.memory is None else pair.memory.T
-    return cost.take(pair.columns, axis=0), None if memory is None else memory.take(pair.columns, axis=0)
+    at_u = pair.u == v
+    mine, others = (pair.rows, pair.columns) if at_u else (pair.columns, pair.rows)
+    used = np.unique(others)
+
+    def turned(table: Array) -> Array:
+        return (table if at_u else table.T).take(mine, axis=0).take(used, axis=1)
+
+    return turned(pair.cost), None if pair.memory is None else turned(pair.memory)
