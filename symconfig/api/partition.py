@@ -28,7 +28,7 @@ from symconfig.solve.partition.infeasible import infeasible
 from symconfig.solve.partition.placements import Placements, placements
 from symconfig.solve.partition.project import Projection, pins, project
 from symconfig.solve.partition.reasons import Reason, Solved, reasons
-from symconfig.solve.partition.run import Case, Partition, cases, costs_of
+from symconfig.solve.partition.run import Case, Partition, cases, costs_of, net_of
 from symconfig.solve.partition.run import partition as solve
 
 if TYPE_CHECKING:
@@ -79,10 +79,17 @@ class PartitionResult:
     @cached_property
     def clock(self) -> Clock:
         """Count a step of this partition as the planner counts seconds, whatever was minimised."""
-        partition = self.found
-        timed = replace(partition.ask, objective=Objective.TIME)
-        case = Case(partition.net, partition.costs.training)
-        return clock(costs_of(case, timed, partition.axes), partition.axes, partition.rows)
+        return self._clocked(Case(self.found.net, self.found.costs.training), self.found.rows)
+
+    def clock_of(self, one: Expressed) -> Clock:
+        """Count a step of what a framework can be told, in the same way."""
+        training = one.told.training
+        case = Case(net_of(self.asked.source.programs, training.turns), training)
+        return self._clocked(case, one.told.rows.tolist())
+
+    def _clocked(self, case: Case, rows: Sequence[Sequence[int]]) -> Clock:
+        timed = replace(self.found.ask, objective=Objective.TIME)
+        return clock(costs_of(case, timed, self.found.axes), self.found.axes, rows)
 
     @cached_property
     def projection(self) -> Projection:

@@ -302,6 +302,5 @@ def _planned(report: Contents, result: PartitionResult, plan: PlanResult) -> Con
         f"plan/ is for {chosen.told.framework.label} and {what}: {words(chosen.told.way)}; the planner predicts "
         f"{best.step_s:.4g} s a step and {gib(best.peak_bytes)} GiB"
     )
-    text += f", the sums here {chosen.told.cost:.4g} s" if report.timed else ", the sums here"
-    text += f" and {gib(chosen.told.memory)} GiB"
+    text += f", the clock here {result.clock_of(chosen).step_s:.4g} s and the sums {gib(chosen.told.memory)} GiB"
     return replace(report, tellings=tellings, notes=(*report.notes, text))

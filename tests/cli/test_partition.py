@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -255,6 +256,8 @@ def test_instead_of_what_no_framework_can_be_told_the_cheapest_that_it_can_is_pl
     assert megatron["differences"]
     # Sums of operators and collectives, and a step that is simulated, are near each other.
     assert megatron["planned"]["step_s"] == pytest.approx(megatron["cost"], rel=0.15)
+    (clock,) = (float(found) for found in re.findall(r"the clock here ([\d.]+) s", " ".join(data["notes"])))
+    assert clock == pytest.approx(megatron["planned"]["step_s"], rel=0.1)
     assert deepspeed["planned"] is None
     launch = (tmp_path / "out" / "plan" / "launch.sh").read_text()
     assert f"--expert-model-parallel-size {megatron['degrees']['ep']}" in launch
