@@ -31,8 +31,8 @@ _AHEAD = (Phase.FORWARD,)
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """Of a step. waiting_s: for launches. layers_s, weights_s: what shows of activations' collectives and of weights'.
-    overhead_s: of the framework, whatever the graph."""
+    """The seconds of a step. waiting_s: for launches. layers_s, weights_s: what shows of activations' collectives, and
+    of weights'. overhead_s: of the framework, whatever the graph."""
 
     computation_s: float
     waiting_s: float
@@ -61,7 +61,7 @@ class _Pass:
 
     @property
     def waiting_s(self) -> float:
-        """Where the host takes longer to launch a repeat's kernels than the GPU to run them, the GPU waits for it."""
+        """Count the waits where the host takes longer to launch a repeat's kernels than the GPU to run them."""
         return sum(max(host - self.work[run] - self.moved[run], 0.0) for run, host in self.host.items())
 
 
@@ -83,7 +83,7 @@ def clock(
     weights = [one for one in moved if _of_weight(costs, one)]
     for (link, phase), some in groupby((one for one in moved if not _of_weight(costs, one)), key=_way):
         there = ahead if phase in _AHEAD else back
-        shown_s, run = _beside(costs, list(some), every, link, phase, framework), _run(costs, link)
+        shown_s, run = _shown_of(costs, list(some), every, link, phase, framework), _run(costs, link)
         there.moved[run] += shown_s / turns
     return Clock(
         computation_s=turns * (sum(ahead.work.values()) + sum(back.work.values())),
@@ -97,14 +97,14 @@ def clock(
 
 def _worked(costs: Costs, node: Node, row: np.ndarray, launch_s: float, ahead: _Pass, back: _Pass) -> None:
     """Add an operator's work, and its kernels': of a product's backward one for each gradient."""
-    passes, again = costs.passes(node, row), costs.forwards(node) - 1
+    passes, repeats = costs.passes(node, row), costs.forwards(node) - 1
     forward, backward = float(passes.forward[0]), float(passes.backward[0])
     weight = float(np.asarray(passes.weight).reshape(-1)[0])
     ahead.work[node.run] += node.times * forward
-    back.work[node.run] += node.times * (backward + again * forward)
+    back.work[node.run] += node.times * (backward + repeats * forward)
     kernels = float(backward > weight) + float(weight > 0)
     ahead.host[node.run] += node.times * launch_s * (forward > 0)
-    back.host[node.run] += node.times * launch_s * (kernels + again * (forward > 0))
+    back.host[node.run] += node.times * launch_s * (kernels + repeats * (forward > 0))
 
 
 def _of_weight(costs: Costs, one: Moved) -> bool:
@@ -116,14 +116,14 @@ def _way(one: Moved) -> tuple[tuple[int, str], Phase]:
 
 
 def _run(costs: Costs, link: tuple[int, str]) -> int:
-    """The repeat of the operator that a collective ends at."""
+    """Return the repeat of the operator that a collective ends at."""
     number, consumer = link
     if number >= 0:
         return costs.net.nodes[costs.net.links[number].consumer].run
     return next(node.run for node in costs.net.nodes if node.name == consumer and node.operator is not None)
 
 
-def _beside(
+def _shown_of(
     costs: Costs,
     moved: Sequence[Moved],
     rows: Sequence[np.ndarray],
@@ -131,8 +131,11 @@ def _beside(
     phase: Phase,
     framework: Framework,
 ) -> float:
-    """What shows in a step of a tensor's way over a link: as the planner has it, what is gathered again runs beside a
-    product's gradient of its input, that gradient's sum beside that of the weight, and a ring beside the attention."""
+    """Return what shows in a step of a tensor's way over a link.
+
+    As the planner has it, what is gathered again runs beside a product's gradient of its input, that gradient's sum
+    beside that of the weight, and a ring beside the attention.
+    """
     alone_s, times = sum(one.cost for one in moved), moved[0].times
     if link[0] < 0 or not times or any(one.kind is Kind.ALL_TO_ALL for one in moved):
         return alone_s
@@ -154,14 +157,16 @@ def _beside(
 
 
 def _shown(seconds: float, work_s: float, share: float, taken: float) -> float:
-    """What shows beside work, and what the work loses to it."""
+    """Return what shows beside work, with what the work loses to it."""
     slowed = float(compiled.slowed_s(seconds, work_s, share, taken))
     return float(compiled.exposed_s(seconds, work_s + slowed, share)) + slowed
 
 
 def _exchanged(costs: Costs, moved: Iterable[Moved], ahead_s: float, back_s: float, framework: Framework) -> float:
-    """Weights gathered and gradients reduced, each pass's and each step's as one. What a pass's own leave of its work
-    hides those of the step."""
+    """Count gathered weights and reduced gradients, each pass's and each step's as one.
+
+    What a pass's own leave of its work hides those of the step.
+    """
     alone: defaultdict[Phase, float] = defaultdict(float)
     amount: defaultdict[Phase, float] = defaultdict(float)
     turns, hide, hbm = costs.training.turns, framework.hide, costs.machine.hbm_bytes_per_s
@@ -170,7 +175,7 @@ def _exchanged(costs: Costs, moved: Iterable[Moved], ahead_s: float, back_s: flo
         alone[one.phase] += one.cost / often
         amount[one.phase] += one.amount * one.times / often
 
-    def beside(phases: Sequence[Phase], work_s: float, share: float) -> float:
+    def exposed(phases: Sequence[Phase], work_s: float, share: float) -> float:
         seconds = sum(alone[phase] for phase in phases)
         taken = contention(sum(amount[phase] for phase in phases), seconds, hbm)
         return _shown(seconds, max(work_s, 0.0), share, float(taken)) if seconds else 0.0
@@ -179,6 +184,6 @@ def _exchanged(costs: Costs, moved: Iterable[Moved], ahead_s: float, back_s: flo
     total = 0.0
     for phases, once, work_s in zip(passes, (Phase.UPDATE, Phase.REDUCTION), (ahead_s, back_s), strict=True):
         each = sum(alone[phase] for phase in phases)
-        total += turns * beside(phases, work_s, hide.sharded_weights)
-        total += beside((once,), work_s - each / (hide.sharded_weights or 1.0), hide.data)
+        total += turns * exposed(phases, work_s, hide.sharded_weights)
+        total += exposed((once,), work_s - each / (hide.sharded_weights or 1.0), hide.data)
     return total

@@ -77,11 +77,11 @@ def pinned(net: Net, pins: Sequence[Pin]) -> Net:
 
 def touched(program: Program, pins: Sequence[Pin], start: int, stop: int) -> tuple[tuple[int, int], ...]:
     """Return which pins hold for which operators of a stretch, by their place in it."""
-    found = []
+    places = []
     for place, op in enumerate(program.operators[start:stop]):
         names = {operand.tensor for operand in (*op.inputs, *op.outputs)}
-        found += [(place, n) for n, pin in enumerate(pins) if pin.names & (names if pin.tensor else {op.name})]
-    return tuple(found)
+        places += [(place, n) for n, pin in enumerate(pins) if pin.names & (names if pin.tensor else {op.name})]
+    return tuple(places)
 
 
 def read(texts: Iterable[str], net: Net, letters: Mapping[str, str]) -> tuple[Pin, ...]:
@@ -108,13 +108,13 @@ def _read(text: str, net: Net, dims: Mapping[str, str]) -> Pin:
         names = frozenset(op.name for op, index in every if index in known)
         return Pin(text, names, tuple(_cuts(text, value, nodes, dims)), False)
     tensor, _, dim = name.rpartition(".")
-    found = _tensors(net, tensor)
+    tensors = _tensors(net, tensor)
     mine = dim if dim in net.program.sizes else dims.get(dim, dim)
-    has = list(dict.fromkeys(one for known in sorted(found) for one in net.program.tensors[known].dims))
-    if any(mine not in net.program.tensors[known].dims for known in found):
+    has = list(dict.fromkeys(one for known in sorted(tensors) for one in net.program.tensors[known].dims))
+    if any(mine not in net.program.tensors[known].dims for known in tensors):
         what = f"{tensor} has no such dim"
         raise InputError(Problem(what, field="pin", got=dim, need=" or ".join(has) or "a tensor with dims"))
-    return Pin(text, found, (Cut(mine, int(value[:10])),), True)
+    return Pin(text, tensors, (Cut(mine, int(value[:10])),), True)
 
 
 def _cuts(text: str, value: str, nodes: Sequence[Node], dims: Mapping[str, str]) -> Iterator[Cut]:
@@ -163,15 +163,15 @@ def _tensors(net: Net, name: str) -> frozenset[str]:
 
 def _matching(name: str, known: Iterable[str], kind: str, field: str) -> list[str]:
     every = list(known)
-    found = [one for one in every if one == name] or [
+    matches = [one for one in every if one == name] or [
         one for one in every if fnmatchcase(one, name) or general(one) == name or one == general(name)
     ]
-    if not found:
+    if not matches:
         names = list(dict.fromkeys(map(general, every)))
         ends = [one for one in names if one.rpartition(".")[2] == name]
-        near = ends or difflib.get_close_matches(name, names, n=3, cutoff=0.4) or names[:3]
-        raise InputError(Problem(f"there is no such {kind}", field=field, got=name, hint=" or ".join(near)))
-    return found
+        similar = ends or difflib.get_close_matches(name, names, n=3, cutoff=0.4) or names[:3]
+        raise InputError(Problem(f"there is no such {kind}", field=field, got=name, hint=" or ".join(similar)))
+    return matches
 
 
 def check(nets: Sequence[Net], pins: Sequence[Pin], meshes: Sequence[Mesh], most: int) -> None:
