@@ -29,7 +29,11 @@ BLOCK = re.compile(
     r"^(?:<!-- writes: (?P<file>\S+) -->\n)?```(?P<kind>\w+)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE
 )
 TABLE = re.compile(r"(<!-- table -->\n).*?(<!-- end -->)", re.DOTALL)
-PROGRESS = re.compile(r".*: \d+ %|trying .* GPUs.*")  # on standard error, where a command takes long
+# On standard error, where a command takes longer than a second.
+PROGRESS = re.compile(
+    r".*: \d+ %|trying .* GPUs.*|predicting what is there|looking for a better plan|shellcheck and dry runs"
+    r"|Megatron \S+ on [\d,]+ claimed GPUs|Megatron .* (?:is done|rank \d+ of .*)"
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.graph.model import sequence
 from symconfig.plans.pipeline_layout import LETTERS, written
 from symconfig.solve.detail import Detail, detail
-from symconfig.solve.found import Found
+from symconfig.solve.prospect import Prospect
 from symconfig.solve.run import run
 from symconfig.solve.search import resolved
 from symconfig.solve.settle import asked
@@ -85,7 +85,7 @@ fastest.
 class Laid:
     """A candidate with its layers laid out."""
 
-    found: Found
+    found: Prospect
 
     @cached_property
     def parts(self) -> Detail:
@@ -142,13 +142,13 @@ def row(job: dict[str, Any]) -> Row:
     return Row(complete, uniform(found, budget), solved, answer, found.step_s, left)
 
 
-def fastest(found: Found, splits: Iterable[Split], budget: float) -> Laid | None:
+def fastest(found: Prospect, splits: Iterable[Split], budget: float) -> Laid | None:
     """Of the layouts that fit."""
     every = [Laid(replace(found, split=split)) for split in dict.fromkeys(splits)]
     return min((laid for laid in every if laid.peak_bytes <= budget), key=lambda laid: laid.step_s, default=None)
 
 
-def uniform(found: Found, budget: float) -> Laid | None:
+def uniform(found: Prospect, budget: float) -> Laid | None:
     """With the plan's number of chunks, or with the one that is fastest."""
     kinds, pp, vpp = sequence(found.request.model), found.split.pp, found.split.vpp
     own = evenly(kinds, pp, vpp)
@@ -212,7 +212,7 @@ def _searched(row: Row) -> str:
     return f"{found}, beaten by {missed:.2%}" if missed > CLOSE else found
 
 
-def figures(laid: Laid | None, planned: Found) -> tuple[str, ...]:
+def figures(laid: Laid | None, planned: Prospect) -> tuple[str, ...]:
     """Layout, step, heaviest and fullest stage."""
     if laid is None:
         return ("none fits", "-", "-", "-")

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from symconfig.existing.audit import examples as audited
-from symconfig.existing.audit.catalogue import GROUPS, LAUNCHER, PREDICTION
+from symconfig.existing.audit.catalogue import GROUPS, LAUNCHER, PHASES, PREDICTION, RL
 from symconfig.existing.rules import deepspeed, examples, megatron
 from symconfig.existing.rules.catalogue import SEVERITIES, Group
 from symconfig.existing.rules.rule import Finding, Rule
+from symconfig.runs.rl.stated import completed
 
 PAGE = Path(__file__).with_suffix(".md")
 INTRO = """# What can be wrong in a launch
@@ -39,13 +41,18 @@ rule are those of `--gpus`.
 """,
     PREDICTION.framework: """Each example is audited for H100 GPUs of 80 GB, and needs a cluster to be found.
 """,
+    RL.framework: """Scripts of verl 0.9.1 and of slime as of August 2026; what they leave out has the trainer's
+default. Of rules about Megatron-LM those hold here, too, that its workers do not make false.
+""",
+    PHASES.framework: """Each example is a script of verl for 8 H100 GPUs of 80 GB, and needs a cluster to be found.
+""",
 }
 
 
 def findings(framework: str, rule: Rule[Any]) -> list[Finding]:
     """What is said on the rule's example."""
-    if framework in (LAUNCHER.framework, PREDICTION.framework):
-        return audited.findings(rule)
+    if framework in (LAUNCHER.framework, PREDICTION.framework, RL.framework, PHASES.framework):
+        return audited.findings(rule, completed)
     if framework == "DeepSpeed":
         found = deepspeed.findings(examples.deepspeed_facts(rule))
     else:
@@ -103,10 +110,10 @@ def _facts(rule: Rule[Any]) -> Iterator[str]:
 
 def _wrapped(text: str, width: int) -> list[str]:
     """Options over lines, none cut from its values; a JSON stays as it is."""
-    if not text.startswith("-"):
+    if not text.startswith(("-", "python3 ")):
         return [text]
     lines: list[str] = []
-    for option in text.replace(" --", "\n--").split("\n"):
+    for option in re.sub(r" (--|[a-z_.]+=)", r"\n\1", text).split("\n"):
         if lines and len(lines[-1]) + len(option) < width:
             lines[-1] += " " + option
         else:

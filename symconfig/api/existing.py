@@ -40,6 +40,8 @@ def audit(
     model: str | Path | ModelDescriptor | None = None,
     seq_length: int | None = None,
     vocab_size: int | None = None,
+    prompt_length: float | None = None,
+    response_length: float | None = None,
     megatron_version: str | None = None,
     variables: Mapping[str, str] | None = None,
     arguments: Sequence[str] = (),
@@ -53,10 +55,11 @@ def audit(
     """Audit an existing launch script or config: its effect, its mistakes, and what would be better.
 
     source: a file, or a line of arguments; nothing of it is executed. cluster: None: nothing is predicted. gpus: None:
-    as its launcher says. model, seq_length, vocab_size: where it does not say. variables, arguments: what the script
-    takes from its environment and its command line. assume_harmless: files that cannot be read and change nothing that
-    the script says itself, or "all". root: the folder below which files are read that the script names; None: its own.
-    plan: look for a better one. problems: what the caller has found.
+    as its launcher says. model, seq_length, vocab_size: where it does not say. prompt_length, response_length: tokens
+    in the mean, of reinforcement learning. variables, arguments: what the script takes from its environment and its
+    command line. assume_harmless: files that cannot be read and change nothing that the script says itself, or "all".
+    root: the folder below which files are read that the script names; None: its own. plan: look for a better one.
+    problems: what the caller has found.
     Raises InputError (all problems at once) on bad input.
     """
     gathered = Problems(problems)
@@ -66,7 +69,8 @@ def audit(
         if isinstance(model, ModelDescriptor) or model is None
         else gathered.collect(lambda: load_model(str(model)))
     )
-    for name, value in (("gpus", gpus), ("seq_length", seq_length), ("vocab_size", vocab_size)):
+    lengths = {"prompt_length": prompt_length, "response_length": response_length}
+    for name, value in {"gpus": gpus, "seq_length": seq_length, "vocab_size": vocab_size, **lengths}.items():
         if value is not None and value < 1:
             gathered.add(Problem("wrong value", field=name, got=str(value), need="a whole number above 0"))
     kept = (
@@ -84,8 +88,12 @@ def audit(
     reading = gathered.collect(opened)
     if gathered.all or reading is None or kept is None:
         raise InputError(gathered.all)
-    assumption = Asked(described, gpus, seq_length, vocab_size, version)
+    assumption = Asked(described, gpus, seq_length, vocab_size, version, prompt_length, response_length)
     done = judge(reading, assumption, known, kept, plan=plan, progress=progress)
+    if known is not None and done.stated is not None:
+        from symconfig.runs.rl.stated import completed
+
+        done = completed(done, known, kept, plan=plan, progress=progress)
     if assume_harmless and done.runs and done.unset:  # what the files would have said is asked for
         raise InputError(done.unset)
     return done

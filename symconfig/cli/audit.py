@@ -54,6 +54,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--model", metavar="M", help="zoo name, descriptor or config.json, where the configuration names no model")
     add("--seq-length", metavar="S", help="tokens, where the configuration does not say")
     add("--vocab-size", metavar="V", help="tokens of the vocabulary, where the configuration does not say")
+    add("--prompt-length", metavar="T", help="tokens of a prompt in the mean, of reinforcement learning")
+    add("--response-length", metavar="T", help="tokens of a response in the mean")
     add("--megatron-version", metavar="V", help="core_v0.12.1 to core_v0.19.0, dev (default: the newest that fits)")
     add("--memory-margin", metavar="X", help="share of the GPU's memory that must stay free (default 0.04)")
     add = parser.add_argument_group("the answer").add_argument
@@ -110,10 +112,10 @@ def _audited(arguments: argparse.Namespace, source: str | None, outside: Problem
     problems = Problems(outside.all)
     limits = problems.collect(lambda: _limits(arguments.memory_margin))
     cluster = problems.collect(lambda: named_cluster(arguments.cluster)) if arguments.cluster is not None else None
-    gpus, seq_length, vocab_size = (
-        problems.collect(partial(whole, f"--{name.replace('_', '-')}", getattr(arguments, name)))
-        for name in ("gpus", "seq_length", "vocab_size")
-    )
+    numbers = {
+        name: problems.collect(partial(whole, f"--{name.replace('_', '-')}", getattr(arguments, name)))
+        for name in ("gpus", "seq_length", "vocab_size", "prompt_length", "response_length")
+    }
     given = problems.collect(
         lambda: variables(arguments.set, source, f"--cluster '{arguments.cluster or 'h100'} with {{}}'")
     )
@@ -123,10 +125,8 @@ def _audited(arguments: argparse.Namespace, source: str | None, outside: Problem
         return api_audit.audit(
             source,
             cluster,
-            gpus,
+            **numbers,
             model=arguments.model,
-            seq_length=seq_length,
-            vocab_size=vocab_size,
             megatron_version=arguments.megatron_version,
             variables=given,
             arguments=arguments.extra,

@@ -22,7 +22,8 @@ _CHANGE = re.compile(rf"(?P<field>{_FIELD})\s*=\s*(?P<value>.*\S)\s*", re.DOTALL
 CLUSTER = "cluster"
 OVER = "over"  # before the network between two kinds of GPUs
 _KINDS = re.compile(
-    r"\s*(?P<one>.+?)\s*\*\s*(?P<ones>\d{1,9})\s*\+\s*(?P<other>.+?)\s*\*\s*(?P<others>\d{1,9})(?P<rest>.*)", re.DOTALL
+    r"\s*(?P<one>.+?)\s*\*\s*(?P<ones>[1-9]\d{0,8})\s*\+\s*(?P<other>.+?)\s*\*\s*(?P<others>[1-9]\d{0,8})(?P<rest>.*)",
+    re.DOTALL,
 )
 _OVER = re.compile(rf"\s+{OVER}\s+(?P<network>.*\S)\s*", re.DOTALL)
 _NEED = "a number or a plain text, or all of it in a file"

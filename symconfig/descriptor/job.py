@@ -179,15 +179,15 @@ class Job(Strict):
         for task, section in (("rl", "rl"), ("dpo", "preference")):
             if (self.task == task) != (getattr(self, section) is not None):
                 raise ValueError(f"task: {task} and the section {section} go together")
-        told = self.sequences
-        if told is None:
+        lengths = self.sequences
+        if lengths is None:
             return self
         if self.rl is not None:
             raise ValueError("the section rl has lengths of its own (got sequences, too)")
-        if told.batching == "packed" and self.preference is not None:
+        if lengths.batching == "packed" and self.preference is not None:
             raise ValueError("pairs are not packed (got sequences.batching packed, need padded or padding_free)")
-        if self.seq_length is not None and told.max > self.seq_length:
-            raise ValueError(f"sequences.max is above seq_length (got {told.max}, need at most {self.seq_length})")
+        if self.seq_length is not None and lengths.max > self.seq_length:
+            raise ValueError(f"sequences.max is above seq_length (got {lengths.max}, need at most {self.seq_length})")
         return self
 
     @model_serializer(mode="wrap")

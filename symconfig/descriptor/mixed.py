@@ -70,17 +70,18 @@ def load_mixed(name: str, base: Path | None = None) -> MixedCluster | None:
     if not is_mixed(name, base):
         return None
     if (stated := kinds(name)) is not None:
-        one, other, over = stated
-        file = MixedFile(kinds=(Kind(cluster=one[0], gpus=one[1]), Kind(cluster=other[0], gpus=other[1])), over=over)
+        *each, over = stated
     else:
         path = find(name, "clusters", base)
         file, base = validate(load_yaml_strict(path), MixedFile), path.parent
-    first, second = (Share(load_cluster(kind.cluster, base), kind.gpus) for kind in file.kinds)
+        each, over = [(kind.cluster, kind.gpus) for kind in file.kinds], file.over
+    first, second = (Share(load_cluster(kind, base), gpus) for kind, gpus in each)
     _check(first, second)
-    over_rate = None if file.over is None else gpu_bytes_per_s(file.over, first.cluster.gpus_per_node, "gpu")
-    over = "" if file.over is None else f" {OVER} {file.over}"
     called = " + ".join(f"{share.cluster.name}*{share.gpus}" for share in (first, second))
-    return MixedCluster(called + over, (first, second), over_rate)
+    if over is None:
+        return MixedCluster(called, (first, second))
+    rate = gpu_bytes_per_s(over, first.cluster.gpus_per_node, "gpu")
+    return MixedCluster(f"{called} {OVER} {over}", (first, second), rate)
 
 
 def mixed_of(document: Document, base: Path | None = None) -> MixedCluster | None:

@@ -11,8 +11,8 @@ from symconfig.solve.budget import fitting
 from symconfig.solve.choice.choose import Drawn, pick
 from symconfig.solve.choice.draws import Draws, step_seconds
 from symconfig.solve.choice.simplicity import simplicity
-from symconfig.solve.found import Found
 from symconfig.solve.predict import as_found
+from symconfig.solve.prospect import Prospect
 
 
 def chosen(judged: Sequence[Judged]) -> Judged:
@@ -27,7 +27,7 @@ def chosen(judged: Sequence[Judged]) -> Judged:
     return fit[next(place for place, each in enumerate(drawn) if each is best)]
 
 
-def _point(item: Judged) -> Found:
+def _point(item: Judged) -> Prospect:
     what, step = item.case, item.prediction.predicted.step_s
     return replace(as_found(what.model, what.cluster, what.configuration), step_s=step, score=step)
 

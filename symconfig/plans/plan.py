@@ -382,6 +382,16 @@ class Plan:
         return self.job.limits.usable_bytes(self.cluster.gpu.memory_bytes.value)
 
     @property
+    def step_s(self) -> float:
+        """Return the seconds of the best step; of reinforcement learning, with all of its phases."""
+        return self.rl[0].step_s if self.rl else self.best.predicted.step_s
+
+    @property
+    def device_bytes(self) -> float:
+        """Return the bytes of the fullest GPU; of reinforcement learning, in its fullest phase."""
+        return max(phase.bytes for phase in self.rl[0].phases) if self.rl else self.best.predicted.device_bytes
+
+    @property
     def may_not_fit(self) -> bool:
         """Tell whether the interval of the memory crosses the GPU's memory.
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from pydantic import ConfigDict
 
+# Where the reference is while it is not read: on the GPU; on the host, from which it comes whole, layer by layer, or in
+# the place of the actor's weights.
+ReferencePlace = Literal["resident", "offloaded", "streamed", "swapped"]
 _CONFIG = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
 

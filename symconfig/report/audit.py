@@ -8,14 +8,14 @@ from symconfig.descriptor.document import shorten
 from symconfig.existing.audit.audit import Audit
 from symconfig.existing.audit.judge import Judged
 from symconfig.existing.launch.reading import Assumption, Hides, Reading, Unread
+from symconfig.existing.recover.rl.step import Step
 from symconfig.existing.recover.run import Described
 from symconfig.existing.rules.rule import Finding
 from symconfig.format import count, gib, percent, seconds
-from symconfig.frameworks.known import BACKENDS
 from symconfig.frameworks.megatron.flags import first_with, flags
 from symconfig.graph.count import parameters
 from symconfig.plans.plan import Plan
-from symconfig.report import table
+from symconfig.report import rl, table
 from symconfig.report.grid import Block, Grid
 
 FORMATS = {
@@ -24,6 +24,7 @@ FORMATS = {
     "overrides": "overrides of Megatron-Bridge or NeMo",
     "model args yaml": "YAML of ENV_VARS and MODEL_ARGS",
     "deepspeed": "a DeepSpeed JSON",
+    "verl": "overrides of verl",
 }
 _SEVERITIES = ("error", "warning", "note")
 _OF_A_RULE = 3  # findings of one rule that are written out
@@ -42,7 +43,9 @@ def blocks(audit: Audit) -> list[Block]:
         shown.append(understood(audit.judged))
     if audit.findings:
         shown.append(findings(audit))
-    if audit.judged is not None:
+    if audit.judged is not None and audit.judged.plan.rl:
+        shown += rl.stated(audit.judged.plan)
+    elif audit.judged is not None:
         shown += [
             stages(audit.judged),
             table.parts(audit.judged.plan, "Where the step and the fullest GPU spend"),
@@ -68,7 +71,7 @@ def read(audit: Audit) -> str:
     companions = f" (with {', '.join(others)})" if others else ""
     return (
         f"{reading.file}{companions}: {FORMATS[reading.format]}, {options}{program}\n"
-        f"read as {BACKENDS[side.backend].label} {_version(audit)}"
+        f"read as {side.label} {_version(audit)}"
     )
 
 
@@ -159,14 +162,29 @@ def understood(judged: Judged) -> str:
     """Describe model, GPUs and batch, with what had to be assumed."""
     plan, described = judged.plan, judged.run.described
     p, b = plan.best.parallel, plan.best.batch
+    runs = table.headline(plan) if judged.run.step is None else _step(judged, judged.run.step)
     lines = [
         model(described),
-        table.headline(plan).replace(plan.model.name, "runs", 1),
+        runs.replace(plan.model.name, "runs", 1),
         f"tp {p.tp}, pp {p.pp}, vpp {p.vpp}, cp {p.cp}, ep {p.ep}, etp {p.etp}, dp {p.dp}; micro-batch {b.micro}, "
         f"{count(b.num_microbatches)} microbatch{'es' * (b.num_microbatches != 1)} a step",
     ]
     lines += [f"assumed: {item.what} {item.value} ({item.why})" for item in (*described.assumed, *judged.run.assumed)]
     return "\n".join(lines)
+
+
+def _step(judged: Judged, step: Step) -> str:
+    """The step of reinforcement learning that a script says: what is trained and generated in it, and where."""
+    told, plan = step.rl, judged.plan
+    updates = f"{count(told.updates)} update{'s' * (told.updates != 1)}"
+    share = f", {told.rollout.memory_share:g} of a GPU" if told.rollout.memory_share is not None else ""
+    return (
+        f"runs on {count(plan.best.parallel.world_size)} x {plan.cluster.gpu.product} ({plan.cluster.name}), for "
+        f"{step.trainer} with {step.workers} workers\n"
+        f"{told.algorithm}: {count(told.prompts)} prompts x {told.samples} samples a step, {updates} on up to "
+        f"{count(plan.best.batch.seq_length // plan.best.parallel.cp)} tokens a GPU at once; generation by "
+        f"{told.rollout.engine}, tp {told.rollout.tp}{share}, {told.placement}"
+    )
 
 
 def model(described: Described) -> str:
@@ -251,6 +269,9 @@ def cost(judged: Judged) -> str:
 
 def way(audit: Audit, better: Plan) -> list[Block]:
     """Show the run and the best plan, and each change between them."""
+    if better.rl:
+        now = [("now", audit.judged.plan)] if audit.judged is not None else []
+        return [rl.compared((*now, ("best", better)))]
     if audit.judged is None:
         return [table.compared((("best", better.best),)), *_proof(better)]
     both = table.compared((("now", audit.judged.plan.best), ("best", better.best)))
@@ -309,7 +330,7 @@ def verdict(audit: Audit) -> str:
         head = f"Nothing was found that keeps it from running, and nothing was predicted: {counted}."
     else:
         head = f"Nothing keeps it from running: {counted}."
-    if audit.better is not None and audit.gain is not None and audit.way:
+    if audit.better is not None and audit.gain is not None and (audit.way or (audit.better.rl and audit.gain > 0)):
         head += f" The best plan takes {percent(audit.gain)} less time a step."
     elif audit.better is not None and audit.gain is None:
         head += " There is a plan that fits."

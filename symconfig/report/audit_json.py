@@ -11,6 +11,7 @@ from urllib.parse import quote
 from symconfig.errors import Problem
 from symconfig.existing.audit.audit import Audit
 from symconfig.existing.audit.catalogue import rules
+from symconfig.existing.audit.judge import Judged
 from symconfig.existing.launch.read import ARGUMENTS
 from symconfig.existing.launch.reading import Setting
 from symconfig.existing.launch.text import Place
@@ -70,6 +71,7 @@ def to_dict(audit: Audit) -> dict[str, Any]:
         if judged is None or described is None
         else [_assumed(item) for item in (*described.assumed, *judged.run.assumed)],
         "run": None if judged is None else judged.plan.best.to_dict(),
+        "step": None if judged is None or judged.run.step is None else _step(judged),
         "fits": None if judged is None else judged.fits,
         "usable_bytes": None if judged is None else judged.plan.usable_bytes,
         "unpredicted": [_problem(problem) for problem in audit.unpredicted],
@@ -82,6 +84,14 @@ def to_dict(audit: Audit) -> dict[str, Any]:
         "infeasible": audit.infeasible,
         "steps": [asdict(step) for step in audit.way],
     }
+
+
+def _step(judged: Judged) -> dict[str, Any]:
+    """The step of reinforcement learning around the run."""
+    step, plan = judged.run.step, judged.plan
+    assert step is not None, "is asked for of such a run"
+    told = {"trainer": step.trainer, "workers": step.workers, "job": step.rl.model_dump(mode="json")}
+    return told | asdict(plan.rl[0])
 
 
 def _setting(setting: Setting) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from symconfig.format import count, gib, seconds
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.plans.rl import PlannedRl
@@ -12,6 +14,11 @@ from symconfig.report.grid import Block, Grid
 def blocks(plan: Plan) -> list[Block]:
     """Return what a person decides by, in order."""
     return [_headline(plan), _ranking(plan), phases(plan), _footer(plan)]
+
+
+def stated(plan: Plan) -> list[Block]:
+    """Return the step of a script: its phases, and what they come to."""
+    return [phases(plan, "The phases of a step"), "\n".join(_sentences(plan, asks=False))]
 
 
 def _headline(plan: Plan) -> str:
@@ -43,6 +50,14 @@ def _ranking(plan: Plan) -> Grid:
     )
 
 
+def compared(rows: Sequence[tuple[str, Plan]]) -> Grid:
+    """Return the first step of each plan beside the others."""
+    made = [_row(name, plan.best, plan.rl[0]) for name, plan in rows]
+    names = tuple(made[0])
+    left = (names.index("recompute"), names.index("on the host"))
+    return Grid(names, tuple(tuple(row.values()) for row in made), left=left)
+
+
 def _row(number: str, candidate: Candidate, step: PlannedRl) -> dict[str, str]:
     p = candidate.parallel
     return {
@@ -58,10 +73,10 @@ def _row(number: str, candidate: Candidate, step: PlannedRl) -> dict[str, str]:
     }
 
 
-def phases(plan: Plan) -> Grid:
+def phases(plan: Plan, title: str = "The phases of plan 1") -> Grid:
     """Return the table of the best plan's phases: seconds, and what is on the fullest GPU."""
     rows = tuple((row.name, *row.cells) for row in learning.phases(plan))
-    return Grid(("phase", "s", "share", "GPU GiB", "of these"), rows, left=(0, 4), title="The phases of plan 1")
+    return Grid(("phase", "s", "share", "GPU GiB", "of these"), rows, left=(0, 4), title=title)
 
 
 def whole_step(plan: Plan) -> list[Block]:
@@ -80,20 +95,26 @@ def whole_step(plan: Plan) -> list[Block]:
 
 
 def _footer(plan: Plan) -> str:
+    weighed = (
+        "The layouts of the actor are the planner's best for an update. Around each, every engine and every way to "
+        "move what is not needed was weighed; other layouts were not, so a better one may exist."
+    )
+    return "\n".join([*_sentences(plan), weighed])
+
+
+def _sentences(plan: Plan, *, asks: bool = True) -> list[str]:
+    """Return what a step comes to. asks: a job may state what is predicted of generation."""
     step, rl = plan.rl[0], plan.job.rl
     assert rl is not None
     usable, fullest = plan.usable_bytes, max(step.phases, key=lambda phase: phase.bytes)
     low, high = step.interval
     stated = rl.rollout.tokens_per_s_per_gpu is not None
-    sentences = [
+    return [
         f"A step takes {seconds(step.step_s)} s, likely between {seconds(low)} and {seconds(high)} s: "
         + ("generation at the rate that the job states." if stated else "generation is by a model, and least certain."),
         f"Generation: {count(step.generated_per_s_per_gpu)} tokens/s on each GPU, up to {count(step.at_once)} "
         f"sequences at once in each of {step.rollout_gpus // step.rollout_tp} replicas."
-        + ("" if stated else " Try: rl.rollout.tokens_per_s_per_gpu of a log of yours."),
+        + ("" if stated or not asks else " Try: rl.rollout.tokens_per_s_per_gpu of a log of yours."),
         f"Memory is fullest in the phase {fullest.name}: {gib(fullest.bytes)} of {gib(usable)} GiB usable.",
         f"Host memory: {gib(step.host_bytes)} GiB for each GPU.",
-        "The layouts of the actor are the planner's best for an update. Around each, every engine and every way to "
-        "move what is not needed was weighed; other layouts were not, so a better one may exist.",
     ]
-    return "\n".join(sentences)

@@ -34,13 +34,13 @@ def mixed_plan(
 
     Raises InputError for what can never run over two kinds, InfeasibleError where nothing fits or can be told.
     """
-    if problems := list(_refused(cluster, job)):
+    if problems := list(_refused(model, cluster, job)):
         raise InputError(problems)
     job = job.model_copy(update={"gpus": cluster.gpus})
     first = cluster.shares[0].cluster
     model, job = prepared(model, first, job)
-    if problems := list(_refused(cluster, job)):  # the next target that can be told the model is another one
-        raise InfeasibleError(problems)
+    if problems := list(_refused(model, cluster, job)):  # the next target that can be told the model is another one
+        raise InputError(problems)
     job = sayable.check(model, first, job, writes=writes)
     mix = search(model, cluster, job, top=top, progress=progress)
     job = mix.jobs[0].model_copy(update={"cluster": cluster.name})
@@ -88,15 +88,15 @@ def _alone(model: ModelDescriptor, share: Share, job: Job, progress: Progress | 
     return Alone(share, plan.fastest)
 
 
-def _refused(cluster: MixedCluster, job: Job) -> Iterator[Problem]:
+def _refused(model: ModelDescriptor, cluster: MixedCluster, job: Job) -> Iterator[Problem]:
     """Yield what of a job no plan over two kinds has."""
     if job.gpus not in ("auto", cluster.gpus):
         yield Problem("is not what both kinds have", field="gpus", got=str(job.gpus), need=str(cluster.gpus))
     only = "only Megatron-LM's pipelines go over two kinds of GPUs"
     if job.backend != megatron.NAME:
         yield Problem(only, field="backend", got=job.backend, need=megatron.NAME)
-    if job.target not in (None, megatron.NAME):
-        yield Problem(only, field="target", got=job.target, need=megatron.NAME)
+    elif (target := target_of(model, job).name) != megatron.NAME:
+        yield Problem(only, field="target", got=target, need=megatron.NAME)
     if job.rl is not None or job.wants_adapters:
         yield Problem("goes over one kind of GPUs only", field="task", got=str(job.task), need="pretrain or sft")
     if job.objective != "time":

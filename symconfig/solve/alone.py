@@ -11,7 +11,7 @@ from symconfig.cost.lattice import Array, Lattice
 from symconfig.cost.machine import without_network
 from symconfig.cost.step import evaluate
 from symconfig.solve.detail import Detail, detail
-from symconfig.solve.found import Found
+from symconfig.solve.prospect import Prospect
 from symconfig.solve.weigh import first
 
 
@@ -36,14 +36,14 @@ class Alone:
         return result
 
 
-def alone(found: Found, stage: int, known: Lattice | None = None) -> Alone:
+def alone(prospect: Prospect, stage: int, known: Lattice | None = None) -> Alone:
     """Return the stage of a candidate. known: as for `detail`."""
-    parts = detail(replace(found, machine=without_network(found.machine)), known)
+    parts = detail(replace(prospect, machine=without_network(prospect.machine)), known)
     sums, setting = parts.sums.part(slice(stage, stage + 1)), parts.setting.having((parts.setting.stages[stage],))
     forward = (sums.forward + sums.forward_comm)[0, 0]
     backward = (sums.backward + sums.backward_comm)[0, 0]
-    if found.block_layers:
-        backward = backward + _again(found, parts, stage)
+    if prospect.block_layers:
+        backward = backward + _again(prospect, parts, stage)
     return Alone(
         forward,
         backward,
@@ -53,9 +53,9 @@ def alone(found: Found, stage: int, known: Lattice | None = None) -> Alone:
     )
 
 
-def _again(found: Found, parts: Detail, stage: int) -> Array:
+def _again(prospect: Prospect, parts: Detail, stage: int) -> Array:
     """Return what full recompute of the first layers of every chunk adds to no recompute: [n]."""
-    repeated = np.array(first(found.split, stage, parts.table.kinds, found.block_layers), dtype=np.float64)
+    repeated = np.array(first(prospect.split, stage, parts.table.kinds, prospect.block_layers), dtype=np.float64)
     change = parts.table.passes[SECONDS].sum(axis=0)
     result: Array = repeated @ (change[1] - change[0])
     return result

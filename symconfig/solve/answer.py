@@ -57,16 +57,16 @@ def answer(
     job = job.model_copy(update=assumed)
 
     def solved(pins: Pins) -> Plan:
-        found = search(model, cluster, job.model_copy(update={"pins": dict(pins)}), top=top, progress=progress)
-        return replace(found, job=found.job.model_copy(update={"pins": job.pins}))
+        plan = search(model, cluster, job.model_copy(update={"pins": dict(pins)}), top=top, progress=progress)
+        return replace(plan, job=plan.job.model_copy(update={"pins": job.pins}))
 
     plan = _Telling(target, job, solved).best()
     if alone:
         return plan
-    told = plan.job.model_copy(
+    job_of_target = plan.job.model_copy(
         update={"gpus": plan.best.parallel.world_size, "pins": {**plan.job.pins, **plan.search.narrowed}}
     )
-    return replace(plan, beside=faster(model, cluster, told, plan, progress))
+    return replace(plan, beside=faster(model, cluster, job_of_target, plan, progress))
 
 
 def refused(target: Target, plan: Plan) -> tuple[Problem, ...]:
@@ -121,10 +121,10 @@ class _Telling:
         certain = [problem.pins[0] for problem in problems if len(problem.pins) == 1]
         ways = [certain] if certain else [[pin] for pin in min((problem.pins for problem in problems), key=len)]
         # What the job asks for is not pinned to something else.
-        asked = {"precision": self.job.precision} if self.job.precision not in (None, "auto") else {}
+        fixed = {"precision": self.job.precision} if self.job.precision not in (None, "auto") else {}
         for way in ways:
             more = narrowed(pins, *way)
-            if more is not None and all(more.get(name, value) == value for name, value in asked.items()):
+            if more is not None and all(more.get(name, value) == value for name, value in fixed.items()):
                 yield more
 
     def _told(self, plan: Plan, pins: Pins, first: Plan) -> Plan:
@@ -141,8 +141,8 @@ class _Telling:
     def _nothing(self, what: str, reasons: Sequence[Problem]) -> InfeasibleError:
         """Return an error with all that the target cannot be told."""
         head = Problem(what, field="target", got=self.target.name, hint="another target, fewer pins, or more GPUs")
-        told = dict.fromkeys(replace(problem, pins=(), hint=None) for problem in reasons)
-        return InfeasibleError([head, *told])
+        problems = dict.fromkeys(replace(problem, pins=(), hint=None) for problem in reasons)
+        return InfeasibleError([head, *problems])
 
 
 def _rank(plan: Plan) -> tuple[float, float]:

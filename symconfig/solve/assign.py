@@ -23,9 +23,9 @@ from symconfig.graph.parts import is_layer
 from symconfig.schedule.bounds import layout_bound_s
 from symconfig.schedule.times import Start
 from symconfig.solve.floor import Floors
-from symconfig.solve.found import Found
 from symconfig.solve.kinds import ROUNDING
 from symconfig.solve.pieces import WHOLE
+from symconfig.solve.prospect import Prospect
 from symconfig.solve.question import held_by_stages, question
 from symconfig.solve.split import Split
 from symconfig.solve.stages.problem import Chunks, StageProblem
@@ -84,10 +84,10 @@ class Open:
         """Return the seconds of the step that neither layout nor schedule changes."""
         return float(self.floors.rest_s[self.o, self.n])
 
-    def found(self, split: Split, block_layers: int) -> Found:
+    def prospect(self, split: Split, block_layers: int) -> Prospect:
         """Return the candidate with a layout, as the search has its candidates."""
         floors, piece, n = self.floors, self.floors.piece, self.n
-        return Found(
+        return Prospect(
             request=piece.request,
             machine=piece.machine,
             scheme=piece.scheme,
@@ -306,10 +306,10 @@ def by_block(
     for first in range(1, split.longest_chunk):
         layout = Layout(floors, split, np.zeros_like(n), n, first)
         # With more layers run again it is slower yet.
-        near = np.flatnonzero((left & (layout.path_s < below_s * (1 + ROUNDING))).any(axis=0))
-        if not near.size:
+        places = np.flatnonzero((left & (layout.path_s < below_s * (1 + ROUNDING))).any(axis=0))
+        if not places.size:
             return
-        layout, left, n = layout.at(near), left[:, near], n[near]
+        layout, left, n = layout.at(places), left[:, places], n[places]
         fits = left & (layout.peak_bytes <= floors.piece.budget)
         left = left & ~fits
         if fits.any():

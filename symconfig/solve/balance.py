@@ -120,10 +120,10 @@ def _balanced(sequence: tuple[str, ...], least: Sizes, weights: Weights) -> Size
     sizes = _fill(layers, least, weight, loads, high)
     while high - low > 1e-6 * loads.total:
         middle = (low + high) / 2
-        if (found := _fill(layers, least, weight, loads, middle)) is None:
+        if (filled := _fill(layers, least, weight, loads, middle)) is None:
             low = middle
         else:
-            high, sizes = middle, found
+            high, sizes = middle, filled
     assert sizes is not None  # all layers on one chunk weigh no more than everything
     return tuple(sizes)
 

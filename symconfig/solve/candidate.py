@@ -18,8 +18,8 @@ from symconfig.plans.plan import Batch, Candidate, Options, Overlap, Predicted, 
 from symconfig.solve.budget import device_budget
 from symconfig.solve.detail import Detail
 from symconfig.solve.detail import detail as compute
-from symconfig.solve.found import Found
 from symconfig.solve.interval import interval
+from symconfig.solve.prospect import Prospect
 from symconfig.solve.space import constants
 from symconfig.solve.timeline import refined_time
 from symconfig.solve.weighed import Weighed
@@ -29,52 +29,52 @@ FULL = 0.85  # of the usable memory: above it, memory is what keeps a faster pla
 IMBALANCES = (1.0, 1.5)  # tokens on the busiest expert rank over the mean
 
 
-def detail(found: Found, cluster: ClusterDescriptor, job: Job, best: bool = False) -> Candidate:
+def detail(prospect: Prospect, cluster: ClusterDescriptor, job: Job, best: bool = False) -> Candidate:
     """Return the candidate with its whole prediction; the best one also with unbalanced experts."""
-    parts = compute(found)
-    what = replace(predicted(found, parts, cluster), imbalance=_imbalance(found, cluster) if best else None)
-    return made(found, job, parts.allocated, what)
+    parts = compute(prospect)
+    what = replace(predicted(prospect, parts, cluster), imbalance=_imbalance(prospect, cluster) if best else None)
+    return made(prospect, job, parts.allocated, what)
 
 
-def made(found: Found, job: Job, allocated: Sequence[float], what: Predicted) -> Candidate:
+def made(prospect: Prospect, job: Job, allocated: Sequence[float], what: Predicted) -> Candidate:
     """Make a found point a candidate of a plan. allocated: bytes at the peak of every stage."""
-    request, split = found.request, found.split
-    microbatches = request.global_batch // (found.degrees.dp * found.micro)
-    recompute = _recompute(found)
+    request, split = prospect.request, prospect.split
+    microbatches = request.global_batch // (prospect.degrees.dp * prospect.micro)
+    recompute = _recompute(prospect)
     stages = tuple(Stage(split.stage(i), describe(recompute), tidy(peak)) for i, peak in enumerate(allocated))
     return Candidate(
         Target(job.backend, request.version),
-        found.degrees,
-        Batch(found.micro, request.global_batch, microbatches, request.seq_length),
-        _options(found, recompute),
+        prospect.degrees,
+        Batch(prospect.micro, request.global_batch, microbatches, request.seq_length),
+        _options(prospect, recompute),
         stages,
         what,
     )
 
 
-def _imbalance(found: Found, cluster: ClusterDescriptor) -> dict[str, dict[str, float]] | None:
+def _imbalance(prospect: Prospect, cluster: ClusterDescriptor) -> dict[str, dict[str, float]] | None:
     """Return the plan's time and dropless memory with balanced and with unbalanced experts, of the busiest rank."""
-    if found.request.model.experts is None:
+    if prospect.request.model.experts is None:
         return None
     result = {}
     for factor in IMBALANCES:
-        job = found.request.job
+        job = prospect.request.job
         limits = job.limits.model_copy(update={"expert_imbalance": factor})
-        request = replace(found.request, job=job.model_copy(update={"limits": limits}))
-        other = replace(found, request=request)
+        request = replace(prospect.request, job=job.model_copy(update={"limits": limits}))
+        other = replace(prospect, request=request)
         parts = compute(other)
         what = predicted(other, parts, cluster)
         result[f"{factor:.1f}"] = {"step_s": tidy(what.step_s), "device_bytes": tidy(what.device_bytes)}
     return result
 
 
-def _recompute(found: Found) -> Recompute:
-    if found.block_layers:
-        return Recompute("full", method="block", num_layers=found.block_layers)
-    if LAYER in found.choice.modules:
-        return Recompute("full", method="uniform", num_layers=found.uniform_layers)
-    if found.choice.modules:
-        return Recompute("selective", modules=tuple(sorted(found.choice.modules)))
+def _recompute(prospect: Prospect) -> Recompute:
+    if prospect.block_layers:
+        return Recompute("full", method="block", num_layers=prospect.block_layers)
+    if LAYER in prospect.choice.modules:
+        return Recompute("full", method="uniform", num_layers=prospect.uniform_layers)
+    if prospect.choice.modules:
+        return Recompute("selective", modules=tuple(sorted(prospect.choice.modules)))
     return Recompute("none")
 
 
@@ -91,27 +91,27 @@ def describe(recompute: Recompute) -> str:
     return "none"
 
 
-def _options(found: Found, recompute: Recompute) -> Options:
-    request, split = found.request, found.split
-    p, extras = found.degrees, found.extras
+def _options(prospect: Prospect, recompute: Recompute) -> Options:
+    request, split = prospect.request, prospect.split
+    p, extras = prospect.degrees, prospect.extras
     replicated = p.dp * p.cp > 1
     return Options(
-        sequence_parallel=found.scheme.sequence_parallel,
+        sequence_parallel=prospect.scheme.sequence_parallel,
         recompute=recompute,
-        zero_stage=found.zero,
+        zero_stage=prospect.zero,
         precision=request.precision,
-        cp_comm=found.scheme.cp_comm if p.cp > 1 else None,
+        cp_comm=prospect.scheme.cp_comm if p.cp > 1 else None,
         overlap=Overlap(
             grad_reduce=replicated,
             # Between stages that do not interleave it would make one gather after the other (`Framework`).
-            param_gather=replicated and found.zero >= 1 and (p.pp == 1 or p.vpp > 1),
+            param_gather=replicated and prospect.zero >= 1 and (p.pp == 1 or p.vpp > 1),
             tp_comm=extras.tp_comm and p.tp > 1,
             pp_p2p=p.pp > 1 and p.vpp > 1,
             moe_a2a=extras.moe_overlap,
         ),
-        optimizer_offload=found.offload.optimizer,
-        activation_offload=bool(found.choice.offload),
-        param_offload=found.offload.weights,
+        optimizer_offload=prospect.offload.optimizer,
+        activation_offload=bool(prospect.choice.offload),
+        param_offload=prospect.offload.weights,
         pipeline_layout=split.layout,
         account_for_embedding=split.account_for_embedding,
         account_for_loss=split.account_for_loss,
@@ -129,7 +129,7 @@ def _options(found: Found, recompute: Recompute) -> Options:
 
 
 def predicted(
-    found: Found,
+    prospect: Prospect,
     parts: Detail,
     cluster: ClusterDescriptor,
     time: Mapping[str, float] | None = None,
@@ -139,15 +139,15 @@ def predicted(
 
     time: seconds by part, worst: the fullest stage, where not all stages lie on this cluster.
     """
-    request = found.request
+    request = prospect.request
     worst = int(np.argmax(parts.peaks)) if worst is None else worst
-    time = refined_time(found, parts) if time is None else time
+    time = refined_time(prospect, parts) if time is None else time
     memory = {name: float(part[worst, 0, 0, 0]) for name, part in parts.cost.memory.items()}
     step = sum(time.values())
     needed, peak = parts.peaks[worst], parts.allocated[worst]
     taken = reserved_bytes(needed, request.framework)
     held = needed - peak
-    memory |= {"allocator": taken - needed, "context and libraries": found.machine.context_bytes}
+    memory |= {"allocator": taken - needed, "context and libraries": prospect.machine.context_bytes}
     tokens = request.global_batch * request.seq_length / (step * request.gpus)
     blocks = {block.derived.name: block.derived for block in parts.table.blocks}
     experts = request.model.experts
@@ -158,7 +158,7 @@ def predicted(
     peaks = (peak * memory_range.low, peak * memory_range.high)
 
     def device(allocated: float) -> float:
-        return device_bytes(allocated + held, found.machine, request.framework)
+        return device_bytes(allocated + held, prospect.machine, request.framework)
 
     host = float(np.ravel(host_bytes(parts.sums, parts.points, parts.setting))[0])
     return Predicted(
@@ -196,13 +196,13 @@ def degrees(candidate: Candidate) -> str:
     return ", ".join([*words, f"micro-batch {candidate.batch.micro}"])
 
 
-def binding(best: Candidate, found: Found, weighed: Weighed, job: Job) -> str:
-    """Say what keeps the plan from being faster, as a sentence. found: the same plan."""
-    limit, used = device_budget(found.request, found.machine), best.predicted.device_bytes
+def binding(best: Candidate, prospect: Prospect, weighed: Weighed, job: Job) -> str:
+    """Say what keeps the plan from being faster, as a sentence. prospect: the same plan."""
+    limit, used = device_budget(prospect.request, prospect.machine), best.predicted.device_bytes
     left = weighed.candidates - weighed.feasible
     refused = f"{left:,} of {weighed.candidates:,} candidates do not fit" if left else "every candidate fits"
-    margin, risk = job.limits.memory_margin, found.request.job.limits.memory_risk
-    by_risk = limit < job.limits.usable_bytes(found.machine.memory_bytes) * (1 - 1e-9)
+    margin, risk = job.limits.memory_margin, prospect.request.job.limits.memory_risk
+    by_risk = limit < job.limits.usable_bytes(prospect.machine.memory_bytes) * (1 - 1e-9)
     why = f"{100 * risk:g} % risk of running out" if by_risk else f"{100 * margin:.0f} % margin"
     memory = f"{used / GIB:.1f} of {limit / GIB:.1f} GiB usable ({why}); {refused}"
     parts = {name: value for name, value in best.predicted.time.items() if name != "compute"}

@@ -10,8 +10,8 @@ _TOTAL = re.compile(r"Total time \(CPU seconds\):\s+([.\d]+)")  # in hundredths
 
 def lower_bound(log: str) -> float | None:
     """Return the bound of the objective where CBC stopped early."""
-    said = _LOWER.search(log)
-    return float(said[1]) if said else None
+    match = _LOWER.search(log)
+    return float(match[1]) if match else None
 
 
 def in_time(log: str, limit_s: float) -> bool:

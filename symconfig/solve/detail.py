@@ -20,8 +20,8 @@ from symconfig.graph.derived import DerivedBlock
 from symconfig.graph.model import derived, structure
 from symconfig.graph.parts import is_layer
 from symconfig.plans.columns import Columns
-from symconfig.solve.found import Found
 from symconfig.solve.pieces import WHOLE
+from symconfig.solve.prospect import Prospect
 from symconfig.solve.space import lattice, priced
 from symconfig.solve.weigh import first
 
@@ -61,16 +61,16 @@ class Detail:
     def allocated(self) -> tuple[float, ...]:
         """Return bytes allocated at the peak of every stage."""
         held = self.sums.registered[:, 0]
-        return tuple(peak - float(beside) for peak, beside in zip(self.peaks, held, strict=True))
+        return tuple(peak - float(libraries) for peak, libraries in zip(self.peaks, held, strict=True))
 
 
-def sizes(found: Found, copies: int) -> Lattice:
+def sizes(prospect: Prospect, copies: int) -> Lattice:
     """Return the candidate's point, `copies` times."""
-    return lattice(found.request, found.columns(copies))
+    return lattice(prospect.request, prospect.columns(copies))
 
 
-def _shape(found: Found, index: int, kinds: tuple[str, ...], counts: tuple[int, ...]) -> StageShape:
-    stage, together = found.split.stage(index), found.uniform_layers
+def _shape(prospect: Prospect, index: int, kinds: tuple[str, ...], counts: tuple[int, ...]) -> StageShape:
+    stage, together = prospect.split.stage(index), prospect.uniform_layers
     if together == 1:
         return StageShape(index, counts, 1, layers(stage))
     begin = [kind for chunk in stage for kind in begins(chunk, together) if kind is not None]
@@ -88,34 +88,34 @@ def begins(chunk: tuple[str, ...], together: int) -> tuple[str | None, ...]:
     return tuple(result)
 
 
-def detail(found: Found, known: Lattice | None = None) -> Detail:
+def detail(prospect: Prospect, known: Lattice | None = None) -> Detail:
     """Work out the parts of one candidate, by the same functions that weighed it.
 
     known: `sizes` of it, where the machine's constants are arrays of as many values as it has copies.
     """
     if known is not None:
-        return detailed(found, table_of(found, known))
-    return detailed(found, table_alone(found))
+        return detailed(prospect, table_of(prospect, known))
+    return detailed(prospect, table_alone(prospect))
 
 
-def table_alone(found: Found) -> Table:
+def table_alone(prospect: Prospect) -> Table:
     """Return the table of a candidate's blocks at its point."""
-    where = sizes(found, 1)
-    return _table_once(_Point((*same_blocks(found, where), found.machine.key), found, where))
+    where = sizes(prospect, 1)
+    return _table_once(_Point((*same_blocks(prospect, where), prospect.machine.key), prospect, where))
 
 
-def same_blocks(found: Found, where: Lattice) -> tuple[object, ...]:
+def same_blocks(prospect: Prospect, where: Lattice) -> tuple[object, ...]:
     """Return all that the costs of a candidate's blocks depend on beside its machine. where: `sizes` of it, of one
     copy.
     """
-    request = found.request
+    request = prospect.request
     numbers = tuple((name, *np.ravel(value).tolist()) for name, value in where.numbers.items())
-    return (structure(request.model), found.scheme, numbers, request.framework, choices_of(found))
+    return (structure(request.model), prospect.scheme, numbers, request.framework, choices_of(prospect))
 
 
-def choices_of(found: Found) -> tuple[Choice, ...]:
+def choices_of(prospect: Prospect) -> tuple[Choice, ...]:
     """Return the recompute choices whose costs a candidate is made from."""
-    return (Choice(), WHOLE) if found.block_layers else (found.choice,)
+    return (Choice(), WHOLE) if prospect.block_layers else (prospect.choice,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ class _Point:
     """A point of a lattice, equal to every other one where blocks cost the same."""
 
     key: tuple[object, ...]
-    found: Found = field(compare=False)
+    prospect: Prospect = field(compare=False)
     where: Lattice = field(compare=False)
 
 
@@ -133,62 +133,62 @@ def _table_once(point: _Point) -> Table:
     batches of one model.
     """
     *shared, _, gpu = point.key  # whatever is recomputed
-    return _table(point.found, _blocks_once(_Point((*shared, gpu), point.found, point.where)))
+    return _table(point.prospect, _blocks_once(_Point((*shared, gpu), point.prospect, point.where)))
 
 
 @lru_cache(maxsize=512)
 def _blocks_once(point: _Point) -> tuple[BlockCost, ...]:
     """Price a point's blocks, once for all recompute policies that it is asked for under."""
-    return _blocks(point.found, point.where)
+    return _blocks(point.prospect, point.where)
 
 
-def table_of(found: Found, where: Lattice) -> Table:
+def table_of(prospect: Prospect, where: Lattice) -> Table:
     """Return the table of a candidate's blocks at its point, or at copies of it, where the machine's constants are
     arrays.
     """
-    return _table(found, _blocks(found, where))
+    return _table(prospect, _blocks(prospect, where))
 
 
-def _blocks(found: Found, where: Lattice) -> tuple[BlockCost, ...]:
-    return block_costs(_of_kind(found), where, found.machine, found.request.framework)
+def _blocks(prospect: Prospect, where: Lattice) -> tuple[BlockCost, ...]:
+    return block_costs(_of_kind(prospect), where, prospect.machine, prospect.request.framework)
 
 
-def _table(found: Found, costs: Sequence[BlockCost]) -> Table:
-    choices = choices_of(found)
-    return table(costs, choices, resolve(_of_kind(found), choices), found.machine, found.request.framework)
+def _table(prospect: Prospect, costs: Sequence[BlockCost]) -> Table:
+    choices = choices_of(prospect)
+    return table(costs, choices, resolve(_of_kind(prospect), choices), prospect.machine, prospect.request.framework)
 
 
-def _of_kind(found: Found) -> Mapping[str, DerivedBlock]:
-    request = found.request
-    return derived(request.model, request.framework.implementation, found.scheme)
+def _of_kind(prospect: Prospect) -> Mapping[str, DerivedBlock]:
+    request = prospect.request
+    return derived(request.model, request.framework.implementation, prospect.scheme)
 
 
-def detailed(found: Found, small: Table, where: Columns | None = None) -> Detail:
+def detailed(prospect: Prospect, small: Table, where: Columns | None = None) -> Detail:
     """Work out a candidate's parts from the table of its blocks: its policy, or no and full recompute, at its point or
     copies of it.
 
     where: the point, or its copies, as costs take them; None: as the candidate has it.
     """
-    request, pp = found.request, found.degrees.pp
+    request, pp = prospect.request, prospect.degrees.pp
     every = np.arange(small.boundary.size)
-    where = priced(request, found.columns(every.size), pp) if where is None else where
-    counts = found.split.counts(small.kinds)
-    shapes = tuple(_shape(found, index, small.kinds, count) for index, count in enumerate(counts))
-    pipelines = Pipelines.of([Pipeline(pp, found.split.vpp, shapes)])
+    where = priced(request, prospect.columns(every.size), pp) if where is None else where
+    counts = prospect.split.counts(small.kinds)
+    shapes = tuple(_shape(prospect, index, small.kinds, count) for index, count in enumerate(counts))
+    pipelines = Pipelines.of([Pipeline(pp, prospect.split.vpp, shapes)])
     setting = Setting(
         pipelines=pipelines,
-        zero=found.zero,
-        offload=(found.offload,),
-        machine=found.machine,
+        zero=prospect.zero,
+        offload=(prospect.offload,),
+        machine=prospect.machine,
         framework=request.framework,
-        bytes=element_bytes(request.framework, found.machine),
+        bytes=element_bytes(request.framework, prospect.machine),
         tied=request.model.tie_word_embeddings,
     )
     sums = stages(small, pipelines, every, setting.tied)
-    if not found.block_layers:
+    if not prospect.block_layers:
         return Detail(sums, where, setting, small)
     prefixes = tuple(
-        (first(found.split, stage, small.kinds, 0), first(found.split, stage, small.kinds, found.block_layers))
+        (first(prospect.split, stage, small.kinds, 0), first(prospect.split, stage, small.kinds, prospect.block_layers))
         for stage in range(pp)
     )
     plain = evaluate(sums.policy(0), where, setting)

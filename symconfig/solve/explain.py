@@ -16,7 +16,7 @@ from symconfig.graph.operator import ELEMENT_BYTES
 from symconfig.graph.recompute import Policy, apply
 from symconfig.plans.plan import Plan
 from symconfig.solve.detail import Detail, detail
-from symconfig.solve.found import Found
+from symconfig.solve.prospect import Prospect
 from symconfig.solve.restore import restore
 from symconfig.solve.space import lattice
 from symconfig.solve.strategies import Strategies, strategies
@@ -83,29 +83,29 @@ class Explanation:
 
 def explain(plan: Plan) -> Explanation:
     """Explain `plan.best` with everything behind it. Imports SymPy, which takes a second."""
-    found = restore(plan, plan.best)
-    parts = detail(found)
+    prospect = restore(plan, plan.best)
+    parts = detail(prospect)
     kinds = plan.model.layer_kinds
     kind = max(dict.fromkeys(kinds), key=kinds.count)
     block = next(block for block in parts.table.blocks if block.derived.name == kind)
-    numbers = lattice(found.request, found.columns())
-    policy = apply(block.derived, found.choice.modules, found.choice.offload)
+    numbers = lattice(prospect.request, prospect.columns())
+    policy = apply(block.derived, prospect.choice.modules, prospect.choice.offload)
     return Explanation(
         kind,
-        tuple(_formulas(found, parts)),
+        tuple(_formulas(prospect, parts)),
         tuple(_operators(block, numbers)),
         tuple(_collectives(block, numbers)),
         tuple(_tensors(block, policy)),
-        strategies(found, plan.cluster),
+        strategies(prospect, plan.cluster),
     )
 
 
-def _formulas(found: Found, parts: Detail) -> Iterator[FormulaLine]:
+def _formulas(prospect: Prospect, parts: Detail) -> Iterator[FormulaLine]:
     from symconfig.cost.formulas import formulas
 
     known = formulas()
     sums, points, setting = parts.sums, parts.points, parts.setting
-    seconds, hidden = stage_seconds(parts, times(found, parts)), sums.hidden[:, 0]
+    seconds, hidden = stage_seconds(parts, times(prospect, parts)), sums.hidden[:, 0]
     slowest = int(np.argmax(seconds))
     worst = int(np.argmax(parts.peaks))
     each = {
@@ -133,7 +133,7 @@ def _formulas(found: Found, parts: Detail) -> Iterator[FormulaLine]:
             "zero1": setting.zero >= 1,
             "zero2": setting.zero >= 2,
             "zero3": setting.zero >= 3,
-            "optimizer_on_device": 1 - found.offload.optimizer,
+            "optimizer_on_device": 1 - prospect.offload.optimizer,
         },
     }
     if setting.framework.orthogonal is not None:
@@ -141,7 +141,7 @@ def _formulas(found: Found, parts: Detail) -> Iterator[FormulaLine]:
         state = parts.cost.memory["optimizer state"][worst].flat[0]
         each["states_bytes"]["optimizer_bytes"] = state / float(elements_of_rank(sums, points, setting)[worst, 0])
         each["dealt"] = dealing(sums, points, setting, worst)
-    if found.beside_another:
+    if prospect.beside_another:
         each["alone_s"] = {
             "hidden_s": hidden[slowest],
             "num_microbatches": points.num_microbatches[0],

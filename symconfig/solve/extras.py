@@ -122,8 +122,8 @@ def _values(extra: Extra, plain: Request) -> Iterator[Any]:
         yield from others[-1:] if extra.whole else others
         return
     yield from others[-1:]
-    beside = extra.beside.get("zero", 0) > 0
-    if not others or beside or _loses(extra, others[-1], plain.limits, plain.precision):
+    sharded = extra.beside.get("zero", 0) > 0
+    if not others or sharded or _loses(extra, others[-1], plain.limits, plain.precision):
         yield usual
 
 
@@ -143,7 +143,7 @@ def _runs(extra: Extra, value: Any, plain: Request) -> bool:
 
 def _loses(extra: Extra, value: Any, limits: Limits, precision: str) -> bool:
     """Return whether something else, ZeRO stages aside, goes with the framework's own value only."""
-    columns = {name: told for name, told in extra.columns(value).items() if name not in extra.beside}
+    columns = {name: meaning for name, meaning in extra.columns(value).items() if name not in extra.beside}
     one, other = (limits.choosing({**chosen, "precision": precision}) for chosen in ({}, columns))
     fewest = extra.beside.get("zero", 0)
     return one.offloads[fewest:] != other.offloads[fewest:] or any(

@@ -36,6 +36,6 @@ def faster(
     ranked = outcome.weighed.ranked()
     if not ranked or ranked[0].step_s > below_s:
         return than.beside
-    found = candidate.detail(ranked[0], cluster, job)
-    uses = tuple(one.name for one in opened.used(job, fixed, pins, found))
-    return replace(than.beside, free=found, free_uses=uses)
+    prospect = candidate.detail(ranked[0], cluster, job)
+    uses = tuple(one.name for one in opened.used(job, fixed, pins, prospect))
+    return replace(than.beside, free=prospect, free_uses=uses)

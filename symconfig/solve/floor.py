@@ -119,7 +119,7 @@ def waiting(piece: Piece, below_s: float) -> Waiting | None:
 
 def _with_room(every: Waiting) -> Bools:
     """Tell where any ZeRO stage, offload and policy may fit, if each had of everything the least: [t]."""
-    piece, found = every.piece, np.zeros(every.pp.size, dtype=bool)
+    piece, fits = every.piece, np.zeros(every.pp.size, dtype=bool)
     for start in range(0, every.pp.size, TOGETHER):
         some = every.at(slice(start, start + TOGETHER))
         order = np.argsort(-some.pp, kind="stable")
@@ -131,8 +131,8 @@ def _with_room(every: Waiting) -> Bools:
             kinds = kinds_alone(piece.low, totals(piece), some.places, where, setting)
             held = held_at_least(piece, where, setting)
             pinned = can_pin(piece, even, where, setting)
-            found[start + order] |= runs & has_room(kinds.leanest(), piece, setting, *held, pinned=pinned)
-    return found
+            fits[start + order] |= runs & has_room(kinds.leanest(), piece, setting, *held, pinned=pinned)
+    return fits
 
 
 def _starts(some: Waiting) -> NDArray[np.intp]:
@@ -160,24 +160,24 @@ def _worked_out(some: Waiting, below_s: float) -> Iterator[Floors]:
         even = stages(table.only(0), pipelines, rows, setting.tied).shared(pipelines.pp)
         rest = apart_s(even, where, setting)
         rest = np.where(can_pin(piece, even, where, setting), rest, np.inf)
-        near = np.flatnonzero(runs[group] & (some.step_s + rest.min(axis=0)[group] < below_s))
-        if not near.size:
+        hopeful = np.flatnonzero(runs[group] & (some.step_s + rest.min(axis=0)[group] < below_s))
+        if not hopeful.size:
             continue
-        mine, back = np.unique(group[near], return_inverse=True)
+        mine, back = np.unique(group[hopeful], return_inverse=True)
         kinds = kinds_alone(table, totals(piece), rows[mine], where.at(mine), setting)
         lean = kinds.leanest()
         for interleaved in (False, True):
-            chosen = np.flatnonzero((some.vpp[near] > 1) == interleaved)
+            chosen = np.flatnonzero((some.vpp[hopeful] > 1) == interleaved)
             if not chosen.size:
                 continue
-            chosen = chosen[np.argsort(-some.pp[near[chosen]], kind="stable")]
-            laid = replace(setting, pipelines=whole_model(piece, some.pp[near[chosen]], some.vpp[near[chosen]]))
+            chosen = chosen[np.argsort(-some.pp[hopeful[chosen]], kind="stable")]
+            laid = replace(setting, pipelines=whole_model(piece, some.pp[hopeful[chosen]], some.vpp[hopeful[chosen]]))
             fewest, forced = held_at_least(piece, where.at(mine[back[chosen]]), laid)
             pinned = np.isfinite(rest[:, mine[back[chosen]]])
             room = has_room(lean.at(back[chosen]), piece, laid, fewest, forced, pinned)
             if not room.any():
                 continue
-            t, n = near[chosen[room]], back[chosen[room]]
+            t, n = hopeful[chosen[room]], back[chosen[room]]
             yield from _floors(
                 piece,
                 laid.at(room),
@@ -217,12 +217,12 @@ def _floors(
     if Choice() in policies:
         each[-1] = slowest[policies.index(Choice())]
     least = np.maximum(even_bound_s(m, pp, vpp, seconds), m * each)
-    near = np.flatnonzero(least.min(axis=0) + rest.min(axis=0) < below_s)
-    if not near.size:
+    hopeful = np.flatnonzero(least.min(axis=0) + rest.min(axis=0) < below_s)
+    if not hopeful.size:
         return
-    pipelines, kinds, points = setting.pipelines.at(near), kinds.at(near), points.at(near)
-    pp, vpp, m, rest, least, each, seconds = (array[..., near] for array in (pp, vpp, m, rest, least, each, seconds))
-    fewest, forced = (array[:, near] for array in held)
+    pipelines, kinds, points = setting.pipelines.at(hopeful), kinds.at(hopeful), points.at(hopeful)
+    pp, vpp, m, rest, least, each, seconds = (array[..., hopeful] for array in (pp, vpp, m, rest, least, each, seconds))
+    fewest, forced = (array[:, hopeful] for array in held)
     fits = may_fit(kinds, policies, fewest, forced, pp, piece.budget)
     step = np.where(fits, least[:, None] + rest, np.inf)
     hope = np.full_like(least, np.inf)
@@ -235,12 +235,12 @@ def _floors(
             yield Floors(
                 piece=piece,
                 setting=replace(setting, pipelines=Pipelines.of([one])),
-                places=places[near[mine]],
+                places=places[hopeful[mine]],
                 points=points.at(mine),
                 kinds=kinds.at(mine),
-                message_s=between.busy_s[near[mine]],
+                message_s=between.busy_s[hopeful[mine]],
                 rest_s=rest[:, mine],
-                slowest_s=slowest[:, near[mine]],
+                slowest_s=slowest[:, hopeful[mine]],
                 step_s=step[..., mine],
                 even_s=(hope[:, None] + rest)[..., mine],
             )
@@ -253,9 +253,9 @@ def _whole_model_s(kinds: Kinds, choices: Sequence[Choice], chunks: Array) -> Ar
     must have one.
     """
     rows: Array = np.tensordot(kinds.counts, kinds.seconds, axes=1)
-    again = np.full_like(rows[0], np.inf)
+    repeated = np.full_like(rows[0], np.inf)
     if Choice() in choices and WHOLE in choices:
         keep, whole = choices.index(Choice()), choices.index(WHOLE)
         each = (kinds.seconds[:, whole] - kinds.seconds[:, keep])[kinds.layers].min(axis=0)
-        again = rows[keep] + each * np.minimum(np.maximum(chunks - 2, 1), kinds.counts[kinds.layers].sum())
-    return np.concatenate((rows, again[None]))
+        repeated = rows[keep] + each * np.minimum(np.maximum(chunks - 2, 1), kinds.counts[kinds.layers].sum())
+    return np.concatenate((rows, repeated[None]))

@@ -74,16 +74,16 @@ class Formulas:
         return Formula(self.names.get(line, ""), line, self.tape.nodes[line].value, tuple(self._uses(line)))
 
     def _uses(self, line: int) -> Iterator[int]:
-        found, left = dict[int, None](), [self.tape.nodes[line].second, self.tape.nodes[line].first]
+        lines, left = dict[int, None](), [self.tape.nodes[line].second, self.tape.nodes[line].first]
         while left:
             at = left.pop()
             if at < 0 or self.tape.nodes[at].operation == NUMBER:
                 continue
             if at in self.names or self.tape.nodes[at].operation == INPUT:
-                found[at] = None
+                lines[at] = None
             else:
                 left += (self.tape.nodes[at].second, self.tape.nodes[at].first)
-        yield from found
+        yield from lines
 
     def text(self, line: int) -> str:
         """Return a formula as a person types it."""
@@ -143,13 +143,13 @@ class Formulas:
 
 def _below(tape: Tape, *lines: int) -> frozenset[int]:
     """Return some lines and all that they are made from."""
-    found, left = set[int](), list(lines)
+    below, left = set[int](), list(lines)
     while left:
         line = left.pop()
-        if line >= 0 and line not in found:
-            found.add(line)
+        if line >= 0 and line not in below:
+            below.add(line)
             left += (tape.nodes[line].first, tape.nodes[line].second)
-    return frozenset(found)
+    return frozenset(below)
 
 
 def _made(node: Node, a: Any, b: Any) -> Any:

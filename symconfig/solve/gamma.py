@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from symconfig.cost.lattice import Array
-from symconfig.solve.found import Found
+from symconfig.solve.prospect import Prospect
 
 GRID = tuple(2.0**power for power in range(30, -31, -1))
 
@@ -23,7 +23,7 @@ class Gammas:
 
     top: int
     lowest: list[float] = field(default_factory=lambda: [float("inf")] * len(GRID))
-    best: list[list[tuple[float, int, Found]]] = field(default_factory=lambda: [[] for _ in GRID])
+    best: list[list[tuple[float, int, Prospect]]] = field(default_factory=lambda: [[] for _ in GRID])
     seen: int = 0
 
     def wanted(self, memory: Array, communication: Array, fits: Array) -> list[tuple[int, int, float]]:
@@ -39,14 +39,14 @@ class Gammas:
                     result.append((index, int(point), float(costs[point])))
         return result
 
-    def add(self, index: int, cost: float, found: Found) -> None:
+    def add(self, index: int, cost: float, prospect: Prospect) -> None:
         self.seen += 1
         row = self.best[index]
-        row.append((cost, self.seen, found))
+        row.append((cost, self.seen, prospect))
         row.sort(key=lambda item: item[:2])
         del row[self.top :]
 
-    def chosen(self) -> tuple[float, list[Found]] | None:
+    def chosen(self) -> tuple[float, list[Prospect]] | None:
         """Return the gamma, and its partitions that fit, best first; None when nothing fits."""
         rows = [index for index, row in enumerate(self.best) if row]
         if not rows:
@@ -54,4 +54,4 @@ class Gammas:
         # What it costs to fit, over the lowest cost; ties go to the larger gamma, which comes first.
         loss = {index: self.best[index][0][0] / self.lowest[index] if self.lowest[index] > 0 else 1.0 for index in rows}
         index = min(rows, key=lambda row: (round(loss[row], 9), row))
-        return GRID[index], [found for _, _, found in self.best[index]]
+        return GRID[index], [prospect for _, _, prospect in self.best[index]]

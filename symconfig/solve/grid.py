@@ -49,8 +49,8 @@ class Grid:
 
     @classmethod
     def of(cls, request: Request, scheme: Scheme, refused: Refused) -> Self:
-        found = points(request, scheme, refused)
-        return cls(request, scheme, found, np.zeros(found.size))
+        points_ = points(request, scheme, refused)
+        return cls(request, scheme, points_, np.zeros(points_.size))
 
     def below(self, below_s: float, machine: Machine) -> NDArray[np.intp]:
         """Return the places of the points of which a request may make steps that take no longer."""
@@ -137,13 +137,13 @@ def _shared(requests: Sequence[Request], machine: Machine, scheme: Scheme) -> li
     """Return what the pieces of each request share; what two of them have alike is made once."""
     known: dict[tuple[object, ...], tuple[Mapping[str, DerivedBlock], Policies]] = {}
     result = []
-    for asked in requests:
-        if choices := recompute_choices(asked):
-            how = asked.framework.implementation
+    for each in requests:
+        if choices := recompute_choices(each):
+            how = each.framework.implementation
             if (how, *choices) not in known:
-                of_kind = derived(asked.model, how, scheme)
+                of_kind = derived(each.model, how, scheme)
                 known[how, *choices] = of_kind, resolve(of_kind, choices)
-            result.append(_Shared(asked, machine, scheme, *known[how, *choices], choices=choices))
+            result.append(_Shared(each, machine, scheme, *known[how, *choices], choices=choices))
     return result
 
 

@@ -12,9 +12,9 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InfeasibleError, Problem
 from symconfig.solve import candidate
 from symconfig.solve.detail import detail
-from symconfig.solve.found import Found
 from symconfig.solve.pieces import recompute_choices
 from symconfig.solve.pins import parse
+from symconfig.solve.prospect import Prospect
 from symconfig.solve.run import fits, precisions, requests
 from symconfig.solve.settle import asked
 from symconfig.solve.space import Request, blockers
@@ -46,25 +46,25 @@ def infeasible(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, wei
     return InfeasibleError(Problem(what, hint=_nearest(model, cluster, job) or "a smaller sequence or fewer pins"))
 
 
-def _stage_over(found: Found, limit_bytes: float) -> str:
+def _stage_over(prospect: Prospect, limit_bytes: float) -> str:
     """Return the stage that holds the most, and by how much too much, of the leanest layout where that is quickly
     known.
     """
-    if found.degrees.pp == 1:
+    if prospect.degrees.pp == 1:
         return ""
-    parts = detail(found)
-    peaks, said = parts.peaks, ""
+    parts = detail(prospect)
+    peaks, sentence = parts.peaks, ""
     # With several chunks a stage an integer program would be asked, for longer than a refusal may take.
-    if found.split.vpp == 1 and found.request.pins.layout is None:
-        lean = leanest(asked(found, parts))
+    if prospect.split.vpp == 1 and prospect.request.pins.layout is None:
+        lean = leanest(asked(prospect, parts))
         if lean is not None and lean.proved:
-            said = "laid out as lean as can be, "
+            sentence = "laid out as lean as can be, "
             peaks = min(peaks, lean.peak_bytes, key=max)
     stage = int(np.argmax(peaks))
-    over = device_bytes(peaks[stage], found.machine, found.request.framework) - limit_bytes
+    over = device_bytes(peaks[stage], prospect.machine, prospect.request.framework) - limit_bytes
     if over <= 0:
         return ""
-    return f"; {said}stage {stage} of {len(peaks)} exceeds what is usable by {over / GIB:.1f} GiB"
+    return f"; {sentence}stage {stage} of {len(peaks)} exceeds what is usable by {over / GIB:.1f} GiB"
 
 
 def _no_division(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, weighed: Weighed) -> Problem:

@@ -100,8 +100,8 @@ def _data() -> Any:
 @cache
 def recorded(quantity: Quantity) -> tuple[tuple[Ratios, ...], Spread]:
     """Return what comes with symconfig."""
-    found = (Ratios(**{**each, "measured": tuple(each["measured"])}) for each in _data()["ratios"])
-    return tuple(each for each in found if each.quantity == quantity), Spread(**_data()["spread"][quantity])
+    ratios = (Ratios(**{**each, "measured": tuple(each["measured"])}) for each in _data()["ratios"])
+    return tuple(each for each in ratios if each.quantity == quantity), Spread(**_data()["spread"][quantity])
 
 
 def expected(seen: Sequence[Ratios], run: float, source: float, gpu: str, kind_of_model: str) -> tuple[float, float]:

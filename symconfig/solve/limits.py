@@ -144,11 +144,11 @@ class Limits:
         return self._chosen[key]
 
     def _choosing(self, chosen: Mapping[str, Any]) -> Limits:
-        found = replace(self, chosen=chosen)
-        full = self.full_recompute and found.runs(recompute="full")
+        limits = replace(self, chosen=chosen)
+        full = self.full_recompute and limits.runs(recompute="full")
         return replace(
-            found,
-            modules=tuple(name for name in self.modules if found.runs(recompute="selective", modules=(name,))),
+            limits,
+            modules=tuple(name for name in self.modules if limits.runs(recompute="selective", modules=(name,))),
             full_recompute=full,
             block_recompute=self.block_recompute and full,
         )
@@ -157,9 +157,9 @@ class Limits:
         """Return the points at which the target cannot run a ZeRO stage."""
         result = np.zeros(points.dp.shape, dtype=bool)
         if rules := self.sharded[zero]:
-            asked = replace(points, zero=zero)
+            points_at_stage = replace(points, zero=zero)
             for constraint in rules:
-                result |= constraint.mask(self.fixed, asked, result.shape)
+                result |= constraint.mask(self.fixed, points_at_stage, result.shape)
         return result
 
     def _offloads(self, zero: int) -> tuple[Offload, ...]:
@@ -170,8 +170,8 @@ class Limits:
 
 def _chosen(constraint: Constraint) -> bool:
     """Return whether a constraint asks for choices alone that a search makes beside the lattice."""
-    asked = constraint.asks.intersection(COLUMNS)
-    return bool(asked) and asked <= _CHOSEN
+    columns = constraint.asks.intersection(COLUMNS)
+    return bool(columns) and columns <= _CHOSEN
 
 
 _OFFLOADED = frozenset(
@@ -201,8 +201,8 @@ def limits(
 
 @lru_cache(maxsize=32)
 def _limits(every: tuple[Constraint, ...], version: str, model: ModelDescriptor, fixed: Fixed) -> Limits:
-    asked = answers(every, fixed)
-    table = asked.possible(asked.verdicts({}))
+    answers_ = answers(every, fixed)
+    table = answers_.possible(answers_.verdicts({}))
     plain = Limits(table=table, fixed=fixed, layouts=Layouts(any_cut=False))
     if not plain.pipeline:
         return plain

@@ -9,12 +9,12 @@ from symconfig.cost.lattice import Array
 from symconfig.graph.parts import is_layer, place_of
 from symconfig.schedule.timeline import Timeline
 from symconfig.solve.detail import Detail, begins
-from symconfig.solve.found import Found
+from symconfig.solve.prospect import Prospect
 
 _WEIGHTS, _ACTIVATIONS, _WORKING, _LOSS = "weights", "activations", "working set", "logits and loss"
 
 
-def stage_memory(found: Found, parts: Detail, line: Timeline) -> tuple[tuple[Array, Array], ...]:
+def stage_memory(prospect: Prospect, parts: Detail, line: Timeline) -> tuple[tuple[Array, Array], ...]:
     """Return, for each stage, the seconds from 0 on at which its allocated bytes change, and the bytes from then on.
 
     Of a chunk's activations it holds as many microbatches as the simulation says. What it works with counts while it
@@ -26,9 +26,9 @@ def stage_memory(found: Found, parts: Detail, line: Timeline) -> tuple[tuple[Arr
         name: np.broadcast_to(part, parts.cost.stage_bytes.shape)[:, 0, 0, 0]
         for name, part in parts.cost.memory.items()
     }
-    working, loss = bytes_of[_WORKING], _at_loss(found, bytes_of[_LOSS])
+    working, loss = bytes_of[_WORKING], _at_loss(prospect, bytes_of[_LOSS])
     states = parts.cost.stage_bytes[:, 0, 0, 0] - working - bytes_of[_LOSS] - bytes_of[_ACTIVATIONS]
-    kept, at_rest, weights = _kept(found, parts), _spread(found, states), _spread(found, bytes_of[_WEIGHTS])
+    kept, at_rest, weights = _kept(prospect, parts), _spread(prospect, states), _spread(prospect, bytes_of[_WEIGHTS])
     result = []
     for stage, chunks in enumerate(map(list, line.placed)):
         older = line.schedule.versions(line.shape, stage) - 1
@@ -40,35 +40,35 @@ def stage_memory(found: Found, parts: Detail, line: Timeline) -> tuple[tuple[Arr
     return tuple(result)
 
 
-def _kept(found: Found, parts: Detail) -> Array:
+def _kept(prospect: Prospect, parts: Detail) -> Array:
     """Return the bytes that a microbatch in flight keeps in each chunk of the model, without what ends at the loss: [pp
     vpp].
     """
     by_kind = parts.table.passes[KEPT][..., 0]
     place = {kind: index for index, kind in enumerate(parts.table.kinds)}
     result = []
-    for chunk in found.split.chunks:
+    for chunk in prospect.split.chunks:
         layer, total = 0, 0.0
-        for kind, begun in zip(chunk, begins(chunk, found.uniform_layers), strict=True):
+        for kind, begun in zip(chunk, begins(chunk, prospect.uniform_layers), strict=True):
             if begun is not None and not place_of(kind).closes:
-                again = is_layer(kind) and layer < found.block_layers  # as the table's second policy has it
-                total += by_kind[int(again), place[kind]]
+                repeated = is_layer(kind) and layer < prospect.block_layers  # as the table's second policy has it
+                total += by_kind[int(repeated), place[kind]]
             layer += is_layer(kind)
         result.append(total)
     return np.array(result)
 
 
-def _at_loss(found: Found, of_stage: Array) -> Array:
+def _at_loss(prospect: Prospect, of_stage: Array) -> Array:
     """Return the bytes of each stage that the loss keeps, in the chunks of the model that end in one: [pp vpp]."""
-    ending = np.array([float(any(place_of(kind).closes for kind in chunk)) for chunk in found.split.chunks])
-    stage = np.arange(len(ending)) % found.split.pp
+    ending = np.array([float(any(place_of(kind).closes for kind in chunk)) for chunk in prospect.split.chunks])
+    stage = np.arange(len(ending)) % prospect.split.pp
     result: Array = of_stage[stage] * ending / np.maximum(np.bincount(stage, ending), 1.0)[stage]
     return result
 
 
-def _spread(found: Found, of_stage: Array) -> Array:
+def _spread(prospect: Prospect, of_stage: Array) -> Array:
     """Spread the bytes of each stage over its chunks of the model, by their blocks: [pp vpp]."""
-    blocks = np.array([len(chunk) for chunk in found.split.chunks], dtype=np.float64)
-    stage = np.arange(len(blocks)) % found.split.pp
+    blocks = np.array([len(chunk) for chunk in prospect.split.chunks], dtype=np.float64)
+    stage = np.arange(len(blocks)) % prospect.split.pp
     result: Array = of_stage[stage] * blocks / np.maximum(np.bincount(stage, blocks), 1.0)[stage]
     return result

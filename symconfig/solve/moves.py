@@ -19,12 +19,12 @@ def moved(floors: Floors, split: Split, r: int, n: int, most: int) -> list[Split
     slowest stage and the slowest chunk of every round.
     """
     seconds, shape = floors.kinds.seconds[:, r, n], (floors.setting.vpp, floors.setting.pp)
-    found = []
+    layouts = []
     for chunks in moves(split):
         each = (counted(floors, chunks) @ seconds).reshape(shape)
-        found.append((float(each.sum(axis=0).max() + each.max(axis=1).sum()), chunks))
-    found.sort(key=lambda one: one[0])
-    ways = (said(split.pp, chunks, floors.piece.request.limits.layouts) for _, chunks in found)
+        layouts.append((float(each.sum(axis=0).max() + each.max(axis=1).sum()), chunks))
+    layouts.sort(key=lambda one: one[0])
+    ways = (said(split.pp, chunks, floors.piece.request.limits.layouts) for _, chunks in layouts)
     return [way for way in ways if way is not None][:most]
 
 

@@ -42,7 +42,7 @@ def problems(job: Job) -> Iterator[Problem]:
         for name in names:
             if name not in (*known, *more):
                 every = [*known, *more]
-                hint = None if (near := nearest(name, every)) is None else near
+                hint = None if (meant := nearest(name, every)) is None else meant
                 need = "one of " + ", ".join(every) if known else "none: it has no options to open or close"
                 yield Problem("is no option of this framework", field=field, got=name, need=need, hint=hint)
 
@@ -65,9 +65,9 @@ def needed(job: Job, fixed: Fixed, pins: Pins, fits: Callable[[Job], bool]) -> t
         before, better = better, (*better, *mine)
         if not mine or not fits(allowing(job, *better)):
             continue
-        for beside in dict.fromkeys(((), before)):
-            if enough := tuple(name for name in mine if fits(allowing(job, *beside, name))):
-                return (*beside, *enough)
+        for others in dict.fromkeys(((), before)):
+            if enough := tuple(name for name in mine if fits(allowing(job, *others, name))):
+                return (*others, *enough)
         break
     return better
 
@@ -80,14 +80,14 @@ def allowing(job: Job, *names: str) -> Job:
 def used(job: Job, fixed: Fixed, pins: Pins, candidate: Candidate) -> tuple[Opened, ...]:
     """Return the options of a plan that are not stable and that its job does not allow by name."""
     release, point = BACKENDS[job.backend].releases.of(job), Columns.of(candidate)
-    found = []
+    in_use = []
     for option in options(job.backend):
         standing = option.standing(release)
         if standing is None or {option.name, ALL} & set(job.allow) or not option.used(fixed, point):
             continue
-        asked = _asked_for(option, job, fixed, pins)
-        found.append(Opened(option.name, option.label, str(standing.maturity), standing.why, asked))
-    return tuple(found)
+        pinned = _asked_for(option, job, fixed, pins)
+        in_use.append(Opened(option.name, option.label, str(standing.maturity), standing.why, pinned))
+    return tuple(in_use)
 
 
 def _asked_for(option: Option, job: Job, fixed: Fixed, pins: Pins) -> bool:
@@ -98,23 +98,23 @@ def _asked_for(option: Option, job: Job, fixed: Fixed, pins: Pins) -> bool:
 def _pinned(job: Job, pins: Pins) -> Columns:
     """Return what pins say of every plan: each range of numbers along an axis of its own."""
     most = max(int(job.gpus) if job.gpus != "auto" else 1, job.global_batch_size)
-    axes, said = count(), dict[str, object](pins.words) | {"seq_length": job.seq_length}
+    axes, words = count(), dict[str, object](pins.words) | {"seq_length": job.seq_length}
     for name, (low, high) in pins.ranges.items():
         values, axis = np.arange(low, min(high, max(most, low)) + 1), next(axes)
-        said[name] = values.reshape(-1, *(1 for _ in range(axis)))
+        words[name] = values.reshape(-1, *(1 for _ in range(axis)))
     for name in ("sp", "activation_offload"):
-        if name in said:
-            said[name] = pins.switch(name)
+        if name in words:
+            words[name] = pins.switch(name)
     for extra in EXTRAS:
         if (word := pins.words.get(extra.pin)) is not None:
-            del said[extra.pin]
+            del words[extra.pin]
             columns = extra.columns(extra.values[word])
-            said |= {name: value for name, value in columns.items() if name not in extra.beside}
+            words |= {name: value for name, value in columns.items() if name not in extra.beside}
     if pins.fraction is not None:
-        said["optimizer_offload"] = pins.fraction
+        words["optimizer_offload"] = pins.fraction
     if pins.layout is not None:
-        said["empty_chunks"] = said["uneven_chunks"] = True
-    said.pop("recompute", None)
-    if said.get("precision", "auto") == "auto":
-        said["precision"] = "bf16" if job.precision in (None, "auto") else job.precision
-    return Columns(**{_COLUMNS.get(name, name): value for name, value in said.items() if value is not None})
+        words["empty_chunks"] = words["uneven_chunks"] = True
+    words.pop("recompute", None)
+    if words.get("precision", "auto") == "auto":
+        words["precision"] = "bf16" if job.precision in (None, "auto") else job.precision
+    return Columns(**{_COLUMNS.get(name, name): value for name, value in words.items() if value is not None})

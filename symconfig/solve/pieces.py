@@ -165,7 +165,7 @@ def _ways(piece: Piece, refused: Refused) -> Iterator[Way]:
 
 def settings(piece: Piece, pipelines: Pipelines, where: Columns) -> list[tuple[Setting, NDArray[np.bool_]]]:
     """Return one setting for every ZeRO stage that some of the points can run, and which of them can."""
-    request, found = piece.request, []
+    request, result = piece.request, []
     for zero in request.limits.zero:
         if not request.pins.allows("zero", zero):
             continue
@@ -180,8 +180,8 @@ def settings(piece: Piece, pipelines: Pipelines, where: Columns) -> list[tuple[S
                 bytes=element_bytes(request.framework, piece.machine),
                 tied=request.model.tie_word_embeddings,
             )
-            found.append((setting, runs))
-    return found
+            result.append((setting, runs))
+    return result
 
 
 def _moved(request: Request, zero: int) -> tuple[Offload, ...]:

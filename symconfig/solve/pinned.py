@@ -20,9 +20,9 @@ _FIELD = "pins.layout"
 def problems(model: ModelDescriptor, job: Job, pins: Pins, limits: Limits) -> list[Problem]:
     """Return what is wrong with the stages that the job pins."""
     if not limits.pipeline:
-        asked = ["layout"] * (pins.layout is not None) + ["schedule"] * (pins.schedule not in (None, "none"))
+        pinned = ["layout"] * (pins.layout is not None) + ["schedule"] * (pins.schedule not in (None, "none"))
         what = "needs a pipeline, which this target has not"
-        return [Problem(what, field=f"pins.{name}", got=job.backend, hint="--backend megatron") for name in asked]
+        return [Problem(what, field=f"pins.{name}", got=job.backend, hint="--backend megatron") for name in pinned]
     return [*_counts(model, pins, limits), *_layout(model, job, pins, limits)]
 
 
@@ -47,9 +47,9 @@ def _layout(model: ModelDescriptor, job: Job, pins: Pins, limits: Limits) -> lis
     layout = pins.layout
     if layout is None:
         return []
-    found = list(pipeline_layout.problems(layout, model.num_hidden_layers, model.num_nextn_predict_layers, _FIELD))
-    if found:
-        return found
+    faults = list(pipeline_layout.problems(layout, model.num_hidden_layers, model.num_nextn_predict_layers, _FIELD))
+    if faults:
+        return faults
     chunks = len(pipeline_layout.expanded(layout))
     degrees = [
         pp
@@ -60,13 +60,13 @@ def _layout(model: ModelDescriptor, job: Job, pins: Pins, limits: Limits) -> lis
         and (job.gpus == "auto" or job.gpus % pp == 0)
     ]
     if not degrees:
-        asked = [f"{name}={job.pins[name]}" for name in ("pp", "vpp") if name in job.pins]
+        pinned = [f"{name}={job.pins[name]}" for name in ("pp", "vpp") if name in job.pins]
         return [
             Problem(
                 "has a number of chunks that no such stages have",
                 field=_FIELD,
                 got=f"{chunks} chunks",
-                need=" and ".join(("pp x vpp of them", f"a pp that divides {job.gpus} GPUs", *asked)),
+                need=" and ".join(("pp x vpp of them", f"a pp that divides {job.gpus} GPUs", *pinned)),
             )
         ]
     splits = [split for pp in degrees if (split := laid_out(sequence(model), pp, layout)) is not None]

@@ -146,14 +146,14 @@ def _narrow(ranges: dict[str, tuple[int, int]], pins: Mapping[str, str], schedul
 
 def narrowed(pins: Mapping[str, str], *more: str) -> dict[str, str] | None:
     """Join the pins with others, each NAME=VALUE; None where nothing has both."""
-    found = dict(pins)
+    joint = dict(pins)
     for pin in more:
         name, _, value = pin.partition("=")
-        both = _both(name, found[name].strip(), value) if name in found else value
+        both = _both(name, joint[name].strip(), value) if name in joint else value
         if both is None:
             return None
-        found[name] = both
-    return found
+        joint[name] = both
+    return joint
 
 
 def _both(name: str, one: str, another: str) -> str | None:

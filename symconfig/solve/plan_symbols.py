@@ -158,8 +158,8 @@ def break_even(one: Symbolic, other: Symbolic, name: str, low: float, high: floa
 
 def reached(formulas: Formulas, top: Formula, most: int) -> list[Formula]:
     """Return the named quantities that a formula leads to within so many steps, each once, nearest first."""
-    found, wave = dict[int, None](), [top.line]
+    lines, wave = dict[int, None](), [top.line]
     for _ in range(most):
-        wave = [at for line in wave for at in formulas.formula(line).uses if at in formulas.names and at not in found]
-        found |= dict.fromkeys(wave)
-    return [formulas.formula(line) for line in found]
+        wave = [at for line in wave for at in formulas.formula(line).uses if at in formulas.names and at not in lines]
+        lines |= dict.fromkeys(wave)
+    return [formulas.formula(line) for line in lines]

@@ -25,9 +25,9 @@ from symconfig.solve.candidate import predicted
 from symconfig.solve.configuration import Configuration
 from symconfig.solve.detail import detail, sizes
 from symconfig.solve.extras import switched_on
-from symconfig.solve.found import Found
 from symconfig.solve.limits import limits, offloaded
 from symconfig.solve.pins import parse
+from symconfig.solve.prospect import Prospect
 from symconfig.solve.space import Request
 from symconfig.solve.split import Split, even, laid_out, uneven
 from symconfig.solve.timeline import refined_time
@@ -51,12 +51,12 @@ def predict(model: ModelDescriptor, cluster: ClusterDescriptor, configuration: C
     """Predict seconds and bytes of one configuration. Raises InputError when the degrees do not fit the model or each
     other.
     """
-    found = as_found(model, cluster, configuration)
-    parts = detail(found)
+    prospect = as_found(model, cluster, configuration)
+    parts = detail(prospect)
     layer = next(index for index, kind in enumerate(parts.table.kinds) if is_layer(kind))
     forward, backward, forward_comm, backward_comm = np.asarray(parts.table.passes[SECONDS, 0, layer, 0], dtype=float)
     return Prediction(
-        predicted(found, parts, cluster),
+        predicted(prospect, parts, cluster),
         parts.allocated,
         {name: tuple(float(value) for value in part[:, 0, 0, 0]) for name, part in parts.cost.memory.items()},
         float(forward + forward_comm),
@@ -87,15 +87,15 @@ class Timer:
         """Return seconds of the step under n sets of the kernels' constants, each an array [n]: [n]."""
         if self._sizes is None or self._sizes.points != n:
             self._sizes = sizes(self._found, n)
-        asked = self._found.request
-        gpu = machine(self._cluster, asked.precision, constants, asked.gpus)
-        found = replace(self._found, machine=gpu)
+        request_ = self._found.request
+        gpu = machine(self._cluster, request_.precision, constants, request_.gpus)
+        prospect = replace(self._found, machine=gpu)
         if self._stage is not None:
-            return np.broadcast_to(alone(found, self._stage, self._sizes).step_s, n)
-        return np.broadcast_to(detail(found, self._sizes).cost.step_s[0, 0] * self._simulated, n)
+            return np.broadcast_to(alone(prospect, self._stage, self._sizes).step_s, n)
+        return np.broadcast_to(detail(prospect, self._sizes).cost.step_s[0, 0] * self._simulated, n)
 
 
-def as_found(model: ModelDescriptor, cluster: ClusterDescriptor, c: Configuration) -> Found:
+def as_found(model: ModelDescriptor, cluster: ClusterDescriptor, c: Configuration) -> Prospect:
     """Return the configuration as the search would have found it."""
     job = Job(
         model=model.name,
@@ -120,7 +120,7 @@ def as_found(model: ModelDescriptor, cluster: ClusterDescriptor, c: Configuratio
         seq_length=c.seq_length,
         precision=c.precision,
     )
-    return Found(
+    return Prospect(
         request=switched_on(request),
         machine=machine(cluster, c.precision, gpus=c.degrees.world_size),
         scheme=Scheme(c.sequence_parallel, c.cp_comm, c.framework.keeps_gathered, shares_heads(model, c.degrees.tp)),

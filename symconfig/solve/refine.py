@@ -21,10 +21,10 @@ from symconfig.graph.model import sequence
 from symconfig.solve.assign import Layout, Open, by_block, opened, problem, slowest_s
 from symconfig.solve.detail import Detail, detail, detailed
 from symconfig.solve.floor import Floors, Waiting, waiting
-from symconfig.solve.found import Found
 from symconfig.solve.kinds import ROUNDING
 from symconfig.solve.moves import moved
 from symconfig.solve.pieces import Piece
+from symconfig.solve.prospect import Prospect
 from symconfig.solve.split import Split, every_split, said, splits
 from symconfig.solve.stages.problem import StageProblem, Unsatisfied
 from symconfig.solve.stages.solve import solve
@@ -105,8 +105,8 @@ Node = Waiting | Floors | Open | _Laid  # what is left, from the widest to one l
 
 def refine(weighed: Weighed, effort: Effort = THOROUGH) -> Proof:
     """Put the refined cost in the place of what is known of the best candidates, and close the search over it."""
-    for found in weighed.forget():
-        weighed.add(_simulated(found, detail(found)))
+    for prospect in weighed.forget():
+        weighed.add(_simulated(prospect, detail(prospect)))
     proof = _Refinement(weighed, effort).run()
     for front in weighed.ranked()[1 : 1 + effort.families]:
         if front.step_s < NEAR * weighed.best_s:
@@ -114,7 +114,7 @@ def refine(weighed: Weighed, effort: Effort = THOROUGH) -> Proof:
     return proof
 
 
-def _refine_family(weighed: Weighed, front: Found) -> None:
+def _refine_family(weighed: Weighed, front: Prospect) -> None:
     """Refine a family's best candidate at its point, with all that it may have there but other degrees."""
     request, p = front.request, front.degrees
     pins = replace(request.pins, ranges={**request.pins.ranges, "pp": (p.pp, p.pp), "zero": (front.zero, front.zero)})
@@ -127,8 +127,8 @@ def _refine_family(weighed: Weighed, front: Found) -> None:
             own = Weighed(1, 1, pieces=[piece.only(replace(request, pins=pins), places)])
             own.add(front)
             _Refinement(own, OF_FAMILY).run()
-            for found in own.best:
-                weighed.add(replace(found, request=request))
+            for prospect in own.best:
+                weighed.add(replace(prospect, request=request))
 
 
 class _Refinement:
@@ -205,8 +205,8 @@ class _Refinement:
         for candidate in sorted(mine, key=lambda one: one.hope_s)[:MORE_ASKED]:
             if not self.served[id(floors)][candidate.place] and self._nearly_fits(candidate):
                 self._ask(pipeline, problem(candidate))
-        near = moved(floors, winner.layout.split, winner.candidate.r, n, MORE_MOVED)
-        for split in near:
+        neighbours = moved(floors, winner.layout.split, winner.candidate.r, n, MORE_MOVED)
+        for split in neighbours:
             if split not in self.known[pipeline]:
                 self.known[pipeline].append(split)
                 self._try(floors, split)
@@ -220,9 +220,9 @@ class _Refinement:
     def _expand(self, node: Node) -> None:
         below = self.below_s
         if isinstance(node, Waiting):
-            found, rest = node.floors(below)
+            prospect, rest = node.floors(below)
             self._wait(rest)
-            for floors in found:
+            for floors in prospect:
                 self.queue.put(floors.hope_s, floors.least_s, floors)
         elif isinstance(node, Floors):
             self._reach(node)
@@ -273,10 +273,10 @@ class _Refinement:
 
     def _may_ask(self, candidate: Open, limit_bytes: float) -> bool:
         """Tell whether to ask: once without a limit of memory, and then as often as is worth it."""
-        found, failed = self.asked[candidate.pipeline], self.failed[candidate.pipeline]
+        answers, failed = self.asked[candidate.pipeline], self.failed[candidate.pipeline]
         if limit_bytes == np.inf:
-            return not found
-        return found < MOST_ASKED and failed < MOST_FAILED and self._nearly_fits(candidate)
+            return not answers
+        return answers < MOST_ASKED and failed < MOST_FAILED and self._nearly_fits(candidate)
 
     def _nearly_fits(self, candidate: Open) -> bool:
         """Tell whether some layout nearly fits: the stage solver may then have one that does."""
@@ -285,16 +285,16 @@ class _Refinement:
         limit_bytes = NEARLY * candidate.floors.piece.budget
         return any(layout.peak_bytes[candidate.o, 0] <= limit_bytes for layout in known)
 
-    def _ask(self, pipeline: Pipeline, asked: StageProblem) -> None:
+    def _ask(self, pipeline: Pipeline, question_: StageProblem) -> None:
         """Ask the stage solver, and try its answer wherever its pipeline was reached."""
-        answer = solve(asked, solver="quick")
+        answer = solve(question_, solver="quick")
         if isinstance(answer, Unsatisfied):
             self.failed[pipeline] += 1
             return
         self.asked[pipeline] += 1
         known = self.known[pipeline]
         for assignment in (answer.best, *answer.alternatives):
-            split = said(pipeline[0], assignment.chunks, asked.layouts)
+            split = said(pipeline[0], assignment.chunks, question_.layouts)
             if split is not None and split not in known:
                 known.append(split)
                 for floors in self.reached[pipeline]:
@@ -322,10 +322,10 @@ class _Refinement:
 
     def _put(self, layout: Layout, fits: NDArray[np.bool_]) -> None:
         """Queue the candidates that a layout fits and that may be fast enough; fits: [o, q]."""
-        near = np.flatnonzero((fits & (layout.path_s < self.below_s)).any(axis=0))
-        if not near.size:
+        places = np.flatnonzero((fits & (layout.path_s < self.below_s)).any(axis=0))
+        if not places.size:
             return
-        floors, layout, fits = layout.floors, layout.at(near), fits[:, near]
+        floors, layout, fits = layout.floors, layout.at(places), fits[:, places]
         for o, q in np.argwhere(fits & (layout.step_s < self.below_s)):
             r = len(floors.choices) if layout.first else int(layout.r[q])
             n = int(layout.n[q])
@@ -340,12 +340,12 @@ class _Refinement:
         others = self.simulated.setdefault(node.place, [])
         if any(node.never_faster(other) for other in others):
             return
-        found = candidate.found(layout.split, layout.first)
-        parts = detailed(found, candidate.table)
-        if max(parts.peaks) <= candidate.floors.piece.budget and _fits_host(found, parts):
+        prospect = candidate.prospect(layout.split, layout.first)
+        parts = detailed(prospect, candidate.table)
+        if max(parts.peaks) <= candidate.floors.piece.budget and _fits_host(prospect, parts):
             self.runs += 1
             others.append(node)
-            refined, best_s = _simulated(found, parts), self.weighed.best_s
+            refined, best_s = _simulated(prospect, parts), self.weighed.best_s
             degrees = candidate.degrees
             if degrees not in self.fronts or refined.score < self.fronts[degrees][0]:
                 self.fronts[degrees] = refined.score, node
@@ -379,13 +379,13 @@ class _Queue:
         return min((least_s for _, _, least_s, _ in self._heap), default=np.inf)
 
 
-def _fits_host(found: Found, parts: Detail) -> bool:
-    room = found.machine.host_memory_bytes_per_gpu * HOST_SHARE
+def _fits_host(prospect: Prospect, parts: Detail) -> bool:
+    room = prospect.machine.host_memory_bytes_per_gpu * HOST_SHARE
     return bool(host_bytes(parts.sums, parts.points, parts.setting).max() <= room)
 
 
-def _simulated(found: Found, parts: Detail) -> Found:
+def _simulated(prospect: Prospect, parts: Detail) -> Prospect:
     """Return the candidate with its simulated step, and what its fullest stage takes of the device."""
-    step = refined_s(found, parts)
-    device = device_bytes(max(parts.peaks), found.machine, found.request.framework)
-    return replace(found, step_s=step, device_bytes=device, score=step)
+    step = refined_s(prospect, parts)
+    device = device_bytes(max(parts.peaks), prospect.machine, prospect.request.framework)
+    return replace(prospect, step_s=step, device_bytes=device, score=step)

@@ -14,10 +14,10 @@ from symconfig.graph.model import shares_heads
 from symconfig.graph.scheme import Scheme
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.solve.extras import switched_on
-from symconfig.solve.found import Found
 from symconfig.solve.limits import offloaded
 from symconfig.solve.pieces import WHOLE
 from symconfig.solve.pins import parse
+from symconfig.solve.prospect import Prospect
 from symconfig.solve.run import request
 from symconfig.solve.split import Split
 
@@ -35,14 +35,14 @@ def retraced(file: str) -> Iterator[None]:
         raise InputError(Problem(what, file=file, hint="plan again with this version of symconfig")) from None
 
 
-def restore(plan: Plan, candidate: Candidate) -> Found:
+def restore(plan: Plan, candidate: Candidate) -> Prospect:
     """Return the candidate's point; `detail` of it gives the candidate's prediction again."""
     p, o = candidate.parallel, candidate.options
     job = plan.job.model_copy(update={"backend": candidate.target.backend})  # `render --target` may have chosen another
-    asked = request(plan.model, plan.cluster, job, o.precision, parse(job.pins))
-    asked = switched_on(asked, Extras.planned(candidate), plan.cluster.gpu.architecture)
-    cp_comm = o.cp_comm or asked.limits.cp_comms[0]
-    scheme = Scheme(o.sequence_parallel, cp_comm, asked.framework.keeps_gathered, shares_heads(plan.model, p.tp))
+    request_ = request(plan.model, plan.cluster, job, o.precision, parse(job.pins))
+    request_ = switched_on(request_, Extras.planned(candidate), plan.cluster.gpu.architecture)
+    cp_comm = o.cp_comm or request_.limits.cp_comms[0]
+    scheme = Scheme(o.sequence_parallel, cp_comm, request_.framework.keeps_gathered, shares_heads(plan.model, p.tp))
     split = Split(
         pp=p.pp,
         vpp=p.vpp,
@@ -59,8 +59,8 @@ def restore(plan: Plan, candidate: Candidate) -> Found:
         layers, together = (given or 0, 1) if o.recompute.method == "block" else (0, given or 1)
     else:
         choice = Choice(frozenset(o.recompute.modules), offloaded(plan.model) if o.activation_offload else frozenset())
-    return Found(
-        request=asked,
+    return Prospect(
+        request=request_,
         machine=machine(plan.cluster, o.precision, gpus=p.world_size),
         scheme=scheme,
         split=split,

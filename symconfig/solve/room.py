@@ -47,12 +47,12 @@ def states_fit(piece: Piece, pp: NDArray[np.intp], places: NDArray[np.intp]) -> 
     where = priced(piece.request, piece.candidates, stages_of, points)
     pipelines = whole_model(piece, stages_of, np.ones_like(stages_of))
     even = stages(piece.low, pipelines, points, piece.request.model.tie_word_embeddings).shared(pipelines.pp)
-    found = np.zeros(points.size, dtype=bool)
+    may = np.zeros(points.size, dtype=bool)
     for setting, runs in settings(piece, pipelines, where):
         held: Array = sum(states(even, where, setting).values(), np.zeros(1))[0]
         fits = (held * (1 - ROUNDING) <= piece.budget) & can_pin(piece, even, where, setting)
-        found |= runs & fits.any(axis=0)
-    return np.asarray(found[which])
+        may |= runs & fits.any(axis=0)
+    return np.asarray(may[which])
 
 
 def held_at_least(piece: Piece, where: Columns, setting: Setting) -> tuple[Array, Array]:
@@ -97,8 +97,8 @@ def may_fit(
     smallest = kept[layers].min(axis=0)
     working = (kinds.transient + (kinds.buffers + kinds.workspaces)[:, None])[layers].min(axis=0)[:, None, :]
     ends = [
-        sum((kinds.counts[k] * (state[k] + kinds.once[k][:, None, :]) for k in found), np.zeros(()))
-        for found in _ends(kinds.names)
+        sum((kinds.counts[k] * (state[k] + kinds.once[k][:, None, :]) for k in kinds_at_end), np.zeros(()))
+        for kinds_at_end in _ends(kinds.names)
     ]
     room: Array = np.zeros(np.broadcast_shapes(state.shape[1:], kept.shape[1:]))
     for stage in range(len(fewest)):
@@ -136,11 +136,11 @@ def _fewest_held(where: Columns, setting: Setting) -> tuple[Array, Array]:
     """Count them where no chunk may be empty."""
     pipelines = setting.pipelines
     different, back = pairs(pipelines.which, where.num_microbatches)
-    found = np.zeros((2, int(pipelines.pp.max()), different.shape[1]))
+    least = np.zeros((2, int(pipelines.pp.max()), different.shape[1]))
     for column, (place, count) in enumerate(different.T.tolist()):
         one = pipelines.each[place]
-        found[:, : one.pp, column] = _fewest_of(one.pp, one.vpp, int(setting.group_of(one)), count)
-    fewest, more = found[..., back]
+        least[:, : one.pp, column] = _fewest_of(one.pp, one.vpp, int(setting.group_of(one)), count)
+    fewest, more = least[..., back]
     return fewest, more
 
 

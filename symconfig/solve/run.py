@@ -167,7 +167,7 @@ def request(
 ) -> Request:
     """Return what the lattice is made from, for a job whose defaults are resolved."""
     version = BACKENDS[job.backend].releases.of(job)
-    asked = Request(
+    made = Request(
         model=model,
         job=job,
         framework=framework or usual_of(cluster, job, precision),
@@ -180,7 +180,7 @@ def request(
         precision=precision,
         surprise=surprise(model, cluster, job.limits.memory_risk),
     )
-    return extras.switched_on(asked)
+    return extras.switched_on(made)
 
 
 def space(
@@ -191,10 +191,10 @@ def space(
     """
     version, fixed = BACKENDS[job.backend].releases.of(job), facts_of(model, cluster, job)
     has = NOTHING_KNOWN if framework is None else Columns(**Extras.of(framework).columns, precision=job.precision)
-    found = limits(job.backend, version, model, fixed, shut(job, fixed, pins, has))
+    limits_ = limits(job.backend, version, model, fixed, shut(job, fixed, pins, has))
     if pins.equal:
-        return replace(found, layouts=Layouts(any_cut=False))
-    return found if pins.layout is None else pinnable(found, version)
+        return replace(limits_, layouts=Layouts(any_cut=False))
+    return limits_ if pins.layout is None else pinnable(limits_, version)
 
 
 def facts_of(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Fixed:

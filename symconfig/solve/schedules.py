@@ -13,8 +13,8 @@ from symconfig.schedule.schedules import SCHEDULES
 from symconfig.schedule.timeline import Timeline
 from symconfig.schedule.times import Array
 from symconfig.solve.detail import Detail, detail
-from symconfig.solve.found import Found
 from symconfig.solve.memory import stage_memory
+from symconfig.solve.prospect import Prospect
 from symconfig.solve.split import splits
 from symconfig.solve.stages.problem import Layouts
 from symconfig.solve.timeline import own_schedule, refined_time, shape, timeline
@@ -53,33 +53,33 @@ class Compared:
     refused: tuple[Refused, ...] = ()
 
 
-def compare(found: Found, parts: Detail, slow: Array | float = 1.0) -> Compared:
+def compare(prospect: Prospect, parts: Detail, slow: Array | float = 1.0) -> Compared:
     """Return the candidate under each schedule, on stages that are slower than planned by as much as `slow` of
     `Times`.
     """
-    if found.split.pp == 1:
+    if prospect.split.pp == 1:
         return Compared()
-    own = timeline(found, parts)
-    rest_s = sum(refined_time(found, parts).values()) - own.step_s
+    own = timeline(prospect, parts)
+    rest_s = sum(refined_time(prospect, parts).values()) - own.step_s
     # What pairs passes to hide the experts' all-to-alls has times of its own: those of a candidate that is planned so.
-    known = (each for each in SCHEDULES.values() if each is not PAIRED_INTERLEAVED or each is own_schedule(found))
-    other = (found, parts)
-    if found.beside_another:
-        plain = replace(found, request=replace(found.request, framework=alone(found.request.framework)))
+    known = (each for each in SCHEDULES.values() if each is not PAIRED_INTERLEAVED or each is own_schedule(prospect))
+    other = (prospect, parts)
+    if prospect.beside_another:
+        plain = replace(prospect, request=replace(prospect.request, framework=alone(prospect.request.framework)))
         other = (plain, detail(plain))
     able, refused = [], []
     for schedule in known:
         try:
-            cut, again = suited(*((found, parts) if schedule is own_schedule(found) else other), schedule)
+            cut, remade = suited(*((prospect, parts) if schedule is own_schedule(prospect) else other), schedule)
         except InputError as error:
             refused.append(Refused(schedule, "; ".join(problem.what for problem in error.problems)))
         else:
-            line = timeline(cut, again, schedule, slow)
-            able.append(_scheduled(cut, again, line, schedule is own_schedule(found), rest_s))
+            line = timeline(cut, remade, schedule, slow)
+            able.append(_scheduled(cut, remade, line, schedule is own_schedule(prospect), rest_s))
     return Compared(tuple(sorted(able, key=lambda row: (row.step_s, row.schedule.name))), tuple(refused))
 
 
-def _scheduled(cut: Found, parts: Detail, line: Timeline, own: bool, rest_s: float) -> Scheduled:
+def _scheduled(cut: Prospect, parts: Detail, line: Timeline, own: bool, rest_s: float) -> Scheduled:
     """Return a schedule's result. rest_s: of the step, outside of the pipeline."""
     schedule = line.schedule
     peak = max(float(held.max()) for _, held in stage_memory(cut, parts, line))
@@ -100,30 +100,30 @@ def idle(line: Timeline) -> float:
     return max(0.0, 1.0 - float(line.busy_s.mean()) / line.step_s)
 
 
-def suited(found: Found, parts: Detail, schedule: Schedule) -> tuple[Found, Detail]:
+def suited(prospect: Prospect, parts: Detail, schedule: Schedule) -> tuple[Prospect, Detail]:
     """Return the candidate in a shape that the schedule runs: its own, or its stages cut into other chunks.
 
     Raises InputError with what the schedule lacks in each shape that there is.
     """
-    if found.split.pp == 1:
+    if prospect.split.pp == 1:
         raise InputError("a single stage has no schedule to choose")
     (m, group), problems = shape(parts), []
-    for vpp in dict.fromkeys((found.split.vpp, *_CHUNKS)):
-        problem = schedule.problem(found.split.pp, vpp, m, group)
-        cuts = [] if problem else [found] if vpp == found.split.vpp else _cuts(found, parts, vpp)
+    for vpp in dict.fromkeys((prospect.split.vpp, *_CHUNKS)):
+        problem = schedule.problem(prospect.split.pp, vpp, m, group)
+        cuts = [] if problem else [prospect] if vpp == prospect.split.vpp else _cuts(prospect, parts, vpp)
         if cuts:
-            able = ((cut, parts if cut is found else detail(cut)) for cut in cuts)
+            able = ((cut, parts if cut is prospect else detail(cut)) for cut in cuts)
             return min(able, key=lambda each: timeline(each[0], each[1], schedule).step_s)
         chunks = f"with {vpp} chunk{'s' if vpp > 1 else ''} on each stage"
         problems.append(Problem(f"{chunks}, {problem or 'the model has too few layers'}"))
     raise InputError(problems)
 
 
-def _cuts(found: Found, parts: Detail, vpp: int) -> list[Found]:
+def _cuts(prospect: Prospect, parts: Detail, vpp: int) -> list[Prospect]:
     """Yield the candidate's layers on other chunks, any cut that there is: no framework need be able to say it."""
     seconds = dict(zip(parts.table.kinds, parts.table.seconds[0, :, 0].tolist(), strict=True))
-    every = splits(sequence(found.request.model), found.split.pp, vpp, seconds, _ANY_CUT)
+    every = splits(sequence(prospect.request.model), prospect.split.pp, vpp, seconds, _ANY_CUT)
     # As many layers of a stage are recomputed as before, at least.
-    again = -(-found.block_layers * found.split.vpp // vpp)
-    degrees = replace(found.degrees, vpp=vpp)
-    return [replace(found, degrees=degrees, split=split, block_layers=again) for split in every]
+    repeated = -(-prospect.block_layers * prospect.split.vpp // vpp)
+    degrees = replace(prospect.degrees, vpp=vpp)
+    return [replace(prospect, degrees=degrees, split=split, block_layers=repeated) for split in every]

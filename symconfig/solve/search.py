@@ -20,9 +20,9 @@ from symconfig.solve import candidate, opened, pinned
 from symconfig.solve.budget import MEMORY_RISK, NO_LIMIT, fitting
 from symconfig.solve.candidate import tidy
 from symconfig.solve.choice.choose import WITHIN, choose
-from symconfig.solve.found import Found
 from symconfig.solve.infeasible import infeasible
 from symconfig.solve.pins import parse
+from symconfig.solve.prospect import Prospect
 from symconfig.solve.refine import THOROUGH, Effort, Proof
 from symconfig.solve.run import Outcome, Progress, facts_of, fits, run, space, too_large, weigh_all
 from symconfig.solve.settle import stage_gap
@@ -68,16 +68,16 @@ def search(
         )
 
     weighed = None
-    for asked in _eased(model, cluster, job):
+    for eased in _eased(model, cluster, job):
         weighed = None
-        if too_large(model, cluster, asked, framework):
+        if too_large(model, cluster, eased, framework):
             continue
-        outcome = outcome_of(asked)
+        outcome = outcome_of(eased)
         if outcome.weighed.families:
             return _plan(model, cluster, job, outcome, top)
         weighed = outcome.weighed
     raise infeasible(
-        model, cluster, asked, weighed or weigh_all(model, cluster, asked, 1, progress, framework=framework)
+        model, cluster, eased, weighed or weigh_all(model, cluster, eased, 1, progress, framework=framework)
     )
 
 
@@ -146,19 +146,19 @@ def _plan(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, outcome:
     weighed = outcome.weighed
     ranked = weighed.ranked()
     choice = None if weighed.gammas is not None else choose(ranked, cluster, top)
-    picks: list[tuple[Found, Judged | None]] = [(found, None) for found in ranked[:top]]
+    picks: list[tuple[Prospect, Judged | None]] = [(prospect, None) for prospect in ranked[:top]]
     if choice is not None:
         picks = list(choice.picks)
     best = picks[0][0]
 
-    def shown(found: Found, judged: Judged | None) -> Candidate:
-        return replace(candidate.detail(found, cluster, job, best=found is best), judged=judged)
+    def shown(prospect: Prospect, judged: Judged | None) -> Candidate:
+        return replace(candidate.detail(prospect, cluster, job, best=prospect is best), judged=judged)
 
-    chosen = [shown(found, judged) for found, judged in picks]
-    beside = OtherPlans()
+    chosen = [shown(prospect, judged) for prospect, judged in picks]
+    others = OtherPlans()
     if choice is not None:
         simplest, judged = choice.simplest
-        beside = OtherPlans(
+        others = OtherPlans(
             simplest=None if simplest is best else shown(simplest, judged),
             within=WITHIN,
             fastest=None if choice.fastest is best else shown(choice.fastest, None),
@@ -191,14 +191,17 @@ def _plan(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, outcome:
         search=search,
         binding=candidate.binding(chosen[0], best, weighed, job),
         symconfig_version=VERSION,
-        beside=beside,
+        beside=others,
     )
 
 
-def _at_risk(found: Found, shown: Candidate, cluster: ClusterDescriptor, job: Job) -> Iterator[Opened]:
+def _at_risk(prospect: Prospect, shown: Candidate, cluster: ClusterDescriptor, job: Job) -> Iterator[Opened]:
     """Yield what is said of a plan that may not fit, since nothing fits as surely as its job asks."""
-    limit, fits = job.limits.memory_risk, fitting(found.request, found.machine, shown.predicted.peak_bytes, cluster)
-    if found.request.job.limits.memory_risk > limit and fits < 1 - limit:
+    limit, fits = (
+        job.limits.memory_risk,
+        fitting(prospect.request, prospect.machine, shown.predicted.peak_bytes, cluster),
+    )
+    if prospect.request.job.limits.memory_risk > limit and fits < 1 - limit:
         why = f"no plan has at most {100 * limit:g} %, and this one {100 * (1 - fits):.0f} %"
         yield Opened(MEMORY_RISK, "a risk of running out of memory", "at risk", why)
 

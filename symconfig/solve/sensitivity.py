@@ -9,7 +9,7 @@ import numpy as np
 from symconfig.cost.machine import stated
 from symconfig.descriptor.cluster import ClusterDescriptor, Host, Kernels, Level
 from symconfig.solve.choice.draws import priced_s
-from symconfig.solve.found import Found
+from symconfig.solve.prospect import Prospect
 
 _SHOWN = 5e-4  # of the step: what moves it by less is left out
 
@@ -27,15 +27,15 @@ class Sensitivity:
     high: float
 
 
-def sensitivities(found: Found, cluster: ClusterDescriptor) -> tuple[Sensitivity, ...]:
-    """Return what moves the step, the most first. found: simulated."""
+def sensitivities(prospect: Prospect, cluster: ClusterDescriptor) -> tuple[Sensitivity, ...]:
+    """Return what moves the step, the most first. prospect: simulated."""
     known = {name: quantity for name, quantity in stated(cluster).items() if quantity.uncertainty > 0}
     count = 2 * len(known) + 1
     constants = {name: np.full(count, quantity.value) for name, quantity in known.items()}
     for place, (name, quantity) in enumerate(known.items()):
         constants[name][2 * place : 2 * place + 2] *= np.exp(np.array([-1, 1]) * quantity.uncertainty)
-    busiest = np.full(count, found.request.job.limits.expert_imbalance)
-    steps = priced_s(found, cluster, constants, busiest)
+    busiest = np.full(count, prospect.request.job.limits.expert_imbalance)
+    steps = priced_s(prospect, cluster, constants, busiest)
     changes = steps[:-1] / steps[-1] - 1
     made = [
         Sensitivity(

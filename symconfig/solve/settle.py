@@ -9,8 +9,8 @@ from symconfig.cost.pipeline import messages
 from symconfig.graph.model import sequence
 from symconfig.solve.budget import peak_budget
 from symconfig.solve.detail import Detail, detail
-from symconfig.solve.found import Found
 from symconfig.solve.kinds import Kinds, kinds_alone
+from symconfig.solve.prospect import Prospect
 from symconfig.solve.question import question
 from symconfig.solve.stages.judge import CLOSE
 from symconfig.solve.stages.problem import StageProblem, Unsatisfied
@@ -18,35 +18,35 @@ from symconfig.solve.stages.solve import solve
 from symconfig.solve.timeline import stage_seconds, times
 
 
-def stage_gap(found: Found) -> float | None:
+def stage_gap(prospect: Prospect) -> float | None:
     """Return by what share the slowest stage of another layout could be faster than this one's; 0: proved that none is.
 
     A layout has the same pp x vpp and policy, but its own number of recomputed first layers, and fits in memory.
     None: no pipeline, or its layout is pinned.
     """
-    if found.degrees.pp == 1 or found.request.pins.layout is not None:
+    if prospect.degrees.pp == 1 or prospect.request.pins.layout is not None:
         return None
-    parts = detail(found)
-    ours = float(stage_seconds(parts, times(found, parts)).max())
-    kinds = _kinds(found, parts)
+    parts = detail(prospect)
+    ours = float(stage_seconds(parts, times(prospect, parts)).max())
+    kinds = _kinds(prospect, parts)
     # A block with its own buffers only: what a stage needs is no less, so that the bound holds.
-    answer = solve(_asked(found, parts, kinds, kinds.transient[..., 0] + _buffers(kinds)[:, None]), solver="quick")
+    answer = solve(_asked(prospect, parts, kinds, kinds.transient[..., 0] + _buffers(kinds)[:, None]), solver="quick")
     if isinstance(answer, Unsatisfied):
         return None
-    alike = 2 * found.split.vpp * (_message_s(parts) + parts.setting.framework.handover_s)  # of every stage
+    alike = 2 * prospect.split.vpp * (_message_s(parts) + parts.setting.framework.handover_s)  # of every stage
     gap = 1.0 - (answer.bound_s + alike) / ours
     return gap if gap > CLOSE else 0.0
 
 
-def asked(found: Found, parts: Detail) -> StageProblem:
+def asked(prospect: Prospect, parts: Detail) -> StageProblem:
     """Return the question whose answers fit: as if every block had the largest buffers of the model's."""
-    kinds = _kinds(found, parts)
+    kinds = _kinds(prospect, parts)
     shared = float(kinds.buffers.max() + kinds.workspaces.max())
-    return _asked(found, parts, kinds, kinds.transient[..., 0] + shared)
+    return _asked(prospect, parts, kinds, kinds.transient[..., 0] + shared)
 
 
-def _asked(found: Found, parts: Detail, kinds: Kinds, working: Array) -> StageProblem:
-    request = found.request
+def _asked(prospect: Prospect, parts: Detail, kinds: Kinds, working: Array) -> StageProblem:
+    request = prospect.request
     return question(
         kinds,
         range(working.shape[1]),
@@ -56,12 +56,12 @@ def _asked(found: Found, parts: Detail, kinds: Kinds, working: Array) -> StagePr
         num_microbatches=int(parts.points.num_microbatches[0]),
         setting=parts.setting,
         request=request,
-        limit_bytes=peak_budget(request, found.machine),
+        limit_bytes=peak_budget(request, prospect.machine),
     )
 
 
-def _kinds(found: Found, parts: Detail) -> Kinds:
-    every = sequence(found.request.model)
+def _kinds(prospect: Prospect, parts: Detail) -> Kinds:
+    every = sequence(prospect.request.model)
     totals = np.array([every.count(kind) for kind in parts.table.kinds], dtype=np.float64)
     return kinds_alone(parts.table, totals, np.arange(1), parts.points, parts.setting)
 

@@ -44,8 +44,8 @@ def _counted(each: Array, layers: float, first: Array, last: Array, pp: Array) -
         for more in (0.0, 1.0, 2.0):
             slowest = np.maximum(base + np.maximum(start + more, 0.0) * each, ends)
             room = sum(
-                count * np.floor((slowest - beside) / each + ROUNDING)
-                for count, beside in ((pp - 2, 0.0), (1, first), (1, last))
+                count * np.floor((slowest - ends_s) / each + ROUNDING)
+                for count, ends_s in ((pp - 2, 0.0), (1, first), (1, last))
             )
             best = np.where(room >= layers, np.minimum(best, slowest), best)
     # Should no candidate have room, nothing is known beyond the even share.

@@ -172,8 +172,8 @@ def splits(
     """
     if pinned is not None:
         split = laid_out(sequence, pp, pinned)
-        found = said(pp, split.chunks, layouts) if split is not None and split.vpp == vpp else None
-        return () if found is None else (found,)
+        sayable = said(pp, split.chunks, layouts) if split is not None and split.vpp == vpp else None
+        return () if sayable is None else (sayable,)
     return _splits(sequence, pp, vpp, tuple(sorted(weights.items())), layouts)
 
 
@@ -197,9 +197,9 @@ def _splits(
     sizes = _lightest(sequence, pp, vpp, weights, layouts)
     if sizes is not None:
         chunks = cut(sequence, sizes)
-        found = said(pp, chunks, layouts) if all(chunks != split.chunks for split in result) else None
-        if found is not None:
-            result.append(found)
+        sayable = said(pp, chunks, layouts) if all(chunks != split.chunks for split in result) else None
+        if sayable is not None:
+            result.append(sayable)
     return tuple(result)
 
 

@@ -14,7 +14,7 @@ from symconfig.graph.derived import Collective, Phase
 from symconfig.graph.layout import AXES, Kind, Layout
 from symconfig.graph.model import blocks, sequence
 from symconfig.graph.operator import Block, Operator, Weight
-from symconfig.solve.found import Found
+from symconfig.solve.prospect import Prospect
 
 STEP = "step"  # phase of what happens once a step, or at the accumulation boundary
 EVERY = "microbatch"  # of what ZeRO 3 does around each use
@@ -77,11 +77,11 @@ class Strategies:
     blocks: tuple[BlockStrategies, ...]
 
 
-def strategies(found: Found, cluster: ClusterDescriptor) -> Strategies:
+def strategies(prospect: Prospect, cluster: ClusterDescriptor) -> Strategies:
     """Return the strategies of every kind of block, once."""
-    grid = _Grid(found, cluster, _ranks(found))
-    kinds = sequence(found.request.model)
-    of_kind = blocks(found.request.model, found.request.framework.implementation, found.scheme.shared_heads)
+    grid = _Grid(prospect, cluster, _ranks(prospect))
+    kinds = sequence(prospect.request.model)
+    of_kind = blocks(prospect.request.model, prospect.request.framework.implementation, prospect.scheme.shared_heads)
     axes = tuple(AxisLine(axis, grid.ranks[axis], grid.level((axis,))) for axis in AXES if grid.ranks[axis] > 1)
     experts = any(
         d.EXPERTS in weight.dims for block in of_kind.values() for op in block.operators for weight in op.weights
@@ -92,22 +92,22 @@ def strategies(found: Found, cluster: ClusterDescriptor) -> Strategies:
     )
 
 
-def _ranks(found: Found) -> dict[str, int]:
-    return {name: getattr(found.degrees, name) for name in ("tp", "pp", "cp", "ep", "etp", "dp", "edp")}
+def _ranks(prospect: Prospect) -> dict[str, int]:
+    return {name: getattr(prospect.degrees, name) for name in ("tp", "pp", "cp", "ep", "etp", "dp", "edp")}
 
 
-def level(found: Found, cluster: ClusterDescriptor, axes: tuple[str, ...]) -> str:
+def level(prospect: Prospect, cluster: ClusterDescriptor, axes: tuple[str, ...]) -> str:
     """Return the innermost level of the network with domains that hold a whole group; nothing for one rank."""
-    ranks = _ranks(found)
+    ranks = _ranks(prospect)
     size = prod(ranks[axis] for axis in axes)
-    reach = size * float(found.request.framework.stride(axes, ranks))
+    reach = size * float(prospect.request.framework.stride(axes, ranks))
     inside = (level.name for level in cluster.levels if level.size is None or level.size >= reach)
     return next(inside, cluster.levels[-1].name) if size > 1 else ""
 
 
 @dataclass(frozen=True, slots=True)
 class _Grid:
-    found: Found
+    prospect: Prospect
     cluster: ClusterDescriptor
     ranks: Mapping[str, int]
 
@@ -115,7 +115,7 @@ class _Grid:
         return tuple(axis for axis in axes if self.ranks[axis] > 1)
 
     def level(self, axes: tuple[str, ...]) -> str:
-        return level(self.found, self.cluster, axes)
+        return level(self.prospect, self.cluster, axes)
 
     def strategy(self, dims: tuple[str, ...], layout: Layout, flat: tuple[str, ...] = ()) -> Strategy:
         axes = tuple(self.several(layout.axes_on(dim)) for dim in dims)
@@ -130,7 +130,7 @@ class _Grid:
 
 def _lines(block: Block, grid: _Grid) -> Iterator[StrategyLine]:
     """Yield activations in the order in which they are made, then weights."""
-    flow = Flow(block, grid.found.scheme)
+    flow = Flow(block, grid.prospect.scheme)
     moved: dict[str, list[Collective]] = {}
     for collective in flow.collectives():
         moved.setdefault(collective.tensor, []).append(collective)
@@ -160,19 +160,19 @@ def _phase(phase: Phase) -> str:
 
 def _weight(op: Operator, weight: Weight, grid: _Grid) -> StrategyLine:
     """Say where a weight lies, and how its gradient becomes whole or finds its shard."""
-    framework, zero = grid.found.request.framework, grid.found.zero
-    layout, summed = weight_layout(op, weight, grid.found.scheme)
+    framework, zero = grid.prospect.request.framework, grid.prospect.zero
+    layout, summed = weight_layout(op, weight, grid.prospect.scheme)
     data = tuple(axis for axis in AXES if axis in summed and axis in ("dp", "cp", "edp"))
     other = tuple(axis for axis in AXES if axis in summed and axis not in data)
     states = zero == 3 or (zero > 0 and not weight.frozen)
     flat = (*data, *(other if framework.shards_over_tensor and zero == 3 else ())) if states else ()
-    found: list[Exchanged] = []
+    exchanges: list[Exchanged] = []
     if zero == 3:
-        found += grid.exchanged(Kind.ALL_GATHER, flat, EVERY)
+        exchanges += grid.exchanged(Kind.ALL_GATHER, flat, EVERY)
     if not weight.frozen:
         reduces = Kind.ALL_REDUCE if not zero or framework.all_reduced_gradients else Kind.REDUCE_SCATTER
-        found += grid.exchanged(reduces, data, STEP)
-        found += grid.exchanged(Kind.ALL_REDUCE, tuple(axis for axis in other if axis not in flat), STEP)
+        exchanges += grid.exchanged(reduces, data, STEP)
+        exchanges += grid.exchanged(Kind.ALL_REDUCE, tuple(axis for axis in other if axis not in flat), STEP)
         if zero in (1, 2):
-            found += grid.exchanged(Kind.ALL_GATHER, data, STEP)
-    return StrategyLine(weight.name, True, weight.dims, grid.strategy(weight.dims, layout, flat), (), tuple(found))
+            exchanges += grid.exchanged(Kind.ALL_GATHER, data, STEP)
+    return StrategyLine(weight.name, True, weight.dims, grid.strategy(weight.dims, layout, flat), (), tuple(exchanges))

@@ -18,7 +18,7 @@ from symconfig.cost.tape import Array, Tape, Term
 from symconfig.graph.model import derived
 from symconfig.plans.columns import Columns
 from symconfig.solve.detail import choices_of, detail, detailed
-from symconfig.solve.found import Found
+from symconfig.solve.prospect import Prospect
 from symconfig.solve.space import lattice, priced
 from symconfig.solve.timeline import BUBBLE, EXCHANGE, STAGES, refined_time
 
@@ -77,21 +77,21 @@ class At:
         return sum(self.time.values())
 
 
-def traced(found: Found) -> Traced:
+def traced(prospect: Prospect) -> Traced:
     """Run the cost functions of a candidate on symbols."""
     tape = Tape()
-    known = _on_symbols(found, tape)
-    where = _columns(found, known, tape)
-    small = _named_table(_table(known, found, where, tape), tape)
+    known = _on_symbols(prospect, tape)
+    where = _columns(prospect, known, tape)
+    small = _named_table(_table(known, prospect, where, tape), tape)
     parts = detailed(known, small, where)
     _name_stages(parts.sums, tape)
     cost = parts.cost
     time = {name: part[0, 0, 0] for name, part in cost.time.items()}
     memory = tuple(
         {name: part[stage, 0, 0, 0] if len(part) > 1 else part[0, 0, 0, 0] for name, part in cost.memory.items()}
-        for stage in range(found.degrees.pp)
+        for stage in range(prospect.degrees.pp)
     )
-    time = _simulated(found, time, tape)
+    time = _simulated(prospect, time, tape)
     for name, term in time.items():
         tape.name(term, f"time.{name}")
     for stage, held in enumerate(memory):
@@ -100,16 +100,18 @@ def traced(found: Found) -> Traced:
     return Traced(tape, time, memory)
 
 
-def _on_symbols(found: Found, tape: Tape) -> Found:
+def _on_symbols(prospect: Prospect, tape: Tape) -> Prospect:
     """Return a candidate whose machine, framework and job are symbols."""
-    request = found.request
+    request = prospect.request
     job: dict[str, Any] = {
         "gpus": tape.symbol("gpus", request.gpus),
         "global_batch": tape.symbol("global_batch_size", request.global_batch),
         "seq_length": tape.symbol("seq_length", request.seq_length),
     }
     framework = _framework(request.framework, tape)
-    return replace(found, machine=_machine(found.machine, tape), request=replace(request, framework=framework, **job))
+    return replace(
+        prospect, machine=_machine(prospect.machine, tape), request=replace(request, framework=framework, **job)
+    )
 
 
 def _machine(machine: Machine, tape: Tape) -> Machine:
@@ -126,16 +128,16 @@ def _framework(framework: Framework, tape: Tape) -> Framework:
 
 
 def _objects(*terms: Any) -> Any:
-    found = np.empty(len(terms), dtype=object)
-    found[:] = terms
-    return found
+    objects = np.empty(len(terms), dtype=object)
+    objects[:] = terms
+    return objects
 
 
-def _columns(found: Found, known: Found, tape: Tape) -> Columns:
+def _columns(prospect: Prospect, known: Prospect, tape: Tape) -> Columns:
     """Return the candidate's point: its degrees as symbols, and what follows from them."""
-    p, every = found.degrees, found.columns()
+    p, every = prospect.degrees, prospect.columns()
     degrees: dict[str, Any] = {name: tape.symbol(name, getattr(p, name)) for name in ("tp", "cp", "ep", "etp", "pp")}
-    micro = tape.symbol("micro_batch", found.micro)
+    micro = tape.symbol("micro_batch", prospect.micro)
     some = {name: _objects(degrees[name]) for name in ("tp", "cp", "ep", "etp")}
     where = priced(known.request, replace(every, **some, micro=_objects(micro)), degrees["pp"])
     tape.name(where.dp[0], "dp")
@@ -143,8 +145,8 @@ def _columns(found: Found, known: Found, tape: Tape) -> Columns:
     return where
 
 
-def _table(known: Found, found: Found, where: Columns, tape: Tape) -> Table:
-    request, choices = known.request, choices_of(found)
+def _table(known: Prospect, prospect: Prospect, where: Columns, tape: Tape) -> Table:
+    request, choices = known.request, choices_of(prospect)
     numbers: dict[str, Any] = dict(lattice(request, where).numbers)
     for name, number in numbers.items():
         if isinstance(number, int | float):
@@ -189,15 +191,15 @@ def _name_stages(sums: Stages, tape: Tape) -> None:
             tape.name(rows[stage].flat[0], f"stage{stage}.{one.name}")
 
 
-def _simulated(found: Found, time: dict[str, Any], tape: Tape) -> dict[str, Any]:
+def _simulated(prospect: Prospect, time: dict[str, Any], tape: Tape) -> dict[str, Any]:
     """Return the time with what an event simulation of the schedule makes of the formulas.
 
     Of the pipeline, and of what the replicas exchange beside it, the simulation's seconds over the formulas' are
     symbols. Both sides grow with a chunk's seconds alike, so that the ratio moves little where those move.
     """
-    if found.degrees.pp == 1:
+    if prospect.degrees.pp == 1:
         return time
-    formula, refined = detail(found), refined_time(found, detail(found))
+    formula, refined = detail(prospect), refined_time(prospect, detail(prospect))
     plain = {name: float(part[0, 0, 0]) for name, part in formula.cost.time.items()}
     names = (*STAGES, BUBBLE)
     alone = sum(plain[name] for name in names)

@@ -135,7 +135,7 @@ class Tally:
 
     def refusals(self) -> tuple[Refusal, ...]:
         """Return what each constraint refused, those first that refused the most."""
-        found = [
+        refusals = [
             Refusal(name, rule, np.unique(np.concatenate(each), axis=0)) for name, (rule, each) in self.refused.items()
         ]
-        return tuple(sorted(found, key=lambda one: (-len(one.degrees), one.name)))
+        return tuple(sorted(refusals, key=lambda one: (-len(one.degrees), one.name)))

@@ -16,65 +16,69 @@ from symconfig.schedule.simulate import simulate
 from symconfig.schedule.timeline import Timeline
 from symconfig.schedule.times import Times
 from symconfig.solve.detail import Detail
-from symconfig.solve.found import Found
+from symconfig.solve.prospect import Prospect
 
 STAGES = ("compute", "recompute", "layer communication", "pipeline send/receive")  # of the slowest one
 BUBBLE, EXCHANGE = "pipeline bubble", "data-parallel communication"
 
 
-def own_schedule(found: Found) -> Schedule:
+def own_schedule(prospect: Prospect) -> Schedule:
     """Return the schedule that the target runs."""
-    if found.split.vpp == 1:
+    if prospect.split.vpp == 1:
         return SCHEDULES["1f1b"]
-    return PAIRED_INTERLEAVED if found.beside_another else SCHEDULES["interleaved"]
+    return PAIRED_INTERLEAVED if prospect.beside_another else SCHEDULES["interleaved"]
 
 
-def timeline(found: Found, parts: Detail, schedule: Schedule | None = None, slow: Array | float = 1.0) -> Timeline:
+def timeline(
+    prospect: Prospect, parts: Detail, schedule: Schedule | None = None, slow: Array | float = 1.0
+) -> Timeline:
     """Simulate one step; as the target runs it, or by another schedule. slow: as of `Times`.
 
     Raises InputError if the schedule cannot run such a shape.
     """
-    return _run(found, parts, replace(times(found, parts), slow=slow), schedule)
+    return _run(prospect, parts, replace(times(prospect, parts), slow=slow), schedule)
 
 
-def times(found: Found, parts: Detail) -> Times:
+def times(prospect: Prospect, parts: Detail) -> Times:
     """Return what the simulator needs. What ZeRO 2 and 3 exchange with every microbatch is not among it."""
-    made = chunk_times(parts.table, parts.sums, parts.points, parts.setting, found.split.chunks, found.block_layers)
-    return made if found.zero < 2 else without_exchange(made)
+    made = chunk_times(
+        parts.table, parts.sums, parts.points, parts.setting, prospect.split.chunks, prospect.block_layers
+    )
+    return made if prospect.zero < 2 else without_exchange(made)
 
 
 def stage_seconds(parts: Detail, made: Times) -> Array:
     """Return one microbatch's passes through each stage, with what runs again and the waits for messages: [pp]."""
     sums = parts.sums
     received = messages(sums, parts.points, parts.setting).received_s[:, 0]
-    again: Array = made.recompute.sum(axis=1) - sums.again[:, 0, 0]  # of the first layers of every chunk
-    return sums.seconds[:, 0, 0] + received + again
+    repeated: Array = made.recompute.sum(axis=1) - sums.again[:, 0, 0]  # of the first layers of every chunk
+    return sums.seconds[:, 0, 0] + received + repeated
 
 
-def refined_s(found: Found, parts: Detail) -> float:
+def refined_s(prospect: Prospect, parts: Detail) -> float:
     """Return the seconds of a step: where there is a pipeline, simulated."""
-    if not _simulated(found, parts):
+    if not _simulated(prospect, parts):
         return sum(float(part[0, 0, 0]) for part in parts.cost.time.values())
     sums, points, setting = parts.sums, parts.points, parts.setting
-    end = _end_s(timeline(found, parts), parts)
-    if found.zero < 2:
+    end = _end_s(timeline(prospect, parts), parts)
+    if prospect.zero < 2:
         return end + float(apart_s(sums, points, setting)[0, 0]) + float(copies_s(sums, points, setting)[0])
     rest = {name: part for name, part in parts.cost.time.items() if name not in (*STAGES, BUBBLE)}
     return end + sum(float(part[0, 0, 0]) for part in rest.values())
 
 
-def refined_time(found: Found, parts: Detail) -> dict[str, float]:
+def refined_time(prospect: Prospect, parts: Detail) -> dict[str, float]:
     """Return the seconds of a step by part: the bubble, and what shows of the data-parallel communication, as
     simulated.
     """
     time = {name: float(part[0, 0, 0]) for name, part in parts.cost.time.items()}
-    if not _simulated(found, parts):
+    if not _simulated(prospect, parts):
         return time
-    made = times(found, parts)
-    alone = _run(found, parts, without_exchange(made), None).step_s
+    made = times(prospect, parts)
+    alone = _run(prospect, parts, without_exchange(made), None).step_s
     time[BUBBLE] = alone - sum(time[name] for name in STAGES)
-    if found.zero < 2:
-        shown = _end_s(_run(found, parts, made, None), parts) - alone
+    if prospect.zero < 2:
+        shown = _end_s(_run(prospect, parts, made, None), parts) - alone
         time[EXCHANGE] = shown + float(copies_s(parts.sums, parts.points, parts.setting)[0])
     return time
 
@@ -84,9 +88,9 @@ def without_exchange(made: Times) -> Times:
     return replace(made, gather=None, reduce=None)
 
 
-def _run(found: Found, parts: Detail, made: Times, schedule: Schedule | None) -> Timeline:
+def _run(prospect: Prospect, parts: Detail, made: Times, schedule: Schedule | None) -> Timeline:
     m, group = shape(parts)
-    return simulate(schedule or own_schedule(found), made, m, group)
+    return simulate(schedule or own_schedule(prospect), made, m, group)
 
 
 def shape(parts: Detail) -> tuple[int, int]:
@@ -94,12 +98,12 @@ def shape(parts: Detail) -> tuple[int, int]:
     return int(parts.points.num_microbatches[0]), parts.setting.microbatch_group
 
 
-def _simulated(found: Found, parts: Detail) -> bool:
+def _simulated(prospect: Prospect, parts: Detail) -> bool:
     """Tell whether there is a pipeline, and of a shape that the schedule runs; measured runs of others have
     other ones.
     """
     setting = parts.setting
-    return setting.pp > 1 and own_schedule(found).problem(setting.pp, setting.vpp, *shape(parts)) is None
+    return setting.pp > 1 and own_schedule(prospect).problem(setting.pp, setting.vpp, *shape(parts)) is None
 
 
 def _end_s(simulated: Timeline, parts: Detail) -> float:

@@ -11,7 +11,7 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.graph.layout import Kind
 from symconfig.graph.operator import ELEMENT_BYTES
 from symconfig.solve.detail import Detail
-from symconfig.solve.found import Found
+from symconfig.solve.prospect import Prospect
 from symconfig.solve.space import lattice
 from symconfig.solve.strategies import level
 from symconfig.solve.timeline import stage_seconds, times
@@ -31,29 +31,31 @@ class Exchange:
     exposed_s: float | None
 
 
-def exchanges(found: Found, parts: Detail, cluster: ClusterDescriptor) -> tuple[Exchange, ...]:
+def exchanges(prospect: Prospect, parts: Detail, cluster: ClusterDescriptor) -> tuple[Exchange, ...]:
     """Return what a GPU of the slowest stage exchanges in a step, the most bytes first."""
-    slowest = int(np.argmax(stage_seconds(parts, times(found, parts))))
+    slowest = int(np.argmax(stage_seconds(parts, times(prospect, parts))))
     summed: dict[tuple[str, tuple[str, ...]], list[float]] = {}
-    for kind, axes, *numbers in _of_layers(found, parts, slowest):
+    for kind, axes, *numbers in _of_layers(prospect, parts, slowest):
         known = summed.setdefault((kind, axes), [0.0, 0.0, 0.0])
         for place, number in enumerate(numbers):
             known[place] += number
-    made = [Exchange(kind, axes, level(found, cluster, axes), *numbers) for (kind, axes), numbers in summed.items()]
+    made = [Exchange(kind, axes, level(prospect, cluster, axes), *numbers) for (kind, axes), numbers in summed.items()]
     made += [
-        Exchange(kind, axes, level(found, cluster, axes), size, None, None)
-        for kind, axes, size in (*_of_stages(found, parts), *_of_step(found, parts, slowest))
-        if size and level(found, cluster, axes)
+        Exchange(kind, axes, level(prospect, cluster, axes), size, None, None)
+        for kind, axes, size in (*_of_stages(prospect, parts), *_of_step(prospect, parts, slowest))
+        if size and level(prospect, cluster, axes)
     ]
     return tuple(sorted(made, key=lambda one: (-one.bytes, one.kind, one.axes)))
 
 
-def _of_layers(found: Found, parts: Detail, stage: int) -> Iterator[tuple[str, tuple[str, ...], float, float, float]]:
+def _of_layers(
+    prospect: Prospect, parts: Detail, stage: int
+) -> Iterator[tuple[str, tuple[str, ...], float, float, float]]:
     """Yield what blocks exchange in all microbatches of a step, collective by collective."""
-    numbers = lattice(found.request, found.columns())
-    kinds = [kind for chunk in found.split.stage(stage) for kind in chunk]
+    numbers = lattice(prospect.request, prospect.columns())
+    kinds = [kind for chunk in prospect.split.stage(stage) for kind in chunk]
     turns = float(parts.points.num_microbatches[0])
-    ranks = {name: getattr(found.degrees, name) for name in ("tp", "pp", "cp", "ep", "etp", "dp", "edp")}
+    ranks = {name: getattr(prospect.degrees, name) for name in ("tp", "pp", "cp", "ep", "etp", "dp", "edp")}
     for block in parts.table.blocks:
         count = kinds.count(block.derived.name) * turns
         for one, full, exposed in zip(block.derived.collectives, block.full_comm_s, block.comm_s, strict=True):
@@ -63,22 +65,22 @@ def _of_layers(found: Found, parts: Detail, stage: int) -> Iterator[tuple[str, t
                 yield one.kind.value, axes, count * size, count * float(full[0]), count * float(exposed[0])
 
 
-def _of_stages(found: Found, parts: Detail) -> Iterator[tuple[str, tuple[str, ...], float]]:
+def _of_stages(prospect: Prospect, parts: Detail) -> Iterator[tuple[str, tuple[str, ...], float]]:
     """Yield what a stage in the middle sends: an activation and a gradient for each chunk and microbatch."""
-    if found.degrees.pp > 1:
+    if prospect.degrees.pp > 1:
         boundary = float(np.ravel(parts.table.boundary)[0])
-        yield "send/receive", ("pp",), 2 * boundary * found.degrees.vpp * float(parts.points.num_microbatches[0])
+        yield "send/receive", ("pp",), 2 * boundary * prospect.degrees.vpp * float(parts.points.num_microbatches[0])
 
 
-def _of_step(found: Found, parts: Detail, stage: int) -> Iterator[tuple[str, tuple[str, ...], float]]:
+def _of_step(prospect: Prospect, parts: Detail, stage: int) -> Iterator[tuple[str, tuple[str, ...], float]]:
     """Yield what weights and gradients of a stage exchange among the ranks that hold the same."""
     sizes, sums = parts.setting.bytes, parts.sums
-    again = float(parts.points.num_microbatches[0]) if found.zero == 3 else 1.0
-    reduces = Kind.REDUCE_SCATTER if found.zero else Kind.ALL_REDUCE
+    times = float(parts.points.num_microbatches[0]) if prospect.zero == 3 else 1.0
+    reduces = Kind.REDUCE_SCATTER if prospect.zero else Kind.ALL_REDUCE
     for held, axes in ((sums.dense, ("cp", "dp")), (sums.expert, ("edp",))):
-        mine = tuple(axis for axis in axes if getattr(found.degrees, axis) > 1)
-        count = float(np.broadcast_to(held, (found.degrees.pp, *held.shape[1:]))[stage].flat[0])
+        mine = tuple(axis for axis in axes if getattr(prospect.degrees, axis) > 1)
+        count = float(np.broadcast_to(held, (prospect.degrees.pp, *held.shape[1:]))[stage].flat[0])
         if mine and count:
             yield reduces.value, mine, count * sizes.gradient
-            if found.zero:
-                yield Kind.ALL_GATHER.value, mine, count * sizes.weight * again
+            if prospect.zero:
+                yield Kind.ALL_GATHER.value, mine, count * sizes.weight * times

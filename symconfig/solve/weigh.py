@@ -27,12 +27,12 @@ from symconfig.cost.table import Choice, Table
 from symconfig.graph.model import sequence
 from symconfig.graph.parts import is_layer
 from symconfig.plans.columns import Columns
-from symconfig.solve.found import Found
 from symconfig.solve.gamma import Gammas
 from symconfig.solve.grid import Grid, pieces
 from symconfig.solve.keeping import keep_floors, keep_points
 from symconfig.solve.kinds import ROUNDING
 from symconfig.solve.pieces import WHOLE, Piece, Way, settings, ways
+from symconfig.solve.prospect import Prospect
 from symconfig.solve.room import states_fit
 from symconfig.solve.space import Request, priced, schemes
 from symconfig.solve.split import Split, splits
@@ -81,19 +81,19 @@ def weigh(
     grids = [Grid.of(requests[0], scheme, weighed.refused) for scheme in schemes(requests[0])]
     for some in (requests[:1], requests[1:]):
         below_s = float("inf") if weighed.exhaustive else weighed.worst_s
-        found = [piece for grid in grids for piece in pieces(some, machine, grid, weighed.refused, below_s)]
-        _weigh(found, weighed, progress)
+        pieces_ = [piece for grid in grids for piece in pieces(some, machine, grid, weighed.refused, below_s)]
+        _weigh(pieces_, weighed, progress)
         if weighed.any_will_do and weighed.families:
             return
 
 
-def _weigh(found: list[Piece], weighed: Weighed, progress: Callable[[str, float], None] | None) -> None:
+def _weigh(pieces_: list[Piece], weighed: Weighed, progress: Callable[[str, float], None] | None) -> None:
     """Weigh the candidates of pieces, the most hopeful first."""
-    found.sort(key=lambda piece: float(piece.least_s[0]))
-    weighed.pieces += found
-    for number, piece in enumerate(found):
+    pieces_.sort(key=lambda piece: float(piece.least_s[0]))
+    weighed.pieces += pieces_
+    for number, piece in enumerate(pieces_):
         if progress and weighed.candidates:
-            progress(f"{weighed.candidates:,} candidates weighed", number / len(found))
+            progress(f"{weighed.candidates:,} candidates weighed", number / len(pieces_))
         if piece.least_s[0] > weighed.worst_s and not weighed.exhaustive:
             break
         for batch in _batches(piece, weighed):
@@ -292,12 +292,12 @@ class _Result:
         rows = flat.argmin(axis=0)
         return flat[rows, np.arange(flat.shape[1])], rows
 
-    def found(self, row: int, n: int, score: float) -> Found:
+    def prospect(self, row: int, n: int, score: float) -> Prospect:
         """Return one candidate of the batch."""
         piece, batch, p = self.batch.piece, self.batch, self.batch.points
         r, o = np.unravel_index(row, self.step_s.shape[:2])
         count = int(self.layers[r, o, n])
-        return Found(
+        return Prospect(
             request=piece.request,
             machine=piece.machine,
             scheme=piece.scheme,
@@ -322,15 +322,15 @@ def _one(batch: _Batch, weighed: Weighed) -> None:
     step, peak = (np.broadcast_to(each, shape) for each in (cost.step_s, cost.peak_bytes))
     results = [_Result.of(batch, batch.sums, step, peak, none)]
     rows = {choice: row for row, choice in enumerate(batch.table.policies)}
-    keep, again = rows.get(Choice()), rows.get(WHOLE)
+    keep, repeated = rows.get(Choice()), rows.get(WHOLE)
     piece = batch.piece
     if (
         keep is not None
-        and again is not None
+        and repeated is not None
         and piece.request.limits.block_recompute
         and (several := batch.of_several_layers).any()
     ):
-        extremes = Extremes(keep, again, batch.table, batch.rows, batch.sums, cost.policy(keep))
+        extremes = Extremes(keep, repeated, batch.table, batch.rows, batch.sums, cost.policy(keep))
         block = evaluate_block(extremes, batch.points, batch.setting, _prefixes(batch), piece.budget)
         step = np.where(block.layers > 0, block.cost.step_s, np.inf)
         peak = np.broadcast_to(block.cost.peak_bytes, step.shape)
@@ -352,12 +352,12 @@ def _by_time(result: _Result, weighed: Weighed) -> None:
     for n in np.argsort(seconds, kind="stable"):
         if not seconds[n] <= weighed.worst_s or seconds[n] == np.inf:
             break
-        weighed.add(result.found(int(rows[n]), int(n), float(seconds[n])))
+        weighed.add(result.prospect(int(rows[n]), int(n), float(seconds[n])))
     if not weighed.families:
         lean = np.where(np.isfinite(result.step_s), result.peak_bytes, np.inf).reshape(-1, result.step_s.shape[-1])
         row, column = np.unravel_index(int(lean.argmin()), lean.shape)
         if np.isfinite(lean[row, column]):
-            weighed.lean(result.found(int(row), int(column), float("inf")))
+            weighed.lean(result.prospect(int(row), int(column), float("inf")))
 
 
 def _by_relative_cost(batch: _Batch, results: list[_Result], gammas: Gammas) -> None:
@@ -373,4 +373,4 @@ def _by_relative_cost(batch: _Batch, results: list[_Result], gammas: Gammas) -> 
     fits = np.isfinite(np.min([seconds for _, seconds, _ in fastest], axis=0))
     for index, n, cost in gammas.wanted(memory, communication, fits):
         result, _, rows = min(fastest, key=lambda item: float(item[1][n]))
-        gammas.add(index, cost, result.found(int(rows[n]), n, cost))
+        gammas.add(index, cost, result.prospect(int(rows[n]), n, cost))

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from symconfig.plans.degrees import Degrees
 from symconfig.solve.choice.family import Family, family
-from symconfig.solve.found import Found
 from symconfig.solve.gamma import Gammas
+from symconfig.solve.prospect import Prospect
 from symconfig.solve.space import Refused
 from symconfig.solve.tally import Tally
 
@@ -31,8 +31,8 @@ class Weighed:
     shown: int
     exhaustive: bool = False
     any_will_do: bool = False
-    families: dict[Family, dict[tuple[Degrees, int], Found]] = field(default_factory=dict)  # degrees, micro-batch
-    leanest: Found | None = None
+    families: dict[Family, dict[tuple[Degrees, int], Prospect]] = field(default_factory=dict)  # degrees, micro-batch
+    leanest: Prospect | None = None
     candidates: int = 0
     feasible: int = 0
     refused: Refused = field(default_factory=Refused)
@@ -48,14 +48,14 @@ class Weighed:
         self.refused.tally = self.tally
         self.worst_s = self.best_s = self.below_s
 
-    def add(self, found: Found) -> None:
+    def add(self, prospect: Prospect) -> None:
         """Keep the best candidate of each choice of degrees, of those the best few of a family, and the best families
         of those."""
-        mine = self.families.setdefault(family(found), {})
-        key = (found.degrees, found.micro)
+        mine = self.families.setdefault(family(prospect), {})
+        key = (prospect.degrees, prospect.micro)
         known = mine.get(key)
-        if known is None or found.order < known.order:
-            mine[key] = found
+        if known is None or prospect.order < known.order:
+            mine[key] = prospect
         if len(mine) > EACH:
             del mine[max(mine, key=lambda name: mine[name].order)]
         if len(self.families) > self.top:
@@ -74,31 +74,31 @@ class Weighed:
         self.worst_s = min(last, self.below_s)
 
     @property
-    def best(self) -> list[Found]:
+    def best(self) -> list[Prospect]:
         """Return every candidate that is kept, the best first."""
-        return sorted((found for each in self.families.values() for found in each.values()), key=_order)
+        return sorted((prospect for each in self.families.values() for prospect in each.values()), key=_order)
 
-    def forget(self) -> list[Found]:
+    def forget(self) -> list[Prospect]:
         """Return the best candidates so far, and forget them: they are to be found again."""
         ranked = self.best
         self.families.clear()
         self.worst_s = self.best_s = self.below_s
         return ranked
 
-    def lean(self, found: Found) -> None:
-        if self.leanest is None or found.device_bytes < self.leanest.device_bytes:
-            self.leanest = found
+    def lean(self, prospect: Prospect) -> None:
+        if self.leanest is None or prospect.device_bytes < self.leanest.device_bytes:
+            self.leanest = prospect
 
-    def ranked(self) -> list[Found]:
+    def ranked(self) -> list[Prospect]:
         """Return the best one of each family, by the objective."""
         if self.gammas is not None and (chosen := self.gammas.chosen()) is not None:
             return chosen[1]
         return sorted(map(_best, self.families.values()), key=_order)
 
 
-def _best(each: dict[tuple[Degrees, int], Found]) -> Found:
+def _best(each: dict[tuple[Degrees, int], Prospect]) -> Prospect:
     return min(each.values(), key=_order)
 
 
-def _order(found: Found) -> tuple[object, ...]:
-    return found.order
+def _order(prospect: Prospect) -> tuple[object, ...]:
+    return prospect.order

@@ -43,8 +43,8 @@ def _end(place: Place) -> str:
 
 def work(model: ModelDescriptor, cluster: ClusterDescriptor, configuration: Configuration) -> tuple[Work, ...]:
     """Return the layers' kinds of work, that of both ends of the model and of its encoders, then the collectives."""
-    found = as_found(model, cluster, configuration)
-    table = detail(found).table
+    prospect = as_found(model, cluster, configuration)
+    table = detail(prospect).table
     c = configuration
     times = c.global_batch / (c.degrees.dp * c.micro) / c.degrees.pp
     counts = Counter(sequence(model))

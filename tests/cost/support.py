@@ -15,8 +15,8 @@ from symconfig.graph.model import sequence
 from symconfig.graph.scheme import Scheme
 from symconfig.plans.degrees import Degrees
 from symconfig.solve.detail import Detail, detail
-from symconfig.solve.found import Found
 from symconfig.solve.pins import parse
+from symconfig.solve.prospect import Prospect
 from symconfig.solve.run import request
 from symconfig.solve.search import resolved
 from symconfig.solve.split import splits
@@ -64,7 +64,7 @@ def cost(
     split = splits(kinds, pp, vpp, dict.fromkeys(kinds, 1.0), Layouts(any_cut=False))[0]
     megatron = backend == "megatron"
     return detail(
-        Found(
+        Prospect(
             request=wanted,
             machine=machine(cluster, wanted.precision),
             scheme=Scheme(megatron and tp > 1, "p2p" if megatron or cp == 1 else "a2a"),

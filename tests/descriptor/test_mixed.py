@@ -47,6 +47,8 @@ def test_one_kind_is_none(name: str) -> None:
         ("h100*12 + a100-80gb*16", "does not fill whole nodes"),
         ("h100*16 + a100-80gb*16 with network=4x200Gb/s", "cannot stand behind two kinds"),
         ("h100*16 + a1000*16", "unknown cluster"),
+        (f"h100*16 + {'a' * 300}*16", "unknown cluster"),
+        ("h100*16 + a100-80gb*16 over the sea", "states no speed|is not understood"),
     ],
 )
 def test_kinds_that_do_not_train_together_are_refused(name: str, what: str) -> None:

@@ -102,7 +102,7 @@ def cluster_of(example: dict[str, Any]) -> ClusterDescriptor:
 
 def fixed_of(plan: Plan, example: Mapping[str, Any]) -> Fixed:
     """The facts of a plan of the example."""
-    near, architecture = plan.cluster.near, plan.cluster.gpu.architecture
+    near, architecture = plan.cluster.joined_gpus, plan.cluster.gpu.architecture
     return Fixed.of(plan.model, example.get("flash", True), near, architecture, optimizer=plan.job.optimizer)
 
 

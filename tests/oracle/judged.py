@@ -22,8 +22,8 @@ from symconfig.graph.model import blocks, sequence
 from symconfig.plans.degrees import Degrees
 from symconfig.solve.configuration import Configuration
 from symconfig.solve.detail import Detail, detail, sizes
-from symconfig.solve.found import Found
 from symconfig.solve.predict import as_found
+from symconfig.solve.prospect import Prospect
 from symconfig.solve.space import constants
 from symconfig.solve.timeline import refined_time
 from tests.oracle import given
@@ -115,7 +115,7 @@ def gpu() -> Machine:
 class Judged:
     """The judged program's answer for one run."""
 
-    found: Found
+    found: Prospect
     parts: Detail
     device: float
 
@@ -211,7 +211,7 @@ def relative_costs(model: Model, run: Run) -> tuple[float, float]:
     return float(memory[0]), float(communication[0])
 
 
-def _found(model: Model, run: Run) -> Found:
+def _found(model: Model, run: Run) -> Prospect:
     framework = beside_another(MEGATRON, "ampere") if run.beside else MEGATRON
     configuration = Configuration(
         degrees=Degrees(tp=run.tp, pp=run.pp, vpp=run.vpp, cp=run.cp, ep=run.ep, etp=run.etp, dp=run.dp),

@@ -31,10 +31,10 @@ from symconfig.graph.scheme import Scheme
 from symconfig.plans.degrees import Degrees
 from symconfig.plans.plan import Candidate
 from symconfig.solve import detail as details
-from symconfig.solve.found import Found
 from symconfig.solve.limits import Limits, limits, offloaded, policies
 from symconfig.solve.pieces import WHOLE
 from symconfig.solve.pins import parse
+from symconfig.solve.prospect import Prospect
 from symconfig.solve.run import requests
 from symconfig.solve.search import resolved
 from symconfig.solve.space import Request, constants
@@ -99,7 +99,7 @@ def job(gpus: int | str, batch: int, seq_length: int = 2048, **fields: Any) -> J
     )
 
 
-def place(found: Found) -> Key:
+def place(found: Prospect) -> Key:
     """The degrees of a found candidate, as `key` has those of a plan's."""
     p = found.degrees
     return (p.tp, p.pp, p.vpp, p.cp, p.ep, p.etp, p.dp, found.micro)
@@ -117,7 +117,7 @@ class Weighed:
     The numbers of recomputed layers count as one candidate.
     """
 
-    best: dict[Key, tuple[float, Found]]
+    best: dict[Key, tuple[float, Prospect]]
     candidates: int
     feasible: int
     by_hand: int  # how many times the oracle gave the costs
@@ -131,7 +131,7 @@ def weigh(model: ModelDescriptor, cluster: ClusterDescriptor, asked: Job, monkey
     gpu = machine(cluster, ways[0].precision, gpus=ways[0].gpus)
     limit = cluster.gpu.memory_bytes.value * (1 - asked.limits.memory_margin)
     by_hand = 0
-    best: dict[Key, tuple[float, Found]] = {}
+    best: dict[Key, tuple[float, Prospect]] = {}
     all_: set[Any] = set()
     fits: set[Any] = set()
     for found in (found for wanted in ways for found in _candidates(wanted, gpu)):
@@ -149,7 +149,7 @@ def weigh(model: ModelDescriptor, cluster: ClusterDescriptor, asked: Job, monkey
     return Weighed(best, len(all_), len(fits), by_hand)
 
 
-def described(found: Found) -> bool:
+def described(found: Prospect) -> bool:
     """Whether the oracle knows such models and stages."""
     model, request = found.request.model, found.request
     same = ("attention", "norm", "position", "gated_mlp", "hidden_act", "qkv_bias", "tie_word_embeddings", "adapter")
@@ -172,7 +172,7 @@ def _llama() -> ModelDescriptor:
     return tiny()
 
 
-def price(found: Found) -> tuple[float, float]:
+def price(found: Prospect) -> tuple[float, float]:
     """Seconds of a step, and bytes at the peak of the fullest stage."""
     if not described(found):
         cost = details.detail(found).cost
@@ -198,7 +198,7 @@ def _model_by_hand(model: ModelDescriptor) -> given.Model:
     )
 
 
-def _run_by_hand(found: Found) -> given.Run:
+def _run_by_hand(found: Prospect) -> given.Run:
     d, micro = found.degrees, found.micro
     tp, pp, cp, ep, etp, dp = d.tp, d.pp, d.cp, d.ep, d.etp, d.dp
     return given.Run(
@@ -235,7 +235,7 @@ def _remember_prices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(details, "block_costs", priced)
 
 
-def _candidates(wanted: Request, gpu: Machine) -> Iterator[Found]:
+def _candidates(wanted: Request, gpu: Machine) -> Iterator[Prospect]:
     model = wanted.model
     deepspeed = wanted.job.backend == "deepspeed"
     experts = model.experts.num_experts if model.experts else 1
@@ -315,7 +315,7 @@ def _runs_deepspeed(
 
 def _policies(
     wanted: Request, gpu: Machine, scheme: Scheme, split: Split, degrees: Degrees, micro: int
-) -> Iterator[Found]:
+) -> Iterator[Prospect]:
     alone = degrees.tp * degrees.cp * degrees.ep * degrees.etp * degrees.pp == 1
     for zero in wanted.limits.zero:
         if zero >= 2 and wanted.job.backend == "megatron" and not alone:
@@ -324,7 +324,7 @@ def _policies(
             if wanted.pins.fraction not in (None, away.optimizer):
                 continue
             for choice, layers in _recomputes(wanted, split):
-                yield Found(
+                yield Prospect(
                     request=wanted, machine=gpu, scheme=scheme, split=split, choice=choice, zero=zero, offload=away,
                     block_layers=layers, degrees=degrees, micro=micro, step_s=0.0, device_bytes=0.0, score=0.0,
                 )  # fmt: skip

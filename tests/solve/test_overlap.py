@@ -21,8 +21,8 @@ from symconfig.schedule.simulate import simulate
 from symconfig.solve import candidate
 from symconfig.solve.detail import detail
 from symconfig.solve.explain import explain
-from symconfig.solve.found import Found
 from symconfig.solve.memory import stage_memory
+from symconfig.solve.prospect import Prospect
 from symconfig.solve.restore import restore
 from symconfig.solve.schedules import compare
 from symconfig.solve.search import search
@@ -48,7 +48,7 @@ def planned(model: Any = MIXTURE, cluster: ClusterDescriptor | None = None, **fi
     return search(model, cluster or H100, job(GPUS, 32, 4096, pins=pins, **fields), top=50)
 
 
-def restored(plan: Plan) -> Found:
+def restored(plan: Plan) -> Prospect:
     return restore(plan, plan.best)
 
 

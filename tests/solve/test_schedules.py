@@ -7,14 +7,14 @@ import pytest
 from symconfig.errors import InputError
 from symconfig.schedule.schedules import SCHEDULES
 from symconfig.solve.detail import Detail, detail
-from symconfig.solve.found import Found
+from symconfig.solve.prospect import Prospect
 from symconfig.solve.restore import restore
 from symconfig.solve.schedules import Compared, compare, suited
 from symconfig.solve.timeline import refined_s
 from tests.sample_plans import sample_plan
 
 
-def candidate(**degrees: int) -> tuple[Found, Detail]:
+def candidate(**degrees: int) -> tuple[Prospect, Detail]:
     plan = sample_plan("llama2-13b", "a100-80gb", **{"tp": 2, "pp": 4, "dp": 2, "global_batch": 64, **degrees})
     found = restore(plan, plan.best)
     return found, detail(found)

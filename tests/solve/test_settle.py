@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from symconfig.solve.detail import Detail, detail
-from symconfig.solve.found import Found
+from symconfig.solve.prospect import Prospect
 from symconfig.solve.run import run
 from symconfig.solve.search import resolved, search
 from symconfig.solve.settle import asked, stage_gap
@@ -21,7 +21,7 @@ from tests.solve.test_refine import CASES, cut
 PINS = {"pp": "2..4"}
 
 
-def piped(name: str, monkeypatch: pytest.MonkeyPatch) -> list[Found]:
+def piped(name: str, monkeypatch: pytest.MonkeyPatch) -> list[Prospect]:
     """The best candidates with a pipeline."""
     monkeypatch.setattr("symconfig.solve.weighed.EACH", 8)
     model, gib, plain = CASES[name]
@@ -30,7 +30,7 @@ def piped(name: str, monkeypatch: pytest.MonkeyPatch) -> list[Found]:
     return run(model, cluster, wanted, 8, None, time.perf_counter()).weighed.best
 
 
-def slowest_s(found: Found, parts: Detail) -> float:
+def slowest_s(found: Prospect, parts: Detail) -> float:
     return float(stage_seconds(parts, times(found, parts)).max())
 
 

@@ -19,7 +19,7 @@ from symconfig.cost.machine import Machine, machine
 from symconfig.errors import InputError
 from symconfig.schedule.schedules import SCHEDULES
 from symconfig.solve.detail import detail, sizes
-from symconfig.solve.found import Found
+from symconfig.solve.prospect import Prospect
 from symconfig.solve.restore import restore
 from symconfig.solve.symbolic import Traced, traced
 from symconfig.solve.timeline import timeline
@@ -57,7 +57,7 @@ def planned(job: str) -> PlanResult:
     return symconfig.plan(**JOBS[job])
 
 
-def founds(job: str) -> Iterator[Found]:
+def founds(job: str) -> Iterator[Prospect]:
     plan = planned(job).plan
     for candidate in (plan.best, *plan.alternatives):
         yield restore(plan, candidate)
@@ -80,7 +80,7 @@ def test_expressions_give_the_numbers_of_the_plan(job: str) -> None:
             assert allocated == pytest.approx(stage.peak_bytes, rel=CLOSE)
 
 
-def varied(found: Found, draw: random.Random) -> Found:
+def varied(found: Prospect, draw: random.Random) -> Prospect:
     """Another batch, other replicas and so other GPUs."""
     p, times = found.degrees, draw.choice((1, 2, 4, 8))
     degrees, turns = replace(p, dp=p.dp * times), draw.choice((1, 2, 3, 8))
@@ -96,7 +96,7 @@ def scaled(of: Machine, factors: dict[str, Any]) -> Machine:
     return replace(of, **own, levels={**of.levels, **levels})
 
 
-def numbers(found: Found) -> dict[str, Any]:
+def numbers(found: Prospect) -> dict[str, Any]:
     of = found.machine
     names = ("efficiency", "hbm_bytes_per_s", "attention_flops", "launch_s")
     levels = {name: number for name, number in of.levels.items() if name.endswith("bytes_per_s")}
@@ -111,7 +111,7 @@ def numbers(found: Found) -> dict[str, Any]:
     }
 
 
-def agreeing(found: Found, formulas: Traced, draw: random.Random) -> int:
+def agreeing(found: Prospect, formulas: Traced, draw: random.Random) -> int:
     """Count the plans of one batch at which formulas hold; their costs must be the planner's."""
     other, rng = varied(found, draw), np.random.default_rng(draw.randrange(2**32))
     names = ("efficiency", "hbm_bytes_per_s", "attention_flops", "launch_s", "levels")

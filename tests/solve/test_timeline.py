@@ -15,16 +15,16 @@ from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.solve import candidate
 from symconfig.solve.detail import detail
-from symconfig.solve.found import Found
 from symconfig.solve.pieces import WHOLE
 from symconfig.solve.predict import Timer, as_found, predict
+from symconfig.solve.prospect import Prospect
 from symconfig.solve.timeline import EXCHANGE, STAGES, refined_s, refined_time, stage_seconds, timeline, times
 from tests.sample_configurations import configuration
 from tests.sample_models import sample_cluster
 from tests.solve.naive import tiny
 
 
-def found(**fields: Any) -> Found:
+def found(**fields: Any) -> Prospect:
     """An odd number of layers with a wide vocabulary, so that no two stages are alike."""
     model = tiny(num_hidden_layers=18, vocab_size=64000)
     asked = {"tp": 1, "pp": 4, "vpp": 2, "dp": 2, "micro": 1, "global_batch": 32, "seq_length": 2048, **fields}

@@ -6,12 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from symconfig.errors import InputError, Problem
-from symconfig.existing.adapt import deepspeed, megatron
+from symconfig.existing.adapt import deepspeed, megatron, verl
 from symconfig.existing.adapt.draft import Draft
 from symconfig.existing.adapt.names import numbers, numbers_of, stale
 from symconfig.existing.adapt.outcome import Adapted, Flaw, Stale
 from symconfig.existing.adapt.progress import Progress
 from symconfig.existing.adapt.runs import noted
+from symconfig.existing.launch.dialects import slime
+from symconfig.existing.launch.dialects.verl import FORMAT
 from symconfig.existing.launch.files import instead
 from symconfig.existing.launch.read import ARGUMENTS, read
 from symconfig.existing.launch.reading import Reading
@@ -29,8 +31,8 @@ def adapted(
     cannot be read, is of another model or framework than the plan.
     """
 
-    draft, side = opened(source, variables, extra, harmless), _side(plan)
-    reading = draft.reading
+    draft = opened(source, variables, extra, harmless)
+    reading, side = draft.reading, _side(plan, draft.reading)
     progress, flaws = side.audited(placed(draft, plan), reading, plan)
     progress = noted(progress)
     names = _stale(reading, progress, plan) if progress.changes else ()
@@ -57,7 +59,7 @@ def opened(source: str, variables: Mapping[str, str], extra: Sequence[str] = (),
 
 def placed(draft: Draft, plan: Plan) -> Progress:
     """Put a plan's values into files, not audited yet. Raises InputError as `adapted` does."""
-    side = _side(plan)
+    side = _side(plan, draft.reading)
     if side is megatron:
         _check_megatron(draft.reading)
     return side.adapt(draft, plan)
@@ -67,7 +69,7 @@ def was(reading: Reading, plan: Plan) -> Run:
     """Return a configuration as it was, in the planner's terms; what it hides is taken to be as in the plan. Raises
     InputError for one that means nothing.
     """
-    return _side(plan).original(reading, plan)
+    return _side(plan, reading).original(reading, plan)
 
 
 class _Side(Protocol):
@@ -78,7 +80,12 @@ class _Side(Protocol):
     def original(self, reading: Reading, plan: Plan) -> Run: ...
 
 
-def _side(plan: Plan) -> _Side:
+def _side(plan: Plan, reading: Reading) -> _Side:
+    if reading.format == FORMAT:
+        return verl
+    if slime.applies(reading):
+        what = "starts reinforcement learning by slime, whose options are not adapted"
+        raise InputError(Problem(what, reading.file, hint="the degrees of the plan, by hand"))
     return deepspeed if BACKENDS[plan.best.target.backend].told_by is Told.JSON else megatron
 
 

@@ -73,7 +73,7 @@ def _changed(draft: Draft, names: Namespace, setting: Setting, wish: Wish) -> Dr
 def _one_value(draft: Draft, setting: Setting, value: str) -> Iterator[tuple[Edit, ...]]:
     yield from words.changed(setting.values[0], value, draft.texts)
     if setting.joined or not setting.spelled.startswith("-"):
-        yield from _behind_equals(setting, sh(value), draft)
+        yield from behind_equals(setting, sh(value), draft)
 
 
 def _all_values(draft: Draft, setting: Setting, values: Sequence[str]) -> Iterator[tuple[Edit, ...]]:
@@ -107,12 +107,12 @@ def _off(draft: Draft, names: Namespace, setting: Setting, wish: Wish) -> Draft 
         ways = trees.changed(tree, path, value) if path else iter(())
     else:
         spelled = trees.spelled(value, "yaml")
-        ways = together([_behind_equals(each, spelled, draft) for each in alike(draft.reading, setting)])
+        ways = together([behind_equals(each, spelled, draft) for each in alike(draft.reading, setting)])
     goal = _less(draft.said, names, wish.dest)
     return draft.tried(ways, lambda said: said != draft.said and _less(said, names, wish.dest) == goal)
 
 
-def _behind_equals(setting: Setting, spelled: str, draft: Draft) -> Iterator[tuple[Edit, ...]]:
+def behind_equals(setting: Setting, spelled: str, draft: Draft) -> Iterator[tuple[Edit, ...]]:
     """Yield `key=true` -> `key=false`, `key=$TP` -> `key=4`."""
     text = draft.texts.get(setting.place.file)
     source = text.at(setting.place) if text is not None else ""

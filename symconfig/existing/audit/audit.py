@@ -29,7 +29,8 @@ class Audit:
     """side: the configuration as its framework reads it. judged: what it costs; None: `unpredicted` says why.
 
     better: the best plan; None where none was asked for, where nothing is predicted, or where `infeasible` says that
-    nothing fits. way: from the run to it, one change after the other.
+    nothing fits. way: from the run to it, one change after the other. stated: a run of reinforcement learning, which
+    `runs.rl.stated` judges with the step around it.
     """
 
     side: Side
@@ -39,6 +40,7 @@ class Audit:
     better: Plan | None = None
     infeasible: str | None = None
     way: tuple[State, ...] = ()
+    stated: Run | None = None
 
     @property
     def reading(self) -> Reading:
@@ -74,7 +76,7 @@ class Audit:
         """Share of the step time that the best plan saves; None where there is none, or the run itself does not fit."""
         if self.judged is None or self.better is None or not self.judged.fits:
             return None
-        return 1 - self.better.best.predicted.step_s / self.judged.plan.best.predicted.step_s
+        return 1 - self.better.step_s / self.judged.plan.step_s
 
 
 def audit(
@@ -108,12 +110,14 @@ def audited(
     try:
         run = found.run(cluster)
     except InputError as error:
-        return _unpredicted(Audit(found, findings), error.problems)
+        return unpredicted_for(Audit(found, findings), error.problems)
+    if run.step is not None:
+        return Audit(found, findings, stated=run)
     done = _judged(Audit(found, findings), run, cluster, limits)
     return _planned(done, run, cluster, limits, progress) if plan else done
 
 
-def _unpredicted(done: Audit, problems: Sequence[Problem]) -> Audit:
+def unpredicted_for(done: Audit, problems: Sequence[Problem]) -> Audit:
     """With why nothing is predicted, and what would help. Numbers that no run has are errors of the configuration."""
     known = {finding.rule for finding in done.findings if finding.severity == "error"}
     impossible = (
@@ -130,7 +134,7 @@ def _judged(done: Audit, run: Run, cluster: ClusterDescriptor, limits: Limits) -
     try:
         judged = judge(run, cluster, limits)
     except InputError as error:
-        return _unpredicted(done, error.problems)
+        return unpredicted_for(done, error.problems)
     return replace(done, judged=judged, findings=(*done.findings, *memory_rules.findings(judged, done.reading)))
 
 

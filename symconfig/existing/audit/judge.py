@@ -16,8 +16,8 @@ from symconfig.frameworks.known import BACKENDS
 from symconfig.install import VERSION
 from symconfig.plans.plan import Plan, Search
 from symconfig.solve import candidate
-from symconfig.solve.found import Found
 from symconfig.solve.predict import as_found
+from symconfig.solve.prospect import Prospect
 from symconfig.solve.whole import whole
 
 
@@ -30,7 +30,12 @@ class Judged:
 
     @property
     def fits(self) -> bool:
-        return self.plan.best.predicted.device_bytes <= self.plan.usable_bytes
+        return self.plan.device_bytes <= self.plan.usable_bytes
+
+    @property
+    def by_assumed_lengths(self) -> bool:
+        """Whether its memory follows from how long sequences were assumed to be."""
+        return self.run.step is not None and self.run.step.assumed_lengths
 
     @property
     def overfull(self) -> tuple[int, ...]:
@@ -65,7 +70,7 @@ def judge(run: Run, cluster: ClusterDescriptor, limits: Limits) -> Judged:
     return Judged(run, plan)
 
 
-def _undivided(found: Found) -> Iterator[Problem]:
+def _undivided(found: Prospect) -> Iterator[Problem]:
     """Yield what cannot be divided like this, so that a figure for it would be one for nothing."""
     for constraint in found.refused():
         if constraint.divides:
@@ -89,11 +94,19 @@ def job_of(run: Run, cluster: ClusterDescriptor, limits: Limits) -> Job:
             "gpus": configuration.degrees.world_size,
             "global_batch_size": configuration.global_batch,
             "seq_length": configuration.seq_length,
+            "packing": configuration.packing,
             "backend": run.target.backend,
             "precision": configuration.precision,
-            "task": "lora" if model.adapter else "pretrain",
+            **_task(run),
             "limits": limits.model_dump(),
             "optimizer": run.optimizer.model_dump(exclude_unset=True) or {},
             **BACKENDS[run.target.backend].releases.fields(run.target.version),
         }
     )
+
+
+def _task(run: Run) -> dict[str, object]:
+    """Return the fields of a job that say what is trained for."""
+    if run.step is not None:
+        return {"task": "rl", "rl": run.step.rl}
+    return {"task": "lora" if run.described.model.adapter else "pretrain"}

@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Backend
 from symconfig.errors import InputError, Problem
+from symconfig.existing.launch.dialects import slime, verl
 from symconfig.existing.launch.reading import Reading, Setting
 from symconfig.existing.recover import deepspeed, megatron, megatron_deepspeed
 from symconfig.existing.recover.arguments import Arguments
 from symconfig.existing.recover.asked import Asked
 from symconfig.existing.recover.deepspeed_model import described
 from symconfig.existing.recover.namespace import Namespace, version_of
+from symconfig.existing.recover.rl.slime import Reader as SlimeReader
+from symconfig.existing.recover.rl.verl import Reader as VerlReader
 from symconfig.existing.recover.run import Run
 from symconfig.existing.rules import deepspeed as deepspeed_rules
 from symconfig.existing.rules import megatron as megatron_rules
+from symconfig.existing.rules import rl as rl_rules
 from symconfig.existing.rules.deepspeed_facts import DeepSpeedFacts
 from symconfig.existing.rules.facts import MegatronFacts
 from symconfig.existing.rules.nearest import meant
 from symconfig.existing.rules.plugged import plugged
 from symconfig.existing.rules.rule import Finding
+from symconfig.frameworks.deepspeed.backend import DEEPSPEED
 from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
+from symconfig.frameworks.megatron.backend import MEGATRON
 from symconfig.frameworks.megatron.flags import first_with, flags, resolve, versions
 
 # What a recipe decides, and changes memory or time: any of the destinations says it. The model may be named instead.
@@ -43,13 +50,15 @@ _OF_A_RECIPE = (
 
 
 class Side(Protocol):
-    """version: of the framework that it is read as; version_given: because a person said so;
-    version_guessed: by the options that it has. gpus: None: not known."""
+    """label: the framework's name. version: of the framework that it is read as; version_given: because a person said
+    so; version_guessed: by the options that it has. gpus: None: not known."""
 
     @property
     def reading(self) -> Reading: ...
     @property
     def backend(self) -> Backend: ...
+    @property
+    def label(self) -> str: ...
     @property
     def version(self) -> str: ...
     @property
@@ -72,6 +81,10 @@ def side(reading: Reading, asked: Asked) -> Side:
     """Raises InputError for a Megatron-LM version that is not known."""
     if megatron_deepspeed.applies(reading):
         return ForkSide(reading, asked)
+    if reading.format == verl.FORMAT:
+        return RlSide(reading, asked, VerlReader(reading, asked))
+    if slime.applies(reading):
+        return RlSide(reading, asked, SlimeReader(reading, asked))
     if any(setting.name == "--num-layers" for setting in reading.settings):
         return MegatronSide(reading, asked)
     known = sum(first_with(setting.name) is not None for setting in reading.settings)
@@ -83,6 +96,7 @@ class MegatronSide:
     """Options of Megatron-LM."""
 
     backend: Backend = "megatron"
+    label = MEGATRON.label
 
     def __init__(self, reading: Reading, asked: Asked) -> None:
         self.reading, self.asked = reading, asked
@@ -102,6 +116,11 @@ class MegatronSide:
         """Whether Megatron-LM's own parser reads the options."""
         return self.reading.format in ("bash", "model args yaml")
 
+    @property
+    def complete(self) -> bool:
+        """Whether an option that is not there has its default: what overrides leave out, a recipe or a base says."""
+        return self.reading.complete and self.reading.format not in ("overrides", verl.FORMAT)
+
     def names(self) -> Namespace:
         """The options, of which nobody has asked any yet."""
         return Namespace(self.settings, flags(self.version))
@@ -118,8 +137,7 @@ class MegatronSide:
             architecture=cluster.gpu.architecture if cluster is not None else None,
             environment=self.reading.environment if in_shell else None,
             program=program.text if program is not None else None,
-            # What overrides leave out, a recipe or a base says.
-            complete=self.reading.complete and self.reading.format != "overrides",
+            complete=self.complete,
             environment_known=self.reading.environment_known and self.reading.format != "overrides",
             fork=not own,
         )
@@ -190,6 +208,7 @@ class DeepSpeedSide:
     """A DeepSpeed JSON with the arguments of the program that loads it."""
 
     backend: Backend = "deepspeed"
+    label = DEEPSPEED.label
     version, version_given, version_guessed = DEEPSPEED_RELEASE, False, False
 
     def __init__(self, reading: Reading, asked: Asked) -> None:
@@ -206,3 +225,34 @@ class DeepSpeedSide:
 
     def run(self, cluster: ClusterDescriptor) -> Run:
         return deepspeed.run(self.reading, cluster, self.asked)
+
+
+class RlSide(MegatronSide):
+    """A script of reinforcement learning whose actor has Megatron workers: what they are told, and the step around."""
+
+    def __init__(self, reading: Reading, asked: Asked, reader: SlimeReader | VerlReader) -> None:
+        self.reading, self.asked, self.reader = reading, asked, reader
+        self.version_given = asked.megatron_version is not None
+        self.gpus = asked.gpus or reading.world.gpus
+        self.version = reader.version()
+        self.settings = reader.megatron()
+        self.label = f"{reader.values.trainer} with {reader.workers} workers of {MEGATRON.label}"
+        if reader.workers != "megatron":
+            self.label, self.version = f"{reader.values.trainer} with {reader.workers} workers,", verl.RELEASE
+            self.version_given = True
+
+    @property
+    def parsed(self) -> bool:
+        return False
+
+    @property
+    def complete(self) -> bool:
+        return super().complete and not slime.model_hidden(self.reading)
+
+    def findings(self, cluster: ClusterDescriptor | None) -> list[Finding]:
+        own = [found for found in super().findings(cluster) if rl_rules.holds(found)] if self.settings else []
+        return own + rl_rules.findings(rl_rules.RlFacts(self.reading, self.reader.values, self.gpus))
+
+    def run(self, cluster: ClusterDescriptor) -> Run:
+        assert self.gpus is not None, "is asked for where the GPUs are known"
+        return replace(self.reader, gpus=self.gpus, cluster=cluster).run()

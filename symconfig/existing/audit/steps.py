@@ -23,8 +23,8 @@ from symconfig.plans.degrees import Degrees
 from symconfig.plans.plan import Plan
 from symconfig.solve.configuration import Configuration
 from symconfig.solve.detail import detail
-from symconfig.solve.found import Found
 from symconfig.solve.predict import as_found
+from symconfig.solve.prospect import Prospect
 from symconfig.solve.timeline import refined_s
 
 DEGREES = frozenset(field.name for field in fields(Degrees))
@@ -106,7 +106,7 @@ class _Walk:
         used = device_bytes(max(parts.peaks), found.machine, configuration.framework)
         return State(said, refined_s(found, parts), used, used <= self.judged.plan.usable_bytes)
 
-    def _found(self, c: Configuration) -> Found | None:
+    def _found(self, c: Configuration) -> Prospect | None:
         if c.degrees.world_size != self.judged.plan.best.parallel.world_size:
             return None
         try:

@@ -9,8 +9,12 @@ from pathlib import Path
 
 from symconfig.errors import InputError
 from symconfig.existing.launch.detect import parse, syntax_of
+from symconfig.existing.launch.dialects import slime, verl
 from symconfig.existing.launch.dialects.documents import read_document, read_sections
+from symconfig.existing.launch.dialects.entry import entries
+from symconfig.existing.launch.dialects.interpolation import interpolated
 from symconfig.existing.launch.dialects.override import RECIPE, entries_of, group, is_key, parted, short
+from symconfig.existing.launch.dialects.translate import by_path
 from symconfig.existing.launch.files import open_text
 from symconfig.existing.launch.origins import traced
 from symconfig.existing.launch.reading import Hides, Piece, Reading, Setting, Tree, Unread, Word, World
@@ -77,8 +81,12 @@ class Around:
 
 def followed(reading: Reading, around: Around) -> Reading:
     """The reading with what the files say that it names. A file that is missing or wrong is unread and matters."""
-    reading = replace(reading, settings=tuple(parted(reading.settings)))
-    for step in (_accelerate, _arguments, _deepspeed, _model, _megatron_yaml, _recipe, _overrides):
+    of_verl = verl.applies(reading.settings)
+    reading = replace(reading, settings=tuple(parted(reading.settings, any_section=of_verl)))
+    steps = (_accelerate, _arguments, _deepspeed, _model, _megatron_yaml, _recipe, _overrides)
+    for step in (_verl,) if of_verl else (slime.started,) if slime.applies(reading) else ():
+        reading = step(reading, around)
+    for step in () if of_verl else steps:
         reading = step(reading, around)
     named = tuple(setting for setting in reading.settings if setting.name)
     loose = (word for setting in reading.settings if not setting.name for word in setting.values)
@@ -248,6 +256,28 @@ def _overrides(reading: Reading, around: Around) -> Reading:
     )
 
 
+def _verl(reading: Reading, around: Around) -> Reading:
+    """Overrides of verl's trainer, over a configuration of one's own where they name one."""
+    name = _given(reading, _HYDRA_NAME)
+    own = name is None or verl.own(name.values[-1].text)
+    program = str(Path(reading.program.text).parent) if reading.program is not None else ""
+    tree, dark = (None, ()) if own else _sections_file(reading, around, program)
+    filed = () if tree is None else (entry for entry in entries(tree) if entry.path[0] != "hydra")
+    found = interpolated(by_path((*filed, *entries_of(reading.settings, False))), around.variables)
+    rest = tuple(setting for setting in reading.settings if not is_key(setting))
+    settings = (*verl.kept(found.values()), *rest)
+    return replace(
+        reading,
+        format=verl.FORMAT,
+        settings=settings,
+        possible=tuple(replace(one, name=one.name.lstrip("+~")) for one in reading.possible),
+        tree=tree,
+        texts=_texts(reading, *(() if tree is None else (tree.text,))),
+        unread=(*reading.unread, *dark),
+        world=verl.world(settings),
+    )
+
+
 def _recipe_of_program(reading: Reading) -> Word | None:
     """`pretrain_llama3_8b.py` says which one."""
     program = reading.program
@@ -260,6 +290,8 @@ def _sections_file(reading: Reading, around: Around, program: str) -> tuple[Tree
     folder, name, file = (_given(reading, names) for names in (_HYDRA_FOLDER, _HYDRA_NAME, _FILE))
     if name is not None and not name.values[-1].unknown and not (folder and folder.values[-1].unknown):
         base = Path(folder.values[-1].text) if folder is not None else Path()
+        if around.folder is not None and base.is_relative_to(around.folder):  # `$(pwd)` may be a folder above it
+            base = base.relative_to(around.folder)
         path = str(base / name.values[-1].text)
         spelled = path if path.endswith((".yaml", ".yml")) else path + ".yaml"
         word = Word((Piece(spelled),), name.values[-1].place)

@@ -13,8 +13,8 @@ from symconfig.existing.launch.text import Place, Text
 
 # bash: a script, or a line of arguments; megatron yaml: Megatron-LM's --yaml-cfg; overrides: model.x=1 of
 # Megatron-Bridge and NeMo, on a command line or as YAML; model args yaml: ENV_VARS and MODEL_ARGS; deepspeed: its JSON
-# by itself.
-Format = Literal["bash", "megatron yaml", "overrides", "model args yaml", "deepspeed"]
+# by itself; verl: overrides of its trainer, under their own keys.
+Format = Literal["bash", "megatron yaml", "overrides", "model args yaml", "deepspeed", "verl"]
 JSON_ALONE: Final = "deepspeed"  # the format of a DeepSpeed JSON
 
 

@@ -11,6 +11,7 @@ from symconfig.descriptor.model import ModelDescriptor
 class Asked:
     """model: of a configuration that describes none (DeepSpeed's), or that names a recipe. gpus: None: as its launcher
     says. seq_length, vocab_size: where the files do not say. megatron_version: None: the newest that has all options.
+    prompt_length, response_length: tokens in the mean, of reinforcement learning.
     """
 
     model: ModelDescriptor | None = None
@@ -18,3 +19,5 @@ class Asked:
     seq_length: int | None = None
     vocab_size: int | None = None
     megatron_version: str | None = None
+    prompt_length: float | None = None
+    response_length: float | None = None

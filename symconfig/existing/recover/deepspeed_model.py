@@ -17,6 +17,7 @@ from symconfig.errors import InfeasibleError, InputError, Problem
 from symconfig.existing.launch.reading import Reading
 from symconfig.existing.recover.arguments import Arguments
 from symconfig.existing.recover.asked import Asked
+from symconfig.existing.recover.known import by_name
 from symconfig.existing.recover.run import Assumed, Described
 from symconfig.existing.recover.zoo import zoo_match, zoo_near
 from symconfig.frameworks.deepspeed.adapters import target_modules
@@ -69,20 +70,14 @@ def _base(reading: Reading, arguments: Arguments, asked: Asked) -> tuple[ModelDe
     if dark:
         raise InputError(Arguments.problem(named, f"its value {dark}", hint="--model M"))
     given = arguments.text(*NAMES)
-    if given:
-        for name, known in hub.of_zoo():
-            if hub.same(given, known):
-                exact = given == known
-                why = f"of the name {given}; its weights were not looked at"
-                return load_model(name), [] if exact else [Assumed("model", known, why, arguments.place(*NAMES))]
-        if hub.is_id(given) and hub.cached(given) is not None:
-            return load_model(given), []
     place = arguments.place(*NAMES)
+    if given and (found := by_name(given, place)) is not None:
+        return found
     where = Problem("", file=reading.file) if place is None else Problem("", place.file, place.line, place.column)
-    raise InputError(_unnamed(given, where))
+    raise InputError(unnamed(given, where))
 
 
-def _unnamed(given: str | None, where: Problem) -> Problem:
+def unnamed(given: str | None, where: Problem) -> Problem:
     """Say that a script names no model whose shapes are known, and where they come from."""
     what, got, hint = (
         "nothing says which model is trained",

@@ -8,6 +8,7 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.optimizer import ADAM, Optimizer
 from symconfig.errors import Problem
 from symconfig.existing.launch.text import Place
+from symconfig.existing.recover.rl.step import Step
 from symconfig.plans.plan import Options, Target
 from symconfig.solve.configuration import Configuration
 
@@ -53,7 +54,8 @@ class Run:
     """A model, and how it is run.
 
     configuration: for `solve.predict`; its framework has the habits that the options switch on and off. options: the
-    same as the plan's candidate has it, with the overlaps as they are.
+    same as the plan's candidate has it, with the overlaps as they are. step: of reinforcement learning, around it;
+    critic: what is trained in it, too.
     """
 
     target: Target
@@ -62,3 +64,5 @@ class Run:
     options: Options
     assumed: tuple[Assumed, ...] = ()
     optimizer: Optimizer = ADAM
+    step: Step | None = None
+    critic: Run | None = None

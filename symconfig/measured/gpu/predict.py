@@ -12,7 +12,7 @@ from symconfig.frameworks.megatron.behaviour import TransformerImpl
 from symconfig.measured.row_framework import attention_of
 from symconfig.plans.plan import Plan
 from symconfig.solve.alone import alone
-from symconfig.solve.found import Found
+from symconfig.solve.prospect import Prospect
 from symconfig.verify.states.activations import as_run
 
 Attention = Literal["flash", "unfused"]
@@ -56,7 +56,7 @@ def expected(plan: Plan, stage: int, impl: TransformerImpl, attention: Attention
     )
 
 
-def as_measured(plan: Plan, impl: TransformerImpl, attention: Attention) -> Found:
+def as_measured(plan: Plan, impl: TransformerImpl, attention: Attention) -> Prospect:
     """Return the plan as these layers run it.
 
     Megatron's own with PyTorch's flash attention in them, if that is chosen.

@@ -13,7 +13,7 @@ from symconfig.report.page.packed import packed
 from symconfig.report.timeline.chart import Chart
 from symconfig.report.timeline.kinds import LOOKS
 from symconfig.solve.detail import Detail
-from symconfig.solve.found import Found
+from symconfig.solve.prospect import Prospect
 from symconfig.solve.space import lattice
 
 MOST_EVENTS = 60_000  # that a page holds: the first ones of each stage
@@ -63,7 +63,7 @@ def _memory(chart: Chart, stage: int) -> dict[str, Any]:
     return {"seconds": packed(seconds, "f4"), "gib": packed(sizes / 2**30, "f4")}
 
 
-def roofline(point: Found, parts: Detail) -> dict[str, Any]:
+def roofline(point: Prospect, parts: Detail) -> dict[str, Any]:
     """Return the products and attentions of each kind of layer: FLOP, bytes of operands and results, seconds.
 
     The bytes are the least that a kernel can move: each operand read and each result written once.

@@ -47,6 +47,9 @@ def adaptation(
     """
     if best not in BESTS:
         raise InputError(Problem("wrong value", field="best", got=repr(best), need=f"one of {', '.join(BESTS)}"))
+    if plan.rl:  # a step's layouts are compared as whole steps
+        outcome = adapted(source, plan, variables, extra, harmless)
+        return Adaptation(**{field.name: getattr(outcome, field.name) for field in fields(Adapted)})
     draft = opened(source, variables, extra, harmless)
     old = ran(draft.reading, plan)
     tried: list[tuple[Pick, Adapted]] = []

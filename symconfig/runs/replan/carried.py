@@ -20,9 +20,9 @@ from symconfig.solve.answer import refused as untold
 from symconfig.solve.configuration import Configuration
 from symconfig.solve.detail import detail
 from symconfig.solve.extras import switched_on
-from symconfig.solve.found import Found
 from symconfig.solve.pins import parse
 from symconfig.solve.predict import as_found
+from symconfig.solve.prospect import Prospect
 from symconfig.solve.run import request
 from symconfig.solve.space import Request
 from symconfig.solve.timeline import refined_s
@@ -147,7 +147,7 @@ def _unknown(request: Request, c: Configuration) -> str:
     return ""
 
 
-def _untold(plan: Plan, point: Found) -> str:
+def _untold(plan: Plan, point: Prospect) -> str:
     """Say what the job's target cannot express; its framework's own refusals are known by now."""
     if plan.job.target is None:
         return ""
@@ -156,7 +156,7 @@ def _untold(plan: Plan, point: Found) -> str:
     return "; ".join(problem.what for problem in problems)
 
 
-def _refused(candidate: Found) -> str:
+def _refused(candidate: Prospect) -> str:
     """Say the first of the target's constraints that these degrees fail."""
     fixed, point = candidate.request.limits.fixed, candidate.columns().at(0)
     return next((constraint.said(fixed, point) for constraint in candidate.refused()), "")

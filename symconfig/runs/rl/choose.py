@@ -33,6 +33,8 @@ _MOST_SHARE, _SHARES = 0.9, 20  # of a GPU for the engine, in twentieths
 _ALIKE = 0.01  # of a generation: of shares that differ by less, the smallest is taken
 _ONLY = {"layout": "equal", "fused_loss": "off"}  # verl can be told no other stages, and has a loss of its own
 _LEFT = (0.0, 0.05, 0.1, 0.2)  # shares of a GPU that an update leaves beside, the first that leads to a plan that fits
+# The optimizer's state is larger than the weights and wanted less: weights do not go without it.
+_WEIGHED_AWAY = (Away.NOTHING, Away.STATES, Away.ALL)
 Solve = Callable[[ModelDescriptor, Job, int], Plan]
 
 
@@ -71,7 +73,7 @@ def answer(asked: Asked, top: int) -> Plan:
     alike = [each for each in found if each[0] is plan and each is not best]
     ranked = [best, *sorted(alike, key=lambda each: each[2][0].step_s)][:top]
     candidates = [trained.candidate for _, trained, _ in ranked]
-    steps = tuple(_planned(asked, layouts[0]) for _, _, layouts in ranked)
+    steps = tuple(planned(asked, layouts[0]) for _, _, layouts in ranked)
     search = replace(plan.search, optimal=False)
     return replace(plan, best=candidates[0], alternatives=tuple(candidates[1:]), rl=steps, search=search)
 
@@ -140,7 +142,7 @@ def _rooms(asked: Asked) -> Iterator[tuple[int, dict[str, str]]]:
         return
     for cp in _CONTEXT:
         if cp * rl.tokens_per_gpu >= rl.longest:
-            yield cp * rl.tokens_per_gpu, {"cp": str(cp)}
+            yield cp * rl.tokens_per_gpu, {"cp": str(cp), "mbs": "1"}
 
 
 def _needed(rl: Rl) -> float:
@@ -188,7 +190,7 @@ def _layouts(asked: Asked, actor: Trained, critic: Trained | None, gpus: int) ->
     assert job.gpus != "auto"
     served = job.gpus - gpus if alone else gpus
     gpu = machine(asked.cluster, "bf16" if asked.cluster.gpu.peak_flops.bf16 else "fp16", gpus=served)
-    for away in (Away.NOTHING,) if alone else AWAY:
+    for away in (Away.NOTHING,) if alone else _WEIGHED_AWAY:
         for tp in _engines(asked, served):
             make = partial(Layout, rl=rl, actor=actor, critic=critic, replicas=served // tp, away=away, alone=alone)
             engine = Engine(asked.model, gpu, tp)
@@ -249,7 +251,7 @@ def _none_fits(asked: Asked, layout: Layout | None) -> InfeasibleError:
     )
 
 
-def _planned(asked: Asked, layout: Layout) -> PlannedRl:
+def planned(asked: Asked, layout: Layout) -> PlannedRl:
     """Return a layout as the plan records it."""
     candidate, rl, generation = layout.actor.candidate, asked.rl, layout.generation
     low, high = candidate.predicted.interval["step_s"]
@@ -265,7 +267,7 @@ def _planned(asked: Asked, layout: Layout) -> PlannedRl:
         rollout_gpus=served,
         memory_share=layout.replica.share,
         at_once=generation.at_once,
-        tokens_per_gpu=candidate.batch.seq_length // candidate.parallel.cp,
+        tokens_per_gpu=candidate.batch.micro * candidate.batch.seq_length // candidate.parallel.cp,
         away=AWAY[layout.away],
         host_bytes=layout.host_bytes,
         step_s=layout.step_s,

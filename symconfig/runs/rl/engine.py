@@ -61,16 +61,17 @@ def _channels(model: ModelDescriptor, tp: int) -> float:
 
 @dataclass(frozen=True)
 class Engine:
-    """One engine on `tp` GPUs, whatever memory it may take."""
+    """One engine on `tp` GPUs, whatever memory it may take. element_bytes: of a weight."""
 
     model: ModelDescriptor
     machine: Machine
     tp: int
+    element_bytes: float = _ELEMENT_BYTES
 
     @cached_property
     def weights_bytes(self) -> float:
         """Bytes of weights on each GPU."""
-        return _ELEMENT_BYTES * self._count.total / self.tp
+        return self.element_bytes * self._count.total / self.tp
 
     @cached_property
     def _count(self) -> ParameterCount:
@@ -84,7 +85,7 @@ class Engine:
             chosen = experts.num_experts_per_tok / experts.num_experts
             of_experts = (count.total - count.active) / (1.0 - chosen)
             touched -= of_experts * (1.0 - chosen) ** sequences
-        read = _ELEMENT_BYTES * touched / self.tp + sequences * cached_bytes(self.model, self.tp, context)
+        read = self.element_bytes * touched / self.tp + sequences * cached_bytes(self.model, self.tp, context)
         computed = 2.0 * count.active * sequences / self.tp
         work = np.maximum(read / self.machine.hbm_bytes_per_s, computed / self._flops_per_s)
         return work + self._reductions_s(sequences) + STEP_S

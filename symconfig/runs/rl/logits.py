@@ -26,6 +26,14 @@ class LogitBytes:
 # the entropy it is copied, and its softmax is another one: 12, all of which a backward reads; of these the planner's
 # loss has the fp32 copy. Without the entropy the division by the temperature has a second gradient beside that.
 VERL = LogitBytes(forward=6.0, entropy=12.0, update=4.0, entropy_update=8.0)
+# verl 0.9.1 on FSDP (workers/engine/fsdp/transformer_impl.py, utils/torch_functional.py): 16-bit logits and their
+# quotient by the temperature are there at once, and flash-attn's cross-entropy overwrites the quotient with its
+# gradient, which the planner's loss has, too. The entropy is compiled to one kernel, whose gradient is another copy.
+VERL_FSDP = LogitBytes(forward=4.0, entropy=4.0, update=2.0, entropy_update=6.0)
+# slime, August 2026 (utils/ppo_utils.py, _VocabParallelLogProbEntropy): the fp32 logits and their softmax, of which
+# the entropy is made with no copy; in chunks the logits alone are whole, beside the 16 bits that they are copied from.
+SLIME = LogitBytes(forward=8.0, entropy=8.0, update=4.0, entropy_update=8.0)
+SLIME_CHUNKED = LogitBytes(forward=6.0, entropy=6.0, update=4.0, entropy_update=8.0)
 # LLaMA-Factory 0.9.5 on Transformers (train/dpo/trainer.py, train/trainer_utils.py: get_batch_logps): logits are copied
 # into fp32, and so is their log-softmax: 8. Both of the policy's are there while the reference is read. In the backward
 # the log-softmax has two gradients beside it, 12; the planner's loss has 10 of these.

@@ -16,6 +16,7 @@ import numpy as np
 from symconfig.cost.collectives import ring
 from symconfig.descriptor.rl import Rl
 from symconfig.graph.count import parameters
+from symconfig.plans.rl import ReferencePlace
 from symconfig.runs.rl.engine import ASLEEP_BYTES, Generation, Replica
 from symconfig.runs.rl.trained import GRADIENTS, STATES, WEIGHTS, Trained
 from symconfig.units import MIB
@@ -32,6 +33,7 @@ class Away(StrEnum):
 
     NOTHING = "nothing"
     STATES = "optimizer state"
+    HELD = "weights"
     ALL = "weights and optimizer state"
 
 
@@ -39,6 +41,7 @@ class Away(StrEnum):
 AWAY: Mapping[Away, tuple[str, ...]] = {
     Away.NOTHING: (),
     Away.STATES: (STATES,),
+    Away.HELD: (WEIGHTS,),
     Away.ALL: (WEIGHTS, STATES),
 }
 
@@ -61,7 +64,8 @@ def to_engine_s(actor: Trained) -> float:
     alone, since the engine has the frozen weights."""
     p, count = actor.candidate.parallel, parameters(actor.plan.model, with_mtp=False)
     total = _WEIGHT_BYTES * (count.total if actor.plan.model.adapter is None else count.trainable)
-    ranks = np.array([float(max(p.tp * p.pp, p.ep * p.etp * p.pp))])
+    sharded = p.dp * p.cp if actor.candidate.options.zero_stage == 3 else 1
+    ranks = np.array([float(max(p.tp * p.pp, p.ep * p.etp * p.pp) * sharded)])
     return float(ring(np.array([total]), 1.0, ranks, 1.0, actor.found.machine)[0])
 
 
@@ -72,7 +76,7 @@ def moved_s(each: Trained, away: Away) -> float:
 
 def at_rest(each: Trained, away: Away) -> dict[str, float]:
     """Return what of a model stays on the GPU while it neither trains nor is read."""
-    gone = (*AWAY[away], *((GRADIENTS,) if WEIGHTS in AWAY[away] else ()))
+    gone = (*AWAY[away], *((GRADIENTS,) if WEIGHTS in AWAY[away] or each.frees_gradients else ()))
     return {name: each.memory[name] for name in (WEIGHTS, GRADIENTS, STATES) if name not in gone}
 
 
@@ -81,7 +85,9 @@ NOTHING_GENERATED = Generation(0.0, 0.0, 0, 0.0)
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """One way to run a step. alone: the engine has GPUs of its own."""
+    """One way to run a step. alone: the engine has GPUs of its own. read, reference_read: tokens of a micro-batch whose
+    log-probabilities are computed, of the actor and the reference, over those of one that is trained on.
+    reference: where it is while it is not read."""
 
     rl: Rl
     actor: Trained
@@ -91,6 +97,9 @@ class Layout:
     away: Away
     alone: bool
     generation: Generation = NOTHING_GENERATED
+    read: float = 1.0
+    reference_read: float = 1.0
+    reference: ReferencePlace = "offloaded"
 
     @cached_property
     def phases(self) -> tuple[Phase, ...]:
@@ -118,7 +127,7 @@ class Layout:
         """Bytes of host memory for each GPU."""
         trained = (self.actor, *filter(None, (self.critic,)))
         states = sum(each.memory[name] for each in trained for name in AWAY[self.away])
-        return states + (self.actor.memory[WEIGHTS] if self._copied else 0.0)
+        return states + (self.actor.memory[WEIGHTS] if self._copied and not self._rests else 0.0)
 
     @property
     def _copied(self) -> bool:
@@ -135,14 +144,17 @@ class Layout:
             f"actor's {WEIGHTS}": actor.memory[WEIGHTS],
         }
         yield Phase("weights to the engine", to_engine_s(actor), self._beside(moving, but=(WEIGHTS,)))
-        read = self._gaps(actor.forward_bytes(entropy=True))  # verl reports the entropy, whatever the loss is
+        # verl reports the entropy, whatever the loss is.
+        read = self._gaps(actor.forward_bytes(entropy=True, share=self.read))
         forward = {f"actor's {WEIGHTS}": actor.memory[WEIGHTS], "forward": read}
         yield Phase("log-probabilities", actor.forward_s(rl.updates), self._beside(forward, but=(WEIGHTS,)))
         if rl.reference:
+            apart = self._copied and self.reference != "swapped"
             name = "reference" if self._copied else f"actor's {WEIGHTS}"
-            frozen = {name: actor.memory[WEIGHTS], "forward": self._gaps(actor.forward_bytes())}
-            loaded = actor.memory[WEIGHTS] / actor.host_bytes_per_s * self._copied
-            held = self._beside(frozen, but=() if self._copied else (WEIGHTS,))
+            passing = self._gaps(actor.forward_bytes(share=self.reference_read))
+            frozen = {name: actor.memory[WEIGHTS] * (self.reference != "streamed"), "forward": passing}
+            loaded = actor.memory[WEIGHTS] / actor.host_bytes_per_s * (self._copied and not self._rests)
+            held = self._beside(frozen, but=() if apart else (WEIGHTS,))
             yield Phase("reference", actor.forward_s(rl.updates) + loaded, held)
         if critic is not None:
             values = {f"critic's {WEIGHTS}": critic.memory[WEIGHTS], "forward": self._gaps(critic.forward_bytes())}
@@ -153,6 +165,11 @@ class Layout:
         if moved := sum(moved_s(each, self.away) for each in trained):
             yield Phase("to the host and back", moved, self._beside({}))
 
+    @property
+    def _rests(self) -> bool:
+        """Whether a reference is on the GPU in all phases."""
+        return self._copied and self.reference == "resident"
+
     def _gaps(self, passing: float) -> float:
         """Bytes of what comes and goes, with the gaps that it leaves."""
         return passing if self.alone else passing * (1 + GAPS)
@@ -160,6 +177,8 @@ class Layout:
     def _beside(self, held: dict[str, float], but: tuple[str, ...] = ()) -> dict[str, float]:
         """Add what rests on the GPU in every phase. but: parts of the actor that `held` has already."""
         result = dict(held)
+        if self._rests:
+            result |= {"reference": self.actor.memory[WEIGHTS]}
         for name, each in (("actor's", self.actor), ("critic's", self.critic)):
             rests = {} if each is None else at_rest(each, self.away)
             result |= {f"{name} {part}": size for part, size in rests.items() if name != "actor's" or part not in but}
@@ -176,4 +195,6 @@ class Layout:
         held["activations, logits and loss"] = max(each.reserved(peak) - states, self._gaps(peak - states))
         others = {} if other is None else at_rest(other, self.away)
         kept = {f"{'critic' if each is self.actor else 'actor'}'s {part}": size for part, size in others.items()}
+        if self._rests:
+            held["reference"] = self.actor.memory[WEIGHTS]
         return self._with_processes(held | kept)

@@ -16,7 +16,7 @@ from symconfig.graph.parts import is_layer
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.runs.rl.logits import LogitBytes
 from symconfig.solve.detail import Detail, detail
-from symconfig.solve.found import Found
+from symconfig.solve.prospect import Prospect
 from symconfig.solve.restore import restore
 from symconfig.solve.timeline import times
 
@@ -39,8 +39,13 @@ class Trained:
     fill: float
     logits: LogitBytes | None
 
+    @property
+    def frees_gradients(self) -> bool:
+        """Whether gradients have memory during an update alone."""
+        return False
+
     @cached_property
-    def found(self) -> Found:
+    def found(self) -> Prospect:
         """The candidate with all that its costs follow from."""
         return restore(self.plan, self.candidate)
 
@@ -77,11 +82,11 @@ class Trained:
         passes = self.candidate.batch.num_microbatches * steps + self.candidate.parallel.pp - 1
         return passes * longest * self.fill
 
-    def forward_bytes(self, entropy: bool = False) -> float:
+    def forward_bytes(self, entropy: bool = False, share: float = 1.0) -> float:
         """Return the bytes of a forward alone at its peak: what one layer makes, or what log-probabilities are made
-        with, whichever is more."""
+        with, whichever is more. share: tokens of a micro-batch over those of one that is trained on."""
         each = 0.0 if self.logits is None else self.logits.entropy if entropy else self.logits.forward
-        return max(self._layer_bytes, each * self.logit_count)
+        return share * max(self._layer_bytes, each * self.logit_count)
 
     @property
     def kept_bytes(self) -> float:

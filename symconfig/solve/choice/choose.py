@@ -18,7 +18,7 @@ from symconfig.solve.choice.published import Split, splits
 from symconfig.solve.choice.simplicity import Simplicity, simplicity
 from symconfig.solve.choice.variants import variants, with_less
 from symconfig.solve.detail import detail
-from symconfig.solve.found import Found
+from symconfig.solve.prospect import Prospect
 from symconfig.solve.weighed import NEAR
 
 # Of the fastest step of a draw: plans whose expected losses differ by less cannot be told apart. Of 173 pairs of runs
@@ -34,7 +34,7 @@ TRIED = 1.04  # of the fastest: up to here
 class Drawn:
     """A plan with its step under every draw, [DRAWS]."""
 
-    found: Found
+    prospect: Prospect
     simplicity: Simplicity
     steps: Array
 
@@ -44,38 +44,38 @@ class Choice:
     """picks: one plan of each family, best first, with how it is judged. fastest: under the model, of all that was
     found; simplest: within `WITHIN` of it."""
 
-    picks: tuple[tuple[Found, Judged], ...]
-    fastest: Found
-    simplest: tuple[Found, Judged]
+    picks: tuple[tuple[Prospect, Judged], ...]
+    fastest: Prospect
+    simplest: tuple[Prospect, Judged]
 
 
-def choose(ranked: Sequence[Found], cluster: ClusterDescriptor, top: int) -> Choice:
+def choose(ranked: Sequence[Prospect], cluster: ClusterDescriptor, top: int) -> Choice:
     """Judge the best plans of families, and put them in order; ranked: the fastest first."""
     draws, near_s = Draws.of(cluster), NEAR * ranked[0].step_s
-    leading = [found for found in ranked[:LEADERS] if found.step_s <= TRIED * ranked[0].step_s]
-    every = [*ranked, *(plain for found in leading for plain in variants(found))]
-    fastest = min(every, key=lambda found: found.order)
+    leading = [prospect for prospect in ranked[:LEADERS] if prospect.step_s <= TRIED * ranked[0].step_s]
+    every = [*ranked, *(plain for prospect in leading for plain in variants(prospect))]
+    fastest = min(every, key=lambda prospect: prospect.order)
     judge = _Judge(cluster, draws, splits(ranked[0].request.model, cluster))
     drawn = [judge.drawn(each) for each in every]
     # What is slower than near is shown where there is nothing else, and no measure for others.
-    near = [each for each in drawn if each.found.step_s <= near_s]
-    best_s = np.min([each.steps for each in near], axis=0)
+    as_fast = [each for each in drawn if each.prospect.step_s <= near_s]
+    best_s = np.min([each.steps for each in as_fast], axis=0)
     families: dict[Family, list[Drawn]] = {}
     for each in drawn:
-        families.setdefault(family(each.found), []).append(each)
-    first = pick(near)
-    others = [pick(mine) for name, mine in families.items() if name != family(first.found)]
-    others.sort(key=lambda each: (loss(each, best_s).mean(), each.found.order))
-    least = min(float(loss(each, best_s).mean()) for each in near)
+        families.setdefault(family(each.prospect), []).append(each)
+    first = pick(as_fast)
+    others = [pick(mine) for name, mine in families.items() if name != family(first.prospect)]
+    others.sort(key=lambda each: (loss(each, best_s).mean(), each.prospect.order))
+    least = min(float(loss(each, best_s).mean()) for each in as_fast)
     shown = [judge.less(each, best_s, least + TOLD_APART) for each in (first, *others)[:top]]
     picks, first = [*shown, *others[top - 1 :]], shown[0]
-    close = [each for each in (*shown, *drawn) if each.found.step_s <= (1 + WITHIN) * fastest.step_s]
-    simplest = min(close, key=lambda each: (each.simplicity, each is not first, each.found.order))
-    wins = _wins([each for each in picks if each.found.step_s <= near_s])
+    close = [each for each in (*shown, *drawn) if each.prospect.step_s <= (1 + WITHIN) * fastest.step_s]
+    simplest = min(close, key=lambda each: (each.simplicity, each is not first, each.prospect.order))
+    wins = _wins([each for each in picks if each.prospect.step_s <= near_s])
     return Choice(
-        picks=tuple((each.found, judged(each, best_s, wins.get(id(each), 0.0), cluster)) for each in picks[:top]),
+        picks=tuple((each.prospect, judged(each, best_s, wins.get(id(each), 0.0), cluster)) for each in picks[:top]),
         fastest=fastest,
-        simplest=(simplest.found, judged(simplest, best_s, wins.get(id(simplest), 0.0), cluster)),
+        simplest=(simplest.prospect, judged(simplest, best_s, wins.get(id(simplest), 0.0), cluster)),
     )
 
 
@@ -87,9 +87,9 @@ class _Judge:
     draws: Draws
     published: frozenset[Split]
 
-    def drawn(self, found: Found) -> Drawn:
-        plain = simplicity(found, self.cluster.joined_gpus, self.published)
-        return Drawn(found, plain, step_seconds(found, self.cluster, self.draws))
+    def drawn(self, prospect: Prospect) -> Drawn:
+        plain = simplicity(prospect, self.cluster.joined_gpus, self.published)
+        return Drawn(prospect, plain, step_seconds(prospect, self.cluster, self.draws))
 
     def less(self, drawn: Drawn, best_s: Array, most: float) -> Drawn:
         """Return the plan with as few options beside its degrees as lose little. best_s: [DRAWS], of all plans near the
@@ -103,8 +103,8 @@ class _Judge:
         return now
 
     def _without_one(self, drawn: Drawn) -> Iterator[Drawn]:
-        for found in with_less(drawn.found, self.cluster):
-            yield self.drawn(found)
+        for prospect in with_less(drawn.prospect, self.cluster):
+            yield self.drawn(prospect)
 
 
 def _wins(picks: Sequence[Drawn]) -> dict[int, float]:
@@ -122,8 +122,8 @@ def loss(drawn: Drawn, best_s: Array) -> Array:
 def judged(drawn: Drawn, best_s: Array, wins: float, cluster: ClusterDescriptor) -> Judged:
     """Return how a plan stands. best_s: the fastest step of each draw, [DRAWS]; wins: in which share of them it is the
     fastest of all families' picks. Its worst loss is the largest of all draws."""
-    found, lost = drawn.found, loss(drawn, best_s)
-    fits = fitting(found.request, found.machine, max(detail(found).peaks), cluster)
+    prospect, lost = drawn.prospect, loss(drawn, best_s)
+    fits = fitting(prospect.request, prospect.machine, max(detail(prospect).peaks), cluster)
     return Judged(
         best=tidy(wins),
         expected_loss=tidy(float(lost.mean())),
@@ -137,4 +137,4 @@ def pick(drawn: Sequence[Drawn]) -> Drawn:
     best_s = np.min([each.steps for each in drawn], axis=0)
     expected = [float(loss(each, best_s).mean()) for each in drawn]
     alike = [place for place, lost in enumerate(expected) if lost <= min(expected) + TOLD_APART]
-    return drawn[min(alike, key=lambda at: (drawn[at].simplicity, expected[at], drawn[at].found.order))]
+    return drawn[min(alike, key=lambda at: (drawn[at].simplicity, expected[at], drawn[at].prospect.order))]

@@ -20,8 +20,8 @@ from symconfig.cost.table import Table
 from symconfig.descriptor.cluster import ClusterDescriptor, Kernels
 from symconfig.solve.choice.family import family
 from symconfig.solve.detail import detail, detailed, same_blocks, sizes, table_of
-from symconfig.solve.found import Found
 from symconfig.solve.interval import recorded
+from symconfig.solve.prospect import Prospect
 
 DRAWS = 64
 # Shares of the variance of a source's runs around what the source has in common (`Spread.run`) that a plan has from its
@@ -74,36 +74,40 @@ class Draws:
         return Draws(drawn, low * (high / low) ** even)
 
 
-def step_seconds(found: Found, cluster: ClusterDescriptor, draws: Draws) -> Array:
-    """Return the step under every draw, [DRAWS], with the plan's own error. found: simulated."""
-    steps = priced_s(found, cluster, draws.constants, imbalance(found, draws), draws.tables)
-    result: Array = steps * np.exp(own_error(found))
+def step_seconds(prospect: Prospect, cluster: ClusterDescriptor, draws: Draws) -> Array:
+    """Return the step under every draw, [DRAWS], with the plan's own error. prospect: simulated."""
+    steps = priced_s(prospect, cluster, draws.constants, imbalance(prospect, draws), draws.tables)
+    result: Array = steps * np.exp(own_error(prospect))
     return result
 
 
 def priced_s(
-    found: Found, cluster: ClusterDescriptor, constants: Constants, busiest: Array, tables: Tables | None = None
+    prospect: Prospect, cluster: ClusterDescriptor, constants: Constants, busiest: Array, tables: Tables | None = None
 ) -> Array:
     """Return the step under other constants, of some of `stated`, and imbalances of experts (busiest), [n] each.
 
     By the formula, scaled as the simulated step is with the cluster's own. tables: those made before under the same."""
-    request, tables = found.request, {} if tables is None else tables
-    other = replace(found, machine=machine(cluster, request.precision, constants, request.gpus))
-    key = (*same_blocks(found, sizes(found, 1)), request.precision, request.gpus)
+    request, tables = prospect.request, {} if tables is None else tables
+    other = replace(prospect, machine=machine(cluster, request.precision, constants, request.gpus))
+    key = (*same_blocks(prospect, sizes(prospect, 1)), request.precision, request.gpus)
     if key not in tables:
-        plain = sizes(found, busiest.size)
+        plain = sizes(prospect, busiest.size)
         where = Lattice({**plain.numbers, "expert_imbalance": busiest}, plain.points)
         tables[key] = table_of(other, where)
-    formula = float(np.ravel(detail(found).cost.step_s)[0])
+    formula = float(np.ravel(detail(prospect).cost.step_s)[0])
     steps = detailed(other, tables[key]).cost.step_s
-    result: Array = np.broadcast_to(np.ravel(steps), busiest.shape) * (found.step_s / formula)
+    result: Array = np.broadcast_to(np.ravel(steps), busiest.shape) * (prospect.step_s / formula)
     return result
 
 
-def imbalance(found: Found, draws: Draws) -> Array:
+def imbalance(prospect: Prospect, draws: Draws) -> Array:
     """Return the tokens on the busiest expert rank over the mean, [DRAWS]: a rank's experts add up their loads, and the
     busiest of ep ranks is waited for (Blom's expected maximum, as of `machine.slowest`)."""
-    base, experts, ep = found.request.job.limits.expert_imbalance, found.request.model.experts, found.degrees.ep
+    base, experts, ep = (
+        prospect.request.job.limits.expert_imbalance,
+        prospect.request.model.experts,
+        prospect.degrees.ep,
+    )
     if experts is None:
         return np.full(DRAWS, base)
     busiest = NormalDist().inv_cdf((ep - 0.375) / (ep + 0.25))
@@ -111,17 +115,17 @@ def imbalance(found: Found, draws: Draws) -> Array:
     return result
 
 
-def own_error(found: Found) -> Array:
+def own_error(prospect: Prospect) -> Array:
     """Return the log error of a plan that it does not share with all others: [DRAWS]."""
     _, spread = recorded("time")
-    parts = (share**0.5 * deviates(name) for name, share in _factors(found))
+    parts = (share**0.5 * deviates(name) for name, share in _factors(prospect))
     result: Array = spread.run * np.sum(list(parts), axis=0)
     return result
 
 
-def _factors(found: Found) -> Iterator[tuple[str, float]]:
-    mine = family(found)
+def _factors(prospect: Prospect) -> Iterator[tuple[str, float]]:
+    mine = family(prospect)
     for name in ("tp", "cp", "pp", "ep", "etp", "zero", "precision"):
         yield f"{name} {getattr(mine, name)}", DEGREE
-    yield f"{mine} micro-batch {found.micro}", MICRO
-    yield f"{mine} micro-batch {found.micro} vpp {found.split.vpp} {sorted(found.choice.modules)}", ITSELF
+    yield f"{mine} micro-batch {prospect.micro}", MICRO
+    yield f"{mine} micro-batch {prospect.micro} vpp {prospect.split.vpp} {sorted(prospect.choice.modules)}", ITSELF

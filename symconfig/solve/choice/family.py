@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from symconfig.plans.choices import Precision
-from symconfig.solve.found import Found
+from symconfig.solve.prospect import Prospect
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -24,7 +24,7 @@ class Family:
     precision: Precision
 
 
-def family(found: Found) -> Family:
+def family(prospect: Prospect) -> Family:
     """Return the family of a candidate."""
-    p = found.degrees
-    return Family(p.tp, p.cp, p.pp, p.ep, p.etp, max(found.zero, 1), found.request.precision)
+    p = prospect.degrees
+    return Family(p.tp, p.cp, p.pp, p.ep, p.etp, max(prospect.zero, 1), prospect.request.precision)

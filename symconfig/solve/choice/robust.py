@@ -10,7 +10,7 @@ from symconfig.descriptor.cluster import ClusterDescriptor, Kernels
 from symconfig.plans.plan import Plan
 from symconfig.solve.choice.family import family
 from symconfig.solve.detail import detail
-from symconfig.solve.found import Found
+from symconfig.solve.prospect import Prospect
 from symconfig.solve.restore import restore
 from symconfig.solve.run import usual_of
 from symconfig.solve.search import search
@@ -71,11 +71,11 @@ def _with(cluster: ClusterDescriptor, changed: dict[str, object]) -> ClusterDesc
     return cluster.model_copy(update={"kernels": kernels})
 
 
-def _as(found: Found, framework: Framework) -> Found:
+def _as(prospect: Prospect, framework: Framework) -> Prospect:
     """Return a candidate whose chunks begin as a framework has it."""
-    own = replace(found.request.framework, handover_s=framework.handover_s)
-    return replace(found, request=replace(found.request, framework=own))
+    own = replace(prospect.request.framework, handover_s=framework.handover_s)
+    return replace(prospect, request=replace(prospect.request, framework=own))
 
 
-def _step_s(found: Found) -> float:
-    return refined_s(found, detail(found))
+def _step_s(prospect: Prospect) -> float:
+    return refined_s(prospect, detail(prospect))

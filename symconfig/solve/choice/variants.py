@@ -15,8 +15,8 @@ from symconfig.solve.budget import peak_budget
 from symconfig.solve.choice.simplicity import FEW_CHUNKS
 from symconfig.solve.detail import detail
 from symconfig.solve.extras import EXTRAS, switched_on
-from symconfig.solve.found import Found
 from symconfig.solve.pieces import recompute_choices
+from symconfig.solve.prospect import Prospect
 from symconfig.solve.split import Split, equal, uneven
 from symconfig.solve.stages.content import layers
 from symconfig.solve.stages.problem import Layouts
@@ -27,85 +27,85 @@ MOST_SPLITS, MOST_CHOICES = 3, 2
 LOST = 1.06  # of the plan's step: a variant whose formula takes longer is not simulated
 
 
-def variants(found: Found) -> tuple[Found, ...]:
+def variants(prospect: Prospect) -> tuple[Prospect, ...]:
     """Return plainer plans of the same degrees but for chunks: fewer chunks, equal stages or the customary ones, less
     recompute, no states in host memory; those that fit, with their simulated steps."""
-    base, result = [found], []
-    if any((found.offload.optimizer, found.offload.weights)) and found.request.pins.fraction is None:
-        base.append(replace(found, offload=Offload()))
+    base, result = [prospect], []
+    if any((prospect.offload.optimizer, prospect.offload.weights)) and prospect.request.pins.fraction is None:
+        base.append(replace(prospect, offload=Offload()))
     for plain in base:
-        splits = [found.split, *_splits(found)]
+        splits = [prospect.split, *_splits(prospect)]
         for split in splits:
             other = replace(plain, split=split, degrees=replace(plain.degrees, vpp=split.vpp))
-            for choice in _less(other, first=split is found.split and plain is found):
-                if (tried := _priced(choice, found)) is not None:
+            for choice in _less(other, first=split is prospect.split and plain is prospect):
+                if (tried := _priced(choice, prospect)) is not None:
                     result.append(tried)
                     break
     return tuple(result)
 
 
-def with_less(found: Found, cluster: ClusterDescriptor) -> Iterator[Found]:
+def with_less(prospect: Prospect, cluster: ClusterDescriptor) -> Iterator[Prospect]:
     """Yield the plan with one option beside its degrees left off, where its pins let it be and it fits.
 
     What a plan has without any price stays on (`extras.Extra.alone`).
     """
-    request = found.request
+    request = prospect.request
     for extra in EXTRAS:
         usual = getattr(NOTHING_ON, extra.name)
-        if extra.alone or extra.pin in request.pins.words or getattr(found.extras, extra.name) == usual:
+        if extra.alone or extra.pin in request.pins.words or getattr(prospect.extras, extra.name) == usual:
             continue
-        less = replace(found.extras, **{extra.name: usual})
-        other = replace(found, request=switched_on(request, less, cluster.gpu.architecture))
-        if (priced := _priced(other, found)) is not None:
+        less = replace(prospect.extras, **{extra.name: usual})
+        other = replace(prospect, request=switched_on(request, less, cluster.gpu.architecture))
+        if (priced := _priced(other, prospect)) is not None:
             yield priced
 
 
-def _splits(found: Found) -> list[Split]:
+def _splits(prospect: Prospect) -> list[Split]:
     """Return layouts that are plainer than its own, the fewest changes first: as many chunks or fewer."""
-    request, pp = found.request, found.degrees.pp
+    request, pp = prospect.request, prospect.degrees.pp
     if pp == 1 or request.pins.layout is not None:
         return []
-    least, most = max(request.limits.least_chunks, 1), found.split.vpp
+    least, most = max(request.limits.least_chunks, 1), prospect.split.vpp
     counts = dict.fromkeys([most, *range(min(FEW_CHUNKS, most), least - 1, -1)])
     kinds, layouts = sequence(request.model), request.limits.layouts
     every = (split for vpp in counts if request.pins.allows("vpp", vpp) for split in _usual(kinds, pp, vpp, layouts))
-    return [split for split in every if split != found.split][:MOST_SPLITS]
+    return [split for split in every if split != prospect.split][:MOST_SPLITS]
 
 
 def _usual(kinds: tuple[str, ...], pp: int, vpp: int, layouts: Layouts) -> Iterator[Split]:
     """Equal stages, those with the ends as layers, and a layer of each chunk moved from the last stage to the first."""
     each, left = divmod(layers(kinds), pp)
     ends = ((False, False), (True, True), (True, False), (False, True)) if layouts.account else ((False, False),)
-    found = [equal(kinds, pp, vpp, *end) for end in ends]
+    splits = [equal(kinds, pp, vpp, *end) for end in ends]
     if layouts.first_last and not left:
-        found.append(uneven(kinds, pp, vpp, each + vpp, each - vpp if pp > 2 else None))
-    yield from (split for split in found if split is not None)
+        splits.append(uneven(kinds, pp, vpp, each + vpp, each - vpp if pp > 2 else None))
+    yield from (split for split in splits if split is not None)
 
 
-def _less(found: Found, first: bool) -> Iterator[Found]:
+def _less(prospect: Prospect, first: bool) -> Iterator[Prospect]:
     """Yield the candidate with less and less of its recompute; first: without its own, which is known."""
     choices = sorted(
         (
             choice
-            for choice in recompute_choices(found.request)
-            if not choice.offload and not found.block_layers and choice.modules < found.choice.modules
+            for choice in recompute_choices(prospect.request)
+            if not choice.offload and not prospect.block_layers and choice.modules < prospect.choice.modules
         ),
         key=lambda choice: (len(choice.modules), sorted(choice.modules)),
     )
     for choice in choices[:MOST_CHOICES]:
-        yield replace(found, choice=choice)
+        yield replace(prospect, choice=choice)
     if not first:
-        yield found
+        yield prospect
 
 
-def _priced(found: Found, beside: Found) -> Found | None:
+def _priced(prospect: Prospect, beside: Prospect) -> Prospect | None:
     """Return the candidate with its simulated step; None where it does not fit or is clearly slower."""
-    parts = detail(found)
-    machine, request = found.machine, found.request
+    parts = detail(prospect)
+    machine, request = prospect.machine, prospect.request
     peak = max(parts.peaks)
     if peak > peak_budget(request, machine) or float(parts.cost.step_s[0, 0, 0]) > LOST * beside.step_s:
         return None
     if host_bytes(parts.sums, parts.points, parts.setting).max() > HOST_SHARE * machine.host_memory_bytes_per_gpu:
         return None
-    step = refined_s(found, parts)
-    return replace(found, step_s=step, score=step, device_bytes=device_bytes(peak, machine, request.framework))
+    step = refined_s(prospect, parts)
+    return replace(prospect, step_s=step, score=step, device_bytes=device_bytes(peak, machine, request.framework))

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from symconfig.cost import compiled
 from symconfig.cost.exchange import between_ends_s, copies_s
 from symconfig.cost.lattice import Array
 from symconfig.cost.machine import Machine
@@ -27,7 +28,7 @@ from symconfig.schedule.timeline import Timeline
 from symconfig.schedule.times import Times
 from symconfig.solve.budget import peak_budget
 from symconfig.solve.detail import Detail, detailed, table_alone
-from symconfig.solve.found import Found
+from symconfig.solve.prospect import Prospect
 from symconfig.solve.split import Split
 from symconfig.solve.timeline import BUBBLE, EXCHANGE, own_schedule, shape, times, without_exchange
 
@@ -40,7 +41,7 @@ class Across:
     the kinds.
     """
 
-    candidates: tuple[Found, Found]
+    candidates: tuple[Prospect, Prospect]
     ahead: int
     border: Machine
 
@@ -209,6 +210,8 @@ class Across:
         """Time a microbatch's passes through each stage, with the waits for messages: [pp]."""
         made = self.times
         passes = made.forward + made.recompute + made.backward + made.weight
+        if made.paired is not None:  # what another microbatch beside it hides
+            passes = passes - made.paired
         waits = sum((np.minimum(arrivals, made.busy_s) for arrivals in self.arrivals_s), np.zeros_like(passes))
         return tuple((passes + waits).sum(axis=1).tolist())
 
@@ -229,15 +232,23 @@ class Across:
             "layer communication": m * communication,
             "pipeline send/receive": m * waits,
         }
-        whole = m * self.stage_s[slowest]
+        whole, shown_s = m * self.stage_s[slowest], self._shown_s(slowest)
         return {
             "compute": whole - sum(shares.values()),
             **shares,
-            BUBBLE: alone - whole,
+            "layer communication": m * communication + shown_s,
+            BUBBLE: alone - whole - shown_s,
             EXCHANGE: self.simulated_s - alone + self._slower(copies_s),
             "optimizer": self._slower(apart_s) - overhead,
             "overhead": overhead,
         }
+
+    def _shown_s(self, stage: int) -> float:
+        """Time what another microbatch hides of a stage's communication, where none is beside it."""
+        paired, (m, group) = self.times.paired, shape(self.parts[0])
+        if paired is None or not self.candidates[0].beside_another:
+            return 0.0
+        return float(compiled.alone_s(paired[stage].sum(), m, self.split.vpp, group))
 
 
 def shared_s(one: Array, other: Array, stages: tuple[int, int]) -> float:

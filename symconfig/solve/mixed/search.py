@@ -18,12 +18,12 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InfeasibleError, Problem
 from symconfig.plans.choices import Precision
 from symconfig.solve.choice.family import Family, family
-from symconfig.solve.found import Found
 from symconfig.solve.mixed.across import Across
 from symconfig.solve.mixed.layers import around, best_layers
 from symconfig.solve.mixed.machines import border, mean
 from symconfig.solve.pieces import WHOLE, recompute_choices
 from symconfig.solve.pins import Pins, parse
+from symconfig.solve.prospect import Prospect
 from symconfig.solve.refine import QUICK, Effort, refine
 from symconfig.solve.run import Progress, precisions, requests
 from symconfig.solve.search import resolved
@@ -108,7 +108,7 @@ class _Solving:
     mixed: MixedCluster
     jobs: tuple[Job, ...]
     pins: Pins
-    fronts: list[tuple[Found, tuple[Request, Request]]] = field(default_factory=list)
+    fronts: list[tuple[Prospect, tuple[Request, Request]]] = field(default_factory=list)
     best: dict[Family, Placed] = field(default_factory=dict)
     candidates: int = 0
     feasible: int = 0
@@ -181,7 +181,7 @@ class _Solving:
         for placed in self.ranked()[:LEADERS]:
             self._keep(around(placed.across), placed.order)
 
-    def _below_s(self, front: Found) -> float:
+    def _below_s(self, front: Prospect) -> float:
         """Return what a candidate must be faster than: the best of its way to split, and what is far from the best."""
         mine = self.best.get(family(front))
         return min(FAR * self.best_s, float("inf") if mine is None else mine.across.step_s)
@@ -190,7 +190,7 @@ class _Solving:
         if across is not None and across.step_s < self._below_s(across.candidates[0]):
             self.best[family(across.candidates[0])] = Placed(across, order)
 
-    def _placed(self, front: Found, pair: tuple[Request, Request]) -> Iterator[tuple[Across, tuple[int, int]]]:
+    def _placed(self, front: Prospect, pair: tuple[Request, Request]) -> Iterator[tuple[Across, tuple[int, int]]]:
         """Yield a candidate in both orders of the kinds, under each recompute policy."""
         shares = self.mixed.shares
         each = [machine(share.cluster, front.request.precision, gpus=self.mixed.gpus) for share in shares]
@@ -205,7 +205,7 @@ class _Solving:
                 yield Across((both[order[0]], both[order[1]]), ahead, between), order
 
 
-def _policies(front: Found) -> Iterator[Found]:
+def _policies(front: Prospect) -> Iterator[Prospect]:
     """Yield a candidate under its own recompute policy, then under the others that its target has."""
     yield front
     choices = recompute_choices(front.request)

@@ -28,7 +28,7 @@ class _Begun:
 
 
 def beam(scale: Scale, mode: Mode, most_s: float) -> Assignment | None:
-    """An assignment whose stages take at most most_s and fit, if one is found this way."""
+    """Return an assignment whose stages take at most most_s and fit, if one comes up this way."""
     problem = scale.problem
     search = _Beam(scale, mode, most_s * (1 + CLOSE))
     kept = [_Begun(0.0, (0,), (0.0,) * problem.pp, ())]
@@ -48,7 +48,7 @@ def beam(scale: Scale, mode: Mode, most_s: float) -> Assignment | None:
 
 
 class _Beam:
-    """What every step looks at."""
+    """Values that every step looks at."""
 
     def __init__(self, scale: Scale, mode: Mode, most_s: float) -> None:
         self.scale, self.mode, self.most_s = scale, mode, most_s
@@ -58,7 +58,9 @@ class _Beam:
         self._spans: dict[tuple[int, int, int], tuple[Option, bool]] = {}
 
     def _span(self, chunk: int, start: int, end: int) -> tuple[Option, bool]:
-        """What a chunk with these blocks is, and whether it may be; chunks differ in being the first or the last."""
+        """Return what a chunk with these blocks is, and whether it may be; chunks differ in being the first or the
+        last.
+        """
         last = self.scale.problem.pp * self.scale.problem.vpp - 1
         place = start, end, (chunk > 0) + (chunk == last)
         if place not in self._spans:
@@ -67,7 +69,7 @@ class _Beam:
         return self._spans[place]
 
     def longer(self, chunk: int, begun: _Begun) -> Iterator[_Begun]:
-        """With one more chunk."""
+        """Yield what is begun with one more chunk."""
         problem = self.scale.problem
         stage, start, total = chunk % problem.pp, begun.ends[-1], len(problem.sequence)
         last = chunk == problem.pp * problem.vpp - 1
@@ -85,7 +87,7 @@ class _Beam:
             yield _Begun(begun.uneven + self._uneven(chunk, end, load), (*begun.ends, end), loads, options)
 
     def _uneven(self, chunk: int, end: int, load: float) -> float:
-        """How far the stage is from its even share up to this round, and the chunks from theirs of the model."""
+        """Return how far the stage is from its even share up to this round, and the chunks from theirs of the model."""
         rounds = chunk // self.scale.problem.pp + 1
         stage_s = load - rounds * self.most_s / self.scale.problem.vpp
         model_s = self.seconds[end] - (chunk + 1) * self.share_s

@@ -22,14 +22,16 @@ Int = npt.NDArray[np.int64]
 
 
 def work_s(problem: StageProblem, mode: Mode | None) -> float:
-    """Of all blocks in the mode, shared evenly by the stages: the quickest bound."""
+    """Return the seconds of all blocks in the mode, shared evenly by the stages: the quickest bound."""
     if mode is None or mode.first:
         return sum(min(problem.seconds[kind]) for kind in problem.sequence) / problem.pp
     return sum(problem.seconds[kind][mode.choice] for kind in problem.sequence) / problem.pp
 
 
 def bound_s(problem: StageProblem, mode: Mode | None) -> float:
-    """No assignment in the mode (None: whatever the scope allows) has a faster slowest stage; infinite: none fits."""
+    """Return seconds that the slowest stage of no assignment in the mode (None: whatever the scope allows) is below;
+    infinite: none fits.
+    """
     search = _Search(problem, floors(problem, mode))
     if not search.possible(float("inf")):
         return float("inf")
@@ -39,15 +41,15 @@ def bound_s(problem: StageProblem, mode: Mode | None) -> float:
     step = max(kind.seconds + kind.again_s for kind in kinds)
     while True:
         values = search.seconds(low * (1 - CLOSE), low + step)
-        found = bisect_left(values, True, key=search.possible)
-        if found < len(values):
-            return values[found]
+        place = bisect_left(values, True, key=search.possible)
+        if place < len(values):
+            return values[place]
         low, step = low + step, 2 * step
 
 
 @dataclass(slots=True)
 class _Search:
-    """Whether stages of at most so many seconds can take all blocks; what was worked out is remembered."""
+    """The question whether stages of at most so many seconds can take all blocks; what was worked out is remembered."""
 
     problem: StageProblem
     floors: list[Floor]
@@ -63,7 +65,9 @@ class _Search:
         self.sums = np.minimum(counts[:, None] + counts, others) @ places
 
     def possible(self, most_s: float) -> bool:
-        """Blocks of the last kind are made as many as they can be, for every count of the others taken so far."""
+        """Tell whether it is possible: blocks of the last kind are made as many as they can be, for every count of the
+        others taken so far.
+        """
         most = np.full(len(self.bags), -1)  # by bag; below 0: cannot be taken
         most[0] = 0
         for stage in self.floors:
@@ -77,14 +81,14 @@ class _Search:
         return bool(most[-1] >= self.floors[0].kinds[-1].count)
 
     def _cap(self, stage: Floor, rest: Bag, most_s: float) -> int | None:
-        """The most blocks of the last kind beside the others; None: not even the others, or too few layers."""
+        """Return the most blocks of the last kind beside the others; None: not even the others, or too few layers."""
         cap = self._by_time(stage, rest, most_s)
         if cap >= 0 and not self._fits(stage, (*rest, cap), most_s):
             cap = bisect_left(range(cap), True, key=lambda n: not self._fits(stage, (*rest, n), most_s)) - 1
         return None if cap < 0 or sum(rest) + cap < stage.least else cap
 
     def _fits(self, stage: Floor, bag: Bag, most_s: float) -> bool:
-        """With as many layers recomputed as the time allows."""
+        """Tell whether a stage fits with as many layers recomputed as the time allows."""
         fewest, most = stage.again(bag)
         if fewest < most and stage.again_s > 0 and most_s < float("inf"):
             spare_s = most_s * (1 + CLOSE) - stage.seconds(bag, 0)
@@ -103,13 +107,13 @@ class _Search:
         return stage.seconds(bag, stage.again(bag)[0])
 
     def seconds(self, low_s: float, high_s: float) -> list[float]:
-        """All that a stage may take within these limits, rising."""
-        found = {
+        """Return all that a stage may take within these limits, rising."""
+        seconds = {
             value
             for stage in {(floor.base_s, floor.least): floor for floor in self.floors}.values()
             for value in self._of_stage(stage, low_s, high_s)
         }
-        return sorted(found)
+        return sorted(seconds)
 
     def _of_stage(self, stage: Floor, low_s: float, high_s: float) -> Iterator[float]:
         *others, last = stage.kinds
@@ -120,5 +124,5 @@ class _Search:
                 if stage.seconds(bag, fewest) > high_s:
                     break
                 if stage.seconds(bag, most) >= low_s:
-                    values = (stage.seconds(bag, again) for again in range(fewest, most + 1))
+                    values = (stage.seconds(bag, repeated) for repeated in range(fewest, most + 1))
                     yield from (value for value in values if low_s <= value <= high_s)

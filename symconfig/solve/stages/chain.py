@@ -28,7 +28,8 @@ class Chain:
 def fastest_chain(
     scales: Sequence[Scale], mode: Mode | None, bound_s: float, most_s: float, wait_s: Sequence[float] = ()
 ) -> Chain | None:
-    """The least slowest stage, at most most_s; of those cuts the one with the least work, then with the least peak.
+    """Return the cut with the least slowest stage, at most most_s; of those cuts the one with the least work, then with
+    the least peak.
 
     scales: of each stage, whose blocks may cost other than another's. bound_s: no cut is faster; spans far slower than
     it are looked at only when nothing else fits. wait_s: of each stage, beside its blocks; none where it is empty.
@@ -41,16 +42,18 @@ def fastest_chain(
     pick = _remembered(staffed)
     for slack in (1.02, 1.1, 1.5, float("inf")):
         cap = min(bound_s * slack, most_s)
-        found = _chain(scales, pick, cap, lambda value, one: (max(value[0], one.seconds),))
-        if found is not None:
-            return _least_work(scales, pick, found.value[0])
+        chain = _chain(scales, pick, cap, lambda value, one: (max(value[0], one.seconds),))
+        if chain is not None:
+            return _least_work(scales, pick, chain.value[0])
         if cap >= most_s:
             return None
     return None
 
 
 def _least_work(scales: Sequence[Scale], pick: Pick, slowest_s: float) -> Chain | None:
-    """Of the cuts with no slower stage; seconds in whole units, so that what is equal but for rounding stays equal."""
+    """Return the cut with least work of those with no slower stage; seconds in whole units, so that what is equal but
+    for rounding stays equal.
+    """
     unit = slowest_s * CLOSE or 1.0
     return _chain(
         scales,
@@ -61,7 +64,7 @@ def _least_work(scales: Sequence[Scale], pick: Pick, slowest_s: float) -> Chain 
 
 
 def leanest_chain(scale: Scale, mode: Mode | None) -> Chain | None:
-    """The least largest peak of a stage. None: no cut at all."""
+    """Return the cut with the least largest peak of a stage. None: no cut at all."""
     pick = _remembered(lambda stage, chunk: leanest(scale, stage, (chunk,), mode))
     every = [scale] * scale.problem.pp
     return _chain(every, pick, float("inf"), lambda value, one: (max(value[0], one.peak_bytes),))
@@ -79,7 +82,7 @@ def _remembered(pick: Pick) -> Pick:
 
 
 def _chain(scales: Sequence[Scale], pick: Pick, most_s: float, add: Callable[[Value, Staffed], Value]) -> Chain | None:
-    """Stage by stage, the best way to reach each place with no stage slower than most_s."""
+    """Find, stage by stage, the best way to reach each place with no stage slower than most_s."""
     problem, costs = scales[0].problem, {id(scale): scale.problem.seconds for scale in scales}.values()
     sequence, total = problem.sequence, len(problem.sequence)
     # Of the blocks from a place on, at least so many seconds: more than all later stages together may take is too much.

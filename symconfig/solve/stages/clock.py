@@ -7,6 +7,6 @@ import time
 
 
 def spent_s() -> float:
-    """Of this process, and of the processes that it has waited for."""
+    """Return the processor time of this process, and of the processes that it has waited for."""
     children = os.times()
     return time.process_time() + children.children_user + children.children_system

@@ -39,7 +39,7 @@ class Column:
 
 
 def columns(scale: Scale, mode: Mode | None, most_s: float) -> list[Column]:
-    """Every column that may be part of an answer whose stages take at most most_s."""
+    """Return every column that may be part of an answer whose stages take at most most_s."""
     problem = scale.problem
     runs = content(problem.sequence)
     by_start: dict[Place, list[Span]] = {}
@@ -51,7 +51,7 @@ def columns(scale: Scale, mode: Mode | None, most_s: float) -> list[Column]:
         return by_start[start]
 
     reached: set[Place] = {(0, False)}
-    found: list[list[Column]] = []
+    by_chunk: list[list[Column]] = []
     for chunk in range(problem.pp * problem.vpp):
         mine = [
             Column(chunk, span, option)
@@ -61,13 +61,13 @@ def columns(scale: Scale, mode: Mode | None, most_s: float) -> list[Column]:
             for option in options(scale, chunk, span.content, mode)
             if option.weight.seconds <= most_s * (1 + CLOSE)
         ]
-        found.append(mine)
+        by_chunk.append(mine)
         reached = {column.span.end for column in mine}
-    return _that_arrive(found, (len(runs), False))
+    return _that_arrive(by_chunk, (len(runs), False))
 
 
 def options(scale: Scale, chunk: int, held: Content, mode: Mode | None) -> list[Option]:
-    """Ways to recompute in a chunk; where it is all that its stage has, only the best one, if it fits."""
+    """Return the ways to recompute in a chunk; where it is all that its stage has, only the best one, if it fits."""
     problem = scale.problem
     if problem.vpp == 1:
         one = fastest(scale, chunk, (held,), mode)
@@ -80,7 +80,7 @@ def options(scale: Scale, chunk: int, held: Content, mode: Mode | None) -> list[
 
 
 def _spans(runs: Content, start: Place, quickest: Mapping[str, float], most_s: float) -> Iterator[Span]:
-    """All contents of a chunk that starts there, none that takes longer than most_s at its quickest."""
+    """Yield all contents of a chunk that starts there, none that takes longer than most_s at its quickest."""
 
     def onward(place: Place, held: Content, taken: tuple[Taken, ...], room_s: float) -> Iterator[Span]:
         yield Span(start, place, held, taken)
@@ -101,11 +101,11 @@ def _spans(runs: Content, start: Place, quickest: Mapping[str, float], most_s: f
     yield from onward(start, (), (), most_s * (1 + CLOSE))
 
 
-def _that_arrive(found: Sequence[Sequence[Column]], end: Place) -> list[Column]:
-    """Those from which the later chunks can reach the end of the model."""
+def _that_arrive(by_chunk: Sequence[Sequence[Column]], end: Place) -> list[Column]:
+    """Return the contents from which the later chunks can reach the end of the model."""
     arriving = {end}
     kept: list[Column] = []
-    for mine in reversed(found):
+    for mine in reversed(by_chunk):
         useful = [column for column in mine if column.span.end in arriving]
         arriving = {column.span.start for column in useful}
         kept += useful

@@ -21,7 +21,8 @@ _Beside = tuple[tuple[Content, Content, bool, int], ...]  # for each chunk: befo
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What is left open by the slowest stage. late: chunks that get a layer more than others are a stage's last ones.
+    """Choices that the slowest stage leaves open. late: chunks that get a layer more than others are a stage's last
+    ones.
 
     from_last: layers that a stage need not have are taken from the last stages first.
     """
@@ -34,7 +35,7 @@ POLICIES = tuple(Policy(late, from_last) for late in (False, True) for from_last
 
 
 def construct(scale: Scale, frames: Iterable[Frame], mode: Mode, most_s: float, policy: Policy) -> Assignment | None:
-    """An assignment whose stages take at most most_s and fit, in the first frame that has one."""
+    """Return an assignment whose stages take at most most_s and fit, in the first frame that has one."""
     problem, known = scale.problem, _Known()
     for frame in frames:
         counts = _Filling(scale, mode, frame, most_s * (1 + CLOSE), policy, known).counts()
@@ -47,8 +48,9 @@ def construct(scale: Scale, frames: Iterable[Frame], mode: Mode, most_s: float, 
 
 @dataclass(slots=True)
 class _Known:
-    """What most stages, and those of most frames, share. fills: by what a stage's chunks hold beside the run; weights:
-    of a chunk, by what it holds before and after the run, and by how many blocks of the run."""
+    """Values that most stages, and those of most frames, share. fills: by what a stage's chunks hold beside the run;
+    weights: of a chunk, by what it holds before and after the run, and by how many blocks of the run.
+    """
 
     fills: dict[_Beside, list[Counts]] = field(default_factory=dict)
     weights: dict[tuple[Content, Content], dict[int, Weight]] = field(default_factory=dict)
@@ -66,7 +68,7 @@ class _Filling:
     known: _Known
 
     def counts(self) -> list[Counts] | None:
-        """Of every stage: as many as it can take, less those that are too many. None: too few."""
+        """Return, of every stage, as many as it can take, less those that are too many. None: too few."""
         taken = [self._that_fit(stage) for stage in range(self.scale.problem.pp)]
         surplus = sum(sum(fill[-1]) for fill in taken if fill) - self.frame.count
         if surplus < 0 or not all(taken):
@@ -82,42 +84,44 @@ class _Filling:
         return [fill[-1] for fill in taken]
 
     def _that_fit(self, stage: int) -> list[Counts]:
-        """From the fewest blocks on, one more each time, as long as the stage's bytes allow."""
+        """Return counts from the fewest blocks on, one more each time, as long as the stage's bytes allow."""
         chunks = range(stage, len(self.frame.open), self.scale.problem.pp)
-        beside = tuple((self.frame.before[j], self.frame.after[j], self.frame.open[j], self._least(j)) for j in chunks)
-        if beside not in self.known.fills:
-            self.known.fills[beside] = self._fill(chunks)
-        fill = list(self.known.fills[beside])
+        fixed = tuple((self.frame.before[j], self.frame.after[j], self.frame.open[j], self._least(j)) for j in chunks)
+        if fixed not in self.known.fills:
+            self.known.fills[fixed] = self._fill(chunks)
+        fill = list(self.known.fills[fixed])
         while fill and not fits(self.scale.problem, self._peak(stage, chunks, fill[-1])):
             fill.pop()
         return fill
 
     def _fill(self, chunks: Sequence[int]) -> list[Counts]:
-        """Within most_s; the next block goes where it lengthens the rounds of all stages least, else where least is."""
+        """Fill within most_s; the next block goes where it lengthens the rounds of all stages least, else where least
+        is.
+        """
         counts = [self._least(j) for j in chunks]
         width = self._width(len(counts)) if any(self.frame.before[j] or self.frame.after[j] for j in chunks) else None
         seconds = [self._weight(j, n).seconds for j, n in zip(chunks, counts, strict=True)]
 
         def longer(k: int) -> tuple[float, float, int, int]:
-            """Chunk k with a block more: by how much the rounds are longer, and how long it is itself."""
+            """Return chunk k with a block more: by how much the rounds are longer, and how long it is itself."""
             after = self._weight(chunks[k], counts[k] + 1).seconds
             return (max(after - width[k], 0.0) if width else 0.0, after, -k if self.policy.late else k, k)
 
         free = [longer(k) for k, j in enumerate(chunks) if self.frame.open[j]]
         heapify(free)
-        found: list[Counts] = []
+        filled: list[Counts] = []
         while sum(seconds) <= self.most_s:
-            found.append(tuple(counts))
+            filled.append(tuple(counts))
             if not free or sum(counts) == self.frame.count:
                 break
             _, after, _, k = free[0]
             counts[k] += 1
             seconds[k] = after
             heapreplace(free, longer(k))
-        return found
+        return filled
 
     def _width(self, vpp: int) -> list[float]:
-        """Seconds of each chunk of a stage that has blocks of the run alone, as many as it can take."""
+        """Return the seconds of each chunk of a stage that has blocks of the run alone, as many as it can take."""
         one = self.scale.option(((self.frame.kind, 1),), self.mode).weight.seconds
         blocks = int(self.most_s / one) if one > 0 else self.frame.count
         each, more = divmod(min(blocks, self.frame.count), vpp)

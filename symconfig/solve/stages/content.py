@@ -16,7 +16,7 @@ Content = tuple[tuple[str, int], ...]  # runs of equal blocks in model order: (k
 
 
 class Weight(NamedTuple):
-    """Of one chunk. kept_bytes: of each microbatch held; transient_bytes: the largest of its blocks."""
+    """The weight of one chunk. kept_bytes: of each microbatch held; transient_bytes: the largest of its blocks."""
 
     seconds: float
     kept_bytes: float
@@ -42,12 +42,12 @@ class Mode:
     first: int = 0
 
     def of(self, content: Content) -> tuple[int, ...]:
-        """The choice of every block."""
+        """Return the choice of every block."""
         left, result = self.first, []
         for kind, count in content:
-            again = min(left, count) if is_layer(kind) else 0
-            left -= again
-            result += [1] * again + [self.choice] * (count - again)
+            repeated = min(left, count) if is_layer(kind) else 0
+            left -= repeated
+            result += [1] * repeated + [self.choice] * (count - repeated)
         return tuple(result)
 
 
@@ -56,12 +56,14 @@ def content(kinds: Iterable[str]) -> Content:
 
 
 def layers(kinds: Iterable[str]) -> int:
-    """Blocks that are no ends."""
+    """Count the blocks that are no ends."""
     return sum(map(is_layer, kinds))
 
 
 def modes(problem: StageProblem, longest: int) -> tuple[Mode, ...]:
-    """Settings to be tried one by one; none where every stage or block has its own. longest: layers of a chunk."""
+    """Return settings to be tried one by one; none where every stage or block has its own. longest: layers of a
+    chunk.
+    """
     if problem.scope is Scope.MODEL:
         return tuple(Mode(choice) for choice in range(problem.choices))
     if problem.scope is Scope.FIRST:
@@ -96,7 +98,7 @@ class Scale:
         )
 
     def mixes(self, chunk: Content) -> tuple[Option, ...]:
-        """Every mix of choices that no other one beats in all of seconds, bytes kept, once and transient."""
+        """Return every mix of choices that no other one beats in all of seconds, bytes kept, once and transient."""
         if chunk not in self.mixed:
             options = [EMPTY]
             for run in chunk:
@@ -107,15 +109,15 @@ class Scale:
     def _of_run(self, run: tuple[str, int]) -> list[Option]:
         """Equal blocks: only how many have each choice matters; the higher choices come first."""
         kind, count = run
-        found = []
+        mixes = []
         for counts in compositions(count, self.problem.choices):
             choices = tuple(c for c in reversed(range(len(counts))) for _ in range(counts[c]))
-            found.append(Option(self.weight(((kind, count),), choices), choices))
-        return best_of(found)
+            mixes.append(Option(self.weight(((kind, count),), choices), choices))
+        return best_of(mixes)
 
 
 def peak_bytes(problem: StageProblem, stage: int, weights: Sequence[Weight]) -> float:
-    """Of a stage whose chunks weigh so, at its worst moment."""
+    """Return the bytes of a stage whose chunks weigh so, at its worst moment."""
     kept = np.array([weight.kept_bytes for weight in weights])
     return (
         problem.stage_bytes[stage]
@@ -126,7 +128,7 @@ def peak_bytes(problem: StageProblem, stage: int, weights: Sequence[Weight]) -> 
 
 
 def compositions(total: int, parts: int) -> Iterator[tuple[int, ...]]:
-    """Every way to write total as a sum of so many numbers from 0 on, in order."""
+    """Yield every way to write total as a sum of so many numbers from 0 on, in order."""
     if parts == 1:
         yield (total,)
         return
@@ -136,7 +138,7 @@ def compositions(total: int, parts: int) -> Iterator[tuple[int, ...]]:
 
 
 def best_of(options: Iterable[Option]) -> list[Option]:
-    """Options that no other one beats or equals in everything."""
+    """Return the options that no other one beats or equals in everything."""
     kept: list[Option] = []
     for option in sorted(options):
         if not any(all(a <= b for a, b in zip(other.weight, option.weight, strict=True)) for other in kept):

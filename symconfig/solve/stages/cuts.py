@@ -13,7 +13,9 @@ from symconfig.solve.stages.problem import Chunks, Layouts, StageProblem
 
 
 def allowed(problem: StageProblem, chunk: int, content: Content) -> bool:
-    """Whether chunk number `chunk` may hold this. The embedding lies in the first chunk and the head in the last."""
+    """Tell whether chunk number `chunk` may hold this. The embedding lies in the first chunk and the head in
+    the last.
+    """
     kinds, rules = [kind for kind, _ in content], problem.layouts
     if any(problem.chunk_of(kind) not in (None, chunk) for kind in kinds):
         return False
@@ -21,7 +23,7 @@ def allowed(problem: StageProblem, chunk: int, content: Content) -> bool:
 
 
 def least_layers(problem: StageProblem) -> list[int]:
-    """Layers that each chunk must hold: none where it may hold an end alone, or nothing."""
+    """Return the layers that each chunk must hold: none where it may hold an end alone, or nothing."""
     rules, chunks = problem.layouts, problem.pp * problem.vpp
     tied = [problem.chunk_of(kind) for kind in problem.sequence if not is_layer(kind)]
     # From the chunk that holds the first mtp on, all may hold ends only.
@@ -32,7 +34,7 @@ def least_layers(problem: StageProblem) -> list[int]:
 
 
 def longest_chunk(problem: StageProblem) -> int:
-    """The most layers that a chunk may have."""
+    """Return the most layers that a chunk may have."""
     least = least_layers(problem)
     return layers(problem.sequence) - sum(least) + max(least)
 
@@ -75,14 +77,16 @@ def even_cuts(total: int, chunks: int, least: int) -> Iterator[tuple[int, ...]]:
 
 
 def _first_last(total: int, pp: int) -> Iterator[tuple[int, int, int]]:
-    """Layers of the first, of each middle and of the last stage; not all alike."""
+    """Yield the layers of the first, of each middle and of the last stage; not all alike."""
     for middle in range(1 if pp > 2 else 0, total if pp > 2 else 1):
         ends = total - middle * (pp - 2)
         yield from ((first, middle, ends - first) for first in range(1, ends) if {first, ends - first} != {middle})
 
 
 def cut(sequence: tuple[str, ...], sizes: Sequence[int]) -> Chunks:
-    """Chunks of so many layers; what stands before them goes to the first one, what stands behind to the last."""
+    """Cut into chunks of so many layers; what stands before them goes to the first one, what stands behind to
+    the last.
+    """
     before = next(index for index, kind in enumerate(sequence) if is_layer(kind))
     ends = list(accumulate(sizes, initial=before))
     ends[0], ends[-1] = 0, len(sequence)
@@ -90,7 +94,7 @@ def cut(sequence: tuple[str, ...], sizes: Sequence[int]) -> Chunks:
 
 
 def check(problem: StageProblem) -> None:
-    """Raises InputError for a user's layout that is not one of this model, InfeasibleError for too many stages."""
+    """Raise InputError for a user's layout that is not one of this model, InfeasibleError for too many stages."""
     if problem.fixed is not None:
         wrong = _wrong(problem, problem.fixed)
         if wrong:

@@ -51,7 +51,7 @@ class Floor:
     transient_bytes: float
 
     def again(self, bag: Bag) -> tuple[int, int]:
-        """The fewest and the most layers that may be recomputed."""
+        """Return the fewest and the most layers that may be recomputed."""
         layers = sum(count for count, kind in zip(bag, self.kinds, strict=True) if kind.layer)
         # The fewest are recomputed when one chunk has all that the others need not have.
         others = max(min(layers, self.least) - 1, 0)
@@ -60,77 +60,77 @@ class Floor:
 
     @property
     def again_s(self) -> float:
-        """More seconds of each recomputed layer."""
+        """Return the additional seconds of each recomputed layer."""
         return min((kind.again_s for kind in self.kinds if kind.layer), default=0.0)
 
-    def seconds(self, bag: Bag, again: int) -> float:
+    def seconds(self, bag: Bag, repeated: int) -> float:
         plain = sum(count * kind.seconds for count, kind in zip(bag, self.kinds, strict=True))
-        return self.base_s + plain + again * self.again_s
+        return self.base_s + plain + repeated * self.again_s
 
-    def peak_bytes(self, bag: Bag, again: int) -> float:
+    def peak_bytes(self, bag: Bag, repeated: int) -> float:
         pairs = [(count, kind) for count, kind in zip(bag, self.kinds, strict=True) if count]
         kept = sum(count * (kind.kept_bytes - kind.saved_bytes) for count, kind in pairs)
         once = sum(count * kind.once_bytes for count, kind in pairs)
         working = max((kind.transient_bytes for _, kind in pairs), default=0.0)
         of_layers = [kind for kind in self.kinds if kind.layer]
         lightest = min((kind.kept_bytes - kind.saved_bytes for kind in of_layers), default=0.0)
-        as_they_are = sum(count for count, kind in pairs if kind.layer) - again
+        as_they_are = sum(count for count, kind in pairs if kind.layer) - repeated
         kept += as_they_are * min((kind.saved_bytes for kind in of_layers), default=0.0)
         moments = max(base + held * kept + beyond * lightest for base, held, beyond in self.moments)
         return once + max(working, self.transient_bytes) + moments
 
 
 def floors(problem: StageProblem, mode: Mode | None) -> list[Floor]:
-    """Of every stage. mode: None for whatever the scope allows."""
+    """Return the floors of every stage. mode: None for whatever the scope allows."""
     kinds = _kinds(problem, mode)
     return [_floor(problem, stage, mode, kinds) for stage in range(problem.pp)]
 
 
 def _allowed(problem: StageProblem, kind: str, mode: Mode | None) -> tuple[int, ...]:
-    """Choices that a block may have."""
+    """Return the choices that a block may have."""
     if mode is None:
         return tuple(range(problem.choices))
     return (mode.choice, 1) if mode.first and is_layer(kind) else (mode.choice,)
 
 
 def _tied(problem: StageProblem) -> dict[str, int]:
-    """Kinds that lie in the first or last chunk of all, and in which."""
+    """Return the kinds that lie in the first or last chunk of all, and in which."""
     places = {kind: problem.chunk_of(kind) for kind in dict.fromkeys(reversed(problem.sequence))}
     return {kind: chunk for kind, chunk in places.items() if chunk is not None}
 
 
 def _kinds(problem: StageProblem, mode: Mode | None) -> tuple[Kind, ...]:
-    """Of all that is not tied to a chunk; the most frequent one last."""
+    """Return the kinds of all that is not tied to a chunk; the most frequent one last."""
     tied = _tied(problem)
-    found = []
+    kinds = []
     for name, count in Counter(kind for kind in problem.sequence if kind not in tied).items():
         choices = _allowed(problem, name, mode)
         seconds = [problem.seconds[name][c] for c in choices]
         kept = [problem.kept_bytes[name][c] for c in choices]
-        again = mode is not None and len(choices) > 1
-        found.append(
+        repeats = mode is not None and len(choices) > 1
+        kinds.append(
             Kind(
                 layer=is_layer(name),
                 count=count,
                 seconds=min(seconds),
-                again_s=seconds[-1] - min(seconds) if again else 0.0,
-                kept_bytes=kept[0] if again else min(kept),
-                saved_bytes=max(kept[0] - kept[-1], 0.0) if again else 0.0,
+                again_s=seconds[-1] - min(seconds) if repeats else 0.0,
+                kept_bytes=kept[0] if repeats else min(kept),
+                saved_bytes=max(kept[0] - kept[-1], 0.0) if repeats else 0.0,
                 once_bytes=problem.state_bytes[name] + min(problem.once_bytes[name][c] for c in choices),
                 transient_bytes=min(problem.transient_bytes[name][c] for c in choices),
             )
         )
-    found.sort(key=lambda kind: (kind.count, kind.seconds))
-    while prod(kind.count + 1 for kind in found[:-1]) > MOST_STATES:
-        found = _fewer(found)
-    return tuple(found)
+    kinds.sort(key=lambda kind: (kind.count, kind.seconds))
+    while prod(kind.count + 1 for kind in kinds[:-1]) > MOST_STATES:
+        kinds = _fewer(kinds)
+    return tuple(kinds)
 
 
 def _fewer(kinds: list[Kind]) -> list[Kind]:
-    """The two kinds of most alike seconds as one that weighs the less of both."""
+    """Join the two kinds of most alike seconds to one that weighs the less of both."""
     kinds = sorted(kinds, key=lambda kind: (kind.layer, kind.seconds))
-    near = min(range(len(kinds) - 1), key=lambda n: kinds[n + 1].seconds - kinds[n].seconds)
-    a, b = kinds[near], kinds[near + 1]
+    alike = min(range(len(kinds) - 1), key=lambda n: kinds[n + 1].seconds - kinds[n].seconds)
+    a, b = kinds[alike], kinds[alike + 1]
     one = Kind(
         layer=a.layer and b.layer,
         count=a.count + b.count,
@@ -141,7 +141,7 @@ def _fewer(kinds: list[Kind]) -> list[Kind]:
         once_bytes=min(a.once_bytes, b.once_bytes),
         transient_bytes=min(a.transient_bytes, b.transient_bytes),
     )
-    return sorted([*kinds[:near], one, *kinds[near + 2 :]], key=lambda kind: (kind.count, kind.seconds))
+    return sorted([*kinds[:alike], one, *kinds[alike + 2 :]], key=lambda kind: (kind.count, kind.seconds))
 
 
 def _floor(problem: StageProblem, stage: int, mode: Mode | None, kinds: tuple[Kind, ...]) -> Floor:

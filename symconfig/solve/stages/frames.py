@@ -14,7 +14,7 @@ from symconfig.solve.stages.problem import StageProblem
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Where all but the run lies: kinds before and after it in each chunk, and whether the chunk may hold of it."""
+    """Places of all but the run: kinds before and after it in each chunk, and whether the chunk may hold of it."""
 
     before: tuple[Content, ...]
     after: tuple[Content, ...]
@@ -23,13 +23,14 @@ class Frame:
     count: int
 
     def chunk(self, number: int, of_run: int) -> Content:
-        """What it holds, with so many blocks of the run."""
+        """Return what a chunk holds, with so many blocks of the run."""
         return (*self.before[number], *(((self.kind, of_run),) if of_run else ()), *self.after[number])
 
 
 def frames(problem: StageProblem) -> Iterator[Frame]:
-    """Every way to place what lies before and after the longest run, without empty chunks between; none where the run
-    is less than half of the model."""
+    """Yield every way to place what lies before and after the longest run, without empty chunks between; none where the
+    run is less than half of the model.
+    """
     sequence, chunks = problem.sequence, problem.pp * problem.vpp
     start, count = _longest(sequence)
     if 2 * count < len(sequence) - max(_staying(sequence) - 1, 0):
@@ -48,10 +49,10 @@ def frames(problem: StageProblem) -> Iterator[Frame]:
 
 
 def excess_s(problem: StageProblem, frame: Frame) -> float:
-    """Seconds by which chunks are longer than an even share before they hold any of the run."""
+    """Return the seconds by which chunks are longer than an even share before they hold any of the run."""
     share_s = sum(min(problem.seconds[kind]) for kind in problem.sequence) / (problem.pp * problem.vpp)
-    beside = ((*before, *after) for before, after in zip(frame.before, frame.after, strict=True) if before or after)
-    each = (sum(count * min(problem.seconds[kind]) for kind, count in chunk) for chunk in beside)
+    fixed = ((*before, *after) for before, after in zip(frame.before, frame.after, strict=True) if before or after)
+    each = (sum(count * min(problem.seconds[kind]) for kind, count in chunk) for chunk in fixed)
     return sum(max(seconds - share_s, 0.0) for seconds in each)
 
 
@@ -67,8 +68,9 @@ def _longest(sequence: tuple[str, ...]) -> tuple[int, int]:
 
 
 def _placed(blocks: tuple[str, ...], chunks: int) -> Iterator[tuple[tuple[str, ...], ...]]:
-    """Blocks from an end of the model inwards over the first so many chunks there, none empty but perhaps the first,
-    in which the embedding and the head stay. Fewest chunks first."""
+    """Yield the places of blocks from an end of the model inwards over the first so many chunks there, none empty but
+    perhaps the first, in which the embedding and the head stay. Fewest chunks first.
+    """
     if not blocks:
         yield ((),)
         return

@@ -12,7 +12,7 @@ CLOSE = 1e-9  # relative: seconds and bytes that differ by less are the same
 
 
 def stage_seconds(problem: StageProblem, assignment: Assignment) -> tuple[float, ...]:
-    """Per stage, of one microbatch through all of its chunks."""
+    """Return the seconds of one microbatch through all chunks of each stage."""
     result = [0.0] * problem.pp
     for j, seconds in enumerate(chunk_seconds(problem, assignment)):
         result[j % problem.pp] += seconds
@@ -20,7 +20,7 @@ def stage_seconds(problem: StageProblem, assignment: Assignment) -> tuple[float,
 
 
 def chunk_seconds(problem: StageProblem, assignment: Assignment) -> tuple[float, ...]:
-    """Per chunk in model order."""
+    """Return the seconds of each chunk in model order."""
     return tuple(
         sum(problem.seconds[kind][choice] for kind, choice in zip(chunk, choices, strict=True))
         for chunk, choices in zip(assignment.chunks, assignment.choices, strict=True)
@@ -28,7 +28,7 @@ def chunk_seconds(problem: StageProblem, assignment: Assignment) -> tuple[float,
 
 
 def stage_peaks(problem: StageProblem, assignment: Assignment) -> tuple[float, ...]:
-    """Bytes of every stage at its worst moment."""
+    """Return the bytes of every stage at its worst moment."""
     result = []
     for stage in range(problem.pp):
         held = problem.held[stage]
@@ -44,7 +44,9 @@ def stage_peaks(problem: StageProblem, assignment: Assignment) -> tuple[float, .
 
 
 def cornered(problem: StageProblem) -> StageProblem:
-    """The same without moments on the line from the one before to the one after: bytes are linear in what is held."""
+    """Return the moments without those on the line from the one before to the one after: bytes are linear in what is
+    held.
+    """
     return replace(problem, held=tuple(map(_corners, problem.held)))
 
 
@@ -59,7 +61,9 @@ def fits(problem: StageProblem, peak_bytes: float) -> bool:
 
 
 def assignment(problem: StageProblem, chunks: Chunks, choices: Choices, first: int = 0) -> Assignment:
-    """With the setting that the scope reads from the choices; first: recomputed layers of every chunk."""
+    """Make an assignment with the setting that the scope reads from the choices; first: recomputed layers of every
+    chunk.
+    """
     flat = tuple(choice for chunk in choices for choice in chunk)
     if problem.scope is Scope.MODEL:
         setting = flat[:1]

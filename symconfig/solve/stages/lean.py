@@ -15,25 +15,25 @@ from symconfig.solve.stages.stage import leanest_of_cut
 
 
 def leanest(problem: StageProblem, *, time_limit_s: float = 10.0, solver: Solver = "cbc") -> Lean | None:
-    """None: no cut at all that the target can say. time_limit_s: of the processor."""
+    """Return the leanest assignment. None: no cut at all that the target can say. time_limit_s: of the processor."""
     until = spent_s() + time_limit_s
     problem = cornered(problem)
     scale = Scale(problem)
     answers = [answer for mode in _modes(problem) for answer in _answers(scale, mode, solver, until)]
-    found = [answer.found for answer in answers if answer.found is not None]
-    if not found:
+    assignments = [answer.assignment for answer in answers if answer.assignment is not None]
+    if not assignments:
         return None
-    best = min(found, key=lambda one: (max(stage_peaks(problem, one)), one.chunks, one.choices))
+    best = min(assignments, key=lambda one: (max(stage_peaks(problem, one)), one.chunks, one.choices))
     peaks = stage_peaks(problem, best)
     return Lean(best, peaks.index(max(peaks)), peaks, problem.limit_bytes, all(answer.proved for answer in answers))
 
 
 def _modes(problem: StageProblem) -> tuple[Mode | None, ...]:
-    """All, but of recomputed first layers only the most where recomputing never takes more bytes."""
-    found = modes(problem, longest_chunk(problem))
+    """Return all modes, but of recomputed first layers only the most where recomputing never takes more bytes."""
+    every = modes(problem, longest_chunk(problem))
     per_block = (problem.kept_bytes, problem.once_bytes, problem.transient_bytes)
     saves = all(of_kind[min(1, len(of_kind) - 1)] <= of_kind[0] for part in per_block for of_kind in part.values())
-    return (found[-1:] if found[-1:] and found[-1].first and saves else found) or (None,)
+    return (every[-1:] if every[-1:] and every[-1].first and saves else every) or (None,)
 
 
 def _answers(scale: Scale, mode: Mode | None, solver: Solver, until: float) -> Iterator[Answer]:

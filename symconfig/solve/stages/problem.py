@@ -145,7 +145,7 @@ class Lean:
         return self.peak_bytes[self.stage] - self.limit_bytes
 
     def error(self) -> InfeasibleError:
-        """The sentence that a person reads."""
+        """Return the sentence that a person reads."""
         leanest = "the leanest layout" if self.proved else "the leanest layout found"
         return InfeasibleError(
             Problem(

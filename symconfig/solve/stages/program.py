@@ -21,15 +21,15 @@ from symconfig.solve.stages.problem import Assignment, Scope, Solver
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """found: the best one known, if any. bound: none is better, in seconds (bytes); proved: found is the best."""
+    """assignment: the best one known, if any. bound: none is better, in seconds (bytes); proved: it is the best."""
 
-    found: Assignment | None
+    assignment: Assignment | None
     bound: float
     proved: bool
 
 
 def available(solver: Solver) -> None:
-    """Raises FailedError if the solver is not installed."""
+    """Raise FailedError if the solver is not installed."""
     if solver == "highs" and importlib.util.find_spec("highspy") is None:
         raise FailedError(Problem("the solver HiGHS is not installed", hint=install.HIGHS))
 
@@ -37,7 +37,7 @@ def available(solver: Solver) -> None:
 def fastest_program(
     scale: Scale, mode: Mode | None, bound_s: float, most_s: float, solver: Solver, limit_s: float
 ) -> Answer:
-    """The least slowest stage, to the solvers' own tolerance of a ten-millionth.
+    """Return the assignment with the least slowest stage, to the solvers' own tolerance of a ten-millionth.
 
     bound_s: none is faster; most_s: only what is not slower is of interest.
     """
@@ -48,7 +48,7 @@ def fastest_program(
 
 
 def leanest_program(scale: Scale, mode: Mode | None, solver: Solver, limit_s: float) -> Answer:
-    """The least largest excess over the limit."""
+    """Return the assignment with the least largest excess over the limit."""
     model = _Model(scale, mode, columns(scale, mode, float("inf")))
     return model.leanest(solver, limit_s) if model.columns else Answer(None, 0.0, True)
 
@@ -56,13 +56,13 @@ def leanest_program(scale: Scale, mode: Mode | None, solver: Solver, limit_s: fl
 class _Model:
     """Variables and the rows that every question shares: a path through the model, chunk by chunk."""
 
-    def __init__(self, scale: Scale, mode: Mode | None, found: list[Column]) -> None:
+    def __init__(self, scale: Scale, mode: Mode | None, columns: list[Column]) -> None:
         import pulp
 
-        self.pulp, self.scale, self.mode, self.columns = pulp, scale, mode, found
+        self.pulp, self.scale, self.mode, self.columns = pulp, scale, mode, columns
         self.problem = scale.problem
         self.program = pulp.LpProblem("stages", pulp.LpMinimize)
-        self.taken = [self.program.add_variable(f"x{n}", cat=pulp.LpBinary) for n in range(len(found))]
+        self.taken = [self.program.add_variable(f"x{n}", cat=pulp.LpBinary) for n in range(len(columns))]
         self._path()
         self._runs()
         if mode is None and self.problem.scope is Scope.STAGE and self.problem.vpp > 1:
@@ -92,14 +92,14 @@ class _Model:
         self.program.addConstraint(row)
 
     def _sum(self, terms: Iterable[tuple[int, float]]) -> Any:
-        """Of (column, factor)."""
+        """Sum pairs of (column, factor)."""
         return self.pulp.LpAffineExpression([(self.taken[n], factor) for n, factor in terms if factor])
 
     def _of_stage(self, stage: int) -> list[int]:
         return [n for n, column in enumerate(self.columns) if column.chunk % self.problem.pp == stage]
 
     def _path(self) -> None:
-        """Each chunk starts where the one before it ends; columns of the last one end where the model does."""
+        """Let each chunk start where the one before it ends; columns of the last one end where the model does."""
         starts: dict[tuple[int, Any], list[tuple[int, float]]] = defaultdict(list)
         for n, column in enumerate(self.columns):
             starts[column.chunk, column.span.start].append((n, 1.0))
@@ -110,7 +110,7 @@ class _Model:
                 self._add(self._sum(terms) == (1 if chunk == 0 else 0))
 
     def _runs(self) -> None:
-        """The blocks of a run are taken once."""
+        """Take the blocks of a run once."""
         taken: dict[int, list[tuple[int, float]]] = defaultdict(list)
         for n, column in enumerate(self.columns):
             for run, count in column.span.taken:
@@ -120,7 +120,7 @@ class _Model:
                 self._add(self._sum(taken[run]) == count)
 
     def _one_choice(self) -> None:
-        """All chunks of a stage that hold blocks have its choice."""
+        """Give all chunks of a stage that hold blocks its choice."""
         for stage in range(self.problem.pp):
             of_choice: dict[tuple[int, int], list[tuple[int, float]]] = defaultdict(list)
             for n in self._of_stage(stage):
@@ -135,7 +135,7 @@ class _Model:
                 self._add(self._sum(terms) <= chosen[choice])
 
     def _peaks(self, stage: int, most: Any) -> None:
-        """The stage's bytes at every moment, in units of the limit, are at most `most`."""
+        """Hold the stage's bytes at every moment, in units of the limit, to `most`."""
         problem, unit = self.problem, self.problem.limit_bytes
         mine = [(n, self.columns[n]) for n in self._of_stage(stage)]
         working = self.program.add_variable(f"w{stage}", lowBound=0)
@@ -171,19 +171,19 @@ class _Model:
                 self.program.solve(solver)
             except pulp.PulpSolverError:  # its process died: nothing is known, and nothing is lost but the proof
                 return Answer(None, 0.0, False)
-            said = "" if name == "highs" else log.read_text(encoding="utf-8", errors="replace")
+            text = "" if name == "highs" else log.read_text(encoding="utf-8", errors="replace")
         highs = name == "highs"
-        bound = float(self.program.solverModel.getInfo().mip_dual_bound) if highs else lower_bound(said) or 0.0
+        bound = float(self.program.solverModel.getInfo().mip_dual_bound) if highs else lower_bound(text) or 0.0
         # PuLP's status says "Optimal" of an answer that the time limit cut off, too.
         status = self.program.sol_status
         if status == pulp.LpSolutionOptimal:
-            return Answer(self._found(), pulp.value(self.program.objective) * unit, True)
+            return Answer(self._assignment(), pulp.value(self.program.objective) * unit, True)
         if status == pulp.LpSolutionIntegerFeasible:
-            return Answer(self._found(), bound * unit, False)
-        infeasible = self.program.status == pulp.LpStatusInfeasible and (highs or in_time(said, limit_s))
+            return Answer(self._assignment(), bound * unit, False)
+        infeasible = self.program.status == pulp.LpStatusInfeasible and (highs or in_time(text, limit_s))
         return Answer(None, bound * unit, infeasible)
 
-    def _found(self) -> Assignment:
+    def _assignment(self) -> Assignment:
         mine = sorted(
             (column for n, column in enumerate(self.columns) if self.taken[n].value() > 0.5),
             key=lambda column: column.chunk,

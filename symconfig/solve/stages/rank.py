@@ -10,14 +10,15 @@ from symconfig.solve.stages.problem import Assignment, StageProblem
 DIGITS = 9  # significant ones of seconds and bytes that are compared
 
 
-def ranked(problem: StageProblem, found: Iterable[Assignment]) -> list[Assignment]:
-    """Without doubles, the fastest slowest stage first; of equal ones the shortest rounds, then those whose longest is
-    shortest, then the least work and peak. Slower ones only where their rounds are shorter than all before.
+def ranked(problem: StageProblem, assignments: Iterable[Assignment]) -> list[Assignment]:
+    """Rank assignments without doubles, the fastest slowest stage first; of equal ones the shortest rounds, then those
+    whose longest is shortest, then the least work and peak. Slower ones only where their rounds are shorter than all
+    before.
 
     That is what the simulated interleaved schedule asks for: chunks that differ within a round make it wait more than
     a slower stage does.
     """
-    keys = {one: _key(problem, one) for one in dict.fromkeys(found)}
+    keys = {one: _key(problem, one) for one in dict.fromkeys(assignments)}
     result: list[Assignment] = []
     for one in sorted(keys, key=lambda one: (*keys[one], one.chunks, one.choices)):
         slowest_s, rounds_s = keys[one][:2]

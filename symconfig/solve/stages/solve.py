@@ -31,7 +31,7 @@ SLACKS = (1.02, 1.06, 1.25, 2.0)  # over the bound: a cut so far from it is an a
 
 
 def solve(problem: StageProblem, *, time_limit_s: float = 10.0, solver: Solver = "auto") -> StageSolution | Unsatisfied:
-    """The assignment with the fastest slowest stage.
+    """Return the assignment with the fastest slowest stage.
 
     time_limit_s: of the processor, its own and CBC's; HiGHS takes what is left of it by the clock on the wall.
     solver: "auto" lets a bound or dynamic programming prove it where they can, then CBC; "quick" does without CBC and
@@ -49,7 +49,7 @@ def solve(problem: StageProblem, *, time_limit_s: float = 10.0, solver: Solver =
         solving.enumerate(every(problem))
     else:
         if solver == "quick":
-            solving.begin(_begun(_asked(problem)))
+            solving.begin(_begun(_question(problem)))
         else:
             solving.bounded()
         solving.proved()
@@ -57,7 +57,7 @@ def solve(problem: StageProblem, *, time_limit_s: float = 10.0, solver: Solver =
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _Question:
     """A problem, equal to every other one of which the same is `bounded`."""
 
     key: tuple[object, ...]
@@ -66,36 +66,38 @@ class _Asked:
 
 @dataclass(frozen=True, slots=True)
 class _Begun:
-    """What `_Solving.bounded` came to."""
+    """The result of `_Solving.bounded`."""
 
-    found: tuple[Assignment, ...]
+    kept: tuple[Assignment, ...]
     best_s: float
     open: tuple[tuple[float, Mode | None], ...]
     left_s: tuple[float, ...]
 
 
-def _asked(problem: StageProblem) -> _Asked:
+def _question(problem: StageProblem) -> _Question:
     """Where memory is without a limit, bytes matter to none but `proved` and the ranking."""
     p = problem
     timed = (p.pp, p.vpp, p.sequence, *p.seconds.items(), p.scope, p.layouts, p.limit_bytes)
     if p.limit_bytes == float("inf"):
-        return _Asked(timed, p)
+        return _Question(timed, p)
     each = (p.kept_bytes, p.once_bytes, p.state_bytes, p.transient_bytes)
     held = tuple((array.shape, array.tobytes()) for array in p.held)
-    return _Asked((*timed, *(tuple(of_kind.items()) for of_kind in each), p.stage_bytes, held), p)
+    return _Question((*timed, *(tuple(of_kind.items()) for of_kind in each), p.stage_bytes, held), p)
 
 
 @lru_cache(maxsize=4096)
-def _begun(asked: _Asked) -> _Begun:
-    """Kept, since candidates of one search, and of one model's next search, ask the same."""
-    solving = _Solving(asked.problem, float("inf"), "quick")
+def _begun(question: _Question) -> _Begun:
+    """Return what is begun. It is kept, since candidates of one search, and of one model's next search, ask the
+    same.
+    """
+    solving = _Solving(question.problem, float("inf"), "quick")
     solving.bounded()
-    return _Begun(tuple(solving.found), solving.best_s, tuple(solving.open), tuple(solving.left_s))
+    return _Begun(tuple(solving.kept), solving.best_s, tuple(solving.open), tuple(solving.left_s))
 
 
 @dataclass(slots=True)
 class _Solving:
-    """found: all of them; best_s: the fastest slowest stage. open: modes that may hold a faster one, with their bounds.
+    """kept: all of them; best_s: the fastest slowest stage. open: modes that may hold a faster one, with their bounds.
 
     left_s: bounds of the modes that the solver did not finish. until: as `spent_s` counts.
     """
@@ -105,7 +107,7 @@ class _Solving:
     wanted: Solver
     scale: Scale = field(init=False)
     frames: list[Frame] = field(default_factory=list)
-    found: list[Assignment] = field(default_factory=list)
+    kept: list[Assignment] = field(default_factory=list)
     best_s: float = float("inf")
     open: list[tuple[float, Mode | None]] = field(default_factory=list)
     left_s: list[float] = field(default_factory=list)
@@ -116,33 +118,35 @@ class _Solving:
 
     @property
     def named(self) -> bool:
-        """Whether a solver is to do all of the proof."""
+        """Tell whether a solver is to do all of the proof."""
         return self.wanted in ("cbc", "highs")
 
     @property
     def most_first(self) -> int:
-        """Recomputed first layers of a chunk that are worth a quick look: all of a little more than even ones."""
+        """Return the recomputed first layers of a chunk that are worth a quick look: all of a little more than even
+        ones.
+        """
         chunks, total = self.problem.pp * self.problem.vpp, layers(self.problem.sequence)
         return -(-total // chunks) + LONGER if self.problem.vpp > 1 else total
 
     def better(self, bound: float) -> bool:
-        """Whether a stage of so many seconds would be faster than all that was found."""
+        """Tell whether a stage of so many seconds would be faster than all before."""
         return bound < self.best_s * (1 - CLOSE)
 
-    def keep(self, found: Assignment | None) -> None:
-        if found is not None:
-            self.found.append(found)
-            self.best_s = min(self.best_s, max(stage_seconds(self.problem, found)))
+    def keep(self, assignment: Assignment | None) -> None:
+        if assignment is not None:
+            self.kept.append(assignment)
+            self.best_s = min(self.best_s, max(stage_seconds(self.problem, assignment)))
 
     def enumerate(self, cuts: Iterable[Chunks]) -> None:
-        """All that the target can say, one by one."""
+        """Try all that the target can say, one by one."""
         self.used = "enumeration"
         for chunks in cuts:
             for mode in modes(self.problem, max(layers(chunk) for chunk in chunks)) or (None,):
                 self.keep(fastest_of_cut(self.scale, chunks, mode, self.best_s))
 
     def bounded(self) -> None:
-        """Cuts as fast as a bound, where they are found; the modes where none is stay open."""
+        """Look for cuts as fast as a bound; the modes where none comes up stay open."""
         tried = islice(frames(self.problem), MOST_FRAMES)
         self.frames = sorted(tried, key=lambda frame: excess_s(self.problem, frame))
         for mode in modes(self.problem, longest_chunk(self.problem)) or (None,):
@@ -166,12 +170,12 @@ class _Solving:
                 self.open.append((least_s, mode))
 
     def begin(self, begun: _Begun) -> None:
-        """From what was `bounded` before."""
-        self.found, self.best_s = list(begun.found), begun.best_s
+        """Start from what was `bounded` before."""
+        self.kept, self.best_s = list(begun.kept), begun.best_s
         self.open, self.left_s = list(begun.open), list(begun.left_s)
 
     def proved(self) -> None:
-        """The open modes, most hopeful first, each searched for what is faster than all before."""
+        """Search the open modes, most hopeful first, each for what is faster than all before."""
         for least_s, mode in sorted(self.open, key=lambda entry: entry[0]):
             if not self.better(least_s) and (not self.named or least_s > self.best_s * (1 + CLOSE)):
                 continue
@@ -187,7 +191,7 @@ class _Solving:
                 self._programmed(least_s, mode)
 
     def _quickest(self) -> Mode | None:
-        """The choice that is the fastest for every kind, if there is one."""
+        """Return the choice that is the fastest for every kind, if there is one."""
         seconds = self.problem.seconds.values()
         return next(
             (
@@ -199,25 +203,25 @@ class _Solving:
         )
 
     def _put_together(self, mode: Mode | None, least_s: float) -> bool:
-        """Keeps cuts as fast as the bound, in all policies; else a slower one. Whether the bound was met."""
+        """Keep cuts as fast as the bound, in all policies; else a slower one. Returns whether the bound was met."""
         if mode is None:
             return False
         # With several chunks a stage, the bound lets recomputed layers lie so unevenly that no even cut will meet it.
         few = self.frames[:FEWER_FRAMES]
         tried = few if mode.first and self.problem.vpp > 1 else self.frames
         for policy in POLICIES if self.problem.vpp > 1 else POLICIES[:2]:
-            found = construct(self.scale, tried, mode, least_s, policy)
-            self.keep(found)
-            tried = tried if found else few
+            built = construct(self.scale, tried, mode, least_s, policy)
+            self.keep(built)
+            tried = tried if built else few
         for slack in SLACKS:
             if not self.better(least_s * slack) or self.late():
                 break
             if self.frames:
-                found = construct(self.scale, few, mode, least_s * slack, POLICIES[0])
+                built = construct(self.scale, few, mode, least_s * slack, POLICIES[0])
             else:
-                found = beam(self.scale, mode, least_s * slack)
-            self.keep(found)
-            if found:
+                built = beam(self.scale, mode, least_s * slack)
+            self.keep(built)
+            if built:
                 break
         return self.best_s <= least_s * (1 + CLOSE)
 
@@ -225,24 +229,24 @@ class _Solving:
         return spent_s() > self.until
 
     def _programmed(self, least_s: float, mode: Mode | None) -> None:
-        """By the integer program: first near the bound, where columns are few."""
+        """Solve by the integer program: first near the bound, where columns are few."""
         solver: Solver = self.wanted if self.named else "cbc"
         self.used = solver
         for most_s in (min(NEAR * least_s, self.best_s), self.best_s):
             left_s = max(self.until - spent_s(), LEAST_LIMIT_S)
             answer = fastest_program(self.scale, mode, least_s, most_s, solver, left_s)
-            self.keep(answer.found)
+            self.keep(answer.assignment)
             if not answer.proved:
                 self.left_s.append(max(least_s, answer.bound))
-            if answer.found or not answer.proved or most_s == self.best_s:
+            if answer.assignment or not answer.proved or most_s == self.best_s:
                 return
             least_s = most_s
 
     def answer(self, started_s: float) -> StageSolution | Unsatisfied:
-        if not self.found:
+        if not self.kept:
             return Unsatisfied(proved=not self.left_s)
         bound = min(self.best_s, *self.left_s) if self.left_s else self.best_s
-        ranking = ranked(self.problem, self.found)
+        ranking = ranked(self.problem, self.kept)
         gap = (self.best_s - bound) / self.best_s if self.best_s else 0.0
         return StageSolution(
             best=ranking[0],

@@ -28,7 +28,7 @@ class _Part:
 
 
 def staffed(scale: Scale, stage: int, chunks: Sequence[Content], mode: Mode | None) -> Iterator[Staffed]:
-    """Every way to recompute in a stage that may be the best one. mode: of all chunks; None: the scope's own."""
+    """Yield every way to recompute in a stage that may be the best one. mode: of all chunks; None: the scope's own."""
     for options in _ways(scale, stage, chunks, mode):
         weights = [option.weight for option in options]
         seconds = sum(weight.seconds for weight in weights)
@@ -36,20 +36,20 @@ def staffed(scale: Scale, stage: int, chunks: Sequence[Content], mode: Mode | No
 
 
 def fastest(scale: Scale, stage: int, chunks: Sequence[Content], mode: Mode | None) -> Staffed | None:
-    """The fastest that fits, the leanest of equally fast ones."""
+    """Return the fastest that fits, the leanest of equally fast ones."""
     ways = staffed(scale, stage, chunks, mode)
     return min((one for one in ways if fits(scale.problem, one.peak_bytes)), default=None)
 
 
 def fastest_of_cut(scale: Scale, chunks: Chunks, mode: Mode | None, most_s: float) -> Assignment | None:
-    """Every stage at its fastest, if all fit and none takes longer than most_s."""
+    """Return every stage at its fastest, if all fit and none takes longer than most_s."""
     return _of_cut(scale, chunks, mode, most_s, fastest)
 
 
 def leanest_of_cut(scale: Scale, chunks: Chunks, mode: Mode | None) -> Assignment:
-    found = _of_cut(scale, chunks, mode, float("inf"), leanest)
-    assert found is not None
-    return found
+    stages = _of_cut(scale, chunks, mode, float("inf"), leanest)
+    assert stages is not None
+    return stages
 
 
 def _of_cut(
@@ -86,7 +86,7 @@ def _ways(scale: Scale, stage: int, chunks: Sequence[Content], mode: Mode | None
 
 
 def _folded(scale: Scale, stage: int, chunks: Sequence[Content]) -> Iterator[Sequence[Option]]:
-    """Chunk by chunk, dropping what another way beats in seconds and in the bytes of every moment."""
+    """Fold chunk by chunk, dropping what another way beats in seconds and in the bytes of every moment."""
     held = scale.problem.held[stage]
     parts = [_Part((0.0,) * (3 + len(held)), ())]
     for k, chunk in enumerate(chunks):

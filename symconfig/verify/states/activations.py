@@ -17,8 +17,8 @@ from symconfig.graph.parts import is_layer, place_of
 from symconfig.graph.recompute import Policy, apply
 from symconfig.plans.plan import Plan
 from symconfig.solve.detail import begins, detail
-from symconfig.solve.found import Found
 from symconfig.solve.pieces import WHOLE
+from symconfig.solve.prospect import Prospect
 from symconfig.solve.restore import restore
 
 
@@ -56,7 +56,7 @@ def saved(plan: Plan, stage: int, transformer_impl: TransformerImpl = "transform
     return tuple(result)
 
 
-def as_run(plan: Plan, transformer_impl: TransformerImpl) -> Found:
+def as_run(plan: Plan, transformer_impl: TransformerImpl) -> Prospect:
     """Return the plan's point of the lattice under Transformer Engine's layers or Megatron's own."""
     point = restore(plan, plan.best)
     framework = usual(plan.best.target.backend, plan.cluster.gpu.architecture, transformer_impl, plan.job.attention)
@@ -66,7 +66,7 @@ def as_run(plan: Plan, transformer_impl: TransformerImpl) -> Found:
     return replace(point, request=replace(point.request, framework=framework))
 
 
-def _without_engine(point: Found) -> Found:
+def _without_engine(point: Prospect) -> Prospect:
     """Drop what Megatron-LM has for Transformer Engine's modules only.
 
     It offloads no activations (training/arguments.py, validate_args), and its own attention has no context parallelism
@@ -81,7 +81,7 @@ def _without_engine(point: Found) -> Found:
     )
 
 
-def _choice(point: Found, kind: str, layer: int) -> tuple[frozenset[str], frozenset[str]]:
+def _choice(point: Prospect, kind: str, layer: int) -> tuple[frozenset[str], frozenset[str]]:
     """Return recomputed modules and offloaded operators of a chunk's layer."""
     choice = point.choice
     if point.block_layers:

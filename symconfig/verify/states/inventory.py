@@ -17,7 +17,7 @@ from symconfig.graph.derived import DerivedBlock, WeightShard
 from symconfig.graph.model import derived, dim_sizes
 from symconfig.graph.parts import is_layer
 from symconfig.plans.plan import Plan
-from symconfig.solve.found import Found
+from symconfig.solve.prospect import Prospect
 from symconfig.verify.states.activations import as_run
 from symconfig.verify.states.registration import AROUND, CHUNK, LAYERS, REGISTRATIONS, Registration
 
@@ -62,7 +62,7 @@ def chunk_parameters(
     return tuple(tuple(_chunk(point, index, known)) for index in range(stage, len(point.split.chunks), point.split.pp))
 
 
-def whole_numbers(point: Found) -> dict[str, int]:
+def whole_numbers(point: Prospect) -> dict[str, int]:
     """Return every symbol of a weight's size as a whole number; the vocabulary as the target pads it."""
     p = point.degrees
     framework, model = point.request.framework, point.request.model
@@ -120,7 +120,7 @@ def _whole(shard: WeightShard, numbers: Mapping[str, int]) -> tuple[int, int]:
         raise SymconfigError(f"the weight {shard.name} cannot be cut into equal parts: {error}") from None
 
 
-def _chunk(point: Found, index: int, known: Mapping[str, tuple[_Registered, ...]]) -> Iterator[Parameter]:
+def _chunk(point: Prospect, index: int, known: Mapping[str, tuple[_Registered, ...]]) -> Iterator[Parameter]:
     """Yield the parameters of one virtual stage, by its number in model order."""
     copied = _copied(point, index)
     numbers = dict.fromkeys((LAYERS, "mtp"), 0)
@@ -141,7 +141,7 @@ def _chunk(point: Found, index: int, known: Mapping[str, tuple[_Registered, ...]
                 )
 
 
-def _pieces(point: Found, index: int) -> Sequence[str]:
+def _pieces(point: Prospect, index: int) -> Sequence[str]:
     """Return the kinds of blocks, or operators of the head, that one virtual stage has, in the order of CHUNK."""
     kinds = point.split.chunks[index]
     pieces = [kind for kind in kinds if kind != "head"]
@@ -154,7 +154,7 @@ def _pieces(point: Found, index: int) -> Sequence[str]:
     return sorted(pieces, key=lambda piece: CHUNK.index(piece if piece in CHUNK else LAYERS))
 
 
-def _normed(point: Found) -> int:
+def _normed(point: Prospect) -> int:
     """Return the virtual stage that has the final norm."""
     chunks = point.split.chunks
     behind = megatron_release(point.request.version) >= NORM_BEHIND_LAST_LAYER
@@ -163,7 +163,7 @@ def _normed(point: Found) -> int:
     return len(chunks) - 1
 
 
-def _copied(point: Found, index: int) -> str | None:
+def _copied(point: Prospect, index: int) -> str | None:
     """Return the parameter that first and last stage both hold, where the model has one (language_module.py)."""
     kinds, model = point.split.chunks[index], point.request.model
     if point.split.pp == 1 or not (model.tie_word_embeddings or model.num_nextn_predict_layers):

@@ -11,17 +11,18 @@ from symconfig.descriptor.job import Limits
 from symconfig.descriptor.load import load_cluster
 from symconfig.existing.audit import examples
 from symconfig.existing.audit.audit import audit
-from symconfig.existing.audit.catalogue import GROUPS, LAUNCHER, PREDICTION, rules
+from symconfig.existing.audit.catalogue import GROUPS, LAUNCHER, PHASES, PREDICTION, RL, rules
 from symconfig.existing.audit.sides import ForkSide
 from symconfig.existing.recover.asked import Asked
 from symconfig.existing.rules.rule import Rule
+from symconfig.runs.rl.stated import completed
 
-OWN = (*LAUNCHER.rules, *PREDICTION.rules)
+OWN = (*LAUNCHER.rules, *PREDICTION.rules, *RL.rules, *PHASES.rules)
 
 
 @pytest.mark.parametrize("rule", OWN, ids=lambda rule: rule.name)
 def test_an_example_breaks_its_rule(rule: Rule[Any]) -> None:
-    said = examples.findings(rule)
+    said = examples.findings(rule, completed)
     assert [finding.severity for finding in said] == [rule.severity]
     assert all(finding.problem.file == "launch.sh" for finding in said)
 
@@ -31,6 +32,13 @@ def test_what_is_predicted_of_an_example_breaks_one_rule(rule: Rule[Any]) -> Non
     found = audit(examples.reading(rule), Asked(gpus=rule.gpus), load_cluster("h100"), Limits(), plan=False)
     names = {other.name for other in PREDICTION.rules}
     assert {finding.rule for finding in found.findings} & names == {rule.name}
+
+
+@pytest.mark.parametrize("rule", [*RL.rules, *PHASES.rules], ids=lambda rule: rule.name)
+def test_an_example_of_reinforcement_learning_breaks_no_other_rule(rule: Rule[Any]) -> None:
+    asked, cluster = Asked(gpus=rule.gpus), load_cluster("h100")
+    found = completed(audit(examples.reading(rule), asked, cluster, Limits()), cluster, Limits())
+    assert {finding.rule for finding in found.findings} == {rule.name}
 
 
 def test_what_megatron_deepspeed_has_is_no_error_there() -> None:

@@ -15,7 +15,7 @@ import pytest
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.runs.rl.logits import PAIRS, VERL
 from symconfig.runs.rl.trained import GRADIENTS, STATES, WEIGHTS, Trained
-from symconfig.solve.found import Found
+from symconfig.solve.prospect import Prospect
 from symconfig.verify.states.activations import as_run
 from tests.sample_plans import sample_plan
 
@@ -69,7 +69,7 @@ class Local(Trained):
     """The actor with Megatron-Core's own layers, as a CPU runs them: no library has a workspace."""
 
     @cached_property
-    def found(self) -> Found:
+    def found(self) -> Prospect:
         found = as_run(self.plan, "local")
         framework = replace(found.request.framework, torch_workspace=0.0, engine=False)
         return replace(found, request=replace(found.request, framework=framework))

@@ -75,7 +75,7 @@ def test_a_batch_of_packed_sequences_has_all_tokens() -> None:
     assert rl is not None
     assert batch.seq_length >= rl.longest
     assert batch.global_ * batch.seq_length >= rl.batch * rl.mean_tokens
-    assert plan.rl[0].tokens_per_gpu * plan.best.parallel.cp == batch.seq_length
+    assert plan.rl[0].tokens_per_gpu * plan.best.parallel.cp == batch.micro * batch.seq_length
     update = phase(plan, "update").seconds
     fill = rl.batch * rl.mean_tokens / (batch.global_ * batch.seq_length)
     time = plan.best.predicted.time

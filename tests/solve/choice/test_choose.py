@@ -19,8 +19,8 @@ from symconfig.solve.choice.robust import robustness
 from symconfig.solve.choice.simplicity import simplicity
 from symconfig.solve.choice.variants import variants
 from symconfig.solve.detail import detail
-from symconfig.solve.found import Found
 from symconfig.solve.interval import recorded
+from symconfig.solve.prospect import Prospect
 from symconfig.solve.restore import restore
 from symconfig.solve.run import run
 from symconfig.solve.search import FRONTS, resolved, search
@@ -37,7 +37,7 @@ def planned(name: str, top: int = FRONTS) -> Plan:
     return search(model, tight(model, gib), asked, top=top)
 
 
-def founds(plan: Plan) -> list[Found]:
+def founds(plan: Plan) -> list[Prospect]:
     return [restore(plan, each) for each in (plan.best, *plan.alternatives)]
 
 
@@ -73,7 +73,7 @@ def test_the_front_runner_of_a_family_is_no_slower_than_its_best_candidate_of_th
     cluster = tight(model, gib)
     outcome = run(model, cluster, resolved(model, cluster, asked), 100, None, time.perf_counter())
     fronts = {family(found): found.step_s for found in outcome.weighed.ranked()}
-    best: dict[Family, tuple[float, Found]] = {}
+    best: dict[Family, tuple[float, Prospect]] = {}
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr("symconfig.cost.machine.SPREAD", 0.0)
         for seconds, found in nested_loops(name).best.values():
@@ -134,7 +134,7 @@ def test_unbalanced_experts_cost_wide_expert_parallelism_more() -> None:
     assert (busy > balanced).all()
 
 
-def _drawn(found: Found, loss: float, plain: float) -> Drawn:
+def _drawn(found: Prospect, loss: float, plain: float) -> Drawn:
     return Drawn(found, (plain,), np.full(DRAWS, 1.0 + loss))
 
 
@@ -149,7 +149,7 @@ def test_simplicity_decides_what_cannot_be_told_apart_and_nothing_else() -> None
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_beside_the_pick_is_what_it_says(name: str) -> None:
     plan = planned(name)
-    near = plan.cluster.near
+    near = plan.cluster.joined_gpus
     steps = [each.predicted.step_s for each in (plan.best, *plan.alternatives)]
     assert plan.fastest.predicted.step_s <= min(steps)
     assert plan.beside.within == WITHIN
@@ -172,7 +172,7 @@ def test_variants_are_plainer_and_fit() -> None:
         parts = detail(found)
         assert max(parts.peaks) <= peak_budget(found.request, found.machine)
         assert found.step_s == pytest.approx(refined_s(found, parts))
-        assert simplicity(found, cluster.near) < simplicity(ranked[0], cluster.near)
+        assert simplicity(found, cluster.joined_gpus) < simplicity(ranked[0], cluster.joined_gpus)
 
 
 def test_robustness_says_what_is_lost_where_something_is_otherwise() -> None:

@@ -13,8 +13,8 @@ from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.solve.choice import simplicity as simplicities
 from symconfig.solve.choice.published import splits
 from symconfig.solve.choice.simplicity import simplicity
-from symconfig.solve.found import Found
 from symconfig.solve.pieces import WHOLE
+from symconfig.solve.prospect import Prospect
 from symconfig.solve.restore import restore
 from symconfig.solve.search import search
 from tests.solve.naive import job
@@ -23,7 +23,7 @@ NEAR = 8
 
 
 @pytest.fixture(scope="module")
-def plain() -> Found:
+def plain() -> Prospect:
     """An equal pipeline of a few chunks on two nodes, with nothing unusual."""
     pins = {
         "tp": "4",
@@ -41,12 +41,12 @@ def plain() -> Found:
     return restore(plan, plan.best)
 
 
-def _degrees(**changed: int) -> Callable[[Found], Found]:
+def _degrees(**changed: int) -> Callable[[Prospect], Prospect]:
     return lambda found: replace(found, degrees=replace(found.degrees, **changed))
 
 
 # From what decides first to what decides last.
-UNUSUAL: dict[str, Callable[[Found], Found]] = {
+UNUSUAL: dict[str, Callable[[Prospect], Prospect]] = {
     "optimizer offload": lambda found: replace(found, offload=Offload(0.5)),
     "a cut of its own": lambda found: replace(found, split=replace(found.split, layout="Et|t|L")),
     "the loss as a layer": lambda found: replace(found, split=replace(found.split, account_for_loss=True)),
@@ -61,19 +61,19 @@ UNUSUAL: dict[str, Callable[[Found], Found]] = {
 }
 
 
-def test_what_is_unusual_stands_in_the_written_order(plain: Found, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_unusual_stands_in_the_written_order(plain: Prospect, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(simplicities, "options", lambda backend: ())  # of which some are unusual, too
     marks = [simplicity(change(plain), NEAR) for change in UNUSUAL.values()]
     assert all(mark > simplicity(plain, NEAR) for mark in marks)
     assert marks == sorted(marks, reverse=True)
 
 
-def test_an_option_that_is_not_stable_counts_more_than_a_cut_of_its_own(plain: Found) -> None:
+def test_an_option_that_is_not_stable_counts_more_than_a_cut_of_its_own(plain: Prospect) -> None:
     cut = UNUSUAL["a cut of its own"](plain)
     assert simplicity(_degrees(vpp=32)(plain), NEAR) > simplicity(cut, NEAR)
 
 
-def test_a_published_split_is_plainer_than_another_in_equal_stages(plain: Found) -> None:
+def test_a_published_split_is_plainer_than_another_in_equal_stages(plain: Prospect) -> None:
     p = plain.degrees
     mine, cut = (p.tp, p.pp, p.cp, p.ep), UNUSUAL["a cut of its own"](plain)
     assert simplicity(cut, NEAR, {mine}) < simplicity(plain, NEAR, {(1, 1, 1, 1)})
@@ -89,11 +89,11 @@ def test_published_splits_are_of_the_model_where_it_is_known_and_else_of_its_kin
     assert not splits(known, load_cluster("v100-16gb"))
 
 
-def test_fewer_chunks_are_plainer_among_equals(plain: Found) -> None:
+def test_fewer_chunks_are_plainer_among_equals(plain: Prospect) -> None:
     assert simplicity(_degrees(vpp=2)(plain), NEAR) < simplicity(plain, NEAR)
 
 
-def test_long_sequences_may_be_split(plain: Found) -> None:
+def test_long_sequences_may_be_split(plain: Prospect) -> None:
     long = replace(plain, request=replace(plain.request, seq_length=32768))
     few, many = (simplicity(_degrees(cp=cp)(long), NEAR) for cp in (1, 4))
     assert few == many

@@ -10,9 +10,10 @@ import pytest
 from symconfig.cost.machine import Machine
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.load import load_cluster, load_model
+from symconfig.descriptor.model import ModelDescriptor
 from symconfig.solve.detail import detail
-from symconfig.solve.found import Found
 from symconfig.solve.mixed.across import Across
+from symconfig.solve.prospect import Prospect
 from symconfig.solve.run import weigh_all
 from symconfig.solve.search import resolved
 from symconfig.solve.timeline import refined_s, refined_time, stage_seconds, timeline, times
@@ -20,10 +21,11 @@ from symconfig.solve.timeline import refined_s, refined_time, stage_seconds, tim
 MODEL, CLUSTER = load_model("llama2-13b"), load_cluster("h100")
 
 
-def found(**pins: str) -> Found:
+def found(model: ModelDescriptor = MODEL, **pins: str) -> Prospect:
     """Return the best weighed candidate of a job with these pins."""
-    job = Job(model=MODEL.name, cluster="h100", gpus=32, global_batch_size=128, precision="bf16", pins=pins)
-    return weigh_all(MODEL, CLUSTER, resolved(MODEL, CLUSTER, job), 1).best[0]
+    fields = {"model": model.name, "cluster": "h100", "gpus": 32, "global_batch_size": 128, "precision": "bf16"}
+    job = Job(**fields, allow=("all",), pins=pins)
+    return weigh_all(model, CLUSTER, resolved(model, CLUSTER, job), 1).best[0]
 
 
 CASES = [
@@ -31,12 +33,14 @@ CASES = [
     {"pp": "2", "vpp": "1", "zero": "0"},
     {"pp": "4", "vpp": "2", "tp": "1"},
     {"pp": "4", "vpp": "1", "tp": "2", "recompute": "full", "mbs": "2"},
+    {"pp": "4", "vpp": "4", "ep": "8", "tp": "1", "moe_overlap": "on", "recompute": "none"},
 ]
 
 
 @pytest.mark.parametrize("pins", CASES)
 def test_two_names_of_one_gpu_are_that_gpu(pins: dict[str, str]) -> None:
-    one = found(**pins)
+    model = load_model("mixtral-8x7b") if "ep" in pins else MODEL
+    one = found(model, **pins)
     parts, across = detail(one), Across((one, one), one.degrees.pp // 2, one.machine)
     assert across.step_s == pytest.approx(refined_s(one, parts), rel=1e-12)
     assert across.peaks == parts.peaks

@@ -18,7 +18,7 @@ from symconfig.existing.launch.bash.values import (
     fields,
     holds_options,
     hole,
-    is_option,
+    opens,
     options_of,
     text_of,
 )
@@ -316,9 +316,9 @@ def _common_items(items: list[list[Field]], why: str, place: Place) -> Array:
         ),
         shortest,
     )
-    while count and any(len(each) > count and not is_option(each[count].text) for each in items):
+    while count and any(len(each) > count and not opens(each[count].text) for each in items):
         count -= 1  # an option's name stays with its value
-        if is_option(items[0][count].text):
+        if opens(items[0][count].text):
             break
     rest = next((each[count] for each in items if len(each) > count), None)
     there = rest.place if rest is not None else place

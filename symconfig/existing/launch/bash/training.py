@@ -85,7 +85,8 @@ def _program_index(words: Sequence[Field], outer: int) -> int | None:
     for index, word in enumerate(words):
         text = word.text
         name = basename(text)
-        python |= bool(re.fullmatch(r"python[\d.]*", name)) or name in LAUNCHERS
+        # A launcher that a variable holds is not known, and `-m` behind it names a module all the same.
+        python |= bool(re.fullmatch(r"python[\d.]*", name)) or name in LAUNCHERS or word.unknown is not None
         if text in ("-c", "-") and index and words[index - 1].text.startswith("python"):
             return None
         if text.endswith(".py") and not text.startswith("-"):

@@ -11,6 +11,7 @@ from symconfig.existing.launch.reading import Piece, Word
 from symconfig.existing.launch.text import Place
 
 # A name that says that the variable holds options, and not the value of one.
+_OVERRIDE = re.compile(r"(\+\+|\+)?[A-Za-z_]\w*(\.[\w\-/@]+)+=")
 _OPTIONS = re.compile(r"ARG|OPT|FLAG|EXTRA|CMD|PARAM|CONFIG$", re.IGNORECASE)
 _NUMBER = re.compile(r"-\d+$|-\d*\.\d+$|-\d+(\.\d*)?[eE][-+]?\d+$")
 
@@ -155,8 +156,13 @@ def options_of(words: Iterable[Field]) -> tuple[str, ...] | None:
 
 
 def option_of(word: str) -> tuple[str, ...]:
-    """The option that a word is, if it is one: `--x=1` is --x."""
-    return (word.partition("=")[0],) if is_option(word) else ()
+    """The option that a word is, if it is one: `--x=1` is --x, and `model.x=1` sets model.x."""
+    return (word.partition("=")[0],) if opens(word) else ()
+
+
+def opens(word: str) -> bool:
+    """Whether a word is an option, or an override that is whole by itself."""
+    return is_option(word) or _OVERRIDE.match(word) is not None
 
 
 def holds_options(name: str) -> bool:

@@ -42,6 +42,7 @@ _SECTIONS = frozenset(
         "profiling",
         "resume",
         "log",
+        "actor_rollout_ref",
     )
 )
 # Options of Megatron-Bridge's scripts/training/run_recipe.py and of its and NeMo's scripts/performance.
@@ -69,12 +70,16 @@ def is_override(text: str) -> bool:
     return _match(text, whole_sections=False) is not None
 
 
-def _match(text: str, *, whole_sections: bool) -> re.Match[str] | None:
-    """whole_sections: `training=llama/llama3_8b` counts too, which names a file."""
+def _match(text: str, *, whole_sections: bool, any_section: bool = False) -> re.Match[str] | None:
+    """whole_sections: `training=llama/llama3_8b` counts too, which names a file. any_section: the program takes
+    nothing but overrides."""
     match = _OVERRIDE.match(text)
-    if match is None or match["head"] not in _SECTIONS or not (match["equals"] or match["mark"] == "~"):
+    if match is None or not (match["equals"] or match["mark"] == "~"):
         return None
-    return match if match["below"] or match["mark"] or whole_sections else None
+    if any_section:
+        return match
+    known = match["head"] in _SECTIONS
+    return match if known and (match["below"] or match["mark"] or whole_sections) else None
 
 
 def short(setting: Setting) -> str | None:
@@ -92,14 +97,16 @@ def is_key(setting: Setting) -> bool:
     return bool(setting.name) and setting.name[0] != "-"
 
 
-def parted(settings: Sequence[Setting]) -> Iterator[Setting]:
-    """The same, with each override among the words by itself: as a setting whose name is the key."""
+def parted(settings: Sequence[Setting], *, any_section: bool = False) -> Iterator[Setting]:
+    """The same, with each override among the words by itself: as a setting whose name is the key. any_section: of
+    whatever section."""
     for setting in settings:
         rest: list[Word] = []
         found: list[Setting] = []
         names_one = setting.name.replace("_", "-") in RECIPE
         for index, word in enumerate(setting.values):
-            match = _match(word.text, whole_sections=not setting.name or (names_one and index > 0))
+            whole = not setting.name or (names_one and index > 0)
+            match = _match(word.text, whole_sections=whole, any_section=any_section)
             if match is None:
                 rest.append(word)
             else:

@@ -20,7 +20,7 @@ from symconfig.solve.split import Split
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Found:
+class Prospect:
     """One candidate: everything that is needed to compute it again in detail."""
 
     request: Request

@@ -1,0 +1,93 @@
+"""slime's command line: Megatron-LM's options with slime's own, given to train.py through `ray job submit`.
+
+Source: slime/utils/arguments.py and slime/backends/megatron_utils/arguments.py of THUDM/slime, 21 August 2026.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from posixpath import basename
+
+from symconfig.existing.launch.reading import Assumption, Hides, Piece, Reading, Setting, Unread, Word, World
+
+# Options by any two of which a program is slime's train.py.
+_OWN = frozenset(
+    (
+        "--actor-num-nodes",
+        "--actor-num-gpus-per-node",
+        "--rollout-batch-size",
+        "--n-samples-per-prompt",
+        "--rollout-num-gpus-per-engine",
+        "--rollout-num-gpus",
+        "--num-rollout",
+    )
+)
+_PROGRAMS = re.compile(r"train(_async)?\.py")
+_ARRAY = re.compile(r"\"?\$\{\w*ARGS(\[[@*]\])?\}\"?")  # one of its groups of options
+_MODEL = "MODEL_ARGS"
+_ENVIRONMENT = "--runtime-env-json"
+_GPUS_PER_NODE = 8  # --actor-num-gpus-per-node, --num-gpus-per-node
+
+
+def applies(reading: Reading) -> bool:
+    """Say whether slime's train.py is what is started."""
+    program = basename(reading.program.text) if reading.program is not None else ""
+    return bool(_PROGRAMS.fullmatch(program)) and len(_OWN & {setting.name for setting in reading.settings}) > 1
+
+
+def started(reading: Reading, _around: object = None) -> Reading:
+    """Return the reading with what Ray is told: GPUs, and the environment of the workers.
+
+    A group of options that the script does not set is taken to be empty: bash exports no arrays. That of the model, in
+    a file that is not there, is taken to say the model that the checkpoint's name says.
+    """
+    unread = tuple(
+        replace(item, hides=Hides.NOTHING, assumed=True) if _grouped(item) else item for item in reading.unread
+    )
+    taken = tuple(
+        Assumption(item.place, item.what, (), options=True, asked=False) for item in reading.unread if _grouped(item)
+    )
+    return replace(
+        reading,
+        world=_world(reading.settings),
+        environment={**reading.environment, **_environment(reading.launcher)},
+        unread=unread,
+        assumptions=(*reading.assumptions, *taken),
+    )
+
+
+def model_hidden(reading: Reading) -> bool:
+    """Say whether the model's own options stand in a file that was not read."""
+    return any(item.assumed and _MODEL in item.what for item in reading.unread)
+
+
+def _grouped(item: Unread) -> bool:
+    return item.options and item.hides is Hides.OPTIONS and _ARRAY.fullmatch(item.what) is not None
+
+
+def _world(settings: Sequence[Setting]) -> World:
+    """Return the GPUs of the actor and of an engine with GPUs of its own."""
+    said = {setting.name: setting.values[-1] for setting in settings if setting.values}
+    names = ("--actor-num-nodes", "--actor-num-gpus-per-node", "--rollout-num-gpus")
+    words = [said[name] for name in names if name in said]
+    if dark := tuple(word for word in words if word.unknown or not word.text.isdecimal()):
+        return World(dark=dark)
+    nodes, each, served = (int(said[name].text) if name in said else None for name in names)
+    trained = (nodes or 1) * (each or _GPUS_PER_NODE)
+    alone = not any(setting.name == "--colocate" for setting in settings)
+    return World(trained + (served or 0) * alone, None, each, tuple(words))
+
+
+def _environment(launcher: Sequence[Word]) -> dict[str, Word]:
+    """Return the variables of Ray's runtime environment, as far as its JSON can be read."""
+    given = next((word for word in launcher if word.text.startswith(_ENVIRONMENT)), None)
+    if given is None:
+        return {}
+    try:
+        values = json.loads(given.text.partition("=")[2]).get("env_vars", {})
+    except (ValueError, AttributeError):
+        return {}
+    return {str(name): Word((Piece(str(value)),), given.place) for name, value in dict(values).items()}

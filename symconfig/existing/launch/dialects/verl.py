@@ -1,0 +1,63 @@
+"""verl's command line: Hydra overrides of its trainer's configuration, which stay as they are.
+
+Source: verl 0.9.1, verl/trainer/config/ppo_trainer.yaml and ppo_megatron_trainer.yaml.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from symconfig.existing.launch.dialects.entry import Entry
+from symconfig.existing.launch.dialects.translate import by_path
+from symconfig.existing.launch.reading import Setting, World
+
+FORMAT: Final = "verl"  # the format of a reading of it
+RELEASE: Final = "0.9.1"  # whose defaults hold where nothing is said
+_OWN = re.compile(r"(\w+_)?(ppo|dapo)_(megatron_)?trainer(\.yaml)?")  # whose values are verl's defaults
+_TRAINER: Final = {"trainer.nnodes": 1, "trainer.n_gpus_per_node": 8}
+_ENGINE: Final = ("rollout.nnodes", "rollout.n_gpus_per_node")  # of main_ppo's relatives that generate beside
+_MEGATRON: Final = "actor_rollout_ref.actor.megatron."
+_ACTOR = re.compile(r"(\+\+|\+|~)?actor_rollout_ref\.[a-z]")
+
+
+def applies(settings: Sequence[Setting]) -> bool:
+    """Say whether overrides of verl's actor stand among the words."""
+    return any(_ACTOR.match(word.text) for setting in settings for word in setting.values)
+
+
+def own(configuration: str) -> bool:
+    """Say whether a configuration's name is one that verl comes with."""
+    return _OWN.fullmatch(configuration) is not None
+
+
+def kept(overrides: Iterable[Entry]) -> tuple[Setting, ...]:
+    """Return the overrides as settings named by their keys, the last of each key."""
+    return tuple(
+        Setting(".".join(entry.path), entry.spelled, entry.words, entry.place) for entry in by_path(overrides).values()
+    )
+
+
+def workers(settings: Sequence[Setting]) -> str:
+    """Return which engine trains: megatron or fsdp, or another by its name."""
+    said = {setting.name: setting.values for setting in settings if setting.values}
+    named = (word.text for name in ("--config-name", "defaults", "model_engine") for word in said.get(name, ()))
+    if any("megatron" in text for text in named) or any(name.startswith(_MEGATRON) for name in said):
+        return "megatron"
+    engine = next(
+        (said[name][-1].text for name in ("actor_rollout_ref.actor.strategy", "model_engine") if name in said), "fsdp"
+    )
+    return "fsdp" if engine.startswith(("fsdp", "dp")) else engine
+
+
+def world(settings: Sequence[Setting]) -> World:
+    """Return the GPUs of the trainer, and of an engine with GPUs of its own."""
+    said = {setting.name: setting.values[-1] for setting in settings if setting.values}
+    words = [said[name] for name in (*_TRAINER, *_ENGINE) if name in said]
+    if dark := tuple(word for word in words if word.unknown or not word.text.isdecimal()):
+        return World(dark=dark)
+    nodes, each = (int(said[name].text) if name in said else usual for name, usual in _TRAINER.items())
+    served = [int(said[name].text) if name in said else usual for name, usual in zip(_ENGINE, (1, each), strict=True)]
+    alone = served[0] * served[1] * any(name in said for name in _ENGINE)
+    return World(nodes * each + alone, None if alone else nodes, each, tuple(words))

@@ -1,0 +1,82 @@
+"""A model trained by PyTorch's FSDP around a Transformers model, as verl's workers have it.
+
+Weights, gradients and Adam's moments are kept in fp32 in shards of all ranks, and gathered in bf16; sequences are split
+by Ulysses (verl/workers/engine/fsdp/transformer_impl.py, fsdp_utils.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from symconfig.cost.framework import Bytes
+from symconfig.descriptor.cluster import ClusterDescriptor
+from symconfig.existing.recover.run import Described, Run
+from symconfig.frameworks.behaviour import Switches, switched
+from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
+from symconfig.frameworks.fsdp.behaviour import FSDP
+from symconfig.graph.operator import LAYER
+from symconfig.plans.degrees import Degrees
+from symconfig.plans.plan import Options, Overlap, Recompute, Target
+from symconfig.solve.configuration import Configuration
+
+_NARROW = Bytes(weight=2.0, gradient=2.0, optimizer=4.0)  # a model that is itself in bf16, without a master copy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workers:
+    """dp: replicas; sp: ranks of a sequence; copies: groups of GPUs that each hold a whole model in shards. room:
+    tokens of a micro-batch on all ranks of a sequence; microbatches: of an update, on all replicas. narrow: the model
+    itself is in 16 bits. liger: its kernels."""
+
+    dp: int
+    sp: int
+    room: int
+    microbatches: int
+    recompute: bool
+    copies: int = 1
+    narrow: bool = False
+    liger: bool = False
+
+
+def run(workers: Workers, model: Described, cluster: ClusterDescriptor) -> Run:
+    """Return the run of a model on such workers."""
+    kernels: dict[str, Any] = {"loss": "fused"}  # flash-attn's (verl/utils/torch_functional.py)
+    if workers.liger:
+        kernels |= {"fused_norm": True, "fused_activation": True, "fused_rope": True}
+    framework = switched(FSDP, cluster.gpu.architecture, Switches(implementation=kernels))
+    framework = replace(framework, optimizer_instances=workers.copies)
+    if workers.narrow:
+        framework = replace(framework, bytes=_NARROW)
+    whole, many = Recompute("full", method="uniform", num_layers=1), workers.dp * workers.sp > 1
+    configuration = Configuration(
+        degrees=Degrees(tp=1, pp=1, vpp=1, cp=workers.sp, ep=1, etp=1, dp=workers.dp),
+        micro=1,
+        global_batch=workers.microbatches,
+        seq_length=workers.room,
+        cp_comm="a2a" if workers.sp > 1 else "p2p",
+        modules=frozenset({LAYER}) if workers.recompute else frozenset(),
+        zero=3,
+        framework=framework,
+        backend="deepspeed",
+        version=DEEPSPEED_RELEASE,
+    )
+    options = Options(
+        sequence_parallel=False,
+        recompute=whole if workers.recompute else Recompute("none"),
+        zero_stage=3,
+        precision="bf16",
+        cp_comm="a2a" if workers.sp > 1 else None,
+        overlap=Overlap(grad_reduce=many, param_gather=many, tp_comm=False, pp_p2p=False),
+        optimizer_offload=0.0,
+        activation_offload=False,
+        param_offload=False,
+        pipeline_layout=None,
+        account_for_embedding=False,
+        account_for_loss=False,
+        microbatch_group_size=None,
+        moe_dispatcher="alltoall" if model.model.experts else None,
+        grad_bytes=4,
+        schedule="none",
+    )
+    return Run(Target("deepspeed", DEEPSPEED_RELEASE), model, configuration, options)

@@ -1,0 +1,41 @@
+"""Sequences of a step as a script limits them: how long they are, and how many tokens so many of them have."""
+
+from __future__ import annotations
+
+from math import ceil, hypot, sqrt
+from statistics import NormalDist
+
+from pydantic import ValidationError
+
+from symconfig.descriptor.rl import Lengths, Rl
+from symconfig.errors import InputError, Problem
+from symconfig.existing.recover.run import Assumed
+
+_RARE = 3.0  # standard deviations
+_MEAN = 0.5  # of the longest, where nothing says how long sequences are in the mean
+
+
+def lengths(longest: int, mean: float | None, what: str, assumed: list[Assumed]) -> Lengths:
+    """Return the lengths of prompts or responses. mean: as a person says it."""
+    if mean is None:
+        why = f"half of the longest; --{what}-length says another mean"
+        assumed.append(Assumed(f"{what}s", f"{_MEAN * longest:g} tokens in the mean", why))
+    return Lengths(mean=min(float(longest), mean if mean is not None else max(1.0, _MEAN * longest)), max=longest)
+
+
+def section(file: str, **fields: object) -> Rl:
+    """Return the numbers of a script as a job's section. Raises InputError where they make no step."""
+    try:
+        return Rl.model_validate(fields, strict=False)
+    except ValidationError as error:
+        said = [str(item.get("ctx", {}).get("error", item["msg"])) for item in error.errors(include_url=False)]
+        raise InputError([Problem(f"makes no step: {text}", file=file) for text in said]) from None
+
+
+def together(rl: Rl, sequences: int) -> int:
+    """Return the tokens of the fullest of many micro-batches of so many sequences without padding: their mean and three
+    standard deviations, as if sums were normal; a sequence may be the longest."""
+    lengths = (rl.prompt_length, rl.response_length)
+    spread = hypot(*((each.high - each.mean) / NormalDist().inv_cdf(0.95) for each in lengths))
+    usual = sequences * rl.mean_tokens + _RARE * spread * sqrt(sequences)
+    return max(rl.longest, min(sequences * rl.longest, ceil(usual)))

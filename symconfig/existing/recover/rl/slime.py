@@ -1,0 +1,204 @@
+"""slime's options as a run: Megatron-LM's, with what slime sets itself, and the step around it.
+
+Sources: slime/utils/{arguments,dp_schedule}.py, slime/backends/megatron_utils/{arguments,actor}.py, August 2026.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from math import ceil
+
+from symconfig.descriptor.cluster import ClusterDescriptor
+from symconfig.descriptor.rl import Rl
+from symconfig.errors import InputError, Problem
+from symconfig.existing.launch.dialects.slime import model_hidden
+from symconfig.existing.launch.reading import Reading, Setting
+from symconfig.existing.recover import megatron
+from symconfig.existing.recover.asked import Asked
+from symconfig.existing.recover.known import weight_bytes
+from symconfig.existing.recover.namespace import Namespace, version_of
+from symconfig.existing.recover.rl.model import described
+from symconfig.existing.recover.rl.sequences import lengths, section, together
+from symconfig.existing.recover.rl.step import Packed, Step
+from symconfig.existing.recover.rl.values import Values
+from symconfig.existing.recover.run import Assumed, Run
+from symconfig.existing.recover.words import settings
+from symconfig.frameworks.megatron.flags import first_with, flags, resolve
+
+_ADVANTAGES = {"ppo": "ppo", "gspo": "gspo", "reinforce_plus_plus": "reinforce_plus_plus"}
+_PROMPT = 1024  # tokens of the longest prompt, where no option says it
+_SHARE = 0.85  # of a GPU for SGLang, which derives it from the GPU where --sglang-mem-fraction-static is absent
+_MANY = 4  # micro-batches of an update on each replica, at least, that are full whatever lengths are
+_BATCH = ("--micro-batch-size", "--global-batch-size", "--seq-length")  # slime's own meaning of them
+# Of a model that is known by its name: layers in Python, the shape that they are of, and what differs between its
+# releases and costs nothing.
+_OF_THE_NAME = (
+    "--spec",
+    "--num-layers",
+    "--hidden-size",
+    "--num-attention-heads",
+    "--rotary-base",
+    "--rotary-percent",
+    "--rotary-interleaved",
+)
+# What slime sets itself (_set_default_megatron_args).
+ALWAYS = ("--bf16", "--use-distributed-optimizer")
+
+
+@dataclass(slots=True)
+class Reader:
+    """One script on so many GPUs; what is wrong is gathered."""
+
+    reading: Reading
+    asked: Asked
+    gpus: int = 0
+    cluster: ClusterDescriptor | None = None
+    values: Values = field(init=False)
+    problems: list[Problem] = field(default_factory=list)
+    assumed: list[Assumed] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.values = Values("slime", self.reading.options)
+
+    @property
+    def _known_cluster(self) -> ClusterDescriptor:
+        assert self.cluster is not None, "is there where a run is asked for"
+        return self.cluster
+
+    @property
+    def workers(self) -> str:
+        return "megatron"
+
+    def version(self) -> str:
+        """Return the Megatron-LM release that its workers are read as."""
+        names = [item.name for item in self.reading.settings if first_with(item.name)]
+        return resolve(self.asked.megatron_version or version_of(names))
+
+    def megatron(self) -> tuple[Setting, ...]:
+        """Return Megatron-LM's options, with those that slime sets."""
+        own = ALWAYS if not self.values.given("fp16") else ALWAYS[1:]
+        known = (item for item in self.reading.options if first_with(item.name) and item.name not in _BATCH)
+        return (*settings(own, self.reading.file), *known)
+
+    def run(self) -> Run:
+        """Return the actor's run with the step around it. Raises InputError with all that keeps it from being
+        predicted."""
+        values = self.values
+        if values.given("debug_train_only") or values.text("loss_type") == "sft_loss":
+            what = "trains on what is there, and generates nothing: only whole steps are predicted"
+            raise InputError(values.arguments.problem(values.arguments.find("loss_type", "debug_train_only"), what))
+        rl, served = None, self._served()
+        trained = self.gpus - served if not values.switch("colocate") else self.gpus
+        if trained < 1:
+            self.problems.append(Problem("leaves no GPU to train on", self.reading.file, field="--rollout-num-gpus"))
+        else:
+            rl = self._rl(served)
+        self.problems += values.arguments.problems
+        if self.problems or rl is None:
+            raise InputError(list(dict.fromkeys(self.problems)))
+        return self._run(rl, trained)
+
+    def _served(self) -> int:
+        """Return the GPUs of an engine of its own."""
+        return 0 if self.values.switch("colocate") else self.values.whole("rollout_num_gpus") or 0
+
+    def _rl(self, served: int) -> Rl | None:
+        values = self.values
+        prompts, samples = values.whole("rollout_batch_size"), values.whole("n_samples_per_prompt") or 1
+        response = values.whole("rollout_max_response_len")
+        prompt = values.whole("rollout_max_prompt_len")
+        whole = values.whole("rollout_max_context_len")
+        if response is None and whole is not None:
+            response = whole - min(whole // 2, prompt or _PROMPT)
+        if prompts is None or response is None:
+            missing = "--rollout-batch-size" if prompts is None else "--rollout-max-response-len"
+            self.problems.append(Problem("is not said", self.reading.file, field=missing))
+            return None
+        if prompt is None:
+            prompt = _PROMPT
+            why = "slime has no limit by itself; --rollout-max-prompt-len says one"
+            self.assumed.append(Assumed("longest prompt", f"{prompt:,} tokens", why))
+        batch = values.whole("global_batch_size") or prompts * samples // (values.whole("num_steps_per_rollout") or 1)
+        if (steps := values.whole("num_steps_per_rollout")) is not None:
+            batch = prompts * samples // steps
+        updates = max(1, prompts * samples // batch)
+        prompts = min(prompts, max(1, updates * batch // samples))  # what is left over is dropped
+        advantage = values.text("advantage_estimator") or "grpo"
+        share = values.number("sglang_mem_fraction_static")
+        if share is None:
+            why = "SGLang derives it from the GPU; --sglang-mem-fraction-static says it"
+            self.assumed.append(Assumed("share of memory for the engine", f"{_SHARE:g}", why))
+        try:
+            return section(
+                self.reading.file,
+                algorithm=_ADVANTAGES.get(advantage, "grpo"),
+                prompts=prompts,
+                samples=samples,
+                updates=updates if prompts * samples % updates == 0 else 1,
+                prompt_length=lengths(prompt, self.asked.prompt_length, "prompt", self.assumed),
+                response_length=lengths(response, self.asked.response_length, "response", self.assumed),
+                reference=values.switch("use_kl_loss") or bool(values.number("kl_coef")),
+                entropy=bool(values.number("entropy_coef")),
+                placement="split" if served else "colocated",
+                rollout_gpus=served or None,
+                rollout={
+                    "engine": "sglang",
+                    "tp": values.whole("rollout_num_gpus_per_engine"),
+                    "memory_share": share or _SHARE,
+                    "max_num_seqs": values.whole("sglang_server_concurrency") or 512,
+                },
+            )
+        except InputError as error:
+            self.problems += error.problems
+            return None
+
+    def _run(self, rl: Rl, gpus: int) -> Run:
+        values = self.values
+        said = self.megatron()
+        if self.values.given("spec") or model_hidden(self.reading):  # the model is called by its name
+            said = tuple(item for item in said if item.name not in _OF_THE_NAME)
+        names = Namespace(said, flags(self.version()))
+        tp, pp, cp = (names.whole(f"{name}_parallel_size") for name in ("tensor_model", "pipeline_model", "context"))
+        room = self._room(cp, rl, "max_tokens_per_gpu")
+        dp = max(1, gpus // (tp * pp * cp))
+        packed = Packed(room=room, length=rl.mean_tokens).within(rl, dp)
+        room, batch = packed.room, packed.spread(rl, dp)
+        own = ["--micro-batch-size", "1", "--global-batch-size", str(batch), "--seq-length", str(room)]
+        whole = Namespace((*names.settings, *settings(own, self.reading.file)), names.table)
+        asked, model = self.asked, None
+        if asked.model is None and (
+            model_hidden(self.reading) or not names.given("num_layers") or values.given("spec")
+        ):
+            model = described(self.reading, values.arguments.find("hf_checkpoint"), asked)
+            asked = replace(asked, model=model.model)
+        run = megatron.run(whole, gpus, self._known_cluster, asked)
+        taken = model.assumed if model is not None else ()
+        most = max(rl.longest, ceil(rl.sequences / dp * rl.mean_tokens))  # of all that a replica reads
+        read = min(most, self._room(cp, rl, "log_probs_max_tokens_per_gpu"))
+        away = ("weights", "optimizer state") if values.switch("colocate") or values.switch("offload_train") else ()
+        step = Step(
+            trainer="slime",
+            workers="megatron",
+            rl=rl.model_copy(update={"tokens_per_gpu": -(-room // cp)}),
+            fill=packed.fill(rl, run.configuration.global_batch),
+            read=read / room,
+            reference_read=read / room,
+            away=away,
+            reference="swapped",  # slime/backends/megatron_utils/actor.py, TensorBackuper
+            chunked_logits=(values.number("log_probs_chunk_size") or -1) > 0,
+            weight_bytes=weight_bytes(values.text("hf_checkpoint") or ""),
+            assumed_lengths=None in (self.asked.prompt_length, self.asked.response_length)
+            and not (values.switch("use_dynamic_batch_size") and batch >= _MANY * dp),
+        )
+        critic = run if rl.has_critic else None  # slime's has the actor's model, degrees and micro-batches
+        step = replace(step, critic_fill=step.fill)
+        return replace(run, step=step, critic=critic, assumed=(*taken, *run.assumed, *self.assumed))
+
+    def _room(self, cp: int, rl: Rl, most: str) -> int:
+        """Return the tokens that a micro-batch has room for on all ranks of a sequence. A longer sequence is one by
+        itself."""
+        values = self.values
+        tokens = values.whole(most) if values.switch("use_dynamic_batch_size") else None
+        if tokens is not None:
+            return max(tokens * cp, rl.longest)
+        return together(rl, values.whole("micro_batch_size") or 1)

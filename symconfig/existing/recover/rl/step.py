@@ -1,0 +1,64 @@
+"""A step of reinforcement learning as a script says it, around the run of its actor."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import ceil
+from typing import Literal
+
+from symconfig.descriptor.rl import Rl
+from symconfig.existing.recover.rl.values import Trainer
+from symconfig.plans.rl import ReferencePlace
+
+Workers = Literal["megatron", "fsdp"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packed:
+    """Micro-batches of a trained model.
+
+    room: tokens of one, on all ranks of context parallelism. length: of a sequence in the mean, padding included.
+    """
+
+    room: int
+    length: float
+
+    def within(self, rl: Rl, dp: int) -> Packed:
+        """Return the same with no more room than a replica's share of an update needs."""
+        share = max(1, ceil(rl.batch / dp))
+        return replace(self, room=min(self.room, max(rl.longest, ceil(share * self.length))))
+
+    def spread(self, rl: Rl, dp: int) -> int:
+        """Return how many micro-batches an update has on all replicas."""
+        return dp * max(1, ceil(rl.batch * self.length / (dp * self.room)))
+
+    def fill(self, rl: Rl, microbatches: int) -> float:
+        """Return the share of the room of an update's micro-batches that has tokens."""
+        return rl.batch * self.length / (microbatches * self.room)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """A step around the run of its actor.
+
+    rl: in a job's terms, each number as the script says it. fill, critic_fill: of the micro-batches of each. read,
+    reference_read: tokens of a micro-batch whose log-probabilities are computed, of the actor and the reference, over
+    those of one that is trained on. away: parts of the trained models that are in host memory while they are not
+    needed; reference: where it is meanwhile. weight_bytes: of a weight in the engine. fused_logits: the loss is made
+    with no logits in memory; chunked_logits: log-probabilities are made chunk by chunk. assumed_lengths: nobody says
+    how long sequences are in the mean, and what a phase holds depends on it.
+    """
+
+    trainer: Trainer
+    workers: Workers
+    rl: Rl
+    fill: float
+    critic_fill: float = 1.0
+    read: float = 1.0
+    reference_read: float = 1.0
+    away: tuple[str, ...] = ()
+    reference: ReferencePlace = "offloaded"
+    weight_bytes: float = 2.0
+    fused_logits: bool = False
+    chunked_logits: bool = False
+    assumed_lengths: bool = False

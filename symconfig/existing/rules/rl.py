@@ -1,0 +1,240 @@
+"""Rules about scripts of reinforcement learning: what verl and slime refuse, and what their users meet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from symconfig.errors import Problem
+from symconfig.existing.launch.reading import Reading
+from symconfig.existing.recover.rl.values import Values
+from symconfig.existing.rules.rule import Finding, Rules
+
+# Rules about Megatron-LM that do not hold of workers of such a trainer: it cuts the batch and the sequences itself,
+# gives its workers an environment of its own, shares the allocator with an engine, balances no experts, and takes the
+# all-to-all where it is told to gather tokens (slime/backends/megatron_utils/arguments.py, validate_args).
+_NOT_HERE = frozenset(
+    (
+        "batch-not-said",
+        "batch-over-replicas",
+        "missing-option",
+        "environment-advised",
+        "environment-missing",
+        "environment-wrong",
+        "repeated-option",
+        "vocabulary-padded",
+        "tensor-exchange-not-overlapped",
+        "gradients-not-overlapped",
+        "experts-not-balanced",
+        "gathered-tokens",
+    )
+)
+_ROLLOUT, _ACTOR, _REFERENCE = (f"actor_rollout_ref.{name}" for name in ("rollout", "actor", "ref"))
+
+
+def holds(found: Finding) -> bool:
+    """Say whether what a rule about Megatron-LM finds holds of a trainer of reinforcement learning, too."""
+    return found.rule not in _NOT_HERE
+
+
+@dataclass(frozen=True, slots=True)
+class RlFacts:
+    """values: what verl or slime is told. gpus: all of them; None: not known."""
+
+    reading: Reading
+    values: Values
+    gpus: int | None = None
+
+    @property
+    def verl(self) -> bool:
+        return self.values.trainer == "verl"
+
+    def problem(self, key: str, what: str, got: object = None, need: object = None, hint: str | None = None) -> Problem:
+        """Return a Problem about a key, where it stands."""
+        found = self.values.arguments.find(key)
+        told = None if got is None else str(got)
+        problem = self.values.arguments.problem(
+            found, what, got=told, need=None if need is None else str(need), hint=hint
+        )
+        if found is not None:
+            return problem
+        name = key if self.verl else "--" + key.replace("_", "-")
+        return Problem(what, self.reading.file, field=name, got=problem.got, need=problem.need, hint=hint)
+
+    @property
+    def longest(self) -> int | None:
+        """Tokens of the longest sequence, as the script limits it."""
+        names = ("data.max_prompt_length", "data.max_response_length")
+        if not self.verl:
+            names = ("rollout_max_prompt_len", "rollout_max_response_len")
+        parts = [self.values.whole(name) for name in names]
+        return sum(part for part in parts if part is not None) if all(parts) else None
+
+
+RL: Rules[RlFacts] = Rules()
+_VERL = (
+    "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo data.max_prompt_length=1024 "
+    "data.max_response_length=3072 actor_rollout_ref.model.path=Qwen/Qwen3-8B actor_rollout_ref.rollout.name=vllm "
+    "trainer.n_gpus_per_node=8 trainer.nnodes=1 "
+)
+# A script that breaks no rule; an override behind it wins.
+DYNAMIC = _VERL + "actor_rollout_ref.actor.use_dynamic_bsz=True "
+
+
+@RL.rule(
+    "tokens-below-longest",
+    "error",
+    "A dynamic micro-batch has no room for the longest sequence",
+    'verl stops with "max_token_len must be greater than the sequence length" in the first step with a longer one '
+    "(verl/utils/seqlen_balancing.py, rearrange_micro_batches; Trinity-RFT#398, verl-internvl#15). The tokens are "
+    "those of all ranks of a sequence, the option times ulysses_sequence_parallel_size or context_parallel_size "
+    "(verl#571).",
+    DYNAMIC + "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=2048",
+)
+def _short(facts: RlFacts) -> Iterator[Problem]:
+    longest, values = facts.longest, facts.values
+    if not facts.verl or longest is None:
+        return
+    ranks = (
+        "actor_rollout_ref.actor.megatron.context_parallel_size",
+        f"{_ACTOR}.fsdp_config.ulysses_sequence_parallel_size",
+    )
+    degree = max(values.whole(name) or 1 for name in ranks)
+    for dynamic, tokens in (
+        (f"{_ACTOR}.use_dynamic_bsz", f"{_ACTOR}.ppo_max_token_len_per_gpu"),
+        (f"{_ROLLOUT}.log_prob_use_dynamic_bsz", f"{_ROLLOUT}.log_prob_max_token_len_per_gpu"),
+        (f"{_REFERENCE}.log_prob_use_dynamic_bsz", f"{_REFERENCE}.log_prob_max_token_len_per_gpu"),
+    ):
+        room = values.whole(tokens)
+        said = values.given(tokens) or tokens.startswith(_ACTOR)
+        if values.switch(dynamic) and said and room is not None and room * degree < longest:
+            need = f"{-(-longest // degree):,} or more: prompt and response are {longest:,} tokens" + (
+                f" on {degree} ranks" if degree > 1 else ""
+            )
+            yield facts.problem(tokens, "has no room for the longest sequence", f"{room:,}", need)
+
+
+@RL.rule(
+    "longest-beyond-tokens",
+    "warning",
+    "The longest sequence is a micro-batch beyond the limit",
+    "slime packs sequences up to --max-tokens-per-gpu times the ranks of context parallelism, and a longer one is a "
+    "micro-batch by itself: the limit does not limit memory (slime/utils/dp_schedule.py; slime#1522).",
+    "python3 train.py --actor-num-nodes 1 --actor-num-gpus-per-node 8 --rollout-batch-size 32 "
+    "--rollout-max-prompt-len 1024 --rollout-max-response-len 8192 --use-dynamic-batch-size --max-tokens-per-gpu 4608",
+)
+def _beyond(facts: RlFacts) -> Iterator[Problem]:
+    longest, values = facts.longest, facts.values
+    room, ranks = values.whole("max_tokens_per_gpu"), values.whole("context_parallel_size") or 1
+    if facts.verl or longest is None or room is None or not values.switch("use_dynamic_batch_size"):
+        return
+    if room * ranks < longest:
+        got, need = f"{room:,} on {ranks} ranks" if ranks > 1 else f"{room:,}", f"{-(-longest // ranks):,} or more"
+        yield facts.problem("max_tokens_per_gpu", "is exceeded by the longest sequence", got, need)
+
+
+@RL.rule(
+    "micro-batch-not-said",
+    "error",
+    "Nothing says how large a micro-batch is",
+    "verl asks for one of ppo_micro_batch_size_per_gpu and ppo_micro_batch_size where batches are not dynamic "
+    '(verl/workers/config/actor.py, verl/utils/config.py: "Please set at least one of").',
+    _VERL + "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=4",
+)
+def _unsized(facts: RlFacts) -> Iterator[Problem]:
+    if not facts.verl or not facts.reading.complete:
+        return
+    dynamic = f"{_ACTOR}.use_dynamic_bsz"
+    for micro in (f"{_ACTOR}.ppo_micro_batch_size", f"{_ROLLOUT}.log_prob_micro_batch_size"):
+        said = facts.values.given(micro) or facts.values.given(f"{micro}_per_gpu")
+        if not (facts.values.switch(dynamic) or said):
+            yield facts.problem(f"{micro}_per_gpu", f"is missing, and {dynamic} is off")
+
+
+@RL.rule(
+    "mini-batch-above-batch",
+    "error",
+    "An update has more prompts than a step",
+    'verl stops with "train_batch_size must be >= actor.ppo_mini_batch_size" (verl/workers/config/actor.py, validate).',
+    _VERL + "data.train_batch_size=128 actor_rollout_ref.actor.ppo_mini_batch_size=256 "
+    "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=2 "
+    "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=2",
+)
+def _more_than_a_step(facts: RlFacts) -> Iterator[Problem]:
+    if not facts.verl or facts.values.switch(f"{_ACTOR}.use_dynamic_bsz"):
+        return
+    step, update = facts.values.number("data.train_batch_size"), facts.values.whole(f"{_ACTOR}.ppo_mini_batch_size")
+    if step and update is not None and step < update:
+        key = f"{_ACTOR}.ppo_mini_batch_size"
+        yield facts.problem(key, "is more than a step's prompts", update, f"up to data.train_batch_size, {step:g}")
+
+
+@RL.rule(
+    "samples-left-over",
+    "warning",
+    "A step's samples do not divide into its updates",
+    "slime trains on rollout_batch_size x n_samples_per_prompt samples in updates of --global-batch-size, and drops "
+    "those that are left over; fewer samples than one update has are an error (slime/utils/dp_schedule.py).",
+    "python3 train.py --actor-num-nodes 1 --actor-num-gpus-per-node 8 --rollout-batch-size 32 "
+    "--n-samples-per-prompt 8 --global-batch-size 96 --rollout-max-response-len 8192",
+)
+def _left_over(facts: RlFacts) -> Iterator[Problem]:
+    values = facts.values
+    prompts, samples, batch = (
+        values.whole(name) for name in ("rollout_batch_size", "n_samples_per_prompt", "global_batch_size")
+    )
+    if facts.verl or prompts is None or samples is None or batch is None:
+        return
+    if left := prompts * samples % batch:
+        got, need = f"{left} of {prompts} x {samples} left over", f"a divisor of {prompts * samples}"
+        yield facts.problem("global_batch_size", "does not divide a step's samples", got, need)
+
+
+@RL.rule(
+    "engine-over-gpus",
+    "error",
+    "The engine's GPUs do not divide those of the run",
+    "verl asserts that the GPUs are a multiple of the rollout's tensor_model_parallel_size, which is not the actor's "
+    '(verl/workers/engine_workers.py: "rollout world_size is not divisible by infer_tp"; verl#1191, #1785). The '
+    "default is 2, so that one GPU needs it said.",
+    DYNAMIC + "actor_rollout_ref.rollout.tensor_model_parallel_size=3",
+)
+def _engines(facts: RlFacts) -> Iterator[Problem]:
+    key = f"{_ROLLOUT}.tensor_model_parallel_size"
+    alone = any(facts.values.given(name) for name in ("rollout.nnodes", "rollout.n_gpus_per_node"))
+    tp = facts.values.whole(key) if facts.verl and not alone else None
+    if tp is not None and facts.gpus is not None and facts.gpus % tp:
+        yield facts.problem(key, "does not divide the GPUs that generate", tp, f"a divisor of {facts.gpus}")
+
+
+@RL.rule(
+    "expandable-beside-engine",
+    "warning",
+    "Expandable segments beside an engine that sleeps",
+    "vLLM's sleep mode puts weights and keys into a pool of its own. Until April 2026 it asserts that expandable "
+    'segments are off (vllm#14189: "Expandable segments are not compatible with memory pool"); since vllm#40812 it '
+    "turns them off itself where it allocates.",
+    "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\n" + DYNAMIC,
+)
+def _expandable(facts: RlFacts) -> Iterator[Problem]:
+    word = facts.reading.environment.get("PYTORCH_CUDA_ALLOC_CONF")
+    if word is None or word.unknown or "expandable_segments:true" not in word.text.lower():
+        return
+    if (
+        facts.verl
+        and facts.values.text(f"{_ROLLOUT}.name") == "vllm"
+        and facts.values.switch(f"{_ROLLOUT}.free_cache_engine")
+    ):
+        place = word.place
+        yield Problem(
+            "ends a vLLM before April 2026, which sleeps beside the actor",
+            place.file, place.line, place.column, "PYTORCH_CUDA_ALLOC_CONF", word.text, "expandable_segments:False",
+        )  # fmt: skip
+
+
+RULES = tuple(RL.entered)
+
+
+def findings(facts: RlFacts) -> list[Finding]:
+    """Every rule that is broken."""
+    return [Finding(rule.name, rule.severity, problem) for rule in RULES for problem in rule.check(facts)]

@@ -1,0 +1,161 @@
+"""A step of reinforcement learning as a script states it: its phases on the layout that is there, and a better one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from symconfig.cost.machine import machine
+from symconfig.descriptor.cluster import ClusterDescriptor
+from symconfig.descriptor.job import Job, Limits
+from symconfig.errors import InfeasibleError, InputError, Problem
+from symconfig.existing.audit import phase_rules
+from symconfig.existing.audit.audit import Audit, unpredicted_for
+from symconfig.existing.audit.judge import Judged, judge
+from symconfig.existing.recover.rl.step import Step
+from symconfig.existing.recover.run import Run
+from symconfig.frameworks.fsdp.behaviour import FSDP
+from symconfig.plans.plan import Plan
+from symconfig.runs.best import best_plan
+from symconfig.runs.rl.choose import Asked, planned
+from symconfig.runs.rl.engine import Engine, Replica, generate
+from symconfig.runs.rl.lengths import packing
+from symconfig.runs.rl.logits import SLIME, SLIME_CHUNKED, VERL, VERL_FSDP, LogitBytes
+from symconfig.runs.rl.phases import AWAY, Layout
+from symconfig.runs.rl.trained import GRADIENTS, STATES, WEIGHTS, Trained
+from symconfig.solve.predict import as_found
+from symconfig.solve.prospect import Prospect
+
+TOP = 3  # plans that are kept of a better layout
+
+
+def completed(
+    done: Audit,
+    cluster: ClusterDescriptor,
+    limits: Limits,
+    *,
+    plan: bool = False,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Audit:
+    """Return an audit with its run judged, phase by phase. plan: look for a better layout, too."""
+    run = done.stated
+    if run is None:
+        return done
+    assert run.step is not None, "is what makes it one to be completed"
+    try:
+        judged = _judged(run, run.step, cluster, limits)
+    except InputError as error:
+        return unpredicted_for(done, error.problems)
+    done = replace(done, judged=judged, findings=(*done.findings, *phase_rules.findings(judged, done.reading)))
+    if not plan:
+        return done
+    progress("looking for a better layout")
+    try:
+        return replace(done, better=best_plan(judged.plan.model, cluster, _job(judged.plan.job), top=TOP))
+    except (InfeasibleError, InputError) as error:
+        return replace(done, infeasible=str(error))
+
+
+def _job(job: Job) -> Job:
+    """Return the job that the run is an answer to, with the engine, the room of a micro-batch and the workers open."""
+    assert job.rl is not None
+    open_ = {"tp": None, "memory_share": None}
+    rl = job.rl.model_copy(
+        update={"tokens_per_gpu": None, "rollout_gpus": None, "rollout": job.rl.rollout.model_copy(update=open_)}
+    )
+    update = {"rl": rl, "backend": "megatron", "global_batch_size": rl.batch, "seq_length": rl.longest, "packing": None}
+    return job.model_copy(update=update)
+
+
+def _judged(run: Run, step: Step, cluster: ClusterDescriptor, limits: Limits) -> Judged:
+    """Return what a run costs with the step around it. Raises InputError where there is no such step."""
+    actor, critic = _trained(run, step, step.fill, _logits(step), cluster, limits), None
+    if run.critic is not None:
+        critic = _trained(run.critic, step, step.critic_fill, None, cluster, limits)
+    rl, alone = step.rl, step.rl.placement == "split"
+    tp, share = rl.rollout.tp or 1, rl.rollout.memory_share
+    assert share is not None, "a script has one, or its trainer's default"
+    served = rl.rollout_gpus if alone and rl.rollout_gpus else run.configuration.degrees.world_size
+    if served % tp:
+        what = "the GPUs that generate do not divide over the engine's"
+        raise InputError(Problem(what, field="rollout", got=f"{served} for engines of {tp}"))
+    gpu = machine(cluster, "bf16" if cluster.gpu.peak_flops.bf16 else "fp16", gpus=served)
+    replica = Replica(Engine(run.described.model, gpu, tp, step.weight_bytes), share)
+    generation = generate(replica, rl, served // tp)
+    if generation is None:
+        what = "the engine's share of the memory has no room for its weights and the keys of the longest sequence"
+        got = f"{share:g} of a GPU for weights of {replica.engine.weights_bytes / 2**30:.1f} GiB"
+        raise InputError(Problem(what, field="rollout", got=got, hint="a larger share, or more GPUs an engine"))
+    layout = Layout(
+        rl=rl,
+        actor=actor,
+        critic=critic,
+        replica=replica,
+        replicas=served // tp,
+        away=next(away for away, parts in AWAY.items() if set(parts) == set(step.away)),
+        alone=alone,
+        generation=generation,
+        read=step.read,
+        reference_read=step.reference_read,
+        reference=step.reference,
+    )
+    plan = actor.plan
+    asked = Asked(plan.model, cluster, plan.job, rl, None, _never)
+    return Judged(run, replace(plan, rl=(planned(asked, layout),)))
+
+
+def _logits(step: Step) -> LogitBytes | None:
+    """Return what the loss of a trainer makes of logits; None where it makes none."""
+    if step.fused_logits:
+        return None
+    if step.trainer == "slime":
+        return SLIME_CHUNKED if step.chunked_logits else SLIME
+    return VERL if step.workers == "megatron" else VERL_FSDP
+
+
+def _never(*_: object) -> Plan:
+    raise AssertionError("nothing is solved for a layout that is there")
+
+
+def _trained(
+    run: Run, step: Step, fill: float, logits: LogitBytes | None, cluster: ClusterDescriptor, limits: Limits
+) -> Stated:
+    """Return the actor, or the critic of a step, as it is trained on the layout that is there."""
+    packed = replace(run.configuration, packing=packing(step.rl))
+    judged = judge(replace(run, configuration=packed, step=step), cluster, limits)
+    found = as_found(run.described.model, cluster, packed)
+    found = replace(found, request=replace(found.request, job=judged.plan.job))
+    made = Stated if step.workers == "megatron" else _InFp32
+    return made(judged.plan, judged.plan.best, fill, logits, found)
+
+
+@dataclass(frozen=True)
+class Stated(Trained):
+    """A model that is trained as a script says; point: its layout, to which no plan need lead back."""
+
+    point: Prospect
+
+    @cached_property
+    def found(self) -> Prospect:
+        return self.point
+
+
+@dataclass(frozen=True)
+class _InFp32(Stated):
+    """A model that FSDP trains. Its shards of weights and gradients are in fp32, with Adam's moments: of 16 bytes of a
+    parameter 4, 4 and 8, where a plan has 2, 2 and 12; what is gathered of the weights is there in a pass alone. The
+    optimizer sets gradients to nothing after an update (verl/workers/engine/base.py, zero_grad_on_exit)."""
+
+    @property
+    def frees_gradients(self) -> bool:
+        return True
+
+    @property
+    def memory(self) -> Mapping[str, float]:
+        own = self.candidate.predicted.memory
+        shards = own[GRADIENTS]  # of 16 bits, as a plan has weights and gradients
+        wide = {WEIGHTS: 2 * shards, GRADIENTS: 2 * shards, STATES: own[STATES] - 2 * shards}
+        if self.found.request.framework.bytes != FSDP.bytes:  # the model itself is in 16 bits
+            wide = {WEIGHTS: shards, GRADIENTS: shards, STATES: own[STATES]}
+        return {**own, **wide}

@@ -1,0 +1,338 @@
+"""Scripts of reinforcement learning: what is read of them, and the phases of the step that they start."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from symconfig.api import existing
+from symconfig.cli.main import main
+from symconfig.descriptor.load import load_model
+from symconfig.errors import InputError
+from symconfig.existing.audit.audit import Audit
+from symconfig.existing.launch.read import read
+from symconfig.existing.recover.known import by_name, model_of, models
+from symconfig.graph.count import parameters
+from symconfig.render import verl
+from tests.runs.rl.test_step import planned
+
+GIB = 2.0**30
+VERL = """#!/usr/bin/env bash
+set -x
+MODEL=${MODEL:-Qwen/Qwen3-8B}
+ACTOR=(
+    actor_rollout_ref.actor.ppo_mini_batch_size=64
+    actor_rollout_ref.actor.use_dynamic_bsz=True
+    actor_rollout_ref.actor.ppo_max_token_len_per_gpu=$((1024 * 6))
+    actor_rollout_ref.actor.use_kl_loss=True
+)
+python3 -m verl.trainer.main_ppo --config-path=config --config-name="CONFIG" \\
+    algorithm.adv_estimator=grpo \\
+    data.train_files="$HOME/data/train.parquet" \\
+    data.train_batch_size=256 \\
+    data.max_prompt_length=1024 \\
+    data.max_response_length=3072 \\
+    "actor_rollout_ref.model.path=$MODEL" \\
+    "${ACTOR[@]}" \\
+    actor_rollout_ref.rollout.name=vllm \\
+    actor_rollout_ref.rollout.tensor_model_parallel_size=4 \\
+    actor_rollout_ref.rollout.gpu_memory_utilization=0.4 \\
+    actor_rollout_ref.rollout.n=8 \\
+    trainer.n_gpus_per_node=8 \\
+    trainer.nnodes=2 MORE $@
+"""
+MEGATRON = "actor_rollout_ref.actor.megatron"
+SLIME = """#!/bin/bash
+source "$(dirname "$0")/models/qwen3-8B.sh"
+PERF_ARGS=(
+   --tensor-model-parallel-size 2
+   --sequence-parallel
+   --use-dynamic-batch-size --attention-dropout 0.0 --hidden-dropout 0.0
+   --max-tokens-per-gpu 9216
+)
+ROLLOUT_ARGS=(
+   --rollout-batch-size 32
+   --n-samples-per-prompt 8
+   --rollout-max-response-len 8192
+   --global-batch-size 128
+   --use-kl-loss
+)
+ray job submit --address="http://127.0.0.1:8265" \\
+   --runtime-env-json='{"env_vars": {"PYTHONPATH": "/root/Megatron-LM/"}}' \\
+   -- python3 train.py --actor-num-nodes 1 --actor-num-gpus-per-node 8 --colocate \\
+   --hf-checkpoint /root/Qwen3-8B ${MODEL_ARGS[@]} ${ROLLOUT_ARGS[@]} ${PERF_ARGS[@]} ${EVAL_ARGS[@]} \\
+   --rollout-num-gpus-per-engine 2 --sglang-mem-fraction-static 0.7
+"""
+
+
+def of_verl(*more: str, config: str = "ppo_trainer") -> str:
+    return VERL.replace("CONFIG", config).replace("MORE", " ".join(more))
+
+
+def audited(script: str, **more: Any) -> Audit:
+    lengths = {"prompt_length": 300.0, "response_length": 900.0}
+    return existing.audit(script, "h100", plan=False, **(lengths | more))
+
+
+def phases(found: Audit) -> dict[str, Any]:
+    assert found.judged is not None, [str(problem) for problem in found.unpredicted]
+    return {phase.name: phase for phase in found.judged.plan.rl[0].phases}
+
+
+@pytest.mark.parametrize("changed", [{}, {"reference": False}, {"updates": 1, "epochs": 2}])
+def test_what_is_planned_and_written_for_verl_comes_back(changed: dict[str, Any]) -> None:
+    """The phases of a plan are those of the script that it becomes; verl's DDP overlaps nothing by itself."""
+    pins = {"tp": "2", "pp": "1", "cp": "1", "recompute": "none", "mbs": "1..2"}
+    plan = planned(response_length={"mean": 300.0, "max": 1024}, pins=pins, **changed)
+    line = " ".join(("python3 -m verl.trainer.main_ppo actor_rollout_ref.model.path=meta-llama/Llama-3.1-8B",
+                     *verl.words(plan), "trainer.nnodes=1 trainer.n_gpus_per_node=8"))  # fmt: skip
+    found = existing.audit(line, "h100", prompt_length=100.0, response_length=300.0, plan=False)
+    assert not found.findings
+    assert found.judged is not None
+    for mine, theirs in zip(plan.rl[0].phases, found.judged.plan.rl[0].phases, strict=True):
+        assert (mine.name, mine.bytes) == (theirs.name, pytest.approx(theirs.bytes))
+        assert theirs.seconds == pytest.approx(mine.seconds, rel=0.05)
+    mine_, theirs_ = plan.rl[0], found.judged.plan.rl[0]
+    assert (mine_.rollout_tp, mine_.memory_share, mine_.tokens_per_gpu, mine_.away) == (
+        theirs_.rollout_tp, theirs_.memory_share, theirs_.tokens_per_gpu, theirs_.away)  # fmt: skip
+
+
+def test_megatron_workers_of_verl() -> None:
+    found = audited(of_verl(
+        f"{MEGATRON}.tensor_model_parallel_size=2", f"+{MEGATRON}.pipeline_model_parallel_size=2",
+        f"{MEGATRON}.param_offload=True", f"{MEGATRON}.optimizer_offload=True",
+        f"+{MEGATRON}.override_transformer_config.recompute_granularity=full",
+        f"+{MEGATRON}.override_transformer_config.recompute_method=uniform",
+        f"+{MEGATRON}.override_transformer_config.recompute_num_layers=1", config="ppo_megatron_trainer.yaml",
+    ))  # fmt: skip
+    assert found.judged is not None
+    assert found.side.gpus == 16
+    plan, options = found.judged.plan, found.judged.plan.best.options
+    degrees = plan.best.parallel
+    assert (degrees.tp, degrees.pp, degrees.dp) == (2, 2, 4)
+    assert (options.sequence_parallel, options.zero_stage, options.recompute.granularity) == (True, 1, "full")
+    rl = plan.job.rl
+    assert rl is not None
+    assert (rl.prompts, rl.samples, rl.updates, rl.longest, rl.tokens_per_gpu) == (256, 8, 4, 4096, 6144)
+    assert plan.rl[0].away == ("weights", "optimizer state")
+    held = phases(found)["generation"].holds
+    assert held["engine: weights, keys and values"] == pytest.approx(0.4 * plan.cluster.gpu.memory_bytes.value)
+    assert "actor's weights" not in held
+
+
+def test_fsdp_workers_keep_sixteen_bytes_of_a_parameter_in_shards() -> None:
+    """Weights, gradients and two moments in fp32 over all ranks (arXiv 2304.11277); no gradients in other phases."""
+    count = parameters(load_model("qwen3-8b")).total
+    found = phases(audited(of_verl()))
+    held = found["update"].holds
+    states = [held[f"actor's {name}"] for name in ("weights", "gradients", "optimizer state")]
+    assert states == pytest.approx([4 * count / 16, 4 * count / 16, 8 * count / 16], rel=1e-3)
+    assert "actor's gradients" not in found["generation"].holds
+    assert "reference" not in found["reference"].holds  # it comes layer by layer from the host
+
+
+def test_copies_of_shards_hold_more() -> None:
+    whole = phases(audited(of_verl()))["update"].holds
+    copies = phases(audited(of_verl("actor_rollout_ref.actor.fsdp_config.fsdp_size=8")))["update"].holds
+    assert copies["actor's optimizer state"] == pytest.approx(2 * whole["actor's optimizer state"], rel=1e-3)
+
+
+def test_an_engine_of_its_own_has_gpus_of_its_own() -> None:
+    found = audited(of_verl("rollout.nnodes=1 rollout.n_gpus_per_node=4"))
+    assert found.side.gpus == 20
+    assert found.judged is not None
+    step, rl = found.judged.plan.rl[0], found.judged.plan.job.rl
+    assert rl is not None
+    assert (step.rollout_gpus, rl.placement, found.judged.plan.best.parallel.world_size) == (4, "split", 16)
+
+
+def test_a_critic_is_trained_where_the_advantage_asks_for_one() -> None:
+    text = of_verl("critic.model.path=Qwen/Qwen3-4B critic.ppo_max_token_len_per_gpu=8192").replace("=grpo", "=gae")
+    found = audited(text)
+    assert {"values", "update of the critic"} <= phases(found).keys()
+    held = phases(found)["update of the critic"].holds["critic's optimizer state"]
+    assert held == pytest.approx(8 * parameters(load_model("qwen3-4b")).total / 16, rel=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ("actor_rollout_ref.model.lora_rank=32", "adapters under reinforcement learning are not predicted"),
+        ("actor_rollout_ref.rollout.name=trtllm", "this engine is not predicted"),
+        ("actor_rollout_ref.actor.strategy=veomni", "workers of this kind are not predicted"),
+        ("actor_rollout_ref.actor.fsdp_config.offload_policy=True", "FSDP2's own offload is not predicted"),
+        ("actor_rollout_ref.model.path=my/model", "the model is not one that is known by its name"),
+        ("actor_rollout_ref.actor.use_dynamic_bsz=False", "says what a micro-batch holds"),
+        ("actor_rollout_ref.rollout.gpu_memory_utilization=0.05", "no room for its weights"),
+    ],
+)
+def test_what_is_not_predicted_has_one_reason(more: str, why: str) -> None:
+    found = audited(of_verl(more))
+    assert found.judged is None
+    assert [why in problem.what for problem in found.unpredicted] == [True]
+
+
+def test_a_micro_batch_of_padded_sequences_has_all_of_each() -> None:
+    fixed = ("actor_rollout_ref.actor.use_dynamic_bsz=False actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4 "
+             "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=4 "
+             "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=4 ")  # fmt: skip
+    padded = audited(of_verl(fixed, "actor_rollout_ref.model.use_remove_padding=False"))
+    packed = audited(of_verl(fixed, "actor_rollout_ref.model.use_remove_padding=True"))
+    assert padded.judged is not None
+    assert packed.judged is not None
+    assert padded.judged.plan.best.batch.seq_length == 4 * 4096
+    assert 4 * 1200 < packed.judged.plan.best.batch.seq_length < 4 * 4096
+    assert phases(padded)["update"].seconds > 2 * phases(packed)["update"].seconds
+
+
+def script(tmp_path: Path, *, model: bool = True) -> Path:
+    (tmp_path / "models").mkdir()
+    if model:
+        (tmp_path / "models" / "qwen3-8B.sh").write_text(
+            "MODEL_ARGS=(--swiglu --num-layers 36 --hidden-size 4096 --ffn-hidden-size 12288 --num-attention-heads 32 "
+            "--group-query-attention --num-query-groups 8 --use-rotary-position-embeddings --disable-bias-linear "
+            "--normalization RMSNorm --norm-epsilon 1e-6 --rotary-base 1000000 --vocab-size 151936 --kv-channels 128 "
+            "--qk-layernorm --untie-embeddings-and-output-weights)\n"
+        )
+    path = tmp_path / "run.sh"
+    path.write_text(SLIME)
+    return path
+
+
+@pytest.mark.parametrize("model", [True, False])
+def test_slime_with_its_own_defaults(tmp_path: Path, model: bool) -> None:
+    """bf16 and the distributed optimizer are slime's; a model in a file that is not there has the checkpoint's name."""
+    found = audited(str(script(tmp_path, model=model)))
+    assert [(finding.rule, str(finding.problem)) for finding in found.findings] == []
+    assert found.judged is not None
+    plan = found.judged.plan
+    assert (found.judged.run.described.zoo, found.side.gpus, plan.best.options.zero_stage) == ("qwen3-8b", 8, 1)
+    rl = plan.job.rl
+    assert rl is not None
+    assert (rl.prompts, rl.samples, rl.updates, rl.tokens_per_gpu, rl.placement) == (32, 8, 2, 9216, "colocated")
+    assert plan.rl[0].away == ("weights", "optimizer state")  # --colocate offloads
+    assert "bf16" not in {item.what for item in found.judged.run.assumed}
+    assert ("longest prompt", "1,024 tokens") in {(item.what, item.value) for item in found.judged.run.assumed}
+
+
+def test_slimes_updates_are_of_global_batches_of_samples(tmp_path: Path) -> None:
+    path = script(tmp_path)
+    path.write_text(path.read_text().replace("--global-batch-size 128", "--num-steps-per-rollout 4"))
+    found = audited(str(path))
+    assert found.judged is not None
+    rl = found.judged.plan.job.rl
+    assert rl is not None
+    assert (rl.updates, rl.batch) == (4, 64)
+
+
+def test_training_alone_is_no_step(tmp_path: Path) -> None:
+    path = script(tmp_path)
+    path.write_text(path.read_text().replace("--colocate", "--colocate --loss-type sft_loss"))
+    assert ["generates nothing" in problem.what for problem in audited(str(path)).unpredicted] == [True]
+
+
+def test_a_step_is_shown_and_in_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "run.sh"
+    path.write_text(of_verl())
+    words = ["audit", str(path), "--cluster", "h100", "--no-plan", "--response-length", "900", "--prompt-length", "300"]
+    assert main(words) == 0
+    shown = capsys.readouterr().out
+    assert "for verl with fsdp workers" in shown
+    assert "weights to the engine" in shown
+    assert main([*words, "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert [phase["name"] for phase in data["step"]["phases"]][:2] == ["generation", "weights to the engine"]
+    assert data["step"]["trainer"] == "verl"
+
+
+def test_a_better_layout_is_compared_step_by_step() -> None:
+    small = "trainer.nnodes=1 trainer.n_gpus_per_node=2 actor_rollout_ref.rollout.tensor_model_parallel_size=1"
+    text = of_verl("actor_rollout_ref.model.path=Qwen/Qwen3-0.6B", small)
+    found = existing.audit(text, "h100", prompt_length=300, response_length=900)
+    assert found.better is not None
+    assert found.judged is not None
+    assert found.gain == pytest.approx(1 - found.better.rl[0].step_s / found.judged.plan.rl[0].step_s)
+
+
+def test_a_plan_of_a_step_is_put_into_verls_overrides(tmp_path: Path) -> None:
+    """Read again, the script says what the plan's own overrides say; defaults are left out."""
+    plan = planned("qwen3-8b", response_length={"mean": 300.0, "max": 1024},
+                   pins={"tp": "2", "pp": "2", "vpp": "1", "cp": "1", "recompute": "full"})  # fmt: skip
+    path = tmp_path / "run.sh"
+    path.write_text(of_verl(f"{MEGATRON}.tensor_model_parallel_size=8", f"{MEGATRON}.sequence_parallel=True",
+                            config="ppo_megatron_trainer"))  # fmt: skip
+    done = existing.adapt(path, plan)
+    assert done.done
+    assert {change.option.rpartition(".")[2]: change.was for change in done.changes}[
+        "tensor_model_parallel_size"
+    ] == "8"
+    assert "expert_model_parallel_size" not in done.diff
+    path.write_bytes(done.files[str(path)])
+    said = {item.name: [word.text for word in item.values] for item in read(str(path)).settings}
+    for word in verl.words(plan):
+        key, value = word.split("=", 1)
+        if key in said and key.startswith((MEGATRON, "actor_rollout_ref.rollout.tensor")):
+            assert said[key] == value.strip("[]").split(",")
+    assert not existing.adapt(path, plan).changes
+
+
+def test_other_workers_are_not_adapted(tmp_path: Path) -> None:
+    path = tmp_path / "run.sh"
+    path.write_text(of_verl())
+    with pytest.raises(InputError, match="has workers of another kind than the plan's"):
+        existing.adapt(path, planned(pins={"tp": "2", "pp": "1", "cp": "1", "recompute": "none"}))
+    with pytest.raises(InputError, match="starts reinforcement learning by slime"):
+        existing.adapt(script(tmp_path), planned(pins={"tp": "2", "pp": "1", "cp": "1", "recompute": "none"}))
+
+
+def test_what_a_branch_adds_to_an_array_of_overrides_is_not_known(tmp_path: Path) -> None:
+    path = tmp_path / "run.sh"
+    more = f'if python3 -c "import x"; then ACTOR+=({MEGATRON}.tensor_model_parallel_size=2); fi\npython3 -m'
+    path.write_text(of_verl(config="ppo_megatron_trainer").replace("python3 -m", more, 1))
+    found = audited(str(path))
+    assert [problem.field for problem in found.unpredicted] == [f"{MEGATRON}.tensor_model_parallel_size"]
+    assert {item.name for item in found.reading.settings} >= {"actor_rollout_ref.actor.ppo_mini_batch_size"}
+
+
+def test_verls_overrides_are_read_under_their_own_keys() -> None:
+    reading = read(of_verl("actor_rollout_ref.rollout.n=4"))
+    names = [setting.name for setting in reading.settings]
+    assert len(set(names)) == len(names)
+    said = {setting.name: setting.values[-1].text for setting in reading.settings if setting.values}
+    assert said["actor_rollout_ref.rollout.n"] == "4"
+    assert said["actor_rollout_ref.actor.ppo_max_token_len_per_gpu"] == "6144"
+
+
+# Billions of parameters as the models' cards on Hugging Face have them.
+CARDS = {
+    "Qwen/Qwen2-7B": 7.62, "Qwen/Qwen2-72B": 72.7, "Qwen/Qwen2.5-0.5B": 0.49, "Qwen/Qwen2.5-1.5B": 1.54,
+    "Qwen/Qwen2.5-3B": 3.09, "Qwen/Qwen2.5-14B": 14.7, "Qwen/Qwen2.5-32B": 32.5, "Qwen/Qwen3-0.6B": 0.6,
+    "Qwen/Qwen3-1.7B": 1.7, "Qwen/Qwen3-14B": 14.8, "deepseek-ai/deepseek-llm-7b": 6.91,
+    "mistralai/Mistral-Nemo-2407": 12.2,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", models())
+def test_a_known_model_has_the_parameters_of_its_card(name: str) -> None:
+    model, _ = model_of(name)
+    assert model.huggingface_id == name
+    if name in CARDS:
+        assert parameters(model).total / 1e9 == pytest.approx(CARDS[name], rel=0.025)
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ("Qwen/Qwen3-8B", "qwen3-8b"),
+        ("/root/Qwen3-30B-A3B-FP8/", "qwen3-30b-a3b"),
+        ("/models/Qwen2.5-3B-Instruct", "Qwen2.5-3B"),
+        ("Qwen/Qwen3-4B-Instruct-2507", "Qwen3-4B-2507"),
+        ("somebody/else", None),
+    ],
+)
+def test_a_folder_may_be_called_after_a_model(given: str, name: str | None) -> None:
+    found = by_name(given, None)
+    assert (None if found is None else found[0].name) == name
