@@ -108,9 +108,12 @@ def _infeasible(job: PartitionJob, least: int, most: int) -> InfeasibleError:
     """Build the error that names the fullest stage of the fastest cut, and the stages or GPUs that would do."""
     job = replace(job, ask=replace(job.ask, turns=job.ask.turns[-1:]))  # which hold least
     free = solve(job.source.programs, replace(job.ask, memory_limit=np.inf), least, most)
-    if free is None and job.ask.pins:
-        return excluded(job.source.programs, job.ask)
     words = several(least, "stage") if least == most else f"{least} to {most} stages"
+    if free is None and job.ask.pins:
+        if least == 1 or solve(job.source.programs, replace(job.ask, memory_limit=np.inf), 1, 1) is None:
+            return excluded(job.source.programs, job.ask)
+        what = f"no pipeline of {words} keeps to {' and '.join(pin.text for pin in job.ask.pins)}"
+        return InfeasibleError(Problem(what, field="pin", hint="fewer stages, which have more GPUs each"))
     what = f"no pipeline of {words} was found that fits in memory"
     if free is not None:
         number, fullest = max(enumerate(free.stages, 1), key=lambda one: one[1].memory)
