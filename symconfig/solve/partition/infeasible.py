@@ -62,7 +62,10 @@ def excluded(programs: Programs, ask: Ask) -> InfeasibleError:
     """Name the pins that no partition keeps to at once, and one without which there are some."""
 
     def able(pins: tuple[Pin, ...]) -> bool:
-        return lightest(programs, replace(ask, pins=pins, turns=ask.turns[:1])).memory < np.inf
+        on = replace(ask, pins=pins, turns=ask.turns[:1])
+        return any(_found(case, on).memory < np.inf for case in cases(programs, on)) or (
+            lightest(programs, on).memory < np.inf
+        )
 
     pins = ask.pins
     for pin in ask.pins:  # without those that do no harm
