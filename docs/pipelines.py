@@ -26,8 +26,8 @@ from symconfig.solve.detail import Detail, detail
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.run import run
 from symconfig.solve.search import resolved
-from symconfig.solve.settle import asked
-from symconfig.solve.split import Split, equal, said, uneven
+from symconfig.solve.settle import whole_question
+from symconfig.solve.split import Split, equal, plainest, uneven
 from symconfig.solve.stages.problem import StageSolution
 from symconfig.solve.stages.solve import solve
 from symconfig.solve.timeline import refined_s, stage_seconds, times
@@ -128,13 +128,13 @@ def row(job: dict[str, Any]) -> Row:
     complete = resolved(model, cluster, Job.model_validate(job))
     outcome = run(model, cluster, complete, 1, None, time.perf_counter())
     found = outcome.weighed.ranked()[0]
-    question = asked(found, detail(found))
+    question = whole_question(found, detail(found))
     budget = question.limit_bytes
     answer = solve(question, time_limit_s=MOST_S)
     if not isinstance(answer, StageSolution):
         raise RuntimeError(f"{model.name}: the stage solver finds no layout where the search has one")
     layouts = found.request.limits.layouts
-    cuts = (said(found.split.pp, each.chunks, layouts) for each in (answer.best, *answer.alternatives))
+    cuts = (plainest(found.split.pp, each.chunks, layouts) for each in (answer.best, *answer.alternatives))
     solved = fastest(found, [found.split, *filter(None, cuts)], budget)
     assert solved is not None
     assert outcome.proof is not None

@@ -23,7 +23,7 @@ from symconfig.existing.audit.audit import audit as judge
 from symconfig.existing.launch.files import below
 from symconfig.existing.launch.read import read
 from symconfig.existing.launch.reading import Reading
-from symconfig.existing.recover.asked import Asked
+from symconfig.existing.recover.supplied import Supplied
 from symconfig.frameworks.megatron.flags import resolve
 from symconfig.plans.file import loaded
 
@@ -88,7 +88,7 @@ def audit(
     reading = gathered.collect(opened)
     if gathered.all or reading is None or kept is None:
         raise InputError(gathered.all)
-    assumption = Asked(described, gpus, seq_length, vocab_size, version, prompt_length, response_length)
+    assumption = Supplied(described, gpus, seq_length, vocab_size, version, prompt_length, response_length)
     done = judge(reading, assumption, known, kept, plan=plan, progress=progress)
     if known is not None and done.stated is not None:
         from symconfig.runs.rl.stated import completed

@@ -27,7 +27,8 @@ def at_peak(kept: Array, ends: Array, points: Columns, setting: Setting) -> Arra
     if unlike is None:
         return result
     at_loss = unlike.each(lambda held: held.at_loss)[:, None]
-    return np.where(np.isnan(at_loss), result, either.maximum(kept * at_loss, result - ends))
+    never = np.isnan(at_loss)  # left out of the product, too: NumPy 2.5 warns of it where terms are multiplied
+    return np.where(never, result, either.maximum(kept * np.where(never, 0.0, at_loss), result - ends))
 
 
 def in_flight(points: Columns, setting: Setting) -> Array:

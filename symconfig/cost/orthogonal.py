@@ -31,7 +31,7 @@ NAMES = (*SUMMED, *LARGEST)
 
 
 @dataclass(frozen=True, slots=True)
-class Sides:
+class Matrices:
     """A matrix on one rank, [points] each: how many of its kind, its rows and columns; whole: those of all ranks."""
 
     count: Array
@@ -69,7 +69,7 @@ def rows(block: DerivedBlock, lattice: Lattice, machine: Machine, framework: Fra
         if not orthogonalised(shard, block.place):
             continue
         kind = "_expert" if shard.expert else ""
-        each = sides(shard, lattice)
+        each = matrices(shard, lattice)
         one = each.rows * each.columns
         seconds = iterations_s(each, shard.expert, lattice, machine, framework)
         rows_by_name[f"matrix{kind}"] = rows_by_name[f"matrix{kind}"] + each.count * one
@@ -78,7 +78,7 @@ def rows(block: DerivedBlock, lattice: Lattice, machine: Machine, framework: Fra
     return rows_by_name
 
 
-def sides(shard: WeightShard, lattice: Lattice) -> Sides:
+def matrices(shard: WeightShard, lattice: Lattice) -> Matrices:
     """Return the sizes of a weight's matrices; of a row that one output sums over, ranks may hold a part each."""
     experts = Monomial.of(d.EXPERTS)
     count = lattice.value(experts / Monomial.of("ep")) if shard.expert else np.ones(lattice.points)
@@ -86,10 +86,10 @@ def sides(shard: WeightShard, lattice: Lattice) -> Sides:
     columns = lattice.value(shard.elements) / (rows * count)
     ranks = lattice.value(shard.whole / shard.elements) / (lattice.value(Monomial.of("ep")) if shard.expert else 1.0)
     cut = any(power < 0 for _, power in shard.row.powers)
-    return Sides(count, rows, columns, rows * (ranks if cut else 1.0), columns * (1.0 if cut else ranks))
+    return Matrices(count, rows, columns, rows * (ranks if cut else 1.0), columns * (1.0 if cut else ranks))
 
 
-def iterations_s(each: Sides, expert: bool, lattice: Lattice, machine: Machine, framework: Framework) -> Array:
+def iterations_s(each: Matrices, expert: bool, lattice: Lattice, machine: Machine, framework: Framework) -> Array:
     """Return [points]: seconds of orthogonalising one matrix, with what its ranks exchange for it."""
     how = framework.orthogonal
     assert how is not None

@@ -60,7 +60,7 @@ class Constraint:
     asks: frozenset[str] = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "asks", _asked(self.predicate))
+        object.__setattr__(self, "asks", _columns(self.predicate))
 
     def in_force(self, release: str) -> bool:
         """Return whether it holds for a release of its framework."""
@@ -81,7 +81,7 @@ class Constraint:
             return Verdict.UNKNOWN
         return Verdict.FAILS if (fails.all() if isinstance(fails, np.ndarray) else fails) else Verdict.HOLDS
 
-    def said(self, fixed: Any, point: Any) -> str:
+    def sentence_at(self, fixed: Any, point: Any) -> str:
         """Return the sentence about one point."""
         return self.sentence.format(f=fixed, p=point)
 
@@ -181,7 +181,7 @@ class _Probe:
         return UNKNOWN
 
 
-def _asked(predicate: Callable[[Any, Any], Any]) -> frozenset[str]:
+def _columns(predicate: Callable[[Any, Any], Any]) -> frozenset[str]:
     """Return the facts that a predicate asks for. Raises TypeError where it decides by `if` or `and`."""
     columns: set[str] = set()
     predicate(_Probe(FIXED, columns), _Probe(COLUMNS, columns))

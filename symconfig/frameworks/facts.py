@@ -72,6 +72,14 @@ class Fixed:
     optimizer: Any = UNKNOWN
     narrow_states: Any = UNKNOWN
 
+    def __eq__(self, other: object) -> bool:
+        """Compare facts. UNKNOWN equals itself alone: asked for `==`, as a dataclass would do, it decides nothing."""
+        return self._known() == other._known() if isinstance(other, Fixed) else NotImplemented
+
+    def _known(self) -> tuple[tuple[Any] | None, ...]:
+        values = (getattr(self, name) for name in FIXED)
+        return tuple(None if value is UNKNOWN else (value,) for value in values)
+
     @classmethod
     def of(
         cls,

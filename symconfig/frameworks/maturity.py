@@ -70,7 +70,7 @@ class Need:
         """Name the module, with what it must have."""
         return f"{self.module}, with {self.attribute}" if self.attribute else self.module or ""
 
-    def found(self) -> bool:
+    def is_there(self) -> bool:
         """Say whether the module is on this machine, without importing it; its attribute is looked up in its text."""
         spec = importlib.util.find_spec(self.module) if self.module else None
         if spec is None or spec.origin is None:

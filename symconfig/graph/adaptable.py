@@ -24,7 +24,7 @@ MLP: frozenset[AdapterTarget] = frozenset(("gate_proj", "up_proj", "down_proj", 
 def targets(model: ModelDescriptor) -> Targets:
     """Return the names of a model's linear layers, fused ones among them, as `Adapter.target_modules` takes them."""
     names: Targets = get_args(AdapterTarget)
-    return tuple(name for name in names if model.names_target(name) and _beside(model, name))
+    return tuple(name for name in names if model.names_target(name) and _trained(model, name))
 
 
 def layers(names: Iterable[AdapterTarget], fuses: Collection[AdapterTarget] = ()) -> Targets:
@@ -34,7 +34,7 @@ def layers(names: Iterable[AdapterTarget], fuses: Collection[AdapterTarget] = ()
     return tuple(name for name in every if name not in inside)
 
 
-def _beside(model: ModelDescriptor, name: AdapterTarget) -> list[Weight]:
+def _trained(model: ModelDescriptor, name: AdapterTarget) -> list[Weight]:
     """Return what an adapter trains whose only target is this name."""
     adapter = Adapter(r=1, lora_alpha=1.0, target_modules=(name,))
     every = blocks(model.model_copy(update={"adapter": adapter})).values()

@@ -71,7 +71,7 @@ _ATTENTION = {"sdpa": "sdpa", "eager": "disabled"}
 
 
 def variables(plan: Plan) -> dict[str, object]:
-    """What its templates see. Raises InfeasibleError for what LLaMA-Factory cannot run."""
+    """Return what its templates see. Raises InfeasibleError for what LLaMA-Factory cannot run."""
     trainer.refuse(plan, *trainer.schedule_problems(plan), *trainer.load_problems(plan), *_problems(plan))
     return {
         "framework": f"LLaMA-Factory {RELEASE} and DeepSpeed {DEEPSPEED_RELEASE}",
@@ -84,14 +84,14 @@ def variables(plan: Plan) -> dict[str, object]:
 
 
 def texts(plan: Plan) -> Iterator[File]:
-    """The DeepSpeed JSON, and the list of the job's data files."""
+    """Yield the DeepSpeed JSON, and the list of the job's data files."""
     yield trainer.json_file(DEEPSPEED, deepspeed.config_auto(plan))
     if plan.training.data_path:
         yield trainer.json_file(DATASETS, _datasets(plan))
 
 
 def sections(plan: Plan) -> dict[str, dict[str, Any]]:
-    """The YAML by the headings of LLaMA-Factory's examples."""
+    """Return the YAML by the headings of LLaMA-Factory's examples."""
     arguments = trainer.arguments(plan, DEEPSPEED)
     if plan.job.preference is not None:  # it counts pairs
         arguments |= {
@@ -118,12 +118,12 @@ def sections(plan: Plan) -> dict[str, dict[str, Any]]:
 
 
 def _name(plan: Plan) -> str | None:
-    """The name or folder of the model, whose weights are left out where they are to be random."""
+    """Return the name or folder of the model, whose weights are left out where they are to be random."""
     return plan.job.training.hf_weights or plan.model.huggingface_id
 
 
 def _relative_output(plan: Plan) -> str | None:
-    """launch.sh goes to its own folder, which may be one that cannot be written to."""
+    """Return a relative output folder: launch.sh goes to its own folder, which may be one that cannot be written to."""
     folder = trainer.output_dir(plan)
     return None if folder.startswith("/") else folder
 
@@ -142,7 +142,7 @@ def _preference(plan: Plan) -> dict[str, Any]:
 
 
 def template(model: ModelDescriptor) -> str | None:
-    """The chat template of the model's family, if there is one of its name."""
+    """Return the chat template of the model's family, if there is one of its name."""
     if model.vision is None and model.model_type == "llama":
         return "llama3" if model.vocab_size == _LLAMA3_VOCABULARY else "llama2"
     if model.vision is not None:
@@ -164,7 +164,7 @@ def _adapter(plan: Plan) -> dict[str, Any]:
 
 
 def _tower(plan: Plan) -> dict[str, Any]:
-    """What is not trained of the vision tower."""
+    """Return what is not trained of the vision tower."""
     vision = plan.model.vision
     if vision is None:
         return {}
@@ -231,7 +231,7 @@ def _datasets(plan: Plan) -> dict[str, Any]:
 
 
 def _problems(plan: Plan) -> Iterator[Problem]:
-    """What the YAML has no words for."""
+    """Yield what the YAML has no words for."""
     parallel, model = plan.best.parallel, plan.model
     for name, what in (("tp", "AutoTP"), ("cp", "Ulysses")):
         if getattr(parallel, name) > 1:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from symconfig.format import count, json_text, seconds
 from symconfig.install import VERSION
 from symconfig.plans.mixed import Alone, Host, MixedPlan
-from symconfig.render import summary, targets
+from symconfig.render import named, summary
 from symconfig.render.files import File, Files
 from symconfig.render.fill import environment
 from symconfig.render.manifest import manifest
@@ -24,7 +24,7 @@ def files(plan: MixedPlan) -> Files:
     """Return all files of a plan: the folders of its kinds, and above them what starts a node, the report, the plan."""
     made = []
     for host in plan.best.hosts:
-        own = targets()[NAME].files(plan.of(host))
+        own = named(NAME).files(plan.of(host))
         made += [
             File(f"{folder(host)}/{item.path}", item.text, item.executable) for item in own if item.path in _OF_KIND
         ]

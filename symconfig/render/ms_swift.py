@@ -81,7 +81,7 @@ Values = dict[str, Any]
 
 
 def variables(plan: Plan) -> dict[str, object]:
-    """What its templates see. Raises InfeasibleError with all that ms-swift cannot be told, InputError."""
+    """Return what its templates see. Raises InfeasibleError with all that ms-swift cannot be told, InputError."""
     version = megatron.version(plan)
     return {
         "framework": f"ms-swift {RELEASE} on Megatron-Core {version}",
@@ -100,12 +100,14 @@ def variables(plan: Plan) -> dict[str, object]:
 
 
 def stage(plan: Plan) -> str:
-    """pt: every token is learnt; sft: answers only."""
+    """Return ms-swift's stage. pt: every token is learnt; sft: answers only."""
     return "pt" if plan.model.adapter is None and plan.job.task in (None, "pretrain") else "sft"
 
 
 def sections(plan: Plan) -> dict[str, Values]:
-    """The arguments under the names of Megatron-LM's groups. Raises InfeasibleError with all that cannot be said."""
+    """Return the arguments under the names of Megatron-LM's groups. Raises InfeasibleError with all that cannot be
+    said.
+    """
     # Its data start over where they end (trainers/base.py, cyclic_iter): no run is short of them.
     plain = replace(plan, model=plan.model.model_copy(update={"adapter": None}), history=History())
     groups = megatron.groups(plain)
@@ -135,7 +137,7 @@ def sections(plan: Plan) -> dict[str, Values]:
 
 
 def _said(option: Sequence[str], values: Values, extra: Values) -> Values:
-    """The arguments for one option; into `extra` what has none of its own. `values`: by option."""
+    """Return the arguments for one option; into `extra` what has none of its own. `values`: by option."""
     name = option[0].partition("=")[0]
     spelled = name.lstrip("-").replace("-", "_")
     if tuple(option) in table.SAID:
@@ -156,14 +158,16 @@ def goes_on(plan: Plan, words: Sequence[str]) -> str | None:
 
 
 def loaded_as(plan: Plan) -> str:
-    """The argument for a checkpoint to go on from. One of adapters holds nothing else (trainers/base.py,
-    save_checkpoint), and `mcore_model` would be the frozen weights then, without iteration and optimizer."""
+    """Return the argument for a checkpoint to go on from. One of adapters holds nothing else (trainers/base.py,
+    save_checkpoint), and `mcore_model` would be the frozen weights then, without iteration and optimizer.
+    """
     return "mcore_model" if plan.model.adapter is None else "mcore_adapter"
 
 
 def _checkpoints(plan: Plan) -> Values:
-    """Where it goes on from. A folder of several checkpoints is none: launch.sh finds the last of its own, for which
-    they must lie where they did at the last start (sft_args.py, add_version)."""
+    """Return where it goes on from. A folder of several checkpoints is none: launch.sh finds the last of its own, for
+    which they must lie where they did at the last start (sft_args.py, add_version).
+    """
     load = plan.training.load
     if load is None:
         return {}
@@ -171,14 +175,16 @@ def _checkpoints(plan: Plan) -> Values:
 
 
 def _monitors(plan: Plan) -> Values:
-    """TensorBoard, Weights & Biases and the timeout, whose words are Trainer's."""
+    """Return TensorBoard, Weights & Biases and the timeout, whose words are Trainer's."""
     said = monitors.trainer_arguments(plan)
     said.pop("run_name", None)  # wandb_exp_name says it
     return said
 
 
 def _last_checkpoint(plan: Plan) -> str | None:
-    """Of those that the run saves, if it goes on from them: a link that ms-swift renews (utils/io_utils.py)."""
+    """Return the last checkpoint that the run saves, if it goes on from them: a link that ms-swift renews
+    (utils/io_utils.py).
+    """
     training = plan.training
     return f"{(training.save or '').rstrip('/')}/last-checkpoint" if training.loads_its_own else None
 
@@ -191,7 +197,7 @@ def _model(plan: Plan) -> Values:
 
 
 def _tower(plan: Plan) -> Values:
-    """What is trained of the vision tower, whose activations the plan keeps."""
+    """Return what is trained of the vision tower, whose activations the plan keeps."""
     vision, pixels = plan.model.vision, towers.pixels(plan)
     if vision is None:
         return {}
@@ -201,7 +207,7 @@ def _tower(plan: Plan) -> Values:
 
 
 def template(model: ModelDescriptor) -> str:
-    """The chat template of the model's family."""
+    """Return the chat template of the model's family."""
     if model.model_type == "llama" and model.vocab_size == LLAMA3_VOCABULARY:
         return LLAMA3_TEMPLATE
     return {**TEMPLATES, **TOWERS}[towers.outer_type(model)]
@@ -220,12 +226,12 @@ def _adapter(plan: Plan) -> Values:
 
 
 def _parts(lora: Adapter) -> set[str]:
-    """The layers that have adapters, fused ones by their parts."""
+    """Return the layers that have adapters, fused ones by their parts."""
     return {part for name in lora.target_modules for part in _WHOLE.get(name, (name,))}
 
 
 def _as_megatron_has_it(plan: Plan, found: dict[str, Values]) -> None:
-    """ms-swift has defaults of its own where the plan counts on Megatron-LM's."""
+    """Set what ms-swift has defaults of its own for and the plan counts on Megatron-LM's."""
     best = plan.best
     found["TRAINING"] |= {"packing": True, "attention_backend": "auto"}
     found["TRAINING"].setdefault("cross_entropy_loss_fusion", False)
@@ -246,7 +252,7 @@ def _as_megatron_has_it(plan: Plan, found: dict[str, Values]) -> None:
 
 
 def _refusals(groups: Sequence[Group]) -> Iterator[Problem]:
-    """Options that ms-swift has no word for."""
+    """Yield the options that ms-swift has no word for."""
     known = table.SAME | table.RENAMED.keys() | table.PASSED_ON | table.NOT_NEEDED.keys() | table.REFUSED_WITH
     for option in (option for group in groups for option in group.options):
         name = option[0].partition("=")[0]

@@ -36,4 +36,4 @@ def refused(plan: Plan, backend: str, release: str) -> Iterator[Refused]:
     point = Columns.of(plan.best)
     for one in failing(constraints(backend, release), fixed, point):
         got = None if one.got is None else one.got.format(f=fixed, p=point)
-        yield Refused(one, one.said(fixed, point), got, one.avoiding(point))
+        yield Refused(one, one.sentence_at(fixed, point), got, one.avoiding(point))

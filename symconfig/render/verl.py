@@ -62,7 +62,7 @@ _ENGINE_DEGREES = {
 
 
 def variables(plan: Plan) -> dict[str, object]:
-    """What its templates see. Raises InfeasibleError for what verl cannot be told."""
+    """Return what its templates see. Raises InfeasibleError for what verl cannot be told."""
     rl = plan.job.rl
     assert rl is not None, "LEARNS refuses other plans"
     _refuse(plan, rl)
@@ -187,7 +187,7 @@ def _adapters(plan: Plan) -> dict[str, object]:
 
 
 def _engine(at: str, plan: Plan, step: PlannedRl | None) -> dict[str, Any]:
-    """Megatron's degrees and what is moved, of the actor or the critic."""
+    """Return Megatron's degrees and what is moved, of the actor or the critic."""
     p, options = plan.best.parallel, plan.best.options
     away = step.away if step else ()
     found: dict[str, Any] = {f"{at}.{word}": getattr(p, name) for name, word in _ENGINE_DEGREES.items()}

@@ -174,16 +174,16 @@ def understood(judged: Judged) -> str:
 
 
 def _step(judged: Judged, step: Step) -> str:
-    """The step of reinforcement learning that a script says: what is trained and generated in it, and where."""
-    told, plan = step.rl, judged.plan
-    updates = f"{count(told.updates)} update{'s' * (told.updates != 1)}"
-    share = f", {told.rollout.memory_share:g} of a GPU" if told.rollout.memory_share is not None else ""
+    """Say which step of reinforcement learning a script starts: what is trained and generated in it, and where."""
+    section, plan = step.rl, judged.plan
+    updates = f"{count(section.updates)} update{'s' * (section.updates != 1)}"
+    share = f", {section.rollout.memory_share:g} of a GPU" if section.rollout.memory_share is not None else ""
     return (
         f"runs on {count(plan.best.parallel.world_size)} x {plan.cluster.gpu.product} ({plan.cluster.name}), for "
         f"{step.trainer} with {step.workers} workers\n"
-        f"{told.algorithm}: {count(told.prompts)} prompts x {told.samples} samples a step, {updates} on up to "
+        f"{section.algorithm}: {count(section.prompts)} prompts x {section.samples} samples a step, {updates} on up to "
         f"{count(plan.best.batch.seq_length // plan.best.parallel.cp)} tokens a GPU at once; generation by "
-        f"{told.rollout.engine}, tp {told.rollout.tp}{share}, {told.placement}"
+        f"{section.rollout.engine}, tp {section.rollout.tp}{share}, {section.placement}"
     )
 
 

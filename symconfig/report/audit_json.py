@@ -87,11 +87,11 @@ def to_dict(audit: Audit) -> dict[str, Any]:
 
 
 def _step(judged: Judged) -> dict[str, Any]:
-    """The step of reinforcement learning around the run."""
+    """Return the step of reinforcement learning around the run."""
     step, plan = judged.run.step, judged.plan
     assert step is not None, "is asked for of such a run"
-    told = {"trainer": step.trainer, "workers": step.workers, "job": step.rl.model_dump(mode="json")}
-    return told | asdict(plan.rl[0])
+    parts = {"trainer": step.trainer, "workers": step.workers, "job": step.rl.model_dump(mode="json")}
+    return parts | asdict(plan.rl[0])
 
 
 def _setting(setting: Setting) -> dict[str, Any]:

@@ -177,7 +177,7 @@ def _sites() -> Iterator[Site]:
     for option in (option for backend in BACKENDS for option in options(backend)):
         for need in option.needs:
             if need.module is not None:
-                yield Site(option.name, option.label, need.named, need.hint, need.found())
+                yield Site(option.name, option.label, need.named, need.hint, need.is_there())
             for name, value in need.environment.items():
                 yield Site(option.name, option.label, f"{name}={value}", need.hint, None)
 

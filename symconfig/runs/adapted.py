@@ -28,9 +28,8 @@ def adapted(model: ModelDescriptor, job: Job) -> tuple[ModelDescriptor, Job]:
     model's own adapter say two things.
     """
     if job.lora is not None and job.task not in (None, "lora", *WITH_OR_WITHOUT):
-        raise InputError(
-            Problem("trains no adapters, and the job asks for some", field="task", got=job.task, need="lora or dpo")
-        )
+        what, need = "trains no adapters, and the job asks for some", " or ".join(("lora", *WITH_OR_WITHOUT))
+        raise InputError(Problem(what, field="task", got=job.task, need=need))
     if not job.wants_adapters or (job.lora is None and model.adapter is not None):
         return model, job
     lora = job.lora or Lora()

@@ -41,11 +41,11 @@ def best_plan(
         return answer(of, cluster, job, target_of(of, job), top=most, progress=progress, alone=alone)
 
     if target.rl is not None:
-        from symconfig.runs.rl.choose import Asked
+        from symconfig.runs.rl.choose import Question
         from symconfig.runs.rl.choose import answer as step
 
         critic = _critic(model, target.rl)
-        return step(Asked(model, cluster, target, target.rl, critic, solve), top)
+        return step(Question(model, cluster, target, target.rl, critic, solve), top)
     if target.preference is not None or target.sequences is not None:
         from symconfig.runs.rl.tuned import answer as tuned
 

@@ -43,7 +43,7 @@ def alone(prospect: Prospect, stage: int, known: Lattice | None = None) -> Alone
     forward = (sums.forward + sums.forward_comm)[0, 0]
     backward = (sums.backward + sums.backward_comm)[0, 0]
     if prospect.block_layers:
-        backward = backward + _again(prospect, parts, stage)
+        backward = backward + _repeated_s(prospect, parts, stage)
     return Alone(
         forward,
         backward,
@@ -53,7 +53,7 @@ def alone(prospect: Prospect, stage: int, known: Lattice | None = None) -> Alone
     )
 
 
-def _again(prospect: Prospect, parts: Detail, stage: int) -> Array:
+def _repeated_s(prospect: Prospect, parts: Detail, stage: int) -> Array:
     """Return what full recompute of the first layers of every chunk adds to no recompute: [n]."""
     repeated = np.array(first(prospect.split, stage, parts.table.kinds, prospect.block_layers), dtype=np.float64)
     change = parts.table.passes[SECONDS].sum(axis=0)

@@ -98,7 +98,7 @@ class _Telling:
             _, _, pins, plan = heappop(waiting)
             problems = refused(self.target, plan)
             if not problems:
-                return self._told(plan, pins, first)
+                return self._tellable(plan, pins, first)
             if final := [problem for problem in problems if not problem.pins]:
                 raise InfeasibleError(final)
             reasons += problems
@@ -127,7 +127,7 @@ class _Telling:
             if more is not None and all(more.get(name, value) == value for name, value in fixed.items()):
                 yield more
 
-    def _told(self, plan: Plan, pins: Pins, first: Plan) -> Plan:
+    def _tellable(self, plan: Plan, pins: Pins, first: Plan) -> Plan:
         """Return the plan with what was imposed, and only runners-up that can be told."""
         if self.job.target is not None:  # its framework's own target can be told all that it plans
             others = (other for other in plan.alternatives if not refused(self.target, replace(plan, best=other)))

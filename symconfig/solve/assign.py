@@ -151,7 +151,7 @@ class Layout:
         return counted(self.floors, self.split.chunks)
 
     @cached_property
-    def _again(self) -> Array:
+    def _repeated(self) -> Array:
         """Count the layers that run again: [vpp, pp, kinds]."""
         heads = {
             chunk: tuple([kind for kind in chunk if is_layer(kind)][: self.first]) for chunk in set(self.split.chunks)
@@ -164,7 +164,7 @@ class Layout:
             result: Array = self.counts @ of_choice[:, self.r, self.n]
             return result
         keep, whole = (of_choice[:, row][:, self.n] for row in self._rows)
-        result = self.counts @ keep + self._again @ (whole - keep)
+        result = self.counts @ keep + self._repeated @ (whole - keep)
         return result
 
     @property

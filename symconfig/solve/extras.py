@@ -90,10 +90,10 @@ def requests(plain: Request, architecture: str, usual: bool) -> tuple[Request, .
     able = [extras for extras in wanted if plain.limits.runs(**extras.columns, precision=plain.precision)]
     if not able:
         _refuse_together(plain, wanted[0])
-    return tuple(_beside(switched_on(plain, extras, architecture), able) for extras in able)
+    return tuple(_separate(switched_on(plain, extras, architecture), able) for extras in able)
 
 
-def _beside(request: Request, every: Sequence[Extras]) -> Request:
+def _separate(request: Request, every: Sequence[Extras]) -> Request:
     """Return a request for what another one with more that is `alone` cannot have."""
     extras, limits = request.extras, request.limits
     for extra in EXTRAS:

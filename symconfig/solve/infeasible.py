@@ -16,7 +16,7 @@ from symconfig.solve.pieces import recompute_choices
 from symconfig.solve.pins import parse
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.run import fits, precisions, requests
-from symconfig.solve.settle import asked
+from symconfig.solve.settle import whole_question
 from symconfig.solve.space import Request, blockers
 from symconfig.solve.stages.lean import leanest
 from symconfig.solve.weighed import Weighed
@@ -56,7 +56,7 @@ def _stage_over(prospect: Prospect, limit_bytes: float) -> str:
     peaks, sentence = parts.peaks, ""
     # With several chunks a stage an integer program would be asked, for longer than a refusal may take.
     if prospect.split.vpp == 1 and prospect.request.pins.layout is None:
-        lean = leanest(asked(prospect, parts))
+        lean = leanest(whole_question(prospect, parts))
         if lean is not None and lean.proved:
             sentence = "laid out as lean as can be, "
             peaks = min(peaks, lean.peak_bytes, key=max)

@@ -8,7 +8,7 @@ from itertools import accumulate, pairwise, permutations
 from symconfig.graph.parts import is_layer
 from symconfig.solve.assign import counted
 from symconfig.solve.floor import Floors
-from symconfig.solve.split import Split, said
+from symconfig.solve.split import Split, plainest
 from symconfig.solve.stages.problem import Chunks
 
 MOST_CHUNKS = 32  # of which every pair is tried; with more, only neighbours
@@ -24,7 +24,7 @@ def moved(floors: Floors, split: Split, r: int, n: int, most: int) -> list[Split
         each = (counted(floors, chunks) @ seconds).reshape(shape)
         layouts.append((float(each.sum(axis=0).max() + each.max(axis=1).sum()), chunks))
     layouts.sort(key=lambda one: one[0])
-    ways = (said(split.pp, chunks, floors.piece.request.limits.layouts) for _, chunks in layouts)
+    ways = (plainest(split.pp, chunks, floors.piece.request.limits.layouts) for _, chunks in layouts)
     return [way for way in ways if way is not None][:most]
 
 

@@ -12,7 +12,7 @@ from symconfig.plans import pipeline_layout
 from symconfig.solve.limits import Limits
 from symconfig.solve.pins import Pins
 from symconfig.solve.space import divisors
-from symconfig.solve.split import laid_out, most_chunks, said
+from symconfig.solve.split import laid_out, most_chunks, plainest
 
 _FIELD = "pins.layout"
 
@@ -70,7 +70,7 @@ def _layout(model: ModelDescriptor, job: Job, pins: Pins, limits: Limits) -> lis
             )
         ]
     splits = [split for pp in degrees if (split := laid_out(sequence(model), pp, layout)) is not None]
-    if not any(said(split.pp, split.chunks, limits.layouts) for split in splits):
+    if not any(plainest(split.pp, split.chunks, limits.layouts) for split in splits):
         return [
             Problem(
                 f"cannot be said to {job.backend} {job.megatron_version}",

@@ -25,7 +25,7 @@ from symconfig.solve.kinds import ROUNDING
 from symconfig.solve.moves import moved
 from symconfig.solve.pieces import Piece
 from symconfig.solve.prospect import Prospect
-from symconfig.solve.split import Split, every_split, said, splits
+from symconfig.solve.split import Split, every_split, plainest, splits
 from symconfig.solve.stages.problem import StageProblem, Unsatisfied
 from symconfig.solve.stages.solve import solve
 from symconfig.solve.timeline import refined_s
@@ -294,7 +294,7 @@ class _Refinement:
         self.asked[pipeline] += 1
         known = self.known[pipeline]
         for assignment in (answer.best, *answer.alternatives):
-            split = said(pipeline[0], assignment.chunks, question_.layouts)
+            split = plainest(pipeline[0], assignment.chunks, question_.layouts)
             if split is not None and split not in known:
                 known.append(split)
                 for floors in self.reached[pipeline]:

@@ -30,7 +30,9 @@ def stage_gap(prospect: Prospect) -> float | None:
     ours = float(stage_seconds(parts, times(prospect, parts)).max())
     kinds = _kinds(prospect, parts)
     # A block with its own buffers only: what a stage needs is no less, so that the bound holds.
-    answer = solve(_asked(prospect, parts, kinds, kinds.transient[..., 0] + _buffers(kinds)[:, None]), solver="quick")
+    answer = solve(
+        _question(prospect, parts, kinds, kinds.transient[..., 0] + _buffers(kinds)[:, None]), solver="quick"
+    )
     if isinstance(answer, Unsatisfied):
         return None
     alike = 2 * prospect.split.vpp * (_message_s(parts) + parts.setting.framework.handover_s)  # of every stage
@@ -38,14 +40,14 @@ def stage_gap(prospect: Prospect) -> float | None:
     return gap if gap > CLOSE else 0.0
 
 
-def asked(prospect: Prospect, parts: Detail) -> StageProblem:
+def whole_question(prospect: Prospect, parts: Detail) -> StageProblem:
     """Return the question whose answers fit: as if every block had the largest buffers of the model's."""
     kinds = _kinds(prospect, parts)
     shared = float(kinds.buffers.max() + kinds.workspaces.max())
-    return _asked(prospect, parts, kinds, kinds.transient[..., 0] + shared)
+    return _question(prospect, parts, kinds, kinds.transient[..., 0] + shared)
 
 
-def _asked(prospect: Prospect, parts: Detail, kinds: Kinds, working: Array) -> StageProblem:
+def _question(prospect: Prospect, parts: Detail, kinds: Kinds, working: Array) -> StageProblem:
     request = prospect.request
     return question(
         kinds,

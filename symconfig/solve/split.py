@@ -49,7 +49,7 @@ class Split:
         return max(map(layers, self.chunks))
 
 
-def said(pp: int, chunks: Chunks, layouts: Layouts) -> Split | None:
+def plainest(pp: int, chunks: Chunks, layouts: Layouts) -> Split | None:
     """Return the plainest way in which a target can say these chunks: equal, with the ends as layers, with the layers
     of the first and last stage, as a layout string. None: it cannot.
     """
@@ -172,7 +172,7 @@ def splits(
     """
     if pinned is not None:
         split = laid_out(sequence, pp, pinned)
-        sayable = said(pp, split.chunks, layouts) if split is not None and split.vpp == vpp else None
+        sayable = plainest(pp, split.chunks, layouts) if split is not None and split.vpp == vpp else None
         return () if sayable is None else (sayable,)
     return _splits(sequence, pp, vpp, tuple(sorted(weights.items())), layouts)
 
@@ -183,7 +183,7 @@ def every_split(sequence: tuple[str, ...], pp: int, vpp: int, layouts: Layouts) 
     if pp > 1 and layouts.free(vpp):
         return None
     cuts = list(dict.fromkeys(islice(family(sequence, pp, vpp, layouts), FEW + 1)))
-    return None if len(cuts) > FEW else tuple(split for chunks in cuts if (split := said(pp, chunks, layouts)))
+    return None if len(cuts) > FEW else tuple(split for chunks in cuts if (split := plainest(pp, chunks, layouts)))
 
 
 @lru_cache(maxsize=4096)
@@ -197,7 +197,7 @@ def _splits(
     sizes = _lightest(sequence, pp, vpp, weights, layouts)
     if sizes is not None:
         chunks = cut(sequence, sizes)
-        sayable = said(pp, chunks, layouts) if all(chunks != split.chunks for split in result) else None
+        sayable = plainest(pp, chunks, layouts) if all(chunks != split.chunks for split in result) else None
         if sayable is not None:
             result.append(sayable)
     return tuple(result)

@@ -15,7 +15,7 @@ from transformers import Adafactor, LlamaConfig, LlamaForCausalLM
 from symconfig.cost import compiled
 from symconfig.cost.lattice import Lattice
 from symconfig.cost.machine import machine
-from symconfig.cost.orthogonal import iterations_s, orthogonalised, products, sides
+from symconfig.cost.orthogonal import iterations_s, matrices, orthogonalised, products
 from symconfig.descriptor.load import load_cluster
 from symconfig.descriptor.optimizer import Optimizer
 from symconfig.frameworks.megatron.behaviour import MEGATRON
@@ -154,7 +154,7 @@ def of_weight(
     framework = stepping(MEGATRON, Optimizer(name="muon", tp_mode=over_tensor))
     derived = derive(blocks(model, MEGATRON.implementation, False)["dense"], Scheme(True, "p2p"))
     shard = next(shard for shard in derived.weights if shard.name == f"{name}.weight")
-    each = sides(shard, lattice)
+    each = matrices(shard, lattice)
     gpu = machine(load_cluster("h100"), "bf16")
     seconds = iterations_s(each, False, lattice, gpu, framework)
     assert (each.whole_rows * each.whole_columns).item() == lattice.value(shard.whole).item()

@@ -148,6 +148,14 @@ def columns(point: Columns) -> Columns:
     )
 
 
+def test_facts_of_which_some_are_unknown_are_compared() -> None:
+    """They are keys of what was worked out; a dataclass of Python 3.13 and later would ask UNKNOWN itself."""
+    facts = Fixed(num_attention_heads=8)
+    assert {facts: 1}[Fixed(num_attention_heads=8)] == 1
+    assert facts != Fixed()
+    assert facts != Fixed(num_attention_heads=4)
+
+
 @pytest.mark.parametrize(("backend", "constraint"), EVERY, ids=[named(case) for case in EVERY])
 def test_every_reader_finds_the_example_to_fail(backend: str, constraint: Constraint) -> None:
     plan = plan_of(backend, constraint)

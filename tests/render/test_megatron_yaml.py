@@ -14,7 +14,7 @@ from symconfig.descriptor.load import load_model, zoo_models
 from symconfig.errors import InfeasibleError, SymconfigError
 from symconfig.existing.audit.sides import side
 from symconfig.existing.launch.read import read
-from symconfig.existing.recover.asked import Asked
+from symconfig.existing.recover.supplied import Supplied
 from symconfig.frameworks.megatron import environment, flags
 from symconfig.plans.plan import Plan, Recompute
 from symconfig.render import megatron, megatron_fields, render
@@ -154,7 +154,9 @@ def test_all_spellings_of_a_plan_are_audited_as_the_same_run(model: str, tmp_pat
     runs = []
     for target, file in (("megatron", "launch.sh"), (NAME, "megatron.yaml"), ("model-args", "model_config.yaml")):
         write(render(plan, target), tmp_path / target)
-        found = side(read(str(tmp_path / target / file)), Asked(None, plan.best.parallel.world_size, None, None, None))
+        found = side(
+            read(str(tmp_path / target / file)), Supplied(None, plan.best.parallel.world_size, None, None, None)
+        )
         runs.append(found.run(plan.cluster))
     assert runs[0].configuration == runs[1].configuration == runs[2].configuration
     assert runs[0].options == runs[1].options == runs[2].options

@@ -13,7 +13,7 @@ from symconfig.plans.pipeline_layout import compact, expanded, letters
 from symconfig.solve.detail import detail
 from symconfig.solve.restore import restore
 from symconfig.solve.search import search
-from symconfig.solve.split import said
+from symconfig.solve.split import plainest
 from tests.cli.support import JOB, Run, run
 from tests.sample_models import sample_cluster
 from tests.solve.naive import job, tiny
@@ -59,7 +59,7 @@ def test_a_plan_read_back_has_the_same_stages(layout: str) -> None:
     again = parse_plan(plan.to_json())
     assert list(plan_shape.problems(again, "plan.json")) == []
     found = restore(again, again.best)
-    assert found.split == said(again.best.parallel.pp, found.split.chunks, found.request.limits.layouts)
+    assert found.split == plainest(again.best.parallel.pp, found.split.chunks, found.request.limits.layouts)
     assert detail(found).peaks == pytest.approx([stage.peak_bytes for stage in plan.best.stages])
 
 

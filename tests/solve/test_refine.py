@@ -17,7 +17,7 @@ from symconfig.solve.kinds import ROUNDING
 from symconfig.solve.refine import Effort
 from symconfig.solve.run import run, weigh_all
 from symconfig.solve.search import resolved, search
-from symconfig.solve.split import Split, said
+from symconfig.solve.split import Split, plainest
 from symconfig.solve.stages.problem import Chunks
 from symconfig.solve.timeline import refined_s
 from tests.solve.naive import job, tight, tiny
@@ -77,7 +77,7 @@ def cut(model: ModelDescriptor, chunks: int, random: np.random.Generator) -> Chu
 def layouts(floors: Floors, model: ModelDescriptor, random: np.random.Generator, count: int) -> list[Split]:
     pp, vpp = floors.setting.pp, floors.setting.vpp
     allowed = floors.piece.request.limits.layouts
-    made = [said(pp, cut(model, pp * vpp, random), allowed) for _ in range(count)]
+    made = [plainest(pp, cut(model, pp * vpp, random), allowed) for _ in range(count)]
     return [split for split in made if split is not None and any(len(chunk) > 1 for chunk in split.chunks)]
 
 

@@ -12,8 +12,8 @@ from symconfig.solve.detail import Detail, detail
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.run import run
 from symconfig.solve.search import resolved, search
-from symconfig.solve.settle import asked, stage_gap
-from symconfig.solve.split import said
+from symconfig.solve.settle import stage_gap, whole_question
+from symconfig.solve.split import plainest
 from symconfig.solve.timeline import stage_seconds, times
 from tests.solve.naive import tight
 from tests.solve.test_refine import CASES, cut
@@ -44,10 +44,10 @@ def test_no_layout_has_a_slowest_stage_that_is_faster_than_what_is_said(
         assert gap is not None
         assert 0 <= gap < 1
         gaps.append(gap)
-        least, limit = slowest_s(found, parts) * (1 - gap), asked(found, parts).limit_bytes
+        least, limit = slowest_s(found, parts) * (1 - gap), whole_question(found, parts).limit_bytes
         for _ in range(60):
             layouts, pp = found.request.limits.layouts, found.split.pp
-            split = said(pp, cut(found.request.model, pp * found.split.vpp, random), layouts)
+            split = plainest(pp, cut(found.request.model, pp * found.split.vpp, random), layouts)
             if split is None or any(len(chunk) <= found.block_layers for chunk in split.chunks):
                 continue
             other = replace(found, split=split)
@@ -79,7 +79,7 @@ def test_a_slower_layout_is_told_by_how_much(vpp: int, monkeypatch: pytest.Monke
     blocks = tuple(kind for chunk in found.split.chunks for kind in chunk)
     few = 2 * vpp - 1  # chunks of a block each, and one of all others
     chunks = (blocks[:2], *((kind,) for kind in blocks[2 : few + 1]), blocks[few + 1 :])
-    split = said(2, chunks, found.request.limits.layouts)
+    split = plainest(2, chunks, found.request.limits.layouts)
     assert split is not None
     worse, parts = replace(found, split=split), detail(found)
     gap = stage_gap(worse)

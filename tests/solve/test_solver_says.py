@@ -8,7 +8,7 @@ from itertools import combinations_with_replacement, groupby, pairwise
 
 import pytest
 
-from symconfig.solve.split import said
+from symconfig.solve.split import plainest
 from symconfig.solve.stages.cuts import allowed, every
 from symconfig.solve.stages.problem import Chunks, Scope, StageProblem
 from tests.sample_models import sample_model
@@ -46,4 +46,4 @@ def test_the_solver_chooses_what_can_be_said(
     families = set(every(problem))
     for chunks in every_cut(problem):
         can = chosen(problem, chunks) if problem.layouts.free(vpp) else chunks in families
-        assert can == (said(pp, chunks, problem.layouts) is not None), chunks
+        assert can == (plainest(pp, chunks, problem.layouts) is not None), chunks

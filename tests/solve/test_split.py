@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from symconfig.plans.pipeline_layout import dealt, expanded, letters
-from symconfig.solve.split import Split, laid_out, most_chunks, said, splits
+from symconfig.solve.split import Split, laid_out, most_chunks, plainest, splits
 from symconfig.solve.stages.problem import Layouts
 
 KINDS = ("dense", "moe")
@@ -45,7 +45,7 @@ def optimum(sequence: tuple[str, ...], pp: int, vpp: int, weight: dict[str, floa
     for cuts in combinations_with_replacement(range(len(layers) + 1), chunks - 1):
         parts = [tuple(layers[a:b]) for a, b in pairwise((0, *cuts, len(layers)))]
         parts[0], parts[-1] = ("embedding", *parts[0]), (*parts[-1], *tail)
-        if all(parts) and said(pp, tuple(parts), layouts):
+        if all(parts) and plainest(pp, tuple(parts), layouts):
             best = min(best, heaviest(parts, pp, weight))
     return best
 
@@ -105,7 +105,7 @@ def test_what_is_said_means_the_chunks(data: st.DataObject, pp: int, vpp: int, l
         return
     chunks = [("dense",) * size for size in sizes]
     chunks[0], chunks[-1] = ("embedding", *chunks[0]), (*chunks[-1], "mtp", "head")
-    split = said(pp, tuple(chunks), layouts)
+    split = plainest(pp, tuple(chunks), layouts)
     if split is None:
         assert layouts is OLD
         return
@@ -146,24 +146,24 @@ def test_the_plainest_words_are_used(sizes: tuple[int, ...], pp: int, way: dict[
     chunks = [("dense",) * size for size in sizes]
     chunks[0], chunks[-1] = ("embedding", *chunks[0]), (*chunks[-1], "head")
     expected = Split(pp, len(sizes) // pp, tuple(chunks), **way)  # type: ignore[arg-type]
-    assert said(pp, tuple(chunks), NEW) == expected
-    assert said(pp, tuple(chunks), OLD) == (None if "layout" in way else expected)
+    assert plainest(pp, tuple(chunks), NEW) == expected
+    assert plainest(pp, tuple(chunks), OLD) == (None if "layout" in way else expected)
 
 
 def test_what_a_target_cannot_say_is_not_said() -> None:
     alone = (("embedding", "dense"), ("dense",), ("mtp",), ("head",))
-    assert said(4, alone, NEW) is None
+    assert plainest(4, alone, NEW) is None
     free = Layouts(any_cut=True, empty_ends=True, empty=True, mtp_with_head=False)
-    assert said(2, alone, free) is None  # the first stage
-    assert said(4, (("embedding", "dense"), ("mtp",), ("mtp",), ("head",)), free) is None  # not together
+    assert plainest(2, alone, free) is None  # the first stage
+    assert plainest(4, (("embedding", "dense"), ("mtp",), ("mtp",), ("head",)), free) is None  # not together
     early = (("embedding", "dense"), ("mtp",), (), (), (), (), (), ("head",))
-    assert said(2, early, free) is None  # not in the last chunk of its stage
-    assert said(4, alone, Layouts(any_cut=True, empty_ends=True, mtp_with_head=False)) is not None
+    assert plainest(2, early, free) is None  # not in the last chunk of its stage
+    assert plainest(4, alone, Layouts(any_cut=True, empty_ends=True, mtp_with_head=False)) is not None
     bare = (("embedding",), ("dense",), ("dense", "dense"), ("dense", "head"))
-    assert said(4, bare, Layouts(any_cut=True)) is None
-    assert said(4, ((), ("embedding", "dense"), ("dense",), ("head",)), NEW) is None
-    assert said(4, (("embedding", "dense"), (), ("dense",), ("head",)), NEW) is not None
-    assert said(1, (("embedding", "dense", "head"),), EQUAL) is not None
+    assert plainest(4, bare, Layouts(any_cut=True)) is None
+    assert plainest(4, ((), ("embedding", "dense"), ("dense",), ("head",)), NEW) is None
+    assert plainest(4, (("embedding", "dense"), (), ("dense",), ("head",)), NEW) is not None
+    assert plainest(1, (("embedding", "dense", "head"),), EQUAL) is not None
 
 
 @pytest.mark.parametrize(

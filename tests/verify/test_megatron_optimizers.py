@@ -10,9 +10,9 @@ import pytest
 from symconfig.descriptor.load import load_cluster
 from symconfig.descriptor.optimizer import Optimizer
 from symconfig.errors import InputError
-from symconfig.existing.recover.asked import Asked
 from symconfig.existing.recover.megatron import run
 from symconfig.existing.recover.namespace import Namespace
+from symconfig.existing.recover.supplied import Supplied
 from symconfig.existing.recover.words import settings
 from symconfig.frameworks.behaviour import usual
 from symconfig.frameworks.megatron.flags import flags
@@ -84,8 +84,8 @@ def test_recovery_reads_each_optimizer_as_it_was_rendered(name: str) -> None:
     plan = planned(name)
     words = settings(render.arguments(plan), "launch.sh")
     names = Namespace(words, flags(plan.best.target.version))
-    asked = Asked(model=plan.model, seq_length=plan.best.batch.seq_length, vocab_size=plan.model.vocab_size)
-    found = run(names, plan.best.parallel.world_size, load_cluster("h100"), asked)
+    supplied = Supplied(model=plan.model, seq_length=plan.best.batch.seq_length, vocab_size=plan.model.vocab_size)
+    found = run(names, plan.best.parallel.world_size, load_cluster("h100"), supplied)
     assert found.optimizer == plan.job.optimizer
     assert found.options.zero_stage == plan.best.options.zero_stage
     mine = usual("megatron", "hopper", optimizer=plan.job.optimizer, precision="bf16")
@@ -98,8 +98,8 @@ def test_the_old_name_of_a_shared_muon_is_read_and_older_releases_are_not_predic
     plan = planned("muon")
     words = ["dist_muon" if word == "muon" else word for word in render.arguments(plan)]
     words = [word for word in words if word not in ("--use-distributed-optimizer", "--overlap-param-gather")]
-    asked = Asked(model=plan.model, seq_length=plan.best.batch.seq_length, vocab_size=plan.model.vocab_size)
-    found = run(Namespace(settings(words, "l"), flags("core_v0.19.0")), 64, load_cluster("h100"), asked)
+    supplied = Supplied(model=plan.model, seq_length=plan.best.batch.seq_length, vocab_size=plan.model.vocab_size)
+    found = run(Namespace(settings(words, "l"), flags("core_v0.19.0")), 64, load_cluster("h100"), supplied)
     assert found.options.zero_stage == 1
     for version, kind, said in (
         ("core_v0.17.1", "dist_muon", "Muon is predicted from core_v0.18"),
@@ -107,4 +107,4 @@ def test_the_old_name_of_a_shared_muon_is_read_and_older_releases_are_not_predic
     ):
         other = [kind if word == "dist_muon" else word for word in words]
         with pytest.raises(InputError, match=said):
-            run(Namespace(settings(other, "l"), flags(version)), 64, load_cluster("h100"), asked)
+            run(Namespace(settings(other, "l"), flags(version)), 64, load_cluster("h100"), supplied)

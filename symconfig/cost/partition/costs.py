@@ -24,10 +24,10 @@ from symconfig.cost.partition.layouts import (
     Columns,
     Pairs,
     across,
-    beside,
     between_turns,
     distinct,
     gathered_pairs,
+    paired_rows,
     states,
 )
 from symconfig.cost.partition.rates import Affine, Array, Rate
@@ -263,13 +263,13 @@ class Costs:
 
     def pairwise(self, index: int, given: Rows, taken: Rows) -> LinkCost:
         """Return a link's costs of each row with the one at its place at the other end: [rows]."""
-        return self._link(index, given, taken, beside(given))
+        return self._link(index, given, taken, paired_rows(given))
 
     def exchanges(self, index: int, given: Rows, taken: Rows) -> list[Exchange]:
         """Return what is exchanged over a link, row by row as in `pairwise`, for one of the links that it
         stands for.
         """
-        link, pairs = self.net.links[index], beside(given)
+        link, pairs = self.net.links[index], paired_rows(given)
         if self.net.nodes[link.producer].parameter is not None:
             return self._weight(link, given, taken, pairs)
         return self._activation(link, *self._layouts(link, given, taken, pairs))

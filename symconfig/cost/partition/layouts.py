@@ -27,7 +27,7 @@ def across(given: Rows, taken: Rows) -> Pairs:
     return Pairs((-1, 1), (1, -1), (len(given), len(taken)))
 
 
-def beside(rows: Rows) -> Pairs:
+def paired_rows(rows: Rows) -> Pairs:
     return Pairs((-1,), (-1,), (len(rows),))
 
 

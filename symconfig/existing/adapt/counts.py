@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from posixpath import basename
 
 from symconfig.existing.adapt import words
-from symconfig.existing.adapt.draft import Draft, Said
+from symconfig.existing.adapt.draft import Draft, Meaning
 from symconfig.existing.adapt.outcome import Change, Unplaced
 from symconfig.existing.adapt.progress import Progress
 from symconfig.existing.launch.reading import Piece, Reading, Word
@@ -63,8 +63,8 @@ def _launched(launcher: Sequence[Word], nodes: Nodes) -> Iterator[Count]:
         if not name or (match is None and glued is None):
             continue
         key = glued[1] if glued is not None else match[1].replace("-", "_") if match is not None else ""
-        beside = _starters(launcher[index:])
-        number = _number(LAUNCHERS[name].counts, key, nodes, name in _OUTER and bool(beside))
+        starters = _starters(launcher[index:])
+        number = _number(LAUNCHERS[name].counts, key, nodes, name in _OUTER and bool(starters))
         if number is None:
             continue
         if glued is not None:
@@ -110,7 +110,7 @@ def counted(progress: Progress, nodes: Nodes) -> Progress:
     wrong = [count for each in (reading, *reading.runs) for count in counts(each, nodes) if not count.right]
     if not wrong:
         return progress
-    goal = _goal(draft.said, reading, nodes)
+    goal = _goal(draft.meaning, reading, nodes)
     after = _literally(draft, wrong, goal) or _following(draft, wrong, goal) or _at_use(draft, wrong, goal)
     if after is None:
         for count in wrong:
@@ -119,31 +119,31 @@ def counted(progress: Progress, nodes: Nodes) -> Progress:
                 Unplaced(count.option, f"{count.head}{count.number}".rpartition("=")[2], why, count.word.place)
             )
         return progress
-    for words_now in after.said.others:
-        if words_now not in draft.said.others:
+    for words_now in after.meaning.others:
+        if words_now not in draft.meaning.others:
             progress = progress.noted(f"Another command follows the number of nodes or GPUs: {' '.join(words_now)}")
     for place, count in {count.word.place: count for count in wrong}.items():
         progress = progress.went(after, Change(count.option, count.word.text, str(count.number), place))
     return progress
 
 
-def _goal(said: Said, reading: Reading, nodes: Nodes) -> Said:
-    launcher, scheduler = list(said.launcher), dict(said.scheduler)
+def _goal(meaning: Meaning, reading: Reading, nodes: Nodes) -> Meaning:
+    launcher, scheduler = list(meaning.launcher), dict(meaning.scheduler)
     for count in counts(reading, nodes):
         now = f"{count.head}{count.number}"
         if isinstance(count.at, int):
             launcher[count.at] = now
         else:
             scheduler[count.at] = now
-    runs = (_goal(run, each, nodes) for run, each in zip(said.runs, reading.runs, strict=True))
-    return replace(said, launcher=tuple(launcher), scheduler=tuple(sorted(scheduler.items())), runs=tuple(runs))
+    runs = (_goal(run, each, nodes) for run, each in zip(meaning.runs, reading.runs, strict=True))
+    return replace(meaning, launcher=tuple(launcher), scheduler=tuple(sorted(scheduler.items())), runs=tuple(runs))
 
 
-def _literally(draft: Draft, wrong: Iterable[Count], goal: Said) -> Draft | None:
+def _literally(draft: Draft, wrong: Iterable[Count], goal: Meaning) -> Draft | None:
     return draft.tried([_literals(wrong, draft)], lambda said: _own(said) == _own(goal))
 
 
-def _following(draft: Draft, wrong: Iterable[Count], goal: Said) -> Draft | None:
+def _following(draft: Draft, wrong: Iterable[Count], goal: Meaning) -> Draft | None:
     """Return the draft where programs beside the training hang on the number of nodes, as one that reads so many lines
     of a host file.
     """
@@ -151,7 +151,7 @@ def _following(draft: Draft, wrong: Iterable[Count], goal: Said) -> Draft | None
     return draft.tried([_literals(wrong, draft)], lambda said: replace(_own(said), others=()) == free)
 
 
-def _at_use(draft: Draft, wrong: Sequence[Count], goal: Said) -> Draft | None:
+def _at_use(draft: Draft, wrong: Sequence[Count], goal: Meaning) -> Draft | None:
     """Change counts where the words stand, unless the scheduler's own number is one of them through a variable."""
     if any(
         any(name.startswith(_FOLLOWS) for piece in count.word.pieces for name in piece.variables) for count in wrong
@@ -173,16 +173,16 @@ def _last(ways: Iterator[tuple[Edit, ...]]) -> tuple[Edit, ...]:
 
 def _literals(wrong: Iterable[Count], draft: Draft) -> tuple[Edit, ...]:
     """Return each literal where its digits stand, once; nothing where one of them stands nowhere."""
-    found: dict[Edit, None] = {}
+    edits: dict[Edit, None] = {}
     for count in wrong:
         place = count.word.pieces[-1].place
         if place is None or place.file not in draft.texts or draft.texts[place.file].at(place) != count.word.text:
             return ()
-        found[Edit(place, str(count.number))] = None
-    return tuple(found)
+        edits[Edit(place, str(count.number))] = None
+    return tuple(edits)
 
 
-def _own(said: Said) -> Said:
+def _own(meaning: Meaning) -> Meaning:
     """Return the configuration less what the scheduler sets itself."""
-    environment = tuple(item for item in said.environment if not item[0].startswith(_FOLLOWS))
-    return replace(said, environment=environment, runs=tuple(map(_own, said.runs)))
+    environment = tuple(item for item in meaning.environment if not item[0].startswith(_FOLLOWS))
+    return replace(meaning, environment=environment, runs=tuple(map(_own, meaning.runs)))

@@ -21,9 +21,9 @@ from symconfig.existing.launch.follow import ACCELERATE
 from symconfig.existing.launch.reading import Reading, Tree
 from symconfig.existing.launch.text import Edit, Place
 from symconfig.existing.recover.arguments import Arguments
-from symconfig.existing.recover.asked import Asked
 from symconfig.existing.recover.deepspeed import run
 from symconfig.existing.recover.run import Run
+from symconfig.existing.recover.supplied import Supplied
 from symconfig.existing.rules.rule import Finding
 from symconfig.plans.plan import Plan
 from symconfig.render import deepspeed
@@ -131,8 +131,8 @@ def audited(progress: Progress, original: Reading, plan: Plan) -> tuple[Progress
 
 def original(reading: Reading, plan: Plan) -> Run:
     """Return the configuration in the planner's terms. Raises InputError."""
-    asked = _asked(plan)
-    return run(reading, plan.cluster, replace(asked, gpus=reading.world.gpus or asked.gpus))
+    stated = _supplied(plan)
+    return run(reading, plan.cluster, replace(stated, gpus=reading.world.gpus or stated.gpus))
 
 
 def _unsaid(reading: Reading, config: dict[str, Any]) -> Iterator[KeyWish]:
@@ -144,8 +144,8 @@ def _unsaid(reading: Reading, config: dict[str, Any]) -> Iterator[KeyWish]:
             yield KeyWish(path, _get(config, path))
 
 
-def _asked(plan: Plan) -> Asked:
-    return Asked(model=plan.model, gpus=plan.best.parallel.world_size, seq_length=plan.best.batch.seq_length)
+def _supplied(plan: Plan) -> Supplied:
+    return Supplied(model=plan.model, gpus=plan.best.parallel.world_size, seq_length=plan.best.batch.seq_length)
 
 
 def _recompute(progress: Progress, plan: Plan) -> Progress:
@@ -172,7 +172,7 @@ def _differing(reading: Reading, plan: Plan) -> Sequence[Keys]:
     """
     best = plan.best
     try:
-        have = run(reading, plan.cluster, _asked(plan))
+        have = run(reading, plan.cluster, _supplied(plan))
     except InputError:
         return KEYS[:-1]  # the last one has no keys to compare
     wanted = {
@@ -182,15 +182,15 @@ def _differing(reading: Reading, plan: Plan) -> Sequence[Keys]:
         "degrees.cp": best.parallel.cp,
         "degrees.ep": best.parallel.ep,
     }
-    found = []
+    paths = []
     for keys in KEYS:
         for field in keys.fields:
             where, _, name = field.partition(".")
             want = wanted[name] if where == "configuration" else attrgetter(name)(best.options)
             if attrgetter(field)(have) != want:
-                found.append(keys)
+                paths.append(keys)
                 break
-    return found
+    return paths
 
 
 def _wishes(reading: Reading, config: dict[str, Any], keys: Keys) -> Iterator[KeyWish]:
@@ -217,7 +217,7 @@ def _granted(progress: Progress, wish: KeyWish) -> Progress:
     have = tree.get(*wish.path)
     if have == AUTO or (have is None and _by_argument(progress.draft.reading, wish.path)):
         return _argument(progress, wish)
-    goal = progress.draft.said.configured(_with(tree.data, wish))
+    goal = progress.draft.meaning.configured(_with(tree.data, wish))
     after = progress.draft.tried(_ways(tree, wish), goal.__eq__)
     if after is None or after.reading.deepspeed is None:
         why = "it cannot be written there so that nothing else changes"

@@ -15,7 +15,7 @@ Reader = Callable[[Mapping[str, bytes]], Reading]
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class Meaning:
     """A configuration's whole meaning, without where it is said: what an edit may change, and what it may not.
 
     runs: of the same program with the same degrees and batch, which change alike. others: all else that the script
@@ -28,35 +28,35 @@ class Said:
     deepspeed: Any
     unread: tuple[tuple[str, str], ...]
     scheduler: tuple[tuple[str, str], ...]
-    runs: tuple[Said, ...]
+    runs: tuple[Meaning, ...]
     others: tuple[tuple[str, ...], ...]
 
     @classmethod
     def by(cls, reading: Reading) -> Self:
         return cls(
-            settings=tuple((setting.name, tuple(map(_told, setting.values))) for setting in reading.settings),
-            launcher=tuple(map(_told, reading.launcher)),
-            environment=tuple(sorted((name, _told(word)) for name, word in reading.environment.items())),
+            settings=tuple((setting.name, tuple(map(_key, setting.values))) for setting in reading.settings),
+            launcher=tuple(map(_key, reading.launcher)),
+            environment=tuple(sorted((name, _key(word)) for name, word in reading.environment.items())),
             deepspeed=reading.deepspeed.data if reading.deepspeed is not None else None,
             unread=tuple((item.what, item.why) for item in reading.unread),
-            scheduler=tuple(sorted((name, _told(word)) for name, word in reading.scheduler.items())),
-            runs=tuple(map(Said.by, reading.runs)),
+            scheduler=tuple(sorted((name, _key(word)) for name, word in reading.scheduler.items())),
+            runs=tuple(map(Meaning.by, reading.runs)),
             others=reading.others,
         )
 
     def setting(self, index: int, values: Sequence[str] | None) -> Self:
         """Return the configuration with other values for this option, or without it."""
         old = self.settings[index]
-        again = self.settings[: index + 1].count(old) - 1
+        place = self.settings[: index + 1].count(old) - 1
         mine = replace(self, settings=_other(self.settings, index, values))
-        return replace(mine, runs=tuple(run._alike(old, again, values) for run in self.runs))
+        return replace(mine, runs=tuple(run._alike(old, place, values) for run in self.runs))
 
-    def _alike(self, old: tuple[str, tuple[str, ...]], again: int, values: Sequence[str] | None) -> Self:
+    def _alike(self, old: tuple[str, tuple[str, ...]], place: int, values: Sequence[str] | None) -> Self:
         """Change another run alike, where the option says the same."""
         places = [index for index, each in enumerate(self.settings) if each == old]
-        if again >= len(places):
+        if place >= len(places):
             return self
-        return replace(self, settings=_other(self.settings, places[again], values))
+        return replace(self, settings=_other(self.settings, places[place], values))
 
     def launched(self, index: int, now: str) -> Self:
         """Return the configuration with another word of the launcher."""
@@ -113,7 +113,7 @@ def _other(
     return (*settings[:index], *now, *settings[index + 1 :])
 
 
-def _told(word: Word) -> str:
+def _key(word: Word) -> str:
     return word.text if word.unknown is None else f"{word.text}\0{word.unknown}"
 
 
@@ -130,14 +130,14 @@ class Draft:
         return {text.file: text for text in self.reading.texts}
 
     @property
-    def said(self) -> Said:
-        return Said.by(self.reading)
+    def meaning(self) -> Meaning:
+        return Meaning.by(self.reading)
 
-    def tried(self, attempts: Iterable[Sequence[Edit]], right: Callable[[Said], bool]) -> Draft | None:
+    def tried(self, attempts: Iterable[Sequence[Edit]], right: Callable[[Meaning], bool]) -> Draft | None:
         """Try edits, and keep the first that leaves a configuration that says what is `right`; None: none does."""
         for edits in attempts:
             after = self._after(edits)
-            if after is not None and right(after.said):
+            if after is not None and right(after.meaning):
                 return after
         return None
 

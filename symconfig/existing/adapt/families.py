@@ -150,8 +150,8 @@ def wishes(now: Namespace, wanted: Namespace, families: Collection[Family]) -> l
 
     So a new option is put beside the old one of its family before that leaves.
     """
-    found = [wish for family in FAMILIES if family in families for wish in _wishes(now, wanted, family)]
-    return sorted(found, key=lambda wish: (wish.values is None, having(now, wish.dest) is None))
+    wishes_ = [wish for family in FAMILIES if family in families for wish in _wishes(now, wanted, family)]
+    return sorted(wishes_, key=lambda wish: (wish.values is None, having(now, wish.dest) is None))
 
 
 def unequal(now: Namespace, wanted: Namespace) -> list[Family]:
@@ -172,9 +172,9 @@ def _wishes(now: Namespace, wanted: Namespace, family: Family) -> Iterator[Wish]
     for dest in family.dests:
         if now[dest] == wanted[dest]:
             continue
-        said, have = wanted.setting(dest), having(now, dest)
-        if said is not None:
-            yield Wish(dest, said.name, tuple(word.text for word in said.values))
+        goal, have = wanted.setting(dest), having(now, dest)
+        if goal is not None:
+            yield Wish(dest, goal.name, tuple(word.text for word in goal.values))
         elif have is not None:
             yield Wish(dest, have.name, None)
 
@@ -210,10 +210,10 @@ def in_their_way(wanted: Sequence[Setting], now: Namespace) -> tuple[Setting, ..
     each, rest = divmod(layers, int(stages.values[0].text) * int(pp.values[0].text))
     if rest:
         return tuple(wanted)
-    return tuple(said(BY_LAYERS, (str(each),), setting) if setting is stages else setting for setting in wanted)
+    return tuple(setting_like(BY_LAYERS, (str(each),), setting) if setting is stages else setting for setting in wanted)
 
 
-def said(name: str, values: Sequence[str], like: Setting) -> Setting:
+def setting_like(name: str, values: Sequence[str], like: Setting) -> Setting:
     """Return another option in the place of this one."""
     words = tuple(Word((Piece(text),), like.place) for text in values)
     return Setting(name, name, words, like.place)

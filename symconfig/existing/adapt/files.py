@@ -48,13 +48,13 @@ def opened(source: str, variables: Mapping[str, str], extra: Sequence[str] = (),
     reading = taken(source)
     first = reading.texts[0]
 
-    def again(files: Mapping[str, bytes]) -> Reading:
+    def reread(files: Mapping[str, bytes]) -> Reading:
         if first.file == ARGUMENTS:  # a line, which is in no file
             return taken(files.get(first.file, first.data).decode())
         with instead(files):
             return taken(source)
 
-    return Draft(again, reading, {})
+    return Draft(reread, reading, {})
 
 
 def placed(draft: Draft, plan: Plan) -> Progress:

@@ -11,10 +11,10 @@ from symconfig.existing.adapt.families import DECIDED, FAMILIES, Family, in_thei
 from symconfig.existing.adapt.outcome import Unplaced
 from symconfig.existing.launch.reading import Piece, Reading, Setting, Word
 from symconfig.existing.launch.text import Place, Text
-from symconfig.existing.recover.asked import Asked
 from symconfig.existing.recover.megatron import run
 from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.recover.run import Run
+from symconfig.existing.recover.supplied import Supplied
 from symconfig.frameworks.megatron import flags
 from symconfig.plans.plan import Plan
 from symconfig.render import megatron
@@ -66,7 +66,7 @@ class Goal:
         """Return the decided options without a known value, and those that something not understood may give as
         well.
         """
-        found = []
+        hidden = []
         for setting in reading.settings:
             flag = self.table.flags.get(setting.name)
             if flag is None or flag.dest not in DECIDED:
@@ -75,20 +75,20 @@ class Goal:
             if why is None and flag.kind == "store" and (not setting.values or flag.nargs in ("+", "*")):
                 why = _cut_off(setting, reading)
             if why is not None:
-                found.append(self._hidden(flag.dest, setting.name, f"its value {why}", setting.place))
+                hidden.append(self._hidden(flag.dest, setting.name, f"its value {why}", setting.place))
         for item in reading.unread:
-            found += [
+            hidden += [
                 self._hidden(self.table.flags[name].dest, name, f"what gives it here {item.why}", item.place)
                 for name in (item.what.replace("=", " ").split() if item.matters else ())
                 if name in self.table.flags and self.table.flags[name].dest in DECIDED
             ]
-        return tuple(found)
+        return tuple(hidden)
 
     def _hidden(self, dest: str, name: str, why: str, place: Place) -> Hidden:
-        said = self.wanted.setting(dest)
-        if said is None:
+        goal = self.wanted.setting(dest)
+        if goal is None:
             return Hidden(dest, Unplaced(name, None, why, place))
-        return Hidden(dest, Unplaced(said.name, " ".join(word.text for word in said.values), why, place))
+        return Hidden(dest, Unplaced(goal.name, " ".join(word.text for word in goal.values), why, place))
 
     def differing(self, names: Namespace, gpus: int) -> list[Family]:
         """Return the families that mean something else than the plan. Where the options mean nothing together, as
@@ -106,10 +106,10 @@ class Goal:
         ]
 
     def meaning(self, names: Namespace, gpus: int) -> Run:
-        asked = Asked(
+        stated = Supplied(
             model=self.plan.model, seq_length=self.plan.best.batch.seq_length, vocab_size=self.plan.model.vocab_size
         )
-        return run(names, gpus, self.plan.cluster, asked)
+        return run(names, gpus, self.plan.cluster, stated)
 
 
 def _cut_off(setting: Setting, reading: Reading) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from symconfig.existing.adapt.draft import Draft, Said
+from symconfig.existing.adapt.draft import Draft, Meaning
 from symconfig.existing.adapt.outcome import Change, Unplaced
 from symconfig.existing.adapt.progress import Progress
 from symconfig.existing.launch.text import Edit, Place
@@ -36,12 +36,12 @@ def _moved(progress: Progress, check: Place, was: str, now: str) -> Progress:
     draft = progress.draft
     text = draft.texts.get(check.file)
     source = _source(draft, check)
-    found = list(re.finditer(rf"(?<![\w.]){re.escape(was)}(?![\w.])", source))
+    matches = list(re.finditer(rf"(?<![\w.]){re.escape(was)}(?![\w.])", source))
     after = None
-    if text is not None and len(found) == 1:
-        start = check.start + len(source[: found[0].start()].encode())
+    if text is not None and len(matches) == 1:
+        start = check.start + len(source[: matches[0].start()].encode())
         place = text.place(start, start + len(was))
-        goal = _comparable(draft.said)
+        goal = _comparable(draft.meaning)
         after = draft.tried([(Edit(place, now),)], lambda said: _comparable(said) == goal)
         if after is not None and len(after.reading.stops) < len(draft.reading.stops):
             return progress.went(after, Change("the script's own check", was, now, place))
@@ -49,6 +49,6 @@ def _moved(progress: Progress, check: Place, was: str, now: str) -> Progress:
     return progress.lacking(Unplaced("the number of GPUs in a check", now, why, check))
 
 
-def _comparable(said: Said) -> Said:
+def _comparable(meaning: Meaning) -> Meaning:
     """Return the configuration less the commands of the check itself."""
-    return replace(said, others=())
+    return replace(meaning, others=())

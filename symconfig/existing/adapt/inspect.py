@@ -8,7 +8,7 @@ from symconfig.existing.adapt.outcome import Flaw
 from symconfig.existing.audit.audit import Audit, audited
 from symconfig.existing.audit.sides import MegatronSide, side
 from symconfig.existing.launch.reading import Reading
-from symconfig.existing.recover.asked import Asked
+from symconfig.existing.recover.supplied import Supplied
 from symconfig.existing.rules.rule import Finding, Severity
 from symconfig.frameworks.backend import Told
 from symconfig.frameworks.known import BACKENDS
@@ -28,11 +28,11 @@ class Inspection:
 
     def new(self, before: Inspection) -> dict[Key, Finding]:
         """Return the warnings that the configuration before had not."""
-        return {key: found for key, found in self.warnings.items() if key not in before.warnings}
+        return {key: finding for key, finding in self.warnings.items() if key not in before.warnings}
 
     def flaws(self, before: Inspection) -> tuple[Flaw, ...]:
         """Return the errors, each with whether the configuration before had it."""
-        return tuple(Flaw(found.rule, found.problem, key in before.errors) for key, found in self.errors.items())
+        return tuple(Flaw(finding.rule, finding.problem, key in before.errors) for key, finding in self.errors.items())
 
 
 def inspect(reading: Reading, plan: Plan, gpus: int | None = None) -> Inspection:
@@ -41,23 +41,23 @@ def inspect(reading: Reading, plan: Plan, gpus: int | None = None) -> Inspection
     The release counts as one that nobody has said, so that options of a fork are judged as an audit without it does.
     """
     release = None if BACKENDS[plan.best.target.backend].told_by is Told.JSON else megatron.version(plan)
-    asked = Asked(
+    stated = Supplied(
         model=plan.model,
         gpus=gpus or plan.best.parallel.world_size,
         seq_length=plan.best.batch.seq_length,
         vocab_size=plan.model.vocab_size,
         megatron_version=release,
     )
-    found = side(reading, asked)
-    if isinstance(found, MegatronSide):
-        found.version_given = False
-    done = audited(found, asked, plan.cluster, plan.job.limits, plan=False)
+    its_side = side(reading, stated)
+    if isinstance(its_side, MegatronSide):
+        its_side.version_given = False
+    done = audited(its_side, stated, plan.cluster, plan.job.limits, plan=False)
     return Inspection(done, _by_key(done, "error"), _by_key(done, "warning"))
 
 
 def _by_key(done: Audit, severity: Severity) -> dict[Key, Finding]:
-    found: dict[Key, Finding] = {}
+    by_key: dict[Key, Finding] = {}
     for finding in done.findings:
         if finding.severity == severity:
-            found.setdefault((finding.rule, finding.problem.field), finding)
-    return found
+            by_key.setdefault((finding.rule, finding.problem.field), finding)
+    return by_key

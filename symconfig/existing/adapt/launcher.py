@@ -35,12 +35,12 @@ def numbers(progress: Progress, plan: Plan) -> Progress:
     for word, number in zip(_sections(progress), (nodes.count, nodes.gpus), strict=False):
         progress = _section(progress, word, number)
     progress = guard.moved(progress, stops, str(world.gpus), str(wanted))
-    said = progress.draft.reading.world.gpus
-    if said is None:
+    gpus = progress.draft.reading.world.gpus
+    if gpus is None:
         return progress.noted(f"The plan is for {wanted} GPUs; how many are started here is not said in the file.")
-    if said != wanted:
+    if gpus != wanted:
         place = next((word.place for word in progress.draft.reading.world.said), None)
-        why = f"the launcher's words for {said} GPUs could not be changed without changing something else"
+        why = f"the launcher's words for {gpus} GPUs could not be changed without changing something else"
         return progress.lacking(Unplaced("the number of GPUs", str(wanted), why, place))
     return progress
 
@@ -55,7 +55,7 @@ def _section(progress: Progress, word: Word, number: int) -> Progress:
     if word.text == str(number):
         return progress
     before = progress.draft
-    after = before.tried(words.changed(word, str(number), before.texts), before.said.__eq__)
+    after = before.tried(words.changed(word, str(number), before.texts), before.meaning.__eq__)
     if after is None:
         return progress
     name = "nodes" if word is before.reading.world.said[0] else "GPUs of each node"
@@ -82,7 +82,7 @@ def _exported(progress: Progress, row: environment.Variable) -> Progress:
     elsewhere.
     """
     draft = progress.draft
-    before = draft.said
+    before = draft.meaning
     goal = before.exported(row.name, row.value)
     edits = list(_export_lines(draft, f"export {row.name}={row.value}")) if progress.changes else []
     after = draft.tried(edits, goal.__eq__)
@@ -114,13 +114,13 @@ def unset(progress: Progress, name: str, why: str) -> Iterator[Progress]:
     line = text.data[start : max(end, 0)]
     if re.fullmatch(rb"[ \t]*export[ \t]+%s=\S+[ \t]*(#.*)?\r?" % re.escape(name.encode()), line) is None:
         return
-    after = draft.tried([(Edit(text.place(start, end + 1), ""),)], draft.said.without(name).__eq__)
+    after = draft.tried([(Edit(text.place(start, end + 1), ""),)], draft.meaning.without(name).__eq__)
     if after is not None:
         yield progress.went(after, Change(name, word.text, None, place, why))
 
 
 def _variable(progress: Progress, row: environment.Variable, word: Word) -> Progress:
-    before = progress.draft.said
+    before = progress.draft.meaning
     goal = before.exported(row.name, row.value)
     after = progress.draft.tried(words.changed(word, row.value, progress.draft.texts), goal.__eq__)
     if after is None:

@@ -107,12 +107,12 @@ def _recipe(progress: Progress, goal: Goal) -> Progress:
     value.
     """
     recipe, names = progress.draft.reading.recipe, goal.names(progress.draft.reading)
-    told = {item.option for item in progress.unplaced}
+    unplaced = {item.option for item in progress.unplaced}
     for setting in goal.settings if recipe is not None else ():
         dest = goal.dest(setting)
-        if dest is not None and dest in DECIDED and having(names, dest) is None and setting.name not in told:
-            said = " ".join((setting.name, *(word.text for word in setting.values)))
-            progress = progress.noted(f"The plan has {said}; here it is up to the recipe, which is not read.")
+        if dest is not None and dest in DECIDED and having(names, dest) is None and setting.name not in unplaced:
+            text = " ".join((setting.name, *(word.text for word in setting.values)))
+            progress = progress.noted(f"The plan has {text}; here it is up to the recipe, which is not read.")
     off = [
         _option(goal, family)
         for family in FAMILIES

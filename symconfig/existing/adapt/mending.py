@@ -38,15 +38,15 @@ def mended(
             if key not in {**then.errors, **then.warnings} and _no_worse(then, now, before) and sound(after.draft):
                 progress, now = after, then
                 break
-    for found in now.new(before).values():
-        progress = progress.noted(f"warning: {found.problem} [{found.rule}] The plan's values bring it.")
+    for finding in now.new(before).values():
+        progress = progress.noted(f"warning: {finding.problem} [{finding.rule}] The plan's values bring it.")
     return progress, now.flaws(before)
 
 
 def because(finding: Finding) -> str:
     """Say what a change mends, as a clause behind "since"."""
-    said = ": ".join(filter(None, (finding.problem.field, finding.problem.what)))
-    return f'an audit finds "{said}" [{finding.rule}]'
+    sentence = ": ".join(filter(None, (finding.problem.field, finding.problem.what)))
+    return f'an audit finds "{sentence}" [{finding.rule}]'
 
 
 def _no_worse(then: Inspection, now: Inspection, before: Inspection) -> bool:

@@ -73,7 +73,7 @@ class _Carried:
 def numbers(c: Configuration, nodes: int | None) -> dict[str, int]:
     """Return the numbers of a run that people put into names."""
     p = c.degrees
-    found = {
+    values = {
         **{name: getattr(p, name) for name in ("tp", "pp", "vpp", "cp", "ep", "etp", "dp")},
         "mbs": c.micro,
         "gbs": c.global_batch,
@@ -81,7 +81,7 @@ def numbers(c: Configuration, nodes: int | None) -> dict[str, int]:
         "zero": c.zero,
         "gpus": p.world_size,
     }
-    return found if nodes is None else {**found, "nodes": nodes}
+    return values if nodes is None else {**values, "nodes": nodes}
 
 
 def numbers_of(changes: Sequence[Change]) -> tuple[dict[str, int], dict[str, int]]:
@@ -101,15 +101,15 @@ def stale(before: Reading, after: Reading, was: Mapping[str, int], now: Mapping[
     if not changed:
         return ()
     kept = {(option, word.text) for option, word in _words(after)}
-    found = [
+    names = [
         carried
         for option, word in _words(before)
         if (option, word.text) in kept
         for carried in _of_word(option, word, before, changed)
     ]
-    found += [carried for text in before.texts for carried in _of_text(text, changed)]
+    names += [carried for text in before.texts for carried in _of_text(text, changed)]
     lines: dict[tuple[str, int], list[_Carried]] = {}
-    for carried in found:
+    for carried in names:
         lines.setdefault((carried.place.file, carried.place.line), []).append(carried)
     texts = {text.file: text for text in before.texts}
     return tuple(_line(texts[file], mine) for (file, _), mine in sorted(lines.items()) if file in texts)
@@ -150,21 +150,21 @@ def _of_text(text: Text, changed: Mapping[str, tuple[int, int]]) -> Iterator[_Ca
     """Yield what stands literally in a line's words, whatever becomes of them; comments say what they like."""
     start = 0
     for line in text.data.splitlines(keepends=True):
-        said = _COMMENT.sub("", line.decode("utf-8", "replace"))
-        for token, at, now in _tokens(said, changed):
-            begin = start + len(said[:at].encode())
+        words = _COMMENT.sub("", line.decode("utf-8", "replace"))
+        for token, at, now in _tokens(words, changed):
+            begin = start + len(words[:at].encode())
             place = text.place(begin, begin + len(token.encode()))
-            yield _Carried("", said.strip(), token, now, place)
+            yield _Carried("", words.strip(), token, now, place)
         start += len(line)
 
 
 def _tokens(text: str, changed: Mapping[str, tuple[int, int]]) -> Iterator[tuple[str, int, str]]:
     """Yield the parts of a text that say a number as it was, where each starts, and what the run has now."""
     for match in _TOKEN.finditer(text):
-        said = (match[1] or match[4]).lower()
-        name = SPELLED[said]
+        degree = (match[1] or match[4]).lower()
+        name = SPELLED[degree]
         if name in changed and int(match[2] or match[3]) == changed[name][0]:
-            yield match[0], match.start(), f"{said} {changed[name][1]}"
+            yield match[0], match.start(), f"{degree} {changed[name][1]}"
 
 
 def _line(text: Text, mine: Sequence[_Carried]) -> Stale:
@@ -174,8 +174,8 @@ def _line(text: Text, mine: Sequence[_Carried]) -> Stale:
     options = tuple(dict.fromkeys(each.option for each in mine if each.option))
     assigned = _ASSIGNED.match(line)
     name = assigned[1] if assigned is not None else options[0] if options else "the line"
-    beside = [option for option in options if option != name]
-    label = f"{name} (in {', '.join(beside)})" if beside else name
+    others = [option for option in options if option != name]
+    label = f"{name} (in {', '.join(others)})" if others else name
     tokens = dict.fromkeys((each.token, each.now) for each in mine)
     return Stale(
         option=label,

@@ -42,7 +42,7 @@ def _dests(finding: Finding, names: Namespace) -> tuple[str, ...]:
     """Return the destinations that may be touched, of the option in question, the one at its place, and all that the
     sentence names."""
     problem, flags = finding.problem, names.table.flags
-    said = " ".join(filter(None, (problem.what, problem.need, problem.hint)))
+    sentence = " ".join(filter(None, (problem.what, problem.need, problem.hint)))
     there = [
         setting.name
         for setting in names.settings
@@ -50,9 +50,9 @@ def _dests(finding: Finding, names: Namespace) -> tuple[str, ...]:
         or (setting.place.file, setting.place.line, setting.place.column)
         == (problem.file, problem.line, problem.column)
     ]
-    options = (problem.field or "", *there, *_OPTION.findall(said))
-    found = (flags[name].dest for name in options if name in flags)
-    return tuple(dest for dest in dict.fromkeys(found) if dest in TOUCHED)
+    options = (problem.field or "", *there, *_OPTION.findall(sentence))
+    dests = (flags[name].dest for name in options if name in flags)
+    return tuple(dest for dest in dict.fromkeys(dests) if dest in TOUCHED)
 
 
 def _wishes(dest: str, setting: Setting | None, finding: Finding, goal: Goal) -> Iterator[Wish]:

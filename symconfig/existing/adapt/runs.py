@@ -22,17 +22,17 @@ def apart(reading: Reading, table: FlagTable) -> bool:
 
 def several(reading: Reading, names: Collection[str]) -> bool:
     """Tell whether the runs give different values to options of these names, or other DeepSpeed configurations."""
-    mine = _said(reading, names)
-    return any(_said(run, names) != mine for run in reading.runs)
+    mine = _values(reading, names)
+    return any(_values(run, names) != mine for run in reading.runs)
 
 
-def _said(reading: Reading, names: Collection[str]) -> object:
-    said = {
+def _values(reading: Reading, names: Collection[str]) -> object:
+    values = {
         setting.name: [(word.text, word.unknown) for word in setting.values]
         for setting in reading.settings
         if setting.name in names
     }
-    return said, reading.deepspeed.data if reading.deepspeed is not None else None
+    return values, reading.deepspeed.data if reading.deepspeed is not None else None
 
 
 def why_apart(reading: Reading) -> str:
@@ -64,9 +64,9 @@ def noted(progress: Progress) -> Progress:
             f"{_program(reading)} is started {len(reading.runs) + 1} times ({_places(reading)}); "
             "all of them say the same of what the plan decides, and are changed alike."
         )
-    again = {run.program.place.line for run in (reading, *reading.runs) if run.program is not None}
+    lines = {run.program.place.line for run in (reading, *reading.runs) if run.program is not None}
     for item in reading.unread:
-        if item.why.startswith("is another program") and not (reading.runs and item.place.line in again):
+        if item.why.startswith("is another program") and not (reading.runs and item.place.line in lines):
             progress = progress.noted(f"{item.place}: {item.what} {item.why}; it is left as it is.")
     for file in progress.draft.files:
         if file != reading.file:
@@ -78,19 +78,19 @@ def noted(progress: Progress) -> Progress:
 
 def alike(reading: Reading, setting: Setting) -> tuple[Setting, ...]:
     """Return the option, and the same one of the other runs."""
-    said = [word.text for word in setting.values]
-    found = (
+    words = [word.text for word in setting.values]
+    same = (
         next(
             (
                 each
                 for each in reversed(run.settings)
-                if each.name == setting.name and [word.text for word in each.values] == said
+                if each.name == setting.name and [word.text for word in each.values] == words
             ),
             None,
         )
         for run in reading.runs
     )
-    return setting, *(each for each in found if each is not None)
+    return setting, *(each for each in same if each is not None)
 
 
 def together(ways: Sequence[Iterator[tuple[Edit, ...]]]) -> Iterator[tuple[Edit, ...]]:

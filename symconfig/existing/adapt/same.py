@@ -8,11 +8,11 @@ from symconfig.descriptor.meaning import meaning
 from symconfig.errors import InputError, Problem
 from symconfig.existing.launch.reading import Reading
 from symconfig.existing.recover.arguments import Arguments
-from symconfig.existing.recover.asked import Asked
 from symconfig.existing.recover.deepspeed import SEQUENCE
 from symconfig.existing.recover.deepspeed_model import described as named
 from symconfig.existing.recover.model import described
 from symconfig.existing.recover.namespace import Namespace
+from symconfig.existing.recover.supplied import Supplied
 from symconfig.existing.recover.zoo import differing
 from symconfig.plans.plan import Plan
 
@@ -24,10 +24,10 @@ WHAT, HINT = "is not the sequence length of the plan", "a plan for this length"
 def check(names: Namespace, plan: Plan) -> None:
     """Raise InputError with every field in which the configuration's model is not the plan's."""
     wanted = plan.best.batch.seq_length
-    said = names.whole("seq_length", wanted)
-    problems = [] if said == wanted else [_length(names, said, wanted)]
+    length = names.whole("seq_length", wanted)
+    problems = [] if length == wanted else [_length(names, length, wanted)]
     try:
-        mine = meaning(described(names, seq_length=said, vocab_size=plan.model.vocab_size, named=plan.model).model)
+        mine = meaning(described(names, seq_length=length, vocab_size=plan.model.vocab_size, named=plan.model).model)
     except InputError as error:
         raise InputError([*problems, *error.problems]) from None
     problems += _other_model(mine, plan, names.settings[0].place.file if names.settings else None)
@@ -41,12 +41,12 @@ def check_program(reading: Reading, plan: Plan) -> None:
     """
     arguments, wanted = Arguments(reading.settings), plan.best.batch.seq_length
     problems: list[Problem] = []
-    said = arguments.whole(*SEQUENCE)
-    if said is not None and said != wanted:
-        problems.append(Problem(WHAT, file=reading.file, got=str(said), need=str(wanted), hint=HINT))
-    found = named(reading, arguments, Asked(), [])
-    if found is not None:
-        problems += _other_model(meaning(found.model), plan, reading.file)
+    length = arguments.whole(*SEQUENCE)
+    if length is not None and length != wanted:
+        problems.append(Problem(WHAT, file=reading.file, got=str(length), need=str(wanted), hint=HINT))
+    described = named(reading, arguments, Supplied(), [])
+    if described is not None:
+        problems += _other_model(meaning(described.model), plan, reading.file)
     if problems:
         raise InputError(problems)
 
@@ -68,8 +68,8 @@ def _shown(value: object) -> str:
     return "nothing" if value is None else str(value)
 
 
-def _length(names: Namespace, said: int, wanted: int) -> Problem:
+def _length(names: Namespace, got: int, wanted: int) -> Problem:
     setting = names.setting("seq_length")
     if setting is None:
-        return Problem(WHAT, field="seq_length", got=str(said), need=str(wanted), hint=HINT)
-    return names.problem(setting, WHAT, got=str(said), need=str(wanted), hint=HINT)
+        return Problem(WHAT, field="seq_length", got=str(got), need=str(wanted), hint=HINT)
+    return names.problem(setting, WHAT, got=str(got), need=str(wanted), hint=HINT)

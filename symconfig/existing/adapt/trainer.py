@@ -9,7 +9,7 @@ from typing import Any
 
 from symconfig.descriptor.document import KeyPath
 from symconfig.existing.adapt import trees, words
-from symconfig.existing.adapt.draft import Said
+from symconfig.existing.adapt.draft import Meaning
 from symconfig.existing.adapt.outcome import Change, Unplaced
 from symconfig.existing.adapt.progress import Progress
 from symconfig.existing.launch.reading import Reading, Setting, Tree
@@ -67,18 +67,18 @@ def valued(progress: Progress, name: str, now: str) -> Progress:
     draft = progress.draft
     setting = Arguments(draft.reading.settings).find(name)
     assert setting is not None, "it has been asked for"
-    said = [word.text for word in setting.values]
-    if said == [now] or (_boolean(now) and (said[0].lower() if said else "") in TRUE and now == "True"):
+    words = [word.text for word in setting.values]
+    if words == [now] or (_boolean(now) and (words[0].lower() if words else "") in TRUE and now == "True"):
         return progress
     index = next(index for index, each in enumerate(draft.reading.settings) if each is setting)
-    gone = not said and now == "False"
-    goal = draft.said.setting(index, None if gone else (_like(said, now),))
-    after = draft.tried(_ways(progress, setting, None if gone else _like(said, now)), goal.__eq__)
+    gone = not words and now == "False"
+    goal = draft.meaning.setting(index, None if gone else (_like(words, now),))
+    after = draft.tried(_ways(progress, setting, None if gone else _like(words, now)), goal.__eq__)
     if after is None:
         why = "to write it there would change something else as well"
         return progress.lacking(Unplaced(setting.spelled, now, why, setting.place))
     return progress.went(
-        after, Change(setting.spelled, " ".join(said), None if gone else _like(said, now), setting.place)
+        after, Change(setting.spelled, " ".join(words), None if gone else _like(words, now), setting.place)
     )
 
 
@@ -86,9 +86,9 @@ def _boolean(text: str) -> bool:
     return text in ("True", "False")
 
 
-def _like(said: list[str], now: str) -> str:
+def _like(words: list[str], now: str) -> str:
     """Return a boolean in the letters of the one that stands there."""
-    return now.lower() if _boolean(now) and said and said[0].islower() else now
+    return now.lower() if _boolean(now) and words and words[0].islower() else now
 
 
 def _ways(progress: Progress, setting: Setting, now: str | None) -> Iterator[tuple[Edit, ...]]:
@@ -118,12 +118,12 @@ def _data(text: str) -> Any:
 def given(progress: Progress, name: str, value: str) -> Progress:
     """Add an argument beside another of the Trainer's."""
     draft, arguments = progress.draft, Arguments(progress.draft.reading.settings)
-    before = draft.said
+    before = draft.meaning
     for mark in (*NAMES, *_MARKS):
         anchor = arguments.find(mark)
         if anchor is None:
             continue
-        after = draft.tried(_beside(progress, anchor, name, value), partial(_gained, before, name, value))
+        after = draft.tried(_after(progress, anchor, name, value), partial(_gained, before, name, value))
         if after is not None:
             new = Arguments(after.reading.settings).find(name)
             assert new is not None, "it has been read"
@@ -132,14 +132,14 @@ def given(progress: Progress, name: str, value: str) -> Progress:
     return progress.lacking(Unplaced(f"--{name}", value, why))
 
 
-def _gained(before: Said, name: str, value: str, after: Said) -> bool:
+def _gained(before: Meaning, name: str, value: str, after: Meaning) -> bool:
     """Tell whether a configuration says the same and this argument once more, as a command line or YAML spells it."""
     return any(
         before.gained(option, (text,), after) for option in (f"--{name}", name) for text in (value, value.lower())
     )
 
 
-def _beside(progress: Progress, anchor: Setting, name: str, value: str) -> Iterator[tuple[Edit, ...]]:
+def _after(progress: Progress, anchor: Setting, name: str, value: str) -> Iterator[tuple[Edit, ...]]:
     tree = _tree(progress.draft.reading, anchor)
     if tree is None:
         yield from words.added(anchor, (f"--{name}", value), progress.draft.texts)

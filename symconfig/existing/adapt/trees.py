@@ -106,20 +106,20 @@ def removed(tree: Tree, path: KeyPath) -> Iterator[tuple[Edit, ...]]:
 
 def path_at(tree: Tree, place: Place) -> KeyPath | None:
     """Return the path of the value or key that stands there, the innermost."""
-    found = [
+    paths = [
         path
         for path, span in tree.spans.items()
         if span.value.start <= place.start < span.value.end
         or (span.key is not None and span.key.start <= place.start < span.key.end)
     ]
-    return max(found, key=len, default=None)
+    return max(paths, key=len, default=None)
 
 
 def _children(tree: Tree, parent: KeyPath) -> dict[str, Span]:
-    found = {
+    children = {
         str(path[-1]): span for path, span in tree.spans.items() if len(path) == len(parent) + 1 and path[:-1] == parent
     }
-    return dict(sorted(found.items(), key=lambda item: item[1].value.start))
+    return dict(sorted(children.items(), key=lambda item: item[1].value.start))
 
 
 def _before(tree: Tree, path: KeyPath) -> Span | None:
@@ -140,8 +140,8 @@ def _entry(tree: Tree, key: str, value: Any, quoted: bool) -> str:
 
 def _comma(data: bytes, start: int) -> int | None:
     """Return where the comma after a value stands, blanks and comments passed over."""
-    found = _BLANK.match(data, start)
-    at = found.end() if found else start
+    blank = _BLANK.match(data, start)
+    at = blank.end() if blank else start
     return at if data[at : at + 1] == b"," else None
 
 

@@ -13,10 +13,10 @@ from symconfig.existing.adapt.progress import Progress
 from symconfig.existing.adapt.ways import behind_equals
 from symconfig.existing.audit.audit import audit
 from symconfig.existing.launch.reading import Reading, Setting
-from symconfig.existing.recover.asked import Asked
 from symconfig.existing.recover.rl.values import Values
 from symconfig.existing.recover.rl.verl import ACTOR, REFERENCE, ROLLOUT, Reader
 from symconfig.existing.recover.run import Run
+from symconfig.existing.recover.supplied import Supplied
 from symconfig.plans.plan import Plan
 from symconfig.render import verl
 from symconfig.render.files import sh
@@ -43,7 +43,7 @@ def adapt(draft: Draft, plan: Plan) -> Progress:
     _check(draft.reading, plan)
     progress = Progress(draft)
     for key, value in _wanted(plan).items():
-        setting = _said(progress.draft.reading, key)
+        setting = _setting(progress.draft.reading, key)
         was = _text(setting) if setting is not None else Values("verl", progress.draft.reading.settings).text(key)
         if (was or _NULL).lower() != value.lower():
             progress = _granted(progress, key, value, setting)
@@ -53,7 +53,7 @@ def adapt(draft: Draft, plan: Plan) -> Progress:
 def audited(progress: Progress, original: Reading, plan: Plan) -> tuple[Progress, tuple[Flaw, ...]]:
     """Return what an audit of the result calls errors."""
     before, after = (
-        audit(reading, Asked(model=plan.model), None, plan.job.limits, plan=False).findings
+        audit(reading, Supplied(model=plan.model), None, plan.job.limits, plan=False).findings
         for reading in (original, progress.draft.reading)
     )
     known = {finding.rule for finding in before}
@@ -64,11 +64,11 @@ def audited(progress: Progress, original: Reading, plan: Plan) -> tuple[Progress
 def original(reading: Reading, plan: Plan) -> Run:
     """Return the configuration in the planner's terms. Raises InputError."""
     gpus = reading.world.gpus or plan.best.parallel.world_size
-    return Reader(reading, Asked(model=plan.model), gpus, plan.cluster).run()
+    return Reader(reading, Supplied(model=plan.model), gpus, plan.cluster).run()
 
 
 def _check(reading: Reading, plan: Plan) -> None:
-    workers = Reader(reading, Asked()).workers
+    workers = Reader(reading, Supplied()).workers
     if plan.job.rl is None or not plan.rl:
         what, hint = (
             "starts reinforcement learning, and the plan is of no such step",
@@ -92,7 +92,7 @@ def _wanted(plan: Plan) -> Mapping[str, str]:
     return {**mine, **{key: _NULL for key in _OFF if key not in mine}}
 
 
-def _said(reading: Reading, key: str) -> Setting | None:
+def _setting(reading: Reading, key: str) -> Setting | None:
     return next((each for each in reversed(reading.settings) if each.name == key and each.values), None)
 
 
@@ -107,18 +107,18 @@ def _granted(progress: Progress, key: str, value: str, setting: Setting | None) 
     draft = progress.draft
     values = tuple(value.strip("[]").split(","))
     if setting is not None:
-        goal = draft.said.setting(draft.reading.settings.index(setting), values)
+        goal = draft.meaning.setting(draft.reading.settings.index(setting), values)
         changed = words.changed(setting.values[0], value, draft.texts) if len(setting.values) == 1 else iter(())
-        after = draft.tried(chain(changed, behind_equals(setting, sh(value), draft)), lambda said: said == goal)
+        after = draft.tried(chain(changed, behind_equals(setting, sh(value), draft)), lambda now: now == goal)
         was = _text(setting)
     else:
-        said = draft.said
+        before = draft.meaning
         ways = chain.from_iterable(words.added(each, (f"{key}={value}",), draft.texts) for each in _anchors(draft, key))
-        after, was = draft.tried(ways, lambda now: said.gained(key, values, now)), None
+        after, was = draft.tried(ways, lambda now: before.gained(key, values, now)), None
     if after is None:
         why = "its value is not a word of the script alone" if setting is not None else "no place for it was found"
         return progress.lacking(Unplaced(key, value, why, None if setting is None else setting.place))
-    now = _said(after.reading, key)
+    now = _setting(after.reading, key)
     assert now is not None, "is what was tried"
     return progress.went(after, Change(key, was, value, now.place))
 

@@ -9,7 +9,7 @@ from itertools import chain
 from symconfig.descriptor.document import KeyPath
 from symconfig.existing.adapt import trees, words
 from symconfig.existing.adapt.companions import COMPANIONS
-from symconfig.existing.adapt.draft import Draft, Said
+from symconfig.existing.adapt.draft import Draft, Meaning
 from symconfig.existing.adapt.families import FAMILIES, Wish, having, neighbours
 from symconfig.existing.adapt.runs import alike, together
 from symconfig.existing.launch.reading import Setting, Tree
@@ -58,7 +58,7 @@ def granted(draft: Draft, names: Namespace, wish: Wish) -> Draft | None:
 
 def _changed(draft: Draft, names: Namespace, setting: Setting, wish: Wish) -> Draft | None:
     values = wish.values or ()
-    goal = draft.said.setting(_index(draft, setting), values)
+    goal = draft.meaning.setting(_index(draft, setting), values)
     tree = _tree(draft, setting.values[0].place)
     if tree is not None:
         path = trees.path_at(tree, setting.values[0].place)
@@ -86,7 +86,7 @@ def _all_values(draft: Draft, setting: Setting, values: Sequence[str]) -> Iterat
 
 
 def _without(draft: Draft, setting: Setting) -> Draft | None:
-    goal = draft.said.setting(_index(draft, setting), None)
+    goal = draft.meaning.setting(_index(draft, setting), None)
     tree = _tree(draft, setting.place)
     if tree is None:
         ways = together([words.removed(each, draft.texts) for each in alike(draft.reading, setting)])
@@ -108,8 +108,8 @@ def _off(draft: Draft, names: Namespace, setting: Setting, wish: Wish) -> Draft 
     else:
         spelled = trees.spelled(value, "yaml")
         ways = together([behind_equals(each, spelled, draft) for each in alike(draft.reading, setting)])
-    goal = _less(draft.said, names, wish.dest)
-    return draft.tried(ways, lambda said: said != draft.said and _less(said, names, wish.dest) == goal)
+    goal = _less(draft.meaning, names, wish.dest)
+    return draft.tried(ways, lambda said: said != draft.meaning and _less(said, names, wish.dest) == goal)
 
 
 def behind_equals(setting: Setting, spelled: str, draft: Draft) -> Iterator[tuple[Edit, ...]]:
@@ -123,27 +123,27 @@ def behind_equals(setting: Setting, spelled: str, draft: Draft) -> Iterator[tupl
         yield (Edit(place, spelled),)
 
 
-def _less(said: Said, names: Namespace, dest: str) -> Said:
+def _less(meaning: Meaning, names: Namespace, dest: str) -> Meaning:
     """Return the configuration without the options of this destination, in every run."""
     flags = names.table.flags
-    kept = tuple(each for each in said.settings if each[0] not in flags or flags[each[0]].dest != dest)
-    return replace(said, settings=kept, runs=tuple(_less(run, names, dest) for run in said.runs))
+    kept = tuple(each for each in meaning.settings if each[0] not in flags or flags[each[0]].dest != dest)
+    return replace(meaning, settings=kept, runs=tuple(_less(run, names, dest) for run in meaning.runs))
 
 
 def _added(draft: Draft, names: Namespace, wish: Wish) -> Draft | None:
-    before, values = draft.said, wish.values or ()
+    before, values = draft.meaning, wish.values or ()
 
-    def right(after: Said) -> bool:
+    def right(after: Meaning) -> bool:
         return before.gained(wish.option, values, after)
 
     ways = chain.from_iterable(
-        together([_beside(draft, names, each, wish) for each in alike(draft.reading, anchor)])
+        together([_after(draft, names, each, wish) for each in alike(draft.reading, anchor)])
         for anchor in _anchors(draft, names, wish)
     )
     return draft.tried(ways, right)
 
 
-def _beside(draft: Draft, names: Namespace, anchor: Setting, wish: Wish) -> Iterator[tuple[Edit, ...]]:
+def _after(draft: Draft, names: Namespace, anchor: Setting, wish: Wish) -> Iterator[tuple[Edit, ...]]:
     """Yield a new option behind another one, as that is spelled: an option, an override, a key of YAML."""
     tree = _tree(draft, anchor.place)
     path = trees.path_at(tree, anchor.place) if tree is not None else None
@@ -213,8 +213,8 @@ def _anchors(draft: Draft, names: Namespace, wish: Wish) -> Sequence[Setting]:
     of all.
     """
     sections = draft.reading.format == "overrides"
-    found = [setting for dest in neighbours(wish.dest, sections, EVERY) if (setting := names.setting(dest)) is not None]
-    return [*found[:MOST_ANCHORS], *(() if sections else draft.reading.settings[-1:])]
+    anchors = [setting for dest in neighbours(wish.dest, sections, EVERY) if (setting := names.setting(dest))]
+    return [*anchors[:MOST_ANCHORS], *(() if sections else draft.reading.settings[-1:])]
 
 
 def _index(draft: Draft, setting: Setting) -> int:

@@ -13,8 +13,8 @@ from symconfig.existing.audit import memory_rules, remedies
 from symconfig.existing.audit.judge import Judged, job_of, judge
 from symconfig.existing.audit.sides import Side, side
 from symconfig.existing.launch.reading import Assumption, Hides, Reading
-from symconfig.existing.recover.asked import Asked
 from symconfig.existing.recover.run import Impossible, Run
+from symconfig.existing.recover.supplied import Supplied
 from symconfig.existing.rules import launcher
 from symconfig.existing.rules.launcher import LauncherFacts
 from symconfig.existing.rules.rule import Finding
@@ -48,12 +48,12 @@ class Audit:
 
     @property
     def runs(self) -> bool:
-        """Whether nothing is known that keeps it from running."""
+        """Tell whether nothing is known that keeps it from running."""
         return not any(finding.severity == "error" for finding in self.findings)
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """What is taken of places that were not read: as a person says, and where no figure depends on them."""
+        """Return what is taken of places that were not read: as a person says, and where no figure depends on them."""
         reading = self.reading
         if self.judged is None:
             return reading.assumptions
@@ -68,7 +68,7 @@ class Audit:
 
     @property
     def unset(self) -> tuple[Problem, ...]:
-        """Why a prediction needs the value of variables that nothing sets."""
+        """Say why a prediction needs the value of variables that nothing sets."""
         return tuple(problem for problem in self.unpredicted if remedies.needs_a_value(problem))
 
     @property
@@ -81,20 +81,22 @@ class Audit:
 
 def audit(
     reading: Reading,
-    asked: Asked,
+    supplied: Supplied,
     cluster: ClusterDescriptor | None,
     limits: Limits,
     *,
     plan: bool = True,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Audit:
-    """plan: look for a better one, too. Raises InputError for a framework's version that is not known."""
-    return audited(side(reading, asked), asked, cluster, limits, plan=plan, progress=progress)
+    """Audit a reading. plan: look for a better one, too. Raises InputError for a framework's version that is
+    not known.
+    """
+    return audited(side(reading, supplied), supplied, cluster, limits, plan=plan, progress=progress)
 
 
 def audited(
     found: Side,
-    asked: Asked,
+    supplied: Supplied,
     cluster: ClusterDescriptor | None,
     limits: Limits,
     *,
@@ -103,7 +105,7 @@ def audited(
 ) -> Audit:
     """Audit a configuration that its framework has read. plan: as of `audit`."""
     reading = found.reading
-    findings, unpredicted = (*_launcher(reading, asked, cluster), *found.findings(cluster)), _dark(found, cluster)
+    findings, unpredicted = (*_launcher(reading, supplied, cluster), *found.findings(cluster)), _dark(found, cluster)
     if unpredicted or cluster is None:
         return Audit(found, findings, unpredicted=tuple(unpredicted))
     progress("predicting what is there")
@@ -130,7 +132,7 @@ def unpredicted_for(done: Audit, problems: Sequence[Problem]) -> Audit:
 
 
 def _judged(done: Audit, run: Run, cluster: ClusterDescriptor, limits: Limits) -> Audit:
-    """With what the run costs; or why there is no such thing."""
+    """Return the audit with what the run costs; or why there is no such thing."""
     try:
         judged = judge(run, cluster, limits)
     except InputError as error:
@@ -141,7 +143,7 @@ def _judged(done: Audit, run: Run, cluster: ClusterDescriptor, limits: Limits) -
 def _planned(
     done: Audit, run: Run, cluster: ClusterDescriptor, limits: Limits, progress: Callable[[str], None]
 ) -> Audit:
-    """With the best plan, also of a run that cannot be; and with the way to it."""
+    """Return the audit with the best plan, also of a run that cannot be; and with the way to it."""
     from symconfig.existing.audit.best import best, willing  # the search takes as long to import as the rest to do
     from symconfig.existing.audit.steps import steps
 
@@ -156,25 +158,25 @@ def _planned(
     return replace(done, better=better, way=steps(done.judged, better, framework))
 
 
-def _launcher(reading: Reading, asked: Asked, cluster: ClusterDescriptor | None) -> list[Finding]:
+def _launcher(reading: Reading, supplied: Supplied, cluster: ClusterDescriptor | None) -> list[Finding]:
     config = reading.deepspeed.text if reading.deepspeed is not None else None
     scripts = tuple(text for text in reading.texts if text != config) if reading.format == "bash" else ()
-    facts = LauncherFacts(reading.world, asked.gpus, cluster.gpus_per_node if cluster is not None else None, scripts)
+    facts = LauncherFacts(reading.world, supplied.gpus, cluster.gpus_per_node if cluster is not None else None, scripts)
     return launcher.findings(facts, reading.program.place if reading.program is not None else None)
 
 
-def _dark(found: Side, cluster: ClusterDescriptor | None) -> list[Problem]:
-    """Why no prediction is made, whatever the options say."""
-    result = list(remedies.of_unread(found.reading))
+def _dark(side_: Side, cluster: ClusterDescriptor | None) -> list[Problem]:
+    """Return why no prediction is made, whatever the options say."""
+    result = list(remedies.of_unread(side_.reading))
     if cluster is None:
         result.append(Problem("is needed to predict memory and time", field="--cluster", hint="--cluster h100"))
-    if found.gpus is None:
-        result.append(remedies.helped(_uncounted(found.reading), found.reading))
+    if side_.gpus is None:
+        result.append(remedies.helped(_uncounted(side_.reading), side_.reading))
     return result
 
 
 def _uncounted(reading: Reading) -> Problem:
-    """Why the number of GPUs is not known."""
+    """Say why the number of GPUs is not known."""
     field, hint = "the number of GPUs", "--gpus N"
     if not reading.world.dark:
         return Problem("is not said by the launcher", field=field, hint=hint)

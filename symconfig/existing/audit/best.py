@@ -27,7 +27,7 @@ def best(run: Run, cluster: ClusterDescriptor, job: Job) -> Plan:
 
 
 def willing(framework: Framework, architecture: str) -> Framework:
-    """The framework as it is, but with the overlaps and the groups of microbatches that a plan has by itself."""
+    """Return the framework as it is, but with the overlaps and the groups of microbatches that a plan has by itself."""
     mine = framework.hide
     pieces = {name: getattr(mine, name) for name in _PIECES} if mine.tp_pieces > 1 else {}
     hide = replace(usual(framework.name, architecture).hide, **pieces)

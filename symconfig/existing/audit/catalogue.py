@@ -18,7 +18,7 @@ GROUPS = (*OF_FRAMEWORKS, RL, LAUNCHER, PREDICTION, PHASES)
 
 
 def rules() -> Iterator[Rule[Any]]:
-    """All of them, in the page's order, those of other packages last."""
+    """Yield all rules in the page's order, those of other packages last."""
     for group in GROUPS:
         yield from group.rules
     yield from (*plugged("MEGATRON"), *plugged("DEEPSPEED"))

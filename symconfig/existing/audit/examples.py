@@ -13,7 +13,7 @@ from symconfig.existing.launch.bash.read import read_bash
 from symconfig.existing.launch.follow import Around, followed
 from symconfig.existing.launch.reading import Reading
 from symconfig.existing.launch.text import Text
-from symconfig.existing.recover.asked import Asked
+from symconfig.existing.recover.supplied import Supplied
 from symconfig.existing.recover.words import settings
 from symconfig.existing.rules.examples import BASE, FILE
 from symconfig.existing.rules.rule import Finding, Rule
@@ -26,8 +26,8 @@ def findings(rule: Rule[object], completed: Completed = lambda done, *_: done) -
     """What an audit says of the rule on its example, for the GPUs that the rule is about. completed: judges the phases
     of reinforcement learning, too (`runs.rl.stated`)."""
     cluster, limits = load_cluster(CLUSTER), Limits()
-    found = completed(audit(reading(rule), Asked(gpus=rule.gpus), cluster, limits, plan=False), cluster, limits)
-    return [finding for finding in found.findings if finding.rule == rule.name]
+    whole = completed(audit(reading(rule), Supplied(gpus=rule.gpus), cluster, limits, plan=False), cluster, limits)
+    return [finding for finding in whole.findings if finding.rule == rule.name]
 
 
 def reading(rule: Rule[object]) -> Reading:

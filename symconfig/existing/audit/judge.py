@@ -39,7 +39,7 @@ class Judged:
 
     @property
     def overfull(self) -> tuple[int, ...]:
-        """Stages that take more than the GPU has to give."""
+        """Return the stages that take more than the GPU has to give."""
         fixed = self.plan.best.predicted.device_bytes - max(stage.peak_bytes for stage in self.plan.best.stages)
         return tuple(
             number
@@ -49,13 +49,13 @@ class Judged:
 
 
 def judge(run: Run, cluster: ClusterDescriptor, limits: Limits) -> Judged:
-    """Raises InputError where the degrees do not fit the model."""
+    """Judge a run. Raises InputError where the degrees do not fit the model."""
     model = run.described.model
-    job, found = whole(model, job_of(run, cluster, limits)), as_found(model, cluster, run.configuration)
-    if wrong := list(_undivided(found)):
+    job, prospect = whole(model, job_of(run, cluster, limits)), as_found(model, cluster, run.configuration)
+    if wrong := list(_undivided(prospect)):
         raise InputError(wrong)
-    found = replace(found, request=replace(found.request, job=job))
-    best = replace(candidate.detail(found, cluster, job, best=True), target=run.target, options=run.options)
+    prospect = replace(prospect, request=replace(prospect.request, job=job))
+    best = replace(candidate.detail(prospect, cluster, job, best=True), target=run.target, options=run.options)
     fits = best.predicted.device_bytes <= limits.usable_bytes(cluster.gpu.memory_bytes.value)
     plan = Plan(
         model=run.described.model,
@@ -70,22 +70,24 @@ def judge(run: Run, cluster: ClusterDescriptor, limits: Limits) -> Judged:
     return Judged(run, plan)
 
 
-def _undivided(found: Prospect) -> Iterator[Problem]:
+def _undivided(prospect: Prospect) -> Iterator[Problem]:
     """Yield what cannot be divided like this, so that a figure for it would be one for nothing."""
-    for constraint in found.refused():
+    for constraint in prospect.refused():
         if constraint.divides:
-            limits = found.request.limits
-            yield Impossible(what=constraint.said(limits.fixed, found.columns().at(0)), rule=_rule(constraint))
+            limits = prospect.request.limits
+            yield Impossible(
+                what=constraint.sentence_at(limits.fixed, prospect.columns().at(0)), rule=_rule(constraint)
+            )
 
 
 def _rule(constraint: Constraint) -> str:
-    """The name of the audit's rule that says the constraint."""
+    """Return the name of the audit's rule that says the constraint."""
     named = (rule.name for group in GROUPS for rule in group.rules if constraint in rule.constraints)
     return next(named, GRID)
 
 
 def job_of(run: Run, cluster: ClusterDescriptor, limits: Limits) -> Job:
-    """The job that the run is an answer to: the planner may choose everything else."""
+    """Return the job that the run is an answer to: the planner may choose everything else."""
     configuration, model = run.configuration, run.described.model
     return Job.model_validate(
         {

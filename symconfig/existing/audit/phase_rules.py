@@ -120,7 +120,7 @@ def _memory(plan: Plan) -> float:
 
 
 def _fullest(plan: Plan, phases: Sequence[PlannedPhase], what: str, hint: str | None) -> Problem:
-    """The fullest of phases that are too full, by what is on the GPU in it."""
+    """Name the fullest of phases that are too full, by what is on the GPU in it."""
     worst = max(phases, key=lambda phase: phase.bytes)
     parts = sorted(worst.holds.items(), key=lambda item: -item[1])[:2]
     most = " and ".join(f"{name} {gib(value)} GiB" for name, value in parts)

@@ -22,13 +22,13 @@ _SHORT = 40  # characters of a value that a hint shows
 
 
 def helped(problem: Problem, reading: Reading) -> Problem:
-    """The problem with what gives the value that it asks for."""
+    """Return the problem with what gives the value that it asks for."""
     ways = [way for way in (_remedy(problem, reading), problem.hint) if way]
     return replace(problem, hint=", or ".join(ways)) if ways else problem
 
 
 def needs_a_value(problem: Problem) -> bool:
-    """Whether the problem is that nothing gives a variable a value."""
+    """Tell whether the problem is that nothing gives a variable a value."""
     return _UNSET.search(problem.what) is not None
 
 
@@ -47,7 +47,7 @@ def of_unread(reading: Reading) -> Iterator[Problem]:
 
 
 def _for_options(item: Unread) -> str | None:
-    """What says the options that a place hides."""
+    """Say what gives the options that a place hides."""
     if _FILE.search(item.why) and item.what.startswith("-"):
         return "the file where the script names it" if "not there" in item.why else None
     empty = f"{OPTION} {_name(item)}, if it brings none that matters"
@@ -61,13 +61,13 @@ def _for_options(item: Unread) -> str | None:
 
 
 def _name(item: Unread) -> str:
-    """A name for --assume-harmless: the file, if a file is all that is not read there."""
+    """Return a name for --assume-harmless: the file, if a file is all that is not read there."""
     file = re.search(r"(?:contents of|output of \S+ )(\S+)$", item.why)
     return shlex.quote(file[1]) if file else EVERYTHING
 
 
 def _remedy(problem: Problem, reading: Reading) -> str | None:
-    """What gives a value that is not known for this reason; None where nothing but another script does."""
+    """Say what gives a value that is not known for this reason; None where nothing but another script does."""
     why = problem.what
     if covered := _COVERED.search(why):
         value = f"--set {covered[1]}=VALUE"
@@ -87,5 +87,5 @@ def _remedy(problem: Problem, reading: Reading) -> str | None:
 
 
 def _of_cover(name: str) -> str:
-    """The name of a file for a command line: without variables that only the script has."""
+    """Return the name of a file for a command line: without variables that only the script has."""
     return shlex.quote(basename(name) if "$" in name else name)

@@ -13,12 +13,12 @@ from symconfig.existing.launch.dialects import slime, verl
 from symconfig.existing.launch.reading import Reading, Setting
 from symconfig.existing.recover import deepspeed, megatron, megatron_deepspeed
 from symconfig.existing.recover.arguments import Arguments
-from symconfig.existing.recover.asked import Asked
 from symconfig.existing.recover.deepspeed_model import described
 from symconfig.existing.recover.namespace import Namespace, version_of
 from symconfig.existing.recover.rl.slime import Reader as SlimeReader
 from symconfig.existing.recover.rl.verl import Reader as VerlReader
 from symconfig.existing.recover.run import Run
+from symconfig.existing.recover.supplied import Supplied
 from symconfig.existing.rules import deepspeed as deepspeed_rules
 from symconfig.existing.rules import megatron as megatron_rules
 from symconfig.existing.rules import rl as rl_rules
@@ -56,7 +56,7 @@ class Side(Protocol):
     @property
     def reading(self) -> Reading: ...
     @property
-    def backend(self) -> Backend: ...
+    def backend(self) -> str: ...
     @property
     def label(self) -> str: ...
     @property
@@ -69,43 +69,43 @@ class Side(Protocol):
     def gpus(self) -> int | None: ...
 
     def findings(self, cluster: ClusterDescriptor | None) -> list[Finding]:
-        """Every rule that is broken."""
+        """Return every rule that is broken."""
         ...
 
     def run(self, cluster: ClusterDescriptor) -> Run:
-        """In the planner's terms. Raises InputError for what it does not know."""
+        """Return the run in the planner's terms. Raises InputError for what it does not know."""
         ...
 
 
-def side(reading: Reading, asked: Asked) -> Side:
-    """Raises InputError for a Megatron-LM version that is not known."""
+def side(reading: Reading, supplied: Supplied) -> Side:
+    """Return the framework's side of a reading. Raises InputError for a Megatron-LM version that is not known."""
     if megatron_deepspeed.applies(reading):
-        return ForkSide(reading, asked)
+        return ForkSide(reading, supplied)
     if reading.format == verl.FORMAT:
-        return RlSide(reading, asked, VerlReader(reading, asked))
+        return RlSide(reading, supplied, VerlReader(reading, supplied))
     if slime.applies(reading):
-        return RlSide(reading, asked, SlimeReader(reading, asked))
+        return RlSide(reading, supplied, SlimeReader(reading, supplied))
     if any(setting.name == "--num-layers" for setting in reading.settings):
-        return MegatronSide(reading, asked)
+        return MegatronSide(reading, supplied)
     known = sum(first_with(setting.name) is not None for setting in reading.settings)
     of_deepspeed = reading.deepspeed is not None or (reading.recipe is None and 2 * known < len(reading.settings))
-    return DeepSpeedSide(reading, asked) if of_deepspeed else MegatronSide(reading, asked)
+    return DeepSpeedSide(reading, supplied) if of_deepspeed else MegatronSide(reading, supplied)
 
 
 class MegatronSide:
     """Options of Megatron-LM."""
 
-    backend: Backend = "megatron"
+    backend: str = "megatron"
     label = MEGATRON.label
 
-    def __init__(self, reading: Reading, asked: Asked) -> None:
-        self.reading, self.asked = reading, asked
-        self.version_given = asked.megatron_version is not None
+    def __init__(self, reading: Reading, supplied: Supplied) -> None:
+        self.reading, self.supplied = reading, supplied
+        self.version_given = supplied.megatron_version is not None
         # What names a recipe is no option of Megatron-LM.
         settings = [item for item in reading.settings if reading.recipe is None or reading.recipe not in item.values]
-        self.version = resolve(asked.megatron_version or version_of([item.name for item in settings]))
+        self.version = resolve(supplied.megatron_version or version_of([item.name for item in settings]))
         self.settings: Sequence[Setting] = [*settings, *reading.possible]
-        self.gpus = asked.gpus or reading.world.gpus
+        self.gpus = supplied.gpus or reading.world.gpus
 
     @property
     def version_guessed(self) -> bool:
@@ -113,7 +113,7 @@ class MegatronSide:
 
     @property
     def parsed(self) -> bool:
-        """Whether Megatron-LM's own parser reads the options."""
+        """Tell whether Megatron-LM's own parser reads the options."""
         return self.reading.format in ("bash", "model args yaml")
 
     @property
@@ -122,7 +122,7 @@ class MegatronSide:
         return self.reading.complete and self.reading.format not in ("overrides", verl.FORMAT)
 
     def names(self) -> Namespace:
-        """The options, of which nobody has asked any yet."""
+        """Return the options, of which nobody has asked any yet."""
         return Namespace(self.settings, flags(self.version))
 
     def findings(self, cluster: ClusterDescriptor | None) -> list[Finding]:
@@ -149,18 +149,20 @@ class MegatronSide:
         names = self.names()
         if unsaid := list(self._unsaid(names)):
             raise InputError(unsaid)
-        return megatron.run(names, self.gpus, cluster, self.asked)
+        return megatron.run(names, self.gpus, cluster, self.supplied)
 
     def _unsaid(self, names: Namespace) -> Iterator[Problem]:
-        """Why the options do not say what runs: a recipe decides the rest, or one of them was meant to be another."""
-        near = [meant(setting.name, self.version) for setting in names.unknown if self.parsed]
-        if all(near):  # else they are a fork's, and the run says what it is predicted without
-            for setting, hint in zip(names.unknown, near, strict=False):
+        """Yield why the options do not say what runs: a recipe decides the rest, or one of them was meant to be
+        another.
+        """
+        meanings = [meant(setting.name, self.version) for setting in names.unknown if self.parsed]
+        if all(meanings):  # else they are a fork's, and the run says what it is predicted without
+            for setting, hint in zip(names.unknown, meanings, strict=False):
                 yield names.problem(setting, "is no option: what it was meant to say is not known", hint=hint)
         if self.reading.recipe is None:
             return
         open_ = [" or ".join(dests) for dests in _OF_A_RECIPE if not any(map(names.given, dests))]
-        if self.asked.model is None and not all(map(names.given, _MODEL)):
+        if self.supplied.model is None and not all(map(names.given, _MODEL)):
             yield self._of_recipe("the model", "--model M")
         if open_:
             yield self._of_recipe(", ".join(open_), "overrides that say them")
@@ -182,8 +184,10 @@ class MegatronSide:
 class ForkSide(MegatronSide):
     """Megatron-DeepSpeed: options of an old Megatron-LM and the fork's own, beside a DeepSpeed JSON."""
 
-    def __init__(self, reading: Reading, asked: Asked) -> None:
-        super().__init__(reading, Asked(asked.model, asked.gpus, asked.seq_length, asked.vocab_size, versions()[0]))
+    def __init__(self, reading: Reading, supplied: Supplied) -> None:
+        super().__init__(
+            reading, Supplied(supplied.model, supplied.gpus, supplied.seq_length, supplied.vocab_size, versions()[0])
+        )
         self.version_given = False
         tree = reading.deepspeed
         assert tree is not None, "is what makes it the fork"
@@ -195,13 +199,13 @@ class ForkSide(MegatronSide):
         return False
 
     def findings(self, cluster: ClusterDescriptor | None) -> list[Finding]:
-        facts = DeepSpeedFacts.of_reading(self.reading, self.gpus, self.asked.model)
+        facts = DeepSpeedFacts.of_reading(self.reading, self.gpus, self.supplied.model)
         return deepspeed_rules.findings(facts, (*deepspeed_rules.RULES, *plugged("DEEPSPEED"))) + [
-            found for found in super().findings(cluster) if found.rule not in deepspeed_rules.IN_PLACE_OF
+            finding for finding in super().findings(cluster) if finding.rule not in deepspeed_rules.IN_PLACE_OF
         ]
 
     def run(self, cluster: ClusterDescriptor) -> Run:
-        return deepspeed.run(self.reading, cluster, self.asked)
+        return deepspeed.run(self.reading, cluster, self.supplied)
 
 
 class DeepSpeedSide:
@@ -211,34 +215,35 @@ class DeepSpeedSide:
     label = DEEPSPEED.label
     version, version_given, version_guessed = DEEPSPEED_RELEASE, False, False
 
-    def __init__(self, reading: Reading, asked: Asked) -> None:
-        self.reading, self.asked = reading, asked
-        self.gpus = asked.gpus or reading.world.gpus
+    def __init__(self, reading: Reading, supplied: Supplied) -> None:
+        self.reading, self.supplied = reading, supplied
+        self.gpus = supplied.gpus or reading.world.gpus
 
     def findings(self, cluster: ClusterDescriptor | None) -> list[Finding]:
-        """Those that compare with the model, too, where it is known."""
+        """Return the findings, with those that compare with the model where it is known."""
         if self.reading.deepspeed is None:
             return []
-        model = described(self.reading, Arguments(self.reading.options), self.asked, [])
+        model = described(self.reading, Arguments(self.reading.options), self.supplied, [])
         facts = DeepSpeedFacts.of_reading(self.reading, self.gpus, model.model if model is not None else None)
         return deepspeed_rules.findings(facts, (*deepspeed_rules.RULES, *plugged("DEEPSPEED")))
 
     def run(self, cluster: ClusterDescriptor) -> Run:
-        return deepspeed.run(self.reading, cluster, self.asked)
+        return deepspeed.run(self.reading, cluster, self.supplied)
 
 
 class RlSide(MegatronSide):
     """A script of reinforcement learning whose actor has Megatron workers: what they are told, and the step around."""
 
-    def __init__(self, reading: Reading, asked: Asked, reader: SlimeReader | VerlReader) -> None:
-        self.reading, self.asked, self.reader = reading, asked, reader
-        self.version_given = asked.megatron_version is not None
-        self.gpus = asked.gpus or reading.world.gpus
+    def __init__(self, reading: Reading, supplied: Supplied, reader: SlimeReader | VerlReader) -> None:
+        self.reading, self.supplied, self.reader = reading, supplied, reader
+        self.version_given = supplied.megatron_version is not None
+        self.gpus = supplied.gpus or reading.world.gpus
         self.version = reader.version()
         self.settings = reader.megatron()
         self.label = f"{reader.values.trainer} with {reader.workers} workers of {MEGATRON.label}"
         if reader.workers != "megatron":
-            self.label, self.version = f"{reader.values.trainer} with {reader.workers} workers,", verl.RELEASE
+            self.label, self.version = f"{reader.values.trainer} with {reader.workers} workers", verl.RELEASE
+            self.backend = reader.workers
             self.version_given = True
 
     @property
@@ -250,7 +255,7 @@ class RlSide(MegatronSide):
         return super().complete and not slime.model_hidden(self.reading)
 
     def findings(self, cluster: ClusterDescriptor | None) -> list[Finding]:
-        own = [found for found in super().findings(cluster) if rl_rules.holds(found)] if self.settings else []
+        own = [finding for finding in super().findings(cluster) if rl_rules.holds(finding)] if self.settings else []
         return own + rl_rules.findings(rl_rules.RlFacts(self.reading, self.reader.values, self.gpus))
 
     def run(self, cluster: ClusterDescriptor) -> Run:

@@ -56,12 +56,12 @@ class State:
 
     @property
     def order(self) -> tuple[bool, float]:
-        """The better of two: what fits by its time, what does not by its memory."""
+        """Order states: what fits by its time, what does not by its memory."""
         return not self.fits, self.step_s if self.fits else self.device_bytes
 
 
 def steps(judged: Judged, better: Plan, framework: Framework) -> tuple[State, ...]:
-    """From the run to the best candidate of a plan. framework: what that was planned with."""
+    """Walk from the run to the best candidate of a plan. framework: what that was planned with."""
     if options(better.best.target.backend):
         framework = Extras.planned(better.best).put_on(framework, better.cluster.gpu.architecture)
     walk, now = _Walk(judged, better), judged.run.configuration
@@ -69,9 +69,9 @@ def steps(judged: Judged, better: Plan, framework: Framework) -> tuple[State, ..
     predicted = judged.plan.best.predicted
     here, done = State((), predicted.step_s, predicted.device_bytes, judged.fits), []
     while left := [name for name in DECISIONS if differs(name, now, target)]:
-        names, found = walk.next(now, target, left, here)
+        names, reached = walk.next(now, target, left, here)
         now = moved(now, target, names)
-        here = replace(found, gain=1 - found.step_s / here.step_s)
+        here = replace(reached, gain=1 - reached.step_s / here.step_s)
         done.append(here)
     return tuple(done)
 
@@ -84,7 +84,7 @@ class _Walk:
     def next(
         self, now: Configuration, target: Configuration, left: list[str], here: State
     ) -> tuple[tuple[str, ...], State]:
-        """The decisions to change next, and what that reaches. What changes nothing waits for what does."""
+        """Return the decisions to change next, and what that reaches. What changes nothing waits for what does."""
         for count in range(1, min(MOST_TOGETHER, len(left) - 1) + 1):
             tried = []
             for names in combinations(left, count):
@@ -97,16 +97,16 @@ class _Walk:
         predicted = self.better.best.predicted
         return tuple(left), State(changes(now, target), predicted.step_s, predicted.device_bytes, True)
 
-    def _state(self, configuration: Configuration, said: tuple[str, ...]) -> State | None:
-        """What a configuration costs; None where it cannot run."""
-        found = self._found(configuration)
-        if found is None or found.refused():
+    def _state(self, configuration: Configuration, decisions: tuple[str, ...]) -> State | None:
+        """Return what a configuration costs; None where it cannot run."""
+        cost = self._prospect(configuration)
+        if cost is None or cost.refused():
             return None
-        parts = detail(found)
-        used = device_bytes(max(parts.peaks), found.machine, configuration.framework)
-        return State(said, refined_s(found, parts), used, used <= self.judged.plan.usable_bytes)
+        parts = detail(cost)
+        used = device_bytes(max(parts.peaks), cost.machine, configuration.framework)
+        return State(decisions, refined_s(cost, parts), used, used <= self.judged.plan.usable_bytes)
 
-    def _found(self, c: Configuration) -> Prospect | None:
+    def _prospect(self, c: Configuration) -> Prospect | None:
         if c.degrees.world_size != self.judged.plan.best.parallel.world_size:
             return None
         try:
@@ -116,14 +116,14 @@ class _Walk:
 
 
 def _same(one: State, other: State) -> bool:
-    """Neither time nor memory changes."""
+    """Tell whether neither time nor memory changes."""
     return isclose(one.step_s, other.step_s, rel_tol=1e-6) and isclose(
         one.device_bytes, other.device_bytes, rel_tol=1e-6
     )
 
 
 def differs(name: str, one: Configuration, other: Configuration) -> bool:
-    """Whether this decision is another one, where it means anything."""
+    """Tell whether this decision is another one, where it means anything."""
     mine, theirs = _meant(one), _meant(other)
     return any(_value(mine, field) != _value(theirs, field) for field in DECISIONS[name])
 
@@ -133,7 +133,7 @@ def _value(c: Configuration, field: str) -> object:
 
 
 def _meant(c: Configuration) -> Configuration:
-    """Without what has no meaning at these degrees."""
+    """Return a configuration without what has no meaning at these degrees."""
     framework = c.framework
     if c.degrees.pp == 1:
         c = replace(
@@ -158,7 +158,9 @@ def _meant(c: Configuration) -> Configuration:
 
 
 def moved(now: Configuration, target: Configuration, names: tuple[str, ...]) -> Configuration:
-    """The configuration with these decisions as the target has them; data parallelism has all GPUs that are left."""
+    """Return the configuration with these decisions as the target has them; data parallelism has all GPUs that are
+    left.
+    """
     named = [field for name in names for field in DECISIONS[name]]
     degrees = {field: getattr(target.degrees, field) for field in named if field in DEGREES}
     values = {field: getattr(target, field) for field in named if field not in DEGREES}
@@ -170,11 +172,11 @@ def moved(now: Configuration, target: Configuration, names: tuple[str, ...]) -> 
 
 
 def changes(now: Configuration, then: Configuration) -> tuple[str, ...]:
-    """In words: "tp 8 -> 4"."""
-    return tuple(_said(now, then))
+    """Write changes in words: "tp 8 -> 4"."""
+    return tuple(_changed(now, then))
 
 
-def _said(now: Configuration, then: Configuration) -> Iterator[str]:
+def _changed(now: Configuration, then: Configuration) -> Iterator[str]:
     for field in ("tp", "pp", "vpp", "cp", "ep", "etp", "micro", "zero"):
         if (before := _value(now, field)) != (after := _value(then, field)):
             yield f"{field.replace('micro', 'micro-batch')} {before} -> {after}"
@@ -239,13 +241,13 @@ def _extras(now: Extras, then: Extras) -> Iterator[str]:
 def _ends(c: Configuration) -> str:
     if c.layout:
         return c.layout
-    told = [f"{count} layers {end}" for end, count in (("first", c.first_layers), ("last", c.last_layers)) if count]
-    told += [f"the {end} as a layer" for end, on in zip(("embedding", "loss"), c.ends_as_layers, strict=True) if on]
-    return ", ".join(told) or "equal"
+    ends = [f"{count} layers {end}" for end, count in (("first", c.first_layers), ("last", c.last_layers)) if count]
+    ends += [f"the {end} as a layer" for end, on in zip(("embedding", "loss"), c.ends_as_layers, strict=True) if on]
+    return ", ".join(ends) or "equal"
 
 
 def recompute(c: Configuration) -> str:
-    """none, full, full 3/chunk, or the modules."""
+    """Write the recompute: none, full, full 3/chunk, or the modules."""
     if c.block_layers:
         return f"full {c.block_layers}/chunk"
     if LAYER in c.modules:

@@ -27,11 +27,11 @@ def assuming(read: Callable[[Harmless], Reading], names: Sequence[str]) -> Readi
     if not names:
         return replace(plain, hidden=tuple(_compared(plain.hidden, every)))
     harmless = Harmless.of(names)
-    found = _harmless(read(harmless), harmless)
+    reading = _harmless(read(harmless), harmless)
     return replace(
-        found,
-        hidden=tuple(_compared(found.hidden, every)),
-        assumptions=tuple(_assumption(item, plain) for item in found.unread if item.assumed),
+        reading,
+        hidden=tuple(_compared(reading.hidden, every)),
+        assumptions=tuple(_assumption(item, plain) for item in reading.unread if item.assumed),
     )
 
 
@@ -55,7 +55,7 @@ def _idle(plain: Reading, names: Sequence[str]) -> Iterator[Problem]:
 
 
 def _harmless(reading: Reading, harmless: Harmless) -> Reading:
-    """The reading without what the named files could bring as options."""
+    """Return the reading without what the named files could bring as options."""
     unread = tuple(
         replace(item, hides=Hides.NOTHING, assumed=True)
         if item.assumed or (item.matters and harmless.names(f"{item.what} {item.why}"))

@@ -32,7 +32,7 @@ _LAUNCHERS = ("*.sh", "*.slurm", "*.sbatch", "*.yaml", "*.yml", "*.json")
 
 
 def is_arguments(source: str) -> bool:
-    """Whether this is a line of arguments and not the name of a file."""
+    """Tell whether this is a line of arguments and not the name of a file."""
     if source.startswith("-") or "\n" in source:
         return True
     words = source.split()
@@ -40,7 +40,9 @@ def is_arguments(source: str) -> bool:
 
 
 def syntax_of(text: Text) -> Literal["bash", "json", "yaml"]:
-    """By its first characters, then its suffix, then by whether it is YAML that means something here."""
+    """Tell the syntax by its first characters, then its suffix, then by whether it is YAML that means something
+    here.
+    """
     suffix = Path(text.file).suffix.lower()
     head = text.data.removeprefix(b"\xef\xbb\xbf").lstrip()
     if _SHEBANG.match(head) or suffix in _SCRIPTS:
@@ -56,7 +58,7 @@ def syntax_of(text: Text) -> Literal["bash", "json", "yaml"]:
 
 
 def parse(text: Text, syntax: Literal["json", "yaml"]) -> Tree:
-    """The tree of a data file. Raises InputError."""
+    """Return the tree of a data file. Raises InputError."""
     if syntax == "json":
         return parse_json(text)
     return parse_yaml(text, lambda data: dialect_of(data) is not None or is_deepspeed(data))
@@ -70,7 +72,7 @@ def is_deepspeed(data: Any) -> bool:
 
 
 def refused(tree: Tree) -> InputError:
-    """What a data file is that starts no training, as far as it can be told."""
+    """Say what a data file is that starts no training, as far as it can be told."""
     data, what, hint = tree.data, "is no launch configuration that symconfig knows", None
     if not isinstance(data, dict):
         what = "is no launch configuration: it holds no keys at its top level"
@@ -85,8 +87,8 @@ def refused(tree: Tree) -> InputError:
 
 
 def folder_refused(path: Path) -> InputError:
-    """A folder was named: which of its files may be meant."""
-    names = sorted(found.name for pattern in _LAUNCHERS for found in path.glob(pattern))
+    """Say that a folder was named, and which of its files may be meant."""
+    names = sorted(match.name for pattern in _LAUNCHERS for match in path.glob(pattern))
     more = f" (and {len(names) - 5} more)" if len(names) > 5 else ""
     hint = f"one of its files: {', '.join(names[:5])}{more}" if names else "the file that starts the training"
     return InputError(Problem("is a folder", file=str(path), need="a file", hint=hint))

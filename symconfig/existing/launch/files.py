@@ -22,7 +22,7 @@ _INSTEAD: ContextVar[Mapping[str, bytes]] = ContextVar("bytes that stand for a f
 
 @contextmanager
 def instead(files: Mapping[str, bytes]) -> Iterator[None]:
-    """Within, these files (by the name of their Text) have these bytes: what would be read after an edit."""
+    """Let these files (by the name of their Text) have these bytes while inside: what would be read after an edit."""
     token = _INSTEAD.set(files)
     try:
         yield
@@ -36,7 +36,7 @@ ROOT = "--root"
 
 @contextmanager
 def only_below(root: Path) -> Iterator[None]:
-    """Within, files outside of this folder are refused, however they are named, and all others may be read."""
+    """Refuse files outside of this folder while inside, however they are named, and let all others be read."""
     token = _ROOT.set(root.resolve())
     try:
         yield
@@ -46,7 +46,9 @@ def only_below(root: Path) -> Iterator[None]:
 
 @contextmanager
 def below(root: str | Path | None) -> Iterator[None]:
-    """`only_below` a folder that a person names; None: below each file's own. Raises InputError where it is none."""
+    """Let files be read `only_below` a folder that a person names; None: below each file's own. Raises InputError where
+    it is none.
+    """
     if root is None:
         yield
         return
@@ -62,7 +64,7 @@ def readable(root: Path) -> Path:
 
 
 def open_text(path: Path, *, root: Path) -> Text:
-    """The file's bytes, which are UTF-8 without NUL and at most 1 MiB.
+    """Return the file's bytes, which are UTF-8 without NUL and at most 1 MiB.
 
     root: the folder that it must lie in, unless a person names another. Raises InputError for everything else: no file,
     a folder, a device or a pipe (which is not waited for), a file outside of `root`, too large, bytes that are no text.
@@ -110,7 +112,7 @@ def _bytes(path: Path, root: Path) -> bytes:
 
 
 def leads_out(path: Path, root: Path) -> bool:
-    """Whether a link on the way to the file ends outside of `root`. `..` written out is the writer's own word."""
+    """Tell whether a link on the way to the file ends outside of `root`. `..` written out is the writer's own word."""
     real, inside = path.resolve(), root.resolve()
     if real.is_relative_to(inside):
         return False

@@ -42,7 +42,7 @@ _NAMED_RECIPE = re.compile(r"(?:pretrain|finetune|sft)_(\w+)\.py")
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """Where the files that a configuration names are looked for.
+    """The folders in which the files that a configuration names are looked for.
 
     virtual: those that a script itself writes; origins: the pieces of each, with the places in the script that they
     come from.
@@ -54,20 +54,20 @@ class Around:
     origins: Mapping[str, tuple[Piece, ...]] = field(default_factory=dict)
 
     def text(self, name: str, *below: str) -> Text | None:
-        """The file of this name; None where there is none. Raises InputError where it may not be read."""
+        """Return the file of this name; None where there is none. Raises InputError where it may not be read."""
         if name in self.virtual:
             return self.virtual[name]
         base = self.base(name, *below)
         return None if base is None else open_text(base / name, root=base)
 
     def path(self, name: str) -> Path | None:
-        """The path of this name that exists."""
+        """Return the path of this name that exists."""
         base = self.base(name)
         return None if base is None else base / name
 
     def base(self, name: str, *below: str) -> Path | None:
-        """The folder from which the name leads to something: the script's, one of those below it, the current one; then
-        those above the script, from which scripts/zero3.json is meant.
+        """Return the folder from which the name leads to something: the script's, one of those below it, the current
+        one; then those above the script, from which scripts/zero3.json is meant.
         """
         folder = self.folder
         bases = [Path()] if folder is None else [folder, *(folder / one for one in below), Path()]
@@ -80,7 +80,7 @@ class Around:
 
 
 def followed(reading: Reading, around: Around) -> Reading:
-    """The reading with what the files say that it names. A file that is missing or wrong is unread and matters."""
+    """Add what the files say that a reading names. A file that is missing or wrong is unread and matters."""
     of_verl = verl.applies(reading.settings)
     reading = replace(reading, settings=tuple(parted(reading.settings, any_section=of_verl)))
     steps = (_accelerate, _arguments, _deepspeed, _model, _megatron_yaml, _recipe, _overrides)
@@ -102,9 +102,9 @@ def followed(reading: Reading, around: Around) -> Reading:
 
 
 def _given(reading: Reading, names: Sequence[str]) -> Setting | None:
-    """The last option of these names that has a value, dashes and underscores alike."""
-    found = [setting for setting in reading.settings if setting.name.replace("_", "-") in names and setting.values]
-    return found[-1] if found else None
+    """Return the last option of these names that has a value, dashes and underscores alike."""
+    settings = [setting for setting in reading.settings if setting.name.replace("_", "-") in names and setting.values]
+    return settings[-1] if settings else None
 
 
 def _dark(setting: Setting, why: str) -> Unread:
@@ -113,7 +113,7 @@ def _dark(setting: Setting, why: str) -> Unread:
 
 
 def _tree(setting: Setting, around: Around, texts: Sequence[Text], *below: str) -> Tree | Unread:
-    """The file that an option names."""
+    """Return the file that an option names."""
     word = setting.values[-1]
     if word.unknown and word.text not in around.virtual:  # a script's own file may have the job's number in its name
         return _dark(setting, f"its value {word.unknown}")
@@ -134,7 +134,7 @@ def _unread(reading: Reading, *items: Unread) -> Reading:
 
 
 def _accelerate(reading: Reading, around: Around) -> Reading:
-    """Accelerate's own file decides processes, precision and ZeRO stage, where it is given one."""
+    """Follow Accelerate's own file, which decides processes, precision and ZeRO stage, where it is given one."""
     names = [word.text for word in reading.launcher]
     if not any(Path(name).name == "accelerate" for name in names):
         return reading
@@ -144,7 +144,7 @@ def _accelerate(reading: Reading, around: Around) -> Reading:
 
 
 def _arguments(reading: Reading, around: Around) -> Reading:
-    """A YAML file that the program gets without an option: `llamafactory-cli train job.yaml`."""
+    """Follow a YAML file that the program gets without an option: `llamafactory-cli train job.yaml`."""
     for word in (word for setting in reading.settings if not setting.name for word in setting.values):
         if word.text.endswith((".yaml", ".yml")) and not word.unknown:
             tree = _tree(Setting("", word.text, (word,), word.place), around, reading.texts)
@@ -181,7 +181,9 @@ def _texts(reading: Reading, *more: Text) -> tuple[Text, ...]:
 
 
 def _model(reading: Reading, around: Around) -> Reading:
-    """A model's config.json, where the option names it or its folder. A name of the hub is no path, and stays."""
+    """Follow a model's config.json, where the option names it or its folder. A name of the hub is no path, and
+    stays.
+    """
     setting = _given(reading, _MODEL)
     if setting is None or setting.values[-1].unknown:
         return reading
@@ -194,7 +196,7 @@ def _model(reading: Reading, around: Around) -> Reading:
 
 
 def _megatron_yaml(reading: Reading, around: Around) -> Reading:
-    """--yaml-cfg: Megatron-LM takes everything from the file, and nothing from the command line beside it."""
+    """Follow --yaml-cfg: Megatron-LM takes everything from the file, and nothing from the command line beside it."""
     setting = _given(reading, ("--yaml-cfg",))
     if setting is None:
         return reading
@@ -205,7 +207,7 @@ def _megatron_yaml(reading: Reading, around: Around) -> Reading:
     if filed is None:
         return _unread(reading, _dark(setting, "names a file without anything of Megatron-LM's"))
     why = "does nothing beside --yaml-cfg, which replaces it"
-    beside = tuple(
+    ignored = tuple(
         Unread(other.place, other.spelled, why, Hides.NOTHING)
         for other in reading.settings
         if other is not setting and other.name
@@ -216,12 +218,14 @@ def _megatron_yaml(reading: Reading, around: Around) -> Reading:
         settings=(*filed.settings, setting),
         tree=tree,
         texts=_texts(reading, tree.text),
-        unread=(*reading.unread, *filed.unread, *beside),
+        unread=(*reading.unread, *filed.unread, *ignored),
     )
 
 
 def _recipe(reading: Reading, around: Around) -> Reading:
-    """The recipe that Megatron-Bridge or NeMo starts from: named by an option, or by the script that is started."""
+    """Return the recipe that Megatron-Bridge or NeMo starts from: named by an option, or by the script that is
+    started.
+    """
     setting = _given(reading, RECIPE)
     program = Path(reading.program.text).name if reading.program is not None else ""
     if setting is None and _RECIPE_RUNNERS.fullmatch(program):
@@ -232,7 +236,7 @@ def _recipe(reading: Reading, around: Around) -> Reading:
 
 
 def _overrides(reading: Reading, around: Around) -> Reading:
-    """model.x=1 among the words, and the YAML file that they change."""
+    """Follow model.x=1 among the words, and the YAML file that they change."""
     program = Path(reading.program.text) if reading.program is not None else Path()
     runner = reading.recipe is not None or bool(_RECIPE_RUNNERS.fullmatch(program.name))
     overrides = list(entries_of(reading.settings, runner))
@@ -263,9 +267,9 @@ def _verl(reading: Reading, around: Around) -> Reading:
     program = str(Path(reading.program.text).parent) if reading.program is not None else ""
     tree, dark = (None, ()) if own else _sections_file(reading, around, program)
     filed = () if tree is None else (entry for entry in entries(tree) if entry.path[0] != "hydra")
-    found = interpolated(by_path((*filed, *entries_of(reading.settings, False))), around.variables)
+    resolved = interpolated(by_path((*filed, *entries_of(reading.settings, False))), around.variables)
     rest = tuple(setting for setting in reading.settings if not is_key(setting))
-    settings = (*verl.kept(found.values()), *rest)
+    settings = (*verl.kept(resolved.values()), *rest)
     return replace(
         reading,
         format=verl.FORMAT,
@@ -279,14 +283,14 @@ def _verl(reading: Reading, around: Around) -> Reading:
 
 
 def _recipe_of_program(reading: Reading) -> Word | None:
-    """`pretrain_llama3_8b.py` says which one."""
+    """Return the recipe that `pretrain_llama3_8b.py` names."""
     program = reading.program
     match = _NAMED_RECIPE.fullmatch(Path(program.text).name) if program is not None else None
     return program if match and match[1] not in ("gpt", "mamba", "vlm", "t5", "bert", "hybrid") else None
 
 
 def _sections_file(reading: Reading, around: Around, program: str) -> tuple[Tree | None, tuple[Unread, ...]]:
-    """hydra's --config-path and --config-name, Megatron-Bridge's --config-file."""
+    """Return the file of hydra's --config-path and --config-name, or Megatron-Bridge's --config-file."""
     folder, name, file = (_given(reading, names) for names in (_HYDRA_FOLDER, _HYDRA_NAME, _FILE))
     if name is not None and not name.values[-1].unknown and not (folder and folder.values[-1].unknown):
         base = Path(folder.values[-1].text) if folder is not None else Path()
@@ -305,7 +309,9 @@ def _sections_file(reading: Reading, around: Around, program: str) -> tuple[Tree
 
 
 def _group_file(reading: Reading, around: Around, program: str) -> Tree | None:
-    """conf/training/llama/llama3_8b.yaml beside the program; where it is not at hand, the recipe's name is all."""
+    """Return conf/training/llama/llama3_8b.yaml beside the program; where it is not at hand, the recipe's name
+    is all.
+    """
     setting = next((one for one in reading.settings if group(one)), None)
     if setting is None or setting.values[0].unknown:
         return None
@@ -318,7 +324,7 @@ def _group_file(reading: Reading, around: Around, program: str) -> Tree | None:
 
 
 def _both(launcher: World, trainer: World) -> World:
-    """What the training program is told goes before what its launcher starts."""
+    """Join the worlds: what the training program is told goes before what its launcher starts."""
     nodes, each = trainer.nodes or launcher.nodes, trainer.gpus_per_node or launcher.gpus_per_node
     gpus = trainer.gpus or (nodes * each if nodes and each else launcher.gpus)
     return World(gpus, nodes, each, (*launcher.said, *trainer.said), (*launcher.dark, *trainer.dark))

@@ -26,14 +26,14 @@ class Harmless:
     def __bool__(self) -> bool:
         return self.everything or bool(self.files)
 
-    def names(self, said: str) -> bool:
-        """Whether what is said of an unread place names one of the files."""
-        words = [word for word in _APART.split(said) if word]
+    def names(self, sentence: str) -> bool:
+        """Tell whether what is said of an unread place names one of the files."""
+        words = [word for word in _APART.split(sentence) if word]
         return self.everything or any(_same(file, word) for file in self.files for word in words)
 
 
 def _same(file: str, word: str) -> bool:
-    """Whether both may be one file: a folder that only the run knows, as `$SITE/env.sh` has it, is any."""
+    """Tell whether both may be one file: a folder that only the run knows, as `$SITE/env.sh` has it, is any."""
     if file == word or basename(file) != basename(word):
         return file == word
     known = "$" not in word and "/" in file and "/" in word

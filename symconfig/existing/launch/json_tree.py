@@ -41,7 +41,9 @@ class _Open:
 
 
 def parse_json(text: Text) -> Tree:
-    """Data and places. Numbers with a point or an exponent are floats. Raises InputError with every problem found."""
+    """Parse data and places. Numbers with a point or an exponent are floats. Raises InputError with every problem
+    found.
+    """
     return _Parser(text).tree()
 
 
@@ -153,14 +155,14 @@ class _Parser:
             if math.isfinite(number):
                 return number if match[2] or match[3] else int(raw)
         finite = bool(match) or raw.lstrip("+-").lower() in _NOT_FINITE
-        near = raw.lower() if raw.lower() in _WORDS else f'"{shorten(raw)}"'
+        meant = raw.lower() if raw.lower() in _WORDS else f'"{shorten(raw)}"'
         self.report(
             "not a finite number of ordinary length" if finite else "a value that is no number has no quotes",
             start,
             end,
             got=shorten(raw),
             path=self.path(),
-            hint=None if finite else near,
+            hint=None if finite else meant,
         )
         return None
 
@@ -174,7 +176,7 @@ class _Parser:
         self.put(top.into, top.start, end)
 
     def path(self) -> KeyPath:
-        """Where the next value goes."""
+        """Return where the next value goes."""
         if not self.stack:
             return ()
         top = self.stack[-1]
@@ -223,7 +225,7 @@ class _Parser:
 
 
 def checked_utf8(text: Text) -> str:
-    """The file's characters. Raises InputError where they are none."""
+    """Return the file's characters. Raises InputError where they are none."""
     try:
         return text.data.decode()
     except UnicodeDecodeError as error:

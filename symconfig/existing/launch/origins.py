@@ -11,7 +11,8 @@ from symconfig.existing.launch.text import Place, Text
 
 
 def traced(tree: Tree, pieces: Sequence[Piece], texts: Sequence[Text]) -> Tree:
-    """The tree with its places where its characters stand literally: in the script, or where a variable got its value.
+    """Return the tree with its places where its characters stand literally: in the script, or where a variable got its
+    value.
 
     The tree as it is, where some come from elsewhere, or from more than one file.
     """
@@ -20,7 +21,7 @@ def traced(tree: Tree, pieces: Sequence[Piece], texts: Sequence[Text]) -> Tree:
     starts = [0, *accumulate(len(piece.text.encode()) for piece in pieces)]
 
     def moved(place: Place | None) -> Place | None:
-        """Both ends where they come from; empty places have none."""
+        """Move both ends to where they come from; empty places have none."""
         if place is None or place.start >= place.end:
             return None
         first, last = (bisect_right(starts, offset) - 1 for offset in (place.start, place.end - 1))
@@ -41,7 +42,7 @@ def traced(tree: Tree, pieces: Sequence[Piece], texts: Sequence[Text]) -> Tree:
 
 
 def _literal(piece: Piece, texts: dict[str, Text]) -> Place | None:
-    """Where the piece stands with exactly its characters."""
+    """Return where the piece stands with exactly its characters."""
     place = piece.place
     if place is None or place.file not in texts or texts[place.file].at(place) != piece.text:
         return None

@@ -31,7 +31,7 @@ def read(
     extra: Sequence[str] = (),
     harmless: Sequence[str] = (),
 ) -> Reading:
-    """What a configuration says. source: the path of a file, or a line of arguments.
+    """Read what a configuration says. source: the path of a file, or a line of arguments.
 
     variables: the environment in which it is started. extra: the arguments that its script gets. harmless: files that
     are taken to change nothing, or "all". Raises InputError: what is no launch configuration, cannot be opened safely,
@@ -69,7 +69,7 @@ def _read(source: str, variables: Mapping[str, str], extra: Sequence[str], harml
 
 
 def _unmentioned(reading: Reading, variables: Mapping[str, str]) -> Reading:
-    """With the variables that no file of it names."""
+    """Add the variables that no file of a reading names."""
     idle = [name for name in variables if not any(name.encode() in text.data for text in reading.texts)]
     top = reading.texts[0].place(0, 0)
     return replace(
@@ -94,9 +94,9 @@ def _bash(
 
 
 def _says_nothing(reading: Reading) -> bool:
-    """Whether the program gets neither an option nor a file, and none that may have been overlooked."""
-    said = reading.settings or reading.tree or reading.deepspeed or reading.recipe or reading.model_config
-    return reading.program is not None and not said and reading.complete
+    """Tell whether the program gets neither an option nor a file, and none that may have been overlooked."""
+    anything = reading.settings or reading.tree or reading.deepspeed or reading.recipe or reading.model_config
+    return reading.program is not None and not anything and reading.complete
 
 
 def _silent(reading: Reading) -> InputError:

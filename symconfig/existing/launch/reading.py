@@ -68,13 +68,13 @@ class Setting:
 
     @property
     def label(self) -> str:
-        """What a person calls it: an option by its name, a key by its path."""
+        """Return what a person calls it: an option by its name, a key by its path."""
         option = self.spelled.rpartition(".")[2]
         return option if option.startswith("--") else self.spelled
 
 
 class Hides(Enum):
-    """What an unread place may change: nothing of the training, variables that the script does not set itself after
+    """An unread place's possible effect: nothing of the training, variables that the script does not set itself after
     it, options whose names are known, or any option.
     """
 
@@ -101,7 +101,7 @@ class Unread:
 
     @property
     def matters(self) -> bool:
-        """Whether an argument, the environment or the number of GPUs may depend on it."""
+        """Tell whether an argument, the environment or the number of GPUs may depend on it."""
         return self.hides is not Hides.NOTHING
 
 
@@ -120,7 +120,7 @@ class Hidden:
 
 @dataclass(frozen=True, slots=True)
 class Assumption:
-    """What was taken of an unread place: that it sets none of these variables, or brings no options. asked: a person
+    """An assumption about an unread place: that it sets none of these variables, or brings no options. asked: a person
     says so; else nothing that is predicted depends on it.
     """
 
@@ -133,7 +133,7 @@ class Assumption:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Where a key and its value stand. key: with its quotes; None for an item of a list."""
+    """The places of a key and its value. key: with its quotes; None for an item of a list."""
 
     key: Place | None
     value: Place
@@ -153,17 +153,17 @@ class Tree:
     unread: tuple[Unread, ...] = ()
 
     def get(self, *path: str | int) -> Any:
-        """The value of a path; None where there is none."""
-        found = self.data
+        """Return the value of a path; None where there is none."""
+        value = self.data
         for key in path:
             if isinstance(key, int):
-                found = found[key] if isinstance(found, list) and key < len(found) else None
+                value = value[key] if isinstance(value, list) and key < len(value) else None
             else:
-                found = found.get(key) if isinstance(found, dict) else None
-        return found
+                value = value.get(key) if isinstance(value, dict) else None
+        return value
 
     def place(self, path: KeyPath, *, of_key: bool = False) -> Place | None:
-        """Of its value, or its key; of what contains it where it is not in the file."""
+        """Return the place of a value, or of its key; of what contains it where it is not in the file."""
         for length in range(len(path), -1, -1):
             span = self.spans.get(path[:length])
             if span is not None:
@@ -181,7 +181,7 @@ class Tree:
         hint: str | None = None,
         of_key: bool = False,
     ) -> Problem:
-        """A Problem about this path, where it stands."""
+        """Return a Problem about this path, where it stands."""
         place = self.place(path, of_key=of_key)
         return Problem(
             what,
@@ -250,24 +250,24 @@ class Reading:
 
     @property
     def options(self) -> tuple[Setting, ...]:
-        """All options, those last of which nobody knows whether they are given."""
+        """Return all options, those last of which nobody knows whether they are given."""
         return (*self.settings, *self.possible)
 
     @property
     def json_alone(self) -> bool:
-        """Whether it is a DeepSpeed JSON without the program that loads it."""
+        """Tell whether it is a DeepSpeed JSON without the program that loads it."""
         return self.format == JSON_ALONE
 
     @property
     def complete(self) -> bool:
-        """Whether all options are known: nothing that was not understood may hide one. A value may still be unknown,
-        and whether one of `possible` is given.
+        """Tell whether all options are known: nothing that was not understood may hide one. A value may still be
+        unknown, and whether one of `possible` is given.
         """
         return not any(item.hides is Hides.OPTIONS for item in self.unread)
 
     @property
     def dark(self) -> bool:
-        """Whether something was not understood on which the training may depend."""
+        """Tell whether something was not understood on which the training may depend."""
         return any(item.matters for item in self.unread)
 
     def words(self) -> Iterator[tuple[str, Word]]:
@@ -281,10 +281,10 @@ class Reading:
         yield from self.environment.items()
 
     def variables_of(self, item: Unread) -> tuple[str, ...]:
-        """Variables that an unread place may set, and on which a value depends."""
+        """Return the variables that an unread place may set, and on which a value depends."""
         return tuple(dict.fromkeys(one.variable for one in self.hidden if one.by == item.place))
 
     @property
     def environment_known(self) -> bool:
-        """Whether a variable that is not in `environment` is one that no file of it sets."""
+        """Tell whether a variable that is not in `environment` is one that no file of it sets."""
         return self.complete and not any(item.hides is Hides.VARIABLES for item in self.unread)

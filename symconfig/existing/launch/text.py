@@ -36,14 +36,16 @@ class Text:
         object.__setattr__(self, "_further", tuple(match.start() for match in re.finditer(rb"[\x80-\xbf]", self.data)))
 
     def place(self, start: int, end: int) -> Place:
-        """The bytes [start, end). Of a file in one line this is asked for every value of it: no time for a scan."""
+        """Return the bytes [start, end). Of a file in one line this is asked for every value of it: no time for
+        a scan.
+        """
         line = bisect_right(self._starts, start)
         first = self._starts[line - 1]
         further = bisect_left(self._further, start) - bisect_left(self._further, first)
         return Place(self.file, start, end, line, start - first - further + 1)
 
     def at(self, place: Place) -> str:
-        """What stands there."""
+        """Return what stands at a place."""
         return self.data[place.start : place.end].decode("utf-8", "replace")
 
 
@@ -56,7 +58,7 @@ class Edit:
 
 
 def edited(text: Text, edits: Iterable[Edit]) -> bytes:
-    """The file with its edits done. Edits of other files are passed over. Raises ValueError where two overlap."""
+    """Apply a file's edits. Edits of other files are passed over. Raises ValueError where two overlap."""
     mine = sorted(edit for edit in edits if edit.place.file == text.file)
     parts, done = [], 0
     for edit in mine:

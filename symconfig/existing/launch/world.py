@@ -15,7 +15,9 @@ _HOSTS = ("hostfile", "H", "include", "i", "exclude", "e")
 
 
 def world(launcher: Sequence[Word], directives: Mapping[str, Word], environment: Mapping[str, Word]) -> World:
-    """The numbers that are said. directives: of `#SBATCH` comments, by option without dashes: "gpus-per-node"."""
+    """Return the numbers that are said. directives: of `#SBATCH` comments, by option without dashes:
+    "gpus-per-node".
+    """
     spoken = _spoken(launcher)
     counts: dict[str, tuple[int, Word]] = {}
     dark: list[Word] = []
@@ -56,7 +58,7 @@ def _on_one_node(launcher: str, options: Sequence[tuple[str, Word]]) -> bool:
 
 
 def _take(counts: dict[str, tuple[int, Word]], table: Mapping[str, str], key: str, word: Word, tasks: bool) -> None:
-    """tasks: another launcher counts the processes, and this one only starts that on every node."""
+    """Take a number. tasks: another launcher counts the processes, and this one only starts that on every node."""
     what = table.get(key)
     if what is None or (tasks and key in ("n", "ntasks", "ntasks_per_node")):
         return
@@ -67,7 +69,7 @@ def _take(counts: dict[str, tuple[int, Word]], table: Mapping[str, str], key: st
 
 
 def _included(hosts: str) -> dict[str, int]:
-    """What DeepSpeed's --include says: `host:0,1@other:0,1`. A host without numbers stands for all that it has.
+    """Read what DeepSpeed's --include says: `host:0,1@other:0,1`. A host without numbers stands for all that it has.
 
     Hosts of which some have more say no number of GPUs that each of them has.
     """
@@ -81,7 +83,7 @@ def _included(hosts: str) -> dict[str, int]:
 
 
 def _number(text: str) -> int | None:
-    """`8`, the `2:2` of an elastic torchrun, the `h100:8` of Slurm. A range is no number."""
+    """Read `8`, the `2:2` of an elastic torchrun, the `h100:8` of Slurm. A range is no number."""
     parts = text.split(":")
     if len(parts) == 2 and not parts[0].isdigit():
         parts = parts[1:]
@@ -91,13 +93,13 @@ def _number(text: str) -> int | None:
 
 
 def _spoken(launcher: Sequence[Word]) -> dict[str, list[tuple[str, Word]]]:
-    """Each launcher's options with a value, spelled with underscores and without dashes."""
-    found: dict[str, list[tuple[str, Word]]] = {}
+    """Return each launcher's options with a value, spelled with underscores and without dashes."""
+    by_launcher: dict[str, list[tuple[str, Word]]] = {}
     current: list[tuple[str, Word]] = []
     for index, word in enumerate(launcher):
         name = basename(word.text)
         if name in LAUNCHERS:  # its folder may be unknown
-            current = found.setdefault(name, [])
+            current = by_launcher.setdefault(name, [])
             continue
         match = re.fullmatch(r"--?([A-Za-z][\w-]*)(?:=(.*))?", word.text, re.DOTALL)
         short = re.fullmatch(r"-([nNG])(\d+)", word.text)
@@ -107,11 +109,11 @@ def _spoken(launcher: Sequence[Word]) -> dict[str, list[tuple[str, Word]]]:
             current.append((match.group(1).replace("-", "_"), _after(word, len(word.text) - len(match.group(2)))))
         elif match and index + 1 < len(launcher):
             current.append((match.group(1).replace("-", "_"), launcher[index + 1]))
-    return found
+    return by_launcher
 
 
 def _after(word: Word, count: int) -> Word:
-    """The word without its first characters."""
+    """Return the word without its first characters."""
     pieces, left = [], count
     for piece in word.pieces:
         drop = min(left, len(piece.text))

@@ -21,8 +21,8 @@ _SPACE = b" \t\r\n"
 
 
 def parse_yaml(text: Text, wanted: Callable[[Any], bool] = lambda data: data is not None) -> Tree:
-    """Data and places of the first document that is `wanted`, else of the first one. Scalars are YAML 1.2's; what an
-    alias or a merge key brings stands where the alias stands; a tag that is not YAML's own leaves its value as text.
+    """Parse data and places of the first document that is `wanted`, else of the first one. Scalars are YAML 1.2's; what
+    an alias or a merge key brings stands where the alias stands; a tag that is not YAML's own leaves its value as text.
     Raises InputError with every problem found.
     """
     builder = _TreeBuilder(text)
@@ -51,7 +51,7 @@ class _Document:
 
 @dataclass(slots=True)
 class _Named:
-    """What an anchor names; it has its value only when that is `whole`."""
+    """An anchor's value, which is there only when it is `whole`."""
 
     value: Any = None
     whole: bool = False
@@ -101,7 +101,7 @@ class _TreeBuilder(Builder):
         return self.between(self.offsets.byte(event.start_mark.index), self.offsets.byte(event.end_mark.index))
 
     def between(self, start: int, end: int) -> Place:
-        """Without the blanks at the end that the parser counts to a block."""
+        """Return a place without the blanks at the end that the parser counts to a block."""
         while end > start and self.text.data[end - 1] in _SPACE:
             end -= 1
         return self.text.place(start, end)
@@ -115,7 +115,7 @@ class _TreeBuilder(Builder):
         self.key_places[(*top.path, event.value)] = self.place(event)
 
     def repeated(self, path: KeyPath, event: Any) -> None:
-        """Most programs take the last, and say nothing."""
+        """Note a repeated key: most programs take the last, and say nothing."""
         why = f"stands for the second time, first on line {self.keys[path].line}: the last one counts"
         self.unread.append(Unread(self.place(event), shorten(event.value), why, Hides.NOTHING))
 
@@ -150,7 +150,7 @@ class _TreeBuilder(Builder):
         self.named[event.anchor] = self.naming[self.path()] = _Named()
 
     def name(self, path: KeyPath, value: Any) -> None:
-        """The value of this path is whole: so is what an anchor at it names."""
+        """Note that the value of this path is whole: so is what an anchor at it names."""
         named = self.naming.pop(path, None)
         if named is not None:
             named.value, named.whole = value, True
@@ -169,7 +169,7 @@ class _TreeBuilder(Builder):
         self.put(named.value)
 
     def bring(self, path: KeyPath, value: Any, place: Place, mark: Any) -> None:
-        """All inside a value that stands elsewhere gets the place where it is brought in."""
+        """Place all inside a value that stands elsewhere where it is brought in."""
         for inner in _inside(value):
             self.expanded += 1
             if self.expanded > MAX_NODES:
@@ -177,7 +177,7 @@ class _TreeBuilder(Builder):
             self.spans[(*path, *inner)] = Span(place, place)
 
     def merge(self, done: Open, mark: Any) -> None:
-        """`<<: *other`: what this mapping does not say itself, the earlier of several before the later."""
+        """Merge `<<: *other`: what this mapping does not say itself, the earlier of several before the later."""
         into = done.into
         assert isinstance(into, dict)
         source = into["<<"]
@@ -204,7 +204,7 @@ class _TreeBuilder(Builder):
 
 
 def _inside(value: Any) -> Iterator[KeyPath]:
-    """The paths of all that a value holds, without itself."""
+    """Yield the paths of all that a value holds, without itself."""
     waiting: list[tuple[KeyPath, Any]] = [((), value)]
     while waiting:
         path, one = waiting.pop()

@@ -27,7 +27,7 @@ class Arguments:
     problems: list[Problem] = field(default_factory=list)
 
     def find(self, *names: str) -> Setting | None:
-        """The last setting with the first of these names (with underscores) that has one."""
+        """Return the last setting with the first of these names (with underscores) that has one."""
         for name in names:
             for setting in reversed(self.settings):
                 if plain(setting.name) == name:
@@ -38,30 +38,30 @@ class Arguments:
         return self.find(*names) is not None
 
     def place(self, *names: str) -> Place | None:
-        found = self.find(*names)
-        return found.place if found else None
+        setting = self.find(*names)
+        return setting.place if setting else None
 
     def text(self, *names: str) -> str | None:
-        """Its first value; "" for a switch; None where it is not given, or what it is given is not known."""
-        found = self.find(*names)
-        if found is None:
+        """Return its first value; "" for a switch; None where it is not given, or what it is given is not known."""
+        setting = self.find(*names)
+        if setting is None:
             return None
-        dark = next((word.unknown for word in found.values if word.unknown), None)
+        dark = next((word.unknown for word in setting.values if word.unknown), None)
         if dark:
-            self._wrong(found, f"its value {dark}")
+            self._wrong(setting, f"its value {dark}")
             return None
-        return found.values[0].text if found.values else ""
+        return setting.values[0].text if setting.values else ""
 
     def words(self, *names: str) -> tuple[str, ...]:
-        """All values, also those that commas part in one word."""
+        """Return all values, also those that commas part in one word."""
         if self.text(*names) is None:
             return ()
-        found = self.find(*names)
-        values = found.values if found else ()
+        setting = self.find(*names)
+        values = setting.values if setting else ()
         return tuple(part for word in values for part in word.text.replace(",", " ").split())
 
     def whole(self, *names: str) -> int | None:
-        """A whole number above zero."""
+        """Return a whole number above zero."""
         text = self.text(*names)
         if text is None:
             return None
@@ -84,7 +84,7 @@ class Arguments:
         return None
 
     def switch(self, *names: str) -> bool | None:
-        """`--bf16` and `--bf16 True` are on, `--bf16 False` is off; None: not given."""
+        """Return a switch: `--bf16` and `--bf16 True` are on, `--bf16 False` is off; None: not given."""
         text = self.text(*names)
         if text is None:
             return None
@@ -94,9 +94,9 @@ class Arguments:
         return text.lower() in TRUE
 
     def _not(self, names: Sequence[str], text: str, need: str) -> None:
-        found = self.find(*names)
-        if found is not None:
-            self._wrong(found, "has a wrong value", got=shorten(text) or "nothing", need=need)
+        setting = self.find(*names)
+        if setting is not None:
+            self._wrong(setting, "has a wrong value", got=shorten(text) or "nothing", need=need)
 
     def _wrong(self, setting: Setting, what: str, got: str | None = None, need: str | None = None) -> None:
         problem = self.problem(setting, what, got=got, need=need)
@@ -107,7 +107,7 @@ class Arguments:
     def problem(
         setting: Setting | None, what: str, *, got: str | None = None, need: str | None = None, hint: str | None = None
     ) -> Problem:
-        """A Problem about this setting, where it stands."""
+        """Return a Problem about this setting, where it stands."""
         place = setting.place if setting else None
         return Problem(
             what,
@@ -122,5 +122,5 @@ class Arguments:
 
 
 def plain(name: str) -> str:
-    """--Seq-Length -> Seq_Length; names of YAML and overrides have no dashes in front."""
+    """Return the plain name: --Seq-Length -> Seq_Length; names of YAML and overrides have no dashes in front."""
     return name.lstrip("-").replace("-", "_")

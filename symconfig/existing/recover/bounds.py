@@ -33,7 +33,7 @@ _SHARES = ("optimizer_offload_fraction",)
 
 
 def out_of_bounds(names: Namespace) -> Iterator[tuple[str, str]]:
-    """Destination, and what is needed, of each number that is given and that no run has."""
+    """Yield destination, and what is needed, of each number that is given and that no run has."""
     for dest in names.written:
         value = None if dest in names.dark else names[dest]
         if not isinstance(value, int | float):

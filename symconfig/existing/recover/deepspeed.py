@@ -12,12 +12,12 @@ from symconfig.errors import InputError, Problem
 from symconfig.existing.launch.reading import Reading, Tree
 from symconfig.existing.recover import megatron_deepspeed
 from symconfig.existing.recover.arguments import Arguments
-from symconfig.existing.recover.asked import Asked
 from symconfig.existing.recover.deepspeed_auto import filled, uses_trainer
 from symconfig.existing.recover.deepspeed_batch import Grid, Sizes, of_one_node, sizes
 from symconfig.existing.recover.deepspeed_model import described
 from symconfig.existing.recover.deepspeed_optimizer import stepped
 from symconfig.existing.recover.run import Assumed, Run
+from symconfig.existing.recover.supplied import Supplied
 from symconfig.frameworks.behaviour import COMPILED, switched
 from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
 from symconfig.frameworks.deepspeed.keys import AUTO
@@ -50,8 +50,8 @@ LLAMAFACTORY, RECOMPUTE_OFF = ("finetuning_type",), "disable_gradient_checkpoint
 _KERNELS = ("attn_implementation", "attention_implementation")
 
 
-def run(reading: Reading, cluster: ClusterDescriptor, asked: Asked) -> Run:
-    """What the JSON and the program's arguments run: a Transformers model, or Megatron-DeepSpeed's.
+def run(reading: Reading, cluster: ClusterDescriptor, supplied: Supplied) -> Run:
+    """Recover what the JSON and the program's arguments run: a Transformers model, or Megatron-DeepSpeed's.
 
     Raises InputError with everything that is missing or wrong.
     """
@@ -61,8 +61,8 @@ def run(reading: Reading, cluster: ClusterDescriptor, asked: Asked) -> Run:
     if not isinstance(tree.data, dict):
         raise InputError(tree.problem((), "is not a JSON object"))
     if megatron_deepspeed.applies(reading):
-        return megatron_deepspeed.run(reading, tree, cluster, asked)
-    return _Reader(reading, tree, cluster, asked, Arguments(reading.options)).run()
+        return megatron_deepspeed.run(reading, tree, cluster, supplied)
+    return _Reader(reading, tree, cluster, supplied, Arguments(reading.options)).run()
 
 
 @dataclass(slots=True)
@@ -72,17 +72,17 @@ class _Reader:
     reading: Reading
     tree: Tree
     cluster: ClusterDescriptor
-    asked: Asked
+    supplied: Supplied
     arguments: Arguments
     problems: list[Problem] = field(default_factory=list)
 
     def run(self) -> Run:
-        arguments, asked, problems = self.arguments, self.asked, self.problems
-        model = described(self.reading, arguments, asked, problems)
+        arguments, supplied, problems = self.arguments, self.supplied, self.problems
+        model = described(self.reading, arguments, supplied, problems)
         grid = Grid(
             self._degree("tensor_parallel", "autotp_size"),
             self._degree("sequence_parallel_size"),
-            asked.gpus or self.reading.world.gpus,
+            supplied.gpus or self.reading.world.gpus,
             of_one_node(self.reading),
         )
         experts = (
@@ -91,7 +91,7 @@ class _Reader:
             else 1
         )
         batch, assumed = sizes(self.tree, arguments, grid, problems)
-        length = asked.seq_length or arguments.whole(*SEQUENCE)
+        length = supplied.seq_length or arguments.whole(*SEQUENCE)
         if length is None:
             problems.append(
                 Problem("the length of the sequences is not said", file=self.reading.file, hint="--seq-length N")
@@ -105,7 +105,7 @@ class _Reader:
         problems += arguments.problems
         if problems or model is None or batch is None or length is None:
             raise InputError(list(dict.fromkeys(problems)))
-        found = _configuration(
+        configuration = _configuration(
             config, batch, grid=grid, experts=experts, length=length, precision=precision, recompute=recompute
         )
         switched_on = switches(
@@ -119,16 +119,16 @@ class _Reader:
         return Run(
             Target("deepspeed", DEEPSPEED_RELEASE),
             model,
-            replace(found, framework=framework),
-            _options(config, found, recompute, model.model),
+            replace(configuration, framework=framework),
+            _options(config, configuration, recompute, model.model),
             (*assumed, *guessed, *taken),
             optimizer,
         )
 
     def _precision(self, config: Json) -> tuple[Precision, tuple[Assumed, ...]]:
-        """bf16 or fp16. A bare JSON whose precision is "auto" runs as the GPU can."""
-        if (said := precision_of(config)) is not None:
-            return said, ()
+        """Return bf16 or fp16. A bare JSON whose precision is "auto" runs as the GPU can."""
+        if (given := precision_of(config)) is not None:
+            return given, ()
         left = [key for key in ("bf16", "fp16") if section(self.tree.data, key).get("enabled") == AUTO]
         if left and not self.arguments.settings:
             name: Precision = "bf16" if self.cluster.gpu.peak_flops.bf16 else "fp16"
@@ -201,7 +201,7 @@ def _options(config: Json, c: Configuration, recompute: Recompute, model: ModelD
 
 
 def _recompute(arguments: Arguments) -> Recompute:
-    """Transformers recomputes whole layers: all, or with our train.py the first ones."""
+    """Return the recompute: Transformers recomputes whole layers: all, or with our train.py the first ones."""
     whole = Recompute("full", method="uniform", num_layers=1)
     layers = arguments.text("recompute_layers")
     if layers is not None and layers not in ("0", "-1"):
@@ -215,12 +215,12 @@ def _recompute(arguments: Arguments) -> Recompute:
 def _kernels(arguments: Arguments, model: ModelDescriptor) -> dict[str, Any]:
     """Return the kernels that the arguments choose, as fields of the implementation. Where a model can only run eager
     attention, plans take it so, too."""
-    found: dict[str, Any] = {}
+    kernels: dict[str, Any] = {}
     only = model.attention_sinks or model.attn_logit_softcapping is not None
     if arguments.text(*_KERNELS) == "eager" and not only:
-        found["attention"] = "torch"
+        kernels["attention"] = "torch"
     if arguments.switch("use_liger_kernel", "enable_liger_kernel"):
-        found |= {"fused_norm": True, "fused_activation": True, "fused_rope": True, "loss": "fused"}
+        kernels |= {"fused_norm": True, "fused_activation": True, "fused_rope": True, "loss": "fused"}
     if arguments.switch("torch_compile"):
-        found |= COMPILED
-    return found
+        kernels |= COMPILED
+    return kernels

@@ -57,7 +57,7 @@ _OF_STEPS = frozenset({("scheduler", "params", "total_num_steps"), ("scheduler",
 
 
 def autos(value: Any, path: KeyPath = ()) -> Iterator[KeyPath]:
-    """Every path whose value is "auto"."""
+    """Yield every path whose value is "auto"."""
     if isinstance(value, dict):
         for key, item in value.items():
             yield from autos(item, (*path, key))
@@ -66,19 +66,21 @@ def autos(value: Any, path: KeyPath = ()) -> Iterator[KeyPath]:
 
 
 def fills(path: KeyPath, stage: int) -> bool:
-    """Whether the Trainer fills this one in; those of ZeRO-3's own keys it does at stage 3 only."""
+    """Tell whether the Trainer fills a key in; those of ZeRO-3's own keys it does at stage 3 only."""
     if path in _OF_HIDDEN_SIZE:
         return stage == 3 or path == (ZERO, "reduce_bucket_size")
     return path in _FROM_ARGUMENTS or path in _OF_STEPS or path == (TRAIN,)
 
 
 def uses_trainer(arguments: Arguments) -> bool:
-    """Whether the Trainer reads the JSON: its option is --deepspeed FILE, DeepSpeed's own --deepspeed_config FILE."""
+    """Tell whether the Trainer reads the JSON: its option is --deepspeed FILE, DeepSpeed's own
+    --deepspeed_config FILE.
+    """
     return not arguments.given("deepspeed_config")
 
 
 def filled(config: Any, arguments: Arguments, hidden_size: int | None) -> Any:
-    """A copy with "auto" replaced wherever the arguments, or the defaults of the Trainer's, say the value.
+    """Copy the JSON with "auto" replaced wherever the arguments, or the defaults of the Trainer's, say the value.
 
     train_batch_size is left out: DeepSpeed multiplies it out to what the Trainer would write there. What else is not
     known (all that arguments say, where there are none; sizes without a model; numbers of steps) stays "auto".
@@ -104,7 +106,7 @@ def filled(config: Any, arguments: Arguments, hidden_size: int | None) -> Any:
 
 
 def mismatches(config: Any, arguments: Arguments) -> Iterator[tuple[KeyPath, Any, Any]]:
-    """(path, value of the JSON, value of the arguments) where both say one and differ: the Trainer then stops."""
+    """Yield (path, value of the JSON, value of the arguments) where both say one and differ: the Trainer then stops."""
     for path, names in SAID_BY.items():
         section: Any = config
         for key in path:

@@ -40,24 +40,24 @@ class Grid:
 
 
 def of_one_node(reading: Reading) -> int | None:
-    """GPUs of the node where the launcher says how many it has, and nothing of others; None where it may."""
-    said = {word.text.lstrip("-").partition("=")[0] for word in reading.launcher}
+    """Return the GPUs of the node where the launcher says how many it has, and nothing of others; None where it may."""
+    options = {word.text.lstrip("-").partition("=")[0] for word in reading.launcher}
     dark = any(word.unknown for word in reading.launcher)
-    return None if dark or said & _NODES else reading.world.gpus_per_node
+    return None if dark or options & _NODES else reading.world.gpus_per_node
 
 
 def sizes(
     tree: Tree, arguments: Arguments, grid: Grid, problems: list[Problem]
 ) -> tuple[Sizes | None, tuple[Assumed, ...]]:
-    """The sizes, or None with what is missing or wrong in `problems`.
+    """Return the sizes, or None with what is missing or wrong in `problems`.
 
     Without a number of GPUs all three sizes give it (runtime/config.py, _set_batch_related_parameters, 0.19.8).
     """
-    told = len(problems)
+    before = len(problems)
     micro, accumulated = (_size(tree, arguments, key, problems) for key in (MICRO, ACCUMULATION))
     train = None if tree.get(TRAIN) == AUTO else _number(tree, TRAIN, problems)
     dark = uses_trainer(arguments) and arguments.given(*MICRO_ARGUMENTS)  # its value is what is wrong then
-    if train is None and micro is None and len(problems) == told and not dark:
+    if train is None and micro is None and len(problems) == before and not dark:
         problems.append(
             tree.problem((), f"has neither {TRAIN} nor {MICRO}", hint=_said_by(f"{MICRO} in it", MICRO, arguments))
         )
@@ -72,7 +72,7 @@ def sizes(
         assumed.append(Assumed("nodes", "1", "the launcher says how many GPUs a node has, and of no other node"))
     if gpus is None:
         problems.append(Problem("the number of GPUs is not said", file=tree.text.file, hint="--gpus N"))
-    if gpus is None or len(problems) > told:
+    if gpus is None or len(problems) > before:
         return None, ()
     if accumulated is None and train is None:
         assumed.append(Assumed("microbatches of a step", "1", "neither the JSON nor the arguments say how many"))
@@ -115,7 +115,7 @@ def _resolved(
 
 
 def _size(tree: Tree, arguments: Arguments, key: str, problems: list[Problem]) -> int | None:
-    """Of the JSON; where it is "auto" or not there, of the Trainer's arguments."""
+    """Return a size of the JSON; where it is "auto" or not there, of the Trainer's arguments."""
     value = tree.get(key)
     if value not in (None, AUTO):
         return _number(tree, key, problems)
@@ -129,7 +129,7 @@ def _size(tree: Tree, arguments: Arguments, key: str, problems: list[Problem]) -
 
 
 def _said_by(in_json: str, key: str, arguments: Arguments) -> str:
-    """What gives a size: the JSON, and an argument where a program reads one."""
+    """Say what gives a size: the JSON, and an argument where a program reads one."""
     read = uses_trainer(arguments) and arguments.settings
     return f"{in_json}, or --{_SAID_BY[key][0]} N beside it" if read else in_json
 

@@ -16,9 +16,9 @@ from symconfig.descriptor.model import Adapter, AdapterTarget, ModelDescriptor
 from symconfig.errors import InfeasibleError, InputError, Problem
 from symconfig.existing.launch.reading import Reading
 from symconfig.existing.recover.arguments import Arguments
-from symconfig.existing.recover.asked import Asked
 from symconfig.existing.recover.known import by_name
 from symconfig.existing.recover.run import Assumed, Described
+from symconfig.existing.recover.supplied import Supplied
 from symconfig.existing.recover.zoo import zoo_match, zoo_near
 from symconfig.frameworks.deepspeed.adapters import target_modules
 
@@ -38,10 +38,10 @@ _PEFT_RANK = 8  # peft/tuners/lora/config.py; its default modules of Llama-like 
 _PEFT_TARGETS = ("q_proj", "v_proj")
 
 
-def described(reading: Reading, arguments: Arguments, asked: Asked, problems: list[Problem]) -> Described | None:
-    """The model with its adapter, or None with what is missing or wrong in `problems`."""
+def described(reading: Reading, arguments: Arguments, supplied: Supplied, problems: list[Problem]) -> Described | None:
+    """Return the model with its adapter, or None with what is missing or wrong in `problems`."""
     try:
-        base, assumed = _base(reading, arguments, asked)
+        base, assumed = _base(reading, arguments, supplied)
     except InputError as error:
         problems += error.problems
         return None
@@ -51,7 +51,7 @@ def described(reading: Reading, arguments: Arguments, asked: Asked, problems: li
     if adapter is None:
         name = zoo_match(base)
         return Described(
-            load_model(name) if name and asked.model is None else base,
+            load_model(name) if name and supplied.model is None else base,
             name,
             tuple(assumed),
             None if name else zoo_near(base),
@@ -60,9 +60,9 @@ def described(reading: Reading, arguments: Arguments, asked: Asked, problems: li
     return None if model is None else Described(model, _zoo_of(model), tuple(assumed))
 
 
-def _base(reading: Reading, arguments: Arguments, asked: Asked) -> tuple[ModelDescriptor, list[Assumed]]:
-    if asked.model is not None:
-        return asked.model, []
+def _base(reading: Reading, arguments: Arguments, supplied: Supplied) -> tuple[ModelDescriptor, list[Assumed]]:
+    if supplied.model is not None:
+        return supplied.model, []
     if reading.model_config is not None:
         return load_model(str(Path(reading.model_config).absolute())), []
     named = arguments.find(*NAMES)
@@ -71,8 +71,8 @@ def _base(reading: Reading, arguments: Arguments, asked: Asked) -> tuple[ModelDe
         raise InputError(Arguments.problem(named, f"its value {dark}", hint="--model M"))
     given = arguments.text(*NAMES)
     place = arguments.place(*NAMES)
-    if given and (found := by_name(given, place)) is not None:
-        return found
+    if given and (public := by_name(given, place)) is not None:
+        return public
     where = Problem("", file=reading.file) if place is None else Problem("", place.file, place.line, place.column)
     raise InputError(unnamed(given, where))
 
@@ -94,7 +94,7 @@ def unnamed(given: str | None, where: Problem) -> Problem:
 def _adapter(
     arguments: Arguments, base: ModelDescriptor, assumed: list[Assumed], problems: list[Problem]
 ) -> Adapter | None:
-    """The adapter that the arguments ask for; None where they ask for none, or where they are wrong."""
+    """Return the adapter that the arguments ask for; None where they ask for none, or where they are wrong."""
     kind = (arguments.text(*_KIND) or "").lower()
     rank = None if arguments.text(*_RANK) == "0" else arguments.whole(*_RANK)
     wanted = arguments.switch(*_ON)
@@ -138,7 +138,7 @@ def _targets(arguments: Arguments, base: ModelDescriptor, assumed: list[Assumed]
 
 
 def _adapted(base: ModelDescriptor, adapter: Adapter, problems: list[Problem]) -> ModelDescriptor | None:
-    """The base with the adapter; the zoo's own descriptor where it has the two."""
+    """Return the base with the adapter; the zoo's own descriptor where it has the two."""
     foreign = base.model_type == "qwen" and not set(adapter.target_modules) & set(_LINEAR_QWEN)
     # Qwen-7B trains under the Qwen2 class, too, where its modules have that class's names.
     model_type = "qwen2" if foreign else base.model_type
@@ -163,7 +163,7 @@ def _validated(kind: type[Validated], fields: Mapping[str, object], problems: li
 
 
 def _zoo_of(model: ModelDescriptor) -> str | None:
-    """The zoo's model with the same weights and the same adapter."""
+    """Return the zoo's model with the same weights and the same adapter."""
     mine = zoo_match(model.model_copy(update={"adapter": None}))
     return next(
         (
@@ -188,7 +188,7 @@ def _with_base(names: Iterable[str]) -> list[str]:
 
 
 def _trains_alike(one: ModelDescriptor, other: ModelDescriptor) -> bool:
-    """Whether two adapters are the same, their modules under the names of the class that trains them."""
+    """Tell whether two adapters are the same, their modules under the names of the class that trains them."""
     if one.adapter is None or other.adapter is None:
         return False
     without = {"target_modules"}

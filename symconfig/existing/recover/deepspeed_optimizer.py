@@ -33,8 +33,8 @@ def stepped(config: Any, arguments: Arguments) -> tuple[Optimizer, tuple[Assumed
         return Optimizer(), (Assumed("optimizer", "adam", why),)
     if kind:
         return Optimizer(), ()
-    said = arguments.text("optim") or ""
-    name: Any = _TRAINER.get(said, "adam")
-    if name == "adam" and said and not said.startswith("adamw_"):
-        return Optimizer(), (Assumed("optimizer", "adam", f"of {said} nothing is predicted", arguments.place("optim")),)
+    word = arguments.text("optim") or ""
+    name: Any = _TRAINER.get(word, "adam")
+    if name == "adam" and word and not word.startswith("adamw_"):
+        return Optimizer(), (Assumed("optimizer", "adam", f"of {word} nothing is predicted", arguments.place("optim")),)
     return Optimizer(name=name), ()

@@ -41,8 +41,8 @@ def by_name(given: str, place: Place | None) -> tuple[ModelDescriptor, list[Assu
 
 def weight_bytes(given: str) -> float:
     """Return the bytes of a weight as a name says that they are stored; 16 bits where it says nothing."""
-    said = (_STORED.get(end.lower()) for end in _ENDS.findall(given))
-    return next((size for size in said if size is not None), _STORED["bf16"])
+    sizes = (_STORED.get(end.lower()) for end in _ENDS.findall(given))
+    return next((size for size in sizes if size is not None), _STORED["bf16"])
 
 
 def _called(known: str, given: str, place: Place | None) -> Assumed:
@@ -53,17 +53,17 @@ def _called(known: str, given: str, place: Place | None) -> Assumed:
 def models() -> dict[str, dict[str, Any]]:
     """Return what is known of models beside the zoo, by their ids on the hub."""
     text = (data_dir("model_zoo") / _FILE).read_text(encoding="utf-8")
-    found: dict[str, dict[str, Any]] = json.loads(text)["models"]
-    return found
+    known: dict[str, dict[str, Any]] = json.loads(text)["models"]
+    return known
 
 
 @cache
 def model_of(name: str) -> tuple[ModelDescriptor, bool]:
     """Return a model of the file, under its own name, and whether a tower in front of it is left out."""
-    told = models()[name]
-    if "config" in told:
-        model = import_config({**told["config"], "torch_dtype": "bfloat16"}, _FILE, name)
+    entry = models()[name]
+    if "config" in entry:
+        model = import_config({**entry["config"], "torch_dtype": "bfloat16"}, _FILE, name)
     else:
-        like = told["like"]
+        like = entry["like"]
         model = model_of(like)[0] if like in models() else load_model(like)
-    return hub.named(model, name), bool(told.get("vision"))
+    return hub.named(model, name), bool(entry.get("vision"))

@@ -19,7 +19,7 @@ _Nested = int | list[int]
 
 
 def layer_pattern(value: Value) -> Pattern:
-    """The number, or the number of every layer. Raises ValueError, whose text says what is needed."""
+    """Return the number, or the number of every layer. Raises ValueError, whose text says what is needed."""
     if isinstance(value, bool) or value is None:
         raise ValueError("a number or a list of 0 and 1")
     if isinstance(value, int):
@@ -27,10 +27,10 @@ def layer_pattern(value: Value) -> Pattern:
     if isinstance(value, tuple):
         return tuple(_whole(item) for item in value)
     parser = _Parser(str(value))
-    found = parser.sum(0)
+    parsed = parser.sum(0)
     if parser.peek():
         raise ValueError("a list expression such as ([0]*3+[1]*58)")
-    return found if isinstance(found, int) else tuple(found)
+    return parsed if isinstance(parsed, int) else tuple(parsed)
 
 
 def _whole(item: Value) -> int:
@@ -65,41 +65,41 @@ class _Parser:
         return True
 
     def sum(self, depth: int) -> _Nested:
-        found = self._product(depth)
+        value = self._product(depth)
         while self._take("+"):
             other = self._product(depth)
-            if isinstance(found, int) and isinstance(other, int):
-                found = found + other
-            elif isinstance(found, list) and isinstance(other, list):
-                found = _bounded(found, other)
+            if isinstance(value, int) and isinstance(other, int):
+                value = value + other
+            elif isinstance(value, list) and isinstance(other, list):
+                value = _bounded(value, other)
             else:
                 raise ValueError("lists added to lists")
-        return found
+        return value
 
     def _product(self, depth: int) -> _Nested:
-        found = self._item(depth)
+        value = self._item(depth)
         while self._take("*"):
             other = self._item(depth)
-            if isinstance(found, int) and isinstance(other, int):
-                found = min(found * other, MAX_LAYERS + 1)
-            elif isinstance(found, list) and isinstance(other, int):
-                found = _repeated(found, other)
-            elif isinstance(found, int) and isinstance(other, list):
-                found = _repeated(other, found)
+            if isinstance(value, int) and isinstance(other, int):
+                value = min(value * other, MAX_LAYERS + 1)
+            elif isinstance(value, list) and isinstance(other, int):
+                value = _repeated(value, other)
+            elif isinstance(value, int) and isinstance(other, list):
+                value = _repeated(other, value)
             else:
                 raise ValueError("a list times a number")
-        return found
+        return value
 
     def _item(self, depth: int) -> _Nested:
         if depth > _DEEPEST:
             raise ValueError("fewer brackets inside each other")
         if self._take("("):
-            found = self.sum(depth + 1)
+            value = self.sum(depth + 1)
             if self._take(","):
-                found = [_number(found), *self._items(depth, ")")]
+                value = [_number(value), *self._items(depth, ")")]
             elif not self._take(")"):
                 raise ValueError("a closing )")
-            return found
+            return value
         if self._take("["):
             return self._items(depth, "]")
         token = self.peek()
@@ -109,12 +109,12 @@ class _Parser:
         return int(token)
 
     def _items(self, depth: int, close: str) -> list[int]:
-        found: list[int] = []
+        items: list[int] = []
         while not self._take(close):
-            found.append(_number(self.sum(depth + 1)))
+            items.append(_number(self.sum(depth + 1)))
             if not self._take(",") and self.peek() != close:
                 raise ValueError(f"a closing {close}")
-        return found
+        return items
 
 
 def _number(item: _Nested) -> int:

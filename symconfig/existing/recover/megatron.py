@@ -12,13 +12,13 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.optimizer import Optimizer
 from symconfig.errors import InputError, Problem
 from symconfig.existing.recover import uncounted
-from symconfig.existing.recover.asked import Asked
 from symconfig.existing.recover.bounds import out_of_bounds
 from symconfig.existing.recover.mixers import spelled
 from symconfig.existing.recover.model import described
 from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.recover.run import Assumed, Described, Impossible, Run
-from symconfig.existing.recover.stages import Said, dealt, stages
+from symconfig.existing.recover.stages import StatedStages, dealt, stages
+from symconfig.existing.recover.supplied import Supplied
 from symconfig.frameworks.extras import Extras
 from symconfig.frameworks.megatron import hybrid, options
 from symconfig.frameworks.megatron.flags import Value
@@ -33,9 +33,9 @@ from symconfig.solve.configuration import Configuration
 _DEGREES = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
 
 
-def run(names: Namespace, gpus: int, cluster: ClusterDescriptor, asked: Asked) -> Run:
-    """gpus: all that the run has. Raises InputError with everything that keeps it from being predicted."""
-    return Reader(names, gpus, cluster, asked).run()
+def run(names: Namespace, gpus: int, cluster: ClusterDescriptor, supplied: Supplied) -> Run:
+    """Recover a run. gpus: all that it has. Raises InputError with everything that keeps it from being predicted."""
+    return Reader(names, gpus, cluster, supplied).run()
 
 
 @dataclass(slots=True)
@@ -45,37 +45,40 @@ class Reader:
     names: Namespace
     gpus: int
     cluster: ClusterDescriptor
-    asked: Asked
+    supplied: Supplied
 
     def run(self) -> Run:
-        problems, found = list(self._problems()), None
+        problems, run_ = list(self._problems()), None
         try:
             model = described(
-                self.names, seq_length=self._seq_length(), vocab_size=self.asked.vocab_size, named=self.asked.model
+                self.names,
+                seq_length=self._seq_length(),
+                vocab_size=self.supplied.vocab_size,
+                named=self.supplied.model,
             )
-            found = self._run(model) if not problems else None
+            run_ = self._run(model) if not problems else None
         except InputError as error:
             problems += error.problems
         if self.names.missed:  # the rest is of defaults in their place
             raise InputError(list(self.names.missed.values()))
-        if found is None:
+        if run_ is None:
             raise InputError(problems)
-        return found
+        return run_
 
     def _seq_length(self) -> int:
-        return self.names.whole("seq_length", self.names.whole("encoder_seq_length", self.asked.seq_length or 0))
+        return self.names.whole("seq_length", self.names.whole("encoder_seq_length", self.supplied.seq_length or 0))
 
     def _problems(self) -> Iterator[Problem]:
-        """What keeps the run from being predicted, beside the model."""
+        """Yield what keeps the run from being predicted, beside the model."""
         names = self.names
         for dest, what in uncounted.refused(names):
             yield self._problem(dest, f"{what} is not predicted")
         if options.precision(names) is None:
             yield Problem("runs in fp32 are not predicted", field="--bf16", got="neither bf16 nor fp16", need="one")
-        if (found := optimizer(names)) is None:
+        if (stepped := optimizer(names)) is None:
             what = "only the states of Adam, SGD and Muon are known"
             yield self._problem("optimizer", what, got=str(names["optimizer"]), need="adam, sgd or muon")
-        elif found.name == "muon" and not names.table.at_least(MUON_SINCE):
+        elif stepped.name == "muon" and not names.table.at_least(MUON_SINCE):
             what = f"Muon is predicted from {MUON_SINCE} on, whose ranks reduce and gather it otherwise than before"
             yield self._problem("optimizer", what, got=names.table.version)
         if not self._seq_length():
@@ -96,7 +99,7 @@ class Reader:
             return
         yield from self._batch_problems(self.gpus // (tp * pp * cp))
         yield from self._experts_problems(self.gpus // pp, tp)
-        named = self.asked.model.num_hidden_layers if self.asked.model is not None else 0
+        named = self.supplied.model.num_hidden_layers if self.supplied.model is not None else 0
         layers = names.whole("num_layers", names.whole("encoder_num_layers", named or len(spelled(names))))
         chunks = stages(names, layers, pp).vpp if layers else 1
         group = names["microbatch_group_size_per_vp_stage"]
@@ -126,8 +129,8 @@ class Reader:
             yield Impossible.of(problem, "batch-over-replicas")
 
     def _experts_problems(self, stage: int, tp: int) -> Iterator[Problem]:
-        """stage: its GPUs."""
-        names, named = self.names, self.asked.model.experts if self.asked.model is not None else None
+        """Yield problems of experts. stage: its GPUs."""
+        names, named = self.names, self.supplied.model.experts if self.supplied.model is not None else None
         experts = names.whole("num_experts", named.num_experts if named is not None else 0)
         ep, etp = names.whole("expert_model_parallel_size"), names.whole("expert_tensor_parallel_size", tp)
         if experts and stage % (ep * etp):
@@ -150,18 +153,18 @@ class Reader:
         return Problem(what, field="--" + dest.replace("_", "-"), got=detail.get("got"), need=detail.get("need"))
 
     def _global(self, dp: int) -> int:
-        """Without a global batch Megatron-LM runs one microbatch (arguments.py)."""
+        """Return the global batch; without one Megatron-LM runs one microbatch (arguments.py)."""
         return self.names.whole("global_batch_size", self.names.whole("micro_batch_size") * dp)
 
     def _run(self, model: Described) -> Run:
         names, descriptor = self.names, model.model
         tp, pp, cp = (names.whole(dest) for dest in _DEGREES)
-        said = stages(names, descriptor.num_hidden_layers, pp, descriptor)
-        vpp, dp, zero = said.vpp or 1, self.gpus // (tp * pp * cp), options.zero_stage(names)
-        beside = options.overlap(names, zero, pp, vpp)
+        stages_ = stages(names, descriptor.num_hidden_layers, pp, descriptor)
+        vpp, dp, zero = stages_.vpp or 1, self.gpus // (tp * pp * cp), options.zero_stage(names)
+        overlap = options.overlap(names, zero, pp, vpp)
         width = options.gradient_bytes(names, zero)
         shape = options.Shape(zero, width, dp * cp, pp, vpp, descriptor.latent is not None)
-        framework = options.behaviour(names, self.cluster.gpu.architecture, beside, shape)
+        framework = options.behaviour(names, self.cluster.gpu.architecture, overlap, shape)
         experts = descriptor.experts is not None
         recompute = _of_layers(options.recomputed(names), descriptor)
         configuration = Configuration(
@@ -184,11 +187,11 @@ class Reader:
             block_layers=recompute.num_layers or 0 if recompute.method == "block" else 0,
             zero=zero,
             framework=framework,
-            ends_as_layers=said.ends_as_layers,
-            layout=said.layout or "",
+            ends_as_layers=stages_.ends_as_layers,
+            layout=stages_.layout or "",
             activation_offload=bool(names["fine_grained_activation_offloading"]),
-            first_layers=said.first_layers,
-            last_layers=said.last_layers,
+            first_layers=stages_.first_layers,
+            last_layers=stages_.last_layers,
             backend="megatron",
             version=names.table.version,
             uniform_layers=recompute.num_layers or 1 if recompute.method == "uniform" else 1,
@@ -198,15 +201,15 @@ class Reader:
             Target("megatron", names.table.version),
             model,
             configuration,
-            _options(names, configuration, said, recompute, beside, width),
+            _options(names, configuration, stages_, recompute, overlap, width),
             optimizer=optimizer(names) or Optimizer(),
-            assumed=(*self._impossible(descriptor, said, pp), *self._assumed(descriptor, configuration, dp)),
+            assumed=(*self._impossible(descriptor, stages_, pp), *self._assumed(descriptor, configuration, dp)),
         )
 
-    def _impossible(self, model: ModelDescriptor, said: Said, pp: int) -> Iterator[Assumed]:
-        """What Megatron-LM refuses, and what is predicted as if it stood there."""
+    def _impossible(self, model: ModelDescriptor, stages_: StatedStages, pp: int) -> Iterator[Assumed]:
+        """Yield what Megatron-LM refuses, and what is predicted as if it stood there."""
         names = self.names
-        if not dealt(said, model.num_hidden_layers, pp):
+        if not dealt(stages_, model.num_hidden_layers, pp):
             yield Assumed(
                 "layers of the stages",
                 "as near to equal as can be",
@@ -244,7 +247,7 @@ class Reader:
 
 
 def _of_layers(recompute: Recompute, model: ModelDescriptor) -> Recompute:
-    """The recompute in the model's layers, where Megatron-LM counts their parts."""
+    """Return the recompute in the model's layers, where Megatron-LM counts their parts."""
     parts = hybrid.parts_of_layer(model) or 1
     if recompute.num_layers is None or parts == 1:
         return recompute
@@ -252,7 +255,7 @@ def _of_layers(recompute: Recompute, model: ModelDescriptor) -> Recompute:
 
 
 def _modules(recompute: Recompute) -> frozenset[str]:
-    """As the planner holds it: whole layers, of a block only where it counts them."""
+    """Return the modules as the planner holds them: whole layers, of a block only where it counts them."""
     if recompute.granularity == "full":
         return frozenset({LAYER})
     return frozenset(recompute.modules)
@@ -273,7 +276,12 @@ def _cp_comm(names: Mapping[str, Value]) -> Any:
 
 
 def _options(
-    names: Mapping[str, Value], c: Configuration, said: Said, recompute: Recompute, beside: Overlap, width: int
+    names: Mapping[str, Value],
+    c: Configuration,
+    stages_: StatedStages,
+    recompute: Recompute,
+    overlap: Overlap,
+    width: int,
 ) -> Options:
     group = names.get("microbatch_group_size_per_vp_stage")
     dispatcher: Any = names.get("moe_token_dispatcher_type") if names.get("num_experts") else None
@@ -284,19 +292,19 @@ def _options(
         zero_stage=c.zero,
         precision=c.precision,
         cp_comm=c.cp_comm if c.degrees.cp > 1 else None,
-        overlap=replace(beside, moe_a2a=beside.moe_a2a and c.degrees.ep > 1),
+        overlap=replace(overlap, moe_a2a=overlap.moe_a2a and c.degrees.ep > 1),
         optimizer_offload=c.offload.optimizer,
         activation_offload=c.activation_offload,
         param_offload=False,
-        pipeline_layout=said.layout,
-        account_for_embedding=bool(said.ends_as_layers[0]),
-        account_for_loss=bool(said.ends_as_layers[1]),
+        pipeline_layout=stages_.layout,
+        account_for_embedding=bool(stages_.ends_as_layers[0]),
+        account_for_loss=bool(stages_.ends_as_layers[1]),
         microbatch_group_size=(group if isinstance(group, int) else c.degrees.pp) if c.degrees.vpp > 1 else None,
         moe_dispatcher=dispatcher,
         grad_bytes=width,
         schedule="none" if c.degrees.pp == 1 else "interleaved" if c.degrees.vpp > 1 else "1f1b",
-        first_stage_layers=said.first_layers,
-        last_stage_layers=said.last_layers,
+        first_stage_layers=stages_.first_layers,
+        last_stage_layers=stages_.last_layers,
         moe_flex_backend=(extras.flex_backend or None) if dispatcher == "flex" else None,
         cuda_graphs=extras.graphs,
         fp8_param_gather=extras.fp8_param_gather,

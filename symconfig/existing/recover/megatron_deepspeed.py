@@ -15,10 +15,10 @@ from symconfig.errors import InputError, Problem
 from symconfig.existing.launch.reading import Piece, Reading, Setting, Tree, Word
 from symconfig.existing.recover import megatron
 from symconfig.existing.recover.arguments import Arguments
-from symconfig.existing.recover.asked import Asked
 from symconfig.existing.recover.deepspeed_batch import of_one_node
 from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.recover.run import Run
+from symconfig.existing.recover.supplied import Supplied
 from symconfig.frameworks.behaviour import switched
 from symconfig.frameworks.deepspeed.keys import MICRO, TRAIN
 from symconfig.frameworks.deepspeed.zero import gradient_bytes_of, precision_of, switches, zero_of
@@ -44,29 +44,29 @@ _SIZES = {MICRO: "--micro-batch-size", TRAIN: "--global-batch-size"}
 
 
 def applies(reading: Reading) -> bool:
-    """Whether a DeepSpeed JSON stands beside options that describe a model as Megatron-LM's do."""
+    """Tell whether a DeepSpeed JSON stands beside options that describe a model as Megatron-LM's do."""
     return reading.deepspeed is not None and all(Arguments(reading.settings).given(name) for name in _MODEL)
 
 
-def run(reading: Reading, tree: Tree, cluster: ClusterDescriptor, asked: Asked) -> Run:
-    """Raises InputError with everything that is missing or wrong."""
-    problems = list(_problems(reading, tree, asked))
-    gpus = asked.gpus or reading.world.gpus or of_one_node(reading)
+def run(reading: Reading, tree: Tree, cluster: ClusterDescriptor, supplied: Supplied) -> Run:
+    """Recover a run. Raises InputError with everything that is missing or wrong."""
+    problems = list(_problems(reading, tree, supplied))
+    gpus = supplied.gpus or reading.world.gpus or of_one_node(reading)
     if gpus is None:
         problems.append(Problem("the number of GPUs is not said", file=reading.file, hint="--gpus N"))
     names = Namespace(settings(reading, tree), flags(versions()[0]))
     try:
-        found = megatron.run(names, gpus or 1, cluster, asked)
+        recovered = megatron.run(names, gpus or 1, cluster, supplied)
     except InputError as error:
         # Degrees cannot divide GPUs that are not known.
         raise InputError([*problems, *(error.problems if gpus else names.problems)]) from None
     if problems:
         raise InputError(problems)
-    return _with_json(found, tree.data, cluster)
+    return _with_json(recovered, tree.data, cluster)
 
 
 def settings(reading: Reading, tree: Tree) -> tuple[Setting, ...]:
-    """The options as Megatron-LM has them; what only the JSON says is before them, in its own place."""
+    """Return the options as Megatron-LM has them; what only the JSON says is before them, in its own place."""
     translated = [item for setting in reading.options for item in _translated(setting)]
     given = {setting.name for setting in translated}
     layers = () if "--transformer-impl" in given else (_like(reading.settings[0], "--transformer-impl", "local"),)
@@ -96,12 +96,12 @@ def _of_json(tree: Tree) -> Iterator[Setting]:
 
 
 def _like(setting: Setting, name: str, *values: str) -> Setting:
-    """Another option in the place of this one."""
+    """Return another option in the place of this one."""
     words = tuple(Word((Piece(value),), setting.place) for value in values)
     return Setting(name, setting.spelled, words, setting.place)
 
 
-def _problems(reading: Reading, tree: Tree, asked: Asked) -> Iterator[Problem]:
+def _problems(reading: Reading, tree: Tree, supplied: Supplied) -> Iterator[Problem]:
     arguments = Arguments(reading.options)
     experts = arguments.words("num_experts")
     if len(set(experts)) > 1:
@@ -112,14 +112,14 @@ def _problems(reading: Reading, tree: Tree, asked: Asked) -> Iterator[Problem]:
             need="one number",
         )
     for key, option in _SIZES.items():
-        said, value = arguments.whole(option.removeprefix("--").replace("-", "_")), tree.get(key)
-        if said is not None and isinstance(value, int) and value != said:
-            yield tree.problem((key,), f"is not what {option} says", got=str(value), need=str(said))
+        given, value = arguments.whole(option.removeprefix("--").replace("-", "_")), tree.get(key)
+        if given is not None and isinstance(value, int) and value != given:
+            yield tree.problem((key,), f"is not what {option} says", got=str(value), need=str(given))
     yield from arguments.problems
 
 
-def _with_json(found: Run, config: Any, cluster: ClusterDescriptor) -> Run:
-    c, zero, width = found.configuration, zero_of(config), gradient_bytes_of(config)
+def _with_json(recovered: Run, config: Any, cluster: ClusterDescriptor) -> Run:
+    c, zero, width = recovered.configuration, zero_of(config), gradient_bytes_of(config)
     ulysses: CpComm | None = "a2a" if c.degrees.cp > 1 else None
     configuration = replace(
         c,
@@ -130,12 +130,12 @@ def _with_json(found: Run, config: Any, cluster: ClusterDescriptor) -> Run:
     )
     replicated = c.degrees.dp * c.degrees.cp > 1
     overlap = replace(
-        found.options.overlap,
+        recovered.options.overlap,
         grad_reduce=replicated and zero.overlap,
         param_gather=replicated and zero.stage == 3 and zero.prefetch,
     )
     options = replace(
-        found.options,
+        recovered.options,
         zero_stage=zero.stage,
         optimizer_offload=zero.offload.optimizer,
         param_offload=zero.offload.weights,
@@ -143,4 +143,4 @@ def _with_json(found: Run, config: Any, cluster: ClusterDescriptor) -> Run:
         cp_comm=ulysses,
         overlap=overlap,
     )
-    return replace(found, configuration=configuration, options=options)
+    return replace(recovered, configuration=configuration, options=options)

@@ -8,8 +8,8 @@ from typing import Any
 
 from symconfig.descriptor.layers import NO_MIXER
 from symconfig.descriptor.model import ModelDescriptor
+from symconfig.existing.recover.args import Args, Fields
 from symconfig.existing.recover.layer_pattern import Pattern, layer_pattern
-from symconfig.existing.recover.said import Fields, Said
 from symconfig.frameworks.megatron import hybrid, sparse
 
 PATTERN = ("hybrid_layer_pattern", "hybrid_override_pattern")
@@ -53,15 +53,15 @@ def letters(text: str, base: ModelDescriptor | None = None) -> Letters:
 def _as_base(stages: list[str], base: ModelDescriptor) -> tuple[tuple[str, ...], ...] | None:
     """Cut stages into the layers of a model; None: they are not its layers, or a stage ends inside of one."""
     rest = list(hybrid.letters(base)) if hybrid.known(base) else []
-    found = []
+    mixers = []
     for stage in stages:
         mine: list[str] = []
         while rest and len("".join(mine)) < len(stage):
             mine.append(rest.pop(0))
         if "".join(mine) != stage:
             return None
-        found.append(tuple(mine))
-    return None if rest else tuple(found)
+        mixers.append(tuple(mine))
+    return None if rest else tuple(mixers)
 
 
 def _pairs(stage: str) -> bool:
@@ -75,28 +75,28 @@ def spelled(names: Mapping[str, Any]) -> str:
 
 def mixer_fields(out: Fields) -> None:
     """Read the layers of a pattern, or of a variant of attention; before all that is said of every layer."""
-    said = out.said
-    text = next((said.word(dest) for dest in PATTERN if said.given(dest)), "")
+    args = out.args
+    text = next((args.word(dest) for dest in PATTERN if args.given(dest)), "")
     if text:
         _of_pattern(out, text)
-    elif said.given(VARIANT) and said.word(VARIANT):
-        _variant(out, said.word(VARIANT))
-    elif said.switch("is_hybrid_model"):
+    elif args.given(VARIANT) and args.word(VARIANT):
+        _variant(out, args.word(VARIANT))
+    elif args.switch("is_hybrid_model"):
         out.refuse("the layers are not said", "is_hybrid_model", hint="--hybrid-override-pattern")
 
 
 def _of_pattern(out: Fields, text: str) -> None:
     try:
-        found = letters(text, out.base)
+        pattern = letters(text, out.base)
     except ValueError as error:
         out.refuse("the layers are not said", *PATTERN, got=text, need=str(error))
         return
-    layers = found.layers
+    layers = pattern.layers
     if any(hybrid.MIXERS["mla"] in layer for layer in layers):
         out.refuse("latent attention without norms of its low-rank queries and keys is not described", *PATTERN)
     out.parts = tuple(map(len, layers))
     out.put("num_hidden_layers", len(layers), *PATTERN)
-    out.put("num_nextn_predict_layers", found.predictions, *PATTERN)
+    out.put("num_nextn_predict_layers", pattern.predictions, *PATTERN)
     has = tuple(layer[-1] in _MLPS for layer in layers)
     out.put("mlp_layers", None if all(has) else has, *PATTERN)
     if any(_experts(layers)):
@@ -118,7 +118,7 @@ def _variant(out: Fields, kind: str) -> None:
     if kind != hybrid.DELTA:
         out.refuse("this kind of attention is not described", VARIANT, got=kind)
         return
-    frequency = out.said.value(FREQUENCY)
+    frequency = out.args.value(FREQUENCY)
     try:
         if frequency is None:
             raise ValueError("--linear-attention-freq")
@@ -132,28 +132,30 @@ def _variant(out: Fields, kind: str) -> None:
 
 def _indexer(out: Fields) -> None:
     """Read sparse attention. Its norms, and which channels rope pairs, cost the same in any form."""
-    said = out.said
-    missing = [said.option(dest) for dest in sparse.SIZES if not said.whole(dest)]
+    args = out.args
+    missing = [args.option(dest) for dest in sparse.SIZES if not args.whole(dest)]
     if not out.latent or missing:
         needs = ", ".join(["--multi-latent-attention", *missing] if not out.latent else missing)
         out.refuse("sparse attention is not described without its sizes and latent attention", VARIANT, need=needs)
         return
     for dest, name in sparse.SIZES.items():
-        out.put(f"indexer.{name}", said.whole(dest), dest)
-    out.put("indexer.loss_coef", said.number(0.0, sparse.LOSS), sparse.LOSS)
-    frequency, offset = said.whole(sparse.FREQUENCY) or 1, said.whole(sparse.OFFSET) or 0
+        out.put(f"indexer.{name}", args.whole(dest), dest)
+    out.put("indexer.loss_coef", args.number(0.0, sparse.LOSS), sparse.LOSS)
+    frequency, offset = args.whole(sparse.FREQUENCY) or 1, args.whole(sparse.OFFSET) or 0
     own = sparse.choosing_layers(frequency, offset, out.layers)
     out.put("indexer.layers", None if all(own) else own, sparse.FREQUENCY, sparse.OFFSET)
-    if not said.switch(sparse.OF_CHOSEN) and said.number(0.0, sparse.LOSS) > 0:
+    if not args.switch(sparse.OF_CHOSEN) and args.number(0.0, sparse.LOSS) > 0:
         why = "over all keys it takes longer, and keeps more"
         out.assume("the indexer's loss", "over the chosen keys", why, sparse.LOSS)
-    if said.word(sparse.KERNELS) in ("", "none"):
+    if args.word(sparse.KERNELS) in ("", "none"):
         why = "without them every score is in memory, and a step takes far longer"
         out.assume("kernels of sparse attention", "there", why, VARIANT)
 
 
 def delta_layers(frequency: Pattern, layers: int) -> tuple[bool, ...]:
-    """experimental_attention_variant_module_specs.py, get_linear_attention_pattern. Raises ValueError."""
+    """Return the layers of a delta net: experimental_attention_variant_module_specs.py, get_linear_attention_pattern.
+    Raises ValueError.
+    """
     if isinstance(frequency, int):
         if frequency < 1:
             raise ValueError("at least 1")
@@ -164,18 +166,18 @@ def delta_layers(frequency: Pattern, layers: int) -> tuple[bool, ...]:
 
 
 def _mixer(out: Fields, block: str, layers: tuple[bool, ...]) -> dict[str, Any]:
-    sizes = dict(_sizes(out.said, block))
-    found: dict[str, Any] = {"block": block, "sizes": sizes, "layers": layers}
+    sizes = dict(_sizes(out.args, block))
+    fields: dict[str, Any] = {"block": block, "sizes": sizes, "layers": layers}
     if block == hybrid.MAMBA2:
         sizes |= {"conv_kernel": hybrid.MAMBA_KERNEL, "chunk_size": hybrid.MAMBA_CHUNK}
-        found["switches"] = tuple(sorted(hybrid.MAMBA_SWITCHES))
-    return found
+        fields["switches"] = tuple(sorted(hybrid.MAMBA_SWITCHES))
+    return fields
 
 
-def _sizes(said: Said, block: str) -> Iterator[tuple[str, int]]:
+def _sizes(args: Args, block: str) -> Iterator[tuple[str, int]]:
     for dest, name in hybrid.SIZES[block].items():
-        size = said.whole(dest)
+        size = args.whole(dest)
         if size is None and dest == "mamba_num_heads":
-            width = said.whole("mamba_head_dim") or 1
-            size = _EXPANDED * (said.whole("hidden_size") or width) // width
+            width = args.whole("mamba_head_dim") or 1
+            size = _EXPANDED * (args.whole("hidden_size") or width) // width
         yield name, size or 0

@@ -13,12 +13,12 @@ from symconfig.descriptor.meaning import meaning
 from symconfig.descriptor.model import ModelDescriptor, Position
 from symconfig.errors import Problem
 from symconfig.existing.recover import zoo
+from symconfig.existing.recover.args import Args, Fields
 from symconfig.existing.recover.layer_pattern import layer_pattern
 from symconfig.existing.recover.mixers import mixer_fields
 from symconfig.existing.recover.moe import expert_fields, has_experts
 from symconfig.existing.recover.rope import position_fields
 from symconfig.existing.recover.run import Described
-from symconfig.existing.recover.said import Fields, Said
 from symconfig.existing.recover.settle import settled
 from symconfig.existing.recover.structure import structure_fields
 from symconfig.existing.recover.undescribed import refuse_undescribed
@@ -34,14 +34,14 @@ _ACTIVATIONS = ("swiglu", "quick_geglu", "squared_relu", "bias_gelu_fusion")
 def described(
     names: Mapping[str, Value], *, seq_length: int, vocab_size: int | None = None, named: ModelDescriptor | None = None
 ) -> Described:
-    """The model of a `Namespace`, or of the arguments by destination that Megatron printed (`as_mapping`).
+    """Return the model of a `Namespace`, or of the arguments by destination that Megatron printed (`as_mapping`).
 
     vocab_size: where neither options nor tokenizer say it. named: the model that it is said to be: it fills in what the
     options leave open, and may not contradict them. What an argument leaves open is the parser's default where the
     options have a model's shape of their own; a recipe's options have none.
     Raises InputError with all that no descriptor describes, that is missing, or that contradicts `named`.
     """
-    out = Fields(Said(names), named)
+    out = Fields(Args(names), named)
     refuse_undescribed(out)
     _shape(out)
     mixer_fields(out)
@@ -58,7 +58,7 @@ def described(
         out.problems.append(Problem("has an adapter, and Megatron-LM has none", field="model", got=named.name))
     out.put("vocab_size", 1, *SOURCES)  # any: the model's shapes may tell which
     unsized = settled(out)
-    silent = named is not None and not out.said.given(*SOURCES)
+    silent = named is not None and not out.args.given(*SOURCES)
     out.put(
         "vocab_size",
         named.vocab_size if named is not None and silent else vocabulary(out, unsized, vocab_size),
@@ -68,7 +68,7 @@ def described(
 
 
 def _known(out: Fields, model: ModelDescriptor, seq_length: int) -> Described:
-    """Under the name that it has in the zoo, or that it was given."""
+    """Return the model under the name that it has in the zoo, or that it was given."""
     match = zoo.zoo_match(model)
     same = out.base if out.base is not None and meaning(out.base) == meaning(model) else None
     if same is None and match is not None:
@@ -82,37 +82,37 @@ def _known(out: Fields, model: ModelDescriptor, seq_length: int) -> Described:
 
 
 def _ffn(out: Fields) -> int | None:
-    """--ffn-hidden-size, or what validate_args makes of its absence."""
-    said = out.said
-    size, hidden = said.whole("ffn_hidden_size"), said.whole("hidden_size")
+    """Return --ffn-hidden-size, or what validate_args makes of its absence."""
+    args = out.args
+    size, hidden = args.whole("ffn_hidden_size"), args.whole("hidden_size")
     if size is not None or hidden is None:
         return size
-    return int((4 * hidden * 2 / 3) / 64) * 64 if said.switch("swiglu") else 4 * hidden
+    return int((4 * hidden * 2 / 3) / 64) * 64 if args.switch("swiglu") else 4 * hidden
 
 
 def _shape(out: Fields) -> None:
-    said = out.said
-    out.put("num_hidden_layers", said.whole("num_layers"), "num_layers")
-    out.put("hidden_size", said.whole("hidden_size"), "hidden_size")
+    args = out.args
+    out.put("num_hidden_layers", args.whole("num_layers"), "num_layers")
+    out.put("hidden_size", args.whole("hidden_size"), "hidden_size")
     out.put("intermediate_size", _ffn(out), "ffn_hidden_size")
     out.put(
         "tie_word_embeddings",
-        not said.switch("untie_embeddings_and_output_weights"),
+        not args.switch("untie_embeddings_and_output_weights"),
         "untie_embeddings_and_output_weights",
     )
-    out.put("num_nextn_predict_layers", said.whole("mtp_num_layers") or 0, "mtp_num_layers")
+    out.put("num_nextn_predict_layers", args.whole("mtp_num_layers") or 0, "mtp_num_layers")
 
 
 def _attention(out: Fields) -> None:
-    said = out.said
-    heads = said.whole("num_attention_heads")
+    args = out.args
+    heads = args.whole("num_attention_heads")
     out.put("num_attention_heads", heads, "num_attention_heads")
     if out.latent:
         _latent(out, heads)
         return
-    grouped = said.switch("group_query_attention")
-    groups = said.whole("num_query_groups") if grouped else heads
-    if not grouped and said.given("num_query_groups") and said.whole("num_query_groups") not in (1, heads):
+    grouped = args.switch("group_query_attention")
+    groups = args.whole("num_query_groups") if grouped else heads
+    if not grouped and args.given("num_query_groups") and args.whole("num_query_groups") not in (1, heads):
         out.assume(
             "num_key_value_heads",
             heads,
@@ -120,10 +120,10 @@ def _attention(out: Fields) -> None:
             "num_query_groups",
         )
     out.put("num_key_value_heads", groups, "num_query_groups", "group_query_attention")
-    hidden, width = said.whole("hidden_size"), said.whole("kv_channels")
+    hidden, width = args.whole("hidden_size"), args.whole("kv_channels")
     if width is None and hidden and heads and hidden % heads and out.whole:
         out.problems.append(
-            said.problem(
+            args.problem(
                 "is not divisible by --num-attention-heads, and no --kv-channels is given",
                 "hidden_size",
                 got=hidden,
@@ -134,7 +134,7 @@ def _attention(out: Fields) -> None:
 
 
 def _latent(out: Fields, heads: int | None) -> None:
-    said = out.said
+    args = out.args
     out.put("attention", "mla", "multi_latent_attention")
     out.put("num_key_value_heads", heads, "num_attention_heads")
     for field, dest in (
@@ -144,9 +144,9 @@ def _latent(out: Fields, heads: int | None) -> None:
         ("qk_rope_head_dim", "qk_pos_emb_head_dim"),
         ("v_head_dim", "v_head_dim"),
     ):
-        out.put(f"latent.{field}", said.whole(dest), dest)
-    out.put("head_dim", said.whole("v_head_dim"), "v_head_dim")
-    if out.whole and not said.switch("qk_layernorm"):
+        out.put(f"latent.{field}", args.whole(dest), dest)
+    out.put("head_dim", args.whole("v_head_dim"), "v_head_dim")
+    if out.whole and not args.switch("qk_layernorm"):
         out.assume(
             "norms of latent queries and keys",
             "there",
@@ -156,11 +156,11 @@ def _latent(out: Fields, heads: int | None) -> None:
 
 
 def _norm(out: Fields) -> None:
-    said = out.said
-    kind = said.word("normalization") or "LayerNorm"
+    args = out.args
+    kind = args.word("normalization") or "LayerNorm"
     out.put("norm", "rmsnorm" if kind == "RMSNorm" else "layernorm", "normalization")
-    out.put("norm_eps", said.number(1e-5, *_EPSILON), *_EPSILON)
-    out.put("norm_zero_centered", said.switch(*_ZERO_CENTERED), *_ZERO_CENTERED)
+    out.put("norm_eps", args.number(1e-5, *_EPSILON), *_EPSILON)
+    out.put("norm_zero_centered", args.switch(*_ZERO_CENTERED), *_ZERO_CENTERED)
     if (
         out.values.get("qk_norm")
         and out.values.get("qk_norm_of") != "unit"
@@ -175,11 +175,11 @@ def _norm(out: Fields) -> None:
 
 
 def _activation(out: Fields) -> None:
-    said = out.said
-    offset = said.number(0.0, "glu_linear_offset")
-    clamp = said.number(0.0, "activation_func_clamp_value")
-    quick = said.switch("quick_geglu")
-    if said.switch("squared_relu"):
+    args = out.args
+    offset = args.number(0.0, "glu_linear_offset")
+    clamp = args.number(0.0, "activation_func_clamp_value")
+    quick = args.switch("quick_geglu")
+    if args.switch("squared_relu"):
         out.put("hidden_act", "relu2", *_ACTIVATIONS)
     elif quick and (clamp, offset) == (CLAMPED_SWIGLU_LIMIT, CLAMPED_SWIGLU_OFFSET):
         out.put("hidden_act", "clamped_swiglu", *_ACTIVATIONS)
@@ -199,55 +199,57 @@ def _activation(out: Fields) -> None:
             "glu_linear_offset",
             got=clamp or offset,
         )
-    elif said.switch("swiglu"):
+    elif args.switch("swiglu"):
         out.put("hidden_act", "silu", *_ACTIVATIONS)
     else:
         # the kernel fused with the bias is the tanh form, the plain one the exact
-        fused = said.switch("add_bias_linear") and said.switch("bias_gelu_fusion")
+        fused = args.switch("add_bias_linear") and args.switch("bias_gelu_fusion")
         out.put("hidden_act", "gelu_tanh" if fused else "gelu", *_ACTIVATIONS)
-    out.put("gated_mlp", said.switch("swiglu") or quick, *_ACTIVATIONS)
-    known = said.switch("swiglu") or quick or said.switch("squared_relu")
+    out.put("gated_mlp", args.switch("swiglu") or quick, *_ACTIVATIONS)
+    known = args.switch("swiglu") or quick or args.switch("squared_relu")
     if has_experts(out) and out.holds(*_ACTIVATIONS) and not known:
         out.refuse("experts with GELU are not described", *_ACTIVATIONS, hint="--swiglu")
 
 
 def _biases(out: Fields) -> None:
-    said = out.said
-    biased = said.switch("add_bias_linear")
+    args = out.args
+    biased = args.switch("add_bias_linear")
     for field in ("mlp_bias", "attention_out_bias"):
         out.put(field, biased, "add_bias_linear")
-    out.put("qkv_bias", biased or said.switch("add_qkv_bias"), "add_bias_linear", "add_qkv_bias")
+    out.put("qkv_bias", biased or args.switch("add_qkv_bias"), "add_bias_linear", "add_qkv_bias")
 
 
 def _windows(out: Fields) -> None:
-    said = out.said
-    kind = said.word("softmax_type") or "vanilla"
+    args = out.args
+    kind = args.word("softmax_type") or "vanilla"
     if kind == "off-by-one":
         out.refuse("a softmax with a fixed sink is not described", "softmax_type", got=kind)
     out.put("attention_sinks", kind == "learnable", "softmax_type")
-    sides = [int(side) for side in re.findall(r"-?\d+", said.word("window_size"))]
-    if not sides or sides == [-1, -1] or sides == [-1, 0]:
+    ends = [int(side) for side in re.findall(r"-?\d+", args.word("window_size"))]
+    if not ends or ends == [-1, -1] or ends == [-1, 0]:
         return
-    if len(sides) != 2 or sides[0] < 0 or sides[1] not in (0, -1):
+    if len(ends) != 2 or ends[0] < 0 or ends[1] not in (0, -1):
         out.refuse(
             "a window is described by the tokens before the query alone",
             "window_size",
-            got=said.word("window_size"),
+            got=args.word("window_size"),
             need="N,0",
         )
         return
-    out.put("sliding_window", sides[0] + 1, "window_size")  # Hugging Face's number counts the query
-    skip = said.value("window_attn_skip_freq")
+    out.put("sliding_window", ends[0] + 1, "window_size")  # Hugging Face's number counts the query
+    skip = args.value("window_attn_skip_freq")
     try:
-        found = out.own(_windowed(layer_pattern(skip), out.counted)) if skip is not None else (True,) * out.layers
+        windowed = out.own(_windowed(layer_pattern(skip), out.counted)) if skip is not None else (True,) * out.layers
     except ValueError as error:
         out.refuse("layers with windows are not said", "window_attn_skip_freq", got=skip, need=str(error))
         return
-    out.put("sliding_window_pattern", None if all(found) else found, "window_attn_skip_freq")
+    out.put("sliding_window_pattern", None if all(windowed) else windowed, "window_attn_skip_freq")
 
 
 def _windowed(skip: int | tuple[int, ...], layers: int) -> tuple[bool, ...]:
-    """megatron/core/transformer/utils.py, is_layer_window_attention. ValueError."""
+    """Return the layers with a window: megatron/core/transformer/utils.py, is_layer_window_attention. Raises
+    ValueError.
+    """
     if isinstance(skip, int):
         if skip < 1:
             raise ValueError("at least 1")
@@ -258,8 +260,8 @@ def _windowed(skip: int | tuple[int, ...], layers: int) -> tuple[bool, ...]:
 
 
 def _training(out: Fields) -> None:
-    """What belongs to the training rather than to the shape."""
-    said = out.said
-    out.put("attention_dropout", said.number(0.1, "attention_dropout"), "attention_dropout")
-    out.put("hidden_dropout", said.number(0.1, "hidden_dropout"), "hidden_dropout")
-    out.put("initializer_range", said.number(0.02, "init_method_std"), "init_method_std")
+    """Recover what belongs to the training rather than to the shape."""
+    args = out.args
+    out.put("attention_dropout", args.number(0.1, "attention_dropout"), "attention_dropout")
+    out.put("hidden_dropout", args.number(0.1, "hidden_dropout"), "hidden_dropout")
+    out.put("initializer_range", args.number(0.02, "init_method_std"), "init_method_std")

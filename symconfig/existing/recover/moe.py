@@ -4,41 +4,41 @@ from __future__ import annotations
 
 from symconfig.descriptor.meaning import leading_and_every
 from symconfig.descriptor.model import MAX_LAYERS
+from symconfig.existing.recover.args import Fields
 from symconfig.existing.recover.layer_pattern import Pattern, layer_pattern
-from symconfig.existing.recover.said import Fields
 
 NUMBER = ("num_experts", "num_moe_experts")
 _BALANCING = ("aux_loss", "seq_aux_loss", "global_aux_loss")
 
 
 def has_experts(out: Fields) -> bool:
-    """Megatron-LM takes 0 for none."""
+    """Tell whether there are experts: Megatron-LM takes 0 for none."""
     if out.holds(*NUMBER):
-        return bool(out.said.whole(*NUMBER))
+        return bool(out.args.whole(*NUMBER))
     return out.base is not None and out.base.experts is not None
 
 
 def expert_fields(out: Fields, ffn: int | None) -> None:
-    """ffn: of the dense MLP, the experts' size where they have no size of their own."""
-    said = out.said
+    """Recover the experts' fields. ffn: of the dense MLP, the experts' size where they have no size of their own."""
+    args = out.args
     if not has_experts(out):
-        if said.whole("moe_latent_size"):
+        if args.whole("moe_latent_size"):
             out.refuse("there are no experts on a smaller hidden size", "moe_latent_size", hint="--num-experts")
         return
-    out.put("experts.num_experts", said.whole(*NUMBER), *NUMBER)
-    out.put("experts.num_experts_per_tok", said.whole("moe_router_topk"), "moe_router_topk")
-    size = said.whole("moe_ffn_hidden_size") or ffn
+    out.put("experts.num_experts", args.whole(*NUMBER), *NUMBER)
+    out.put("experts.num_experts_per_tok", args.whole("moe_router_topk"), "moe_router_topk")
+    size = args.whole("moe_ffn_hidden_size") or ffn
     out.put("experts.moe_intermediate_size", size, "moe_ffn_hidden_size", "ffn_hidden_size")
-    shared = said.whole("moe_shared_expert_intermediate_size") or 0
+    shared = args.whole("moe_shared_expert_intermediate_size") or 0
     out.put("experts.shared_expert_intermediate_size", shared, "moe_shared_expert_intermediate_size")
     out.put(
-        "experts.shared_expert_gate", bool(shared) and said.switch("moe_shared_expert_gate"), "moe_shared_expert_gate"
+        "experts.shared_expert_gate", bool(shared) and args.switch("moe_shared_expert_gate"), "moe_shared_expert_gate"
     )
-    latent = said.whole("moe_latent_size")
+    latent = args.whole("moe_latent_size")
     out.put("experts.latent_size", latent, "moe_latent_size")
-    out.put("experts.latent_bias", bool(latent) and said.switch("add_bias_linear"), "add_bias_linear")
+    out.put("experts.latent_bias", bool(latent) and args.switch("add_bias_linear"), "add_bias_linear")
     # Biases of experts and router came with core_v0.15.
-    biased = said.switch("add_bias_linear") and said.table.at_least("core_v0.15.0")
+    biased = args.switch("add_bias_linear") and args.table.at_least("core_v0.15.0")
     out.put("experts.expert_bias", biased, "add_bias_linear")
     out.put("experts.router_bias", biased, "add_bias_linear")
     _layers(out)
@@ -49,26 +49,28 @@ def expert_fields(out: Fields, ffn: int | None) -> None:
 
 
 def _layers(out: Fields) -> None:
-    said = out.said
+    args = out.args
     if not out.layers or not out.holds("moe_layer_freq") or out.parts:
         return  # of a pattern, its letters say them
     try:
-        moe = moe_layers(layer_pattern(said.value("moe_layer_freq") or 1), out.layers)
+        moe = moe_layers(layer_pattern(args.value("moe_layer_freq") or 1), out.layers)
     except ValueError as error:
         out.refuse(
-            "layers with experts are not said", "moe_layer_freq", got=said.word("moe_layer_freq"), need=str(error)
+            "layers with experts are not said", "moe_layer_freq", got=args.word("moe_layer_freq"), need=str(error)
         )
         return
-    found = leading_and_every(moe)
-    if found is None:
+    regular = leading_and_every(moe)
+    if regular is None:
         out.put("experts.layers", moe, "moe_layer_freq")
         return
-    out.put("experts.first_k_dense_replace", found[0], "moe_layer_freq")
-    out.put("experts.moe_layer_freq", found[1], "moe_layer_freq")
+    out.put("experts.first_k_dense_replace", regular[0], "moe_layer_freq")
+    out.put("experts.moe_layer_freq", regular[1], "moe_layer_freq")
 
 
 def moe_layers(pattern: Pattern, layers: int) -> tuple[bool, ...]:
-    """gpt_layer_specs.py, get_gpt_decoder_block_spec: every n-th layer from the first on, or a list. ValueError."""
+    """Return the layers with experts: gpt_layer_specs.py, get_gpt_decoder_block_spec: every n-th layer from the first
+    on, or a list. Raises ValueError.
+    """
     if layers > MAX_LAYERS:
         raise ValueError(f"at most {MAX_LAYERS:,} layers")
     if isinstance(pattern, int):
@@ -83,8 +85,8 @@ def moe_layers(pattern: Pattern, layers: int) -> tuple[bool, ...]:
 
 
 def _router(out: Fields) -> None:
-    said = out.said
-    score = said.word("moe_router_score_function") or "softmax"
+    args = out.args
+    score = args.word("moe_router_score_function") or "softmax"
     if score not in ("softmax", "sigmoid"):
         out.refuse(
             "no such scores of a router are described",
@@ -93,8 +95,8 @@ def _router(out: Fields) -> None:
             need="softmax or sigmoid",
         )
         return
-    one = said.whole("moe_router_topk") == 1
-    before = said.switch("moe_router_pre_softmax")
+    one = args.whole("moe_router_topk") == 1
+    before = args.switch("moe_router_pre_softmax")
     out.put("experts.scoring_func", score, "moe_router_score_function")
     if score == "sigmoid":
         # Chosen scores are divided by their sum whenever there is more than one (moe_utils.py).
@@ -108,12 +110,12 @@ def _router(out: Fields) -> None:
                 hint="--moe-router-pre-softmax",
             )
         out.put("experts.norm_topk_prob", not before, "moe_router_pre_softmax")
-    factor = said.number(1.0, "moe_router_topk_scaling_factor")
+    factor = args.number(1.0, "moe_router_topk_scaling_factor")
     out.put("experts.routed_scaling_factor", factor, "moe_router_topk_scaling_factor")
     out.put(
-        "experts.e_score_correction_bias", said.switch("moe_router_enable_expert_bias"), "moe_router_enable_expert_bias"
+        "experts.e_score_correction_bias", args.switch("moe_router_enable_expert_bias"), "moe_router_enable_expert_bias"
     )
-    if said.value("moe_expert_capacity_factor") is not None:
+    if args.value("moe_expert_capacity_factor") is not None:
         out.assume(
             "tokens of an expert",
             "all that are sent to it",
@@ -123,15 +125,17 @@ def _router(out: Fields) -> None:
 
 
 def _groups(out: Fields) -> None:
-    """Megatron-LM scores a group by its best topk / topk_group experts, DeepSeek-V3 by two, DeepSeek-V2 by one."""
-    said = out.said
-    groups, chosen = said.whole("moe_router_num_groups"), said.whole("moe_router_group_topk")
+    """Recover the groups: Megatron-LM scores a group by its best topk / topk_group experts, DeepSeek-V3 by two,
+    DeepSeek-V2 by one.
+    """
+    args = out.args
+    groups, chosen = args.whole("moe_router_num_groups"), args.whole("moe_router_group_topk")
     if not groups or not chosen:
         return
     out.put("experts.n_group", groups, "moe_router_num_groups")
     out.put("experts.topk_group", chosen, "moe_router_group_topk")
-    best = 2 if said.word("moe_router_score_function") == "sigmoid" else 1
-    scored = (said.whole("moe_router_topk") or 1) // chosen
+    best = 2 if args.word("moe_router_score_function") == "sigmoid" else 1
+    scored = (args.whole("moe_router_topk") or 1) // chosen
     if scored != best:
         out.assume(
             "score of a group",
@@ -142,8 +146,8 @@ def _groups(out: Fields) -> None:
 
 
 def _balance(out: Fields) -> None:
-    said = out.said
-    kinds = said.words("moe_router_load_balancing_type") or ("aux_loss",)
+    args = out.args
+    kinds = args.words("moe_router_load_balancing_type") or ("aux_loss",)
     for kind in kinds:
         if kind not in (*_BALANCING, "none"):
             out.refuse(
@@ -152,7 +156,7 @@ def _balance(out: Fields) -> None:
                 got=kind,
                 need="aux_loss, seq_aux_loss, global_aux_loss or none",
             )
-    coefficients = said.words("moe_aux_loss_coeff") or ("0.0",)
+    coefficients = args.words("moe_aux_loss_coeff") or ("0.0",)
     try:
         first = float(coefficients[0])
     except ValueError:
@@ -166,7 +170,9 @@ def _balance(out: Fields) -> None:
 
 
 def _dense_where_all_are_experts(out: Fields, size: int | None) -> None:
-    """--ffn-hidden-size of a model without a dense layer says nothing; `render` then repeats the experts' size."""
+    """Recover the dense size. --ffn-hidden-size of a model without a dense layer says nothing; `render` then repeats
+    the experts' size.
+    """
     first, every = out.values.get("experts.first_k_dense_replace"), out.values.get("experts.moe_layer_freq")
     if (first, every) == (0, 1) and out.values.get("intermediate_size") == size:
         out.put("intermediate_size", 0, *out.sources["intermediate_size"])

@@ -70,7 +70,7 @@ class Namespace(Mapping[str, Value]):
     def problem(
         setting: Setting, what: str, *, got: str | None = None, need: str | None = None, hint: str | None = None
     ) -> Problem:
-        """A Problem about this option, where it stands."""
+        """Return a Problem about this option, where it stands."""
         place = setting.place
         return Problem(
             what,
@@ -97,37 +97,37 @@ class Namespace(Mapping[str, Value]):
         return len({**defaults(self.table.version), **self._given})
 
     def setting(self, dest: str) -> Setting | None:
-        """What gives it; None where it is the default."""
-        found = self._given.get(dest)
-        return None if found is None else found[1]
+        """Return what gives a destination; None where it is the default."""
+        setting = self._given.get(dest)
+        return None if setting is None else setting[1]
 
     def given(self, dest: str) -> bool:
         return self._misses(dest) or dest in self._given
 
     def _misses(self, dest: str) -> bool:
-        """Whether its value is dark, which is noted."""
+        """Tell whether its value is dark, which is noted."""
         if dest not in self.dark:
             return False
         self.missed[dest] = self.dark[dest]
         return True
 
     def place(self, *dests: str) -> Place | None:
-        """Where the first of these that is given stands."""
+        """Return where the first of these that is given stands."""
         return next((self._given[dest][1].place for dest in dests if dest in self._given), None)
 
     def whole(self, dest: str, otherwise: int = 1) -> int:
-        """As a whole number; `otherwise` where it has none."""
+        """Return a whole number; `otherwise` where there is none."""
         value = self[dest]
         return value if isinstance(value, int) and not isinstance(value, bool) else otherwise
 
     def option(self, dest: str, value: Value = True) -> str:
-        """How this version says it: the option's name, for a switch the one that sets `value`."""
+        """Return how this version says it: the option's name, for a switch the one that sets `value`."""
         return option(self.table, dest, value)
 
 
 @cache
 def _elsewhere(name: str, version: str) -> Flag | None:
-    """The option as the version nearest to this one has it."""
+    """Return the option as the version nearest to this one has it."""
     order = versions()
     mine = order.index(version)
     having = sorted((v for v in order if flags(v).known(name)), key=lambda v: abs(order.index(v) - mine))
@@ -135,7 +135,7 @@ def _elsewhere(name: str, version: str) -> Flag | None:
 
 
 def _parsed_elsewhere(setting: Setting) -> Value:
-    """The value as the newest version that takes it has it; None where none does."""
+    """Return the value as the newest version that takes it has it; None where none does."""
     for version in reversed(versions()):
         flag = flags(version).flags.get(setting.name)
         try:
@@ -148,7 +148,7 @@ def _parsed_elsewhere(setting: Setting) -> Value:
 
 @cache
 def defaults(version: str) -> dict[str, Value]:
-    """Of every destination."""
+    """Return the default of every destination."""
     return {flag.dest: _default(flag) for flag in flags(version).flags.values()}
 
 
@@ -166,7 +166,7 @@ def _default(flag: Flag) -> Value:
 
 
 def parsed(flag: Flag, words: Sequence[str], name: str) -> Value:
-    """The option's values as the parser reads them. Raises ValueError, whose text says what is needed."""
+    """Return the option's values as the parser reads them. Raises ValueError, whose text says what is needed."""
     if flag.kind in ("true", "false", "optional"):
         if words:
             raise ValueError("no value")
@@ -198,13 +198,15 @@ def _scalar(flag: Flag, word: str) -> Value:
     else:
         value = word.removeprefix("AttnBackend.")
     if flag.choices and str(value) not in flag.choices:
-        near = difflib.get_close_matches(word, flag.choices, n=1)
-        raise ValueError(f"one of {', '.join(flag.choices)}" + (f" ({near[0]}?)" if near else ""))
+        matches = difflib.get_close_matches(word, flag.choices, n=1)
+        raise ValueError(f"one of {', '.join(flag.choices)}" + (f" ({matches[0]}?)" if matches else ""))
     return value
 
 
 def version_of(names: Sequence[str]) -> str:
-    """The newest version that has most of these options: what a configuration that names no version is read as."""
+    """Return the newest version that has most of these options: what a configuration that names no version is
+    read as.
+    """
     order = versions()
     return max(
         order, key=lambda v: (sum(flags(v).known(name) for name in set(names)), not v.startswith("dev"), order.index(v))
@@ -212,5 +214,5 @@ def version_of(names: Sequence[str]) -> str:
 
 
 def as_mapping(names: Mapping[str, Any]) -> Mapping[str, Value]:
-    """A namespace that Megatron printed (`measured.training_log`), whose lists are text, for the same readers."""
+    """Read a namespace that Megatron printed (`measured.training_log`), whose lists are text, for the same readers."""
     return {name: tuple(value) if isinstance(value, list) else value for name, value in names.items()}

@@ -15,7 +15,9 @@ from symconfig.solve.configuration import Configuration
 
 @dataclass(frozen=True, slots=True)
 class Assumed:
-    """What the configuration leaves open and the prediction needs: `what`, the `value` taken, and `why` that one."""
+    """An assumption that the prediction needs and the configuration leaves open: `what`, the `value` taken, and `why`
+    that one.
+    """
 
     what: str
     value: str

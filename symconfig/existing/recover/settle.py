@@ -10,7 +10,7 @@ from symconfig.descriptor.meaning import flat, meaning
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError, Problem
 from symconfig.existing.recover import zoo
-from symconfig.existing.recover.said import Fields
+from symconfig.existing.recover.args import Fields
 
 # How a model is trained rather than which it is: the options say it, whatever the named model has.
 _TRAINING = frozenset(
@@ -20,7 +20,7 @@ _NEEDED = {"num_hidden_layers": "layers", "hidden_size": "hidden size", "num_att
 
 
 def settled(out: Fields, *, agree: bool = False) -> ModelDescriptor:
-    """The descriptor. agree: it must be the model that is named.
+    """Return the descriptor. agree: it must be the model that is named.
 
     Raises InputError with all problems of `out`, and those of this model.
     """
@@ -29,7 +29,7 @@ def settled(out: Fields, *, agree: bool = False) -> ModelDescriptor:
     if base is not None and not out.whole:
         values = flat(base) | values
     missing = [
-        out.said.problem(
+        out.args.problem(
             f"the options do not say the model's {what}",
             *out.sources[field],
             hint="name the model, --model M" if base is None else None,
@@ -63,7 +63,7 @@ def _validated(out: Fields, values: dict[str, Any]) -> ModelDescriptor:
 
 
 def _names(out: Fields, fields: dict[str, Any]) -> dict[str, Any]:
-    """Of a model that has no name: what it is like."""
+    """Return a name for a model that has none: what it is like."""
     experts, gated = fields.get("experts"), fields.get("gated_mlp", True)
     family = "deepseek_v3" if "latent" in fields else "mixtral" if experts else "llama" if gated else "gpt2"
     return {
@@ -71,12 +71,12 @@ def _names(out: Fields, fields: dict[str, Any]) -> dict[str, Any]:
         "name": f"{fields['num_hidden_layers']} layers of {fields['hidden_size']}",
         "source": "the options that it is trained with",
         "model_type": family,
-        "torch_dtype": "float16" if out.said.switch("fp16") else "bfloat16",
+        "torch_dtype": "float16" if out.args.switch("fp16") else "bfloat16",
     }
 
 
 def _sentences(item: Any) -> list[tuple[str, str]]:
-    """Field and fault of one of pydantic's errors; a validator's text starts with the field that it is about."""
+    """Return field and fault of one of pydantic's errors; a validator's text starts with the field that it is about."""
     field = ".".join(map(str, item["loc"]))
     if item["type"] != "value_error":
         return [(field, str(item["msg"]).removeprefix("Input ").lower())]
@@ -89,23 +89,23 @@ def _sentences(item: Any) -> list[tuple[str, str]]:
 def _problem(out: Fields, field: str, what: str) -> Problem:
     sources = out.sources.get(field) or ("num_layers",)
     got = out.values.get(field)
-    return out.said.problem(f"makes no model: {what}", *sources, got=got)
+    return out.args.problem(f"makes no model: {what}", *sources, got=got)
 
 
 def _contradictions(out: Fields, model: ModelDescriptor, base: ModelDescriptor) -> list[Problem]:
-    """Every field of the options that is not the named model's."""
+    """Return every field of the options that is not the named model's."""
     mine, theirs = meaning(model), meaning(base)
-    found = []
+    fields_ = []
     for field in zoo.differing(mine, theirs):
         sources = out.sources.get(field)
         if field in _TRAINING or not sources:
             continue
-        found.append(
-            out.said.problem(
+        fields_.append(
+            out.args.problem(
                 f"is not {base.name}'s {field}",
                 *sources,
                 got=mine.get(field, "none"),
                 need=str(theirs.get(field, "none")),
             )
         )
-    return found
+    return fields_

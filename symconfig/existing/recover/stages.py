@@ -13,7 +13,7 @@ from symconfig.plans import pipeline_layout
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class StatedStages:
     """vpp: chunks of each stage; None: the options say a number that does not divide."""
 
     vpp: int | None
@@ -23,50 +23,58 @@ class Said:
     last_layers: int | None = None
 
 
-def stages(names: Mapping[str, Value], layers: int, pp: int, model: ModelDescriptor | None = None) -> Said:
-    """Of a Megatron-LM that has `layers` layers on `pp` stages. model: whose they are, once it is known."""
+def stages(names: Mapping[str, Value], layers: int, pp: int, model: ModelDescriptor | None = None) -> StatedStages:
+    """Recover the stages of a Megatron-LM that has `layers` layers on `pp` stages. model: whose they are, once it is
+    known.
+    """
     if (text := spelled(names)) and hybrid.STAGE in text:
         return _of_pattern(text, pp, model)
     layout = names.get("pipeline_model_parallel_layout")
     if isinstance(layout, str) and layout:
         chunks = len(pipeline_layout.expanded(layout))
-        return Said(chunks // pp if chunks % pp == 0 else None, layout)
+        return StatedStages(chunks // pp if chunks % pp == 0 else None, layout)
     ends = (
         int(bool(names.get("account_for_embedding_in_pipeline_split"))),
         int(bool(names.get("account_for_loss_in_pipeline_split"))),
     )
     first, last = _whole(names, "decoder_first_pipeline_num_layers"), _whole(names, "decoder_last_pipeline_num_layers")
     if pp == 1:
-        return Said(1)
-    return Said(_chunks(names, layers + sum(ends), pp), None, ends, first, last)
+        return StatedStages(1)
+    return StatedStages(_chunks(names, layers + sum(ends), pp), None, ends, first, last)
 
 
-def _of_pattern(text: str, pp: int, model: ModelDescriptor | None) -> Said:
-    """Of a HybridModel, whose pattern says its stages."""
+def _of_pattern(text: str, pp: int, model: ModelDescriptor | None) -> StatedStages:
+    """Recover the stages of a HybridModel, whose pattern says them."""
     try:
-        found = letters(text, model)
+        pattern = letters(text, model)
     except ValueError:
-        return Said(1)  # the model's fields are refused for it
-    chunks = ["t" * len(stage) for stage in found.stages]
-    chunks[0], chunks[-1] = "E" + chunks[0], chunks[-1] + "m" * found.predictions + "L"
-    return Said(len(chunks) // pp if len(chunks) % pp == 0 else None, pipeline_layout.compact(chunks))
+        return StatedStages(1)  # the model's fields are refused for it
+    chunks = ["t" * len(stage) for stage in pattern.stages]
+    chunks[0], chunks[-1] = "E" + chunks[0], chunks[-1] + "m" * pattern.predictions + "L"
+    return StatedStages(len(chunks) // pp if len(chunks) % pp == 0 else None, pipeline_layout.compact(chunks))
 
 
-def dealt(said: Said, layers: int, pp: int) -> bool:
-    """Whether every chunk gets its layers as Megatron-LM deals them out."""
-    if said.layout is not None:
+def dealt(stages_: StatedStages, layers: int, pp: int) -> bool:
+    """Tell whether every chunk gets its layers as Megatron-LM deals them out."""
+    if stages_.layout is not None:
         return True
-    at_start, at_end = map(bool, said.ends_as_layers)
+    at_start, at_end = map(bool, stages_.ends_as_layers)
     return (
         pipeline_layout.dealt(
-            layers, pp, said.vpp or 1, first=said.first_layers, last=said.last_layers, embedding=at_start, loss=at_end
+            layers,
+            pp,
+            stages_.vpp or 1,
+            first=stages_.first_layers,
+            last=stages_.last_layers,
+            embedding=at_start,
+            loss=at_end,
         )
         is not None
     )
 
 
 def _chunks(names: Mapping[str, Value], places: int, pp: int) -> int | None:
-    """Megatron-LM's arguments.py, validate_args: the number of chunks, or the layers of each."""
+    """Return the number of chunks, or the layers of each: Megatron-LM's arguments.py, validate_args."""
     chunks = _whole(names, "num_virtual_stages_per_pipeline_rank")
     if chunks is not None:
         return chunks

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import math
 
+from symconfig.existing.recover.args import Fields
 from symconfig.existing.recover.layer_pattern import Pattern, layer_pattern
-from symconfig.existing.recover.said import Fields
 
 # A factor that options say is a rounded one: the root of a hidden size, or what gives a softmax its scale.
 _DIGITS = 9
@@ -19,18 +19,18 @@ def structure_fields(out: Fields) -> None:
 
 
 def _heads(out: Fields) -> None:
-    said = out.said
-    gated = said.switch("attention_output_gate")
+    args = out.args
+    gated = args.switch("attention_output_gate")
     out.put("attention_gate", "channel" if gated else None, "attention_output_gate")
     if out.latent:
         return
-    unit = said.switch("qk_l2_norm")
-    out.put("qk_norm", unit or said.switch("qk_layernorm"), "qk_layernorm", "qk_l2_norm")
+    unit = args.switch("qk_l2_norm")
+    out.put("qk_norm", unit or args.switch("qk_layernorm"), "qk_layernorm", "qk_l2_norm")
     out.put("qk_norm_of", "unit" if unit else "head", "qk_l2_norm")
 
 
 def _rope_layers(out: Fields) -> None:
-    skip = out.said.value("no_rope_freq")
+    skip = out.args.value("no_rope_freq")
     if skip in (None, 0) or not out.layers:
         return
     try:
@@ -53,25 +53,29 @@ def turned_layers(skip: Pattern, layers: int) -> tuple[bool, ...]:
 
 
 def _factors(out: Fields) -> None:
-    """What --use-mup multiplies. Its factors on learning rates and on weights at the start are none of the model's."""
-    said = out.said
-    if not said.switch("use_mup"):
+    """Recover what --use-mup multiplies. Its factors on learning rates and on weights at the start are none of the
+    model's.
+    """
+    args = out.args
+    if not args.switch("use_mup"):
         return
-    hidden = said.whole("hidden_size") or (out.base.hidden_size if out.base is not None else 0)
-    base = said.whole("mup_base_hidden_size")
+    hidden = args.whole("hidden_size") or (out.base.hidden_size if out.base is not None else 0)
+    base = args.whole("mup_base_hidden_size")
     wider = hidden / base if base and hidden else 1.0
-    factor = said.number(1.0, "mup_embedding_mult")
+    factor = args.number(1.0, "mup_embedding_mult")
     rooted = bool(hidden) and math.isclose(factor, math.sqrt(hidden), rel_tol=10.0**-_DIGITS)
     out.put("scale_embeddings", rooted, "mup_embedding_mult")
     out.put("embedding_multiplier", None if rooted or factor == 1.0 else factor, "mup_embedding_mult")
-    logits = said.number(1.0, "mup_output_mult")
+    logits = args.number(1.0, "mup_output_mult")
     logits = 1.0 / wider if logits == 1.0 else logits  # the default goes with the width
     out.put("logits_multiplier", None if logits == 1.0 else _rounded(logits), "mup_output_mult")
-    width = said.whole("kv_channels") or (hidden // (said.whole("num_attention_heads") or 1))
+    width = args.whole("kv_channels") or (hidden // (args.whole("num_attention_heads") or 1))
     if width and not out.latent:
-        scalar = width ** (2 * said.number(1.0, "mup_attn_scale_power")) / said.number(1.0, "mup_base_head_dim")
-        found = _rounded(scalar)
-        out.put("query_pre_attn_scalar", None if found == width else found, "mup_attn_scale_power", "mup_base_head_dim")
+        scalar = width ** (2 * args.number(1.0, "mup_attn_scale_power")) / args.number(1.0, "mup_base_head_dim")
+        rounded = _rounded(scalar)
+        out.put(
+            "query_pre_attn_scalar", None if rounded == width else rounded, "mup_attn_scale_power", "mup_base_head_dim"
+        )
     if wider != 1.0:
         why = "by the width over --mup-base-hidden-size, which costs the same"
         out.assume("learning rates and weights at the start", "as without --use-mup", why, "mup_base_hidden_size")

@@ -33,6 +33,6 @@ BY_NAME: dict[str, int] = {
 
 
 def size_by_name(name: str) -> int | None:
-    """Of a tokenizer's name, in lower case and without its owner."""
+    """Return the size by a tokenizer's name, in lower case and without its owner."""
     fitting = [start for start in BY_NAME if name.startswith(start)]
     return BY_NAME[max(fitting, key=len)] if fitting else None

@@ -39,14 +39,14 @@ def destinations() -> Sorted:
 
 
 def refused(names: Namespace) -> Iterator[tuple[str, str]]:
-    """Destination, and what is not predicted, of each that is other than by default."""
+    """Yield destination, and what is not predicted, of each that is other than by default."""
     for dest, what in destinations().refused.items():
         if not _same(names[dest], _default(dest, names.table.version)):
             yield dest, what
 
 
 def left_out(names: Namespace) -> Iterator[Assumed]:
-    """Options that may change memory or time, and that the prediction is made without."""
+    """Yield the options that may change memory or time, and that the prediction is made without."""
     without = destinations().without
     for dest, setting in names.written.items():
         if dest not in without:
@@ -64,7 +64,7 @@ def left_out(names: Namespace) -> Iterator[Assumed]:
 
 
 def _default(dest: str, version: str) -> Value:
-    """Of this version, or of the newest that has the destination."""
+    """Return the default of this version, or of the newest that has the destination."""
     return next((defaults(each)[dest] for each in (version, *reversed(versions())) if dest in defaults(each)), None)
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from symconfig.existing.recover.args import Fields
 from symconfig.existing.recover.mixers import PATTERN
-from symconfig.existing.recover.said import Fields
 
 _HYBRID = "layers of several kinds are read from --hybrid-layer-pattern alone"
 _UNEVEN = "layers that differ from each other by a file are not described"
@@ -41,18 +41,18 @@ _PASSED: dict[str, str] = {
 
 
 def refuse_undescribed(out: Fields) -> None:
-    said = out.said
+    args = out.args
     for dest, why in _DEFAULTS.items():
         if not _usual(out, dest):
-            out.refuse(why, dest, got=said.word(dest))
-    encoder, layers = said.value("encoder_num_layers"), said.value("num_layers")
+            out.refuse(why, dest, got=args.word(dest))
+    encoder, layers = args.value("encoder_num_layers"), args.value("num_layers")
     if encoder not in (None, layers):
         out.refuse(_TWO, "encoder_num_layers", got=encoder, hint="--num-layers, for a decoder")
     for dest, why in _PASSED.items():
         if not _usual(out, dest):
             out.assume(dest, "passed over", why, dest)
-    spec = said.words("spec")
-    if spec and spec[-1] in _STACKS and any(out.said.given(dest) for dest in PATTERN):
+    spec = args.words("spec")
+    if spec and spec[-1] in _STACKS and any(out.args.given(dest) for dest in PATTERN):
         return
     if spec and spec != ("local",) and out.base is None:
         out.refuse(
@@ -68,7 +68,7 @@ def refuse_undescribed(out: Fields) -> None:
 
 
 def _usual(out: Fields, dest: str) -> bool:
-    if not out.said.given(dest):
+    if not out.args.given(dest):
         return True
-    value = out.said.value(dest)
+    value = out.args.value(dest)
     return value in (None, False, 0, "", (), "[]")

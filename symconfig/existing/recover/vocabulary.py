@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.existing.recover import zoo
-from symconfig.existing.recover.said import Fields, Said
+from symconfig.existing.recover.args import Args, Fields
 from symconfig.existing.recover.tokenizers import BY_TYPE, size_by_name
 
 _NULL = ("NullTokenizer", "NullMultimodalTokenizer")
@@ -22,42 +22,43 @@ SOURCES = ("vocab_size", "padded_vocab_size", "tokenizer_model", "tokenizer_type
 
 
 def vocabulary(out: Fields, model: ModelDescriptor, vocab_size: int | None) -> int | None:
-    """The true size, into `out`, too. model: of any vocabulary. vocab_size: what the user says where the files do not.
+    """Recover the true size, into `out`, too. model: of any vocabulary. vocab_size: what the user says where the files
+    do not.
 
     None: nobody says it, which is a problem of `out`.
     """
     true = _true(out)
-    padded = out.said.whole("padded_vocab_size")
-    found = true or vocab_size
+    padded = out.args.whole("padded_vocab_size")
+    size = true or vocab_size
     if padded:
-        found = _of_padded(out, model, padded, found)
-    if found is None:
-        found = _guess(out, model)
-    if found is None:
-        out.problems.append(out.said.problem("the vocabulary's size is not said", "vocab_size", hint="--vocab-size N"))
-    return found
+        size = _of_padded(out, model, padded, size)
+    if size is None:
+        size = _guess(out, model)
+    if size is None:
+        out.problems.append(out.args.problem("the vocabulary's size is not said", "vocab_size", hint="--vocab-size N"))
+    return size
 
 
 def _true(out: Fields) -> int | None:
-    """As options or the tokenizer's name say it."""
-    said = out.said
-    size, kind = said.whole("vocab_size"), _kind(said)
+    """Return the true size as options or the tokenizer's name say it."""
+    args = out.args
+    size, kind = args.whole("vocab_size"), _kind(args)
     if kind in _OF_OPTION or not kind:
         # Until core_v0.17 the null tokenizer adds an end-of-document token (_NullTokenizer.vocab_size).
-        one = kind in _NULL and not said.table.at_least("core_v0.18.2")
+        one = kind in _NULL and not args.table.at_least("core_v0.18.2")
         return None if size is None else size + one
-    named = _of_name(out, said)
+    named = _of_name(out, args)
     return size if named is None else named
 
 
-def _kind(said: Said) -> str:
-    """Of the tokenizer; one that Megatron-LM does not have says nothing about its size."""
-    return said.word("tokenizer_type") if said.known("tokenizer_type") else "a fork's"
+def _kind(args: Args) -> str:
+    """Return the kind of the tokenizer; one that Megatron-LM does not have says nothing about its size."""
+    return args.word("tokenizer_type") if args.known("tokenizer_type") else "a fork's"
 
 
-def _of_name(out: Fields, said: Said) -> int | None:
-    """Of the tokenizer that is named; one in a folder that is not known has no name."""
-    model = said.word("tokenizer_model").lower() if said.known("tokenizer_model") else ""
+def _of_name(out: Fields, args: Args) -> int | None:
+    """Return the size of the tokenizer that is named; one in a folder that is not known has no name."""
+    model = args.word("tokenizer_model").lower() if args.known("tokenizer_model") else ""
     path = PurePosixPath(model)
     last = path.parent.name if path.suffix in (".model", ".json") else path.name
     for name in filter(None, (model, last)):
@@ -72,8 +73,10 @@ def _of_name(out: Fields, said: Said) -> int | None:
 
 
 def _of_padded(out: Fields, model: ModelDescriptor, padded: int, true: int | None) -> int:
-    """--padded-vocab-size is what the embedding has; the true size only where it pads to that."""
-    step = (out.said.whole("make_vocab_size_divisible_by") or 1) * (out.said.whole("tensor_model_parallel_size") or 1)
+    """Return the true size of --padded-vocab-size, which is what the embedding has; the true size only where it pads to
+    that.
+    """
+    step = (out.args.whole("make_vocab_size_divisible_by") or 1) * (out.args.whole("tensor_model_parallel_size") or 1)
     if true is not None and 0 <= padded - true < max(step, _STEP):
         return true
     if true is None:
@@ -91,8 +94,8 @@ def _of_padded(out: Fields, model: ModelDescriptor, padded: int, true: int | Non
 
 
 def _guess(out: Fields, model: ModelDescriptor) -> int | None:
-    kind = _kind(out.said)
-    if not kind and (not out.said.known("merge_file") or out.said.given("merge_file")):
+    kind = _kind(out.args)
+    if not kind and (not out.args.known("merge_file") or out.args.given("merge_file")):
         kind = _OF_MERGES
     if kind in BY_TYPE:
         out.assume("vocab_size", BY_TYPE[kind], f"the vocabulary that {kind} was made for", "tokenizer_type")

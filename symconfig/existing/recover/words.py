@@ -10,22 +10,23 @@ from symconfig.frameworks.megatron.flags import is_option
 
 
 def settings(words: Sequence[str], file: str) -> tuple[Setting, ...]:
-    """The options among words, as argparse splits them. They have no place but the file: line and column are 0. Words
-    before the first option belong to none."""
+    """Split words into options as argparse does. They have no place but the file: line and column are 0. Words before
+    the first option belong to none.
+    """
     place = Place(file, 0, 0, 0, 0)
-    found: list[tuple[str, list[str], bool]] = []
+    options: list[tuple[str, list[str], bool]] = []
     for word in words:
         if is_option(word):
             name, joined, value = word.partition("=")
-            found.append((name, [value] if joined else [], bool(joined)))
-        elif found:
-            found[-1][1].append(word)
+            options.append((name, [value] if joined else [], bool(joined)))
+        elif options:
+            options[-1][1].append(word)
     return tuple(
         Setting(name, name, tuple(as_word(value, place) for value in values), place, joined)
-        for name, values, joined in found
+        for name, values, joined in options
     )
 
 
 def as_word(text: str, place: Place) -> Word:
-    """A word whose text is known, and stands nowhere."""
+    """Make a word whose text is known, and stands nowhere."""
     return Word((Piece(text),), place)

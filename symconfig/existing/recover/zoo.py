@@ -28,24 +28,26 @@ _SHAPES = (
 
 @cache
 def _zoo() -> tuple[tuple[ModelDescriptor, Meaning], ...]:
-    """Of the models without an adapter: no adapter is an option of Megatron-LM."""
+    """Return the zoo's models without an adapter: no adapter is an option of Megatron-LM."""
     loaded = (load_model(name) for name in zoo_models())
     return tuple((model, meaning(model)) for model in loaded if model.adapter is None)
 
 
 def named(name: str) -> ModelDescriptor:
-    """The model of the zoo of this name."""
+    """Return the model of the zoo of this name."""
     return next(model for model, _ in _zoo() if model.name == name)
 
 
 def zoo_match(model: ModelDescriptor) -> str | None:
-    """The zoo's model that computes the same."""
+    """Return the zoo's model that computes the same."""
     mine = meaning(model)
     return next((other.name for other, theirs in _zoo() if mine == theirs), None)
 
 
 def zoo_near(model: ModelDescriptor) -> tuple[str, tuple[str, ...]] | None:
-    """The zoo's model that differs in the fewest fields, `NEAR` at most, and what they are here: "vocab_size 32000"."""
+    """Return the zoo's model that differs in the fewest fields, `NEAR` at most, and what they are here: "vocab_size
+    32000".
+    """
     mine = meaning(model)
     ranked = sorted((len(_choices(mine, theirs)), other.name, _choices(mine, theirs)) for other, theirs in _zoo())
     count, name, fields = ranked[0]
@@ -55,12 +57,12 @@ def zoo_near(model: ModelDescriptor) -> tuple[str, tuple[str, ...]] | None:
 
 
 def differing(mine: Meaning, theirs: Meaning) -> tuple[str, ...]:
-    """Fields in which two meanings differ."""
+    """Return the fields in which two meanings differ."""
     return tuple(field for field in sorted({*mine, *theirs}) if mine.get(field) != theirs.get(field))
 
 
 def _choices(mine: Meaning, theirs: Meaning) -> tuple[str, ...]:
-    """The same, where a section that is one choice counts as one."""
+    """Return the differing fields, where a section that is one choice counts as one."""
     fields = (_SECTION.get(field.partition(".")[0], field) for field in differing(mine, theirs))
     return tuple(dict.fromkeys(fields))
 
@@ -74,18 +76,18 @@ def _shown(value: object) -> str:
 
 
 def alike(model: ModelDescriptor, fits: Callable[[ModelDescriptor], bool]) -> ModelDescriptor | None:
-    """The zoo's model of the same shapes but for the vocabulary, the most alike where there are several."""
+    """Return the zoo's model of the same shapes but for the vocabulary, the most alike where there are several."""
     mine = meaning(model)
-    found = sorted(
+    candidates = sorted(
         (len(differing(mine, theirs)), other.name)
         for other, theirs in _zoo()
         if all(mine.get(shape) == theirs.get(shape) for shape in _SHAPES) and fits(other)
     )
-    return named(found[0][1]) if found else None
+    return named(candidates[0][1]) if candidates else None
 
 
 def by_tokenizer(name: str) -> ModelDescriptor | None:
-    """The zoo's model whose Hugging Face name this is; lower case, with or without the owner."""
+    """Return the zoo's model whose Hugging Face name this is; lower case, with or without the owner."""
     for model, _ in _zoo():
         theirs = (model.huggingface_id or "").lower()
         if theirs and name in (theirs, theirs.rpartition("/")[2]):

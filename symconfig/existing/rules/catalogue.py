@@ -27,11 +27,11 @@ SEVERITIES: Mapping[str, str] = {
 
 
 def rules() -> Iterator[Rule[Any]]:
-    """All of them, in the page's order."""
+    """Yield all rules, in the page's order."""
     for group in GROUPS:
         yield from group.rules
 
 
 def named(name: str) -> Rule[Any] | None:
-    """The rule of a name."""
+    """Return the rule of a name."""
     return next((rule for rule in rules() if rule.name == name), None)

@@ -28,6 +28,6 @@ IN_PLACE_OF: frozenset[str] = frozenset(
 
 
 def findings(facts: DeepSpeedFacts, rules: Sequence[Rule[DeepSpeedFacts]] = RULES) -> list[Finding]:
-    """Every rule that is broken, with its places, in the order of the file."""
-    found = [Finding(rule.name, rule.severity, problem) for rule in rules for problem in rule.check(facts)]
-    return sorted(found, key=lambda finding: (finding.problem.line or 0, finding.problem.column or 0))
+    """Return every rule that is broken, with its places, in the order of the file."""
+    broken = [Finding(rule.name, rule.severity, problem) for rule in rules for problem in rule.check(facts)]
+    return sorted(broken, key=lambda finding: (finding.problem.line or 0, finding.problem.column or 0))

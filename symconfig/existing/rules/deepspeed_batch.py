@@ -83,9 +83,9 @@ def _experts(facts: DeepSpeedFacts) -> Iterator[Problem]:
 
 
 def _zero_stage(facts: DeepSpeedFacts) -> Iterator[Problem]:
-    said = facts.arguments.text("zero_stage")
-    if said in ("0", "1", "2", "3") and int(said) != facts.stage:
-        yield facts.problem((ZERO, "stage"), f"is {facts.stage}, and --zero-stage {said}", hint=said)
+    given = facts.arguments.text("zero_stage")
+    if given in ("0", "1", "2", "3") and int(given) != facts.stage:
+        yield facts.problem((ZERO, "stage"), f"is {facts.stage}, and --zero-stage {given}", hint=given)
 
 
 def _trainer(facts: DeepSpeedFacts) -> Iterator[Problem]:

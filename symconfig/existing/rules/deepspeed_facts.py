@@ -40,7 +40,7 @@ class DeepSpeedFacts:
 
     @classmethod
     def of_reading(cls, reading: Reading, gpus: int | None, model: ModelDescriptor | None) -> Self:
-        """Of a configuration that was read. Raises ValueError where it has no DeepSpeed JSON."""
+        """Take the facts of a configuration that was read. Raises ValueError where it has no DeepSpeed JSON."""
         if reading.deepspeed is None:
             raise ValueError("there is no DeepSpeed JSON")
         arguments = Arguments(reading.options)
@@ -56,7 +56,7 @@ class DeepSpeedFacts:
 
     @classmethod
     def of_data(cls, config: Any, file: str, trainer: bool, gpus: int | None = None) -> Self:
-        """Of plain data, whose places are not known."""
+        """Take the facts of plain data, whose places are not known."""
         return cls.of_tree(Tree(Text(file, b""), config, {}, "json"), trainer, Arguments(), gpus)
 
     @classmethod
@@ -83,35 +83,36 @@ class DeepSpeedFacts:
         )
 
     def get(self, *path: str) -> Any:
-        """The value of a path; None where there is none."""
-        found: Any = self.config
+        """Return the value of a path; None where there is none."""
+        value: Any = self.config
         for key in path:
-            found = found.get(key) if isinstance(found, dict) else None
-        return found
+            value = value.get(key) if isinstance(value, dict) else None
+        return value
 
     def section(self, *path: str) -> Json:
-        """The object of a path; empty where there is none."""
-        found = self.get(*path)
-        return found if isinstance(found, dict) else {}
+        """Return the object of a path; empty where there is none."""
+        value = self.get(*path)
+        return value if isinstance(value, dict) else {}
 
     def number(self, *path: str) -> int | float | None:
-        found = self.get(*path)
-        return found if isinstance(found, (int, float)) and not isinstance(found, bool) else None
+        value = self.get(*path)
+        return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
     def whole(self, *path: str, otherwise: int = 0) -> int:
-        found = self.number(*path)
-        return found if isinstance(found, int) else otherwise
+        value = self.number(*path)
+        return value if isinstance(value, int) else otherwise
 
     @property
     def stage(self) -> int:
-        """Of ZeRO; 0 where it says none that DeepSpeed has."""
+        """Return the ZeRO stage; 0 where it says none that DeepSpeed has."""
         return stage_of(self.config)
 
     @property
     def data_ranks(self) -> int | None:
-        """Ranks that DeepSpeed multiplies a micro-batch by: AutoTP's count, Ulysses' do not, and where the program is
-        Megatron-DeepSpeed, which tells its own grid, its tensor and pipeline ranks do not either. None: not known, or
-        no whole number."""
+        """Return the ranks that DeepSpeed multiplies a micro-batch by: AutoTP's count, Ulysses' do not, and where the
+        program is Megatron-DeepSpeed, which tells its own grid, its tensor and pipeline ranks do not either. None: not
+        known, or no whole number.
+        """
         shared = self.sequence_parallel
         for names in GRID:
             shared *= self.arguments.whole(*names) or 1
@@ -119,7 +120,7 @@ class DeepSpeedFacts:
 
     @property
     def precision(self) -> str:
-        """Of the weights: bf16, fp16, fp32, or "unknown". bf16 goes by its old name, too."""
+        """Return the precision of the weights: bf16, fp16, fp32, or "unknown". bf16 goes by its old name, too."""
         if any(self.get(name, "enabled") is True for name in ("bf16", "bfloat16")):
             return "bf16"
         if self.get("fp16", "enabled") is True:
@@ -140,11 +141,11 @@ class DeepSpeedFacts:
 
     @property
     def may_share_data(self) -> bool:
-        """Whether there may be several ranks that hold the same parameters: what ZeRO splits and reduces."""
+        """Tell whether there may be several ranks that hold the same parameters: what ZeRO splits and reduces."""
         return self.gpus is None or self.gpus > self.tensor_parallel
 
     def offloads(self, section: str) -> bool:
-        """Whether zero_optimization has offload_optimizer or offload_param on."""
+        """Tell whether zero_optimization has offload_optimizer or offload_param on."""
         return self.get(ZERO, section, "device") in ("cpu", "nvme")
 
     def problem(
@@ -157,5 +158,5 @@ class DeepSpeedFacts:
         hint: str | None = None,
         of_key: bool = False,
     ) -> Problem:
-        """A Problem about this path of the JSON, where it stands."""
+        """Return a Problem about this path of the JSON, where it stands."""
         return self.tree.problem(path, what, got=got, need=need, hint=hint, of_key=of_key)

@@ -17,23 +17,23 @@ _DEFAULT_BUCKET = 500_000_000  # elements (runtime/zero/config.py)
 
 
 def _of(kind: Kind, near: bool | None = None) -> Callable[[DeepSpeedFacts], Iterator[Problem]]:
-    """Mismatches of one kind; near: only those that have, or have no, similar known word."""
+    """Return the check of mismatches of one kind; near: only those that have, or have no, similar known word."""
 
     def check(facts: DeepSpeedFacts) -> Iterator[Problem]:
-        for found in mismatches(facts.tree.data):
-            if (facts.trainer and found.path in OVERWRITTEN) or found.path in _ELSEWHERE:
+        for mismatch in mismatches(facts.tree.data):
+            if (facts.trainer and mismatch.path in OVERWRITTEN) or mismatch.path in _ELSEWHERE:
                 continue
-            if found.kind == kind and (near is None or near == (found.near is not None)):
-                yield _problem(facts, found)
+            if mismatch.kind == kind and (near is None or near == (mismatch.near is not None)):
+                yield _problem(facts, mismatch)
 
     return check
 
 
-def _problem(facts: DeepSpeedFacts, found: Mismatch) -> Problem:
-    of_key = found.kind in ("removed", "unknown", "ignored", "deprecated")
-    hint = f"{found.need} instead" if found.kind == "deprecated" and found.need else found.near
-    need = None if found.kind == "deprecated" else found.need
-    return facts.problem(found.path, found.what, got=found.got, need=need, hint=hint, of_key=of_key)
+def _problem(facts: DeepSpeedFacts, mismatch: Mismatch) -> Problem:
+    of_key = mismatch.kind in ("removed", "unknown", "ignored", "deprecated")
+    hint = f"{mismatch.need} instead" if mismatch.kind == "deprecated" and mismatch.need else mismatch.near
+    need = None if mismatch.kind == "deprecated" else mismatch.need
+    return facts.problem(mismatch.path, mismatch.what, got=mismatch.got, need=need, hint=hint, of_key=of_key)
 
 
 def _old_and_new(facts: DeepSpeedFacts) -> Iterator[Problem]:
@@ -77,7 +77,7 @@ def _auto_dropped(facts: DeepSpeedFacts) -> Iterator[Problem]:
 
 
 def _dropped(path: tuple[str | int, ...]) -> bool:
-    """Whether DeepSpeed passes over an "auto" there: its pydantic models do (runtime/config_utils.py)."""
+    """Tell whether DeepSpeed passes over an "auto" there: its pydantic models do (runtime/config_utils.py)."""
     return bool(known()["keys"].get(str(path[0]), {}).get("strict"))
 
 

@@ -25,7 +25,7 @@ def says(path: KeyPath, *constraints: Constraint) -> Check[DeepSpeedFacts]:
     def check(facts: DeepSpeedFacts) -> Iterator[Problem]:
         fixed, point = _fixed(facts), _point(facts)
         for constraint in failing(constraints, fixed, point)[:1]:
-            yield facts.problem(path, constraint.said(fixed, point), hint=constraint.hint)
+            yield facts.problem(path, constraint.sentence_at(fixed, point), hint=constraint.hint)
 
     return check
 

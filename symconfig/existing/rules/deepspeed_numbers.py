@@ -30,19 +30,19 @@ def _neither(facts: DeepSpeedFacts) -> Iterator[Problem]:
 
 
 def _accumulation_type(facts: DeepSpeedFacts) -> Iterator[Problem]:
-    found, path = facts.get("data_types", "grad_accum_dtype"), ("data_types", "grad_accum_dtype")
-    if found not in (None, *_TYPES):
-        yield facts.problem(path, f"{found!r} is not a type", hint="fp32, fp16 or bf16")
-    elif found not in (None, facts.precision) and facts.stage == 0 and facts.precision != "unknown":
-        yield facts.problem(path, f"{found} with {facts.precision} weights needs ZeRO", hint="stage 1, 2 or 3")
+    kind, path = facts.get("data_types", "grad_accum_dtype"), ("data_types", "grad_accum_dtype")
+    if kind not in (None, *_TYPES):
+        yield facts.problem(path, f"{kind!r} is not a type", hint="fp32, fp16 or bf16")
+    elif kind not in (None, facts.precision) and facts.stage == 0 and facts.precision != "unknown":
+        yield facts.problem(path, f"{kind} with {facts.precision} weights needs ZeRO", hint="stage 1, 2 or 3")
 
 
 def _coarse_sum(facts: DeepSpeedFacts) -> Iterator[Problem]:
     steps = facts.whole("gradient_accumulation_steps", otherwise=1)
-    found = facts.get("data_types", "grad_accum_dtype")
-    if facts.precision == "bf16" and facts.stage and found in (None, "bf16") and steps > 1:
+    kind = facts.get("data_types", "grad_accum_dtype")
+    if facts.precision == "bf16" and facts.stage and kind in (None, "bf16") and steps > 1:
         yield facts.problem(
-            ("data_types", "grad_accum_dtype") if found else ("gradient_accumulation_steps",),
+            ("data_types", "grad_accum_dtype") if kind else ("gradient_accumulation_steps",),
             f"gradients of {steps} microbatches are added up in bf16, which keeps 8 bits of each",
             hint='"data_types": {"grad_accum_dtype": "fp32"}, for 2 bytes more a parameter',
         )

@@ -167,8 +167,8 @@ def _pipeline(facts: DeepSpeedFacts) -> Iterator[Problem]:
 
 def _four_bits(facts: DeepSpeedFacts) -> Iterator[Problem]:
     text = facts.arguments.text(*_FOUR_BITS)
-    asked = text == "4" or (text is not None and text.lower() in ("", "true", "1"))
-    if facts.stage == 3 and asked and not facts.arguments.given("bnb_4bit_quant_storage"):
+    wanted = text == "4" or (text is not None and text.lower() in ("", "true", "1"))
+    if facts.stage == 3 and wanted and not facts.arguments.given("bnb_4bit_quant_storage"):
         setting = facts.arguments.find(*_FOUR_BITS)
         yield facts.problem(
             (ZERO, "stage"),

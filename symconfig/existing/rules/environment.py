@@ -48,12 +48,12 @@ MEGATRON: Rules[MegatronFacts] = Rules()
 
 
 def _clause(reason: str) -> str:
-    """A sentence behind a colon: its first word small, unless it is a name."""
+    """Return a sentence behind a colon: its first word small, unless it is a name."""
     return reason if reason[1:2].isupper() else reason[0].lower() + reason[1:]
 
 
 def _rows(facts: MegatronFacts, forced: bool) -> Iterator[tuple[Row, str | None]]:
-    """What must (or should) be set for these options, and what is."""
+    """Yield what must (or should) be set for these options, and what is."""
     if facts.architecture is None:
         raise NotKnown
     for row in applying(facts.version, facts.architecture, lambda when: _WHEN[when](facts)):

@@ -37,7 +37,7 @@ VERSION_OPEN = ("option-of-a-fork", "options-of-several-versions")
 
 
 def words(rule: Rule[MegatronFacts]) -> list[str]:
-    """The example's options, behind those of the base that it does not say itself."""
+    """Return the example's options, behind those of the base that it does not say itself."""
     own = shlex.split(rule.example)
     if {"--hidden-size", "--num-layers"} <= set(own):
         return own
@@ -51,13 +51,13 @@ def words(rule: Rule[MegatronFacts]) -> list[str]:
 
 
 def version(rule: Rule[MegatronFacts]) -> str:
-    """The newest release that the rule holds for."""
+    """Return the newest release that the rule holds for."""
     released = [name for name in versions() if name.startswith("core_v")]
     return rule.until or released[-1]
 
 
 def megatron_facts(rule: Rule[MegatronFacts]) -> MegatronFacts:
-    """What is asked of the example."""
+    """Return what is asked of the example."""
     given = settings(words(rule), FILE)
     place = given[0].place
     environment = rule.environment
@@ -76,21 +76,23 @@ def megatron_facts(rule: Rule[MegatronFacts]) -> MegatronFacts:
 
 
 def _queued(given: Sequence[Setting]) -> bool:
-    """Tensor or context parallelism: Hopper wants one hardware queue."""
+    """Tell whether there is tensor or context parallelism: Hopper wants one hardware queue."""
     names = {setting.name for setting in given}
     return bool(names & {"--tensor-model-parallel-size", "--context-parallel-size"})
 
 
 def deepspeed_facts(rule: Rule[DeepSpeedFacts]) -> DeepSpeedFacts:
-    """Of an example: a JSON, and before it the command in a line of its own where the rule is about that."""
+    """Return the facts of an example: a JSON, and before it the command in a line of its own where the rule is about
+    that.
+    """
     place = Place(FILE, 0, 0, 1, 1)
     command, _, text = rule.example.rpartition("\n")
-    said = shlex.split(command)
-    start = next((index + 1 for index, item in enumerate(said) if item.endswith(".py")), len(said))
-    given = settings(said[start:], FILE)
+    words_ = shlex.split(command)
+    start = next((index + 1 for index, item in enumerate(words_) if item.endswith(".py")), len(words_))
+    given = settings(words_[start:], FILE)
     tree = parse_json(Text(JSON, text.encode()))
     model = load_model(MODELS[rule.name]) if rule.name in MODELS else None
-    launcher = tuple(as_word(item, place) for item in said[:start])
+    launcher = tuple(as_word(item, place) for item in words_[:start])
     reading = Reading("bash", (tree.text,), given, None, launcher, deepspeed=tree)
-    found = DeepSpeedFacts.of_reading(reading, rule.gpus, model)
-    return replace(found, environment=None if rule.environment is None else {})
+    facts = DeepSpeedFacts.of_reading(reading, rule.gpus, model)
+    return replace(facts, environment=None if rule.environment is None else {})

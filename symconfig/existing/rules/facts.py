@@ -57,13 +57,14 @@ class MegatronFacts:
 
     @property
     def own_program(self) -> bool:
-        """Megatron-LM's own program is started, not a fork's."""
+        """Tell whether Megatron-LM's own program is started, not a fork's."""
         return self.program is not None and self.program.rpartition("/")[2] in OWN_PROGRAMS
 
     @property
     def released(self) -> bool:
-        """The launch is of a release of Megatron-LM in the tables: its user says so, or it has no option of a fork's or
-        of an older release's own."""
+        """Tell whether the launch is of a release of Megatron-LM in the tables: its user says so, or it has no option
+        of a fork's or of an older release's own.
+        """
         return not self.fork and (
             self.version_given
             or not any(
@@ -73,12 +74,12 @@ class MegatronFacts:
 
     @property
     def misspelt(self) -> set[str]:
-        """Destinations that an unknown option was meant for, so that their default is not what is wanted."""
+        """Return destinations that an unknown option was meant for, so that their default is not what is wanted."""
         options = (meant(setting.name, self.version) for setting in self.names.unknown)
         return {self.names.table.flags[option].dest for option in options if option is not None}
 
     def given(self, dest: str) -> bool:
-        """Is the option there, with whatever value?"""
+        """Tell whether the option is there, with whatever value."""
         if self.names.given(dest) or dest in self.names.dark or dest in self.misspelt:
             return True
         if not self.complete:
@@ -86,30 +87,30 @@ class MegatronFacts:
         return False
 
     def value(self, dest: str) -> Value:
-        """Given, or by default."""
+        """Return the value, given or by default."""
         known = self.names.given(dest) or (self.complete and dest not in self.misspelt)
         if dest in self.names.dark or not known:
             raise NotKnown(dest)
         return self.names[dest]
 
     def on(self, dest: str) -> bool:
-        """Is the switch on?"""
+        """Tell whether the switch is on."""
         return bool(self.value(dest))
 
     def maybe(self, dest: str) -> int | None:
-        """A whole number; None where it has none."""
+        """Return a whole number; None where it has none."""
         value = self.value(dest)
         return value if isinstance(value, int) and not isinstance(value, bool) else None
 
     def number(self, dest: str) -> int:
-        """A whole number that must be there."""
+        """Return a whole number that must be there."""
         value = self.maybe(dest)
         if value is None:
             raise NotKnown(dest)
         return value
 
     def real(self, dest: str) -> float:
-        """A number that must be there."""
+        """Return a number that must be there."""
         value = self.value(dest)
         if not isinstance(value, (int, float)):
             raise NotKnown(dest)
@@ -119,10 +120,10 @@ class MegatronFacts:
         value = self.value(dest)
         return None if value is None else str(value)
 
-    def known(self, found: int | None) -> int:
-        if found is None:
+    def known(self, number: int | None) -> int:
+        if number is None:
             raise NotKnown
-        return found
+        return number
 
     # Degrees. Those below 1 have a rule of their own, and are 1 here.
 
@@ -144,7 +145,7 @@ class MegatronFacts:
 
     @property
     def etp(self) -> int:
-        """By default tp: validate_args fills it in."""
+        """Return etp, by default tp: validate_args fills it in."""
         return max(1, self.maybe("expert_tensor_parallel_size") or self.tp)
 
     @property
@@ -153,23 +154,25 @@ class MegatronFacts:
 
     @property
     def dp(self) -> int:
-        """Replicas of the model."""
+        """Return the replicas of the model."""
         return max(1, self.gpus // (self.tp * self.pp * self.cp))
 
     @property
     def experts(self) -> int:
-        """0 in a dense model."""
+        """Return the number of experts, 0 in a dense model."""
         return self.maybe("num_experts") or 0
 
     @property
     def microbatches(self) -> int:
-        """Of one replica in a step; Megatron's default is one."""
+        """Return the microbatches of one replica in a step; Megatron's default is one."""
         whole = self.maybe("global_batch_size")
         return 1 if whole is None else whole // max(1, self.number("micro_batch_size") * self.dp)
 
     @property
     def chunks(self) -> int:
-        """Model chunks of a pipeline stage. Raises NotKnown where the layers do not divide: other rules say that."""
+        """Return the model chunks of a pipeline stage. Raises NotKnown where the layers do not divide: other rules say
+        that.
+        """
         if (layout := self.text(LAYOUT)) is not None:
             return len(pipeline_layout.expanded(layout)) // self.pp
         if (layers := self.maybe("num_layers_per_virtual_pipeline_stage")) is not None:
@@ -181,7 +184,7 @@ class MegatronFacts:
 
     @property
     def fsdp(self) -> bool:
-        """Megatron's own fully sharded data parallelism, by either of its names."""
+        """Tell whether Megatron's own fully sharded data parallelism is on, by either of its names."""
         return self.on("use_megatron_fsdp") or self.on("use_custom_fsdp")
 
     @property
@@ -189,7 +192,7 @@ class MegatronFacts:
         return self.value("fp8") is not None or self.value("fp4") is not None
 
     def variable(self, name: str) -> str | None:
-        """Of the environment, as the script sets it; None: it does not."""
+        """Return a variable of the environment, as the script sets it; None: it does not."""
         if self.environment is None:
             raise NotKnown(name)
         word = self.environment.get(name)
@@ -212,14 +215,16 @@ class MegatronFacts:
         hint: str | None = None,
         value: Value = True,
     ) -> Problem:
-        """About the option of a destination, at its place; where it is absent, at the place of the first of `related`
-        that is there. value: of a switch, which way the absent option would set it. field: in place of its name."""
+        """Return a problem about the option of a destination, at its place; where it is absent, at the place of the
+        first of `related` that is there. value: of a switch, which way the absent option would set it. field: in place
+        of its name.
+        """
         setting = self.names.setting(dest)
         named = field or (setting.spelled if setting else self.option(dest, value))
         return self._at(self.names.place(dest, *related), what, named, None if got is None else str(got), need, hint)
 
     def option(self, dest: str, value: Value = True) -> str:
-        """The option's name in this version; where it has none, as the destination suggests."""
+        """Return the option's name in this version; where it has none, as the destination suggests."""
         try:
             return self.names.option(dest, value)
         except KeyError:
@@ -234,7 +239,9 @@ class MegatronFacts:
         need: str | None = None,
         hint: str | None = None,
     ) -> Problem:
-        """About a variable of the environment, where it is set; else at the place of the first of `related`."""
+        """Return a problem about a variable of the environment, where it is set; else at the place of the first of
+        `related`.
+        """
         word = (self.environment or {}).get(name)
         place = word.place if word is not None else self.names.place(*related)
         return self._at(place, what, name, got, need, hint)
@@ -242,7 +249,7 @@ class MegatronFacts:
     def _at(
         self, place: Place | None, what: str, field: str, got: str | None, need: str | None, hint: str | None
     ) -> Problem:
-        """At a place; without one, of the file of the options."""
+        """Return a problem at a place; without one, of the file of the options."""
         if place is None:
             place = next((setting.place for setting in self.names.settings), None)
             return Problem(what, file=place.file if place else None, field=field, got=got, need=need, hint=hint)

@@ -54,9 +54,9 @@ def _groups(facts: MegatronFacts) -> Any:
 
 
 def _head_dim(facts: MegatronFacts) -> Any:
-    said = facts.maybe("kv_channels")
+    given = facts.maybe("kv_channels")
     heads = max(facts.number("num_attention_heads"), 1)
-    return facts.number("hidden_size") // heads if said is None else max(said, 1)
+    return facts.number("hidden_size") // heads if given is None else max(given, 1)
 
 
 def _expert_width(facts: MegatronFacts) -> Any:
@@ -98,8 +98,8 @@ def microbatches(facts: MegatronFacts) -> int:
 
 def group(facts: MegatronFacts) -> int:
     """Return the micro-batches of a round of the interleaved schedule; a group of none is less than any."""
-    said = facts.maybe(GROUP)
-    return facts.pp if said is None else said or -1
+    given = facts.maybe(GROUP)
+    return facts.pp if given is None else given or -1
 
 
 def _read(facts: MegatronFacts, *dests: str) -> Mapping[str, Value]:
@@ -154,10 +154,10 @@ def _graphs(facts: MegatronFacts) -> str:
         raise NotKnown
     if not facts.experts and any(name.startswith("moe") for name in modules):
         return "outside experts" if "attn" in modules else "router"
-    found = options.graphed(names)
-    if found is None or (found == "all" and facts.on("moe_pad_expert_input_to_capacity")):
+    graphs = options.graphed(names)
+    if graphs is None or (graphs == "all" and facts.on("moe_pad_expert_input_to_capacity")):
         raise NotKnown
-    return found
+    return graphs
 
 
 FIXED: Readers[MegatronFacts] = {

@@ -112,7 +112,7 @@ RULES = tuple(LAUNCHER.entered)
 
 
 def findings(facts: LauncherFacts, program: Place | None) -> list[Finding]:
-    """Every rule that is broken, at the word of the launcher that says so, else at the program."""
+    """Return every rule that is broken, at the word of the launcher that says so, else at the program."""
     place = next((word.place for word in facts.world.said), program)
     return [
         Finding(rule.name, rule.severity, problem if problem.file else placed(problem, place))

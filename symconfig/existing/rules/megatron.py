@@ -74,31 +74,31 @@ MEANING = tuple(rule for rule in RULES if rule not in PARSED)
 
 
 def findings(facts: MegatronFacts, rules: Sequence[Rule[MegatronFacts]] | None = None) -> list[Finding]:
-    """Every rule that is broken, with its places, in the order of the file.
+    """Return every rule that is broken, with its places, in the order of the file.
 
     A fork or an older release may take what Megatron-LM refuses: errors of its launch are warnings, but for numbers
     that no program can divide.
     """
     released = facts.released
-    found = [
+    broken_rules = [
         Finding(rule.name, "warning" if rule.severity == "error" and not stays else rule.severity, problem)
         for rule in (every() if rules is None else rules)
         if applies(rule, facts.version)
         for stays in (released or rule.name in UNDIVIDED,)
         for problem in broken(rule, facts)
     ]
-    return sorted(found, key=lambda finding: (finding.problem.line or 0, finding.problem.column or 0))
+    return sorted(broken_rules, key=lambda finding: (finding.problem.line or 0, finding.problem.column or 0))
 
 
 def applies(rule: Rule[MegatronFacts], version: str) -> bool:
-    """Does the rule hold for a version of the tables?"""
+    """Tell whether the rule holds for a version of the tables."""
     order = versions()
     since, until = rule.since or order[0], rule.until or order[-1]
     return order.index(since) <= order.index(version) <= order.index(until)
 
 
 def broken(rule: Rule[MegatronFacts], facts: MegatronFacts) -> Iterator[Problem]:
-    """Where one rule is broken, as far as what it asks for is known."""
+    """Yield where one rule is broken, as far as what it asks for is known."""
     in_force = [one for one in rule.constraints if one.in_force(facts.version)]
     if rule.constraints and not any(fails(one, facts) for one in in_force):
         return

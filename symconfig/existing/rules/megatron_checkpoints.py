@@ -61,13 +61,13 @@ def _intervals(facts: MegatronFacts) -> Iterator[Problem]:
     since="core_v0.16.1",
 )
 def _memory(facts: MegatronFacts) -> Iterator[Problem]:
-    asked, every = facts.maybe("log_memory_interval"), facts.maybe("log_interval")
-    if asked is not None and every and asked % every:
+    interval, every = facts.maybe("log_memory_interval"), facts.maybe("log_interval")
+    if interval is not None and every and interval % every:
         yield facts.problem(
             "is no multiple of --log-interval",
             "log_memory_interval",
             "log_interval",
-            got=asked,
+            got=interval,
             need=f"a multiple of {every}",
         )
 

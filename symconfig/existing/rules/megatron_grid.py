@@ -112,7 +112,7 @@ def _world(facts: MegatronFacts) -> Iterator[Problem]:
 
 
 def _degree(facts: MegatronFacts, dest: str) -> int | None:
-    """A degree; None where it is not known."""
+    """Return a degree; None where it is not known."""
     try:
         return max(1, facts.number(dest))
     except NotKnown:

@@ -23,7 +23,7 @@ MEGATRON: Rules[MegatronFacts] = Rules()
 
 
 def _not_local(facts: MegatronFacts) -> bool:
-    """--spec local: the first of one or two words."""
+    """Tell whether --spec names another than local: the first of one or two words."""
     spec = facts.value("spec")
     return not isinstance(spec, tuple) or spec[:1] != ("local",)
 
@@ -107,7 +107,7 @@ MEGATRON.rule(
 
 
 def _checked(facts: MegatronFacts) -> bool:
-    """Is the loss looked at for NaNs? Dynamic loss scaling of fp16 switches it off."""
+    """Tell whether the loss is looked at for NaNs. Dynamic loss scaling of fp16 switches it off."""
     scaled = facts.on("fp16") and not facts.value("loss_scale")
     return facts.on("check_for_nan_in_loss_and_grad") and not scaled
 

@@ -24,12 +24,13 @@ MEGATRON: Rules[MegatronFacts] = Rules()
 
 
 def _way(facts: MegatronFacts) -> tuple[str, ...]:
-    """The one way in which the stages are said; () for equal shares. NotKnown where there are several, which has a
-    rule of its own."""
-    said = [way for way in WAYS if any(facts.value(dest) for dest in way)]
-    if len(said) > 1:
+    """Return the one way in which the stages are said; () for equal shares. NotKnown where there are several, which has
+    a rule of its own.
+    """
+    ways = [way for way in WAYS if any(facts.value(dest) for dest in way)]
+    if len(ways) > 1:
         raise NotKnown
-    return said[0] if said else ()
+    return ways[0] if ways else ()
 
 
 def _ends(facts: MegatronFacts) -> dict[str, int]:
@@ -52,9 +53,9 @@ def _named(facts: MegatronFacts, dests: tuple[str, ...] | dict[str, int]) -> str
     "--account-for-loss-in-pipeline-split",
 )
 def _several(facts: MegatronFacts) -> Iterator[Problem]:
-    said = [way for way in WAYS if any(facts.value(dest) for dest in way)]
-    if len(said) > 1:
-        given = tuple(dest for way in said for dest in way if facts.value(dest))
+    ways = [way for way in WAYS if any(facts.value(dest) for dest in way)]
+    if len(ways) > 1:
+        given = tuple(dest for way in ways for dest in way if facts.value(dest))
         yield facts.problem("say the stages in several ways", given[0], field=_named(facts, given), need="one of them")
 
 
@@ -74,7 +75,7 @@ def _equal(facts: MegatronFacts) -> Iterator[Problem]:
 
 
 def _counted(facts: MegatronFacts) -> int:
-    """Layers, and what counts as one."""
+    """Return the layers, and what counts as one."""
     return facts.number("num_layers") + sum(facts.on(dest) for dest in ACCOUNTS)
 
 
@@ -252,7 +253,7 @@ def _layout_mtp_first(facts: MegatronFacts) -> Iterator[Problem]:
 
 
 def _before_loss(facts: MegatronFacts) -> Iterator[tuple[Problem, bool]]:
-    """Where multi-token prediction lies in a chunk before the last, and whether that is on the first stage."""
+    """Yield where multi-token prediction lies in a chunk before the last, and whether that is on the first stage."""
     layout = facts.text(LAYOUT)
     if layout is None:
         return
@@ -307,13 +308,13 @@ def _no_pipeline(facts: MegatronFacts) -> Iterator[Problem]:
     of=(INTERLEAVING,),
 )
 def _interleaving(facts: MegatronFacts) -> Iterator[Problem]:
-    said = facts.maybe(GROUP)
+    given = facts.maybe(GROUP)
     yield facts.problem(
         "does not fit the interleaved schedule",
         GROUP,
         "global_batch_size",
         CHUNKS,
         PER_CHUNK,
-        got=f"{facts.pp if said is None else said} of {microbatches(facts)} microbatches",
+        got=f"{facts.pp if given is None else given} of {microbatches(facts)} microbatches",
         need=f"between pp {facts.pp} and their number, with nothing or at least {facts.pp} left over",
     )

@@ -17,7 +17,7 @@ MEGATRON: Rules[MegatronFacts] = Rules()
 
 
 def _hint(facts: MegatronFacts, name: str) -> str | None:
-    """What was meant: today's name of an old option, or the nearest one of this version."""
+    """Say what was meant: today's name of an old option, or the nearest one of this version."""
     if name in OLD:
         return OLD[name].today
     return meant(name, facts.version)
@@ -84,7 +84,7 @@ def _mixed(facts: MegatronFacts) -> Iterator[Problem]:
 
 
 def _old(facts: MegatronFacts) -> Iterator[tuple[Setting, Old]]:
-    """The old options that this version's parser still takes."""
+    """Yield the old options that this version's parser still takes."""
     for setting in facts.names.settings:
         if setting.name in OLD and facts.names.table.known(setting.name):
             yield setting, OLD[setting.name]

@@ -50,9 +50,9 @@ def _states(facts: MegatronFacts) -> Iterator[Problem]:
     if facts.on(PRECISE):
         return
     for dest in STATES:
-        if (found := facts.text(dest)) not in (None, "fp32"):
+        if (kind := facts.text(dest)) not in (None, "fp32"):
             yield facts.problem(
-                "needs the precision-aware optimizer", dest, got=found, need="fp32, or --use-precision-aware-optimizer"
+                "needs the precision-aware optimizer", dest, got=kind, need="fp32, or --use-precision-aware-optimizer"
             )
 
 
@@ -105,7 +105,7 @@ MEGATRON.rule(
 
 
 def _of_stage(facts: MegatronFacts) -> int:
-    """Layers of a pipeline stage, as TransformerConfig counts them."""
+    """Return the layers of a pipeline stage, as TransformerConfig counts them."""
     return facts.number("num_layers") // facts.pp
 
 

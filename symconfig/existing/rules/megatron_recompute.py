@@ -23,7 +23,9 @@ MEGATRON: Rules[MegatronFacts] = Rules()
 
 
 def granularity(facts: MegatronFacts) -> str | None:
-    """As it comes out: --recompute-activations goes before --recompute-granularity (validate_args)."""
+    """Return the granularity as it comes out: --recompute-activations goes before --recompute-granularity
+    (validate_args).
+    """
     return "selective" if facts.on(SHORT) else facts.text(GRANULARITY)
 
 
@@ -85,12 +87,12 @@ def _selective(facts: MegatronFacts) -> Iterator[Problem]:
     "--recompute-method uniform --recompute-num-layers 1",
 )
 def _idle(facts: MegatronFacts) -> Iterator[Problem]:
-    found = granularity(facts)
-    if found is None:
+    chosen = granularity(facts)
+    if chosen is None:
         for dest in (METHOD, LAYERS, MODULES):
             if facts.names.given(dest):
                 yield facts.problem("does nothing: nothing is recomputed", dest, need="--recompute-granularity")
-    elif found == "full" and facts.names.given(MODULES):
+    elif chosen == "full" and facts.names.given(MODULES):
         yield facts.problem(
             "does nothing: whole layers are recomputed", MODULES, GRANULARITY, need="--recompute-granularity selective"
         )

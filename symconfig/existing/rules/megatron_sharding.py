@@ -121,7 +121,7 @@ MEGATRON.rule(
 
 
 def _split(facts: MegatronFacts) -> bool:
-    """Are weights split further than tp?"""
+    """Tell whether weights are split further than tp."""
     return (facts.maybe(SHARDS) or facts.tp) > facts.tp
 
 
@@ -220,7 +220,7 @@ _LAYOUTS = (
 
 
 def _piped(facts: MegatronFacts) -> bool:
-    """Does the pattern say the stages? Behind the first slash stands multi-token prediction."""
+    """Tell whether the pattern says the stages. Behind the first slash stands multi-token prediction."""
     return "|" in (facts.text("hybrid_layer_pattern") or "").split("/")[0]
 
 

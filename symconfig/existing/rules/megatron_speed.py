@@ -128,7 +128,7 @@ def _fusions(facts: MegatronFacts) -> Iterator[Problem]:
 
 
 def _has_kernel(facts: MegatronFacts, dest: str) -> bool:
-    """Is there such a kernel for the model to switch off?"""
+    """Tell whether there is such a kernel for the model to switch off."""
     if dest == "bias_gelu_fusion":
         return facts.on("add_bias_linear") and not facts.on("swiglu")
     if dest == "bias_swiglu_fusion":

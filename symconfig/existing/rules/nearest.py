@@ -14,21 +14,22 @@ MISSING = 2  # words
 
 @cache
 def meant(name: str, version: str) -> str | None:
-    """The option of a version of Megatron-LM."""
+    """Return the option of a version of Megatron-LM that a name means."""
     return nearest(name, flags(version).flags)
 
 
 def nearest(name: str, options: Iterable[str]) -> str | None:
-    """The option that has all words of the name in their order, shortened or not, and few more, or that is spelled
-    nearly like it; None where none is. --no-X never means --X."""
+    """Return the option that has all words of the name in their order, shortened or not, and few more, or that is
+    spelled nearly like it; None where none is. --no-X never means --X.
+    """
     words = _words(name)
     options = [option for option in options if (_words(option)[0] == "no") == (words[0] == "no")]
     spelled = "--" + "-".join(words)
     longer = [option for option in options if _holds(_words(option), words)]
     if longer:
         return min(longer, key=lambda option: (_words(option)[0] != words[0], len(_words(option)), option))
-    near = difflib.get_close_matches(spelled, options, n=1, cutoff=ALIKE)
-    return near[0] if near else None
+    matches = difflib.get_close_matches(spelled, options, n=1, cutoff=ALIKE)
+    return matches[0] if matches else None
 
 
 def _words(name: str) -> list[str]:
@@ -36,7 +37,9 @@ def _words(name: str) -> list[str]:
 
 
 def _holds(option: list[str], words: list[str]) -> bool:
-    """--tensor-parallel-size: --tensor-model-parallel-size. --seq-len: --seq-length. One word alone says too little."""
+    """Tell whether an option holds the words, --tensor-parallel-size: --tensor-model-parallel-size. --seq-len:
+    --seq-length. One word alone says too little.
+    """
     if len(words) < 2 or not len(words) <= len(option) <= len(words) + MISSING:
         return False
     left = iter(option)

@@ -18,13 +18,13 @@ About = Literal["MEGATRON", "DEEPSPEED"]  # the name that a plug-in's module giv
 @cache
 def plugged(about: About) -> tuple[Rule[Any], ...]:
     """Return the rules of a framework that plug-ins have. Raises InputError for a plug-in that is wrong."""
-    found: dict[str, Rule[Any]] = {}
+    by_name: dict[str, Rule[Any]] = {}
     for plugin in plugins("rules").values():
         for rule in _of(plugin, about):
-            if rule.name in found or any(rule.name == own.name for own in rules()):
+            if rule.name in by_name or any(rule.name == own.name for own in rules()):
                 raise plugin.wrong(f"there is another rule of the name {rule.name}")
-            found[rule.name] = rule
-    return tuple(found.values())
+            by_name[rule.name] = rule
+    return tuple(by_name.values())
 
 
 def _of(plugin: Plugin, about: About) -> Iterator[Rule[Any]]:

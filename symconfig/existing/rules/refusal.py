@@ -34,7 +34,7 @@ def on(dest: str) -> Asks:
 
 
 def absent(dest: str) -> Asks:
-    """A switch is off, or an option has no value."""
+    """Return the check that a switch is off, or an option has no value."""
     return lambda facts: facts.value(dest) in (None, False, ())
 
 
@@ -43,7 +43,7 @@ def present(dest: str) -> Asks:
 
 
 def unset(dest: str) -> Asks:
-    """An option has no value, not even an empty one."""
+    """Return the check that an option has no value, not even an empty one."""
     return lambda facts: facts.value(dest) is None
 
 
@@ -60,11 +60,13 @@ def other_than(dest: str, *values: Value) -> Asks:
 
 
 def refuses(owner: str, *reasons: Reason, where: Asks | None = None) -> Check[MegatronFacts]:
-    """The check of an option, by its destination. where: what it takes to be refused; by default that it is there."""
-    asked = present(owner) if where is None else where
+    """Return the check of an option, by its destination. where: what it takes to be refused; by default that it is
+    there.
+    """
+    condition = present(owner) if where is None else where
 
     def check(facts: MegatronFacts) -> Iterator[Problem]:
-        if asked(facts):
+        if condition(facts):
             for reason in reasons:
                 if reason.since is None or facts.at_least(reason.since):
                     yield from _refusal(facts, owner, reason)
@@ -73,7 +75,7 @@ def refuses(owner: str, *reasons: Reason, where: Asks | None = None) -> Check[Me
 
 
 def together(*checks: Check[MegatronFacts]) -> Check[MegatronFacts]:
-    """One rule of several options: what is not known of one is no matter to another."""
+    """Make one rule of several options: what is not known of one is no matter to another."""
 
     def check(facts: MegatronFacts) -> Iterator[Problem]:
         for each in checks:
@@ -90,7 +92,7 @@ def _known(check: Check[MegatronFacts], facts: MegatronFacts) -> Iterator[Proble
 
 
 def _refusal(facts: MegatronFacts, owner: str, reason: Reason) -> Iterator[Problem]:
-    """At the other option, or where it is missing at the owner."""
+    """Yield a refusal at the other option, or where it is missing at the owner."""
     try:
         if not reason.wrong(facts):
             return

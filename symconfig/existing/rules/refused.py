@@ -63,8 +63,8 @@ MODULES = {"router": "moe_router moe_preprocess", "outside experts": "attn moe_r
 
 def options(example: Mapping[str, Any]) -> str:
     """Return the facts of an example as options. What is no option of its own, as the GPUs, is left out."""
-    said = (word for name, value in example.items() for word in _options(name, value, example))
-    return " ".join(said).replace("--fp8-recipe fp8", "--fp8-recipe delayed")
+    words = (word for name, value in example.items() for word in _options(name, value, example))
+    return " ".join(words).replace("--fp8-recipe fp8", "--fp8-recipe delayed")
 
 
 def _options(name: str, value: Any, example: Mapping[str, Any]) -> Iterator[str]:
@@ -113,7 +113,7 @@ def of_constraint(constraint: Constraint) -> Rule[MegatronFacts]:
     about = [DESTINATIONS[name] for name in (*POINT, *FIXED) if name in constraint.asks and name in DESTINATIONS]
 
     def check(facts: MegatronFacts) -> Iterator[Problem]:
-        sentence = constraint.said(Known(facts, FIXED), Known(facts, POINT))
+        sentence = constraint.sentence_at(Known(facts, FIXED), Known(facts, POINT))
         yield facts.problem(sentence, next((dest for dest in about if facts.names.given(dest)), about[0]), *about)
 
     return Rule(

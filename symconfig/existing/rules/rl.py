@@ -32,9 +32,9 @@ _NOT_HERE = frozenset(
 _ROLLOUT, _ACTOR, _REFERENCE = (f"actor_rollout_ref.{name}" for name in ("rollout", "actor", "ref"))
 
 
-def holds(found: Finding) -> bool:
+def holds(finding: Finding) -> bool:
     """Say whether what a rule about Megatron-LM finds holds of a trainer of reinforcement learning, too."""
-    return found.rule not in _NOT_HERE
+    return finding.rule not in _NOT_HERE
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +51,12 @@ class RlFacts:
 
     def problem(self, key: str, what: str, got: object = None, need: object = None, hint: str | None = None) -> Problem:
         """Return a Problem about a key, where it stands."""
-        found = self.values.arguments.find(key)
-        told = None if got is None else str(got)
+        setting = self.values.arguments.find(key)
+        shown = None if got is None else str(got)
         problem = self.values.arguments.problem(
-            found, what, got=told, need=None if need is None else str(need), hint=hint
+            setting, what, got=shown, need=None if need is None else str(need), hint=hint
         )
-        if found is not None:
+        if setting is not None:
             return problem
         name = key if self.verl else "--" + key.replace("_", "-")
         return Problem(what, self.reading.file, field=name, got=problem.got, need=problem.need, hint=hint)
@@ -106,8 +106,8 @@ def _short(facts: RlFacts) -> Iterator[Problem]:
         (f"{_REFERENCE}.log_prob_use_dynamic_bsz", f"{_REFERENCE}.log_prob_max_token_len_per_gpu"),
     ):
         room = values.whole(tokens)
-        said = values.given(tokens) or tokens.startswith(_ACTOR)
-        if values.switch(dynamic) and said and room is not None and room * degree < longest:
+        stated = values.given(tokens) or tokens.startswith(_ACTOR)
+        if values.switch(dynamic) and stated and room is not None and room * degree < longest:
             need = f"{-(-longest // degree):,} or more: prompt and response are {longest:,} tokens" + (
                 f" on {degree} ranks" if degree > 1 else ""
             )
@@ -134,7 +134,7 @@ def _beyond(facts: RlFacts) -> Iterator[Problem]:
 
 
 @RL.rule(
-    "micro-batch-not-said",
+    "micro-batch-not-stated",
     "error",
     "Nothing says how large a micro-batch is",
     "verl asks for one of ppo_micro_batch_size_per_gpu and ppo_micro_batch_size where batches are not dynamic "
@@ -146,8 +146,8 @@ def _unsized(facts: RlFacts) -> Iterator[Problem]:
         return
     dynamic = f"{_ACTOR}.use_dynamic_bsz"
     for micro in (f"{_ACTOR}.ppo_micro_batch_size", f"{_ROLLOUT}.log_prob_micro_batch_size"):
-        said = facts.values.given(micro) or facts.values.given(f"{micro}_per_gpu")
-        if not (facts.values.switch(dynamic) or said):
+        stated = facts.values.given(micro) or facts.values.given(f"{micro}_per_gpu")
+        if not (facts.values.switch(dynamic) or stated):
             yield facts.problem(f"{micro}_per_gpu", f"is missing, and {dynamic} is off")
 
 

@@ -101,7 +101,7 @@ class Finding:
 
 
 def placed(problem: Problem, place: Place | None) -> Problem:
-    """The problem at a place, where there is one."""
+    """Put the problem at a place, where there is one."""
     if place is None:
         return problem
     return replace(problem, file=place.file, line=place.line, column=place.column)

@@ -159,4 +159,4 @@ def _untold(plan: Plan, point: Prospect) -> str:
 def _refused(candidate: Prospect) -> str:
     """Say the first of the target's constraints that these degrees fail."""
     fixed, point = candidate.request.limits.fixed, candidate.columns().at(0)
-    return next((constraint.said(fixed, point) for constraint in candidate.refused()), "")
+    return next((constraint.sentence_at(fixed, point) for constraint in candidate.refused()), "")

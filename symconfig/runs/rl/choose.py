@@ -22,7 +22,7 @@ from symconfig.plans.plan import Candidate, Plan
 from symconfig.plans.rl import PlannedPhase, PlannedRl
 from symconfig.runs.rl.engine import ASLEEP_BYTES, UNCERTAIN, Engine, Replica, generate
 from symconfig.runs.rl.lengths import packing
-from symconfig.runs.rl.logits import VERL
+from symconfig.runs.rl.logits import BY_TARGET, VERL
 from symconfig.runs.rl.phases import AWAY, Away, Layout
 from symconfig.runs.rl.trained import Trained
 
@@ -39,7 +39,7 @@ Solve = Callable[[ModelDescriptor, Job, int], Plan]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Question:
     """solve: the best plans of a model's job, so many. critic: the model that gives values, where one is trained."""
 
     model: ModelDescriptor
@@ -54,59 +54,64 @@ class Asked:
         return self.job.limits.usable_bytes(self.cluster.gpu.memory_bytes.value)
 
 
-def answer(asked: Asked, top: int) -> Plan:
+def answer(question: Question, top: int) -> Plan:
     """Return the actor's plan with the step around it and around each alternative, the shortest step first.
 
     Raises InputError for a job that cannot be run so, InfeasibleError where nothing fits.
     """
-    _check(asked)
-    found: list[tuple[Plan, Trained, list[Layout]]] = []
+    _check(question)
+    tried: list[tuple[Plan, Trained, list[Layout]]] = []
     refused: list[InfeasibleError] = []
-    for trained_on, job, fill in _jobs(asked):
+    for trained_on, job, fill in _jobs(question):
         try:
-            found += _around(asked, job, fill, trained_on)
+            tried += _around(question, job, fill, trained_on)
         except InfeasibleError as error:
             refused.append(error)
-    if not found:
+    if not tried:
         raise refused[0]
-    plan, _, _ = best = min(found, key=lambda each: each[2][0].step_s)
-    alike = [each for each in found if each[0] is plan and each is not best]
+    plan, _, _ = best = min(tried, key=lambda each: each[2][0].step_s)
+    alike = [each for each in tried if each[0] is plan and each is not best]
     ranked = [best, *sorted(alike, key=lambda each: each[2][0].step_s)][:top]
     candidates = [trained.candidate for _, trained, _ in ranked]
-    steps = tuple(planned(asked, layouts[0]) for _, _, layouts in ranked)
+    steps = tuple(planned(question, layouts[0]) for _, _, layouts in ranked)
     search = replace(plan.search, optimal=False)
     return replace(plan, best=candidates[0], alternatives=tuple(candidates[1:]), rl=steps, search=search)
 
 
-def _check(asked: Asked) -> None:
+def _check(question: Question) -> None:
     problems = []
-    if asked.job.backend != "megatron":
+    if question.job.backend != "megatron":
         what, need = "workers of reinforcement learning are planned for Megatron", "megatron"
-        problems.append(Problem(what, field="backend", got=asked.job.backend, need=need))
-    if asked.job.gpus == "auto":
+        problems.append(Problem(what, field="backend", got=question.job.backend, need=need))
+    if question.job.gpus == "auto":
         problems.append(Problem("of a step of reinforcement learning must be a number", field="gpus", got="auto"))
-    elif not (asked.rl.rollout_gpus or 0) < asked.job.gpus or (asked.rl.placement == "split" and asked.job.gpus == 1):
-        what, need = "leaves no GPU to train on", f"fewer than {asked.job.gpus}"
-        problems.append(Problem(what, field="rl.rollout_gpus", got=str(asked.rl.rollout_gpus or 1), need=need))
-    room = asked.rl.tokens_per_gpu
-    if room is not None and room * _CONTEXT[-1] < asked.rl.longest:
-        what = f"a micro-batch has no room for the longest sequence, of {asked.rl.longest} tokens"
-        need = f"{ceil(asked.rl.longest / _CONTEXT[-1])} tokens or more, with cp {_CONTEXT[-1]}"
+    elif not (question.rl.rollout_gpus or 0) < question.job.gpus or (
+        question.rl.placement == "split" and question.job.gpus == 1
+    ):
+        what, need = "leaves no GPU to train on", f"fewer than {question.job.gpus}"
+        problems.append(Problem(what, field="rl.rollout_gpus", got=str(question.rl.rollout_gpus or 1), need=need))
+    room = question.rl.tokens_per_gpu
+    if room is not None and room * _CONTEXT[-1] < question.rl.longest:
+        what = f"a micro-batch has no room for the longest sequence, of {question.rl.longest} tokens"
+        need = f"{ceil(question.rl.longest / _CONTEXT[-1])} tokens or more, with cp {_CONTEXT[-1]}"
         problems.append(Problem(what, field="rl.tokens_per_gpu", got=str(room), need=need))
-    if asked.rl.longest > asked.model.max_position_embeddings:
-        what, need = "the longest sequence is longer than the model's", f"at most {asked.model.max_position_embeddings}"
-        problems.append(Problem(what, field="rl", got=f"{asked.rl.longest} tokens", need=need))
+    if question.rl.longest > question.model.max_position_embeddings:
+        what, need = (
+            "the longest sequence is longer than the model's",
+            f"at most {question.model.max_position_embeddings}",
+        )
+        problems.append(Problem(what, field="rl", got=f"{question.rl.longest} tokens", need=need))
     if problems:
         raise InputError(problems)
 
 
-def _jobs(asked: Asked) -> Iterator[tuple[int, Job, float]]:
+def _jobs(question: Question) -> Iterator[tuple[int, Job, float]]:
     """Yield the GPUs that train, the job of an update on them, and the share of its tokens that are there: for each
     size of a micro-batch."""
-    rl = asked.rl
-    assert asked.job.gpus != "auto"
-    for gpus in _training(asked, asked.job.gpus):
-        for room, pins in _rooms(asked):
+    rl = question.rl
+    assert question.job.gpus != "auto"
+    for gpus in _training(question, question.job.gpus):
+        for room, pins in _rooms(question):
             needed = rl.batch * rl.mean_tokens / room
             # As many as leave the degrees free: a power of two divides them, up to the number of GPUs.
             together = 2 ** (max(1, int(min(needed, gpus))).bit_length() - 1)
@@ -116,15 +121,15 @@ def _jobs(asked: Asked) -> Iterator[tuple[int, Job, float]]:
                 "global_batch_size": batch,
                 "seq_length": room,
                 "packing": packing(rl),
-                "pins": {**_ONLY, **asked.job.pins, **pins},
+                "pins": {**_ONLY, **question.job.pins, **pins},
             }
             fill = rl.batch * rl.mean_tokens / (batch * room)
-            yield gpus, asked.job.model_copy(update=update), fill
+            yield gpus, question.job.model_copy(update=update), fill
 
 
-def _training(asked: Asked, gpus: int) -> list[int]:
+def _training(question: Question, gpus: int) -> list[int]:
     """Return how many GPUs may train: all, or what an engine of its own leaves."""
-    rl, node = asked.rl, asked.cluster.gpus_per_node
+    rl, node = question.rl, question.cluster.gpus_per_node
     if rl.placement == "colocated":
         return [gpus]
     if rl.rollout_gpus is not None:
@@ -134,9 +139,9 @@ def _training(asked: Asked, gpus: int) -> list[int]:
     return sorted({gpus - each for each in quarters if each < gpus})
 
 
-def _rooms(asked: Asked) -> Iterator[tuple[int, dict[str, str]]]:
+def _rooms(question: Question) -> Iterator[tuple[int, dict[str, str]]]:
     """Yield the tokens of a micro-batch, with the pins under which they are so many."""
-    rl = asked.rl
+    rl = question.rl
     if rl.tokens_per_gpu is None:
         yield from ((times * rl.longest, {}) for times in _TIMES if times == 1 or times * rl.longest <= _needed(rl))
         return
@@ -149,95 +154,95 @@ def _needed(rl: Rl) -> float:
     return rl.batch * rl.mean_tokens
 
 
-def _around(asked: Asked, job: Job, fill: float, gpus: int) -> list[tuple[Plan, Trained, list[Layout]]]:
+def _around(question: Question, job: Job, fill: float, gpus: int) -> list[tuple[Plan, Trained, list[Layout]]]:
     """Return the actor's best plans with the layouts around each that fit, the shortest step first."""
-    colocated = asked.rl.placement == "colocated"
-    memory = asked.cluster.gpu.memory_bytes.value
+    colocated = question.rl.placement == "colocated"
+    memory = question.cluster.gpu.memory_bytes.value
     fullest: Layout | None = None
     for left in _LEFT if colocated else _LEFT[:1]:
         margin = job.limits.memory_margin + (ASLEEP_BYTES / memory + left if colocated else 0.0)
         if margin >= 0.9:
             break
         tight = job.model_copy(update={"limits": job.limits.model_copy(update={"memory_margin": margin})})
-        plan = asked.solve(asked.model, tight, WEIGHED)
-        plan = replace(plan, job=plan.job.model_copy(update={"limits": job.limits, "pins": asked.job.pins}))
-        critic = _critic(asked, tight, fill)
+        plan = question.solve(question.model, tight, WEIGHED)
+        plan = replace(plan, job=plan.job.model_copy(update={"limits": job.limits, "pins": question.job.pins}))
+        critic = _critic(question, tight, fill)
         result = []
         for candidate in (plan.best, *plan.alternatives):
-            actor = Trained(plan, candidate, fill, VERL)
-            every = list(_layouts(asked, actor, critic, gpus))
-            fitting = sorted((each for each in every if _fits(asked, each)), key=lambda each: each.step_s)
+            actor = Trained(plan, candidate, fill, BY_TARGET.get(question.job.target or "verl", VERL))
+            every = list(_layouts(question, actor, critic, gpus))
+            fitting = sorted((each for each in every if _fits(question, each)), key=lambda each: each.step_s)
             if fitting:
                 result.append((plan, actor, fitting))
             elif every:
                 fullest = min((*every, *filter(None, (fullest,))), key=lambda each: each.trained_bytes)
         if result:
             return result
-    raise _none_fits(asked, fullest)
+    raise _none_fits(question, fullest)
 
 
-def _critic(asked: Asked, job: Job, fill: float) -> Trained | None:
+def _critic(question: Question, job: Job, fill: float) -> Trained | None:
     """Return the critic on the actor's GPUs, with a layout of its own."""
-    if asked.critic is None:
+    if question.critic is None:
         return None
-    plan = asked.solve(asked.critic, job, 1)
+    plan = question.solve(question.critic, job, 1)
     return Trained(plan, plan.best, fill, logits=None)
 
 
-def _layouts(asked: Asked, actor: Trained, critic: Trained | None, gpus: int) -> Iterator[Layout]:
+def _layouts(question: Question, actor: Trained, critic: Trained | None, gpus: int) -> Iterator[Layout]:
     """Yield the layouts around an actor, those whose engine has no room aside."""
-    rl, job, alone = asked.rl, asked.job, asked.rl.placement == "split"
+    rl, job, alone = question.rl, question.job, question.rl.placement == "split"
     assert job.gpus != "auto"
     served = job.gpus - gpus if alone else gpus
-    gpu = machine(asked.cluster, "bf16" if asked.cluster.gpu.peak_flops.bf16 else "fp16", gpus=served)
+    gpu = machine(question.cluster, "bf16" if question.cluster.gpu.peak_flops.bf16 else "fp16", gpus=served)
     for away in (Away.NOTHING,) if alone else _WEIGHED_AWAY:
-        for tp in _engines(asked, served):
+        for tp in _engines(question, served):
             make = partial(Layout, rl=rl, actor=actor, critic=critic, replicas=served // tp, away=away, alone=alone)
-            engine = Engine(asked.model, gpu, tp)
+            engine = Engine(question.model, gpu, tp)
             stated = rl.rollout.memory_share
-            most = _share(asked, gpu, make(replica=Replica(engine, 0.0)))
+            most = _share(question, gpu, make(replica=Replica(engine, 0.0)))
             shares = (
                 (stated,)
                 if stated is not None
                 else tuple(step / _SHARES for step in range(1, round(most * _SHARES) + 1))
             )
             every = ((Replica(engine, share), generate(Replica(engine, share), rl, served // tp)) for share in shares)
-            able = [(replica, found) for replica, found in every if found is not None]
+            able = [(replica, engine_) for replica, engine_ in every if engine_ is not None]
             if able:
-                shortest = min(found.seconds for _, found in able)
-                replica, found = next(each for each in able if each[1].seconds <= (1 + _ALIKE) * shortest)
-                yield make(replica=replica, generation=found)
+                shortest = min(engine_.seconds for _, engine_ in able)
+                replica, engine_ = next(each for each in able if each[1].seconds <= (1 + _ALIKE) * shortest)
+                yield make(replica=replica, generation=engine_)
 
 
-def _engines(asked: Asked, gpus: int) -> Sequence[int]:
+def _engines(question: Question, gpus: int) -> Sequence[int]:
     """Return how many GPUs a replica may have: those of a node at most, that the heads divide over."""
-    if asked.rl.rollout.tp is not None:
-        return (asked.rl.rollout.tp,) if gpus % asked.rl.rollout.tp == 0 else ()
-    sizes = (2**power for power in range(asked.cluster.gpus_per_node.bit_length()))
-    heads = asked.model.num_attention_heads
-    return [tp for tp in sizes if tp <= asked.cluster.gpus_per_node and gpus % tp == 0 and heads % tp == 0]
+    if question.rl.rollout.tp is not None:
+        return (question.rl.rollout.tp,) if gpus % question.rl.rollout.tp == 0 else ()
+    sizes = (2**power for power in range(question.cluster.gpus_per_node.bit_length()))
+    heads = question.model.num_attention_heads
+    return [tp for tp in sizes if tp <= question.cluster.gpus_per_node and gpus % tp == 0 and heads % tp == 0]
 
 
-def _share(asked: Asked, gpu: Machine, empty: Layout) -> float:
+def _share(question: Question, gpu: Machine, empty: Layout) -> float:
     """Return the largest share of a GPU that what rests beside the engine leaves it, in steps that people write."""
-    free = 1.0 - asked.job.limits.memory_margin - empty.beside_engine_bytes / gpu.memory_bytes
+    free = 1.0 - question.job.limits.memory_margin - empty.beside_engine_bytes / gpu.memory_bytes
     return max(0.0, min(_MOST_SHARE, floor(free * _SHARES) / _SHARES))
 
 
-def _fits(asked: Asked, layout: Layout) -> bool:
-    host = asked.cluster.host.memory_bytes.value / asked.cluster.gpus_per_node
-    return layout.trained_bytes <= asked.usable_bytes and layout.host_bytes <= host
+def _fits(question: Question, layout: Layout) -> bool:
+    host = question.cluster.host.memory_bytes.value / question.cluster.gpus_per_node
+    return layout.trained_bytes <= question.usable_bytes and layout.host_bytes <= host
 
 
-def _none_fits(asked: Asked, layout: Layout | None) -> InfeasibleError:
+def _none_fits(question: Question, layout: Layout | None) -> InfeasibleError:
     if layout is None:
         what = "no engine has room for the weights and the longest sequence beside what is trained"
         hint = "more GPUs, a shorter response_length.max, or placement: split"
         return InfeasibleError(Problem(what, field="rl.rollout", hint=hint))
     fullest = max(layout.phases, key=lambda phase: phase.bytes)
-    if layout.trained_bytes <= asked.usable_bytes:
+    if layout.trained_bytes <= question.usable_bytes:
         what = "nothing fits: what is moved to the host takes more than it has for each GPU"
-        had = asked.cluster.host.memory_bytes.value / asked.cluster.gpus_per_node
+        had = question.cluster.host.memory_bytes.value / question.cluster.gpus_per_node
         got, need = f"{gib(layout.host_bytes)} GiB", f"{gib(had)} GiB"
         return InfeasibleError(Problem(what, field="rl", got=got, need=need, hint="more GPUs"))
     return InfeasibleError(
@@ -245,15 +250,15 @@ def _none_fits(asked: Asked, layout: Layout | None) -> InfeasibleError:
             f"nothing fits: the phase {fullest.name} of the best layout is too full",
             field="rl",
             got=f"{gib(fullest.bytes)} GiB",
-            need=f"{gib(asked.usable_bytes)} GiB usable of {gib(asked.cluster.gpu.memory_bytes.value)}",
+            need=f"{gib(question.usable_bytes)} GiB usable of {gib(question.cluster.gpu.memory_bytes.value)}",
             hint="more GPUs, or fewer tokens_per_gpu",
         )
     )
 
 
-def planned(asked: Asked, layout: Layout) -> PlannedRl:
+def planned(question: Question, layout: Layout) -> PlannedRl:
     """Return a layout as the plan records it."""
-    candidate, rl, generation = layout.actor.candidate, asked.rl, layout.generation
+    candidate, rl, generation = layout.actor.candidate, question.rl, layout.generation
     low, high = candidate.predicted.interval["step_s"]
     trained = layout.step_s if layout.alone else layout.step_s - generation.seconds
     ends = []

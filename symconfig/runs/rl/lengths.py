@@ -32,8 +32,8 @@ def quantiles(lengths: Lengths, groups: int = GROUPS) -> Array:
     for _ in range(_STEPS):
         middle = (low + high) / 2
         low, high = (middle, high) if spread(middle).mean() > lengths.mean else (low, middle)
-    found = spread(high)
-    scaled: Array = np.clip(found * lengths.mean / found.mean(), 1.0, lengths.max)
+    points = spread(high)
+    scaled: Array = np.clip(points * lengths.mean / points.mean(), 1.0, lengths.max)
     return scaled
 
 

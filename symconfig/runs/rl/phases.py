@@ -66,7 +66,7 @@ def to_engine_s(actor: Trained) -> float:
     total = _WEIGHT_BYTES * (count.total if actor.plan.model.adapter is None else count.trainable)
     sharded = p.dp * p.cp if actor.candidate.options.zero_stage == 3 else 1
     ranks = np.array([float(max(p.tp * p.pp, p.ep * p.etp * p.pp) * sharded)])
-    return float(ring(np.array([total]), 1.0, ranks, 1.0, actor.found.machine)[0])
+    return float(ring(np.array([total]), 1.0, ranks, 1.0, actor.prospect.machine)[0])
 
 
 def moved_s(each: Trained, away: Away) -> float:
@@ -115,7 +115,7 @@ class Layout:
     @property
     def beside_engine_bytes(self) -> float:
         """Bytes of what is on a GPU beside an engine that is awake."""
-        return sum(({"libraries": self.actor.libraries} if self.alone else self._beside({})).values())
+        return sum(({"libraries": self.actor.libraries} if self.alone else self._resting({})).values())
 
     @property
     def trained_bytes(self) -> float:
@@ -137,33 +137,33 @@ class Layout:
     def _phases(self) -> Iterator[Phase]:
         rl, actor, critic, steps = self.rl, self.actor, self.critic, self.rl.updates * self.rl.epochs
         awake = {"engine: weights, keys and values": self.replica.bytes}
-        yield Phase("generation", self.generation.seconds, awake if self.alone else self._beside(awake))
+        yield Phase("generation", self.generation.seconds, awake if self.alone else self._resting(awake))
         moving = {
             "engine's weights": self.replica.engine.weights_bytes * (not self.alone),
             "weights on their way": BUCKET_BYTES,
             f"actor's {WEIGHTS}": actor.memory[WEIGHTS],
         }
-        yield Phase("weights to the engine", to_engine_s(actor), self._beside(moving, but=(WEIGHTS,)))
+        yield Phase("weights to the engine", to_engine_s(actor), self._resting(moving, but=(WEIGHTS,)))
         # verl reports the entropy, whatever the loss is.
         read = self._gaps(actor.forward_bytes(entropy=True, share=self.read))
         forward = {f"actor's {WEIGHTS}": actor.memory[WEIGHTS], "forward": read}
-        yield Phase("log-probabilities", actor.forward_s(rl.updates), self._beside(forward, but=(WEIGHTS,)))
+        yield Phase("log-probabilities", actor.forward_s(rl.updates), self._resting(forward, but=(WEIGHTS,)))
         if rl.reference:
             apart = self._copied and self.reference != "swapped"
             name = "reference" if self._copied else f"actor's {WEIGHTS}"
             passing = self._gaps(actor.forward_bytes(share=self.reference_read))
             frozen = {name: actor.memory[WEIGHTS] * (self.reference != "streamed"), "forward": passing}
             loaded = actor.memory[WEIGHTS] / actor.host_bytes_per_s * (self._copied and not self._rests)
-            held = self._beside(frozen, but=() if apart else (WEIGHTS,))
+            held = self._resting(frozen, but=() if apart else (WEIGHTS,))
             yield Phase("reference", actor.forward_s(rl.updates) + loaded, held)
         if critic is not None:
             values = {f"critic's {WEIGHTS}": critic.memory[WEIGHTS], "forward": self._gaps(critic.forward_bytes())}
-            yield Phase("values", critic.forward_s(rl.updates), self._beside(values))
+            yield Phase("values", critic.forward_s(rl.updates), self._resting(values))
             yield Phase("update of the critic", critic.update_s(steps), self._updating(critic, "critic's", actor))
         yield Phase("update", actor.update_s(steps), self._updating(actor, "actor's", critic))
         trained = (actor, *filter(None, (critic,)))
         if moved := sum(moved_s(each, self.away) for each in trained):
-            yield Phase("to the host and back", moved, self._beside({}))
+            yield Phase("to the host and back", moved, self._resting({}))
 
     @property
     def _rests(self) -> bool:
@@ -174,7 +174,7 @@ class Layout:
         """Bytes of what comes and goes, with the gaps that it leaves."""
         return passing if self.alone else passing * (1 + GAPS)
 
-    def _beside(self, held: dict[str, float], but: tuple[str, ...] = ()) -> dict[str, float]:
+    def _resting(self, held: dict[str, float], but: tuple[str, ...] = ()) -> dict[str, float]:
         """Add what rests on the GPU in every phase. but: parts of the actor that `held` has already."""
         result = dict(held)
         if self._rests:

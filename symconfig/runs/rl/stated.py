@@ -18,7 +18,7 @@ from symconfig.existing.recover.run import Run
 from symconfig.frameworks.fsdp.behaviour import FSDP
 from symconfig.plans.plan import Plan
 from symconfig.runs.best import best_plan
-from symconfig.runs.rl.choose import Asked, planned
+from symconfig.runs.rl.choose import Question, planned
 from symconfig.runs.rl.engine import Engine, Replica, generate
 from symconfig.runs.rl.lengths import packing
 from symconfig.runs.rl.logits import SLIME, SLIME_CHUNKED, VERL, VERL_FSDP, LogitBytes
@@ -101,7 +101,7 @@ def _judged(run: Run, step: Step, cluster: ClusterDescriptor, limits: Limits) ->
         reference=step.reference,
     )
     plan = actor.plan
-    asked = Asked(plan.model, cluster, plan.job, rl, None, _never)
+    asked = Question(plan.model, cluster, plan.job, rl, None, _never)
     return Judged(run, replace(plan, rl=(planned(asked, layout),)))
 
 
@@ -124,10 +124,10 @@ def _trained(
     """Return the actor, or the critic of a step, as it is trained on the layout that is there."""
     packed = replace(run.configuration, packing=packing(step.rl))
     judged = judge(replace(run, configuration=packed, step=step), cluster, limits)
-    found = as_found(run.described.model, cluster, packed)
-    found = replace(found, request=replace(found.request, job=judged.plan.job))
+    point = as_found(run.described.model, cluster, packed)
+    point = replace(point, request=replace(point.request, job=judged.plan.job))
     made = Stated if step.workers == "megatron" else _InFp32
-    return made(judged.plan, judged.plan.best, fill, logits, found)
+    return made(judged.plan, judged.plan.best, fill, logits, point)
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ class Stated(Trained):
     point: Prospect
 
     @cached_property
-    def found(self) -> Prospect:
+    def prospect(self) -> Prospect:
         return self.point
 
 
@@ -156,6 +156,6 @@ class _InFp32(Stated):
         own = self.candidate.predicted.memory
         shards = own[GRADIENTS]  # of 16 bits, as a plan has weights and gradients
         wide = {WEIGHTS: 2 * shards, GRADIENTS: 2 * shards, STATES: own[STATES] - 2 * shards}
-        if self.found.request.framework.bytes != FSDP.bytes:  # the model itself is in 16 bits
+        if self.prospect.request.framework.bytes != FSDP.bytes:  # the model itself is in 16 bits
             wide = {WEIGHTS: shards, GRADIENTS: shards, STATES: own[STATES]}
         return {**own, **wide}

@@ -45,14 +45,14 @@ class Trained:
         return False
 
     @cached_property
-    def found(self) -> Prospect:
+    def prospect(self) -> Prospect:
         """The candidate with all that its costs follow from."""
         return restore(self.plan, self.candidate)
 
     @cached_property
     def parts(self) -> Detail:
         """The candidate's costs, stage by stage."""
-        return detail(self.found)
+        return detail(self.prospect)
 
     @property
     def memory(self) -> Mapping[str, float]:
@@ -62,12 +62,12 @@ class Trained:
     @property
     def libraries(self) -> float:
         """Bytes of the process itself: its context, its libraries."""
-        return self.found.machine.context_bytes
+        return self.prospect.machine.context_bytes
 
     @property
     def host_bytes_per_s(self) -> float:
         """Rate of a copy to the host."""
-        return float(self.found.machine.host_bytes_per_s)
+        return float(self.prospect.machine.host_bytes_per_s)
 
     def update_s(self, updates: float) -> float:
         """Return the seconds of so many optimizer steps: passes take as long as there are tokens, the rest does not."""
@@ -77,7 +77,7 @@ class Trained:
 
     def forward_s(self, steps: float) -> float:
         """Return the seconds of forwards of the micro-batches of so many optimizer steps, without a backward."""
-        made = times(self.found, self.parts)
+        made = times(self.prospect, self.parts)
         longest = float((made.forward.sum(axis=1) * np.asarray(made.slow)).max()) + made.busy_s
         passes = self.candidate.batch.num_microbatches * steps + self.candidate.parallel.pp - 1
         return passes * longest * self.fill
@@ -97,16 +97,16 @@ class Trained:
     @cached_property
     def _layer_bytes(self) -> float:
         """Bytes of the fullest layer, at most: all that it would keep for a backward, and what that works with."""
-        whole = detail(replace(self.found, choice=Choice(), block_layers=0, uniform_layers=1)).table
+        whole = detail(replace(self.prospect, choice=Choice(), block_layers=0, uniform_layers=1)).table
         made = (whole.passes[KEPT] + whole.passes[TRANSIENT])[0, :, 0]
         return max(float(made[index]) for index, kind in enumerate(whole.kinds) if is_layer(kind))
 
     @property
     def logit_count(self) -> float:
         """Logits of a micro-batch on each GPU of the last stage."""
-        found, p = self.found, self.found.degrees
-        padded = found.request.framework.padded_vocab(found.request.model.vocab_size, np.array([float(p.tp)]))
-        return found.micro * found.request.seq_length / p.cp * float(np.ravel(padded)[0]) / p.tp
+        prospect, p = self.prospect, self.prospect.degrees
+        padded = prospect.request.framework.padded_vocab(prospect.request.model.vocab_size, np.array([float(p.tp)]))
+        return prospect.micro * prospect.request.seq_length / p.cp * float(np.ravel(padded)[0]) / p.tp
 
     def peak_bytes(self, entropy: bool = False) -> float:
         """Return the bytes of an update at its peak on the fullest GPU.
@@ -130,4 +130,4 @@ class Trained:
 
     def reserved(self, allocated: float) -> float:
         """Return what the allocator takes of the GPU for so many bytes at a peak."""
-        return reserved_bytes(allocated, self.found.request.framework)
+        return reserved_bytes(allocated, self.prospect.request.framework)

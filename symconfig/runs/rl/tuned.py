@@ -18,6 +18,8 @@ from symconfig.runs.rl.lengths import documents, longest_of
 from symconfig.runs.rl.logits import PAIRS, PLAIN
 from symconfig.runs.rl.phases import Phase
 from symconfig.runs.rl.trained import EXCHANGE, GRADIENTS, STATES, WEIGHTS, Trained
+from symconfig.solve.budget import device_budget, surprise
+from symconfig.solve.restore import restore
 
 WEIGHED = 12  # plans of an update, around each of which the step is counted
 _LEFT = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)  # shares of a GPU that an update leaves to a reference, all of them tried
@@ -32,24 +34,23 @@ def answer(job: Job, solve: Solve, told: Callable[[Plan], bool], top: int) -> Pl
 
     Raises InfeasibleError where no plan of an update leaves room for what the step has beside it.
     """
-    found: dict[str, tuple[Plan, Candidate, PlannedStep]] = {}
+    steps: dict[str, tuple[Plan, Candidate, PlannedStep]] = {}
     for left in _LEFT if job.preference is not None else _LEFT[:1]:
         try:
             plan = solve(_update(job, left), max(top, WEIGHED))
         except InfeasibleError:
-            if not found:
+            if not steps:
                 raise
             break
         plan = replace(plan, job=plan.job.model_copy(update={"limits": job.limits, "pins": job.pins}))
         for each in (plan.best, *plan.alternatives):
             if told(replace(plan, best=each)):
-                found.setdefault(repr((each.parallel, each.batch, each.options)), (plan, each, _step(plan, each)))
-    usable = plan.usable_bytes
-    fitting = sorted(
-        (each for each in found.values() if _peak(each[2]) <= usable), key=lambda each: (each[2].step_s, _peak(each[2]))
-    )[:top]
+                steps.setdefault(repr((each.parallel, each.batch, each.options)), (plan, each, _step(plan, each)))
+    usable, shortest = plan.usable_bytes, sorted(steps.values(), key=lambda each: (each[2].step_s, _peak(each[2])))
+    sure = [each for each in shortest if _peak(each[2]) <= min(usable, _budget(each[0]))]
+    fitting = (sure or [each for each in shortest if _peak(each[2]) <= usable])[:top]
     if not fitting:
-        raise InfeasibleError(_too_full(min((step for _, _, step in found.values()), key=_peak), usable))
+        raise InfeasibleError(_too_full(min((step for _, _, step in shortest), key=_peak), usable))
     plan, best, _ = fitting[0]
     return replace(
         plan,
@@ -58,6 +59,13 @@ def answer(job: Job, solve: Solve, told: Callable[[Plan], bool], top: int) -> Pl
         search=replace(plan.search, optimal=False),
         tuned=tuple(step for _, _, step in fitting),
     )
+
+
+def _budget(plan: Plan) -> float:
+    """Return the bytes of a GPU that a step may take at the job's risk of running out of memory."""
+    prospect = restore(plan, plan.best)
+    risk = surprise(plan.model, plan.cluster, plan.job.limits.memory_risk)
+    return device_budget(replace(prospect.request, job=plan.job, surprise=risk), prospect.machine)
 
 
 def _update(job: Job, left: float) -> Job:
@@ -73,10 +81,10 @@ def _update(job: Job, left: float) -> Job:
 
 def fill(job: Job, micro: int, seq_length: int) -> float:
     """Return the tokens of a micro-batch over those that it has room for."""
-    told = job.sequences
-    if told is None or told.batching == "packed":
+    sequences = job.sequences
+    if sequences is None or sequences.batching == "packed":
         return 1.0
-    return (told.mean if told.batching == "padding_free" else longest_of(told, micro)) / seq_length
+    return (sequences.mean if sequences.batching == "padding_free" else longest_of(sequences, micro)) / seq_length
 
 
 def _step(plan: Plan, candidate: Candidate) -> PlannedStep:
@@ -103,7 +111,7 @@ def _phases(plan: Plan, trained: Trained) -> Iterator[Phase]:
     copies: dict[str, float] = {}
     if plan.job.preference is not None and plan.job.preference.has_reference:
         copies = {} if plan.model.adapter is not None else {"reference": trained.memory[WEIGHTS]}
-        gathered = _GATHERED * trained.candidate.predicted.time[EXCHANGE] * (trained.found.zero == 3)
+        gathered = _GATHERED * trained.candidate.predicted.time[EXCHANGE] * (trained.prospect.zero == 3)
         read = {"policy's activations and logits": trained.kept_bytes, "forward": trained.forward_bytes()}
         yield Phase("reference", trained.forward_s(1) + gathered, _whole(trained, held | copies | read))
     passing = {"activations, logits and loss": trained.peak_bytes() - sum(held.values())}
@@ -113,8 +121,8 @@ def _phases(plan: Plan, trained: Trained) -> Iterator[Phase]:
 def _whole(trained: Trained, held: dict[str, float]) -> dict[str, float]:
     """Return what a phase holds with what the allocator and the process take beside it."""
     allocated = sum(held.values())
-    beside = {"allocator": trained.reserved(allocated) - allocated, "libraries": trained.libraries}
-    return {name: size for name, size in (held | beside).items() if size}
+    extra = {"allocator": trained.reserved(allocated) - allocated, "libraries": trained.libraries}
+    return {name: size for name, size in (held | extra).items() if size}
 
 
 def _peak(step: PlannedStep) -> float:

@@ -15,8 +15,8 @@ from symconfig.graph.model import sequence
 from symconfig.graph.parts import is_layer
 from symconfig.solve.mixed.across import Across, shared_s
 from symconfig.solve.moves import moves
-from symconfig.solve.settle import asked
-from symconfig.solve.split import even, every_split, said
+from symconfig.solve.settle import whole_question
+from symconfig.solve.split import even, every_split, plainest
 from symconfig.solve.stages.chain import Chain, fastest_chain
 from symconfig.solve.stages.content import Mode, Scale, layers, modes
 from symconfig.solve.stages.cuts import cut, longest_chunk
@@ -63,7 +63,7 @@ def around(across: Across) -> Across:
         return across
     first_layers = across.candidates[0].block_layers
     for _ in range(ROUNDS):
-        ways = (said(across.pp, chunks, layouts) for chunks in moves(across.split))
+        ways = (plainest(across.pp, chunks, layouts) for chunks in moves(across.split))
         neighbours = (across.laid(split, first_layers) for split in ways if split is not None)
         best = _fastest(across, neighbours, across.step_s * (1 - CLOSE))
         if best is None:
@@ -79,14 +79,14 @@ def _proposed(across: Across, below_s: float) -> Iterator[Across]:
     if plain is None:
         return
     one = across.laid(plain, across.candidates[0].block_layers)
-    problems = list(map(asked, one.candidates, one.parts))
+    problems = list(map(whole_question, one.candidates, one.parts))
     most_s = below_s / one.num_microbatches
     for _ in range(TRIES):
         chain, first = slowest_least(problems, across.kinds, _waits(one), most_s)
         if chain is None:
             return
         chunks = chain.chunks if vpp == 1 else _dealt(sequence(request.model), chain.chunks, vpp)
-        split = None if chunks is None else said(pp, chunks, request.limits.layouts)
+        split = None if chunks is None else plainest(pp, chunks, request.limits.layouts)
         if split is None:
             return
         laid = across.laid(split, first)

@@ -15,7 +15,7 @@ from symconfig.existing.adapt.files import adapted
 from symconfig.existing.adapt.outcome import Adapted
 from symconfig.existing.audit.audit import audit
 from symconfig.existing.launch.read import read
-from symconfig.existing.recover.asked import Asked
+from symconfig.existing.recover.supplied import Supplied
 from symconfig.frameworks.megatron.flags import flags
 from symconfig.plans.plan import Plan, Recompute
 from symconfig.render import megatron
@@ -58,8 +58,8 @@ def plan(version: str = "core_v0.19.0", **fields: Any) -> Plan:
 
 def errors(path: str, goal: Plan) -> list[str]:
     """The errors of an audit of the same job."""
-    asked = Asked(goal.model, goal.best.parallel.world_size, megatron_version=megatron.version(goal))
-    done = audit(read(path), asked, goal.cluster, goal.job.limits, plan=False)
+    supplied = Supplied(goal.model, goal.best.parallel.world_size, megatron_version=megatron.version(goal))
+    done = audit(read(path), supplied, goal.cluster, goal.job.limits, plan=False)
     return [finding.rule for finding in done.findings if finding.severity == "error"]
 
 

@@ -12,7 +12,7 @@ from symconfig.existing.adapt.files import adapted
 from symconfig.existing.adapt.outcome import Adapted
 from symconfig.existing.audit.audit import audit
 from symconfig.existing.launch.read import read
-from symconfig.existing.recover.asked import Asked
+from symconfig.existing.recover.supplied import Supplied
 from symconfig.plans.plan import Plan, Recompute
 from tests.existing.adapt.test_deepspeed import lines
 from tests.sample_plans import sample_plan
@@ -121,7 +121,7 @@ def test_numbers_that_stand_in_both_files_change_in_both(tmp_path: Path) -> None
     }
     for file, data in outcome.files.items():
         Path(file).write_bytes(data)
-    done = audit(read(str(tmp_path / "train.sh")), Asked(goal.model), goal.cluster, goal.job.limits, plan=False)
+    done = audit(read(str(tmp_path / "train.sh")), Supplied(goal.model), goal.cluster, goal.job.limits, plan=False)
     assert [finding.rule for finding in done.findings if finding.severity == "error"] == []
 
 

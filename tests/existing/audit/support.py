@@ -7,7 +7,7 @@ from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.existing.audit.audit import Audit, audit
 from symconfig.existing.launch.reading import Reading
 from symconfig.existing.launch.text import Text
-from symconfig.existing.recover.asked import Asked
+from symconfig.existing.recover.supplied import Supplied
 from symconfig.existing.recover.words import settings
 
 SEVENTY = (
@@ -27,5 +27,5 @@ def audited(
     line: str, gpus: int, model: str = "llama3.1-70b", cluster: str = "h100", *, plan: bool = True, margin: float = 0.04
 ) -> Audit:
     return audit(
-        reading(line), Asked(load_model(model), gpus), load_cluster(cluster), Limits(memory_margin=margin), plan=plan
+        reading(line), Supplied(load_model(model), gpus), load_cluster(cluster), Limits(memory_margin=margin), plan=plan
     )

@@ -13,7 +13,7 @@ from symconfig.existing.audit import examples
 from symconfig.existing.audit.audit import audit
 from symconfig.existing.audit.catalogue import GROUPS, LAUNCHER, PHASES, PREDICTION, RL, rules
 from symconfig.existing.audit.sides import ForkSide
-from symconfig.existing.recover.asked import Asked
+from symconfig.existing.recover.supplied import Supplied
 from symconfig.existing.rules.rule import Rule
 from symconfig.runs.rl.stated import completed
 
@@ -29,15 +29,15 @@ def test_an_example_breaks_its_rule(rule: Rule[Any]) -> None:
 
 @pytest.mark.parametrize("rule", PREDICTION.rules, ids=lambda rule: rule.name)
 def test_what_is_predicted_of_an_example_breaks_one_rule(rule: Rule[Any]) -> None:
-    found = audit(examples.reading(rule), Asked(gpus=rule.gpus), load_cluster("h100"), Limits(), plan=False)
+    found = audit(examples.reading(rule), Supplied(gpus=rule.gpus), load_cluster("h100"), Limits(), plan=False)
     names = {other.name for other in PREDICTION.rules}
     assert {finding.rule for finding in found.findings} & names == {rule.name}
 
 
 @pytest.mark.parametrize("rule", [*RL.rules, *PHASES.rules], ids=lambda rule: rule.name)
 def test_an_example_of_reinforcement_learning_breaks_no_other_rule(rule: Rule[Any]) -> None:
-    asked, cluster = Asked(gpus=rule.gpus), load_cluster("h100")
-    found = completed(audit(examples.reading(rule), asked, cluster, Limits()), cluster, Limits())
+    supplied, cluster = Supplied(gpus=rule.gpus), load_cluster("h100")
+    found = completed(audit(examples.reading(rule), supplied, cluster, Limits()), cluster, Limits())
     assert {finding.rule for finding in found.findings} == {rule.name}
 
 

@@ -240,7 +240,7 @@ def test_a_step_is_shown_and_in_json(capsys: pytest.CaptureFixture[str], tmp_pat
     words = ["audit", str(path), "--cluster", "h100", "--no-plan", "--response-length", "900", "--prompt-length", "300"]
     assert main(words) == 0
     shown = capsys.readouterr().out
-    assert "for verl with fsdp workers" in shown
+    assert "read as verl with fsdp workers 0.9.1" in shown
     assert "weights to the engine" in shown
     assert main([*words, "--json"]) == 0
     data = json.loads(capsys.readouterr().out)

@@ -12,7 +12,7 @@ from symconfig.api import planning as api
 from symconfig.descriptor.load import load_model, zoo_models
 from symconfig.existing.audit.audit import audit
 from symconfig.existing.launch.read import read
-from symconfig.existing.recover.asked import Asked
+from symconfig.existing.recover.supplied import Supplied
 from symconfig.plans.plan import Plan
 from tests.verify_real import jobs
 from tests.zoo_limits import NOT_IN_MEGATRON
@@ -122,7 +122,7 @@ def test_an_audit_of_rendered_files_gives_the_plan_back(model: str, case: Case, 
     result.write(tmp_path / "out")
     reading = read(str(tmp_path / "out" / "launch.sh"))
     assert reading.complete, reading.unread
-    found = audit(reading, Asked(), plan.cluster, plan.job.limits, plan=False)
+    found = audit(reading, Supplied(), plan.cluster, plan.job.limits, plan=False)
     assert not found.unpredicted
     assert found.judged is not None
     assert found.judged.run.described.zoo == model

@@ -12,7 +12,7 @@ from symconfig.descriptor.job import Limits
 from symconfig.descriptor.load import load_cluster
 from symconfig.existing.audit.audit import audit
 from symconfig.existing.audit.steps import DECISIONS
-from symconfig.existing.recover.asked import Asked
+from symconfig.existing.recover.supplied import Supplied
 from symconfig.plans.degrees import Degrees
 from symconfig.solve.configuration import Configuration
 from tests.existing.audit.support import OVERLAPS, SEVENTY, audited, reading
@@ -101,7 +101,7 @@ SMALL = (
 )
 def test_every_step_on_the_way_changes_time_or_memory(tp: int, pp: int, micro: int, more: str) -> None:
     found = audit(
-        reading(SMALL.format(tp=tp, pp=pp, micro=micro, more=more)), Asked(gpus=8), load_cluster("h100"), Limits()
+        reading(SMALL.format(tp=tp, pp=pp, micro=micro, more=more)), Supplied(gpus=8), load_cluster("h100"), Limits()
     )
     assert found.judged is not None
     assert found.better is not None

@@ -13,9 +13,9 @@ from symconfig.api import planning as api
 from symconfig.cost.stages import Offload
 from symconfig.descriptor.load import load_cluster, load_model, zoo_models
 from symconfig.errors import InfeasibleError, InputError
-from symconfig.existing.recover.asked import Asked
 from symconfig.existing.recover.deepspeed import run
 from symconfig.existing.recover.run import Run
+from symconfig.existing.recover.supplied import Supplied
 from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
 from symconfig.frameworks.deepspeed.zero import zero_of
 from symconfig.plans.plan import Plan, Recompute
@@ -63,7 +63,7 @@ def recovered(made: Plan, files: Files, tmp_path: Path, file: str = "ds_config.j
     return run(
         reading(files[file], words, made.best.parallel.world_size, None if named else str(config)),
         made.cluster,
-        Asked(),
+        Supplied(),
     )
 
 
@@ -125,7 +125,7 @@ def test_the_trainer_s_flavour_is_recovered_from_its_arguments() -> None:
         "--model_max_length",
         str(made.best.batch.seq_length),
     ]
-    same(run(reading(files["ds_config_hf.json"], words, 16), H100, Asked()), made)
+    same(run(reading(files["ds_config_hf.json"], words, 16), H100, Supplied()), made)
 
 
 # As in the wild
@@ -136,16 +136,16 @@ SIMPLE = {
     "bf16": {"enabled": True},
     "zero_optimization": {"stage": 2},
 }
-SEVEN = Asked(model=load_model("llama2-7b"), seq_length=2048)
+SEVEN = Supplied(model=load_model("llama2-7b"), seq_length=2048)
 
 
-def of(config: dict[str, Any], *words: str, gpus: int | None = 8, asked: Asked = SEVEN) -> Run:
-    return run(reading(config, words, gpus), H100, asked)
+def of(config: dict[str, Any], *words: str, gpus: int | None = 8, supplied: Supplied = SEVEN) -> Run:
+    return run(reading(config, words, gpus), H100, supplied)
 
 
-def refused(config: dict[str, Any], *words: str, gpus: int | None = 8, asked: Asked = SEVEN) -> str:
+def refused(config: dict[str, Any], *words: str, gpus: int | None = 8, supplied: Supplied = SEVEN) -> str:
     with pytest.raises(InputError) as caught:
-        of(config, *words, gpus=gpus, asked=asked)
+        of(config, *words, gpus=gpus, supplied=supplied)
     return str(caught.value)
 
 
@@ -206,7 +206,7 @@ def test_what_does_not_come_out_is_told_and_not_guessed(config: dict[str, Any], 
 
 def test_all_that_is_missing_is_told_at_once_with_what_to_say() -> None:
     text = refused(
-        {"train_micro_batch_size_per_gpu": "auto", "zero_optimization": {"stage": 3}}, gpus=None, asked=Asked()
+        {"train_micro_batch_size_per_gpu": "auto", "zero_optimization": {"stage": 3}}, gpus=None, supplied=Supplied()
     )
     for hint in ("--model", "--seq-length", "Try: a number."):  # no program is there that reads an argument
         assert hint in text
@@ -238,7 +238,7 @@ def test_training_in_32_bits_is_not_predicted_as_if_it_were_in_16() -> None:
     [("--cutoff_len", "1024"), ("--max_seq_length=1024",), ("--model_max_length", "1024"), ("--block-size=1024",)],
 )
 def test_the_sequence_has_many_names(words: tuple[str, ...]) -> None:
-    assert of(SIMPLE, *words, asked=replace(SEVEN, seq_length=None)).configuration.seq_length == 1024
+    assert of(SIMPLE, *words, supplied=replace(SEVEN, seq_length=None)).configuration.seq_length == 1024
 
 
 @pytest.mark.parametrize(
@@ -265,14 +265,14 @@ def test_recompute_is_an_argument(words: tuple[str, ...], granularity: str) -> N
     ],
 )
 def test_a_model_goes_by_its_name(given: str, zoo: str) -> None:
-    found = of(SIMPLE, "--model_name_or_path", given, asked=Asked(seq_length=4096)).described
+    found = of(SIMPLE, "--model_name_or_path", given, supplied=Supplied(seq_length=4096)).described
     assert (found.model, found.zoo) == (load_model(zoo), zoo)
     assert bool(found.assumed) == (given != found.model.huggingface_id)
 
 
 def test_a_model_that_is_not_known_is_not_guessed() -> None:
     for given in ("meta-llama/Llama-2-70b-v2", "bigscience/bloom", "Qwen/Qwen2.5-7B-1M", ""):
-        assert "--model" in refused(SIMPLE, f"--model_name_or_path={given}", asked=Asked(seq_length=4096))
+        assert "--model" in refused(SIMPLE, f"--model_name_or_path={given}", supplied=Supplied(seq_length=4096))
 
 
 LORA = ("--lora_rank", "16", "--lora_alpha", "32", "--lora_dropout", "0.1")
@@ -287,7 +287,7 @@ LORA = ("--lora_rank", "16", "--lora_alpha", "32", "--lora_dropout", "0.1")
     ],
 )
 def test_an_adapter_is_an_argument_and_the_zoo_has_its_name(words: tuple[str, ...]) -> None:
-    found = of(SIMPLE, *words, asked=Asked(model=load_model("llama2-70b"), seq_length=4096)).described
+    found = of(SIMPLE, *words, supplied=Supplied(model=load_model("llama2-70b"), seq_length=4096)).described
     assert (found.model, found.zoo) == (load_model("llama2-70b-lora"), "llama2-70b-lora")
 
 
@@ -303,10 +303,10 @@ def test_adapters_of_other_shapes_are_on_the_model() -> None:
 
 
 def test_the_zoo_s_name_is_for_its_adapter_alone() -> None:
-    base = Asked(model=load_model("llama2-70b"), seq_length=4096)
+    base = Supplied(model=load_model("llama2-70b"), seq_length=4096)
     four = "--lora_target=q_proj,k_proj,v_proj,o_proj"
     for other in (("--lora_target=q_proj,k_proj,v_proj",), (four, "--lora_rank=8"), (four, "--qlora")):
-        found = of(SIMPLE, *LORA, *other, asked=base).described
+        found = of(SIMPLE, *LORA, *other, supplied=base).described
         assert found.model.adapter is not None
         assert found.zoo is None
 
@@ -317,7 +317,7 @@ def test_every_argument_that_is_wrong_is_told_with_its_place() -> None:
         "--bf16=maybe",
         "--cutoff_len=x",
         "--deepspeed=ds.json",
-        asked=replace(SEVEN, seq_length=None),
+        supplied=replace(SEVEN, seq_length=None),
     )
     assert "launch.sh:2:1: --cutoff_len" in text
 

@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.errors import InputError
-from symconfig.existing.recover.asked import Asked
 from symconfig.existing.recover.deepspeed import run
+from symconfig.existing.recover.supplied import Supplied
 from symconfig.existing.rules.deepspeed import findings
 from symconfig.existing.rules.deepspeed_facts import DeepSpeedFacts
 from symconfig.frameworks.deepspeed.keys import known
 from tests.existing.recover.deepspeed_support import reading
 
 A100 = load_cluster("a100-80gb")
-ASKED = Asked(model=load_model("llama2-7b"), seq_length=2048)
+ASKED = Supplied(model=load_model("llama2-7b"), seq_length=2048)
 
 
 def paths(node: dict[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:

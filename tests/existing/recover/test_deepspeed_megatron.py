@@ -8,9 +8,9 @@ import pytest
 
 from symconfig.descriptor.load import load_cluster
 from symconfig.errors import InputError
-from symconfig.existing.recover.asked import Asked
 from symconfig.existing.recover.deepspeed import run
 from symconfig.existing.recover.run import Run
+from symconfig.existing.recover.supplied import Supplied
 from symconfig.existing.rules.deepspeed import findings
 from symconfig.existing.rules.deepspeed_facts import DeepSpeedFacts
 from symconfig.solve.predict import predict
@@ -55,7 +55,7 @@ CONFIG: dict[str, Any] = {
 
 
 def of(config: dict[str, Any] = CONFIG, *words: str, gpus: int | None = 64) -> Run:
-    return run(reading(config, (*LLAMA_70B, *LAUNCH, *words), gpus), A100, Asked())
+    return run(reading(config, (*LLAMA_70B, *LAUNCH, *words), gpus), A100, Supplied())
 
 
 def test_model_and_degrees_are_the_options_and_zero_the_json() -> None:

@@ -12,8 +12,8 @@ from symconfig.descriptor.load import load_cluster
 from symconfig.errors import InputError
 from symconfig.existing.launch.read import read
 from symconfig.existing.launch.reading import Reading
-from symconfig.existing.recover.asked import Asked
 from symconfig.existing.recover.deepspeed import run
+from symconfig.existing.recover.supplied import Supplied
 from symconfig.existing.rules.deepspeed import findings
 from symconfig.existing.rules.deepspeed_facts import DeepSpeedFacts
 from symconfig.render import render
@@ -34,14 +34,14 @@ def test_a_launch_script_is_read_back_as_its_plan(model: str, tmp_path: Path) ->
     shape = sorted(SHAPES)[MODELS.index(model) % len(SHAPES)]
     made, found = written(model, SHAPES[shape], tmp_path)
     assert found.complete, found.unread
-    same(run(found, made.cluster, Asked()), made)
+    same(run(found, made.cluster, Supplied()), made)
 
 
 @pytest.mark.parametrize("name", DEGREES)
 def test_degrees_come_back_from_the_script(name: str, tmp_path: Path) -> None:
     fields = dict(DEGREES[name])
     made, found = written(fields.pop("model"), fields, tmp_path)
-    same(run(found, made.cluster, Asked()), made)
+    same(run(found, made.cluster, Supplied()), made)
     facts = DeepSpeedFacts.of_reading(found, made.best.parallel.world_size, made.model)
     assert [item for item in findings(facts) if item.severity != "note"] == []
 
@@ -90,7 +90,7 @@ torchrun $DISTRIBUTED finetune.py \\
 """,
         zero2=AUTO,
     )
-    made = run(found, H100, Asked())
+    made = run(found, H100, Supplied())
     c, adapter = made.configuration, made.described.model.adapter
     assert (c.degrees.world_size, c.micro, c.global_batch, c.seq_length, c.zero) == (16, 2, 256, 4096, 2)
     assert made.options.recompute.granularity == "full"
@@ -115,7 +115,7 @@ EOF
 deepspeed --num_gpus 8 train.py --deepspeed_config ds.json --model meta-llama/Llama-2-7b-hf --seq_length 2048
 """,
     )
-    made = run(found, H100, Asked())
+    made = run(found, H100, Supplied())
     c = made.configuration
     assert (c.degrees.world_size, c.micro, c.global_batch, c.zero, c.offload.optimizer) == (8, 4, 64, 3, 1.0)
     assert told(found, 8) == {"deepspeed-misspelt-key"}
@@ -138,10 +138,10 @@ def test_nodes_that_are_not_known_are_not_taken_for_one(launcher: str, gpus: int
         tmp_path, f"{launcher} train.py --deepspeed ds.json --model Qwen/Qwen2.5-7B --seq_length 2048\n", ds=config
     )
     if gpus is not None:
-        assert run(found, H100, Asked()).configuration.degrees.world_size == gpus
+        assert run(found, H100, Supplied()).configuration.degrees.world_size == gpus
         return
     with pytest.raises(InputError) as caught:
-        run(found, H100, Asked())
+        run(found, H100, Supplied())
     assert "--gpus" in str(caught.value)
 
 
@@ -166,7 +166,7 @@ torchrun --nproc_per_node 8 --nnodes 8 pretrain_gpt.py \\
     --untie-embeddings-and-output-weights --attention-dropout 0 --hidden-dropout 0 --vocab-size 32000 --bf16 $ds_args
 """,
     )
-    made = run(found, H100, Asked())
+    made = run(found, H100, Supplied())
     c = made.configuration
     assert made.described.zoo == "llama2-70b"
     assert (c.degrees.tp, c.degrees.pp, c.degrees.dp, c.global_batch, c.zero) == (8, 4, 2, 128, 1)
@@ -177,6 +177,6 @@ def test_a_bare_json_says_all_that_it_needs_at_once(tmp_path: Path) -> None:
     path = tmp_path / "ds.json"
     path.write_text(json.dumps(AUTO), encoding="utf-8")
     with pytest.raises(InputError) as caught:
-        run(read(str(path)), H100, Asked())
+        run(read(str(path)), H100, Supplied())
     text = str(caught.value)
     assert all(hint in text for hint in ("--model", "--seq-length", "--gpus", "Try: a number."))

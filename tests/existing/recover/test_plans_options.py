@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from symconfig.existing.recover.asked import Asked
 from symconfig.existing.recover.megatron import run
 from symconfig.existing.recover.namespace import Namespace
+from symconfig.existing.recover.supplied import Supplied
 from symconfig.existing.recover.words import settings
 from symconfig.frameworks.extras import Extras
 from symconfig.frameworks.megatron.flags import flags
@@ -40,8 +40,8 @@ PLANS: dict[str, dict[str, Any]] = {
 def test_rendered_options_are_recovered(name: str) -> None:
     plan = sample_plan(**PLANS[name])
     names = Namespace(settings(render.arguments(plan), "launch.sh"), flags(plan.best.target.version))
-    asked = Asked(model=plan.model, seq_length=plan.best.batch.seq_length, vocab_size=plan.model.vocab_size)
-    found = run(names, plan.best.parallel.world_size, plan.cluster, asked)
+    supplied = Supplied(model=plan.model, seq_length=plan.best.batch.seq_length, vocab_size=plan.model.vocab_size)
+    found = run(names, plan.best.parallel.world_size, plan.cluster, supplied)
     assert found.options == plan.best.options
     assert Extras.of(found.configuration.framework) == Extras.planned(plan.best)
     assert {item.value for item in found.assumed} <= {"--reuse-grad-buf-for-mxfp8-param-ag"}  # what it saves

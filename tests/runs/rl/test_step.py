@@ -27,7 +27,7 @@ from symconfig.plans.plan import Plan
 from symconfig.render import verl
 from symconfig.report.page.data import plan_data
 from symconfig.resources import data_dir
-from symconfig.runs.rl.choose import Asked, answer
+from symconfig.runs.rl.choose import Question, answer
 from symconfig.runs.rl.engine import ASLEEP_BYTES, UNCERTAIN
 from symconfig.runs.rl.logits import VERL
 from symconfig.runs.rl.phases import AWAY, GAPS
@@ -168,7 +168,7 @@ def test_an_engine_of_its_own_generates_beside_the_update() -> None:
     def solve(of: ModelDescriptor, asked: Job, most: int) -> Plan:
         return search(of, cluster, asked, top=most)
 
-    plan = answer(Asked(model, cluster, job, rl, None, solve), 3)
+    plan = answer(Question(model, cluster, job, rl, None, solve), 3)
     step = plan.rl[0]
     generation, *rest = (each.seconds for each in step.phases)
     assert step.step_s == pytest.approx(max(generation, sum(rest)))
@@ -237,7 +237,7 @@ def test_what_leaves_nothing_to_plan_is_said(gpus: int, changed: dict[str, Any],
     model, cluster = load_model(asked.model), load_cluster(asked.cluster)
     assert asked.rl is not None
     with pytest.raises(InputError, match=said):
-        answer(Asked(model, cluster, asked, asked.rl, None, lambda of, job, most: usual()), 1)
+        answer(Question(model, cluster, asked, asked.rl, None, lambda of, job, most: usual()), 1)
 
 
 def test_verl_divides_prompts_over_updates() -> None:

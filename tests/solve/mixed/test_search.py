@@ -21,7 +21,7 @@ from symconfig.solve.mixed.across import Across
 from symconfig.solve.mixed.machines import mean
 from symconfig.solve.mixed.search import Placed, pipelines, search
 from symconfig.solve.refine import THOROUGH
-from symconfig.solve.split import said
+from symconfig.solve.split import plainest
 from symconfig.solve.stages.cuts import cut
 
 LLAMA = load_model("llama2-13b")
@@ -86,7 +86,7 @@ def every_layout_s(like: Placed, degrees: Degrees) -> float:
     for one, other in permutations(candidates):
         for borders in combinations_with_replacement(range(SMALL.num_hidden_layers + 1), degrees.pp - 1):
             sizes = [b - a for a, b in pairwise((0, *borders, SMALL.num_hidden_layers))]
-            split = said(degrees.pp, cut(sequence(SMALL), sizes), layouts)
+            split = plainest(degrees.pp, cut(sequence(SMALL), sizes), layouts)
             if split is not None:
                 across = Across((one, other), degrees.pp // 2, like.across.border).laid(split, 0)
                 best = min(best, across.step_s if across.fits else best)

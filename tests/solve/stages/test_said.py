@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from symconfig.errors import InfeasibleError, InputError
-from symconfig.solve.split import said
+from symconfig.solve.split import plainest
 from symconfig.solve.stages.cuts import every
 from symconfig.solve.stages.judge import cornered, stage_peaks, stage_seconds
 from symconfig.solve.stages.lean import leanest
@@ -24,7 +24,7 @@ def test_every_cut_of_the_family_can_be_said(layers: int, pp: int, vpp: int) -> 
     cuts = list(every(large(dense(layers), pp, vpp, layouts=COUNTS)))
     assert cuts
     for chunks in cuts:
-        assert said(pp, chunks, COUNTS) is not None
+        assert plainest(pp, chunks, COUNTS) is not None
         assert tuple(kind for chunk in chunks for kind in chunk) == dense(layers)
 
 

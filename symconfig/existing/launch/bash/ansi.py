@@ -28,7 +28,7 @@ _ESCAPE = re.compile(
 
 
 def unescaped(text: str) -> str:
-    """The text with its escapes done."""
+    """Resolve the text's escapes."""
     return _ESCAPE.sub(_one, text)
 
 

@@ -90,7 +90,7 @@ class Arithmetic:
         self._depth = 0
 
     def value(self) -> int:
-        """Raises Dark where it is not known."""
+        """Return the value. Raises Dark where it is not known."""
         if not self._tokens:
             return 0
         value = self._comma()
@@ -187,7 +187,7 @@ class Arithmetic:
         return name
 
     def _step(self, name: str, by: int) -> tuple[int, int]:
-        """Before and after."""
+        """Return the value before and after."""
         if self._skip:
             return 0, 0
         before = self._look(name)
@@ -230,12 +230,12 @@ def _number(token: str) -> int:
 def _tokens(text: str) -> list[str]:
     if len(text) > _LENGTH:
         raise Dark("has too long an arithmetic expression")
-    found, at = [], 0
+    tokens, at = [], 0
     text = text.rstrip()
     while at < len(text):
         match = _TOKEN.match(text, at)
         if match is None:
             raise Dark(f"has arithmetic that is not understood at {text[at : at + 20]!r}")
-        found.append(match.group(match.lastindex or 0))
+        tokens.append(match.group(match.lastindex or 0))
         at = match.end()
-    return found
+    return tokens

@@ -29,7 +29,7 @@ def run_assignment(shell: Interpreter, source: Source, node: Node) -> Truth:
 
 
 def run_all(shell: Interpreter, source: Source, nodes: Sequence[Node]) -> Truth:
-    """Assignments by themselves; they end as the last substitution in them."""
+    """Run assignments by themselves; they end as the last substitution in them."""
     shell.substituted = TRUE
     for node in nodes:
         assign(shell, source, node)
@@ -37,7 +37,7 @@ def run_all(shell: Interpreter, source: Source, nodes: Sequence[Node]) -> Truth:
 
 
 def assign(shell: Interpreter, source: Source, node: Node, keyed: bool = False) -> str:
-    """`X=1`, `X+=1`, `A=(1 2)`, `A[0]=1`; the variable's name. keyed: of `declare -A`."""
+    """Run `X=1`, `X+=1`, `A=(1 2)`, `A[0]=1`, and return the variable's name. keyed: of `declare -A`."""
     left = node.child_by_field_name("name")
     if left is None:
         return ""
@@ -77,7 +77,7 @@ def assign(shell: Interpreter, source: Source, node: Node, keyed: bool = False) 
 
 
 def _started(shell: Interpreter, name: str, parts: Parts) -> Parts:
-    """`X="$X --more"` of a variable that nothing sets begins with nothing."""
+    """Let `X="$X --more"` of a variable that nothing sets begin with nothing."""
     first = parts[0]
     unset = name not in shell.state.variables and not shell.state.open(name)
     own = first.unknown and first.variables == (name,) and unset
@@ -87,8 +87,8 @@ def _started(shell: Interpreter, name: str, parts: Parts) -> Parts:
 def _item_of(shell: Interpreter, name: str, key: str) -> Parts:
     old = shell.state.variables.get(name)
     if isinstance(old, Array):
-        found = old.items.get(int(key) if key.isdigit() and not old.keyed else key or 0)
-        return found.parts if found else ()
+        item = old.items.get(int(key) if key.isdigit() and not old.keyed else key or 0)
+        return item.parts if item else ()
     return old or ()
 
 

@@ -45,7 +45,7 @@ def _run_clauses(shell: Interpreter, source: Source, clauses: list[tuple[list[No
 
 
 def _presume(shell: Interpreter, names: tuple[str, ...], before: dict[str, Value]) -> None:
-    """`if [ -z "$X" ]; then X=8; fi` is `X=${X:-8}`."""
+    """Read `if [ -z "$X" ]; then X=8; fi` as `X=${X:-8}`."""
     for name in names:
         value = shell.state.variables.get(name)
         if name not in before and isinstance(value, tuple):
@@ -89,7 +89,7 @@ def _matches(shell: Interpreter, source: Source, item: Node, text: str) -> bool 
 
 
 def _item(shell: Interpreter, source: Source, items: list[Node], index: int) -> Truth:
-    """A branch of `case`, and those that it falls through to."""
+    """Run a branch of `case`, and those that it falls through to."""
     status = TRUE
     for item in items[index:]:
         close = next((at for at, child in enumerate(item.children) if child.type == ")"), 0)

@@ -22,7 +22,7 @@ Words = Sequence[Field]
 
 
 def run_words(shell: Interpreter, words: Words, place: Place) -> Truth:
-    """One command after its expansions; its status. Raises Leave, Exhausted."""
+    """Run one command after its expansions; return its status. Raises Leave, Exhausted."""
     first = words[0]
     if first.unknown:
         return _program(shell, words, place)
@@ -36,7 +36,7 @@ def run_words(shell: Interpreter, words: Words, place: Place) -> Truth:
 
 
 def _program(shell: Interpreter, words: Words, place: Place) -> Truth:
-    """Something outside of the shell: recorded, never run."""
+    """Record something outside of the shell; it is never run."""
     shell.budget.spend(8)  # it is looked through for launchers, programs and options
     if nested.shell_code(shell, words, place):
         return STARTED
@@ -64,7 +64,7 @@ def _program(shell: Interpreter, words: Words, place: Place) -> Truth:
 
 
 def declare(shell: Interpreter, keyword: str, flags: str, name: str, value: Parts | None, after: bool = False) -> None:
-    """`declare`, `local`, `export`, `readonly`. after: the value is assigned already, or none is given."""
+    """Run `declare`, `local`, `export`, `readonly`. after: the value is assigned already, or none is given."""
     state = shell.state
     frame = shell.locals[-1] if shell.locals and "g" not in flags else None
     if keyword in ("local", "declare", "typeset") and frame is not None and name not in frame:
@@ -93,7 +93,7 @@ def _export(shell: Interpreter, words: Words, place: Place) -> Truth:
 
 
 def _read(shell: Interpreter, words: Words, place: Place) -> Truth:
-    """`read`, of a string that the script holds: the first line, split; with `-d ''` all of it."""
+    """Run `read`, of a string that the script holds: the first line, split; with `-d ''` all of it."""
     names: list[str] = []
     flags, delimiter = "", "\n"
     rest = iter(words)
@@ -134,7 +134,7 @@ def _read(shell: Interpreter, words: Words, place: Place) -> Truth:
 
 
 def _first(parts: Parts, delimiter: str) -> Parts:
-    """A value up to the first delimiter that is known, without blanks around it. Holes on the way stay."""
+    """Return a value up to the first delimiter that is known, without blanks around it. Holes on the way stay."""
     made: list[Part] = []
     for part in parts:
         end = -1 if part.unknown else part.text.find(delimiter)
@@ -247,7 +247,7 @@ def _print(shell: Interpreter, parts: Parts) -> Truth:
 
 
 def _unprinted(shell: Interpreter, why: str, place: Place) -> Truth:
-    """Of a program whose output is not known."""
+    """Return the status of a program whose output is not known."""
     _print(shell, (hole(why, place),))
     return replace(STARTED, why=why)
 
@@ -272,7 +272,7 @@ def _echo(shell: Interpreter, words: Words, place: Place) -> Truth:
 
 
 def _printf(shell: Interpreter, words: Words, place: Place) -> Truth:
-    """Formats of `%s`, `%d` and `%q`-free text; anything else is not known."""
+    """Run formats of `%s`, `%d` and `%q`-free text; anything else is not known."""
     if len(words) > 2 and words[0].text == "-v":
         inside = replace(shell, output=[])
         _printf(inside, words[2:], place)
@@ -353,7 +353,9 @@ def _seq(shell: Interpreter, words: Words, place: Place) -> Truth:
 
 
 def _calculated(shell: Interpreter, words: Words, place: Place) -> Truth:
-    """`expr`, and `bc` of what is piped into it, on whole numbers; as of expr, it ends in an error where it is 0."""
+    """Run `expr`, and `bc` of what is piped into it, on whole numbers; as of expr, it ends in an error where it
+    is 0.
+    """
     parts: Parts = (
         (shell.stdin or ()) if not words else tuple(part for word in words for part in (*word.parts, Part(" ")))
     )
@@ -370,7 +372,7 @@ def _calculated(shell: Interpreter, words: Words, place: Place) -> Truth:
 
 
 def _which(shell: Interpreter, words: Words, place: Place) -> Truth:
-    """`which`, `type`, `command -v`: a path of which only the end is known."""
+    """Run `which`, `type`, `command -v`: a path of which only the end is known."""
     why = "depends on the programs that are there"
     names = [word for word in words if not word.text.startswith("-")]
     _print(shell, (hole(why, place), *((Part("/"), *names[-1].parts) if names else ()), Part("\n")))
@@ -387,12 +389,12 @@ def _bc(shell: Interpreter, words: Words, place: Place) -> Truth:
 
 
 def _always(status: Truth) -> Callable[[Interpreter, Words, Place], Truth]:
-    """A command that sets nothing which a training command is given."""
+    """Run a command that sets nothing which a training command is given."""
     return lambda shell, words, place: status
 
 
 def _prepares(name: str) -> Callable[[Interpreter, Words, Place], Truth]:
-    """A program that makes folders and files ready: what it is given is kept, as it is of all programs."""
+    """Run a program that makes folders and files ready: what it is given is kept, as it is of all programs."""
 
     def run(shell: Interpreter, words: Words, place: Place) -> Truth:
         shell.log.aside.append((Field((Part(name),), place), *words))

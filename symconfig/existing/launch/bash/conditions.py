@@ -42,8 +42,8 @@ class Truth:
     def negated(self) -> Truth:
         return Truth(None if self.value is None else not self.value, self.why, self.presumed, self.status)
 
-    def asked(self) -> Truth:
-        """Where the script provides for both ends."""
+    def left_open(self) -> Truth:
+        """Return the truth where the script provides for both ends."""
         return replace(self, value=None) if self.status else self
 
 
@@ -53,12 +53,12 @@ EXPECTED = replace(STARTED, value=True)  # of what only prepares
 
 
 def ended(leave: Leave) -> Truth:
-    """The status of code that is left."""
+    """Return the status of code that is left."""
     return STARTED if leave.bad is None else Truth(not leave.bad)
 
 
 def both(left: Truth, right: Callable[[], Truth], stop: bool) -> Truth:
-    """`&&` (stop: False) and `||` (stop: True): the right side counts unless the left one is `stop`."""
+    """Run `&&` (stop: False) and `||` (stop: True): the right side counts unless the left one is `stop`."""
     if left.value is stop:
         return left
     other = right()
@@ -87,16 +87,16 @@ class _Test:
         return False
 
     def either(self) -> Truth:
-        found = self.all()
+        truth = self.all()
         while self.take("||" if self.double else "-o"):
-            found = both(found, self.all, True) if found.value is not True else (self.all(), found)[1]
-        return found
+            truth = both(truth, self.all, True) if truth.value is not True else (self.all(), truth)[1]
+        return truth
 
     def all(self) -> Truth:
-        found = self.one()
+        truth = self.one()
         while self.take("&&" if self.double else "-a"):
-            found = both(found, self.one, False) if found.value is not False else (self.one(), found)[1]
-        return found
+            truth = both(truth, self.one, False) if truth.value is not False else (self.one(), truth)[1]
+        return truth
 
     def one(self) -> Truth:
         left = len(self.tokens) - self.at
@@ -134,7 +134,7 @@ class _Test:
         return Truth(None, f"is a test that is not followed, -{operator}")
 
     def presumed_unset(self, operand: Parts, why: str, operator: str) -> Truth:
-        """A variable that nothing sets, by itself: it is taken as not set."""
+        """Take a variable that nothing sets, by itself, as not set."""
         names = {part.variables[-1] for part in operand if part.variables}
         only = len(operand) == 1 and len(names) == 1 and len(operand[0].variables) == 1
         name = next(iter(names), "")
@@ -174,7 +174,7 @@ class _Test:
 
 
 def _searched(parts: Parts, text: str) -> bool | None:
-    """`=~`, where the expression has nothing that takes long or that Python means otherwise."""
+    """Run `=~`, where the expression has nothing that takes long or that Python means otherwise."""
     expression = "".join(part.text if part.loose else re.escape(part.text) for part in parts)
     simple = not re.search(r"\[\[:|\\[a-zA-Z<>]|\(\?", expression)
     repeated = len(re.findall(r"[*+{]", expression))
@@ -192,7 +192,7 @@ def _searched(parts: Parts, text: str) -> bool | None:
 
 
 def tested(expander: Expander, words: Sequence[Parts]) -> Truth:
-    """`[ ]` and `test`: words after expansion."""
+    """Run `[ ]` and `test`: words after expansion."""
     tokens = [("" if unknown_of(parts) else text_of(parts), parts) for parts in words]
     test = _Test(expander, tokens, double=False)
     truth = test.either()
@@ -200,7 +200,7 @@ def tested(expander: Expander, words: Sequence[Parts]) -> Truth:
 
 
 def double_tested(expander: Expander, start: int, end: int) -> Truth:
-    """What stands between `[[` and `]]`."""
+    """Run what stands between `[[` and `]]`."""
     tokens: list[tuple[str, Parts]] = []
     for first, last in _double_tokens(expander.data, start, end):
         written = expander.data[first:last].decode("utf-8", "replace")
@@ -213,21 +213,21 @@ def double_tested(expander: Expander, start: int, end: int) -> Truth:
 
 
 def _double_tokens(data: bytes, start: int, end: int) -> list[tuple[int, int]]:
-    found: list[tuple[int, int]] = []
+    ranges: list[tuple[int, int]] = []
     for first, last in lexer.words(data, start, end):
-        previous = data[slice(*found[-1])] if found else b""
+        previous = data[slice(*ranges[-1])] if ranges else b""
         if previous == b"=~":
-            found.append((first, last))
+            ranges.append((first, last))
             continue
         while data[first : first + 1] in (b"(", b"!") and last > first + 1 and previous not in (b"==", b"=", b"!="):
-            found.append((first, first + 1))
+            ranges.append((first, first + 1))
             first += 1
         tail = []
         while last > first + 1 and data[last - 1 : last] == b")" and not _balanced(data[first:last]):
             tail.append((last - 1, last))
             last -= 1
-        found += [(first, last), *reversed(tail)]
-    return found
+        ranges += [(first, last), *reversed(tail)]
+    return ranges
 
 
 def _balanced(word: bytes) -> bool:

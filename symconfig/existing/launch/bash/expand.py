@@ -57,36 +57,36 @@ class Expander:
     # ---- what a caller asks for
 
     def fields(self, start: int, end: int) -> list[Field]:
-        """The words that the word at [start, end) becomes."""
-        found: list[Field] = []
+        """Return the words that the word at [start, end) becomes."""
+        fields_: list[Field] = []
         for choice in lexer.braces(self.data, start, end):
             self.budget.spend()
-            found += self._fields(choice, self.source.place(start, end))
-        return found
+            fields_ += self._fields(choice, self.source.place(start, end))
+        return fields_
 
     def value(self, start: int, end: int) -> Parts:
-        """The word as one value: on the right of `=`, between `[[` and `]]`. Loose parts are patterns there."""
+        """Expand the word to one value: on the right of `=`, between `[[` and `]]`. Loose parts are patterns there."""
         return self._one(self.scan(start, end, literals=True))
 
     def quoted(self, start: int, end: int) -> Parts:
-        """The text as between double quotes: of a here-document, of arithmetic."""
+        """Expand the text as between double quotes: of a here-document, of arithmetic."""
         return self._one(self.scan(start, end, quoted=True, doubles=False))
 
     def items(self, start: int, end: int) -> list[tuple[str | None, Field]]:
-        """The elements of an array literal, with their subscripts `[x]=`. [start, end): between the brackets."""
-        found: list[tuple[str | None, Field]] = []
+        """Return the elements of an array literal, with their subscripts `[x]=`. [start, end): between the brackets."""
+        items_: list[tuple[str | None, Field]] = []
         for first, last in lexer.words(self.data, start, end):
             close = lexer.closing(self.data, first, last) if self.data[first : first + 1] == b"[" else last
             if self.data[close : close + 2] == b"]=":
                 key = self.value(first + 1, close)
                 place = self.source.place(first, last)
-                found.append((text_of(key), Field(self.value(close + 2, last), place)))
+                items_.append((text_of(key), Field(self.value(close + 2, last), place)))
             else:
-                found += [(None, field) for field in self.fields(first, last)]
-        return found
+                items_ += [(None, field) for field in self.fields(first, last)]
+        return items_
 
     def number(self, text: str, place: Place) -> int:
-        """An arithmetic expression whose `$` are expanded. Raises Dark."""
+        """Work out an arithmetic expression whose `$` are expanded. Raises Dark."""
         return Arithmetic(
             text,
             lambda name: self._look(name, place, 0),
@@ -94,7 +94,7 @@ class Expander:
         ).value()
 
     def arithmetic(self, start: int, end: int) -> int:
-        """The expression at [start, end). Raises Dark."""
+        """Work out the expression at [start, end). Raises Dark."""
         place = self.source.place(start, end)
         parts = self.quoted(start, end)
         why = unknown_of(parts)
@@ -103,7 +103,7 @@ class Expander:
         return self.number(text_of(parts).replace('"', "").replace("\\\n", ""), place)
 
     def assign(self, name: str, value: Value) -> None:
-        """Of arithmetic, `read` and `${X:=8}`: `X` or `A[0]`."""
+        """Assign by arithmetic, `read` and `${X:=8}`: `X` or `A[0]`."""
         base, _, subscript = name.partition("[")
         old = self.state.variables.get(base)
         if not subscript and not isinstance(old, Array):
@@ -126,7 +126,7 @@ class Expander:
         return [Field(parts, (cover(part.written for part in parts) if several else None) or place) for parts in made]
 
     def _one(self, stream: Stream) -> Parts:
-        """Without splitting: elements are joined by a blank."""
+        """Expand without splitting: elements are joined by a blank."""
         while stream and stream[0] is None:
             stream = stream[1:]
         while stream and stream[-1] is None:
@@ -145,7 +145,7 @@ class Expander:
         literals: bool = False,
         doubles: bool = True,
     ) -> Stream:
-        """The parts of the bytes [start, end).
+        """Return the parts of the bytes [start, end).
 
         quoted: they stand between double quotes; doubles: whether a double quote is special among them. loose: results
         of expansions are for splitting. literals: so are characters without quotes (a default's words; a pattern's).
@@ -157,7 +157,7 @@ class Expander:
             self.budget.leave()
 
     def _scan(self, start: int, end: int, quoted: bool, loose: bool, literals: bool, doubles: bool) -> Stream:
-        found: Stream = []
+        pieces: Stream = []
         at = start
         while at < end:
             self.budget.spend()
@@ -165,36 +165,36 @@ class Expander:
             special = _QUOTED if quoted else _UNQUOTED
             if byte == b"\\":
                 parts, at = self._escaped(at, end, quoted)
-                found += parts
+                pieces += parts
             elif byte == b"$" and at + 1 < end:
                 stream, at = self._dollar(at, end, quoted, loose)
-                found += stream
+                pieces += stream
             elif byte == b"`":
                 close = lexer.after_backtick(self.data, at, end)
-                found += self._command(at + 1, close - 1, at, close, quoted)
+                pieces += self._command(at + 1, close - 1, at, close, quoted)
                 at = close
             elif byte == b"'" and not quoted:
                 close = lexer.skip(self.data, at, end)
-                found += self._literal(at + 1, close - 1)
+                pieces += self._literal(at + 1, close - 1)
                 at = close
             elif byte == b'"' and doubles:
                 close = lexer.after_double(self.data, at, end)
-                found += self._string(at + 1, close - 1)
+                pieces += self._string(at + 1, close - 1)
                 at = close
             elif byte in (b"<", b">") and not quoted and self.data[at + 1 : at + 2] == b"(":
                 close = lexer.skip(self.data, at, end)
-                found.append(hole("is the name of a pipe", self.source.place(at, close)))
+                pieces.append(hole("is the name of a pipe", self.source.place(at, close)))
                 at = close
             elif byte == b"~" and not quoted and at == start and self.data[at + 1 : at + 2] in (b"", b"/"):
-                found.append(hole("depends on the home folder", self.source.place(at, at + 1)))
+                pieces.append(hole("depends on the home folder", self.source.place(at, at + 1)))
                 at += 1
             else:
                 stop = at + 1
                 while stop < end and self.data[stop] not in special:
                     stop += 1
-                found += self._plain(at, stop, quoted, literals)
+                pieces += self._plain(at, stop, quoted, literals)
                 at = stop
-        return found
+        return pieces
 
     def _plain(self, start: int, end: int, quoted: bool, literals: bool) -> Iterable[Part]:
         for part in self.source.literal(start, end):
@@ -214,7 +214,7 @@ class Expander:
         return [Part("", written=self.source.place(start - 1, end + 1))]
 
     def _escaped(self, at: int, end: int, quoted: bool) -> tuple[Parts, int]:
-        """The character after a backslash as it is; between double quotes only a few lose theirs."""
+        """Return the character after a backslash as it is; between double quotes only a few lose theirs."""
         character = self.data[at + 1 : at + 2]
         if character == b"\n":
             return (), at + 2
@@ -278,17 +278,17 @@ class Expander:
             return (hole(str(dark), place, loose=not tight),)
 
     def _names(self, start: int, end: int) -> tuple[str, ...]:
-        """The variables that an expression mentions."""
-        found, at = [], start
+        """Return the variables that an expression mentions."""
+        names, at = [], start
         while at < end:
             stop = at
             while stop < end and self.data[stop] in _NAME:
                 stop += 1
             name = self.data[at:stop].decode()
             if name and not name[0].isdigit():
-                found.append(name)
+                names.append(name)
             at = max(stop, at + 1)
-        return tuple(dict.fromkeys(found))
+        return tuple(dict.fromkeys(names))
 
     def _command(self, start: int, end: int, at: int, close: int, tight: bool) -> Iterable[Part]:
         place = self.source.place(at, close)
@@ -305,16 +305,16 @@ class Expander:
     # ---- values of names
 
     def get(self, name: str, place: Place, *, loose: bool, subscript: str | None = None) -> Parts:
-        """A scalar, an element or an argument; a hole where it is not known."""
-        found = self.find(name, place, subscript)
-        if found is not None:
-            return through(found, name, place, loose=loose)
+        """Return a scalar, an element or an argument; a hole where it is not known."""
+        value = self.find(name, place, subscript)
+        if value is not None:
+            return through(value, name, place, loose=loose)
         if name in self.state.variables or (subscript and subscript != "0") or (self._deciding and name.isdigit()):
             return ()
         return (hole(self.state.missing(name), place, name, loose=loose),)
 
     def find(self, name: str, place: Place, subscript: str | None = None) -> Parts | None:
-        """The value; None where it is unset or not known to be set."""
+        """Return the value; None where it is unset or not known to be set."""
         if name.isdigit() and name != "0":
             argument = self.state.argument(int(name) - 1)
             return None if argument is None else argument.parts
@@ -342,16 +342,16 @@ class Expander:
         return index
 
     def elements(self, name: str, items: list[Field], place: Place, quoted: bool, loose: bool, which: str) -> Stream:
-        """`$@`, `${A[@]}` and their `*`."""
-        found: Stream = []
+        """Expand `$@`, `${A[@]}` and their `*`."""
+        stream: Stream = []
         join = which == "*" and quoted
         for index, item in enumerate(items):
             self.budget.spend(len(item.parts))
             self.state.taken.add(item.place)
             if index:
-                found.append(Part(self.ifs[:1]) if join else None)
+                stream.append(Part(self.ifs[:1]) if join else None)
             for part in item.parts or (Part("", written=item.place),):
-                found.append(
+                stream.append(
                     replace(
                         part,
                         variables=(name, *part.variables),
@@ -359,20 +359,20 @@ class Expander:
                         loose=bool(part.unknown and part.loose) or (loose and not quoted),
                     )
                 )
-        return found
+        return stream
 
     def _look(self, name: str, place: Place, depth: int) -> int:
-        """A variable's number in arithmetic, whose text is an expression itself."""
+        """Work out a variable's number in arithmetic, whose text is an expression itself."""
         base, _, subscript = name.partition("[")
-        found = self.find(base, place, subscript.removesuffix("]").strip("\"'") or None)
-        if found is None:
+        value = self.find(base, place, subscript.removesuffix("]").strip("\"'") or None)
+        if value is None:
             if base in self.state.variables:
                 return 0
             raise Dark(self.state.missing(base))
-        why = unknown_of(found)
+        why = unknown_of(value)
         if why:
             raise Dark(why)
-        text = text_of(found).strip()
+        text = text_of(value).strip()
         if text.lstrip("-").isdigit() and not text.lstrip("-").startswith("0"):
             return int(text)
         if depth > 8:

@@ -14,14 +14,14 @@ _VARIABLE = re.compile(r"depends on \$(\w+), which ([^;]*)")
 
 def hidden(reading: Reading, covers: Sequence[Cover]) -> tuple[Hidden, ...]:
     """Return every value of the program, its launcher and its environment that a cover may set, once."""
-    found = (
+    names = (
         Hidden(cover.place, name, option, place)
         for option, place, why in _dark(reading)
-        for name, said in _VARIABLE.findall(why)
+        for name, text in _VARIABLE.findall(why)
         for cover in covers
-        if str(cover) in said
+        if str(cover) in text
     )
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(names))
 
 
 def _dark(reading: Reading) -> Iterator[tuple[str, Place, str]]:

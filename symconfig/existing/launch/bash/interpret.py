@@ -49,7 +49,7 @@ class Interpreter:
     # ---- programs
 
     def program(self, source: Source) -> Truth:
-        """All of a source; its status. Raises Leave, Exhausted."""
+        """Run all of a source; return its status. Raises Leave, Exhausted."""
         root = parse(source)
         if root.has_error:
             for node in errors_of(root):
@@ -64,7 +64,7 @@ class Interpreter:
         return Expander(source, self.state, self.budget, self.capture, deciding and not self.state.arguments)
 
     def capture(self, source: Source, place: Place) -> Parts:
-        """What the code prints, without line ends at its end."""
+        """Return what the code prints, without line ends at its end."""
         inside = replace(self, state=self.state.copy(), output=[], captured=True, pending=[], maybe=list(self.maybe))
         self.budget.enter()
         try:
@@ -87,7 +87,7 @@ class Interpreter:
         return status
 
     def execute(self, source: Source, node: Node) -> Truth:
-        """One statement; its status. Raises Leave, Exhausted."""
+        """Run one statement; return its status. Raises Leave, Exhausted."""
         self.budget.spend()
         self.budget.enter()
         try:
@@ -104,7 +104,7 @@ class Interpreter:
     # ---- what is not decided
 
     def undecided(self, branches: Sequence[Callable[[], object]], why: str, place: Place) -> None:
-        """Any of the branches may run: what they disagree about is not known afterwards."""
+        """Run branches of which any may run: what they disagree about is not known afterwards."""
         before = Outcome(self.state, maybe=why)
         ends = [self.tried(branch, before) for branch in branches]
         outcomes = [end for end in ends if isinstance(end, Outcome)]
@@ -113,7 +113,7 @@ class Interpreter:
         self.goes_on(one_of(outcomes, why, place))
 
     def tried(self, branch: Callable[[], object], before: Outcome) -> Outcome | Leave:
-        """How a branch ends that may run after `before`; this shell stays as it is."""
+        """Return how a branch ends that may run after `before`; this shell stays as it is."""
         state, output = self.state, self.output
         self.state, self.output = before.state.copy(), None if output is None else list(before.output)
         if before.maybe:
@@ -136,14 +136,14 @@ class Interpreter:
             self.output += outcome.output
 
     def resume(self, kinds: tuple[str, ...], place: Place) -> None:
-        """After a loop or a function: the states that may have left it go on here."""
+        """Go on after a loop or a function with the states that may have left it."""
         states = [state for leave, state in self.pending if leave.kind in kinds]
         self.pending = [(leave, state) for leave, state in self.pending if leave.kind not in kinds]
         if states:
             self.state = merged([self.state, *states], "depends on where a loop or a function is left", place)
 
     def guarded(self, branch: Callable[[], Truth], check: Place | None = None) -> Truth:
-        """A branch that ends in an error is a check: the script is read as it runs when its checks pass.
+        """Run a branch. One that ends in an error is a check: the script is read as it runs when its checks pass.
 
         check: its condition, which holds.
         """
@@ -167,7 +167,7 @@ class Interpreter:
             return Truth(None, str(dark))
 
     def call(self, name: str, arguments: Sequence[Field], place: Place) -> Truth:
-        """A function of the script."""
+        """Run a function of the script."""
         function = self.state.functions[name]
         saved = self.state.arguments
         outer, self.pending = self.pending, []

@@ -15,8 +15,8 @@ def skip(data: bytes, at: int, end: int) -> int:
     if byte == b"\\":
         return min(at + 2, end)
     if byte == b"'":
-        found = data.find(b"'", at + 1, end)
-        return end if found < 0 else found + 1
+        quote = data.find(b"'", at + 1, end)
+        return end if quote < 0 else quote + 1
     if byte == b'"':
         return after_double(data, at, end)
     if byte == b"`":
@@ -34,7 +34,7 @@ def skip(data: bytes, at: int, end: int) -> int:
 
 
 def after_double(data: bytes, at: int, end: int) -> int:
-    """After the string that starts at `at` with a double quote."""
+    """Return the place after the string that starts at `at` with a double quote."""
     at += 1
     while at < end and data[at : at + 1] != b'"':
         special = data[at : at + 1] in (b"\\", b"`") or data[at : at + 2] in (b"$(", b"${")
@@ -43,7 +43,7 @@ def after_double(data: bytes, at: int, end: int) -> int:
 
 
 def after_backtick(data: bytes, at: int, end: int) -> int:
-    """After the substitution that starts at `at` with a backtick."""
+    """Return the place after the substitution that starts at `at` with a backtick."""
     at += 1
     while at < end and data[at : at + 1] != b"`":
         at += 2 if data[at : at + 1] == b"\\" else 1
@@ -51,7 +51,7 @@ def after_backtick(data: bytes, at: int, end: int) -> int:
 
 
 def closing(data: bytes, at: int, end: int) -> int:
-    """Of the bracket at `at`, where the one is that closes it; `end` where none does. Never recurses."""
+    """Return the bracket that closes the one at `at`; `end` where none does. Never recurses."""
     stack = [_CLOSERS[data[at]]]
     at += 1
     while at < end:
@@ -81,15 +81,15 @@ def closing(data: bytes, at: int, end: int) -> int:
 
 
 def word_end(data: bytes, at: int, end: int, stops: bytes = BLANK) -> int:
-    """The end of the word that starts at `at`."""
+    """Return the end of the word that starts at `at`."""
     while at < end and data[at] not in stops:
         at = skip(data, at, end)
     return min(at, end)
 
 
 def words(data: bytes, start: int, end: int) -> list[tuple[int, int]]:
-    """The words between blanks, of `[[ ]]` and of array literals, without comments."""
-    found, at = [], start
+    """Return the words between blanks, of `[[ ]]` and of array literals, without comments."""
+    ranges, at = [], start
     while at < end:
         byte = data[at : at + 1]
         if byte in (b" ", b"\t", b"\n"):
@@ -101,13 +101,13 @@ def words(data: bytes, start: int, end: int) -> list[tuple[int, int]]:
             at = end if line < 0 else line
         else:
             stop = word_end(data, at, end)
-            found.append((at, stop))
+            ranges.append((at, stop))
             at = stop
-    return found
+    return ranges
 
 
 def braces(data: bytes, start: int, end: int) -> list[list[tuple[int, int] | str]]:
-    """What brace expansion makes of a word: runs of its bytes, and texts for the numbers of `{1..3}`."""
+    """Return what brace expansion makes of a word: runs of its bytes, and texts for the numbers of `{1..3}`."""
     at = start
     while at < end:
         if data[at : at + 1] == b"{" and data[at - 1 : at] != b"$":
@@ -123,7 +123,7 @@ def braces(data: bytes, start: int, end: int) -> list[list[tuple[int, int] | str
 
 
 def _choices(data: bytes, at: int, end: int) -> tuple[int, list[list[tuple[int, int] | str]]] | None:
-    """Of the brace at `at`: where it closes, and what may stand in its place."""
+    """Return where the brace at `at` closes, and what may stand in its place."""
     commas, depth, index = [at], 0, at + 1
     while index < end:
         byte = data[index : index + 1]

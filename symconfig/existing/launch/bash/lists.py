@@ -23,7 +23,7 @@ def run_list(shell: Interpreter, source: Source, node: Node) -> Truth:
     status = shell.execute(source, last)
     for index, (stop, right) in enumerate(links):
         if provided:
-            status = status.asked()
+            status = status.left_open()
         if status.value is None:
             return _Ways(shell, source, last, status, provided).followed(links[index:])
         if status.value is not stop:
@@ -34,7 +34,7 @@ def run_list(shell: Interpreter, source: Source, node: Node) -> Truth:
 
 
 def _links(node: Node) -> tuple[Node, list[Link]]:
-    """The first command of a list, and the others in their order."""
+    """Return the first command of a list, and the others in their order."""
     links: list[Link] = []
     while node.type == "list":
         links.append((any(child.type == "||" for child in node.children), node.children[-1]))
@@ -56,7 +56,9 @@ class _Ways:
         self._add(Outcome(shell.state), node, status)
 
     def followed(self, links: Sequence[Link]) -> Truth:
-        """The list's result. The shell's state is what all ways to it have in common. Raises Leave where all leave."""
+        """Return the list's result. The shell's state is what all ways to it have in common. Raises Leave where all
+        leave.
+        """
         for stop, node in links:
             before = self._by.pop(not stop, None)
             if before is not None:
@@ -73,7 +75,7 @@ class _Ways:
         if isinstance(after, Leave):
             self._left = self._left or after
         else:
-            self._add(after, node, ended[0].asked() if self._provided else ended[0])
+            self._add(after, node, ended[0].left_open() if self._provided else ended[0])
 
     def _add(self, outcome: Outcome, node: Node, status: Truth) -> None:
         if status.value is not None:

@@ -42,9 +42,10 @@ class Command:
 
 @dataclass
 class Log:
-    """What the reading finds. aside: programs that prepare, or whose output is all that is wanted. stops: conditions of
+    """The reading's notes. aside: programs that prepare, or whose output is all that is wanted. stops: conditions of
     checks that do not pass. assumed: files of which a person says that they change nothing. covers: code that was not
-    read, in its order."""
+    read, in its order.
+    """
 
     texts: list[Text]
     folder: Path | None
@@ -55,11 +56,11 @@ class Log:
     assumed: Harmless = NOTHING_HARMLESS
     covers: list[Cover] = field(default_factory=list)
 
-    def harmless(self, said: str) -> bool:
-        return self.assumed.names(said)
+    def harmless(self, words: str) -> bool:
+        return self.assumed.names(words)
 
     def written(self, place: Place) -> str:
-        """What stands at a place; empty where it is in no file."""
+        """Return what stands at a place; empty where it is in no file."""
         return next((text.at(place) for text in self.texts if text.file == place.file), "")
 
     def add(self, place: Place, what: str, why: str, hides: Hides = Hides.OPTIONS, *, assumed: bool = False) -> None:

@@ -112,7 +112,7 @@ def _loop(shell: Interpreter, source: Source, node: Node, body: Node, condition:
 
 
 def _round(shell: Interpreter, source: Source, body: Node, place: Place) -> bool:
-    """Whether the loop goes on."""
+    """Run one round; tell whether the loop goes on."""
     try:
         shell.statements(source, statements_of(body))
     except Leave as leave:
@@ -125,7 +125,7 @@ def _round(shell: Interpreter, source: Source, body: Node, place: Place) -> bool
 
 
 def _open_loop(shell: Interpreter, source: Source, node: Node, body: Node, why: str) -> Truth:
-    """A loop of which nobody knows how often it runs: what it sets is not known."""
+    """Run a loop of which nobody knows how often it runs: what it sets is not known."""
     place = source.place(node.start_byte, body.start_byte)
     reason = f"is set in a loop whose rounds are not known: {why}"
     for _ in range(2):  # the second round sees what the first one left open

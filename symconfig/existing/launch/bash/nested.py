@@ -35,7 +35,9 @@ _DEPTH = 20  # of files that source each other
 
 
 def source(shell: Interpreter, words: Sequence[Field], place: Place) -> Truth:
-    """`source FILE ARGUMENTS`. Raises InputError for files that source each other in a circle, or cannot be text."""
+    """Run `source FILE ARGUMENTS`. Raises InputError for files that source each other in a circle, or cannot be
+    text.
+    """
     if not words:
         return TRUE
     written, shown = words[0].text, f"source {shell.log.written(words[0].place) or words[0].text}"
@@ -49,7 +51,7 @@ def source(shell: Interpreter, words: Sequence[Field], place: Place) -> Truth:
             cover(shell, place, shown, shown.partition(" ")[2], why)
             return EXPECTED
         written = believed
-    path, why = _found(shell, written)
+    path, why = _file(shell, written)
     if path is None:
         cover(shell, place, shown, shown.partition(" ")[2], why)
         return EXPECTED
@@ -79,26 +81,27 @@ def cover(shell: Interpreter, place: Place, shown: str, name: str, why: str) -> 
         shell.log.add(place, shown, why, Hides.VARIABLES)
     main = shell.log.texts[0].file
     where = f"line {place.line}" if place.file == main else f"{place.file}:{place.line}"
-    found = Cover(place, name.strip("\"'"), where)
-    shell.log.covers.append(found)
-    shell.state.cover(found)
+    made = Cover(place, name.strip("\"'"), where)
+    shell.log.covers.append(made)
+    shell.state.cover(made)
 
 
 def _believed(shell: Interpreter, word: Field) -> str | None:
-    """The name of a file that is there, if code that is not read leaves the variables in it as they were: a folder that
-    the script has found for itself."""
+    """Return the name of a file that is there, if code that is not read leaves the variables in it as they were: a
+    folder that the script has found for itself.
+    """
     text = ""
     for part in word.parts:
         before = (cover.before.get(part.variables[-1]) for cover in shell.state.covers if part.variables)
-        found = part.text if not part.unknown else next((each for each in before if each is not None), None)
-        if found is None:
+        name = part.text if not part.unknown else next((each for each in before if each is not None), None)
+        if name is None:
             return None
-        text += found
-    return text if _found(shell, text)[0] is not None else None
+        text += name
+    return text if _file(shell, text)[0] is not None else None
 
 
-def _found(shell: Interpreter, written: str) -> tuple[Path | None, str]:
-    """The file, where it may be read from here; otherwise why not."""
+def _file(shell: Interpreter, written: str) -> tuple[Path | None, str]:
+    """Return the file, where it may be read from here; otherwise why not."""
     root = shell.log.folder
     if root is None:
         return None, "names a file, and where it lies is not known"
@@ -117,7 +120,7 @@ def _found(shell: Interpreter, written: str) -> tuple[Path | None, str]:
 
 
 def run_file(shell: Interpreter, path: Path) -> Truth:
-    """A file's statements, in this shell's state; their status. Raises InputError, Leave."""
+    """Run a file's statements, in this shell's state; return their status. Raises InputError, Leave."""
     real = str(path.resolve())
     if real in shell.sourcing or len(shell.sourcing) >= _DEPTH:
         chain = [Path(name).name for name in (*shell.sourcing, real)]
@@ -140,7 +143,7 @@ def run_file(shell: Interpreter, path: Path) -> Truth:
 
 
 def run_code(shell: Interpreter, words: Sequence[Field], place: Place) -> Truth:
-    """`eval`: words joined by blanks, as code in this shell's state; its status."""
+    """Run `eval`: words joined by blanks, as code in this shell's state; return its status."""
     parts: list[Part] = []
     for index, word in enumerate(words):
         parts += [*((Part(" "),) if index else ()), *word.parts]
@@ -158,8 +161,9 @@ def run_code(shell: Interpreter, words: Sequence[Field], place: Place) -> Truth:
 
 
 def shell_code(shell: Interpreter, words: Sequence[Field], place: Place) -> bool:
-    """`bash -c CODE`, `srun ... bash -c CODE`, `bash FILE`, `sbatch <<EOF`: whether it is one. Its code runs in a shell
-    of its own."""
+    """Tell whether this is `bash -c CODE`, `srun ... bash -c CODE`, `bash FILE` or `sbatch <<EOF`. Its code runs in a
+    shell of its own.
+    """
     if posixpath.basename(words[0].text) in (*_SHELLS, "sbatch"):
         wrapped = next((index for index, word in enumerate(words) if word.text.startswith("--wrap")), None)
         if wrapped is not None:
@@ -192,7 +196,9 @@ def shell_code(shell: Interpreter, words: Sequence[Field], place: Place) -> bool
 
 
 def _remote(shell: Interpreter, words: Sequence[Field], place: Place) -> bool:
-    """`ssh HOST CODE`: the words behind the host are code of a shell there, which has none of this one's variables."""
+    """Tell whether this is `ssh HOST CODE`: the words behind the host are code of a shell there, which has none of this
+    one's variables.
+    """
     name = posixpath.basename(words[0].text)
     if name not in _REMOTE:
         return False
@@ -232,12 +238,12 @@ def _code(shell: Interpreter, words: Sequence[Field], index: int, at: int, place
 
 
 def _script(shell: Interpreter, words: Sequence[Field], at: int, place: Place) -> bool:
-    """A script beside this one that is started; False where it is not there: then it is a program like others."""
+    """Run a script beside this one that is started; False where it is not there: then it is a program like others."""
     written = words[at].text
     root = shell.log.folder
     if root is None or not ((root / written).exists() or (root / written).is_symlink()):
         return False
-    path, why = _found(shell, written)
+    path, why = _file(shell, written)
     if path is None:
         shell.log.add(place, f"bash {written}", why)
         return False

@@ -12,20 +12,22 @@ _ENDS = b" \t\n;&|()<>"  # of a word without quotes
 
 
 def word_ranges(data: bytes, nodes: Sequence[Node]) -> list[tuple[int, int]]:
-    """The bytes of words. The parser may break a word, join two, or end one before a character that is escaped."""
-    found: list[tuple[int, int]] = []
+    """Return the bytes of words. The parser may break a word, join two, or end one before a character that is
+    escaped.
+    """
+    ranges: list[tuple[int, int]] = []
     for node in nodes:
         start, end = node.start_byte, max(node.end_byte, lexer.word_end(data, node.start_byte, len(data), _ENDS))
         if start == node.end_byte:
             continue
-        if found and start <= found[-1][1]:
-            start = found.pop()[0]
-        found += lexer.words(data, start, end) or [(start, end)]
-    return found
+        if ranges and start <= ranges[-1][1]:
+            start = ranges.pop()[0]
+        ranges += lexer.words(data, start, end) or [(start, end)]
+    return ranges
 
 
 def value_end(data: bytes, node: Node) -> int:
-    """Where the value of an assignment ends."""
+    """Return where the value of an assignment ends."""
     left = node.child_by_field_name("name")
     at = data.find(b"=", left.end_byte if left is not None else node.start_byte, node.end_byte + 1) + 1
     if data[at : at + 1] == b"(":
@@ -34,14 +36,16 @@ def value_end(data: bytes, node: Node) -> int:
 
 
 def lines_of(data: bytes, nodes: Sequence[Node]) -> list[list[Node]]:
-    """The parser may take the line after some assignments for a part of their command: that is one of its own."""
-    found: list[list[Node]] = [[]]
+    """Split what the parser may have joined: it may take the line after some assignments for a part of their
+    command.
+    """
+    lines: list[list[Node]] = [[]]
     for node in nodes:
-        gap = data[found[-1][-1].end_byte : node.start_byte] if found[-1] else b""
+        gap = data[lines[-1][-1].end_byte : node.start_byte] if lines[-1] else b""
         if b"\n" in gap.replace(b"\\\n", b""):
-            found.append([])
-        found[-1].append(node)
-    return found
+            lines.append([])
+        lines[-1].append(node)
+    return lines
 
 
 def statements_of(node: Node) -> list[Node]:
@@ -49,7 +53,7 @@ def statements_of(node: Node) -> list[Node]:
 
 
 def clauses_of(node: Node) -> Iterator[tuple[list[Node], list[Node]]]:
-    """Conditions and body of `if`, each `elif`, and `else` without conditions."""
+    """Yield conditions and body of `if`, each `elif`, and `else` without conditions."""
     conditions: list[Node] = []
     body: list[Node] = []
     into = body if node.type == "else_clause" else conditions
@@ -67,7 +71,7 @@ def clauses_of(node: Node) -> Iterator[tuple[list[Node], list[Node]]]:
 
 
 def errors_of(root: Node) -> Iterator[Node]:
-    """The outermost pieces that the parser could not place, at most ten."""
+    """Yield the outermost pieces that the parser could not place, at most ten."""
     stack, count = [root], 0
     while stack and count < 10:
         node = stack.pop()

@@ -71,7 +71,7 @@ class Words(Protocol):
 
 
 def split_braced(data: bytes, start: int, end: int) -> Braced | None:
-    """What stands between `${` and `}`; None where it is no expansion."""
+    """Split what stands between `${` and `}`; None where it is no expansion."""
     head = _HEAD.match(data, start, end)
     if head is None:
         return Braced("#", "", None, "", (end, end)) if data[start:end] == b"#" else None
@@ -89,7 +89,7 @@ def split_braced(data: bytes, start: int, end: int) -> Braced | None:
 
 
 def operated(expander: Words, braced: Braced, subscript: str | None, place: Place, quoted: bool, loose: bool) -> Stream:
-    """The parts of the expansion that stands at `place`."""
+    """Expand the parts of the expansion that stands at `place`."""
     tight = quoted or not loose
     if braced.sign == "!" and subscript not in ("@", "*"):
         return _indirect(expander, braced, place, quoted, loose)
@@ -98,10 +98,10 @@ def operated(expander: Words, braced: Braced, subscript: str | None, place: Plac
         return [hole(f"is a slice of ${braced.name}, which is no array", place, loose=True)]
     if braced.name in ("@", "*") or subscript in ("@", "*"):
         return _of_all(expander, braced, subscript or braced.name, place, quoted, loose)
-    found = expander.find(braced.name, place, subscript)
+    value = expander.find(braced.name, place, subscript)
     if braced.operator in (":-", "-", ":=", "=", ":+", "+", ":?", "?"):
         return _with_default(
-            expander, braced, found=found, subscript=subscript, place=place, quoted=quoted, loose=loose
+            expander, braced, value=value, subscript=subscript, place=place, quoted=quoted, loose=loose
         )
     parts = expander.get(braced.name, place, loose=not tight, subscript=subscript)
     if braced.sign == "#":
@@ -173,17 +173,17 @@ def _default(expander: Words, braced: Braced, quoted: bool, loose: bool) -> Stre
 def _with_default(
     expander: Words,
     braced: Braced,
-    found: Parts | None,
+    value: Parts | None,
     subscript: str | None,
     place: Place,
     quoted: bool,
     loose: bool,
 ) -> Stream:
-    """What is nowhere set counts as not set: the environment may replace the default."""
+    """Expand with a default. What is nowhere set counts as not set: the environment may replace the default."""
     tight = quoted or not loose
-    unset = found is None or (braced.operator.startswith(":") and not unknown_of(found) and not text_of(found))
+    unset = value is None or (braced.operator.startswith(":") and not unknown_of(value) and not text_of(value))
     kind = braced.operator[-1]
-    if found is None and expander.state.open(braced.name):
+    if value is None and expander.state.open(braced.name):
         return [hole(expander.state.missing(braced.name), place, braced.name, loose=not tight)]
     if kind == "+":
         return [] if unset else _default(expander, braced, quoted, loose)
@@ -217,7 +217,7 @@ def _length(parts: Parts, name: str, place: Place, loose: bool) -> Parts:
 
 
 def _transformed(expander: Words, braced: Braced, parts: Parts, place: Place) -> Parts:
-    """`#`, `%`, `/`, `:`, `^` and `,` on one value. A hole in it makes all of it one."""
+    """Apply `#`, `%`, `/`, `:`, `^` and `,` to one value. A hole in it makes all of it one."""
     operator = braced.operator
     if not operator or not parts:
         return parts
@@ -273,12 +273,12 @@ def _substring(parts: Parts, first: int, count: int | None) -> Parts:
 
 def _cased(parts: Parts, operator: str) -> Parts:
     change: Callable[[str], str] = str.upper if operator[0] == "^" else str.lower
-    found = []
+    parts_ = []
     for index, part in enumerate(parts):
         whole = len(operator) == 2
         text = change(part.text) if whole else (change(part.text[:1]) + part.text[1:] if index == 0 else part.text)
-        found.append(part if text == part.text else replace(part, text=text, place=None))
-    return tuple(found)
+        parts_.append(part if text == part.text else replace(part, text=text, place=None))
+    return tuple(parts_)
 
 
 def _pattern(expander: Words, start: int, end: int) -> tuple[Item, ...] | None:
@@ -303,7 +303,7 @@ def _trimmed(expander: Words, braced: Braced, parts: Parts) -> Parts | None:
 
 
 def _replaced(expander: Words, braced: Braced, parts: Parts) -> Parts | None:
-    """`${X/a/b}`: the first, with `//` every longest match; with `/#` and `/%` one at the start or end."""
+    """Apply `${X/a/b}`: the first, with `//` every longest match; with `/#` and `/%` one at the start or end."""
     start, end = braced.operand
     at = start
     while at < end and expander.data[at : at + 1] != b"/":
@@ -322,7 +322,7 @@ def _replaced(expander: Words, braced: Braced, parts: Parts) -> Parts | None:
     if braced.operator == "/%":
         first = suffix(items, text, longest=True)
         return parts if first is None else (*cut(parts, 0, first), *new)
-    found: list[Part] = []
+    result: list[Part] = []
     index = done = 0
     while index < len(text):
         # A match cannot be longer than its pattern where it has no star: most texts are passed over quickly.
@@ -331,8 +331,8 @@ def _replaced(expander: Words, braced: Braced, parts: Parts) -> Parts | None:
         if not length:
             index += 1
             continue
-        found += [*cut(parts, done, index), *new]
+        result += [*cut(parts, done, index), *new]
         index = done = length
         if braced.operator == "/":
             break
-    return (*found, *cut(parts, done))
+    return (*result, *cut(parts, done))

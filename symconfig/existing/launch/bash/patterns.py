@@ -29,11 +29,11 @@ class Item:
 
 
 def pattern(parts: tuple[Part, ...]) -> tuple[Item, ...] | None:
-    """A pattern from its word, of which only loose parts have special characters; None for an extended pattern."""
-    found: list[Item] = []
+    """Make a pattern from its word, of which only loose parts have special characters; None for an extended pattern."""
+    items: list[Item] = []
     for part in parts:
         if not part.loose:
-            found += [Item(character, literal=True) for character in part.text]
+            items += [Item(character, literal=True) for character in part.text]
             continue
         text, index = part.text, 0
         while index < len(text):
@@ -42,20 +42,20 @@ def pattern(parts: tuple[Part, ...]) -> tuple[Item, ...] | None:
                 return None
             end = _set_end(text, index) if character == "[" else index + 1
             if character == "\\" and index + 1 < len(text):
-                found.append(Item(text[index + 1], literal=True))
+                items.append(Item(text[index + 1], literal=True))
                 end = index + 2
             elif character == "*":
-                found.append(Item("*", star=True))
+                items.append(Item("*", star=True))
             else:
-                found.append(
+                items.append(
                     Item(text[index:end], literal=character not in "?[" or (character == "[" and end == index + 1))
                 )
             index = end
-    return tuple(found)
+    return tuple(items)
 
 
 def _set_end(text: str, start: int) -> int:
-    """After the bracket that closes the set; `start + 1` where none does."""
+    """Return the place after the bracket that closes the set; `start + 1` where none does."""
     index = start + 1
     if text[index : index + 1] in ("!", "^"):
         index += 1
@@ -74,23 +74,23 @@ def _one(test: str, character: str) -> bool:
     inside = test[1:-1]
     negated = inside[:1] in ("!", "^")
     inside = inside[1:] if negated else inside
-    found, index = False, 0
+    matched, index = False, 0
     while index < len(inside):
         if inside.startswith("[:", index) and ":]" in inside[index:]:
             end = inside.index(":]", index)
-            found |= _CLASSES.get(inside[index + 2 : end], str.isalnum)(character)
+            matched |= _CLASSES.get(inside[index + 2 : end], str.isalnum)(character)
             index = end + 2
         elif index + 2 < len(inside) and inside[index + 1] == "-":
-            found |= inside[index] <= character <= inside[index + 2]
+            matched |= inside[index] <= character <= inside[index + 2]
             index += 3
         else:
-            found |= inside[index] == character
+            matched |= inside[index] == character
             index += 1
-    return found != negated
+    return matched != negated
 
 
 def matches(items: tuple[Item, ...], text: str) -> bool:
-    """Whether the whole text is of the pattern."""
+    """Tell whether the whole text is of the pattern."""
     at, mark, index = 0, -1, 0
     restart = 0
     while index < len(text):
@@ -108,12 +108,12 @@ def matches(items: tuple[Item, ...], text: str) -> bool:
 
 
 def prefix(items: tuple[Item, ...], text: str, *, longest: bool) -> int | None:
-    """The length of the shortest or longest start of the text that matches; None where none does."""
+    """Return the length of the shortest or longest start of the text that matches; None where none does."""
     lengths = range(len(text), -1, -1) if longest else range(len(text) + 1)
     return next((length for length in lengths if matches(items, text[:length])), None)
 
 
 def suffix(items: tuple[Item, ...], text: str, *, longest: bool) -> int | None:
-    """Where the shortest or longest end of the text that matches starts; None where none does."""
+    """Return where the shortest or longest end of the text that matches starts; None where none does."""
     starts = range(len(text) + 1) if longest else range(len(text), -1, -1)
     return next((start for start in starts if matches(items, text[start:])), None)

@@ -43,7 +43,7 @@ _SLURM = {
 
 @dataclass(frozen=True, slots=True)
 class Bash:
-    """What was read of a script, and what a dispatcher needs to follow the files that it names.
+    """The reading of a script, and what a dispatcher needs to follow the files that it names.
 
     runs: of the same program, with other words, less what is common to all of the script.
     virtual: files that the script writes before it trains, by the name that it gives them; origins: their characters
@@ -65,7 +65,7 @@ def read_bash(
     extra: Sequence[str] = (),
     harmless: Harmless = NOTHING_HARMLESS,
 ) -> Bash:
-    """The training command of a script, its options and what was not understood. Executes nothing.
+    """Read the training command of a script, its options and what was not understood. Executes nothing.
 
     folder: the script's, where files that it sources lie; None: none are opened. variables: the environment. extra: the
     script's arguments. harmless: files that are taken to change nothing. Raises InputError where nothing is a training
@@ -119,10 +119,10 @@ def _result(text: Text, folder: Path | None, log: Log, state: State) -> Bash:
     def source(place: Place) -> str:
         return texts[place.file].at(place) if place.file in texts else ""
 
-    splits = [found for command in log.commands if (found := training.split(command)) is not None]
+    splits = [split for command in log.commands if (split := training.split(command)) is not None]
     best = training.chosen(splits)
     if best is None:
-        best = training.chosen([found for command in log.commands if (found := training.bare(command)) is not None])
+        best = training.chosen([split for command in log.commands if (split := training.bare(command)) is not None])
     if best is None:
         raise InputError(_nothing(text, log))
     made = arguments(best.arguments, source)
@@ -134,33 +134,33 @@ def _result(text: Text, folder: Path | None, log: Log, state: State) -> Bash:
         *_dark_files(made, files),
         *_idle(text, state),
     ]
-    runs, others = _beside(best, splits, log)
+    runs, others = _others(best, splits, log)
     reading = replace(
         _reading(text, log, best, made), unread=tuple(dict.fromkeys(unread)), others=others, stops=tuple(log.stops)
     )
     reading = replace(reading, hidden=tuple(hidden(reading, log.covers)))
-    again = tuple(_reading(text, log, run, arguments(run.arguments, source)) for run in runs)
+    readings = tuple(_reading(text, log, run, arguments(run.arguments, source)) for run in runs)
     known = {name: parts for name, parts in files.items() if not unknown_of(parts)}
     return Bash(
         reading,
-        again,
+        readings,
         {name: Text(name, text_of(parts).encode()) for name, parts in known.items()},
         {name: _pieces(parts) for name, parts in known.items()},
         folder,
     )
 
 
-def _reading(text: Text, log: Log, found: Split, made: Arguments) -> Reading:
-    """One command by itself."""
-    launcher = tuple(word.word() for word in found.launcher)
-    environment = {name: Field(parts, found.command.place).word() for name, parts in found.command.environment.items()}
-    environment |= _given(found.launcher)
+def _reading(text: Text, log: Log, split: Split, made: Arguments) -> Reading:
+    """Read one command by itself."""
+    launcher = tuple(word.word() for word in split.launcher)
+    environment = {name: Field(parts, split.command.place).word() for name, parts in split.command.environment.items()}
+    environment |= _given(split.launcher)
     scheduler = _directives(text)
     return Reading(
         "bash",
         tuple(log.texts),
         tuple(made.settings),
-        found.program.word() if found.program is not None else None,
+        split.program.word() if split.program is not None else None,
         launcher,
         environment=environment,
         world=world(launcher, scheduler, environment),
@@ -171,24 +171,24 @@ def _reading(text: Text, log: Log, found: Split, made: Arguments) -> Reading:
 
 
 def _given(launcher: Sequence[Field]) -> dict[str, Word]:
-    """The variables of `env NAME=value torchrun` and of `mpirun -x NAME=value`."""
-    found = {}
+    """Return the variables of `env NAME=value torchrun` and of `mpirun -x NAME=value`."""
+    values = {}
     for before, word in pairwise(launcher):
         match = _VARIABLE.match(word.text)
         if before.text == "-x" and match is not None:
-            found[match.group(1)] = word.cut(match.end()).word()
+            values[match.group(1)] = word.cut(match.end()).word()
     for at in (index for index, word in enumerate(launcher) if word.text in ("env", "/usr/bin/env")):
         for word in launcher[at + 1 :]:
             match = _VARIABLE.match(word.text)
             if match is None and not word.text.startswith("-"):
                 break
             if match is not None:
-                found[match.group(1)] = word.cut(match.end()).word()
-    return found
+                values[match.group(1)] = word.cut(match.end()).word()
+    return values
 
 
-def _beside(best: Split, splits: Sequence[Split], log: Log) -> tuple[list[Split], tuple[tuple[str, ...], ...]]:
-    """The same program's other runs, and the words of all else that is started, each once."""
+def _others(best: Split, splits: Sequence[Split], log: Log) -> tuple[list[Split], tuple[tuple[str, ...], ...]]:
+    """Return the same program's other runs, and the words of all else that is started, each once."""
 
     def key(words: Sequence[Field]) -> tuple[str, ...]:
         return tuple(f"{word.text}\0{word.unknown}" if word.unknown else word.text for word in words)
@@ -196,17 +196,17 @@ def _beside(best: Split, splits: Sequence[Split], log: Log) -> tuple[list[Split]
     mine, runs, others = key(best.command.words), dict[tuple[str, ...], Split](), dict[tuple[str, ...], None]()
     parted = {id(each.command): each for each in splits}
     for command in log.commands:
-        words, found = key(command.words), parted.get(id(command))
+        words, split = key(command.words), parted.get(id(command))
         same = (
-            found is not None
+            split is not None
             and best.program is not None
-            and found.program is not None
-            and (found.program.text == best.program.text)
+            and split.program is not None
+            and (split.program.text == best.program.text)
         )
         if words == mine or words in runs:
             continue
-        if same and found is not None and len(runs) < MOST_RUNS:
-            runs[words] = found
+        if same and split is not None and len(runs) < MOST_RUNS:
+            runs[words] = split
         else:
             others[words] = None
     return list(runs.values()), (*others, *dict.fromkeys(key(words) for words in log.aside))
@@ -217,23 +217,23 @@ def _pieces(parts: Parts) -> tuple[Piece, ...]:
 
 
 def _around(best: Split, log: Log, splits: Sequence[Split], source: Callable[[Place], str]) -> list[Unread]:
-    """What else stands beside the command that was taken."""
-    found = []
+    """Return what else stands beside the command that was taken."""
+    unread = []
     for index, word in enumerate(best.launcher):
         value = index > 0 and best.launcher[index - 1].text.startswith("-")
         if word.several and (not value or may_be_options(word)):
-            found.append(dark(word, source))
+            unread.append(dark(word, source))
     if best.command.maybe:
         why = best.command.maybe.replace("is set under", "runs under", 1).replace("is set in", "runs in", 1)
-        found.append(Unread(best.command.place, "the training command", why))
+        unread.append(Unread(best.command.place, "the training command", why))
     for other in splits:
         if other is not best:
             name = other.program.text if other.program is not None else "a command"
-            found.append(Unread(other.command.place, name, "is another program that the script starts", Hides.NOTHING))
+            unread.append(Unread(other.command.place, name, "is another program that the script starts", Hides.NOTHING))
     for command in log.commands:
         if command.words[0].text.startswith("-") and best.program is not None:
             what = shortened(" ".join(word.text for word in command.words))
-            found.append(
+            unread.append(
                 Unread(
                     command.place,
                     what,
@@ -241,11 +241,11 @@ def _around(best: Split, log: Log, splits: Sequence[Split], source: Callable[[Pl
                     "at a comment, a blank line or a \\ with a blank after it",
                 )
             )
-    return found
+    return unread
 
 
 def _idle(text: Text, state: State) -> Iterator[Unread]:
-    """What is given from outside and changes nothing that is read of the script."""
+    """Yield what is given from outside and changes nothing that is read of the script."""
     for name in state.given:
         now = state.variables.get(name)
         own = next((part.written for part in now if part.written), None) if isinstance(now, tuple) else None
@@ -273,7 +273,7 @@ def _idle(text: Text, state: State) -> Iterator[Unread]:
 
 
 def _dark_files(made: Arguments, files: Mapping[str, Parts]) -> list[Unread]:
-    """Files that the script writes and the program is given, whose contents are not known."""
+    """Return files that the script writes and the program is given, whose contents are not known."""
     return [
         Unread(word.place, word.text, f"is a file that the script writes, and it {why}")
         for setting in made.settings
@@ -304,8 +304,8 @@ def _nothing(text: Text, log: Log) -> Problem:
 
 
 def _directives(text: Text) -> dict[str, Word]:
-    """Options of comments for a scheduler; the last of each, with its place."""
-    found: dict[str, Word] = {}
+    """Return the options of comments for a scheduler; the last of each, with its place."""
+    options: dict[str, Word] = {}
     for match in _DIRECTIVE.finditer(text.data):
         line = match.group(1).split(b" #")[0]
         pairs = re.finditer(rb"--?([A-Za-z][\w-]*)(?:[= \t]+([^\s-]\S*))?", line)
@@ -315,11 +315,11 @@ def _directives(text: Text) -> dict[str, Word]:
             start = match.start(1) + pair.start(2)
             place = text.place(start, start + len(pair.group(2)))
             value = pair.group(2).decode("utf-8", "replace")
-            found[pair.group(1).decode()] = Word((Piece(value, place),), place)
-    return found
+            options[pair.group(1).decode()] = Word((Piece(value, place),), place)
+    return options
 
 
 def _started_as(folder: Path, text: Text) -> str:
-    """What $0 is: the script is started in its own folder, or by its whole path."""
+    """Return what $0 is: the script is started in its own folder, or by its whole path."""
     name = Path(text.file).name
     return str(folder / name) if folder.is_absolute() else f"./{name}"

@@ -15,7 +15,7 @@ from symconfig.existing.launch.bash.values import Part, Parts, text_of
 def redirected(
     shell: Interpreter, source: Source, nodes: Sequence[Node], run: Callable[[Sequence[Node]], Truth]
 ) -> Truth:
-    """Runs a command with its redirections. run: is given words that stand after one."""
+    """Run a command with its redirections. run: is given words that stand after one."""
     stdin, target, append = shell.stdin, None, False
     extra: list[Node] = []
     behind: list[tuple[str, Node]] = []
@@ -78,13 +78,13 @@ def _collected(
 
 
 def _flat(nodes: Sequence[Node]) -> list[Node]:
-    """A here-document holds the redirections that stand behind it."""
-    found = []
+    """Return the redirections; a here-document holds those that stand behind it."""
+    nodes_ = []
     for node in nodes:
-        found.append(node)
+        nodes_.append(node)
         if node.type == "heredoc_redirect":
-            found += node.children_by_field_name("redirect")
-    return found
+            nodes_ += node.children_by_field_name("redirect")
+    return nodes_
 
 
 def _sign(node: Node) -> str:
@@ -92,7 +92,7 @@ def _sign(node: Node) -> str:
 
 
 def _document(shell: Interpreter, source: Source, node: Node) -> Parts:
-    """The text of a here-document, expanded unless its end mark is quoted."""
+    """Return the text of a here-document, expanded unless its end mark is quoted."""
     mark = next((child for child in node.children if child.type == "heredoc_start"), None)
     body = next((child for child in node.children if child.type == "heredoc_body"), None)
     if mark is None or body is None:

@@ -24,26 +24,26 @@ class Arguments:
 
 
 def arguments(words: Sequence[Field], source: Callable[[Place], str]) -> Arguments:
-    """The words after the program. source: what stands at a place."""
-    found = Arguments()
+    """Return the words after the program. source: what stands at a place."""
+    made = Arguments()
     name: Field | None = None
     values: list[Field] = []
     loose: list[Field] = []
 
     def close() -> None:
         if name is not None:
-            found.settings.append(_setting(name, values))
+            made.settings.append(_setting(name, values))
 
     for word in words:
         text = word.text
         if word.several and (word.brings != () if name is None or values else may_be_options(word)):
-            found.unread.append(dark(word, source))
-            found.possible += [_possible(name, word) for name in word.brings or ()]
+            made.unread.append(dark(word, source))
+            made.possible += [_possible(name, word) for name in word.brings or ()]
         elif is_option(text):
             close()
             name, values = word, []
             if "=" in text:
-                found.settings.append(_joined(word, text.index("="), source))
+                made.settings.append(_joined(word, text.index("="), source))
                 name = None
         elif name is None:
             loose.append(word)
@@ -52,12 +52,12 @@ def arguments(words: Sequence[Field], source: Callable[[Place], str]) -> Argumen
     close()
     if loose:
         place = cover(word.place for word in loose) or loose[0].place
-        found.settings.insert(0, Setting("", "", tuple(word.word() for word in loose), place))
-    return found
+        made.settings.insert(0, Setting("", "", tuple(word.word() for word in loose), place))
+    return made
 
 
 def may_be_options(word: Field) -> bool:
-    """Whether a word that is not known is likely to be options, by its name or as a branch may have added it."""
+    """Tell whether a word that is not known is likely to be options, by its name or as a branch may have added it."""
     if word.brings is not None:
         return bool(word.brings)
     names = [part.variables[-1] for part in word.parts if part.variables]
@@ -65,7 +65,7 @@ def may_be_options(word: Field) -> bool:
 
 
 def dark(word: Field, source: Callable[[Place], str]) -> Unread:
-    """A word that may be any number of options."""
+    """Make a word that may be any number of options."""
     place = next((part.written for part in word.parts if part.written is not None), word.place)
     hides = Hides.OPTIONS if word.brings is None else Hides.NAMED
     what = " ".join(source(place).split())[:80] or word.text
@@ -73,7 +73,7 @@ def dark(word: Field, source: Callable[[Place], str]) -> Unread:
 
 
 def _possible(name: str, word: Field) -> Setting:
-    """An option that a word may be."""
+    """Make an option that a word may be."""
     place = next((part.written for part in word.parts if part.written is not None), word.place)
     why = word.unknown or "is not known"
     return Setting(name, name, (Word((), word.place, why),), place)
@@ -88,7 +88,7 @@ def _setting(name: Field, values: Sequence[Field]) -> Setting:
 
 
 def _joined(word: Field, equals: int, source: Callable[[Place], str]) -> Setting:
-    """`--x=1`."""
+    """Split `--x=1`."""
     spelled = word.text[:equals]
     parts = word.cut(equals + 1).parts
     written = source(word.place)

@@ -34,20 +34,20 @@ class Exhausted(Exception):
 
 
 class Budget:
-    """What is left of the reading."""
+    """The steps and depth that are left to the reading."""
 
     def __init__(self) -> None:
         self._steps = STEPS
         self._depth = 0
 
     def spend(self, steps: int = 1) -> None:
-        """Raises Exhausted."""
+        """Spend steps. Raises Exhausted."""
         self._steps -= steps
         if self._steps < 0:
             raise Exhausted("takes more steps than are followed")
 
     def enter(self) -> None:
-        """Raises Exhausted."""
+        """Go one level deeper. Raises Exhausted."""
         self._depth += 1
         if self._depth > DEPTH:
             self._depth -= 1
@@ -111,27 +111,27 @@ class State:
         )
 
     def read(self, name: str) -> Value:
-        """What a variable has; None also where nothing sets it."""
+        """Return what a variable has; None also where nothing sets it."""
         value = self.variables.get(name)
         if value is not None and value is self.given.get(name):
             self.taken.add(name)
         return value
 
     def argument(self, index: int) -> Field | None:
-        """From 0."""
+        """Return an argument, counted from 0."""
         if index >= len(self.arguments):
             return None
         self.taken.add(self.arguments[index].place)
         return self.arguments[index]
 
     def take(self, other: State) -> None:
-        """Becomes the other."""
+        """Become the other state."""
         self.variables, self.exported, self.functions = other.variables, other.exported, other.functions
         self.arguments, self.folder, self.files = other.arguments, other.folder, other.files
         self.covers = other.covers
 
     def missing(self, name: str) -> str:
-        """Why a name that the script has not set has no known value."""
+        """Say why a name that the script has not set has no known value."""
         if name.isdigit():
             return f"depends on the script's argument ${name}, which is not given"
         if not name.isidentifier() or name == "_":
@@ -141,7 +141,7 @@ class State:
         return f"depends on ${name}, which is not set in the script"
 
     def open(self, name: str) -> bool:
-        """Whether code that was not read may have set a name that the script has not."""
+        """Tell whether code that was not read may have set a name that the script has not."""
         return bool(self.covers) and name not in self.variables and _is_settable(name)
 
     def cover(self, cover: Cover) -> None:
@@ -164,14 +164,14 @@ class State:
                 self.variables[name] = (hole(why, cover.place, name),)
 
     def items(self, name: str, place: Place) -> dict[int | str, Field]:
-        """A variable's items; of a scalar, the one at 0, which is written at `place`."""
+        """Return a variable's items; of a scalar, the one at 0, which is written at `place`."""
         value = self.read(name)
         if isinstance(value, Array):
             return dict(value.items)
         return {} if value is None else {0: Field(value, place)}
 
     def text(self, name: str) -> str | None:
-        """A scalar whose text is known."""
+        """Return a scalar's text where it is known."""
         value = self.variables.get(name)
         if value is None or isinstance(value, Array) or any(part.unknown for part in value):
             return None
@@ -187,26 +187,26 @@ def _is_settable(name: str) -> bool:
 
 
 def may_set(name: str, covers: Sequence[Cover]) -> str:
-    """Why a variable has no known value after code that was not read."""
+    """Say why a variable has no known value after code that was not read."""
     return f"depends on ${name}, which {' or '.join(map(str, covers))}"
 
 
 def _why(value: Value) -> str | None:
-    """Why a value is not known; None where it is."""
+    """Say why a value is not known; None where it is."""
     if isinstance(value, Array):
         return next((item.unknown for item in value.items.values() if item.unknown), None)
     return next((part.unknown for part in value or () if part.unknown), None)
 
 
 def bounded(value: Value, place: Place) -> Value:
-    """The value; a hole where it is too long to be kept."""
+    """Return the value; a hole where it is too long to be kept."""
     if isinstance(value, tuple) and sum(len(part.text) for part in value) > VALUE_LENGTH:
         return (hole(f"is longer than {VALUE_LENGTH:,} characters", place),)
     return value
 
 
 def merged(states: Iterable[State], why: str, place: Place) -> State:
-    """One state for several of which nobody knows which one it is. What differs becomes a hole."""
+    """Merge several states of which nobody knows which one it is. What differs becomes a hole."""
     alternatives = list(states)
     first = alternatives[0].copy()
     first.covers = tuple(dict.fromkeys(cover for state in alternatives for cover in state.covers))
@@ -232,7 +232,7 @@ def merged(states: Iterable[State], why: str, place: Place) -> State:
 
 
 def _covered(value: Value | str, covers: Sequence[Cover]) -> TypeGuard[Value]:
-    """Whether all of it is not known because code was not read."""
+    """Tell whether all of it is not known because code was not read."""
     if isinstance(value, str) or value is None:
         return False
     parts = [part for item in value.items.values() for part in item.parts] if isinstance(value, Array) else value
@@ -250,7 +250,7 @@ class Outcome:
 
 
 def one_of(outcomes: Sequence[Outcome], why: str, place: Place) -> Outcome:
-    """One outcome for several of which nobody knows which one it is."""
+    """Merge several outcomes of which nobody knows which one it is."""
     if len(outcomes) == 1:
         return outcomes[0]
     outputs = [outcome.output for outcome in outcomes]
@@ -264,14 +264,16 @@ def one_of(outcomes: Sequence[Outcome], why: str, place: Place) -> Outcome:
 
 
 def _of(state: State, name: str, place: Place) -> Value | str:
-    """A name that a state does not have stands for what the environment has: a text that no value equals."""
+    """Return a state's value; a name that it does not have stands for what the environment has: a text that no value
+    equals.
+    """
     if state.open(name):
         return (hole(state.missing(name), place, name),)
     return state.variables.get(name, f"${name}")
 
 
 def same(left: Value | str, right: Value | str) -> bool:
-    """Whether two values have the same text and the same holes."""
+    """Tell whether two values have the same text and the same holes."""
     if isinstance(left, Array) and isinstance(right, Array):
         return list(left.items) == list(right.items) and all(
             _meaning(left.items[key].parts) == _meaning(right.items[key].parts) for key in left.items
@@ -282,13 +284,13 @@ def same(left: Value | str, right: Value | str) -> bool:
 
 
 def _meaning(parts: Parts) -> list[str]:
-    found = [""]
+    texts = [""]
     for part in parts:
         if part.unknown:
-            found += [part.unknown, ""]
+            texts += [part.unknown, ""]
         else:
-            found[-1] += part.text
-    return found
+            texts[-1] += part.text
+    return texts
 
 
 def _common(name: str, values: list[Value | str], why: str, place: Place) -> Value:
@@ -306,7 +308,7 @@ def _common(name: str, values: list[Value | str], why: str, place: Place) -> Val
 
 
 def _common_items(items: list[list[Field]], why: str, place: Place) -> Array:
-    """What all begin with, and one item for all that may come after."""
+    """Return what all begin with, and one item for all that may come after."""
     shortest = min(len(each) for each in items)
     count = next(
         (
@@ -328,7 +330,7 @@ def _common_items(items: list[list[Field]], why: str, place: Place) -> Array:
 
 
 def _common_parts(values: list[Parts], why: str, place: Place) -> Parts:
-    """What all begin with, up to the last word that all have whole."""
+    """Return what all begin with, up to the last word that all have whole."""
     count = 0
     while all(len(value) > count for value in values) and all(
         _meaning((value[count],)) == _meaning((values[0][count],)) for value in values
@@ -349,13 +351,13 @@ def _common_parts(values: list[Parts], why: str, place: Place) -> Parts:
 
 
 def _brought(values: Iterable[Parts], place: Place) -> tuple[str, ...] | None:
-    """The options among the words of values; None where there may be any."""
+    """Return the options among the words of values; None where there may be any."""
     loose = ([part if part.unknown else replace(part, loose=True) for part in value] for value in values)
     return options_of(Field(words, place) for value in loose for words in fields(value, " \t\n"))
 
 
 def visible(state: State) -> State:
-    """What a program that is started sees: exported variables and files."""
+    """Return what a program that is started sees: exported variables and files."""
     return replace(
         state,
         variables={name: state.variables[name] for name in state.exported if name in state.variables},
@@ -367,10 +369,10 @@ def visible(state: State) -> State:
 
 
 def environment(state: State) -> Mapping[str, Parts]:
-    """The exported scalars."""
-    found = {}
+    """Return the exported scalars."""
+    exported = {}
     for name in sorted(state.exported):
         value = state.variables.get(name)
         if isinstance(value, tuple):
-            found[name] = value
-    return found
+            exported[name] = value
+    return exported

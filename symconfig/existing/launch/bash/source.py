@@ -31,10 +31,10 @@ class Source(Protocol):
     data: bytes
 
     def literal(self, start: int, end: int) -> Parts:
-        """The characters at bytes [start, end) of `data` as they stand."""
+        """Return the characters at bytes [start, end) of `data` as they stand."""
 
     def place(self, start: int, end: int) -> Place:
-        """Where bytes [start, end) of `data` stand in a file."""
+        """Return where bytes [start, end) of `data` stand in a file."""
 
 
 class FileSource:
@@ -63,11 +63,11 @@ class FileSource:
 
     def literal(self, start: int, end: int) -> Parts:
         cuts = self._returns[bisect_left(self._returns, start) : bisect_left(self._returns, end)]
-        found, first = [], start
+        parts, first = [], start
         for index in cuts:
-            found += [*self._run(first, index), Part("\n")]
+            parts += [*self._run(first, index), Part("\n")]
             first = index + 1
-        return (*found, *self._run(first, end))
+        return (*parts, *self._run(first, end))
 
     def _run(self, start: int, end: int) -> Parts:
         if start >= end:
@@ -94,7 +94,7 @@ class CodeSource:
         self.data = b"".join(encoded)
 
     def literal(self, start: int, end: int) -> Parts:
-        found = []
+        parts = []
         for index in range(max(bisect_right(self._starts, start) - 1, 0), len(self._parts)):
             part, offset = self._parts[index], self._starts[index]
             if offset >= end:
@@ -104,19 +104,19 @@ class CodeSource:
             if first >= last:
                 continue
             if part.unknown:
-                found.append(replace(part, text=""))
+                parts.append(replace(part, text=""))
                 continue
             before = len(data[:first].decode("utf-8", "ignore"))
             length = len(data[first:last].decode("utf-8", "ignore"))
-            found.append(part.cut(before, before + length))
-        return tuple(found)
+            parts.append(part.cut(before, before + length))
+        return tuple(parts)
 
     def place(self, start: int, end: int) -> Place:
         return cover(part.written or part.place for part in self.literal(start, end)) or self._place
 
 
 def _masked(match: re.Match[bytes]) -> bytes:
-    """As many bytes, of which the first are a word; line ends stay where they are escaped."""
+    """Return as many bytes, of which the first are a word; line ends stay where they are escaped."""
     rest = match.group()[len(_MASK) :]
     if len(match.group()) < len(_MASK):
         return match.group()
@@ -129,7 +129,8 @@ def _parser() -> tree_sitter.Parser:
 
 
 def parse(source: Source) -> tree_sitter.Node:
-    """The syntax tree of all of it. The parser loses blanks that are escaped: it is shown words in their place. A
-    continuation that nothing follows is no error."""
+    """Parse all of it to a syntax tree. The parser loses blanks that are escaped: it is shown words in their place. A
+    continuation that nothing follows is no error.
+    """
     shown = _ESCAPED_BLANK.sub(rb"\1\\_", source.data)
     return _parser().parse(_LAST_CONTINUATION.sub(rb"\1 \2", shown)).root_node

@@ -81,7 +81,7 @@ def _function(shell: Interpreter, source: Source, node: Node) -> Truth:
 
 
 def _command(shell: Interpreter, source: Source, node: Node, behind: Sequence[Node] = ()) -> Truth:
-    """behind: words that stand after a redirection."""
+    """Run a command. behind: words that stand after a redirection."""
     status = TRUE
     for children in lines_of(source.data, node.children):
         assigned = [child for child in children if child.type == "variable_assignment"]
@@ -105,18 +105,18 @@ def _command(shell: Interpreter, source: Source, node: Node, behind: Sequence[No
 
 
 def _words(shell: Interpreter, source: Source, node: Node, assigned: Sequence[Node], named: Sequence[Node]) -> Truth:
-    """A simple command: its words are expanded, then it is run."""
+    """Run a simple command: its words are expanded first."""
     expander = shell.expander(source)
-    found: list[Field] = []
+    fields: list[Field] = []
     for start, end in word_ranges(source.data, named):
-        found += expander.fields(start, end)
-        shell.budget.spend(len(found) // 64)
-    if not found:
+        fields += expander.fields(start, end)
+        shell.budget.spend(len(fields) // 64)
+    if not fields:
         return assignments.run_all(shell, source, assigned)
     before, exported = dict(shell.state.variables), set(shell.state.exported)
     names = [assignments.assign(shell, source, child) for child in assigned]
     shell.state.exported |= set(names)
-    status = run_words(shell, found, source.place(node.start_byte, node.end_byte))
+    status = run_words(shell, fields, source.place(node.start_byte, node.end_byte))
     for name in names:  # they hold for this command only
         if name in before:
             shell.state.variables[name] = before[name]

@@ -61,7 +61,7 @@ class Split:
 
     @property
     def trains(self) -> tuple[bool, bool, int]:
-        """What looks most like training is the greatest."""
+        """Return how much the command looks like training: the greatest does most."""
         path = self.program.text if self.program is not None else ""
         name = "/".join(path.split("/")[-2:])  # the folder, too: tools/run.py
         started = any(
@@ -72,7 +72,7 @@ class Split:
 
 
 def split(command: Command) -> Split | None:
-    """None where it is no program that is given options."""
+    """Split a command; None where it is no program that is given options."""
     words = command.words
     at = _program_index(words, command.outer)
     if at is None or any(basename(word.text) in _TOOLS for word in words[: at + 1]):
@@ -101,7 +101,7 @@ def _program_index(words: Sequence[Field], outer: int) -> int | None:
 
 
 def _after_launcher(words: Sequence[Field]) -> int | None:
-    """The first word after a launcher's options, where the program is no file that shows as one."""
+    """Return the first word after a launcher's options, where the program is no file that shows as one."""
     start = next(
         (
             index
@@ -133,14 +133,14 @@ def _opens(word: Field) -> bool:
 
 
 def bare(command: Command) -> Split | None:
-    """A line of options without a program."""
+    """Read a line of options without a program."""
     if command.words[0].text.startswith("-") or re.match(r"[\w.+~]+=", command.words[0].text):
         return Split(command, (), None, command.words)
     return None
 
 
 def chosen(splits: Sequence[Split]) -> Split | None:
-    """The first of those that look most like training."""
+    """Choose the first of the commands that look most like training."""
     best: Split | None = None
     for each in splits:
         if best is None or each.trains > best.trains:

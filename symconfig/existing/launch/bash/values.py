@@ -35,7 +35,7 @@ class Part:
     brings: tuple[str, ...] | None = None
 
     def cut(self, start: int, end: int) -> Part:
-        """Its characters [start, end)."""
+        """Return its characters [start, end)."""
         if (start, end) == (0, len(self.text)):
             return self
         text = self.text[start:end]
@@ -65,12 +65,12 @@ class Field:
 
     @property
     def several(self) -> bool:
-        """Whether all of it is a hole without quotes, which may be any number of words."""
+        """Tell whether all of it is a hole without quotes, which may be any number of words."""
         return bool(self.parts) and all(part.unknown and part.loose for part in self.parts)
 
     @property
     def brings(self) -> tuple[str, ...] | None:
-        """Options that its holes may hold as words; None: any."""
+        """Return the options that its holes may hold as words; None: any."""
         known = [part.brings for part in self.parts if part.unknown]
         if any(each is None for each in known):
             return None
@@ -97,7 +97,7 @@ Value: TypeAlias = Parts | Array | None
 
 
 def inner(place: Place, text: str, start: int, end: int) -> Place:
-    """The place of the characters [start, end) of the text that stands at a place."""
+    """Return the place of the characters [start, end) of the text that stands at a place."""
     before = text[:start]
     first = place.start + len(before.encode())
     line = place.line + before.count("\n")
@@ -106,7 +106,9 @@ def inner(place: Place, text: str, start: int, end: int) -> Place:
 
 
 def cover(places: Iterable[Place | None]) -> Place | None:
-    """From the first to the last of places of one file; None where there is none, or they are of several files."""
+    """Return the place from the first to the last of places of one file; None where there is none, or they are of
+    several files.
+    """
     known = [place for place in places if place is not None]
     if not known or len({place.file for place in known}) > 1:
         return None
@@ -123,19 +125,19 @@ def unknown_of(parts: Iterable[Part]) -> str | None:
 
 
 def cut(parts: Sequence[Part], start: int, end: int | None = None) -> Parts:
-    """The characters [start, end) of a value, with their places. Holes on the way stay."""
-    found, done = [], 0
+    """Cut the characters [start, end) out of a value, with their places. Holes on the way stay."""
+    kept, done = [], 0
     end = sum(len(part.text) for part in parts) if end is None else end
     for part in parts:
         first, last = max(start - done, 0), min(end - done, len(part.text))
         if (part.unknown and start <= done <= end) or first < last:
-            found.append(part.cut(first, last) if not part.unknown else part)
+            kept.append(part.cut(first, last) if not part.unknown else part)
         done += len(part.text)
-    return tuple(found)
+    return tuple(kept)
 
 
 def plain(text: str, *variables: str, place: Place | None = None) -> Parts:
-    """A known text that stands nowhere."""
+    """Make a known text that stands nowhere."""
     return (Part(text, None, variables, written=place),)
 
 
@@ -146,13 +148,13 @@ def hole(
 
 
 def options_of(words: Iterable[Field]) -> tuple[str, ...] | None:
-    """The options among words; None where a word may be any."""
-    found: dict[str, None] = {}
+    """Return the options among words; None where a word may be any."""
+    options: dict[str, None] = {}
     for word in words:
         if word.several and word.brings is None:
             return None
-        found |= dict.fromkeys(word.brings or () if word.several else option_of(word.text))
-    return tuple(found)
+        options |= dict.fromkeys(word.brings or () if word.several else option_of(word.text))
+    return tuple(options)
 
 
 def option_of(word: str) -> tuple[str, ...]:
@@ -166,7 +168,7 @@ def opens(word: str) -> bool:
 
 
 def holds_options(name: str) -> bool:
-    """Whether a variable is likely to hold options, by its name."""
+    """Tell whether a variable is likely to hold options, by its name."""
     return _OPTIONS.search(name) is not None
 
 
@@ -175,7 +177,7 @@ def is_option(word: str) -> bool:
 
 
 def through(parts: Parts, name: str, place: Place, *, loose: bool, default: bool = False) -> Parts:
-    """A value as it comes out of `$name` that stands at `place`; `default`: as its default, `${name:-8}`.
+    """Return a value as it comes out of `$name` that stands at `place`; `default`: as its default, `${name:-8}`.
 
     A value of several words stays written where each of them is.
     """
@@ -196,12 +198,12 @@ def through(parts: Parts, name: str, place: Place, *, loose: bool, default: bool
 
 
 def joined(parts: Parts) -> Iterator[Part]:
-    """Neighbours that stand side by side and came the same way, as one. Empty runs are left out."""
+    """Join neighbours that stand side by side and came the same way. Empty runs are left out."""
     last: Part | None = None
     for part in parts:
         if not part.text:
             continue
-        if last is not None and _beside(last, part) and last.place and part.place:
+        if last is not None and _adjacent(last, part) and last.place and part.place:
             last = replace(last, text=last.text + part.text, place=replace(last.place, end=part.place.end))
             continue
         if last is not None:
@@ -211,7 +213,7 @@ def joined(parts: Parts) -> Iterator[Part]:
         yield last
 
 
-def _beside(left: Part, right: Part) -> bool:
+def _adjacent(left: Part, right: Part) -> bool:
     return (
         left.place is not None
         and right.place is not None
@@ -222,14 +224,14 @@ def _beside(left: Part, right: Part) -> bool:
 
 
 def fields(parts: Iterable[Part | None], ifs: str) -> list[Parts]:
-    """Splits loose parts at the characters of `ifs`, and everything at the breaks (None) between elements."""
-    found: list[list[Part]] = []
+    """Split loose parts at the characters of `ifs`, and everything at the breaks (None) between elements."""
+    fields_: list[list[Part]] = []
     open_: list[Part] | None = None
     blank = "".join(character for character in ifs if character in " \t\n")
     for part in parts:
         if part is None:
             if open_ is not None:
-                found.append(open_)
+                fields_.append(open_)
             open_ = None
             continue
         if not part.loose or part.unknown:
@@ -244,14 +246,14 @@ def fields(parts: Iterable[Part | None], ifs: str) -> list[Parts]:
             if character is not None:
                 # Blanks only separate; any other separator also ends an empty field.
                 if open_ is not None:
-                    found.append(open_)
+                    fields_.append(open_)
                 elif character not in blank:
-                    found.append([Part("", written=part.written)])
+                    fields_.append([Part("", written=part.written)])
                 open_ = None
             start = index + 1
     if open_ is not None:
-        found.append(open_)
-    return [tuple(each) for each in found]
+        fields_.append(open_)
+    return [tuple(each) for each in fields_]
 
 
 def _appended(parts: list[Part], part: Part) -> list[Part]:

@@ -20,7 +20,7 @@ _TRAINER_KEYS = ("per_device_train_batch_size", "model_name_or_path", "gradient_
 
 
 def dialect_of(data: Any) -> Dialect | None:
-    """None: nothing of these."""
+    """Return the dialect; None: nothing of these."""
     if not isinstance(data, dict):
         return None
     sections = {key for key, value in data.items() if isinstance(value, dict)}
@@ -38,7 +38,9 @@ def dialect_of(data: Any) -> Dialect | None:
 
 
 def read_document(tree: Tree, variables: Mapping[str, str], overrides: Sequence[Entry] = ()) -> Reading | None:
-    """What the file says, with the overrides of a command line put in; None where it speaks none of the dialects."""
+    """Read what the file says, with the overrides of a command line put in; None where it speaks none of the
+    dialects.
+    """
     match dialect_of(tree.data):
         case "model args yaml":
             return read_model_args(tree, variables)
@@ -52,14 +54,14 @@ def read_document(tree: Tree, variables: Mapping[str, str], overrides: Sequence[
 
 
 def _megatron(tree: Tree, variables: Mapping[str, str]) -> Reading:
-    """Megatron-LM's --yaml-cfg: sections are only for order, and `${NAME}` is the environment's."""
-    found = by_path(_expanded(tree, variables))
-    settings, unread = translated(found)
+    """Read Megatron-LM's --yaml-cfg: sections are only for order, and `${NAME}` is the environment's."""
+    entries_ = by_path(_expanded(tree, variables))
+    settings, unread = translated(entries_)
     return Reading("megatron yaml", (tree.text,), settings, tree=tree, unread=(*tree.unread, *unread))
 
 
 def _trainer(tree: Tree, variables: Mapping[str, str]) -> Reading:
-    """A flat file of arguments of Transformers' Trainer and of those who build on it: its keys are the options."""
+    """Read a flat file of arguments of Transformers' Trainer and of those who build on it: its keys are the options."""
     settings = tuple(
         Setting("--" + ".".join(entry.path), entry.spelled, entry.words, entry.place)
         for entry in _expanded(tree, variables)
@@ -77,12 +79,16 @@ def _expanded(tree: Tree, variables: Mapping[str, str]) -> list[Entry]:
 def read_sections(
     tree: Tree | None, variables: Mapping[str, str], overrides: Sequence[Entry], text: Text | None = None
 ) -> Reading:
-    """Megatron-Bridge and NeMo: a file with sections, overrides, or both. text: of overrides without a file."""
+    """Read what Megatron-Bridge and NeMo are given: a file with sections, overrides, or both. text: of overrides
+    without a file.
+    """
     filed = entries(tree) if tree is not None else ()
     everything = [replace(entry, path=_below_training(entry.path)) for entry in (*filed, *overrides)]
-    found = interpolated(by_path(everything), variables)
-    environment = {path[-1]: entry.words[0] for path, entry in found.items() if path[0] == "env_vars" and entry.words}
-    settings, unread = translated(found)
+    entries_ = interpolated(by_path(everything), variables)
+    environment = {
+        path[-1]: entry.words[0] for path, entry in entries_.items() if path[0] == "env_vars" and entry.words
+    }
+    settings, unread = translated(entries_)
     texts = (tree.text,) if tree is not None else (text,) if text is not None else ()
     return Reading(
         "overrides",
@@ -90,23 +96,23 @@ def read_sections(
         settings,
         tree=tree,
         environment=environment,
-        world=_world(found),
+        world=_world(entries_),
         unread=(*(tree.unread if tree is not None else ()), *unread),
     )
 
 
 def _below_training(path: Path) -> Path:
-    """NeMo-Framework-Launcher has a level around what it passes on."""
+    """Return the path below the level that NeMo-Framework-Launcher has around what it passes on."""
     inner = path[:1] == ("training",) and path[1:2] in (("model",), ("trainer",), ("run",), ("exp_manager",))
     return path[1:] if inner else path
 
 
-def _world(found: Mapping[Path, Entry]) -> World:
-    nodes, devices = (found.get(("trainer", key)) for key in ("num_nodes", "devices"))
+def _world(entries_: Mapping[Path, Entry]) -> World:
+    nodes, devices = (entries_.get(("trainer", key)) for key in ("num_nodes", "devices"))
     numbers = [
         entry.value if entry is not None and type(entry.value) is int and entry.value > 0 else None
         for entry in (nodes, devices)
     ]
-    said = tuple(word for entry in (nodes, devices) if entry is not None for word in entry.words)
+    words = tuple(word for entry in (nodes, devices) if entry is not None for word in entry.words)
     gpus = numbers[0] * numbers[1] if numbers[0] is not None and numbers[1] is not None else None
-    return World(gpus, numbers[0], numbers[1], said)
+    return World(gpus, numbers[0], numbers[1], words)

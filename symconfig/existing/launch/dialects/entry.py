@@ -32,7 +32,7 @@ class Entry:
 
 
 def entries(tree: Tree, at: KeyPath = ()) -> Iterator[Entry]:
-    """All leaves of a tree, or of what stands at a path of it, in their order."""
+    """Yield all leaves of a tree, or of what stands at a path of it, in their order."""
     yield from _entries(tree, at, (), tree.get(*at))
 
 
@@ -51,7 +51,9 @@ def _entries(tree: Tree, at: KeyPath, path: tuple[str, ...], value: Any) -> Iter
 
 
 def _is_name(value: dict[str, Any]) -> bool:
-    """`{_target_: torch.nn.functional.silu, _call_: false}`: Megatron-Bridge and NeMo name a function so."""
+    """Tell whether a value names a function, as Megatron-Bridge and NeMo do: `{_target_: torch.nn.functional.silu,
+    _call_: false}`.
+    """
     return value.get("_call_") is False and isinstance(value.get("_target_"), str)
 
 
@@ -65,7 +67,7 @@ def _words(tree: Tree, path: KeyPath, value: Any) -> Iterator[Word]:
 
 
 def word(tree: Tree, path: KeyPath) -> Word:
-    """A scalar as the program gets it: text as it is written, without quotes."""
+    """Return a scalar as the program gets it: text as it is written, without quotes."""
     place = tree.spans[path].value
     value, written = tree.get(*path), tree.text.at(place)
     text = written if not isinstance(value, str) and written[:1] not in "*&!\"'|>" else spoken(value)
@@ -78,7 +80,7 @@ def word(tree: Tree, path: KeyPath) -> Word:
 
 
 def spoken(value: Any) -> str:
-    """A value as a word of a command line."""
+    """Return a value as a word of a command line."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, list):

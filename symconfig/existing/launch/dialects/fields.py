@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 from symconfig.existing.launch.dialects.entry import Entry
 
 Meaning: TypeAlias = tuple[str, Any]  # a destination and its value
-Near: TypeAlias = Callable[[str], Any]  # the value of a key in the same section
+Neighbours: TypeAlias = Callable[[str], Any]  # the value of a key in the same section
 AS_WRITTEN = object()  # the value is what the words of the entry say
 
 RENAMED = {
@@ -169,8 +169,8 @@ _ACTIVATIONS: dict[str, tuple[Meaning, ...]] = {
 }
 
 
-def _precision(entry: Entry, near: Near) -> Iterator[Meaning]:
-    """`bf16_mixed`, `bf16-mixed`, 16; Megatron-Bridge's names say the recipe of FP8 too."""
+def _precision(entry: Entry, neighbours: Neighbours) -> Iterator[Meaning]:
+    """Read `bf16_mixed`, `bf16-mixed`, 16; Megatron-Bridge's names say the recipe of FP8 too."""
     name = str(entry.value).replace("-", "_").lower()
     if name in ("32", "32_true", "fp32", "none"):
         return
@@ -181,68 +181,70 @@ def _precision(entry: Entry, near: Near) -> Iterator[Meaning]:
     yield from _FP8_RECIPES[match[2] or ""]
 
 
-def _activation(entry: Entry, near: Near) -> Iterator[Meaning]:
+def _activation(entry: Entry, neighbours: Neighbours) -> Iterator[Meaning]:
     name = str(entry.value).rpartition(".")[2].replace("-", "_").removeprefix("fast_")
-    if name in ("silu", "swish") and near("gated_linear_unit"):
+    if name in ("silu", "swish") and neighbours("gated_linear_unit"):
         name = "swiglu"
-    if name not in _ACTIVATIONS or (name == "gelu" and near("gated_linear_unit")):
+    if name not in _ACTIVATIONS or (name == "gelu" and neighbours("gated_linear_unit")):
         raise ValueError("is no activation that Megatron-LM has an option for")
     yield from _ACTIVATIONS[name]
 
 
-def _query_groups(entry: Entry, near: Near) -> Iterator[Meaning]:
-    if near("group_query_attention") is None:  # Megatron-LM's own YAML says both
+def _query_groups(entry: Entry, neighbours: Neighbours) -> Iterator[Meaning]:
+    if neighbours("group_query_attention") is None:  # Megatron-LM's own YAML says both
         yield "group_query_attention", True
     yield "num_query_groups", AS_WRITTEN
 
 
-def _fp8(entry: Entry, near: Near) -> Iterator[Meaning]:
-    """NeMo 1.x has three switches for what is one value."""
+def _fp8(entry: Entry, neighbours: Neighbours) -> Iterator[Meaning]:
+    """Read NeMo 1.x's three switches for what is one value."""
     if isinstance(entry.value, bool):
         if entry.value:
-            yield "fp8", "hybrid" if near("fp8_hybrid") else "e4m3"
+            yield "fp8", "hybrid" if neighbours("fp8_hybrid") else "e4m3"
     else:
         yield "fp8", AS_WRITTEN
 
 
-def _schedule(entry: Entry, near: Near) -> Iterator[Meaning]:
-    """Of what Megatron-LM has no name for, nothing is said: it changes neither time nor memory."""
+def _schedule(entry: Entry, neighbours: Neighbours) -> Iterator[Meaning]:
+    """Read a schedule; of what Megatron-LM has no name for, nothing is said: it changes neither time nor memory."""
     style = {"cosineannealing": "cosine", "warmupannealing": "linear"}.get(str(entry.value).lower())
     if style is not None:
         yield "lr_decay_style", style
 
 
-def _betas(entry: Entry, near: Near) -> Iterator[Meaning]:
+def _betas(entry: Entry, neighbours: Neighbours) -> Iterator[Meaning]:
     if not isinstance(entry.value, list) or len(entry.value) != 2:
         raise ValueError("has not two values")
     yield "adam_beta1", entry.value[0]
     yield "adam_beta2", entry.value[1]
 
 
-def _recompute(dest: str) -> Callable[[Entry, Near], Iterator[Meaning]]:
-    """NeMo's shipped files name a method and no granularity, which recomputes nothing."""
+def _recompute(dest: str) -> Callable[[Entry, Neighbours], Iterator[Meaning]]:
+    """Read recompute. NeMo's shipped files name a method and no granularity, which recomputes nothing."""
 
-    def meaning(entry: Entry, near: Near) -> Iterator[Meaning]:
-        if dest == "recompute_granularity" or near("activations_checkpoint_granularity") == "full":
+    def meaning(entry: Entry, neighbours: Neighbours) -> Iterator[Meaning]:
+        if dest == "recompute_granularity" or neighbours("activations_checkpoint_granularity") == "full":
             yield dest, AS_WRITTEN
 
     return meaning
 
 
-def _fused_activation(entry: Entry, near: Near) -> Iterator[Meaning]:
-    gated = near("gated_linear_unit") or "swiglu" in str(near("activation") or near("activation_func"))
-    if near("bias_swiglu_fusion") is None:
+def _fused_activation(entry: Entry, neighbours: Neighbours) -> Iterator[Meaning]:
+    gated = neighbours("gated_linear_unit") or "swiglu" in str(
+        neighbours("activation") or neighbours("activation_func")
+    )
+    if neighbours("bias_swiglu_fusion") is None:
         yield "bias_swiglu_fusion" if gated else "bias_gelu_fusion", entry.value
 
 
-def _offloaded_layers(entry: Entry, near: Near) -> Iterator[Meaning]:
-    if near("cpu_offloading"):
+def _offloaded_layers(entry: Entry, neighbours: Neighbours) -> Iterator[Meaning]:
+    if neighbours("cpu_offloading"):
         yield "cpu_offloading_num_layers", AS_WRITTEN
 
 
-def _tokenizer(entry: Entry, near: Near) -> Iterator[Meaning]:
-    """NeMo's `library` is Megatron-LM's type, but for `megatron`, whose `type` it is."""
-    library = near("library")
+def _tokenizer(entry: Entry, neighbours: Neighbours) -> Iterator[Meaning]:
+    """Read NeMo's `library`, which is Megatron-LM's type, but for `megatron`, whose `type` it is."""
+    library = neighbours("library")
     if library == "huggingface":
         yield "tokenizer_type", "HuggingFaceTokenizer"
         yield "tokenizer_model", AS_WRITTEN
@@ -252,11 +254,11 @@ def _tokenizer(entry: Entry, near: Near) -> Iterator[Meaning]:
         yield "tokenizer_type", AS_WRITTEN
 
 
-def _weight_shards(of: str) -> Callable[[Entry, Near], Iterator[Meaning]]:
-    """As many shards of the weights as the degree itself has: nothing is split further."""
+def _weight_shards(of: str) -> Callable[[Entry, Neighbours], Iterator[Meaning]]:
+    """Read as many shards of the weights as the degree itself has: nothing is split further."""
 
-    def meaning(entry: Entry, near: Near) -> Iterator[Meaning]:
-        if entry.value != near(of):
+    def meaning(entry: Entry, neighbours: Neighbours) -> Iterator[Meaning]:
+        if entry.value != neighbours(of):
             yield entry.path[-1], AS_WRITTEN
 
     return meaning
@@ -265,8 +267,8 @@ def _weight_shards(of: str) -> Callable[[Entry, Near], Iterator[Meaning]]:
 _LAYOUT = {"embedding": "E", "decoder": "t", "transformer": "t", "mtp": "m", "loss": "L"}
 
 
-def _layout(entry: Entry, near: Near) -> Iterator[Meaning]:
-    """A list of the layers of each stage; Megatron-LM's option has a letter for each."""
+def _layout(entry: Entry, neighbours: Neighbours) -> Iterator[Meaning]:
+    """Read a list of the layers of each stage; Megatron-LM's option has a letter for each."""
     value = entry.value
     if isinstance(value, list):
         if not all(isinstance(stage, list) and all(layer in _LAYOUT for layer in stage) for stage in value):
@@ -277,7 +279,7 @@ def _layout(entry: Entry, near: Near) -> Iterator[Meaning]:
 
 
 # They yield what the entry means; ValueError says why that is not known.
-SPECIAL: dict[str, Callable[[Entry, Near], Iterator[Meaning]]] = {
+SPECIAL: dict[str, Callable[[Entry, Neighbours], Iterator[Meaning]]] = {
     "precision": _precision,
     "tokenizer.type": _tokenizer,
     "mixed_precision": _precision,

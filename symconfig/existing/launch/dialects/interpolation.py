@@ -29,8 +29,8 @@ _MOST_CHARACTERS = 10_000  # of a text with references in it
 
 
 def interpolated(entries: Mapping[Path, Entry], variables: Mapping[str, str]) -> dict[Path, Entry]:
-    """The same with every reference resolved that leads to another entry, or to a variable that is given. What does not
-    is a word that is unknown.
+    """Resolve every reference that leads to another entry, or to a variable that is given. What does not is a word that
+    is unknown.
     """
     resolver = _Resolver(entries, variables)
     return {path: resolver.entry(path) for path in entries}
@@ -57,7 +57,7 @@ class _Resolver:
             return entry
         whole = _REFERENCE.fullmatch(entry.words[0].text) if len(entry.words) == 1 else None
         if whole:
-            other = self._found(whole[1], entry)
+            other = self._target(whole[1], entry)
             if isinstance(other, Entry):
                 through = (f"${{{whole[1]}}}",)
                 words = tuple(_through(word, through, entry.words[0].place) for word in other.words)
@@ -77,7 +77,7 @@ class _Resolver:
                 return Word(pieces, word.place, word.unknown)
             if len(text) > _MOST_CHARACTERS:
                 break
-            other = self._found(match[1], entry)
+            other = self._target(match[1], entry)
             if isinstance(other, Entry):
                 if len(other.words) != 1:
                     return Word((), word.place, f"depends on {match[0]}, which is no single value")
@@ -87,8 +87,8 @@ class _Resolver:
             pieces = (*_part(pieces, 0, match.start()), *other.pieces, *_part(pieces, match.end(), len(text)))
         return Word((), word.place, f"depends on {shorten(word.text)}, which is not worked out")
 
-    def _found(self, reference: str, entry: Entry) -> Entry | Word:
-        """What stands for a reference: another entry, or a word."""
+    def _target(self, reference: str, entry: Entry) -> Entry | Word:
+        """Return what stands for a reference: another entry, or a word."""
         kind, colon, rest = reference.partition(":")
         place = entry.words[0].place
         if colon and kind in ("oc.env", "env"):
@@ -122,7 +122,7 @@ def _value(word: Word) -> object:
 
 
 def _part(pieces: tuple[Piece, ...], start: int, end: int) -> Iterator[Piece]:
-    """The characters [start, end). A piece that is cut has no place any more."""
+    """Yield the characters [start, end). A piece that is cut has no place any more."""
     position = 0
     for piece in pieces:
         first, last = max(start - position, 0), min(end - position, len(piece.text))
@@ -133,7 +133,7 @@ def _part(pieces: tuple[Piece, ...], start: int, end: int) -> Iterator[Piece]:
 
 
 def _computed(kind: str, rest: str) -> str | None:
-    """What the NeMo launcher's own functions make of whole numbers."""
+    """Return what the NeMo launcher's own functions make of whole numbers."""
     try:
         numbers = [int(part) for part in rest.split(",")]
         return str(_FUNCTIONS[kind](numbers))
@@ -142,7 +142,7 @@ def _computed(kind: str, rest: str) -> str | None:
 
 
 def _absolute(reference: str, here: Path) -> Path:
-    """`.x` is beside this entry, `..x` a level above."""
+    """Resolve a path: `.x` is beside this entry, `..x` a level above."""
     up = len(reference) - len(reference.lstrip("."))
     base = here[: len(here) - up] if up else ()
     return (*base, *reference.lstrip(".").split("."))
@@ -154,7 +154,7 @@ def _through(word: Word, names: Path, place: Place) -> Word:
 
 
 def expanded(entry: Entry, variables: Mapping[str, Word]) -> Entry:
-    """With the environment put in, as envsubst does before the file is read."""
+    """Put the environment in, as envsubst does before the file is read."""
     words = tuple(_shell_expanded(word, variables) for word in entry.words)
     if words == entry.words:
         return entry
@@ -162,7 +162,7 @@ def expanded(entry: Entry, variables: Mapping[str, Word]) -> Entry:
 
 
 def _shell_expanded(word: Word, variables: Mapping[str, Word]) -> Word:
-    """`$NAME` and `${NAME}` of a text that a shell gets: of variables that are known."""
+    """Expand `$NAME` and `${NAME}` of a text that a shell gets: of variables that are known."""
     pieces: list[Piece] = []
     unknown = word.unknown
     done = 0

@@ -24,7 +24,7 @@ _QUOTED = re.compile(r"\\\\(.)")
 
 
 def read_model_args(tree: Tree, variables: Mapping[str, str]) -> Reading:
-    """The options of MODEL_ARGS, with the variables of ENV_VARS and those that are given put in."""
+    """Return the options of MODEL_ARGS, with the variables of ENV_VARS and those that are given put in."""
     own = tree.get("ENV_VARS")
     environment = {
         name: word(tree, ("ENV_VARS", name))
@@ -34,21 +34,21 @@ def read_model_args(tree: Tree, variables: Mapping[str, str]) -> Reading:
     top = tree.spans[()].value
     given = {name: Word((Piece(value),), top) for name, value in variables.items()}
     known = {**given, **environment}
-    found: list[Setting] = []
+    settings: list[Setting] = []
     overrides: list[Entry] = []
     for entry in entries(tree, (SECTION,)):
         name = next((part for part in reversed(entry.path) if part.startswith("-")), None)
         if name is not None:
-            found += _setting(name, expanded(entry, known))
+            settings += _setting(name, expanded(entry, known))
         else:
             overrides.append(expanded(entry, known))
     dotted = by_path(replace(entry, path=tuple(".".join(entry.path).split("."))) for entry in overrides)
     translation, unread = translated(dotted)
-    dialect: Format = "model args yaml" if found or not translation else "overrides"  # of NeMo's own names
+    dialect: Format = "model args yaml" if settings or not translation else "overrides"  # of NeMo's own names
     return Reading(
         dialect,
         (tree.text,),
-        (*found, *translation),
+        (*settings, *translation),
         tree=tree,
         environment=environment,
         unread=(*tree.unread, *unread, *_later_runs(tree)),
@@ -59,14 +59,14 @@ def _setting(name: str, entry: Entry) -> Iterator[Setting]:
     if entry.value is False or (entry.value is None and not entry.unknown):
         return
     switch = entry.value is True or entry.value == "true"
-    said = () if switch else entry.words
-    if len(said) == 1 and not said[0].unknown:
-        said = tuple(_spoken(name, said[0]))
-    yield Setting(name, entry.spelled, said, entry.place)
+    words = () if switch else entry.words
+    if len(words) == 1 and not words[0].unknown:
+        words = tuple(_spoken(name, words[0]))
+    yield Setting(name, entry.spelled, words, entry.place)
 
 
 def _spoken(name: str, whole: Word) -> Iterator[Word]:
-    """The words that the text of one value stands for."""
+    """Yield the words that the text of one value stands for."""
     text = whole.text
     if text[:1] == "[" and text[-1:] == "]":
         items = text[1:-1].replace(",", " ").split()

@@ -13,7 +13,7 @@ from symconfig.frameworks.megatron.flags import FlagTable, flags, option, versio
 
 @cache
 def table_with(dest: str) -> FlagTable | None:
-    """The newest version's that has an option for it; a release before what is not released."""
+    """Return the newest version's table that has an option for it; a release before what is not released."""
     order = sorted(versions(), key=lambda v: (not v.startswith("dev"), versions().index(v)), reverse=True)
     return next((flags(version) for version in order if dest in _destinations(version)), None)
 
@@ -24,7 +24,7 @@ def _destinations(version: str) -> frozenset[str]:
 
 
 def settings(dest: str, value: Any, entry: Entry, words: Sequence[Word] | None = None) -> tuple[Setting, ...]:
-    """The option that gives `value` to the destination; none where that is what the parser has without it.
+    """Return the option that gives `value` to the destination; none where that is what the parser has without it.
 
     words: as the entry has them; None: `value` is this program's word for it. Raises KeyError where no version has such
     a destination.
@@ -42,10 +42,10 @@ def settings(dest: str, value: Any, entry: Entry, words: Sequence[Word] | None =
     # No parser of text reads these, so that 1e6 may stand for a whole number.
     whole = int(value) if flag.type == "int" and isinstance(value, float) and value.is_integer() else value
     if flag.kind != "store":
-        said: tuple[Word, ...] = tuple(word for word in words or () if word.unknown)
+        dark: tuple[Word, ...] = tuple(word for word in words or () if word.unknown)
     elif words is None or (isinstance(value, list) and not flag.nargs) or whole is not value:
         where = entry.words[0].place if entry.words and words is None else entry.place
-        said = (Word((Piece(spoken(whole)),), where),)
+        dark = (Word((Piece(spoken(whole)),), where),)
     else:
-        said = tuple(words)
-    return (Setting(name, entry.spelled, said, entry.place),)
+        dark = tuple(words)
+    return (Setting(name, entry.spelled, dark, entry.place),)

@@ -66,7 +66,7 @@ _SHORT = {spelling.replace("_", "-"): path for spellings, path in _SPELLINGS.ite
 
 
 def is_override(text: str) -> bool:
-    """Whether a word sets, or takes away, a key of a section that is known here."""
+    """Tell whether a word sets, or takes away, a key of a section that is known here."""
     return _match(text, whole_sections=False) is not None
 
 
@@ -83,17 +83,19 @@ def _match(text: str, *, whole_sections: bool, any_section: bool = False) -> re.
 
 
 def short(setting: Setting) -> str | None:
-    """The key that an option of a recipe runner stands for."""
+    """Return the key that an option of a recipe runner stands for."""
     return _SHORT.get(setting.name.replace("_", "-"))
 
 
 def group(setting: Setting) -> bool:
-    """Whether it chooses a file and sets no key: `training=llama/llama3_8b` of NeMo-Framework-Launcher."""
+    """Tell whether an override chooses a file and sets no key: `training=llama/llama3_8b` of
+    NeMo-Framework-Launcher.
+    """
     return setting.joined and setting.name in ("training", "peft", "fine_tuning")
 
 
 def is_key(setting: Setting) -> bool:
-    """Whether a word of a command line was read as `key=value` or `~key`."""
+    """Tell whether a word of a command line was read as `key=value` or `~key`."""
     return bool(setting.name) and setting.name[0] != "-"
 
 
@@ -102,7 +104,7 @@ def parted(settings: Sequence[Setting], *, any_section: bool = False) -> Iterato
     whatever section."""
     for setting in settings:
         rest: list[Word] = []
-        found: list[Setting] = []
+        apart: list[Setting] = []
         names_one = setting.name.replace("_", "-") in RECIPE
         for index, word in enumerate(setting.values):
             whole = not setting.name or (names_one and index > 0)
@@ -112,19 +114,19 @@ def parted(settings: Sequence[Setting], *, any_section: bool = False) -> Iterato
             else:
                 values = (after(word, match.end()),) if match["equals"] else ()
                 mark = match["mark"] or ""
-                found.append(Setting(match["path"], mark + match["path"], values, word.place, joined=bool(values)))
-        if not found:
+                apart.append(Setting(match["path"], mark + match["path"], values, word.place, joined=bool(values)))
+        if not apart:
             yield setting
         elif setting.name:
             end = rest[-1].place.end if rest and rest[-1].place.file == setting.place.file else setting.place.end
             yield replace(setting, values=tuple(rest), place=replace(setting.place, end=end))
         elif rest:
             yield replace(setting, values=tuple(rest))
-        yield from found
+        yield from apart
 
 
 def after(word: Word, count: int) -> Word:
-    """The word without its first characters."""
+    """Return the word without its first characters."""
     pieces: list[Piece] = []
     for piece in word.pieces:
         cut = min(count, len(piece.text))
@@ -147,8 +149,8 @@ def _cut(piece: Piece, count: int) -> Piece:
 
 
 def entries_of(settings: Sequence[Setting], runner: bool) -> Iterator[Entry]:
-    """What overrides say. runner: options of a recipe runner stand for overrides too; what is said in full goes before
-    them, as run_recipe.py's help says.
+    """Yield what overrides say. runner: options of a recipe runner stand for overrides too; what is said in full goes
+    before them, as run_recipe.py's help says.
     """
     for setting in settings:
         key = short(setting) if runner else None
@@ -177,7 +179,7 @@ def _entry(key: str, setting: Setting) -> Entry:
 
 
 def _value(word: Word) -> Any:
-    """A value as hydra reads it; quotes, lists and maps are those of YAML's flow style."""
+    """Return a value as hydra reads it; quotes, lists and maps are those of YAML's flow style."""
     if word.unknown:
         return None
     try:

@@ -70,12 +70,12 @@ def _grouped(item: Unread) -> bool:
 
 def _world(settings: Sequence[Setting]) -> World:
     """Return the GPUs of the actor and of an engine with GPUs of its own."""
-    said = {setting.name: setting.values[-1] for setting in settings if setting.values}
+    stated = {setting.name: setting.values[-1] for setting in settings if setting.values}
     names = ("--actor-num-nodes", "--actor-num-gpus-per-node", "--rollout-num-gpus")
-    words = [said[name] for name in names if name in said]
+    words = [stated[name] for name in names if name in stated]
     if dark := tuple(word for word in words if word.unknown or not word.text.isdecimal()):
         return World(dark=dark)
-    nodes, each, served = (int(said[name].text) if name in said else None for name in names)
+    nodes, each, served = (int(stated[name].text) if name in stated else None for name in names)
     trained = (nodes or 1) * (each or _GPUS_PER_NODE)
     alone = not any(setting.name == "--colocate" for setting in settings)
     return World(trained + (served or 0) * alone, None, each, tuple(words))

@@ -16,7 +16,7 @@ from symconfig.existing.launch.dialects.fields import (
     SPECIAL,
     WEIGHTY,
     Meaning,
-    Near,
+    Neighbours,
 )
 from symconfig.existing.launch.dialects.options import settings, table_with
 from symconfig.existing.launch.reading import Hides, Setting, Unread
@@ -25,29 +25,29 @@ Path = tuple[str, ...]
 
 
 def by_path(entries: Iterable[Entry]) -> dict[Path, Entry]:
-    """The last one of a path wins, and one that is removed takes all below it away."""
-    found: dict[Path, Entry] = {}
+    """Sort entries by path: the last one of a path wins, and one that is removed takes all below it away."""
+    last: dict[Path, Entry] = {}
     sections: set[Path] = set()
     for entry in entries:
         if entry.path in sections:
-            for path in [path for path in found if path[: len(entry.path)] == entry.path]:
-                del found[path]
+            for path in [path for path in last if path[: len(entry.path)] == entry.path]:
+                del last[path]
             sections.discard(entry.path)
         if entry.removed:
-            found.pop(entry.path, None)
+            last.pop(entry.path, None)
         else:
-            found[entry.path] = entry
+            last[entry.path] = entry
             sections.update(entry.path[:length] for length in range(1, len(entry.path)))
-    return found
+    return last
 
 
 def translated(entries: Mapping[Path, Entry]) -> tuple[tuple[Setting, ...], tuple[Unread, ...]]:
-    """The options that say what the entries say, in their order, and what says nothing to Megatron-LM.
+    """Return the options that say what the entries say, in their order, and what says nothing to Megatron-LM.
 
     Only what changes the model or what lies in memory is unread as something that matters.
     """
-    found: list[Setting] = []
-    said: set[tuple[str, ...]] = set()
+    settings: list[Setting] = []
+    spoken: set[tuple[str, ...]] = set()
     unread: list[Unread] = []
     weighty: set[Path | None] = set()  # each section is said once
     for path, entry in entries.items():
@@ -55,9 +55,9 @@ def translated(entries: Mapping[Path, Entry]) -> tuple[tuple[Setting, ...], tupl
             continue
         try:
             for setting in _settings(entry, entries):
-                if _said(setting) not in said:  # two sections often say the same, by a reference to each other
-                    found.append(setting)
-                said.add(_said(setting))
+                if _words(setting) not in spoken:  # two sections often say the same, by a reference to each other
+                    settings.append(setting)
+                spoken.add(_words(setting))
         except KeyError:
             section = next((path[: index + 1] for index, part in enumerate(path) if part in WEIGHTY), None)
             if entry.value is not False and (section is None or section not in weighty):
@@ -65,18 +65,18 @@ def translated(entries: Mapping[Path, Entry]) -> tuple[tuple[Setting, ...], tupl
                 unread.append(_unread(entry, "has no option of Megatron-LM that says it", section is not None))
         except ValueError as error:
             unread.append(_unread(entry, str(error), True))
-    return tuple(found), tuple(unread)
+    return tuple(settings), tuple(unread)
 
 
 def _aside(path: Path, entries: Mapping[Path, Entry]) -> bool:
-    """Of a section that says nothing of the computation; of adapters that are not used."""
+    """Tell whether an entry is of a section that says nothing of the computation; of adapters that are not used."""
     if "peft" in path:
         scheme = entries.get((*path[: path.index("peft") + 1], "peft_scheme"))
         return scheme is not None and scheme.value in (None, "none")
     return any(part in ASIDE for part in path[:-1])
 
 
-def _said(setting: Setting) -> tuple[str, ...]:
+def _words(setting: Setting) -> tuple[str, ...]:
     return (setting.name, *(word.text for word in setting.values))
 
 
@@ -90,20 +90,22 @@ def _unread(entry: Entry, why: str, matters: bool) -> Unread:
 
 
 def _settings(entry: Entry, entries: Mapping[Path, Entry]) -> Iterator[Setting]:
-    """Raises KeyError where it has no option, ValueError where its value is not understood."""
+    """Yield the settings of an entry. Raises KeyError where it has no option, ValueError where its value is not
+    understood.
+    """
 
-    def near(key: str) -> Any:
+    def neighbour(key: str) -> Any:
         other = entries.get((*entry.path[:-1], key))
         return None if other is None else other.value
 
-    for dest, value in _meanings(entry, near):
+    for dest, value in _meanings(entry, neighbour):
         if value is AS_WRITTEN:
             yield from settings(dest, entry.value, entry, entry.words)
         else:
             yield from settings(dest, value, entry)
 
 
-def _meanings(entry: Entry, near: Near) -> Iterable[Meaning]:
+def _meanings(entry: Entry, neighbours: Neighbours) -> Iterable[Meaning]:
     tail = _tail(SPECIAL, entry.path) or _tail(CHOICES, entry.path) or _tail(NEGATED, entry.path)
     renamed = _tail(RENAMED, entry.path)
     if tail is None or (renamed is not None and len(renamed) > len(tail)):
@@ -114,16 +116,16 @@ def _meanings(entry: Entry, near: Near) -> Iterable[Meaning]:
             return ((entry.path[-1], AS_WRITTEN),)
         raise ValueError(f"its value {entry.unknown}")
     if tail in SPECIAL:
-        return SPECIAL[tail](entry, near)
+        return SPECIAL[tail](entry, neighbours)
     if tail in NEGATED:
         return ((NEGATED[tail], not entry.value),)
-    said = "true" if entry.value is True else "false" if entry.value is False else str(entry.value).lower()
-    if said not in CHOICES[tail]:
+    text = "true" if entry.value is True else "false" if entry.value is False else str(entry.value).lower()
+    if text not in CHOICES[tail]:
         raise ValueError(f"is none of {', '.join(CHOICES[tail])}")
-    return CHOICES[tail][said]
+    return CHOICES[tail][text]
 
 
 def _tail(table: Mapping[str, object], path: Path) -> str | None:
-    """The longest end of the path that the table has: at most a section and a key."""
+    """Return the longest end of the path that the table has: at most a section and a key."""
     ends = (".".join(path[-length:]) for length in (2, 1))
     return next((end for end in ends if end in table), None)

@@ -14,7 +14,7 @@ from symconfig.existing.launch.dialects.translate import by_path
 from symconfig.existing.launch.reading import Setting, World
 
 FORMAT: Final = "verl"  # the format of a reading of it
-RELEASE: Final = "0.9.1"  # whose defaults hold where nothing is said
+RELEASE: Final = "0.9.1"  # whose defaults hold where nothing is stated
 _OWN = re.compile(r"(\w+_)?(ppo|dapo)_(megatron_)?trainer(\.yaml)?")  # whose values are verl's defaults
 _TRAINER: Final = {"trainer.nnodes": 1, "trainer.n_gpus_per_node": 8}
 _ENGINE: Final = ("rollout.nnodes", "rollout.n_gpus_per_node")  # of main_ppo's relatives that generate beside
@@ -41,23 +41,26 @@ def kept(overrides: Iterable[Entry]) -> tuple[Setting, ...]:
 
 def workers(settings: Sequence[Setting]) -> str:
     """Return which engine trains: megatron or fsdp, or another by its name."""
-    said = {setting.name: setting.values for setting in settings if setting.values}
-    named = (word.text for name in ("--config-name", "defaults", "model_engine") for word in said.get(name, ()))
-    if any("megatron" in text for text in named) or any(name.startswith(_MEGATRON) for name in said):
+    stated = {setting.name: setting.values for setting in settings if setting.values}
+    named = (word.text for name in ("--config-name", "defaults", "model_engine") for word in stated.get(name, ()))
+    if any("megatron" in text for text in named) or any(name.startswith(_MEGATRON) for name in stated):
         return "megatron"
     engine = next(
-        (said[name][-1].text for name in ("actor_rollout_ref.actor.strategy", "model_engine") if name in said), "fsdp"
+        (stated[name][-1].text for name in ("actor_rollout_ref.actor.strategy", "model_engine") if name in stated),
+        "fsdp",
     )
     return "fsdp" if engine.startswith(("fsdp", "dp")) else engine
 
 
 def world(settings: Sequence[Setting]) -> World:
     """Return the GPUs of the trainer, and of an engine with GPUs of its own."""
-    said = {setting.name: setting.values[-1] for setting in settings if setting.values}
-    words = [said[name] for name in (*_TRAINER, *_ENGINE) if name in said]
+    stated = {setting.name: setting.values[-1] for setting in settings if setting.values}
+    words = [stated[name] for name in (*_TRAINER, *_ENGINE) if name in stated]
     if dark := tuple(word for word in words if word.unknown or not word.text.isdecimal()):
         return World(dark=dark)
-    nodes, each = (int(said[name].text) if name in said else usual for name, usual in _TRAINER.items())
-    served = [int(said[name].text) if name in said else usual for name, usual in zip(_ENGINE, (1, each), strict=True)]
-    alone = served[0] * served[1] * any(name in said for name in _ENGINE)
+    nodes, each = (int(stated[name].text) if name in stated else usual for name, usual in _TRAINER.items())
+    served = [
+        int(stated[name].text) if name in stated else usual for name, usual in zip(_ENGINE, (1, each), strict=True)
+    ]
+    alone = served[0] * served[1] * any(name in stated for name in _ENGINE)
     return World(nodes * each + alone, None if alone else nodes, each, tuple(words))

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 from symconfig.errors import InputError, Problem
 from symconfig.existing.launch.reading import Reading, Setting
-from symconfig.existing.recover.asked import Asked
 from symconfig.existing.recover.deepspeed_model import unnamed
 from symconfig.existing.recover.known import by_name
 from symconfig.existing.recover.run import Assumed, Described
+from symconfig.existing.recover.supplied import Supplied
 from symconfig.existing.recover.zoo import zoo_match
 
 
-def described(reading: Reading, setting: Setting | None, asked: Asked) -> Described:
+def described(reading: Reading, setting: Setting | None, supplied: Supplied) -> Described:
     """Return the model. A folder that is not known may still have a known name. Raises InputError where nothing does
     say it."""
     assumed: list[Assumed] = []
     word = setting.values[-1] if setting is not None and setting.values else None
-    if asked.model is not None:
-        model = asked.model
+    if supplied.model is not None:
+        model = supplied.model
     else:
         place = None if setting is None else setting.place
-        found = by_name(word.text, place) if word is not None and word.text else None
-        if found is None:
+        named = by_name(word.text, place) if word is not None and word.text else None
+        if named is None:
             raise InputError(_unknown(reading, setting))
-        model, assumed = found
+        model, assumed = named
     if model.vision is not None:
         model = model.model_copy(update={"vision": None})
         assumed.append(Assumed("images", "none", "prompts with images are not predicted: the tower is left out"))

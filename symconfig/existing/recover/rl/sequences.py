@@ -28,8 +28,8 @@ def section(file: str, **fields: object) -> Rl:
     try:
         return Rl.model_validate(fields, strict=False)
     except ValidationError as error:
-        said = [str(item.get("ctx", {}).get("error", item["msg"])) for item in error.errors(include_url=False)]
-        raise InputError([Problem(f"makes no step: {text}", file=file) for text in said]) from None
+        sentences = [str(item.get("ctx", {}).get("error", item["msg"])) for item in error.errors(include_url=False)]
+        raise InputError([Problem(f"makes no step: {text}", file=file) for text in sentences]) from None
 
 
 def together(rl: Rl, sequences: int) -> int:

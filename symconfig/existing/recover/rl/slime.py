@@ -14,7 +14,6 @@ from symconfig.errors import InputError, Problem
 from symconfig.existing.launch.dialects.slime import model_hidden
 from symconfig.existing.launch.reading import Reading, Setting
 from symconfig.existing.recover import megatron
-from symconfig.existing.recover.asked import Asked
 from symconfig.existing.recover.known import weight_bytes
 from symconfig.existing.recover.namespace import Namespace, version_of
 from symconfig.existing.recover.rl.model import described
@@ -22,6 +21,7 @@ from symconfig.existing.recover.rl.sequences import lengths, section, together
 from symconfig.existing.recover.rl.step import Packed, Step
 from symconfig.existing.recover.rl.values import Values
 from symconfig.existing.recover.run import Assumed, Run
+from symconfig.existing.recover.supplied import Supplied
 from symconfig.existing.recover.words import settings
 from symconfig.frameworks.megatron.flags import first_with, flags, resolve
 
@@ -50,7 +50,7 @@ class Reader:
     """One script on so many GPUs; what is wrong is gathered."""
 
     reading: Reading
-    asked: Asked
+    supplied: Supplied
     gpus: int = 0
     cluster: ClusterDescriptor | None = None
     values: Values = field(init=False)
@@ -72,7 +72,7 @@ class Reader:
     def version(self) -> str:
         """Return the Megatron-LM release that its workers are read as."""
         names = [item.name for item in self.reading.settings if first_with(item.name)]
-        return resolve(self.asked.megatron_version or version_of(names))
+        return resolve(self.supplied.megatron_version or version_of(names))
 
     def megatron(self) -> tuple[Setting, ...]:
         """Return Megatron-LM's options, with those that slime sets."""
@@ -135,8 +135,8 @@ class Reader:
                 prompts=prompts,
                 samples=samples,
                 updates=updates if prompts * samples % updates == 0 else 1,
-                prompt_length=lengths(prompt, self.asked.prompt_length, "prompt", self.assumed),
-                response_length=lengths(response, self.asked.response_length, "response", self.assumed),
+                prompt_length=lengths(prompt, self.supplied.prompt_length, "prompt", self.assumed),
+                response_length=lengths(response, self.supplied.response_length, "response", self.assumed),
                 reference=values.switch("use_kl_loss") or bool(values.number("kl_coef")),
                 entropy=bool(values.number("entropy_coef")),
                 placement="split" if served else "colocated",
@@ -154,10 +154,10 @@ class Reader:
 
     def _run(self, rl: Rl, gpus: int) -> Run:
         values = self.values
-        said = self.megatron()
+        options = self.megatron()
         if self.values.given("spec") or model_hidden(self.reading):  # the model is called by its name
-            said = tuple(item for item in said if item.name not in _OF_THE_NAME)
-        names = Namespace(said, flags(self.version()))
+            options = tuple(item for item in options if item.name not in _OF_THE_NAME)
+        names = Namespace(options, flags(self.version()))
         tp, pp, cp = (names.whole(f"{name}_parallel_size") for name in ("tensor_model", "pipeline_model", "context"))
         room = self._room(cp, rl, "max_tokens_per_gpu")
         dp = max(1, gpus // (tp * pp * cp))
@@ -165,13 +165,13 @@ class Reader:
         room, batch = packed.room, packed.spread(rl, dp)
         own = ["--micro-batch-size", "1", "--global-batch-size", str(batch), "--seq-length", str(room)]
         whole = Namespace((*names.settings, *settings(own, self.reading.file)), names.table)
-        asked, model = self.asked, None
-        if asked.model is None and (
+        assumption, model = self.supplied, None
+        if assumption.model is None and (
             model_hidden(self.reading) or not names.given("num_layers") or values.given("spec")
         ):
-            model = described(self.reading, values.arguments.find("hf_checkpoint"), asked)
-            asked = replace(asked, model=model.model)
-        run = megatron.run(whole, gpus, self._known_cluster, asked)
+            model = described(self.reading, values.arguments.find("hf_checkpoint"), assumption)
+            assumption = replace(assumption, model=model.model)
+        run = megatron.run(whole, gpus, self._known_cluster, assumption)
         taken = model.assumed if model is not None else ()
         most = max(rl.longest, ceil(rl.sequences / dp * rl.mean_tokens))  # of all that a replica reads
         read = min(most, self._room(cp, rl, "log_probs_max_tokens_per_gpu"))
@@ -187,7 +187,7 @@ class Reader:
             reference="swapped",  # slime/backends/megatron_utils/actor.py, TensorBackuper
             chunked_logits=(values.number("log_probs_chunk_size") or -1) > 0,
             weight_bytes=weight_bytes(values.text("hf_checkpoint") or ""),
-            assumed_lengths=None in (self.asked.prompt_length, self.asked.response_length)
+            assumed_lengths=None in (self.supplied.prompt_length, self.supplied.response_length)
             and not (values.switch("use_dynamic_batch_size") and batch >= _MANY * dp),
         )
         critic = run if rl.has_critic else None  # slime's has the actor's model, degrees and micro-batches

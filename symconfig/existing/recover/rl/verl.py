@@ -19,7 +19,6 @@ from symconfig.existing.launch.dialects.translate import by_path, translated
 from symconfig.existing.launch.reading import Reading, Setting
 from symconfig.existing.recover import megatron
 from symconfig.existing.recover.arguments import Arguments
-from symconfig.existing.recover.asked import Asked
 from symconfig.existing.recover.namespace import Namespace, version_of
 from symconfig.existing.recover.rl import fsdp
 from symconfig.existing.recover.rl.model import described
@@ -27,6 +26,7 @@ from symconfig.existing.recover.rl.sequences import lengths, section, together
 from symconfig.existing.recover.rl.step import Packed, Step
 from symconfig.existing.recover.rl.values import Values
 from symconfig.existing.recover.run import Assumed, Described, Run
+from symconfig.existing.recover.supplied import Supplied
 from symconfig.existing.recover.words import settings
 from symconfig.frameworks.megatron.flags import flags, resolve
 from symconfig.plans.rl import ReferencePlace
@@ -52,7 +52,7 @@ class Reader:
     """One script on so many GPUs; what is wrong is gathered."""
 
     reading: Reading
-    asked: Asked
+    supplied: Supplied
     gpus: int = 0
     cluster: ClusterDescriptor | None = None
     values: Values = field(init=False)
@@ -82,7 +82,7 @@ class Reader:
         """Return the actor's run with the step around it. Raises InputError with all that keeps it from being
         predicted."""
         self.problems += self._refused()
-        model = self._model("actor_rollout_ref.model.path", self.asked)
+        model = self._model("actor_rollout_ref.model.path", self.supplied)
         rl, packed = self._rl(), None
         if rl is not None:
             packed = self._packed(ACTOR, self._degree(ACTOR), rl)
@@ -120,9 +120,9 @@ class Reader:
     def _problem(self, key: str, what: str, got: str | None = None, need: str | None = None) -> Problem:
         return Arguments.problem(self.values.arguments.find(key), what, got=got, need=need)
 
-    def _model(self, key: str, asked: Asked) -> Described | None:
+    def _model(self, key: str, supplied: Supplied) -> Described | None:
         try:
-            return described(self.reading, self.values.arguments.find(key), asked)
+            return described(self.reading, self.values.arguments.find(key), supplied)
         except InputError as error:
             self.problems += error.problems
             return None
@@ -140,7 +140,10 @@ class Reader:
         parts = [
             lengths(most, mean, part, self.assumed)
             for part, most, mean in zip(
-                ("prompt", "response"), longest, (self.asked.prompt_length, self.asked.response_length), strict=True
+                ("prompt", "response"),
+                longest,
+                (self.supplied.prompt_length, self.supplied.response_length),
+                strict=True,
             )
             if most is not None
         ]
@@ -251,21 +254,21 @@ class Reader:
         whole = Namespace(
             (*names.settings, *settings(["--global-batch-size", str(batch)], self.reading.file)), names.table
         )
-        asked = replace(self.asked, model=model.model)
-        run = megatron.run(whole, self._trained_gpus, self._known_cluster, asked)
+        assumption = replace(self.supplied, model=model.model)
+        run = megatron.run(whole, self._trained_gpus, self._known_cluster, assumption)
         return replace(run, described=replace(run.described, assumed=(*model.assumed, *run.described.assumed)))
 
     def version(self, at: str = ACTOR) -> str:
         """Return the Megatron-LM release that its workers are read as."""
         own = [item.name for item in self.megatron(at)]
-        return resolve(self.asked.megatron_version or version_of(own))
+        return resolve(self.supplied.megatron_version or version_of(own))
 
     def megatron(self, at: str = ACTOR, room: int | None = None) -> tuple[Setting, ...]:
         """Return what its Megatron workers are told, as Megatron-LM's options; nothing of others. room: tokens of a
         micro-batch; None: not asked."""
         if self.workers != "megatron":
             return ()
-        found = []
+        renamed = []
         for setting in self.reading.settings:
             for prefix in (f"{at}.megatron.", f"{at}.optim."):
                 key = setting.name.removeprefix(prefix)
@@ -273,14 +276,14 @@ class Reader:
                 if key == setting.name or key in _ASIDE or (prefix.endswith("optim.") and head not in _SECTIONS):
                     continue
                 name = f"{_SECTIONS[head]}.{inner}" if head in _SECTIONS else f"model.{key}"
-                found.append(replace(setting, name=name))
-        said, _ = translated(by_path(entries_of(found, False)))
+                renamed.append(replace(setting, name=name))
+        options, _ = translated(by_path(entries_of(renamed, False)))
         own = ["--bf16", "--use-distributed-optimizer"]
         own += [] if room is None else ["--micro-batch-size", "1", "--seq-length", str(room)]
         if self.values.switch(f"{at}.megatron.sequence_parallel"):
             tp = self.values.whole(f"{at}.megatron.tensor_model_parallel_size") or 1
             own += ["--sequence-parallel"] * (tp > 1)
-        return (*settings(own, self.reading.file), *said)
+        return (*settings(own, self.reading.file), *options)
 
     def _of_fsdp(self, at: str, model: Described, rl: Rl, packed: Packed) -> Run:
         def key(name: str) -> str:
@@ -319,7 +322,9 @@ class Reader:
         own: Described | None = model
         if self.values.given("critic.model.path"):
             own = (
-                self._model("critic.model.path", replace(self.asked, model=None)) if self.asked.model is None else model
+                self._model("critic.model.path", replace(self.supplied, model=None))
+                if self.supplied.model is None
+                else model
             )
         packed = self._packed(CRITIC, self._degree(CRITIC), rl)
         if own is None or packed is None or self.problems:
@@ -354,7 +359,7 @@ class Reader:
 
     def _depends(self, rl: Rl, actor: Run) -> bool:
         """Say whether what a phase holds depends on lengths that nobody says."""
-        if None not in (self.asked.prompt_length, self.asked.response_length):
+        if None not in (self.supplied.prompt_length, self.supplied.response_length):
             return False
         dynamic = [f"{ACTOR}.use_dynamic_bsz", f"{ROLLOUT}.log_prob_use_dynamic_bsz"]
         dynamic += [f"{REFERENCE}.log_prob_use_dynamic_bsz"] * rl.reference + ["critic.use_dynamic_bsz"] * rl.has_critic

@@ -42,7 +42,7 @@ def _bias(site: Site) -> list[Operator]:
 
 def _dropout(site: Site) -> list[Operator]:
     site.same()
-    mask = site.beside("mask", site.loops, MASK_BYTES)
+    mask = site.extra("mask", site.loops, MASK_BYTES)
     return [build.dropout(site.name, site.uses[0], site.target(), mask, path=site.path)]
 
 
@@ -73,10 +73,10 @@ def _norm(site: Site) -> list[Operator]:
     over, sums = site.option("over"), 1 if site.call.statement.function == "norm" else 2
     rest = tuple(loop for loop in x.loops if loop not in over)
     if len(over) == 1:
-        stats = site.beside("statistics", rest, FP32_BYTES * sums)
+        stats = site.extra("statistics", rest, FP32_BYTES * sums)
         target = site.target()
         return [build.norm(site.name, x, weights, target, over[0], stats, sums=sums, path=site.path)]
-    stats = site.beside("statistics", rest, FP32_BYTES * sums, gradient=True)
+    stats = site.extra("statistics", rest, FP32_BYTES * sums, gradient=True)
     return [
         build.statistics(stats.name, x, stats, path=site.path),
         build.elementwise(site.name, (x, stats, *weights), site.target(), NORMALISE, path=site.path),
@@ -96,7 +96,7 @@ def _attention(site: Site) -> list[Operator]:
         raise site.mistake("queries and keys end in the same channels", 1, got=k.loops[-1], need=q.loops[-1])
     if v.loops[-1] != site.loops[-1]:
         raise site.mistake("the result ends in the values' channels", got=site.loops[-1], need=v.loops[-1])
-    stats = site.beside("statistics", (loop for loop in site.loops[:-1]), FP32_BYTES)
+    stats = site.extra("statistics", (loop for loop in site.loops[:-1]), FP32_BYTES)
     return [
         build.attention(
             site.name,

@@ -44,7 +44,7 @@ class Site:
         width = ELEMENT_BYTES[given.element] if given.element else width
         return self._new(self.names[index], given.dims, self.uses if gradient else (), width)
 
-    def beside(self, suffix: str, dims: Iterable[str], element_bytes: float, *, gradient: bool = False) -> Use:
+    def extra(self, suffix: str, dims: Iterable[str], element_bytes: float, *, gradient: bool = False) -> Use:
         """Return a tensor that the file does not name: statistics, a mask."""
         return self._new(f"{self.name}.{suffix}", tuple(dims), self.uses if gradient else (), element_bytes)
 

@@ -15,7 +15,7 @@ from symconfig.frameworks.megatron.flags import FlagTable, Value, flags, option,
 _SHAPE = ("num_layers", "hidden_size", "num_attention_heads")
 
 
-class Said:
+class Args:
     """Options by destination: a `Namespace`, or a mapping that Megatron printed, in which everything counts as given.
 
     Several destinations are one argument's names in several versions.
@@ -27,17 +27,17 @@ class Said:
         self.table: FlagTable = names.table if isinstance(names, Namespace) else flags(_printed_by(names))
 
     def given(self, *dests: str) -> bool:
-        """Whether one of them is given, rather than left at its default."""
+        """Tell whether one of them is given, rather than left at its default."""
         if self._options is not None:
             return any(self._options.given(dest) for dest in dests)
         return any(self._names.get(dest) is not None for dest in dests)
 
     def known(self, dest: str) -> bool:
-        """Whether its value is known, given or not."""
+        """Tell whether its value is known, given or not."""
         return self._options is None or dest not in self._options.dark
 
     def value(self, *dests: str) -> Value:
-        """The first that is given, else the first default."""
+        """Return the first that is given, else the first default."""
         for dest in dests:
             if self.given(dest):
                 return self._names[dest]
@@ -45,7 +45,7 @@ class Said:
         return next((preset[dest] for dest in dests if preset.get(dest) is not None), None)
 
     def whole(self, *dests: str) -> int | None:
-        """As a whole number; None where there is none."""
+        """Return a whole number; None where there is none."""
         value = self.value(*dests)
         return value if isinstance(value, int) and not isinstance(value, bool) else None
 
@@ -57,12 +57,12 @@ class Said:
         return bool(self.value(*dests))
 
     def word(self, *dests: str) -> str:
-        """As text; empty where there is none."""
+        """Return text; empty where there is none."""
         value = self.value(*dests)
         return "" if value is None else str(value)
 
     def words(self, *dests: str) -> tuple[str, ...]:
-        """Of an argument that takes one value or several, by version; a printed list is text."""
+        """Return the words of an argument that takes one value or several, by version; a printed list is text."""
         value = self.value(*dests)
         if isinstance(value, tuple):
             return tuple(map(str, value))
@@ -72,7 +72,7 @@ class Said:
         return None if self._options is None else self._options.place(*dests)
 
     def option(self, dest: str) -> str:
-        """How the file spells it where it is given, else the option that would say it, or its opposite."""
+        """Return how the file spells it where it is given, else the option that would say it, or its opposite."""
         setting = None if self._options is None else self._options.setting(dest)
         if setting is not None:
             return setting.spelled
@@ -86,7 +86,7 @@ class Said:
     def problem(
         self, what: str, *dests: str, got: object = None, need: str | None = None, hint: str | None = None
     ) -> Problem:
-        """About the first of these that is given, where it stands, else about the first."""
+        """Return a problem about the first of these that is given, where it stands, else about the first."""
         dest = next((dest for dest in dests if self.given(dest)), dests[0])
         place = self.place(dest)
         file, line, column = (place.file, place.line, place.column) if place is not None else (None, None, None)
@@ -103,7 +103,7 @@ class Said:
 
 
 def _printed_by(names: Mapping[str, Value]) -> str:
-    """The version whose arguments these are: it has most of them, and the fewest beside them."""
+    """Return the version whose arguments these are: it has most of them, and the fewest beside them."""
     known = {version: defaults(version).keys() for version in versions()}
     return max(versions(), key=lambda version: (len(known[version] & names.keys()), -len(known[version])))
 
@@ -115,8 +115,8 @@ class Fields:
     defaults hold for what they leave open; else (the overrides of a recipe) `base` does.
     """
 
-    def __init__(self, said: Said, base: ModelDescriptor | None = None) -> None:
-        self.said = said
+    def __init__(self, said: Args, base: ModelDescriptor | None = None) -> None:
+        self.args = said
         self.base = base
         self.whole = base is None or all(said.given(dest) for dest in _SHAPE)
         self.values: dict[str, object] = {}
@@ -128,7 +128,7 @@ class Fields:
         ] = ()  # of how many of Megatron-LM's layers each of the model's is, if a pattern says
 
     def put(self, field: str, value: object, *dests: str) -> None:
-        """A field's value; None: the options have none. dests: the arguments that it is from."""
+        """Set a field's value; None: the options have none. dests: the arguments that it is from."""
         self.sources[field] = dests
         if value is not None:
             self.values[field] = value
@@ -136,30 +136,30 @@ class Fields:
     def refuse(
         self, what: str, *dests: str, got: object = None, need: str | None = None, hint: str | None = None
     ) -> None:
-        """What the options ask for and no descriptor has."""
-        self.problems.append(self.said.problem(f"cannot be predicted: {what}", *dests, got=got, need=need, hint=hint))
+        """Refuse what the options ask for and no descriptor has."""
+        self.problems.append(self.args.problem(f"cannot be predicted: {what}", *dests, got=got, need=need, hint=hint))
 
     def assume(self, what: str, value: object, why: str, *dests: str) -> None:
-        self.assumed.append(Assumed(what, str(value), why, self.said.place(*dests)))
+        self.assumed.append(Assumed(what, str(value), why, self.args.place(*dests)))
 
     def holds(self, *dests: str) -> bool:
-        """Whether their values count, given or by default."""
-        return self.whole or self.said.given(*dests)
+        """Tell whether their values count, given or by default."""
+        return self.whole or self.args.given(*dests)
 
     def of_options(self, field: str) -> bool:
-        """Whether what the field is from counts."""
+        """Tell whether what the field is from counts."""
         return self.holds(*self.sources.get(field, ()))
 
     @property
     def layers(self) -> int:
-        """0: nobody says how many."""
+        """Return the layers; 0: nobody says how many."""
         if self.parts:
             return len(self.parts)
-        return self.said.whole("num_layers") or (self.base.num_hidden_layers if self.base is not None else 0)
+        return self.args.whole("num_layers") or (self.base.num_hidden_layers if self.base is not None else 0)
 
     @property
     def counted(self) -> int:
-        """How many Megatron-LM counts: more than the model's where a mixer and its MLP are one each."""
+        """Return how many layers Megatron-LM counts: more than the model's where a mixer and its MLP are one each."""
         return sum(self.parts) or self.layers
 
     def own(self, values: tuple[bool, ...]) -> tuple[bool, ...]:
@@ -170,7 +170,7 @@ class Fields:
 
     @property
     def latent(self) -> bool:
-        """Whether attention is multi-latent."""
+        """Tell whether attention is multi-latent."""
         if self.holds("multi_latent_attention"):
-            return self.said.switch("multi_latent_attention")
+            return self.args.switch("multi_latent_attention")
         return self.base is not None and self.base.latent is not None

@@ -8,7 +8,7 @@ from symconfig.descriptor.model import ModelDescriptor
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Supplied:
     """model: of a configuration that describes none (DeepSpeed's), or that names a recipe. gpus: None: as its launcher
     says. seq_length, vocab_size: where the files do not say. megatron_version: None: the newest that has all options.
     prompt_length, response_length: tokens in the mean, of reinforcement learning.
