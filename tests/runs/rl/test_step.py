@@ -89,7 +89,7 @@ def test_a_forward_alone_takes_what_its_schedule_takes(pins: dict[str, str]) -> 
     """Against the pipeline's own simulation with backwards that take no time, and an update against both."""
     plan = planned(pins=pins)
     actor = Trained(plan, plan.best, 1.0, VERL)
-    found, parts = actor.found, actor.parts
+    found, parts = actor.prospect, actor.parts
     made = times(found, parts)
     nothing = 0.0 * made.forward
     alone = replace(made, recompute=nothing, backward=nothing, weight=nothing, gather=None, reduce=None)
