@@ -69,7 +69,7 @@ class Local(Trained):
     """The actor with Megatron-Core's own layers, as a CPU runs them: no library has a workspace."""
 
     @cached_property
-    def found(self) -> Prospect:
+    def prospect(self) -> Prospect:
         found = as_run(self.plan, "local")
         framework = replace(found.request.framework, torch_workspace=0.0, engine=False)
         return replace(found, request=replace(found.request, framework=framework))
