@@ -3,35 +3,30 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import cache
-from math import gcd, isqrt, log
 from typing import Any, TypeVar
 
 from symconfig.api.clusters import loaded
+from symconfig.api.graph_source import MOST, MOST_TURNS, Source, source_of, turns_of, unknown, whole_number
 from symconfig.api.problems import Problems
 from symconfig.cost.machine import LOW_PRECISION
 from symconfig.cost.partition.costs import Keep, Objective
 from symconfig.descriptor.cluster import ClusterDescriptor
-from symconfig.descriptor.load import load_model
-from symconfig.descriptor.mesh import Mesh
+from symconfig.descriptor.mesh import NETWORK, Mesh
 from symconfig.descriptor.mesh_source import load_mesh, of_cluster
-from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError, Problem
-from symconfig.format import either
-from symconfig.graph.program.program import Program
 from symconfig.plans.choices import Precision
-from symconfig.solve.partition.run import Ask, Programs, Solver
+from symconfig.report.partition_said import names_of
+from symconfig.solve.partition.pinned import Pin, check, read
+from symconfig.solve.partition.pipeline.submeshes import submeshes
+from symconfig.solve.partition.run import FEW, Ask, Solver, net_of
 from symconfig.solve.pins import number_range
 from symconfig.units import GIB
 
-DEFAULT_SEQUENCE = 4096
 MARGIN = 0.04  # of the GPU's memory, as `symconfig plan` leaves free
-MOST = 10**9
 LIMIT_S = 10.0  # of the exact solver
-MOST_TURNS = 12  # numbers of microbatches that are tried where none is asked for
 RECOMPUTE: Mapping[str, tuple[Keep, ...]] = {
     "none": (Keep.USED, Keep.SHARDS),
     "full": (Keep.BORDERS,),
@@ -42,20 +37,6 @@ _PRECISIONS = ("auto", *WIDE)
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(%|[GMT]iB|[GM]B|)", re.IGNORECASE)
 _UNITS = {"gib": GIB, "mib": GIB / 1024, "tib": 1024 * GIB, "gb": 1e9, "mb": 1e6, "": GIB}
 Word = TypeVar("Word", bound=StrEnum)
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """Programs by the number of microbatches. counts: what those have to divide; none: nothing. model: where it is
-    one."""
-
-    name: str
-    programs: Programs
-    counts: Mapping[str, int] = field(default_factory=dict)
-    model: ModelDescriptor | None = None
-    batch: int | None = None  # examples of a step
-    seq_length: int | None = None
-    module: str = ""  # the factory of one
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,25 +59,28 @@ def partition_job(given: Mapping[str, Any]) -> PartitionJob:
     problems = Problems()
     cluster = problems.collect(lambda: _cluster(given))
     grown = problems.collect(lambda: _mesh(given, cluster))
-    source = problems.collect(lambda: _source(given))
+    source = problems.collect(lambda: source_of(given, cluster))
     tries = MOST_TURNS if given.get("stages") is None else MOST_TURNS // 2
-    turns = problems.collect(lambda: _turns(given, source, grown(1).gpus if grown is not None else 1, tries))
+    turns = problems.collect(lambda: turns_of(given, source, grown(1).gpus if grown is not None else 1, tries))
     solver = problems.collect(lambda: _word("solver", Solver, given))
     objective = problems.collect(lambda: _word("objective", Objective, given))
     keeps = problems.collect(lambda: _recompute(given))
     limit = problems.collect(lambda: _limit(given.get("memory_limit"), cluster))
     limit_s = problems.collect(lambda: _span(given.get("limit_s")))
-    gamma = problems.collect(lambda: _gamma(given.get("gamma"), objective))
+    gamma = problems.collect(lambda: _gamma(given.get("gamma"), objective, grown))
     precision = problems.collect(lambda: _precision(given.get("precision"), cluster))
     stages = problems.collect(lambda: _stages(given.get("stages"), grown, objective))
+    pins = problems.collect(lambda: _pins(given.get("pins"), source, turns, grown, stages is not None))
     if (
         cluster is None or grown is None or source is None or turns is None or solver is None or objective is None
-        or keeps is None or limit is None or limit_s is None or precision is None or problems.all
+        or keeps is None or limit is None or limit_s is None or precision is None or pins is None or gamma is None
+        or problems.all
     ):  # fmt: skip
         raise InputError(problems.all)
     ask = Ask(
-        grown(1), cluster, limit, objective, solver, gamma=gamma, flat=bool(given.get("flat", True)), turns=turns,
-        keeps=keeps, limit_s=limit_s, precision=precision,
+        grown(1), cluster, limit, objective, solver, gamma=gamma[0], weights=gamma[1],
+        flat=bool(given.get("flat", True)), turns=turns,
+        keeps=keeps, limit_s=limit_s, precision=precision, pins=pins,
     )  # fmt: skip
     return PartitionJob(source, cluster, ask, grown, stages)
 
@@ -111,7 +95,7 @@ def _cluster(given: Mapping[str, Any]) -> ClusterDescriptor:
 
 def _mesh(given: Mapping[str, Any], cluster: ClusterDescriptor | None) -> Callable[[int], Mesh]:
     """Return the mesh of a file, whose outermost level grows, or so many GPUs of the cluster."""
-    gpus = _whole("gpus", given["gpus"]) if given.get("gpus") is not None else None
+    gpus = whole_number("gpus", given["gpus"]) if given.get("gpus") is not None else None
     if given.get("mesh") is not None:
         mesh = given["mesh"] if isinstance(given["mesh"], Mesh) else load_mesh(str(given["mesh"]))
         if gpus is not None and gpus != mesh.gpus:
@@ -132,96 +116,6 @@ def _outer(mesh: Mesh, times: int) -> Mesh:
     return Mesh((*mesh.levels[:-1], replace(last, size=last.size * times)))
 
 
-def _source(given: Mapping[str, Any]) -> Source:
-    named = [name for name in ("model", "program", "module") if given.get(name) is not None]
-    if len(named) != 1:
-        got = " and ".join(named) or "none"
-        need = "one of model, program and module"
-        raise InputError(Problem("what is to be partitioned is given once", field="model", got=got, need=need))
-    if named == ["model"]:
-        return _model(given)
-    if given.get("seq_length") is not None:
-        raise InputError(Problem("a program states its own sizes", field="seq_length", got=str(given["seq_length"])))
-    return _program(given) if named == ["program"] else _module(given)
-
-
-def _model(given: Mapping[str, Any]) -> Source:
-    from symconfig.graph.program.of_model import programs
-
-    problems, value = Problems(), given["model"]
-    model = value if isinstance(value, ModelDescriptor) else problems.collect(lambda: load_model(str(value)))
-    batch = problems.collect(lambda: _whole("global_batch_size", given.get("global_batch_size")))
-    length = given.get("seq_length")
-    asked_length = problems.collect(lambda: _whole("seq_length", length)) if length is not None else None
-    if problems.all or model is None or batch is None:
-        raise InputError(problems.all)
-    tokens = asked_length or min(model.max_position_embeddings, DEFAULT_SEQUENCE)
-    of_batch = programs(model, tokens)
-    make = cache(lambda turns: of_batch(batch // turns))
-    return Source(model.name, make, {"the global batch": batch}, model, batch, tokens)
-
-
-def _program(given: Mapping[str, Any]) -> Source:
-    from symconfig.graph.program.read import load_program
-
-    path, dims = given["program"], dict[str, int]()
-    whole: Program = path if isinstance(path, Program) else load_program(path)
-    if given.get("global_batch_size") is not None:
-        if len(whole.batch) != 1:
-            got = ", ".join(sorted(whole.batch)) or "none"
-            need = "one dim that counts examples"
-            raise InputError(
-                Problem("the program cannot be told its batch", field="global_batch_size", got=got, need=need)
-            )
-        dims = {dim: _whole("global_batch_size", given["global_batch_size"]) for dim in whole.batch}
-    if isinstance(path, Program):
-        return Source(whole.name, lambda turns: whole)
-    sizes = {dim: dims.get(dim, whole.sizes[dim]) for dim in sorted(whole.batch)}
-
-    @cache
-    def make(turns: int) -> Program:
-        if turns == 1 and not dims:
-            return whole
-        return load_program(path, {dim: size // turns for dim, size in sizes.items()})
-
-    batch = next(iter(sizes.values())) if len(sizes) == 1 else None
-    return Source(whole.name, make, sizes, batch=batch)
-
-
-def _module(given: Mapping[str, Any]) -> Source:
-    if given.get("global_batch_size") is not None:
-        hint = "example inputs of another size, --num-microbatches for a step of several"
-        raise InputError(Problem("a module runs on its example inputs", field="global_batch_size", hint=hint))
-    from symconfig.graph.program.torch_source import load_module
-
-    whole = load_module(str(given["module"]))
-    return Source(whole.name, lambda turns: whole, module=str(given["module"]))
-
-
-def _turns(given: Mapping[str, Any], source: Source | None, gpus: int, most: int) -> tuple[int, ...]:
-    """Return the numbers of microbatches to try, `most` at most, in rising order.
-
-    Those that leave a size that is not whole are none.
-    """
-    wanted = _whole("num_microbatches", given["num_microbatches"]) if given.get("num_microbatches") is not None else 0
-    if source is None or not source.counts:
-        return (wanted or 1,)
-    count = gcd(*source.counts.values())
-    if not wanted:
-        return tuple(turns for turns in thinned(divisors(count), count // gpus, most) if _whole_sizes(source, turns))
-    batch = " and ".join(f"{name} of {size:,}" for name, size in source.counts.items())
-    if count % wanted:
-        able = (
-            f"a divisor of {batch}" if len(source.counts) == 1 else f"{either(divisors(count))}, which divide {batch}"
-        )
-        raise InputError(Problem("does not divide the batch", field="num_microbatches", got=str(wanted), need=able))
-    if not _whole_sizes(source, wanted):
-        able = either([turns for turns in thinned(divisors(count), wanted) if _whole_sizes(source, turns)])
-        what = "leaves a dim of the program that is not whole"
-        raise InputError(Problem(what, field="num_microbatches", got=str(wanted), need=able))
-    return (wanted,)
-
-
 def _stages(value: Any, grown: Callable[[int], Mesh] | None, objective: Objective | None) -> tuple[int, int] | None:
     """Return the fewest and the most stages, at most one for each GPU."""
     if value is None:
@@ -237,51 +131,74 @@ def _stages(value: Any, grown: Callable[[int], Mesh] | None, objective: Objectiv
     return low, high
 
 
-def _whole_sizes(source: Source, turns: int) -> bool:
-    """Tell whether the program can be written with so many microbatches; as a whole it was read already."""
-    try:
-        source.programs(turns)
-    except InputError:
-        return False
-    return True
-
-
-def divisors(number: int) -> tuple[int, ...]:
-    small = [factor for factor in range(1, isqrt(number) + 1) if number % factor == 0]
-    return tuple(sorted({*small, *(number // factor for factor in small)}))
-
-
-def thinned(rising: Sequence[int], kept: int, most: int = MOST_TURNS) -> tuple[int, ...]:
-    """Thin a rising sequence to `most` values, evenly in ratios; the ends and the largest up to `kept` stay."""
-    if len(rising) <= most:
-        return tuple(rising)
-    chosen = {rising[0], rising[-1], max(one for one in rising if one <= max(kept, rising[0]))}
-    while len(chosen) < most:  # the one that is farthest from all that are chosen
-        chosen.add(max(rising, key=lambda one: min(abs(log(one / other)) for other in chosen)))
-    return tuple(sorted(chosen))
+def _pins(
+    value: Any, source: Source | None, turns: tuple[int, ...] | None, grown: Callable[[int], Mesh] | None, staged: bool
+) -> tuple[Pin, ...]:
+    """Read pins; value: texts, or a mapping of what stands before their sign of equality to what stands behind it."""
+    texts = [f"{name}={what}" for name, what in value.items()] if isinstance(value, Mapping) else list(value or ())
+    if source is None or turns is None or grown is None or not texts:
+        return ()
+    nets = [net_of(source.programs, number) for number in turns]
+    found = read(texts, nets[0], names_of(nets[0]))
+    check(nets, found, submeshes(grown(1)) if staged else (grown(1),), FEW)
+    return found
 
 
 def _recompute(given: Mapping[str, Any]) -> tuple[Keep, ...]:
     value = str(given.get("recompute") or "auto")
     if value not in RECOMPUTE:
-        raise InputError(_unknown("recompute", value, tuple(RECOMPUTE)))
+        raise InputError(unknown("recompute", value, tuple(RECOMPUTE)))
     return RECOMPUTE[value]
 
 
-def _gamma(value: Any, objective: Objective | None) -> float | None:
-    """Read gamma; None: it is adapted until the partition fits."""
+def _gamma(
+    value: Any, objective: Objective | None, grown: Callable[[int], Mesh] | None
+) -> tuple[float | None, Mapping[str, float]]:
+    """Read one gamma for all levels, `8`, or by level, `node=8,network=64` or `8,rail=64`, or a mapping.
+
+    Return that of the innermost level, None where it is adapted until the partition fits, and what an element weighs on
+    other levels.
+    """
     if value is None:
-        return None
-    try:
-        gamma = float(value)
-    except (TypeError, ValueError, OverflowError):
-        gamma = float("nan")
-    if not 0 < gamma < float("inf"):
-        raise InputError(Problem("wrong value", field="gamma", got=str(value), need="a number above 0"))
+        return None, {}
     if objective is Objective.TIME:
         what = "only the objective symtensor has a gamma: seconds need no price of memory but its limit"
         raise InputError(Problem(what, field="gamma", got=str(value), hint="objective symtensor"))
-    return gamma
+    texts = value.items() if isinstance(value, Mapping) else (_named(text) for text in str(value).split(","))
+    stated = {name: _positive(one, str(value)) for name, one in texts}
+    levels = [level.name for level in grown(1).levels] if grown is not None else []
+    known = {*levels, *(_group(level) for level in levels), ""}
+    if grown is not None and not stated.keys() <= known:
+        strange = ", ".join(name for name in stated if name not in known)
+        need = "one of " + ", ".join(sorted(known - {""}, key=lambda name: (name not in levels, name)))
+        raise InputError(Problem("there is no such level", field="gamma", got=strange, need=need))
+    by_level = [stated.get(level, stated.get(_group(level), stated.get(""))) for level in levels]
+    if None in by_level:
+        missing = levels[by_level.index(None)]
+        raise InputError(Problem("every level needs a gamma", field="gamma", got=str(value), need=f"one of {missing}"))
+    gammas = [gamma for gamma in by_level if gamma is not None] or [next(iter(stated.values()))]
+    weights = {level: gamma / gammas[0] for level, gamma in zip(levels, gammas, strict=False) if gamma != gammas[0]}
+    return gammas[0], weights
+
+
+def _named(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    return (name.strip(), value) if equals else ("", text)
+
+
+def _group(level: str) -> str:
+    return "network" if level in NETWORK else "node"
+
+
+def _positive(value: Any, got: str) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        number = float("nan")
+    if not 0 < number < float("inf"):
+        need = "a number above 0, or one for each level as node=8,network=64"
+        raise InputError(Problem("wrong value", field="gamma", got=got, need=need))
+    return number
 
 
 def _precision(value: Any, cluster: ClusterDescriptor | None) -> Precision | None:
@@ -291,7 +208,7 @@ def _precision(value: Any, cluster: ClusterDescriptor | None) -> Precision | Non
         what = "the tensor solver prices matmuls in 16 bits: it knows neither casts nor scales"
         raise InputError(Problem(what, field="precision", got=wanted, hint=f"symconfig plan --pin precision={wanted}"))
     if wanted not in _PRECISIONS:
-        raise InputError(_unknown("precision", wanted, _PRECISIONS))
+        raise InputError(unknown("precision", wanted, _PRECISIONS))
     if cluster is None:
         return None
     able: list[Precision] = [name for name in WIDE if getattr(cluster.gpu.peak_flops, name) is not None]
@@ -309,21 +226,8 @@ def _word(field: str, kind: type[Word], given: Mapping[str, Any]) -> Word:
     if value is None:
         return next(iter(kind))
     if str(value) not in words:
-        raise InputError(_unknown(field, str(value), words))
+        raise InputError(unknown(field, str(value), words))
     return kind(str(value))
-
-
-def _unknown(field: str, got: str, words: Sequence[str]) -> Problem:
-    return Problem("wrong value", field=field, got=got, need="one of " + ", ".join(words))
-
-
-def _whole(field: str, value: Any) -> int:
-    if value is None:
-        raise InputError(Problem("this option is missing", field=field))
-    text = str(value)
-    if isinstance(value, bool) or not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) > 0):
-        raise InputError(Problem("wrong value", field=field, got=text, need=f"a whole number from 1 to {MOST:,}"))
-    return int(text)
 
 
 def _limit(value: Any, cluster: ClusterDescriptor | None) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,9 +17,10 @@ from symconfig.descriptor.mesh import Mesh
 from symconfig.errors import InputError, Problem
 from symconfig.format import seconds
 from symconfig.report.partition_json import to_dict
-from symconfig.report.partition_said import Contents, Telling, names
+from symconfig.report.partition_said import Contents, Telling, names_of
 from symconfig.solve.partition.account import Compared, Spent, compared, of_told, spent
 from symconfig.solve.partition.cheapest import Expressed, expressed, of_all
+from symconfig.solve.partition.clock import Clock, clock
 from symconfig.solve.partition.collectives import Moved, collectives
 from symconfig.solve.partition.every import dense
 from symconfig.solve.partition.frameworks import Framework, Step, blockers
@@ -27,7 +28,7 @@ from symconfig.solve.partition.infeasible import infeasible
 from symconfig.solve.partition.placements import Placements, placements
 from symconfig.solve.partition.project import Projection, pins, project
 from symconfig.solve.partition.reasons import Reason, Solved, reasons
-from symconfig.solve.partition.run import Case, Partition, cases, costs_of
+from symconfig.solve.partition.run import Case, Partition, cases, costs_of, net_of
 from symconfig.solve.partition.run import partition as solve
 
 if TYPE_CHECKING:
@@ -75,13 +76,20 @@ class PartitionResult:
     def spent(self) -> Spent:
         return spent(self.found.costs, self.found.axes, self.found.rows, self.found.gamma)
 
-    @property
-    def clocked_s(self) -> float:
-        """Return the seconds of a step of this partition, whatever was minimised."""
-        partition = self.found
-        timed = replace(partition.ask, objective=Objective.TIME)
-        case = Case(partition.net, partition.costs.training)
-        return spent(costs_of(case, timed, partition.axes), partition.axes, partition.rows).cost
+    @cached_property
+    def clock(self) -> Clock:
+        """Count a step of this partition as the planner counts seconds, whatever was minimised."""
+        return self._clocked(Case(self.found.net, self.found.costs.training), self.found.rows)
+
+    def clock_of(self, one: Expressed) -> Clock:
+        """Count a step of what a framework can be told, in the same way."""
+        training = one.told.training
+        case = Case(net_of(self.asked.source.programs, training.turns), training)
+        return self._clocked(case, one.told.rows.tolist())
+
+    def _clocked(self, case: Case, rows: Sequence[Sequence[int]]) -> Clock:
+        timed = replace(self.found.ask, objective=Objective.TIME)
+        return clock(costs_of(case, timed, self.found.axes), self.found.axes, rows)
 
     @cached_property
     def projection(self) -> Projection:
@@ -102,7 +110,9 @@ class PartitionResult:
         known, step = {one.told.framework for one in self.expressed}, self._step(self.found.costs.training)
         plain = [way for way, _ in dense(self.found.axes) if not way.sequence_parallel and way.cp_comm == "p2p"]
         missing = [framework for framework in Framework if framework not in known]
-        return {framework.label: "; ".join(blockers(framework, step, plain)[:1]) for framework in missing}
+        pins = " and ".join(pin.text for pin in self.found.ask.pins)
+        rest = [f"none of its splits keeps to {pins}"] if pins else []
+        return {one.label: "; ".join([*blockers(one, step, plain), *rest][:1]) for one in missing}
 
     def _cases(self) -> tuple[Case, ...]:
         return tuple(cases(self.asked.source.programs, self.found.ask))
@@ -120,6 +130,7 @@ class PartitionResult:
             architecture=architecture,
             precision=self.found.ask.precision,
             megatron_version=version,
+            attention=source.attention,
         )
 
     def baselines(self) -> list[Compared]:
@@ -165,6 +176,7 @@ class PartitionResult:
         chosen = self.pins(one) | {"recompute": "full" if degrees.training.keep is Keep.BORDERS else "none"}
         wanted: dict[str, Any] = {
             "backend": degrees.framework.value, "pins": chosen, "precision": job.ask.precision,
+            "attention": job.source.attention,
         } | options  # fmt: skip
         return plan(given, job.cluster, job.mesh.gpus, job.source.batch, job.source.seq_length, **wanted)
 
@@ -193,6 +205,8 @@ class PartitionResult:
             f"global batch {source.batch:,}" if source.batch is not None else "",
             f"{source.seq_length:,} tokens" if source.seq_length is not None else "",
             job.ask.precision if job.ask.precision != "bf16" else "",
+            "unfused attention" if source.attention == "unfused" else "",
+            *(f"pinned {pin.text}" for pin in job.ask.pins),
         ]
         subject = f"{source.name} on {job.mesh.gpus:,} x {job.cluster.gpu.product} ({job.cluster.name})"
         return subject, ", ".join(size for size in sizes if size)
@@ -204,8 +218,6 @@ class PartitionResult:
         be told."""
         partition = self.found
         subject, job = self.headline
-        ports = [port.tensor.dims for node in partition.net.nodes for port in node.ports]
-        dims = {dim for some in ports for dim in some}
         return Contents(
             subject=subject,
             job=job,
@@ -213,12 +225,13 @@ class PartitionResult:
             reasons=self.reasons(top),
             moved=self.collectives,
             spent=self.spent,
+            clock=self.clock if framed else None,
             tellings=self._tellings() if framed else (),
             untold=self.untold if framed else {},
             compared=tuple(self.baselines()) if baselines else (),
             explained=explained,
             notes=(*partition.net.program.notes, *self._left_out()),
-            names=names(tuple(dim for dim in partition.net.program.sizes if dim in dims)),
+            names=names_of(partition.net),
         )
 
     def _tellings(self) -> tuple[Telling, ...]:
@@ -231,8 +244,8 @@ class PartitionResult:
             return ()
         return (
             "the relative cost counts every element that moves alike, whichever link it crosses, and neither the "
-            "number of messages, nor computation, nor what hides behind it, nor a pipeline; by the clock of "
-            f"--objective time this partition takes {seconds(self.clocked_s)} s a step",
+            "number of messages, nor computation, nor what hides behind it, nor a pipeline; by the planner's clock "
+            f"this partition takes {seconds(self.clock.step_s)} s a step",
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -259,9 +272,12 @@ def partition(
     recompute: str = "auto",
     limit_s: float | None = None,
     precision: str = "auto",
-    gamma: float | None = None,
+    gamma: float | Mapping[str, float] | None = None,
+    attention: str | None = None,
+    pins: Mapping[str, str | int] | Sequence[str] = (),
 ) -> PartitionResult:
     """Find the best split of every operator and tensor. Arguments mean what the options of `symconfig partition` mean.
+    pins: as {"layers.*.up_proj": "batch/2, ffn/4"}, or texts with a sign of equality.
 
     memory_limit: bytes of tensors on a GPU, or text as `60GiB` or `80%`. Raises InputError (all problems at once),
     InfeasibleError when nothing fits.
@@ -272,7 +288,8 @@ def partition(
         "model": model, "program": program, "module": module, "cluster": cluster, "gpus": gpus, "mesh": mesh,
         "global_batch_size": global_batch_size, "seq_length": seq_length, "solver": solver, "objective": objective,
         "memory_limit": memory_limit, "flat": flat, "num_microbatches": num_microbatches, "recompute": recompute,
-        "limit_s": limit_s, "precision": precision, "gamma": gamma,
+        "limit_s": limit_s, "precision": precision, "gamma": gamma, "pins": pins,
+        "attention": attention,
     }  # fmt: skip
     return answered(partition_job(given))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +16,7 @@ from symconfig.descriptor.mesh import Mesh
 from symconfig.errors import InfeasibleError, InputError, Problem
 from symconfig.format import gib, seconds, several
 from symconfig.report.partition_stages import Staged, to_dict
+from symconfig.solve.partition.infeasible import excluded
 from symconfig.solve.partition.pipeline.run import Pipeline
 from symconfig.solve.partition.pipeline.run import pipeline as solve
 from symconfig.solve.partition.run import Ask
@@ -77,6 +78,8 @@ def pipeline(
     recompute: str = "auto",
     limit_s: float | None = None,
     precision: str = "auto",
+    attention: str | None = None,
+    pins: Mapping[str, str | int] | Sequence[str] = (),
 ) -> PipelineResult:
     """Find the fastest cut into stages, with a split of every operator in each. Arguments mean what the options of
     `symconfig partition --stages` mean. Raises InputError (all problems at once), InfeasibleError when nothing fits.
@@ -87,7 +90,7 @@ def pipeline(
         "model": model, "program": program, "module": module, "cluster": cluster, "gpus": gpus, "mesh": mesh,
         "global_batch_size": global_batch_size, "seq_length": seq_length, "solver": solver, "stages": stages,
         "memory_limit": memory_limit, "flat": flat, "num_microbatches": num_microbatches, "recompute": recompute,
-        "limit_s": limit_s, "precision": precision,
+        "limit_s": limit_s, "precision": precision, "pins": pins, "attention": attention,
     }  # fmt: skip
     return answered(partition_job(given))
 
@@ -106,6 +109,11 @@ def _infeasible(job: PartitionJob, least: int, most: int) -> InfeasibleError:
     job = replace(job, ask=replace(job.ask, turns=job.ask.turns[-1:]))  # which hold least
     free = solve(job.source.programs, replace(job.ask, memory_limit=np.inf), least, most)
     words = several(least, "stage") if least == most else f"{least} to {most} stages"
+    if free is None and job.ask.pins:
+        if least == 1 or solve(job.source.programs, replace(job.ask, memory_limit=np.inf), 1, 1) is None:
+            return excluded(job.source.programs, job.ask)
+        what = f"no pipeline of {words} keeps to {' and '.join(pin.text for pin in job.ask.pins)}"
+        return InfeasibleError(Problem(what, field="pin", hint="fewer stages, which have more GPUs each"))
     what = f"no pipeline of {words} was found that fits in memory"
     if free is not None:
         number, fullest = max(enumerate(free.stages, 1), key=lambda one: one[1].memory)

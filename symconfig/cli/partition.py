@@ -5,14 +5,15 @@ from __future__ import annotations
 import argparse
 import shutil
 import sys
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from symconfig.cli.options import add_changes, add_page, changes
 from symconfig.cli.shared import as_changes, check_output, note, page_path, print_json, say, write_page, write_text
+from symconfig.descriptor.document import Document
 from symconfig.errors import InfeasibleError, InputError, Problem, SymconfigError
 from symconfig.format import json_text
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from symconfig.api.graph_job import PartitionJob
     from symconfig.api.partition import PartitionResult
     from symconfig.api.planning import PlanResult
+    from symconfig.report.grid import Block
+    from symconfig.report.page.pictures import Picture
     from symconfig.report.partition_said import Contents
 
 NAME = "partition"
@@ -28,15 +31,17 @@ EXAMPLES = ("symconfig partition --model llama2-7b --cluster h100 --gpus 8 \\\n 
 
 _NAMES = (
     "model", "program", "module", "cluster", "gpus", "mesh", "global_batch_size", "seq_length", "solver", "objective",
-    "memory_limit", "num_microbatches", "recompute", "precision", "gamma", "stages",
+    "memory_limit", "num_microbatches", "recompute", "precision", "attention", "gamma", "stages",
 )  # fmt: skip
-_FIELDS = {name: "--" + name.replace("_", "-") for name in (*_NAMES, "timeout", "top")}
+KEYS = (*_NAMES, "timeout", "flat", "pins")  # of a file
+_FIELDS = {name: "--" + name.replace("_", "-") for name in (*_NAMES, "pin", "timeout", "top")}
 MOST_TOP = 1000
 Answer = TypeVar("Answer")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `symconfig partition`."""
+    parser.add_argument("job", nargs="?", metavar="JOB.yaml", help="options as keys of a file; those below override it")
     what = parser.add_argument_group("the graph: one of these").add_argument
     what("--model", metavar="M", help="zoo name, id of Hugging Face, or path of a descriptor or config.json")
     what("--program", metavar="FILE.yaml", help="operators over named dims, or a program of the zoo (docs/programs.md)")
@@ -54,13 +59,25 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--stages", metavar="N", help="also cut it into stages of a pipeline: 4, or 1..8 for the best (default: no cut)"
     )
     where("--precision", metavar="P", help="bf16 or fp16 (default: bf16, or fp16 where the GPU has no bf16)")
+    where("--attention", metavar="A", help="of a model: flash (default, where the GPU has it) or unfused")
     where("--recompute", metavar="R", help="none, full (of repeated parts), or auto (default) for the faster")
     where("--memory-limit", metavar="SIZE", help="of tensors on a GPU, as 60GiB or 80%% (default: what a plan may use)")
     where("--no-flat", action="store_true", help="weights are kept as they are used, never in smaller parts (ZeRO)")
+    where(
+        "--pin",
+        metavar="NAME=SPLIT",
+        action="append",
+        default=[],
+        help="fix a tensor's dim, as layers.*.up.ffn=8, or an operator, as layers.*.up_proj=batch/2, ffn/4; repeatable",
+    )
     how = parser.add_argument_group("the search").add_argument
     how("--solver", metavar="S", help="auto (default: adaptive, then exact), adaptive, exact, brute or mcmc")
     how("--objective", metavar="O", help="time (default) or symtensor")
-    how("--gamma", metavar="G", help="of symtensor, whose cost is kept / G + moved (default: G adapted until it fits)")
+    how(
+        "--gamma",
+        metavar="G",
+        help="of symtensor, whose cost is kept / G + moved (default: adapted until it fits), or node=8,network=64",
+    )
     how("--timeout", metavar="S", help="seconds for the exact solver (default 10)")
     out = parser.add_argument_group("the answer").add_argument
     out("--baselines", action="store_true", help="also what strategies with names cost on the same graph")
@@ -76,68 +93,129 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Exit 1 where nothing fits."""
     from symconfig.api.graph_job import partition_job
-    from symconfig.api.partition import answered
-    from symconfig.api.problems import Problems, check_free
-    from symconfig.report.partition import blocks
-    from symconfig.report.partition_json import to_dict
+    from symconfig.api.problems import Problems, check_free, stated
 
     problems = Problems()
-    out = Path(arguments.out) if arguments.out is not None else None
-    table = Path(arguments.placements) if arguments.placements is not None else None
-    if out is not None:
-        problems.collect(lambda: check_free(out, arguments.force))
-    if table is not None:
+    if arguments.out is not None:
+        problems.collect(lambda: check_free(Path(arguments.out), arguments.force))
+    if arguments.placements is not None:
+        table = Path(arguments.placements)
         problems.collect(lambda: check_output("--placements", table, arguments.force, ("Python", ".py")))
     html = page_path(arguments.html, arguments.force, problems)
-    train = Path(arguments.train) if arguments.train is not None else None
-    if train is not None:
-        problems.collect(lambda: _check_train(train, arguments.module))
+    document = problems.collect(lambda: _file(arguments.job))
+    changed = problems.collect(lambda: changes(arguments)) or {}
+    given, words = _given(arguments, document, changed)
+    if arguments.train is not None:
+        train = Path(arguments.train)
+        problems.collect(lambda: _check_train(train, given["module"]))
         for path, kind in ((train, ("Python", ".py")), (train.with_suffix(".json"), ("JSON", ".json"))):
             problems.collect(partial(check_output, "--train", path, arguments.force, kind))
     top = problems.collect(lambda: _top(arguments.top))
-    given = {name: getattr(arguments, name) for name in _NAMES}
-    changed = problems.collect(lambda: changes(arguments)) or {}
-    given |= {"flat": not arguments.no_flat, "limit_s": arguments.timeout, "changes": changed}
-    request = problems.collect(lambda: partition_job(given))
-    if arguments.stages is not None:
+    request = problems.collect(lambda: partition_job(given)) if document is not None else None
+    if given["stages"] is not None:
         problems.collect(lambda: _check_whole(arguments))
+
+    def placed(problem: Problem) -> Problem:
+        """With the line of the file that says it, else as an option."""
+        if document is not None and problem.field not in words:
+            known = replace(problem, field="pins") if problem.field == "pin" else problem
+            if known.field in document.data:
+                return stated(known, document)
+        return _as_option(as_changes(problem, changed))
+
     if problems.all or request is None or top is None:
-        raise InputError([_as_option(as_changes(problem, changed)) for problem in problems.all])
-    if request.stages is not None:
-        return _in_stages(arguments, request, top, html)
-    result = _solved(answered, request)
-    explained = _operators(result, arguments.explain)
-    report = result.said(top, bool(arguments.baselines), explained)
-    if out is not None:
-        report = _written(result, out, report, arguments.force)
-    if table is not None:
-        write_text(table, result.placements_file(), arguments.force)
-        note(f"wrote {table}")
-    if train is not None:
-        report = _trains(result, train, report, arguments.force)
-        note(f"wrote {train} and {train.with_suffix('.json')}")
+        raise InputError([placed(problem) for problem in problems.all])
+    try:
+        answer = (_of_graph if request.stages is None else _of_stages)(arguments, request, top)
+    except SymconfigError as error:
+        raise type(error)([placed(problem) for problem in error.problems]) from None
     if arguments.json:
-        print_json(to_dict(report))
+        print_json(answer.data)
     else:
-        say(blocks(report))
+        say(answer.shown)
     if html is not None:
         from symconfig.api.page import report_page
-        from symconfig.report.page.partitioned import of_partition
 
-        page = report_page(f"Partition of {result.found.net.program.name}", blocks(report), of_partition(report))
-        write_page(html, page, arguments.force)
+        write_page(html, report_page(answer.title, answer.shown, answer.pictures()), arguments.force)
     return 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What is printed, as data or as text, and of a page the title and the pictures."""
+
+    data: Any
+    shown: Sequence[Block]
+    title: str
+    pictures: Callable[[], Sequence[Picture]] = tuple
+
+
+def _file(path: str | None) -> Document:
+    from symconfig.api.graph_file import graph_file
+
+    return graph_file(path, KEYS) if path is not None else Document({}, file="")
+
+
+def _given(
+    arguments: argparse.Namespace, document: Document | None, changed: Mapping[str, str]
+) -> tuple[dict[str, Any], set[str]]:
+    """What is asked: a file's keys under the options; and the names of options that were given."""
+    known = document.data if document is not None else {}
+    options = {name: getattr(arguments, name) for name in (*_NAMES, "timeout")}
+    words = {name for name, value in options.items() if value is not None}
+    given = {name: options[name] if name in words else known.get(name) for name in options}
+    pins = [f"{name}={value}" for name, value in (known.get("pins") or {}).items()]
+    flat = False if arguments.no_flat else known.get("flat", True)
+    given |= {"flat": flat, "limit_s": given["timeout"], "changes": changed, "pins": [*pins, *arguments.pin]}
+    return given, words | ({"pin"} if arguments.pin else set())
+
+
+def _of_graph(arguments: argparse.Namespace, request: PartitionJob, top: int) -> _Answer:
+    """Solve a graph and write the files of its partition."""
+    from symconfig.api.partition import answered
+    from symconfig.report.page.partitioned import of_partition
+    from symconfig.report.partition import blocks
+    from symconfig.report.partition_json import to_dict
+    from symconfig.solve.partition.pinned import operators
+
+    result = _solved(answered, request)
+    explained = operators(result.found.net, arguments.explain, "--explain") if arguments.explain else ()
+    report = result.said(top, bool(arguments.baselines), explained)
+    if arguments.out is not None:
+        report = _written(result, Path(arguments.out), report, arguments.force)
+    if arguments.placements is not None:
+        write_text(Path(arguments.placements), result.placements_file(), arguments.force)
+        note(f"wrote {arguments.placements}")
+    if arguments.train is not None:
+        train = Path(arguments.train)
+        report = _trains(result, train, report, arguments.force)
+        note(f"wrote {train} and {train.with_suffix('.json')}")
+    title = f"Partition of {result.found.net.program.name}"
+    return _Answer(to_dict(report), blocks(report), title, lambda: of_partition(report))
+
+
+def _of_stages(arguments: argparse.Namespace, request: PartitionJob, top: int) -> _Answer:
+    """Solve a pipeline and write its stages."""
+    from symconfig.api.pipeline import answered
+    from symconfig.report.partition_stages import blocks, to_dict
+
+    report = _solved(answered, request).said(top)
+    data = to_dict(report)
+    if arguments.out is not None:
+        _cleared(Path(arguments.out))
+        path = Path(arguments.out) / "partition.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, json_text(data), True)
+        note(f"wrote {path}")
+    return _Answer(data, blocks(report), f"Stages of {report.pipeline.program.name}")
 
 
 def _solved(solve: Callable[[PartitionJob], Answer], request: PartitionJob) -> Answer:
     from symconfig.report.progress import Progress
 
-    try:
-        with Progress(sys.stderr) as progress:
-            progress.say("partitioning")
-            return solve(request)
-    except SymconfigError as error:
-        raise type(error)([_as_option(problem) for problem in error.problems]) from None
+    with Progress(sys.stderr) as progress:
+        progress.say("partitioning")
+        return solve(request)
 
 
 def _check_whole(arguments: argparse.Namespace) -> None:
@@ -145,28 +223,6 @@ def _check_whole(arguments: argparse.Namespace) -> None:
     what = "cannot be had of a pipeline, whose stages have a partition each"
     if given:
         raise InputError([Problem(what, field=f"--{name}", need="no --stages") for name in given])
-
-
-def _in_stages(arguments: argparse.Namespace, request: PartitionJob, top: int, html: Path | None) -> int:
-    """Solve, print and write a pipeline."""
-    from symconfig.api.page import report_page
-    from symconfig.api.pipeline import answered
-    from symconfig.report.partition_stages import blocks, to_dict
-
-    report = _solved(answered, request).said(top)
-    if arguments.out is not None:
-        _cleared(Path(arguments.out))
-        path = Path(arguments.out) / "partition.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(path, json_text(to_dict(report)), True)
-        note(f"wrote {path}")
-    if arguments.json:
-        print_json(to_dict(report))
-    else:
-        say(blocks(report))
-    if html is not None:
-        write_page(html, report_page(f"Stages of {report.pipeline.program.name}", blocks(report)), arguments.force)
-    return 0
 
 
 def _as_option(problem: Problem) -> Problem:
@@ -179,24 +235,6 @@ def _top(text: str) -> int:
     return int(text)
 
 
-def _operators(result: PartitionResult, name: str | None) -> tuple[int, ...]:
-    """Return the folded operators that a name means: their own, or with * for the numbers in it."""
-    from symconfig.format import general
-
-    if name is None:
-        return ()
-    every = [(v, node.name) for v, node in enumerate(result.found.net.nodes) if node.operator is not None]
-    wanted = tuple(v for v, known in every if name in (known, general(known)) or general(name) == general(known))
-    if not wanted:
-        import difflib
-
-        names = list(dict.fromkeys(general(known) for _, known in every))
-        ends = [known for known in names if known.rpartition(".")[2] == name]
-        similar = ends or difflib.get_close_matches(name, names, n=3, cutoff=0.4) or names[:3]
-        raise InputError(Problem("there is no such operator", field="--explain", got=name, hint=" or ".join(similar)))
-    return wanted
-
-
 def _check_train(train: Path, module: str | None) -> None:
     if not train.stem.isidentifier():
         raise InputError(Problem("cannot be imported", field="--train", got=train.name, need="as partitioned.py"))
@@ -205,7 +243,7 @@ def _check_train(train: Path, module: str | None) -> None:
 
 
 def _trains(result: PartitionResult, train: Path, report: Contents, force: bool) -> Contents:
-    """Write a module's own file and its table. Return what is said then: what does not run as it was solved, too."""
+    """Write a module's own file and its table. Return what is report then: what does not run as it was solved, too."""
     written = result.partitioned
     write_text(train, written.python(train.stem), force)
     write_text(train.with_suffix(".json"), written.table(), force)
@@ -213,7 +251,7 @@ def _trains(result: PartitionResult, train: Path, report: Contents, force: bool)
 
 
 def _written(result: PartitionResult, out: Path, report: Contents, force: bool) -> Contents:
-    """Write partition.json, placements.py, and the planner's files or a module's own. Return what is said then."""
+    """Write partition.json, placements.py, and the planner's files or a module's own. Return what is report then."""
     from symconfig.report.partition_json import to_dict
 
     plan = None
@@ -264,6 +302,5 @@ def _planned(report: Contents, result: PartitionResult, plan: PlanResult) -> Con
         f"plan/ is for {chosen.told.framework.label} and {what}: {words(chosen.told.way)}; the planner predicts "
         f"{best.step_s:.4g} s a step and {gib(best.peak_bytes)} GiB"
     )
-    text += f", the sums here {chosen.told.cost:.4g} s" if report.timed else ", the sums here"
-    text += f" and {gib(chosen.told.memory)} GiB"
+    text += f", the clock here {result.clock_of(chosen).step_s:.4g} s and the sums {gib(chosen.told.memory)} GiB"
     return replace(report, tellings=tellings, notes=(*report.notes, text))

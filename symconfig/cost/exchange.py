@@ -10,7 +10,7 @@ from symconfig.cost import compiled, either
 from symconfig.cost.collectives import ring
 from symconfig.cost.framework import CONTENTION, Together
 from symconfig.cost.lattice import Array
-from symconfig.cost.machine import Machine
+from symconfig.cost.machine import Number
 from symconfig.cost.optimizer import padding
 from symconfig.cost.stages import Setting, Stages
 from symconfig.plans.columns import Columns
@@ -149,7 +149,7 @@ def _beside_microbatches(sums: Stages, points: Columns, setting: Setting) -> Arr
     forward, backward = sums.forward + sums.forward_comm, sums.backward + sums.backward_comm
 
     def beside(seconds: Array, amount: Array, work: Array, share: float) -> Array:
-        slowed = compiled.slowed_s(seconds, work, share, _contention(amount, seconds, setting.machine))
+        slowed = compiled.slowed_s(seconds, work, share, contention(amount, seconds, setting.machine.hbm_bytes_per_s))
         result: Array = compiled.exposed_s(seconds, work + slowed, share) + slowed
         return result
 
@@ -168,10 +168,10 @@ def _beside_microbatches(sums: Stages, points: Columns, setting: Setting) -> Arr
     return times * beside(reduce, reduced, backward, hide.data) + beside(gather, gathered, forward, ahead)
 
 
-def _contention(amount: Array, seconds: Array, machine: Machine) -> Array:
+def contention(amount: Array | float, seconds: Array | float, hbm_bytes_per_s: Number) -> Array:
     """Share of a collective's time that the work beside it loses: compute units, and what the collective's own traffic
     takes of the memory's rate; as fitted, where the links are the fastest."""
-    traffic = _TOUCHED * amount / np.where(seconds > 0, seconds, 1.0) / machine.hbm_bytes_per_s
+    traffic = _TOUCHED * amount / np.where(seconds > 0, seconds, 1.0) / hbm_bytes_per_s
     result: Array = either.minimum(TAKEN + traffic, CONTENTION)
     return result
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import isfinite, prod
 
 from symconfig.cost.partition.costs import Keep
 from symconfig.descriptor.mesh import Mesh
-from symconfig.format import count, general, gib, percent, seconds
+from symconfig.format import count, general, gib, milliseconds, percent, seconds
 from symconfig.graph.program.net import Node
 from symconfig.report.grid import Block, Grid
 from symconfig.report.partition_moves import moves
@@ -32,7 +32,7 @@ def blocks(report: Contents) -> list[Block]:
     shown: list[Block] = [headline(report), strategies(report), *legend(report), stored(report)]
     if report.moved:
         shown.append(moves(report, report.moved))
-    shown.append(totals(report))
+    shown += [totals(report), *clocked(report)]
     if report.compared:
         shown += baselines(report)
     shown += meeting(report)
@@ -48,7 +48,7 @@ def headline(report: Contents) -> str:
     what = (
         f"{seconds(partition.cost)} s a step"
         if report.timed
-        else f"relative cost {partition.cost:,.6g} (gamma {partition.gamma:.3g})"
+        else f"relative cost {partition.cost:,.6g} (gamma {', '.join(_gammas(partition))})"
     )
     return "\n".join(
         (
@@ -62,6 +62,12 @@ def headline(report: Contents) -> str:
             f"{turns} microbatch{'es' if turns > 1 else ''}, {KEPT[keep]}",
         )
     )
+
+
+def _gammas(found: Partition) -> Iterator[str]:
+    """Yield the gamma of the innermost level, and of those that have another."""
+    yield f"{found.gamma:.3g}"
+    yield from (f"{weight * found.gamma:.3g} over {level}" for level, weight in found.ask.weights.items())
 
 
 def meshed(mesh: Mesh) -> str:
@@ -198,3 +204,18 @@ def totals(report: Contents) -> Grid:
     return Grid(
         ("of a step", report.unit, "share", "", "on a GPU", "GiB", "share"), rows, left=(0, 4), title="In total"
     )
+
+
+def clocked(report: Contents) -> list[Block]:
+    """Show the step as the planner counts it."""
+    clock = report.clock
+    if clock is None:
+        return []
+    parts = (
+        ("computation", clock.computation_s), ("waits for launches", clock.waiting_s),
+        ("collectives of layers", clock.layers_s), ("of weights", clock.weights_s), ("optimizer", clock.optimizer_s),
+        ("framework", clock.overhead_s), ("step", clock.step_s),
+    )  # fmt: skip
+    row = tuple(milliseconds(value) for _, value in parts)
+    title = "The same step by the planner's clock, in ms: what hides does so behind all work of its time"
+    return [Grid(tuple(name for name, _ in parts), (row,), title=title)]

@@ -5,6 +5,8 @@
      "solution": {"cost", "memory_bytes", "memory_limit_bytes", "gamma", "solver", "optimal", "closed", "bound", "gap",
                   "microbatches", "keep", "operators", "parameters"},
      "spent": {computation, optimizer, communication, hidden, relative, and bytes by kind},
+     "clock": the step as the planner counts it: {"step_s", "computation_s", "waiting_s", "layers_s", "weights_s",
+              "optimizer_s", "overhead_s"} | null of a stage,
      "operators": [{"name", "times", "does": [{"option", "parts": [{"level", "size"}]}], "tensors": [LAYOUT…],
                     "others": [ALTERNATIVE…], "unfit": ALTERNATIVE | null}],
      "parameters": [{"name", "path", "times", "does", "layout": LAYOUT, "zero": {LEVEL: stage}}],
@@ -59,6 +61,7 @@ def to_dict(report: Contents) -> dict[str, Any]:
         },
         "solution": _solution(report),
         "spent": asdict(report.spent),
+        "clock": {"step_s": report.clock.step_s, **asdict(report.clock)} if report.clock is not None else None,
         "operators": [
             _operator(node, row, partition.axes, reasons.get(v))
             for v, (node, row) in enumerate(nodes)

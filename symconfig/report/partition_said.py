@@ -8,8 +8,10 @@ from string import ascii_lowercase
 
 from symconfig.cost.partition.costs import Objective
 from symconfig.graph import dims as d
+from symconfig.graph.program.net import Net
 from symconfig.solve.partition.account import Compared, Spent
 from symconfig.solve.partition.cheapest import Expressed
+from symconfig.solve.partition.clock import Clock
 from symconfig.solve.partition.collectives import Moved
 from symconfig.solve.partition.reasons import Reason
 from symconfig.solve.partition.run import Partition
@@ -42,6 +44,7 @@ class Contents:
     reasons: tuple[Reason, ...]
     moved: tuple[Moved, ...]
     spent: Spent
+    clock: Clock | None = None  # of the whole step; none of a stage
     tellings: tuple[Telling, ...] = ()
     untold: Mapping[str, str] = field(default_factory=dict)
     compared: tuple[Compared, ...] = ()
@@ -67,6 +70,12 @@ class Contents:
     @property
     def unit(self) -> str:
         return "ms" if self.timed else "cost"
+
+
+def names_of(net: Net) -> dict[str, str]:
+    """Return the letters of the dims that a network's tensors have."""
+    dims = {dim for node in net.nodes for port in node.ports for dim in port.tensor.dims}
+    return names(tuple(dim for dim in net.program.sizes if dim in dims))
 
 
 def names(dims: Iterable[str]) -> dict[str, str]:

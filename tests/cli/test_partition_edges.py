@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from symconfig.api.graph_job import divisors, thinned
+from symconfig.api.graph_source import divisors, thinned
 from tests.cli.support import Run, run
 
 __all__ = ["run"]
@@ -111,3 +111,65 @@ def test_every_dim_that_counts_examples_is_cut(run: Run, tmp_path: Path, turns: 
         f"--num-microbatches: does not divide the batch (got {turns}, need 1 or 2, which divide b of 8" in refused.err
     )
     assert run("partition", "--program", path, *CLUSTER, "--num-microbatches", "2").code == 0
+
+
+def test_attention_is_a_models_and_falls_back_where_the_gpu_has_no_kernel(run: Run, tmp_path: Path) -> None:
+    model = ("partition", "--model", "llama3.2-1b", "--gpus", "8", "--global-batch-size", "8", "--solver", "adaptive",
+             "--seq-length", "512")  # fmt: skip
+    for cluster, words, names in (
+        ("h100", (), {"flash_attention"}),
+        ("h100", ("--attention", "unfused"), {"scores", "softmax", "context"}),
+        ("v100-16gb", (), {"scores", "softmax", "context"}),
+    ):
+        data = run(*model, "--cluster", cluster, *words, "--json").json()
+        found = {one["name"].rpartition(".")[2] for one in data["operators"]}
+        assert found & {"flash_attention", "scores", "softmax", "context"} == names
+        assert ("unfused attention" in data["job"]) == (names != {"flash_attention"})
+    assert (
+        "--attention: flash attention does not run on this GPU (got flash, need unfused)"
+        in run(*model, "--cluster", "v100-16gb", "--attention", "flash").err
+    )
+    wrong = run("partition", "--program", program(tmp_path, "b", "4"), *CLUSTER, "--attention", "unfused")
+    assert "--attention: a program states its own operators" in wrong.err
+
+
+def test_gamma_by_level_is_one_gamma_where_all_are_the_same_and_keeps_what_moves_off_a_dear_level(run: Run) -> None:
+    words = ("partition", "--model", "llama3.2-1b", "--cluster", "h100", "--gpus", "16", "--global-batch-size", "16",
+             "--objective", "symtensor", "--num-microbatches", "1", "--recompute", "none")  # fmt: skip
+    one, same, dear = (
+        run(*words, "--gamma", gamma, "--json").json() for gamma in ("4", "node=4,rail=4", "4,network=4e3")
+    )
+    assert same == one
+    assert dear["solution"]["gamma"] == 4
+    over = [sum(part["cost"] for part in data["collectives"] if "rail" in part["level"]) for data in (one, dear)]
+    assert over[1] / 1e3 <= over[0] < over[1]  # no more elements than before, at their new price
+    assert "(gamma 4, 4e+03 over rail)" in run(*words, "--gamma", "4,network=4e3").out
+    assert (
+        "--gamma: there is no such level (got rial, need one of nvlink, rail, network, node)"
+        in run(*words, "--gamma", "4,rial=8").err
+    )
+    assert "--gamma: every level needs a gamma (got node=3, need one of rail)" in run(*words, "--gamma", "node=3").err
+
+
+def test_a_file_has_the_options_as_keys_and_options_override_it(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "g").mkdir()
+    two = program(tmp_path / "g", "b", "4")
+    path = tmp_path / "g" / "job.yaml"
+    path.write_text("program: two.yaml\ncluster: h100\ngpus: 8\nsolver: adaptive\nflat: false\npins:\n  y.f: 2\n")
+    options = ("--program", two, "--cluster", "h100", "--gpus", "8", "--solver", "adaptive", "--no-flat")
+    assert run("partition", path, "--json").json() == run("partition", *options, "--pin", "y.f=2", "--json").json()
+    both = run("partition", path, "--gpus", "4", "--pin", "y.b=2", "--json").json()
+    assert both["mesh"]["gpus"] == 4
+    assert [dim["parts"] for dim in both["operators"][0]["tensors"][-1]["dims"]][0::3] == [
+        [{"level": "nvlink", "size": 2}], [{"level": "nvlink", "size": 2}]
+    ]  # fmt: skip
+    path.write_text("program: two.yaml\ncluster: h100\ngpus: 8\nprecison: bf16\npins: [y.f]\n")
+    wrong = run("partition", path)
+    assert wrong.code == 2
+    assert f"{path}:4:1: precison: there is no such key. Try: precision." in wrong.err
+    assert f"{path}:5:7: pins: must hold `NAME: SPLIT` lines" in wrong.err
+    path.write_text("program: two.yaml\ncluster: h100\ngpus: 8\nrecompute: some\npins:\n  y.f: 3\n")
+    assert f"{path}:4:12: recompute: wrong value (got some" in run("partition", path).err
+    assert "--recompute: wrong value (got any" in run("partition", path, "--recompute", "any").err
+    path.write_text("program: two.yaml\ncluster: h100\ngpus: 8\npins:\n  y.f: 3\n")
+    assert f"{path}:5:3: pins: f of 16,384 cannot be cut into 3 parts on 8 GPUs" in run("partition", path).err

@@ -135,7 +135,10 @@ class Costs:
         if node.operator.work in (Work.RECEIVE, Work.SEND):
             assert self.between is not None
             return passed(node, rows, self.rates, self.between)
-        return work(self.net.program, node, rows, self.rates, self.machine)
+        second = node.operator.inputs[1:2] if node.operator.work is Work.MATMUL else ()
+        summed = any(operand.tensor in self.net.weights for operand in second)
+        gradient_bytes = self.training.gradient_bytes if summed else None
+        return work(self.net.program, node, rows, self.rates, self.machine, gradient_bytes)
 
     def _operator(self, node: Node, rows: Rows) -> NodeCost:
         assert node.operator is not None
@@ -214,6 +217,29 @@ class Costs:
     def link(self, index: int, given: Rows, taken: Rows) -> LinkCost:
         """Return the costs of a link for every pair of rows of its two ends."""
         return self._link(index, given, taken, across(given, taken))
+
+    def grouped(self, index: int, given: Rows, taken: Rows) -> tuple[Array, Array, Rows, Rows]:
+        """Costs of a link for every pair of rows that it tells apart, and of each row of its two ends which it is."""
+        first, back = self._alike(index, given, False)
+        second, there = self._alike(index, taken, True)
+        if 2 * len(first) * len(second) > len(given) * len(taken):
+            first, back, second, there = given, np.arange(len(given)), taken, np.arange(len(taken))
+        return (*self.link(index, first, second), back, there)
+
+    def _alike(self, index: int, rows: Rows, end: bool) -> tuple[Rows, Rows]:
+        """Rows that a link tells apart: by the tensor's layout; of a parameter all of them, and of what reads it also
+        by the work that hides its gathers."""
+        link = self.net.links[index]
+        node, port = (link.consumer, link.taken) if end else (link.producer, link.given)
+        weight = self.net.nodes[link.producer].parameter is not None
+        if weight and not end:
+            return rows, np.arange(len(rows))
+        first, back = distinct(self.net.nodes[node].ports[port], rows)
+        if not weight:
+            return first, np.array(back, dtype=np.int64)
+        keys = np.stack((np.array(back, dtype=np.float64), *self._hidden(self.net.nodes[node], rows)))
+        _, at, numbers = np.unique(keys, axis=1, return_index=True, return_inverse=True)
+        return rows[at], numbers.reshape(-1)
 
     def links(self, asked: Sequence[tuple[int, Rows, Rows]]) -> list[LinkCost]:
         """Return the same of several links, each with few rows: what moves over all of them is worked out together."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any
@@ -193,13 +193,24 @@ def _within(mesh: Mesh, groups: Groups, numbers: dict[str, Number]) -> tuple[Arr
     return ranks, stride, result
 
 
-def elements(axes: Sequence[Axis]) -> tuple[Rate, ...]:
-    """Count the elements that leave one rank, whatever the link: the source paper's Cost_comm."""
+def elements(axes: Sequence[Axis], weights: Mapping[str, float] | None = None) -> tuple[Rate, ...]:
+    """Count the elements that leave one rank: the source paper's Cost_comm.
+
+    weights: of an element by the level that it crosses; by default all are the same. What all members of a domain get
+    crosses the levels outside it once for all of them, and what each sends to each crosses the outermost level between
+    the two.
+    """
     groups = Groups.of(axes)
-    shares = 1.0 - 1.0 / groups.ranks
+    inside, shares = np.ones(1), 1.0 - 1.0 / groups.ranks
+    apart = shares
+    for level, members in groups.members.items():  # innermost first
+        more = (weights or {}).get(level, 1.0) - 1.0
+        shares = shares + more * (1.0 - 1.0 / members) / inside
+        apart = apart + more * (members - 1.0) * inside / groups.ranks
+        inside = inside * members
     none = (0.0,) * len(shares)
-    once, twice = Prices(none, tuple(shares.tolist())), Prices(none, tuple((2 * shares).tolist()))
+    once, twice, each = (Prices(none, tuple(some.tolist())) for some in (shares, 2 * shares, apart))
     return tuple(
-        Rate(axis.size, step, once, twice, once, Affine(0.0, 1.0))
+        Rate(axis.size, step, once, twice, each, Affine(0.0, (weights or {}).get(axis.level, 1.0)))
         for axis, step in zip(axes, groups.steps, strict=True)
     )

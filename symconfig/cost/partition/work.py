@@ -26,10 +26,11 @@ _STATISTIC_BYTES = 4.0  # partial results are summed in fp32
 
 @dataclass(frozen=True, slots=True)
 class Passes:
-    """[rows] seconds forward and backward."""
+    """[rows] seconds forward and backward; weight: of the backward those of a product's second operand's gradient."""
 
     forward: Array
     backward: Array
+    weight: Array | float = 0.0
 
 
 def parts(node: Node, rows: Rows, rates: Sequence[Rate]) -> Mapping[str, Array]:
@@ -65,18 +66,29 @@ def _extent(program: Program, node: Node, rows: Rows, rates: Sequence[Rate]) -> 
     return extent
 
 
-def work(program: Program, node: Node, rows: Rows, rates: Sequence[Rate], machine: Machine) -> Passes:
-    """Return the seconds of a node's work, [rows]; an option that splits nothing computes the same on every rank."""
+def work(
+    program: Program,
+    node: Node,
+    rows: Rows,
+    rates: Sequence[Rate],
+    machine: Machine,
+    gradient_bytes: float | None = None,
+) -> Passes:
+    """Return the seconds of a node's work, [rows]; an option that splits nothing computes the same on every rank.
+
+    gradient_bytes: of an element of a weight's gradient, which a product reads and writes where it is summed; None: it
+    is written once, as any result.
+    """
     assert node.operator is not None
     op, extent = node.operator, _extent(program, node, rows, rates)
     if op.work is Work.MATMUL:
-        return _product(program, op, extent, machine)
+        return _product(program, op, extent, machine, gradient_bytes)
     if op.work is Work.ATTENTION:
         return _attention(op, extent, machine)
     return _memory(node, rows, rates, machine)
 
 
-def _product(program: Program, op: Operator, extent: Extent, machine: Machine) -> Passes:
+def _product(program: Program, op: Operator, extent: Extent, machine: Machine, gradient_bytes: float | None) -> Passes:
     first, second = set(op.inputs[0].loops), set(op.inputs[1].loops)
     free = [loop for loop in op.loops if loop not in op.contracted]
     batch = extent([loop for loop in free if loop in first and loop in second])
@@ -87,9 +99,13 @@ def _product(program: Program, op: Operator, extent: Extent, machine: Machine) -
     shapes = [(m, n, k)]  # forward, and for the gradients of both
     if op.backward and program.tensors[op.inputs[0].tensor].gradient:
         shapes.append((m, k, n))
-    if op.backward and program.tensors[op.inputs[1].tensor].gradient:
+    second_gradient = op.backward and program.tensors[op.inputs[1].tensor].gradient
+    if second_gradient:
         shapes.append((k, n, m))
     height, width, depth = np.array(shapes).swapaxes(0, 1)
+    element_bytes, added = program.tensors[op.inputs[0].tensor].element_bytes, np.zeros((len(shapes), 1))
+    if second_gradient and gradient_bytes is not None:
+        added[-1] = 2.0 * gradient_bytes - element_bytes
     forward, *backward = compiled.matmul_s(
         batch,
         height,
@@ -100,12 +116,12 @@ def _product(program: Program, op: Operator, extent: Extent, machine: Machine) -
         k_half=machine.k_half,
         compute_units=machine.compute_units,
         hbm_bytes_per_s=machine.hbm_bytes_per_s,
-        element_bytes=program.tensors[op.inputs[0].tensor].element_bytes,
+        element_bytes=element_bytes,
         cast_bytes=0.0,
-        added_bytes=0.0,
+        added_bytes=added,
         launch_s=machine.launch_s,
     )
-    return Passes(forward, sum(backward, np.zeros_like(m)))
+    return Passes(forward, sum(backward, np.zeros_like(m)), backward[-1] if second_gradient else 0.0)
 
 
 def _attention(op: Operator, extent: Extent, machine: Machine) -> Passes:

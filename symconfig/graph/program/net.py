@@ -15,11 +15,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from symconfig.graph.program.node import FLAT, PARTIAL, WHOLE, Node, Option, Place, Port
+from symconfig.graph.program.node import FLAT, PARTIAL, WHOLE, Fixed, Node, Option, Place, Port
 from symconfig.graph.program.program import Operand, Operator, Parameter, Program, Tensor
 
 __all__ = [
-    "FLAT", "PARTIAL", "WHOLE", "Link", "Net", "Node", "Option", "Place", "Port", "net", "operator_options",
+    "FLAT", "PARTIAL", "WHOLE", "Fixed", "Link", "Net", "Node", "Option", "Place", "Port", "net", "operator_options",
 ]  # fmt: skip
 
 
@@ -52,6 +52,11 @@ class Net:
     node_of: tuple[int, ...]
     parameter_of: tuple[int, ...]
     instances: tuple[int, ...]
+
+    @cached_property
+    def weights(self) -> frozenset[str]:
+        """The tensors of parameters."""
+        return frozenset(parameter.tensor.name for parameter in self.program.parameters)
 
     @cached_property
     def links_of(self) -> tuple[tuple[int, ...], ...]:

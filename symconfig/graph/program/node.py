@@ -65,10 +65,21 @@ class Port:
         return np.array([known.setdefault(place, len(known)) for place in self.places], dtype=np.int64)
 
 
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """Of a node that may not be split freely: the product of the axes, of one level or (level "") of all, that take one
+    of some options. options: whether each is one of them.
+    """
+
+    options: tuple[bool, ...]
+    parts: int
+    level: str = ""
+
+
 @dataclass(frozen=True)
 class Node:
     """times: how many nodes of the whole program it stands for. run: the repeat that it is part of, or -1. weight: of a
-    copy, that it is one of a parameter.
+    copy, that it is one of a parameter. fixed: how it has to be split; by default as is best.
     """
 
     name: str
@@ -79,6 +90,7 @@ class Node:
     times: int = 1
     run: int = -1
     weight: bool = False
+    fixed: tuple[Fixed, ...] = ()
 
     @property
     def copy(self) -> bool:

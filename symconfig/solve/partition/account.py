@@ -20,8 +20,9 @@ from symconfig.solve.partition.run import Ask, Case, costs_of
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """Of a step, in the unit of the objective. hidden: communication that work beside it hides; relative: what is kept
-    over gamma, of the objective symtensor. Bytes at the peak, which transient is the largest part alive for a moment.
+    """The costs of a step, in the unit of the objective. hidden: communication that work beside it hides; relative:
+    what is kept over gamma, of the objective symtensor. Bytes at the peak, which transient is the largest part alive
+    for a moment.
     """
 
     computation: float
@@ -46,7 +47,7 @@ class Spent:
 
 
 def spent(costs: Costs, axes: Sequence[Axis], rows: Sequence[Sequence[int]], gamma: float = float("inf")) -> Spent:
-    """rows: of every node."""
+    """Account for a step. rows: of every node."""
     every = shares(costs, axes, rows, gamma)
     sums = {one.name: sum(getattr(share, one.name) for share in every) for one in fields(Spent)}
     return Spent(**{**sums, "transient_bytes": max((share.transient_bytes for share in every), default=0.0)})
@@ -108,12 +109,12 @@ class Compared:
 
 
 def compared(found: Sequence[Case], ask: Ask, axes: Sequence[Axis], gamma: float = float("inf")) -> list[Compared]:
-    """Every strategy that has a name. found: ways of running the step, of which each strategy takes its best."""
+    """Return every strategy that has a name. found: ways of running the step, of which each strategy takes its best."""
     return [_best(found, ask, axes, gamma, name) for name in NAMES]
 
 
 def of_told(told: Told) -> Compared:
-    """The cheapest that a framework can be told, under the framework's name."""
+    """Return the cheapest strategy that a framework can be told, under the framework's name."""
     training = told.training
     return Compared(
         name=told.framework.value,
@@ -134,14 +135,14 @@ def _best(found: Sequence[Case], ask: Ask, axes: Sequence[Axis], gamma: float, n
 
 
 def _standing(one: Compared) -> tuple[bool, float]:
-    """Those that fit by cost, the others by memory."""
+    """Rank what fits by cost, the others by memory."""
     assert one.cost is not None
     assert one.memory is not None
     return (not one.fits, one.cost if one.fits else one.memory)
 
 
 def weighed(case: Case, ask: Ask, axes: Sequence[Axis], gamma: float, name: str, strategy: Baseline) -> Compared:
-    """A strategy in one way of running the step."""
+    """Weigh a strategy in one way of running the step."""
     found, training = of_baseline(costs_of(case, ask, axes), strategy, gamma), case.training
     fits = bool(found.memory <= ask.memory_limit and np.isfinite(found.cost))
     return Compared(

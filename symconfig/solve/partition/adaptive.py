@@ -20,7 +20,7 @@ from symconfig.descriptor.mesh import Axis
 from symconfig.solve.partition.eliminate import Scope, Step, least, plan
 from symconfig.solve.partition.lines import Lines, fits
 from symconfig.solve.partition.problem import Array
-from symconfig.solve.partition.rows import allowed, shared_out
+from symconfig.solve.partition.rows import allowed, completions, shared_out
 
 Options = NDArray[np.int64]
 Row = tuple[int, ...]
@@ -70,17 +70,23 @@ class Cutter:
     scopes: tuple[Scope, ...] = ()
     steps: tuple[Step, ...] | None = None
     lines: Lines | None = None  # of all rows; none where these are too many
+    fixed: dict[int, tuple[Options, Rows]] = field(default_factory=dict)  # of nodes that are fixed: see `completions`
 
     def __post_init__(self) -> None:
         nodes, links = self.costs.net.nodes, self.costs.net.links
         pairs = (tuple(sorted({link.producer, link.consumer})) for link in links)
         self.scopes = (*((index,) for index in range(len(nodes))), *pairs)
+        for index, node in enumerate(nodes):
+            if node.fixed:
+                self.fixed[index] = completions(node, self.costs, self.axes)
         self.steps = plan(self.scopes, [len(node.options) for node in nodes])
         if self.lines is None and fits(self.costs, self.axes):
             self.lines = Lines(self.costs, self.axes)
 
     def node(self, index: int, axis: int | None, row: Row) -> tuple[Rows, NodeCost]:
-        """The rows of a node that differ from the given one in this axis only, and their costs. None: in no axis."""
+        """Return the rows of a node that differ from the given one in this axis only, and their costs. None: in no
+        axis.
+        """
         key = (index, axis, _beside(row, axis))
         if key not in self.nodes:
             some = np.array([row], dtype=np.int64) if axis is None else self._along(index, axis, row)
@@ -93,10 +99,11 @@ class Cutter:
         some[:, axis] = np.arange(len(node.options))
         if not self.costs.flat:
             some = some[[not node.options[option].zero for option in some[:, axis]]]
-        return shared_out(self.costs, node, some[allowed(self.costs.net, node, some, self.axes)])
+        some = some[allowed(self.costs.net, node, some, self.axes)]
+        return some if node.fixed else shared_out(self.costs, node, some)
 
     def tables(self, axis: int | None, rows: Strategy) -> tuple[list[Rows], list[NodeCost], list[LinkCost]]:
-        """For every node its rows along this axis and their costs; for every link those of all pairs."""
+        """Return, for every node, its rows along this axis and their costs; for every link those of all pairs."""
         every = [self.node(index, axis, row) for index, row in enumerate(rows)]
         fixed = [_beside(row, axis) for row in rows]
         ends = [(link.producer, link.consumer) for link in self.costs.net.links]
@@ -107,9 +114,13 @@ class Cutter:
         self.links.update(zip(new, self.costs.links(asked), strict=True))
         return [some for some, _ in every], [costs for _, costs in every], [self.links[key] for key in keys]
 
-    def cut(self, axis: int, rows: Strategy, price: float) -> Strategy:
-        """Every node's best row among those that differ in this axis."""
+    def cut(self, axis: int, rows: Strategy, price: float, open_: Sequence[int] = ()) -> Strategy:
+        """Every node's best row among those that differ in this axis. open_: axes that are cut later."""
         options, tables = self._priced(axis, rows, price)
+        others = [other for other in range(len(self.axes)) if other != axis and other not in open_]
+        for index, (numbers, every) in self.fixed.items():
+            able = every[(every[:, others] == numbers[np.array(rows[index])][others]).all(axis=1), axis]
+            tables[index] = np.where(np.isin(numbers[options[index]], able), tables[index], np.inf)
         now = [int(some.searchsorted(row[axis])) for some, row in zip(options, rows, strict=True)]
         chosen = least(self.steps, tables) if self.steps is not None else _in_turn(self.scopes, tables, now)
         return tuple(
@@ -117,7 +128,9 @@ class Cutter:
         )
 
     def _priced(self, axis: int, rows: Strategy, price: float) -> tuple[list[Options], list[Array]]:
-        """Of every node the options along the axis; of all nodes and then of all links their costs at the price."""
+        """Return, of every node, the options along the axis; of all nodes and then of all links their costs at the
+        price.
+        """
         links = self.costs.net.links
         if self.lines is None:
             choices, nodes, pairs = self.tables(axis, rows)
@@ -137,9 +150,11 @@ class Cutter:
         return options, tables
 
     def found(self, rows: Strategy, price: float, axis: int | None) -> Found:
-        """axis: the one that was cut last."""
+        """Return the partition of these rows. axis: the one that was cut last."""
         moved, held, transient, weight = self._sums(rows, axis)
-        memory = held + transient
+        memory, fixed = held + transient, self.fixed.items()
+        if not all((every == numbers[list(rows[index])]).all(axis=1).any() for index, (numbers, every) in fixed):
+            moved = memory = np.inf
         gamma = self.gamma or (1.0 / price if price else float("inf"))
         if self.by_bytes:
             gamma = gamma if self.costs.timed else float("inf")
@@ -172,23 +187,27 @@ class Cutter:
         return moved, held, transient, float(sum(one.relative[n] for one, n in alone))
 
     def partitioned(self, price: float, order: Sequence[int], start: Strategy | None = None) -> Found:
-        """start: a partition to go on from; without one the whole mesh is cut first."""
+        """Cut axis by axis. start: a partition to go on from; without one the whole mesh is cut first."""
         rows = start or tuple((0,) * len(self.axes) for _ in self.costs.net.nodes)
         settled, last = 0, None
-        for axis in list(order) * (_ROUNDS + (start is None)):
-            before, rows, last = rows, self.cut(axis, rows, price), axis
+        rounds = list(order) * (_ROUNDS + (start is None))
+        for number, axis in enumerate(rounds, 1):
+            open_ = order[number:] if start is None else ()
+            before, rows, last = rows, self.cut(axis, rows, price, open_), axis
             settled = settled + 1 if rows == before else 0
             if settled == len(order):
                 break
         return self.found(rows, price, last)
 
     def leanest(self, order: Sequence[int], free: Found) -> Found:
-        """Where memory counts before cost, which still chooses among ways that hold as much. free: the cheapest."""
+        """Return the leanest partition: memory counts before cost, which still chooses among ways that hold as much.
+        free: the cheapest.
+        """
         return self.partitioned(free.moved / max(free.weight, 1.0) * 2.0**_ANY, order)
 
 
 def _beside(row: Row, axis: int | None) -> Row:
-    """The row but for this axis."""
+    """Return the row but for this axis."""
     return row if axis is None else (*row[:axis], 0, *row[axis + 1 :])
 
 
@@ -199,7 +218,7 @@ def adaptive(
     gamma: float | None = None,
     ceiling: float = float("inf"),
 ) -> Adapted:
-    """Cuts go from the outer axes to the inner ones, and from the inner to the outer. The price of memory starts at
+    """Cut from the outer axes to the inner ones, and from the inner to the outer. The price of memory starts at
     nothing; where the cheapest does not fit, the lowest price at which it does is searched for. gamma: a fixed price of
     the source paper's Cost_mem instead, for the objective symtensor. Where no gamma makes it fit, bytes have the price,
     and Cost_mem has none. ceiling: dearer ones are not wanted.
@@ -212,6 +231,9 @@ def adaptive(
     for order in orders:
         found = cutter.partitioned(first, order)
         free, upper = min(free, found.cost), best.cost if best is not None else ceiling
+        if found.cost == np.inf:  # no strategy that was met splits what is fixed as it is fixed
+            tight = True
+            continue
         if found.cost >= upper:
             break  # memory can only make it dearer, and the other way round is hardly cheaper
         tight = tight or found.memory > memory_limit
@@ -225,7 +247,7 @@ def adaptive(
 
 
 def _fitted(cutter: Cutter, order: Sequence[int], free: Found, limit: float) -> Found | None:
-    """gamma adapts: the next price is that at which the cheapest partition that fits and the one that does not cost the
+    """Adapt gamma: the next price is that at which the cheapest partition that fits and the one that does not cost the
     same, until no other one costs less at it.
     """
     fits = best = cutter.leanest(order, free)
@@ -248,7 +270,9 @@ def _fitted(cutter: Cutter, order: Sequence[int], free: Found, limit: float) -> 
 
 
 def _in_turn(scopes: Sequence[Scope], tables: Sequence[Array], now: Sequence[int]) -> tuple[int, ...]:
-    """Where a network is too tangled for the exact way: the heaviest nodes choose first, until none would change."""
+    """Choose node by node where a network is too tangled for the exact way: the heaviest nodes first, until none would
+    change.
+    """
     around: list[list[tuple[Scope, Array]]] = [[] for _ in now]
     for scope, table in zip(scopes, tables, strict=True):
         for v in scope:

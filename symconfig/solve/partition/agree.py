@@ -37,7 +37,9 @@ class Scored:
 
 
 def weight(program: Program, node: Node) -> float:
-    """FLOPs of all that an operator's node stands for, or the elements that it moves, or those of a parameter."""
+    """Return the FLOPs of all that an operator's node stands for, or the elements that it moves, or those of a
+    parameter.
+    """
     op = node.operator
     elements = sum(prod(port.sizes) for port in node.ports)
     if op is None or op.work is Work.MEMORY:
@@ -76,7 +78,7 @@ class Agreement:
             taken[np.arange(len(nodes)), column] += 1
 
     def ranked(self) -> list[Scored]:
-        """Ways by how much they agree with, most first; of equals those with fewer degrees above 1."""
+        """Rank ways by how much they agree with, most first; of equals those with fewer degrees above 1."""
         found = [scored for order in orders(self.axes) for scored in self._on(order)]
         return sorted(found, key=lambda scored: (-scored.work, plainness(scored.way)))
 
@@ -109,7 +111,7 @@ class Agreement:
         return self.known[key]
 
     def _asked(self, role: Role, kind: Kind) -> NDArray[np.int64]:
-        """[nodes]"""
+        """Return what each node is asked: [nodes]."""
         if (role, kind) not in self.asked:
             along = Along(role, role) if role in (Role.ETP, Role.EP, Role.EDP) else Along(role, Role.EDP)
             self.asked[role, kind] = settled(self.net, [Axis(kind[0], kind[1], 1)], [along], roles=self.roles)[:, 0]

@@ -26,7 +26,7 @@ class AlpaSpace:
     mesh: tuple[int, ...]
 
     def allows(self, node: Node, rows: Rows) -> NDArray[np.bool_]:
-        """[rows] of [rows, axes]: those that Alpa could choose for the node."""
+        """Tell which rows Alpa could choose for the node: [rows] of [rows, axes]."""
         able = np.array([self._option(node, index) for index in range(len(node.options))])
         fits = np.asarray(able[rows].all(axis=1))
         for dim in (0, 1):
@@ -35,7 +35,9 @@ class AlpaSpace:
         return fits
 
     def _option(self, node: Node, index: int) -> bool:
-        """Dims, and whole. A copy may sum its gradients before they travel, as Alpa's cost of an operator assumes."""
+        """Tell what Alpa allows of an option, by its dims and whether it is whole. A copy may sum its gradients before
+        they travel, as Alpa's cost of an operator assumes.
+        """
         option = node.options[index]
         if node.operator is not None:
             return index == 0 or option.split is not None
@@ -43,8 +45,9 @@ class AlpaSpace:
 
 
 def alpa_space(axes: Sequence[Axis], ranks: int | None = None) -> AlpaSpace:
-    """The mesh whose dim 0 has so many ranks, innermost first; by default those of the innermost level, or about half
-    of the axes where there is one level. Raises ValueError where no axis ends there."""
+    """Make Alpa's space on the mesh whose dim 0 has so many ranks, innermost first; by default those of the innermost
+    level, or about half of the axes where there is one level. Raises ValueError where no axis ends there.
+    """
     if ranks is None:
         inner = [axis for axis in axes if axis.level == axes[0].level] if axes else []
         inner = inner if len(inner) < len(axes) else inner[: (len(axes) + 1) // 2]
@@ -59,5 +62,5 @@ def alpa_space(axes: Sequence[Axis], ranks: int | None = None) -> AlpaSpace:
 
 
 def alpa_spaces(axes: Sequence[Axis]) -> tuple[AlpaSpace, ...]:
-    """Every mesh of two dims that the axes allow, as Alpa tries all of them."""
+    """Return every mesh of two dims that the axes allow, as Alpa tries all of them."""
     return tuple(AlpaSpace((0,) * inner + (1,) * (len(axes) - inner)) for inner in range(1, len(axes) + 1))

@@ -10,13 +10,15 @@ from symconfig.solve.partition.problem import Edge, Node, Problem
 
 
 def assemble(costs: Costs, rows: Sequence[Rows], memory_limit: float, gamma: float = float("inf")) -> Problem:
-    """rows: of every node, [rows, axes]; memory_limit: bytes of tensors that a GPU may hold at once."""
+    """Assemble the problem. rows: of every node, [rows, axes]; memory_limit: bytes of tensors that a GPU may hold at
+    once.
+    """
     nodes = tuple(_node(costs, i, rows[i], gamma) for i in range(len(costs.net.nodes)))
-    edges = tuple(
-        Edge(link.producer, link.consumer, *costs.link(i, rows[link.producer], rows[link.consumer]))
+    edges = (
+        Edge(link.producer, link.consumer, *costs.grouped(i, rows[link.producer], rows[link.consumer]))
         for i, link in enumerate(costs.net.links)
     )
-    return Problem(nodes, edges, memory_limit)
+    return Problem(nodes, tuple(edges), memory_limit)
 
 
 def _node(costs: Costs, index: int, rows: Rows, gamma: float) -> Node:

@@ -34,7 +34,8 @@ class Baseline:
 
 
 def baseline(net: Net, axes: Sequence[Axis], name: str, chosen: Way | None = None) -> Baseline:
-    """The strategy of a name. axes: innermost first. chosen: where it has some to choose; else as far as it goes.
+    """Return the strategy of a name. axes: innermost first. chosen: where it has some to choose; else as far as it
+    goes.
 
     data, parameter-server, zero1, zero2, zero3: the batch over all axes. megatron-tp, megatron-tp-sp: tensor parallel
     over the axes of the innermost level, the batch over the others. gshard: experts over as many axes as divide them,
@@ -61,7 +62,9 @@ def _along(net: Net, axes: Sequence[Axis], chosen: Way) -> Baseline:
 
 
 def _defaults(name: str, axes: Sequence[Axis]) -> Iterator[Way]:
-    """The most first. What is not all ranks' is the inner axes', and for tensor parallel those of the inmost level."""
+    """Yield the degrees, the most first. What is not all ranks' is the inner axes', and for tensor parallel those of
+    the inmost level.
+    """
     make, ranks = _DEFAULTS[name], prod(axis.size for axis in axes)
     level = sum(axis.level == axes[0].level for axis in axes)
     most = {"megatron-tp": level, "megatron-tp-sp": level, "gshard": len(axes), "ulysses": len(axes)}.get(name, 0)
@@ -87,8 +90,9 @@ _DEFAULTS: Mapping[str, Callable[[int, int], Way]] = {
 
 
 def _matmul_2d(net: Net, axes: Sequence[Axis]) -> Baseline:
-    """Every weight is cut along both its dims, each on its own half of the axes, so that what a product gives along a
-    dim is what the next one contracts there. What has neither dim takes the batch, the sequence, or is whole."""
+    """Cut every weight along both its dims, each on its own half of the axes, so that what a product gives along a dim
+    is what the next one contracts there. What has neither dim takes the batch, the sequence, or is whole.
+    """
     colours = _colours(net)
     if not colours:
         return Baseline("matmul-2d", None, "the program has no product with a weight")
@@ -106,7 +110,7 @@ def _matmul_2d(net: Net, axes: Sequence[Axis]) -> Baseline:
 
 
 def _colours(net: Net) -> dict[str, bool]:
-    """Two colours for the dims of products' weights, the two dims of a weight in different ones where that goes."""
+    """Give the dims of products' weights two colours, the two dims of a weight different ones where that goes."""
     weights = {parameter.tensor.name for parameter in net.program.parameters}
     found: dict[str, bool] = {}
     for op in net.program.operators:
@@ -123,7 +127,7 @@ def _colours(net: Net) -> dict[str, bool]:
 
 
 def _spatial(net: Net, axes: Sequence[Axis]) -> Baseline:
-    """Each axis goes to the dim with most rows a part left, so that parts stay square; the batch where none is left."""
+    """Give each axis to the dim with most rows a part left, so that parts stay square; the batch where none is left."""
     if not any(split.halo for op in net.program.operators for split in op.splits):
         return Baseline("spatial", None, "no operator has a window that slides over a dim, as a convolution has")
     windows = {op_split.loops[0] for op in net.program.operators for op_split in op.splits if op_split.halo}
@@ -148,8 +152,9 @@ def _random(net: Net, axes: Sequence[Axis]) -> Baseline:
 
 
 def random_rows(net: Net, axes: Sequence[Axis], seed: int, flat: bool = True) -> Rows:
-    """For every node along every axis any option that can be cut; the same for the same seed. What is read in parts
-    along an axis lies in the same ones. flat: else all parameters lie as they are read."""
+    """Choose, for every node along every axis, any option that can be cut; the same for the same seed. What is read in
+    parts along an axis lies in the same ones. flat: else all parameters lie as they are read.
+    """
     making, source = Settling(net, axes), np.random.default_rng(seed)
     order = sorted(range(len(net.nodes)), key=lambda index: net.nodes[index].parameter is not None)
     for number in range(len(axes)):

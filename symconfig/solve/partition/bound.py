@@ -18,7 +18,9 @@ from symconfig.solve.partition.reduce import Bools, Space, restrict
 
 @dataclass(slots=True)
 class Messages:
-    """What each pair has moved to its first and second node, [choices]. Changed by sweeps; a bound at every price."""
+    """Messages that each pair has moved to its first and second node, [choices]. Changed by sweeps; a bound at every
+    price.
+    """
 
     first: list[Array]
     second: list[Array]
@@ -48,28 +50,42 @@ def silent(space: Space) -> Messages:
 
 @dataclass(frozen=True, slots=True)
 class Priced:
-    """A space with one number for every choice and pair: cost + price x memory, or memory alone."""
+    """A space with one number for every choice and pair: cost + price x memory, or (price None) memory alone. Tables
+    are made when they are asked for: all of them at once are as large as the problem."""
 
     space: Space
     unary: tuple[Array, ...]
-    tables: tuple[Array, ...]
+    price: float | None
+
+    def table(self, number: int) -> Array:
+        """Return the table of a pair, as the pair has it."""
+        pair = self.space.pairs[number]
+        return self._of(pair.cost, pair.memory)
+
+    def line(self, number: int, v: int, other: int) -> Array:
+        """Return what the pair adds to each choice of v beside a choice of the other node."""
+        pair = self.space.pairs[number]
+        memory = None if pair.memory is None else pair.line(pair.memory, v, other)
+        return self._of(pair.line(pair.cost, v, other), memory)
+
+    def _of(self, cost: Array, memory: Array | None) -> Array:
+        if self.price is None:
+            return np.where(np.isfinite(cost), 0.0 if memory is None else memory, np.inf)
+        return cost if memory is None or self.price == 0 else cost + self.price * memory
 
 
 def priced(space: Space, price: float) -> Priced:
     unary = tuple(c + price * m if price else c for c, m in zip(space.cost, space.memory, strict=True))
-    return Priced(space, unary, tuple(pair.priced(price) for pair in space.pairs))
+    return Priced(space, unary, price)
 
 
 def weighed(space: Space) -> Priced:
-    """Memory as the cost."""
-    tables = tuple(
-        np.where(np.isfinite(pair.cost), 0.0 if pair.memory is None else pair.memory, np.inf) for pair in space.pairs
-    )
-    return Priced(space, space.memory, tables)
+    """Return the space with memory as the cost."""
+    return Priced(space, space.memory, None)
 
 
 def sweep(of: Priced, messages: Messages, forward: bool) -> Swept:
-    """One visit of each node."""
+    """Visit each node once."""
     space, count = of.space, len(of.unary)
     total = [of.unary[v].copy() for v in range(count)]
     for v in range(count):
@@ -93,10 +109,14 @@ def sweep(of: Priced, messages: Messages, forward: bool) -> Swept:
 
 
 def _send(of: Priced, messages: Messages, p: int, v: int, w: int, share: Array) -> Array:
-    """Moves a share of v into the pair, and all that the pair can spare to w. How much w has gained."""
+    """Move a share of v into the pair, and all that the pair can spare to w. Returns how much w has gained."""
     mine, old = messages.to(of.space, p, v) - share, messages.to(of.space, p, w)
-    table = of.tables[p]
-    new: Array = (table - mine[:, None]).min(axis=0) if of.space.pairs[p].u == v else (table - mine).min(axis=1)
+    table, pair = of.table(p), of.space.pairs[p]
+    there, here = (pair.rows, pair.columns) if pair.u == v else (pair.columns, pair.rows)
+    most = np.full(table.shape[0 if pair.u == v else 1], -np.inf)
+    np.maximum.at(most, there, mine)  # of choices that the pair cannot tell apart the one that has moved most
+    new: Array = (table - most[:, None]).min(axis=0) if pair.u == v else (table - most).min(axis=1)
+    new = new.take(here)
     messages.put(of.space, p, v, mine)
     messages.put(of.space, p, w, new)
     return new - old
@@ -110,18 +130,19 @@ def _choose(
     behind: Sequence[tuple[int, int]],
     choice: Sequence[int],
 ) -> int:
-    """The best beside what has been chosen behind, by the messages from ahead."""
+    """Choose the best beside what has been chosen behind, by the messages from ahead."""
     score = of.unary[v].copy()
     for p, _ in ahead:
         score += messages.to(of.space, p, v)
     for p, w in behind:
-        table = of.tables[p]
-        score += table[:, choice[w]] if of.space.pairs[p].u == v else table[choice[w]]
+        score += of.line(p, v, choice[w])
     return int(np.argmin(score))
 
 
 def narrowed(space: Space, messages: Messages, keep: Sequence[Bools]) -> tuple[Space, Messages] | None:
-    """The space with the choices to keep (and that their neighbours support), and its messages; None: nothing left."""
+    """Return the space with the choices to keep (and that their neighbours support), and its messages; None: nothing
+    left.
+    """
     left = restrict(space, keep)
     if left is None:
         return None

@@ -14,7 +14,9 @@ MOST = 2_000_000  # assignments; the arrays of all of them stay below 100 MB
 
 
 def solve(problem: Problem) -> Solution:
-    """The cheapest that fits; of equal ones the first in the order of their tuples. Raises above MOST assignments."""
+    """Return the cheapest assignment that fits; of equal ones the first in the order of their tuples. Raises above MOST
+    assignments.
+    """
     sizes = tuple(len(node.cost) for node in problem.nodes)
     count = prod(sizes)
     if count > MOST:
@@ -50,12 +52,12 @@ def _all(problem: Problem, sizes: tuple[int, ...], free: tuple[int, ...]) -> tup
         np.maximum(transient, node.transient.reshape(shape), out=transient)
     for edge in problem.edges:
         for total, table in ((cost, edge.cost), (held, edge.memory)):
-            total += _spread(table, edge.u, edge.v, sizes, free)
+            total += _spread(edge.full(table), edge.u, edge.v, sizes, free)
     return cost, held + transient
 
 
 def _spread(table: Array, u: int, v: int, sizes: tuple[int, ...], free: tuple[int, ...]) -> Array:
-    """[choices of u, choices of v] with an axis of one for each other node."""
+    """Reshape [choices of u, choices of v] with an axis of one for each other node."""
     if u == v:
         table = np.diagonal(table)
     elif u > v:

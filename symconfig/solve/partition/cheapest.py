@@ -18,6 +18,7 @@ from symconfig.solve.partition.priced import sums
 from symconfig.solve.partition.problem import Array
 from symconfig.solve.partition.project import Difference, Projection, aligned, differences
 from symconfig.solve.partition.reduce import Bools
+from symconfig.solve.partition.rows import as_fixed
 from symconfig.solve.partition.run import Ask, Case, Partition, costs_of
 
 Steps = Callable[[Training], Step]
@@ -52,11 +53,12 @@ def space(net: Net, axes: Sequence[Axis], step: Step, among: Sequence[Framework]
         return np.asarray(np.any([runs(framework, step, ways) for framework in among], axis=0))
 
     found = expressible(net, axes, wanted)
-    return Space(found, tuple(axes), {framework: runs(framework, step, found.ways) for framework in among})
+    fits = np.all([as_fixed(node, found.rows[:, index], axes) for index, node in enumerate(net.nodes)], axis=0)
+    return Space(found, tuple(axes), {framework: fits & runs(framework, step, found.ways) for framework in among})
 
 
 def cheapest(where: Space, costs: Costs, limit: float, gamma: float = float("inf")) -> list[Told]:
-    """Of each framework that can be told anything the strategy that fits and costs least, or the leanest."""
+    """Return, for each framework that can be told anything, the strategy that fits and costs least, or the leanest."""
     if not where.found.ways:
         return []
     cost, memory = sums(costs, where.found.rows, gamma)
@@ -83,7 +85,7 @@ def cheapest(where: Space, costs: Costs, limit: float, gamma: float = float("inf
 
 
 def _pick(cost: Array, memory: Array, able: Bools, limit: float) -> int | None:
-    """The first of equals: what is plainest."""
+    """Pick the first of equals: what is plainest."""
     able = able & np.isfinite(cost)
     fits = able & (memory <= limit)
     if not able.any():
@@ -100,7 +102,7 @@ def of_all(
     gamma: float = float("inf"),
     among: Sequence[Framework] = tuple(Framework),
 ) -> list[Told]:
-    """The same over ways of running the step."""
+    """Return the cheapest over ways of running the step."""
     best: dict[Framework, Told] = {}
     last: tuple[Net, Space] | None = None
     for case in every:
@@ -113,14 +115,15 @@ def of_all(
 
 
 def _standing(one: Told) -> tuple[bool, float]:
-    """Those that fit by cost, the others by memory."""
+    """Rank what fits by cost, the others by memory."""
     return (not one.fits, one.cost if one.fits else one.memory)
 
 
 @dataclass(frozen=True, slots=True)
 class Expressed:
     """What a framework can be told instead of a partition, with the same microbatches and what is kept where anything
-    fits with those. differences: of the partition from it; none where it is exactly this."""
+    fits with those. differences: of the partition from it; none where it is exactly this.
+    """
 
     told: Told
     differences: tuple[Difference, ...]
@@ -133,8 +136,9 @@ class Expressed:
 def expressed(
     found: Partition, projection: Projection, steps: Steps, every: Callable[[], Iterable[Case]]
 ) -> tuple[Expressed, ...]:
-    """The partition itself of frameworks that can be told it, else their cheapest. projection: of its rows. every: all
-    ways of running the step that were asked for."""
+    """Return the partition itself for frameworks that can be told it, else their cheapest. projection: of its rows.
+    every: all ways of running the step that were asked for.
+    """
     ask, costs, step = found.ask, found.costs, steps(found.costs.training)
     rows = np.array(found.rows, dtype=np.int64)
     exact = [

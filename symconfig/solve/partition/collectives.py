@@ -41,7 +41,7 @@ class Moved:
 
 
 def collectives(costs: Costs, axes: Sequence[Axis], rows: Rows) -> tuple[Moved, ...]:
-    """All of them; their `shown` add up to the communication of the partition's cost."""
+    """Return all collectives; their `shown` add up to the communication of the partition's cost."""
     return (*_between(costs, axes, rows), *_within(costs, axes, rows))
 
 
@@ -55,7 +55,7 @@ def _between(costs: Costs, axes: Sequence[Axis], rows: Rows) -> Iterator[Moved]:
 
 
 def _within(costs: Costs, axes: Sequence[Axis], rows: Rows) -> Iterator[Moved]:
-    """What operators sum and send to neighbours inside themselves."""
+    """Yield what operators sum and send to neighbours inside themselves."""
     for node, row in zip(costs.net.nodes, rows, strict=True):
         if node.operator is None:
             continue
@@ -75,7 +75,7 @@ def _within(costs: Costs, axes: Sequence[Axis], rows: Rows) -> Iterator[Moved]:
 
 
 def _inner(phase: Phase, move: Move, times: float) -> Collective:
-    """Nothing hides it."""
+    """Return the seconds of an exchange inside an operator: nothing hides it."""
     amount, cost = float(np.max(move.amount)), float(np.max(move.cost))
     return Collective(phase=phase, kind=move.kind, axis=move.axis, amount=amount, times=times, cost=cost, shown=cost)
 
@@ -83,7 +83,7 @@ def _inner(phase: Phase, move: Move, times: float) -> Collective:
 def _by_level(
     found: Iterable[Collective], axes: Sequence[Axis], names: tuple[str, str, str], link: int
 ) -> Iterator[Moved]:
-    """Collectives of a kind over several axes of a level, one after the other, are one over the level."""
+    """Join collectives of a kind over several axes of a level, one after the other, to one over the level."""
     for (phase, kind, level, times, _), same in groupby(
         found, key=lambda one: (one.phase, one.kind, axes[one.axis].level, one.times, one.transfer)
     ):

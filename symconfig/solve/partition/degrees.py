@@ -41,14 +41,16 @@ def way(tp: int = 1, cp: int = 1, dp: int = 1, ep: int = 1, etp: int = 1, **opti
 
 @dataclass(frozen=True, slots=True)
 class Along:
-    """What one axis does outside and inside the experts."""
+    """How one axis is used outside and inside the experts."""
 
     dense: Role
     expert: Role
 
 
 def laid(axes: Sequence[Axis], way: Way) -> tuple[Along, ...] | str:
-    """For each axis, innermost first, its roles: tp, cp, dp outside experts and etp, ep, edp inside. Or why not."""
+    """Return, for each axis, innermost first, its roles: tp, cp, dp outside experts and etp, ep, edp inside. Or why
+    not.
+    """
     ranks, degrees = prod(axis.size for axis in axes), way.degrees
     if degrees.world_size != ranks:
         return f"tp {degrees.tp} x cp {degrees.cp} x dp {degrees.dp} are not the {ranks} ranks of the mesh"
@@ -92,7 +94,7 @@ def settled(net: Net, axes: Sequence[Axis], along: Sequence[Along], zero: int = 
 
 
 def settle(roles: Roles, making: Settling, number: int, what: Along, zero: int) -> None:
-    """One more axis of rows in the making."""
+    """Settle one more axis of rows in the making."""
     shards = [what.dense in (Role.DP, Role.CP, Role.ULYSSES), what.expert is Role.EDP]
     making.axis(
         number,
@@ -102,7 +104,7 @@ def settle(roles: Roles, making: Settling, number: int, what: Along, zero: int) 
 
 
 def lacking(net: Net, axes: Sequence[Axis], along: Sequence[Along], rows: Rows) -> str:
-    """Why roles cannot be had: what of the program would have to be split by them and is not; else nothing."""
+    """Say why roles cannot be had: what of the program would have to be split by them and is not; else nothing."""
     roles = Roles(net)
     for role in dict.fromkeys([what.dense for what in along] + [what.expert for what in along]):
         mine = [n for n, what in enumerate(along) if role in (what.dense, what.expert)]
@@ -130,7 +132,7 @@ def _lacking(roles: Roles, role: Role, axes: Sequence[int], parts: int, rows: Ro
 
 
 def _wanted(roles: Roles, role: Role) -> frozenset[str] | None:
-    """Dims that a role has to split; None where it does not have to."""
+    """Return the dims that a role has to split; None where it does not have to."""
     return {
         Role.DP: roles.program.batch,
         Role.CP: roles.sequence,
@@ -143,8 +145,9 @@ def _wanted(roles: Roles, role: Role) -> frozenset[str] | None:
 
 
 def due(roles: Roles, role: Role) -> tuple[tuple[int, tuple[int, ...]], ...] | None:
-    """Operators that the role has to split, with the options that do; none where it splits nothing. None: it does not
-    have to split any."""
+    """Return the operators that the role has to split, with the options that do; none where it splits nothing. None: it
+    does not have to split any.
+    """
     wanted = _wanted(roles, role)
     if wanted is None:
         return None
@@ -153,6 +156,8 @@ def due(roles: Roles, role: Role) -> tuple[tuple[int, tuple[int, ...]], ...] | N
         if node.operator is None or roles.within[index] != (role in (Role.ETP, Role.EP)):
             continue
         options = list(splitting(node, wanted))
+        if role in (Role.CP, Role.ULYSSES):
+            options = options or roles.instead(node)
         if role is Role.ULYSSES and attends(node.operator):
             options = roles.heads(node)
         elif role is Role.DP:

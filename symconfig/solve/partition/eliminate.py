@@ -27,7 +27,8 @@ class Step:
 
 
 def plan(scopes: Sequence[Scope], sizes: Sequence[int]) -> tuple[Step, ...] | None:
-    """scopes: of every table. sizes: choices of every node, at most. None: some table would be too large.
+    """Plan the elimination. scopes: of every table. sizes: choices of every node, at most. None: some table would be
+    too large.
 
     The node whose neighbours have the fewest choices together goes first. What a step leaves is a table of its scope,
     and its number follows those of the tables before.
@@ -56,7 +57,9 @@ def _along(scope: Scope, axes: Scope) -> tuple[tuple[int, ...], tuple[slice | No
 
 
 def least(steps: Sequence[Step], tables: Sequence[Array]) -> tuple[int, ...]:
-    """The choice of every node that makes the sum of all tables least; of equal ones the lowest, last nodes first."""
+    """Return the choice of every node that makes the sum of all tables least; of equal ones the lowest, last nodes
+    first.
+    """
     every, made = list(tables), []
     for step in steps:
         (first, order, index), *others = step.tables

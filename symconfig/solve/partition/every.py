@@ -12,7 +12,9 @@ from symconfig.solve.partition.roles import Role
 
 
 def orders(axes: Sequence[Axis]) -> Iterator[tuple[int, ...]]:
-    """Axes innermost first. Within a level their order is free; those of equal sizes need not change places."""
+    """Yield the orders of axes innermost first. Within a level their order is free; those of equal sizes need not
+    change places.
+    """
     levels = dict.fromkeys(axis.level for axis in axes)
     of_level = [[index for index, axis in enumerate(axes) if axis.level == level] for level in levels]
     for chosen in product(*(_ways(mine, axes) for mine in of_level)):
@@ -20,14 +22,14 @@ def orders(axes: Sequence[Axis]) -> Iterator[tuple[int, ...]]:
 
 
 def plainness(one: Way) -> tuple[object, ...]:
-    """Of equals the least is taken: fewer degrees above 1, and smaller ones."""
+    """Return what tells equals apart, the least is taken: fewer degrees above 1, and smaller ones."""
     degrees = one.degrees
     above = sum(value > 1 for value in (degrees.tp, degrees.cp, degrees.ep, degrees.etp))
     return (above, one.sequence_parallel, one.cp_comm == "a2a", degrees.tp, degrees.cp, degrees.etp, degrees.ep)
 
 
 def _ways(indices: Sequence[int], axes: Sequence[Axis]) -> list[tuple[int, ...]]:
-    """Orders of these axes that differ in sizes."""
+    """Return the orders of these axes that differ in sizes."""
     if not indices:
         return [()]
     firsts = {axes[index].size: index for index in reversed(indices)}
@@ -39,7 +41,7 @@ def _ways(indices: Sequence[int], axes: Sequence[Axis]) -> list[tuple[int, ...]]
 
 
 def _cuts(axes: Sequence[Axis]) -> Iterator[tuple[int, int, int, int]]:
-    """Inner axes, axes after them, and their ranks: of all ways of cutting the axes into three runs."""
+    """Yield inner axes, axes after them, and their ranks: of all ways of cutting the axes into three runs."""
     for inner in range(len(axes) + 1):
         for middle in range(len(axes) - inner + 1):
             first, second = axes[:inner], axes[inner : inner + middle]
@@ -47,7 +49,7 @@ def _cuts(axes: Sequence[Axis]) -> Iterator[tuple[int, int, int, int]]:
 
 
 def dense(axes: Sequence[Axis]) -> Iterator[tuple[Way, list[Role]]]:
-    """Outside the experts, with the role of each axis."""
+    """Yield the ways outside the experts, with the role of each axis."""
     ranks = prod(axis.size for axis in axes)
     for inner, middle, tp, cp in _cuts(axes):
         for tensor in (Role.TP, Role.TP_SP) if inner else (Role.TP,):
@@ -59,7 +61,7 @@ def dense(axes: Sequence[Axis]) -> Iterator[tuple[Way, list[Role]]]:
 
 
 def inside(axes: Sequence[Axis], experts: bool) -> Iterator[tuple[Way, list[Role]]]:
-    """Inside the experts, where there are any."""
+    """Yield the ways inside the experts, where there are any."""
     for inner, middle, etp, ep in _cuts(axes):
         if experts or inner + middle == 0:
             rest = len(axes) - inner - middle

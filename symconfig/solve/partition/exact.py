@@ -33,7 +33,8 @@ PRICES = 12
 def solve(
     problem: Problem, start: Sequence[int] | None = None, limit_s: float | None = None, below: float = float("inf")
 ) -> Solution:
-    """start: a choice to begin with, fitting or not. limit_s: of the processor, all told; None: until proved.
+    """Solve exactly. start: a choice to begin with, fitting or not. limit_s: of the processor, all told; None: until
+    proved.
 
     below: only what costs less is of interest. Without a choice and optimal: nothing that does fits.
     """
@@ -52,7 +53,8 @@ def solve(
 
 
 def best(state: State, known: Known) -> float:
-    """Improves what is known; a bound on all that it has not found. Infinite, or above the target, where it is proved.
+    """Improve what is known. Returns a bound on all that it has not found: infinite, or above the target, where it is
+    proved.
 
     Out of time it asks for one bound at least.
     """
@@ -70,7 +72,7 @@ def best(state: State, known: Known) -> float:
 
 
 def _settled(now: State, known: Known) -> bool:
-    """Whether nothing that is better than the known choice is left of the part."""
+    """Tell whether nothing that is better than the known choice is left of the part."""
     if plan(now.space)[1] > FEW and not (search(now, known, by_messages, PRICES) and _swept(now, known)):
         return True
     if max(now.space.sizes) == 1:
@@ -87,7 +89,7 @@ def _settled(now: State, known: Known) -> bool:
 
 
 def _swept(now: State, known: Known) -> bool:
-    """Sweeps at the best price for as long as they gain. False: nothing that is better is left."""
+    """Sweep at the best price for as long as sweeps gain. False: nothing that is better is left."""
     for _ in range(SWEEPS):
         bound, entries = now.bound, plan(now.space)[1]
         if entries <= FEW or known.late:
@@ -100,7 +102,7 @@ def _swept(now: State, known: Known) -> bool:
 
 
 def _labelled(now: State, known: Known) -> bool:
-    """Looks below ceilings that rise from the bound to the best cost known: the lower, the fewer labels."""
+    """Look below ceilings that rise from the bound to the best cost known: the lower, the fewer labels."""
     width = known.cost - now.bound if known.cost < np.inf else LOOK * abs(now.bound)
     prices = (now.price, now.price / 2, now.price * 2, 0.0, None) if now.price else (0.0, None)
     for most in (*(now.bound + width / share for share in (16, 8, 4, 2)), np.inf):
@@ -120,7 +122,7 @@ def _labelled(now: State, known: Known) -> bool:
 
 
 def _programmed(now: State, known: Known) -> bool:
-    if sum(pair.cost.size for pair in now.space.pairs) > SHARES:
+    if sum(pair.size for pair in now.space.pairs) > SHARES:
         return False
     left = undominated(now.space)
     answer = program.best(left, known.target, max(known.end - spent_s(), 0.01))
@@ -133,7 +135,9 @@ def _programmed(now: State, known: Known) -> bool:
 
 
 def _split(now: State) -> list[State]:
-    """Two parts, the more promising one first: by the largest transient where that is loose, or by a node's choices."""
+    """Split in two parts, the more promising one first: by the largest transient where that is loose, or by a node's
+    choices.
+    """
     space = now.space
     values = np.unique(np.concatenate([t[t > space.floor] for t in space.transient]))
     most, between = now.largest, values[values < now.largest]

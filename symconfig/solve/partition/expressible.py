@@ -61,8 +61,9 @@ def _asked(roles: Roles, axes: Sequence[Axis]) -> Iterator[tuple[Way, tuple[Alon
 def _made(
     roles: Roles, axes: Sequence[Axis], wanted: Iterable[tuple[Along, ...]], known: dict[Settled, Rows]
 ) -> dict[tuple[Along, ...], Rows]:
-    """Rows [stages, nodes, axes] of those that split all that they have to; what begins alike is settled once,
-    and so is what an axis asks of nodes that can do the same. known: what was."""
+    """Return rows [stages, nodes, axes] of the ways that split all that they have to; what begins alike is settled
+    once, and so is what an axis asks of nodes that can do the same. known: what was.
+    """
     net = roles.net
     every = list(wanted)
     taken = {role for along in every for what in along for role in (what.dense, what.expert)}
@@ -90,7 +91,9 @@ def _made(
 
 
 def _stages(net: Net) -> Rows:
-    """[stages, nodes, options] what an option becomes at another stage of ZeRO: nothing else hangs on the stage."""
+    """Return what an option becomes at another stage of ZeRO, [stages, nodes, options]: nothing else hangs on the
+    stage.
+    """
     most = max(len(node.options) for node in net.nodes)
     result = np.tile(np.arange(most), (len(STAGES), len(net.nodes), 1))
     for index, node in enumerate(net.nodes):

@@ -36,7 +36,7 @@ Stage = Callable[[int], int]  # of a parameter's node: the ZeRO stage in which i
 
 
 class _Cuts:
-    """What options cut, each with how often it may be: a loop by the option's own limit, and dims of tensors.
+    """The cuts of options, each with how often it may be taken: a loop by the option's own limit, and dims of tensors.
 
     limits: of all cuts; 0: none. members: [options of all nodes, cuts of each], filled up with one that has no limit.
     """
@@ -90,16 +90,16 @@ class Settling:
 
     @cached_property
     def order(self) -> tuple[int, ...]:
-        """The operators' nodes, each after what it reads; of a repeat its first instance counts."""
+        """Return the operators' nodes, each after what it reads; of a repeat its first instance counts."""
         return tuple(dict.fromkeys(self.net.node_of))
 
     def able(self, axis: int) -> NDArray[np.bool_]:
-        """[options of all nodes] whether all that an option cuts can be cut once more along the axis."""
+        """Tell whether all that an option cuts can be cut once more along the axis: [options of all nodes]."""
         whole = self.cuts.limits % (self.parts * self.axes[axis].size) == 0
         return np.asarray(whole[self.cuts.members].all(axis=1))
 
     def fits(self, index: int, option: int, axis: int) -> bool:
-        """Whether a node's option can be taken along an axis, after all axes before."""
+        """Tell whether a node's option can be taken along an axis, after all axes before."""
         if self._able[0] != axis:
             self._able = axis, self.able(axis).tolist()
         return self._able[1][self.cuts.first[index] + option]
@@ -124,7 +124,7 @@ class Settling:
         self.parts[-1] = 1  # what fills up is no cut
 
     def axis(self, axis: int, wish: Wish, stage: Stage) -> None:
-        """Settles every node along one axis."""
+        """Settle every node along one axis."""
         self._able = axis, self.able(axis).tolist()
         done: set[int] = set()
         for index in self.order:
@@ -140,7 +140,7 @@ class Settling:
                 self.take(index, self.as_read(index, axis, stage(index)), axis)
 
     def _arrivals(self, index: int, axis: int, done: set[int]) -> list[Arrival]:
-        """Of an operator's inputs those whose producers are settled, through copies."""
+        """Return the arrivals of an operator's inputs whose producers are settled, through copies."""
         result = []
         for number in self.net.links_of[index]:
             link = self.net.links[number]
@@ -159,7 +159,9 @@ class Settling:
         return next((self.net.links[n] for n in self.net.links_of[copy] if self.net.links[n].consumer == copy), None)
 
     def as_read(self, index: int, axis: int, stage: int) -> int:
-        """Of a parameter where it is read; where ranks with data of their own read all of it, flat in a stage."""
+        """Return a parameter's option where it is read; where ranks with data of their own read all of it, flat in a
+        stage.
+        """
         options = self.net.nodes[index].options
         best = self._best(index, [option for option, what in enumerate(options) if not what.zero], axis)
         if best or not self._reduced(index, axis):
@@ -167,26 +169,26 @@ class Settling:
         return next((option for option, what in enumerate(options) if stage and what.zero == stage), 0)
 
     def _best(self, index: int, among: Iterable[int], axis: int) -> int:
-        """The option that costs least with what the neighbours have taken; of equals the first."""
+        """Return the option that costs least with what the neighbours have taken; of equals the first."""
         able = (option for option in among if self.fits(index, option, axis))
         return min(able, key=lambda option: (self._cost(index, option, axis), option))
 
     def _reduced(self, index: int, axis: int) -> bool:
-        """Whether ranks along the axis read all of a tensor for data of their own."""
+        """Tell whether ranks along the axis read all of a tensor for data of their own."""
         return any(self._other(number, index, axis).backward == PARTIAL for number in self.net.links_of[index])
 
     def read_in_parts(self, index: int, axis: int) -> bool:
-        """Whether a reader of a parameter has a part of it only."""
+        """Tell whether a reader of a parameter has a part of it only."""
         return any(self._other(number, index, axis).forward >= 0 for number in self.net.links_of[index])
 
     def _other(self, number: int, index: int, axis: int) -> Place:
-        """The place at the other end of a link."""
+        """Return the place at the other end of a link."""
         link = self.net.links[number]
         node, port = (link.consumer, link.taken) if link.producer == index else (link.producer, link.given)
         return self.net.nodes[node].ports[port].places[int(self.rows[node, axis])]
 
     def _cost(self, index: int, option: int, axis: int) -> float:
-        """Changes of places on all links of a node, in units of the tensor."""
+        """Return the changes of places on all links of a node, in units of the tensor."""
         total, size, nodes = 0.0, self.axes[axis].size, self.net.nodes
         for number in self.net.links_of[index]:
             link = self.net.links[number]
@@ -203,7 +205,9 @@ class Settling:
 
 
 def move(before: int, after: int, size: int) -> float:
-    """What a rank sends to change the place of an axis of `size` ranks, over the tensor that lies on it whole."""
+    """Return what a rank sends to change the place of an axis of `size` ranks, over the tensor that lies on it
+    whole.
+    """
     if before == after or (before == WHOLE and after != PARTIAL):
         return 0.0
     if after == PARTIAL:
@@ -215,7 +219,7 @@ def move(before: int, after: int, size: int) -> float:
 
 
 def matching(node: Node, arrivals: Sequence[Arrival]) -> list[int]:
-    """An operator's options by how many elements then lie as they arrive, most first; none without any."""
+    """Return an operator's options by how many elements then lie as they arrive, most first; none without any."""
     found: dict[int, int] = {}
     for arrival in arrivals:
         port = node.ports[arrival.port]

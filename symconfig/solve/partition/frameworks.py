@@ -33,8 +33,9 @@ class Framework(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What of a step the rules ask. batch: examples of one microbatch over all ranks. model, batch: None of a program
-    that is not a model's; then only what no model gets around counts."""
+    """The properties of a step that rules ask for. batch: examples of one microbatch over all ranks. model, batch: None
+    of a program that is not a model's; then only what no model gets around counts.
+    """
 
     turns: int = 1
     model: ModelDescriptor | None = None
@@ -43,10 +44,11 @@ class Step:
     architecture: str = ""
     precision: str = "bf16"
     megatron_version: str = "dev"
+    attention: str | None = None
 
 
 def runs(framework: Framework, step: Step, ways: Sequence[Way]) -> NDArray[np.bool_]:
-    """For each way whether the framework's plans can have them."""
+    """Tell for each way whether the framework's plans can have it."""
     result = np.zeros(len(ways), dtype=bool)
     kinds: dict[tuple[bool, str], list[int]] = {}
     for index, one in enumerate(ways):
@@ -58,7 +60,7 @@ def runs(framework: Framework, step: Step, ways: Sequence[Way]) -> NDArray[np.bo
 
 
 def blockers(framework: Framework, step: Step, ways: Sequence[Way]) -> tuple[str, ...]:
-    """Reasons of which each alone leaves none of some ways, of one scheme."""
+    """Return reasons of which each alone leaves none of some ways, of one scheme."""
     scheme = ways[0].sequence_parallel, ways[0].cp_comm
     return tuple(reason for reason, mask in _refusals(framework, step, ways, *scheme) if mask.all())
 
@@ -66,11 +68,11 @@ def blockers(framework: Framework, step: Step, ways: Sequence[Way]) -> tuple[str
 def _refusals(
     framework: Framework, step: Step, ways: Sequence[Way], switched: bool, comm: str
 ) -> list[tuple[str, NDArray[np.bool_]]]:
-    """Of ways with the same scheme: reasons, and which they refuse."""
+    """Return reasons, of ways with the same scheme, and which of them each refuses."""
     from symconfig.plans.columns import Columns
 
     backend = BACKENDS[framework.value]
-    table, fixed = _rules(framework, step.megatron_version, step.model, step.architecture)
+    table, fixed = _rules(framework, step.megatron_version, step.model, step.architecture, step.attention)
     tp, cp, dp, ep, etp = (np.array([getattr(way.degrees, name) for way in ways]) for name in AXES)
     zero = np.array([way.zero for way in ways])
     batch = step.batch if step.batch is not None else int(np.lcm.reduce(dp))
@@ -102,7 +104,7 @@ def _refusals(
 
 @lru_cache(maxsize=16)
 def _rules(
-    framework: Framework, version: str, model: ModelDescriptor | None, architecture: str
+    framework: Framework, version: str, model: ModelDescriptor | None, architecture: str, attention: str | None
 ) -> tuple[tuple[Constraint, ...], Fixed]:
     """Return the planner's rules that a point may fail, and what they ask of the model."""
     from symconfig.frameworks.facts import Fixed
@@ -112,5 +114,5 @@ def _rules(
 
     if model is None:
         return tuple(narrowed(framework.value, constraints(framework.value, version))), Fixed()
-    space = limits(framework.value, version, model, facts(framework.value, model, architecture))
+    space = limits(framework.value, version, model, facts(framework.value, model, architecture, attention))
     return space.refusals, space.fixed

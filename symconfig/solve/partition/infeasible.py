@@ -14,6 +14,7 @@ from symconfig.format import either, general
 from symconfig.solve.partition.adaptive import Cutter, Found
 from symconfig.solve.partition.assemble import assemble
 from symconfig.solve.partition.least import least_memory
+from symconfig.solve.partition.pinned import Pin
 from symconfig.solve.partition.rows import spaces
 from symconfig.solve.partition.run import FEW, Ask, Case, Programs, cases, costs_of
 from symconfig.solve.stages.clock import spent_s
@@ -26,8 +27,9 @@ Grown = Callable[[int], Mesh | None]  # the mesh of so many times as many GPUs, 
 
 @dataclass(frozen=True, slots=True)
 class Lightest:
-    """Of all ways of running a step the one that was found to hold least. bound: none holds less; memory, where that
-    is proved."""
+    """The way of running a step that holds least of all that were tried. bound: none holds less; memory, where that is
+    proved.
+    """
 
     case: Case
     axes: tuple[Axis, ...]
@@ -37,8 +39,10 @@ class Lightest:
 
 
 def infeasible(programs: Programs, ask: Ask, grown: Grown) -> InfeasibleError:
-    """Names what binds and the nearest mesh that would do."""
+    """Return an error that names what binds and the nearest mesh that would do."""
     found = lightest(programs, ask)
+    if not np.isfinite(found.memory):
+        return excluded(programs, ask)
     if found.memory <= ask.memory_limit:
         turns, keep = found.case.training.turns, found.case.training.keep
         what = f"the {ask.solver} solver found no partition that fits, though one holds {_size(found.memory)}"
@@ -55,9 +59,27 @@ def infeasible(programs: Programs, ask: Ask, grown: Grown) -> InfeasibleError:
     return InfeasibleError(Problem(what, hint=_nearest(found.case, ask, grown)))
 
 
+def excluded(programs: Programs, ask: Ask) -> InfeasibleError:
+    """Name the pins that no partition keeps to at once, and one without which there are some."""
+
+    def able(pins: tuple[Pin, ...]) -> bool:
+        on = replace(ask, pins=pins, turns=ask.turns[:1])
+        return any(_found(case, on).memory < np.inf for case in cases(programs, on)) or (
+            lightest(programs, on).memory < np.inf
+        )
+
+    pins = ask.pins
+    for pin in ask.pins:  # without those that do no harm
+        fewer = tuple(other for other in pins if other != pin)
+        pins = pins if able(fewer) else fewer
+    what = "no partition was found that keeps to " + " and ".join(pin.text for pin in pins)
+    return InfeasibleError(Problem(what, field="pin", need="pins that can hold together"))
+
+
 def lightest(programs: Programs, ask: Ask) -> Lightest:
-    """With whichever microbatches, and of what may stay for the backward, least is held. All that were asked for are
-    tried for as long as there is time, those first that may hold least; the bound is that of all."""
+    """Search the way that holds least, with whichever microbatches, and of what may stay for the backward. All that
+    were asked for are tried for as long as there is time, those first that may hold least; the bound is that of all.
+    """
     every = _rising(cases(programs, ask), ask)
     best, bounds, few = _found(every[0][1], ask), [np.inf], len(ask.mesh.axes()) <= FEW
     end = spent_s() + _PROOF_S
@@ -74,10 +96,13 @@ def lightest(programs: Programs, ask: Ask) -> Lightest:
 
 
 def _settled(found: Lightest, ask: Ask, limit_s: float) -> Lightest:
-    """What holds least with its turns and `keep`, all strategies weighed, or what is known of it after so long."""
+    """Return what holds least with its turns and `keep`, all strategies weighed, or what is known of it after
+    so long.
+    """
     costs = costs_of(found.case, ask, found.axes)
     rows = spaces(costs, found.axes)
-    assert rows is not None
+    if rows is None:  # no node of it can be split as it is pinned
+        return found
     problem = assemble(costs, rows, float("inf"))
     least = least_memory(problem, None, limit_s)
     if least.choice is not None and problem.memory(least.choice) < found.memory:
@@ -87,14 +112,15 @@ def _settled(found: Lightest, ask: Ask, limit_s: float) -> Lightest:
 
 
 def _rising(every: Iterable[Case], ask: Ask) -> list[tuple[float, Case]]:
-    """Cases by the bytes that no strategy of theirs goes below; of equal ones that with most turns first."""
+    """Order cases by the bytes that no strategy of theirs goes below; of equal ones that with most turns first."""
     floors = [(floor_bytes(costs_of(case, ask, ()), ask.mesh.gpus), case) for case in every]
     return sorted(floors, key=lambda one: (one[0], -one[1].training.turns))
 
 
 def _found(case: Case, ask: Ask) -> Lightest:
-    """By the adaptive solver, where memory counts before anything else: in bytes, and for the objective symtensor as
-    the source paper has it, too."""
+    """Return the lightest of the adaptive solver, where memory counts before anything else: in bytes, and for the
+    objective symtensor as the source paper has it, too.
+    """
     axes = ask.mesh.axes()
     costs = costs_of(case, ask, axes)
     orders = tuple(reversed(range(len(axes)))), tuple(range(len(axes)))
@@ -107,13 +133,13 @@ def _found(case: Case, ask: Ask) -> Lightest:
 
 
 def _ways(cutter: Cutter, order: Sequence[int]) -> tuple[Found, Found]:
-    """The cheapest, and the leanest."""
+    """Return the cheapest and the leanest."""
     free = cutter.partitioned(0.0, order)
-    return free, cutter.leanest(order, free)
+    return free, cutter.leanest(order, free) if np.isfinite(free.cost) else free
 
 
 def _largest(found: Lightest, ask: Ask) -> tuple[str, float]:
-    """The tensor with the largest share of what is held, all layers' of it together, and its bytes."""
+    """Return the tensor with the largest share of what is held, all layers' of it together, and its bytes."""
     costs = costs_of(found.case, ask, found.axes)
     every = [np.array([row], dtype=np.int64) for row in found.rows]
     held: dict[str, float] = {}
@@ -138,7 +164,9 @@ def _largest(found: Lightest, ask: Ask) -> tuple[str, float]:
 
 
 def _nearest(case: Case, ask: Ask, grown: Grown) -> str:
-    """The fewest GPUs, in steps of doubled and half-way counts, on which one fits that is run as the lightest is."""
+    """Return the fewest GPUs, in steps of doubled and half-way counts, on which one fits that is run as the lightest
+    is.
+    """
     tried: dict[int, float] = {}
 
     def fits(times: int) -> bool:
@@ -154,7 +182,7 @@ def _nearest(case: Case, ask: Ask, grown: Grown) -> str:
 
 
 def _held(case: Case, ask: Ask, grown: Grown, times: int) -> float:
-    """Bytes that were found to do on so many times as many GPUs; infinite where there are none, or too few."""
+    """Return the bytes that do on so many times as many GPUs; infinite where there are none, or too few."""
     try:
         mesh = grown(times)
     except InputError:

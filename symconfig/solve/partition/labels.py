@@ -15,8 +15,8 @@ import numpy as np
 
 from symconfig.solve.partition.bound import priced, weighed
 from symconfig.solve.partition.marginal import Eliminated, Factor, beliefs, eliminated, plan
-from symconfig.solve.partition.problem import Array
-from symconfig.solve.partition.reduce import Bools, Ints, Space
+from symconfig.solve.partition.problem import Array, Ints
+from symconfig.solve.partition.reduce import Bools, Space
 
 MOST = 500_000  # labels of one step, before it is given up: some 50 MB
 TRIED = 10_000_000  # combinations of labels of one step, before it is given up: some 2 s
@@ -27,7 +27,7 @@ ALIKE = 5e-12  # of the ceiling: costs that differ by less are taken for the sam
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """Of one step, sorted by the combination of its scope; those of one start at starts[combination].
+    """Labels of one step, sorted by the combination of its scope; those of one start at starts[combination].
 
     choice: of the step's node. below: for each step that this one joins, the label of it.
     """
@@ -63,7 +63,7 @@ class _Rule:
         return memory if self.price is None else cost + self.price * memory
 
     def allows(self, bound: Array, transient: Array) -> Bools:
-        """bound: of all held, and the largest transient known."""
+        """Tell what a rule allows. bound: of all held, and the largest transient known."""
         limit = self.space.limit + ROUNDING * abs(self.space.limit)
         room = limit - np.maximum(self.space.floor, transient)
         below: Bools = bound < room if self.price is None else bound - self.price * room < self.ceiling
@@ -71,7 +71,9 @@ class _Rule:
 
 
 def cheapest(space: Space, prices: Sequence[float | None], ceiling: float) -> Front:
-    """prices: of bounds, None for that of bytes alone. They decide how many labels there are, not the answer."""
+    """Return the cheapest labels. prices: of bounds, None for that of bytes alone. They decide how many labels there
+    are, not the answer.
+    """
     steps = plan(space)[0]
     rules = [
         _Rule(space, price, ceiling, eliminated(weighed(space) if price is None else priced(space, price), steps))
@@ -94,7 +96,7 @@ _Alive = tuple[tuple[Ints, ...], list[Array]]
 
 
 def _alive(space: Space, rules: Sequence[_Rule], v: int, every: Sequence[Array]) -> _Alive:
-    """Combinations of a step's node and scope that all rules allow, and their bounds by each."""
+    """Return combinations of a step's node and scope that all rules allow, and their bounds by each."""
     transient = space.transient[v].reshape((-1,) + (1,) * (every[0].ndim - 1))
     allowed = [rule.allows(belief, transient) for rule, belief in zip(rules, every, strict=True)]
     at = np.nonzero(np.logical_and.reduce(allowed))
@@ -102,7 +104,7 @@ def _alive(space: Space, rules: Sequence[_Rule], v: int, every: Sequence[Array])
 
 
 def _step(space: Space, rules: Sequence[_Rule], number: int, alive: _Alive, made: Sequence[Labels]) -> Labels | None:
-    """The labels of a step. None: there would be too many."""
+    """Return the labels of a step. None: there would be too many."""
     step = rules[0].found.steps[number]
     places, bounds = alive
     columns = dict(zip((step.v, *step.scope), places, strict=True))
@@ -144,7 +146,7 @@ def _own(space: Space, v: int, columns: dict[int, Ints]) -> tuple[Array, Array]:
     for p, w in space.around[v]:
         if w in columns:
             pair = space.pairs[p]
-            at = (columns[pair.u], columns[pair.v])
+            at = (pair.rows[columns[pair.u]], pair.columns[columns[pair.v]])
             cost = cost + pair.cost[at]
             if pair.memory is not None:
                 memory = memory + pair.memory[at]
@@ -152,7 +154,7 @@ def _own(space: Space, v: int, columns: dict[int, Ints]) -> tuple[Array, Array]:
 
 
 def _joined(rows: _Rows, factors: Sequence[Factor], labels: Labels, rules: Sequence[_Rule]) -> _Rows | None:
-    """Every row with every label of its combination, as far as the rules allow. None: there would be too many.
+    """Join every row with every label of its combination, as far as the rules allow. None: there would be too many.
 
     factors: the tables of the labels' step by each rule.
     """
@@ -189,7 +191,7 @@ def _joined(rows: _Rows, factors: Sequence[Factor], labels: Labels, rules: Seque
 def _allowed(
     rows: _Rows, labels: Labels, rules: Sequence[_Rule], spare: Sequence[Array], row: Ints, label: Ints
 ) -> tuple[Ints, Ints, list[Array]]:
-    """Those of the rows and labels, put together, that all rules allow, and their bounds."""
+    """Return the rows and labels, put together, that all rules allow, and their bounds."""
     cost, memory = labels.cost[label], labels.memory[label]
     transient = np.maximum(rows.transient[row], labels.transient[label])
     bounds = [of[row] + rule.sum(cost, memory) for rule, of in zip(rules, spare, strict=True)]
@@ -198,7 +200,7 @@ def _allowed(
 
 
 def _front(key: Ints, rows: _Rows, floor: float, alike: float) -> Ints:
-    """Places of the rows that no other one of the same combination and transient beats, by combination."""
+    """Return the places of the rows that no other one of the same combination and transient beats, by combination."""
     transient = np.maximum(rows.transient, floor)
     order = np.lexsort((rows.cost, rows.memory, transient, key))
     if not len(order):
@@ -220,7 +222,7 @@ def _front(key: Ints, rows: _Rows, floor: float, alike: float) -> Ints:
 
 
 def _traced(found: Eliminated, made: Sequence[Labels], space: Space, ceiling: float) -> tuple[int, ...] | None:
-    """From the best fitting combination of the labels of all parts that hang together."""
+    """Trace a choice from the best fitting combination of the labels of all parts that hang together."""
     roots = [number for number, step in enumerate(found.steps) if not step.scope]
     best = _together([made[number] for number in roots], space, ceiling)
     if best is None:
@@ -236,7 +238,9 @@ def _traced(found: Eliminated, made: Sequence[Labels], space: Space, ceiling: fl
 
 
 def _together(roots: Sequence[Labels], space: Space, ceiling: float) -> tuple[int, ...] | None:
-    """One label of each root, so that all together fit and cost least; None where that is not below the ceiling."""
+    """Return one label of each root, so that all together fit and cost least; None where that is not below the
+    ceiling.
+    """
     cost, memory, transient = np.zeros(1), np.zeros(1), np.full(1, space.floor)
     taken: list[Ints] = []
     for root in roots:

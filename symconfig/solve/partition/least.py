@@ -9,7 +9,7 @@ import numpy as np
 
 from symconfig.solve.partition.exact import best
 from symconfig.solve.partition.price import Known, opened
-from symconfig.solve.partition.problem import Array, Edge, Problem
+from symconfig.solve.partition.problem import Array, Problem
 from symconfig.solve.partition.reduce import Space, restrict, space
 from symconfig.solve.stages.clock import spent_s
 
@@ -25,7 +25,8 @@ class Least:
 
 
 def least_memory(problem: Problem, start: Sequence[int] | None = None, limit_s: float | None = None) -> Least:
-    """Of all choices of finite cost, to a relative 1e-9. Whether the problem's limit is reached does not matter.
+    """Return the least memory of all choices of finite cost, to a relative 1e-9. Whether the problem's limit is reached
+    does not matter.
 
     What is held beside a largest transient of at most so many bytes is least in a problem without a limit, and the more
     the fewer bytes that are. So one such problem says for a range of transients which of them are worth a look.
@@ -60,7 +61,9 @@ class _Peaks:
             self.choice, self.peak = tuple(choice), peak
 
     def least(self) -> Least:
-        """A range (first, past) of values is open as long as what is held at `past` leaves room for its first."""
+        """Return the least. A range (first, past) of values is open as long as what is held at `past` leaves room for
+        its first.
+        """
         last = len(self.values) - 1
         held, place = self._beside(last, 0)
         unsettled, open_ = np.inf, [(0, place, held)]
@@ -78,7 +81,8 @@ class _Peaks:
         return Least(min(unsettled, self.peak), self.choice)
 
     def _beside(self, most: int, first: int) -> tuple[float, int]:
-        """The least held with transients up to a value; from which value on that is so. What is found is offered.
+        """Return the least held with transients up to a value; from which value on that is so. What comes up is
+        offered.
 
         first: the least value that is asked for; what is held is told exactly where it may matter there.
         """
@@ -98,7 +102,7 @@ class _Peaks:
 
 
 def _held(problem: Problem) -> Problem:
-    """What is held as the cost, without a limit."""
+    """Return the problem with what is held as the cost, without a limit."""
 
     def table(cost: Array, memory: Array) -> Array:
         return np.where(np.isfinite(cost), memory, np.inf)
@@ -106,5 +110,5 @@ def _held(problem: Problem) -> Problem:
     nodes = tuple(
         replace(node, cost=table(node.cost, node.memory), memory=np.zeros_like(node.memory)) for node in problem.nodes
     )
-    edges = tuple(Edge(e.u, e.v, table(e.cost, e.memory), np.zeros_like(e.memory)) for e in problem.edges)
+    edges = tuple(replace(e, cost=table(e.cost, e.memory), memory=np.zeros_like(e.memory)) for e in problem.edges)
     return Problem(nodes, edges)

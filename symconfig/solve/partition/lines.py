@@ -53,7 +53,7 @@ class Point(NamedTuple):
 
 
 def fits(costs: Costs, axes: Sequence[Axis]) -> bool:
-    """Whether all rows of all nodes can be weighed before the first cut."""
+    """Tell whether all rows of all nodes can be weighed before the first cut."""
     counts = [len(node.options) ** len(axes) for node in costs.net.nodes]
     return len(axes) <= MOST_AXES and max(counts, default=0) <= MOST_ROWS and sum(counts) <= MOST_ENTRIES
 
@@ -82,21 +82,21 @@ class Lines:
         self.of_node = [slice(*both) for both in pairwise(starts)]
 
     def of_nodes(self, values: Array) -> list[Array]:
-        """Parts of an array over the options of all nodes."""
+        """Split an array over the options of all nodes into the nodes' parts."""
         return [values[part] for part in self.of_node]
 
     def of_links(self, values: Array) -> list[Array]:
-        """Parts of an array over the pairs of options of all links, [options of the producer, of the consumer]."""
+        """Split an array over the pairs of options of all links: [options of the producer, of the consumer] each."""
         return [values[part].reshape(shape) for part, shape in zip(self.of_link, self.shapes, strict=True)]
 
     def along(self, axis: int, rows: Rows) -> Line:
-        """Costs of all rows that differ from the given ones, [nodes, axes], in this axis only."""
+        """Return the costs of all rows that differ from the given ones, [nodes, axes], in this axis only."""
         at = self.rows.along(axis, rows)
         cost, memory = self._links(self.activations.along(axis, rows), self.weights.along(axis, rows, at), self.place)
         return Line(self.rows.costs(axis, at), self.rows.memory[at], self.rows.relative[at], cost, memory)
 
     def at(self, rows: Rows) -> Point:
-        """Costs of these rows."""
+        """Return the costs of these rows."""
         at, own = self.rows.at(rows), self.rows
         cost, memory = self._links(self.activations.at(rows), self.weights.at(rows, at), self.order)
         return Point(own.cost[at], own.memory[at], own.transient[at], own.relative[at], cost, memory)
@@ -136,24 +136,27 @@ class _Rows:
             if index in used:
                 own = costs.passes(node, some)
                 self.forward[here], self.backward[here] = own.forward, own.backward
-            if self.shared is not None and node.operator is not None and node.operator.work is not Work.MEMORY:
+            free = node.operator is not None and node.operator.work is not Work.MEMORY and not node.fixed
+            if self.shared is not None and free:
                 splits = np.array([option.split is not None for option in node.options])
                 self.shared[here] = counted(splits, some, costs.rates)
 
     def at(self, rows: Rows) -> Ints:
-        """[nodes]"""
+        """Return the costs of rows: [nodes]."""
         result: Ints = self.first + (rows * self.powers).sum(axis=1)
         return result
 
     def along(self, axis: int, rows: Rows) -> Ints:
-        """[options of all nodes]"""
+        """Return the costs along an axis: [options of all nodes]."""
         power = self.powers[:, axis]
         base = self.at(rows) - rows[:, axis] * power
         result: Ints = base[self.owner] + self.option * power[self.owner]
         return result
 
     def costs(self, axis: int, at: Ints) -> Array:
-        """Costs of a line; infinite where a row leaves products to several ranks alike and another one does not."""
+        """Return the costs of a line; infinite where a row leaves products to several ranks alike and another one does
+        not.
+        """
         cost: Array = self.cost[at]
         if self.shared is None:
             return cost
@@ -183,18 +186,18 @@ class _Digits:
         self.ends = np.array(ends, dtype=np.int64).reshape(-1, 2)
 
     def places(self, rows: Rows) -> Ints:
-        """[links, axes] of the pairs that two rows make, in `flat`."""
+        """Return the places in `flat` of the pairs that two rows make: [links, axes]."""
         given, taken = rows[self.ends[:, 0]], rows[self.ends[:, 1]]
         result: Ints = self.first[:, None] + given * self.width[:, None] + taken
         return result
 
     def at(self, places: Ints) -> Ints:
-        """[links]"""
+        """Return the costs of pairs: [links]."""
         result: Ints = (self.flat[places] * self.powers).sum(axis=1)
         return result
 
     def along(self, axis: int, places: Ints) -> Ints:
-        """[options x options of all links]"""
+        """Return the costs along an axis: [options x options of all links]."""
         here = self.flat[places]
         base = (here * self.powers).sum(axis=1) - here[:, axis] * self.powers[axis]
         result: Ints = base[self.owner] + self.scaled[axis]
@@ -263,7 +266,7 @@ class _Weights:
             self.taken = nodes.starts[self.consumer][first.owner] + option
 
     def along(self, axis: int, rows: Rows, at: Ints) -> Array:
-        """at: of the rows of all nodes."""
+        """Return the weights' costs along an axis. at: of the rows of all nodes."""
         if not self.digits:
             return np.zeros(0)
         places, owner = self.digits[0].places(rows), self.digits[0].owner

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from symconfig.solve.partition.problem import Array
-from symconfig.solve.partition.reduce import Pair, Space, side
+from symconfig.solve.partition.reduce import Pair, Space
 
 ROUNDS = 50  # of all nodes; a descent ends long before
 ROUNDING = 1e-12  # relative: sums of the same costs in another order
@@ -18,12 +18,16 @@ COMBINATIONS = 50_000  # of all pairs: up to there, both nodes of a pair move at
 
 def cost(space: Space, choice: Sequence[int]) -> float:
     nodes = sum(float(c[i]) for c, i in zip(space.cost, choice, strict=True))
-    return nodes + sum(float(pair.cost[choice[pair.u], choice[pair.v]]) for pair in space.pairs)
+    return nodes + sum(float(pair.cost[_place(pair, choice)]) for pair in space.pairs)
 
 
 def held(space: Space, choice: Sequence[int]) -> float:
     nodes = sum(float(m[i]) for m, i in zip(space.memory, choice, strict=True))
-    return nodes + sum(float(p.memory[choice[p.u], choice[p.v]]) for p in space.pairs if p.memory is not None)
+    return nodes + sum(float(p.memory[_place(p, choice)]) for p in space.pairs if p.memory is not None)
+
+
+def _place(pair: Pair, choice: Sequence[int]) -> tuple[int, int]:
+    return int(pair.rows[choice[pair.u]]), int(pair.columns[choice[pair.v]])
 
 
 def peak(space: Space, choice: Sequence[int]) -> float:
@@ -35,7 +39,7 @@ def transient(space: Space, choice: Sequence[int]) -> float:
 
 
 def descended(space: Space, choice: Sequence[int], price: float) -> tuple[int, ...]:
-    """By cost + price x memory, whatever fits."""
+    """Descend by cost + price x memory, whatever fits."""
     at = _Place(space, list(choice))
     for _ in range(ROUNDS):
         before = list(at.now)
@@ -47,14 +51,16 @@ def descended(space: Space, choice: Sequence[int], price: float) -> tuple[int, .
 
 
 def fitted(space: Space, choice: Sequence[int]) -> tuple[int, ...] | None:
-    """By cost among what fits, after moves that save most bytes for their cost. None: nothing was found to fit."""
+    """Descend by cost among what fits, after moves that save most bytes for their cost. None: nothing came up that
+    fits.
+    """
     at = _Place(space, list(choice))
     while peak(space, at.now) > space.limit:
         v, c = _saving(at)
         if c < 0:
             return None
         at.move(v, c)
-    jointly = sum(pair.cost.size for pair in space.pairs) <= COMBINATIONS
+    jointly = sum(pair.size for pair in space.pairs) <= COMBINATIONS
     for _ in range(ROUNDS):
         before = list(at.now)
         for v in range(len(at.now)):
@@ -98,20 +104,20 @@ class _Place:
             self.move(v, best)
 
     def others(self, *nodes: int) -> float:
-        """The largest transient of all other nodes."""
+        """Return the largest transient of all other nodes."""
         transients = self.transients.copy()
         transients[list(nodes)] = 0.0
         return float(transients.max())
 
     def peaks(self, v: int) -> Array:
-        """Bytes at the peak with each choice of v."""
+        """Return the bytes at the peak with each choice of v."""
         rest = self.held - float(self.memories[v][self.now[v]])
         largest: Array = np.maximum(self.others(v), self.space.transient[v])
         return rest + self.memories[v] + largest
 
 
 def _saving(at: _Place) -> tuple[int, int]:
-    """Node and choice of the move that costs least for a byte of those in excess; choice -1: none saves any."""
+    """Return node and choice of the move that costs least for a byte of those in excess; choice -1: none saves any."""
     best, move = np.inf, (0, -1)
     for v, c in enumerate(at.now):
         peaks, costs = at.peaks(v), at.costs[v]
@@ -129,11 +135,11 @@ def _saving(at: _Place) -> tuple[int, int]:
 
 
 def _move_both(at: _Place, pair: Pair) -> None:
-    """The two nodes of a pair to their best fitting combination, if it costs less."""
+    """Move the two nodes of a pair to their best fitting combination, if it costs less."""
     u, v, space, now = pair.u, pair.v, at.space, at.now
     (costs_u, memories_u), (costs_v, memories_v) = beside(space, now, u, v), beside(space, now, v, u)
-    costs = costs_u[:, None] + costs_v + pair.cost
-    memories = memories_u[:, None] + memories_v + (0.0 if pair.memory is None else pair.memory)
+    costs = costs_u[:, None] + costs_v + pair.full(pair.cost)
+    memories = memories_u[:, None] + memories_v + (0.0 if pair.memory is None else pair.full(pair.memory))
     largest = np.maximum(np.maximum.outer(space.transient[u], space.transient[v]), at.others(u, v))
     rest = at.held - memories[now[u], now[v]]
     score = np.where(rest + memories + largest <= space.limit, costs, np.inf)
@@ -148,8 +154,8 @@ def beside(space: Space, now: Sequence[int], v: int, without: int = -1) -> tuple
     costs, memories = space.cost[v].copy(), space.memory[v].copy()
     for p, w in space.around[v]:
         if w != without:
-            table, extra = side(space.pairs[p], v)
-            costs += table[:, now[w]]
-            if extra is not None:
-                memories += extra[:, now[w]]
+            pair = space.pairs[p]
+            costs += pair.line(pair.cost, v, now[w])
+            if pair.memory is not None:
+                memories += pair.line(pair.memory, v, now[w])
     return costs, memories

@@ -45,7 +45,7 @@ class Eliminated:
 
 
 def plan(space: Space) -> tuple[tuple[Step, ...], int]:
-    """An order of all nodes, each time the one with the smallest table, and the entries of all tables."""
+    """Order all nodes, each time the one with the smallest table, and count the entries of all tables."""
     sizes, beside = space.sizes, [{w for _, w in around} for around in space.around]
     left, steps, entries = set(range(len(sizes))), [], 0
     while left:
@@ -62,7 +62,7 @@ def plan(space: Space) -> tuple[tuple[Step, ...], int]:
 
 def eliminated(of: Priced, steps: tuple[Step, ...]) -> Eliminated:
     waiting = [Factor((v,), unary) for v, unary in enumerate(of.unary)]
-    waiting += [Factor((pair.u, pair.v), table) for pair, table in zip(of.space.pairs, of.tables, strict=True)]
+    waiting += [Factor((pair.u, pair.v), pair.full(of.table(p))) for p, pair in enumerate(of.space.pairs)]
     parts, made, least = [], [], 0.0
     for number, step in enumerate(steps):
         mine = tuple(factor for factor in waiting if step.v in factor.scope)
@@ -79,13 +79,13 @@ def eliminated(of: Priced, steps: tuple[Step, ...]) -> Eliminated:
 
 
 def marginals(of: Eliminated) -> tuple[Array, ...]:
-    """For each node the least sum with each of its choices."""
+    """Return, for each node, the least sum with each of its choices."""
     least = {of.steps[n].v: belief.min(axis=tuple(range(1, belief.ndim))) for n, belief in beliefs(of)}
     return tuple(least[v] for v in range(len(of.steps)))
 
 
 def beliefs(of: Eliminated) -> Iterator[tuple[int, Array]]:
-    """Of each step, last to first, the least sum with each combination of its node and its scope."""
+    """Yield of each step, last to first, the least sum with each combination of its node and its scope."""
     above: dict[int, Array] = {}  # step -> the least of all that its table lacks, over its scope
     for number in range(len(of.steps) - 1, -1, -1):
         step, mine = of.steps[number], of.parts[number]
@@ -111,7 +111,7 @@ def _traced(steps: Sequence[Step], parts: Sequence[tuple[Factor, ...]], count: i
 
 
 def _sum(factors: Sequence[Factor], nodes: tuple[int, ...]) -> Array:
-    """Over the nodes, in their order. Small tables first, so that few operations are as large as the sum."""
+    """Sum over the nodes, in their order. Small tables first, so that few operations are as large as the sum."""
     total: Array = np.zeros((1,) * len(nodes))
     for factor in sorted(factors, key=lambda f: f.table.size):
         total = total + _axes(factor, nodes)
@@ -119,7 +119,7 @@ def _sum(factors: Sequence[Factor], nodes: tuple[int, ...]) -> Array:
 
 
 def _axes(factor: Factor, nodes: tuple[int, ...]) -> Array:
-    """The table with its axes in the order of the nodes, and an axis of one for each node that it lacks."""
+    """Return the table with its axes in the order of the nodes, and an axis of one for each node that it lacks."""
     order = [factor.scope.index(node) for node in nodes if node in factor.scope]
     table = factor.table.transpose(order)
     sizes = iter(table.shape)

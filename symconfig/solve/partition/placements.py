@@ -79,7 +79,7 @@ Entry = TypeVar("Entry", ParameterPlacement, ModulePlacement)
 
 @dataclass(frozen=True, slots=True)
 class Placements:
-    """Of the whole program, whatever was folded."""
+    """Placements of the whole program, whatever was folded."""
 
     program: str
     mesh: tuple[MeshDim, ...]
@@ -87,7 +87,7 @@ class Placements:
     modules: tuple[ModulePlacement, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data: placements as PyTorch writes them; the paths only where `path` stands for several."""
+        """Return plain data: placements as PyTorch writes them; the paths only where `path` stands for several."""
         data = asdict(self)
         for entry in (*data["parameters"], *data["modules"]):
             entry["times"] = len(entry["paths"])
@@ -100,7 +100,7 @@ class Placements:
 
 
 def placements(net: Net, axes: Sequence[Axis], rows: Rows) -> Placements:
-    """rows: [nodes, axes], axes innermost first."""
+    """Return the placements. rows: [nodes, axes], axes innermost first."""
     table = table_of(net, axes, rows)
     return Placements(
         net.program.name,
@@ -116,7 +116,7 @@ def table_of(net: Net, axes: Sequence[Axis], rows: Rows) -> Table:
 
 
 def runs_of(axes: Sequence[Axis], rows: Rows) -> list[list[int]]:
-    """Neighbouring axes of one level along which every node does the same, outermost run first."""
+    """Return runs of neighbouring axes of one level along which every node does the same, outermost run first."""
     result: list[list[int]] = []
     for index, axis in enumerate(axes):
         last = result[-1][-1] if result else None
@@ -149,7 +149,7 @@ class Table:
         )
 
     def options(self) -> dict[str, tuple[Option, ...]]:
-        """For each operator of the program what it does along each mesh dim, in its own loops."""
+        """Return, for each operator of the program, what it does along each mesh dim, in its own loops."""
         program, result = self.net.program, {}
         for op, node in zip(program.operators, self.net.node_of, strict=True):
             own = operator_options(program, op)
@@ -157,7 +157,7 @@ class Table:
         return result
 
     def at(self, node: int, port: int) -> tuple[Placement, ...]:
-        """Of a tensor at a node, forward."""
+        """Return the placement of a tensor at a node, forward."""
         places = self.net.nodes[node].ports[port].places
         return tuple(_placement(places[int(self.rows[node, run[0]])].forward) for run in self.runs)
 
@@ -171,7 +171,7 @@ def _placement(place: int) -> Placement:
 
 
 def _local(shape: tuple[int, ...], found: Sequence[Placement], mesh: Sequence[MeshDim]) -> tuple[int, ...]:
-    """On the first rank: every cut rounds up, as torch.chunk does."""
+    """Return the shape on the first rank: every cut rounds up, as torch.chunk does."""
     sizes = list(shape)
     for placement, dim in zip(found, mesh, strict=True):
         if placement.dim is not None:
@@ -208,7 +208,7 @@ def _moved(dim: int | None) -> Placement:
 
 
 def stored(sizes: Sequence[int], shape: Sequence[int]) -> tuple[int | None, ...]:
-    """For each dim the stored dim of which it is the outermost part, or None where it lies within one.
+    """Return, for each dim, the stored dim of which it is the outermost part, or None where it lies within one.
 
     Runs of dims are matched with runs of stored dims that have as many elements.
     """
@@ -239,7 +239,7 @@ def _notes(zero: Sequence[int], mesh: Sequence[MeshDim]) -> list[str]:
 
 
 def _modules(table: Table) -> Iterator[ModulePlacement]:
-    """In order of the program; an operator without a path is a module by itself."""
+    """Yield the modules in order of the program; an operator without a path is a module by itself."""
     operators = table.net.program.operators
     inside: dict[str, list[int]] = {}
     readers: dict[str, set[str]] = {}
@@ -264,7 +264,7 @@ def _modules(table: Table) -> Iterator[ModulePlacement]:
 
 
 def _tensors(op: Operator) -> tuple[str, ...]:
-    """What it reads and makes, in order of its node's ports."""
+    """Return what an operator reads and makes, in order of its node's ports."""
     return tuple(operand.tensor for operand in (*op.inputs, *op.outputs))
 
 
@@ -273,17 +273,17 @@ def _tensor(table: Table, index: int, port: int, name: str) -> TensorPlacement:
 
 
 def _general(path: str) -> str:
-    """Numbers that stand for themselves between dots as *."""
+    """Write numbers that stand for themselves between dots as *."""
     return ".".join("*" if part.isdecimal() else part for part in path.split("."))
 
 
 def _layouts(module: ModulePlacement) -> object:
-    """All but the names of tensors: the first of many layers reads what another kind of module made."""
+    """Return all but the names of tensors: the first of many layers reads what another kind of module made."""
     return tuple(tuple((found.dims, found.placements) for found in side) for side in (module.inputs, module.outputs))
 
 
 def _patterned(module: ModulePlacement) -> ModulePlacement:
-    """Names of tensors with * where the entry stands for several modules."""
+    """Write the names of tensors with * where the entry stands for several modules."""
     if len(module.paths) == 1:
         return module
     inputs, outputs = (
@@ -293,7 +293,7 @@ def _patterned(module: ModulePlacement) -> ModulePlacement:
 
 
 def _grouped(entries: Iterable[Entry], alike: Callable[[Entry], object]) -> tuple[Entry, ...]:
-    """Those whose paths differ in numbers only, and that are alike otherwise, as one entry."""
+    """Join modules whose paths differ in numbers only, and that are alike otherwise, to one entry."""
     by_path: dict[str, dict[object, list[Entry]]] = {}
     for entry in entries:
         by_path.setdefault(_general(entry.path), {}).setdefault(alike(entry), []).append(entry)

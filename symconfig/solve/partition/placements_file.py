@@ -54,7 +54,7 @@ def distribute(module, mesh):
 
 
 def python(found: Placements) -> str:
-    """The file's text."""
+    """Write the file's text."""
     return _HEAD.format(
         program=found.program,
         ranks=" x ".join(str(dim.size) for dim in found.mesh) or "1",

@@ -36,7 +36,7 @@ class Known:
 
     @property
     def target(self) -> float:
-        """What costs so much or more is of no interest."""
+        """Return the cost from which on nothing is of interest."""
         return self.cost - CLOSE * abs(self.cost) if self.cost < np.inf else np.inf
 
     def offer(self, choice: Sequence[int]) -> None:
@@ -59,7 +59,7 @@ class Known:
             self.near(*self.waiting.pop())
 
     def near(self, space: Space, choice: Sequence[int], price: float) -> None:
-        """The choice (by the numbers of the space), and better ones near it; once for each choice."""
+        """Try the choice (by the numbers of the space), and better ones near it; once for each choice."""
         given = space.original(choice)
         if given in self.tried:
             return
@@ -100,7 +100,7 @@ class State:
     largest: float = 0.0
 
     def narrow(self, keep: Sequence[Bools]) -> bool:
-        """To the choices to keep. False: nothing is left."""
+        """Narrow to the choices to keep. False: nothing is left."""
         left = narrowed(self.space, self.messages, keep)
         if left is None:
             return False
@@ -110,7 +110,7 @@ class State:
         return True
 
     def learn(self, known: Known, price: float, least: float, bounds: Sequence[Array]) -> bool:
-        """From a bound of the sum at a price, and for each choice. False: nothing that is better is left."""
+        """Learn from a bound of the sum at a price, and for each choice. False: nothing that is better is left."""
         space = self.space
         bound = least - (price * space.room if price else 0.0)
         if bound >= self.bound:
@@ -132,14 +132,14 @@ def opened(space: Space) -> State:
 
 
 def part(of: State, keep: Sequence[Bools], raised: float) -> State | None:
-    """The part with the choices to keep, and a transient of at least so many bytes; None: there is none."""
+    """Return the part with the choices to keep, and a transient of at least so many bytes; None: there is none."""
     messages = Messages(list(of.messages.first), list(of.messages.second))
     child = State(replace(of.space, raised=raised), messages, of.price, of.bound, of.bounds)
     return child if child.narrow(keep) else None
 
 
 def by_messages(state: State, known: Known, price: float) -> Point | None:
-    """A sweep each way. None: nothing that is better is left."""
+    """Sweep each way once. None: nothing that is better is left."""
     of = priced(state.space, price)
     there, back = (sweep(of, state.messages, forward) for forward in (True, False))
     known.steps += 1
@@ -151,7 +151,7 @@ def by_messages(state: State, known: Known, price: float) -> Point | None:
 
 
 def by_elimination(state: State, known: Known, price: float) -> Point | None:
-    """The exact least at the price. None: nothing that is better is left."""
+    """Return the exact least at the price. None: nothing that is better is left."""
     found = eliminated(priced(state.space, price), plan(state.space)[0])
     known.steps += 1
     space = state.space
@@ -161,7 +161,7 @@ def by_elimination(state: State, known: Known, price: float) -> Point | None:
 
 
 def lightest(state: State, known: Known, exactly: bool) -> Point | None:
-    """The least memory: what cannot fit with a choice forbids it. None: nothing fits."""
+    """Return the least memory: what cannot fit with a choice forbids it. None: nothing fits."""
     space, of = state.space, weighed(state.space)
     if exactly:
         found = eliminated(of, plan(space)[0])
@@ -178,7 +178,7 @@ def lightest(state: State, known: Known, exactly: bool) -> Point | None:
 
 
 def search(state: State, known: Known, ask: Ask, rounds: int) -> bool:
-    """Asks at prices between those whose best assignments hold too much and those whose best ones fit.
+    """Ask at prices between those whose best assignments hold too much and those whose best ones fit.
 
     Each next price is the one at which the two known best assignments on either side cost the same, until none is
     better there. False: nothing that is better than the known choice is left.
@@ -217,7 +217,9 @@ def _light(state: State, known: Known, ask: Ask) -> Point | None:
 
 
 def _between(over: Point | None, under: Point, price: float) -> float:
-    """Without one that holds too much, a lower price; where the two are no bracket, a higher one."""
+    """Return the next price. Without one that holds too much, a lower price; where the two are no bracket, a higher
+    one.
+    """
     if over is None:
         return price / 2 if price > 1e-30 else 0.0
     if over.held <= under.held or under.cost <= over.cost:

@@ -39,7 +39,9 @@ def price(costs: Costs, rows: Rows, gamma: float = float("inf")) -> tuple[float,
 
 
 def sums(costs: Costs, rows: Rows, gamma: float = float("inf")) -> tuple[Array, Array]:
-    """The same of many strategies at once, [strategies, nodes, axes]. What they have in common is weighed once."""
+    """Return the costs of many strategies at once, [strategies, nodes, axes]. What they have in common is
+    weighed once.
+    """
     nodes = costs.net.nodes
     coded = rows @ max(len(node.options) for node in nodes) ** np.arange(rows.shape[2])
     cost, held, transient = np.zeros((3, len(rows)))
@@ -58,18 +60,18 @@ def sums(costs: Costs, rows: Rows, gamma: float = float("inf")) -> tuple[Array, 
 
 
 def _once(codes: Rows) -> tuple[Rows, Rows]:
-    """Where each value is first, and for each place which of them it has."""
+    """Return where each value is first, and for each place which of them it has."""
     _, first, back = np.unique(codes, return_index=True, return_inverse=True)
     return first, back
 
 
 def priced(costs: Costs, axes: Sequence[Axis], names: Sequence[str], gamma: float = float("inf")) -> tuple[Priced, ...]:
-    """The strategies of these names, in their order."""
+    """Price the strategies of these names, in their order."""
     return tuple(of_baseline(costs, baseline(costs.net, axes, name), gamma) for name in names)
 
 
 def of_baseline(costs: Costs, found: Baseline, gamma: float) -> Priced:
-    """One strategy, with its parameter server where it has one."""
+    """Price one strategy, with its parameter server where it has one."""
     if found.rows is None:
         return Priced(found.name, float("inf"), float("inf"), found.why, found.way)
     cost, memory = price(costs, found.rows, gamma)
@@ -80,7 +82,7 @@ def of_baseline(costs: Costs, found: Baseline, gamma: float) -> Priced:
 
 
 def _at_server(costs: Costs, index: int, rows: Rows) -> float:
-    """What a link costs more with a parameter server than with an all-reduce of its weight's gradient.
+    """Return what a link costs more with a parameter server than with an all-reduce of its weight's gradient.
 
     The same work hides the gradients on their way to the server; the weights come back when all of them are there.
     """
@@ -100,7 +102,7 @@ def _at_server(costs: Costs, index: int, rows: Rows) -> float:
 
 
 def _reach(costs: Costs, link: Link, rows: Rows) -> tuple[list[Reach], float]:
-    """The axes along which ranks have data of their own, and the share of the weight that each of them has."""
+    """Return the axes along which ranks have data of their own, and the share of the weight that each of them has."""
     port = costs.net.nodes[link.consumer].ports[link.taken]
     row = rows[link.consumer]
     forward, backward = port.forward[row], port.backward[row]

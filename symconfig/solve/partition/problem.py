@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +27,34 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """[choices of u, choices of v]: cost and bytes held of a pair. Several edges may join the same two nodes."""
+    """[choices of u, choices of v]: cost and bytes held of a pair. Several edges may join the same two nodes.
+
+    rows, columns: of each choice the row or column of the tables, where choices that cost alike share one; None: each
+    has its own.
+    """
 
     u: int
     v: int
     cost: Array
     memory: Array
+    rows: Ints | None = None
+    columns: Ints | None = None
+
+    @property
+    def lines(self) -> tuple[Ints, Ints]:
+        """Of each choice of u its row, and of each choice of v its column."""
+        rows = np.arange(self.cost.shape[0]) if self.rows is None else self.rows
+        return rows, np.arange(self.cost.shape[1]) if self.columns is None else self.columns
+
+    def place(self, choice: Sequence[int]) -> tuple[int, int]:
+        """Return where an assignment is in the tables."""
+        u, v = choice[self.u], choice[self.v]
+        return (u if self.rows is None else int(self.rows[u])), (v if self.columns is None else int(self.columns[v]))
+
+    def full(self, table: Array) -> Array:
+        """Return a table with a row and a column of its own for each choice."""
+        table = table if self.rows is None else table.take(self.rows, axis=0)
+        return table if self.columns is None else table.take(self.columns, axis=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +67,12 @@ class Problem:
 
     def cost(self, choice: Sequence[int]) -> float:
         nodes = sum(float(node.cost[c]) for node, c in zip(self.nodes, choice, strict=True))
-        return nodes + sum(float(edge.cost[choice[edge.u], choice[edge.v]]) for edge in self.edges)
+        return nodes + sum(float(edge.cost[edge.place(choice)]) for edge in self.edges)
 
     def memory(self, choice: Sequence[int]) -> float:
-        """Bytes at the peak."""
+        """Return the bytes at the peak."""
         held = sum(float(node.memory[c]) for node, c in zip(self.nodes, choice, strict=True))
-        held += sum(float(edge.memory[choice[edge.u], choice[edge.v]]) for edge in self.edges)
+        held += sum(float(edge.memory[edge.place(choice)]) for edge in self.edges)
         return held + max(float(node.transient[c]) for node, c in zip(self.nodes, choice, strict=True))
 
     def fits(self, choice: Sequence[int]) -> bool:
@@ -73,7 +96,7 @@ class Solution:
 
     @property
     def gap(self) -> float:
-        """(cost - bound) / cost; infinite without a choice."""
+        """Return (cost - bound) / cost; infinite without a choice."""
         if self.choice is None:
             return float("inf")
         return max(0.0, self.cost - self.bound) / self.cost if self.cost > 0 else 0.0

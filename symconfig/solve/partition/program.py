@@ -16,8 +16,8 @@ import numpy as np
 
 from symconfig.solve.cbc import in_time, lower_bound
 from symconfig.solve.partition import local
-from symconfig.solve.partition.problem import Array, Problem, Solution
-from symconfig.solve.partition.reduce import Ints, Pair, Space, space
+from symconfig.solve.partition.problem import Array, Ints, Problem, Solution
+from symconfig.solve.partition.reduce import Pair, Space, side, space
 from symconfig.solve.stages.clock import spent_s
 
 UNIT = 1e6  # of what is minimised and of what is limited: the solver's tolerances of 1e-7 are 1e-13 of them
@@ -35,7 +35,7 @@ class Answer:
 
 
 def solve(problem: Problem, limit_s: float | None = None) -> Solution:
-    """The program alone, without what `exact` does before. limit_s: of the processor."""
+    """Solve the program alone, without what `exact` does before. limit_s: of the processor."""
     whole = space(problem)
     if whole is None:
         return Solution("program", None, np.inf, np.inf, True)
@@ -49,7 +49,7 @@ def solve(problem: Problem, limit_s: float | None = None) -> Solution:
 
 
 def best(of: Space, cutoff: float, limit_s: float | None) -> Answer:
-    """The cheapest that fits and costs less than the cutoff."""
+    """Return the cheapest that fits and costs less than the cutoff."""
     end = np.inf if limit_s is None else spent_s() + limit_s
     model, steps = _Model(of), 0
     while True:
@@ -100,7 +100,7 @@ class _Model:
             self._limit(bytes_)
 
     def _range(self) -> float:
-        """What separates the dearest choices from the cheapest, about."""
+        """Return about what separates the dearest choices from the cheapest."""
         ranges = [float(np.ptp(c)) for c in self.space.cost]
         ranges += [float(np.ptp(p.cost[np.isfinite(p.cost)])) for p in self.space.pairs]
         return max(ranges, default=0.0)
@@ -112,7 +112,7 @@ class _Model:
         return self.pulp.LpAffineExpression([(variable, float(value) * factor) for variable, value in terms if value])
 
     def _shares(self, number: int, pair: Pair) -> tuple[list[tuple[Any, float]], list[tuple[Any, float]]]:
-        """Costs and bytes of the pair's shares, less its least cost, that `fixed` has."""
+        """Return costs and bytes of the pair's shares, less its least cost, that `fixed` has."""
         rows, columns = _alike(pair, 0), _alike(pair, 1)
         costs, memories = [], []
         of_row: dict[int, list[Any]] = {}
@@ -120,20 +120,21 @@ class _Model:
         least = float(pair.cost.min())
         for i, row in enumerate(rows):
             for j, column in enumerate(columns):
-                cost = pair.cost[row[0], column[0]]
+                at = pair.rows[row[0]], pair.columns[column[0]]
+                cost = pair.cost[at]
                 if np.isfinite(cost):
                     share = self.program.add_variable(f"y{number}_{i}_{j}", lowBound=0)
                     of_row.setdefault(i, []).append(share)
                     of_column.setdefault(j, []).append(share)
                     costs.append((share, cost - least))
-                    memories.append((share, 0.0 if pair.memory is None else float(pair.memory[row[0], column[0]])))
+                    memories.append((share, 0.0 if pair.memory is None else float(pair.memory[at])))
         for v, groups, shares in ((pair.u, rows, of_row), (pair.v, columns, of_column)):
             for i, group in enumerate(groups):
                 self._add(self.pulp.lpSum(shares[i]) == self.pulp.lpSum([self.taken[v][c] for c in group]))
         return costs, memories
 
     def _limit(self, bytes_: list[tuple[Any, float]]) -> None:
-        """Held bytes and the largest transient, of which every node says how much it is at least."""
+        """Limit held bytes and the largest transient, of which every node says how much it is at least."""
         unit = UNIT / max(abs(self.space.limit), 1.0)
         floor = self.space.floor
         largest = self.program.add_variable("largest", lowBound=floor * unit)
@@ -171,7 +172,9 @@ class _Model:
         return self._answer(said, limit_s)
 
     def _answer(self, said: str, limit_s: float) -> Answer:
-        """PuLP's status says "Optimal" of an answer that the time limit cut off, too; that of the solution does not."""
+        """Read the answer. PuLP's status says "Optimal" of an answer that the time limit cut off, too; that of the
+        solution does not.
+        """
         pulp, status = self.pulp, self.program.sol_status
         lower = lower_bound(said)
         bound = self.fixed + lower / self.scale if lower is not None else -np.inf
@@ -190,9 +193,10 @@ class _Model:
 
 
 def _alike(pair: Pair, axis: int) -> list[Ints]:
-    """The choices of one side in groups that the pair cannot tell apart."""
-    table: Array = pair.cost if pair.memory is None else np.concatenate((pair.cost, pair.memory), axis=1 - axis)
+    """Group the choices of one side that the pair cannot tell apart."""
+    cost, memory = side(pair, pair.u if axis == 0 else pair.v)
+    table: Array = cost if memory is None else np.concatenate((cost, memory), axis=1)
     groups: dict[bytes, list[int]] = {}
-    for c, row in enumerate(table if axis == 0 else np.ascontiguousarray(table.T)):
+    for c, row in enumerate(table):
         groups.setdefault(np.ascontiguousarray(row).tobytes(), []).append(c)
     return [np.array(group) for group in groups.values()]

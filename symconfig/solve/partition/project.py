@@ -69,7 +69,9 @@ class Projection:
 
 
 def project(net: Net, axes: Sequence[Axis], rows: Rows) -> Projection:
-    """rows: [nodes, axes] of the plan, axes innermost first. Copies are left out: they follow from their neighbours."""
+    """Project rows, [nodes, axes] of the plan, axes innermost first. Copies are left out: they follow from their
+    neighbours.
+    """
     zero = _zero(net, rows)
     ranked = Agreement(net, axes, rows).ranked()
     total = sum(weight(net.program, node) for node in net.nodes if node.operator is not None) * max(len(axes), 1)
@@ -87,7 +89,7 @@ def project(net: Net, axes: Sequence[Axis], rows: Rows) -> Projection:
 
 
 def _laid(net: Net, axes: Sequence[Axis], scored: Scored, zero: int) -> tuple[Rows, str]:
-    """Rows of the way on the given axes, and why they cannot be had."""
+    """Return the rows of the way on the given axes, and why they cannot be had."""
     order = [axes[index] for index in scored.order]
     along = laid(order, scored.way)
     assert not isinstance(along, str), along
@@ -98,7 +100,9 @@ def _laid(net: Net, axes: Sequence[Axis], scored: Scored, zero: int) -> tuple[Ro
 
 
 def aligned(net: Net, axes: Sequence[Axis], made: Rows, rows: Rows) -> Rows:
-    """The same with equal axes of one level in the order that agrees with `rows` on most: all nodes in the same."""
+    """Return the rows with equal axes of one level in the order that agrees with `rows` on most: all nodes in
+    the same.
+    """
     weights = np.array([0.0 if node.copy else weight(net.program, node) for node in net.nodes])
     kinds: dict[tuple[str, int], list[int]] = {}
     for index, axis in enumerate(axes):
@@ -115,7 +119,9 @@ def aligned(net: Net, axes: Sequence[Axis], made: Rows, rows: Rows) -> Rows:
 
 
 def _zero(net: Net, rows: Rows) -> int:
-    """The stage in which most of the trainable parameters' elements lie; what is split along all axes lies in none."""
+    """Return the stage in which most of the trainable parameters' elements lie; what is split along all axes lies in
+    none.
+    """
     elements = [0.0] * 4
     for index, node in enumerate(net.nodes):
         if node.parameter is not None and node.parameter.trainable:
@@ -126,7 +132,7 @@ def _zero(net: Net, rows: Rows) -> int:
 
 
 def differences(net: Net, axes: Sequence[Axis], rows: Rows, other: Rows) -> list[Difference]:
-    """What `rows` does otherwise than `other`; most work first."""
+    """Return what `rows` does otherwise than `other`; most work first."""
     found: dict[tuple[str, bool, tuple[Departure, ...]], list[float]] = {}
     totals = [0.0, 0.0]
     for index, node in enumerate(net.nodes):
@@ -158,7 +164,7 @@ def _departures(node: Node, axes: Sequence[Axis], row: Rows, other: Rows) -> lis
 
 
 def told(node: Node, row: Rows, axes: Sequence[Axis]) -> str:
-    """What a node does along some axes: `intermediate_size/4, batch/2`."""
+    """Say what a node does along some axes: `intermediate_size/4, batch/2`."""
     parts: dict[int, int] = {}
     for option, axis in zip(row, axes, strict=True):
         parts[int(option)] = parts.get(int(option), 1) * axis.size
@@ -166,8 +172,9 @@ def told(node: Node, row: Rows, axes: Sequence[Axis]) -> str:
 
 
 def pins(way: Way, batch: int, backend: Backend = "megatron") -> dict[str, str]:
-    """What makes the planner choose these degrees (`symconfig plan --pin …`, `api.plan(pins=…)`): no pipeline, since a
-    partition does not split layers. batch: examples of one microbatch over all ranks."""
+    """Return what makes the planner choose these degrees (`symconfig plan --pin …`, `api.plan(pins=…)`): no pipeline,
+    since a partition does not split layers. batch: examples of one microbatch over all ranks.
+    """
     degrees = way.degrees
     numbers = {name: getattr(degrees, name) for name in ("tp", "pp", "cp", "ep", "etp", "dp")} | {"zero": way.zero}
     found = {name: str(number) for name, number in numbers.items()}

@@ -18,7 +18,7 @@ from symconfig.cost.partition.rates import Array
 from symconfig.cost.partition.work import Rows
 from symconfig.descriptor.mesh import Axis
 from symconfig.graph.program.net import Node, Place, Port
-from symconfig.solve.partition.rows import allowed
+from symconfig.solve.partition.rows import allowed, as_fixed
 from symconfig.solve.partition.strategy import alike
 
 MOST = 1500  # rows of one node; where it has more, those that differ from the chosen one in few axes
@@ -42,8 +42,9 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Of a node. others: rows that fit, cheapest first. unfit: the cheapest row where it does not fit and would cost
-    less than the chosen one."""
+    """Why a node has its row. others: rows that fit, cheapest first. unfit: the cheapest row where it does not fit and
+    would cost less than the chosen one.
+    """
 
     node: int
     others: tuple[Alternative, ...]
@@ -63,7 +64,7 @@ class Solved:
 
 
 def reasons(solved: Solved, top: int = 1) -> tuple[Reason, ...]:
-    """Of every operator; copies and parameters follow from them. top: how many others."""
+    """Return the reasons of every operator; copies and parameters follow from them. top: how many others."""
     around = _Around(solved)
     return tuple(around.reason(v, top) for v, node in enumerate(solved.costs.net.nodes) if node.operator is not None)
 
@@ -77,7 +78,7 @@ class _Weighed:
 
 
 class _Around:
-    """What does not depend on the node that is changed: bytes held, and those alive while each node runs."""
+    """Values that do not depend on the node that is changed: bytes held, and those alive while each node runs."""
 
     def __init__(self, solved: Solved) -> None:
         self.solved, self.net = solved, solved.costs.net
@@ -133,7 +134,7 @@ class _Around:
         ]
 
     def _own(self, v: int, rows: Rows) -> tuple[Array, Array]:
-        """[rows] the node's computation in a step, and its part of what is kept over gamma."""
+        """Return the node's computation in a step, and its part of what is kept over gamma: [rows]."""
         costs, node = self.solved.costs, self.net.nodes[v]
         passes = costs.passes(node, rows)
         often = float(costs.training.turns * node.times)
@@ -141,7 +142,7 @@ class _Around:
         return work, costs.node(v, rows).relative / self.solved.gamma
 
     def _changed(self, v: int, rows: Rows) -> _Weighed:
-        """[rows] by how much cost and bytes held rise where the node takes each row."""
+        """Return by how much cost and bytes held rise where the node takes each row: [rows]."""
         net, costs = self.net, self.solved.costs
         beside = {self._other(link, v) for link in net.links_of[v]}
         free = [w for w in sorted(beside) if w != v and net.nodes[w].operator is None]
@@ -177,7 +178,7 @@ class _Around:
         return link.consumer if link.producer == v else link.producer
 
     def _link(self, number: int, given: Rows | None, taken: Rows | None) -> _Weighed:
-        """[rows]; None: an end that stays as it is."""
+        """Return a link's costs, [rows]; None: an end that stays as it is."""
         link, costs = self.net.links[number], self.solved.costs
         if given is not None and taken is not None:
             return _Weighed(*costs.pairwise(number, given, taken))
@@ -189,12 +190,15 @@ class _Around:
         return _Weighed(found.cost.reshape(-1), found.memory.reshape(-1))
 
     def _beside(self, w: int, v: int, rows: Rows) -> _Weighed:
-        """[ways, rows]: a parameter or copy beside the node, in every way that it could follow; first as it is."""
+        """Return a parameter's or copy's costs beside the node, in every way that it could follow, first as it is:
+        [ways, rows].
+        """
         ways = np.stack([np.broadcast_to(self.rows[w], rows.shape), *self._ways(w, v, rows)])
         flat, own = np.concatenate(list(ways)), np.tile(rows, (len(ways), 1))
         costs = self.solved.costs
         alone = costs.node(w, flat)
-        cost, memory = alone.cost + alone.relative / self.solved.gamma, alone.memory
+        fits = as_fixed(self.net.nodes[w], flat, self.solved.axes)
+        cost, memory = np.where(fits, alone.cost + alone.relative / self.solved.gamma, np.inf), alone.memory
         for number in self.net.links_of[w]:
             link = self.net.links[number]
             ends = [flat if end == w else own if end == v else None for end in (link.producer, link.consumer)]
@@ -217,7 +221,7 @@ class _Around:
 
 
 def _as(copy: Node, port: Port) -> NDArray[np.int64]:
-    """For each option of the port's node the copy's option that has the tensor at the same place."""
+    """Return, for each option of the port's node, the copy's option that has the tensor at the same place."""
     at: dict[Place, int] = {place: option for option, place in reversed(list(enumerate(copy.ports[0].places)))}
     return np.array([at.get(place, 0) for place in port.places], dtype=np.int64)
 
@@ -234,19 +238,20 @@ def _stored(parameter: Node, port: Port, rows: Rows, axes: Sequence[Axis]) -> It
 
 
 def candidates(solved: Solved, v: int) -> Rows:
-    """The chosen row, and then every other one, or those not far from it where there are too many."""
+    """Return the chosen row, and then every other one, or those not far from it where there are too many."""
     net, axes, row = solved.costs.net, solved.axes, np.array(solved.rows[v], dtype=np.int64)
     options = range(len(net.nodes[v].options))
     if len(options) ** len(axes) <= MOST:
         every = np.array(list(product(options, repeat=len(axes))), dtype=np.int64)
     else:
         every = np.unique(np.array(list(_near(row, axes, len(options))), dtype=np.int64), axis=0)
-    every = every[allowed(net, net.nodes[v], every, axes) & (every != row).any(axis=1)]
+    node = net.nodes[v]
+    every = every[allowed(net, node, every, axes) & as_fixed(node, every, axes) & (every != row).any(axis=1)]
     return np.concatenate([row[None], every])
 
 
 def _near(row: NDArray[np.int64], axes: Sequence[Axis], options: int) -> Iterator[NDArray[np.int64]]:
-    """Any two axes otherwise, or all of each level alike."""
+    """Yield rows with any two axes otherwise, or all of each level alike."""
     for first, second in product(range(len(axes)), repeat=2):
         for a, b in product(range(options), repeat=2) if first < second else ():
             other = row.copy()

@@ -8,24 +8,51 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from symconfig.solve.partition.problem import Array, Problem
+from symconfig.solve.partition.problem import Array, Edge, Ints, Problem
 
-Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
+SPARSE = 3  # a table of which less than one in so many is used is copied: below, the old and the new hold too much
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """[choices of u, choices of v], u < v. cost: infinite where they exclude each other. memory: None if all zero."""
+    """Tables of two nodes' choices, u < v; choices that the pair cannot tell apart may share a row or a column.
+
+    cost: infinite where they exclude each other. memory: None if all zero. rows, columns: of each choice of u and of v.
+    """
 
     u: int
     v: int
     cost: Array
     memory: Array | None
+    rows: Ints
+    columns: Ints
 
-    def priced(self, price: float) -> Array:
-        """In the units of cost, at a price of a byte."""
-        return self.cost if self.memory is None or price == 0 else self.cost + price * self.memory
+    @property
+    def size(self) -> int:
+        return len(self.rows) * len(self.columns)
+
+    def full(self, table: Array) -> Array:
+        """Return a table as [choices of u, choices of v]."""
+        return table.take(self.rows, axis=0).take(self.columns, axis=1)
+
+    def line(self, table: Array, v: int, other: int) -> Array:
+        """Return what a table says of each choice of v beside a choice of the other node."""
+        at_u = v == self.u
+        found: Array = table[:, self.columns[other]] if at_u else table[self.rows[other]]
+        return found.take(self.rows if at_u else self.columns)
+
+    def cut(self, of_u: Bools, of_v: Bools) -> Pair:
+        """Return the pair with some of the choices; of tables that are mostly unused a copy without the rest."""
+        rows, columns = self.rows[of_u], self.columns[of_v]
+        (above, first), (left, second) = (np.unique(at, return_inverse=True) for at in (rows, columns))
+        if SPARSE * len(above) * len(left) > self.cost.size:
+            return replace(self, rows=rows, columns=columns)
+        cost, memory = (
+            None if of is None else of.take(above, axis=0).take(left, axis=1) for of in (self.cost, self.memory)
+        )
+        assert cost is not None
+        return Pair(self.u, self.v, cost, memory, first.reshape(-1), second.reshape(-1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,39 +78,41 @@ class Space:
 
     @property
     def floor(self) -> float:
-        """Bytes that the largest transient has at least."""
+        """Return the bytes that the largest transient has at least."""
         return max(self.raised, *(float(t.min()) for t in self.transient))
 
     @property
     def room(self) -> float:
-        """Bytes that may be held beside the largest transient."""
+        """Return the bytes that may be held beside the largest transient."""
         return self.limit - self.floor
 
     def original(self, choice: Sequence[int]) -> tuple[int, ...]:
         return tuple(int(kept[c]) for kept, c in zip(self.kept, choice, strict=True))
 
     def local(self, choice: Sequence[int]) -> tuple[int, ...] | None:
-        """The inverse of `original`; None where a choice is gone."""
+        """Return the inverse of `original`; None where a choice is gone."""
         at = [int(np.searchsorted(kept, c)) for kept, c in zip(self.kept, choice, strict=True)]
         present = all(i < len(k) and k[i] == c for i, k, c in zip(at, self.kept, choice, strict=True))
         return tuple(at) if present else None
 
 
 def space(problem: Problem) -> Space | None:
-    """All choices that are not forbidden by an infinite number, alone or with their neighbours; None: none is left."""
+    """Return all choices that are not forbidden by an infinite number, alone or with their neighbours; None: none is
+    left.
+    """
     cost = [node.cost.astype(np.float64) for node in problem.nodes]
     memory = [node.memory.astype(np.float64) for node in problem.nodes]
-    joined: dict[tuple[int, int], tuple[Array, Array]] = {}
+    joined: dict[tuple[int, int], Edge] = {}
     for edge in problem.edges:
         if edge.u == edge.v:
-            cost[edge.u] = cost[edge.u] + np.diagonal(edge.cost)
-            memory[edge.u] = memory[edge.u] + np.diagonal(edge.memory)
+            every = [edge.place((c,) * len(cost)) for c in range(len(cost[edge.u]))]
+            cost[edge.u] = cost[edge.u] + np.array([edge.cost[at] for at in every])
+            memory[edge.u] = memory[edge.u] + np.array([edge.memory[at] for at in every])
             continue
-        tables = (edge.cost, edge.memory) if edge.u < edge.v else (edge.cost.T, edge.memory.T)
-        key = (min(edge.u, edge.v), max(edge.u, edge.v))
-        known = joined.get(key)
-        joined[key] = (tables[0] + known[0], tables[1] + known[1]) if known else tables
-    made = (_pair(u, v, *tables) for (u, v), tables in joined.items())
+        turned = edge if edge.u < edge.v else Edge(edge.v, edge.u, edge.cost.T, edge.memory.T, edge.columns, edge.rows)
+        key = turned.u, turned.v
+        joined[key] = _sum(joined[key], turned) if key in joined else turned
+    made = (_pair(edge) for edge in joined.values())
     pairs = tuple(pair for pair in made if pair.memory is not None or pair.cost.any())
     around: list[list[tuple[int, int]]] = [[] for _ in cost]
     for index, pair in enumerate(pairs):
@@ -105,7 +134,9 @@ def space(problem: Problem) -> Space | None:
 
 
 def restrict(old: Space, keep: Sequence[Bools]) -> Space | None:
-    """With the choices to keep, less those that no choice of a neighbour goes with; None: a node has none left."""
+    """Return the space with the choices to keep, less those that no choice of a neighbour goes with; None: a node has
+    none left.
+    """
     keep = _supported(old, keep)
     if not all(mask.any() for mask in keep):
         return None
@@ -116,12 +147,7 @@ def _cut(old: Space, keep: Sequence[Bools]) -> Space:
     def cut(arrays: tuple[Array, ...]) -> tuple[Array, ...]:
         return tuple(array[mask] for array, mask in zip(arrays, keep, strict=True))
 
-    def table(of: Array, pair: Pair) -> Array:
-        for axis, mask in enumerate((keep[pair.u], keep[pair.v])):
-            of = of if mask.all() else of.take(np.flatnonzero(mask), axis=axis)
-        return of
-
-    pairs = tuple(Pair(p.u, p.v, table(p.cost, p), None if p.memory is None else table(p.memory, p)) for p in old.pairs)
+    pairs = tuple(pair.cut(keep[pair.u], keep[pair.v]) for pair in old.pairs)
     kept = tuple(k[mask] for k, mask in zip(old.kept, keep, strict=True))
     return replace(
         old, kept=kept, cost=cut(old.cost), memory=cut(old.memory), transient=cut(old.transient), pairs=pairs
@@ -129,15 +155,21 @@ def _cut(old: Space, keep: Sequence[Bools]) -> Space:
 
 
 def _supported(now: Space, keep: Sequence[Bools]) -> list[Bools]:
-    """Of the choices to keep those that go with one of every neighbour's: until none goes, before any table is cut."""
+    """Return, of the choices to keep, those that go with one of every neighbour's: until none goes, before any table is
+    cut.
+    """
     keep = [mask.copy() for mask in keep]
-    possible = [np.isfinite(pair.cost) for pair in now.pairs]
-    limits = {index for index, table in enumerate(possible) if not table.all()}
+    finite = ((index, np.isfinite(pair.cost)) for index, pair in enumerate(now.pairs))
+    limits = {index: table for index, table in finite if not table.all()}
     open_ = dict.fromkeys(limits)
     while open_:
         index, _ = open_.popitem()
-        pair, table = now.pairs[index], possible[index]
-        for node, there in ((pair.u, (table & keep[pair.v]).any(axis=1)), (pair.v, table[keep[pair.u]].any(axis=0))):
+        pair, table = now.pairs[index], limits[index]
+        of_u, of_v = np.zeros(table.shape[0], dtype=bool), np.zeros(table.shape[1], dtype=bool)
+        of_u[pair.rows[keep[pair.u]]] = True
+        of_v[pair.columns[keep[pair.v]]] = True
+        of_u, of_v = of_u & (table & of_v).any(axis=1), of_v & table[of_u].any(axis=0)
+        for node, there in ((pair.u, of_u[pair.rows]), (pair.v, of_v[pair.columns])):
             left = keep[node] & there
             if (left != keep[node]).any():
                 keep[node] = left
@@ -145,19 +177,36 @@ def _supported(now: Space, keep: Sequence[Bools]) -> list[Bools]:
     return keep
 
 
-def _pair(u: int, v: int, cost: Array, memory: Array) -> Pair:
-    """An infinite memory is an infinite cost."""
-    if not any(memory.strides) and not memory.any():  # one zero for all pairs
-        return Pair(u, v, np.ascontiguousarray(cost, dtype=np.float64), None)
-    memory = memory.astype(np.float64, copy=False)
-    if np.isfinite(memory).all():
-        return Pair(u, v, np.ascontiguousarray(cost, dtype=np.float64), memory if memory.any() else None)
+def _sum(one: Edge, other: Edge) -> Edge:
+    """Put two edges between the same nodes together: choices are alike that are so in both."""
+    (above, below), rows = _both(one.lines[0], other.lines[0])
+    (left, right), columns = _both(one.lines[1], other.lines[1])
+
+    def table(first: Array, second: Array) -> Array:
+        both: Array = first.take(above, axis=0).take(left, axis=1) + second.take(below, axis=0).take(right, axis=1)
+        return both
+
+    return Edge(one.u, one.v, table(one.cost, other.cost), table(one.memory, other.memory), rows, columns)
+
+
+def _both(first: Ints, second: Ints) -> tuple[Ints, Ints]:
+    """Return each pair of numbers that there is, [2, pairs], and of each place its pair."""
+    pairs, places = np.unique(np.stack((first, second)), axis=1, return_inverse=True)
+    return pairs, places.reshape(-1)
+
+
+def _pair(edge: Edge) -> Pair:
+    """Make a pair's tables: an infinite memory is an infinite cost."""
+    cost, memory = np.ascontiguousarray(edge.cost, dtype=np.float64), edge.memory.astype(np.float64, copy=False)
     finite = np.isfinite(memory)
-    return Pair(u, v, np.where(finite, cost, np.inf), np.where(finite, memory, 0.0))
+    if not finite.all():
+        cost, memory = np.where(finite, cost, np.inf), np.where(finite, memory, 0.0)
+    return Pair(edge.u, edge.v, cost, memory if memory.any() else None, *edge.lines)
 
 
 def undominated(now: Space) -> Space:
-    """Without choices that another one of the node replaces in any assignment, at no more cost, memory or transient.
+    """Return the space without choices that another one of the node replaces in any assignment, at no more cost, memory
+    or transient.
 
     Node by node, so that of two that replace each other one stays. An order of choices^2 x neighbours' choices.
     """
@@ -171,7 +220,7 @@ def undominated(now: Space) -> Space:
 
 
 def _undominated(now: Space, v: int) -> Bools:
-    """A choice goes where one that stays is at most as dear beside every choice of every neighbour."""
+    """Drop a choice where one that stays is at most as dear beside every choice of every neighbour."""
     columns = [side(now.pairs[p], v) for p, _ in now.around[v]]
     size = len(now.kept[v])
     keep = np.ones(size, dtype=bool)
@@ -190,14 +239,21 @@ def _undominated(now: Space, v: int) -> Bools:
 
 
 def _excess(costs: Array, rivals: Ints, c: int) -> Array:
-    """The most that each rival costs more than c beside one choice of the neighbour; where c cannot stand, nothing."""
+    """Return the most that each rival costs more than c beside one choice of the neighbour; where c cannot stand,
+    nothing.
+    """
     possible = np.isfinite(costs[c])
     excess: Array = (costs[rivals][:, possible] - costs[c][possible]).max(axis=1)
     return excess
 
 
 def side(pair: Pair, v: int) -> tuple[Array, Array | None]:
-    """Cost and memory with the choices of v as rows."""
-    if pair.u == v:
-        return pair.cost, pair.memory
-    return pair.cost.T, None if pair.memory is None else pair.memory.T
+    """Cost and memory with the choices of v as rows, beside those of the other node that the pair tells apart."""
+    at_u = pair.u == v
+    mine, others = (pair.rows, pair.columns) if at_u else (pair.columns, pair.rows)
+    used = np.unique(others)
+
+    def turned(table: Array) -> Array:
+        return (table if at_u else table.T).take(mine, axis=0).take(used, axis=1)
+
+    return turned(pair.cost), None if pair.memory is None else turned(pair.memory)

@@ -13,6 +13,7 @@ from enum import StrEnum
 from functools import cached_property
 
 from symconfig.graph import dims as d
+from symconfig.graph.parts import parts
 from symconfig.graph.program.net import Net, Node
 from symconfig.graph.program.program import Operator, Program, Work
 from symconfig.solve.partition.follow import Arrival, matching
@@ -20,7 +21,7 @@ from symconfig.solve.partition.widths import Widths, widths
 
 
 class Role(StrEnum):
-    """Of an axis outside the experts, in Megatron's order, innermost first, and then inside them."""
+    """The role of an axis outside the experts, in Megatron's order, innermost first, and then inside them."""
 
     TP = "tp"
     TP_SP = "tp with sequence parallelism"
@@ -48,7 +49,7 @@ class Roles:
 
     @cached_property
     def sequence(self) -> frozenset[str]:
-        """What ids have beside the batch."""
+        """Return the dims that ids have beside the batch."""
         if d.SEQUENCE in self.program.sizes:
             return frozenset({d.SEQUENCE})
         inputs = (self.program.tensors[name].dims for name in self.program.inputs)
@@ -57,7 +58,7 @@ class Roles:
 
     @cached_property
     def experts(self) -> frozenset[str]:
-        """Dims along which a product has a weight, an activation and a result of its own at each place."""
+        """Return dims along which a product has a weight, an activation and a result of its own at each place."""
         found: set[str] = set()
         for op in self.program.operators:
             if op.work is Work.MATMUL and len(op.inputs) >= 2:
@@ -70,23 +71,30 @@ class Roles:
 
     @cached_property
     def widths(self) -> Widths:
-        """What tensor parallelism splits outside and inside the experts: by the names that descriptors give them, else
-        by structure. A program without a sequence has no Transformer's columns and rows."""
+        """Return what tensor parallelism splits outside and inside the experts: by the names that descriptors give
+        them, else by structure. A program without a sequence has no Transformer's columns and rows.
+        """
         sizes = frozenset(self.program.sizes)
         if {d.SEQUENCE, d.HIDDEN} <= sizes:
-            return Widths(sizes & frozenset(d.TENSOR_DIMS), sizes & frozenset(d.EXPERT_TENSOR_DIMS))
+            return Widths(sizes & frozenset(parts().tensor_dims), sizes & frozenset(d.EXPERT_TENSOR_DIMS))
         if not self.sequence:
             return Widths(frozenset(), frozenset())
         return widths(self.program, self.experts, self.program.batch | self.sequence)
 
+    @cached_property
+    def exchanged(self) -> frozenset[str]:
+        """What context parallelism splits in the sequence's place, where an operator needs all of that."""
+        named = {d.SEQUENCE, d.HIDDEN} <= self.program.sizes.keys()
+        return frozenset(parts().exchanged_dims) if named else self.widths.outside
+
     def inside(self, op: Operator) -> bool:
-        """Whether the operator works on what experts have received: all its activations have their dim."""
+        """Tell whether the operator works on what experts have received: all its activations have their dim."""
         moving = [x.tensor for x in (*op.inputs, *op.outputs) if x.tensor not in self.weights]
         return bool(self.experts) and all(self.experts & set(self.program.tensors[name].dims) for name in moving)
 
     @cached_property
     def within(self) -> tuple[bool, ...]:
-        """For each node whether it is inside the experts; of a parameter, whether its readers are."""
+        """Tell for each node whether it is inside the experts; of a parameter, whether its readers are."""
         known = {index: self.inside(node.operator) for index, node in enumerate(self.net.nodes) if node.operator}
         for index, node in enumerate(self.net.nodes):
             if node.parameter is not None:
@@ -94,7 +102,9 @@ class Roles:
         return tuple(known.get(index, False) for index in range(len(self.net.nodes)))
 
     def wish(self, index: int, arrivals: Sequence[Arrival], dense: Role, expert: Role) -> Iterator[int]:
-        """Options of an operator in order of preference, along an axis with these roles outside and inside experts."""
+        """Yield the options of an operator in order of preference, along an axis with these roles outside and inside
+        experts.
+        """
         node = self.net.nodes[index]
         assert node.operator is not None
         role = expert if self.within[index] else dense
@@ -104,7 +114,10 @@ class Roles:
         elif role in (Role.CP, Role.ULYSSES):
             if role is Role.ULYSSES and attends(node.operator):
                 yield from self.heads(node)
-            yield from self._along(node, arrivals)
+            elif instead := self.instead(node):
+                yield from instead
+            else:
+                yield from self._along(node, arrivals)
         elif role in (Role.TP, Role.TP_SP):
             split = list(splitting(node, self.widths.outside))
             yield from split
@@ -119,24 +132,32 @@ class Roles:
             yield from matching(node, arrivals)
 
     def examples(self, node: Node) -> list[int]:
-        """Splits of the batch. Slots of experts count as such, but not where they lie with the sequence."""
+        """Return splits of the batch. Slots of experts count as such, but not where they lie with the sequence."""
         options = splitting(node, self.program.batch)
         return [o for o in options if (split := node.options[o].split) and not self.sequence & set(split.loops)]
 
+    def instead(self, node: Node) -> list[int]:
+        """Splits in the sequence's place, of an operator that has a sequence and needs all of it."""
+        assert node.operator is not None
+        whole = self.sequence & set(node.operator.loops) and not any(splitting(node, self.sequence))
+        return list(splitting(node, self.exchanged)) if whole else []
+
     def heads(self, node: Node) -> list[int]:
-        """What of an attention can be split beside examples, queries, keys and what it sums."""
+        """Return what of an attention can be split beside examples, queries, keys and what it sums."""
         assert node.operator is not None
         other = self.program.batch | self.sequence | {d.KEYS, *node.operator.contracted}
         found = [o for o, what in enumerate(node.options) if what.split and not other & set(what.split.loops)]
         return sorted(found, key=lambda option: node.options[option].name not in (d.HEADS, d.KV_HEADS))
 
     def _along(self, node: Node, arrivals: Sequence[Arrival]) -> Iterator[int]:
-        """The split of the sequence; keys are seen by queries, so that the queries' own comes first."""
+        """Yield the split of the sequence; keys are seen by queries, so that the queries' own comes first."""
         yield from splitting(node, self.sequence)
         yield from self._follow(node, arrivals, self.sequence)
 
     def _follow(self, node: Node, arrivals: Sequence[Arrival], dims: frozenset[str]) -> Iterator[int]:
-        """As inputs arrive, from the program's own on, which lie along `dims`. What experts send back does not lead."""
+        """Yield options as inputs arrive, from the program's own on, which lie along `dims`. What experts send back
+        does not lead.
+        """
         fed = [
             Arrival(port, self._position(node, port, dims)) for port in range(len(node.ports)) if self._fed(node, port)
         ]
@@ -151,12 +172,12 @@ class Roles:
 
 
 def splitting(node: Node, loops: frozenset[str]) -> Iterator[int]:
-    """Options that split one of these loops, by itself or with others."""
+    """Yield the options that split one of these loops, by itself or with others."""
     for option, what in enumerate(node.options):
         if what.split is not None and loops & set(what.split.loops):
             yield option
 
 
 def attends(op: Operator) -> bool:
-    """Whether its queries meet keys, which have a sequence of their own."""
+    """Tell whether an operator's queries meet keys, which have a sequence of their own."""
     return op.work is Work.ATTENTION or d.KEYS in op.loops

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -23,22 +24,22 @@ MOST = 20_000  # rows of one node before it is refused: pairs of rows would not 
 def spaces(
     costs: Costs, axes: Sequence[Axis], upper: float = float("inf"), gamma: float = float("inf")
 ) -> list[Rows] | None:
-    """For every node all its rows, [rows, axes], with which a partition may still cost at most `upper`, by the costs of
-    nodes alone; None: there is none.
+    """Return, for every node, all its rows, [rows, axes], with which a partition may still cost at most `upper`, by the
+    costs of nodes alone; None: there is none.
 
     A parameter is split as one of its operators uses it; along its other axes it is whole or flat.
     """
     nodes, result = costs.net.nodes, [np.zeros((1, len(axes)), dtype=np.int64)] * len(costs.net.nodes)
     operators = [index for index, node in enumerate(nodes) if node.parameter is None]
     for index in operators:
-        result[index] = shared_out(costs, nodes[index], _operator_rows(nodes[index], costs.net, axes))
+        result[index] = shared_out(costs, nodes[index], every_row(nodes[index], costs.net, axes))
     alone: dict[int, Array] = {}
-    if not _within(costs, result, operators, alone, upper, gamma):
+    if not all(map(len, result)) or not _within(costs, result, operators, alone, upper, gamma):
         return None
     parameters = [index for index, node in enumerate(nodes) if node.parameter is not None]
     for index in parameters:
         result[index] = _parameter_rows(index, costs, axes, result)
-    return result if _within(costs, result, parameters, alone, upper, gamma) else None
+    return result if all(map(len, result)) and _within(costs, result, parameters, alone, upper, gamma) else None
 
 
 def _within(
@@ -61,7 +62,7 @@ def _within(
 
 
 def allowed(net: Net, node: Node, rows: Rows, axes: Sequence[Axis]) -> np.ndarray:
-    """[rows] whether the parts of every loop, or of every dim, divide it."""
+    """Tell whether the parts of every loop, or of every dim, divide it: [rows]."""
     sizes, members = net.program.sizes, dict[str, list[int]]()
     for index, option in enumerate(node.options):
         for loop in option.split.loops if option.split else (option.name,) if option.parts else ():
@@ -76,8 +77,8 @@ def allowed(net: Net, node: Node, rows: Rows, axes: Sequence[Axis]) -> np.ndarra
 
 
 def shared_out(costs: Costs, node: Node, rows: Rows) -> Rows:
-    """Without those that leave products to several ranks alike where others do not, for an objective that does not see
-    it: the source paper's leaves computation out, since a partition does not change it.
+    """Return the rows without those that leave products to several ranks alike where others do not, for an objective
+    that does not see it: the source paper's leaves computation out, since a partition does not change it.
     """
     if costs.timed or node.operator is None or node.operator.work is Work.MEMORY:
         return rows
@@ -87,13 +88,47 @@ def shared_out(costs: Costs, node: Node, rows: Rows) -> Rows:
     return fewest
 
 
-def _operator_rows(node: Node, net: Net, axes: Sequence[Axis]) -> Rows:
+def as_fixed(node: Node, rows: Rows, axes: Sequence[Axis], so_far: bool = False) -> NDArray[np.bool_]:
+    """[rows] whether they split a node as it is fixed; so_far: or may still do so with more axes."""
+    fits = np.ones(len(rows), dtype=bool)
+    for fixed in node.fixed:
+        sizes = [axis.size if fixed.level in ("", axis.level) else 1 for axis in axes]
+        parts = np.where(np.array(fixed.options)[rows], np.array(sizes, dtype=np.int64), 1).prod(axis=1)
+        fits &= fixed.parts % parts == 0 if so_far else parts == fixed.parts
+    return fits
+
+
+def every_row(node: Node, net: Net, axes: Sequence[Axis]) -> Rows:
+    """Return all rows of a node that the divisors of dims allow, and that split it as it is fixed."""
+
+    def able(rows: Rows, cut: Sequence[Axis]) -> NDArray[np.bool_]:
+        return allowed(net, node, rows, cut) & as_fixed(node, rows, cut, so_far=True)
+
+    rows = _grown(node, len(node.options), axes, able)
+    return rows[as_fixed(node, rows, axes)]
+
+
+def completions(node: Node, costs: Costs, axes: Sequence[Axis]) -> tuple[NDArray[np.int64], Rows]:
+    """Return a number for each option of a node that is fixed, and rows of numbers that split it so. Where it has too
+    many rows, options that its being fixed does not tell apart have one number."""
+    if len(node.options) ** len(axes) <= MOST:
+        return np.arange(len(node.options)), shared_out(costs, node, every_row(node, costs.net, axes))
+    members = np.array([fixed.options for fixed in node.fixed]).T
+    kinds, numbers = np.unique(members, axis=0, return_inverse=True)
+    fixed = (replace(one, options=tuple(kind.tolist())) for one, kind in zip(node.fixed, kinds.T, strict=True))
+    alike = replace(node, fixed=tuple(fixed))
+    rows = _grown(node, len(kinds), axes, lambda rows, cut: as_fixed(alike, rows, cut, so_far=True))
+    return numbers.reshape(-1), rows[as_fixed(alike, rows, axes)]
+
+
+def _grown(
+    node: Node, options: int, axes: Sequence[Axis], able: Callable[[Rows, Sequence[Axis]], NDArray[np.bool_]]
+) -> Rows:
+    """Return rows of options axis by axis, without those that are not able. Raises InputError where these are many."""
     rows = np.zeros((1, 0), dtype=np.int64)
     for at in range(len(axes)):
-        rows = np.concatenate(
-            [np.column_stack([rows, np.full(len(rows), option)]) for option in range(len(node.options))]
-        )
-        rows = rows[allowed(net, node, rows, axes[: at + 1])]
+        rows = np.concatenate([np.column_stack([rows, np.full(len(rows), option)]) for option in range(options)])
+        rows = rows[able(rows, axes[: at + 1])]
         if len(rows) > MOST:
             raise InputError(
                 Problem(
@@ -107,8 +142,13 @@ def _operator_rows(node: Node, net: Net, axes: Sequence[Axis]) -> Rows:
 
 
 def _parameter_rows(index: int, costs: Costs, axes: Sequence[Axis], spaces: Sequence[Rows]) -> Rows:
-    """Split where an operator splits it, and elsewhere whole or flat."""
+    """Split where an operator splits it, and elsewhere whole or flat; one that is fixed, in every way."""
     net, node = costs.net, costs.net.nodes[index]
+    if node.fixed:
+        every = every_row(node, net, axes)
+        return (
+            every if costs.flat else every[~np.array([option.zero > 0 for option in node.options])[every].any(axis=1)]
+        )
     free = [n for n, option in enumerate(node.options) if not option.parts and (costs.flat or not option.zero)]
     at = {place.forward: n for n, place in enumerate(node.ports[0].places) if node.options[n].parts}
     uses: set[tuple[int, ...]] = set()

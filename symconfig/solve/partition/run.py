@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
@@ -24,6 +24,7 @@ from symconfig.graph.program.sized import Sized
 from symconfig.solve.partition import brute, exact, walk
 from symconfig.solve.partition.adaptive import Adapted, Found, Strategy, adaptive
 from symconfig.solve.partition.assemble import assemble
+from symconfig.solve.partition.pinned import Pin, pinned
 from symconfig.solve.partition.problem import Problem, Solution
 from symconfig.solve.partition.rows import ROUNDING, spaces
 from symconfig.solve.stages.clock import spent_s
@@ -46,12 +47,13 @@ class Solver(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What is to be partitioned how.
+    """A program to be partitioned, and how.
 
-    memory_limit: bytes of tensors that a GPU may hold. gamma: of the objective symtensor; None: adapted. flat: weights
+    memory_limit: bytes of tensors that a GPU may hold. gamma: of the objective symtensor; None: adapted. weights: of
+    an element that crosses a level; by default 1. flat: weights
     may be kept in smaller parts than they are used in. turns, keeps: numbers of microbatches in rising order, and what
-    stays for the backward, of which the best is taken. between: of a message to another stage of a pipeline. limit_s:
-    for all solvers but the adaptive one. seed, steps: of the random walk.
+    stays for the backward, of which the best is taken. between: of a message to another stage of a pipeline. pins: that
+    every strategy keeps to. limit_s: for all solvers but the adaptive one. seed, steps: of the random walk.
     """
 
     mesh: Mesh
@@ -60,12 +62,14 @@ class Ask:
     objective: Objective = Objective.TIME
     solver: Solver = Solver.AUTO
     gamma: float | None = None
+    weights: Mapping[str, float] = field(default_factory=dict)
     flat: bool = True
     turns: tuple[int, ...] = (1,)
     keeps: tuple[Keep, ...] = tuple(Keep)
     training: Training = field(default_factory=Training)
     precision: str = "bf16"
     between: Affine | None = None
+    pins: tuple[Pin, ...] = ()
     limit_s: float = 10.0
     seed: int = 0
     steps: int = 20_000
@@ -114,7 +118,7 @@ class Partition:
 
     @property
     def gap(self) -> float:
-        """(cost - bound) / cost"""
+        """Return (cost - bound) / cost."""
         return max(0.0, self.cost - self.bound) / self.cost if self.cost > 0 else 0.0
 
 
@@ -137,30 +141,34 @@ def _sized(programs: Programs) -> Sized:
     return Sized()
 
 
+def net_of(programs: Programs, turns: int) -> Net:
+    """Return the folded network of a program of so many microbatches."""
+    return _sized(programs).net(programs(turns))
+
+
 def cases(programs: Programs, ask: Ask) -> Iterator[Case]:
-    """Every way of running the step that was asked for, in rising order of turns."""
-    sized = _sized(programs)
+    """Yield every way of running the step that was asked for, in rising order of turns."""
     for turns in ask.turns:
-        once = sized.net(programs(turns))
+        once = pinned(net_of(programs, turns), ask.pins)
         for keep in ask.keeps:
             if keep is not Keep.BORDERS or once.instances:  # only what repeats has borders
                 yield Case(once, replace(ask.training, turns=turns, keep=keep))
 
 
 def may_fit(case: Case, ask: Ask) -> bool:
-    """Whether everything, cut into as many parts as there are GPUs, would fit."""
+    """Tell whether everything, cut into as many parts as there are GPUs, would fit."""
     return floor_bytes(costs_of(case, ask, ()), ask.mesh.gpus) <= ask.memory_limit
 
 
 def costs_of(case: Case, ask: Ask, axes: Sequence[Axis]) -> Costs:
     timed = ask.objective is Objective.TIME
-    speeds = rates.seconds(axes, ask.mesh, ask.cluster) if timed else rates.elements(axes)
+    speeds = rates.seconds(axes, ask.mesh, ask.cluster) if timed else rates.elements(axes, ask.weights)
     gpu = machine(ask.cluster, ask.precision, gpus=ask.mesh.gpus)
     return Costs(case.net, speeds, gpu, case.training, ask.objective, ask.flat, ask.between)
 
 
 def partition(programs: Programs, ask: Ask) -> Partition | None:
-    """The best partition that fits; None where none was found. Raises InputError where the space is too large.
+    """Return the best partition that fits; None where none came up. Raises InputError where the space is too large.
 
     The adaptive solver tries every case and every way of cutting the mesh into a few axes; one that weighs all
     strategies then goes on with them, the cheapest first.
@@ -247,8 +255,8 @@ class _Search:
         return adapted
 
     def searched(self, case: Case, axes: tuple[Axis, ...], first: Found | None, left: int) -> None:
-        """By one of the solvers over all rows of every node. first: what the adaptive one found on these axes. left:
-        how many more searches share the time, this one included.
+        """Search by one of the solvers over all rows of every node. first: what the adaptive one gave on these axes.
+        left: how many more searches share the time, this one included.
         """
         started, began, ask = monotonic(), spent_s(), self.ask
         if self.best is not None and self.spent_s >= ask.limit_s:
@@ -315,6 +323,6 @@ class _Search:
 
 
 def _places(rows: Sequence[Rows], strategy: Strategy) -> tuple[int, ...] | None:
-    """The strategy as choices; None where one of its rows is not in the space."""
+    """Return the strategy as choices; None where one of its rows is not in the space."""
     found = [np.flatnonzero((some == np.array(row)).all(axis=1)) for some, row in zip(rows, strategy, strict=True)]
     return tuple(int(at[0]) for at in found) if all(len(at) for at in found) else None

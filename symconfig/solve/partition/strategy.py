@@ -9,7 +9,7 @@ from math import prod
 from symconfig.descriptor.mesh import Axis
 from symconfig.graph.program.net import FLAT, PARTIAL, Node, Port
 
-_WORDS = {"whole": "the same", "pending": "gradient in sums", "partial": "in sums"}
+WORDS = {"whole": "the same", "pending": "gradient in sums", "partial": "in sums"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +22,9 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How a tensor lies on the ranks. parts: of each dim. partial: ranks hold sums that add up to it. flat: elements in
-    one row, cut regardless of dims. Along other axes all ranks have the same."""
+    """A tensor's layout on the ranks. parts: of each dim. partial: ranks hold sums that add up to it. flat: elements in
+    one row, cut regardless of dims. Along other axes all ranks have the same.
+    """
 
     tensor: str
     dims: tuple[str, ...]
@@ -33,11 +34,11 @@ class Layout:
 
     @property
     def strategy(self) -> tuple[int, ...]:
-        """(s_1 … s_k)"""
+        """Return (s_1 … s_k)."""
         return tuple(prod(part.size for part in parts) for parts in self.parts)
 
     def text(self, names: Mapping[str, str] | None = None) -> str:
-        """`y[b/8·rail, s, f/8·nvlink]`; names: of dims, where others than their own."""
+        """Write a layout as `y[b/8·rail, s, f/8·nvlink]`; names: of dims, where others than their own."""
         dims = [
             (names or {}).get(dim, dim) + "".join(f"/{part.size}·{part.level}" for part in parts)
             for dim, parts in zip(self.dims, self.parts, strict=True)
@@ -50,7 +51,7 @@ class Layout:
 
 
 def layout(port: Port, row: Sequence[int], axes: Sequence[Axis], backward: bool = False) -> Layout:
-    """Of a node's tensor, or of its gradient."""
+    """Return the layout of a node's tensor, or of its gradient."""
 
     def place(option: int) -> int:
         return port.places[option].backward if backward else port.places[option].forward
@@ -63,7 +64,7 @@ def layout(port: Port, row: Sequence[int], axes: Sequence[Axis], backward: bool 
 
 
 def gathered(axes: Sequence[Axis], those: Sequence[bool]) -> tuple[Part, ...]:
-    """Those axes as parts, one a level, innermost first."""
+    """Join those axes to parts, one a level, innermost first."""
     sizes: dict[str, int] = {}
     for axis, mine in zip(axes, those, strict=True):
         if mine:
@@ -72,7 +73,9 @@ def gathered(axes: Sequence[Axis], those: Sequence[bool]) -> tuple[Part, ...]:
 
 
 def does(node: Node, row: Sequence[int], axes: Sequence[Axis]) -> tuple[tuple[str, tuple[Part, ...]], ...]:
-    """What a node does along the axes: the name of each option taken, with the parts that take it; whole comes last."""
+    """Return what a node does along the axes: the name of each option taken, with the parts that take it; whole comes
+    last.
+    """
     taken = sorted(set(row), key=lambda option: (option == 0, option))
     return tuple((node.options[o].name, gathered(axes, [option == o for option in row])) for o in taken)
 
@@ -86,9 +89,9 @@ def alike(row: Sequence[int], axes: Sequence[Axis]) -> tuple[tuple[str, int, int
 
 
 def worded(node: Node, row: Sequence[int], axes: Sequence[Axis], name: Callable[[str], str] = str) -> str:
-    """`batch over 8·rail, heads over 8·nvlink`; name: what an option is called."""
+    """Write a row as `batch over 8·rail, heads over 8·nvlink`; name: what an option is called."""
     found = [
-        f"{_WORDS.get(option, name(option))} over " + ", ".join(f"{part.size}·{part.level}" for part in parts)
+        f"{WORDS.get(option, name(option))} over " + ", ".join(f"{part.size}·{part.level}" for part in parts)
         for option, parts in does(node, row, axes)
         if parts
     ]
@@ -98,12 +101,12 @@ def worded(node: Node, row: Sequence[int], axes: Sequence[Axis], name: Callable[
 def gains(
     node: Node, row: Sequence[int], other: Sequence[int], axes: Sequence[Axis], name: Callable[[str], str] = str
 ) -> str:
-    """What the other row does along more ranks than the first: `heads over 2·nvlink`."""
+    """Say what the other row does along more ranks than the first: `heads over 2·nvlink`."""
     before = {(level, option): size for level, option, size in alike(row, axes)}
     found = []
     for level, option, size in alike(other, axes):
         more = size // before.get((level, option), 1)
         if more > 1:
             option_name = node.options[option].name
-            found.append(f"{_WORDS.get(option_name, name(option_name))} over {more}·{level}")
+            found.append(f"{WORDS.get(option_name, name(option_name))} over {more}·{level}")
     return ", ".join(found)

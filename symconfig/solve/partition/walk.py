@@ -19,7 +19,7 @@ PENALTY = 10.0  # costs of the start, for as many bytes above the limit as the l
 
 
 def solve(problem: Problem, seed: int, steps: int, start: Sequence[int] | None = None) -> Solution:
-    """The cheapest assignment seen that fits; nothing is proved but that a problem without any choice has none.
+    """Return the cheapest assignment seen that fits; nothing is proved but that a problem without any choice has none.
 
     The same seed, steps and start give the same answer. start: default random.
     """
@@ -55,7 +55,7 @@ def solve(problem: Problem, seed: int, steps: int, start: Sequence[int] | None =
 
 
 def _scale(of: Space, choice: Sequence[int]) -> float:
-    """The cost of a choice, or where it has none, of the dearest that stand alone."""
+    """Return the cost of a choice, or where it has none, of the dearest that stand alone."""
     cost = local.cost(of, choice)
     return abs(cost) if np.isfinite(cost) and cost else sum(float(np.abs(c).max()) for c in of.cost) or 1.0
 

@@ -24,7 +24,7 @@ class Widths:
 
 
 def widths(program: Program, experts: frozenset[str], never: frozenset[str]) -> Widths:
-    """never: dims that are none, as the batch and the sequence."""
+    """Return the widths. never: dims that are none, as the batch and the sequence."""
     found = list(_weighted(program))
     stream = _stream(found)
     if stream is None:
@@ -44,7 +44,7 @@ def widths(program: Program, experts: frozenset[str], never: frozenset[str]) -> 
 
 
 def _weighted(program: Program) -> Iterator[tuple[Operator, Operand]]:
-    """Products with a weight, and look-ups of one by examples' ids: not by positions, which all of them share."""
+    """Yield products with a weight, and look-ups of one by examples' ids: not by positions, which all of them share."""
     weights = {parameter.tensor.name for parameter in program.parameters}
     for op in program.operators:
         weight = next((operand for operand in op.inputs if operand.tensor in weights), None)
@@ -61,7 +61,7 @@ def _stream(weighted: Iterable[tuple[Operator, Operand]]) -> str | None:
 
 
 def _together(program: Program) -> dict[str, str]:
-    """For every dim the first of those that are split with it."""
+    """Return, for every dim, the first of those that are split with it."""
     first: dict[str, str] = {}
 
     def root(dim: str) -> str:
@@ -77,7 +77,7 @@ def _together(program: Program) -> dict[str, str]:
 
 
 def _given(op: Operator, weight: Operand) -> list[str]:
-    """Dims that a product has from its weight alone."""
+    """Return the dims that a product has from its weight alone."""
     moving = {loop for operand in op.inputs[:2] if operand.tensor != weight.tensor for loop in operand.loops}
     return [loop for loop in weight.loops if loop not in moving and loop not in op.contracted]
 
@@ -85,7 +85,7 @@ def _given(op: Operator, weight: Operand) -> list[str]:
 def _made_and_summed(
     weighted: Iterable[tuple[Operator, Operand]], stream: str, together: Mapping[str, str]
 ) -> set[str]:
-    """Of what is summed away the outermost dims only: channels go with their head."""
+    """Return what is summed away, the outermost dims only: channels go with their head."""
     made: set[str] = set()
     summed: set[str] = set()
     for op, weight in weighted:
@@ -98,7 +98,9 @@ def _made_and_summed(
 
 
 def _ends(program: Program, weighted: Iterable[tuple[Operator, Operand]], stream: str) -> set[str]:
-    """Dims made of the stream that are summed away beside something without a gradient, as a loss does with labels."""
+    """Return dims made of the stream that are summed away beside something without a gradient, as a loss does with
+    labels.
+    """
     made = {dim for op, weight in weighted if stream in op.contracted for dim in _given(op, weight)[:1]}
     losses = (op for op in program.operators if op.work is Work.MEMORY and _told(program, op))
     return {loop for op in losses for loop in op.contracted if loop in made}

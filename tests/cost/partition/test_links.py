@@ -49,6 +49,9 @@ def test_a_table_has_what_each_pair_has_by_itself(name: str, objective: Objectiv
     for index, link in enumerate(costs.net.links):
         given, taken = every(costs.net, link.producer), every(costs.net, link.consumer)
         table = costs.link(index, given, taken)
+        cost, memory, rows, columns = costs.grouped(index, given, taken)
+        np.testing.assert_array_equal(cost[rows][:, columns], table.cost)
+        np.testing.assert_array_equal(memory[rows][:, columns], table.memory)
         a, b = random.integers(len(given), size=40), random.integers(len(taken), size=40)
         beside = costs.pairwise(index, given[a], taken[b])
         np.testing.assert_allclose(table.cost[a, b], beside.cost, rtol=1e-12)

@@ -70,9 +70,9 @@ class Local(Trained):
 
     @cached_property
     def prospect(self) -> Prospect:
-        found = as_run(self.plan, "local")
-        framework = replace(found.request.framework, torch_workspace=0.0, engine=False)
-        return replace(found, request=replace(found.request, framework=framework))
+        prospect = as_run(self.plan, "local")
+        framework = replace(prospect.request.framework, torch_workspace=0.0, engine=False)
+        return replace(prospect, request=replace(prospect.request, framework=framework))
 
     def passing(self, entropy: bool = False) -> float:
         """Bytes of an update's activations and loss; the batch has the masks, and the loss some numbers of a token."""

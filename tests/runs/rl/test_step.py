@@ -89,12 +89,12 @@ def test_a_forward_alone_takes_what_its_schedule_takes(pins: dict[str, str]) -> 
     """Against the pipeline's own simulation with backwards that take no time, and an update against both."""
     plan = planned(pins=pins)
     actor = Trained(plan, plan.best, 1.0, VERL)
-    prospect, parts = actor.prospect, actor.parts
-    made = times(prospect, parts)
+    found, parts = actor.prospect, actor.parts
+    made = times(found, parts)
     nothing = 0.0 * made.forward
     alone = replace(made, recompute=nothing, backward=nothing, weight=nothing, gather=None, reduce=None)
     m = plan.best.batch.num_microbatches
-    simulated = simulate(own_schedule(prospect), alone, m, parts.setting.microbatch_group).step_s
+    simulated = simulate(own_schedule(found), alone, m, parts.setting.microbatch_group).step_s
     assert actor.forward_s(1) == pytest.approx(simulated, rel=0.15)
     assert 0.2 < actor.forward_s(1) / actor.update_s(1) < 0.5
 

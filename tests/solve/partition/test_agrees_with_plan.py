@@ -1,9 +1,7 @@
 """One strategy takes as long by the tensor solver's prices as by the planner's, on every cluster of the zoo.
 
-The planner lets collectives and launches hide behind work and adds what a framework does once a step; the tensor solver
-knows only gradients and weights beside their own operator. So here nothing hides, and launches are free: what is left
-is the work of a layer, the collectives of its tensors and of its gradients, and the optimizer. `test_meets_degrees`
-holds the two together with everything that hides.
+Twice: as a whole, by the partition's clock, with everything that hides and waits for launches; and by the solver's own
+sum, which knows only gradients and weights beside their own operator, with nothing hidden in either and launches free.
 """
 
 from __future__ import annotations
@@ -15,14 +13,17 @@ from typing import Any
 import pytest
 
 from symconfig.cost.machine import machine
-from symconfig.cost.partition.costs import Keep, Training
+from symconfig.cost.partition.costs import Costs, Keep, Training
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.load import load_cluster, load_model
+from symconfig.descriptor.mesh import Axis
 from symconfig.descriptor.mesh_source import of_cluster
+from symconfig.graph.implementation import Implementation, Kernel
 from symconfig.graph.program.of_model import program
 from symconfig.resources import data_dir
 from symconfig.solve.partition.account import Spent, spent
 from symconfig.solve.partition.baselines import baseline
+from symconfig.solve.partition.clock import clock
 from symconfig.solve.partition.degrees import way
 from symconfig.solve.partition.run import Ask, Case, cases, costs_of
 from tests.cost.support import cost, seconds
@@ -35,26 +36,57 @@ SPLITS = [(8, 1), (2, 4), (4, 4)]  # tp, dp
 
 
 @cache
-def case(tp: int, dp: int) -> Case:
+def case(tp: int, dp: int, kernel: Kernel = Kernel.FLASH) -> Case:
+    how = Implementation().attending(kernel)
     ask = Ask(of_cluster(load_cluster("h100"), tp * dp), load_cluster("h100"), 1e15, turns=(TURNS,),
               keeps=(Keep.SHARDS,), training=Training(hide=0.0))  # fmt: skip
-    return next(cases(lambda turns: program(MODEL, TURNS * dp // turns, SEQ, vocab_multiple=128 * tp), ask))
+    return next(cases(lambda turns: program(MODEL, TURNS * dp // turns, SEQ, how, vocab_multiple=128 * tp), ask))
 
 
-def by_tensors(cluster: ClusterDescriptor, precision: str, tp: int, dp: int) -> Spent:
-    of, ask = case(tp, dp), Ask(of_cluster(cluster, tp * dp), cluster, 1e15, precision=precision)
+def strategy(
+    cluster: ClusterDescriptor, precision: str, tp: int, dp: int, kernel: Kernel = Kernel.FLASH
+) -> tuple[Costs, tuple[Axis, ...], list[list[int]]]:
+    """Megatron's, with its costs."""
+    of, ask = case(tp, dp, kernel), Ask(of_cluster(cluster, tp * dp), cluster, 1e15, precision=precision)
     axes = ask.mesh.axes()
     rows = baseline(of.net, axes, "megatron-tp-sp", way(tp=tp, dp=dp, sequence_parallel=tp > 1, zero=1)).rows
     assert rows is not None
-    return spent(replace(costs_of(of, ask, axes), machine=machine(cluster, precision)), axes, rows.tolist())
+    return replace(costs_of(of, ask, axes), machine=machine(cluster, precision)), axes, rows.tolist()
 
 
-def by_degrees(cluster: ClusterDescriptor, precision: str, tp: int, dp: int) -> dict[str, float]:
-    habits: dict[str, Any] = {"host_kernel_s": 0.0}
+def by_tensors(cluster: ClusterDescriptor, precision: str, tp: int, dp: int, kernel: Kernel = Kernel.FLASH) -> Spent:
+    return spent(*strategy(cluster, precision, tp, dp, kernel))
+
+
+def by_degrees(
+    cluster: ClusterDescriptor, precision: str, tp: int, dp: int, attention: str | None = None, hide: bool = False
+) -> dict[str, float]:
+    habits: dict[str, Any] = {} if hide else {"host_kernel_s": 0.0}
     return seconds(
-        cost(MODEL, tp=tp, dp=dp, microbatches=TURNS, seq_length=SEQ, zero=1, cluster=cluster, hide=False,
-             habits=habits, precision=precision)
+        cost(MODEL, tp=tp, dp=dp, microbatches=TURNS, seq_length=SEQ, zero=1, cluster=cluster, hide=hide,
+             habits=habits, precision=precision, attention=attention)
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CLUSTERS)
+def test_a_whole_step_takes_as_long_in_both_with_all_that_hides(name: str) -> None:
+    cluster = load_cluster(name)
+    precision = "bf16" if cluster.gpu.peak_flops.bf16 is not None else "fp16"
+    for tp, dp in SPLITS:
+        costs, axes, rows = strategy(cluster, precision, tp, dp)
+        mine, theirs = clock(costs, axes, rows), by_degrees(cluster, precision, tp, dp, hide=True)
+        assert mine.step_s == pytest.approx(sum(theirs.values()), rel=WHOLE), (tp, dp)
+        assert mine.computation_s + mine.waiting_s == pytest.approx(theirs["compute"], rel=WHOLE), (tp, dp)
+        assert mine.layers_s == pytest.approx(theirs["layer communication"], rel=WHOLE), (tp, dp)
+        assert mine.weights_s == pytest.approx(theirs["data-parallel communication"], abs=0.02 * mine.step_s)
+        assert mine.overhead_s == theirs["overhead"]
+
+
+def test_on_the_fastest_gpus_with_slow_hosts_launches_are_waited_for() -> None:
+    """Else the test above proves less than it says."""
+    waits = {name: clock(*strategy(load_cluster(name), "bf16", 8, 1)).waiting_s for name in ("gb200-nvl72", "h100")}
+    assert waits["gb200-nvl72"] > 0.1
+    assert waits["h100"] == 0.0
 
 
 @pytest.mark.parametrize("name", CLUSTERS)
@@ -66,3 +98,17 @@ def test_a_strategy_takes_as_long_in_both(name: str) -> None:
         moved = theirs["layer communication"] + theirs["data-parallel communication"]
         assert mine.communication == pytest.approx(moved, rel=MOVED), (tp, dp)
         assert mine.cost == pytest.approx(sum(theirs.values()) - theirs["overhead"], rel=WHOLE), (tp, dp)
+
+
+@pytest.mark.parametrize("name", ["h100", "a100-80gb", "mi300x", "v100-16gb"])
+def test_attention_in_products_takes_as_long_in_both(name: str) -> None:
+    """What `--attention unfused` has instead of one kernel: two products, and a softmax of scores that are kept."""
+    cluster = load_cluster(name)
+    precision = "bf16" if cluster.gpu.peak_flops.bf16 is not None else "fp16"
+    mine = by_tensors(cluster, precision, 2, 4, Kernel.FUSED_SOFTMAX)
+    theirs = by_degrees(cluster, precision, 2, 4, "unfused")
+    assert mine.cost == pytest.approx(sum(theirs.values()) - theirs["overhead"], rel=WHOLE)
+    fused = by_tensors(cluster, precision, 2, 4)
+    # a softmaxed score for each head and pair of tokens stays, a statistic of four bytes for each head and token goes
+    scores = MODEL.num_hidden_layers * MODEL.num_attention_heads / 2 * SEQ * (2.0 * SEQ - 4.0)
+    assert mine.activations_bytes - fused.activations_bytes == pytest.approx(scores, rel=1e-9)

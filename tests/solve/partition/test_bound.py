@@ -20,7 +20,7 @@ def _truth(of: Priced) -> tuple[float, list[Array]]:
     least = [np.full(size, np.inf) for size in of.space.sizes]
     for choice in product(*map(range, of.space.sizes)):
         value = sum(float(u[c]) for u, c in zip(of.unary, choice, strict=True))
-        value += sum(float(t[choice[p.u], choice[p.v]]) for p, t in zip(of.space.pairs, of.tables, strict=True))
+        value += sum(float(p.full(of.table(n))[choice[p.u], choice[p.v]]) for n, p in enumerate(of.space.pairs))
         for v, c in enumerate(choice):
             least[v][c] = min(least[v][c], value)
     return float(least[0].min()), least

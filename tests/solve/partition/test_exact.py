@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from symconfig.solve.partition import brute, exact, program
+from symconfig.solve.partition import brute, exact, program, reduce
 from symconfig.solve.partition.price import Known
 from symconfig.solve.partition.problem import Edge, Node, Problem
 from symconfig.solve.partition.reduce import space
@@ -71,6 +71,23 @@ def test_split_by_transient_it_gives_the_same(seed: int, monkeypatch: pytest.Mon
     monkeypatch.setattr(exact, "SHARES", -1)
     problem = small(seed)
     assert exact.solve(problem).cost == pytest.approx(brute.solve(problem).cost, rel=ROUNDING)
+
+
+@pytest.mark.parametrize("sparse", [0, 10**9], ids=["always copied", "never copied"])
+@pytest.mark.parametrize("seed", range(0, 300, 11))
+def test_tables_may_keep_what_is_not_used_and_choices_may_share_lines(
+    seed: int, sparse: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every choice twice, with its lines shared: the optimum is that of the plain problem."""
+    monkeypatch.setattr(reduce, "SPARSE", sparse)
+    problem = small(seed)
+    nodes = [replace(n, cost=np.repeat(n.cost, 2), memory=np.repeat(n.memory, 2), transient=np.repeat(n.transient, 2))
+             for n in problem.nodes]  # fmt: skip
+    twice = [np.repeat(np.arange(len(n.cost)), 2) for n in problem.nodes]
+    edges = [replace(edge, rows=twice[edge.u], columns=twice[edge.v]) for edge in problem.edges]
+    found, known = exact.solve(Problem(tuple(nodes), tuple(edges), problem.memory_limit)), brute.solve(problem)
+    assert found.optimal
+    assert found.cost == pytest.approx(known.cost, rel=ROUNDING)
 
 
 WITHOUT = {

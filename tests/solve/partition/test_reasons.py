@@ -43,10 +43,11 @@ def alone(found: Solved, v: int, row: tuple[int, ...], parameters: bool) -> Prob
 def cheapest(problem: Problem) -> float:
     factors = [((v,), node.cost) for v, node in enumerate(problem.nodes)]
     for edge in problem.edges:
+        table = edge.full(edge.cost)
         if edge.u == edge.v:
-            factors.append(((edge.u,), np.diagonal(edge.cost)))
+            factors.append(((edge.u,), np.diagonal(table)))
         else:
-            factors.append(((edge.u, edge.v), edge.cost) if edge.u < edge.v else ((edge.v, edge.u), edge.cost.T))
+            factors.append(((edge.u, edge.v), table) if edge.u < edge.v else ((edge.v, edge.u), table.T))
     steps = plan([scope for scope, _ in factors], [len(node.cost) for node in problem.nodes])
     assert steps is not None
     choice = least(steps, [table for _, table in factors])

@@ -105,7 +105,7 @@ def python(one: Executed, source: str, stem: str) -> str:
 
 
 def _code(part: str) -> str:
-    """A module of this package without its docstring and imports."""
+    """Return a module of this package without its docstring and imports."""
     given = files("symconfig.solve.partition.executed").joinpath(f"{part}.py").read_text(encoding="utf-8")
     imports = [node for node in ast.parse(given).body[1:] if isinstance(node, (ast.Import, ast.ImportFrom))]
     code = "\n".join(given.splitlines()[imports[-1].end_lineno or 0 :]).strip() + "\n"
@@ -133,7 +133,7 @@ def said(one: Executed) -> list[str]:
 
 
 def _kept(one: Executed) -> Iterator[str]:
-    """What parameters cannot be as DTensors."""
+    """Yield the parameters that cannot be DTensors."""
     entries = one.found.parameters
     states = sum(len(entry.paths) for entry in entries if "stage" in entry.note)
     if states:
@@ -175,7 +175,7 @@ def _names(one: Executed) -> tuple[str, ...]:
 
 
 def _body(one: Executed) -> Iterator[str]:
-    """Statements of the function: a comment for each module, and names given back after it."""
+    """Yield the statements of the function: a comment for each module, and names given back after it."""
     lowering = one.lowering
     exported = lowering.exported
     outputs = next(node for node in exported.graph.nodes if node.op == "output").args[0]
@@ -209,7 +209,7 @@ def _body(one: Executed) -> Iterator[str]:
 
 
 def _words(one: Executed) -> Iterator[tuple[Node, str]]:
-    """Of each placeholder that is a parameter, a buffer or a constant how the function gets it."""
+    """Yield, of each placeholder that is a parameter, a buffer or a constant, how the function gets it."""
     exported, paths = one.lowering.exported, one.lowering.paths
     specs = {spec.arg.name: spec for spec in exported.graph_signature.input_specs}
     written = set(exported.graph_signature.buffers_to_mutate.values())

@@ -44,8 +44,9 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """How a node runs. whole: mesh dims along which it does not run as the solver chose, and why.
-    parts: of a mean, by which each rank's own result is divided."""
+    """How a node runs. whole: mesh dims along which it does not run as the solver chose, and why. parts: of a mean, by
+    which each rank's own result is divided.
+    """
 
     inputs: tuple[Layout, ...]
     outputs: tuple[Layout, ...]
@@ -62,7 +63,7 @@ class _Unsayable(Exception):
 
 
 class _Places(NamedTuple):
-    """Of each tensor a place for each mesh dim."""
+    """A place of each tensor for each mesh dim."""
 
     inputs: list[list[Place]]
     outputs: list[list[Place]]
@@ -160,7 +161,7 @@ class Layouts:
         return frozenset(option.split.loops if option.split is not None else ())
 
     def _split(self, node: Node, known: NodeSeen, option: Option) -> tuple[list[Place], list[Place]]:
-        """Along one mesh dim."""
+        """Split a node along one mesh dim."""
         if option.split is None:
             place = {"pending": Place(WHOLE, PARTIAL), "partial": Place(PARTIAL, WHOLE)}.get(option.name, EVERYWHERE)
             floating = [source.meta["val"].is_floating_point() for source in tensors(node)]
@@ -197,7 +198,7 @@ class Layouts:
         return Ran(inputs, outputs, names, prod(self.mesh[n].size for n in sums))
 
     def _said(self, dims: Dims | None, places: Sequence[Place]) -> Layout:
-        """In words. Raises _Unsayable."""
+        """Write a layout in words. Raises _Unsayable."""
         if all(place == EVERYWHERE for place in places):
             return self.whole
         at: dict[int, tuple[int, int]] = {}
@@ -239,7 +240,7 @@ class Layouts:
         )
 
     def _size(self, leaves: Sequence[Leaf], index: int) -> int:
-        """Of a leaf with all that the program counts as one with it."""
+        """Return the size of a leaf with all that the program counts as one with it."""
         inner, size = set(self.seen.inside.get(leaves[index].loop, ())), leaves[index].size
         for leaf in leaves[index + 1 :]:
             if leaf.loop not in inner:
@@ -249,17 +250,17 @@ class Layouts:
 
 
 def _cut(dims: Dims | None, loops: frozenset[str]) -> int | None:
-    """The first axis that has one of the loops."""
+    """Return the first axis that has one of the loops."""
     return next((leaf.axis for leaves in dims or () for leaf in leaves if leaf.loop in loops), None)
 
 
 def _inside(known: NodeSeen, loops: frozenset[str]) -> bool:
-    """Whether the node reduces these loops inside itself, and goes on with whole results."""
+    """Tell whether the node reduces these loops inside itself, and goes on with whole results."""
     return any(split.sums for op in known.steps for split in op.splits if set(split.loops) & loops)
 
 
 def _first(places: _Places, refused: Mapping[int, str]) -> int:
-    """The first mesh dim along which something is cut."""
+    """Return the first mesh dim along which something is cut."""
     rows = (*places.inputs, *places.outputs)
     numbers = range(len(rows[0]))
     return next((n for n in numbers if n not in refused and any(row[n] != EVERYWHERE for row in rows)), -1)

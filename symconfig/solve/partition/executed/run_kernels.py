@@ -70,7 +70,7 @@ class Call:
 
     @property
     def routes(self) -> int:
-        """Which input says the experts of each token: the last one."""
+        """Return which input says the experts of each token: the last one."""
         return len(self.inputs) - 1
 
     def parts(self, numbers: Sequence[int]) -> int:
@@ -89,7 +89,7 @@ def log_sum(call: Call, x: Tensor, dim: int, over: Sequence[int], alike: bool = 
 
 
 def softmax(call: Call, op: Any, x: Tensor, dim: int, *rest: Any) -> Tensor:
-    """Softmax of rows that may be cut."""
+    """Return the softmax of rows that may be cut."""
     over = call.cut(0, [dim])
     if not over:
         return op(x, dim, *rest)
@@ -100,7 +100,7 @@ def softmax(call: Call, op: Any, x: Tensor, dim: int, *rest: Any) -> Tensor:
 def layer_norm(
     call: Call, op: Any, x: Tensor, shape: Any, weight: Any = None, bias: Any = None, eps: Any = 1e-5, *rest: Any
 ) -> Tensor:
-    """The norm of rows that may be cut, of layers or of root mean squares."""
+    """Normalise rows that may be cut, by layers or by root mean squares."""
     dims = list(range(x.dim() - len(shape), x.dim()))
     over = call.cut(0, dims)
     root = "rms_norm" in str(op)
@@ -129,7 +129,7 @@ def batch_norm(
     momentum: float,
     eps: float,
 ) -> Any:
-    """The norm of channels over a batch that may be cut. Running statistics come out whole."""
+    """Normalise channels over a batch that may be cut. Running statistics come out whole."""
     over, channels = call.cut(0, [n for n in range(x.dim()) if n != 1]), call.cut(0, [1])
     if not training or not (over or channels):
         return op(x, weight, bias, mean, var, training, momentum, eps)
@@ -154,7 +154,9 @@ def batch_norm(
 
 
 def embedding(call: Call, op: Any, table: Tensor, ids: Tensor, padding: int = -1, *rest: Any) -> Tensor:
-    """Rows of a table that may be cut: zeros for those that other ranks hold. padding: a row without a gradient."""
+    """Look rows of a table up that may be cut: zeros for those that other ranks hold. padding: a row without a
+    gradient.
+    """
     over = call.cut(0, [0])
     if not over:
         return op(table, ids, padding, *rest)
@@ -174,7 +176,9 @@ def cross_entropy(
     ignored: int = -100,
     smoothing: float = 0.0,
 ) -> Tensor:
-    """Losses of rows that may be cut along the batch and along the classes; of a mean each rank has its share."""
+    """Return the losses of rows that may be cut along the batch and along the classes; of a mean each rank has its
+    share.
+    """
     at = min(1, logits.dim() - 1)
     over, rows = call.cut(0, [at]), call.cut(0, [n for n in range(logits.dim()) if n != at])
     if not (over or rows):
@@ -222,7 +226,7 @@ def slots(call: Call, routes: Tensor, experts: int, over: Sequence[int]) -> tupl
 
 
 def to_experts(call: Call, op: Any, tokens: Tensor, routes: Tensor, experts: int) -> Tensor:
-    """Copies of tokens in slots of the experts that a rank has."""
+    """Copy tokens into slots of the experts that a rank has."""
     over = cuts(call.outputs[0], 3, 0) if call.outputs else []
     at, held, most = slots(call, routes, experts, over)
     copies = tokens.repeat_interleave(routes.shape[-1], 0) * held.unsqueeze(-1)
@@ -231,7 +235,7 @@ def to_experts(call: Call, op: Any, tokens: Tensor, routes: Tensor, experts: int
 
 
 def from_experts(call: Call, op: Any, done: Tensor, weights: Tensor, routes: Tensor) -> Tensor:
-    """The sum of each token's slots by its weights: of the experts that a rank has."""
+    """Sum each token's slots by its weights: of the experts that a rank has."""
     over = call.cut(0, [0])
     at, held, _ = slots(call, routes, done.shape[0] * call.parts(over), over)
     taken = done.flatten(0, 1)[at] * held.unsqueeze(-1)

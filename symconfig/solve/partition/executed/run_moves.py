@@ -15,8 +15,9 @@ from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Sha
 
 @dataclass(frozen=True)
 class Layout:
-    """How a tensor lies, and its gradient: one placement for each mesh dim. factors: dims that are seen as products,
-    such as the three projections in one: (outer sizes, …) of each, and a placement counts these dims apart."""
+    """A tensor's layout and its gradient's: one placement for each mesh dim. factors: dims that are seen as products,
+    such as the three projections in one: (outer sizes, …) of each, and a placement counts these dims apart.
+    """
 
     forward: tuple[Placement, ...]
     gradient: tuple[Placement, ...]

@@ -33,7 +33,7 @@ def layers(work: Array, crossing: Array, runs: Sequence[Run], most: int) -> tupl
 
 
 def _borders(before: Array, runs: Sequence[Run], heaviest: float) -> list[int]:
-    """Ends of operators, but for those inside an instance of a repeat that is light enough."""
+    """Return the ends of operators, but for those inside an instance of a repeat that is light enough."""
     inside: set[int] = set()
     for run in runs:
         if before[run.start + run.period] - before[run.start] <= heaviest:
@@ -43,7 +43,7 @@ def _borders(before: Array, runs: Sequence[Run], heaviest: float) -> list[int]:
 
 
 def _narrow(places: Sequence[int], before: Array, crossing: Array, near: float) -> list[int]:
-    """Those over which no more goes than over any of the others that little work lies between."""
+    """Return the borders over which no more goes than over any of the others that little work lies between."""
     at, bytes_ = before[list(places)], crossing[list(places)]
     lows, highs = np.searchsorted(at, at - near, "left"), np.searchsorted(at, at + near, "right")
     every = zip(places, bytes_, lows.tolist(), highs.tolist(), strict=True)
@@ -51,7 +51,7 @@ def _narrow(places: Sequence[int], before: Array, crossing: Array, near: float) 
 
 
 def _alike(places: Sequence[int], before: Array, most: int) -> tuple[int, ...]:
-    """Of half as many layers to as many, the choice with the least mean square of work over its mean."""
+    """Choose, of half as many layers to as many, those with the least mean square of work over its mean."""
     square = (before[None, :] - before[:, None]) ** 2  # [from, to]
     square[np.tril_indices(len(before))] = np.inf
     least, came, uneven = square[0].copy(), [np.zeros(len(before), np.int64)], [np.inf]

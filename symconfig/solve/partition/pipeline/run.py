@@ -76,7 +76,7 @@ def _stages(program: Program, ask: Ask) -> tuple[Stages, Bounds]:
 
 
 def _stored(parts: Parts, ask: Ask) -> Array:
-    """[operators] bytes of the weights that an operator is the first to read."""
+    """Return the bytes of the weights that an operator is the first to read: [operators]."""
     result: Array = np.zeros(len(parts.program.operators))
     for parameter in parts.program.parameters:
         kept = ask.training.gradient_bytes + ask.training.optimizer_bytes if parameter.trainable else 0.0
@@ -86,7 +86,7 @@ def _stored(parts: Parts, ask: Ask) -> Array:
 
 
 def _work(folding: Folding, ask: Ask) -> Array:
-    """[operators] seconds of computation on one GPU, forward and backward once."""
+    """Return the seconds of computation on one GPU, forward and backward once: [operators]."""
     whole = net(folding.program, folding.of, folding.runs)
     costs = costs_of(Case(whole, ask.training), ask, ())
     one = np.zeros((1, 0), dtype=np.int64)

@@ -34,8 +34,9 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What no strategy goes below. work: [layers], seconds of a microbatch on one GPU, computation alone. stored:
-    [layers], bytes of weights with all that a step keeps of them."""
+    """Bounds that no strategy goes below. work: [layers], seconds of a microbatch on one GPU, computation alone.
+    stored: [layers], bytes of weights with all that a step keeps of them.
+    """
 
     work: Array
     stored: Array
@@ -52,7 +53,7 @@ class Bounds:
         return max(self._shares(self.stored, place))
 
     def _shares(self, of: Array, place: Place) -> tuple[float, float]:
-        """What a GPU of the stage has, and one of the others: the rest at best on all of them alike."""
+        """Return what a GPU of the stage has, and one of the others: the rest at best on all of them alike."""
         whole, mine = float(of.sum()), float(of[place.first : place.stop].sum())
         gpus, rest = self.gpus[place.mesh], self.gpus[-1] - self.gpus[place.mesh]
         return mine / gpus, (whole - mine) / rest if rest else 0.0
@@ -89,7 +90,7 @@ def search(stages: Stages, bounds: Bounds, least: int, most: int, below_s: float
 
 
 def _fastest(stages: Stages, places: Sequence[Place], bounds: Bounds, least: int, most: int) -> Chosen | None:
-    """Stages are solved within the limit of memory when no others could be faster."""
+    """Return the fastest cut. Stages are solved within the limit of memory when no others could be faster."""
     count, turns = len(bounds.work), bounds.turns
     most = min(most, count, bounds.gpus[-1])
     unit = reduce(gcd, (bounds.gpus[place.mesh] for place in places), bounds.gpus[-1])

@@ -14,6 +14,7 @@ import numpy as np
 from symconfig.cost.partition.costs import Keep
 from symconfig.descriptor.mesh import Mesh
 from symconfig.graph.program.part import Parts, gradient_elements
+from symconfig.solve.partition.pinned import touched
 from symconfig.solve.partition.priced import price
 from symconfig.solve.partition.run import Ask, Partition, partition
 
@@ -83,7 +84,9 @@ class Stages:
     def key(self, first: int, stop: int) -> Hashable:
         known = self._keys.get((first, stop))
         if known is None:
-            known = self._keys[first, stop] = self.parts.key(self.cuts[first], self.cuts[stop])
+            start, end = self.cuts[first], self.cuts[stop]
+            held = touched(self.parts.program, self.ask.pins, start, end)
+            known = self._keys[first, stop] = (self.parts.key(start, end), held)
         return known
 
     def known(self, place: Place, alive: int) -> Stage | float | None:
@@ -111,7 +114,7 @@ class Stages:
         return found
 
     def _limited(self, place: Place, alive: int) -> Stage | None:
-        """What fits with more in flight is fastest where less is, if it is that."""
+        """Return a stage within the limit: what fits with more in flight is fastest where less is, if it is that."""
         if alive > 1:
             fewer = self.stage(place, alive - 1)
             if fewer is None or fewer.with_alive(alive).memory <= self.ask.memory_limit:
@@ -129,7 +132,7 @@ class Stages:
         return self._told(found, start, stop, mesh.gpus)
 
     def _told(self, found: Partition, start: int, stop: int, gpus: int) -> Stage:
-        """With seconds and bytes by microbatch: both are straight lines in their number."""
+        """Return a stage with seconds and bytes by microbatch: both are straight lines in their number."""
         costs, turns, alive = found.costs, found.costs.training.turns, found.costs.training.alive
         more = replace(costs, training=replace(costs.training, turns=turns + 1, alive=alive + 1))
         cost, memory = price(more, np.array(found.rows, dtype=np.int64).reshape(len(found.rows), -1))

@@ -20,6 +20,6 @@ def submeshes(mesh: Mesh) -> tuple[Mesh, ...]:
 
 
 def _part(level: MeshLevel, size: int) -> MeshLevel:
-    """Without a switch a GPU has the links to its own part only."""
+    """Return a part of a level. Without a switch a GPU has the links to its own part only."""
     links = (size - 1) / (level.size - 1) if level.mesh else 1.0
     return replace(level, size=size, bandwidth_bytes_per_s=level.bandwidth_bytes_per_s * links)

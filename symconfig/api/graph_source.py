@@ -1,0 +1,185 @@
+"""The graph that `symconfig partition` was given: a model, a program or a module, as programs by microbatches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from math import gcd, isqrt, log
+from typing import Any, Literal, get_args
+
+from symconfig.api.problems import Problems
+from symconfig.descriptor.cluster import ClusterDescriptor
+from symconfig.descriptor.load import load_model
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.errors import InputError, Problem
+from symconfig.format import either
+from symconfig.graph.program.program import Program
+from symconfig.solve.partition.run import Programs
+
+DEFAULT_SEQUENCE = 4096
+MOST = 10**9
+MOST_TURNS = 12  # numbers of microbatches that are tried where none is asked for
+Attention = Literal["flash", "unfused"]
+ATTENTION: tuple[Attention, ...] = get_args(Attention)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Programs by the number of microbatches. counts: what those have to divide; none: nothing. model: where it is
+    one."""
+
+    name: str
+    programs: Programs
+    counts: Mapping[str, int] = field(default_factory=dict)
+    model: ModelDescriptor | None = None
+    batch: int | None = None  # examples of a step
+    seq_length: int | None = None
+    module: str = ""  # the factory of one
+    attention: Attention | None = None  # of a model
+
+
+def source_of(given: Mapping[str, Any], cluster: ClusterDescriptor | None) -> Source:
+    named = [name for name in ("model", "program", "module") if given.get(name) is not None]
+    if len(named) != 1:
+        got = " and ".join(named) or "none"
+        need = "one of model, program and module"
+        raise InputError(Problem("what is to be partitioned is given once", field="model", got=got, need=need))
+    if named == ["model"]:
+        return _model(given, cluster)
+    for name, what in (("seq_length", "sizes"), ("attention", "operators")):
+        if given.get(name) is not None:
+            raise InputError(Problem(f"a program states its own {what}", field=name, got=str(given[name])))
+    return _program(given) if named == ["program"] else _module(given)
+
+
+def _model(given: Mapping[str, Any], cluster: ClusterDescriptor | None) -> Source:
+    from symconfig.graph.implementation import Implementation, Kernel
+    from symconfig.graph.program.of_model import programs
+
+    problems, value = Problems(), given["model"]
+    model = value if isinstance(value, ModelDescriptor) else problems.collect(lambda: load_model(str(value)))
+    batch = problems.collect(lambda: whole_number("global_batch_size", given.get("global_batch_size")))
+    length = given.get("seq_length")
+    asked_length = problems.collect(lambda: whole_number("seq_length", length)) if length is not None else None
+    attention = problems.collect(lambda: _attention(given.get("attention"), cluster))
+    if problems.all or model is None or batch is None or attention is None:
+        raise InputError(problems.all)
+    tokens = asked_length or min(model.max_position_embeddings, DEFAULT_SEQUENCE)
+    kernel = Kernel.FLASH if attention == "flash" else Kernel.FUSED_SOFTMAX
+    of_batch = programs(model, tokens, Implementation().attending(kernel))
+    make = cache(lambda turns: of_batch(batch // turns))
+    return Source(model.name, make, {"the global batch": batch}, model, batch, tokens, attention=attention)
+
+
+def _attention(value: Any, cluster: ClusterDescriptor | None) -> Attention:
+    """Read the kernel of attention; by default flash, where the GPU has it, as the planner has it."""
+    from symconfig.frameworks.facts import flash
+
+    if value is not None and str(value) not in ATTENTION:
+        raise InputError(unknown("attention", str(value), ATTENTION))
+    able = cluster is None or flash(cluster.gpu.architecture, None, engine=True)
+    if value == "flash" and not able:
+        what = "flash attention does not run on this GPU"
+        raise InputError(Problem(what, field="attention", got=str(value), need="unfused"))
+    return "flash" if able and value != "unfused" else "unfused"
+
+
+def _program(given: Mapping[str, Any]) -> Source:
+    from symconfig.graph.program.read import load_program
+
+    path, dims = given["program"], dict[str, int]()
+    whole: Program = path if isinstance(path, Program) else load_program(path)
+    if given.get("global_batch_size") is not None:
+        if len(whole.batch) != 1:
+            got = ", ".join(sorted(whole.batch)) or "none"
+            need = "one dim that counts examples"
+            raise InputError(
+                Problem("the program cannot be told its batch", field="global_batch_size", got=got, need=need)
+            )
+        dims = {dim: whole_number("global_batch_size", given["global_batch_size"]) for dim in whole.batch}
+    if isinstance(path, Program):
+        return Source(whole.name, lambda turns: whole)
+    sizes = {dim: dims.get(dim, whole.sizes[dim]) for dim in sorted(whole.batch)}
+
+    @cache
+    def make(turns: int) -> Program:
+        if turns == 1 and not dims:
+            return whole
+        return load_program(path, {dim: size // turns for dim, size in sizes.items()})
+
+    batch = next(iter(sizes.values())) if len(sizes) == 1 else None
+    return Source(whole.name, make, sizes, batch=batch)
+
+
+def _module(given: Mapping[str, Any]) -> Source:
+    if given.get("global_batch_size") is not None:
+        hint = "example inputs of another size, --num-microbatches for a step of several"
+        raise InputError(Problem("a module runs on its example inputs", field="global_batch_size", hint=hint))
+    from symconfig.graph.program.torch_source import load_module
+
+    whole = load_module(str(given["module"]))
+    return Source(whole.name, lambda turns: whole, module=str(given["module"]))
+
+
+def turns_of(given: Mapping[str, Any], source: Source | None, gpus: int, most: int) -> tuple[int, ...]:
+    """Return the numbers of microbatches to try, `most` at most, in rising order.
+
+    Those that leave a size that is not whole are none.
+    """
+    wanted = (
+        whole_number("num_microbatches", given["num_microbatches"]) if given.get("num_microbatches") is not None else 0
+    )
+    if source is None or not source.counts:
+        return (wanted or 1,)
+    count = gcd(*source.counts.values())
+    if not wanted:
+        return tuple(turns for turns in thinned(divisors(count), count // gpus, most) if _whole_sizes(source, turns))
+    batch = " and ".join(f"{name} of {size:,}" for name, size in source.counts.items())
+    if count % wanted:
+        able = (
+            f"a divisor of {batch}" if len(source.counts) == 1 else f"{either(divisors(count))}, which divide {batch}"
+        )
+        raise InputError(Problem("does not divide the batch", field="num_microbatches", got=str(wanted), need=able))
+    if not _whole_sizes(source, wanted):
+        able = either([turns for turns in thinned(divisors(count), wanted) if _whole_sizes(source, turns)])
+        what = "leaves a dim of the program that is not whole"
+        raise InputError(Problem(what, field="num_microbatches", got=str(wanted), need=able))
+    return (wanted,)
+
+
+def _whole_sizes(source: Source, turns: int) -> bool:
+    """Tell whether the program can be written with so many microbatches; as a whole it was read already."""
+    try:
+        source.programs(turns)
+    except InputError:
+        return False
+    return True
+
+
+def divisors(number: int) -> tuple[int, ...]:
+    small = [factor for factor in range(1, isqrt(number) + 1) if number % factor == 0]
+    return tuple(sorted({*small, *(number // factor for factor in small)}))
+
+
+def thinned(rising: Sequence[int], kept: int, most: int = MOST_TURNS) -> tuple[int, ...]:
+    """Thin a rising sequence to `most` values, evenly in ratios; the ends and the largest up to `kept` stay."""
+    if len(rising) <= most:
+        return tuple(rising)
+    chosen = {rising[0], rising[-1], max(one for one in rising if one <= max(kept, rising[0]))}
+    while len(chosen) < most:  # the one that is farthest from all that are chosen
+        chosen.add(max(rising, key=lambda one: min(abs(log(one / other)) for other in chosen)))
+    return tuple(sorted(chosen))
+
+
+def unknown(field: str, got: str, words: Sequence[str]) -> Problem:
+    return Problem("wrong value", field=field, got=got, need="one of " + ", ".join(words))
+
+
+def whole_number(field: str, value: Any) -> int:
+    if value is None:
+        raise InputError(Problem("this option is missing", field=field))
+    text = str(value)
+    if isinstance(value, bool) or not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) > 0):
+        raise InputError(Problem("wrong value", field=field, got=text, need=f"a whole number from 1 to {MOST:,}"))
+    return int(text)

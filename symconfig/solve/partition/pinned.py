@@ -1,0 +1,231 @@
+"""Splits that the caller fixes: `layers.*.up_proj.weight.intermediate_size=8`, or `layers.*.up_proj=batch/2, ffn/4`.
+
+A pin holds for all copies of a folded repeat. A tensor is pinned where it is made or kept, one that the program is
+given where it is read.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from math import prod
+
+from symconfig.descriptor.mesh import Axis, Mesh
+from symconfig.errors import InputError, Problem
+from symconfig.format import either, general
+from symconfig.graph.program.net import Fixed, Net, Node, Port
+from symconfig.graph.program.program import Program
+from symconfig.solve.partition.rows import as_fixed, every_row
+from symconfig.solve.partition.strategy import WORDS
+
+FORMS = "TENSOR.DIM=PARTS or OPERATOR=LAYOUT, as layers.*.up.ffn=8 or layers.*.up_proj=batch/2, ffn/4"
+_COUNT = re.compile(r"(\d{1,9})(?:\s*[·*@]\s*(\w+))?")
+_WHOLE = ("whole", "one rank", WORDS["whole"])
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """An option of an operator, or a dim of a tensor, over so many ranks: of a level, or (level "") of all."""
+
+    name: str
+    parts: int
+    level: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """text: as it was given. names: of operators with all their copies, or of tensors, of which one dim is cut."""
+
+    text: str
+    names: frozenset[str]
+    cuts: tuple[Cut, ...]
+    tensor: bool
+
+    def of_node(self, net: Net, node: Node) -> tuple[Fixed, ...]:
+        """Return what the pin fixes of a node."""
+        if not self.tensor:
+            return tuple(self._layout(node)) if node.operator is not None and node.name in self.names else ()
+        (cut,) = self.cuts
+        ports = [port for port in node.ports if port.tensor.name in self.names and not node.copy]
+        ports = [port for port in ports if port.output or port.tensor.name in net.program.inputs]
+        return tuple(Fixed(_along(port, cut.name), cut.parts, cut.level) for port in ports)
+
+    def _layout(self, node: Node) -> Iterator[Fixed]:
+        """Options that the layout does not have are not taken."""
+        for option in node.options[1:]:
+            those = tuple(other is option for other in node.options)
+            mine = [cut for cut in self.cuts if cut.name == option.name]
+            yield Fixed(those, prod(cut.parts for cut in mine))
+            yield from (Fixed(those, cut.parts, cut.level) for cut in mine if cut.level)
+
+
+def _along(port: Port, dim: str) -> tuple[bool, ...]:
+    position = port.tensor.dims.index(dim)
+    return tuple(place.forward == position for place in port.places)
+
+
+def pinned(net: Net, pins: Sequence[Pin]) -> Net:
+    """Return the network whose nodes are split as pins say."""
+    if not pins:
+        return net
+    nodes = (replace(node, fixed=tuple(one for pin in pins for one in pin.of_node(net, node))) for node in net.nodes)
+    return replace(net, nodes=tuple(nodes))
+
+
+def touched(program: Program, pins: Sequence[Pin], start: int, stop: int) -> tuple[tuple[int, int], ...]:
+    """Return which pins hold for which operators of a stretch, by their place in it."""
+    places = []
+    for place, op in enumerate(program.operators[start:stop]):
+        names = {operand.tensor for operand in (*op.inputs, *op.outputs)}
+        places += [(place, n) for n, pin in enumerate(pins) if pin.names & (names if pin.tensor else {op.name})]
+    return tuple(places)
+
+
+def read(texts: Iterable[str], net: Net, letters: Mapping[str, str]) -> tuple[Pin, ...]:
+    """Read pins on a program. letters: of dims, as tables show them. Raises InputError with all that is wrong."""
+    pins, problems = list[Pin](), list[Problem]()
+    for text in texts:
+        try:
+            pins.append(_read(text, net, {sign: dim for dim, sign in letters.items()}))
+        except InputError as error:
+            problems += error.problems
+    if problems:
+        raise InputError(problems)
+    return tuple(pins)
+
+
+def _read(text: str, net: Net, dims: Mapping[str, str]) -> Pin:
+    name, equals, value = (part.strip() for part in text.partition("="))
+    if not (name and equals and value):
+        raise InputError(Problem("is no pin", field="pin", got=text, need=FORMS))
+    if not (value.isascii() and value.isdigit()):
+        nodes = [net.nodes[index] for index in operators(net, name, "pin")]
+        known = {net.nodes.index(node) for node in nodes}
+        every = zip(net.program.operators, net.node_of, strict=True)
+        names = frozenset(op.name for op, index in every if index in known)
+        return Pin(text, names, tuple(_cuts(text, value, nodes, dims)), False)
+    tensor, _, dim = name.rpartition(".")
+    tensors = _tensors(net, tensor)
+    mine = dim if dim in net.program.sizes else dims.get(dim, dim)
+    has = list(dict.fromkeys(one for known in sorted(tensors) for one in net.program.tensors[known].dims))
+    if any(mine not in net.program.tensors[known].dims for known in tensors):
+        what = f"{tensor} has no such dim"
+        raise InputError(Problem(what, field="pin", got=dim, need=" or ".join(has) or "a tensor with dims"))
+    return Pin(text, tensors, (Cut(mine, int(value[:10])),), True)
+
+
+def _cuts(text: str, value: str, nodes: Sequence[Node], dims: Mapping[str, str]) -> Iterator[Cut]:
+    """`batch/2, ffn/4·nvlink`, `batch over 2·nvlink, 4·rail`, or `whole`."""
+    words, name = {word: option for option, word in WORDS.items()}, ""
+    for item in value.split(","):
+        first, *counts = (part.strip() for part in re.split(r"/|\bover\b", item))
+        if _COUNT.fullmatch(first) and name:
+            counts = [first, *counts]
+        else:
+            name = words.get(first, first)
+        if name in _WHOLE or first in _WHOLE:
+            continue
+        for node in nodes:
+            has = [option.name for option in node.options[1:]]
+            name = name if name in has else dims.get(name, name)
+            if name not in has:
+                what = f"{general(node.name)} cannot be split by this"
+                raise InputError(Problem(what, field="pin", got=first, need=" or ".join(has) or "whole"))
+        if not counts or not all(map(_COUNT.fullmatch, counts)):
+            raise InputError(Problem("is no layout", field="pin", got=text, need="as batch/2, ffn/4·nvlink, or whole"))
+        for match in filter(None, map(_COUNT.fullmatch, counts)):
+            yield Cut(name, int(match[1]), match[2] or "")
+
+
+def operators(net: Net, name: str, field: str) -> tuple[int, ...]:
+    """Return the nodes of the operators that a name or a pattern means. Raises InputError with names near to it."""
+    every = zip(net.program.operators, net.node_of, strict=True)
+    known: dict[str, list[int]] = {}
+    for op, index in every:
+        known.setdefault(op.name, []).append(index)
+    names = _matching(name, known, "operator", field)
+    return tuple(sorted({index for one in names for index in known[one]}))
+
+
+def _tensors(net: Net, name: str) -> frozenset[str]:
+    """Return the tensors that a name or a pattern means, with all copies."""
+    program = net.program
+    places: dict[str, object] = {tensor: ("input", tensor) for tensor in program.inputs}
+    for index, op in zip(net.node_of, program.operators, strict=True):
+        places |= {operand.tensor: (index, port) for port, operand in enumerate(op.outputs)}
+    places |= {one.tensor.name: node for one, node in zip(program.parameters, net.parameter_of, strict=True)}
+    wanted = {places[one] for one in _matching(name, places, "tensor", "pin")}
+    return frozenset(tensor for tensor, place in places.items() if place in wanted)
+
+
+def _matching(name: str, known: Iterable[str], kind: str, field: str) -> list[str]:
+    every = list(known)
+    matches = [one for one in every if one == name] or [
+        one for one in every if fnmatchcase(one, name) or general(one) == name or one == general(name)
+    ]
+    if not matches:
+        names = list(dict.fromkeys(map(general, every)))
+        ends = [one for one in names if one.rpartition(".")[2] == name]
+        similar = ends or difflib.get_close_matches(name, names, n=3, cutoff=0.4) or names[:3]
+        raise InputError(Problem(f"there is no such {kind}", field=field, got=name, hint=" or ".join(similar)))
+    return matches
+
+
+def check(nets: Sequence[Net], pins: Sequence[Pin], meshes: Sequence[Mesh], most: int) -> None:
+    """Refuse pins that no node can be split by, with any number of microbatches. most: axes that a mesh is cut into.
+
+    Raises InputError.
+    """
+    levels = {level.name: None for mesh in meshes for level in mesh.levels}
+    problems = [
+        Problem("there is no such level", field="pin", got=cut.level, need=" or ".join(levels) or "one GPU, no level")
+        for pin in pins
+        for cut in pin.cuts
+        if cut.level and cut.level not in levels
+    ]
+    shapes = [axes for mesh in meshes for axes in mesh.shapes(most)]
+    for index in range(len(nets[0].nodes)) if not problems else ():
+        nodes = [(net, net.nodes[index]) for net in nets]
+        held = [pin for pin in pins if pin.of_node(*nodes[0])]
+        if held and not any(_able(net, node, held, axes) for net, node in nodes for axes in shapes):
+            alone = [pin for pin in held if not any(_able(*one, [pin], axes) for one in nodes for axes in shapes)]
+            problems.append(_impossible(nodes, alone, held, shapes))
+    if problems:
+        raise InputError(tuple(dict.fromkeys(problems)))
+
+
+def _able(net: Net, node: Node, pins: Sequence[Pin], axes: Sequence[Axis]) -> bool:
+    fixed = tuple(one for pin in pins for one in pin.of_node(net, node))
+    return len(every_row(replace(node, fixed=fixed), net, axes)) > 0
+
+
+def _impossible(
+    nodes: Sequence[tuple[Net, Node]], alone: Sequence[Pin], held: Sequence[Pin], shapes: Sequence[Sequence[Axis]]
+) -> Problem:
+    name = general(nodes[0][1].name)
+    if not alone:
+        what = f"{name} cannot be split in all these ways at once"
+        return Problem(what, field="pin", got=" and ".join(pin.text for pin in held))
+    pin, (net, node) = alone[0], nodes[0]
+    gpus = max(prod(axis.size for axis in axes) for axes in shapes)
+    if pin.tensor:
+        could = sorted({parts for one in nodes for axes in shapes for parts in _parts(*one, pin, axes)})
+        size = net.program.sizes[pin.cuts[0].name]
+        what = f"{pin.cuts[0].name} of {size:,} cannot be cut into {pin.cuts[0].parts:,} parts on {gpus:,} GPUs"
+        return Problem(what, field="pin", got=pin.text, need=either(could))
+    sizes = [f"{option.name} of {option.parts:,}" for option in node.options if option.parts]
+    what = f"{name} cannot be split like this on {gpus:,} GPUs"
+    need = f"parts that divide {', '.join(sizes)}, and together at most the GPUs of each level" if sizes else "whole"
+    return Problem(what, field="pin", got=pin.text, need=need)
+
+
+def _parts(net: Net, node: Node, pin: Pin, axes: Sequence[Axis]) -> Iterator[int]:
+    """Yield the numbers of parts that a dim can be cut into."""
+    rows, gpus = every_row(replace(node, fixed=()), net, axes), prod(axis.size for axis in axes)
+    for parts in (number for number in range(1, gpus + 1) if gpus % number == 0):
+        other = replace(pin, cuts=(replace(pin.cuts[0], parts=parts),))
+        if as_fixed(replace(node, fixed=other.of_node(net, node)), rows, axes).any():
+            yield parts
