@@ -10,7 +10,7 @@ from symconfig.descriptor.load import load_model, zoo_models
 from symconfig.errors import InfeasibleError, InputError
 from symconfig.plans.plan import Plan
 from symconfig.render import targets
-from tests.verify_all import BATCH, sizes
+from tests.verify_all import BATCH, Pair, sizes
 
 CLUSTER = "h100"
 # Targets that learn by reinforcement, and the step that they are planned for: GRPO on math problems.
@@ -45,7 +45,7 @@ def step(model: str) -> dict[str, Any]:
 
 def _plan(model: str, target: str | None) -> Plan | InfeasibleError:
     found = InfeasibleError(f"more GPUs than {CLUSTER} has")
-    for gpus in sizes(model, CLUSTER):
+    for gpus in sizes(Pair(model, CLUSTER, target or "")):
         try:
             of_step = {"rl": step(model)} if target in LEARNING else {"global_batch_size": max(BATCH, gpus)}
             return symconfig.plan(model, CLUSTER, gpus, target=target, top=1, **of_step).plan
