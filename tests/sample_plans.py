@@ -198,22 +198,24 @@ def _layout(model: ModelDescriptor, parallel: Degrees) -> str:
     return "E" + "|".join(words) + "m" * model.num_nextn_predict_layers + "L"
 
 
-def learning_plan(training: dict[str, Any] | None = None) -> Plan:
-    """A plan whose job learns by reinforcement, with a step around it."""
-    plan = sample_plan(tp=2, pp=1, dp=4, training=training or {})
+def learning_plan(training: dict[str, Any] | None = None, backend: str = "megatron") -> Plan:
+    """A plan whose job learns by reinforcement, with a step around it in which nothing goes to the host."""
+    degrees = {"tp": 2, "pp": 1, "dp": 4} if backend == "megatron" else {"dp": 8}
+    plan = sample_plan(backend=backend, training=training or {}, **degrees)
     lengths = {"mean": 100.0, "max": 256}
-    rl = Rl.model_validate({"prompts": 64, "samples": 4, "prompt_length": lengths, "response_length": lengths})
+    step = {"prompts": 64, "samples": 4, "prompt_length": lengths, "response_length": lengths, "reference": False}
+    rl = Rl.model_validate(step)
     phases = (
         PlannedPhase("generation", 10.0, 50e9, {"engine": 50e9}),
         PlannedPhase("update", 5.0, 60e9, {"all": 60e9}),
     )
-    step = PlannedRl(
+    planned = PlannedRl(
         rollout_tp=2,
         rollout_gpus=8,
         memory_share=0.6,
         at_once=64,
         tokens_per_gpu=1024,
-        away=("weights", "optimizer state"),
+        away=(),
         host_bytes=40e9,
         step_s=15.0,
         interval=(12.0, 20.0),
@@ -221,4 +223,4 @@ def learning_plan(training: dict[str, Any] | None = None) -> Plan:
         phases=phases,
     )
     job = plan.job.model_copy(update={"task": "rl", "rl": rl, "gpus": 8})
-    return replace(plan, job=job, rl=(step,), alternatives=())
+    return replace(plan, job=job, rl=(planned,), alternatives=())

@@ -42,7 +42,7 @@ class Lengths(Strict):
 class Rollout(Strict):
     """The engine that generates. What is absent is chosen."""
 
-    engine: Literal["vllm", "sglang"] = "vllm"
+    engine: Literal["vllm", "sglang"] | None = Field(default=None, description="absent: the target's usual one")
     tp: PositiveInt | None = Field(default=None, description="GPUs of a replica")
     memory_share: Share | None = Field(default=None, description="of a GPU, that the engine takes when it is awake")
     tokens_per_s_per_gpu: Annotated[float, Field(gt=0.0)] | None = Field(
@@ -87,6 +87,11 @@ class Rl(Strict):
         if wrong:
             raise ValueError("; ".join(wrong))
         return self
+
+    def with_engine(self, usual: str) -> Rl:
+        """Return the section with the engine that generates, `usual` where the job names none."""
+        rollout = self.rollout.model_copy(update={"engine": self.rollout.engine or usual})
+        return self.model_copy(update={"rollout": rollout})
 
     @property
     def has_critic(self) -> bool:

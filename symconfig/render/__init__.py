@@ -72,8 +72,10 @@ def target_of(model: ModelDescriptor, job: Job) -> Source:
     """
     if job.target is not None:
         return named(job.target)
-    if job.rl is not None or job.preference is not None:
-        return named("verl" if job.preference is None else "llamafactory")
+    if job.preference is not None:
+        return named("llamafactory")
+    if job.rl is not None:
+        return named("verl" if job.backend == "megatron" else "openrlhf")
     if model.vision is not None:
         return named("ms-swift" if job.backend == "megatron" else "llamafactory")
     if model.adapter is None and not job.wants_adapters:

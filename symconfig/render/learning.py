@@ -2,23 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
+from symconfig.descriptor.rl import Rl
 from symconfig.errors import InfeasibleError, Problem
 from symconfig.format import gib, percent, seconds
 from symconfig.plans.plan import Plan
+from symconfig.plans.rl import ReferencePlace
+from symconfig.render.megatron_args import word
 from symconfig.render.summary import Row
+
+Sequences = Literal["packed", "padded", "alone"]
+STATES, WEIGHTS = "optimizer state", "weights"
+ANY_WAY = ((), (STATES,), (WEIGHTS, STATES))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learns:
+    """What of a step of reinforcement learning a program can be told.
+
+    engines: that generate for it, the usual one first. away: the parts of the trained models that it can keep on the
+    host between phases, a tuple for each way, where the engine is on the same GPUs. epochs: it can train more than once
+    on the same samples. adapters: it can train them. sequences: of a micro-batch, which is packed up to a number of
+    tokens, or so many of them that are padded to the longest or stand alone. reference: where it is while it is not
+    read, on the host or on the GPU; swapped: its weights come from the host into the actor's place.
+    """
+
+    algorithms: tuple[str, ...]
+    engines: tuple[str, ...]
+    placements: tuple[str, ...] = ("colocated",)
+    away: tuple[tuple[str, ...], ...] = ANY_WAY
+    epochs: bool = True
+    adapters: bool = False
+    sequences: Sequences = "packed"
+    reference: ReferencePlace = "offloaded"
 
 
 def guarded(module: ModuleType, inner: Callable[..., Mapping[str, object]]) -> Callable[..., Mapping[str, object]]:
     """Return a target's `variables`, which refuse plans of another kind: those for reinforcement learning, unless its
     module says `LEARNS`, and all others, if it does; those for pairs, unless it says `COMPARES`."""
-    learns, compares = getattr(module, "LEARNS", False), getattr(module, "COMPARES", False)
+    learns: Learns | None = getattr(module, "LEARNS", None)
+    compares = getattr(module, "COMPARES", False)
 
     def variables(plan: Plan, *of: Any) -> Mapping[str, object]:
-        if (plan.job.rl is not None) != learns:
+        if (plan.job.rl is None) != (learns is None):
             what = "learns by reinforcement alone" if learns else "cannot run a step of reinforcement learning"
             hint = "task: rl, with a section rl" if learns else "--target verl"
             raise InfeasibleError(Problem(f"{module.NAME} {what}", field="task", got=plan.task, hint=hint))
@@ -28,6 +58,84 @@ def guarded(module: ModuleType, inner: Callable[..., Mapping[str, object]]) -> C
         return inner(plan, *of)
 
     return variables
+
+
+def refuse(plan: Plan, learns: Learns, name: str, others: Iterable[Problem]) -> None:
+    """Raise InfeasibleError with what of a step the program `name` cannot be told, and with `others`."""
+    if found := (*_untold(plan, section(plan), learns, name), *others):
+        raise InfeasibleError(found)
+
+
+def of_samples(plan: Plan, what: str) -> Iterator[Problem]:
+    """Yield the refusal of a program that gives each data-parallel rank as many samples of an update, which `what`
+    says."""
+    batch, dp = section(plan).batch, plan.best.parallel.dp
+    if batch % dp:
+        pins = tuple(f"dp={number}" for number in range(1, batch + 1) if batch % number == 0)
+        yield Problem(what, field="dp", got=str(dp), need=f"a divisor of {batch}", pins=pins)
+
+
+def of_megatron(plan: Plan, name: str) -> Iterator[Problem]:
+    """Yield what programs of reinforcement learning do not run of Megatron-LM's options: their sequences have any
+    length, and their workers reduce gradients for the distributed optimizer."""
+    chosen = plan.best.options
+    if plan.job.optimizer.name != "adam":
+        yield Problem(f"{name} trains with Adam", field="optimizer", got=plan.job.optimizer.name, need="adam")
+    if chosen.zero_stage != 1:
+        what = f"{name} runs Megatron-LM's distributed optimizer, and no other sharding"
+        yield Problem(what, field="zero_stage", got=str(chosen.zero_stage), pins=("zero=1",))
+    if chosen.precision not in ("bf16", "fp16"):
+        pins = ("precision=bf16", "precision=fp16")
+        yield Problem(f"{name} trains in 16 bits", field="precision", got=chosen.precision, pins=pins)
+    if chosen.overlap.tp_comm:
+        what = f"user buffers are of one size, and {name}'s sequences are not"
+        yield Problem(what, field="overlap.tp_comm", pins=("user_buffers=off",))
+    if chosen.cuda_graphs != "none":
+        what = f"CUDA graphs are of one size, and {name}'s sequences are not"
+        yield Problem(what, field="cuda_graphs", got=chosen.cuda_graphs, pins=("cuda_graphs=none",))
+    if chosen.overlap.moe_a2a:
+        what = f"{name} waits for the experts' all-to-all"
+        yield Problem(what, field="overlap.moe_a2a", pins=("moe_overlap=off",))
+    if chosen.activation_offload:
+        what = f"{name} keeps activations on the GPU"
+        yield Problem(what, field="activation_offload", pins=("activation_offload=0",))
+
+
+def options(values: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """Return a line for each option that has a value: its name with its values; a switch that is on has none."""
+    said = {f"--{name}": value for name, value in values.items() if value is not None and value is not False}
+    return [
+        (name, *(map(word, value) if isinstance(value, tuple) else () if value is True else (word(value),)))
+        for name, value in said.items()
+    ]
+
+
+def section(plan: Plan) -> Rl:
+    """Return the section `rl` of a plan's job, which `guarded` has seen there."""
+    assert plan.job.rl is not None, "LEARNS refuses other plans"
+    return plan.job.rl
+
+
+def _untold(plan: Plan, rl: Rl, learns: Learns, name: str) -> Iterator[Problem]:
+    """Yield what of the step a program cannot be told."""
+    choices = {
+        "rl.algorithm": (rl.algorithm, learns.algorithms),
+        "rl.rollout.engine": (rl.rollout.engine or learns.engines[0], learns.engines),
+        "rl.placement": (rl.placement, learns.placements),
+    }
+    for field, (got, able) in choices.items():
+        if got not in able:
+            yield Problem(f"{name} knows no such", field=field, got=got, need=" or ".join(able))
+    if rl.epochs > 1 and not learns.epochs:
+        yield Problem(f"{name} trains once on what was generated", field="rl.epochs", got=str(rl.epochs), need="1")
+    if plan.model.adapter is not None and not learns.adapters:
+        what = f"{name} is not written for adapters"
+        yield Problem(what, field="adapter", got=plan.model.adapter.method, hint="--target verl")
+    if plan.rl and rl.placement == "colocated" and plan.rl[0].away not in learns.away:
+        able = tuple(" and ".join(each) or "nothing" for each in learns.away)
+        got = " and ".join(plan.rl[0].away) or "nothing"
+        what = f"{name} keeps other parts on the host between phases, so it needs a plan of its own"
+        yield Problem(what, field="rl", got=got, need=" or ".join(able), hint=f"symconfig plan … --target {name}")
 
 
 def phases(plan: Plan) -> tuple[Row, ...]:
@@ -50,3 +158,15 @@ def phases(plan: Plan) -> tuple[Row, ...]:
         )
         for phase in step.phases
     )
+
+
+def notes(plan: Plan) -> Iterator[str]:
+    """Yield what a person should know of the step before the first start."""
+    rl = section(plan)
+    if not rl.reference:
+        yield "There is no KL term, and so no reference model"
+    if plan.rl and plan.rl[0].generated_per_s_per_gpu and rl.rollout.tokens_per_s_per_gpu is None:
+        yield (
+            f"Generation is predicted by a model, at {plan.rl[0].generated_per_s_per_gpu:,.0f} tokens/s on each GPU; "
+            "plan again with rl.rollout.tokens_per_s_per_gpu of your first steps' log"
+        )

@@ -6,8 +6,8 @@ A target's `ASSUMES` are fields of a job that are so where the job does not say 
 Its `COUNTS` is how the program that it starts counts a run that goes on from a checkpoint (`frameworks.counting`), its
 `goes_on(plan, words)` what starts such a run (`render.going_on`). `UNSAID` names the fields of `training` that its
 files do not pass on and why, `TOWERS` the multimodal models whose vision tower it trains, `SAVING` how its program is
-told to save (`render.unsaid`); without it, it saves unasked. `LEARNS` is true of one for reinforcement learning,
-`COMPARES` of one that trains on pairs.
+told to save (`render.unsaid`); without it, it saves unasked. `LEARNS` is what of a step of reinforcement learning it
+can be told (`render.learning`), of one for that; `COMPARES` is true of one that trains on pairs.
 Every `*.j2` of the folder makes the file of its name without `.j2`; one that gives nothing but white space makes none.
 """
 
@@ -29,6 +29,7 @@ from symconfig.plans.plan import Plan
 from symconfig.render import learning, summary, towers
 from symconfig.render.files import ENDING, File, Files
 from symconfig.render.going_on import GoesOn
+from symconfig.render.learning import Learns
 from symconfig.render.settings import Setting, choose
 from symconfig.render.unsaid import Saving, unsaid, unsaved
 from symconfig.resources import data_dir
@@ -42,7 +43,8 @@ class Source:
     `foreign`: there are templates of a user's own among them; `start`: how a person starts it, of a launcher;
     `assumes`: fields of a job that a target takes for granted; `base`: the target whose variables a user's own has, and
     with them what it can be told; `counts`: how its program counts a run that goes on; `goes_on`: what
-    a person then does; `unsaid`: fields of training that it does not pass on; `saving`: how it is told to save."""
+    a person then does; `unsaid`: fields of training that it does not pass on; `saving`: how it is told to
+    save; `learns`: what of a step of reinforcement learning it can be told."""
 
     name: str
     does: str
@@ -59,6 +61,7 @@ class Source:
     counts: Counting = counting.MEGATRON
     unsaid: Mapping[str, str] = field(default_factory=dict)
     saving: Saving | None = None
+    learns: Learns | None = None
 
     def with_settings(self, given: Mapping[str, str]) -> Source:
         """Return a launcher as somebody wants it: its templates have `settings` and `environment` (for launch.sh), too.
@@ -183,6 +186,7 @@ def _of_module(
         counts=getattr(module, "COUNTS", counting.MEGATRON),
         unsaid=getattr(module, "UNSAID", {}),
         saving=getattr(module, "SAVING", None),
+        learns=getattr(module, "LEARNS", None),
     )
 
 

@@ -10,19 +10,19 @@ from typing import Any
 
 from symconfig.descriptor.load import load_model
 from symconfig.descriptor.rl import Rl
-from symconfig.errors import InfeasibleError, Problem
+from symconfig.errors import Problem
 from symconfig.frameworks import counting
 from symconfig.frameworks.megatron import adapters, environment
 from symconfig.plans.plan import Plan
 from symconfig.plans.rl import PlannedRl
 from symconfig.render import learning
+from symconfig.render.learning import Learns
 from symconfig.render.unsaid import Saving
 
 NAME = "verl"
 DOES = "verl's overrides for reinforcement learning with Megatron workers and an engine beside them, and train.sh"
 ASSUMES = {"backend": "megatron"}
 COUNTS = counting.STEPS
-LEARNS = True  # by reinforcement: plans for anything else are refused
 RELEASE = "0.9.1"
 SAVING = Saving("trainer.save_freq", "bash train.sh trainer.save_freq=20 trainer.default_local_dir=DIR")
 UNSAID = {
@@ -52,6 +52,8 @@ _ADVANTAGE: Mapping[str, Mapping[str, object]] = {
     "remax": {"algorithm.adv_estimator": "remax"},
     "ppo": {"algorithm.adv_estimator": "gae"},
 }
+# main_ppo has the engine on the actor's GPUs.
+LEARNS = Learns(algorithms=tuple(_ADVANTAGE), engines=("vllm", "sglang"), adapters=True)
 _ACTOR, _ROLLOUT, _REF = (f"actor_rollout_ref.{name}" for name in ("actor", "rollout", "ref"))
 _ENGINE_DEGREES = {
     "tp": "tensor_model_parallel_size",
@@ -63,20 +65,18 @@ _ENGINE_DEGREES = {
 
 def variables(plan: Plan) -> dict[str, object]:
     """Return what its templates see. Raises InfeasibleError for what verl cannot be told."""
-    rl = plan.job.rl
-    assert rl is not None, "LEARNS refuses other plans"
-    _refuse(plan, rl)
+    learning.refuse(plan, LEARNS, NAME, _problems(plan))
     return {
         "framework": f"verl {RELEASE}",
         "release": RELEASE,
-        "overrides": {name: _overrides(values) for name, values in sections(plan, rl)},
+        "arrays": {name: [[word] for word in _overrides(values)] for name, values in sections(plan)},
         "phases": learning.phases(plan),
         "variables": [
             each
             for each in environment.variables(plan, plan.best.target.version)
             if each.name == "CUDA_DEVICE_MAX_CONNECTIONS"
         ],
-        "notes": tuple(_notes(plan, rl)),
+        "notes": (*learning.notes(plan), *_notes(plan)),
         "predicted_for": "",
         "train_files": _value(list(plan.training.data_path)) if plan.training.data_path else "",
         "tensorboard_dir": plan.training.tensorboard_dir or "",
@@ -84,11 +84,9 @@ def variables(plan: Plan) -> dict[str, object]:
 
 
 def words(plan: Plan) -> list[str]:
-    """Return all overrides, for a command of one's own."""
-    rl = plan.job.rl
-    assert rl is not None, "LEARNS refuses other plans"
-    _refuse(plan, rl)
-    return [word for _, values in sections(plan, rl) for word in _overrides(values)]
+    """Return all overrides, for a command of one's own. Raises InfeasibleError for what verl cannot be told."""
+    learning.refuse(plan, LEARNS, NAME, _problems(plan))
+    return [word for _, values in sections(plan) for word in _overrides(values)]
 
 
 def _overrides(values: Mapping[str, object]) -> tuple[str, ...]:
@@ -104,34 +102,29 @@ def _value(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _refuse(plan: Plan, rl: Rl) -> None:
-    problems = []
-    p, options = plan.best.parallel, plan.best.options
+def _problems(plan: Plan) -> Iterator[Problem]:
+    p, options, rl = plan.best.parallel, plan.best.options, learning.section(plan)
     if p.pp > 1 and options.stage_layout:
         what = "verl's Megatron workers are told the same number of layers for every stage"
-        problems.append(Problem(what, field="layout", got=options.stage_layout, pins=("layout=equal", "pp=1")))
+        yield Problem(what, field="layout", got=options.stage_layout, pins=("layout=equal", "pp=1"))
     if rl.prompts % rl.updates:
         what, need = "verl divides a step's prompts over its updates", f"a divisor of {rl.prompts}"
-        problems.append(Problem(what, field="rl.updates", got=str(rl.updates), need=need))
-    if rl.placement == "split":
-        what = "its main_ppo has the engine on the actor's GPUs"
-        problems.append(Problem(what, field="rl.placement", got="split", hint="placement: colocated"))
+        yield Problem(what, field="rl.updates", got=str(rl.updates), need=need)
     if options.optimizer_offload:
         what = "an optimizer that steps on the host is not written for verl"
-        problems.append(Problem(what, field="optimizer_offload", pins=("optimizer_offload=0",)))
-    problems += [Problem(reason, field="adapter") for _, reason in adapters.refusals(plan.model)]
-    if problems:
-        raise InfeasibleError(problems)
+        yield Problem(what, field="optimizer_offload", pins=("optimizer_offload=0",))
+    yield from (Problem(reason, field="adapter") for _, reason in adapters.refusals(plan.model))
+    yield from learning.of_megatron(plan, "verl")
 
 
-def sections(plan: Plan, rl: Rl) -> Iterator[tuple[str, Mapping[str, object]]]:
+def sections(plan: Plan) -> Iterator[tuple[str, Mapping[str, object]]]:
     """Yield the overrides by what they are about."""
-    step = plan.rl[0] if plan.rl else None
+    rl, step = learning.section(plan), plan.rl[0] if plan.rl else None
     yield "ALGORITHM", _algorithm(rl)
-    yield "DATA", _data(plan, rl)
+    yield "DATA", _data(rl)
     yield "ACTOR", _actor(plan, rl, step)
     if rl.has_critic:
-        yield "CRITIC", _critic(plan, rl, step)
+        yield "CRITIC", _critic(rl, step)
     yield "ROLLOUT", _rollout(rl, step)
     yield "TRAINER", _trainer(plan)
 
@@ -144,7 +137,7 @@ def _algorithm(rl: Rl) -> dict[str, object]:
     }
 
 
-def _data(plan: Plan, rl: Rl) -> dict[str, object]:
+def _data(rl: Rl) -> dict[str, object]:
     return {
         "data.train_batch_size": rl.prompts,
         "data.max_prompt_length": rl.prompt_length.max,
@@ -189,18 +182,22 @@ def _adapters(plan: Plan) -> dict[str, object]:
 def _engine(at: str, plan: Plan, step: PlannedRl | None) -> dict[str, Any]:
     """Return Megatron's degrees and what is moved, of the actor or the critic."""
     p, options = plan.best.parallel, plan.best.options
-    away = step.away if step else ()
+    away, own = step.away if step else (), f"{at}.override_transformer_config"
     found: dict[str, Any] = {f"{at}.{word}": getattr(p, name) for name, word in _ENGINE_DEGREES.items()}
     if p.vpp > 1:
         found[f"{at}.virtual_pipeline_model_parallel_size"] = p.vpp
     if plan.model.experts is not None:
         found[f"{at}.expert_tensor_parallel_size"] = p.etp
+    if options.moe_dispatcher == "flex":
+        found[f"+{own}.moe_token_dispatcher_type"] = "flex"
+        found[f"+{own}.moe_flex_dispatcher_backend"] = options.moe_flex_backend
     found |= {
         f"{at}.param_offload": "weights" in away,
         f"{at}.optimizer_offload": "optimizer state" in away,
         f"{at}.sequence_parallel": options.sequence_parallel,
+        f"{at}.dtype": {"bf16": "bfloat16", "fp16": "float16"}[options.precision],
     }
-    recompute, own = options.recompute, f"{at}.override_transformer_config"
+    recompute = options.recompute
     if recompute.granularity == "full":
         found |= {
             f"{own}.recompute_granularity": "full",
@@ -215,7 +212,7 @@ def _engine(at: str, plan: Plan, step: PlannedRl | None) -> dict[str, Any]:
     return found
 
 
-def _critic(plan: Plan, rl: Rl, step: PlannedRl | None) -> dict[str, object]:
+def _critic(rl: Rl, step: PlannedRl | None) -> dict[str, object]:
     degrees = step.critic if step else {}
     words = {f"critic.megatron.{word}": degrees.get(name, 1) for name, word in _ENGINE_DEGREES.items()}
     if (chunks := degrees.get("vpp", 1)) > 1:
@@ -232,7 +229,7 @@ def _critic(plan: Plan, rl: Rl, step: PlannedRl | None) -> dict[str, object]:
 
 
 def _rollout(rl: Rl, step: PlannedRl | None) -> dict[str, object]:
-    found: dict[str, object] = {f"{_ROLLOUT}.name": rl.rollout.engine, f"{_ROLLOUT}.n": rl.samples}
+    found: dict[str, object] = {f"{_ROLLOUT}.name": rl.rollout.engine or LEARNS.engines[0], f"{_ROLLOUT}.n": rl.samples}
     if step is not None:
         found |= {
             f"{_ROLLOUT}.tensor_model_parallel_size": step.rollout_tp,
@@ -257,11 +254,10 @@ def _trainer(plan: Plan) -> dict[str, object]:
     return found
 
 
-def _notes(plan: Plan, rl: Rl) -> Iterator[str]:
-    if rl.reference is False:
-        yield "There is no KL term, and so no reference model"
-    if plan.rl and plan.rl[0].generated_per_s_per_gpu and rl.rollout.tokens_per_s_per_gpu is None:
+def _notes(plan: Plan) -> Iterator[str]:
+    overlap = plan.best.options.overlap
+    if overlap.grad_reduce or overlap.param_gather:
         yield (
-            f"Generation is predicted by a model, at {plan.rl[0].generated_per_s_per_gpu:,.0f} tokens/s on each GPU; "
-            "plan again with rl.rollout.tokens_per_s_per_gpu of your first steps' log"
+            "The times hide the reduction of gradients behind the backward pass, as Megatron-LM can; verl's workers "
+            "do it afterwards, unless megatron.override_ddp_config says otherwise"
         )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from symconfig.format import count, gib, seconds
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.plans.rl import PlannedRl
-from symconfig.render import learning
+from symconfig.render import learning, own_target
 from symconfig.report.grid import Block, Grid
 
 
@@ -27,7 +27,7 @@ def _headline(plan: Plan) -> str:
     return (
         f"{plan.model.name} on {count(_gpus(plan))} x {plan.cluster.gpu.product} ({plan.cluster.name})\n"
         f"{rl.algorithm}: {count(rl.prompts)} prompts x {rl.samples} samples a step, {rl.updates} updates\n"
-        f"{plan.job.target or 'verl'} with {best.target.backend} workers ({best.target.version}), "
+        f"{own_target(plan)} with {best.target.backend} workers ({best.target.version}), "
         f"{best.options.precision}; generation by {rl.rollout.engine}, {rl.placement}"
     )
 

@@ -29,10 +29,10 @@ def best_plan(
     progress: Callable[[str, float], None] | None = None,
 ) -> Plan:
     """Solve a job. writes: its files are wanted, so that nothing may be left to change by hand. One that names no
-    target is solved for the next that can be told its model, where its framework's own cannot (`sayable.opened`).
+    target is solved for the next that can be refined its model, where its framework's own cannot (`sayable.opened`).
 
-    Raises InputError for what can never run, InfeasibleError where nothing fits or can be told; what no plan can be
-    told before the search.
+    Raises InputError for what can never run, InfeasibleError where nothing fits or can be refined; what no plan can be
+    refined before the search.
     """
     model, job = prepared(model, cluster, job)
     target = sayable.check(model, cluster, job, writes=writes)
@@ -44,8 +44,11 @@ def best_plan(
         from symconfig.runs.rl.choose import Question
         from symconfig.runs.rl.choose import answer as step
 
-        critic = _critic(model, target.rl)
-        return step(Question(model, cluster, target, target.rl, critic, solve), top)
+        learns = target_of(model, target).learns
+        assert learns is not None, "sayable.check refuses other targets"
+        refined = target.model_copy(update={"rl": (rl := target.rl.with_engine(learns.engines[0]))})
+        ways = (learns.away, learns.sequences, learns.reference)
+        return step(Question(model, cluster, refined, rl, _critic(model, rl), solve, *ways), top)
     if target.preference is not None or target.sequences is not None:
         from symconfig.runs.rl.tuned import answer as tuned
 

@@ -20,14 +20,14 @@ from symconfig.solve.whole import filled
 # Fields of a job that the planner never decides. A model's own fields are such, too.
 _GIVEN = (
     frozenset({"model", "training", "seq_length", "task", "packing", "precision", "optimizer"})
-    | {"sequences", "preference"}
+    | {"sequences", "preference", "rl"}
     | ModelDescriptor.model_fields.keys()
 )
 
 # Fields of a job that name whose files it wants.
 _NAMED = frozenset({"target", "backend", "megatron_version"})
 # Targets in the order in which they are taken where a job names none; all others follow by name.
-_NEXT = ("bridge", "deepspeed")
+_NEXT = ("bridge", "deepspeed", "slime")
 
 
 def unsayable(

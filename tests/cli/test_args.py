@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from symconfig.plans.plan import Plan
-from symconfig.render import megatron
+from symconfig.render import megatron, named
 from symconfig.runs.embed.words import targets, unsafe, words
 from tests.cli.support import Run, run
 from tests.formats.zoo import LEARNING
@@ -100,8 +100,8 @@ def test_every_target_with_words_says_those_of_its_files(run: Run, tmp_path: Pat
 
 @pytest.mark.parametrize("target", targets())
 def test_every_target_that_is_offered_gives_words(run: Run, tmp_path: Path, target: str) -> None:
-    backend = "megatron" if target in ("bridge", "megatron") else "deepspeed"
-    plan = learning_plan() if target in LEARNING else sample_plan(backend=backend, dp=1)
+    backend = named(target).assumes["backend"]
+    plan = learning_plan(backend=backend) if target in LEARNING else sample_plan(backend=backend, dp=1)
     ended = run("args", written(tmp_path, plan), "--target", target, "--null")
     assert ended.code == 0, ended.err
     assert any("=" in word or word.startswith("--") for word in ended.out.split("\0"))

@@ -42,6 +42,8 @@ def _deepspeed(**pins: int | str) -> dict[str, Any]:
     return {"backend": "deepspeed", "pins": pins}
 
 
+SPLIT = RL | {"placement": "split"}
+ALONE = RL | {"algorithm": "dapo"}
 SPREAD = (
     # Megatron-LM: dense models, with tensor, sequence, context and pipeline parallelism.
     Spread("llama2-7b-one-node", "llama2-7b", "a100-80gb", 8, 64),
@@ -121,4 +123,9 @@ SPREAD = (
     Spread("qwen3-30b-a3b-grpo", "qwen3-30b-a3b", "h100", 32, None, {"rl": RL}),
     Spread("qwen3-8b-grpo-lora", "qwen3-8b", "h100", 8, None, {"rl": RL, "lora": {"r": 32}}),
     Spread("qwen2.5-7b-ppo", "qwen2.5-7b", "h100", 16, None, {"rl": RL | {"algorithm": "ppo", "samples": 1}}),
+    # The same for the programs that run other steps: an engine of its own, sequences that are not packed.
+    Spread("qwen3-8b-split-slime", "qwen3-8b", "h100", 16, None, {"rl": SPLIT, "target": "slime"}),
+    Spread("qwen3-8b-split-openrlhf", "qwen3-8b", "h100", 16, None, {"rl": SPLIT, "target": "openrlhf"}),
+    Spread("qwen2.5-7b-dapo-trl", "qwen2.5-7b", "h100", 8, None, {"rl": ALONE, "target": "trl"}),
+    Spread("qwen3-30b-a3b-dapo-swift", "qwen3-30b-a3b", "h100", 32, None, {"rl": ALONE, "target": "ms-swift-rlhf"}),
 )

@@ -91,6 +91,7 @@ def _learning(plan: Plan) -> dict[str, Any]:
         "samples": rl.samples,
         "updates": rl.updates,
         "longest": rl.longest,
+        "tokens_per_gpu": step.tokens_per_gpu,
         "rollout_tp": step.rollout_tp,
         "memory_share": step.memory_share,
         "away": list(step.away),

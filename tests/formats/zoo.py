@@ -6,20 +6,21 @@ from functools import cache
 from typing import Any
 
 import symconfig
-from symconfig.descriptor.load import zoo_models
-from symconfig.errors import InfeasibleError
+from symconfig.descriptor.load import load_model, zoo_models
+from symconfig.errors import InfeasibleError, InputError
 from symconfig.plans.plan import Plan
+from symconfig.render import targets
 from tests.verify_all import BATCH, sizes
 
 CLUSTER = "h100"
 # Targets that learn by reinforcement, and the step that they are planned for: GRPO on math problems.
-LEARNING = ("verl",)
+LEARNING = tuple(name for name, target in targets().items() if target.learns)
 RL: dict[str, Any] = {
     "prompts": 512,
     "samples": 8,
     "updates": 4,
-    "prompt_length": {"mean": 200.0, "max": 1024},
-    "response_length": {"mean": 900.0, "p95": 2500.0, "max": 3072},
+    "prompt_length": {"mean": 200, "max": 1024},
+    "response_length": {"mean": 900, "p95": 2500, "max": 3072},
 }
 # The field of the first problem where more GPUs may help: nothing fits, or nothing that the target can be told fits.
 _TOO_FEW = (None, "target")
@@ -31,14 +32,27 @@ def zoo_plans(target: str | None) -> dict[str, Plan | InfeasibleError]:
     return {model: _plan(model, target) for model in zoo_models()}
 
 
+def step(model: str) -> dict[str, Any]:
+    """Return the section `rl`, with lengths that the model's positions hold."""
+    longest = sum(RL[part]["max"] for part in ("prompt_length", "response_length"))
+    shorter = max(1, -(-longest // load_model(model).max_position_embeddings))
+    lengths = {
+        part: {name: value // shorter for name, value in RL[part].items()}
+        for part in ("prompt_length", "response_length")
+    }
+    return RL | lengths
+
+
 def _plan(model: str, target: str | None) -> Plan | InfeasibleError:
     found = InfeasibleError(f"more GPUs than {CLUSTER} has")
     for gpus in sizes(model, CLUSTER):
         try:
-            of_step = {"rl": RL} if target in LEARNING else {"global_batch_size": max(BATCH, gpus)}
+            of_step = {"rl": step(model)} if target in LEARNING else {"global_batch_size": max(BATCH, gpus)}
             return symconfig.plan(model, CLUSTER, gpus, target=target, top=1, **of_step).plan
         except InfeasibleError as error:
             found = error
             if error.problems[0].field not in _TOO_FEW:
                 return found
+        except InputError as error:  # no such job at all: an adapter under reinforcement learning
+            return InfeasibleError(error.problems)
     return found

@@ -18,7 +18,7 @@ from symconfig.plans.plan import Candidate, Plan, Recompute
 from symconfig.render import named, render, target_of, targets
 from symconfig.runs.replan import keep
 from symconfig.solve.pins import narrowed
-from tests.formats.zoo import LEARNING, RL
+from tests.formats.zoo import LEARNING, step
 from tests.sample_models import sample_model
 from tests.sample_plans import sample_plan
 
@@ -116,7 +116,7 @@ def _free(backend: str, version: str) -> Plan:
 
 def _planned(**fields: Any) -> Plan:
     if fields.get("target") in LEARNING:
-        return symconfig.plan("llama3.1-8b", "h100", 16, top=3, rl=RL, **fields).plan
+        return symconfig.plan("llama3.1-8b", "h100", 16, top=3, rl=step("llama3.1-8b"), **fields).plan
     return symconfig.plan("llama3.1-8b", "h100", 16, 64, top=3, **fields).plan
 
 

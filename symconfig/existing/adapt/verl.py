@@ -14,7 +14,8 @@ from symconfig.existing.adapt.ways import behind_equals
 from symconfig.existing.audit.audit import audit
 from symconfig.existing.launch.reading import Reading, Setting
 from symconfig.existing.recover.rl.values import Values
-from symconfig.existing.recover.rl.verl import ACTOR, REFERENCE, ROLLOUT, Reader
+from symconfig.existing.recover.rl.verl import REFERENCE, ROLLOUT, Reader
+from symconfig.existing.recover.rl.verl_workers import ACTOR
 from symconfig.existing.recover.run import Run
 from symconfig.existing.recover.supplied import Supplied
 from symconfig.plans.plan import Plan

@@ -134,7 +134,7 @@ def _beyond(facts: RlFacts) -> Iterator[Problem]:
 
 
 @RL.rule(
-    "micro-batch-not-stated",
+    "micro-batch-not-said",
     "error",
     "Nothing says how large a micro-batch is",
     "verl asks for one of ppo_micro_batch_size_per_gpu and ppo_micro_batch_size where batches are not dynamic "

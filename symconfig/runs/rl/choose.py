@@ -19,7 +19,7 @@ from symconfig.descriptor.rl import Rl
 from symconfig.errors import InfeasibleError, InputError, Problem
 from symconfig.format import gib
 from symconfig.plans.plan import Candidate, Plan
-from symconfig.plans.rl import PlannedPhase, PlannedRl
+from symconfig.plans.rl import PlannedPhase, PlannedRl, ReferencePlace
 from symconfig.runs.rl.engine import ASLEEP_BYTES, UNCERTAIN, Engine, Replica, generate
 from symconfig.runs.rl.lengths import packing
 from symconfig.runs.rl.logits import BY_TARGET, VERL
@@ -40,7 +40,10 @@ Solve = Callable[[ModelDescriptor, Job, int], Plan]
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """solve: the best plans of a model's job, so many. critic: the model that gives values, where one is trained."""
+    """solve: the best plans of a model's job, so many. critic: the model that gives values, where one is trained. away:
+    the parts that the target can keep on the host between phases, a tuple for each way. sequences: of its
+    micro-batches, packed, padded to the longest, or one after the other. reference: where it is while it is not
+    read."""
 
     model: ModelDescriptor
     cluster: ClusterDescriptor
@@ -48,6 +51,9 @@ class Question:
     rl: Rl
     critic: ModelDescriptor | None
     solve: Solve
+    away: tuple[tuple[str, ...], ...] = tuple(AWAY.values())
+    sequences: str = "packed"
+    reference: ReferencePlace = "offloaded"
 
     @property
     def usable_bytes(self) -> float:
@@ -80,9 +86,6 @@ def answer(question: Question, top: int) -> Plan:
 
 def _check(question: Question) -> None:
     problems = []
-    if question.job.backend != "megatron":
-        what, need = "workers of reinforcement learning are planned for Megatron", "megatron"
-        problems.append(Problem(what, field="backend", got=question.job.backend, need=need))
     if question.job.gpus == "auto":
         problems.append(Problem("of a step of reinforcement learning must be a number", field="gpus", got="auto"))
     elif not (question.rl.rollout_gpus or 0) < question.job.gpus or (
@@ -111,6 +114,11 @@ def _jobs(question: Question) -> Iterator[tuple[int, Job, float]]:
     rl = question.rl
     assert question.job.gpus != "auto"
     for gpus in _training(question, question.job.gpus):
+        if question.sequences != "packed":
+            plain = {"gpus": gpus, "global_batch_size": rl.batch, "seq_length": rl.longest, "packing": None}
+            fill = 1.0 if question.sequences == "padded" else rl.mean_tokens / rl.longest
+            yield gpus, question.job.model_copy(update=plain), fill
+            continue
         for room, pins in _rooms(question):
             needed = rl.batch * rl.mean_tokens / room
             # As many as leave the degrees free: a power of two divides them, up to the number of GPUs.
@@ -195,9 +203,10 @@ def _layouts(question: Question, actor: Trained, critic: Trained | None, gpus: i
     assert job.gpus != "auto"
     served = job.gpus - gpus if alone else gpus
     gpu = machine(question.cluster, "bf16" if question.cluster.gpu.peak_flops.bf16 else "fp16", gpus=served)
-    for away in (Away.NOTHING,) if alone else _WEIGHED_AWAY:
+    for away in (Away.NOTHING,) if alone else (way for way in _WEIGHED_AWAY if AWAY[way] in question.away):
         for tp in _engines(question, served):
-            make = partial(Layout, rl=rl, actor=actor, critic=critic, replicas=served // tp, away=away, alone=alone)
+            own = partial(Layout, rl=rl, actor=actor, critic=critic, away=away, reference=question.reference)
+            make = partial(own, replicas=served // tp, alone=alone)
             engine = Engine(question.model, gpu, tp)
             stated = rl.rollout.memory_share
             most = _share(question, gpu, make(replica=Replica(engine, 0.0)))

@@ -127,6 +127,7 @@ class Layout:
         """Bytes of host memory for each GPU."""
         trained = (self.actor, *filter(None, (self.critic,)))
         states = sum(each.memory[name] for each in trained for name in AWAY[self.away])
+        states += sum(each.candidate.predicted.host_bytes for each in trained)
         return states + (self.actor.memory[WEIGHTS] if self._copied and not self._rests else 0.0)
 
     @property

@@ -52,19 +52,29 @@ def completed(
         return done
     progress("looking for a better layout")
     try:
-        return replace(done, better=best_plan(judged.plan.model, cluster, _job(judged.plan.job), top=TOP))
+        return replace(
+            done, better=best_plan(judged.plan.model, cluster, _job(judged.plan.job, run.step.trainer), top=TOP)
+        )
     except (InfeasibleError, InputError) as error:
         return replace(done, infeasible=str(error))
 
 
-def _job(job: Job) -> Job:
-    """Return the job that the run is an answer to, with the engine, the room of a micro-batch and the workers open."""
+def _job(job: Job, target: str) -> Job:
+    """Return the job that the run is an answer to, for its own trainer, with the engine, the room of a micro-batch and
+    the workers open."""
     assert job.rl is not None
     open_ = {"tp": None, "memory_share": None}
     rl = job.rl.model_copy(
         update={"tokens_per_gpu": None, "rollout_gpus": None, "rollout": job.rl.rollout.model_copy(update=open_)}
     )
-    update = {"rl": rl, "backend": "megatron", "global_batch_size": rl.batch, "seq_length": rl.longest, "packing": None}
+    update = {
+        "target": target,
+        "rl": rl,
+        "backend": "megatron",
+        "global_batch_size": rl.batch,
+        "seq_length": rl.longest,
+        "packing": None,
+    }
     return job.model_copy(update=update)
 
 

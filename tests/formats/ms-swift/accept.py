@@ -14,6 +14,7 @@ import os
 import sys
 import tempfile
 import types
+from collections.abc import Callable
 from functools import partial
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -135,8 +136,10 @@ def accept(folder: Path) -> Values:
         return parsed(_CLASSES[name], [*argv, *elsewhere], environment)
 
 
-def parsed(kind: type, argv: list[str], environment: dict[str, str]) -> Values:
-    """What the arguments resolve to on the first rank."""
+def parsed(
+    kind: type, argv: list[str], environment: dict[str, str], more: Callable[[Any], Values] = lambda args: {}
+) -> Values:
+    """What the arguments resolve to on the first rank, and what `more` says of them."""
     world = int(environment["NNODES"]) * int(environment["NPROC_PER_NODE"])
     ranks = {
         "RANK": "0",
@@ -160,7 +163,7 @@ def parsed(kind: type, argv: list[str], environment: dict[str, str]) -> Values:
             args, rest = parse_args(kind, argv)
             assert not rest, rest
             config = get_mcore_model_config(args, transformers.AutoConfig.from_pretrained(args.model_dir))
-            return values(args, config)
+            return {**values(args, config), **more(args)}
     finally:
         parallel_state.destroy_model_parallel()
         dist.destroy_process_group()
@@ -212,4 +215,5 @@ def values(args: Any, config: Any) -> Values:
     return said
 
 
-answer(accept)
+if __name__ == "__main__":
+    answer(accept)

@@ -1,4 +1,7 @@
-"""verl's own configuration: Hydra composes it from the words of train.sh, its dataclasses and checks read it."""
+"""verl's own configuration: Hydra composes it from the words of train.sh, its dataclasses and checks read it.
+
+Stood in for: Ray, which is imported and not used here.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,11 @@ from pathlib import Path
 from types import ModuleType
 from unittest import mock
 
+from absent import stand_in
 from accepting import Values, answer, dry_run
 from hydra import compose, initialize_config_module
 
+stand_in("ray")
 # What verl asks of vLLM, which is not here, for adapters: the least rank that it serves.
 for name in ("vllm_rollout", "vllm_rollout.utils"):
     sys.modules[f"verl.workers.rollout.{name}"] = ModuleType(name)
@@ -52,7 +57,7 @@ def accept(folder: Path) -> Values:
         "world": world,
         "nodes": config.trainer.nnodes,
         "gpus_per_node": config.trainer.n_gpus_per_node,
-        "seq_length": actor.ppo_max_token_len_per_gpu * engine.context_parallel_size,
+        "tokens_per_gpu": actor.ppo_max_token_len_per_gpu,
         "sequence_parallel": engine.sequence_parallel,
         "recompute": recompute["recompute_granularity"] or "none",
         "lr": actor.optim.lr,

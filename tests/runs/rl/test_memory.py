@@ -69,10 +69,10 @@ class Local(Trained):
     """The actor with Megatron-Core's own layers, as a CPU runs them: no library has a workspace."""
 
     @cached_property
-    def found(self) -> Prospect:
-        found = as_run(self.plan, "local")
-        framework = replace(found.request.framework, torch_workspace=0.0, engine=False)
-        return replace(found, request=replace(found.request, framework=framework))
+    def prospect(self) -> Prospect:
+        prospect = as_run(self.plan, "local")
+        framework = replace(prospect.request.framework, torch_workspace=0.0, engine=False)
+        return replace(prospect, request=replace(prospect.request, framework=framework))
 
     def passing(self, entropy: bool = False) -> float:
         """Bytes of an update's activations and loss; the batch has the masks, and the loss some numbers of a token."""

@@ -16,7 +16,6 @@ from symconfig.api.planning import read_job
 from symconfig.cli.main import main
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.load import load_cluster, load_model
-from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.rl import Rl
 from symconfig.descriptor.yaml_strict import load_yaml_strict
 from symconfig.errors import InfeasibleError, InputError
@@ -33,7 +32,6 @@ from symconfig.runs.rl.logits import VERL
 from symconfig.runs.rl.phases import AWAY, GAPS
 from symconfig.runs.rl.trained import Trained
 from symconfig.schedule.simulate import simulate
-from symconfig.solve.search import search
 from symconfig.solve.timeline import own_schedule, times
 from tests.runs.rl.support import section
 
@@ -45,9 +43,10 @@ def planned(
     gpus: int = 8,
     pins: dict[str, str] | None = None,
     lora: dict[str, Any] | None = None,
+    target: str | None = None,
     **changed: Any,
 ) -> Plan:
-    return symconfig.plan(model, "h100", gpus, pins=pins, lora=lora, rl=section(**changed)).plan
+    return symconfig.plan(model, "h100", gpus, pins=pins, lora=lora, target=target, rl=section(**changed)).plan
 
 
 @cache
@@ -90,7 +89,7 @@ def test_a_forward_alone_takes_what_its_schedule_takes(pins: dict[str, str]) -> 
     """Against the pipeline's own simulation with backwards that take no time, and an update against both."""
     plan = planned(pins=pins)
     actor = Trained(plan, plan.best, 1.0, VERL)
-    found, parts = actor.found, actor.parts
+    found, parts = actor.prospect, actor.parts
     made = times(found, parts)
     nothing = 0.0 * made.forward
     alone = replace(made, recompute=nothing, backward=nothing, weight=nothing, gather=None, reduce=None)
@@ -157,24 +156,13 @@ def test_a_critic_is_trained_beside() -> None:
 
 
 def test_an_engine_of_its_own_generates_beside_the_update() -> None:
-    """No target is told it yet, so the planner itself is asked."""
-    job = Job.model_validate(
-        {"model": "llama3.1-8b", "cluster": "h100", "gpus": 16, "task": "rl", "global_batch_size": 128}
-        | {"rl": Rl.model_validate(section(placement="split"))}
-    )
-    model, cluster, rl = load_model(job.model), load_cluster(job.cluster), job.rl
-    assert rl is not None
-
-    def solve(of: ModelDescriptor, asked: Job, most: int) -> Plan:
-        return search(of, cluster, asked, top=most)
-
-    plan = answer(Question(model, cluster, job, rl, None, solve), 3)
+    plan = planned(gpus=16, target="slime", placement="split")
     step = plan.rl[0]
     generation, *rest = (each.seconds for each in step.phases)
     assert step.step_s == pytest.approx(max(generation, sum(rest)))
     assert step.rollout_gpus + plan.best.parallel.world_size == 16
-    with pytest.raises(InfeasibleError, match="has the engine on the actor's GPUs"):
-        planned(gpus=16, placement="split")
+    with pytest.raises(InfeasibleError, match=r"rl.placement: verl knows no such"):
+        planned(gpus=16, target="verl", placement="split")
 
 
 def test_a_rate_of_a_log_is_taken_as_it_is() -> None:
@@ -240,9 +228,51 @@ def test_what_leaves_nothing_to_plan_is_said(gpus: int, changed: dict[str, Any],
         answer(Question(model, cluster, asked, asked.rl, None, lambda of, job, most: usual()), 1)
 
 
+def test_a_job_that_names_no_target_goes_to_one_that_can_be_told_it() -> None:
+    assert planned(gpus=16, placement="split").job.target == "slime"
+
+
+def test_a_program_that_keeps_all_or_nothing_on_the_host_is_planned_so() -> None:
+    plan = planned(target="slime")
+    assert {step.away for step in plan.rl} <= {(), ("weights", "optimizer state")}
+    assert plan.job.rl is not None
+    assert plan.job.rl.rollout.engine == "sglang"
+
+
+def test_an_actor_of_deepspeed_is_an_ordinary_plan_in_the_same_phases() -> None:
+    plan = planned(target="openrlhf")
+    assert (plan.best.target.backend, plan.best.parallel.pp) == ("deepspeed", 1)
+    assert {step.away for step in plan.rl} <= {(), ("optimizer state",)}
+    for candidate, step in zip((plan.best, *plan.alternatives), plan.rl, strict=True):
+        memory = candidate.predicted.memory
+        states = sum(memory[name] for name in step.away) + candidate.predicted.host_bytes
+        assert step.host_bytes == pytest.approx(states + memory["weights"])
+
+
+def test_sharded_weights_are_gathered_on_their_way_to_the_engine() -> None:
+    """ZeRO-3 sends each GPU all of the weights but its own share, as a ring does; ZeRO-1 has them there."""
+    whole, sharded = (
+        planned(target="openrlhf", pins={"zero": zero, "optimizer_offload": "0"}, gpus=16) for zero in ("1", "3")
+    )
+    assert phase(whole, "weights to the engine").seconds == 0.0
+    total = 2.0 * parameters(sharded.model).total
+    least = total * 15 / 16 / 1e12
+    assert least < phase(sharded, "weights to the engine").seconds
+
+
+def test_sequences_that_are_not_packed_are_planned_as_so_many() -> None:
+    plan = planned(target="trl")
+    rl, batch = plan.job.rl, plan.best.batch
+    assert rl is not None
+    assert plan.job.packing is None
+    assert (batch.seq_length, batch.global_) == (rl.longest, rl.batch)
+    assert all("reference" in each.holds for each in plan.rl[0].phases)  # TRL keeps it on the GPU
+    assert phase(plan, "update").seconds == pytest.approx(rl.updates * plan.best.predicted.step_s)
+
+
 def test_verl_divides_prompts_over_updates() -> None:
     with pytest.raises(InfeasibleError, match=r"rl.updates: verl divides a step's prompts .*got 128"):
-        planned(updates=128)
+        planned(target="verl", updates=128)
 
 
 def test_a_job_of_another_task_has_no_section() -> None:

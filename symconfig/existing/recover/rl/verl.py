@@ -1,7 +1,7 @@
-"""Overrides of verl as a run: its Megatron or FSDP workers, and the step around them.
+"""Overrides of verl as a run: its actor and critic, and the step around them.
 
-Sources: verl 0.9.1, verl/workers/config/{actor,engine,rollout}.py, verl/workers/engine/{fsdp,megatron}/
-transformer_impl.py and verl/utils/seqlen_balancing.py (a micro-batch's tokens are those of all ranks of a sequence).
+Sources: verl 0.9.1, verl/workers/config/{actor,rollout}.py and verl/utils/seqlen_balancing.py (a micro-batch's tokens
+are those of all ranks of a sequence).
 """
 
 from __future__ import annotations
@@ -10,73 +10,29 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from math import ceil
 
-from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.rl import Rl
 from symconfig.errors import InputError, Problem
-from symconfig.existing.launch.dialects import verl as dialect
-from symconfig.existing.launch.dialects.override import entries_of
-from symconfig.existing.launch.dialects.translate import by_path, translated
-from symconfig.existing.launch.reading import Reading, Setting
-from symconfig.existing.recover import megatron
-from symconfig.existing.recover.arguments import Arguments
-from symconfig.existing.recover.namespace import Namespace, version_of
-from symconfig.existing.recover.rl import fsdp
 from symconfig.existing.recover.rl.model import described
 from symconfig.existing.recover.rl.sequences import lengths, section, together
 from symconfig.existing.recover.rl.step import Packed, Step
-from symconfig.existing.recover.rl.values import Values
+from symconfig.existing.recover.rl.verl_workers import ACTOR, CRITIC, Workers
 from symconfig.existing.recover.run import Assumed, Described, Run
 from symconfig.existing.recover.supplied import Supplied
-from symconfig.existing.recover.words import settings
-from symconfig.frameworks.megatron.flags import flags, resolve
 from symconfig.plans.rl import ReferencePlace
 
-ACTOR, ROLLOUT, REFERENCE, CRITIC = (
-    "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollout_ref.ref", "critic",
-)  # fmt: skip
+ROLLOUT, REFERENCE = "actor_rollout_ref.rollout", "actor_rollout_ref.ref"
 _MANY = 4  # micro-batches of an update on each replica, at least, that are full whatever lengths are
 _ENGINES = ("vllm", "sglang")
 # Advantages by their names in a job; the kin of GRPO that a job does not name cost what it does.
 _ADVANTAGES = {"gae": "ppo", "rloo": "rloo", "remax": "remax", "reinforce_plus_plus": "reinforce_plus_plus"}
-# Of megatron: what says nothing of the computation, or is read by itself.
-_ASIDE = ("param_offload", "grad_offload", "optimizer_offload", "seed", "dtype", "forward_only", "load_weight")
-_SECTIONS = {
-    "override_transformer_config": "model",
-    "override_ddp_config": "ddp",
-    "override_optimizer_config": "optimizer",
-}
 
 
 @dataclass(slots=True)
-class Reader:
+class Reader(Workers):
     """One script on so many GPUs; what is wrong is gathered."""
 
-    reading: Reading
-    supplied: Supplied
-    gpus: int = 0
-    cluster: ClusterDescriptor | None = None
-    values: Values = field(init=False)
     problems: list[Problem] = field(default_factory=list)
     assumed: list[Assumed] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.values = Values("verl", self.reading.options)
-
-    @property
-    def _known_cluster(self) -> ClusterDescriptor:
-        assert self.cluster is not None, "is there where a run is asked for"
-        return self.cluster
-
-    @property
-    def workers(self) -> str:
-        return dialect.workers(self.reading.settings)
-
-    @property
-    def served(self) -> int:
-        """GPUs of an engine of its own; 0 where it has the actor's."""
-        world = dialect.world(self.reading.settings)
-        trained = (self.values.whole("trainer.nnodes") or 1) * (self.values.whole("trainer.n_gpus_per_node") or 8)
-        return max(0, (world.gpus or 0) - trained)
 
     def run(self) -> Run:
         """Return the actor's run with the step around it. Raises InputError with all that keeps it from being
@@ -116,9 +72,6 @@ class Reader:
         key = "reward_model.enable"
         if self.values.switch(key) and not self.values.switch("reward_model.enable_resource_pool"):
             yield Assumed("reward model", "none", "its memory and its time are not predicted", self.values.place(key))
-
-    def _problem(self, key: str, what: str, got: str | None = None, need: str | None = None) -> Problem:
-        return Arguments.problem(self.values.arguments.find(key), what, got=got, need=need)
 
     def _model(self, key: str, supplied: Supplied) -> Described | None:
         try:
@@ -179,31 +132,6 @@ class Reader:
             self.problems += error.problems
             return None
 
-    def _degree(self, at: str) -> int:
-        """Return how many ranks share a sequence."""
-        return (
-            self.values.whole(
-                self._engine(
-                    at,
-                    *(
-                        ("context_parallel_size",)
-                        if self.workers == "megatron"
-                        else ("ulysses_sequence_parallel_size",)
-                    ),
-                )
-            )
-            or 1
-        )
-
-    def _engine(self, at: str, key: str) -> str:
-        """Return the name of a key of the workers of a trained model."""
-        if self.workers == "megatron":
-            return f"{at}.megatron.{key}"
-        if at == ACTOR:
-            return f"{at}.fsdp_config.{key}"
-        old = f"{at}.model.fsdp_config.{key}"
-        return old if self.values.given(old) else f"{at}.fsdp.{key}"
-
     def _packed(self, at: str, cp: int, rl: Rl) -> Packed | None:
         """Return the micro-batches of an update."""
         room = self._room(
@@ -230,92 +158,6 @@ class Reader:
             return None
         packs = values.switch("actor_rollout_ref.model.use_remove_padding")
         return together(rl, sequences) if packs else sequences * rl.longest
-
-    @property
-    def _trained_gpus(self) -> int:
-        return self.gpus - self.served
-
-    def _trained(self, at: str, model: Described, rl: Rl, packed: Packed) -> tuple[Run, float]:
-        """Return the run of a model that is trained, and the fill of its micro-batches."""
-        make = self._of_megatron if self.workers == "megatron" else self._of_fsdp
-        run = make(at, model, rl, packed)
-        c = run.configuration
-        return run, replace(packed, room=c.seq_length).fill(rl, c.global_batch)
-
-    def _of_megatron(self, at: str, model: Described, rl: Rl, packed: Packed) -> Run:
-        names = Namespace(self.megatron(at, packed.room), flags(self.version(at)))
-        split = 1
-        for dest in ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size"):
-            split *= names.whole(dest)
-        dp = max(1, self._trained_gpus // split)
-        packed = packed.within(rl, dp)
-        names = Namespace(self.megatron(at, packed.room), names.table)
-        batch = packed.spread(rl, dp)
-        whole = Namespace(
-            (*names.settings, *settings(["--global-batch-size", str(batch)], self.reading.file)), names.table
-        )
-        assumption = replace(self.supplied, model=model.model)
-        run = megatron.run(whole, self._trained_gpus, self._known_cluster, assumption)
-        return replace(run, described=replace(run.described, assumed=(*model.assumed, *run.described.assumed)))
-
-    def version(self, at: str = ACTOR) -> str:
-        """Return the Megatron-LM release that its workers are read as."""
-        own = [item.name for item in self.megatron(at)]
-        return resolve(self.supplied.megatron_version or version_of(own))
-
-    def megatron(self, at: str = ACTOR, room: int | None = None) -> tuple[Setting, ...]:
-        """Return what its Megatron workers are told, as Megatron-LM's options; nothing of others. room: tokens of a
-        micro-batch; None: not asked."""
-        if self.workers != "megatron":
-            return ()
-        renamed = []
-        for setting in self.reading.settings:
-            for prefix in (f"{at}.megatron.", f"{at}.optim."):
-                key = setting.name.removeprefix(prefix)
-                head, _, inner = key.partition(".")
-                if key == setting.name or key in _ASIDE or (prefix.endswith("optim.") and head not in _SECTIONS):
-                    continue
-                name = f"{_SECTIONS[head]}.{inner}" if head in _SECTIONS else f"model.{key}"
-                renamed.append(replace(setting, name=name))
-        options, _ = translated(by_path(entries_of(renamed, False)))
-        own = ["--bf16", "--use-distributed-optimizer"]
-        own += [] if room is None else ["--micro-batch-size", "1", "--seq-length", str(room)]
-        if self.values.switch(f"{at}.megatron.sequence_parallel"):
-            tp = self.values.whole(f"{at}.megatron.tensor_model_parallel_size") or 1
-            own += ["--sequence-parallel"] * (tp > 1)
-        return (*settings(own, self.reading.file), *options)
-
-    def _of_fsdp(self, at: str, model: Described, rl: Rl, packed: Packed) -> Run:
-        def key(name: str) -> str:
-            return self._engine(at, name)
-
-        values, gpus, sp = self.values, self._trained_gpus, self._degree(at)
-        size = values.number(key("fsdp_size"))
-        copies = int(gpus // size) if size is not None and 0 < size < gpus else 1
-        if size is not None and copies > 1 and gpus % size:
-            raise InputError(self._problem(key("fsdp_size"), "does not divide the GPUs", got=f"{size:g} on {gpus}"))
-        if values.switch(key("offload_policy")):
-            raise InputError(self._problem(key("offload_policy"), "FSDP2's own offload is not predicted"))
-        if gpus % sp:
-            what = "does not divide the GPUs"
-            raise InputError(self._problem(key("ulysses_sequence_parallel_size"), what, got=f"{sp} on {gpus}"))
-        if model.model.num_key_value_heads % sp:
-            what = "copies of key/value heads for the ranks of a sequence are not predicted"
-            got = f"{model.model.num_key_value_heads} heads for {sp} ranks"
-            raise InputError(self._problem(key("ulysses_sequence_parallel_size"), what, got=got))
-        dp, models = gpus // sp, "critic.model" if at == CRITIC else "actor_rollout_ref.model"
-        packed = packed.within(rl, dp)
-        layers = fsdp.Workers(
-            dp=dp,
-            sp=sp,
-            room=packed.room,
-            microbatches=packed.spread(rl, dp),
-            copies=copies,
-            recompute=values.switch(f"{models}.enable_gradient_checkpointing"),
-            narrow=values.text(key("model_dtype")) in ("bf16", "bfloat16"),
-            liger=values.switch(f"{models}.use_liger"),
-        )
-        return fsdp.run(layers, model, self._known_cluster)
 
     def _critic(self, model: Described, rl: Rl) -> tuple[Run, float]:
         """Return the critic's run, on the actor's GPUs."""

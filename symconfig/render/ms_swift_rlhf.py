@@ -1,0 +1,93 @@
+"""Target ms-swift-rlhf: the YAML of `megatron rlhf`, ms-swift's GRPO with Megatron-Core and vLLM on the same GPUs.
+
+Arguments are those of the target ms-swift (`ms_swift`), beside those of a step of ms-swift 4.6.0
+(`megatron/arguments/megatron_args.py`, RLHFMegatronArgumentsMixin). A micro-batch is so many sequences, not padded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from symconfig.errors import Problem
+from symconfig.frameworks import counting
+from symconfig.plans.plan import Plan
+from symconfig.render import learning, ms_swift
+from symconfig.render.learning import Learns
+
+NAME = "ms-swift-rlhf"
+DOES = "ms-swift's YAML for GRPO with `megatron rlhf` and vLLM on the same GPUs, and its launch.sh"
+ASSUMES = {"backend": "megatron"}
+COUNTS = counting.CHECKPOINTS_OWN
+UNSAID = ms_swift.UNSAID
+_ALGORITHMS: Mapping[str, Mapping[str, Any]] = {
+    "grpo": {},
+    "dapo": {"epsilon_high": 0.28, "loss_type": "dapo"},
+    "gspo": {"importance_sampling_level": "sequence"},
+    "rloo": {"advantage_estimator": "rloo"},
+    "reinforce_plus_plus": {"advantage_estimator": "reinforce_plus_plus"},
+}
+LEARNS = Learns(algorithms=tuple(_ALGORITHMS), engines=("vllm",), sequences="alone", reference="resident")
+
+
+def variables(plan: Plan) -> dict[str, object]:
+    """What its templates see. Raises InfeasibleError with all that ms-swift cannot be told, InputError."""
+    learning.refuse(plan, LEARNS, NAME, _problems(plan))
+    trained = ms_swift.variables(plan)
+    return {
+        **trained,
+        "command_name": "rlhf",
+        "sections": sections(plan, trained["sections"]),
+        "phases": learning.phases(plan),
+        "notes": tuple(learning.notes(plan)),
+    }
+
+
+def sections(plan: Plan, trained: Any) -> dict[str, dict[str, Any]]:
+    """Return the arguments by groups. trained: those of the update alone."""
+    rl, step = learning.section(plan), plan.rl[0] if plan.rl else None
+    found = {name: dict(values) for name, values in trained.items()}
+    for values in found.values():
+        if "max_length" in values:
+            values["max_length"] = rl.prompt_length.max
+        if values.pop("packing", None):
+            values["padding_free"] = True
+    away = step.away if step else ()
+    found["GRPO"] = {
+        "rlhf_type": "grpo",
+        **_ALGORITHMS[rl.algorithm],
+        "beta": 0.001 if rl.reference else 0.0,
+        "num_iterations": rl.epochs,
+        "num_generations": rl.samples,
+        "steps_per_generation": rl.updates,
+        "max_completion_length": rl.response_length.max,
+        "temperature": 1.0,
+    }
+    found["ROLLOUT"] = {
+        "use_vllm": True,
+        "vllm_mode": "colocate",
+        "vllm_max_model_len": rl.longest,
+        "vllm_max_num_seqs": rl.rollout.max_num_seqs,
+        "sleep_level": 1,
+        "offload_model": learning.WEIGHTS in away,
+        "offload_optimizer": learning.STATES in away,
+    }
+    if step is not None:
+        found["ROLLOUT"] |= {
+            "vllm_tensor_parallel_size": step.rollout_tp,
+            "vllm_gpu_memory_utilization": step.memory_share,
+        }
+    return found
+
+
+def _problems(plan: Plan) -> Iterator[Problem]:
+    rl, dp, micro = learning.section(plan), plan.best.parallel.dp, plan.best.batch.micro
+    if rl.entropy:
+        yield Problem("ms-swift's loss with Megatron-Core has no entropy", field="rl.entropy", got="true", need="false")
+    if rl.prompts % (dp * micro):
+        what = "ms-swift divides the prompts of a step over data-parallel ranks and micro-batches"
+        numbers = [number for number in range(1, rl.prompts + 1) if rl.prompts % number == 0]
+        field, got, pins = "mbs", str(micro), tuple(f"mbs={number}" for number in numbers if number < micro)
+        if rl.prompts % dp:
+            field, got, pins = "dp", str(dp), tuple(f"dp={number}" for number in numbers)
+        yield Problem(what, field=field, got=got, need=f"a divisor of {rl.prompts}", pins=pins)

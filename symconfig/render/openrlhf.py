@@ -1,0 +1,197 @@
+"""Target openrlhf: the command of OpenRLHF's train_ppo_ray, whose actor runs with DeepSpeed's ZeRO beside vLLM.
+
+Names and defaults are those of OpenRLHF 0.11.2 (`cli/train_ppo_ray.py`, `utils/deepspeed/`). Its micro-batches are
+packed up to a number of tokens (`train.dynamic_batch_enable`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from symconfig.errors import Problem
+from symconfig.frameworks import counting
+from symconfig.plans.plan import Plan
+from symconfig.render import deepspeed_launch, deepspeed_limits, learning, trainer
+from symconfig.render.learning import Learns
+from symconfig.render.summary import predicted_for
+from symconfig.render.trainer_optimizer import own_optimizer
+
+NAME = "openrlhf"
+DOES = "OpenRLHF's command for reinforcement learning with DeepSpeed and vLLM, and train.sh"
+ASSUMES = {"backend": "deepspeed"}
+COUNTS = counting.STEPS
+RELEASE = "0.11.2"
+UNSAID = {
+    "split": "OpenRLHF takes a data set of prompts for training and another for evaluation",
+    "eval_iters": "OpenRLHF evaluates on a data set that --eval.dataset names",
+    "tokenizer_model": "OpenRLHF takes the model's tokenizer",
+    "tokenizer_type": "OpenRLHF takes the model's tokenizer",
+    "manual_gc_interval": "OpenRLHF leaves the collection of garbage to Python",
+    "distributed_timeout_minutes": "OpenRLHF waits 60 minutes",
+    "train_iters": "OpenRLHF goes through its prompts as often as --train.num_episodes says",
+}
+# How OpenRLHF names the advantage of each algorithm, and what else makes it that one.
+_GROUPS = {"algo.advantage.estimator": "group_norm"}
+_ALGORITHMS: Mapping[str, Mapping[str, Any]] = {
+    "grpo": _GROUPS,
+    "dapo": {**_GROUPS, "actor.eps_clip_low_high": (0.2, 0.28)},
+    "gspo": {**_GROUPS, "actor.policy_loss_type": "gspo"},
+    "rloo": {"algo.advantage.estimator": "rloo"},
+    "reinforce_plus_plus": {"algo.advantage.estimator": "reinforce"},
+}
+_OF_GROUPS = ("grpo", "dapo", "gspo", "rloo")  # whose advantage is nothing where a prompt has one response
+LEARNS = Learns(
+    algorithms=tuple(_ALGORITHMS),
+    engines=("vllm",),
+    placements=("colocated", "split"),
+    away=((), (learning.STATES,)),  # utils/deepspeed/deepspeed_utils.py, offload_deepspeed_states
+)
+_SCHEDULES = {"cosine": "cosine_with_min_lr", "constant": "constant_with_warmup"}
+
+
+def variables(plan: Plan) -> dict[str, object]:
+    """What its templates see. Raises InfeasibleError for what OpenRLHF cannot be told."""
+    arrays, training = _arrays(plan), plan.training
+    return {
+        "framework": f"OpenRLHF {RELEASE} with DeepSpeed",
+        "release": RELEASE,
+        "arrays": arrays,
+        "phases": learning.phases(plan),
+        "variables": (),
+        "notes": (*learning.notes(plan), *deepspeed_launch.notes(plan)),
+        "predicted_for": predicted_for(plan, "deepspeed"),
+        "prompt_data": ",".join(training.data_path),
+    }
+
+
+def words(plan: Plan) -> list[str]:
+    """Return all options, for a command of one's own. Raises InfeasibleError for what OpenRLHF cannot be told."""
+    return [text for lines in _arrays(plan).values() for line in lines for text in line]
+
+
+def _arrays(plan: Plan) -> dict[str, list[tuple[str, ...]]]:
+    learning.refuse(plan, LEARNS, NAME, (*deepspeed_limits.problems(plan), *trainer.problems(plan), *_problems(plan)))
+    return {name: learning.options(values) for name, values in _sections(plan)}
+
+
+def _problems(plan: Plan) -> Iterator[Problem]:
+    options, p, rl, training = plan.best.options, plan.best.parallel, learning.section(plan), plan.training
+    if p.cp > 1:
+        what = "OpenRLHF divides sequences by ring attention, which is not priced"
+        yield Problem(what, field="cp", got=str(p.cp), pins=("cp=1",))
+    if options.param_offload:
+        what = "OpenRLHF keeps the actor's weights on the GPU while it trains"
+        yield Problem(what, field="param_offload", pins=("zero=..2", "optimizer_offload=0"))
+    if 0 < options.optimizer_offload < 1:
+        what = "OpenRLHF's optimizer is on the host as a whole, or not at all"
+        pins = ("optimizer_offload=0", "optimizer_offload=1")
+        yield Problem(what, field="optimizer_offload", got=str(options.optimizer_offload), pins=pins)
+    if not own_optimizer(plan):
+        what = "OpenRLHF's actor is planned with DeepSpeed's AdamW"
+        yield Problem(what, field="optimizer", got=plan.job.optimizer.name, need="adam")
+    if plan.job.attention == "unfused":
+        yield Problem("OpenRLHF packs sequences for flash attention alone", field="attention", got="unfused")
+    yield from learning.of_samples(plan, "OpenRLHF divides the samples of an update over data-parallel ranks")
+    if rl.samples == 1 and rl.algorithm in _OF_GROUPS:
+        what = f"the advantage of {rl.algorithm} is over the responses to a prompt"
+        yield Problem(what, field="rl.samples", got="1", need="2 or more")
+    if training.lr_decay_style not in _SCHEDULES:
+        what, need = "OpenRLHF is told one of these alone", " or ".join(_SCHEDULES)
+        yield Problem(what, field="training.lr_decay_style", got=training.lr_decay_style, need=need)
+    if training.load is not None and not training.loads_its_own:
+        what = "OpenRLHF goes on from its own checkpoints"
+        yield Problem(what, field="training.load", got=training.load, need="the folder of training.save")
+
+
+def _sections(plan: Plan) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the options by what they are about."""
+    rl, training = learning.section(plan), plan.training
+    yield "ALGORITHM", {**_ALGORITHMS[rl.algorithm], **_losses(plan)}
+    yield (
+        "ROLLOUT",
+        {
+            "rollout.batch_size": rl.prompts,
+            "rollout.n_samples_per_prompt": rl.samples,
+            "rollout.max_new_tokens": rl.response_length.max,
+            "data.max_len": rl.longest,
+        },
+    )
+    yield "ACTOR", _actor(plan)
+    yield "DEEPSPEED", _deepspeed(plan)
+    yield "VLLM", _engine(plan)
+    saves = {"ckpt.path": training.save, "ckpt.output_dir": training.save, "ckpt.save_steps": training.save_interval}
+    yield (
+        "RUN",
+        {
+            "train.seed": training.seed,
+            "logger.logging_steps": training.log_interval,
+            "logger.tensorboard_dir": training.tensorboard_dir,
+            **({} if training.save is None else saves),
+            "ckpt.load_enable": training.load is not None,
+            # The key itself is looked up by Weights & Biases, in WANDB_API_KEY or ~/.netrc.
+            **({} if training.wandb_project is None else {"logger.wandb.key": "of-the-environment"}),
+            "logger.wandb.project": training.wandb_project,
+            "logger.wandb.run_name": training.wandb_project and (training.wandb_name or plan.model.name),
+        },
+    )
+
+
+def _losses(plan: Plan) -> dict[str, Any]:
+    rl = learning.section(plan)
+    kl = {"algo.kl.init_coef": 0.001, "algo.kl.use_loss": True, "algo.kl.estimator": "k3", "ref.offload": True}
+    return {
+        **(kl if rl.reference else {"algo.kl.init_coef": 0}),
+        "actor.entropy_coef": 0.001 if rl.entropy else None,
+    }
+
+
+def _actor(plan: Plan) -> dict[str, Any]:
+    rl, training, parallel = learning.section(plan), plan.training, plan.best.parallel
+    room = plan.rl[0].tokens_per_gpu if plan.rl else rl.longest
+    ratio = training.min_lr / training.lr if training.lr_decay_style == "cosine" else None
+    return {
+        "train.batch_size": rl.batch,
+        "train.max_epochs": rl.epochs,
+        "train.dynamic_batch_enable": True,
+        "train.max_tokens_per_gpu": -(-room // parallel.tp),  # it counts AutoTP's ranks, too
+        "rollout.max_tokens_per_gpu": -(-room // parallel.tp),
+        "actor.gradient_checkpointing_enable": plan.best.options.recompute.granularity != "none",
+        "actor.adam.lr": training.lr,
+        "actor.adam.betas": (training.adam_beta1, training.adam_beta2),
+        "actor.adam.eps": training.adam_eps,
+        "actor.adam.weight_decay": training.weight_decay,
+        "actor.max_norm": training.clip_grad,
+        "actor.lr_scheduler": _SCHEDULES[training.lr_decay_style],
+        "actor.min_lr_ratio": ratio,
+        "actor.lr_warmup_ratio": training.lr_warmup_iters / training.train_iters,
+        "actor.aux_loss_coef": (plan.model.experts and plan.model.experts.router_aux_loss_coef) or None,
+    }
+
+
+def _deepspeed(plan: Plan) -> dict[str, Any]:
+    options, parallel = plan.best.options, plan.best.parallel
+    return {
+        "ds.zero_stage": options.zero_stage,
+        "ds.param_dtype": options.precision,
+        "ds.grad_accum_dtype": "fp32" if options.grad_bytes == 4 else options.precision,
+        "ds.overlap_comm": options.overlap.grad_reduce,
+        "ds.adam_offload": options.optimizer_offload > 0,
+        "ds.tensor_parallel_size": parallel.tp,
+        "ds.packing_samples": True,
+        "ds.attn_implementation": "flash_attention_2",
+        "ds.enable_sleep": bool(plan.rl and plan.rl[0].away),
+    }
+
+
+def _engine(plan: Plan) -> dict[str, Any]:
+    colocated, step = learning.section(plan).placement == "colocated", plan.rl[0] if plan.rl else None
+    found: dict[str, Any] = {"train.colocate_all": True, "train.async_enable": not colocated}
+    if step is not None:
+        found |= {
+            "vllm.num_engines": step.rollout_gpus // step.rollout_tp,
+            "vllm.tensor_parallel_size": step.rollout_tp,
+            "vllm.gpu_memory_utilization": step.memory_share,
+            "vllm.enable_sleep": colocated,
+        }
+    return found

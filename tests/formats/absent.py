@@ -1,0 +1,48 @@
+"""Stand-ins for packages that a parser imports and does not use: Ray, vLLM, kernels."""
+
+from __future__ import annotations
+
+import sys
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+
+class Inert(ModuleType):
+    """A module in which every name with a capital is a class, and every other one a module or a decorator."""
+
+    __version__ = "99.0"  # newer than any minimum that is asked for
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.__path__: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        value: Any = type(name, (), {}) if name[0].isupper() else Inert(f"{self.__name__}.{name}")
+        setattr(self, name, value)
+        return value
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return args[0] if len(args) == 1 and callable(args[0]) else self
+
+
+class _Finder:
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self.names = names
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        found = ModuleSpec(name, self, is_package=True)  # type: ignore[arg-type]
+        return found if name.split(".")[0] in self.names else None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return Inert(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        pass
+
+
+def stand_in(*names: str) -> None:
+    """Let these packages be found, before a folder beside accept.py of the same name is."""
+    sys.meta_path.insert(0, _Finder(names))  # type: ignore[arg-type]

@@ -1,0 +1,106 @@
+"""OpenRLHF's own command line reads the words of train.sh, its strategy makes the DeepSpeed JSON of them, and
+DeepSpeed's own configuration reads that as one of the plan's ranks.
+
+Stood in for: Ray, vLLM and flash attention, which are imported and not used here.
+"""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import deepspeed  # noqa: F401  # these ask what is installed, and must hear what is not
+import peft  # noqa: F401
+import transformers  # noqa: F401
+from absent import stand_in
+from accepting import Values, answer, dry_run
+from deepspeed.runtime.config import DeepSpeedConfig
+from ranks import as_rank_0
+
+_MODULE = "openrlhf.cli.train_ppo_ray"
+stand_in("ray", "vllm", "flash_attn", "ring_flash_attn", "optree", "pylatexenc", "jsonlines", "loralib")
+
+
+class Read(BaseException):
+    """Ends the program where it has read and checked its options, with what it made of them."""
+
+
+def _stop(args: Any) -> None:
+    raise Read(args)
+
+
+def accept(folder: Path) -> Values:
+    words = dry_run(folder, "train.sh", PROMPT_DATA="prompts.jsonl", REWARD="reward.py")
+    assert words[:3] == ["python3", "-m", _MODULE], words[:3]
+    with mock.patch.object(sys, "argv", [_MODULE, *words[3:]]), mock.patch("openrlhf.utils.get_strategy", _stop):
+        try:
+            runpy.run_module(_MODULE, run_name="__main__")
+        except Read as read:
+            (args,) = read.args
+    from openrlhf.utils.utils import get_strategy
+
+    strategy = get_strategy(args)
+    adam = args.actor.adam
+    made = strategy.get_ds_train_config(
+        optim_dict={
+            "type": "AdamW",
+            "params": {"lr": adam.lr, "betas": adam.betas, "eps": adam.eps, "weight_decay": adam.weight_decay},
+        },
+        max_norm=args.actor.max_norm,
+    )
+    nodes, per_node = args.actor.num_nodes, args.actor.num_gpus_per_node
+    with as_rank_0(nodes, per_node, {}):
+        read = DeepSpeedConfig(_numbers(made))
+    assert read.zero_enabled == (read.zero_config.stage > 0)
+    return _values(args, read, nodes, per_node)
+
+
+def _numbers(config: dict[str, Any]) -> dict[str, Any]:
+    """Leave out what Transformers fills in from the model when it loads it."""
+    zero = {key: value for key, value in config["zero_optimization"].items() if value != "auto"}
+    return {**config, "zero_optimization": zero}
+
+
+def _values(args: Any, read: DeepSpeedConfig, nodes: int, per_node: int) -> Values:
+    tp, world = args.ds.tensor_parallel_size, nodes * per_node
+    zero = read.zero_config
+    offload = zero.offload_optimizer
+    return {
+        "world": world,
+        "nodes": nodes,
+        "gpus_per_node": per_node,
+        "tp": tp,
+        "dp": world // tp // args.ds.ring_attn_size,
+        "cp": args.ds.ring_attn_size,
+        "zero_stage": int(zero.stage),
+        "precision": "bf16" if read.bfloat16_config.enabled else "fp16",
+        "grad_bytes": 4 if read.grad_accum_dtype == "fp32" else 2,
+        "optimizer_offload": float(
+            offload is not None and str(getattr(offload.device, "value", offload.device)) == "cpu"
+        ),
+        "clip_grad": read.gradient_clipping,
+        "recompute": "full" if args.actor.gradient_checkpointing_enable else "none",
+        "tokens_per_gpu": args.train.max_tokens_per_gpu * tp,
+        "lr": read.optimizer_params["lr"],
+        "adam_beta1": read.optimizer_params["betas"][0],
+        "adam_beta2": read.optimizer_params["betas"][1],
+        "adam_eps": read.optimizer_params["eps"],
+        "weight_decay": read.optimizer_params["weight_decay"],
+        "min_lr": args.actor.min_lr_ratio * args.actor.adam.lr,
+        "seed": args.train.seed,
+        "prompts": args.rollout.batch_size,
+        "samples": args.rollout.n_samples_per_prompt,
+        "updates": args.rollout.batch_size * args.rollout.n_samples_per_prompt // args.train.batch_size,
+        "longest": args.data.max_len,
+        "rollout_tp": args.vllm.tensor_parallel_size,
+        "memory_share": args.vllm.gpu_memory_utilization,
+        "away": ["optimizer state"] if args.ds.enable_sleep else [],
+        **({"overlap_grad_reduce": zero.overlap_comm} if zero.stage else {}),
+    }
+
+
+if __name__ == "__main__":
+    answer(accept)

@@ -1,0 +1,136 @@
+"""slime's own parse_args on the words of train.sh: its arguments, Megatron-LM's parser and checks, SGLang's server's.
+
+slime is on no index: SLIME_PATH names a checkout of v0.3.1. Megatron-LM's parser is the one of `make megatron-source`.
+Stood in for: what SGLang imports and a CPU has not, and the model's folder, whose config.json is written from the plan
+and held by slime against Megatron-LM's arguments.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch._dynamo  # noqa: F401  # asks whether Triton is there, and must hear that it is not
+from accepting import Values, answer, dry_run
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # the checkout that this file lies in
+
+from symconfig.descriptor.config_writer import config_json
+from symconfig.plans.file import load_plan
+from symconfig.verify import megatron_shims, megatron_source
+
+_ASKING = ("sglang", "sglang_router", "slime")
+_SAME = {
+    "tp": "tensor_model_parallel_size",
+    "pp": "pipeline_model_parallel_size",
+    "cp": "context_parallel_size",
+    "ep": "expert_model_parallel_size",
+    "sequence_parallel": "sequence_parallel",
+    "recompute_method": "recompute_method",
+    "num_hidden_layers": "num_layers",
+    "hidden_size": "hidden_size",
+    "num_attention_heads": "num_attention_heads",
+    "num_experts": "num_experts",
+    "lr": "lr",
+    "min_lr": "min_lr",
+    "weight_decay": "weight_decay",
+    "clip_grad": "clip_grad",
+    "adam_beta2": "adam_beta2",
+    "lr_warmup_iters": "lr_warmup_iters",
+    "seed": "seed",
+    "prompts": "rollout_batch_size",
+    "samples": "n_samples_per_prompt",
+    "updates": "num_steps_per_rollout",
+    "longest": "rollout_max_context_len",
+    "rollout_tp": "sglang_tp_size",
+    "memory_share": "sglang_mem_fraction_static",
+    "train_iters": "num_rollout",
+    "overlap_grad_reduce": "overlap_grad_reduce",
+    "overlap_param_gather": "overlap_param_gather",
+}
+
+
+class Finder:
+    """Finds an inert module for what is not installed, where SGLang or slime imports it."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
+        if name.split(".")[0] in (*_ASKING, "megatron", *sys.stdlib_module_names):
+            return None
+        frame = sys._getframe(1)
+        while frame and frame.f_globals.get("__name__", "").split(".")[0] in ("importlib", "symconfig"):
+            frame = frame.f_back
+        asking = frame.f_globals.get("__name__", "").split(".")[0] if frame else ""
+        return importlib.machinery.ModuleSpec(name, self, is_package=True) if asking in _ASKING else None  # type: ignore[arg-type]
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> megatron_shims.Inert:
+        return megatron_shims.Inert(spec.name)
+
+    def exec_module(self, module: Any) -> None:
+        pass
+
+
+def _prepare() -> Any:
+    """Return slime.utils.arguments, on a claimed GPU. Raises ValueError where slime or Megatron-LM is not here."""
+    source = megatron_source.find()
+    root = Path(os.environ.get("SLIME_PATH", "nowhere"))
+    if source is None or not (root / "slime" / "utils" / "arguments.py").exists():
+        raise ValueError(f"needs SLIME_PATH=FOLDER, a checkout of slime v0.3.1, and {megatron_source.COMMAND}")
+    megatron_shims.install(source.root)
+    megatron_shims.claim_gpu((9, 0), 80 * 10**9, 132)
+    sys.meta_path.append(Finder())
+    sys.path.insert(0, str(root))
+    from slime.utils import arguments
+
+    megatron_shims.claim_transformer_engine("2.13.0")
+    return arguments
+
+
+def accept(folder: Path) -> Values:
+    arguments = _prepare() if "slime" not in sys.modules else sys.modules["slime.utils.arguments"]
+    plan = load_plan(folder)
+    with tempfile.TemporaryDirectory() as scratch:
+        Path(scratch, "config.json").write_text(json.dumps(config_json(plan.model)))
+        words = dry_run(folder, "train.sh", MODEL=scratch, PROMPT_DATA="prompts.jsonl", SLIME="/slime")
+        start = words.index("--")
+        variables = json.loads(words[words.index("--runtime-env-json") + 1])["env_vars"]
+        assert words[start + 1] == "python3", words
+        assert (arguments_path := Path(words[start + 2])).parent == Path("/slime"), arguments_path
+        asked = [sys.argv[0], *words[start + 3 :]]
+        with mock.patch.object(sys, "argv", asked), mock.patch.dict(os.environ, variables):
+            args = arguments.parse_args()
+    assert args.colocate == (arguments_path.name == "train.py")
+    assert (args.use_distributed_optimizer, args.use_dynamic_batch_size, args.variable_seq_lengths) == (True,) * 3
+    assert args.log_probs_max_tokens_per_gpu == args.max_tokens_per_gpu
+    said = {word: getattr(args, name) for word, name in _SAME.items()}
+    world = args.actor_num_nodes * args.actor_num_gpus_per_node
+    said |= {
+        "vpp": args.virtual_pipeline_model_parallel_size or 1,
+        "dp": args.data_parallel_size,
+        "world": world,
+        "nodes": args.actor_num_nodes,
+        "gpus_per_node": args.actor_num_gpus_per_node,
+        "tokens_per_gpu": args.max_tokens_per_gpu,
+        "recompute": args.recompute_granularity or "none",
+        "recompute_num_layers": args.recompute_num_layers,
+        "zero_stage": int(args.use_distributed_optimizer),
+        "precision": "fp16" if args.fp16 else "bf16",
+        "optimizer_offload": args.optimizer_offload_fraction if args.optimizer_cpu_offload else 0.0,
+        "away": ["weights", "optimizer state"] if args.offload_train else [],
+    }
+    if args.num_experts:
+        said |= {
+            "etp": args.expert_tensor_parallel_size,
+            "num_experts_per_tok": args.moe_router_topk,
+            "moe_dispatcher": args.moe_token_dispatcher_type,
+        }
+    return said
+
+
+if __name__ == "__main__":
+    answer(accept)

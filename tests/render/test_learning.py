@@ -1,0 +1,174 @@
+"""Targets for reinforcement learning: what each is told of a step, and what it refuses before anything is written."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from symconfig.descriptor.load import load_model
+from symconfig.errors import InfeasibleError, Problem
+from symconfig.plans.plan import Plan
+from symconfig.render import learning, openrlhf, slime, targets, trl, verl
+from tests.formats.zoo import LEARNING
+from tests.sample_plans import learning_plan
+
+
+def changed(plan: Plan, *, rl: dict[str, Any] | None = None, **step: Any) -> Plan:
+    section = learning.section(plan).model_copy(update=rl or {})
+    return replace(
+        plan, job=plan.job.model_copy(update={"rl": section}), rl=tuple(replace(each, **step) for each in plan.rl)
+    )
+
+
+def with_options(plan: Plan, **options: Any) -> Plan:
+    return replace(plan, best=replace(plan.best, options=replace(plan.best.options, **options)))
+
+
+def problems(target: str, plan: Plan) -> dict[str | None, Problem]:
+    with pytest.raises(InfeasibleError) as caught:
+        targets()[target].variables(plan)
+    return {problem.field: problem for problem in caught.value.problems}
+
+
+def plan_for(target: str, **training: Any) -> Plan:
+    return learning_plan(training, targets()[target].assumes["backend"])
+
+
+def value(words: list[str], name: str) -> str:
+    return words[words.index(name) + 1]
+
+
+def test_every_target_for_a_step_takes_such_plans_and_no_others() -> None:
+    assert set(LEARNING) == {"verl", "slime", "openrlhf", "trl", "ms-swift-rlhf"}
+    for target in LEARNING:
+        plan = plan_for(target)
+        assert targets()[target].variables(plan)["phases"]
+        assert "task" in problems(
+            target, replace(plan, job=plan.job.model_copy(update={"rl": None, "task": None}), rl=())
+        )
+
+
+@pytest.mark.parametrize("target", LEARNING)
+def test_what_is_moved_to_the_host_is_told_or_refused(target: str) -> None:
+    learns = targets()[target].learns
+    assert learns is not None
+    for away in learning.ANY_WAY:
+        plan = changed(plan_for(target), away=away)
+        if away in learns.away:
+            assert targets()[target].variables(plan)
+        else:
+            assert (
+                " or ".join(" and ".join(each) or "nothing" for each in learns.away)
+                == problems(target, plan)["rl"].need
+            )
+
+
+@pytest.mark.parametrize("target", LEARNING)
+def test_an_algorithm_an_engine_or_a_place_that_it_has_not_is_refused(target: str) -> None:
+    learns = targets()[target].learns
+    assert learns is not None
+    wrong: dict[str, Any] = {}
+    if "remax" not in learns.algorithms:
+        wrong["algorithm"] = "remax"
+    if "split" not in learns.placements:
+        wrong["placement"] = "split"
+    plan = plan_for(target)
+    other = {"vllm", "sglang"} - set(learns.engines)
+    if other:
+        wrong["rollout"] = learning.section(plan).rollout.model_copy(update={"engine": other.pop()})
+    found = problems(target, changed(plan, rl=wrong))
+    assert {f"rl.{name}" + ".engine" * (name == "rollout") for name in wrong} == set(found)
+
+
+def test_slime_is_told_the_step_in_samples_and_megatron_the_model() -> None:
+    words = slime.words(changed(plan_for("slime", train_iters=40, save="/s"), rl={"reference": True}))
+    told = {
+        "--rollout-batch-size": "64",
+        "--n-samples-per-prompt": "4",
+        "--num-steps-per-rollout": "1",
+        "--num-rollout": "40",
+        "--max-tokens-per-gpu": "1024",
+        "--rollout-max-context-len": "512",
+        "--tensor-model-parallel-size": "2",
+        "--num-layers": "40",
+        "--sglang-mem-fraction-static": "0.6",
+        "--rollout-num-gpus-per-engine": "2",
+        "--save": "/s",
+    }
+    assert {name: value(words, name) for name in told} == told
+    assert {"--colocate", "--no-offload-train", "--use-dynamic-batch-size", "--use-kl-loss"} <= set(words)
+    assert not {"--global-batch-size", "--train-iters", "--mock-data", "--lr-decay-iters", "--data-path"} & set(words)
+
+
+def test_slime_with_an_engine_of_its_own_generates_beside_the_update() -> None:
+    plan = changed(plan_for("slime"), rl={"placement": "split"}, rollout_gpus=4)
+    words = slime.words(plan)
+    assert value(words, "--rollout-num-gpus") == "4"
+    assert "--colocate" not in words
+    assert targets()["slime"].variables(plan)["program"] == "train_async.py"
+
+
+def test_slime_loads_published_weights_of_its_own_list_of_models() -> None:
+    plan = replace(plan_for("slime"), model=load_model("mixtral-8x7b"))
+    assert "qwen3_moe" in str(problems("slime", plan)["model_type"])
+
+
+@pytest.mark.parametrize("target", ["slime", "verl"])
+@pytest.mark.parametrize(
+    ("options", "field", "pin"),
+    [
+        ({"zero_stage": 3}, "zero_stage", "zero=1"),
+        ({"precision": "fp8"}, "precision", "precision=bf16"),
+        ({"cuda_graphs": "all"}, "cuda_graphs", "cuda_graphs=none"),
+        ({"activation_offload": True}, "activation_offload", "activation_offload=0"),
+    ],
+)
+def test_what_workers_of_megatron_do_not_run_names_its_pin(
+    target: str, options: dict[str, Any], field: str, pin: str
+) -> None:
+    assert pin in problems(target, with_options(plan_for(target), **options))[field].pins
+
+
+@pytest.mark.parametrize("target", ["slime", "openrlhf"])
+def test_ranks_must_divide_the_samples_of_an_update(target: str) -> None:
+    pins = problems(target, changed(plan_for(target), rl={"prompts": 3, "samples": 5}))["dp"].pins
+    assert pins == ("dp=1", "dp=3", "dp=5", "dp=15")
+
+
+def test_openrlhf_is_told_zero_and_the_engine() -> None:
+    plan = changed(plan_for("openrlhf"), rl={"reference": True}, away=(learning.STATES,))
+    words = openrlhf.words(plan)
+    told = {
+        "--ds.zero_stage": str(plan.best.options.zero_stage),
+        "--train.batch_size": "256",
+        "--rollout.batch_size": "64",
+        "--rollout.n_samples_per_prompt": "4",
+        "--train.max_tokens_per_gpu": "1024",
+        "--vllm.num_engines": "4",
+        "--vllm.tensor_parallel_size": "2",
+        "--vllm.gpu_memory_utilization": "0.6",
+        "--algo.advantage.estimator": "group_norm",
+    }
+    assert {name: value(words, name) for name in told} == told
+    assert {"--train.colocate_all", "--ds.enable_sleep", "--vllm.enable_sleep", "--ref.offload"} <= set(words)
+    assert "cp" in problems(
+        "openrlhf", replace(plan, best=replace(plan.best, parallel=replace(plan.best.parallel, cp=2)))
+    )
+
+
+def test_trl_generates_a_batch_for_all_updates() -> None:
+    plan = plan_for("trl")
+    found = trl.sections(plan)
+    assert found["generation"]["generation_batch_size"] == 256
+    assert found["generation"]["vllm_gpu_memory_utilization"] == 0.6
+    assert found["algorithm"]["beta"] == 0.0
+    assert trl.sections(changed(plan, rl={"reference": True}))["algorithm"]["beta"] > 0
+
+
+def test_verl_is_told_whose_kernels_bring_tokens_to_their_experts() -> None:
+    plan = with_options(plan_for("verl"), moe_dispatcher="flex", moe_flex_backend="deepep")
+    assert "+actor_rollout_ref.actor.megatron.override_transformer_config.moe_flex_dispatcher_backend=deepep" in (
+        verl.words(plan)
+    )
