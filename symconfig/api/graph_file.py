@@ -41,8 +41,10 @@ def graph_file(path: str | Path, keys: Sequence[str]) -> Document:
         problems.append(document.problem("must hold `NAME: SPLIT` lines", ("pins",)))
     if problems:
         raise InputError(problems)
-    return replace(document, data={key: _found(key, value, Path(path).parent) for key, value in document.data.items()})
+    return replace(
+        document, data={key: _beside_job(key, value, Path(path).parent) for key, value in document.data.items()}
+    )
 
 
-def _found(key: str, value: Any, folder: Path) -> Any:
+def _beside_job(key: str, value: Any, folder: Path) -> Any:
     return str(folder / value) if key in _PATHS and isinstance(value, str) and (folder / value).is_file() else value

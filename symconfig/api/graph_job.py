@@ -139,9 +139,9 @@ def _pins(
     if source is None or turns is None or grown is None or not texts:
         return ()
     nets = [net_of(source.programs, number) for number in turns]
-    found = read(texts, nets[0], names_of(nets[0]))
-    check(nets, found, submeshes(grown(1)) if staged else (grown(1),), FEW)
-    return found
+    pins = read(texts, nets[0], names_of(nets[0]))
+    check(nets, pins, submeshes(grown(1)) if staged else (grown(1),), FEW)
+    return pins
 
 
 def _recompute(given: Mapping[str, Any]) -> tuple[Keep, ...]:

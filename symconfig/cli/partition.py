@@ -159,7 +159,7 @@ def _file(path: str | None) -> Document:
 def _given(
     arguments: argparse.Namespace, document: Document | None, changed: Mapping[str, str]
 ) -> tuple[dict[str, Any], set[str]]:
-    """What is asked: a file's keys under the options; and the names of options that were given."""
+    """Return what is asked: a file's keys under the options; and the names of options that were given."""
     known = document.data if document is not None else {}
     options = {name: getattr(arguments, name) for name in (*_NAMES, "timeout")}
     words = {name for name, value in options.items() if value is not None}

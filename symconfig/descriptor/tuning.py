@@ -37,7 +37,7 @@ class Preference(Strict):
 
     @property
     def has_reference(self) -> bool:
-        """Whether a frozen copy of the model gives log-probabilities, too."""
+        """Tell whether a frozen copy of the model gives log-probabilities, too."""
         return self.loss not in REFERENCE_FREE
 
 

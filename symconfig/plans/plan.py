@@ -358,7 +358,7 @@ class Plan:
 
     @property
     def steps(self) -> tuple[PlannedStep, ...]:
-        """The step around each candidate, where it has phases of its own."""
+        """Return the step around each candidate, where it has phases of its own."""
         return self.rl or self.tuned
 
     @property

@@ -129,14 +129,14 @@ def _relative_output(plan: Plan) -> str | None:
 
 
 def stage(plan: Plan) -> str:
-    """pt: every token is learnt; sft: answers only; dpo: pairs of them."""
+    """Return LLaMA-Factory's stage. pt: every token is learnt; sft: answers only; dpo: pairs of them."""
     if plan.job.preference is not None:
         return "dpo"
     return "pt" if plan.model.adapter is None and plan.job.task in (None, "pretrain") else "sft"
 
 
 def _preference(plan: Plan) -> dict[str, Any]:
-    """The loss over pairs. Its reference is the model itself, without adapters where there are some."""
+    """Return the loss over pairs. Its reference is the model itself, without adapters where there are some."""
     told = plan.job.preference
     return {} if told is None else {"pref_loss": told.loss, "pref_beta": told.beta}
 
@@ -204,8 +204,9 @@ def _data(plan: Plan) -> dict[str, Any]:
 
 
 def _datasets(plan: Plan) -> dict[str, Any]:
-    """dataset_info.json: JSON lines with `text` for pre-training, with `messages` for fine-tuning, and beside these
-    `chosen` and `rejected`, a message each, for pairs."""
+    """Return dataset_info.json: JSON lines with `text` for pre-training, with `messages` for fine-tuning, and beside
+    these `chosen` and `rejected`, a message each, for pairs.
+    """
     pairs = stage(plan) == "dpo"
     messages = {
         "formatting": "sharegpt",

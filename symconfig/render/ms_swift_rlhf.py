@@ -31,7 +31,7 @@ LEARNS = Learns(algorithms=tuple(_ALGORITHMS), engines=("vllm",), sequences="alo
 
 
 def variables(plan: Plan) -> dict[str, object]:
-    """What its templates see. Raises InfeasibleError with all that ms-swift cannot be told, InputError."""
+    """Return what its templates see. Raises InfeasibleError with all that ms-swift cannot be told, InputError."""
     learning.refuse(plan, LEARNS, NAME, _problems(plan))
     trained = ms_swift.variables(plan)
     return {

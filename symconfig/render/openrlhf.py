@@ -51,7 +51,7 @@ _SCHEDULES = {"cosine": "cosine_with_min_lr", "constant": "constant_with_warmup"
 
 
 def variables(plan: Plan) -> dict[str, object]:
-    """What its templates see. Raises InfeasibleError for what OpenRLHF cannot be told."""
+    """Return what its templates see. Raises InfeasibleError for what OpenRLHF cannot be told."""
     arrays, training = _arrays(plan), plan.training
     return {
         "framework": f"OpenRLHF {RELEASE} with DeepSpeed",

@@ -160,7 +160,7 @@ def _roll_forward(staging: Path, out: Path) -> None:
 
 
 def _synced(folder: Path) -> None:
-    """Have the system write a folder's names to the disk."""
+    """Write a folder's names to the disk."""
     held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(held)

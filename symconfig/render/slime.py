@@ -91,7 +91,7 @@ _OWN_LOOP = frozenset(
 
 
 def variables(plan: Plan) -> dict[str, object]:
-    """What its templates see. Raises InfeasibleError for what slime cannot be told."""
+    """Return what its templates see. Raises InfeasibleError for what slime cannot be told."""
     arrays, training, version = _arrays(plan), plan.training, megatron.version(plan)
     # The allocator's segments cannot expand where torch_memory_saver moves them to the host and back.
     alone = learning.section(plan).placement == "split"

@@ -39,7 +39,7 @@ LEARNS = Learns(algorithms=tuple(_ALGORITHMS), engines=("vllm",), away=((),), se
 
 
 def variables(plan: Plan) -> dict[str, object]:
-    """What its templates see. Raises InfeasibleError for what TRL cannot be told."""
+    """Return what its templates see. Raises InfeasibleError for what TRL cannot be told."""
     others = (*deepspeed_limits.problems(plan), *trainer.problems(plan), *trainer.schedule_problems(plan))
     learning.refuse(plan, LEARNS, NAME, (*others, *trainer.load_problems(plan), *_problems(plan)))
     return {

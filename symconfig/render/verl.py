@@ -165,7 +165,7 @@ def _actor(plan: Plan, rl: Rl, step: PlannedRl | None) -> dict[str, object]:
 
 
 def _adapters(plan: Plan) -> dict[str, object]:
-    """The actor's adapters, which the engine takes as they are; the reference is the actor without them."""
+    """Return the actor's adapters, which the engine takes as they are; the reference is the actor without them."""
     adapter, targets = plan.model.adapter, adapters.targets(plan.model)
     if adapter is None or targets is None:
         return {}

@@ -64,10 +64,10 @@ def headline(report: Contents) -> str:
     )
 
 
-def _gammas(found: Partition) -> Iterator[str]:
+def _gammas(partition: Partition) -> Iterator[str]:
     """Yield the gamma of the innermost level, and of those that have another."""
-    yield f"{found.gamma:.3g}"
-    yield from (f"{weight * found.gamma:.3g} over {level}" for level, weight in found.ask.weights.items())
+    yield f"{partition.gamma:.3g}"
+    yield from (f"{weight * partition.gamma:.3g} over {level}" for level, weight in partition.ask.weights.items())
 
 
 def meshed(mesh: Mesh) -> str:

@@ -57,12 +57,12 @@ def local(places: Sequence[Column], rates: Sequence[Rate]) -> Array | float:
 def change(
     given: Sequence[Column], taken: Sequence[Column], amount: Array | float, rates: Sequence[Rate]
 ) -> Array | float:
-    """Cost of all collectives; amount: of the whole tensor."""
+    """Return the cost of all collectives; amount: of the whole tensor."""
     return total(moves(given, taken, amount, rates))
 
 
 def total(run: Iterable[Move]) -> Array | float:
-    """Cost of collectives that follow one another."""
+    """Return the cost of collectives that follow one another."""
     cost: Any = 0.0
     for move in run:
         cost = cost + where(move.happens, move.cost, 0.0)

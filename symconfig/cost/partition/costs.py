@@ -219,7 +219,9 @@ class Costs:
         return self._link(index, given, taken, across(given, taken))
 
     def grouped(self, index: int, given: Rows, taken: Rows) -> tuple[Array, Array, Rows, Rows]:
-        """Costs of a link for every pair of rows that it tells apart, and of each row of its two ends which it is."""
+        """Return the costs of a link for every pair of rows that it tells apart, and of each row of its two ends which
+        it is.
+        """
         first, back = self._alike(index, given, False)
         second, there = self._alike(index, taken, True)
         if 2 * len(first) * len(second) > len(given) * len(taken):
@@ -227,8 +229,9 @@ class Costs:
         return (*self.link(index, first, second), back, there)
 
     def _alike(self, index: int, rows: Rows, end: bool) -> tuple[Rows, Rows]:
-        """Rows that a link tells apart: by the tensor's layout; of a parameter all of them, and of what reads it also
-        by the work that hides its gathers."""
+        """Return the rows that a link tells apart: by the tensor's layout; of a parameter all of them, and of what
+        reads it also by the work that hides its gathers.
+        """
         link = self.net.links[index]
         node, port = (link.consumer, link.taken) if end else (link.producer, link.given)
         weight = self.net.nodes[link.producer].parameter is not None

@@ -40,7 +40,7 @@ _NULL = "null"
 
 
 def adapt(draft: Draft, plan: Plan) -> Progress:
-    """Every change that can be made. Raises InputError where the plan is for other workers, or for no step."""
+    """Make every change that can be made. Raises InputError where the plan is for other workers, or for no step."""
     _check(draft.reading, plan)
     progress = Progress(draft)
     for key, value in _wanted(plan).items():
@@ -98,7 +98,7 @@ def _setting(reading: Reading, key: str) -> Setting | None:
 
 
 def _text(setting: Setting) -> str:
-    """A value as the renderer writes it."""
+    """Write a value as the renderer does."""
     items = [word.text for word in setting.values]
     return items[0] if len(items) == 1 and not setting.name.endswith("_modules") else f"[{','.join(items)}]"
 

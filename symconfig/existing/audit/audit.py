@@ -120,7 +120,9 @@ def audited(
 
 
 def unpredicted_for(done: Audit, problems: Sequence[Problem]) -> Audit:
-    """With why nothing is predicted, and what would help. Numbers that no run has are errors of the configuration."""
+    """Return the audit with why nothing is predicted, and what would help. Numbers that no run has are errors of the
+    configuration.
+    """
     known = {finding.rule for finding in done.findings if finding.severity == "error"}
     impossible = (
         Finding(problem.rule, "error", problem if problem.file else replace(problem, file=done.reading.file))

@@ -23,16 +23,18 @@ Completed = Callable[[Audit, ClusterDescriptor, Limits], Audit]
 
 
 def findings(rule: Rule[object], completed: Completed = lambda done, *_: done) -> list[Finding]:
-    """What an audit says of the rule on its example, for the GPUs that the rule is about. completed: judges the phases
-    of reinforcement learning, too (`runs.rl.stated`)."""
+    """Return what an audit says of the rule on its example, for the GPUs that the rule is about. completed: judges the
+    phases of reinforcement learning, too (`runs.rl.stated`).
+    """
     cluster, limits = load_cluster(CLUSTER), Limits()
     whole = completed(audit(reading(rule), Supplied(gpus=rule.gpus), cluster, limits, plan=False), cluster, limits)
     return [finding for finding in whole.findings if finding.rule == rule.name]
 
 
 def reading(rule: Rule[object]) -> Reading:
-    """Options stand for themselves; a command of Megatron-LM's is a script of one line, with the options of the base
-    behind it."""
+    """Read an example: options stand for themselves; a command of Megatron-LM's is a script of one line, with the
+    options of the base behind it.
+    """
     if rule.example.startswith("--"):
         return Reading("bash", (Text(FILE, rule.example.encode()),), tuple(settings(rule.example.split(), FILE)))
     if rule in (*RL.rules, *PHASES.rules):  # whole scripts

@@ -34,7 +34,7 @@ class Judged:
 
     @property
     def by_assumed_lengths(self) -> bool:
-        """Whether its memory follows from how long sequences were assumed to be."""
+        """Tell whether its memory follows from how long sequences were assumed to be."""
         return self.run.step is not None and self.run.step.assumed_lengths
 
     @property

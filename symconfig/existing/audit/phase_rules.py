@@ -139,7 +139,7 @@ RULES = tuple(PHASES.entered)
 
 
 def findings(judged: Judged, reading: Reading) -> list[Finding]:
-    """Every rule that is broken, placed at the program that is started."""
+    """Return every rule that is broken, placed at the program that is started."""
     place = reading.program.place if reading.program is not None else reading.texts[0].place(0, 0)
     return [
         Finding(rule.name, rule.severity, placed(problem, place)) for rule in RULES for problem in rule.check(judged)

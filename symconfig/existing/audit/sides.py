@@ -118,7 +118,9 @@ class MegatronSide:
 
     @property
     def complete(self) -> bool:
-        """Whether an option that is not there has its default: what overrides leave out, a recipe or a base says."""
+        """Tell whether an option that is not there has its default: what overrides leave out, a recipe or a
+        base says.
+        """
         return self.reading.complete and self.reading.format not in ("overrides", verl.FORMAT)
 
     def names(self) -> Namespace:

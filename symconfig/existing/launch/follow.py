@@ -261,7 +261,7 @@ def _overrides(reading: Reading, around: Around) -> Reading:
 
 
 def _verl(reading: Reading, around: Around) -> Reading:
-    """Overrides of verl's trainer, over a configuration of one's own where they name one."""
+    """Follow overrides of verl's trainer, over a configuration of one's own where they name one."""
     name = _given(reading, _HYDRA_NAME)
     own = name is None or verl.own(name.values[-1].text)
     program = str(Path(reading.program.text).parent) if reading.program is not None else ""

@@ -63,7 +63,7 @@ class RlFacts:
 
     @property
     def longest(self) -> int | None:
-        """Tokens of the longest sequence, as the script limits it."""
+        """Return the tokens of the longest sequence, as the script limits it."""
         names = ("data.max_prompt_length", "data.max_response_length")
         if not self.verl:
             names = ("rollout_max_prompt_len", "rollout_max_response_len")
@@ -236,5 +236,5 @@ RULES = tuple(RL.entered)
 
 
 def findings(facts: RlFacts) -> list[Finding]:
-    """Every rule that is broken."""
+    """Return every rule that is broken."""
     return [Finding(rule.name, rule.severity, problem) for rule in RULES for problem in rule.check(facts)]

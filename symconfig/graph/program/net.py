@@ -55,7 +55,7 @@ class Net:
 
     @cached_property
     def weights(self) -> frozenset[str]:
-        """The tensors of parameters."""
+        """Return the tensors of parameters."""
         return frozenset(parameter.tensor.name for parameter in self.program.parameters)
 
     @cached_property

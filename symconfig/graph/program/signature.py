@@ -47,7 +47,7 @@ class Signatures:
         self.origins = origins(self.program)
 
     def number(self, op: Operator) -> int:
-        """Equal for operators of equal structure only."""
+        """Return a number that only operators of equal structure share."""
         key = self.written(op)
         number = self.known.get(key)
         if number is None:

@@ -52,7 +52,7 @@ def _caching_layers(model: ModelDescriptor) -> tuple[int, int]:
 
 
 def _channels(model: ModelDescriptor, tp: int) -> float:
-    """Numbers that a layer keeps of a token on each GPU."""
+    """Return the numbers that a layer keeps of a token on each GPU."""
     if model.attention is Attention.MLA and model.latent is not None:
         return float(model.latent.kv_lora_rank + model.latent.qk_rope_head_dim)  # the same on every GPU
     heads = max(1.0, model.num_key_value_heads / tp)
@@ -70,7 +70,7 @@ class Engine:
 
     @cached_property
     def weights_bytes(self) -> float:
-        """Bytes of weights on each GPU."""
+        """Return the bytes of weights on each GPU."""
         return self.element_bytes * self._count.total / self.tp
 
     @cached_property
@@ -101,7 +101,7 @@ class Engine:
         return self.machine.high_peak_flops * float(self.machine.efficiency)
 
     def _reductions_s(self, tokens: Array) -> Array:
-        """Two all-reduces in each layer."""
+        """Return the seconds of two all-reduces in each layer."""
         amount, ranks = tokens * self.model.hidden_size * _ELEMENT_BYTES, np.full_like(tokens, float(self.tp))
         return 2 * self.model.num_hidden_layers * ring(amount, 2.0, ranks, 1.0, self.machine)
 
@@ -115,12 +115,12 @@ class Replica:
 
     @property
     def bytes(self) -> float:
-        """Bytes of each GPU that it takes."""
+        """Return the bytes of each GPU that it takes."""
         return self.share * self.engine.machine.memory_bytes
 
     @property
     def context_bytes(self) -> float:
-        """Bytes that are left for keys and values on each GPU; negative where the weights do not fit."""
+        """Return the bytes that are left for keys and values on each GPU; negative where the weights do not fit."""
         return self.bytes - self.engine.weights_bytes - WORKING_BYTES
 
     def at_once(self, rl: Rl) -> int:

@@ -103,28 +103,30 @@ class Layout:
 
     @cached_property
     def phases(self) -> tuple[Phase, ...]:
-        """The phases in order."""
+        """Return the phases in order."""
         return tuple(self._phases())
 
     @property
     def step_s(self) -> float:
-        """Seconds of a step: one phase after the other; on GPUs of its own the engine generates beside the rest."""
+        """Return the seconds of a step: one phase after the other; on GPUs of its own the engine generates beside the
+        rest.
+        """
         generation, *rest = (phase.seconds for phase in self.phases)
         return max(generation, sum(rest)) if self.alone else generation + sum(rest)
 
     @property
     def beside_engine_bytes(self) -> float:
-        """Bytes of what is on a GPU beside an engine that is awake."""
+        """Return the bytes of what is on a GPU beside an engine that is awake."""
         return sum(({"libraries": self.actor.libraries} if self.alone else self._resting({})).values())
 
     @property
     def trained_bytes(self) -> float:
-        """Bytes of the fullest phase of the GPUs that train."""
+        """Return the bytes of the fullest phase of the GPUs that train."""
         return max(phase.bytes for phase in (self.phases[1:] if self.alone else self.phases))
 
     @property
     def host_bytes(self) -> float:
-        """Bytes of host memory for each GPU."""
+        """Return the bytes of host memory for each GPU."""
         trained = (self.actor, *filter(None, (self.critic,)))
         states = sum(each.memory[name] for each in trained for name in AWAY[self.away])
         states += sum(each.candidate.predicted.host_bytes for each in trained)
@@ -132,7 +134,7 @@ class Layout:
 
     @property
     def _copied(self) -> bool:
-        """Whether the reference is a second copy: that of adapters is the actor without them."""
+        """Tell whether the reference is a second copy: that of adapters is the actor without them."""
         return self.rl.reference and self.actor.plan.model.adapter is None
 
     def _phases(self) -> Iterator[Phase]:
@@ -168,11 +170,11 @@ class Layout:
 
     @property
     def _rests(self) -> bool:
-        """Whether a reference is on the GPU in all phases."""
+        """Tell whether a reference is on the GPU in all phases."""
         return self._copied and self.reference == "resident"
 
     def _gaps(self, passing: float) -> float:
-        """Bytes of what comes and goes, with the gaps that it leaves."""
+        """Return the bytes of what comes and goes, with the gaps that it leaves."""
         return passing if self.alone else passing * (1 + GAPS)
 
     def _resting(self, held: dict[str, float], but: tuple[str, ...] = ()) -> dict[str, float]:
@@ -190,7 +192,7 @@ class Layout:
         return {name: size for name, size in held.items() if size} | asleep | {"libraries": self.actor.libraries}
 
     def _updating(self, each: Trained, name: str, other: Trained | None) -> dict[str, float]:
-        """What an update holds: all of the trained model, and what rests of the other one."""
+        """Return what an update holds: all of the trained model, and what rests of the other one."""
         held = {f"{name} {part}": each.memory[part] for part in (WEIGHTS, GRADIENTS, STATES)}
         states, peak = sum(held.values()), each.peak_bytes(entropy=self.rl.entropy and each is self.actor)
         held["activations, logits and loss"] = max(each.reserved(peak) - states, self._gaps(peak - states))

@@ -111,8 +111,8 @@ def _judged(run: Run, step: Step, cluster: ClusterDescriptor, limits: Limits) ->
         reference=step.reference,
     )
     plan = actor.plan
-    asked = Question(plan.model, cluster, plan.job, rl, None, _never)
-    return Judged(run, replace(plan, rl=(planned(asked, layout),)))
+    question = Question(plan.model, cluster, plan.job, rl, None, _never)
+    return Judged(run, replace(plan, rl=(planned(question, layout),)))
 
 
 def _logits(step: Step) -> LogitBytes | None:

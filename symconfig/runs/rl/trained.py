@@ -41,32 +41,32 @@ class Trained:
 
     @property
     def frees_gradients(self) -> bool:
-        """Whether gradients have memory during an update alone."""
+        """Tell whether gradients have memory during an update alone."""
         return False
 
     @cached_property
     def prospect(self) -> Prospect:
-        """The candidate with all that its costs follow from."""
+        """Return the candidate with all that its costs follow from."""
         return restore(self.plan, self.candidate)
 
     @cached_property
     def parts(self) -> Detail:
-        """The candidate's costs, stage by stage."""
+        """Return the candidate's costs, stage by stage."""
         return detail(self.prospect)
 
     @property
     def memory(self) -> Mapping[str, float]:
-        """Bytes by part, of the fullest GPU while it is updated."""
+        """Return the bytes by part, of the fullest GPU while it is updated."""
         return self.candidate.predicted.memory
 
     @property
     def libraries(self) -> float:
-        """Bytes of the process itself: its context, its libraries."""
+        """Return the bytes of the process itself: its context, its libraries."""
         return self.prospect.machine.context_bytes
 
     @property
     def host_bytes_per_s(self) -> float:
-        """Rate of a copy to the host."""
+        """Return the rate of a copy to the host."""
         return float(self.prospect.machine.host_bytes_per_s)
 
     def update_s(self, updates: float) -> float:
@@ -90,20 +90,22 @@ class Trained:
 
     @property
     def kept_bytes(self) -> float:
-        """Bytes that the forward of an update keeps while another model is read."""
+        """Return the bytes that the forward of an update keeps while another model is read."""
         kept = 0.0 if self.logits is None else self.logits.kept
         return float(self._by_stage(self.parts.cost.memory["activations"]).max()) + kept * self.logit_count
 
     @cached_property
     def _layer_bytes(self) -> float:
-        """Bytes of the fullest layer, at most: all that it would keep for a backward, and what that works with."""
+        """Bound the bytes of the fullest layer from above: all that it would keep for a backward, and what that works
+        with.
+        """
         whole = detail(replace(self.prospect, choice=Choice(), block_layers=0, uniform_layers=1)).table
         made = (whole.passes[KEPT] + whole.passes[TRANSIENT])[0, :, 0]
         return max(float(made[index]) for index, kind in enumerate(whole.kinds) if is_layer(kind))
 
     @property
     def logit_count(self) -> float:
-        """Logits of a micro-batch on each GPU of the last stage."""
+        """Return the logits of a micro-batch on each GPU of the last stage."""
         prospect, p = self.prospect, self.prospect.degrees
         padded = prospect.request.framework.padded_vocab(prospect.request.model.vocab_size, np.array([float(p.tp)]))
         return prospect.micro * prospect.request.seq_length / p.cp * float(np.ravel(padded)[0]) / p.tp

@@ -28,9 +28,9 @@ _GATHERED = 1 / 3  # of what ZeRO-3 exchanges for an update: weights are gathere
 Solve = Callable[[Job, int], Plan]
 
 
-def answer(job: Job, solve: Solve, told: Callable[[Plan], bool], top: int) -> Plan:
-    """Return the plan with the shortest step, and the step around it and each alternative. told: whether the job's
-    target can be told a plan.
+def answer(job: Job, solve: Solve, tellable: Callable[[Plan], bool], top: int) -> Plan:
+    """Return the plan with the shortest step, and the step around it and each alternative. tellable: whether the job's
+    target can be tellable a plan.
 
     Raises InfeasibleError where no plan of an update leaves room for what the step has beside it.
     """
@@ -44,7 +44,7 @@ def answer(job: Job, solve: Solve, told: Callable[[Plan], bool], top: int) -> Pl
             break
         plan = replace(plan, job=plan.job.model_copy(update={"limits": job.limits, "pins": job.pins}))
         for each in (plan.best, *plan.alternatives):
-            if told(replace(plan, best=each)):
+            if tellable(replace(plan, best=each)):
                 steps.setdefault(repr((each.parallel, each.batch, each.options)), (plan, each, _step(plan, each)))
     usable, shortest = plan.usable_bytes, sorted(steps.values(), key=lambda each: (each[2].step_s, _peak(each[2])))
     sure = [each for each in shortest if _peak(each[2]) <= min(usable, _budget(each[0]))]

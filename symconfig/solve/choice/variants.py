@@ -73,7 +73,9 @@ def _splits(prospect: Prospect) -> list[Split]:
 
 
 def _usual(kinds: tuple[str, ...], pp: int, vpp: int, layouts: Layouts) -> Iterator[Split]:
-    """Equal stages, those with the ends as layers, and a layer of each chunk moved from the last stage to the first."""
+    """Return equal stages, those with the ends as layers, and a layer of each chunk moved from the last stage to the
+    first.
+    """
     each, left = divmod(layers(kinds), pp)
     ends = ((False, False), (True, True), (True, False), (False, True)) if layouts.account else ((False, False),)
     splits = [equal(kinds, pp, vpp, *end) for end in ends]

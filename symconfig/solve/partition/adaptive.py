@@ -115,7 +115,7 @@ class Cutter:
         return [some for some, _ in every], [costs for _, costs in every], [self.links[key] for key in keys]
 
     def cut(self, axis: int, rows: Strategy, price: float, open_: Sequence[int] = ()) -> Strategy:
-        """Every node's best row among those that differ in this axis. open_: axes that are cut later."""
+        """Return every node's best row among those that differ in this axis. open_: axes that are cut later."""
         options, tables = self._priced(axis, rows, price)
         others = [other for other in range(len(self.axes)) if other != axis and other not in open_]
         for index, (numbers, every) in self.fixed.items():
@@ -169,7 +169,7 @@ class Cutter:
         )
 
     def _sums(self, rows: Strategy, axis: int | None) -> tuple[float, float, float, float]:
-        """Cost, bytes held, the largest transient, and the source paper's Cost_mem."""
+        """Return cost, bytes held, the largest transient, and the source paper's Cost_mem."""
         if self.lines is not None:
             at = self.lines.at(np.array(rows, dtype=np.int64).reshape(len(rows), len(self.axes)))
             moved = sum(at.cost.tolist()) + sum(at.link_cost.tolist())

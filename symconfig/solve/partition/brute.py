@@ -42,7 +42,7 @@ def solve(problem: Problem) -> Solution:
 
 
 def _all(problem: Problem, sizes: tuple[int, ...], free: tuple[int, ...]) -> tuple[Array, Array]:
-    """Cost and bytes at the peak, an axis for each node that has a choice."""
+    """Return cost and bytes at the peak, an axis for each node that has a choice."""
     whole = tuple(sizes[w] for w in free)
     cost, held, transient = np.zeros(whole), np.zeros(whole), np.full(whole, -np.inf)
     for v, node in enumerate(problem.nodes):

@@ -141,7 +141,7 @@ class _Rows:
 
 
 def _own(space: Space, v: int, columns: dict[int, Ints]) -> tuple[Array, Array]:
-    """Cost and bytes of the node and of its pairs with the nodes that are still there."""
+    """Return cost and bytes of the node and of its pairs with the nodes that are still there."""
     cost, memory = space.cost[v][columns[v]], space.memory[v][columns[v]]
     for p, w in space.around[v]:
         if w in columns:

@@ -118,7 +118,7 @@ def _read(text: str, net: Net, dims: Mapping[str, str]) -> Pin:
 
 
 def _cuts(text: str, value: str, nodes: Sequence[Node], dims: Mapping[str, str]) -> Iterator[Cut]:
-    """`batch/2, ffn/4·nvlink`, `batch over 2·nvlink, 4·rail`, or `whole`."""
+    """Read `batch/2, ffn/4·nvlink`, `batch over 2·nvlink, 4·rail`, or `whole`."""
     words, name = {word: option for option, word in WORDS.items()}, ""
     for item in value.split(","):
         first, *counts = (part.strip() for part in re.split(r"/|\bover\b", item))

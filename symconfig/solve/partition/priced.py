@@ -33,7 +33,7 @@ class Priced:
 
 
 def price(costs: Costs, rows: Rows, gamma: float = float("inf")) -> tuple[float, float]:
-    """Cost and bytes at the peak of rows [nodes, axes]."""
+    """Return cost and bytes at the peak of rows [nodes, axes]."""
     cost, memory = sums(costs, rows[None], gamma)
     return float(cost[0]), float(memory[0])
 

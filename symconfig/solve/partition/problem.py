@@ -42,7 +42,7 @@ class Edge:
 
     @property
     def lines(self) -> tuple[Ints, Ints]:
-        """Of each choice of u its row, and of each choice of v its column."""
+        """Return, of each choice of u, its row, and of each choice of v, its column."""
         rows = np.arange(self.cost.shape[0]) if self.rows is None else self.rows
         return rows, np.arange(self.cost.shape[1]) if self.columns is None else self.columns
 

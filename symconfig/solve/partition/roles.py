@@ -83,7 +83,7 @@ class Roles:
 
     @cached_property
     def exchanged(self) -> frozenset[str]:
-        """What context parallelism splits in the sequence's place, where an operator needs all of that."""
+        """Return what context parallelism splits in the sequence's place, where an operator needs all of that."""
         named = {d.SEQUENCE, d.HIDDEN} <= self.program.sizes.keys()
         return frozenset(parts().exchanged_dims) if named else self.widths.outside
 
@@ -137,7 +137,7 @@ class Roles:
         return [o for o in options if (split := node.options[o].split) and not self.sequence & set(split.loops)]
 
     def instead(self, node: Node) -> list[int]:
-        """Splits in the sequence's place, of an operator that has a sequence and needs all of it."""
+        """Return splits in the sequence's place, of an operator that has a sequence and needs all of it."""
         assert node.operator is not None
         whole = self.sequence & set(node.operator.loops) and not any(splitting(node, self.sequence))
         return list(splitting(node, self.exchanged)) if whole else []

@@ -89,7 +89,7 @@ def shared_out(costs: Costs, node: Node, rows: Rows) -> Rows:
 
 
 def as_fixed(node: Node, rows: Rows, axes: Sequence[Axis], so_far: bool = False) -> NDArray[np.bool_]:
-    """[rows] whether they split a node as it is fixed; so_far: or may still do so with more axes."""
+    """Tell whether rows split a node as it is fixed, [rows]; so_far: or may still do so with more axes."""
     fits = np.ones(len(rows), dtype=bool)
     for fixed in node.fixed:
         sizes = [axis.size if fixed.level in ("", axis.level) else 1 for axis in axes]

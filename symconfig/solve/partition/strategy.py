@@ -81,7 +81,7 @@ def does(node: Node, row: Sequence[int], axes: Sequence[Axis]) -> tuple[tuple[st
 
 
 def alike(row: Sequence[int], axes: Sequence[Axis]) -> tuple[tuple[str, int, int], ...]:
-    """Equal for rows that give each option as many ranks of every level."""
+    """Return a number that is equal for rows that give each option as many ranks of every level."""
     counts: dict[tuple[str, int], int] = {}
     for option, axis in zip(row, axes, strict=True):
         counts[axis.level, option] = counts.get((axis.level, option), 1) * axis.size

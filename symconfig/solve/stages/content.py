@@ -107,7 +107,7 @@ class Scale:
         return self.mixed[chunk]
 
     def _of_run(self, run: tuple[str, int]) -> list[Option]:
-        """Equal blocks: only how many have each choice matters; the higher choices come first."""
+        """Return mixes of equal blocks: only how many have each choice matters; the higher choices come first."""
         kind, count = run
         mixes = []
         for counts in compositions(count, self.problem.choices):

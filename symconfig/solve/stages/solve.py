@@ -75,7 +75,7 @@ class _Begun:
 
 
 def _question(problem: StageProblem) -> _Question:
-    """Where memory is without a limit, bytes matter to none but `proved` and the ranking."""
+    """Return the question; where memory is without a limit, bytes matter to none but `proved` and the ranking."""
     p = problem
     timed = (p.pp, p.vpp, p.sequence, *p.seconds.items(), p.scope, p.layouts, p.limit_bytes)
     if p.limit_bytes == float("inf"):

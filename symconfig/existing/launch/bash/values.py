@@ -158,12 +158,12 @@ def options_of(words: Iterable[Field]) -> tuple[str, ...] | None:
 
 
 def option_of(word: str) -> tuple[str, ...]:
-    """The option that a word is, if it is one: `--x=1` is --x, and `model.x=1` sets model.x."""
+    """Return the option that a word is, if it is one: `--x=1` is --x, and `model.x=1` sets model.x."""
     return (word.partition("=")[0],) if opens(word) else ()
 
 
 def opens(word: str) -> bool:
-    """Whether a word is an option, or an override that is whole by itself."""
+    """Tell whether a word is an option, or an override that is whole by itself."""
     return is_option(word) or _OVERRIDE.match(word) is not None
 
 

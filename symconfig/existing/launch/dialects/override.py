@@ -71,8 +71,9 @@ def is_override(text: str) -> bool:
 
 
 def _match(text: str, *, whole_sections: bool, any_section: bool = False) -> re.Match[str] | None:
-    """whole_sections: `training=llama/llama3_8b` counts too, which names a file. any_section: the program takes
-    nothing but overrides."""
+    """Match an override. whole_sections: `training=llama/llama3_8b` counts too, which names a file. any_section: the
+    program takes nothing but overrides.
+    """
     match = _OVERRIDE.match(text)
     if match is None or not (match["equals"] or match["mark"] == "~"):
         return None
@@ -100,8 +101,9 @@ def is_key(setting: Setting) -> bool:
 
 
 def parted(settings: Sequence[Setting], *, any_section: bool = False) -> Iterator[Setting]:
-    """The same, with each override among the words by itself: as a setting whose name is the key. any_section: of
-    whatever section."""
+    """Yield the words with each override by itself: as a setting whose name is the key. any_section: of whatever
+    section.
+    """
     for setting in settings:
         rest: list[Word] = []
         apart: list[Setting] = []

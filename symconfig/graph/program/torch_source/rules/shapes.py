@@ -140,7 +140,9 @@ def _split(call: Call) -> Answer:
 
 
 def _cat(call: Call) -> Answer:
-    """Equal parts become rows of an outer factor; unequal ones lie one after the other, and none can be split."""
+    """Lower a concatenation: equal parts become rows of an outer factor; unequal ones lie one after the other, and none
+    can be split.
+    """
     values: list[Value] = [value for value in call["tensors"] if value is not None]  # without empty ones
     dim = call["dim"] % values[0].rank
     if len(values) == 1:
