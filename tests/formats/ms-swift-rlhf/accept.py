@@ -31,7 +31,8 @@ def accept(folder: Path) -> Values:
         model.mkdir()
         (model / "config.json").write_text(json.dumps(config_json(load_plan(folder).model)))
         data.write_text('{"messages": [{"role": "user", "content": "a"}]}\n')
-        words, environment = started(folder, "megatron", DATASET=str(data), MODEL=str(model), MASTER_ADDR="10.0.0.1")
+        given = {"DATASET": str(data), "MODEL": str(model), "MASTER_ADDR": "10.0.0.1", "SKIP_PREFLIGHT": "1"}
+        words, environment = started(folder, "megatron", **given)
         name, *argv = words
         assert name == "rlhf", words
         parse_yaml_args(argv)
