@@ -16,7 +16,24 @@ from symconfig.cost.formulas import Formula, formulas
 sp = pytest.importorskip("sympy")
 FORMULAS = formulas()
 SWITCHES = {"zero1", "zero2", "zero3", "hide", "optimizer_on_device", "once"}
-WHOLE = {"batch", "m", "n", "k", "compute_units", "ranks", "stride", "copies", "num_microbatches", "pp", "vpp", "stage"}
+WHOLE = {
+    "whole",
+    "largest",
+    "chunks",
+    "bucket",
+    "batch",
+    "m",
+    "n",
+    "k",
+    "compute_units",
+    "ranks",
+    "stride",
+    "copies",
+    "num_microbatches",
+    "pp",
+    "vpp",
+    "stage",
+}
 
 
 def test_the_compiled_module_is_what_the_formulas_give() -> None:

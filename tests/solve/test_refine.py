@@ -91,7 +91,7 @@ def test_no_layout_is_faster_than_its_floor_or_leaner_than_may_fit(name: str) ->
             r, n = (int(random.integers(size)) for size in (floors.step_s.shape[0] - 1, floors.step_s.shape[2]))
             o = int(random.integers(floors.step_s.shape[1]))
             candidate = Open(0.0, floors, r, o, n)
-            found = candidate.found(split, 0)
+            found = candidate.prospect(split, 0)
             parts, layout = detail(found), Layout(floors, split, np.array([r]), np.array([n]))
             step, peak = refined_s(found, parts), max(parts.peaks)
             assert layout.peak_bytes[o, 0] == pytest.approx(peak, rel=0.05)  # of an average chunk there
@@ -114,7 +114,7 @@ def test_a_layout_that_recomputes_its_first_layers_is_what_the_whole_cost_says(n
         for split in layouts(floors, model, random, 2):
             for layout, fits in by_block(floors, split, np.arange(floors.step_s.shape[2])):
                 o, q = (int(place[0]) for place in np.nonzero(fits))
-                found = Open(0.0, floors, len(floors.choices), o, int(layout.n[q])).found(split, layout.first)
+                found = Open(0.0, floors, len(floors.choices), o, int(layout.n[q])).prospect(split, layout.first)
                 parts = detail(found)
                 assert layout.peak_bytes[o, q] == pytest.approx(max(parts.peaks), rel=0.05)
                 step = refined_s(found, parts)
@@ -141,7 +141,7 @@ def test_no_layout_of_any_candidate_is_much_faster_than_what_is_proved(name: str
             last = layout.at(np.array([r.size - 1]))
             assert last.step_s == pytest.approx(layout.step_s[:, -1:], rel=1e-12)
             for o, q in np.argwhere(fits):
-                found = Open(0.0, floors, int(r[q]), int(o), int(n[q])).found(split, 0)
+                found = Open(0.0, floors, int(r[q]), int(o), int(n[q])).prospect(split, 0)
                 assert refined_s(found, detail(found)) >= best * (1 - 1e-9)
 
 

@@ -101,7 +101,7 @@ def test_the_file_needs_torch_alone_and_the_table_is_words_and_numbers(written: 
 def test_what_runs_whole_is_said_with_its_reason_and_bytes() -> None:
     name = MODULES + "wide_resnet"
     one = built(name, "spatial", FOUR)
-    first, *rest = one.sentence_at()
+    first, *rest = one.said()
     gathered = one.executed.gathered
     assert f"{len({each.node for each in gathered})} of " in first
     assert any("windows reach into the next part" in line for line in rest)
