@@ -190,7 +190,7 @@ def _quantised(plan: Plan) -> dict[str, Any]:
 def _data(plan: Plan) -> dict[str, Any]:
     own, kind = _datasets(plan), stage(plan)
     packs = plan.job.sequences is not None and plan.job.sequences.batching == "packed"
-    found = {
+    fields = {
         "dataset": ",".join(own) or (_DEMO[kind] if plan.model.vision is None else _DEMO_IMAGES),
         "dataset_dir": "." if own else _DEMO_FOLDER,
         "cutoff_len": plan.best.batch.seq_length + packs,  # packing that is said takes a token (`data_args.py`, 0.9.5)
@@ -198,9 +198,9 @@ def _data(plan: Plan) -> dict[str, Any]:
     }
     # Pre-training packs by itself.
     if kind == "pt":
-        return found
+        return fields
     # neat_packing: attention is within the sequences.
-    return {**found, **({"packing": True, "neat_packing": True} if packs else {}), "template": template(plan.model)}
+    return {**fields, **({"packing": True, "neat_packing": True} if packs else {}), "template": template(plan.model)}
 
 
 def _datasets(plan: Plan) -> dict[str, Any]:

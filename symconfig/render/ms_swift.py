@@ -116,24 +116,24 @@ def sections(plan: Plan) -> dict[str, Values]:
     options = flags.flags(megatron.version(plan))
     resolved = namespace(options, groups)
     values = {name: resolved[flag.dest] for name, flag in options.flags.items()}
-    found: dict[str, Values] = {"MODEL": _model(plan)}
+    arguments: dict[str, Values] = {"MODEL": _model(plan)}
     if plan.model.adapter is not None:
-        found["ADAPTER"] = _adapter(plan)
+        arguments["ADAPTER"] = _adapter(plan)
     extra: Values = {}
     for group in groups:
-        said: Values = {}
+        words: Values = {}
         for option in group.options:
-            said |= _said(option, values, extra)
-        if said:
+            words |= _said(option, values, extra)
+        if words:
             heading = group.name.removesuffix("_ARGS")
-            found[heading] = {**found.get(heading, {}), **said}
-    _as_megatron_has_it(plan, found)
-    found["EVAL_AND_LOGGING"] |= _checkpoints(plan) | _monitors(plan)
+            arguments[heading] = {**arguments.get(heading, {}), **words}
+    _as_megatron_has_it(plan, arguments)
+    arguments["EVAL_AND_LOGGING"] |= _checkpoints(plan) | _monitors(plan)
     if plan.training.eval_iters:
-        found["EVAL_AND_LOGGING"]["split_dataset_ratio"] = plan.training.held_out
+        arguments["EVAL_AND_LOGGING"]["split_dataset_ratio"] = plan.training.held_out
     if extra:
-        found["PASSED ON TO MEGATRON-CORE"] = {"megatron_extra_kwargs": extra}
-    return found
+        arguments["PASSED ON TO MEGATRON-CORE"] = {"megatron_extra_kwargs": extra}
+    return arguments
 
 
 def _said(option: Sequence[str], values: Values, extra: Values) -> Values:
@@ -176,9 +176,9 @@ def _checkpoints(plan: Plan) -> Values:
 
 def _monitors(plan: Plan) -> Values:
     """Return TensorBoard, Weights & Biases and the timeout, whose words are Trainer's."""
-    said = monitors.trainer_arguments(plan)
-    said.pop("run_name", None)  # wandb_exp_name says it
-    return said
+    values = monitors.trainer_arguments(plan)
+    values.pop("run_name", None)  # wandb_exp_name says it
+    return values
 
 
 def _last_checkpoint(plan: Plan) -> str | None:
@@ -192,8 +192,8 @@ def _last_checkpoint(plan: Plan) -> str | None:
 def _model(plan: Plan) -> Values:
     name = plan.job.training.hf_weights or plan.model.huggingface_id
     named = {"model": name, "use_hf": True} if name else {}
-    found = {**named, "model_type": towers.outer_type(plan.model), "template": template(plan.model)}
-    return {**found, **_tower(plan)}
+    fields = {**named, "model_type": towers.outer_type(plan.model), "template": template(plan.model)}
+    return {**fields, **_tower(plan)}
 
 
 def _tower(plan: Plan) -> Values:
@@ -201,9 +201,9 @@ def _tower(plan: Plan) -> Values:
     vision, pixels = plan.model.vision, towers.pixels(plan)
     if vision is None:
         return {}
-    found: Values = {"freeze_vit": vision.frozen, "freeze_aligner": vision.projector_frozen}
-    found["vit_gradient_checkpointing"] = False
-    return {**found, **({} if pixels is None else {"max_pixels": pixels})}
+    fields: Values = {"freeze_vit": vision.frozen, "freeze_aligner": vision.projector_frozen}
+    fields["vit_gradient_checkpointing"] = False
+    return {**fields, **({} if pixels is None else {"max_pixels": pixels})}
 
 
 def template(model: ModelDescriptor) -> str:
@@ -230,25 +230,25 @@ def _parts(lora: Adapter) -> set[str]:
     return {part for name in lora.target_modules for part in _WHOLE.get(name, (name,))}
 
 
-def _as_megatron_has_it(plan: Plan, found: dict[str, Values]) -> None:
+def _as_megatron_has_it(plan: Plan, fields: dict[str, Values]) -> None:
     """Set what ms-swift has defaults of its own for and the plan counts on Megatron-LM's."""
     best = plan.best
-    found["TRAINING"] |= {"packing": True, "attention_backend": "auto"}
-    found["TRAINING"].setdefault("cross_entropy_loss_fusion", False)
+    fields["TRAINING"] |= {"packing": True, "attention_backend": "auto"}
+    fields["TRAINING"].setdefault("cross_entropy_loss_fusion", False)
     half = best.options.precision == "fp16"  # what is not said is taken from config.json, of many models fp16
-    found["PRECISION"] = {
+    fields["PRECISION"] = {
         "torch_dtype": "float16" if half else "bfloat16",
         "fp16": half,
         "bf16": not half,
-        **found["PRECISION"],
+        **fields["PRECISION"],
     }
-    found["DATA_PARALLEL"] = {
+    fields["DATA_PARALLEL"] = {
         "use_distributed_optimizer": best.options.zero_stage > 0,
-        **found.get("DATA_PARALLEL", {}),
+        **fields.get("DATA_PARALLEL", {}),
     }
-    found["RECOMPUTE"] = {"recompute_granularity": "none", **found.get("RECOMPUTE", {})}
+    fields["RECOMPUTE"] = {"recompute_granularity": "none", **fields.get("RECOMPUTE", {})}
     if plan.model.experts is not None:
-        found["MOE"] = {"moe_grouped_gemm": False, "moe_router_dtype": "none", **found.get("MOE", {})}
+        fields["MOE"] = {"moe_grouped_gemm": False, "moe_router_dtype": "none", **fields.get("MOE", {})}
 
 
 def _refusals(groups: Sequence[Group]) -> Iterator[Problem]:

@@ -183,15 +183,15 @@ def _engine(at: str, plan: Plan, step: PlannedRl | None) -> dict[str, Any]:
     """Return Megatron's degrees and what is moved, of the actor or the critic."""
     p, options = plan.best.parallel, plan.best.options
     away, own = step.away if step else (), f"{at}.override_transformer_config"
-    found: dict[str, Any] = {f"{at}.{word}": getattr(p, name) for name, word in _ENGINE_DEGREES.items()}
+    fields: dict[str, Any] = {f"{at}.{word}": getattr(p, name) for name, word in _ENGINE_DEGREES.items()}
     if p.vpp > 1:
-        found[f"{at}.virtual_pipeline_model_parallel_size"] = p.vpp
+        fields[f"{at}.virtual_pipeline_model_parallel_size"] = p.vpp
     if plan.model.experts is not None:
-        found[f"{at}.expert_tensor_parallel_size"] = p.etp
+        fields[f"{at}.expert_tensor_parallel_size"] = p.etp
     if options.moe_dispatcher == "flex":
-        found[f"+{own}.moe_token_dispatcher_type"] = "flex"
-        found[f"+{own}.moe_flex_dispatcher_backend"] = options.moe_flex_backend
-    found |= {
+        fields[f"+{own}.moe_token_dispatcher_type"] = "flex"
+        fields[f"+{own}.moe_flex_dispatcher_backend"] = options.moe_flex_backend
+    fields |= {
         f"{at}.param_offload": "weights" in away,
         f"{at}.optimizer_offload": "optimizer state" in away,
         f"{at}.sequence_parallel": options.sequence_parallel,
@@ -199,17 +199,17 @@ def _engine(at: str, plan: Plan, step: PlannedRl | None) -> dict[str, Any]:
     }
     recompute = options.recompute
     if recompute.granularity == "full":
-        found |= {
+        fields |= {
             f"{own}.recompute_granularity": "full",
             f"{own}.recompute_method": recompute.method,
             f"{own}.recompute_num_layers": recompute.num_layers,
         }
     elif recompute.granularity == "selective":
-        found |= {
+        fields |= {
             f"{own}.recompute_granularity": "selective",
             f"{own}.recompute_modules": list(recompute.modules),
         }
-    return found
+    return fields
 
 
 def _critic(rl: Rl, step: PlannedRl | None) -> dict[str, object]:
@@ -229,29 +229,32 @@ def _critic(rl: Rl, step: PlannedRl | None) -> dict[str, object]:
 
 
 def _rollout(rl: Rl, step: PlannedRl | None) -> dict[str, object]:
-    found: dict[str, object] = {f"{_ROLLOUT}.name": rl.rollout.engine or LEARNS.engines[0], f"{_ROLLOUT}.n": rl.samples}
+    fields: dict[str, object] = {
+        f"{_ROLLOUT}.name": rl.rollout.engine or LEARNS.engines[0],
+        f"{_ROLLOUT}.n": rl.samples,
+    }
     if step is not None:
-        found |= {
+        fields |= {
             f"{_ROLLOUT}.tensor_model_parallel_size": step.rollout_tp,
             f"{_ROLLOUT}.gpu_memory_utilization": step.memory_share,
             f"{_ROLLOUT}.max_num_seqs": rl.rollout.max_num_seqs,
             f"{_ROLLOUT}.free_cache_engine": True,
             f"{_ROLLOUT}.log_prob_max_token_len_per_gpu": step.tokens_per_gpu,
         }
-    return found
+    return fields
 
 
 def _trainer(plan: Plan) -> dict[str, object]:
     training = plan.training
     loggers = {"wandb": training.wandb_project, "tensorboard": training.tensorboard_dir}
-    found: dict[str, object] = {"trainer.logger": ["console", *(name for name, given in loggers.items() if given)]}
+    fields: dict[str, object] = {"trainer.logger": ["console", *(name for name, given in loggers.items() if given)]}
     if training.wandb_project is not None:
-        found["trainer.project_name"] = training.wandb_project
+        fields["trainer.project_name"] = training.wandb_project
     if training.distributed_timeout_minutes is not None:
-        found["actor_rollout_ref.nccl_timeout"] = 60 * training.distributed_timeout_minutes
+        fields["actor_rollout_ref.nccl_timeout"] = 60 * training.distributed_timeout_minutes
     if training.save is not None:
-        found |= {"trainer.default_local_dir": training.save, "trainer.save_freq": training.save_interval}
-    return found
+        fields |= {"trainer.default_local_dir": training.save, "trainer.save_freq": training.save_interval}
+    return fields
 
 
 def _notes(plan: Plan) -> Iterator[str]:

@@ -132,10 +132,10 @@ def weigh_all(
         except InputError as error:  # a pin that goes with another precision
             refused.append(error)
             continue
-        asked = tuple(replace(each, eager=eager) for each in wanted)
+        requests_ = tuple(replace(each, eager=eager) for each in wanted)
         # The relative cost knows partitions, which all have.
-        gpu = machine(cluster, precision, gpus=asked[0].gpus)
-        weigh(asked[:1] if relative else asked, gpu, weighed, progress)
+        gpu = machine(cluster, precision, gpus=requests_[0].gpus)
+        weigh(requests_[:1] if relative else requests_, gpu, weighed, progress)
     if refused and len(refused) == len(every):
         raise refused[0]
     return weighed

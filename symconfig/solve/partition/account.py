@@ -108,28 +108,28 @@ class Compared:
     way: Way | None = None
 
 
-def compared(found: Sequence[Case], ask: Ask, axes: Sequence[Axis], gamma: float = float("inf")) -> list[Compared]:
+def compared(cases: Sequence[Case], ask: Ask, axes: Sequence[Axis], gamma: float = float("inf")) -> list[Compared]:
     """Return every strategy that has a name. found: ways of running the step, of which each strategy takes its best."""
-    return [_best(found, ask, axes, gamma, name) for name in NAMES]
+    return [_best(cases, ask, axes, gamma, name) for name in NAMES]
 
 
-def of_told(told: Told) -> Compared:
+def of_told(choice: Told) -> Compared:
     """Return the cheapest strategy that a framework can be told, under the framework's name."""
-    training = told.training
+    training = choice.training
     return Compared(
-        name=told.framework.value,
-        cost=told.cost,
-        memory=told.memory,
-        fits=told.fits,
+        name=choice.framework.value,
+        cost=choice.cost,
+        memory=choice.memory,
+        fits=choice.fits,
         why="",
         turns=training.turns,
         keep=training.keep.value,
-        way=told.way,
+        way=choice.way,
     )
 
 
-def _best(found: Sequence[Case], ask: Ask, axes: Sequence[Axis], gamma: float, name: str) -> Compared:
-    made = [(case, baseline(case.net, axes, name)) for case in found]
+def _best(cases: Sequence[Case], ask: Ask, axes: Sequence[Axis], gamma: float, name: str) -> Compared:
+    made = [(case, baseline(case.net, axes, name)) for case in cases]
     tried = [weighed(case, ask, axes, gamma, name, one) for case, one in made if one.rows is not None]
     return min(tried, key=_standing) if tried else Compared(name, why=made[0][1].why if made else "")
 
@@ -143,14 +143,14 @@ def _standing(one: Compared) -> tuple[bool, float]:
 
 def weighed(case: Case, ask: Ask, axes: Sequence[Axis], gamma: float, name: str, strategy: Baseline) -> Compared:
     """Weigh a strategy in one way of running the step."""
-    found, training = of_baseline(costs_of(case, ask, axes), strategy, gamma), case.training
-    fits = bool(found.memory <= ask.memory_limit and np.isfinite(found.cost))
+    priced, training = of_baseline(costs_of(case, ask, axes), strategy, gamma), case.training
+    fits = bool(priced.memory <= ask.memory_limit and np.isfinite(priced.cost))
     return Compared(
         name=name,
-        cost=found.cost,
-        memory=found.memory,
+        cost=priced.cost,
+        memory=priced.memory,
         fits=fits,
-        why=found.why,
+        why=priced.why,
         turns=training.turns,
         keep=training.keep.value,
         way=strategy.way,

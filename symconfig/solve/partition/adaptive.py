@@ -110,8 +110,8 @@ class Cutter:
         keys = [(index, axis, fixed[a], fixed[b]) for index, (a, b) in enumerate(ends)]
         new = [key for key in keys if key not in self.links]
         pairs = [(index, ends[index]) for index, *_ in new]
-        asked = [(index, every[given][0], every[taken][0]) for index, (given, taken) in pairs]
-        self.links.update(zip(new, self.costs.links(asked), strict=True))
+        wanted = [(index, every[given][0], every[taken][0]) for index, (given, taken) in pairs]
+        self.links.update(zip(new, self.costs.links(wanted), strict=True))
         return [some for some, _ in every], [costs for _, costs in every], [self.links[key] for key in keys]
 
     def cut(self, axis: int, rows: Strategy, price: float, open_: Sequence[int] = ()) -> Strategy:
@@ -140,8 +140,8 @@ class Cutter:
         else:
             line = self.lines.along(axis, np.array(rows, dtype=np.int64))
             alone = line.cost + price * (line.memory if self.by_bytes else line.relative)
-            beside = line.link_cost + price * line.link_memory if self.by_bytes and price else line.link_cost
-            tables, every = self.lines.of_nodes(alone), self.lines.of_links(beside)
+            link_price = line.link_cost + price * line.link_memory if self.by_bytes and price else line.link_cost
+            tables, every = self.lines.of_nodes(alone), self.lines.of_links(link_price)
             options = self.lines.choices
         for link, table in zip(links, every, strict=True):
             if link.producer == link.consumer:  # of a layer that is followed by itself
@@ -180,9 +180,9 @@ class Cutter:
         if axis is not None:
             chosen = [int(some[:, axis].searchsorted(row[axis])) for some, row in zip(choices, rows, strict=True)]
         ends = [(chosen[link.producer], chosen[link.consumer]) for link in self.costs.net.links]
-        alone, beside = list(zip(nodes, chosen, strict=True)), list(zip(links, ends, strict=True))
-        moved = float(sum(one.cost[n] for one, n in alone) + sum(pair.cost[n] for pair, n in beside))
-        held = float(sum(one.memory[n] for one, n in alone) + sum(pair.memory[n] for pair, n in beside))
+        alone, pairs = list(zip(nodes, chosen, strict=True)), list(zip(links, ends, strict=True))
+        moved = float(sum(one.cost[n] for one, n in alone) + sum(pair.cost[n] for pair, n in pairs))
+        held = float(sum(one.memory[n] for one, n in alone) + sum(pair.memory[n] for pair, n in pairs))
         transient = float(max((one.transient[n] for one, n in alone), default=0.0))
         return moved, held, transient, float(sum(one.relative[n] for one, n in alone))
 
@@ -229,18 +229,18 @@ def adaptive(
     best: Found | None = None
     tight, free = False, float("inf")
     for order in orders:
-        found = cutter.partitioned(first, order)
-        free, upper = min(free, found.cost), best.cost if best is not None else ceiling
-        if found.cost == np.inf:  # no strategy that was met splits what is fixed as it is fixed
+        cut = cutter.partitioned(first, order)
+        free, upper = min(free, cut.cost), best.cost if best is not None else ceiling
+        if cut.cost == np.inf:  # no strategy that was met splits what is fixed as it is fixed
             tight = True
             continue
-        if found.cost >= upper:
+        if cut.cost >= upper:
             break  # memory can only make it dearer, and the other way round is hardly cheaper
-        tight = tight or found.memory > memory_limit
-        fits = found if found.memory <= memory_limit else _fitted(cutter, order, found, memory_limit)
+        tight = tight or cut.memory > memory_limit
+        fits = cut if cut.memory <= memory_limit else _fitted(cutter, order, cut, memory_limit)
         if fits is None and not costs.timed and not gamma:  # d_i / s_i is no measure of bytes
             by_bytes = replace(cutter, by_bytes=True)
-            fits = _fitted(by_bytes, order, replace(found, weight=found.memory), memory_limit)
+            fits = _fitted(by_bytes, order, replace(cut, weight=cut.memory), memory_limit)
         if fits is not None and fits.cost < upper:
             best = fits
     return Adapted(best, tight, free)
@@ -257,13 +257,13 @@ def _fitted(cutter: Cutter, order: Sequence[int], free: Found, limit: float) -> 
     for _ in range(_PRICES):
         if best.cost <= free.cost * (1 + _CLOSE) or fits.weight >= over.weight or fits.moved <= over.moved:
             break
-        found = cutter.partitioned((fits.moved - over.moved) / (over.weight - fits.weight), order, fits.rows)
-        if found.rows in (fits.rows, over.rows):
+        cut = cutter.partitioned((fits.moved - over.moved) / (over.weight - fits.weight), order, fits.rows)
+        if cut.rows in (fits.rows, over.rows):
             break
-        if found.memory > limit:
-            over = found
+        if cut.memory > limit:
+            over = cut
             continue
-        fits = found
+        fits = cut
         if fits.moved < best.moved:
             best = fits
     return best

@@ -79,8 +79,8 @@ class Agreement:
 
     def ranked(self) -> list[Scored]:
         """Rank ways by how much they agree with, most first; of equals those with fewer degrees above 1."""
-        found = [scored for order in orders(self.axes) for scored in self._on(order)]
-        return sorted(found, key=lambda scored: (-scored.work, plainness(scored.way)))
+        scored_ways = [scored for order in orders(self.axes) for scored in self._on(order)]
+        return sorted(scored_ways, key=lambda scored: (-scored.work, plainness(scored.way)))
 
     def _on(self, order: tuple[int, ...]) -> Iterator[Scored]:
         axes = [self.axes[index] for index in order]
@@ -96,7 +96,7 @@ class Agreement:
         by_kind: dict[Kind, Counter[Role]] = {}
         for axis, role in zip(axes, roles, strict=True):
             by_kind.setdefault((axis.level, axis.size), Counter())[role] += 1
-        return sum(self._kind(kind, tuple(sorted(found.items())), within) for kind, found in by_kind.items())
+        return sum(self._kind(kind, tuple(sorted(kinds.items())), within) for kind, kinds in by_kind.items())
 
     def _kind(self, kind: Kind, roles: tuple[tuple[Role, int], ...], within: bool) -> float:
         """Work that agrees along the axes of one kind; a node on which half of the axes agree counts half."""

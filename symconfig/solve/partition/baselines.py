@@ -48,8 +48,8 @@ def baseline(net: Net, axes: Sequence[Axis], name: str, chosen: Way | None = Non
         return _OTHERS[name](net, axes)
     tried = (_along(net, axes, one) for one in ([chosen] if chosen else _defaults(name, axes)))
     first = next(tried)
-    found = first if first.rows is not None else next((other for other in tried if other.rows is not None), first)
-    return replace(found, name=name, server=name == "parameter-server")
+    chosen_one = first if first.rows is not None else next((other for other in tried if other.rows is not None), first)
+    return replace(chosen_one, name=name, server=name == "parameter-server")
 
 
 def _along(net: Net, axes: Sequence[Axis], chosen: Way) -> Baseline:
@@ -112,7 +112,7 @@ def _matmul_2d(net: Net, axes: Sequence[Axis]) -> Baseline:
 def _colours(net: Net) -> dict[str, bool]:
     """Give the dims of products' weights two colours, the two dims of a weight different ones where that goes."""
     weights = {parameter.tensor.name for parameter in net.program.parameters}
-    found: dict[str, bool] = {}
+    colours: dict[str, bool] = {}
     for op in net.program.operators:
         weight = next((x for x in op.inputs if x.tensor in weights), None)
         if op.work is not Work.MATMUL or weight is None:
@@ -121,9 +121,9 @@ def _colours(net: Net) -> dict[str, bool]:
         summed = [loop for loop in weight.loops if loop in op.contracted and loop in moving]
         given = [loop for loop in weight.loops if loop not in op.contracted and loop not in moving]
         if summed and given:
-            first = found.setdefault(summed[0], not found.get(given[0], False))
-            found.setdefault(given[0], not first)
-    return found
+            first = colours.setdefault(summed[0], not colours.get(given[0], False))
+            colours.setdefault(given[0], not first)
+    return colours
 
 
 def _spatial(net: Net, axes: Sequence[Axis]) -> Baseline:

@@ -52,9 +52,15 @@ def space(net: Net, axes: Sequence[Axis], step: Step, among: Sequence[Framework]
     def wanted(ways: Sequence[Way]) -> Bools:
         return np.asarray(np.any([runs(framework, step, ways) for framework in among], axis=0))
 
-    found = expressible(net, axes, wanted)
-    fits = np.all([as_fixed(node, found.rows[:, index], axes) for index, node in enumerate(net.nodes)], axis=0)
-    return Space(found, tuple(axes), {framework: fits & runs(framework, step, found.ways) for framework in among})
+    expressible_rows = expressible(net, axes, wanted)
+    fits = np.all(
+        [as_fixed(node, expressible_rows.rows[:, index], axes) for index, node in enumerate(net.nodes)], axis=0
+    )
+    return Space(
+        expressible_rows,
+        tuple(axes),
+        {framework: fits & runs(framework, step, expressible_rows.ways) for framework in among},
+    )
 
 
 def cheapest(where: Space, costs: Costs, limit: float, gamma: float = float("inf")) -> list[Told]:
@@ -108,9 +114,9 @@ def of_all(
     for case in every:
         if last is None or last[0] is not case.net:
             last = case.net, space(case.net, axes, steps(case.training), among)
-        for told in cheapest(last[1], costs_of(case, ask, axes), ask.memory_limit, gamma):
-            if told.framework not in best or _standing(told) < _standing(best[told.framework]):
-                best[told.framework] = told
+        for choice in cheapest(last[1], costs_of(case, ask, axes), ask.memory_limit, gamma):
+            if choice.framework not in best or _standing(choice) < _standing(best[choice.framework]):
+                best[choice.framework] = choice
     return [best[framework] for framework in among if framework in best]
 
 
@@ -134,36 +140,36 @@ class Expressed:
 
 
 def expressed(
-    found: Partition, projection: Projection, steps: Steps, every: Callable[[], Iterable[Case]]
+    partition: Partition, projection: Projection, steps: Steps, every: Callable[[], Iterable[Case]]
 ) -> tuple[Expressed, ...]:
     """Return the partition itself for frameworks that can be told it, else their cheapest. projection: of its rows.
     every: all ways of running the step that were asked for.
     """
-    ask, costs, step = found.ask, found.costs, steps(found.costs.training)
-    rows = np.array(found.rows, dtype=np.int64)
+    ask, costs, step = partition.ask, partition.costs, steps(partition.costs.training)
+    rows = np.array(partition.rows, dtype=np.int64)
     exact = [
         Told(
             framework=framework,
             way=projection.way,
             axes=projection.axes,
             rows=rows,
-            cost=found.cost,
-            memory=found.memory,
+            cost=partition.cost,
+            memory=partition.memory,
             fits=True,
             training=costs.training,
         )
         for framework in Framework
         if projection.exact and runs(framework, step, [projection.way])[0]
     ]
-    left = [framework for framework in Framework if framework not in {told.framework for told in exact}]
+    left = [framework for framework in Framework if framework not in {choice.framework for choice in exact}]
     alike = []
     if left:
-        where = space(costs.net, found.axes, step, left)
-        alike = [told for told in cheapest(where, costs, ask.memory_limit, found.gamma) if told.fits]
-    left = [framework for framework in left if framework not in {told.framework for told in alike}]
-    other = of_all(every(), ask, found.axes, steps, found.gamma, left) if left else []
-    told = {told.framework: told for told in (*exact, *alike, *other)}
-    return tuple(_beside(found, rows, told[framework]) for framework in Framework if framework in told)
+        where = space(costs.net, partition.axes, step, left)
+        alike = [choice for choice in cheapest(where, costs, ask.memory_limit, partition.gamma) if choice.fits]
+    left = [framework for framework in left if framework not in {choice.framework for choice in alike}]
+    other = of_all(every(), ask, partition.axes, steps, partition.gamma, left) if left else []
+    choice = {choice.framework: choice for choice in (*exact, *alike, *other)}
+    return tuple(_beside(partition, rows, choice[framework]) for framework in Framework if framework in choice)
 
 
 def _beside(found: Partition, rows: Rows, told: Told) -> Expressed:

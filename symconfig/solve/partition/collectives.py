@@ -49,9 +49,9 @@ def _between(costs: Costs, axes: Sequence[Axis], rows: Rows) -> Iterator[Moved]:
     for number, link in enumerate(costs.net.links):
         source, sink = costs.net.nodes[link.producer], costs.net.nodes[link.consumer]
         given, taken = (np.array([rows[end]], dtype=np.int64) for end in (link.producer, link.consumer))
-        found = listed(costs.exchanges(number, given, taken), link.times)
+        exchanges = listed(costs.exchanges(number, given, taken), link.times)
         names = (source.ports[link.given].tensor.name, source.name, sink.name)
-        yield from _by_level(found, axes, names, number)
+        yield from _by_level(exchanges, axes, names, number)
 
 
 def _within(costs: Costs, axes: Sequence[Axis], rows: Rows) -> Iterator[Moved]:
@@ -66,12 +66,12 @@ def _within(costs: Costs, axes: Sequence[Axis], rows: Rows) -> Iterator[Moved]:
         some = np.array([row], dtype=np.int64)
         every = list(exchanged(costs.net.program, node, some, costs.rates, per_element=not costs.timed))
         for phase in (*phases, Phase.BACKWARD):
-            found = [
+            inner = [
                 _inner(phase, move, float(costs.training.turns * node.times * repeats))
-                for move, repeats, again in every
-                if np.all(move.happens) and (again or phase is not Phase.BACKWARD)
+                for move, repeats, returns in every
+                if np.all(move.happens) and (returns or phase is not Phase.BACKWARD)
             ]
-            yield from _by_level(found, axes, (name, node.name, node.name), -1)
+            yield from _by_level(inner, axes, (name, node.name, node.name), -1)
 
 
 def _inner(phase: Phase, move: Move, times: float) -> Collective:
@@ -81,11 +81,11 @@ def _inner(phase: Phase, move: Move, times: float) -> Collective:
 
 
 def _by_level(
-    found: Iterable[Collective], axes: Sequence[Axis], names: tuple[str, str, str], link: int
+    moved: Iterable[Collective], axes: Sequence[Axis], names: tuple[str, str, str], link: int
 ) -> Iterator[Moved]:
     """Join collectives of a kind over several axes of a level, one after the other, to one over the level."""
     for (phase, kind, level, times, _), same in groupby(
-        found, key=lambda one: (one.phase, one.kind, axes[one.axis].level, one.times, one.transfer)
+        moved, key=lambda one: (one.phase, one.kind, axes[one.axis].level, one.times, one.transfer)
     ):
         whole = Moved(*names, link, phase, kind, level, 1, 0.0, times, 0.0, 0.0)
         for one in same:

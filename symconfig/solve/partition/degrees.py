@@ -67,17 +67,17 @@ def laid(axes: Sequence[Axis], way: Way) -> tuple[Along, ...] | str:
 
 def _along(axes: Sequence[Axis], wanted: Sequence[tuple[int, Role]], rest: Role) -> list[Role] | str:
     left = list(wanted)
-    asked = 1
+    degree = 1
     result: list[Role] = []
     need = 1
     for axis in axes:
         while need == 1 and left:
-            asked, role = left.pop(0)
-            need = asked
+            degree, role = left.pop(0)
+            need = degree
         if need == 1:
             result.append(rest)
         elif need % axis.size:
-            return f"{role} of {asked} ends with no axis of the mesh: {need} are left where the next has {axis.size}"
+            return f"{role} of {degree} ends with no axis of the mesh: {need} are left where the next has {axis.size}"
         else:
             result.append(role)
             need //= axis.size
@@ -151,7 +151,7 @@ def due(roles: Roles, role: Role) -> tuple[tuple[int, tuple[int, ...]], ...] | N
     wanted = _wanted(roles, role)
     if wanted is None:
         return None
-    found = []
+    operators = []
     for index, node in enumerate(roles.net.nodes):
         if node.operator is None or roles.within[index] != (role in (Role.ETP, Role.EP)):
             continue
@@ -163,8 +163,8 @@ def due(roles: Roles, role: Role) -> tuple[tuple[int, tuple[int, ...]], ...] | N
         elif role is Role.DP:
             options = roles.examples(node)
         if options:
-            found.append((index, tuple(options)))
-    return tuple(found)
+            operators.append((index, tuple(options)))
+    return tuple(operators)
 
 
 _MISSING = {

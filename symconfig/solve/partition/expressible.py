@@ -33,21 +33,21 @@ class Expressible:
 
 def expressible(net: Net, axes: Sequence[Axis], runs: Runs) -> Expressible:
     """Find every way that the program can be split by and that runs, each once, the plainest first."""
-    found: dict[Way, tuple[tuple[int, ...], Rows]] = {}
+    ways: dict[Way, tuple[tuple[int, ...], Rows]] = {}
     roles, known = Roles(net), dict[Settled, Rows]()
     for order in orders(axes):
         ordered = [axes[index] for index in order]
-        asked = [(way, along) for way, along in _asked(roles, ordered) if way not in found]
-        chosen = [pair for pair, may in zip(asked, runs([way for way, _ in asked]), strict=True) if may]
+        missing = [(way, along) for way, along in _asked(roles, ordered) if way not in ways]
+        chosen = [pair for pair, may in zip(missing, runs([way for way, _ in missing]), strict=True) if may]
         made = {} if not chosen else _made(roles, ordered, dict.fromkeys(along for _, along in chosen), known)
         places = np.argsort(order)
         for way, along in chosen:
             if along in made:
-                found[way] = (order, made[along][way.zero][:, places])
-    ranked = sorted(found, key=lambda way: (plainness(way), way.zero))
+                ways[way] = (order, made[along][way.zero][:, places])
+    ranked = sorted(ways, key=lambda way: (plainness(way), way.zero))
     shape = (len(ranked), len(net.nodes), len(axes))
-    rows = np.array([found[way][1] for way in ranked], dtype=np.int64).reshape(shape)
-    return Expressible(tuple(ranked), tuple(found[way][0] for way in ranked), rows)
+    rows = np.array([ways[way][1] for way in ranked], dtype=np.int64).reshape(shape)
+    return Expressible(tuple(ranked), tuple(ways[way][0] for way in ranked), rows)
 
 
 def _asked(roles: Roles, axes: Sequence[Axis]) -> Iterator[tuple[Way, tuple[Along, ...]]]:
@@ -74,12 +74,12 @@ def _made(
         for start in dict.fromkeys(along[: number + 1] for along in every):
             if start[:-1] in grown:
                 making = grown[start[:-1]].forked()
-                asked = (start[-1], axes[number].size, making.able(number).tobytes())
-                if asked in known:
-                    making.put(number, known[asked])
+                key = (start[-1], axes[number].size, making.able(number).tobytes())
+                if key in known:
+                    making.put(number, known[key])
                 else:
                     settle(roles, making, number, start[-1], STAGES[-1])
-                    known[asked] = making.rows[:, number].copy()
+                    known[key] = making.rows[:, number].copy()
                 row = making.rows[:, number].tolist()
                 due_here = (needs[start[-1].dense], needs[start[-1].expert])
                 if all(need is None or (need and all(row[v] in able for v, able in need)) for need in due_here):

@@ -220,10 +220,10 @@ def move(before: int, after: int, size: int) -> float:
 
 def matching(node: Node, arrivals: Sequence[Arrival]) -> list[int]:
     """Return an operator's options by how many elements then lie as they arrive, most first; none without any."""
-    found: dict[int, int] = {}
+    lying: dict[int, int] = {}
     for arrival in arrivals:
         port = node.ports[arrival.port]
         for option, place in enumerate(port.places):
             if arrival.place >= 0 and place.forward == arrival.place:
-                found[option] = found.get(option, 0) + prod(port.sizes)
-    return sorted(found, key=lambda option: (-found[option], option))
+                lying[option] = lying.get(option, 0) + prod(port.sizes)
+    return sorted(lying, key=lambda option: (-lying[option], option))

@@ -40,23 +40,23 @@ class Lightest:
 
 def infeasible(programs: Programs, ask: Ask, grown: Grown) -> InfeasibleError:
     """Return an error that names what binds and the nearest mesh that would do."""
-    found = lightest(programs, ask)
-    if not np.isfinite(found.memory):
+    best = lightest(programs, ask)
+    if not np.isfinite(best.memory):
         return excluded(programs, ask)
-    if found.memory <= ask.memory_limit:
-        turns, keep = found.case.training.turns, found.case.training.keep
-        what = f"the {ask.solver} solver found no partition that fits, though one holds {_size(found.memory)}"
+    if best.memory <= ask.memory_limit:
+        turns, keep = best.case.training.turns, best.case.training.keep
+        what = f"the {ask.solver} solver found no partition that fits, though one holds {_size(best.memory)}"
         need = f"{_size(ask.memory_limit)}, with {_microbatches((turns,))} and {keep} kept"
         return InfeasibleError(Problem(what, need=need, hint="--solver auto, or a longer --timeout"))
-    name, size = _largest(found, ask)
-    proved = found.bound >= found.memory * (1 - 1e-9)
+    name, size = _largest(best, ask)
+    proved = best.bound >= best.memory * (1 - 1e-9)
     least = "no partition holds less than" if proved else "the leanest partition that was found holds"
-    below = "" if proved else f" (none can hold less than {_size(found.bound)})"
+    below = "" if proved else f" (none can hold less than {_size(best.bound)})"
     what = (
-        f"nothing fits in memory: with {_microbatches(ask.turns)} {least} {_size(found.memory)} on a GPU{below}, of "
+        f"nothing fits in memory: with {_microbatches(ask.turns)} {least} {_size(best.memory)} on a GPU{below}, of "
         f"{_size(ask.memory_limit)}; most of it is {name} ({_size(size)})"
     )
-    return InfeasibleError(Problem(what, hint=_nearest(found.case, ask, grown)))
+    return InfeasibleError(Problem(what, hint=_nearest(best.case, ask, grown)))
 
 
 def excluded(programs: Programs, ask: Ask) -> InfeasibleError:
@@ -86,29 +86,29 @@ def lightest(programs: Programs, ask: Ask) -> Lightest:
     for floor, case in every:
         if floor >= best.memory:
             break
-        found = best if case == best.case else _found(case, ask) if spent_s() < end else None
-        if found is not None and few and spent_s() < end:
-            found = _settled(found, ask, end - spent_s())
-        if found is not None:
-            best = min(best, found, key=lambda one: one.memory)
-        bounds.append(found.bound if found is not None else floor)
+        candidate = best if case == best.case else _found(case, ask) if spent_s() < end else None
+        if candidate is not None and few and spent_s() < end:
+            candidate = _settled(candidate, ask, end - spent_s())
+        if candidate is not None:
+            best = min(best, candidate, key=lambda one: one.memory)
+        bounds.append(candidate.bound if candidate is not None else floor)
     return replace(best, bound=min(best.memory, *bounds))
 
 
-def _settled(found: Lightest, ask: Ask, limit_s: float) -> Lightest:
+def _settled(start: Lightest, ask: Ask, limit_s: float) -> Lightest:
     """Return what holds least with its turns and `keep`, all strategies weighed, or what is known of it after
     so long.
     """
-    costs = costs_of(found.case, ask, found.axes)
-    rows = spaces(costs, found.axes)
+    costs = costs_of(start.case, ask, start.axes)
+    rows = spaces(costs, start.axes)
     if rows is None:  # no node of it can be split as it is pinned
-        return found
+        return start
     problem = assemble(costs, rows, float("inf"))
     least = least_memory(problem, None, limit_s)
-    if least.choice is not None and problem.memory(least.choice) < found.memory:
+    if least.choice is not None and problem.memory(least.choice) < start.memory:
         chosen = tuple(tuple(some[c].tolist()) for some, c in zip(rows, least.choice, strict=True))
-        found = replace(found, rows=chosen, memory=problem.memory(least.choice))
-    return replace(found, bound=min(max(found.bound, least.bound), found.memory))
+        start = replace(start, rows=chosen, memory=problem.memory(least.choice))
+    return replace(start, bound=min(max(start.bound, least.bound), start.memory))
 
 
 def _rising(every: Iterable[Case], ask: Ask) -> list[tuple[float, Case]]:
@@ -127,9 +127,9 @@ def _found(case: Case, ask: Ask) -> Lightest:
     bytes_first = Cutter(costs, axes, None, by_bytes=True)
     cutters = (bytes_first,) if costs.timed else (bytes_first, replace(bytes_first, by_bytes=False))
     tried = [one for cutter in cutters for order in orders for one in _ways(cutter, order)]
-    found = min(tried, key=lambda one: one.memory)
+    leanest = min(tried, key=lambda one: one.memory)
     bound = floor_bytes(costs, ask.mesh.gpus)
-    return Lightest(case, axes, found.rows, found.memory, min(bound, found.memory))
+    return Lightest(case, axes, leanest.rows, leanest.memory, min(bound, leanest.memory))
 
 
 def _ways(cutter: Cutter, order: Sequence[int]) -> tuple[Found, Found]:
@@ -138,10 +138,10 @@ def _ways(cutter: Cutter, order: Sequence[int]) -> tuple[Found, Found]:
     return free, cutter.leanest(order, free) if np.isfinite(free.cost) else free
 
 
-def _largest(found: Lightest, ask: Ask) -> tuple[str, float]:
+def _largest(best: Lightest, ask: Ask) -> tuple[str, float]:
     """Return the tensor with the largest share of what is held, all layers' of it together, and its bytes."""
-    costs = costs_of(found.case, ask, found.axes)
-    every = [np.array([row], dtype=np.int64) for row in found.rows]
+    costs = costs_of(best.case, ask, best.axes)
+    every = [np.array([row], dtype=np.int64) for row in best.rows]
     held: dict[str, float] = {}
 
     def add(name: str, amount: float) -> None:

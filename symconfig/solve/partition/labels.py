@@ -166,14 +166,14 @@ def _joined(rows: _Rows, factors: Sequence[Factor], labels: Labels, rules: Seque
         return None
     spare = [bound - factor.table[at] for bound, factor in zip(rows.bounds, factors, strict=True)]
     parts: list[tuple[Ints, Ints, list[Array]]] = []
-    first = found = 0
+    first = rows_joined = 0
     while first < len(counts):
         past = max(first + 1, int(np.searchsorted(ends, ends[first] - counts[first] + AT_ONCE, side="right")))
         row = np.repeat(np.arange(first, past), counts[first:past])
         label = np.arange(len(row)) - (ends - counts)[row] + (ends - counts)[first] + labels.starts[key[row]]
         parts.append(_allowed(rows, labels, rules, spare, row, label))
-        first, found = past, found + len(parts[-1][0])
-        if found > MOST:
+        first, rows_joined = past, rows_joined + len(parts[-1][0])
+        if rows_joined > MOST:
             return None
     if not parts:
         return rows
@@ -221,9 +221,9 @@ def _front(key: Ints, rows: _Rows, floor: float, alike: float) -> Ints:
     return kept
 
 
-def _traced(found: Eliminated, made: Sequence[Labels], space: Space, ceiling: float) -> tuple[int, ...] | None:
+def _traced(eliminated: Eliminated, made: Sequence[Labels], space: Space, ceiling: float) -> tuple[int, ...] | None:
     """Trace a choice from the best fitting combination of the labels of all parts that hang together."""
-    roots = [number for number, step in enumerate(found.steps) if not step.scope]
+    roots = [number for number, step in enumerate(eliminated.steps) if not step.scope]
     best = _together([made[number] for number in roots], space, ceiling)
     if best is None:
         return None
@@ -232,9 +232,9 @@ def _traced(found: Eliminated, made: Sequence[Labels], space: Space, ceiling: fl
     while open_:
         number, label = open_.pop()
         labels = made[number]
-        choice[found.steps[number].v] = int(labels.choice[label])
+        choice[eliminated.steps[number].v] = int(labels.choice[label])
         open_ += [(source, int(below[label])) for source, below in labels.below]
-    return tuple(choice[v] for v in range(len(found.steps)))
+    return tuple(choice[v] for v in range(len(eliminated.steps)))
 
 
 def _together(roots: Sequence[Labels], space: Space, ceiling: float) -> tuple[int, ...] | None:

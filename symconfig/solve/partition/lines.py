@@ -65,9 +65,9 @@ class Lines:
         self.costs, self.axes, net = costs, axes, costs.net
         self.options = np.array([len(node.options) for node in net.nodes], dtype=np.int64)
         self.rows = _Rows(costs, axes, self.options)
-        found = [(number, costs.rule(number)) for number in range(len(net.links))]
-        self.activations = _Links(costs, [(number, rule) for number, rule in found if isinstance(rule, Activation)])
-        weights = [(number, rule) for number, rule in found if isinstance(rule, Weight)]
+        rules = [(number, costs.rule(number)) for number in range(len(net.links))]
+        self.activations = _Links(costs, [(number, rule) for number, rule in rules if isinstance(rule, Activation)])
+        weights = [(number, rule) for number, rule in rules if isinstance(rule, Weight)]
         self.weights = _Weights(costs, weights, self.rows)
         sizes = [int(self.options[link.producer] * self.options[link.consumer]) for link in net.links]
         self.shapes = [(len(net.nodes[a.producer].options), len(net.nodes[a.consumer].options)) for a in net.links]

@@ -46,17 +46,17 @@ class Eliminated:
 
 def plan(space: Space) -> tuple[tuple[Step, ...], int]:
     """Order all nodes, each time the one with the smallest table, and count the entries of all tables."""
-    sizes, beside = space.sizes, [{w for _, w in around} for around in space.around]
+    sizes, neighbours = space.sizes, [{w for _, w in around} for around in space.around]
     left, steps, entries = set(range(len(sizes))), [], 0
     while left:
-        v = min(left, key=lambda node: (sizes[node] * prod(sizes[w] for w in beside[node]), node))
-        scope = tuple(sorted(beside[v]))
+        v = min(left, key=lambda node: (sizes[node] * prod(sizes[w] for w in neighbours[node]), node))
+        scope = tuple(sorted(neighbours[v]))
         steps.append(Step(v, scope))
         entries += sizes[v] * prod(sizes[w] for w in scope)
         left.remove(v)
         for w in scope:
-            beside[w] |= beside[v]
-            beside[w] -= {v, w}
+            neighbours[w] |= neighbours[v]
+            neighbours[w] -= {v, w}
     return tuple(steps), entries
 
 

@@ -170,10 +170,10 @@ def _placement(place: int) -> Placement:
     return Placement("Shard", place) if place >= 0 else Placement("Replicate")
 
 
-def _local(shape: tuple[int, ...], found: Sequence[Placement], mesh: Sequence[MeshDim]) -> tuple[int, ...]:
+def _local(shape: tuple[int, ...], cuts: Sequence[Placement], mesh: Sequence[MeshDim]) -> tuple[int, ...]:
     """Return the shape on the first rank: every cut rounds up, as torch.chunk does."""
     sizes = list(shape)
-    for placement, dim in zip(found, mesh, strict=True):
+    for placement, dim in zip(cuts, mesh, strict=True):
         if placement.dim is not None:
             sizes[placement.dim] = -(-sizes[placement.dim] // dim.size)
     return tuple(sizes)
@@ -188,8 +188,8 @@ def _parameters(table: Table) -> Iterator[ParameterPlacement]:
         shape = parameter.shape or sizes
         at = stored(sizes, shape)
         zero = [node.options[int(table.rows[index, run[0]])].zero for run in table.runs]
-        found = tuple(p if p.dim is None or flat else _moved(at[p.dim]) for p, flat in zip(wanted, zero, strict=True))
-        within = [dims[p.dim] for p, now in zip(wanted, found, strict=True) if p.dim is not None and now.dim is None]
+        places = tuple(p if p.dim is None or flat else _moved(at[p.dim]) for p, flat in zip(wanted, zero, strict=True))
+        within = [dims[p.dim] for p, now in zip(wanted, places, strict=True) if p.dim is not None and now.dim is None]
         notes = [WITHIN_NOTE.format(dims=" and ".join(dict.fromkeys(within)))] if within else []
         path = parameter.path or parameter.tensor.name
         yield ParameterPlacement(
@@ -197,8 +197,8 @@ def _parameters(table: Table) -> Iterator[ParameterPlacement]:
             paths=(path,),
             dims=dims,
             shape=shape,
-            placements=found,
-            local=_local(shape, found, mesh),
+            placements=places,
+            local=_local(shape, places, mesh),
             note="; ".join([*notes, *_notes(zero, mesh)]),
         )
 
@@ -279,7 +279,7 @@ def _general(path: str) -> str:
 
 def _layouts(module: ModulePlacement) -> object:
     """Return all but the names of tensors: the first of many layers reads what another kind of module made."""
-    return tuple(tuple((found.dims, found.placements) for found in side) for side in (module.inputs, module.outputs))
+    return tuple(tuple((tensor.dims, tensor.placements) for tensor in side) for side in (module.inputs, module.outputs))
 
 
 def _patterned(module: ModulePlacement) -> ModulePlacement:
@@ -287,7 +287,8 @@ def _patterned(module: ModulePlacement) -> ModulePlacement:
     if len(module.paths) == 1:
         return module
     inputs, outputs = (
-        tuple(replace(found, name=_general(found.name)) for found in side) for side in (module.inputs, module.outputs)
+        tuple(replace(tensor, name=_general(tensor.name)) for tensor in side)
+        for side in (module.inputs, module.outputs)
     )
     return replace(module, inputs=inputs, outputs=outputs)
 
@@ -299,10 +300,10 @@ def _grouped(entries: Iterable[Entry], alike: Callable[[Entry], object]) -> tupl
         by_path.setdefault(_general(entry.path), {}).setdefault(alike(entry), []).append(entry)
     return tuple(
         replace(
-            found[-1],  # what comes first is often read from elsewhere
-            path=pattern if len(groups) == 1 and len(found) > 1 else found[0].path,
-            paths=tuple(entry.path for entry in found),
+            group[-1],  # what comes first is often read from elsewhere
+            path=pattern if len(groups) == 1 and len(group) > 1 else group[0].path,
+            paths=tuple(entry.path for entry in group),
         )
         for pattern, groups in by_path.items()
-        for found in groups.values()
+        for group in groups.values()
     )

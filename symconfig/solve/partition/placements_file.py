@@ -53,19 +53,21 @@ def distribute(module, mesh):
 '''
 
 
-def python(found: Placements) -> str:
+def python(placements: Placements) -> str:
     """Write the file's text."""
     return _HEAD.format(
-        program=found.program,
-        ranks=" x ".join(str(dim.size) for dim in found.mesh) or "1",
-        shape=_tuple([str(dim.size) for dim in found.mesh]),
-        names=_tuple([repr(dim.name) for dim in found.mesh]),
+        program=placements.program,
+        ranks=" x ".join(str(dim.size) for dim in placements.mesh) or "1",
+        shape=_tuple([str(dim.size) for dim in placements.mesh]),
+        names=_tuple([repr(dim.name) for dim in placements.mesh]),
         parameters="\n".join(
             f"    {path!r}: {_placed(entry.placements)},  # {list(entry.shape)} -> {list(entry.local)}"
-            for entry in found.parameters
+            for entry in placements.parameters
             for path in _keys(entry.path, entry.paths)
         ),
-        modules="\n".join(_module(entry, path) for entry in found.modules for path in _keys(entry.path, entry.paths)),
+        modules="\n".join(
+            _module(entry, path) for entry in placements.modules for path in _keys(entry.path, entry.paths)
+        ),
     )
 
 
@@ -74,8 +76,8 @@ def _keys(path: str, paths: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _module(entry: ModulePlacement, path: str) -> str:
-    sides = (("inputs", entry.inputs), ("outputs", entry.outputs))
-    lines = "\n".join(f"        {side!r}: {{{_tensors(tensors)}}}," for side, tensors in sides)
+    both = (("inputs", entry.inputs), ("outputs", entry.outputs))
+    lines = "\n".join(f"        {side!r}: {{{_tensors(tensors)}}}," for side, tensors in both)
     return f"    {path!r}: {{\n{lines}\n    }},"
 
 
@@ -83,8 +85,8 @@ def _tensors(tensors: tuple[TensorPlacement, ...]) -> str:
     return ", ".join(f"{tensor.name!r}: {_placed(tensor.placements)}" for tensor in tensors)
 
 
-def _placed(found: tuple[Placement, ...]) -> str:
-    return _tuple([str(placement) for placement in found])
+def _placed(placed: tuple[Placement, ...]) -> str:
+    return _tuple([str(placement) for placement in placed])
 
 
 def _tuple(items: list[str]) -> str:

@@ -69,9 +69,9 @@ class Known:
         self.offer(space.original(lower))
         if space.limit < np.inf:
             for start in {tuple(choice), lower}:
-                found = local.fitted(space, start)
-                if found is not None:
-                    self.offer(space.original(found))
+                better = local.fitted(space, start)
+                if better is not None:
+                    self.offer(space.original(better))
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,20 +152,24 @@ def by_messages(state: State, known: Known, price: float) -> Point | None:
 
 def by_elimination(state: State, known: Known, price: float) -> Point | None:
     """Return the exact least at the price. None: nothing that is better is left."""
-    found = eliminated(priced(state.space, price), plan(state.space)[0])
+    eliminated_ = eliminated(priced(state.space, price), plan(state.space)[0])
     known.steps += 1
     space = state.space
-    known.look(space, found.choice, price)
-    state.largest = local.transient(space, found.choice)
-    return _point(space, found.choice) if state.learn(known, price, found.least, marginals(found)) else None
+    known.look(space, eliminated_.choice, price)
+    state.largest = local.transient(space, eliminated_.choice)
+    return (
+        _point(space, eliminated_.choice)
+        if state.learn(known, price, eliminated_.least, marginals(eliminated_))
+        else None
+    )
 
 
 def lightest(state: State, known: Known, exactly: bool) -> Point | None:
     """Return the least memory: what cannot fit with a choice forbids it. None: nothing fits."""
     space, of = state.space, weighed(state.space)
     if exactly:
-        found = eliminated(of, plan(space)[0])
-        choice, bounds = found.choice, marginals(found)
+        eliminated_ = eliminated(of, plan(space)[0])
+        choice, bounds = eliminated_.choice, marginals(eliminated_)
     else:
         messages = silent(space)
         sweep(of, messages, True)

@@ -70,15 +70,15 @@ def priced(costs: Costs, axes: Sequence[Axis], names: Sequence[str], gamma: floa
     return tuple(of_baseline(costs, baseline(costs.net, axes, name), gamma) for name in names)
 
 
-def of_baseline(costs: Costs, found: Baseline, gamma: float) -> Priced:
+def of_baseline(costs: Costs, strategy: Baseline, gamma: float) -> Priced:
     """Price one strategy, with its parameter server where it has one."""
-    if found.rows is None:
-        return Priced(found.name, float("inf"), float("inf"), found.why, found.way)
-    cost, memory = price(costs, found.rows, gamma)
-    if found.server:
-        cost += sum(_at_server(costs, index, found.rows) for index in range(len(costs.net.links)))
+    if strategy.rows is None:
+        return Priced(strategy.name, float("inf"), float("inf"), strategy.why, strategy.way)
+    cost, memory = price(costs, strategy.rows, gamma)
+    if strategy.server:
+        cost += sum(_at_server(costs, index, strategy.rows) for index in range(len(costs.net.links)))
     why = "" if np.isfinite(cost) else "it keeps weights in smaller parts than they are used in, which is ruled out"
-    return Priced(found.name, cost, memory, why, found.way, found.rows)
+    return Priced(strategy.name, cost, memory, why, strategy.way, strategy.rows)
 
 
 def _at_server(costs: Costs, index: int, rows: Rows) -> float:

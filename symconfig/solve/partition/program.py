@@ -168,24 +168,24 @@ class _Model:
                 self.program.solve(solver)
             except pulp.PulpSolverError:  # its process died: nothing is known, and nothing is lost but the proof
                 return Answer(None, -np.inf, False)
-            said = log.read_text(encoding="utf-8", errors="replace")
-        return self._answer(said, limit_s)
+            text = log.read_text(encoding="utf-8", errors="replace")
+        return self._answer(text, limit_s)
 
-    def _answer(self, said: str, limit_s: float) -> Answer:
+    def _answer(self, text: str, limit_s: float) -> Answer:
         """Read the answer. PuLP's status says "Optimal" of an answer that the time limit cut off, too; that of the
         solution does not.
         """
         pulp, status = self.pulp, self.program.sol_status
-        lower = lower_bound(said)
+        lower = lower_bound(text)
         bound = self.fixed + lower / self.scale if lower is not None else -np.inf
-        nodes = re.search(r"Enumerated nodes:\s+(\d+)", said)
+        nodes = re.search(r"Enumerated nodes:\s+(\d+)", text)
         steps = int(nodes[1]) if nodes else 0
         if status == pulp.LpSolutionOptimal:
             value = self.fixed + (pulp.value(self.program.objective) or 0.0) / self.scale
             return Answer(self._chosen(), value, True, steps)
         if status == pulp.LpSolutionIntegerFeasible:
             return Answer(self._chosen(), bound, False, steps)
-        infeasible = self.program.status == pulp.LpStatusInfeasible and in_time(said, limit_s)
+        infeasible = self.program.status == pulp.LpStatusInfeasible and in_time(text, limit_s)
         return Answer(None, bound, infeasible, steps)
 
     def _chosen(self) -> tuple[int, ...]:

@@ -43,8 +43,8 @@ class Difference:
 
     def __str__(self) -> str:
         what = "weight " if self.parameter else ""
-        told = "; ".join(f"{d.does} instead of {d.would} over {d.level}" for d in self.departures)
-        return f"{what}{self.name}{f' (x {self.times})' if self.times > 1 else ''}: {told}"
+        sentence = "; ".join(f"{d.does} instead of {d.would} over {d.level}" for d in self.departures)
+        return f"{what}{self.name}{f' (x {self.times})' if self.times > 1 else ''}: {sentence}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,17 +75,17 @@ def project(net: Net, axes: Sequence[Axis], rows: Rows) -> Projection:
     zero = _zero(net, rows)
     ranked = Agreement(net, axes, rows).ranked()
     total = sum(weight(net.program, node) for node in net.nodes if node.operator is not None) * max(len(axes), 1)
-    chosen, (found, refused) = ranked[0], _laid(net, axes, ranked[0], zero)
+    chosen, (laid_rows, refused) = ranked[0], _laid(net, axes, ranked[0], zero)
     for scored in ranked if refused else ():
         other, why = _laid(net, axes, scored, zero)
         if not why:
-            chosen, found, refused = scored, other, ""
+            chosen, laid_rows, refused = scored, other, ""
             break
-    found = aligned(net, axes, found, rows)
+    laid_rows = aligned(net, axes, laid_rows, rows)
     way = replace(chosen.way, zero=zero)
     order = tuple(axes[index] for index in chosen.order)
     share = chosen.work / total if total else 1.0
-    return Projection(way, order, found, tuple(differences(net, axes, rows, found)), share, refused)
+    return Projection(way, order, laid_rows, tuple(differences(net, axes, rows, laid_rows)), share, refused)
 
 
 def _laid(net: Net, axes: Sequence[Axis], scored: Scored, zero: int) -> tuple[Rows, str]:
@@ -133,7 +133,7 @@ def _zero(net: Net, rows: Rows) -> int:
 
 def differences(net: Net, axes: Sequence[Axis], rows: Rows, other: Rows) -> list[Difference]:
     """Return what `rows` does otherwise than `other`; most work first."""
-    found: dict[tuple[str, bool, tuple[Departure, ...]], list[float]] = {}
+    by_departure: dict[tuple[str, bool, tuple[Departure, ...]], list[float]] = {}
     totals = [0.0, 0.0]
     for index, node in enumerate(net.nodes):
         if node.copy:
@@ -143,12 +143,12 @@ def differences(net: Net, axes: Sequence[Axis], rows: Rows, other: Rows) -> list
         if np.array_equal(rows[index], other[index]):
             continue
         key = (general(node.name), parameter, tuple(_departures(node, axes, rows[index], other[index])))
-        sums = found.setdefault(key, [0, 0.0])
+        sums = by_departure.setdefault(key, [0, 0.0])
         sums[0] += node.times
         sums[1] += amount
     every = [
         Difference(name, parameter, int(times), amount / totals[parameter], departures)
-        for (name, parameter, departures), (times, amount) in found.items()
+        for (name, parameter, departures), (times, amount) in by_departure.items()
     ]
     return sorted(every, key=lambda what: (what.parameter, -what.share, what.name))
 
@@ -177,12 +177,12 @@ def pins(way: Way, batch: int, backend: Backend = "megatron") -> dict[str, str]:
     """
     degrees = way.degrees
     numbers = {name: getattr(degrees, name) for name in ("tp", "pp", "cp", "ep", "etp", "dp")} | {"zero": way.zero}
-    found = {name: str(number) for name, number in numbers.items()}
+    values = {name: str(number) for name, number in numbers.items()}
     if batch % degrees.dp == 0:
-        found["mbs"] = str(batch // degrees.dp)
+        values["mbs"] = str(batch // degrees.dp)
     table = constraints(backend, BACKENDS[backend].releases.pinned)
     if degrees.tp > 1 and not failing(table, Fixed(), Columns(sequence_parallel=True)):
-        found["sp"] = "on" if way.sequence_parallel else "off"
+        values["sp"] = "on" if way.sequence_parallel else "off"
     if degrees.cp > 1:
-        found["cp_comm"] = "a2a" if way.cp_comm == "a2a" else "p2p"
-    return found
+        values["cp_comm"] = "a2a" if way.cp_comm == "a2a" else "p2p"
+    return values

@@ -94,40 +94,40 @@ class _Around:
 
     def reason(self, v: int, top: int) -> Reason:
         rows = candidates(self.solved, v)
-        found = self._changed(v, rows)
+        changed = self._changed(v, rows)
         transient = self.solved.costs.node(v, rows).transient
         others = max((t for w, t in enumerate(self.transient) if w != v), default=0.0)
-        peak = self.held + found.memory + np.maximum(transient, others)
+        peak = self.held + changed.memory + np.maximum(transient, others)
         fits = peak <= self.solved.memory_limit * (1 + 1e-12)
-        order = np.lexsort((np.arange(len(rows)), found.cost))
+        order = np.lexsort((np.arange(len(rows)), changed.cost))
         own = alike(self.solved.rows[v], self.solved.axes)
         seen, chosen, unfit = {own}, list[int](), None
-        for index in order[np.isfinite(found.cost[order])]:
+        for index in order[np.isfinite(changed.cost[order])]:
             look = alike(rows[index].tolist(), self.solved.axes)
             if look in seen:
                 continue
             if fits[index]:
                 chosen.append(int(index))
                 seen.add(look)
-            elif unfit is None and found.cost[index] < 0:
+            elif unfit is None and changed.cost[index] < 0:
                 unfit = int(index)
             if len(chosen) == top:
                 break
-        told = self._told(v, rows, [*chosen, *([unfit] if unfit is not None else [])], found, fits)
-        return Reason(v, tuple(told[: len(chosen)]), told[-1] if unfit is not None else None)
+        sentences = self._told(v, rows, [*chosen, *([unfit] if unfit is not None else [])], changed, fits)
+        return Reason(v, tuple(sentences[: len(chosen)]), sentences[-1] if unfit is not None else None)
 
     def _told(
-        self, v: int, rows: Rows, chosen: Sequence[int], found: _Weighed, fits: NDArray[np.bool_]
+        self, v: int, rows: Rows, chosen: Sequence[int], changed: _Weighed, fits: NDArray[np.bool_]
     ) -> list[Alternative]:
         work, relative = self._own(v, np.concatenate([self.rows[v], rows[list(chosen)]]))
         return [
             Alternative(
                 row=tuple(rows[index].tolist()),
-                cost=self.solved.cost + float(found.cost[index]),
+                cost=self.solved.cost + float(changed.cost[index]),
                 computation=float(work[at] - work[0]),
-                communication=float(found.cost[index] - (work[at] - work[0]) - (relative[at] - relative[0])),
+                communication=float(changed.cost[index] - (work[at] - work[0]) - (relative[at] - relative[0])),
                 relative=float(relative[at] - relative[0]),
-                memory=float(found.memory[index]),
+                memory=float(changed.memory[index]),
                 fits=bool(fits[index]),
             )
             for at, index in enumerate(chosen, 1)
@@ -144,15 +144,17 @@ class _Around:
     def _changed(self, v: int, rows: Rows) -> _Weighed:
         """Return by how much cost and bytes held rise where the node takes each row: [rows]."""
         net, costs = self.net, self.solved.costs
-        beside = {self._other(link, v) for link in net.links_of[v]}
-        free = [w for w in sorted(beside) if w != v and net.nodes[w].operator is None]
+        others = {self._other(link, v) for link in net.links_of[v]}
+        free = [w for w in sorted(others) if w != v and net.nodes[w].operator is None]
         alone = costs.node(v, rows)
         cost, memory = alone.cost + alone.relative / self.solved.gamma, alone.memory
         for number in net.links_of[v]:
             link = net.links[number]
             if self._other(number, v) not in free:
-                found = self._link(number, rows if link.producer == v else None, rows if link.consumer == v else None)
-                cost, memory = cost + found.cost, memory + found.memory
+                link_costs = self._link(
+                    number, rows if link.producer == v else None, rows if link.consumer == v else None
+                )
+                cost, memory = cost + link_costs.cost, memory + link_costs.memory
         choices = [self._beside(w, v, rows) for w in free]
         # Chosen as they are, beside the chosen row, which is the first: what the differences are taken from.
         base_cost = float(cost[0]) + sum(float(choice.cost[0, 0]) for choice in choices)
@@ -186,8 +188,8 @@ class _Around:
             given if given is not None else self.rows[link.producer],
             taken if taken is not None else self.rows[link.consumer],
         )
-        found = costs.link(number, here, there)
-        return _Weighed(found.cost.reshape(-1), found.memory.reshape(-1))
+        cost = costs.link(number, here, there)
+        return _Weighed(cost.cost.reshape(-1), cost.memory.reshape(-1))
 
     def _beside(self, w: int, v: int, rows: Rows) -> _Weighed:
         """Return a parameter's or copy's costs beside the node, in every way that it could follow, first as it is:

@@ -59,15 +59,15 @@ class Roles:
     @cached_property
     def experts(self) -> frozenset[str]:
         """Return dims along which a product has a weight, an activation and a result of its own at each place."""
-        found: set[str] = set()
+        dims: set[str] = set()
         for op in self.program.operators:
             if op.work is Work.MATMUL and len(op.inputs) >= 2:
                 weight = next((set(x.loops) for x in op.inputs if x.tensor in self.weights), set())
                 others = [set(x.loops) for x in (*op.inputs, *op.outputs) if x.tensor not in self.weights]
                 if all(set(op.contracted) <= x for x in others[:1]):  # not the groups of a convolution
                     shared = weight.intersection(*others) if others else set()
-                    found |= {loop for loop in shared if self.program.sizes[loop] > 1}
-        return frozenset(found)
+                    dims |= {loop for loop in shared if self.program.sizes[loop] > 1}
+        return frozenset(dims)
 
     @cached_property
     def widths(self) -> Widths:
@@ -146,8 +146,8 @@ class Roles:
         """Return what of an attention can be split beside examples, queries, keys and what it sums."""
         assert node.operator is not None
         other = self.program.batch | self.sequence | {d.KEYS, *node.operator.contracted}
-        found = [o for o, what in enumerate(node.options) if what.split and not other & set(what.split.loops)]
-        return sorted(found, key=lambda option: node.options[option].name not in (d.HEADS, d.KV_HEADS))
+        options = [o for o, what in enumerate(node.options) if what.split and not other & set(what.split.loops)]
+        return sorted(options, key=lambda option: node.options[option].name not in (d.HEADS, d.KV_HEADS))
 
     def _along(self, node: Node, arrivals: Sequence[Arrival]) -> Iterator[int]:
         """Yield the split of the sequence; keys are seen by queries, so that the queries' own comes first."""

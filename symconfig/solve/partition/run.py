@@ -191,10 +191,10 @@ def partition(programs: Programs, ask: Ask) -> Partition | None:
             if free.get(keep, 0.0) >= search.ceiling:  # more turns only add to what every strategy costs
                 tried.append((np.inf, case, axes, None))
                 continue
-            found, hindered, lowest = search.adapted(case, axes)
+            result, hindered, lowest = search.adapted(case, axes)
             tight, least = tight or hindered, min(least, lowest)
-            tried.append((found.cost if found is not None else np.inf, case, axes, found))
-            if found is None and search.best is not None and ask.solver is Solver.ADAPTIVE:
+            tried.append((result.cost if result is not None else np.inf, case, axes, result))
+            if result is None and search.best is not None and ask.solver is Solver.ADAPTIVE:
                 break  # the ways of cutting one mesh differ by little
         tight = tight or not fits
         if least < np.inf:
@@ -205,8 +205,8 @@ def partition(programs: Programs, ask: Ask) -> Partition | None:
             best = search.best.costs.training
             search.left_out = any(case.training != best for _, case, _, _ in tried) or search.left_out
             tried = [one for one in tried if one[1].training == best]
-        for index, (_, case, axes, found) in enumerate(tried):
-            search.searched(case, axes, found, len(tried) - index)
+        for index, (_, case, axes, result) in enumerate(tried):
+            search.searched(case, axes, result, len(tried) - index)
     return search.result(len(shapes))
 
 
@@ -228,8 +228,8 @@ class _Search:
         started = monotonic()
         costs = costs_of(case, self.ask, axes)
         adapted = adaptive(costs, axes, self.ask.memory_limit, self.ask.gamma, self.ceiling)
-        found = adapted.found
-        cost = found.cost if found is not None else np.inf
+        cut = adapted.found
+        cost = cut.cost if cut is not None else np.inf
         self.trials.append(
             Trial(
                 solver="adaptive",
@@ -241,15 +241,15 @@ class _Search:
                 seconds=monotonic() - started,
             )
         )
-        if found is not None:
+        if cut is not None:
             self.best = Partition(
                 ask=self.ask,
                 costs=costs,
                 axes=axes,
-                rows=found.rows,
-                cost=found.cost,
-                memory=found.memory,
-                gamma=found.gamma,
+                rows=cut.rows,
+                cost=cut.cost,
+                memory=cut.memory,
+                gamma=cut.gamma,
                 solver="adaptive",
             )
         return adapted
@@ -324,5 +324,5 @@ class _Search:
 
 def _places(rows: Sequence[Rows], strategy: Strategy) -> tuple[int, ...] | None:
     """Return the strategy as choices; None where one of its rows is not in the space."""
-    found = [np.flatnonzero((some == np.array(row)).all(axis=1)) for some, row in zip(rows, strategy, strict=True)]
-    return tuple(int(at[0]) for at in found) if all(len(at) for at in found) else None
+    places = [np.flatnonzero((some == np.array(row)).all(axis=1)) for some, row in zip(rows, strategy, strict=True)]
+    return tuple(int(at[0]) for at in places) if all(len(at) for at in places) else None

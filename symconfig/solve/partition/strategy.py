@@ -103,10 +103,10 @@ def gains(
 ) -> str:
     """Say what the other row does along more ranks than the first: `heads over 2·nvlink`."""
     before = {(level, option): size for level, option, size in alike(row, axes)}
-    found = []
+    sentences = []
     for level, option, size in alike(other, axes):
         more = size // before.get((level, option), 1)
         if more > 1:
             option_name = node.options[option].name
-            found.append(f"{WORDS.get(option_name, name(option_name))} over {more}·{level}")
-    return ", ".join(found)
+            sentences.append(f"{WORDS.get(option_name, name(option_name))} over {more}·{level}")
+    return ", ".join(sentences)

@@ -25,13 +25,13 @@ class Widths:
 
 def widths(program: Program, experts: frozenset[str], never: frozenset[str]) -> Widths:
     """Return the widths. never: dims that are none, as the batch and the sequence."""
-    found = list(_weighted(program))
-    stream = _stream(found)
+    weighted = list(_weighted(program))
+    stream = _stream(weighted)
     if stream is None:
         return Widths(frozenset(), frozenset())
     together = _together(program)
-    apart = [(op, weight) for op, weight in found if not experts & set(weight.loops)]
-    joined = [(op, weight) for op, weight in found if experts & set(weight.loops)]
+    apart = [(op, weight) for op, weight in weighted if not experts & set(weight.loops)]
+    joined = [(op, weight) for op, weight in weighted if experts & set(weight.loops)]
     outside = _made_and_summed(apart, stream, together) | _ends(program, apart, stream)
     inside = _made_and_summed(joined, stream, together)
     barred = {together[dim] for dim in (*never, *experts, stream)}

@@ -140,7 +140,7 @@ class Layouts:
         refused: dict[int, str],
         results: int,
     ) -> _Places:
-        found = _Places([[] for _ in given], [[] for _ in range(results)])
+        places = _Places([[] for _ in given], [[] for _ in range(results)])
         for number in range(len(self.mesh)):
             ins, outs = [EVERYWHERE] * len(given), [EVERYWHERE] * results
             if known is not None and number not in refused and len(known.outputs) == results:
@@ -153,9 +153,9 @@ class Layouts:
                         refused[number] = why
                     else:
                         ins, outs = self._split(node, known, option)
-            for some, one in zip((*found.inputs, *found.outputs), (*ins, *outs), strict=True):
+            for some, one in zip((*places.inputs, *places.outputs), (*ins, *outs), strict=True):
                 some.append(one)
-        return found
+        return places
 
     def _loops(self, option: Option) -> frozenset[str]:
         return frozenset(option.split.loops if option.split is not None else ())

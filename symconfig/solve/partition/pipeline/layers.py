@@ -42,10 +42,10 @@ def _borders(before: Array, runs: Sequence[Run], heaviest: float) -> list[int]:
     return [place for place in range(len(before)) if place not in inside]
 
 
-def _narrow(places: Sequence[int], before: Array, crossing: Array, near: float) -> list[int]:
+def _narrow(places: Sequence[int], before: Array, crossing: Array, span: float) -> list[int]:
     """Return the borders over which no more goes than over any of the others that little work lies between."""
     at, bytes_ = before[list(places)], crossing[list(places)]
-    lows, highs = np.searchsorted(at, at - near, "left"), np.searchsorted(at, at + near, "right")
+    lows, highs = np.searchsorted(at, at - span, "left"), np.searchsorted(at, at + span, "right")
     every = zip(places, bytes_, lows.tolist(), highs.tolist(), strict=True)
     return [place for place, mine, low, high in every if mine <= bytes_[low:high].min()]
 

@@ -56,11 +56,11 @@ def pipeline(programs: Programs, ask: Ask, least: int, most: int) -> Pipeline | 
     for turns in ask.turns:
         inner = Solver.ADAPTIVE if ask.solver is Solver.AUTO else ask.solver
         given = _stages(programs(turns), replace(ask, turns=(turns,), between=between, solver=inner))
-        found = search(*given, least, most, best.step_s if best is not None else np.inf)
+        chosen = search(*given, least, most, best.step_s if best is not None else np.inf)
         stages = given[0]
         solved += stages.solved
-        if found is not None:
-            best = _made(stages, found)
+        if chosen is not None:
+            best = _made(stages, chosen)
     return replace(best, solved=solved) if best is not None else None
 
 
@@ -95,15 +95,15 @@ def _work(folding: Folding, ask: Ask) -> Array:
     return np.array([seconds[index] for index in whole.node_of])
 
 
-def _made(stages: Stages, found: Chosen) -> Pipeline:
-    every = list(zip(found.places, found.stages, strict=True))
+def _made(stages: Stages, chosen: Chosen) -> Pipeline:
+    every = list(zip(chosen.places, chosen.stages, strict=True))
     names = [(stages.key(p.first, p.stop), p.mesh, stage.partition.rows, stage.keep) for p, stage in every]
     return Pipeline(
         program=stages.parts.program,
         cuts=stages.cuts,
-        places=found.places,
-        stages=tuple(stage.in_place() for stage in found.stages),
+        places=chosen.places,
+        stages=tuple(stage.in_place() for stage in chosen.stages),
         like=tuple(names.index(name) for name in names),
-        step_s=found.step_s,
+        step_s=chosen.step_s,
         turns=stages.turns,
     )

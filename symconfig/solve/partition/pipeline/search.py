@@ -99,9 +99,9 @@ def _fastest(stages: Stages, places: Sequence[Place], bounds: Bounds, least: int
         for place in places:
             for behind in range(most):
                 if (behind == 0) == (place.stop == count) and behind <= count - place.stop:
-                    found = stages.known(place, min(behind + 1, turns))
-                    if found is not None:
-                        rows[behind].append(_entry(bounds, place, unit, found))
+                    stage = stages.known(place, min(behind + 1, turns))
+                    if stage is not None:
+                        rows[behind].append(_entry(bounds, place, unit, stage))
         sum_s, chosen = _Table(rows, count, bounds.gpus[-1] // unit).best(least, most)
         if not chosen:
             return None
@@ -123,12 +123,12 @@ class _Entry:
     stage: Stage | None
 
 
-def _entry(bounds: Bounds, place: Place, unit: int, found: Stage | float) -> _Entry:
+def _entry(bounds: Bounds, place: Place, unit: int, stage: Stage | float) -> _Entry:
     gpus, turns = bounds.gpus[place.mesh], bounds.turns
-    if isinstance(found, Stage):
-        return _Entry(place, gpus // unit, found.turn_s, found.busy_s(turns), found)
+    if isinstance(stage, Stage):
+        return _Entry(place, gpus // unit, stage.turn_s, stage.busy_s(turns), stage)
     least_s = float(bounds.work[place.first : place.stop].sum()) / gpus
-    return _Entry(place, gpus // unit, least_s, found * (turns - 1) / turns, None)
+    return _Entry(place, gpus // unit, least_s, stage * (turns - 1) / turns, None)
 
 
 class _Table:
@@ -175,9 +175,9 @@ class _Table:
             np.minimum.at(sums, first, terms)
             self.sums.append(sums)
             self.terms.append(terms)
-        found = [float(sums[0, self.gpus]) for sums in self.sums[least : most + 1]]
-        number = int(np.argmin(found))
-        return found[number], least + number
+        least_sums = [float(sums[0, self.gpus]) for sums in self.sums[least : most + 1]]
+        number = int(np.argmin(least_sums))
+        return least_sums[number], least + number
 
     def path(self, number: int) -> list[_Entry]:
         """Return the stages of the sum that was asked for last."""

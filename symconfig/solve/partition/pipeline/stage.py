@@ -107,11 +107,11 @@ class Stages:
 
     def stage(self, place: Place, alive: int) -> Stage | None:
         """Return the fastest that fits, solved where it was not yet."""
-        found = self.known(place, alive)
-        if isinstance(found, float):
+        known = self.known(place, alive)
+        if isinstance(known, float):
             key = self.key(place.first, place.stop), place.mesh
-            found = self._fitted[key, alive] = self._limited(place, alive)
-        return found
+            known = self._fitted[key, alive] = self._limited(place, alive)
+        return known
 
     def _limited(self, place: Place, alive: int) -> Stage | None:
         """Return a stage within the limit: what fits with more in flight is fastest where less is, if it is that."""
@@ -126,21 +126,21 @@ class Stages:
         mesh, training = self.meshes[place.mesh], replace(ask.training, alive=alive)
         start, stop = self.cuts[place.first], self.cuts[place.stop]
         program = self.parts.program_of(start, stop)
-        found = partition(lambda turns: program, replace(ask, mesh=mesh, training=training))
-        if found is None:
+        answer = partition(lambda turns: program, replace(ask, mesh=mesh, training=training))
+        if answer is None:
             return None
-        return self._told(found, start, stop, mesh.gpus)
+        return self._told(answer, start, stop, mesh.gpus)
 
-    def _told(self, found: Partition, start: int, stop: int, gpus: int) -> Stage:
+    def _told(self, answer: Partition, start: int, stop: int, gpus: int) -> Stage:
         """Return a stage with seconds and bytes by microbatch: both are straight lines in their number."""
-        costs, turns, alive = found.costs, found.costs.training.turns, found.costs.training.alive
+        costs, turns, alive = answer.costs, answer.costs.training.turns, answer.costs.training.alive
         more = replace(costs, training=replace(costs.training, turns=turns + 1, alive=alive + 1))
-        cost, memory = price(more, np.array(found.rows, dtype=np.int64).reshape(len(found.rows), -1))
-        turn_s, shared = cost - found.cost, self.parts.shared(start, stop)
-        once_s = found.cost - turns * turn_s
+        cost, memory = price(more, np.array(answer.rows, dtype=np.int64).reshape(len(answer.rows), -1))
+        turn_s, shared = cost - answer.cost, self.parts.shared(start, stop)
+        once_s = answer.cost - turns * turn_s
         if shared:
-            assert found.ask.between is not None
+            assert answer.ask.between is not None
             amount = costs.training.gradient_bytes * gradient_elements(shared, self.parts.program)
-            once_s += float(found.ask.between(amount / gpus))
-        ask = replace(self.ask, mesh=found.ask.mesh)
-        return Stage(replace(found, ask=ask), turn_s, once_s, found.memory, memory - found.memory, alive)
+            once_s += float(answer.ask.between(amount / gpus))
+        ask = replace(self.ask, mesh=answer.ask.mesh)
+        return Stage(replace(answer, ask=ask), turn_s, once_s, answer.memory, memory - answer.memory, alive)

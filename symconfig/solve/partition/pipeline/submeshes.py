@@ -12,11 +12,11 @@ def submeshes(mesh: Mesh) -> tuple[Mesh, ...]:
 
     Powers of two that add up to the whole always have room in it (Alpa, OSDI 2022, appendix A).
     """
-    found = [Mesh(())]
+    meshes = [Mesh(())]
     for index, level in enumerate(mesh.levels):
         sizes = [size for size in range(2, level.size + 1) if level.size % size == 0]
-        found += [Mesh((*mesh.levels[:index], _part(level, size))) for size in sizes]
-    return tuple(found)
+        meshes += [Mesh((*mesh.levels[:index], _part(level, size))) for size in sizes]
+    return tuple(meshes)
 
 
 def _part(level: MeshLevel, size: int) -> MeshLevel:
