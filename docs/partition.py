@@ -116,12 +116,13 @@ def quality() -> str:
 Cost of the adaptive solver's answer over the exact one's lower bound, on the folded graph of every model of the zoo, in
 one turn; the exact solver starts from nothing and has {EXACT_S:.0f} s of the processor for each. Models for which the
 adaptive solver finds nothing that fits are left out (within these limits adapters keep too much for any strategy, as
-the exact solver says too). The targets are 1.05 in the median and 1.15 at worst.
+the exact solver says too). The targets are 1.05 in the median and 1.15 at worst;
+what is above them misses them.
 
 {table(rows)}
-On these meshes the exact solver is about as fast as the adaptive one, not twenty times slower: elimination on the
-folded graph is quick where a node has some hundred rows. Where memory binds and the graph is tangled, as with adapters,
-it does not end in its time and leaves a gap.
+The exact solver takes longer than the adaptive one, but seconds in the sum of the models: elimination on the folded
+graph is quick where a node has some hundred rows. Where memory binds and the graph is tangled, as with adapters and
+hybrids, it does not end in its time and leaves a gap.
 """
 
 

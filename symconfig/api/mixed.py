@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from symconfig.api.arguments import typed
-from symconfig.api.planning import as_field, check_free, check_top, read_job
+from symconfig.api.planning import Tell, as_field, check_free, check_top, put, read_job
 from symconfig.api.problems import Problems, stated
 from symconfig.descriptor.document import Document
 from symconfig.descriptor.job import Limits, Packing
@@ -35,17 +35,16 @@ class MixedResult:
         return self.plan.best
 
     @typed
-    def write(self, out: str | Path, force: bool = False) -> list[Path]:
+    def write(self, out: str | Path, force: bool = False, tell: Tell = lambda _: None) -> list[Path]:
         """Write the files of both kinds, and what starts a node, into the folder `out`; all of them or none.
 
-        Raises InputError when `out` exists and `force` is not given.
+        tell: see `planning.put`. Raises InputError when `out` exists and `force` is not given.
         """
-        from symconfig.render.files import write
         from symconfig.render.mixed import files
 
         out = Path(out)
         check_free(out, force)
-        return list(write(files(self.plan), out, force))
+        return put(files(self.plan), out, force, tell)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON contract of `symconfig plan --json` on two kinds."""

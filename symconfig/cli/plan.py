@@ -130,7 +130,7 @@ def _run_mixed(arguments: argparse.Namespace, job: Request, mixed: MixedCluster,
             )
     except SymconfigError as error:
         raise type(error)([as_options(problem, job) for problem in error.problems]) from None
-    written = result.write(out, arguments.force) if out is not None else []
+    written = result.write(out, arguments.force, replaced) if out is not None else []
     if arguments.json:
         print_json(result.to_dict())
     else:

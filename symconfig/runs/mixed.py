@@ -91,7 +91,9 @@ def _alone(model: ModelDescriptor, share: Share, job: Job, progress: Progress | 
 def _refused(model: ModelDescriptor, cluster: MixedCluster, job: Job) -> Iterator[Problem]:
     """Yield what of a job no plan over two kinds has."""
     if job.gpus not in ("auto", cluster.gpus):
-        yield Problem("is not what both kinds have", field="gpus", got=str(job.gpus), need=str(cluster.gpus))
+        yield Problem(
+            "must be the GPUs of both kinds together", field="gpus", got=str(job.gpus), need=str(cluster.gpus)
+        )
     only = "only Megatron-LM's pipelines go over two kinds of GPUs"
     if job.backend != megatron.NAME:
         yield Problem(only, field="backend", got=job.backend, need=megatron.NAME)

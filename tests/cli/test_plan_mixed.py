@@ -117,7 +117,7 @@ def test_a_node_is_told_by_its_rank(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--gpus", "16"), "--gpus: is not what both kinds have (got 16, need 32)"),
+        (("--gpus", "16"), "--gpus: must be the GPUs of both kinds together (got 16, need 32)"),
         (("--backend", "deepspeed"), "--backend: only Megatron-LM's pipelines go over two kinds of GPUs"),
         (("--target", "torchtitan"), "--target: only Megatron-LM's pipelines go over two kinds of GPUs"),
         (("--model", "qwen2.5-7b-lora"), "--target: only Megatron-LM's pipelines go over two kinds of GPUs"),
@@ -164,3 +164,11 @@ def test_what_reads_plans_says_that_it_is_none(run: Run, command: str, folder: P
 def test_one_kind_is_refused_by_the_function_for_two() -> None:
     with pytest.raises(InputError, match="has one kind of GPUs"):
         symconfig.plan_mixed("llama2-13b", "h100", 64)
+
+
+def test_a_folder_is_named_as_it_was_given(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    ended = run("plan", *JOB, "--out", "out")
+    assert ended.code == 0, ended.err
+    assert "files into out: " in " ".join(ended.out.split())
+    assert (tmp_path / "out" / "launch.sh").is_file()
