@@ -70,6 +70,7 @@ fastest for it and fit. One sequence for each GPU before the change; four of lla
 {table(rows)}
 The paper that this solver follows reports 1.45 x for the first change, 2.2 x for the second and out of memory for the
 third, on hardware that it does not state; nothing was fitted to theirs. The first gain has the same size here on eight
-h100, is larger on 64, and smaller on ascend-910b, whose slow links count for both strategies. After the second change the kept strategy,
-which knows no experts, does not fit here where theirs ran 2.2 x slower; on eight GPUs nothing does. The third agrees.
+h100, is larger on 64, and smaller on ascend-910b, whose slow links count for both strategies. After the second change
+the kept strategy, which knows no experts, does not fit here where theirs ran 2.2 x slower; on eight GPUs nothing does.
+The third agrees.
 """
