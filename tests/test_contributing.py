@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import subprocess
-import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+from tests.docs_script import docs_script
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "contributing.md"
@@ -19,13 +19,7 @@ TOLD = re.compile(r'\*\*As it was done\*\*: ([0-9a-f]{8})\s"([^"]+)"')
 @pytest.fixture(scope="module")
 def rooms() -> ModuleType:
     """Return docs/rooms.py: docs is no package."""
-    spec = importlib.util.spec_from_file_location("docs_rooms", ROOT / "docs" / "rooms.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return docs_script("rooms")
 
 
 def test_the_map_is_that_of_the_code(rooms: ModuleType) -> None:

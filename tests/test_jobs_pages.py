@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+
+from tests.docs_script import docs_script
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def _load() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("docs_jobs", ROOT / "docs" / "jobs.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-jobs = _load()
+jobs = docs_script("jobs")
 CHECKED_S = re.compile(r"^((?:passed|failed|skipped) .*?)\b\d+\.\d{3}\b", re.MULTILINE)  # differ from run to run
 
 

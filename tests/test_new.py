@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 from xml.etree import ElementTree
 
 import pytest
+
+from tests.docs_script import docs_script
 
 ROOT = Path(__file__).resolve().parent.parent
 NAMES = {
@@ -31,18 +31,7 @@ OTHERS = (
 )
 
 
-def loaded() -> ModuleType:
-    """Return docs/new.py: docs is no package."""
-    spec = importlib.util.spec_from_file_location("docs_new", ROOT / "docs" / "new.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-new = loaded()
+new = docs_script("new")
 
 
 def linked(source: str, copy: str) -> None:

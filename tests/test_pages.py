@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import shlex
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import yaml
 
 from symconfig.cli import main
+from tests.docs_script import docs_script
 
 ROOT = Path(__file__).resolve().parent.parent
 README, DOCS = ROOT / "README.md", ROOT / "docs"
@@ -30,18 +28,7 @@ def test_the_readme_is_short() -> None:
     assert len(README.read_bytes()) <= LARGEST
 
 
-def loaded() -> ModuleType:
-    """Return docs/refresh.py: docs is no package."""
-    spec = importlib.util.spec_from_file_location("docs_refresh", DOCS / "refresh.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-refresh = loaded()
+refresh = docs_script("refresh")
 
 
 @pytest.mark.parametrize("page", refresh.pages(), ids=lambda page: page.stem)

@@ -2,30 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
-import sys
 from functools import cache
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
-SCRIPT = Path(__file__).parent.parent / "docs" / "pipelines.py"
+from tests.docs_script import docs_script
 
-
-def loaded() -> ModuleType:
-    """The script: docs is no package."""
-    spec = importlib.util.spec_from_file_location("docs_pipelines", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-pipelines = loaded()
+pipelines = docs_script("pipelines")
 
 
 @cache

@@ -73,11 +73,11 @@ def usual(
 
 def switched(framework: Framework, architecture: str, switches: Switches) -> Framework:
     """Return the framework as a run on this GPU has it."""
-    framework_as_run = replace(
+    as_run = replace(
         framework,
         implementation=changed(framework.implementation, **switches.implementation),
         bytes=replace(framework.bytes, **switches.bytes),
         hide=replace(framework.hide, **switches.hides()),
         **switches.framework,
     )
-    return beside_another(framework_as_run, architecture) if switches.pairs_microbatches else framework_as_run
+    return beside_another(as_run, architecture) if switches.pairs_microbatches else as_run

@@ -25,26 +25,31 @@ def sketch(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, release
         target=Target(job.backend, release),
         parallel=Degrees(tp=1, pp=1, vpp=1, cp=1, ep=1, etp=1, dp=gpus),
         batch=Batch(1, job.global_batch_size, max(1, job.global_batch_size // gpus), job.seq_length),
-        options=Options(
-            sequence_parallel=False,
-            recompute=Recompute("none"),
-            zero_stage=1,
-            precision=precision,
-            cp_comm=None,
-            overlap=Overlap(False, False, False, False),
-            optimizer_offload=0.0,
-            activation_offload=False,
-            param_offload=False,
-            pipeline_layout=None,
-            account_for_embedding=False,
-            account_for_loss=False,
-            microbatch_group_size=None,
-            moe_dispatcher="alltoall" if model.experts is not None else None,
-            grad_bytes=4,
-            schedule="none",
-        ),
+        options=plain_options(precision, experts=model.experts is not None),
         stages=(Stage((kinds,), "none", 0.0),),
         predicted=Predicted(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, {}, {}, {}),
     )
     known = job.model_copy(update={"gpus": gpus})
     return Plan(model, cluster, known, best, (), Search(0, 0, 0.0, False), "nothing was weighed", VERSION)
+
+
+def plain_options(precision: Precision, *, experts: bool) -> Options:
+    """Return options with nothing switched on but what every run has: ZeRO-1 and fp32 gradients."""
+    return Options(
+        sequence_parallel=False,
+        recompute=Recompute("none"),
+        zero_stage=1,
+        precision=precision,
+        cp_comm=None,
+        overlap=Overlap(False, False, False, False),
+        optimizer_offload=0.0,
+        activation_offload=False,
+        param_offload=False,
+        pipeline_layout=None,
+        account_for_embedding=False,
+        account_for_loss=False,
+        microbatch_group_size=None,
+        moe_dispatcher="alltoall" if experts else None,
+        grad_bytes=4,
+        schedule="none",
+    )

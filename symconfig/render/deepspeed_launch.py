@@ -60,20 +60,20 @@ def _script(name: str) -> str:
 
 def notes(plan: Plan) -> tuple[str, ...]:
     """Return what a person should know about this plan with this release, as sentences."""
-    options, notes_so_far = plan.best.options, []
+    options, sentences = plan.best.options, []
     if options.zero_stage == 1 and options.grad_bytes == 4 and not options.optimizer_offload:
-        notes_so_far.append(
+        sentences.append(
             "ZeRO-1 with fp32 gradients runs DeepSpeed's BF16_Optimizer, which reduces the gradients once a "
             "step and does not overlap it with backward"
         )
     if plan.best.parallel.cp > 1 and plan.training.clip_grad:
-        notes_so_far.append(
+        sentences.append(
             "Under Ulysses, ZeRO-1 and 2 of this release measure the gradient norm on the first sequence rank "
             "of each group only, so clipping is approximate"
         )
     if plan.job.packing:
-        notes_so_far.append(summary.PACKING)
-    return tuple(notes_so_far)
+        sentences.append(summary.PACKING)
+    return tuple(sentences)
 
 
 def arguments(plan: Plan) -> dict[str, list[str]]:
@@ -134,9 +134,9 @@ def default_model(plan: Plan) -> str:
 
 def environment_variables(plan: Plan) -> tuple[Variable, ...]:
     """Return the variables of launch.sh with their reasons."""
-    variables_so_far = [Variable("TOKENIZERS_PARALLELISM", "false", "tokenizers' threads and forked workers dead-lock")]
+    named = [Variable("TOKENIZERS_PARALLELISM", "false", "tokenizers' threads and forked workers dead-lock")]
     if plan.cluster.gpu.vendor == "nvidia":
-        variables_so_far.append(
+        named.append(
             Variable(
                 "PYTORCH_CUDA_ALLOC_CONF",
                 "expandable_segments:True",
@@ -144,14 +144,14 @@ def environment_variables(plan: Plan) -> tuple[Variable, ...]:
             )
         )
     if plan.best.options.optimizer_offload:
-        variables_so_far.append(
+        named.append(
             Variable(
                 "OMP_NUM_THREADS",
                 "$(( $(nproc) > GPUS_PER_NODE ? $(nproc) / GPUS_PER_NODE : 1 ))",
                 "the optimizer runs on the host's cores, and torchrun would give each rank one",
             )
         )
-    return tuple(variables_so_far)
+    return tuple(named)
 
 
 def requirements(plan: Plan) -> tuple[str, ...]:

@@ -192,16 +192,16 @@ def _schedule(plan: Plan) -> dict[str, Any]:
 
 
 def _environment(plan: Plan) -> tuple[Variable, ...]:
-    variables_so_far = [Variable("TOKENIZERS_PARALLELISM", "false", "tokenizers' threads and forked workers dead-lock")]
+    named = [Variable("TOKENIZERS_PARALLELISM", "false", "tokenizers' threads and forked workers dead-lock")]
     if plan.cluster.gpu.vendor == "nvidia":
-        variables_so_far.append(
+        named.append(
             Variable(
                 "PYTORCH_CUDA_ALLOC_CONF",
                 "expandable_segments:True",
                 "less fragmentation, as torchtitan's run_train.sh has it",
             )
         )
-    return (*variables_so_far, *monitors.wandb_variables(plan, "WANDB_RUN_NAME"))
+    return (*named, *monitors.wandb_variables(plan, "WANDB_RUN_NAME"))
 
 
 def _notes(plan: Plan) -> Iterator[str]:

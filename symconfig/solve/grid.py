@@ -49,8 +49,8 @@ class Grid:
 
     @classmethod
     def of(cls, request: Request, scheme: Scheme, refused: Refused) -> Self:
-        points_ = points(request, scheme, refused)
-        return cls(request, scheme, points_, np.zeros(points_.size))
+        every = points(request, scheme, refused)
+        return cls(request, scheme, every, np.zeros(every.size))
 
     def below(self, below_s: float, machine: Machine) -> NDArray[np.intp]:
         """Return the places of the points of which a request may make steps that take no longer."""

@@ -201,8 +201,8 @@ def limits(
 
 @lru_cache(maxsize=32)
 def _limits(every: tuple[Constraint, ...], version: str, model: ModelDescriptor, fixed: Fixed) -> Limits:
-    answers_ = answers(every, fixed)
-    table = answers_.possible(answers_.verdicts({}))
+    asked_table = answers(every, fixed)
+    table = asked_table.possible(asked_table.verdicts({}))
     plain = Limits(table=table, fixed=fixed, layouts=Layouts(any_cut=False))
     if not plain.pipeline:
         return plain

@@ -87,8 +87,8 @@ class Timer:
         """Return seconds of the step under n sets of the kernels' constants, each an array [n]: [n]."""
         if self._sizes is None or self._sizes.points != n:
             self._sizes = sizes(self._found, n)
-        request_ = self._found.request
-        gpu = machine(self._cluster, request_.precision, constants, request_.gpus)
+        base = self._found.request
+        gpu = machine(self._cluster, base.precision, constants, base.gpus)
         prospect = replace(self._found, machine=gpu)
         if self._stage is not None:
             return np.broadcast_to(alone(prospect, self._stage, self._sizes).step_s, n)

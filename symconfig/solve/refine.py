@@ -285,16 +285,16 @@ class _Refinement:
         limit_bytes = NEARLY * candidate.floors.piece.budget
         return any(layout.peak_bytes[candidate.o, 0] <= limit_bytes for layout in known)
 
-    def _ask(self, pipeline: Pipeline, question_: StageProblem) -> None:
+    def _ask(self, pipeline: Pipeline, problem: StageProblem) -> None:
         """Ask the stage solver, and try its answer wherever its pipeline was reached."""
-        answer = solve(question_, solver="quick")
+        answer = solve(problem, solver="quick")
         if isinstance(answer, Unsatisfied):
             self.failed[pipeline] += 1
             return
         self.asked[pipeline] += 1
         known = self.known[pipeline]
         for assignment in (answer.best, *answer.alternatives):
-            split = plainest(pipeline[0], assignment.chunks, question_.layouts)
+            split = plainest(pipeline[0], assignment.chunks, problem.layouts)
             if split is not None and split not in known:
                 known.append(split)
                 for floors in self.reached[pipeline]:

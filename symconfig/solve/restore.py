@@ -39,10 +39,10 @@ def restore(plan: Plan, candidate: Candidate) -> Prospect:
     """Return the candidate's point; `detail` of it gives the candidate's prediction again."""
     p, o = candidate.parallel, candidate.options
     job = plan.job.model_copy(update={"backend": candidate.target.backend})  # `render --target` may have chosen another
-    request_ = request(plan.model, plan.cluster, job, o.precision, parse(job.pins))
-    request_ = switched_on(request_, Extras.planned(candidate), plan.cluster.gpu.architecture)
-    cp_comm = o.cp_comm or request_.limits.cp_comms[0]
-    scheme = Scheme(o.sequence_parallel, cp_comm, request_.framework.keeps_gathered, shares_heads(plan.model, p.tp))
+    base = request(plan.model, plan.cluster, job, o.precision, parse(job.pins))
+    base = switched_on(base, Extras.planned(candidate), plan.cluster.gpu.architecture)
+    cp_comm = o.cp_comm or base.limits.cp_comms[0]
+    scheme = Scheme(o.sequence_parallel, cp_comm, base.framework.keeps_gathered, shares_heads(plan.model, p.tp))
     split = Split(
         pp=p.pp,
         vpp=p.vpp,
@@ -60,7 +60,7 @@ def restore(plan: Plan, candidate: Candidate) -> Prospect:
     else:
         choice = Choice(frozenset(o.recompute.modules), offloaded(plan.model) if o.activation_offload else frozenset())
     return Prospect(
-        request=request_,
+        request=base,
         machine=machine(plan.cluster, o.precision, gpus=p.world_size),
         scheme=scheme,
         split=split,

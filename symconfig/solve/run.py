@@ -132,10 +132,10 @@ def weigh_all(
         except InputError as error:  # a pin that goes with another precision
             refused.append(error)
             continue
-        requests_ = tuple(replace(each, eager=eager) for each in wanted)
+        ways = tuple(replace(each, eager=eager) for each in wanted)
         # The relative cost knows partitions, which all have.
-        gpu = machine(cluster, precision, gpus=requests_[0].gpus)
-        weigh(requests_[:1] if relative else requests_, gpu, weighed, progress)
+        gpu = machine(cluster, precision, gpus=ways[0].gpus)
+        weigh(ways[:1] if relative else ways, gpu, weighed, progress)
     if refused and len(refused) == len(every):
         raise refused[0]
     return weighed
@@ -191,10 +191,10 @@ def space(
     """
     version, fixed = BACKENDS[job.backend].releases.of(job), facts_of(model, cluster, job)
     has = NOTHING_KNOWN if framework is None else Columns(**Extras.of(framework).columns, precision=job.precision)
-    limits_ = limits(job.backend, version, model, fixed, shut(job, fixed, pins, has))
+    able = limits(job.backend, version, model, fixed, shut(job, fixed, pins, has))
     if pins.equal:
-        return replace(limits_, layouts=Layouts(any_cut=False))
-    return limits_ if pins.layout is None else pinnable(limits_, version)
+        return replace(able, layouts=Layouts(any_cut=False))
+    return able if pins.layout is None else pinnable(able, version)
 
 
 def facts_of(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Fixed:

@@ -81,19 +81,19 @@ def weigh(
     grids = [Grid.of(requests[0], scheme, weighed.refused) for scheme in schemes(requests[0])]
     for some in (requests[:1], requests[1:]):
         below_s = float("inf") if weighed.exhaustive else weighed.worst_s
-        pieces_ = [piece for grid in grids for piece in pieces(some, machine, grid, weighed.refused, below_s)]
-        _weigh(pieces_, weighed, progress)
+        every = [piece for grid in grids for piece in pieces(some, machine, grid, weighed.refused, below_s)]
+        _weigh(every, weighed, progress)
         if weighed.any_will_do and weighed.families:
             return
 
 
-def _weigh(pieces_: list[Piece], weighed: Weighed, progress: Callable[[str, float], None] | None) -> None:
+def _weigh(every: list[Piece], weighed: Weighed, progress: Callable[[str, float], None] | None) -> None:
     """Weigh the candidates of pieces, the most hopeful first."""
-    pieces_.sort(key=lambda piece: float(piece.least_s[0]))
-    weighed.pieces += pieces_
-    for number, piece in enumerate(pieces_):
+    every.sort(key=lambda piece: float(piece.least_s[0]))
+    weighed.pieces += every
+    for number, piece in enumerate(every):
         if progress and weighed.candidates:
-            progress(f"{weighed.candidates:,} candidates weighed", number / len(pieces_))
+            progress(f"{weighed.candidates:,} candidates weighed", number / len(every))
         if piece.least_s[0] > weighed.worst_s and not weighed.exhaustive:
             break
         for batch in _batches(piece, weighed):

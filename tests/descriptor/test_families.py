@@ -5,10 +5,7 @@ The list is transformers.json, which docs/families.py writes from the registry: 
 
 from __future__ import annotations
 
-import importlib.util
 import os
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -19,21 +16,12 @@ from symconfig.descriptor.huggingface import import_config
 from symconfig.errors import InputError
 from symconfig.graph.count import parameters
 from tests.descriptor.small_configs import small_config
+from tests.docs_script import docs_script
 
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-WRITER = Path(__file__).parents[2] / "docs" / "families.py"
 REACHED = 0.95  # the share of families that is read; the rest has a reason
 # Towers that a family's text model has within it, and no descriptor, by a part of their names.
 LEFT_OUT = {"phi4_multimodal": "embed_tokens_extend"}
-
-
-def _writer() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("families_writer", WRITER)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def _real(config: dict[str, Any]) -> int:
@@ -50,7 +38,7 @@ def _real(config: dict[str, Any]) -> int:
 
 def test_the_list_is_that_of_the_registry() -> None:
     pytest.importorskip("transformers")
-    assert _writer().families() == sorted(families())
+    assert docs_script("families").families() == sorted(families())
 
 
 @pytest.mark.parametrize("kind", families())

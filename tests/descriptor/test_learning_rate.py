@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +12,7 @@ from pydantic import ValidationError
 
 from symconfig.descriptor.learning_rate import USUAL, derived, neighbours, rate, short, why
 from symconfig.descriptor.training import DERIVED, Task, Training
+from tests.docs_script import docs_script
 
 TASKS = st.sampled_from(sorted(USUAL))
 
@@ -110,10 +109,5 @@ def test_a_name_that_a_log_cannot_have_is_refused(field: str) -> None:
 
 
 def test_the_page_of_rates_is_as_it_is_generated() -> None:
-    path = Path(__file__).parents[2] / "docs" / "rates.py"
-    spec = importlib.util.spec_from_file_location("docs_rates", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = docs_script("rates")
     assert module.PAGE.read_text(encoding="utf-8") == module.page(), "make rates"

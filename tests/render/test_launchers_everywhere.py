@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from pathlib import Path
 from unittest import mock
@@ -13,6 +12,7 @@ from symconfig.errors import InfeasibleError
 from symconfig.plans.plan import Plan
 from symconfig.render import every_launcher, render, targets
 from symconfig.render.files import Files
+from tests.docs_script import docs_script
 from tests.render.bash import bash, dry_run
 from tests.sample_plans import sample_plan
 
@@ -63,11 +63,7 @@ def test_every_launcher_starts_every_target(target: str, tmp_path: Path) -> None
 
 
 def test_the_page_says_every_launcher_and_setting() -> None:
-    spec = importlib.util.spec_from_file_location("launchers_page", DOCS / "launchers.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = docs_script("launchers")
     assert module.page() == (DOCS / "launchers.md").read_text(encoding="utf-8"), "make launchers writes it anew"
     assert set(module.NOTES) == set(every_launcher())
 

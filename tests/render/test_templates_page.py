@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from types import ModuleType
@@ -21,6 +20,7 @@ from symconfig.plans.degrees import Degrees
 from symconfig.plans.plan import Plan
 from symconfig.render import megatron, megatron_args, preflight, render, summary, targets, unsaid
 from symconfig.render.target import common
+from tests.docs_script import docs_script
 from tests.sample_plans import learning_plan, sample_plan
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -42,12 +42,7 @@ ELSEWHERE = {
 
 @pytest.fixture(scope="module")
 def docs() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("templates_page", DOCS / "templates.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return docs_script("templates")
 
 
 def plans() -> list[Plan]:

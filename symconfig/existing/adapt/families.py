@@ -150,8 +150,8 @@ def wishes(now: Namespace, wanted: Namespace, families: Collection[Family]) -> l
 
     So a new option is put beside the old one of its family before that leaves.
     """
-    wishes_ = [wish for family in FAMILIES if family in families for wish in _wishes(now, wanted, family)]
-    return sorted(wishes_, key=lambda wish: (wish.values is None, having(now, wish.dest) is None))
+    needed = [wish for family in FAMILIES if family in families for wish in _wishes(now, wanted, family)]
+    return sorted(needed, key=lambda wish: (wish.values is None, having(now, wish.dest) is None))
 
 
 def unequal(now: Namespace, wanted: Namespace) -> list[Family]:

@@ -167,13 +167,13 @@ def _launcher(reading: Reading, supplied: Supplied, cluster: ClusterDescriptor |
     return launcher.findings(facts, reading.program.place if reading.program is not None else None)
 
 
-def _dark(side_: Side, cluster: ClusterDescriptor | None) -> list[Problem]:
+def _dark(reader: Side, cluster: ClusterDescriptor | None) -> list[Problem]:
     """Return why no prediction is made, whatever the options say."""
-    result = list(remedies.of_unread(side_.reading))
+    result = list(remedies.of_unread(reader.reading))
     if cluster is None:
         result.append(Problem("is needed to predict memory and time", field="--cluster", hint="--cluster h100"))
-    if side_.gpus is None:
-        result.append(remedies.helped(_uncounted(side_.reading), side_.reading))
+    if reader.gpus is None:
+        result.append(remedies.helped(_uncounted(reader.reading), reader.reading))
     return result
 
 

@@ -48,7 +48,7 @@ class Reader:
     supplied: Supplied
 
     def run(self) -> Run:
-        problems, run_ = list(self._problems()), None
+        problems, recovered = list(self._problems()), None
         try:
             model = described(
                 self.names,
@@ -56,14 +56,14 @@ class Reader:
                 vocab_size=self.supplied.vocab_size,
                 named=self.supplied.model,
             )
-            run_ = self._run(model) if not problems else None
+            recovered = self._run(model) if not problems else None
         except InputError as error:
             problems += error.problems
         if self.names.missed:  # the rest is of defaults in their place
             raise InputError(list(self.names.missed.values()))
-        if run_ is None:
+        if recovered is None:
             raise InputError(problems)
-        return run_
+        return recovered
 
     def _seq_length(self) -> int:
         return self.names.whole("seq_length", self.names.whole("encoder_seq_length", self.supplied.seq_length or 0))
@@ -159,8 +159,8 @@ class Reader:
     def _run(self, model: Described) -> Run:
         names, descriptor = self.names, model.model
         tp, pp, cp = (names.whole(dest) for dest in _DEGREES)
-        stages_ = stages(names, descriptor.num_hidden_layers, pp, descriptor)
-        vpp, dp, zero = stages_.vpp or 1, self.gpus // (tp * pp * cp), options.zero_stage(names)
+        pipeline = stages(names, descriptor.num_hidden_layers, pp, descriptor)
+        vpp, dp, zero = pipeline.vpp or 1, self.gpus // (tp * pp * cp), options.zero_stage(names)
         overlap = options.overlap(names, zero, pp, vpp)
         width = options.gradient_bytes(names, zero)
         shape = options.Shape(zero, width, dp * cp, pp, vpp, descriptor.latent is not None)
@@ -187,11 +187,11 @@ class Reader:
             block_layers=recompute.num_layers or 0 if recompute.method == "block" else 0,
             zero=zero,
             framework=framework,
-            ends_as_layers=stages_.ends_as_layers,
-            layout=stages_.layout or "",
+            ends_as_layers=pipeline.ends_as_layers,
+            layout=pipeline.layout or "",
             activation_offload=bool(names["fine_grained_activation_offloading"]),
-            first_layers=stages_.first_layers,
-            last_layers=stages_.last_layers,
+            first_layers=pipeline.first_layers,
+            last_layers=pipeline.last_layers,
             backend="megatron",
             version=names.table.version,
             uniform_layers=recompute.num_layers or 1 if recompute.method == "uniform" else 1,
@@ -201,15 +201,15 @@ class Reader:
             Target("megatron", names.table.version),
             model,
             configuration,
-            _options(names, configuration, stages_, recompute, overlap, width),
+            _options(names, configuration, pipeline, recompute, overlap, width),
             optimizer=optimizer(names) or Optimizer(),
-            assumed=(*self._impossible(descriptor, stages_, pp), *self._assumed(descriptor, configuration, dp)),
+            assumed=(*self._impossible(descriptor, pipeline, pp), *self._assumed(descriptor, configuration, dp)),
         )
 
-    def _impossible(self, model: ModelDescriptor, stages_: StatedStages, pp: int) -> Iterator[Assumed]:
+    def _impossible(self, model: ModelDescriptor, pipeline: StatedStages, pp: int) -> Iterator[Assumed]:
         """Yield what Megatron-LM refuses, and what is predicted as if it stood there."""
         names = self.names
-        if not dealt(stages_, model.num_hidden_layers, pp):
+        if not dealt(pipeline, model.num_hidden_layers, pp):
             yield Assumed(
                 "layers of the stages",
                 "as near to equal as can be",
@@ -278,7 +278,7 @@ def _cp_comm(names: Mapping[str, Value]) -> Any:
 def _options(
     names: Mapping[str, Value],
     c: Configuration,
-    stages_: StatedStages,
+    pipeline: StatedStages,
     recompute: Recompute,
     overlap: Overlap,
     width: int,
@@ -296,15 +296,15 @@ def _options(
         optimizer_offload=c.offload.optimizer,
         activation_offload=c.activation_offload,
         param_offload=False,
-        pipeline_layout=stages_.layout,
-        account_for_embedding=bool(stages_.ends_as_layers[0]),
-        account_for_loss=bool(stages_.ends_as_layers[1]),
+        pipeline_layout=pipeline.layout,
+        account_for_embedding=bool(pipeline.ends_as_layers[0]),
+        account_for_loss=bool(pipeline.ends_as_layers[1]),
         microbatch_group_size=(group if isinstance(group, int) else c.degrees.pp) if c.degrees.vpp > 1 else None,
         moe_dispatcher=dispatcher,
         grad_bytes=width,
         schedule="none" if c.degrees.pp == 1 else "interleaved" if c.degrees.vpp > 1 else "1f1b",
-        first_stage_layers=stages_.first_layers,
-        last_stage_layers=stages_.last_layers,
+        first_stage_layers=pipeline.first_layers,
+        last_stage_layers=pipeline.last_layers,
         moe_flex_backend=(extras.flex_backend or None) if dispatcher == "flex" else None,
         cuda_graphs=extras.graphs,
         fp8_param_gather=extras.fp8_param_gather,

@@ -95,12 +95,12 @@ def _problem(out: Fields, field: str, what: str) -> Problem:
 def _contradictions(out: Fields, model: ModelDescriptor, base: ModelDescriptor) -> list[Problem]:
     """Return every field of the options that is not the named model's."""
     mine, theirs = meaning(model), meaning(base)
-    fields_ = []
+    contradicted = []
     for field in zoo.differing(mine, theirs):
         sources = out.sources.get(field)
         if field in _TRAINING or not sources:
             continue
-        fields_.append(
+        contradicted.append(
             out.args.problem(
                 f"is not {base.name}'s {field}",
                 *sources,
@@ -108,4 +108,4 @@ def _contradictions(out: Fields, model: ModelDescriptor, base: ModelDescriptor) 
                 need=str(theirs.get(field, "none")),
             )
         )
-    return fields_
+    return contradicted

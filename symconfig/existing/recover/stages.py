@@ -54,18 +54,18 @@ def _of_pattern(text: str, pp: int, model: ModelDescriptor | None) -> StatedStag
     return StatedStages(len(chunks) // pp if len(chunks) % pp == 0 else None, pipeline_layout.compact(chunks))
 
 
-def dealt(stages_: StatedStages, layers: int, pp: int) -> bool:
+def dealt(pipeline: StatedStages, layers: int, pp: int) -> bool:
     """Tell whether every chunk gets its layers as Megatron-LM deals them out."""
-    if stages_.layout is not None:
+    if pipeline.layout is not None:
         return True
-    at_start, at_end = map(bool, stages_.ends_as_layers)
+    at_start, at_end = map(bool, pipeline.ends_as_layers)
     return (
         pipeline_layout.dealt(
             layers,
             pp,
-            stages_.vpp or 1,
-            first=stages_.first_layers,
-            last=stages_.last_layers,
+            pipeline.vpp or 1,
+            first=pipeline.first_layers,
+            last=pipeline.last_layers,
             embedding=at_start,
             loss=at_end,
         )

@@ -87,12 +87,12 @@ def deepspeed_facts(rule: Rule[DeepSpeedFacts]) -> DeepSpeedFacts:
     """
     place = Place(FILE, 0, 0, 1, 1)
     command, _, text = rule.example.rpartition("\n")
-    words_ = shlex.split(command)
-    start = next((index + 1 for index, item in enumerate(words_) if item.endswith(".py")), len(words_))
-    given = settings(words_[start:], FILE)
+    arguments = shlex.split(command)
+    start = next((index + 1 for index, item in enumerate(arguments) if item.endswith(".py")), len(arguments))
+    given = settings(arguments[start:], FILE)
     tree = parse_json(Text(JSON, text.encode()))
     model = load_model(MODELS[rule.name]) if rule.name in MODELS else None
-    launcher = tuple(as_word(item, place) for item in words_[:start])
+    launcher = tuple(as_word(item, place) for item in arguments[:start])
     reading = Reading("bash", (tree.text,), given, None, launcher, deepspeed=tree)
     facts = DeepSpeedFacts.of_reading(reading, rule.gpus, model)
     return replace(facts, environment=None if rule.environment is None else {})

@@ -216,11 +216,11 @@ def _layouts(question: Question, actor: Trained, critic: Trained | None, gpus: i
                 else tuple(step / _SHARES for step in range(1, round(most * _SHARES) + 1))
             )
             every = ((Replica(engine, share), generate(Replica(engine, share), rl, served // tp)) for share in shares)
-            able = [(replica, engine_) for replica, engine_ in every if engine_ is not None]
+            able = [(replica, engine_of) for replica, engine_of in every if engine_of is not None]
             if able:
-                shortest = min(engine_.seconds for _, engine_ in able)
-                replica, engine_ = next(each for each in able if each[1].seconds <= (1 + _ALIKE) * shortest)
-                yield make(replica=replica, generation=engine_)
+                shortest = min(engine_of.seconds for _, engine_of in able)
+                replica, engine_of = next(each for each in able if each[1].seconds <= (1 + _ALIKE) * shortest)
+                yield make(replica=replica, generation=engine_of)
 
 
 def _engines(question: Question, gpus: int) -> Sequence[int]:

@@ -48,8 +48,8 @@ def baseline(net: Net, axes: Sequence[Axis], name: str, chosen: Way | None = Non
         return _OTHERS[name](net, axes)
     tried = (_along(net, axes, one) for one in ([chosen] if chosen else _defaults(name, axes)))
     first = next(tried)
-    chosen_one = first if first.rows is not None else next((other for other in tried if other.rows is not None), first)
-    return replace(chosen_one, name=name, server=name == "parameter-server")
+    best = first if first.rows is not None else next((other for other in tried if other.rows is not None), first)
+    return replace(best, name=name, server=name == "parameter-server")
 
 
 def _along(net: Net, axes: Sequence[Axis], chosen: Way) -> Baseline:

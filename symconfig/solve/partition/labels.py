@@ -166,14 +166,14 @@ def _joined(rows: _Rows, factors: Sequence[Factor], labels: Labels, rules: Seque
         return None
     spare = [bound - factor.table[at] for bound, factor in zip(rows.bounds, factors, strict=True)]
     parts: list[tuple[Ints, Ints, list[Array]]] = []
-    first = rows_joined = 0
+    first = joined = 0
     while first < len(counts):
         past = max(first + 1, int(np.searchsorted(ends, ends[first] - counts[first] + AT_ONCE, side="right")))
         row = np.repeat(np.arange(first, past), counts[first:past])
         label = np.arange(len(row)) - (ends - counts)[row] + (ends - counts)[first] + labels.starts[key[row]]
         parts.append(_allowed(rows, labels, rules, spare, row, label))
-        first, rows_joined = past, rows_joined + len(parts[-1][0])
-        if rows_joined > MOST:
+        first, joined = past, joined + len(parts[-1][0])
+        if joined > MOST:
             return None
     if not parts:
         return rows

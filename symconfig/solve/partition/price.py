@@ -152,24 +152,20 @@ def by_messages(state: State, known: Known, price: float) -> Point | None:
 
 def by_elimination(state: State, known: Known, price: float) -> Point | None:
     """Return the exact least at the price. None: nothing that is better is left."""
-    eliminated_ = eliminated(priced(state.space, price), plan(state.space)[0])
+    least = eliminated(priced(state.space, price), plan(state.space)[0])
     known.steps += 1
     space = state.space
-    known.look(space, eliminated_.choice, price)
-    state.largest = local.transient(space, eliminated_.choice)
-    return (
-        _point(space, eliminated_.choice)
-        if state.learn(known, price, eliminated_.least, marginals(eliminated_))
-        else None
-    )
+    known.look(space, least.choice, price)
+    state.largest = local.transient(space, least.choice)
+    return _point(space, least.choice) if state.learn(known, price, least.least, marginals(least)) else None
 
 
 def lightest(state: State, known: Known, exactly: bool) -> Point | None:
     """Return the least memory: what cannot fit with a choice forbids it. None: nothing fits."""
     space, of = state.space, weighed(state.space)
     if exactly:
-        eliminated_ = eliminated(of, plan(space)[0])
-        choice, bounds = eliminated_.choice, marginals(eliminated_)
+        least = eliminated(of, plan(space)[0])
+        choice, bounds = least.choice, marginals(least)
     else:
         messages = silent(space)
         sweep(of, messages, True)

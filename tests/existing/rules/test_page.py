@@ -2,36 +2,21 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-from types import ModuleType
-
 import pytest
 
 from symconfig.existing.audit.catalogue import GROUPS
 from symconfig.existing.rules.catalogue import SEVERITIES, Group, named, rules
-
-SCRIPT = Path(__file__).parents[3] / "docs" / "rules.py"
-
-
-def loaded() -> ModuleType:
-    """The script: docs is no package."""
-    spec = importlib.util.spec_from_file_location("docs_rules", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+from tests.docs_script import docs_script
 
 
 def test_the_page_is_what_its_script_writes() -> None:
-    page = loaded()
+    page = docs_script("rules")
     assert page.PAGE.read_text(encoding="utf-8") == page.markdown(), "make rules"
 
 
 @pytest.mark.parametrize("group", GROUPS, ids=lambda group: group.framework)
 def test_every_example_is_told_what_is_wrong_with_it(group: Group) -> None:
-    page = loaded()
+    page = docs_script("rules")
     for rule in group.rules:
         assert page.findings(group.framework, rule), rule.name
 

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
 
+from tests.docs_script import docs_script
 from tests.runs.checkpoint import cases, cases_deepspeed
 
 SCRIPT = Path(__file__).parents[3] / "docs" / "checkpoints.py"
 
 
 def test_the_page_is_what_its_script_writes() -> None:
-    spec = importlib.util.spec_from_file_location("docs_checkpoints", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    page = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(page)
+    page = docs_script("checkpoints")
     assert page.PAGE.read_text(encoding="utf-8") == page.markdown(), "python docs/checkpoints.py"
 
 

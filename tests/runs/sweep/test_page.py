@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from pathlib import Path
 
 from symconfig.runs import candidates
 from symconfig.runs.sweep.file import swept
 from symconfig.runs.sweep.points import points
+from tests.docs_script import docs_script
 from tests.runs.sweep.support import read
 
 DOCS = Path(__file__).parents[3] / "docs"
 
 
 def test_the_columns_are_those_of_the_tables() -> None:
-    spec = importlib.util.spec_from_file_location("sweep_page", DOCS / "sweep.py")
-    assert spec is not None
-    assert spec.loader is not None
-    page = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(page)
+    page = docs_script("sweep")
     text = (DOCS / "sweep.md").read_text(encoding="utf-8")
     assert page.refreshed(text) == text
     assert "| `step_s` | number | s |" in text

@@ -58,11 +58,11 @@ class Expander:
 
     def fields(self, start: int, end: int) -> list[Field]:
         """Return the words that the word at [start, end) becomes."""
-        fields_: list[Field] = []
+        expanded: list[Field] = []
         for choice in lexer.braces(self.data, start, end):
             self.budget.spend()
-            fields_ += self._fields(choice, self.source.place(start, end))
-        return fields_
+            expanded += self._fields(choice, self.source.place(start, end))
+        return expanded
 
     def value(self, start: int, end: int) -> Parts:
         """Expand the word to one value: on the right of `=`, between `[[` and `]]`. Loose parts are patterns there."""
@@ -74,16 +74,16 @@ class Expander:
 
     def items(self, start: int, end: int) -> list[tuple[str | None, Field]]:
         """Return the elements of an array literal, with their subscripts `[x]=`. [start, end): between the brackets."""
-        items_: list[tuple[str | None, Field]] = []
+        elements: list[tuple[str | None, Field]] = []
         for first, last in lexer.words(self.data, start, end):
             close = lexer.closing(self.data, first, last) if self.data[first : first + 1] == b"[" else last
             if self.data[close : close + 2] == b"]=":
                 key = self.value(first + 1, close)
                 place = self.source.place(first, last)
-                items_.append((text_of(key), Field(self.value(close + 2, last), place)))
+                elements.append((text_of(key), Field(self.value(close + 2, last), place)))
             else:
-                items_ += [(None, field) for field in self.fields(first, last)]
-        return items_
+                elements += [(None, field) for field in self.fields(first, last)]
+        return elements
 
     def number(self, text: str, place: Place) -> int:
         """Work out an arithmetic expression whose `$` are expanded. Raises Dark."""

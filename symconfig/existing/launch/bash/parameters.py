@@ -273,12 +273,12 @@ def _substring(parts: Parts, first: int, count: int | None) -> Parts:
 
 def _cased(parts: Parts, operator: str) -> Parts:
     change: Callable[[str], str] = str.upper if operator[0] == "^" else str.lower
-    parts_ = []
+    changed = []
     for index, part in enumerate(parts):
         whole = len(operator) == 2
         text = change(part.text) if whole else (change(part.text[:1]) + part.text[1:] if index == 0 else part.text)
-        parts_.append(part if text == part.text else replace(part, text=text, place=None))
-    return tuple(parts_)
+        changed.append(part if text == part.text else replace(part, text=text, place=None))
+    return tuple(changed)
 
 
 def _pattern(expander: Words, start: int, end: int) -> tuple[Item, ...] | None:

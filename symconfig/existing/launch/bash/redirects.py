@@ -79,12 +79,12 @@ def _collected(
 
 def _flat(nodes: Sequence[Node]) -> list[Node]:
     """Return the redirections; a here-document holds those that stand behind it."""
-    nodes_ = []
+    flat = []
     for node in nodes:
-        nodes_.append(node)
+        flat.append(node)
         if node.type == "heredoc_redirect":
-            nodes_ += node.children_by_field_name("redirect")
-    return nodes_
+            flat += node.children_by_field_name("redirect")
+    return flat
 
 
 def _sign(node: Node) -> str:

@@ -225,13 +225,13 @@ def _adjacent(left: Part, right: Part) -> bool:
 
 def fields(parts: Iterable[Part | None], ifs: str) -> list[Parts]:
     """Split loose parts at the characters of `ifs`, and everything at the breaks (None) between elements."""
-    fields_: list[list[Part]] = []
+    groups: list[list[Part]] = []
     open_: list[Part] | None = None
     blank = "".join(character for character in ifs if character in " \t\n")
     for part in parts:
         if part is None:
             if open_ is not None:
-                fields_.append(open_)
+                groups.append(open_)
             open_ = None
             continue
         if not part.loose or part.unknown:
@@ -246,14 +246,14 @@ def fields(parts: Iterable[Part | None], ifs: str) -> list[Parts]:
             if character is not None:
                 # Blanks only separate; any other separator also ends an empty field.
                 if open_ is not None:
-                    fields_.append(open_)
+                    groups.append(open_)
                 elif character not in blank:
-                    fields_.append([Part("", written=part.written)])
+                    groups.append([Part("", written=part.written)])
                 open_ = None
             start = index + 1
     if open_ is not None:
-        fields_.append(open_)
-    return [tuple(each) for each in fields_]
+        groups.append(open_)
+    return [tuple(each) for each in groups]
 
 
 def _appended(parts: list[Part], part: Part) -> list[Part]:

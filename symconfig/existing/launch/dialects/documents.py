@@ -55,8 +55,8 @@ def read_document(tree: Tree, variables: Mapping[str, str], overrides: Sequence[
 
 def _megatron(tree: Tree, variables: Mapping[str, str]) -> Reading:
     """Read Megatron-LM's --yaml-cfg: sections are only for order, and `${NAME}` is the environment's."""
-    entries_ = by_path(_expanded(tree, variables))
-    settings, unread = translated(entries_)
+    by_key = by_path(_expanded(tree, variables))
+    settings, unread = translated(by_key)
     return Reading("megatron yaml", (tree.text,), settings, tree=tree, unread=(*tree.unread, *unread))
 
 
@@ -84,11 +84,9 @@ def read_sections(
     """
     filed = entries(tree) if tree is not None else ()
     everything = [replace(entry, path=_below_training(entry.path)) for entry in (*filed, *overrides)]
-    entries_ = interpolated(by_path(everything), variables)
-    environment = {
-        path[-1]: entry.words[0] for path, entry in entries_.items() if path[0] == "env_vars" and entry.words
-    }
-    settings, unread = translated(entries_)
+    by_key = interpolated(by_path(everything), variables)
+    environment = {path[-1]: entry.words[0] for path, entry in by_key.items() if path[0] == "env_vars" and entry.words}
+    settings, unread = translated(by_key)
     texts = (tree.text,) if tree is not None else (text,) if text is not None else ()
     return Reading(
         "overrides",
@@ -96,7 +94,7 @@ def read_sections(
         settings,
         tree=tree,
         environment=environment,
-        world=_world(entries_),
+        world=_world(by_key),
         unread=(*(tree.unread if tree is not None else ()), *unread),
     )
 
@@ -107,8 +105,8 @@ def _below_training(path: Path) -> Path:
     return path[1:] if inner else path
 
 
-def _world(entries_: Mapping[Path, Entry]) -> World:
-    nodes, devices = (entries_.get(("trainer", key)) for key in ("num_nodes", "devices"))
+def _world(by_key: Mapping[Path, Entry]) -> World:
+    nodes, devices = (by_key.get(("trainer", key)) for key in ("num_nodes", "devices"))
     numbers = [
         entry.value if entry is not None and type(entry.value) is int and entry.value > 0 else None
         for entry in (nodes, devices)

@@ -17,7 +17,8 @@ from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
 from symconfig.frameworks.fsdp.behaviour import FSDP
 from symconfig.graph.operator import LAYER
 from symconfig.plans.degrees import Degrees
-from symconfig.plans.plan import Options, Overlap, Recompute, Target
+from symconfig.plans.plan import Overlap, Recompute, Target
+from symconfig.plans.sketch import plain_options
 from symconfig.solve.configuration import Configuration
 
 _NARROW = Bytes(weight=2.0, gradient=2.0, optimizer=4.0)  # a model that is itself in bf16, without a master copy
@@ -61,22 +62,11 @@ def run(workers: Workers, model: Described, cluster: ClusterDescriptor) -> Run:
         backend="deepspeed",
         version=DEEPSPEED_RELEASE,
     )
-    options = Options(
-        sequence_parallel=False,
+    options = replace(
+        plain_options("bf16", experts=bool(model.model.experts)),
         recompute=whole if workers.recompute else Recompute("none"),
         zero_stage=3,
-        precision="bf16",
         cp_comm="a2a" if workers.sp > 1 else None,
         overlap=Overlap(grad_reduce=many, param_gather=many, tp_comm=False, pp_p2p=False),
-        optimizer_offload=0.0,
-        activation_offload=False,
-        param_offload=False,
-        pipeline_layout=None,
-        account_for_embedding=False,
-        account_for_loss=False,
-        microbatch_group_size=None,
-        moe_dispatcher="alltoall" if model.model.experts else None,
-        grad_bytes=4,
-        schedule="none",
     )
     return Run(Target("deepspeed", DEEPSPEED_RELEASE), model, configuration, options)

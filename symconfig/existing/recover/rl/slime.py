@@ -5,30 +5,29 @@ Sources: slime/utils/{arguments,dp_schedule}.py, slime/backends/megatron_utils/{
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import ceil
+from typing import ClassVar
 
-from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.rl import Rl
 from symconfig.errors import InputError, Problem
 from symconfig.existing.launch.dialects.slime import model_hidden
-from symconfig.existing.launch.reading import Reading, Setting
+from symconfig.existing.launch.reading import Setting
 from symconfig.existing.recover import megatron
 from symconfig.existing.recover.known import weight_bytes
 from symconfig.existing.recover.namespace import Namespace, version_of
 from symconfig.existing.recover.rl.model import described
+from symconfig.existing.recover.rl.script import MANY, Script
 from symconfig.existing.recover.rl.sequences import lengths, section, together
 from symconfig.existing.recover.rl.step import Packed, Step
-from symconfig.existing.recover.rl.values import Values
+from symconfig.existing.recover.rl.values import Trainer
 from symconfig.existing.recover.run import Assumed, Run
-from symconfig.existing.recover.supplied import Supplied
 from symconfig.existing.recover.words import settings
 from symconfig.frameworks.megatron.flags import first_with, flags, resolve
 
 _ADVANTAGES = {"ppo": "ppo", "gspo": "gspo", "reinforce_plus_plus": "reinforce_plus_plus"}
 _PROMPT = 1024  # tokens of the longest prompt, where no option says it
 _SHARE = 0.85  # of a GPU for SGLang, which derives it from the GPU where --sglang-mem-fraction-static is absent
-_MANY = 4  # micro-batches of an update on each replica, at least, that are full whatever lengths are
 _BATCH = ("--micro-batch-size", "--global-batch-size", "--seq-length")  # slime's own meaning of them
 # Of a model that is known by its name: layers in Python, the shape that they are of, and what differs between its
 # releases and costs nothing.
@@ -46,24 +45,10 @@ ALWAYS = ("--bf16", "--use-distributed-optimizer")
 
 
 @dataclass(slots=True)
-class Reader:
+class Reader(Script):
     """One script on so many GPUs; what is wrong is gathered."""
 
-    reading: Reading
-    supplied: Supplied
-    gpus: int = 0
-    cluster: ClusterDescriptor | None = None
-    values: Values = field(init=False)
-    problems: list[Problem] = field(default_factory=list)
-    assumed: list[Assumed] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.values = Values("slime", self.reading.options)
-
-    @property
-    def _known_cluster(self) -> ClusterDescriptor:
-        assert self.cluster is not None, "is there where a run is asked for"
-        return self.cluster
+    TRAINER: ClassVar[Trainer] = "slime"
 
     @property
     def workers(self) -> str:
@@ -171,7 +156,7 @@ class Reader:
         ):
             model = described(self.reading, values.arguments.find("hf_checkpoint"), assumption)
             assumption = replace(assumption, model=model.model)
-        run = megatron.run(whole, gpus, self._known_cluster, assumption)
+        run = megatron.run(whole, gpus, self.known_cluster, assumption)
         taken = model.assumed if model is not None else ()
         most = max(rl.longest, ceil(rl.sequences / dp * rl.mean_tokens))  # of all that a replica reads
         read = min(most, self._room(cp, rl, "log_probs_max_tokens_per_gpu"))
@@ -188,7 +173,7 @@ class Reader:
             chunked_logits=(values.number("log_probs_chunk_size") or -1) > 0,
             weight_bytes=weight_bytes(values.text("hf_checkpoint") or ""),
             assumed_lengths=None in (self.supplied.prompt_length, self.supplied.response_length)
-            and not (values.switch("use_dynamic_batch_size") and batch >= _MANY * dp),
+            and not (values.switch("use_dynamic_batch_size") and batch >= MANY * dp),
         )
         critic = run if rl.has_critic else None  # slime's has the actor's model, degrees and micro-batches
         step = replace(step, critic_fill=step.fill)

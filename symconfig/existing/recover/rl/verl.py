@@ -7,12 +7,13 @@ are those of all ranks of a sequence).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import ceil
 
 from symconfig.descriptor.rl import Rl
 from symconfig.errors import InputError, Problem
 from symconfig.existing.recover.rl.model import described
+from symconfig.existing.recover.rl.script import MANY
 from symconfig.existing.recover.rl.sequences import lengths, section, together
 from symconfig.existing.recover.rl.step import Packed, Step
 from symconfig.existing.recover.rl.verl_workers import ACTOR, CRITIC, Workers
@@ -21,7 +22,6 @@ from symconfig.existing.recover.supplied import Supplied
 from symconfig.plans.rl import ReferencePlace
 
 ROLLOUT, REFERENCE = "actor_rollout_ref.rollout", "actor_rollout_ref.ref"
-_MANY = 4  # micro-batches of an update on each replica, at least, that are full whatever lengths are
 _ENGINES = ("vllm", "sglang")
 # Advantages by their names in a job; the kin of GRPO that a job does not name cost what it does.
 _ADVANTAGES = {"gae": "ppo", "rloo": "rloo", "remax": "remax", "reinforce_plus_plus": "reinforce_plus_plus"}
@@ -29,10 +29,7 @@ _ADVANTAGES = {"gae": "ppo", "rloo": "rloo", "remax": "remax", "reinforce_plus_p
 
 @dataclass(slots=True)
 class Reader(Workers):
-    """One script on so many GPUs; what is wrong is gathered."""
-
-    problems: list[Problem] = field(default_factory=list)
-    assumed: list[Assumed] = field(default_factory=list)
+    """The actor, the critic and the step of one script."""
 
     def run(self) -> Run:
         """Return the actor's run with the step around it. Raises InputError with all that keeps it from being
@@ -206,7 +203,7 @@ class Reader(Workers):
         dynamic = [f"{ACTOR}.use_dynamic_bsz", f"{ROLLOUT}.log_prob_use_dynamic_bsz"]
         dynamic += [f"{REFERENCE}.log_prob_use_dynamic_bsz"] * rl.reference + ["critic.use_dynamic_bsz"] * rl.has_critic
         # Few micro-batches would be fewer, and not full, if sequences were shorter.
-        few = actor.configuration.global_batch < _MANY * actor.configuration.degrees.dp
+        few = actor.configuration.global_batch < MANY * actor.configuration.degrees.dp
         return few or not all(map(self.values.switch, dynamic))
 
     def _read(self, at: str, cp: int, rl: Rl) -> int | None:

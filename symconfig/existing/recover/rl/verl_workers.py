@@ -5,23 +5,23 @@ Sources: verl 0.9.1, verl/workers/config/engine.py, verl/workers/engine/{fsdp,me
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
-from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.rl import Rl
 from symconfig.errors import InputError, Problem
 from symconfig.existing.launch.dialects import verl as dialect
 from symconfig.existing.launch.dialects.override import entries_of
 from symconfig.existing.launch.dialects.translate import by_path, translated
-from symconfig.existing.launch.reading import Reading, Setting
+from symconfig.existing.launch.reading import Setting
 from symconfig.existing.recover import megatron
 from symconfig.existing.recover.arguments import Arguments
 from symconfig.existing.recover.namespace import Namespace, version_of
 from symconfig.existing.recover.rl import fsdp
+from symconfig.existing.recover.rl.script import Script
 from symconfig.existing.recover.rl.step import Packed
-from symconfig.existing.recover.rl.values import Values
+from symconfig.existing.recover.rl.values import Trainer
 from symconfig.existing.recover.run import Described, Run
-from symconfig.existing.recover.supplied import Supplied
 from symconfig.existing.recover.words import settings
 from symconfig.frameworks.megatron.flags import flags, resolve
 
@@ -36,22 +36,10 @@ _SECTIONS = {
 
 
 @dataclass(slots=True)
-class Workers:
+class Workers(Script):
     """The workers of one script. gpus: all of them."""
 
-    reading: Reading
-    supplied: Supplied
-    gpus: int = 0
-    cluster: ClusterDescriptor | None = None
-    values: Values = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.values = Values("verl", self.reading.options)
-
-    @property
-    def _known_cluster(self) -> ClusterDescriptor:
-        assert self.cluster is not None, "is there where a run is asked for"
-        return self.cluster
+    TRAINER: ClassVar[Trainer] = "verl"
 
     @property
     def workers(self) -> str:
@@ -59,7 +47,7 @@ class Workers:
 
     @property
     def served(self) -> int:
-        """GPUs of an engine of its own; 0 where it has the actor's."""
+        """Return the GPUs of an engine of its own; 0 where it has the actor's."""
         world = dialect.world(self.reading.settings)
         trained = (self.values.whole("trainer.nnodes") or 1) * (self.values.whole("trainer.n_gpus_per_node") or 8)
         return max(0, (world.gpus or 0) - trained)
@@ -69,19 +57,8 @@ class Workers:
 
     def _degree(self, at: str) -> int:
         """Return how many ranks share a sequence."""
-        return (
-            self.values.whole(
-                self._engine(
-                    at,
-                    *(
-                        ("context_parallel_size",)
-                        if self.workers == "megatron"
-                        else ("ulysses_sequence_parallel_size",)
-                    ),
-                )
-            )
-            or 1
-        )
+        split = "context" if self.workers == "megatron" else "ulysses_sequence"
+        return self.values.whole(self._engine(at, f"{split}_parallel_size")) or 1
 
     def _engine(self, at: str, key: str) -> str:
         """Return the name of a key of the workers of a trained model."""
@@ -116,7 +93,7 @@ class Workers:
             (*names.settings, *settings(["--global-batch-size", str(batch)], self.reading.file)), names.table
         )
         assumption = replace(self.supplied, model=model.model)
-        run = megatron.run(whole, self._trained_gpus, self._known_cluster, assumption)
+        run = megatron.run(whole, self._trained_gpus, self.known_cluster, assumption)
         return replace(run, described=replace(run.described, assumed=(*model.assumed, *run.described.assumed)))
 
     def version(self, at: str = ACTOR) -> str:
@@ -176,4 +153,4 @@ class Workers:
             narrow=values.text(key("model_dtype")) in ("bf16", "bfloat16"),
             liger=values.switch(f"{models}.use_liger"),
         )
-        return fsdp.run(layers, model, self._known_cluster)
+        return fsdp.run(layers, model, self.known_cluster)
