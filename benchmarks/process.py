@@ -44,6 +44,7 @@ def run(words: Sequence[str], statuses: Iterable[int] = (0,)) -> Run:
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     with tempfile.TemporaryDirectory() as cache, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "XDG_CACHE_HOME": cache}
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)  # else every process compiles anew
         started = time.perf_counter()
         process = subprocess.Popen(
             [sys.executable, *words], stdin=subprocess.DEVNULL, stdout=out, stderr=errors, env=environment
