@@ -17,13 +17,13 @@ from symconfig.graph.operator import (
     Gradients,
     Leg,
     Operator,
-    OpKind,
     Place,
     Product,
     Scratch,
     Tensor,
     Use,
     Weight,
+    Work,
 )
 
 
@@ -98,7 +98,7 @@ class Builder:
         self._add(
             Operator(
                 name=name,
-                kind=OpKind.MATMUL,
+                work=Work.MATMUL,
                 loops=tuple(nest),
                 inputs=(Use(x),),
                 outputs=tuple(outputs),
@@ -116,11 +116,11 @@ class Builder:
         self, name: str, x: Use, y: Use, contracted: Sequence[str], output: Tensor, buffered: bool = False
     ) -> Tensor:
         """Return x * y, two activations."""
-        loops = dict.fromkeys((*x.dims(), *y.dims()))
+        loops = dict.fromkeys((*x.loops, *y.loops))
         self._add(
             Operator(
                 name,
-                OpKind.MATMUL,
+                Work.MATMUL,
                 tuple(loops),
                 (x, y),
                 (Use(output),),
@@ -166,7 +166,7 @@ class Builder:
         nest = dict.fromkeys(
             (
                 *loops,
-                *(dim for use in uses for dim in use.dims()),
+                *(dim for use in uses for dim in use.loops),
                 *output.dims,
                 *(dim for weight in weights for dim in weight.dims),
             )
@@ -174,7 +174,7 @@ class Builder:
         self._add(
             Operator(
                 name=name,
-                kind=OpKind.ELEMENTWISE,
+                work=Work.MEMORY,
                 loops=tuple(nest),
                 inputs=uses,
                 outputs=(Use(output), *map(Use, beside)),
@@ -222,13 +222,13 @@ class Builder:
         casts what it reads, and keeps those copies and its result's. keys, among: see Operator. beside: which keys it
         reads, or a mask over them; keeps: of these, what it keeps.
         """
-        over, heads, shared = k.dims()[-3], q.dims()[-2], k.dims()[-2]
+        over, heads, shared = k.loops[-3], q.loops[-2], k.loops[-2]
         kept = (q.tensor, k.tensor, v.tensor, output)
-        loops = dict.fromkeys((*q.dims(), *k.dims(), *v.dims()))
+        loops = dict.fromkeys((*q.loops, *k.loops, *v.loops))
         self._add(
             Operator(
                 name=name,
-                kind=OpKind.ATTENTION,
+                work=Work.ATTENTION,
                 loops=tuple(loops),
                 inputs=(q, k, v, *beside),
                 outputs=(Use(output),),
@@ -237,7 +237,7 @@ class Builder:
                 saves=(*(map(in_eight_bits, kept) if in_fp8 else kept), statistics, *keeps),
                 keys=keys,
                 among=among,
-                whole=tuple(dict.fromkeys((over, q.dims()[-1], v.dims()[-1]))),
+                whole=tuple(dict.fromkeys((over, q.loops[-1], v.loops[-1]))),
                 together=((heads, shared),) if heads != shared else (),
             )
         )
@@ -247,8 +247,8 @@ class Builder:
         """Give the module OPERATORS to those operators of a layer that are part of it."""
         products = 0
         for index, op in enumerate(self.operators):
-            products += op.kind is OpKind.MATMUL and len(op.weights) > 0
-            light = op.kind is OpKind.ELEMENTWISE or (op.kind is OpKind.MATMUL and op.weights and products % 2 == 0)
+            products += op.work is Work.MATMUL and len(op.weights) > 0
+            light = op.work is Work.MEMORY or (op.work is Work.MATMUL and op.weights and products % 2 == 0)
             if light and LAYER in op.modules:
                 self.operators[index] = replace(op, modules=(*op.modules, OPERATORS))
 

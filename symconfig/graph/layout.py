@@ -51,8 +51,8 @@ class Layout:
     def of(places: Mapping[str, Place]) -> Layout:
         return Layout(tuple(sorted(places.items())))
 
-    def where(self, axis: str) -> Place:
-        return next((place for name, place in self.places if name == axis), WHOLE)
+    def where(self, axis: str) -> Place | None:
+        return next((place for name, place in self.places if name == axis), None)
 
     def axes_on(self, place: Place) -> tuple[str, ...]:
         return tuple(axis for axis in AXES if self.where(axis) == place)
@@ -94,7 +94,7 @@ def moves(produced: Layout, used: Layout, elements: Monomial) -> tuple[Move, ...
     axes = [axis for axis in AXES if produced.where(axis) != used.where(axis)]
     if not axes:
         return ()
-    numbers: dict[Place, int] = {place: place for place in (WHOLE, PARTIAL, FLAT)}
+    numbers: dict[Place | None, int] = {None: WHOLE, PARTIAL: PARTIAL, FLAT: FLAT}
     given, taken = (
         [numbers.setdefault(place, len(numbers)) for place in map(layout.where, axes)] for layout in (produced, used)
     )

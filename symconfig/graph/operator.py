@@ -31,10 +31,16 @@ ELEMENT_BYTES = {
 FOUR_BIT_BYTES = 0.55  # with the scale of each block of 64 weights (QLoRA, arXiv 2305.14314, section 3)
 
 
-class OpKind(StrEnum):
-    MATMUL = "matmul"
-    ATTENTION = "attention"
-    ELEMENTWISE = "elementwise"
+class Work(StrEnum):
+    """The kind of work that an operator's seconds are made of."""
+
+    MATMUL = "matmul"  # two operands multiplied and summed over `contracted`; a convolution is one, too
+    ATTENTION = "attention"  # fused: softmax(q k') v, nothing of size queries x keys in memory
+    MEMORY = (
+        "memory"  # bound by reading its inputs and writing its outputs: element-wise, norms, look-ups, permutations
+    )
+    RECEIVE = "receive"  # from the stage before it, and the gradient back
+    SEND = "send"  # to the next stage
 
 
 class Gradients(StrEnum):
@@ -82,16 +88,29 @@ class Place(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """An activation.
+    """An activation, an input, or a parameter.
 
-    storage: what it is a view of, with others, which stays whole while one of them is kept. Where a tensor of the block
-    has that name, all bytes are its.
+    element: its kind where that decides the bytes of one, which a framework may choose; else these bytes. gradient:
+    something flows back through it; not so for ids, masks and what comes of frozen weights only. storage: what it is a
+    view of, with others, which stays whole while one of them is kept. Where a tensor of the block has that name, all
+    bytes are its.
     """
 
     name: str
     dims: tuple[str, ...]
-    element: Element = Element.ACTIVATION
+    element: Element | float = Element.ACTIVATION
+    gradient: bool = True
     storage: str = ""
+
+    @property
+    def kind(self) -> Element:
+        """Return the kind of a block's tensor."""
+        assert isinstance(self.element, Element)
+        return self.element
+
+    @property
+    def element_bytes(self) -> float:
+        return ELEMENT_BYTES[self.element] if isinstance(self.element, Element) else self.element
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +129,12 @@ class Weight:
     joined: bool = False  # with others of its operator's experts one parameter, where one rank has all experts
 
     @property
+    def tensor(self) -> Tensor:
+        """Return it as a tensor, with the bytes that it has while it is used."""
+        wide = FOUR_BIT_BYTES if self.quantised else ELEMENT_BYTES[Element.ACTIVATION]
+        return Tensor(self.name, self.dims, wide, not self.frozen)
+
+    @property
     def table(self) -> bool:
         """Tell whether each of its rows, or columns, is a token's."""
         return len(self.dims) > 1 and (d.VOCAB in self.dims or d.WHOLE_VOCAB in self.dims)
@@ -117,14 +142,34 @@ class Weight:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """A tensor as an operator sees it: some of its dims under the operator's own names."""
+    """A tensor as an operator sees it: the loop that runs along each of its dims; None: they have the dims' names.
+
+    Where a split names both, they may differ in size: heads are pieces of a fused width, key/value heads are shared.
+    """
 
     tensor: Tensor
-    names: tuple[tuple[str, str], ...] = ()  # (tensor's dim, operator's dim)
+    along: tuple[str, ...] | None = None
 
-    def dims(self) -> tuple[str, ...]:
-        names = dict(self.names)
-        return tuple(names.get(dim, dim) for dim in self.tensor.dims)
+    def __post_init__(self) -> None:
+        if self.along == self.tensor.dims:
+            object.__setattr__(self, "along", None)
+
+    @property
+    def loops(self) -> tuple[str, ...]:
+        return self.tensor.dims if self.along is None else self.along
+
+    @property
+    def name(self) -> str:
+        return self.tensor.name
+
+    @property
+    def gradient(self) -> bool:
+        return self.tensor.gradient
+
+    def renamed(self, *names: tuple[str, str]) -> Use:
+        """Return the use with other loops. names: (dim, loop)."""
+        loops = dict(names)
+        return Use(self.tensor, tuple([loops.get(loop, loop) for loop in self.loops]))
 
 
 KEYS_OF_ALL = "keys_full"  # keys of a query without any window
@@ -184,7 +229,7 @@ class Operator:
     """
 
     name: str
-    kind: OpKind
+    work: Work
     loops: tuple[str, ...]
     inputs: tuple[Use, ...]
     outputs: tuple[Use, ...]
@@ -225,7 +270,7 @@ class Operator:
         """Return the tensors that must exist when this operator's backward runs."""
         if self.gradients is Gradients.NONE:
             return ()
-        if self.kind is not OpKind.MATMUL:
+        if self.work is not Work.MATMUL:
             return (*self.saves, *self.holds)
         if len(self.inputs) == 2:
             return tuple(use.tensor for use in self.inputs)

@@ -33,8 +33,8 @@ from symconfig.cost.partition.layouts import (
 from symconfig.cost.partition.rates import Affine, Array, Rate
 from symconfig.cost.partition.work import Passes, Rows, held, inside, passed, work
 from symconfig.graph.layout import FLAT, cut
+from symconfig.graph.operator import Work
 from symconfig.graph.program.net import Link, Net, Node, Port
-from symconfig.graph.program.program import Work
 
 
 class Objective(StrEnum):
@@ -137,7 +137,7 @@ class Costs:
             assert self.between is not None
             return passed(node, rows, self.rates, self.between)
         second = node.operator.inputs[1:2] if node.operator.work is Work.MATMUL else ()
-        summed = any(operand.tensor in self.net.weights for operand in second)
+        summed = any(operand.name in self.net.weights for operand in second)
         gradient_bytes = self.training.gradient_bytes if summed else None
         return work(self.net.program, node, rows, self.rates, self.machine, gradient_bytes)
 

@@ -115,7 +115,7 @@ def _routing_mlp(ctx: Context, x: Tensor) -> Tensor:
     y = norm(ctx, "router_norm", states, ROUTER_WIDTH)
     for name in ("router_fc1", "router_fc2"):
         made, active = Tensor(name, states.dims), Tensor(f"{name}_active", states.dims)
-        into = Use(made, ((ROUTER_WIDTH, ROUTER_MADE),))
+        into = Use(made).renamed((ROUTER_WIDTH, ROUTER_MADE))
         linear(ctx, name, y, (ROUTER_WIDTH,), (ROUTER_MADE,), [into], bias=True)
         y = ctx.build.elementwise(f"{name}_activation", [made], active, saves=[made])
     return y

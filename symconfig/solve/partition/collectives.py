@@ -59,7 +59,7 @@ def _within(costs: Costs, axes: Sequence[Axis], rows: Rows) -> Iterator[Moved]:
     for node, row in zip(costs.net.nodes, rows, strict=True):
         if node.operator is None:
             continue
-        name = node.operator.outputs[0].tensor
+        name = node.operator.outputs[0].name
         phases = [Phase.FORWARD]
         if costs.training.keep is Keep.BORDERS and node.run >= 0:
             phases.append(Phase.AGAIN)
