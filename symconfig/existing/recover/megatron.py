@@ -146,11 +146,11 @@ class Reader:
             )
             yield Impossible.of(problem, "experts-over-ep")
 
-    def _problem(self, dest: str, what: str, **detail: str | None) -> Problem:
+    def _problem(self, dest: str, what: str, **words: str | None) -> Problem:
         setting = self.names.setting(dest)
         if setting is not None:
-            return self.names.problem(setting, what, **detail)
-        return Problem(what, field="--" + dest.replace("_", "-"), got=detail.get("got"), need=detail.get("need"))
+            return setting.problem(what, **words)
+        return Problem(what, field="--" + dest.replace("_", "-"), got=words.get("got"), need=words.get("need"))
 
     def _global(self, dp: int) -> int:
         """Return the global batch; without one Megatron-LM runs one microbatch (arguments.py)."""

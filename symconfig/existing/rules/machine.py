@@ -83,7 +83,7 @@ def _bf16(facts: MegatronFacts) -> Iterator[Problem]:
     "under context parallelism (attention/dot_product_attention/utils.py, get_attention_backend).",
     "--fp16 --context-parallel-size 2 --seq-length 8192 --max-position-embeddings 8192",
     architecture="volta",
-    of=(CONTEXT_KERNEL,),
+    constraints=(CONTEXT_KERNEL,),
 )
 def _context(facts: MegatronFacts) -> Iterator[Problem]:
     yield facts.problem(f"has no kernels on {facts.architecture} GPUs", CP, got=facts.cp, need="1")

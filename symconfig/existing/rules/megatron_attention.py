@@ -44,7 +44,7 @@ def _each_layer(facts: MegatronFacts) -> Iterator[Problem]:
     "tp x cp (attention/dot_product_attention/context_parallel.py).",
     "--context-parallel-size 8 --cp-comm-type a2a --num-attention-heads 32 --group-query-attention "
     "--num-query-groups 4 --seq-length 8192 --max-position-embeddings 8192",
-    of=(table.ULYSSES_HEADS,),
+    constraints=(table.ULYSSES_HEADS,),
 )
 def _heads(facts: MegatronFacts) -> Iterator[Problem]:
     ranks = facts.tp * facts.cp
@@ -91,7 +91,7 @@ def _levels(facts: MegatronFacts) -> Iterator[Problem]:
     "Sliding windows do not go with ring attention",
     "Transformer Engine's context parallelism with p2p takes whole sequences only (attn_forward_func_with_cp).",
     "--context-parallel-size 2 --window-size 1024,0 --seq-length 8192 --max-position-embeddings 8192",
-    of=(table.WINDOWS_OVER_RING,),
+    constraints=(table.WINDOWS_OVER_RING,),
 )
 def _windows(facts: MegatronFacts) -> Iterator[Problem]:
     yield facts.problem("cannot be passed around", COMM, "window_size", CP, got="p2p", need="a2a or all_gather")
@@ -134,7 +134,7 @@ def _positions(facts: MegatronFacts) -> Iterator[Problem]:
     "--max-position-embeddings 8192",
     since="core_v0.12.1",
     until="core_v0.13.0",
-    of=(table.MTP_OVER_CP,),
+    constraints=(table.MTP_OVER_CP,),
 )
 def _mtp_cp(facts: MegatronFacts) -> Iterator[Problem]:
     yield facts.problem("needs whole sequences", MTP, CP, need="cp 1, or Megatron-LM from core_v0.14.0 on")

@@ -66,7 +66,7 @@ def _idle_options(facts: MegatronFacts) -> Iterator[Problem]:
     "The experts cannot be divided by ep",
     "validate_args asserts it.",
     KERNELS + "--num-experts 6 --expert-model-parallel-size 4",
-    of=(shared.EXPERTS,),
+    constraints=(shared.EXPERTS,),
 )
 def _experts(facts: MegatronFacts) -> Iterator[Problem]:
     yield undivided(facts, "the experts", "num_experts", facts.experts, by=facts.ep, named="ep", related=(EP,))
@@ -78,7 +78,7 @@ def _experts(facts: MegatronFacts) -> Iterator[Problem]:
     "The GPUs of a pipeline stage cannot be divided by ep x etp",
     "The experts span a grid of their own over the same ranks, ep x etp x edp (parallel_state.py; Megatron-LM#1580).",
     EIGHT + "--expert-model-parallel-size 8 --pipeline-model-parallel-size 2 --num-layers 32",
-    of=(shared.EXPERT_GRID,),
+    constraints=(shared.EXPERT_GRID,),
 )
 def _grid(facts: MegatronFacts) -> Iterator[Problem]:
     if facts.experts:
@@ -103,7 +103,7 @@ def _grid(facts: MegatronFacts) -> Iterator[Problem]:
     "Its weights are cut over the expert-tensor-parallel ranks (experts.py, layers.py).",
     EIGHT + "--moe-ffn-hidden-size 1410 --tensor-model-parallel-size 4 --expert-tensor-parallel-size 4 "
     "--sequence-parallel",
-    of=(shared.EXPERT_WIDTH,),
+    constraints=(shared.EXPERT_WIDTH,),
 )
 def _width(facts: MegatronFacts) -> Iterator[Problem]:
     size = facts.maybe("moe_ffn_hidden_size") or facts.number("ffn_hidden_size")
@@ -128,7 +128,7 @@ def _width(facts: MegatronFacts) -> Iterator[Problem]:
     "It lies on the dense grid, and is cut over tp like an MLP (shared_experts.py).",
     EIGHT + "--moe-shared-expert-intermediate-size 1410 --tensor-model-parallel-size 4 --sequence-parallel "
     "--expert-tensor-parallel-size 1",
-    of=(shared.SHARED_EXPERT,),
+    constraints=(shared.SHARED_EXPERT,),
 )
 def _shared(facts: MegatronFacts) -> Iterator[Problem]:
     yield undivided(facts, "the shared expert", SHARED, facts.number(SHARED), by=facts.tp, named="tp", related=(TP,))
@@ -141,7 +141,7 @@ def _shared(facts: MegatronFacts) -> Iterator[Problem]:
     "The parser refuses it up to core_v0.14; from core_v0.16.1 on it passes, and the first training step raises "
     "(moe_layer.py, forward).",
     EIGHT + "--tensor-model-parallel-size 2 --expert-tensor-parallel-size 1",
-    of=(table.EXPERTS_WITHOUT_SEQUENCE,),
+    constraints=(table.EXPERTS_WITHOUT_SEQUENCE,),
 )
 def _sequence(facts: MegatronFacts) -> Iterator[Problem]:
     yield facts.problem(

@@ -125,7 +125,7 @@ def _degree(facts: MegatronFacts, dest: str) -> int | None:
     "The global batch cannot be divided by micro batch x dp",
     "num_microbatches_calculator.py asserts it, and from core_v0.18 on validate_args.",
     "--micro-batch-size 3 --global-batch-size 64",
-    of=(BATCH,),
+    constraints=(BATCH,),
 )
 def _batch(facts: MegatronFacts) -> Iterator[Problem]:
     whole, micro = facts.maybe("global_batch_size"), facts.maybe("micro_batch_size")

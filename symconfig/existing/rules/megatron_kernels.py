@@ -35,7 +35,7 @@ MEGATRON.rule(
     "validate_args refuses it since core_v0.18.2: it was not stable.",
     "--cross-entropy-loss-fusion --cross-entropy-fusion-impl te",
     since=FUSED_LOSS_REFUSED,
-    of=(table.LOSS_REFUSED,),
+    constraints=(table.LOSS_REFUSED,),
 )(
     refuses(
         "cross_entropy_loss_fusion",
@@ -155,7 +155,7 @@ MEGATRON.rule(
     "(transformer_config.py, __post_init__).",
     "--cuda-graph-impl local --recompute-granularity full --recompute-method block --recompute-num-layers 8",
     since=GRAPHED_MODULES_SINCE,
-    of=(table.GRAPHS_RECOMPUTE, table.GRAPHS_EXPERT_RECOMPUTE, table.GRAPHS_DENSE),
+    constraints=(table.GRAPHS_RECOMPUTE, table.GRAPHS_EXPERT_RECOMPUTE, table.GRAPHS_DENSE),
 )
 def _parts(facts: MegatronFacts) -> Iterator[Problem]:
     engine = facts.value(GRAPHS) == "transformer_engine" or facts.on("external_cuda_graph")

@@ -305,7 +305,7 @@ def _no_pipeline(facts: MegatronFacts) -> Iterator[Problem]:
     "schedules.py, forward_backward_pipelining_with_interleaving: the group lies between pp and the number of "
     "microbatches, and what is left over is nothing or at least pp.",
     "--num-layers 32 --pipeline-model-parallel-size 4 --num-virtual-stages-per-pipeline-rank 2 --global-batch-size 12",
-    of=(INTERLEAVING,),
+    constraints=(INTERLEAVING,),
 )
 def _interleaving(facts: MegatronFacts) -> Iterator[Problem]:
     given = facts.maybe(GROUP)

@@ -114,7 +114,7 @@ def _deepep(facts: MegatronFacts) -> Iterator[Problem]:
     "--num-experts 8 --disable-bias-linear --moe-grouped-gemm --moe-aux-loss-coeff 0.01 "
     "--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend hybridep",
     since="core_v0.16.1",
-    of=(table.HYBRIDEP_SIZES,),
+    constraints=(table.HYBRIDEP_SIZES,),
 )
 def _hybridep(facts: MegatronFacts) -> Iterator[Problem]:
     yield facts.problem("has nobody to send to", BACKEND, EP, got="ep x etp = 1", need="several ranks, or alltoall")

@@ -79,7 +79,7 @@ def _head_size(facts: MegatronFacts) -> Iterator[Problem]:
     "The attention heads cannot be divided by tp",
     "TransformerConfig refuses it (transformer_config.py, __post_init__).",
     "--tensor-model-parallel-size 8 --sequence-parallel --hidden-size 5120 --num-attention-heads 20",
-    of=(shared.HEADS,),
+    constraints=(shared.HEADS,),
 )
 def _heads(facts: MegatronFacts) -> Iterator[Problem]:
     yield undivided(
@@ -158,7 +158,7 @@ def _groups_heads(facts: MegatronFacts) -> Iterator[Problem]:
     "__post_init__; attention.py; Megatron-LM#2565).",
     "--tensor-model-parallel-size 8 --sequence-parallel --num-attention-heads 48 --hidden-size 6144 "
     "--group-query-attention --num-query-groups 6",
-    of=(table.KV_HEADS_ALONE, table.KV_HEADS),
+    constraints=(table.KV_HEADS_ALONE, table.KV_HEADS),
 )
 def _groups_tp(facts: MegatronFacts) -> Iterator[Problem]:
     if not facts.on(GQA):
@@ -179,7 +179,7 @@ def _groups_tp(facts: MegatronFacts) -> Iterator[Problem]:
     "The MLP's width cannot be divided by tp",
     "Its weight is cut over tp: layers.py, divide() asserts it when the model is built.",
     "--tensor-model-parallel-size 8 --sequence-parallel --ffn-hidden-size 11004",
-    of=(shared.FFN,),
+    constraints=(shared.FFN,),
 )
 def _mlp(facts: MegatronFacts) -> Iterator[Problem]:
     yield undivided(
@@ -193,7 +193,7 @@ def _mlp(facts: MegatronFacts) -> Iterator[Problem]:
     "The sequence cannot be divided by 2 cp",
     "validate_args asserts it: each context-parallel rank takes one early and one late piece.",
     "--context-parallel-size 8 --seq-length 4104 --max-position-embeddings 8192",
-    of=(table.SEQUENCE_OVER_CP,),
+    constraints=(table.SEQUENCE_OVER_CP,),
 )
 def _sequence_cp(facts: MegatronFacts) -> Iterator[Problem]:
     yield undivided(
@@ -208,7 +208,7 @@ def _sequence_cp(facts: MegatronFacts) -> Iterator[Problem]:
     "Sequence parallelism cuts what a context-parallel rank holds over tp; the first step fails "
     "(tensor_parallel/mappings.py, Megatron-LM#743).",
     "--tensor-model-parallel-size 8 --sequence-parallel --seq-length 2046",
-    of=(table.SEQUENCE_OVER_TP,),
+    constraints=(table.SEQUENCE_OVER_TP,),
 )
 def _sequence_tp(facts: MegatronFacts) -> Iterator[Problem]:
     yield undivided(
@@ -229,7 +229,7 @@ def _sequence_tp(facts: MegatronFacts) -> Iterator[Problem]:
     "Transformer Engine multiplies FP8 matrices whose sides divide by 16 (32 with MXFP8 and NVFP4), and asserts it in "
     "the first step (transformer_engine/pytorch/utils.py, assert_dim_for_fp8_exec).",
     "--fp8-format hybrid --fp8-recipe delayed --seq-length 2040",
-    of=(table.LOW_PRECISION_SIZES,),
+    constraints=(table.LOW_PRECISION_SIZES,),
 )
 def _low_precision(facts: MegatronFacts) -> Iterator[Problem]:
     by = table.block(Known(facts, POINT).precision)

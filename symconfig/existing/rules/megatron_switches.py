@@ -75,7 +75,7 @@ def _quantised(facts: MegatronFacts) -> Iterator[Problem]:
     "--num-layers 32 --hidden-size 4096 --num-attention-heads 32 --seq-length 2048 --max-position-embeddings 2048 "
     "--micro-batch-size 1 --global-batch-size 8 --bf16 --tensor-model-parallel-size 8 --sequence-parallel "
     "--tp-comm-overlap --fp8-format hybrid --fp8-param-gather",
-    of=(table.GATHER_SHARDING,),
+    constraints=(table.GATHER_SHARDING,),
 )
 def _fp8_gather(facts: MegatronFacts) -> Iterator[Problem]:
     yield facts.problem("needs a sharded optimizer", "fp8_param_gather", need="--use-distributed-optimizer")
@@ -125,7 +125,7 @@ def _sequence(facts: MegatronFacts) -> Iterator[Problem]:
     "--tp-comm-overlap without sequence parallelism",
     "validate_args asserts it (at tp 1, too, where sequence parallelism is switched off).",
     "--tp-comm-overlap",
-    of=(table.BUFFERS_SEQUENCE,),
+    constraints=(table.BUFFERS_SEQUENCE,),
 )
 def _tp_overlap(facts: MegatronFacts) -> Iterator[Problem]:
     yield facts.problem("there is no communication to hide", TP_OVERLAP, need="--sequence-parallel, and tp above 1")
@@ -138,7 +138,7 @@ def _tp_overlap(facts: MegatronFacts) -> Iterator[Problem]:
     "The first layer of latent attention has no user buffer, and switches them off for the layers behind it, with a "
     "warning; core_v0.12 stops there (core/extensions/transformer_engine.py, TELinear).",
     "--tensor-model-parallel-size 2 --sequence-parallel --multi-latent-attention --tp-comm-overlap",
-    of=(table.BUFFERS_LATENT,),
+    constraints=(table.BUFFERS_LATENT,),
 )
 def _latent_overlap(facts: MegatronFacts) -> Iterator[Problem]:
     yield facts.problem("latent attention switches it off", TP_OVERLAP, "multi_latent_attention", need="it absent")
