@@ -21,10 +21,9 @@ class Rule(Generic[Facts]):
     name: stable, kebab-case; people silence and search by it. severity: error: it does not start, fails in the first
     step or trains something else; warning: slower or other than it seems; note: worth knowing. title: what is wrong, in
     a line. why: what happens and how that is known, with the framework's file. since, until: the first and the last
-    version of the framework that it holds for; None: all that are known. constraints: of the framework's table, of
-    which one in force must fail before the check is asked for its words. example: a configuration that breaks it, as a
-    user would write it (options of one line; JSON for DeepSpeed). gpus: of the example; near: those of them that the
-    fastest links join; None: those of a node.
+    version of the framework that it holds for; None: all that are known. constraints: of the framework's table, whose
+    sentences it says. example: a configuration that breaks it, as a user would write it (options of one line; JSON for
+    DeepSpeed). gpus: of the example; near: those of them that the fastest links join; None: those of a node.
     check: yields a Problem for each place where it is broken; `Problem.field` is the option (or JSON key) it is about.
     """
 
