@@ -132,9 +132,22 @@ def _targets(arguments: Arguments, base: ModelDescriptor, assumed: list[Assumed]
         names = _LINEAR_QWEN[:1] if base.model_type == "qwen" else _PEFT_TARGETS
         assumed.append(Assumed("adapted modules", ", ".join(names), "PEFT's default; no argument says them"))
         return names
+    return named_targets(given, base)
+
+
+def named_targets(given: Iterable[str], base: ModelDescriptor) -> tuple[str, ...]:
+    """Return the modules that a list names, all linear layers where it says so."""
     if set(given) & _ALL:
         return _LINEAR_QWEN if base.model_type == "qwen" else _LINEAR
     return tuple(dict.fromkeys(given))
+
+
+def with_adapter(
+    base: ModelDescriptor, fields: Mapping[str, object], problems: list[Problem]
+) -> ModelDescriptor | None:
+    """Return the base with the adapter of these fields, or None with what is wrong in `problems`."""
+    adapter = _validated(Adapter, fields, problems)
+    return None if adapter is None else _adapted(base, adapter, problems)
 
 
 def _adapted(base: ModelDescriptor, adapter: Adapter, problems: list[Problem]) -> ModelDescriptor | None:

@@ -155,7 +155,8 @@ class Layout:
             apart = self._copied and self.reference != "swapped"
             name = "reference" if self._copied else f"actor's {WEIGHTS}"
             passing = self._gaps(actor.forward_bytes(share=self.reference_read))
-            frozen = {name: actor.memory[WEIGHTS] * (self.reference != "streamed"), "forward": passing}
+            rests = not self._copied or self.reference != "streamed"
+            frozen = {name: actor.memory[WEIGHTS] * rests, "forward": passing}
             loaded = actor.memory[WEIGHTS] / actor.host_bytes_per_s * (self._copied and not self._rests)
             held = self._resting(frozen, but=() if apart else (WEIGHTS,))
             yield Phase("reference", actor.forward_s(rl.updates) + loaded, held)

@@ -16,6 +16,7 @@ from symconfig.existing.audit.phase_rules import PHASES
 from symconfig.existing.recover.rl.step import Step
 from symconfig.existing.recover.run import Run
 from symconfig.frameworks.fsdp.behaviour import FSDP
+from symconfig.graph.count import parameters
 from symconfig.plans.plan import Plan
 from symconfig.runs.best import best_plan
 from symconfig.runs.rl.choose import Question, planned
@@ -153,19 +154,39 @@ class Stated(Trained):
 
 @dataclass(frozen=True)
 class _InFp32(Stated):
-    """A model that FSDP trains. Its shards of weights and gradients are in fp32, with Adam's moments: of 16 bytes of a
-    parameter 4, 4 and 8, where a plan has 2, 2 and 12; what is gathered of the weights is there in a pass alone. The
-    optimizer sets gradients to nothing after an update (verl/workers/engine/base.py, zero_grad_on_exit)."""
+    """A model that FSDP trains. Its shards of weights are in fp32, and so are gradients and Adam's moments of what is
+    trained: of 16 bytes of a parameter 4, 4 and 8, where a plan has 2, 2 and 12. What is gathered of the weights is
+    there in a pass alone. The optimizer sets gradients to nothing after an update (verl/workers/engine/base.py,
+    zero_grad_on_exit)."""
 
     @property
     def frees_gradients(self) -> bool:
         return True
 
-    @property
+    @cached_property
     def memory(self) -> Mapping[str, float]:
-        own = self.candidate.predicted.memory
-        shards = own[GRADIENTS]  # of 16 bits, as a plan has weights and gradients
-        wide = {WEIGHTS: 2 * shards, GRADIENTS: 2 * shards, STATES: own[STATES] - 2 * shards}
+        own, shards = self.candidate.predicted.memory, self._shards
         if self.prospect.request.framework.bytes != FSDP.bytes:  # the model itself is in 16 bits
-            wide = {WEIGHTS: shards, GRADIENTS: shards, STATES: own[STATES]}
-        return {**own, **wide}
+            return {**own, WEIGHTS: shards}
+        trained = own[GRADIENTS]
+        return {**own, WEIGHTS: 2 * shards, GRADIENTS: 2 * trained, STATES: own[STATES] - 2 * trained}
+
+    def forward_bytes(self, entropy: bool = False, share: float = 1.0) -> float:
+        return super().forward_bytes(entropy, share) + self._gathered
+
+    def peak_bytes(self, entropy: bool = False) -> float:
+        own = self.candidate.predicted.memory
+        wide = sum(self.memory[name] - own[name] for name in (WEIGHTS, GRADIENTS, STATES))
+        return super().peak_bytes(entropy) + wide + self._gathered
+
+    @property
+    def _shards(self) -> float:
+        """Return the bytes of this GPU's shard of all weights, in 16 bits; none where shards live on the host."""
+        degrees, instances = self.candidate.parallel, self.prospect.request.framework.optimizer_instances
+        on_gpu = not self.candidate.options.param_offload
+        return 2.0 * parameters(self.plan.model).total / (degrees.world_size / instances) * on_gpu
+
+    @property
+    def _gathered(self) -> float:
+        """Return the bytes of weights that are whole during a pass."""
+        return self.candidate.predicted.memory[WEIGHTS] - self._shards

@@ -12,11 +12,11 @@ from math import ceil
 
 from symconfig.descriptor.rl import Rl
 from symconfig.errors import InputError, Problem
-from symconfig.existing.recover.rl.model import described
+from symconfig.existing.recover.rl.model import adapted, described
 from symconfig.existing.recover.rl.script import MANY
 from symconfig.existing.recover.rl.sequences import lengths, section, together
 from symconfig.existing.recover.rl.step import Packed, Step
-from symconfig.existing.recover.rl.verl_workers import ACTOR, CRITIC, Workers
+from symconfig.existing.recover.rl.verl_workers import ACTOR, CRITIC, MODEL, Workers
 from symconfig.existing.recover.run import Assumed, Described, Run
 from symconfig.existing.recover.supplied import Supplied
 from symconfig.plans.rl import ReferencePlace
@@ -35,7 +35,7 @@ class Reader(Workers):
         """Return the actor's run with the step around it. Raises InputError with all that keeps it from being
         predicted."""
         self.problems += self._refused()
-        model = self._model("actor_rollout_ref.model.path", self.supplied)
+        model = self._adapted(self._model(f"{MODEL}.path", self.supplied))
         rl, packed = self._rl(), None
         if rl is not None:
             packed = self._packed(ACTOR, self._degree(ACTOR), rl)
@@ -60,9 +60,10 @@ class Reader(Workers):
         engine = values.text(f"{ROLLOUT}.name")
         if engine is not None and engine not in _ENGINES:
             yield self._problem(f"{ROLLOUT}.name", "this engine is not predicted", got=engine, need="vllm or sglang")
-        for key in ("actor_rollout_ref.model.lora_rank", "actor_rollout_ref.model.lora.rank"):
-            if values.number(key):
-                yield self._problem(key, "adapters under reinforcement learning are not predicted")
+        for key in ("lora_adapter_path", "lora.adapter_path"):
+            if values.text(f"{MODEL}.{key}"):
+                what = "the adapters that are trained on stand in a folder, which is not read"
+                yield self._problem(f"{MODEL}.{key}", what)
 
     def _left_out(self) -> Iterator[Assumed]:
         """Yield what runs in a step, too, and is not predicted."""
@@ -73,6 +74,17 @@ class Reader(Workers):
     def _model(self, key: str, supplied: Supplied) -> Described | None:
         try:
             return described(self.reading, self.values.arguments.find(key), supplied)
+        except InputError as error:
+            self.problems += error.problems
+            return None
+
+    def _adapted(self, model: Described | None) -> Described | None:
+        """Return the actor with the adapters that it is trained by, if any."""
+        fields = None if model is None or model.model.adapter is not None else self.adapter(model.model)
+        if model is None or fields is None:
+            return model
+        try:
+            return adapted(model, self.reading, fields)
         except InputError as error:
             self.problems += error.problems
             return None
@@ -138,7 +150,7 @@ class Reader(Workers):
             what = f"neither this nor {at}.use_dynamic_bsz says what a micro-batch holds"
             self.problems.append(Problem(what, self.reading.file, field=f"{at}.ppo_micro_batch_size_per_gpu"))
             return None
-        model = "critic.model" if at == CRITIC else "actor_rollout_ref.model"
+        model = "critic.model" if at == CRITIC else MODEL
         packs = self.values.switch(f"{model}.use_remove_padding")
         return Packed(room=room, length=rl.mean_tokens if packs else float(rl.longest))
 
@@ -153,7 +165,7 @@ class Reader(Workers):
             sequences = max(1, whole * cp // self._trained_gpus)
         if sequences is None:
             return None
-        packs = values.switch("actor_rollout_ref.model.use_remove_padding")
+        packs = values.switch(f"{MODEL}.use_remove_padding")
         return together(rl, sequences) if packs else sequences * rl.longest
 
     def _critic(self, model: Described, rl: Rl) -> tuple[Run, float]:
@@ -181,7 +193,7 @@ class Reader(Workers):
             workers="megatron" if self.workers == "megatron" else "fsdp",
             rl=rl.model_copy(update={"tokens_per_gpu": -(-room // degrees.cp)}),
             fill=fill,
-            fused_logits=values.switch("actor_rollout_ref.model.use_fused_kernels"),
+            fused_logits=values.switch(f"{MODEL}.use_fused_kernels"),
             read=read[ROLLOUT],
             reference_read=read[REFERENCE],
             away=tuple(part for part, key in parts.items() if values.switch(self._engine(ACTOR, key))),
