@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from symconfig.descriptor.architectures.architecture import Architecture, Reading
+from symconfig.descriptor.architectures.architecture import Architecture, Reading, Rule
 
 _BLOCK = "differential_attention"
 
@@ -24,5 +24,5 @@ def _diffllama(reader: Reading) -> None:
 
 
 ARCHITECTURES: dict[str, Architecture] = {
-    "diffllama": Architecture(ignored=("lambda_std_dev",), rule=_diffllama),
+    "diffllama": Architecture(ignored=("lambda_std_dev",), rules=(Rule(_diffllama),)),
 }

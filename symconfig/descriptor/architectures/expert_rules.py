@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from symconfig.descriptor.architectures.architecture import Reading, Values
-from symconfig.descriptor.architectures.structure_rules import Rule
+from symconfig.descriptor.architectures.architecture import Reading, Rule, Values
 from symconfig.descriptor.config_rules import with_experts
 
 # DeepSeek-V3's router, which many have taken over: sigmoid scores, and a bias for the choice only.
@@ -20,39 +19,36 @@ def particulars(
     """Return the rule for keys that change results, and neither shapes nor costs. off: each with the value that
     switches it off, beside null. fixed: what the class fixes, from the values."""
 
-    def rule(reader: Reading) -> None:
+    def read(reader: Reading) -> None:
         present = {key: reader.values[key] for key, idle in off.items() if reader.values[key] not in (None, idle)}
         present |= {name: of(reader.values) for name, of in (fixed or {}).items()}
         if present:
             listed = [{"name": name, "value": value} for name, value in present.items()]
             reader.fields["particulars"] = [*reader.fields.get("particulars", ()), *listed]
 
-    return rule
+    return Rule(read, tuple(off))
 
 
 def experts_at(which: Callable[[Values, int], Sequence[bool]]) -> Rule:
     """Return the rule for the layers that have experts, of the values and the number of layers."""
 
-    def rule(reader: Reading) -> None:
-        with_experts(reader.fields, which(reader.values, reader.fields["num_hidden_layers"]))
-
-    return rule
+    return Rule(lambda reader: with_experts(reader.fields, which(reader.values, reader.fields["num_hidden_layers"])))
 
 
 def shared_experts(number: str) -> Rule:
     """Return the rule for shared experts, each as wide as a routed one, by the key for their number."""
 
-    def rule(reader: Reading) -> None:
+    def read(reader: Reading) -> None:
         width, shared = reader.fields["experts.moe_intermediate_size"], reader.values[number] or 0
         if not isinstance(shared, int) or isinstance(shared, bool) or shared < 0:
             return reader.problem("wrong value", number, got=shared, need="a whole number")
         reader.fields["experts.shared_expert_intermediate_size"] = width * shared
         reader.key_of["experts.shared_expert_intermediate_size"] = number
 
-    return rule
+    return Rule(read, (number,))
 
 
-def turned_channels(reader: Reading) -> None:
+def _turned_channels(reader: Reading) -> None:
     """Read rotary_dim, the channels of a head that rope turns, where the fraction is not given."""
     turned, fields = reader.values["rotary_dim"], reader.fields
     if turned is not None and "partial_rotary_factor" not in reader.data:
@@ -60,3 +56,6 @@ def turned_channels(reader: Reading) -> None:
             return reader.problem("out of range", "rotary_dim", got=turned, need=f"1 to {fields['head_dim']}")
         fields["partial_rotary_factor"] = turned / fields["head_dim"]
         reader.key_of["partial_rotary_factor"] = "rotary_dim"
+
+
+turned_channels = Rule(_turned_channels, ("rotary_dim",))

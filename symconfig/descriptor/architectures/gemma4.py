@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from symconfig.descriptor.architectures.architecture import FULL, SLIDING, Architecture, Reading, Values
+from symconfig.descriptor.architectures.architecture import FULL, SLIDING, Architecture, Reading, Rule, Values
+from symconfig.descriptor.architectures.block import Block, Size
+from symconfig.descriptor.architectures.keys import words
 from symconfig.descriptor.model import ModelDescriptor
 
 _EVERY = 6  # of which the last has no window
-_WIDE = "wide_attention"
 _SIZES = {"head_dim": "wide_head_dim", "num_key_value_heads": "wide_key_value_heads"}
 
 
@@ -20,17 +21,33 @@ def layers(values: Values, number: int) -> list[str]:
     return [FULL if (i + 1) % _EVERY == 0 or i == number - 1 else SLIDING for i in range(number)]
 
 
-def _wide(values: Values) -> Mapping[str, Any]:
-    """Return the mixer of layers without a window."""
-    width, heads = values["global_head_dim"], values["num_global_key_value_heads"]
-    alike = bool(values["attention_k_eq_v"])
-    heads = heads if heads and alike else values["num_key_value_heads"]
-    turned = int(width * (values.get("partial_rotary_factor") or 1.0))
-    sizes = {"wide_key_value_heads": heads, "wide_head_dim": width, "wide_rotary_dim": turned}
-    return {"block": _WIDE, "sizes": sizes, "switches": ("keys_are_values",) if alike else ()}
+def _wide_heads(values: Values) -> Any:
+    own = values["num_global_key_value_heads"] if values["attention_k_eq_v"] else None
+    return own or values["num_key_value_heads"]
 
 
-def gemma4(reader: Reading) -> None:
+_SHARED_HEADS = "num_global_key_value_heads"
+# Of layers without a window. Heads of keys are their own only where keys are values, too.
+_WIDE = Block(
+    "wide_attention",
+    {
+        "wide_key_value_heads": Size(
+            (_SHARED_HEADS,),
+            _wide_heads,
+            lambda model, heads: {_SHARED_HEADS: heads} if "keys_are_values" in model.mixers[0].switches else {},
+        ),
+        "wide_head_dim": "global_head_dim",
+        "wide_rotary_dim": Size(
+            (),
+            lambda values: int(values["global_head_dim"] * (values.get("partial_rotary_factor") or 1.0)),
+            lambda model, turned: {},
+        ),
+    },
+    {"keys_are_values": "attention_k_eq_v"},
+)
+
+
+def _gemma4(reader: Reading) -> None:
     """Read Gemma 4: rope's fraction is that of the wide layers, which have a section of the file of their own, too."""
     values, fields = reader.values, reader.fields
     fields["partial_rotary_factor"] = 1.0
@@ -75,19 +92,8 @@ def _per_layer(reader: Reading) -> None:
     mixer["sizes"]["wide_rotary_dim"] = int(mixer["sizes"]["wide_head_dim"] * share)
 
 
-def _keys(model: ModelDescriptor) -> dict[str, Any]:
-    """Return what a model's wide layers have."""
-    mixer = next((one for one in model.mixers if one.block == _WIDE), None)
-    if mixer is None:
-        return {}
-    alike = "keys_are_values" in mixer.switches
-    heads = mixer.sizes["wide_key_value_heads"]
-    own = {"global_head_dim": mixer.sizes["wide_head_dim"], "attention_k_eq_v": alike}
-    return own | ({"num_global_key_value_heads": heads} if alike else {})
-
-
 def _small_keys(model: ModelDescriptor) -> dict[str, Any]:
-    return {**_keys(model), **layer_inputs_keys(model), "use_double_wide_mlp": model.wide_intermediate_size is not None}
+    return {**layer_inputs_keys(model), "use_double_wide_mlp": model.wide_intermediate_size is not None}
 
 
 def layers_3n(values: Values, number: int) -> list[str]:
@@ -95,7 +101,7 @@ def layers_3n(values: Values, number: int) -> list[str]:
     return [FULL if (i + 1) % 5 == 0 else SLIDING for i in range(number)]
 
 
-def gemma3n(reader: Reading) -> None:
+def _gemma3n(reader: Reading) -> None:
     """Read Gemma 3n: a width may be one for all layers or one for each, which may not differ; cut-off shares may."""
     values, fields = reader.values, reader.fields
     layers, wide, cut = fields["num_hidden_layers"], values["intermediate_size"], values["activation_sparsity_pattern"]
@@ -127,6 +133,7 @@ def _keys_3n(model: ModelDescriptor) -> dict[str, Any]:
     return {**layer_inputs_keys(model), **own}
 
 
+_KEYS = words("per_layer_config hidden_size_per_layer_input vocab_size_per_layer_input use_double_wide_mlp")
 _GEMMA4 = Architecture(
     constants={
         "norm_after_sublayer": True,
@@ -139,13 +146,10 @@ _GEMMA4 = Architecture(
     only={"use_bidirectional_attention": (None, "vision")},  # which text alone does not notice
     ignored=("num_experts", "top_k_experts", "moe_intermediate_size", "hidden_act"),
     layers=layers,
-    blocks={FULL: _wide},
-    reads=("attention_k_eq_v", "global_head_dim", "num_global_key_value_heads", "per_layer_config",
-           "hidden_size_per_layer_input", "vocab_size_per_layer_input", "use_double_wide_mlp"),
+    blocks={FULL: _WIDE},
     may_be_zero=("hidden_size_per_layer_input",),
-    rule=gemma4,
-    writes=_keys,
-)  # fmt: skip
+    rules=(Rule(_gemma4, _KEYS),),
+)
 
 ARCHITECTURES: dict[str, Architecture] = {
     "gemma3n_text": Architecture(
@@ -153,17 +157,17 @@ ARCHITECTURES: dict[str, Architecture] = {
         only={"altup_active_idx": (0,)},
         ignored=("altup_coef_clip",),  # bounds weights, which are not wider for it
         layers=layers_3n,
-        reads=(
-            "intermediate_size",
-            "activation_sparsity_pattern",
-            "altup_num_inputs",
-            "altup_correct_scale",
-            "hidden_size_per_layer_input",
-            "vocab_size_per_layer_input",
+        rules=(
+            Rule(
+                _gemma3n,
+                words(
+                    """intermediate_size activation_sparsity_pattern altup_num_inputs altup_correct_scale
+                    hidden_size_per_layer_input vocab_size_per_layer_input"""
+                ),
+                _keys_3n,
+            ),
         ),
-        rule=gemma3n,
-        writes=_keys_3n,
     ),
-    "gemma4_text": replace(_GEMMA4, writes=_small_keys),
+    "gemma4_text": replace(_GEMMA4, rules=(Rule(_gemma4, _KEYS, _small_keys),)),
     "gemma4_unified_text": _GEMMA4,
 }

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from symconfig.descriptor.architectures.architecture import FULL, Architecture, Reading
+from symconfig.descriptor.architectures.architecture import FULL, Architecture, Reading, Rule
+from symconfig.descriptor.architectures.block import Block
 from symconfig.descriptor.architectures.layer_rules import alternate
 from symconfig.descriptor.architectures.llama import EXPERTS_ALIKE, MIXTRAL_NAMES
-from symconfig.descriptor.model import ModelDescriptor
 
 BIASED = {"qkv_bias": True, "attention_out_bias": True, "mlp_bias": True, "gated_mlp": False, "norm": "layernorm"}
 GPT2_IGNORED = (
@@ -26,10 +24,6 @@ def _japanese(reader: Reading) -> None:
     """Read the MLP's width, a multiple of the model's."""
     fields = reader.fields
     fields["intermediate_size"] = int(fields["hidden_size"] * reader.values["intermediate_multiple_size"])
-
-
-def _japanese_keys(model: ModelDescriptor) -> dict[str, Any]:
-    return {"intermediate_multiple_size": model.intermediate_size // model.hidden_size}
 
 
 ARCHITECTURES: dict[str, Architecture] = {
@@ -57,7 +51,7 @@ ARCHITECTURES: dict[str, Architecture] = {
             "reorder_and_upcast_attn": "reorder_and_upcast_attn is not modelled",
         },
         ignored=GPT2_IGNORED,
-        writes=lambda model: {"embd_pdrop": model.hidden_dropout},
+        rules=(Rule(lambda reader: None, (), lambda model: {"embd_pdrop": model.hidden_dropout}),),
     ),
     "gpt_neox_japanese": Architecture(
         constants={"gated_mlp": False, "norm": "layernorm"},
@@ -65,10 +59,14 @@ ARCHITECTURES: dict[str, Architecture] = {
         ignored=("head_dim",),
         same_as={"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"},
         layers=lambda values, layers: [FULL] * (layers - 1) + [_LAST],
-        blocks={_LAST: lambda values: {"block": "wide_attention", "switches": ("out_bias",)}},
-        reads=("intermediate_multiple_size",),
-        rule=_japanese,
-        writes=_japanese_keys,
+        blocks={_LAST: Block("wide_attention", switches={"out_bias": ""})},
+        rules=(
+            Rule(
+                _japanese,
+                ("intermediate_multiple_size",),
+                lambda model: {"intermediate_multiple_size": model.intermediate_size // model.hidden_size},
+            ),
+        ),
     ),
     "gpt_neox": Architecture(
         constants={"mlp_bias": True, "gated_mlp": False, "norm": "layernorm"},

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from symconfig.descriptor.architectures.architecture import Architecture, Reading, Values
+from symconfig.descriptor.architectures.architecture import Architecture, Reading, Rule, Values
 from symconfig.descriptor.architectures.deepseek import ARCHITECTURES as DEEPSEEK
 from symconfig.descriptor.architectures.deepseek import LATENT_IGNORED, MLA, V3
 from symconfig.descriptor.architectures.expert_rules import experts_at, particulars
-from symconfig.descriptor.architectures.structure_rules import rules, scale
+from symconfig.descriptor.architectures.structure_rules import scale
 
 ROUTED_AS_V3 = {"scoring_func": ("sigmoid",), "moe_layer_freq": (1,), "topk_method": ("noaux_tc",)}
 
@@ -22,7 +22,6 @@ def _longcat(reader: Reading) -> None:
     if reader.values["q_lora_rank"] is None:
         return reader.problem("LongCat's queries are low-rank", "q_lora_rank", got="null", need="a whole number")
     reader.fields["num_hidden_layers"] *= 2
-    experts_at(lambda values, layers: [index % 2 == 0 for index in range(layers)])(reader)
 
 
 def lengthened(rank: str) -> Callable[[Values], float]:
@@ -96,8 +95,9 @@ ARCHITECTURES: dict[str, Architecture] = {
             "mla_scale_kv_lora": (True,),
         },
         ignored=LATENT_IGNORED,
-        rule=rules(
-            _longcat,
+        rules=(
+            Rule(_longcat),
+            experts_at(lambda values, layers: [index % 2 == 0 for index in range(layers)]),
             particulars(
                 {}, {"mla_scale_q_lora": lengthened("q_lora_rank"), "mla_scale_kv_lora": lengthened("kv_lora_rank")}
             ),
@@ -106,13 +106,14 @@ ARCHITECTURES: dict[str, Architecture] = {
     "minicpm3": Architecture(
         constants=MLA,
         ignored=LATENT_IGNORED,
-        reads=("scale_emb", "scale_depth", "dim_model_base", "v_head_dim"),
-        rule=rules(scale("embedding_multiplier", "scale_emb"), _minicpm3),
+        rules=(
+            scale("embedding_multiplier", "scale_emb"),
+            Rule(_minicpm3, ("scale_depth", "dim_model_base", "v_head_dim")),
+        ),
     ),
     "youtu": Architecture(
         constants=MLA,
         ignored=(*LATENT_IGNORED, "embedding_initializer_range"),
-        reads=("initializer_range",),
-        rule=_youtu,
+        rules=(Rule(_youtu, ("initializer_range",)),),
     ),
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from symconfig.descriptor.architectures.architecture import Architecture
 from symconfig.descriptor.architectures.gpt import BIASED, GPT2_IGNORED
 from symconfig.descriptor.architectures.layer_rules import all_sliding
-from symconfig.descriptor.architectures.structure_rules import rotary_channels, rotary_dim_of
+from symconfig.descriptor.architectures.structure_rules import rotary_channels
 
 LAYERNORM = {"norm": "layernorm"}
 PARALLEL = {"parallel_residual": True, "shared_input_norm": True}
@@ -24,9 +24,7 @@ _ROTARY = Architecture(
     only={"scale_attn_weights": (True,), "rotary": (True,)},
     noted=EMBEDDING_DROPOUT,
     ignored=GPT2_IGNORED,
-    reads=("rotary_dim",),
-    rule=rotary_channels(),
-    writes=rotary_dim_of,
+    rules=(rotary_channels(),),
 )
 
 ARCHITECTURES: dict[str, Architecture] = {

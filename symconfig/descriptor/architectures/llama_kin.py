@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from symconfig.descriptor.architectures.architecture import FULL, SLIDING, Architecture, Reading, Values
+from dataclasses import replace
+
+from symconfig.descriptor.architectures.architecture import FULL, SLIDING, Architecture, Reading, Rule, Values
+from symconfig.descriptor.architectures.block import Block
 from symconfig.descriptor.architectures.expert_rules import particulars
 from symconfig.descriptor.architectures.layer_rules import all_sliding, but_first_of
 from symconfig.descriptor.architectures.structure_rules import (
     heads_fill_hidden,
     rope_by_layer,
-    rope_layers_of,
     rope_with_window,
 )
 
@@ -33,29 +35,30 @@ def exaone4(values: Values, layers: int) -> list[str]:
     return [SLIDING if (i + 1) % pattern else FULL for i in range(layers)] if isinstance(pattern, int) else []
 
 
-def rope_if_window(reader: Reading) -> None:
+def _rope_if_window(reader: Reading) -> None:
     """Turn queries and keys only on layers with a window, where there is one."""
     if reader.values["sliding_window"] is not None:
-        rope_with_window(reader)
+        rope_with_window.read(reader)
 
 
-def exaone_pattern(reader: Reading) -> None:
+def _exaone_pattern(reader: Reading) -> None:
     """Read sliding_window_pattern: a number, a word of L and G, or null."""
     pattern = reader.values["sliding_window_pattern"]
     word = isinstance(pattern, str) and bool(pattern) and set(pattern) <= {"L", "G"}
     if not (pattern is None or word or (type(pattern) is int and pattern >= 0)):
         need = "a whole number, or a word of L and G"
         return reader.problem("wrong value", "sliding_window_pattern", got=repr(pattern), need=need)
-    rope_if_window(reader)
+    _rope_if_window(reader)
 
+
+rope_if_window = Rule(_rope_if_window)
+exaone_pattern = Rule(_exaone_pattern, ("sliding_window_pattern",))
 
 ARCHITECTURES: dict[str, Architecture] = {
     "smollm3": Architecture(
         layers=smollm3,
         ignored=("max_window_layers",),
-        reads=("no_rope_layers", "no_rope_layer_interval"),
-        rule=rope_by_layer,
-        writes=rope_layers_of,
+        rules=(rope_by_layer,),
     ),
     "arcee": Architecture(constants={"gated_mlp": False}),
     "apertus": Architecture(constants={"gated_mlp": False, "qk_norm": True}),
@@ -66,7 +69,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "exaone": Architecture(),  # Llama with other names of its keys
     "iquestcoder": Architecture(),
     "internlm3": Architecture(names={"attention_bias": ("qkv_bias",), "mlp_bias": ("attention_out_bias", "mlp_bias")}),
-    "helium": Architecture(names=_QKV, rule=heads_fill_hidden),
+    "helium": Architecture(names=_QKV, rules=(heads_fill_hidden,)),
     "ministral": Architecture(layers=all_sliding),
     "ministral3": Architecture(layers=all_sliding, ignored=("layer_types",)),
     "cwm": Architecture(layers=but_first_of(4)),
@@ -78,21 +81,23 @@ ARCHITECTURES: dict[str, Architecture] = {
         only={"is_moe": (False,)},
         ignored=("num_experts", "num_experts_per_tok", "norm_topk_prob", "router_aux_loss_coef"),
         layers=lambda values, layers: [FULL] * layers,
-        blocks={FULL: lambda values: {"block": "dynamic_mask_attention"}},
-        reads=("keep_window_size",),
-        rule=particulars({"sliding_window": None}, {"keep_window_size": lambda values: values["keep_window_size"]}),
-        writes=lambda model: {one.name: one.value for one in model.particulars},
+        blocks={FULL: Block("dynamic_mask_attention")},
+        rules=(
+            replace(
+                particulars({"sliding_window": None, "keep_window_size": None}),
+                write=lambda model: {one.name: one.value for one in model.particulars},
+            ),
+        ),
     ),
     "exaone4": Architecture(
         constants={"qk_norm": True, "norm_before_sublayer": False, "norm_after_sublayer": True},
         layers=exaone4,
         defaults={"sliding_window_pattern": None},
-        reads=("sliding_window_pattern",),
-        rule=exaone_pattern,
+        rules=(exaone_pattern,),
     ),
     "glm": Architecture(names=_QKV),
     "glm4": Architecture(constants={"norm_after_sublayer": True}, names=_QKV),
-    "bitnet": Architecture(constants={"inner_norm": True}, rule=heads_fill_hidden),
+    "bitnet": Architecture(constants={"inner_norm": True}, rules=(heads_fill_hidden,)),
     "phi4_multimodal": Architecture(
         noted={
             "embd_pdrop": "embd_pdrop (dropout of the embeddings) is not modelled",

@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-from symconfig.descriptor.architectures.architecture import Reading
+from symconfig.descriptor.architectures.architecture import Reading, Rule
 from symconfig.descriptor.model import ModelDescriptor, Position
 
-Rule = Callable[[Reading], None]
 _MOST = 1e12  # beyond which no factor is meant
 
 
-def rules(*parts: Rule) -> Rule:
-    """Return the rule that applies several, one after the other."""
-
-    def rule(reader: Reading) -> None:
-        for part in parts:
-            part(reader)
-
-    return rule
-
-
 def scale(field: str, key: str, of: Callable[[float], float] = lambda value: value) -> Rule:
-    """Return the rule for a factor: of its key's value, and none where that is 1 or null."""
+    """Return the rule for a factor: of its key's value, and none where that is 1 or null. of: its own inverse."""
 
-    def rule(reader: Reading) -> None:
+    def read(reader: Reading) -> None:
         value = reader.values[key]
         if value is None or value == 1:
             return
@@ -34,13 +23,13 @@ def scale(field: str, key: str, of: Callable[[float], float] = lambda value: val
         reader.fields[field] = short(of(float(value)))
         reader.key_of[field] = key
 
-    return rule
+    return Rule(read, (key,), lambda model: {key: of(getattr(model, field) or 1.0)})
 
 
 def attention_scale(key: str = "attention_multiplier") -> Rule:
     """Return the rule for a factor of the attention logits: query_pre_attn_scalar is its inverse square."""
 
-    def rule(reader: Reading) -> None:
+    def read(reader: Reading) -> None:
         value = reader.values[key]
         if value is None:
             return
@@ -51,10 +40,10 @@ def attention_scale(key: str = "attention_multiplier") -> Rule:
             reader.fields["query_pre_attn_scalar"] = scalar
             reader.key_of["query_pre_attn_scalar"] = key
 
-    return rule
+    return Rule(read, (key,), lambda model: {key: attention_scale_of(model)})
 
 
-def rope_with_window(reader: Reading) -> None:
+def _rope_with_window(reader: Reading) -> None:
     """Turn queries and keys only on layers with a window; where no layer has one, none does."""
     fields = reader.fields
     if "sliding_window" not in fields:
@@ -63,7 +52,7 @@ def rope_with_window(reader: Reading) -> None:
         fields["rope_layers"] = fields["sliding_window_pattern"]
 
 
-def rope_by_layer(reader: Reading) -> None:
+def _rope_by_layer(reader: Reading) -> None:
     """Read no_rope_layers, a 1 for each layer with rope; without it, every n-th layer has none."""
     layers, listed = reader.fields["num_hidden_layers"], reader.values["no_rope_layers"]
     every = reader.values["no_rope_layer_interval"]
@@ -82,7 +71,7 @@ def rope_by_layer(reader: Reading) -> None:
 def rotary_channels(key: str = "rotary_dim") -> Rule:
     """Return the rule for the number of a head's channels that rope turns; null: all."""
 
-    def rule(reader: Reading) -> None:
+    def read(reader: Reading) -> None:
         turned, fields = reader.values[key], reader.fields
         width = fields["hidden_size"] // fields["num_attention_heads"]
         if turned is None:
@@ -92,35 +81,26 @@ def rotary_channels(key: str = "rotary_dim") -> Rule:
         fields["partial_rotary_factor"] = turned / width
         reader.key_of["partial_rotary_factor"] = key
 
-    return rule
+    return Rule(read, (key,), lambda model: {key: model.rotary_dim})
 
 
-def one_or_all_heads(reader: Reading) -> None:
+def _one_or_all_heads(reader: Reading) -> None:
     """Read multi_query: one key and value for all heads, else one for each."""
     reader.fields["num_key_value_heads"] = 1 if reader.values["multi_query"] else reader.fields["num_attention_heads"]
 
 
-def four_times_hidden(reader: Reading) -> None:
+def _four_times_hidden(reader: Reading) -> None:
     """Set the MLP's width to four times the model's, whatever the file says of it."""
     reader.fields["intermediate_size"] = 4 * reader.fields["hidden_size"]
 
 
-def heads_fill_hidden(reader: Reading) -> None:
+def _heads_fill_hidden(reader: Reading) -> None:
     """Demand heads that are together as wide as the model: the output projection reads hidden_size channels."""
     fields = reader.fields
     heads, width = fields["num_attention_heads"], fields.get("head_dim")
     if width is not None and heads * width != fields["hidden_size"]:
         need = f"hidden_size / num_attention_heads, {fields['hidden_size'] / heads:g}"
         reader.problem("heads are not as wide together as the model", "head_dim", got=width, need=need)
-
-
-def where(key: str, then: Sequence[tuple[str, Any]], otherwise: Sequence[tuple[str, Any]] = ()) -> Rule:
-    """Return the rule that sets fields by a switch."""
-
-    def rule(reader: Reading) -> None:
-        reader.fields.update(then if reader.values[key] else otherwise)
-
-    return rule
 
 
 def short(value: float) -> float:
@@ -133,16 +113,27 @@ def attention_scale_of(model: ModelDescriptor) -> float:
     return float((model.query_pre_attn_scalar or model.head_dim) ** -0.5)
 
 
-def rotary_dim_of(model: ModelDescriptor) -> dict[str, Any]:
-    """Return the number of a head's channels that rope turns, as GPT-J names it."""
-    return {"rotary_dim": model.rotary_dim}
-
-
-def rope_layers_of(model: ModelDescriptor) -> dict[str, Any]:
+def _rope_layers_of(model: ModelDescriptor) -> dict[str, Any]:
     """Return a 1 for each layer with rope, as SmolLM3 has it."""
     turns = model.rope_layers or (model.position is Position.ROPE,) * model.num_hidden_layers
     return {"no_rope_layers": [int(one) for one in turns]}
 
 
+def indexer_types(model: ModelDescriptor) -> dict[str, Any]:
+    """Return which layers have an indexer of their own, and which share one."""
+    own = model.indexer.layers if model.indexer else None
+    return {"indexer_types": ["full" if one else "shared" for one in own or (True,) * model.num_hidden_layers]}
+
+
 def _factor(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 1 / _MOST < value < _MOST
+
+
+rope_with_window = Rule(_rope_with_window)
+_BY_LAYER = ("no_rope_layers", "no_rope_layer_interval")
+rope_by_layer = Rule(_rope_by_layer, _BY_LAYER, _rope_layers_of)
+one_or_all_heads = Rule(
+    _one_or_all_heads, ("multi_query",), lambda model: {"multi_query": model.num_key_value_heads == 1}
+)
+four_times_hidden = Rule(_four_times_hidden)
+heads_fill_hidden = Rule(_heads_fill_hidden)
