@@ -17,7 +17,7 @@ from symconfig.descriptor.architectures.expert_rules import (
     turned_channels,
 )
 from symconfig.descriptor.architectures.granite import granite, rope_bases
-from symconfig.descriptor.architectures.keys import COMMON_IGNORED
+from symconfig.descriptor.architectures.keys import COMMON_IGNORED, words
 from symconfig.descriptor.architectures.layer_rules import all_sliding, but_first_of
 from symconfig.descriptor.architectures.structure_rules import heads_fill_hidden
 from symconfig.descriptor.model import ModelDescriptor
@@ -147,14 +147,8 @@ ARCHITECTURES: dict[str, Architecture] = {
             "shared_moe_mode": ("sigmoid",),
         },
         noted={"num_mtp_modules": "MiniMax's own modules of multi-token prediction (num_mtp_modules) are left out"},
-        ignored=(
-            "use_mtp",
-            "mtp_transformer_layers",
-            "mlp_intermediate_size",
-            "layernorm_full_attention_beta",
-            "layernorm_linear_attention_beta",
-            "layernorm_mlp_beta",
-        ),
+        ignored=words("""use_mtp mtp_transformer_layers mlp_intermediate_size layernorm_full_attention_beta
+            layernorm_linear_attention_beta layernorm_mlp_beta"""),
         rules=(Rule(_minimax, ("attn_type_list",)), turned_channels),
     ),
     "olmoe": Architecture(

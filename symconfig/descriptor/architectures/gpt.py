@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from symconfig.descriptor.architectures.architecture import FULL, Architecture, Reading, Rule
 from symconfig.descriptor.architectures.block import Block
+from symconfig.descriptor.architectures.keys import words
 from symconfig.descriptor.architectures.layer_rules import alternate
 from symconfig.descriptor.architectures.llama import EXPERTS_ALIKE, MIXTRAL_NAMES
 
 BIASED = {"qkv_bias": True, "attention_out_bias": True, "mlp_bias": True, "gated_mlp": False, "norm": "layernorm"}
-GPT2_IGNORED = (
-    "n_ctx",
-    "summary_type",
-    "summary_use_proj",
-    "summary_activation",
-    "summary_proj_to_labels",
-    "summary_first_dropout",
-)
+GPT2_IGNORED = words("""
+    n_ctx summary_type summary_use_proj summary_activation summary_proj_to_labels summary_first_dropout
+""")
 
 _LAST = "attention_with_a_bias"
 

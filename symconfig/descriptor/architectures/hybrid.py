@@ -11,14 +11,13 @@ from symconfig.descriptor.architectures import hybrid_blocks as blocks
 from symconfig.descriptor.architectures import hybrid_rules as rules
 from symconfig.descriptor.architectures.architecture import FULL, INDEXED, LINEAR, Architecture, Derived, Kind, Rule
 from symconfig.descriptor.architectures.deepseek import LATENT_IGNORED, V3
+from symconfig.descriptor.architectures.keys import words
 from symconfig.descriptor.architectures.structure_rules import rope_with_window, scale
 
 # How a class starts, and how it steps at inference: neither changes a shape or a cost.
-STARTS = (
-    "time_step_floor", "time_step_max", "time_step_min", "time_step_scale", "time_step_init_scheme", "time_step_limit",
-    "rescale_prenorm_residual", "residual_in_fp32", "use_mamba_kernels", "use_mambapy", "use_associative_scan",
-    "num_logits_to_keep", "mamba_dt_min", "mamba_dt_max", "mamba_dt_limit", "mamba_dt_init_floor",
-)  # fmt: skip
+STARTS = words("""time_step_floor time_step_max time_step_min time_step_scale time_step_init_scheme time_step_limit
+    rescale_prenorm_residual residual_in_fp32 use_mamba_kernels use_mambapy use_associative_scan num_logits_to_keep
+    mamba_dt_min mamba_dt_max mamba_dt_limit mamba_dt_init_floor""")  # fmt: skip
 # Positions of a class that states no number of them: a state space has none, RecurrentGemma's attention sees a window.
 UNLIMITED = 1_048_576
 SCALES = "is a factor of activations that changes no shape and no cost, and is left out"

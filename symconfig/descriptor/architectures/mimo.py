@@ -19,6 +19,7 @@ def _layers(values: Values, layers: int) -> list[str]:
     return [FULL if i == 0 or (i + 1) % 6 == 0 else SLIDING for i in range(layers)]
 
 
+_BOTH = ("head_dim", "v_head_dim")  # of all layers, too
 _WIDE = Block(
     "wide_attention",
     {
@@ -62,7 +63,12 @@ def _keys(model: ModelDescriptor) -> dict[str, Any]:
 ARCHITECTURES: dict[str, Architecture] = {
     "mimo_v2_flash": Architecture(
         constants={**SIGMOID, "attention_sinks": True},
-        names={"head_dim": ("head_dim",), "attention_bias": ("qkv_bias",), "num_key_value_heads": (), "v_head_dim": ("v_head_dim",)},
+        names={
+            "head_dim": ("head_dim",),
+            "attention_bias": ("qkv_bias",),
+            "num_key_value_heads": (),
+            "v_head_dim": ("v_head_dim",),
+        },
         only={**ROUTED_AS_V3, "n_shared_experts": (None, 0)},
         layers=_layers,
         blocks={FULL: _WIDE},
