@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from symconfig.descriptor.architectures.architecture import FULL, SLIDING, Architecture, Reading, Rule
-from symconfig.descriptor.architectures.layer_rules import every
-from symconfig.descriptor.architectures.structure_rules import rope_with_window, scale
+from symconfig.descriptor.architectures.rules import every, rope_with_window, scale
 
 COHERE = {"norm": "layernorm", "norm_bias": False, "parallel_residual": True, "shared_input_norm": True}
 logits = scale("logits_multiplier", "logit_scale")

@@ -7,9 +7,8 @@ from typing import Any
 
 from symconfig.descriptor.architectures.architecture import INDEXED, SLIDING, Architecture, Reading, Rule, Values
 from symconfig.descriptor.architectures.block import Block
-from symconfig.descriptor.architectures.deepseek import LATENT_IGNORED, V3
-from symconfig.descriptor.architectures.expert_rules import particulars
-from symconfig.descriptor.architectures.latent_kin import ROUTED_AS_V3, lengthened
+from symconfig.descriptor.architectures.deepseek import LATENT_IGNORED, ROUTED_AS_V3, V3, lengthened
+from symconfig.descriptor.architectures.rules import particulars
 from symconfig.descriptor.model import ModelDescriptor
 
 # Sizes of layers with a window as per_layer_config spells them, with the class's defaults; swa_ stands before them in

@@ -8,18 +8,19 @@ from typing import Any
 
 from symconfig.descriptor.architectures.architecture import FULL, Architecture, Reading, Rule, Values
 from symconfig.descriptor.architectures.block import Block
-from symconfig.descriptor.architectures.expert_rules import (
+from symconfig.descriptor.architectures.granite import granite, rope_bases
+from symconfig.descriptor.architectures.keys import COMMON_IGNORED, words
+from symconfig.descriptor.architectures.rules import (
     NO_DENSE,
     SIGMOID,
+    all_sliding,
+    but_first_of,
     experts_at,
+    heads_fill_hidden,
     particulars,
     shared_experts,
     turned_channels,
 )
-from symconfig.descriptor.architectures.granite import granite, rope_bases
-from symconfig.descriptor.architectures.keys import COMMON_IGNORED, words
-from symconfig.descriptor.architectures.layer_rules import all_sliding, but_first_of
-from symconfig.descriptor.architectures.structure_rules import heads_fill_hidden
 from symconfig.descriptor.model import ModelDescriptor
 
 _EXPERTS = ("experts.moe_intermediate_size",)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from symconfig.descriptor.architectures.architecture import Architecture, Reading, Rule
-from symconfig.descriptor.architectures.layer_rules import but_first_of
-from symconfig.descriptor.architectures.structure_rules import attention_scale, scale
+from symconfig.descriptor.architectures.rules import attention_scale, but_first_of, scale
 from symconfig.descriptor.model import ModelDescriptor, Position
 
 _SCALES = (

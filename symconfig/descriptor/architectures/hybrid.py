@@ -12,7 +12,7 @@ from symconfig.descriptor.architectures import hybrid_rules as rules
 from symconfig.descriptor.architectures.architecture import FULL, INDEXED, LINEAR, Architecture, Derived, Kind, Rule
 from symconfig.descriptor.architectures.deepseek import LATENT_IGNORED, V3
 from symconfig.descriptor.architectures.keys import words
-from symconfig.descriptor.architectures.structure_rules import rope_with_window, scale
+from symconfig.descriptor.architectures.rules import rope_with_window, scale
 
 # How a class starts, and how it steps at inference: neither changes a shape or a cost.
 STARTS = words("""time_step_floor time_step_max time_step_min time_step_scale time_step_init_scheme time_step_limit

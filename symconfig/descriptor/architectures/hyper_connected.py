@@ -8,8 +8,7 @@ from typing import Any
 from symconfig.descriptor.architectures.architecture import INDEXED, SLIDING, Architecture, Kind, Reading, Rule, Values
 from symconfig.descriptor.architectures.block import Block, Size, named
 from symconfig.descriptor.architectures.deepseek import LATENT_IGNORED, V3
-from symconfig.descriptor.architectures.expert_rules import particulars
-from symconfig.descriptor.architectures.structure_rules import indexer_types
+from symconfig.descriptor.architectures.rules import indexer_types, particulars
 from symconfig.descriptor.model import ModelDescriptor
 
 

@@ -7,8 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from symconfig.descriptor.architectures.architecture import CHUNKED, FULL, Architecture, Reading, Rule, Values
-from symconfig.descriptor.architectures.expert_rules import experts_at, particulars
-from symconfig.descriptor.architectures.structure_rules import rope_by_layer
+from symconfig.descriptor.architectures.rules import experts_at, particulars, rope_by_layer
 from symconfig.descriptor.model import ModelDescriptor
 
 

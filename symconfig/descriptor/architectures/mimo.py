@@ -7,8 +7,8 @@ from typing import Any
 
 from symconfig.descriptor.architectures.architecture import FULL, SLIDING, Architecture, Reading, Rule, Values
 from symconfig.descriptor.architectures.block import Block, Size
-from symconfig.descriptor.architectures.expert_rules import SIGMOID, particulars
-from symconfig.descriptor.architectures.latent_kin import ROUTED_AS_V3
+from symconfig.descriptor.architectures.deepseek import ROUTED_AS_V3
+from symconfig.descriptor.architectures.rules import SIGMOID, particulars
 from symconfig.descriptor.model import ModelDescriptor
 
 _TIMES = 2  # as many key/value heads have layers with a window

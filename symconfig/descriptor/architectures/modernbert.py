@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from symconfig.descriptor.architectures.architecture import FULL, SLIDING, Architecture, Reading, Rule, Values
-from symconfig.descriptor.architectures.layernormed import LAYERNORM
+from symconfig.descriptor.architectures.gpt import LAYERNORM
 from symconfig.descriptor.model import ModelDescriptor
 
 

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from symconfig.descriptor.architectures.architecture import Architecture, Derived, Reading, Rule
-from symconfig.descriptor.architectures.gpt import BIASED, GPT2_IGNORED
+from symconfig.descriptor.architectures.gpt import BIASED, EMBEDDING_DROPOUT, GPT2_IGNORED, LAYERNORM
 from symconfig.descriptor.architectures.keys import COMMON_IGNORED
-from symconfig.descriptor.architectures.layernormed import EMBEDDING_DROPOUT, LAYERNORM
-from symconfig.descriptor.architectures.structure_rules import (
+from symconfig.descriptor.architectures.rules import (
     attention_scale_of,
     four_times_hidden,
     one_or_all_heads,

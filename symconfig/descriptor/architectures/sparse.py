@@ -6,11 +6,9 @@ from typing import Any
 
 from symconfig.descriptor.architectures.architecture import FULL, INDEXED, Architecture, Kind, Reading, Rule, Values
 from symconfig.descriptor.architectures.block import Block, Size
-from symconfig.descriptor.architectures.deepseek import LATENT_IGNORED, V3
-from symconfig.descriptor.architectures.expert_rules import SIGMOID
+from symconfig.descriptor.architectures.deepseek import LATENT_IGNORED, ROUTED_AS_V3, V3
 from symconfig.descriptor.architectures.hybrid_blocks import POOLED_ATTENTION
-from symconfig.descriptor.architectures.latent_kin import ROUTED_AS_V3
-from symconfig.descriptor.architectures.structure_rules import indexer_types
+from symconfig.descriptor.architectures.rules import SIGMOID, indexer_types
 from symconfig.descriptor.config_rules import with_experts
 
 _IDLE = (*LATENT_IGNORED, "indexer_rope_interleave")  # which channels are pairs: the class fixes it

@@ -7,16 +7,16 @@ from typing import Any
 
 from symconfig.descriptor.architectures.architecture import FULL, SLIDING, Architecture, Reading, Rule, Values
 from symconfig.descriptor.architectures.cohere import COHERE, logits
-from symconfig.descriptor.architectures.expert_rules import (
+from symconfig.descriptor.architectures.keys import words
+from symconfig.descriptor.architectures.llama import exaone4, exaone_pattern, rope_if_window
+from symconfig.descriptor.architectures.rules import (
     NO_DENSE,
     SIGMOID,
+    every,
     particulars,
+    rope_with_window,
     shared_experts,
 )
-from symconfig.descriptor.architectures.keys import words
-from symconfig.descriptor.architectures.layer_rules import every
-from symconfig.descriptor.architectures.llama_kin import exaone4, exaone_pattern, rope_if_window
-from symconfig.descriptor.architectures.structure_rules import rope_with_window
 from symconfig.descriptor.model import ModelDescriptor
 
 _NORMED = {"qk_norm": True}

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from symconfig.descriptor.architectures.architecture import Architecture, Reading, Rule, Values
-from symconfig.descriptor.architectures.expert_rules import NO_DENSE
+from symconfig.descriptor.architectures.rules import NO_DENSE
 from symconfig.descriptor.model import ModelDescriptor
 
 _WHOLE, _WINDOW = "hybrid", "hybrid_sliding"

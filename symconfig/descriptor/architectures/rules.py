@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from symconfig.descriptor.architectures.architecture import Reading, Rule
+from symconfig.descriptor.architectures.architecture import FULL, SLIDING, Reading, Rule, Values
+from symconfig.descriptor.config_rules import with_experts
 from symconfig.descriptor.model import ModelDescriptor, Position
 
 _MOST = 1e12  # beyond which no factor is meant
@@ -137,3 +138,101 @@ one_or_all_heads = Rule(
 )
 four_times_hidden = Rule(_four_times_hidden)
 heads_fill_hidden = Rule(_heads_fill_hidden)
+
+
+# DeepSeek-V3's router, which many have taken over: sigmoid scores, and a bias for the choice only.
+SIGMOID = {"experts.scoring_func": "sigmoid", "experts.e_score_correction_bias": True}
+NO_DENSE = {"intermediate_size": 0}
+
+
+def particulars(
+    off: Mapping[str, Any], fixed: Mapping[str, Callable[[Values], bool | float | str]] | None = None
+) -> Rule:
+    """Return the rule for keys that change results, and neither shapes nor costs. off: each with the value that
+    switches it off, beside null. fixed: what the class fixes, from the values."""
+
+    def read(reader: Reading) -> None:
+        present = {key: reader.values[key] for key, idle in off.items() if reader.values[key] not in (None, idle)}
+        present |= {name: of(reader.values) for name, of in (fixed or {}).items()}
+        if present:
+            listed = [{"name": name, "value": value} for name, value in present.items()]
+            reader.fields["particulars"] = [*reader.fields.get("particulars", ()), *listed]
+
+    return Rule(read, tuple(off))
+
+
+def experts_at(which: Callable[[Values, int], Sequence[bool]]) -> Rule:
+    """Return the rule for the layers that have experts, of the values and the number of layers."""
+
+    return Rule(lambda reader: with_experts(reader.fields, which(reader.values, reader.fields["num_hidden_layers"])))
+
+
+def shared_experts(number: str) -> Rule:
+    """Return the rule for shared experts, each as wide as a routed one, by the key for their number."""
+
+    def read(reader: Reading) -> None:
+        width, shared = reader.fields["experts.moe_intermediate_size"], reader.values[number] or 0
+        if not isinstance(shared, int) or isinstance(shared, bool) or shared < 0:
+            return reader.problem("wrong value", number, got=shared, need="a whole number")
+        reader.fields["experts.shared_expert_intermediate_size"] = width * shared
+        reader.key_of["experts.shared_expert_intermediate_size"] = number
+
+    return Rule(read, (number,))
+
+
+def _turned_channels(reader: Reading) -> None:
+    """Read rotary_dim, the channels of a head that rope turns, where the fraction is not given."""
+    turned, fields = reader.values["rotary_dim"], reader.fields
+    if turned is not None and "partial_rotary_factor" not in reader.data:
+        if not isinstance(turned, int) or isinstance(turned, bool) or not 0 < turned <= fields["head_dim"]:
+            return reader.problem("out of range", "rotary_dim", got=turned, need=f"1 to {fields['head_dim']}")
+        fields["partial_rotary_factor"] = turned / fields["head_dim"]
+        reader.key_of["partial_rotary_factor"] = "rotary_dim"
+
+
+turned_channels = Rule(_turned_channels, ("rotary_dim",))
+
+
+def _types(sliding: list[bool]) -> list[str]:
+    return [SLIDING if one else FULL for one in sliding]
+
+
+def all_sliding(values: Values, layers: int) -> list[str]:
+    """Give every layer the window, where there is one."""
+    return _types([True] * layers)
+
+
+def qwen2(values: Values, layers: int) -> list[str]:
+    """Give layers from max_window_layers on the window, with use_sliding_window."""
+    return _types([bool(values["use_sliding_window"]) and i >= values["max_window_layers"] for i in range(layers)])
+
+
+def qwen2_moe(values: Values, layers: int) -> list[str]:
+    """Give every other layer before max_window_layers the window, with use_sliding_window."""
+    on = bool(values["use_sliding_window"])
+    return _types([on and i % 2 == 0 and i < values["max_window_layers"] for i in range(layers)])
+
+
+def qwen3_moe(values: Values, layers: int) -> list[str]:
+    """Give every layer the window, with use_sliding_window."""
+    return _types([bool(values["use_sliding_window"])] * layers)
+
+
+def alternate(values: Values, layers: int) -> list[str]:
+    """Give every other layer the window, the first one first."""
+    return every(2)(values, layers)
+
+
+def every(n: int, key: str = "sliding_window_pattern") -> Callable[[Values, int], list[str]]:
+    """Return the rule of all but every n-th layer; by a key of the file, where it has one."""
+
+    def rule(values: Values, layers: int) -> list[str]:
+        step = values.get(key) or n
+        return _types([(i + 1) % step != 0 for i in range(layers)])
+
+    return rule
+
+
+def but_first_of(n: int) -> Callable[[Values, int], list[str]]:
+    """Return the rule of all but the first of every n layers."""
+    return lambda values, layers: _types([i % n != 0 for i in range(layers)])
