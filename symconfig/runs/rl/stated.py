@@ -21,10 +21,10 @@ from symconfig.plans.plan import Plan
 from symconfig.runs.best import best_plan
 from symconfig.runs.rl.choose import Question, planned
 from symconfig.runs.rl.engine import Engine, Replica, generate
-from symconfig.runs.rl.lengths import packing
-from symconfig.runs.rl.logits import SLIME, SLIME_CHUNKED, VERL, VERL_FSDP, LogitBytes
+from symconfig.runs.rl.logits import BY_TARGET, SLIME_CHUNKED, VERL_FSDP, LogitBytes
 from symconfig.runs.rl.phases import AWAY, Layout
 from symconfig.runs.rl.trained import GRADIENTS, STATES, WEIGHTS, Trained
+from symconfig.solve.lengths import packing
 from symconfig.solve.predict import as_found
 from symconfig.solve.prospect import Prospect
 
@@ -53,14 +53,12 @@ def completed(
         return done
     progress("looking for a better layout")
     try:
-        return replace(
-            done, better=best_plan(judged.plan.model, cluster, _job(judged.plan.job, run.step.trainer), top=TOP)
-        )
+        return replace(done, better=best_plan(judged.plan.model, cluster, _job(judged.plan.job, run.step), top=TOP))
     except (InfeasibleError, InputError) as error:
         return replace(done, infeasible=str(error))
 
 
-def _job(job: Job, target: str) -> Job:
+def _job(job: Job, step: Step) -> Job:
     """Return the job that the run is an answer to, for its own trainer, with the engine, the room of a micro-batch and
     the workers open."""
     assert job.rl is not None
@@ -69,9 +67,9 @@ def _job(job: Job, target: str) -> Job:
         update={"tokens_per_gpu": None, "rollout_gpus": None, "rollout": job.rl.rollout.model_copy(update=open_)}
     )
     update = {
-        "target": target,
+        "target": step.trainer.name,
         "rl": rl,
-        "backend": "megatron",
+        "backend": step.workers.planned,
         "global_batch_size": rl.batch,
         "seq_length": rl.longest,
         "packing": None,
@@ -110,6 +108,8 @@ def _judged(run: Run, step: Step, cluster: ClusterDescriptor, limits: Limits) ->
         read=step.read,
         reference_read=step.reference_read,
         reference=step.reference,
+        apart=step.apart,
+        waits=step.waits,
     )
     plan = actor.plan
     question = Question(plan.model, cluster, plan.job, rl, None, _never)
@@ -120,9 +120,9 @@ def _logits(step: Step) -> LogitBytes | None:
     """Return what the loss of a trainer makes of logits; None where it makes none."""
     if step.fused_logits:
         return None
-    if step.trainer == "slime":
-        return SLIME_CHUNKED if step.chunked_logits else SLIME
-    return VERL if step.workers == "megatron" else VERL_FSDP
+    if step.chunked_logits:
+        return SLIME_CHUNKED
+    return VERL_FSDP if step.workers.in_fp32 else BY_TARGET[step.trainer.name]
 
 
 def _never(*_: object) -> Plan:
@@ -137,7 +137,7 @@ def _trained(
     judged = judge(replace(run, configuration=packed, step=step), cluster, limits)
     point = as_found(run.described.model, cluster, packed)
     point = replace(point, request=replace(point.request, job=judged.plan.job))
-    made = Stated if step.workers == "megatron" else _InFp32
+    made = _InFp32 if step.workers.in_fp32 else Stated
     return made(judged.plan, judged.plan.best, fill, logits, point)
 
 

@@ -14,11 +14,11 @@ from symconfig.errors import InfeasibleError, Problem
 from symconfig.format import gib
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.plans.rl import PlannedPhase, PlannedStep
-from symconfig.runs.rl.lengths import documents, longest_of
 from symconfig.runs.rl.logits import PAIRS, PLAIN
 from symconfig.runs.rl.phases import Phase
 from symconfig.runs.rl.trained import EXCHANGE, GRADIENTS, STATES, WEIGHTS, Trained
 from symconfig.solve.budget import device_budget, surprise
+from symconfig.solve.lengths import documents, longest_of
 from symconfig.solve.restore import restore
 
 WEIGHED = 12  # plans of an update, around each of which the step is counted
