@@ -43,7 +43,7 @@ def blocks(audit: Audit) -> list[Block]:
         shown.append(understood(audit.judged))
     if audit.findings:
         shown.append(findings(audit))
-    if audit.judged is not None and audit.judged.plan.rl:
+    if audit.judged is not None and audit.judged.plan.steps:
         shown += rl.stated(audit.judged.plan)
     elif audit.judged is not None:
         shown += [

@@ -14,6 +14,7 @@ from math import ceil
 from typing import ClassVar
 
 from symconfig.descriptor.rl import Rl
+from symconfig.descriptor.tuning import Preference
 from symconfig.errors import InputError, Problem
 from symconfig.existing.launch.detect import parse
 from symconfig.existing.launch.dialects.openrlhf import RAY, pools, program, said
@@ -23,14 +24,16 @@ from symconfig.existing.recover.deepspeed_model import named_targets
 from symconfig.existing.recover.rl.model import adapted, described
 from symconfig.existing.recover.rl.script import MANY, Script
 from symconfig.existing.recover.rl.sequences import lengths, padded, together
-from symconfig.existing.recover.rl.step import Packed, Step
+from symconfig.existing.recover.rl.step import Alone, Packed, Step
 from symconfig.existing.recover.rl.trainers import DEEPSPEED, OPENRLHF, Trainer, Workers
 from symconfig.existing.recover.run import Assumed, Described, Run
 from symconfig.existing.recover.words import settings
+from symconfig.graph.implementation import LossKernel
 
 _ADVANTAGES = {"gae": "ppo", "reinforce": "reinforce_plus_plus", "rloo": "rloo"}
 _PROMPT = 1024  # tokens of the longest prompt, where nothing says it
-_ALONE = "train_sft"
+# Programs that train alone: how many sequences of a micro-batch belong together.
+_ALONE = {"train_sft": 1, "train_dpo": 2, "train_rm": 2}
 _APART = {"critic": "critic", "ref": "reference"}  # roles that may have GPUs of their own, by OpenRLHF's names
 _WRITTEN = "OpenRLHF's own JSON"  # the file that findings about it would name
 
@@ -74,10 +77,9 @@ class Reader(Script):
     def _refused(self) -> Iterator[Problem]:
         """Yield what no prediction is made of."""
         values, problem = self.values, self.problem
-        if self._program not in (RAY, _ALONE):
-            yield Problem(
-                "this program is not predicted", self.reading.file, got=self._program, need=f"{RAY} or {_ALONE}"
-            )
+        if self._program not in (RAY, *_ALONE):
+            what, need = "this program is not predicted", ", ".join((RAY, *_ALONE))
+            yield Problem(what, self.reading.file, got=self._program, need=need)
         if (values.whole("ds.ring_attn_size") or 1) > 1:
             yield problem("ds.ring_attn_size", "ring attention over Transformers' modules is not predicted")
         if self._program == RAY and self._pools.get("ref", self._pools["actor"]) != self._pools["actor"]:
@@ -214,8 +216,11 @@ class Reader(Script):
             possible=(),
         )
         supplied = replace(self.supplied, model=model.model, gpus=gpus, seq_length=room)
-        run = deepspeed.run(made, self.known_cluster, supplied)
-        return replace(run, described=replace(model, zoo=model.zoo))
+        run = replace(deepspeed.run(made, self.known_cluster, supplied), described=model)
+        # Logits are copied into fp32 (models/actor.py); what else a step has of them is in runs/rl/logits.py.
+        how = (framework := run.configuration.framework).implementation
+        how = replace(how, loss=replace(how.loss, kernel=LossKernel.WIDE_IN_PLACE))
+        return replace(run, configuration=replace(run.configuration, framework=replace(framework, implementation=how)))
 
     def _step(self, rl: Rl, actor: Run, packed: Packed) -> Step:
         """Return the step around the actor's run."""
@@ -242,10 +247,20 @@ class Reader(Script):
         )
 
     def _tuned(self, model: Described) -> Run:
-        """Return the run of a model that is tuned on sequences, as if each was as long as it may be."""
-        values, gpus = self.values, self.gpus
+        """Return the run of a model that trains alone, as if each sequence was as long as it may be."""
+        values, each = self.values, _ALONE[self._program]
         longest, micro = values.whole("data.max_len") or 1, values.whole("train.micro_batch_size") or 1
         batch = values.whole("train.batch_size") or 1
-        run = self._trained(model, max(1, batch // micro), longest, gpus, micro)
+        run = self._trained(model, max(1, batch // micro), longest, self.gpus, micro * each)
+        pairs = None
+        if self._program == "train_dpo":
+            pairs = Preference(pairs=batch, loss="ipo" if values.switch("model.ipo_enable") else "sigmoid")
+        alone = Alone(
+            trainer=OPENRLHF,
+            preference=pairs,
+            scores=self._program == "train_rm",
+            reference="streamed" if values.switch("ref.offload") else "resident",
+        )
         why = "as data.max_len cuts them; shorter ones take less"
-        return replace(run, assumed=(*run.assumed, Assumed("sequences", f"{longest:,} tokens each", why)))
+        taken = Assumed("sequences", f"{longest:,} tokens each", why)
+        return replace(run, alone=alone, assumed=(*run.assumed, taken))

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from symconfig.descriptor.rl import Rl
+from symconfig.descriptor.tuning import Preference
 from symconfig.existing.recover.rl.trainers import Trainer, Workers
 from symconfig.plans.rl import ReferencePlace
 
@@ -36,6 +37,17 @@ class Packed:
     def fill(self, rl: Rl, microbatches: int) -> float:
         """Return the share of the room of an update's micro-batches that has tokens."""
         return rl.batch * self.length / (microbatches * self.room)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alone:
+    """An update of a model that nothing is generated for. preference: of pairs of answers; scores: of a model that
+    gives one value a sequence. reference: where a copy of it is that reads the pairs, too."""
+
+    trainer: Trainer
+    preference: Preference | None = None
+    scores: bool = False
+    reference: ReferencePlace = "resident"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,18 +37,26 @@ def of_verl(name: str) -> Workers:
 @dataclass(frozen=True, slots=True)
 class Trainer:
     """A trainer. release: whose defaults hold. longest: its options of the longest prompt and response. dashes: how an
-    option's name is spelled on the command line, by what stands before it and between its words."""
+    option's name is spelled on the command line, by what stands before it and between its words. offload: what brings a
+    reference that is not read to the host, as a person writes it."""
 
     name: str
     release: str
     longest: tuple[str, str]
     dashes: tuple[str, str] = ("--", "_")
+    offload: str | None = None
 
     def spelled(self, key: str) -> str:
         """Return an option as a person writes it."""
         return self.dashes[0] + key.replace("_", self.dashes[1])
 
 
-VERL = Trainer("verl", verl.RELEASE, ("data.max_prompt_length", "data.max_response_length"), ("", "_"))
+VERL = Trainer(
+    "verl",
+    verl.RELEASE,
+    ("data.max_prompt_length", "data.max_response_length"),
+    ("", "_"),
+    "ref.megatron.param_offload=True",
+)
 SLIME = Trainer("slime", "0.3.1", ("rollout_max_prompt_len", "rollout_max_response_len"), ("--", "-"))
-OPENRLHF = Trainer("openrlhf", openrlhf.RELEASE, ("prompt_max_len", "rollout.max_new_tokens"))
+OPENRLHF = Trainer("openrlhf", openrlhf.RELEASE, ("prompt_max_len", "rollout.max_new_tokens"), offload="--ref.offload")
