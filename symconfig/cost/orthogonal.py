@@ -11,16 +11,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from symconfig.cost import either
+from symconfig.cost import compiled, either
 from symconfig.cost.collectives import ring
 from symconfig.cost.framework import Framework, OverTensor
 from symconfig.cost.lattice import Array, Lattice
 from symconfig.cost.machine import Machine
-from symconfig.cost.work import product_seconds
 from symconfig.graph import dims as d
 from symconfig.graph.derived import DerivedBlock, WeightShard
 from symconfig.graph.monomial import Monomial
-from symconfig.graph.operator import Factors, Place
+from symconfig.graph.operator import Place
 
 PRODUCT_BYTES = 2.0  # of an element in the products: both torch.optim.Muon and emerging_optimizers multiply in bf16
 GATHERED_BYTES = 4.0  # of an element that tensor-parallel ranks gather: the momentum, in fp32
@@ -124,10 +123,19 @@ def _of_shapes(
 ) -> Array:
     result: Array = np.zeros(np.broadcast_shapes(short.shape, long.shape))
     for m, n, k in shapes:
-        result = result + product_seconds(
-            Factors(1.0, m, n, k),
-            machine,
+        result = result + compiled.matmul_s(
+            1.0,
+            m,
+            n,
+            k=k,
+            peak_flops=machine.high_peak_flops,
             efficiency=framework.product_rate * machine.efficiency,
+            k_half=machine.k_half,
+            compute_units=machine.compute_units,
+            hbm_bytes_per_s=machine.hbm_bytes_per_s,
             element_bytes=PRODUCT_BYTES,
+            cast_bytes=0.0,
+            added_bytes=0.0,
+            launch_s=machine.launch_s,
         )
     return result

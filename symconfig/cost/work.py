@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,9 +10,9 @@ from numpy.typing import NDArray
 from symconfig.cost import compiled, either
 from symconfig.cost.framework import Framework
 from symconfig.cost.lattice import Array, Lattice
-from symconfig.cost.machine import Machine, Number
+from symconfig.cost.machine import Machine
 from symconfig.graph.derived import AttentionWork, DerivedBlock, Matmul, Phase, Task, Traffic
-from symconfig.graph.operator import ELEMENT_BYTES, Element, Factors
+from symconfig.graph.operator import ELEMENT_BYTES, Element
 
 # Per element of a step's result: of each step, and once at the end.
 MERGE_BYTES = (2.0 + 4.0 + 4.0, 4.0 + 2.0)
@@ -92,50 +91,6 @@ def _each(
             yield (work.op, work.phase), np.where(several, seconds, 0.0)
 
 
-def product_seconds(product: Factors[Any], machine: Machine, **changed: Any) -> Array:
-    """Return the seconds of a product of 16-bit factors, written once. changed: arguments of the formula, by name."""
-    usual: dict[str, Any] = {
-        "peak_flops": machine.high_peak_flops,
-        "efficiency": machine.efficiency,
-        "k_half": machine.k_half,
-        "compute_units": machine.compute_units,
-        "hbm_bytes_per_s": machine.hbm_bytes_per_s,
-        "element_bytes": 2.0,
-        "cast_bytes": 0.0,
-        "added_bytes": 0.0,
-        "launch_s": machine.launch_s,
-    }
-    result: Array = compiled.matmul_s(*product, **usual | changed)
-    return result
-
-
-def attention_seconds(
-    queries: Array,
-    keys: Number,
-    channels: Number,
-    machine: Machine,
-    forward: bool,
-    *,
-    rate: Number = 1.0,
-    steps: Number = 1.0,
-) -> Array:
-    """Return the seconds of two products forward and five backward, since the scores are made again.
-
-    channels: of q k' and of p v together. rate: times the machine's. steps: kernels, one after the other.
-    """
-    wide, among = channels / 2, machine.softmax_channels
-    flops = machine.attention_flops if forward else machine.attention_backward_flops
-    result: Array = compiled.attention_s(
-        queries,
-        keys,
-        (wide + among) * _CHANNELS / (_CHANNELS + among),
-        2.0 if forward else 5.0,
-        flops * rate,
-        machine.launch_s * steps,
-    )
-    return result
-
-
 def _scanned(work: Traffic, lattice: Lattice, machine: Machine) -> Array:
     """Return the seconds of the products inside an operator's kernels, which run beside its memory traffic:
     [points].
@@ -151,7 +106,8 @@ def _products(
     """Return the seconds of some of the block's products: [matmuls, points]."""
     pieces = framework.hide.tp_pieces
     chunked = {c.beside for c in block.collectives if c.chunked and c.axes[0] == "tp"} if pieces > 1 else set()
-    batch, m, n, k = (lattice.stack([getattr(work, side) for work in matmuls]) for side in Factors._fields)
+    batch, m = lattice.stack([work.batch for work in matmuls]), lattice.stack([work.m for work in matmuls])
+    n, k = lattice.stack([work.n for work in matmuls]), lattice.stack([work.k for work in matmuls])
     low = np.array([[work.low_precision] for work in matmuls])
     peak = np.where(low, machine.peak_flops, machine.high_peak_flops)
     cast = low & (machine.cast_bytes > 0)
@@ -165,21 +121,26 @@ def _products(
     # A product that is cut up to run beside its collective is as many small ones, one after the other.
     cut = np.array([[pieces if (work.op, work.phase) in chunked else 1.0] for work in matmuls])
     cut = np.where(lattice.numbers["tp"] > 1, cut, 1.0)
-    return cut * product_seconds(
-        Factors(batch, m / cut, n, k),
-        machine,
+    result: Array = cut * compiled.matmul_s(
+        batch,
+        m / cut,
+        n,
+        k=k,
         peak_flops=peak,
         efficiency=framework.product_rate * np.where(cast, machine.low_efficiency, machine.efficiency),
         k_half=machine.k_half * peak / machine.high_peak_flops,  # prologue and epilogue are no faster at low precision
+        compute_units=machine.compute_units,
+        hbm_bytes_per_s=machine.hbm_bytes_per_s,
         element_bytes=element,
         cast_bytes=np.where(cast, np.where(weight, machine.transpose_bytes + n / m, machine.cast_bytes), 0.0),
         added_bytes=added,
         launch_s=machine.launch_s * (1 + cast),  # the cast is a kernel, too
     )
+    return result
 
 
 def _attention(work: AttentionWork, lattice: Lattice, machine: Machine, framework: Framework) -> Array:
-    """Return the seconds of attention and, in a ring, of joining its results.
+    """Return the seconds of two products forward and five backward, since the scores are made again.
 
     The backward in 8 bits leaves out no keys before a sliding window: cuDNN's takes four times as long for twice the
     tokens (as above).
@@ -191,15 +152,23 @@ def _attention(work: AttentionWork, lattice: Lattice, machine: Machine, framewor
     forward = work.phase is Phase.FORWARD
     steps, queries = lattice.value(work.steps), lattice.value(work.queries)
     widths = [np.max(lattice.numbers[name]) for name in work.channels]
-    rate: Number = 1.0
+    channels = sum(widths) / 2
+    rate = machine.attention_flops if forward else machine.attention_backward_flops
     attended = lattice.numbers[work.keys]
     everything = lattice.numbers.get(work.among, attended)
     keys = either.minimum(attended + _TILE_KEYS, everything)
     if framework.implementation.attention.in_fp8:
         narrow, wide = machine.eight_bit_attention
-        rate = (wide if max(widths) > _CHANNELS else narrow)[not forward]
+        rate = rate * (wide if max(widths) > _CHANNELS else narrow)[not forward]
         keys = keys if forward else everything
-    result = attention_seconds(queries, keys, sum(widths), machine, forward, rate=rate, steps=steps)
+    result: Array = compiled.attention_s(
+        queries,
+        keys,
+        (channels + machine.softmax_channels) * _CHANNELS / (_CHANNELS + machine.softmax_channels),
+        2.0 if forward else 5.0,
+        rate,
+        machine.launch_s * steps,
+    )
     each, last = MERGE_BYTES if forward else ADD_BYTES
     merged = queries * widths[1] * (each * steps + last)
     merging = compiled.traffic_s(merged, machine.hbm_bytes_per_s, machine.launch_s * steps)

@@ -11,17 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from symconfig.cost import compiled
-from symconfig.cost.machine import Machine
+from symconfig.cost.machine import Machine, Number
 from symconfig.cost.partition.change import Move, together
 from symconfig.cost.partition.rates import Affine, Array, Rate
-from symconfig.cost.work import attention_seconds, product_seconds
 from symconfig.graph.layout import PARTIAL, Kind
-from symconfig.graph.operator import Factors, Work
+from symconfig.graph.operator import Work
 from symconfig.graph.program.net import Node, Port
 from symconfig.graph.program.program import Operator, Program, Split
 
 Rows = NDArray[np.int64]  # [rows, axes]: options
 Extent = Callable[[Sequence[str]], Array]  # [rows] turns of some loops on one rank
+_CHANNELS = 128.0  # at which the attention's rates are given
 _STATISTIC_BYTES = 4.0  # partial results are summed in fp32
 
 
@@ -83,29 +83,60 @@ def work(
     assert node.operator is not None
     op, extent = node.operator, _extent(program, node, rows, rates)
     if op.work is Work.MATMUL:
-        return _product(op, extent, machine, gradient_bytes)
+        return _product(program, op, extent, machine, gradient_bytes)
     if op.work is Work.ATTENTION:
         return _attention(op, extent, machine)
     return _memory(node, rows, rates, machine)
 
 
-def _product(op: Operator, extent: Extent, machine: Machine, gradient_bytes: float | None) -> Passes:
-    product = op.factors.of(extent)
-    first, second = (op.backward and use.gradient for use in op.inputs[:2])
-    shapes = [product, *(made for made, flows in zip(product.gradients, (first, second), strict=True) if flows)]
+def _product(program: Program, op: Operator, extent: Extent, machine: Machine, gradient_bytes: float | None) -> Passes:
+    first, second = set(op.inputs[0].loops), set(op.inputs[1].loops)
+    free = [loop for loop in op.loops if loop not in op.contracted]
+    batch = extent([loop for loop in free if loop in first and loop in second])
+    m = extent([loop for loop in free if loop in first and loop not in second])
+    n = extent([loop for loop in free if loop in second and loop not in first])
+    k = extent(op.contracted)
+
+    shapes = [(m, n, k)]  # forward, and for the gradients of both
+    if op.backward and op.inputs[0].tensor.gradient:
+        shapes.append((m, k, n))
+    second_gradient = op.backward and op.inputs[1].tensor.gradient
+    if second_gradient:
+        shapes.append((k, n, m))
+    height, width, depth = np.array(shapes).swapaxes(0, 1)
     element_bytes, added = op.inputs[0].tensor.element_bytes, np.zeros((len(shapes), 1))
-    if second and gradient_bytes is not None:
+    if second_gradient and gradient_bytes is not None:
         added[-1] = 2.0 * gradient_bytes - element_bytes
-    together = Factors(*np.array(shapes).swapaxes(0, 1))
-    forward, *backward = product_seconds(together, machine, element_bytes=element_bytes, added_bytes=added)
-    return Passes(forward, sum(backward, np.zeros_like(forward)), backward[-1] if second else 0.0)
+    forward, *backward = compiled.matmul_s(
+        batch,
+        height,
+        width,
+        k=depth,
+        peak_flops=machine.high_peak_flops,
+        efficiency=machine.efficiency,
+        k_half=machine.k_half,
+        compute_units=machine.compute_units,
+        hbm_bytes_per_s=machine.hbm_bytes_per_s,
+        element_bytes=element_bytes,
+        cast_bytes=0.0,
+        added_bytes=added,
+        launch_s=machine.launch_s,
+    )
+    return Passes(forward, sum(backward, np.zeros_like(m)), backward[-1] if second_gradient else 0.0)
 
 
 def _attention(op: Operator, extent: Extent, machine: Machine) -> Passes:
-    queries = extent(op.queries)
-    forward = attention_seconds(queries, op.attended, op.channels, machine, True)
-    again = attention_seconds(queries, op.attended, op.channels, machine, False) if op.backward else 0.0 * forward
-    return Passes(forward, again)
+    """Return the seconds of two products forward and five backward: the scores are made again."""
+    queries = extent(op.outputs[0].loops[:-1])
+    channels = op.channels / 2
+    effective = (channels + machine.softmax_channels) * _CHANNELS / (_CHANNELS + machine.softmax_channels)
+
+    def seconds(passes: float, rate: Number) -> Array:
+        result: Array = compiled.attention_s(queries, op.attended, effective, passes, rate, machine.launch_s)
+        return result
+
+    forward = seconds(2.0, machine.attention_flops)
+    return Passes(forward, seconds(5.0, machine.attention_backward_flops) if op.backward else 0.0 * forward)
 
 
 def _memory(node: Node, rows: Rows, rates: Sequence[Rate], machine: Machine) -> Passes:
