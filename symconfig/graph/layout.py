@@ -6,7 +6,7 @@ dim, leaves partial sums, or does neither (the tensor is whole along it).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -15,8 +15,10 @@ from symconfig.graph.monomial import Monomial, product
 FLAT = "flat"  # pseudo-dim: a weight's elements in one row, as sharded states cut them
 PARTIAL = "+"  # place of an axis along which only the sum over its ranks is the tensor
 
+INSTANCES = "instances"  # of the optimizer: an axis of ranks that hold the same parts of its state
+
 # Order in which axes are named in a collective; also innermost first in the dense rank grid.
-AXES = ("tp", "cp", "dp", "etp", "ep", "edp", "pp")
+AXES = ("tp", "cp", "dp", "etp", "ep", "edp", INSTANCES, "pp")
 
 
 class Kind(StrEnum):
@@ -25,6 +27,11 @@ class Kind(StrEnum):
     ALL_GATHER = "all-gather"
     ALL_TO_ALL = "all-to-all"
     SEND = "send to neighbours"  # of the rows that a window needs beside its own
+
+    @property
+    def passes(self) -> float:
+        """Return how often a ring brings the larger buffer past every rank."""
+        return 2.0 if self is Kind.ALL_REDUCE else 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +49,10 @@ class Layout:
 
     def axes_on(self, place: str) -> tuple[str, ...]:
         return tuple(axis for axis in AXES if self.where(axis) == place)
+
+    def at(self, axes: Iterable[str], place: str) -> Layout:
+        """Return the layout with these axes at one place, and the others where they are."""
+        return Layout.of({**dict(self.places), **dict.fromkeys(axes, place)})
 
     @property
     def partial(self) -> tuple[str, ...]:

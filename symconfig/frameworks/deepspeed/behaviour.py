@@ -43,7 +43,6 @@ DEEPSPEED = Framework(
     bytes=Bytes(weight=2.0, gradient=2.0, optimizer=12.0),
     # Assumed: less than Megatron-LM's, since hooks in Python start each of them.
     hide=Hide(data=0.7, sharded_weights=0.7),
-    reduce_each_microbatch=frozenset({2, 3}),
     vocab_multiple=1,
     # This and the next two are assumed, above Megatron-LM's: no measured run has DeepSpeed's engine.
     step_overhead_s=0.03,
