@@ -60,7 +60,8 @@ def exchange(sums: Stages, points: Columns, setting: Setting) -> Exchange:
     sizes, sharding, longer = setting.bytes, setting.sharding, padding(sums, points, setting)
     trained = Share(sums.dense, sums.expert) + longer
     weights = trained * sizes.weight
-    gradients = trained * (setting.framework.reduced_bytes or sizes.gradient)
+    reduced_bytes = setting.framework.reduced_bytes
+    gradients = trained * (sizes.gradient if reduced_bytes is None else reduced_bytes)
     if sharding.weight:  # frozen ones are cut up, too
         frozen = sizes.frozen * sums.frozen + sizes.quantised * sums.quantised
         weights = weights + Share(frozen, sizes.frozen * sums.frozen_expert)

@@ -91,8 +91,10 @@ class Sharding:
     @staticmethod
     def of(stage: int, *, whole_gradients: bool, over_tensor: bool, instances: bool) -> Sharding:
         """Return what a stage of ZeRO means."""
-        state = stage >= 1
-        return Sharding(stage >= 3, stage >= 2, state, whole_gradients, over_tensor and stage >= 3, instances and state)
+        weight, gradient, state = (stage >= least for least in (3, 2, 1))
+        return Sharding(
+            weight, gradient, state, whole_gradients and not weight, over_tensor and weight, instances and state
+        )
 
     @property
     def each_microbatch(self) -> bool:

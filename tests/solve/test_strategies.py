@@ -105,8 +105,8 @@ def test_experts_are_cut_on_their_own_grid() -> None:
     ("zero", "expected"),
     [
         (0, {"step all-reduce dp"}),
-        (1, {"step reduce-scatter dp", "step all-gather dp"}),
-        (2, {"microbatch reduce-scatter dp", "step all-gather dp"}),
+        (1, {"step all-reduce dp", "step all-gather dp"}),
+        (2, {"microbatch all-reduce dp", "step all-gather dp"}),
         (3, {"microbatch all-gather dp", "microbatch reduce-scatter dp"}),
     ],
 )

@@ -48,6 +48,9 @@ DEEPSPEED = Framework(
     step_overhead_s=0.03,
     microbatch_overhead_s=0.004,
     fragmentation=0.05,
+    # stage_1_and_2.py, average_tensor: with use_multi_rank_bucket_allreduce, which is on by default, every bucket is
+    # all-reduced, of which each rank then uses its part, whatever reduce_scatter says.
+    all_reduced_gradients=True,
     shards_over_tensor=True,
     beside_offload_bytes=4.0,  # stage3.py copies them into fp32 ones
     whole_gradients_at=frozenset({2}),
