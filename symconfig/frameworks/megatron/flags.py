@@ -124,8 +124,10 @@ def _pattern(word: str) -> str:
     return word
 
 
-_PATTERN = (_pattern, "numbers, or a list expression of them")
-_TYPES: dict[str | None, tuple[Callable[[str], Value], str]] = {
+_Type: TypeAlias = tuple[Callable[[str], Value], str]  # how a word is read, and what it has to be
+_PATTERN: _Type = (_pattern, "numbers, or a list expression of them")
+_TEXT: _Type = (lambda text: text.removeprefix("AttnBackend."), "")
+_TYPES: dict[str | None, _Type] = {
     "int": (int, "a whole number"),
     "float": (float, "a number"),
     "tuple_type": (_whole_numbers, "whole numbers with commas between them"),
@@ -136,7 +138,7 @@ _TYPES: dict[str | None, tuple[Callable[[str], Value], str]] = {
 
 
 def _scalar(flag: Flag, word: str) -> Value:
-    read, needed = _TYPES.get(flag.type, (lambda text: text.removeprefix("AttnBackend."), ""))
+    read, needed = _TYPES.get(flag.type, _TEXT)
     try:
         value = read(word)
     except ValueError:
