@@ -36,7 +36,7 @@ def blocks(audit: Audit) -> list[Block]:
     """Return all blocks of an audit, in order."""
     judged = audit.judged
     spent: list[Block] = []
-    if judged is not None and judged.plan.rl:
+    if judged is not None and judged.plan.steps:
         spent = rl.stated(judged.plan)
     elif judged is not None:
         parts = table.parts(judged.plan, "Where the step and the fullest GPU spend")
@@ -170,7 +170,7 @@ def _step(judged: Judged, step: Step) -> str:
     share = f", {section.rollout.memory_share:g} of a GPU" if section.rollout.memory_share is not None else ""
     return (
         f"runs on {count(plan.best.parallel.world_size)} x {plan.cluster.gpu.product} ({plan.cluster.name}), for "
-        f"{step.trainer} with {step.workers} workers\n"
+        f"{step.trainer.name} with {step.workers.name} workers\n"
         f"{section.algorithm}: {count(section.prompts)} prompts x {section.samples} samples a step, {updates} on up to "
         f"{count(plan.best.batch.seq_length // plan.best.parallel.cp)} tokens a GPU at once; generation by "
         f"{section.rollout.engine}, tp {section.rollout.tp}{share}, {section.placement}"

@@ -16,7 +16,7 @@ from symconfig.errors import InfeasibleError, InputError
 from symconfig.plans.file import parse_plan
 from symconfig.plans.plan import Plan
 from symconfig.render import llamafactory, render
-from symconfig.runs.rl.lengths import documents, longest_of
+from symconfig.solve.lengths import documents, longest_of
 from symconfig.runs.rl.trained import EXCHANGE
 from symconfig.runs.rl.tuned import _budget
 
